@@ -1,0 +1,1 @@
+"""What is not the lesson: measuring, launching, checking and drawing for the labs."""

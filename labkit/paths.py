@@ -1,0 +1,16 @@
+"""Where things are: the one place that knows the layout of the checkout."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = ROOT / "notebooks"
+SOLUTIONS = ROOT / "solutions"
+DATA = ROOT / "data"
+ENV = ROOT / "env"
+STATE = ROOT / ".lab"  # logs and whatever else this checkout keeps for itself; ignored by git
+
+
+def shown(path: Path) -> str:
+    """Give `path` as a reader of this checkout would type it: relative to its root when inside."""
+    path = Path(path).resolve()
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
