@@ -1,0 +1,124 @@
+"""What can be asked for at the command line? One function a command; `./lab` calls this.
+
+Modules that take long to import are imported by the command that needs them, so that `./lab` answers at once.
+"""
+
+import json
+import os
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from labkit import paths
+from labkit.errors import LabError
+
+app = typer.Typer(
+    help="Deep learning at scale on CPUs: a hands-on workshop. Start with: ./lab start",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+data = typer.Typer(help="Fetch and check the data that the labs read.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def main() -> None:
+    """Run a command; an error that the user can mend is one line, and exit code 2."""
+    try:
+        app(prog_name="lab")
+    except LabError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+@app.command(epilog="Example: `./lab start --no-browser --port 8899`")
+def start(
+    lab: Annotated[str, typer.Argument(help="the lab to open, such as 07")] = "00",
+    browser: Annotated[bool, typer.Option(help="open a browser window")] = True,
+    port: Annotated[int, typer.Option(help="the first port to try", min=1, max=65535)] = 8888,
+) -> None:
+    """Open the labs in JupyterLab, on this machine only and with a token."""
+    from labkit import notebooks, sources
+
+    notebook = notebooks.student_path(sources.find(lab))
+    if not notebook.exists():
+        raise LabError(f"{paths.shown(notebook)} is not there: make it with ./lab reset {lab}")
+    config_path = [str(paths.ENV / "jupyter"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(config_path)
+    options = [
+        f"--ServerApp.root_dir={paths.NOTEBOOKS}",
+        f"--LabApp.default_url=/lab/tree/{notebook.name}",
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}",
+        *([] if browser else ["--no-browser"]),
+        *(["--allow-root"] if os.geteuid() == 0 else []),  # containers; Jupyter refuses to start otherwise
+    ]
+    os.execvp(sys.executable, [sys.executable, "-m", "jupyterlab", *options])
+
+
+@app.command(context_settings=PASS_ON, epilog="Example: `./lab test -k launch` (arguments go to pytest)")
+def test(context: typer.Context) -> None:
+    """Run every test: code, exercises, notebooks. About ten minutes on two cores."""
+    os.chdir(paths.ROOT)
+    os.environ["LAB_QUICK"] = "1"
+    os.execvp(sys.executable, [sys.executable, "-m", "pytest", *context.args])
+
+
+@app.command(epilog="Example: `./lab doctor --json > machine.json`")
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="for programs: all that was found, as JSON")] = False,
+) -> None:
+    """Tell whether this machine can run each lab, and what to do if not. Exit code 1 when one can't run."""
+    from labkit import doctor
+
+    report = doctor.examine()
+    if as_json:
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        doctor.render(report, Console())
+    raise SystemExit(0 if report.ok else 1)
+
+
+@app.command(epilog="Example: `./lab build 07 --execute`")
+def build(
+    labs: Annotated[list[str] | None, typer.Argument(help="the labs, such as 07; all by default")] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="run the solution notebook, to store its outputs")] = False,
+) -> None:
+    """Make the student and solution notebooks from their sources (solutions/NN_topic.py)."""
+    from labkit import notebooks, sources
+
+    for source in [sources.find(lab) for lab in labs] if labs else sources.labs():
+        for path in notebooks.build(source, run=execute):
+            print(f"wrote {paths.shown(path)}")
+
+
+@app.command(epilog="Example: `./lab reset 07`")
+def reset(lab: Annotated[str, typer.Argument(help="the lab, such as 07")]) -> None:
+    """Put a fresh notebook in place; yours is kept beside it, numbered."""
+    from labkit import notebooks, sources
+
+    source = sources.find(lab)
+    kept = notebooks.reset(source)
+    print(f"{paths.shown(notebooks.student_path(source))} is fresh." + (f" Yours: {paths.shown(kept)}" if kept else ""))
+
+
+@data.command(epilog="Example: `./lab data fetch`")
+def fetch() -> None:
+    """Fetch MNIST, so that the labs use it instead of the built-in digits. Do it before the day."""
+    from labkit import datasets
+
+    datasets.fetch()
+
+
+@data.command(epilog="Example: `./lab data status`")
+def status() -> None:
+    """Tell which data is here, and whether it is intact."""
+    from labkit import datasets
+
+    for file in datasets.status():
+        print(f"{file.name:32} {file.state:10} {file.detail}")

@@ -1,0 +1,67 @@
+"""How a lab's exercises are tested: untouched, with planted mistakes, and right in another way."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from labkit import sources
+from labkit.exercises.core import Checker, checker
+
+
+class Bench:
+    """A lab's exercises in an empty folder, as a notebook has them.
+
+    Parameters
+    ----------
+    number : str
+        The lab.
+    namespace : dict
+        What the notebook has imported.
+    """
+
+    def __init__(self, number: str, namespace: dict[str, Any]):
+        self.namespace = namespace
+        self.check: Checker = checker(number, namespace)
+        notebook = sources.read(sources.find(number))
+        self._solved = {n: e.solution for n, e in sources.exercises(notebook).items()}
+        blank = sources.blank(notebook)
+        self._blank = {n: blank.cells[e.cell].source for n, e in sources.exercises(notebook).items()}
+
+    def answer(self, number: int, edit: Callable[[str], str] | None = None) -> Any:
+        """Give the answer that the solution's text makes after `edit`; the untouched one without an edit."""
+        text = self._blank[number] if edit is None else edit(self._solved[number])
+        assert edit is None or text != self._solved[number] or edit is same, "the edit changed nothing"
+        if text.startswith("%%writefile"):
+            head, _, script = text.partition("\n")
+            path = Path(head.split()[-1])
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(script + "\n")
+            return str(path)
+        namespace = dict(self.namespace)
+        exec(compile(_remembered(text), _FILE, "exec"), namespace)
+        return next(value for name, value in namespace.items() if name not in self.namespace and name != "__builtins__")
+
+
+def same(text: str) -> str:
+    """The solution as it is."""
+    return text
+
+
+def swap(old: str, new: str) -> Callable[[str], str]:
+    """An edit that puts `new` for `old`, which must be there."""
+
+    def edit(text: str) -> str:
+        assert old in text, f"the solution no longer has {old!r}: plant another mistake"
+        return text.replace(old, new)
+
+    return edit
+
+
+_FILE = "<planted>"
+
+
+def _remembered(text: str) -> str:
+    import linecache
+
+    linecache.cache[_FILE] = (len(text), None, text.splitlines(keepends=True), _FILE)
+    return text

@@ -1,0 +1,110 @@
+import inspect
+import math
+
+import numpy as np
+import pytest
+from labs import Bench, same, swap
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """The lab up to its scripts: plan.py from the solutions, agree.py from the lab."""
+    from labkit import sources
+
+    monkeypatch.chdir(tmp_path)
+    bench = Bench("07", {"np": np, "math": math})
+    (tmp_path / "work").mkdir()
+    functions = [inspect.getsource(bench.answer(number, same)) for number in (1, 2, 3)]
+    (tmp_path / "work" / "plan.py").write_text("\n".join(["import numpy as np", *functions]))
+    cells = sources.read(sources.find("07")).cells
+    agree = next(cell.source for cell in cells if cell.source.startswith("%%writefile work/agree.py"))
+    (tmp_path / "work" / "agree.py").write_text(agree.partition("\n")[2])
+    return bench
+
+
+def told(bench, number, edit, capsys):
+    bench.check(number, bench.answer(number, edit))
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+def test_untouched_is_not_attempted(bench, number, capsys):
+    assert f"Exercise {number} · not attempted." in told(bench, number, None, capsys)
+
+
+@pytest.mark.parametrize(
+    ("number", "edit", "message"),
+    [
+        (1, swap("rank * share, (rank + 1) * share", "n"), "no index on two ranks"),
+        (1, swap("rank * share, (rank + 1) * share", "rank, n, size"), "all ranks to get equally many"),
+        (1, swap("rank * share, (rank + 1) * share", "(rank + 1) * share, (rank + 2) * share"), "indices from 0 to 11"),
+        (1, swap("n // size", "n // size // 2"), "fewer than 1 to be left out"),
+        (1, swap("np.arange", "digits_of"), "NameError"),
+        (2, swap("base * size", "base"), "to be 0.4; it is 0.1"),
+        (2, swap("if step >= warmup", "if True"), "learning_rate(step=0, base=0.1, size=4, warmup=10) to be 0.1; it is 0.4"),
+        (2, swap("if step >= warmup", "if step > warmup > 0"), "ZeroDivisionError"),
+        (2, swap("(size - 1)", "size"), "to be 0.25; it is 0.3"),
+        (3, swap(" // size", ""), "to be 62; it is 125"),
+        (3, swap("n // size // batch", "n / size / batch"), "to be a whole number"),
+        (3, swap("n // size // batch", "-(-n // size // batch)"), "to be 62; it is 63"),
+        (4, swap("hvd.DistributedGradientTape(tape)", "tape"), "gradients are not averaged (step 4)"),
+        (4, swap("hvd.broadcast_variables(", "list("), "Nobody gave them the same start (step 5)"),
+        (4, swap("DistributedGradientTape(tape)", "DistributedGradientTape(tape, op=hvd.Sum)"), "averaged rather than added up"),
+        (4, swap("shard(len(digits.x_train), rank, size)", "shard(len(digits.x_train), 0, size)"), "its own share (step 3)"),
+        (4, swap("args.lr, size, args.warmup", "args.lr, 1, args.warmup"), "twice the 0.02 of one rank; it is 0.02"),
+        (4, swap('if rank == 0:\n            checkpoint.write', 'if True:\n            checkpoint.write'), "came from ranks [0, 1]"),
+        (4, swap('checkpoint.write(str(args.out / "checkpoint"))\n            ', ""), "came from ranks []"),
+        (4, swap("    hvd.init()\n", ""), "has not been initialized"),
+        (5, swap("hvd.DistributedGradientTape(tape)", "tape"), "gradients are not averaged (step 4)"),
+        (5, swap("hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)", "pass"), "step 5"),
+        (5, swap("self.optimizer.apply_gradients", "list"), "is off"),
+    ],
+)
+def test_mistakes_are_told(bench, number, edit, message, capsys):
+    out = told(bench, number, edit, capsys)
+    assert f"Exercise {number} · not yet." in out
+    assert message in out
+
+
+INTERLEAVED = swap("np.arange(rank * share, (rank + 1) * share)", "range(n)[rank : share * size : size]")
+BY_HAND = """
+        gradients = tape.gradient(loss, [v.value for v in self.trainable_variables])
+        gradients = [hvd.allreduce(g, op=hvd.Sum, name=f"g{i}") / hvd.size() for i, g in enumerate(gradients)]"""
+
+
+@pytest.mark.parametrize(
+    ("number", "edit"),
+    [
+        (1, same),
+        (1, INTERLEAVED),
+        (2, same),
+        (2, swap("base * (1 + (size - 1) * step / warmup)", "np.interp(step, [0, warmup], [base, base * size])")),
+        (3, same),
+        (3, swap("n // size // batch", "math.floor(n // size / batch)")),
+        (4, same),
+        (4, swap("hvd.broadcast_variables([v.value for v in model.variables + optimizer.variables] + [done], root_rank=0)",
+                 "for v in [w.value for w in model.variables + optimizer.variables] + [done]:\n        v.assign(hvd.broadcast(v, 0))")),
+        (5, same),
+        (5, swap("        tape = hvd.DistributedGradientTape(tape)\n        gradients = tape.gradient(loss, [v.value for v in self.trainable_variables])", BY_HAND[1:])),
+    ],
+)  # fmt: skip
+def test_right_answers_pass(bench, number, edit, capsys):
+    out = told(bench, number, edit, capsys)
+    assert f"Exercise {number} · passed." in out, out
+
+
+def test_the_solution_resumes_where_it_stopped(bench, tmp_path):
+    """Two epochs, stopped and resumed on two ranks, are three epochs in one go."""
+    import json
+
+    from labkit.launch import run_ranks
+
+    script = bench.answer(4, same)
+    common = ("--digits", 256, "--batch", 32)
+    run_ranks(2, script, *common, "--epochs", 3, "--out", "whole", show=False)
+    run_ranks(2, script, *common, "--epochs", 2, "--out", "parts", show=False)
+    run_ranks(2, script, *common, "--epochs", 3, "--out", "parts", "--resume", show=False)
+    whole, parts = (json.loads((tmp_path / out / "log.json").read_text()) for out in ("whole", "parts"))
+    assert [entry["epoch"] for entry in parts["history"]] == [3]
+    assert parts["history"][-1]["loss"] == pytest.approx(whole["history"][-1]["loss"], rel=1e-3)
+    assert parts["spread"] == whole["spread"] == 0.0

@@ -1,0 +1,141 @@
+import json
+import os
+
+import nbformat
+import pytest
+
+from labkit import notebooks, paths, sources
+from labkit.errors import LabError
+
+LABS = sources.labs()
+
+
+def by_name(source):
+    return source.stem
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_student_notebook_is_what_its_source_gives(source):
+    assert notebooks.student_path(source).read_text() == notebooks.dumps(notebooks.student(source)), "run ./lab build"
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_solution_notebook_is_its_source_executed(source):
+    path = notebooks.solution_path(source)
+    assert not notebooks.drifted(source, path), "run ./lab build --execute"
+    code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code), "run ./lab build --execute"
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_student_notebook_gives_nothing_away(source):
+    student = notebooks.student_path(source).read_text()
+    assert sources.BEGIN not in student
+    assert notebooks.INSTRUCTOR not in student
+    assert not any(cell.get("outputs") for cell in json.loads(student)["cells"])
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_no_notebook_names_a_folder_of_the_machine_it_was_made_on(source):
+    for path in (notebooks.student_path(source), notebooks.solution_path(source)):
+        text = path.read_text()
+        assert str(paths.ROOT) not in text
+        assert os.path.expanduser("~/") not in text  # noqa: PTH111
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_sources_are_well_made(source):
+    assert notebooks.lint(source) == []
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+@pytest.mark.parametrize("kind", [notebooks.student, notebooks.solution], ids=["student", "solution"])
+@pytest.mark.timeout(600)
+def test_notebook_runs_to_its_end(source, kind, tmp_path):
+    done = notebooks.execute(kind(source), name=f"{source.stem}-{kind.__name__}", cwd=tmp_path, quick=True)
+    verdicts = [out.text for cell in done.cells for out in cell.get("outputs", []) if "Exercise" in out.get("text", "")]
+    expected = "passed" if kind is notebooks.solution else "not attempted"
+    assert len(verdicts) == len(sources.exercises(sources.read(source)))
+    assert all(f"· {expected}." in verdict for verdict in verdicts), verdicts
+
+
+def test_execution_refuses_a_parameter_the_notebook_does_not_have(write_source, tmp_path):
+    notebook = sources.read(write_source("QUICK = False", "x = 1"))
+    notebook.cells[0].metadata["tags"] = ["parameters"]
+    with pytest.raises(LabError, match="no parameter 'QUIKC': it has QUICK"):
+        notebooks.execute(notebook, "misspelt", tmp_path, QUIKC=True)
+
+
+def test_execution_notices_a_kernel_that_leaves_early(write_source, tmp_path):
+    notebook = sources.read(write_source("import sys", "sys.exit(0)", "x = 1"))
+    with pytest.raises(notebooks.ExecutionError, match="leaves"):
+        notebooks.execute(notebook, "leaves", tmp_path)
+
+
+def test_a_failing_notebook_is_kept_for_reading_with_its_cell_named(write_source, tmp_path):
+    notebook = sources.read(write_source("x = 1", "1 / 0", "y = 2"))
+    with pytest.raises(notebooks.ExecutionError, match=r"cell 1 failed: ZeroDivisionError.*kept: .*fails\.ipynb"):
+        notebooks.execute(notebook, "fails", tmp_path)
+    assert "ZeroDivisionError" in (paths.STATE / "executed" / "fails.ipynb").read_text()
+
+
+def test_execution_uses_this_environment_whatever_the_notebook_names(write_source, tmp_path):
+    notebook = sources.read(write_source("import sys", "print(sys.prefix)"))
+    notebook.metadata.kernelspec.name = "somebody-elses"
+    done = notebooks.execute(notebook, "elsewhere", tmp_path)
+    assert done.cells[1].outputs[0].text.strip() == str(paths.ROOT / ".venv")
+
+
+def test_build_is_the_same_to_the_byte(write_source):
+    source = write_source("[markdown]\n# # Title", "x = 1")
+    assert notebooks.dumps(notebooks.student(source)) == notebooks.dumps(notebooks.student(source))
+
+
+def test_instructors_cells_are_in_the_solution_alone(write_source):
+    source = write_source('[markdown] tags=["instructor"]\n# secret', "x = 1")
+    assert [cell.source for cell in notebooks.solution(source).cells] == ["secret", "x = 1"]
+    assert [cell.source for cell in notebooks.student(source).cells] == ["x = 1"]
+
+
+def test_reset_keeps_what_the_student_wrote_numbered(write_source, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    source = write_source("x = 1")
+    target = notebooks.student_path(source)
+    assert notebooks.reset(source) is None
+    for number in (1, 2):
+        target.write_text(f"my work, version {number}")
+        kept = notebooks.reset(source)
+        assert kept.name == f"42_made_up.backup-{number}.ipynb"
+        assert kept.read_text() == f"my work, version {number}"
+    fresh = target.read_text()
+    assert notebooks.reset(source) is None
+    assert target.read_text() == fresh == notebooks.dumps(notebooks.student(source))
+
+
+@pytest.mark.parametrize(
+    ("cell", "complaint"),
+    [
+        ("!ls", "bare !command"),
+        ("files = !ls", "bare !command"),
+        ("open('/home/me/x')", "absolute path"),
+        ("open('~/x')", "absolute path"),
+        ("[markdown]\n# # T\n#\n# ![](picture.png)", "alternative text"),
+        ('[markdown]\n# # T\n#\n# <img src="picture.png">', "alternative text"),
+        ("plt.show()", "alternative text"),
+        ("plots.show(figure)", "without alt"),
+        ("[markdown]\n# ## T", "the first heading"),
+        ("[markdown]\n# # T\n#\n# ### U", "jumps"),
+        ("[markdown]\n# # T\n#\n# # U", "second title"),
+    ],
+)
+def test_lint_finds(write_source, cell, complaint):
+    cells = [cell] if cell.startswith("[markdown]") else ["[markdown]\n# # T", cell]
+    problems = notebooks.lint(write_source(*cells))
+    assert any(complaint in problem for problem in problems), problems
+
+
+def test_lint_finds_an_exercise_without_a_check_in_the_labs_module(write_source):
+    answer = "def f():\n    ### BEGIN SOLUTION\n    pass\n    ### END SOLUTION"
+    cells = [cell for number in range(1, 10) for cell in (answer, f"f = check({number}, f)")]
+    problems = notebooks.lint(write_source("[markdown]\n# # T", *cells, name="00_made_up.py"))
+    assert any("exercise 9 is in only one" in problem for problem in problems), problems
