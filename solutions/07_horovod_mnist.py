@@ -1,0 +1,820 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation: {extension: .py, format_name: percent}
+# ---
+
+# %% [markdown]
+# # 07 · Horovod on an MNIST CNN
+#
+# **You will** take a training script that runs in one process, make it run on many, and prove that it really does.
+# You will see what it gains on your machine, what stops it from gaining more, and how a run can look distributed
+# without being so.
+#
+# **Time** about 75 minutes: 35 to read and run, 40 for five exercises. Waiting in all: about 4 minutes.
+#
+# **Connects to** lab 02, which looks inside one process of the same network, lab 06, which builds the all-reduce that
+# Horovod uses here, and lab 08, which takes these steps to ResNet-50 on a cluster.
+
+# %% tags=["parameters"]
+QUICK = False  # small runs, as the tests make them
+
+# %%
+import inspect
+import json
+import os
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from IPython.display import Code, Markdown, display
+
+from labkit import datasets, plots
+from labkit.exercises import checker
+from labkit.launch import RankError, run_ranks
+from labkit.machine import this_machine
+from labkit.paths import ROOT
+
+QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
+check = checker("07", globals())
+plots.use_style()
+work = Path("work")
+work.mkdir(exist_ok=True)
+
+machine = this_machine()
+print(f"{machine.model}: {machine.usable_cores} cores for this notebook")
+
+# %% [markdown]
+# ## 1 · The task: digits and a small network
+#
+# The kit takes the real MNIST when it is on this machine, and scikit-learn's own handwritten digits otherwise. It
+# says which.
+
+# %%
+n_train, epochs = (2_000, 2) if QUICK else (8_000, 6)
+digits = datasets.digits(n_train=n_train, n_test=n_train // 4)
+print(digits.source)
+
+figure, axes = plt.subplots(2, 10, figsize=(9, 2.2))
+for axis, image, label in zip(axes.flat, digits.x_train, digits.y_train, strict=False):
+    axis.imshow(image[..., 0], cmap="gray_r")
+    axis.set_title(label, fontsize=11)
+    axis.axis("off")
+plots.show(figure, alt="Twenty handwritten digits of the training set, each with its label above it.")
+
+# %% [markdown]
+# The network is small: two convolutions, two dense layers. It stands in one place, `labkit/models.py`, and here it is.
+
+# %%
+Code(filename=ROOT / "labkit" / "models.py")
+
+# %% [markdown]
+# ## 2 · One process
+#
+# This script trains it in one process, with a loop of its own rather than Keras' `fit`, so that you can see each step.
+# Read it once; you will turn it into a distributed one line by line.
+
+# %%
+# %%writefile work/serial.py
+"""Train the MNIST CNN in one process: python work/serial.py --help"""
+
+import argparse
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from labkit import datasets
+from labkit.models import mnist_cnn
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--digits", type=int, default=8000, help="how many to train on")
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--batch", type=int, default=64, help="digits in a step")
+    parser.add_argument("--lr", type=float, default=0.01, help="learning rate")
+    args = parser.parse_args(argv)
+
+    digits = datasets.digits(n_train=args.digits, n_test=args.digits // 4)
+    keras.utils.set_random_seed(0)
+    model = mnist_cnn()
+    optimizer = keras.optimizers.SGD(args.lr, momentum=0.9)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def train_step(images, labels):
+        with tf.GradientTape() as tape:
+            loss = loss_of(labels, model(images, training=True))
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    for epoch in range(args.epochs):
+        order = np.random.default_rng(epoch).permutation(len(digits.x_train))
+        steps = len(order) // args.batch
+        start = time.perf_counter()
+        for step in range(steps):
+            batch = order[step * args.batch : (step + 1) * args.batch]
+            loss = train_step(digits.x_train[batch], digits.y_train[batch])
+        loss, seconds = float(loss), time.perf_counter() - start
+        predicted = model.predict_on_batch(digits.x_test).argmax(axis=1)
+        accuracy = np.mean(predicted == digits.y_test)
+        print(f"epoch {epoch + 1}: loss {loss:.3f}, accuracy {accuracy:.3f}, {steps * args.batch / seconds:,.0f} images/s")
+
+
+if __name__ == "__main__":
+    main()
+
+
+# %% [markdown]
+# `run_ranks` starts it. It prints the `mpirun` command that does the same in a terminal, and then shows each process's
+# lines with its number, its **rank**, in front. TensorFlow's own start-up notices are left out. The first epoch is
+# slow because it includes tracing the graph (lab 01).
+
+# %%
+serial = run_ranks(1, "work/serial.py", "--digits", n_train, "--epochs", epochs)
+
+# %% [markdown]
+# ## 3 · What changes with many processes
+#
+# With Horovod, *every* rank runs the *whole* script, with a copy of the network of its own. What makes it one training
+# and not many is this: after each step the ranks **average their gradients**, so that every copy takes the same step.
+# The average comes from a ring all-reduce: no parameter server, and each rank sends about twice the size of the
+# gradients, however many ranks there are.
+#
+# Six steps lead from the serial script to the distributed one:
+#
+# | | step | why |
+# | --- | --- | --- |
+# | 1 | `hvd.init()` | starts MPI; from here on a process knows its `hvd.rank()` and the `hvd.size()` |
+# | 2 | one device for each rank | ranks that share cores slow each other down; here `mpirun -bind-to` does it |
+# | 3 | a share of the digits, a learning rate and a number of steps that follow the size | the batch grows with the ranks |
+# | 4 | `hvd.DistributedGradientTape` | averages the gradients |
+# | 5 | broadcast the start from rank 0 | equal steps keep copies equal only if they start equal |
+# | 6 | checkpoints and reports on rank 0 alone | two writers in one file destroy it |
+#
+# Step 3 is arithmetic. You write it first, as three small functions.
+
+# %% [markdown]
+# ### Exercise 1 · Who trains on what?
+#
+# Write `shard(n, rank, size)`: the indices, out of `range(n)`, that this rank trains on.
+#
+# - No two ranks share an index.
+# - **All ranks get equally many**, so the `n % size` left over are dropped. Think about why before you read the hint: what does
+#   a rank do at its next all-reduce when another has run out of batches?
+
+# %%
+def shard(n, rank, size):
+    """Indices of the samples, out of n, that belong to this rank of size."""
+    ### BEGIN SOLUTION
+    share = n // size
+    return np.arange(rank * share, (rank + 1) * share)
+    ### END SOLUTION
+
+
+# %%
+shard = check(1, shard)
+
+# %% [markdown]
+# ### Exercise 2 · A learning rate that follows the size
+#
+# One step on 4 ranks looks at four batches and takes the *average* of their gradients. The average is less noisy than
+# a single batch's gradient, but no longer. So with four times fewer steps you would get a quarter of the way. The **linear scaling
+# rule** makes each step `size` times as long. At the very start the gradients change quickly and such long steps
+# overshoot; so the rate is **warmed up**, from the rate for one rank to the rate for all
+# ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)).
+#
+# Write `learning_rate(step, base, size, warmup)`: `base` at step 0, then in a straight line to `base * size` at step
+# `warmup`, and constant from there. With `warmup = 0` it is `base * size` at once.
+
+# %%
+def learning_rate(step, base, size, warmup):
+    """Learning rate of a step, for a base rate that suits one rank."""
+    ### BEGIN SOLUTION
+    if step >= warmup:
+        return base * size
+    return base * (1 + (size - 1) * step / warmup)
+    ### END SOLUTION
+
+
+# %%
+learning_rate = check(2, learning_rate)
+
+# %% [markdown]
+# ### Exercise 3 · A number of steps that follows the size
+#
+# An **epoch** means that each digit was seen once, by some rank. Write `steps_per_epoch(n, batch, size)`: how many steps each rank
+# takes in one epoch, when each takes `batch` digits a step from its share. Only whole batches count.
+
+# %%
+def steps_per_epoch(n, batch, size):
+    """Steps of each rank in one epoch over n samples."""
+    ### BEGIN SOLUTION
+    return n // size // batch
+    ### END SOLUTION
+
+
+# %%
+steps_per_epoch = check(3, steps_per_epoch)
+
+# %% [markdown]
+# How do the two follow the size? Here is your plan for 1, 2 and 4 ranks.
+
+# %%
+figure, axis = plt.subplots()
+for size in (1, 2, 4):
+    per_epoch = steps_per_epoch(8_000, 64, size)
+    steps = np.arange(6 * per_epoch)
+    rates = [learning_rate(step, 0.01, size, warmup=2 * per_epoch) for step in steps]
+    axis.plot(steps, rates, markevery=len(steps) // 6, label=f"{size} {'rank' if size == 1 else 'ranks'}: {len(steps)} steps")
+axis.set(xlabel="step", ylabel="learning rate", title="Six epochs over 8,000 digits, 64 a rank and step")
+axis.legend()
+plots.show(
+    figure,
+    alt="Learning rate against step. One rank: constant 0.01 for 750 steps. Two ranks: a ramp from 0.01 to 0.02, "
+    "372 steps in all. Four ranks: a ramp from 0.01 to 0.04, 186 steps in all.",
+)
+
+# %% [markdown]
+# The scripts run in processes of their own, so the three functions move to a module that they can import.
+
+# %%
+functions = [inspect.getsource(function) for function in (shard, learning_rate, steps_per_epoch)]
+(work / "plan.py").write_text("\n\n".join(["import math\n\nimport numpy as np\n", *functions]))
+print((work / "plan.py").read_text())
+
+# %% [markdown]
+# ## 4 · Trust nothing: compare the weights
+#
+# If a gradient is not averaged, or the start not broadcast, nothing crashes. Each rank trains a network of its own, the loss
+# falls, the accuracy is fine, and all ranks but one worked for nothing. There is one thing that can't look right in
+# such a run: the **weights of the ranks differ**. So every distributed run in this lab ends with this measurement.
+
+# %%
+# %%writefile work/agree.py
+"""How far apart are the ranks' weights?"""
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+
+def spread(model):
+    """Largest difference between any two ranks in any weight: 0.0 when all ranks hold the same model."""
+    weights = tf.concat([tf.reshape(v.value, [-1]) for v in model.trainable_variables], axis=0)
+    highest = hvd.allreduce(weights, op=hvd.Max, name="highest")
+    lowest = hvd.allreduce(weights, op=hvd.Min, name="lowest")
+    return float(tf.reduce_max(highest - lowest))
+
+
+# %% [markdown]
+# ### Exercise 4 · The distributed script
+#
+# Here is the serial script once more, with what distribution adds. Each such place starts with `# Horovod:` and says what
+# is needed; six are yours to write. The others are done: look at them too, they hold answers to the questions below.
+#
+# Two things are peculiar to Keras 3. Horovod wants TensorFlow's variables, which Keras wraps: `v.value` unwraps one.
+# And `horovod.keras` was written for Keras 2 and does not work here; `horovod.tensorflow` does.
+
+# %%
+# %%writefile work/train_hvd.py
+"""Train the MNIST CNN on any number of ranks: mpirun -n 2 python work/train_hvd.py --help"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+from agree import spread
+from plan import learning_rate, shard, steps_per_epoch
+
+from labkit import datasets
+from labkit.models import mnist_cnn
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--digits", type=int, default=8000, help="how many to train on, over all ranks")
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--batch", type=int, default=64, help="digits in a step, of each rank")
+    parser.add_argument("--lr", type=float, default=0.01, help="learning rate that suits one rank")
+    parser.add_argument("--warmup", type=int, default=2, help="epochs until the full learning rate")
+    parser.add_argument("--out", type=Path, default=Path("work/run"), help="folder of log and checkpoint")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
+    args = parser.parse_args(argv)
+
+    # Horovod: step 1. Start MPI, and ask which of how many processes this one is: set `rank` and `size`.
+    ### BEGIN SOLUTION
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+    ### END SOLUTION
+
+    # Horovod: step 2. One device for each rank. `mpirun -bind-to` has bound this rank to its cores before it started.
+    # On GPUs a rank takes its own: tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU").
+
+    # Horovod: step 3. Only this rank's share of the training digits: set `x` and `y`, with shard().
+    digits = datasets.digits(n_train=args.digits, n_test=args.digits // 4)
+    ### BEGIN SOLUTION
+    mine = shard(len(digits.x_train), rank, size)
+    x, y = digits.x_train[mine], digits.y_train[mine]
+    ### END SOLUTION
+    steps = steps_per_epoch(len(digits.x_train), args.batch, size)
+
+    keras.utils.set_random_seed(rank)  # other weights on each rank, on purpose: step 5 has to mend it
+    model = mnist_cnn()
+    optimizer = keras.optimizers.SGD(args.lr, momentum=0.9)
+    optimizer.build(model.trainable_variables)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def train_step(images, labels):
+        with tf.GradientTape() as tape:
+            loss = loss_of(labels, model(images, training=True))
+        # Horovod: step 4. Wrap the tape, so that its gradients are averaged over all ranks.
+        ### BEGIN SOLUTION
+        tape = hvd.DistributedGradientTape(tape)
+        ### END SOLUTION
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    done = tf.Variable(0, dtype=tf.int64)  # epochs so far
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, done=done)
+    # Horovod: only rank 0 reads the checkpoint. The others get what it holds by the broadcast, as they get a fresh start.
+    if args.resume and rank == 0:
+        checkpoint.read(str(args.out / "checkpoint")).assert_consumed()
+    # Horovod: step 5. Give every rank what rank 0 starts from: the model's variables, the optimizer's, and `done`.
+    ### BEGIN SOLUTION
+    hvd.broadcast_variables([v.value for v in model.variables + optimizer.variables] + [done], root_rank=0)
+    ### END SOLUTION
+
+    if rank == 0:
+        args.out.mkdir(parents=True, exist_ok=True)
+    history, trained = [], 0.0
+    for epoch in range(int(done), args.epochs):
+        order = np.random.default_rng(epoch).permutation(len(x))
+        start = time.perf_counter()
+        for step in range(steps):
+            # Horovod: step 3 again. The learning rate of this step, with learning_rate() and a warm-up of
+            # args.warmup * steps steps: assign it to optimizer.learning_rate. It counts all steps since the first epoch.
+            ### BEGIN SOLUTION
+            optimizer.learning_rate.assign(learning_rate(epoch * steps + step, args.lr, size, args.warmup * steps))
+            ### END SOLUTION
+            batch = order[step * args.batch : (step + 1) * args.batch]
+            loss = train_step(x[batch], y[batch])
+        loss, seconds = float(loss), time.perf_counter() - start
+        trained += seconds
+
+        # Horovod: each rank tests its share, and a sum over the ranks makes one figure of all.
+        tested = shard(len(digits.x_test), rank, size)
+        correct = np.sum(model.predict_on_batch(digits.x_test[tested]).argmax(axis=1) == digits.y_test[tested])
+        total = hvd.allreduce(tf.constant([correct, len(tested), loss], tf.float64), op=hvd.Sum, name="metrics").numpy()
+        done.assign(epoch + 1)
+        history.append(
+            {
+                "epoch": epoch + 1,
+                "seconds": trained,
+                "images_per_second": steps * args.batch * size / seconds,
+                "accuracy": total[0] / total[1],
+                "loss": total[2] / size,
+            }
+        )
+        # Horovod: step 6. Save and report on rank 0 alone: `checkpoint.write(str(args.out / "checkpoint"))`, and
+        # print a line with what history[-1] holds.
+        ### BEGIN SOLUTION
+        if rank == 0:
+            checkpoint.write(str(args.out / "checkpoint"))
+            print("epoch {epoch}: loss {loss:.3f}, accuracy {accuracy:.3f}, {images_per_second:,.0f} images/s".format(**history[-1]))
+        ### END SOLUTION
+
+    # Horovod: the proof. Every rank takes part in it, rank 0 tells.
+    difference = spread(model)
+    if rank == 0:
+        print(f"largest difference between the weights of {size} ranks: {difference}")
+        (args.out / "log.json").write_text(json.dumps({"ranks": size, "spread": difference, "history": history}))
+    return model, optimizer
+
+
+if __name__ == "__main__":
+    main()
+
+
+# %% [markdown]
+# The check runs your script on 2 ranks for a few steps, each rank's share one single batch. Then one step of 2 ranks must be, up to
+# rounding, one step of a single process on all the digits. That is the definition of "distributed".
+
+# %%
+train_hvd = check(4, "work/train_hvd.py")
+
+# %% [markdown]
+# ## 5 · 1, 2 and 4 ranks
+#
+# **Guess first.** Write down: how many times as many images per second on 2 ranks as on 1? And on 4?
+#
+# Each rank gets one thread here, so that only the number of ranks changes.
+
+# %%
+runs = {}
+for ranks in (1, 2) if QUICK else (1, 2, 4):
+    out = work / f"ranks-{ranks}"
+    run_ranks(ranks, train_hvd, "--digits", n_train, "--epochs", epochs, "--out", out, threads=1)
+    runs[ranks] = json.loads((out / "log.json").read_text())
+    assert runs[ranks]["spread"] == 0.0, "the ranks trained different models"
+
+# %%
+figure, axis = plt.subplots()
+for ranks, run in runs.items():
+    seconds = [entry["seconds"] for entry in run["history"]]
+    accuracy = [100 * entry["accuracy"] for entry in run["history"]]
+    axis.plot(seconds, accuracy, label=f"{ranks} {'rank' if ranks == 1 else 'ranks'}")
+axis.set(xlabel="seconds of training", ylabel="test accuracy (%)", title="Time to accuracy, one thread a rank")
+axis.legend()
+last = "; ".join(
+    f"{ranks} ranks reach {100 * run['history'][-1]['accuracy']:.1f}% after {run['history'][-1]['seconds']:.1f} s"
+    for ranks, run in runs.items()
+)
+plots.show(figure, alt=f"Test accuracy against seconds of training, one line for each number of ranks: {last}.")
+
+# %% [markdown]
+# Images per second alone can mislead: more ranks take fewer, longer steps, and a run that is twice as fast but learns half
+# as much per epoch has gained nothing. **Time to accuracy** has both in it.
+#
+# **Strong-scaling efficiency** asks how much of the added cores' work arrived: the rate on *n* ranks over *n* times the
+# rate on one. The median leaves out the first epoch, which traces the graph.
+
+# %%
+def rate(run):
+    """Median images per second, without the first epoch."""
+    return float(np.median([entry["images_per_second"] for entry in run["history"][1:]]))
+
+
+print(f"{'ranks':>5} {'images/s':>10} {'efficiency':>10}")
+for ranks, run in runs.items():
+    print(f"{ranks:>5} {rate(run):>10,.0f} {rate(run) / (ranks * rate(runs[1])):>10.2f}")
+if max(runs) > machine.usable_cores:
+    print(f"\nBeyond {machine.usable_cores} ranks this machine has no more cores: more ranks share them, and take turns.")
+
+# %% [markdown]
+# ## 6 · Where the time goes: the timeline
+#
+# Horovod writes down what it does with every tensor when `HOROVOD_TIMELINE` names a file. Each gradient goes through
+# three stages:
+#
+# - **negotiated**: rank 0 waits until *every* rank has this gradient ready. This is where a slow rank shows, as the
+#   others' waiting.
+# - **fused**: small gradients are copied side by side into one buffer, so that one all-reduce serves many, and copied
+#   back afterwards.
+# - **reduced**: the all-reduce itself, by MPI.
+
+# %%
+timeline_file = work / "timeline.json"
+run_ranks(
+    2,
+    train_hvd,
+    *("--digits", 1_280, "--epochs", 2, "--out", work / "timeline"),
+    threads=1,
+    env={"HOROVOD_TIMELINE": str(timeline_file)},
+)
+
+# %%
+STAGES = {
+    "NEGOTIATE_ALLREDUCE": ("negotiated", plots.ORANGE),
+    "MEMCPY_IN_FUSION_BUFFER": ("fused (in)", plots.SKY),
+    "MPI_ALLREDUCE": ("reduced", plots.BLUE),
+    "MEMCPY_OUT_FUSION_BUFFER": ("fused (out)", plots.GREEN),
+}
+
+
+def read_timeline(path):
+    """Give (tensor, stage, start in ms, end in ms) of every stage of every gradient in a Horovod timeline.
+
+    The file is Chrome's trace format: a "process" per tensor, in which B events begin a stage and E events end the
+    innermost one.
+    """
+    events = json.loads(Path(path).read_text())
+    tensors = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name" and "name" in e["args"]}
+    stages, open_stages = [], {}
+    for event in events:
+        stack = open_stages.setdefault(event["pid"], [])
+        if event["ph"] == "B":
+            stack.append(event)
+        elif event["ph"] == "E" and stack:
+            begin = stack.pop()
+            if begin["name"] in STAGES and "DistributedGradientTape" in tensors[event["pid"]]:
+                stages.append((tensors[event["pid"]], begin["name"], begin["ts"] / 1000, event["ts"] / 1000))
+    return stages
+
+
+stages = read_timeline(timeline_file)
+# The last step: from the last time that every gradient began to be negotiated.
+tensors = sorted({tensor for tensor, *_ in stages})
+begins = [max(start for t, stage, start, _ in stages if t == tensor and stage == "NEGOTIATE_ALLREDUCE") for tensor in tensors]
+origin = min(begins)
+figure, axis = plt.subplots(figsize=(9, 4.5))
+for tensor, stage, start, end in stages:
+    if start >= origin:
+        label, colour = STAGES[stage]
+        axis.barh(tensors.index(tensor), end - start, left=start - origin, color=colour, label=label)
+handles = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+axis.legend(handles.values(), handles.keys(), ncols=2, fontsize=11)
+short = [tensor.split("HorovodAllreduce_")[-1].removeprefix("gradient_tape_mnist_cnn_1_").removesuffix("_0") for tensor in tensors]
+axis.set_yticks(range(len(tensors)), short, fontsize=10)
+axis.set(xlabel="ms since the step's first gradient was ready", title="The last step's eight gradients")
+total = {name: sum(end - start for _, stage, start, end in stages if stage == name) for name in STAGES}
+plots.show(
+    figure,
+    alt="For each of the eight gradients of the last step, a bar in time: negotiated first, then fused, reduced and copied "
+    f"back. Over the whole run, negotiation took {total['NEGOTIATE_ALLREDUCE']:.0f} ms summed over gradients, "
+    f"the all-reduce {total['MPI_ALLREDUCE']:.0f} ms.",
+)
+
+# %% [markdown]
+# Read it from the left. Gradients become ready from the last layer to the first, because back-propagation runs that way.
+# Those whose bars of *reduced* begin and end together went through **one** all-reduce: that is fusion. Most of the time
+# is negotiation, which is waiting: for the other rank to be as far, and for Horovod's next cycle, since it looks for
+# ready gradients only so often.
+#
+# ## 7 · Improve it
+#
+# What costs the missing efficiency, and what can you turn?
+#
+# | knob | what it does | when to turn it |
+# | --- | --- | --- |
+# | `--batch` | more work between two all-reduces | when the network allows larger batches |
+# | `HOROVOD_FUSION_THRESHOLD` | bytes in one fused all-reduce (0: no fusion) | many small gradients: fuse; a few large ones: overlap |
+# | `HOROVOD_CYCLE_TIME` | ms between two looks for ready gradients | small models: short, less waiting |
+# | `threads` | threads of each rank | fewer ranks with more threads, or the reverse |
+#
+# Change `settings` and run the cell as often as you like. One rank is measured along with the rest, so that a machine that is
+# busy now is busy for all.
+
+# %%
+settings = {
+    "1 rank": dict(ranks=1),
+    "2 ranks": dict(ranks=2),
+    "2 ranks, cycle 0.1 ms": dict(ranks=2, env={"HOROVOD_CYCLE_TIME": "0.1"}),
+    "2 ranks, no fusion": dict(ranks=2, env={"HOROVOD_FUSION_THRESHOLD": "0"}),
+    "1 rank, batch 256": dict(ranks=1, batch=256),
+    "2 ranks, batch 256": dict(ranks=2, batch=256),
+    "1 rank, 2 threads": dict(ranks=1, threads=2),
+}
+if QUICK:
+    settings = {"2 ranks, cycle 0.1 ms": dict(ranks=2, env={"HOROVOD_CYCLE_TIME": "0.1"})}
+
+
+def measure(ranks, batch=64, threads=1, env=None):
+    """Images per second of one short run."""
+    arguments = ("--digits", n_train, "--epochs", 3, "--batch", batch, "--out", work / "measure")
+    run_ranks(ranks, train_hvd, *arguments, threads=threads, env=env, show=False)
+    return rate(json.loads((work / "measure" / "log.json").read_text()))
+
+
+rates = {}
+for name, setting in settings.items():
+    rates[name] = measure(**setting)
+    print(f"{name:24} {rates[name]:>8,.0f} images/s")
+
+# %%
+figure, axis = plt.subplots()
+colours = [plots.BLUE if name.startswith("2 ranks") else plots.ORANGE for name in rates]
+bars = axis.barh(list(rates), list(rates.values()), color=colours)
+axis.bar_label(bars, fmt="{:,.0f}", padding=4)
+axis.invert_yaxis()
+axis.set(xlabel="images/s", title="What each setting is worth here")
+axis.margins(x=0.15)
+plots.show(figure, alt="Images per second: " + "; ".join(f"{name} {value:,.0f}" for name, value in rates.items()) + ".")
+
+# %% [markdown]
+# Compare like with like: 2 ranks at batch 256 against *1 rank at batch 256*. A larger batch makes one rank faster as
+# well.
+
+# %% [markdown]
+# ## 8 · The run that looks distributed and is not
+#
+# Many tutorials make a Keras script distributed in two lines: wrap the optimizer with `hvd.DistributedOptimizer`, and
+# call `fit`. With Keras 2 that was right. Here it is with the Keras of today. It starts, both ranks report, the loss falls.
+
+# %%
+# %%writefile work/silent.py
+"""Looks distributed: Keras' fit with Horovod's optimizer. mpirun -n 2 python work/silent.py"""
+
+import sys
+
+import horovod.tensorflow as hvd
+import horovod.tensorflow.keras as hvd_keras
+import keras
+from agree import spread
+from plan import shard
+
+from labkit import datasets
+from labkit.models import mnist_cnn
+
+hvd.init()
+digits = datasets.digits(n_train=int(sys.argv[1]))
+mine = shard(len(digits.x_train), hvd.rank(), hvd.size())
+
+keras.utils.set_random_seed(0)  # the same start on every rank
+model = mnist_cnn()
+model.compile(
+    optimizer=hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.02, momentum=0.9)),
+    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    metrics=["accuracy"],
+)
+past = model.fit(digits.x_train[mine], digits.y_train[mine], batch_size=64, epochs=2, verbose=0)
+print("loss by epoch:", *(f"{loss:.3f}" for loss in past.history["loss"]))
+print(f"largest difference between the weights of {hvd.size()} ranks: {spread(model)}")
+
+# %%
+silent = run_ranks(2, "work/silent.py", n_train, threads=1)
+
+# %% [markdown]
+# No error, no warning, a falling loss — and the last line says that there are two different networks. Horovod's optimizer does its
+# all-reduce in `_compute_gradients`, which Keras 2 called; Keras 3 calls `apply_gradients` alone, so nothing is ever reduced.
+# Each rank learned from half of the digits only, and a checkpoint of rank 0 would hold half of the work.
+#
+# ### Exercise 5 · Mend it, and keep `fit`
+#
+# Keras lets you replace what `fit` does in a step: a model's `train_step`. Write it with the tape of step 4. And do step 5:
+# the ranks start with different weights here.
+
+# %%
+# %%writefile work/fit_hvd.py
+"""Keras' fit, really distributed: mpirun -n 2 python work/fit_hvd.py"""
+
+import argparse
+
+import horovod.tensorflow as hvd
+import keras
+import tensorflow as tf
+from agree import spread
+from plan import shard
+
+from labkit import datasets
+from labkit.models import mnist_cnn
+
+
+class DistributedModel(keras.Model):
+    """A model that averages its gradients over all ranks in fit."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True))
+        # Horovod: average the gradients of this step over all ranks, and apply them with self.optimizer.
+        ### BEGIN SOLUTION
+        tape = hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(loss, [v.value for v in self.trainable_variables])
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        ### END SOLUTION
+        return {"loss": loss}
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--digits", type=int, default=8000)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=0.01)
+    args = parser.parse_args(argv)
+
+    hvd.init()
+    digits = datasets.digits(n_train=args.digits, n_test=args.digits // 4)
+    mine = shard(len(digits.x_train), hvd.rank(), hvd.size())
+
+    keras.utils.set_random_seed(hvd.rank())  # other weights on each rank, on purpose
+    cnn = mnist_cnn()
+    model = DistributedModel(cnn.inputs, cnn.outputs)
+    optimizer = keras.optimizers.SGD(args.lr * hvd.size(), momentum=0.9)
+    optimizer.build(model.trainable_variables)
+    model.compile(optimizer, loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    # Horovod: give every rank the weights of rank 0.
+    ### BEGIN SOLUTION
+    hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)
+    ### END SOLUTION
+
+    past = model.fit(digits.x_train[mine], digits.y_train[mine], batch_size=args.batch, epochs=args.epochs, verbose=0)
+    difference = spread(model)
+    if hvd.rank() == 0:
+        print("loss by epoch:", *(f"{loss:.3f}" for loss in past.history["loss"]))
+        print(f"largest difference between the weights of {hvd.size()} ranks: {difference}")
+    return model, optimizer
+
+
+if __name__ == "__main__":
+    main()
+
+
+# %%
+fit_hvd = check(5, "work/fit_hvd.py")
+
+# %%
+mended = run_ranks(2, fit_hvd, "--digits", n_train, threads=1)
+
+# %% [markdown]
+# ## 9 · When a rank dies
+#
+# On a cluster, ranks die: out of memory, a bad node. The others then wait in their next all-reduce, for a rank that will
+# never come. `run_ranks` ends them all and shows you the last words of the one that died. Try it: a rank that leaves in the
+# middle.
+
+# %%
+# %%writefile work/dies.py
+"""Rank 1 dies while rank 0 waits for it in an all-reduce."""
+
+import os
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+hvd.init()
+if hvd.rank() == 1:
+    print("rank 1: out of memory", flush=True)
+    os.abort()
+hvd.allreduce(tf.ones(4))
+
+# %%
+try:
+    run_ranks(2, "work/dies.py", threads=1)
+except RankError as error:
+    print(f"RankError: {error}")
+
+# %% [markdown]
+# So a long training saves its state every so often. Yours does, on rank 0, and `--resume` goes on from there, on any
+# number of ranks: rank 0 reads the file, and step 5 hands it to all.
+
+# %%
+out = work / "ranks-2"
+run_ranks(2, train_hvd, "--digits", n_train, "--epochs", epochs + 1, "--out", out, "--resume", threads=1)
+assert json.loads((out / "log.json").read_text())["spread"] == 0.0
+
+# %% [markdown]
+# ## Questions
+#
+# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
+#
+# 1. How do you initialise Horovod, and why is it necessary?
+# 2. Why does the learning rate have to change with larger batches?
+# 3. How can it follow by itself?
+# 4. How does a process find out that it is rank 0, or rank 1?
+# 5. Why does the number of training steps change with the number of workers, or with larger batches?
+# 6. How can the number of steps follow by itself?
+# 7. How does one process compare with 2 and with 4 ranks, here?
+
+# %% [markdown] tags=["instructor"]
+# ### Answers, for the instructor
+#
+# 1. `hvd.init()`. It starts MPI and Horovod's background thread. Before it, a process does not know its rank or the
+#    size, and there is nobody to reduce with; `hvd.rank()` raises.
+# 2. The averaged gradient of *n* batches is as long as that of one, only less noisy, and there are *n* times fewer steps. With the old
+#    rate the network would move *n* times less in an epoch. Ask: does the rule hold for any *n*? It does not; beyond
+#    some batch size the noise was no longer the limit (lab 08, LARS).
+# 3. As a function of the step and of `hvd.size()` that is assigned before each step, with a warm-up: exercise 2. In
+#    Keras' `fit` it would be a callback or a `LearningRateSchedule`.
+# 4. `hvd.rank()`: 0 to `hvd.size() - 1`. Rank 0 is the first and by custom the one that writes. `hvd.local_rank()`
+#    counts on one machine, and picks its GPU.
+# 5. An epoch is a fixed number of digits, and each step now uses `size` batches. With the serial number of steps, 4
+#    ranks would train four times as long.
+# 6. `n // size // batch`, from `hvd.size()`: exercise 3. All ranks must get the same number, or those with one more wait
+#    for ever.
+# 7. On 2 cores: 2 ranks gave 1.6 to 1.9 times one rank, each with one thread. One rank with 2 threads gave less than
+#    2 ranks with one each, because small convolutions don't fill two threads, while ranks have separate work. 4 ranks on 2 cores bring nothing more,
+#    and cost: MPI waits by polling, so a waiting rank takes a core from a working one. With enough cores, 4 ranks win.
+#
+# **Timing** Sections 1 to 3 take 20 minutes, exercise 4 takes 20, and is where people need help. Who is stuck at it at
+# minute 50 goes on with the solution; section 8 is the one nobody should miss.
+#
+# **Goes wrong** A student runs exercise 4 without `plan.py`: the cell before section 4 writes it. A second notebook open on the
+# same cores halves every figure: ask before you discuss numbers.
+
+# %% [markdown]
+# ## Remember
+#
+# - Six steps: initialise, one device for each rank, share and scale, average the gradients, broadcast the start, write
+#   on rank 0.
+# - Learning rate and number of steps follow the size. Warm up.
+# - All ranks take the same number of steps, or the run hangs.
+# - Nothing tells you that a run is not distributed, except its weights. Compare them.
+#
+# What was published, what you measured, and what the machine could do at most:
+
+# %%
+measured = rate(runs[2]) / (2 * rate(runs[1]))
+display(
+    Markdown(f"""
+| strong-scaling efficiency | published | this machine | its limit |
+| --- | --- | --- | --- |
+| Horovod's benchmarks: ResNet-101, Inception V3 on 512 GPUs | 90% | | |
+| the same, VGG-16 on 512 GPUs | 68% | | |
+| this CNN, 2 ranks on {machine.usable_cores} cores | | {100 * measured:.0f}% | {min(100, 50 * machine.usable_cores)}% |
+""")
+)
+
+# %% [markdown]
+# Published: [Horovod's documentation, Benchmarks](https://horovod.readthedocs.io/en/stable/benchmarks_include.html). Next: lab 08
+# takes the same six steps to ResNet-50 on a cluster.
