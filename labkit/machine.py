@@ -1,0 +1,185 @@
+"""What does this machine really give this process: cores, memory, instruction sets, NUMA nodes?"""
+
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# What each name asks of the flags in /proc/cpuinfo; a name is given when one of its sets is there in full.
+# The sets follow oneDNN's dispatch: `avx512_core` means F, BW, DQ and VL, and its AMX kernels want tiles with
+# both BF16 and INT8 (https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html).
+# VNNI is the 4-way INT8 dot product, of any width: client CPUs have it as AVX-VNNI, without AVX-512.
+_ISA: dict[str, tuple[set[str], ...]] = {
+    "AVX": ({"avx"},),
+    "AVX2": ({"avx2", "fma"},),
+    "AVX-512": ({"avx512f", "avx512bw", "avx512dq", "avx512vl"},),
+    "VNNI": ({"avx512_vnni"}, {"avx_vnni"}),
+    "BF16": ({"avx512_bf16"},),
+    "AMX": ({"amx_tile", "amx_bf16", "amx_int8"},),
+}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The share of a machine that one process may use.
+
+    Attributes
+    ----------
+    cpus : tuple of int
+        Logical CPUs this process may run on.
+    cores : tuple of tuple of int
+        Those CPUs by physical core, SMT siblings together.
+    quota : float or None
+        CPU time the cgroups allow, in CPUs; None when they set no limit.
+    memory, memory_free : int
+        Bytes, cgroup limits included; `memory_free` is what can be had without swapping.
+    isa : tuple of str
+        Those present of AVX, AVX2, AVX-512, VNNI, BF16 and AMX.
+    numa : tuple of tuple of int
+        Those CPUs by NUMA node; nodes without a usable CPU are left out.
+    model : str
+        The CPU's name.
+    """
+
+    cpus: tuple[int, ...]
+    cores: tuple[tuple[int, ...], ...]
+    quota: float | None
+    memory: int
+    memory_free: int
+    isa: tuple[str, ...]
+    numa: tuple[tuple[int, ...], ...]
+    model: str
+
+    @property
+    def usable_cores(self) -> int:
+        """Physical cores that can be kept busy: those allowed, and no more than the quota feeds; at least 1."""
+        fed = len(self.cores) if self.quota is None else math.floor(self.quota)
+        return max(1, min(len(self.cores), fed))
+
+
+def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) -> Machine:
+    """Read what this process may use from /proc and /sys.
+
+    Parameters
+    ----------
+    root : Path
+        Where proc/ and sys/ are; tests point it at made-up trees.
+    affinity : iterable of int, optional
+        CPUs the process may run on. By default the kernel's answer for this process, and in a made-up tree all
+        that are online.
+    """
+    if affinity is None:
+        affinity = os.sched_getaffinity(0) if root == Path("/") else _online(root)
+    cpus = tuple(sorted(affinity))
+    groups = list(_own_cgroups(root))
+    meminfo = _meminfo(root)
+    memory = [(meminfo["MemTotal"], meminfo["MemAvailable"]), *(pair for group in groups for pair in _memory(group))]
+    cpuinfo = _cpuinfo(root)
+    flags = set(cpuinfo.get("flags", "").split())
+    return Machine(
+        cpus=cpus,
+        cores=_cores(root, cpus),
+        quota=min((quota for group in groups if (quota := _quota(group)) is not None), default=None),
+        memory=min(limit for limit, _ in memory),
+        memory_free=min(free for _, free in memory),
+        isa=tuple(name for name, sets in _ISA.items() if any(needed <= flags for needed in sets)),
+        numa=_numa(root, cpus),
+        model=cpuinfo.get("model name", "unknown CPU"),
+    )
+
+
+def _text(file: Path) -> str | None:
+    """Give the file's text; None where this kernel or container does not show the file."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return None
+
+
+def _cpu_list(text: str | None) -> set[int]:
+    """Give the CPUs of the kernel's list format, such as `0-3,8`."""
+    spans = (part.partition("-") for part in (text or "").split(",") if part)
+    return {cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1)}
+
+
+def _online(root: Path) -> set[int]:
+    return _cpu_list(_text(root / "sys/devices/system/cpu/online"))
+
+
+def _cores(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    def siblings(cpu: int) -> tuple[int, ...]:
+        file = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        return tuple(sorted(_cpu_list(_text(file)) & set(cpus))) or (cpu,)
+
+    return tuple(sorted({siblings(cpu) for cpu in cpus}))
+
+
+def _numa(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    files = (root / "sys/devices/system/node").glob("node[0-9]*/cpulist")
+    nodes = (tuple(sorted(_cpu_list(_text(file)) & set(cpus))) for file in files)
+    return tuple(sorted(node for node in nodes if node)) or (cpus,)
+
+
+def _cpuinfo(root: Path) -> dict[str, str]:
+    """Give the fields of the first CPU in /proc/cpuinfo."""
+    first = (_text(root / "proc/cpuinfo") or "").partition("\n\n")[0]
+    fields = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in fields}
+
+
+def _meminfo(root: Path) -> dict[str, int]:
+    """Give /proc/meminfo in bytes."""
+    fields = (line.partition(":") for line in (root / "proc/meminfo").read_text().splitlines())
+    return {name: int(value.split()[0]) * 1024 for name, _, value in fields}
+
+
+def _own_cgroups(root: Path) -> Iterator[Path]:
+    """Give the folder of each cgroup that holds this process, of v1 and v2, from its own up to the mount's top.
+
+    A limit set anywhere on the way binds. In a container, the path in /proc/self/cgroup may start above what is
+    mounted, or name a folder that cannot be seen from inside: then the mount's top is the container's own group.
+    """
+    paths = {}
+    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths |= dict.fromkeys(controllers.split(","), path)  # v2 names no controller: ""
+
+    for line in (_text(root / "proc/self/mountinfo") or "").splitlines():
+        fields = line.split()
+        shown_root, mount_point = fields[3:5]
+        kind, _, options = fields[fields.index("-") + 1 :][:3]
+        controllers = {"cgroup2": {""}, "cgroup": {"cpu", "memory"} & set(options.split(","))}.get(kind, set())
+        top = root / mount_point.lstrip("/")
+        for path in sorted({paths[controller] for controller in controllers & paths.keys()}):
+            inside = Path(os.path.relpath(path, shown_root))
+            own = top if ".." in inside.parts else top / inside
+            yield own
+            yield from (parent for parent in own.parents if parent.is_relative_to(top))
+
+
+def _quota(group: Path) -> float | None:
+    """Give the CPU time a cgroup allows, in CPUs."""
+    both = _text(group / "cpu.max")  # v2: "150000 100000", or "max 100000"
+    if both is None:
+        both = f"{_text(group / 'cpu.cfs_quota_us') or -1} {_text(group / 'cpu.cfs_period_us') or 100000}"  # v1
+    quota, period = both.split()
+    return None if quota in ("max", "-1") else int(quota) / int(period)
+
+
+def _memory(group: Path) -> Iterator[tuple[int, int]]:
+    """Give a cgroup's memory limit and what is left of it, in bytes, for v1 and v2.
+
+    The page cache that the kernel would drop first counts as free, as in /proc/meminfo's MemAvailable.
+    """
+    names = (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    )
+    for limit_file, used_file, cache_field in names:
+        limit = _text(group / limit_file)
+        if limit is None or limit == "max":
+            continue
+        used = int(_text(group / used_file) or 0)
+        stat = dict(line.split() for line in (_text(group / "memory.stat") or "").splitlines())
+        yield int(limit), max(0, int(limit) - used + int(stat.get(cache_field, 0)))
