@@ -112,7 +112,8 @@ def fetch() -> None:
     """Fetch MNIST, so that the labs use it instead of the built-in digits. Do it before the day."""
     from labkit import datasets
 
-    datasets.fetch()
+    for done in datasets.fetch():
+        print(done)
 
 
 @data.command(epilog="Example: `./lab data status`")

@@ -14,8 +14,8 @@
 #
 # **Connects to** every other lab. Each is a notebook like this one, and each measures on *your* machine.
 #
-# A notebook is a column of cells. Click into one and press **Shift + Enter**: it runs, and the next is selected. Do that
-# from the top to the bottom. If something gets stuck, the **■** above interrupts the cell; nothing is lost.
+# A notebook is a column of cells. Click into one and press **Shift + Enter**: it runs, and the next is selected. Do
+# that from the top to the bottom. If something gets stuck, the **■** above interrupts the cell; nothing is lost.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -46,9 +46,10 @@ print(doctor.examine())
 #
 # Three of these numbers come back in every lab.
 #
-# - **Cores** really usable. A machine may have 64, and give this notebook 4. Two *hardware threads* of one core share its
-#   arithmetic units, so they count once.
-# - **Instruction set.** AVX-512 handles 16 single-precision numbers at a time, AVX2 handles 8. BF16, VNNI and AMX are for fewer bits (lab 04).
+# - **Cores** really usable. A machine may have 64, and give this notebook 4. Two *hardware threads* of one core share
+#   its arithmetic units, so they count once.
+# - **Instruction set.** AVX-512 handles 16 single-precision numbers at a time, AVX2 handles 8. BF16, VNNI and AMX are
+#   for fewer bits (lab 04).
 # - **oneDNN**, the library that makes TensorFlow fast on CPUs (lab 02).
 
 # %%
@@ -59,8 +60,8 @@ print(f"{machine.model}: {machine.usable_cores} usable cores, {', '.join(machine
 # ## 2 · How exercises work
 #
 # An exercise is a function, or a script, in which something is missing. Replace the two lines `# YOUR CODE HERE` and
-# `raise NotImplementedError()` by your own, run the cell, and run the one after it: it **checks** what your answer *does*. It doesn't
-# matter how you wrote it.
+# `raise NotImplementedError()` by your own, run the cell, and run the one after it: it **checks** what your answer
+# *does*. It doesn't matter how you wrote it.
 #
 # - *not attempted*: the lines are still there.
 # - *not yet*: it says what was expected and what came, and gives a hint. Each further try gives a stronger one.
@@ -75,6 +76,7 @@ print(f"{machine.model}: {machine.usable_cores} usable cores, {', '.join(machine
 # `threads_per_rank(cores, ranks)`: the most threads each rank can have without two threads sharing a core. A rank has
 # at least one thread.
 
+
 # %%
 def threads_per_rank(cores, ranks):
     """Threads of each rank, when ranks share cores evenly."""
@@ -83,7 +85,7 @@ def threads_per_rank(cores, ranks):
     ### END SOLUTION
 
 
-# %%
+# %% tags=["nbval-check-output"]
 threads_per_rank = check(1, threads_per_rank)
 
 # %% [markdown]
@@ -121,12 +123,13 @@ everybody = MPI.COMM_WORLD
 print(f"hello from rank {everybody.rank} of {everybody.size}")
 ### END SOLUTION
 
-# %%
+# %% tags=["nbval-check-output"]
 hello = check(2, "work/hello.py")
 
 # %% [markdown]
-# `run_ranks` is how the labs start ranks. It prints the `mpirun` command that does the same in a terminal, after `source .venv/bin/activate`,
-# and then each line with the rank it came from in front. Three things in the command are worth a look:
+# `run_ranks` is how the labs start ranks. It prints the `mpirun` command that does the same in a terminal, after
+# `source .venv/bin/activate`, and then each line with the rank it came from in front. Three things in the command are
+# worth a look:
 #
 # - `-n 2`: the size.
 # - `-bind-to`: each rank keeps to cores of its own.
@@ -139,20 +142,21 @@ hello = check(2, "work/hello.py")
 run = run_ranks(2, hello)
 
 # %% [markdown]
-# Run the cell above a few times. The lines may change places: nobody decides which rank is first. That is why only one rank should report, and
-# why the labs compare what *all* ranks hold.
+# Run the cell above a few times. The lines may change places: nobody decides which rank is first. That is why only
+# one rank should report, and why the labs compare what *all* ranks hold.
 
-# %%
+# %% tags=["nbval-check-output"]
 sorted(line for lines in run.lines for line in lines if line.startswith("hello"))
 
 # %% [markdown]
 # ### Exercise 3 · Adding up what nobody has alone
 #
-# Each rank has a number that the others don't know. `everybody.allreduce(number)` adds up all ranks' numbers, and gives
-# *every* rank the sum. It is the operation that distributed training stands on: there, the numbers are gradients.
+# Each rank has a number that the others don't know. `everybody.allreduce(number)` adds up all ranks' numbers, and
+# gives *every* rank the sum. It is the operation that distributed training stands on: there, the numbers are
+# gradients.
 #
-# Complete the script: each rank's own number is its rank plus 1, and each rank prints `total 3` with the sum of all (1 + 2 = 3 on two
-# ranks).
+# Complete the script: each rank's own number is its rank plus 1, and each rank prints `total 3` with the sum of all
+# (1 + 2 = 3 on two ranks).
 
 # %%
 # %%writefile work/total.py
@@ -167,7 +171,7 @@ total = everybody.allreduce(number)
 ### END SOLUTION
 print(f"total {total}")
 
-# %%
+# %% tags=["nbval-check-output"]
 total = check(3, "work/total.py")
 
 # %%

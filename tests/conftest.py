@@ -21,7 +21,9 @@ def write_source(tmp_path: Path) -> Callable[..., Path]:
 
     def write(*cells: str, name: str = "42_made_up.py") -> Path:
         path = tmp_path / name
-        path.write_text(SOURCE_HEAD + "\n".join(f"# %%{' ' if cell.startswith('[') else chr(10)}{cell}\n" for cell in cells))
+        path.write_text(
+            SOURCE_HEAD + "\n".join(f"# %%{' ' if cell.startswith('[') else chr(10)}{cell}\n" for cell in cells)
+        )
         return path
 
     return write

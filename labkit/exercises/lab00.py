@@ -55,4 +55,6 @@ def total(answer) -> None:
 def _says(lines: tuple[str, ...], right: str, rank: int) -> None:
     """Decide on what a rank printed, in which MPI may have a word too."""
     said = [line.strip() for line in lines if line.split()[:1] == right.split()[:1]]
-    expect(said == [right], f"rank {rank} to print the line '{right}', once; it printed: {' / '.join(lines) or 'nothing'}")
+    expect(
+        said == [right], f"rank {rank} to print the line '{right}', once; it printed: {' / '.join(lines) or 'nothing'}"
+    )

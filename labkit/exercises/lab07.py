@@ -20,7 +20,7 @@ DIGITS, STEPS, RATE = 256, 3, 0.02
     hints=(
         "How many does each rank get, when all must get equally many? Integer division tells.",
         "Rank r takes the r-th block of that length: from r * length to (r + 1) * length.",
-        "If ranks took different numbers of steps, the ones with one more would wait for ever in their last all-reduce.",
+        "If ranks took different numbers of steps, the ones with one more would wait for ever in the last all-reduce.",
     ),
 )
 def shards(answer) -> None:
@@ -33,7 +33,10 @@ def shards(answer) -> None:
         case = f"for n = {n} and {size} ranks"
         expect(len(set(lengths)) == 1, f"all ranks to get equally many {case}; yours get {lengths}")
         expect(len(set(every)) == len(every), f"no index on two ranks {case}; {len(every) - len(set(every))} are")
-        expect(set(every) <= set(range(n)), f"indices from 0 to {n - 1} {case}; yours reach from {every.min()} to {every.max()}")
+        expect(
+            set(every) <= set(range(n)),
+            f"indices from 0 to {n - 1} {case}; yours reach from {every.min()} to {every.max()}",
+        )
         expect(n - len(every) < size, f"fewer than {size} to be left out {case}; yours leave out {n - len(every)}")
 
 
@@ -74,7 +77,13 @@ def learning_rates(answer) -> None:
 def steps(answer) -> None:
     """Whole batches in a rank's share."""
     steps_per_epoch = alone(answer, **MODULES)
-    for n, batch, size, right in [(8000, 64, 1, 125), (8000, 64, 2, 62), (8000, 64, 4, 31), (100, 64, 2, 0), (1000, 10, 3, 33)]:
+    for n, batch, size, right in [
+        (8000, 64, 1, 125),
+        (8000, 64, 2, 62),
+        (8000, 64, 4, 31),
+        (100, 64, 2, 0),
+        (1000, 10, 3, 33),
+    ]:
         got = call(steps_per_epoch, n, batch, size)
         asked = f"steps_per_epoch(n={n}, batch={batch}, size={size})"
         expect(isinstance(got, int | np.integer), f"{asked} to be a whole number; it is {got!r}")
@@ -84,8 +93,8 @@ def steps(answer) -> None:
 @lab.exercise(
     4,
     hints=(
-        "Go through the table of six steps, and through the comments that start with `# Horovod:`. Which names does the "
-        "rest of the script use that only you can set?",
+        "Go through the table of six steps, and through the comments that start with `# Horovod:`. Which names does "
+        "the rest of the script use that only you can set?",
         "hvd.init(), then hvd.rank() and hvd.size(); shard() for the digits; hvd.DistributedGradientTape(tape); "
         "hvd.broadcast_variables(list, root_rank=0); if rank == 0: …",
         "The list to broadcast is [v.value for v in model.variables + optimizer.variables] + [done]. The step that "
@@ -112,8 +121,8 @@ def train_hvd(answer) -> None:
     5,
     hints=(
         "It is what train_step of work/train_hvd.py does, with self in place of model and self.optimizer.",
-        "Wrap the tape with hvd.DistributedGradientTape, take its gradient by [v.value for v in self.trainable_variables], "
-        "and give self.optimizer.apply_gradients the pairs of gradients and Keras variables.",
+        "Wrap the tape with hvd.DistributedGradientTape, take its gradient by [v.value for v in "
+        "self.trainable_variables], and give self.optimizer.apply_gradients the pairs of both.",
         "And before fit: hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)",
     ),
 )
@@ -146,6 +155,6 @@ def _equals_one_process(ranks: list[dict]) -> None:
     expect(
         first["error"] < 1e-3,
         "two ranks to take the step that one process takes with all digits; the weights are off by "
-        f"{100 * first['error']:.0f}% of the way they went. Does each rank train on its own share (step 3), with the right "
-        "learning rate in each step, and are gradients averaged rather than added up?",
+        f"{100 * first['error']:.0f}% of the way they went. Does each rank train on its own share (step 3), with the "
+        "right learning rate in each step, and are gradients averaged rather than added up?",
     )

@@ -42,7 +42,13 @@ def test_mistakes_are_told(bench, number, edit, told, capsys):
         (1, same),
         (1, swap("max(1, cores // ranks)", "cores // ranks or 1")),
         (2, same),
-        (2, swap('f"hello from rank {everybody.rank} of {everybody.size}"', '"hello from rank", everybody.Get_rank(), "of", everybody.Get_size()')),
+        (
+            2,
+            swap(
+                'f"hello from rank {everybody.rank} of {everybody.size}"',
+                '"hello from rank", everybody.Get_rank(), "of", everybody.Get_size()',
+            ),
+        ),
         (3, same),
         (3, swap("everybody.allreduce(number)", "sum(everybody.allgather(number))")),
     ],

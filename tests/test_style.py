@@ -1,0 +1,25 @@
+"""The code is formatted, clean, and its shell scripts too."""
+
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from labkit import paths
+
+BIN = Path(sysconfig.get_path("scripts"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ruff", "check", "."),
+        ("ruff", "format", "--check", "."),
+        ("shellcheck", "lab", ".ci/run"),
+    ],
+    ids=" ".join,
+)
+def test_clean(command):
+    done = subprocess.run([BIN / command[0], *command[1:]], cwd=paths.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
