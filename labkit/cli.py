@@ -36,6 +36,12 @@ def main() -> None:
         raise SystemExit(2) from error
 
 
+@app.command(epilog="Example: `./lab setup`")
+def setup() -> None:
+    """Make the environment, or mend it. Every command does it when needed."""
+    print("The environment is ready. Next: ./lab start")  # ./lab has made it, or this could not run
+
+
 @app.command(epilog="Example: `./lab start --no-browser --port 8899`")
 def start(
     lab: Annotated[str, typer.Argument(help="the lab to open, such as 07")] = "00",

@@ -17,9 +17,6 @@
 # A notebook is a column of cells. Click into one and press **Shift + Enter**: it runs, and the next is selected. Do
 # that from the top to the bottom. If something gets stuck, the **■** above interrupts the cell; nothing is lost.
 
-# %% tags=["parameters"]
-QUICK = False  # small runs, as the tests make them
-
 # %%
 from pathlib import Path
 

@@ -1,0 +1,185 @@
+"""`./lab` itself, with a stand-in for uv: what it makes, when, and what it says when it can't."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labkit import paths
+
+TOOLS = "awk bash cat chmod date df dirname flock grep head mkdir mv nproc python3 readlink rm sed sha256sum sleep tail uname"
+
+# Makes an environment with a `labkit` that tells how it was called, and keeps a list of its own calls.
+UV = """#!/usr/bin/env bash
+echo "$*" >>uv-calls
+case $1 in
+  export) ;;
+  sync)
+    if [[ -f uv-fails ]]; then echo "no such package: unobtainium"; exit 1; fi
+    if [[ -f uv-hangs ]]; then sleep 60; fi
+    mkdir -p .venv/bin
+    printf '#!/usr/bin/env bash\\n# %s/.venv/bin/\\necho "labkit $*"\\n' "$PWD" >.venv/bin/labkit
+    chmod +x .venv/bin/labkit ;;
+esac
+"""
+
+
+class Checkout:
+    """A checkout on a machine that has only what is put on its PATH."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.path = folder / "kit", folder / "bin"
+        for name in ("lab", "pyproject.toml", "uv.lock", "env/uv.txt"):
+            target = self.folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(paths.ROOT / name, target)
+        self.path.mkdir()
+        for tool in TOOLS.split():
+            (self.path / tool).symlink_to(shutil.which(tool))
+        for tool in ("g++", "make"):
+            self.program(tool, "#!/bin/sh\n")
+        self.program("uv", UV)
+
+    def program(self, name: str, text: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+        (self.path / name).write_text(text)
+        (self.path / name).chmod(0o755)
+
+    def start(self, *arguments: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            [self.folder / "lab", *arguments],
+            env={"PATH": str(self.path), "HOME": str(self.folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=30)
+        return process.returncode, out, err
+
+    def syncs(self) -> int:
+        calls = self.folder / "uv-calls"
+        return calls.read_text().count("sync") if calls.exists() else 0
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return Checkout(tmp_path)
+
+
+def test_first_use_makes_the_environment_and_hands_over(checkout):
+    code, out, _ = checkout.run("doctor", "--json")
+    assert code == 0
+    assert "Setting up" in out
+    assert out.endswith("labkit doctor --json\n")
+
+
+def test_later_uses_hand_over_at_once(checkout):
+    checkout.run("setup")
+    before = checkout.syncs()
+    assert checkout.run("data", "status")[1] == "labkit data status\n"
+    assert checkout.syncs() == before > 0
+
+
+def test_a_changed_lock_sets_up_again(checkout):
+    checkout.run("setup")
+    before = checkout.syncs()
+    with (checkout.folder / "uv.lock").open("a") as lock:
+        lock.write("\n")
+    assert "Setting up" in checkout.run("doctor")[1]
+    assert checkout.syncs() > before
+
+
+def test_setup_asked_for_by_name_looks_at_everything_again(checkout):
+    checkout.run("setup")
+    before = checkout.syncs()
+    checkout.run("setup")
+    assert checkout.syncs() > before
+
+
+def test_a_moved_checkout_makes_its_environment_anew(checkout, tmp_path):
+    checkout.run("setup")
+    (checkout.folder / ".venv" / "old").touch()
+    checkout.folder = checkout.folder.rename(tmp_path / "elsewhere")
+    assert checkout.run("doctor")[1].endswith("labkit doctor\n")
+    assert not (checkout.folder / ".venv" / "old").exists()
+
+
+def test_help_makes_nothing(checkout):
+    code, out, _ = checkout.run("--help")
+    assert (code, "./lab start" in out) == (0, True)
+    assert not (checkout.folder / ".lab").exists()
+    assert checkout.syncs() == 0
+
+
+def test_a_failed_step_shows_why_and_the_next_call_goes_on(checkout):
+    (checkout.folder / "uv-fails").touch()
+    code, _, err = checkout.run("start")
+    assert code == 2
+    assert "unobtainium" in err
+    assert ".lab/setup.log" in err
+    (checkout.folder / "uv-fails").unlink()
+    assert checkout.run("start")[0] == 0
+
+
+def test_an_interrupted_setup_ends_what_it_started_and_can_be_run_again(checkout):
+    (checkout.folder / "uv-hangs").touch()
+    process = checkout.start("start")
+    while not checkout.syncs():
+        time.sleep(0.05)
+    started = psutil.Process(process.pid).children(recursive=True)
+    assert started
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert process.returncode == 2
+    assert "interrupted" in err, out
+    assert psutil.wait_procs(started, timeout=5)[1] == []
+    (checkout.folder / "uv-hangs").unlink()
+    assert checkout.run("start")[1].endswith("labkit start\n")
+
+
+def test_two_set_ups_of_one_folder_take_turns(checkout):
+    both = [checkout.start("doctor") for _ in range(2)]
+    told = [process.communicate(timeout=30)[0] for process in both]
+    assert all(out.endswith("labkit doctor\n") for out in told)
+    assert sum("Setting up" in out for out in told) == 1
+
+
+@pytest.mark.parametrize(
+    ("manager", "command"),
+    [("dnf", "sudo dnf install -y gcc-c++ make python3"), (None, "your package manager, for: g++ make")],
+)
+def test_missing_compilers_are_named_with_the_command_before_anything_else(checkout, manager, command):
+    for tool in ("g++", "make"):
+        (checkout.path / tool).unlink()
+    if manager:
+        checkout.program(manager, "#!/bin/sh\n")
+    code, out, err = checkout.run("start")
+    assert code == 2
+    assert err.startswith("lab: missing: g++ make.")
+    assert command in err
+    assert out == ""
+    assert checkout.syncs() == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "says", "told"),
+    [
+        ("uname", "Darwin arm64", "this is Darwin arm64, and the labs need Linux on x86-64"),
+        ("df", "x\n/dev/sda 9 9 1048576 9% /", "1 GB are free here and set-up needs"),
+    ],
+)
+def test_a_machine_that_cannot_serve_is_told_in_one_line(checkout, program, says, told):
+    checkout.program(program, f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
+    code, _, err = checkout.run("start")
+    assert code == 2
+    assert told in err
+    assert err.count("\n") == 1
