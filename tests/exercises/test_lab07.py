@@ -89,7 +89,8 @@ def test_mistakes_are_told(bench, number, edit, message, capsys):
 INTERLEAVED = swap("np.arange(rank * share, (rank + 1) * share)", "range(n)[rank : share * size : size]")
 EACH_BY_ITSELF = swap(
     "hvd.broadcast_variables([v.value for v in model.variables + optimizer.variables] + [done], root_rank=0)",
-    "for v in [*(w.value for w in model.variables + optimizer.variables), done]:\n        v.assign(hvd.broadcast(v, 0))",
+    """for v in [*(w.value for w in model.variables + optimizer.variables), done]:
+        v.assign(hvd.broadcast(v, 0))""",
 )
 BY_HAND = swap(
     """        tape = hvd.DistributedGradientTape(tape)

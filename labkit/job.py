@@ -1,0 +1,321 @@
+"""How is one mpirun started, heard line by line, and ended with all that it started?"""
+
+import contextlib
+import os
+import re
+import selectors
+import subprocess
+import sysconfig
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from labkit import rank as runner
+
+BIN = Path(sysconfig.get_path("scripts"))
+GRACE = 1.0  # seconds mpirun has to end by itself, with all that it still passes on
+
+_OUTER_RUN = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL")  # what an mpirun around this process has set for it
+_ABORT = re.compile(r"Abort\((\d+)\) .*application called MPI_Abort")  # as MPICH says before it ends the job
+_BAD_TERMINATION = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES"
+_ROUTINE = re.compile(
+    "$|=|YOUR APPLICATION|This typically|Please see the FAQ"
+    "|srun: cluster configuration lacks support for cpu binding"  # which it is asked not to do
+)
+
+
+@dataclass
+class Rank:
+    """What is known of one rank; times are in seconds since the start.
+
+    Attributes
+    ----------
+    number : int
+        Its rank.
+    lines : list of str
+        What it printed on stdout and stderr.
+    heard : float
+        When it last printed.
+    started, local : bool
+        Whether its Python has started, and on this node.
+    done : float or None
+        When its script was through.
+    code : int or None
+        What it ended with, as it reports itself: its exit status, or minus the number of a signal.
+    end : float or None
+        When it ended, as far as is known.
+    aborted : bool
+        Whether it called MPI_Abort.
+    gone : float or None
+        When its process was seen to end.
+    """
+
+    number: int
+    lines: list[str] = field(default_factory=list)
+    heard: float = 0.0
+    started: bool = False
+    local: bool = False
+    done: float | None = None
+    code: int | None = None
+    end: float | None = None
+    aborted: bool = False
+    gone: float | None = None
+
+
+@dataclass
+class _Stream:
+    """What came after the last whole line of a rank, or of mpirun itself."""
+
+    rank: Rank | None
+    rest: bytes = b""
+
+
+class Job:
+    """One mpirun and its n ranks.
+
+    Parameters
+    ----------
+    n : int
+        Number of ranks.
+    folder : Path
+        An empty folder, for the named pipes through which the ranks are heard.
+    show : bool
+        Whether to print what they say.
+    """
+
+    def __init__(self, n: int, folder: Path, show: bool) -> None:
+        self.ranks = [Rank(number) for number in range(n)]
+        self._said: list[str] = []  # by mpirun itself
+        self._folder, self._show = folder, show
+        self._token = uuid.uuid4().hex
+        self._sessions: set[int] = set()  # Hydra gives each rank its own, with the number of the rank's process
+        self._mpirun: subprocess.Popen | None = None
+        self._selector = selectors.DefaultSelector()
+        self._streams: list[_Stream] = []
+        self._to_print: list[str] = []
+        self._began = time.monotonic()
+
+    def clock(self) -> float:
+        """Give the seconds since the start."""
+        return time.monotonic() - self._began
+
+    def start(self, argv: Sequence[str], variables: Mapping[str, str], cwd: Path) -> None:
+        """Start mpirun, which will end should this process end.
+
+        Hydra would mix what the ranks print, lines cut in pieces, were it not told to write each rank's stdout and
+        stderr to files of their own: named pipes here.
+        """
+        for rank in self.ranks:
+            for name in ("out", "err"):
+                fifo = self._folder / f"{rank.number}.{name}"
+                os.mkfifo(fifo)
+                # Open for writing too, it does not come to its end before mpirun opens it.
+                self._listen_to(os.open(fifo, os.O_RDWR), rank)
+        read, write = os.pipe()
+        self._listen_to(read, None)
+        # Nothing here changes how the ranks run, only where their output goes. Hydra splits this file at blanks and
+        # has little room for the name of another, so the folder goes by a descriptor that mpirun inherits.
+        folder = os.open(self._folder, os.O_RDONLY)
+        options = [f"-{name}file-pattern /dev/fd/{folder}/%r.{name}" for name in ("out", "err")]
+        (self._folder / "hydra.conf").write_text(" ".join(options))
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(_OUTER_RUN)}
+        plumbing = {
+            "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "HYDRA_CONFIG_FILE": f"/dev/fd/{folder}/hydra.conf",
+            runner.TOKEN: self._token,
+        }
+        try:
+            self._mpirun = subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env={**environ, **variables, **plumbing},
+                stdin=subprocess.DEVNULL,
+                stdout=write,
+                stderr=write,
+                pass_fds=[folder],
+                start_new_session=True,  # interrupting a cell signals the kernel's whole process group
+                preexec_fn=partial(runner.end_with, os.getpid()),  # this thread stays until the run is over
+            )
+        finally:
+            os.close(folder)
+            os.close(write)
+
+    def wait(self, timeout: float) -> bool:
+        """Listen until the run is over or has failed; False when the time is up before."""
+        while self._mpirun.poll() is None:
+            over = self._over()
+            if over is None and self.clock() > timeout:
+                return False
+            if over is not None and self.clock() > over + GRACE:
+                return True
+            self._listen(0.1)
+        return True
+
+    def _over(self) -> float | None:
+        """Give the time from which mpirun should be ending: a rank has failed, or all are gone."""
+        if failed := [rank.end for rank in self.ranks if rank.end is not None and rank.code != 0]:
+            return min(failed)
+        gone = [rank.gone for rank in self.ranks]
+        return None if None in gone else max(gone)
+
+    # Ending
+
+    def end(self) -> None:
+        """End whatever is left of the run and hear it out, however often that is interrupted."""
+        interrupt = None
+        while True:
+            try:
+                self._end()
+                break
+            except KeyboardInterrupt as again:
+                interrupt = again
+        for descriptor in list(self._selector.get_map()):
+            self._close(descriptor)
+        self._selector.close()
+        if interrupt:
+            raise interrupt
+
+    def _end(self) -> None:
+        """Kill the ranks first, so that mpirun can tell of them and tidy up; then mpirun, and what ranks left behind.
+
+        On the other nodes of a Slurm job, Hydra's proxies kill their ranks when they lose mpirun.
+        """
+        if self._mpirun and self._mpirun.poll() is None:
+            self._kill(ranks_only=True)
+            self._listen_while(lambda: self._mpirun.poll() is None)
+        self._listen_while(self._kill)
+        if self._mpirun:
+            self._mpirun.wait()
+        while self._listen(0):
+            pass
+        for stream in self._streams:
+            rest, stream.rest = stream.rest, b""
+            if rest:
+                self._hear(stream.rank, rest)
+        self._print_lines()
+
+    def _kill(self, ranks_only: bool = False) -> bool:
+        """Kill the processes of this run that still live, and say whether there were any."""
+        ours = [process for process in psutil.process_iter() if self._owns(process, ranks_only)]
+        for process in ours:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        return bool(ours)
+
+    def _owns(self, process: psutil.Process, ranks_only: bool) -> bool:
+        """Whether it runs in a rank's session or, should it have left that, carries this run's token."""
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            if os.getsid(process.pid) in self._sessions:
+                return True
+            environ = process.environ()
+        except (psutil.Error, OSError):  # it has just ended, or is another user's
+            return False
+        return environ.get(runner.TOKEN) == self._token and ("PMI_RANK" in environ or not ranks_only)
+
+    # Listening
+
+    def _listen_to(self, descriptor: int, rank: Rank | None) -> None:
+        os.set_blocking(descriptor, False)
+        self._streams.append(_Stream(rank))
+        self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, self._streams[-1]))
+
+    def _listen(self, seconds: float) -> bool:
+        """Take in what comes first within so many seconds, and say whether anything came.
+
+        epoll gives events in the order in which they happened: of ranks that end at nearly the same time, the first.
+        """
+        events = self._selector.select(seconds)
+        for key, _ in events:
+            key.data(key.fd)
+        self._print_lines()
+        return bool(events)
+
+    def _listen_while(self, going_on: Callable[[], bool]) -> None:
+        until = self.clock() + GRACE
+        while going_on() and self.clock() < until:
+            self._listen(0.05)
+
+    def _print_lines(self) -> None:
+        if self._to_print and self._show:
+            print("\n".join(self._to_print), flush=True)
+        self._to_print.clear()
+
+    def _read(self, stream: _Stream, descriptor: int) -> None:
+        data = os.read(descriptor, 1 << 16)
+        if not data:
+            self._close(descriptor)
+        if stream.rank:
+            stream.rank.heard = self.clock()
+        *lines, rest = (stream.rest + data).split(b"\n")
+        stream.rest = rest[rest.rstrip(b"\r").rfind(b"\r") + 1 :]
+        for line in lines:
+            self._hear(stream.rank, line)
+
+    def _hear(self, rank: Rank | None, line: bytes) -> None:
+        """Take in a line: of a progress bar, which goes back to its start again and again, the last state."""
+        raw, mark, report = line.partition(runner.MARK.encode())
+        text = raw.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+        if rank is None:
+            self._said.append(text)
+        elif text or not mark:
+            rank.lines.append(text)
+            self._to_print.append(f"[{rank.number}] {text}")
+            if abort := _ABORT.match(text):
+                rank.aborted = True
+                self._note_end(rank, int(abort[1]) % 256 or 1, self.clock())
+        if rank and mark:
+            self._note(rank, *report.decode().split())
+
+    def _note(self, rank: Rank, event: str, *values: str) -> None:
+        """Take in what a rank's runner reports."""
+        if event == "start":
+            rank.started = True
+            self._watch(rank, int(values[0]))
+        elif event == "done":
+            rank.done = self.clock()
+        else:
+            # Its report may come after others have ended for it. On this node, their clock is ours.
+            at = float(values[1]) - self._began if rank.local else self.clock()
+            self._note_end(rank, int(values[0]), at)
+
+    def _note_end(self, rank: Rank, code: int | None, at: float) -> None:
+        if rank.code is None:
+            rank.code, rank.end = code, at
+
+    def _watch(self, rank: Rank, pid: int) -> None:
+        """Notice when the rank's process has ended, even if it cannot report that: mostly, when it is killed.
+
+        This is not to be had on the other nodes of a Slurm job, nor before Linux 5.3.
+        """
+        with contextlib.suppress(OSError, psutil.Error):
+            if psutil.Process(pid).environ().get(runner.TOKEN) == self._token:
+                rank.local = True
+                self._sessions.add(pid)
+                self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, partial(self._note_gone, rank))
+
+    def _note_gone(self, rank: Rank, descriptor: int) -> None:
+        self._close(descriptor)
+        rank.gone = self.clock()
+        self._note_end(rank, None, rank.gone)
+
+    def _close(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+
+    # What mpirun said
+
+    def remarks(self) -> tuple[str, ...]:
+        """Give what mpirun itself said, without what it says of every failure."""
+        return tuple(line for line in self._said if not _ROUTINE.match(line))
+
+    def aborted(self) -> int | None:
+        """Give the exit status that a rank ended the job with by MPI_Abort, if so."""
+        status = self._mpirun.returncode
+        return status if status > 0 and _BAD_TERMINATION not in self._said and not self.remarks() else None

@@ -1,0 +1,364 @@
+"""How are n ranks of a script run, each with its share of the cores, so that all end when one fails?"""
+
+import math
+import operator
+import os
+import re
+import shlex
+import signal
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit import rank as runner
+from labkit.errors import LabError
+from labkit.job import BIN, Job, Rank
+from labkit.machine import Machine, this_machine
+
+MOST_PER_CORE = 8  # ranks; MPICH waits by polling, so already 2 on a core slow each other down
+TAIL = 15  # lines of a failed rank that its error quotes
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run in which every rank succeeded.
+
+    Attributes
+    ----------
+    command : str
+        The command, as typed in the folder where it ran.
+    lines : tuple of tuple of str
+        What each rank printed on stdout and stderr, by rank.
+    seconds : float
+        From mpirun's start to its end.
+    threads : int
+        Threads per rank.
+    bound : bool
+        Whether each rank had cores of its own.
+    """
+
+    command: str
+    lines: tuple[tuple[str, ...], ...]
+    seconds: float
+    threads: int
+    bound: bool
+
+
+class RankError(LabError):
+    """A run in which a rank failed, or that was not over in time.
+
+    Attributes
+    ----------
+    rank : int or None
+        The rank that failed first; None when there is no such, as at the time limit.
+    status : int or None
+        Its exit status; None when a signal killed it, or nobody knows.
+    signal : signal.Signals or None
+        The signal that killed it.
+    lines : tuple of str
+        The last lines it printed; at the time limit, what each rank was doing.
+    mpirun : tuple of str
+        What mpirun itself had to say.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        lines: tuple[str, ...],
+        rank: int | None = None,
+        code: int | None = None,
+        mpirun: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__("\n  ".join([message, *(line[:500] for line in lines)]))
+        self.lines, self.rank, self.mpirun = lines, rank, mpirun
+        self.status = code if code is not None and code >= 0 else None
+        self.signal = signal.Signals(-code) if code is not None and code < 0 else None
+
+
+def run_ranks(
+    n: int,
+    script: str | Path,
+    *args: object,
+    threads: int | None = None,
+    env: Mapping[str, object] | None = None,
+    timeout: float = 600.0,
+    cwd: str | Path | None = None,
+    show: bool = True,
+) -> Run:
+    """Run a Python script in n MPI ranks and print their lines, whole, as they come, each after `[rank]`.
+
+    Parameters
+    ----------
+    n : int
+        Number of ranks.
+    script : path
+        The script, relative to `cwd`.
+    args
+        Its arguments.
+    threads : int, optional
+        Threads per rank; by default an equal share of the cores that this process may use.
+    env : mapping, optional
+        Further variables for the ranks.
+    timeout : float
+        Seconds after which all ranks are ended.
+    cwd : path, optional
+        The folder to run in; by default the current one.
+    show : bool
+        Whether to print the command and the lines.
+
+    Raises
+    ------
+    LabError
+        When something asked for is not there, or makes no sense on this machine.
+    RankError
+        Within seconds when a rank fails, and when the time is up; no process of the run is left then.
+    """
+    if not timeout > 0:
+        raise LabError(f"timeout is a time in seconds, more than 0, not {timeout!r}.")
+    folder = Path(cwd or ".").resolve()
+    if not folder.is_dir():
+        raise LabError(f"There is no folder {cwd} to run in: give cwd the path of one.")
+    path = (folder / script).resolve()
+    if not path.is_file():
+        raise LabError(f"{script} {'is a folder' if path.is_dir() else 'is not there'}: give the path of a script.")
+    if not (BIN / "mpirun").exists():
+        raise LabError("mpirun is missing from this environment: ./lab setup installs it.")
+
+    todo = plan(n, os.path.relpath(path, folder), *args, machine=this_machine(), threads=threads, env=env)
+    if show:
+        print("\n".join(filter(None, [todo.command, todo.warning])), flush=True)
+    with tempfile.TemporaryDirectory(prefix="labkit-") as pipes:
+        job = Job(n, Path(pipes), show)
+        try:
+            job.start(todo.argv, todo.variables, folder)
+            in_time = job.wait(timeout)
+        finally:
+            job.end()
+        seconds = job.clock()
+    remarks = job.remarks()
+    if not in_time:
+        raise _too_late(job.ranks, timeout, seconds, remarks)
+    if error := _failure(job.ranks, job.aborted(), remarks):
+        raise error
+    if show and remarks:
+        print("\n".join(f"[mpirun] {remark}" for remark in remarks), flush=True)
+    return Run(todo.command, tuple(tuple(rank.lines) for rank in job.ranks), seconds, todo.threads, todo.bound)
+
+
+# Who gets which cores
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What mpirun is told.
+
+    Attributes
+    ----------
+    argv : tuple of str
+        The command; its `mpirun` and `python` are this environment's.
+    variables : mapping of str to str
+        Variables for mpirun itself.
+    threads : int
+        Threads per rank.
+    bound : bool
+        Whether each rank gets cores of its own.
+    warning : str
+        What to tell when the cores are not enough, else empty.
+    """
+
+    argv: tuple[str, ...]
+    variables: Mapping[str, str]
+    threads: int
+    bound: bool
+    warning: str
+
+    @property
+    def command(self) -> str:
+        """The command as one types it."""
+        return " ".join([*(f"{name}={value}" for name, value in self.variables.items()), shlex.join(self.argv)])
+
+
+def plan(
+    n: int,
+    script: str,
+    *args: object,
+    machine: Machine,
+    threads: int | None = None,
+    env: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Plan:
+    """Share the cores out among n ranks, and give the command that does so.
+
+    Parameters
+    ----------
+    n, script, args, threads, env
+        As for `run_ranks`; `script` is relative to the folder where the command runs.
+    machine : Machine
+        What the ranks may use, unless in a Slurm job.
+    environ : mapping of str to str
+        The variables that tell of a Slurm job.
+
+    Raises
+    ------
+    LabError
+        When n or threads make no sense on this machine.
+    """
+    slurm = "SLURM_JOB_ID" in environ
+    nodes = int(environ.get("SLURM_JOB_NUM_NODES", 1)) if slurm else 1
+    cores = _slurm_cpus(environ) if slurm else machine.usable_cores
+    n, most = _count("n, the number of ranks,", n), MOST_PER_CORE * cores * nodes
+    if n > most:
+        raise LabError(f"{n} ranks are more than fit here: use at most {most}, {MOST_PER_CORE} for each core.")
+    n_on_node = math.ceil(n / nodes)
+    threads = max(1, cores // n_on_node) if threads is None else _count("threads", threads)
+    enough = n_on_node * threads <= cores
+    # Under a CPU quota, this process shares all the CPUs it sees with others, and the kernel moves it to one that is
+    # free: bound, it would wait for its own. In a Slurm job, each node knows for itself which CPUs are the job's.
+    all_mine = machine.quota is None or machine.quota >= len(machine.cpus)
+    bound = enough and all_mine and not slurm
+    options = ["-n", str(n)]
+    if bound:
+        # Hydra's `-bind-to core` would count all of the machine's cores, also those that this process may not use
+        # (MPICH 5.0.2 under taskset). After `user:` stand the CPUs by the kernel's numbers.
+        options += ["-bind-to", "user:" + ",".join(map(_ranges, shares(machine, n, threads)))]
+    for name, value in (_thread_variables(threads) | dict(env or {})).items():
+        options += ["-genv", name, str(value)]
+    return Plan(
+        argv=("mpirun", *options, "python", "-u", "-m", runner.__name__, script, *map(str, args)),
+        # Inside a job step, as a kernel may be, srun waits for that step to end unless told to overlap; and it would
+        # bind Hydra's proxy, with all the node's ranks under it, to one task's share.
+        variables={"SLURM_OVERLAP": "1", "SLURM_CPU_BIND": "none"} if slurm else {},
+        threads=threads,
+        bound=bound,
+        warning="" if enough else _crowded(n_on_node, threads, cores),
+    )
+
+
+def shares(machine: Machine, n: int, threads: int) -> list[tuple[int, ...]]:
+    """Give each of n ranks the CPUs of `threads` whole cores, ranks spread evenly, one NUMA node after the other."""
+    node = {cpu: number for number, cpus in enumerate(machine.numa) for cpu in cpus}
+    cores = sorted(machine.cores, key=lambda core: (node[core[0]], core))
+    starts = [rank * len(cores) // n for rank in range(n)]
+    return [tuple(sorted(cpu for core in cores[start : start + threads] for cpu in core)) for start in starts]
+
+
+def _slurm_cpus(environ: Mapping[str, str]) -> int:
+    """Give how many CPUs the job has on this node, or when salloc left us on another, on its first, of `16(x2),8`."""
+    cpus = environ.get("SLURM_CPUS_ON_NODE") or environ.get("SLURM_JOB_CPUS_PER_NODE", "1")
+    return int(re.match(r"\d+", cpus)[0])
+
+
+def _thread_variables(threads: int) -> dict[str, object]:
+    """Give what OpenMP and TensorFlow take their numbers of threads from.
+
+    Inter-op threads are for operations that need not wait for each other. A network's layers do, and Horovod's
+    operations leave their thread at once, so one is enough; a second serves the input pipeline, given a core for it.
+    """
+    return {
+        "OMP_NUM_THREADS": threads,
+        "TF_NUM_INTRAOP_THREADS": threads,
+        "TF_NUM_INTEROP_THREADS": min(threads, 2),
+    }
+
+
+def _count(what: str, value: object) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1 or isinstance(value, bool):
+        raise LabError(f"{what} is a whole number, 1 or more, not {value!r}.")
+    return count
+
+
+def _crowded(n: int, threads: int, cores: int) -> str:
+    def many(count: int, thing: str) -> str:
+        return f"{count} {thing}{'s' * (count > 1)}"
+
+    return f"Warning: {many(n, 'rank')} × {many(threads, 'thread')} on {many(cores, 'core')}: they take turns, unbound."
+
+
+def _ranges(cpus: tuple[int, ...]) -> str:
+    """Give CPUs as Hydra takes them, such as 0-3+8."""
+    starts = [cpu for cpu in cpus if cpu - 1 not in cpus]
+    ends = [cpu for cpu in cpus if cpu + 1 not in cpus]
+    return "+".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+
+
+# What became of them
+
+
+def _failure(ranks: list[Rank], aborted: int | None, remarks: tuple[str, ...]) -> RankError | None:
+    """Give the error of the rank that failed first; None when all succeeded."""
+    if not any(rank.started or rank.lines for rank in ranks):
+        return RankError("mpirun started no rank. It said:", remarks[-TAIL:], mpirun=remarks)
+    # A rank that reports no end was killed along with its runner, be it by mpirun; its script may have been through.
+    failed = [rank for rank in ranks if rank.code or (rank.code is None and not rank.done)]
+    failed.sort(key=lambda rank: rank.end or math.inf)
+    if not failed and aborted is None:
+        return None
+    culprit = next((rank for rank in failed if rank.aborted), None) or _killed(failed)
+    if culprit is None and aborted is not None and not any(rank.code for rank in failed):
+        lines = tuple(f"rank {rank.number}: {rank.lines[-1]}" for rank in ranks if rank.lines)
+        text = f"A rank ended all by MPI_Abort, with exit status {aborted}. The last line of each:"
+        return RankError(text, lines, code=aborted, mpirun=remarks)
+    return _rank_error(culprit or _left(ranks, failed[0]) or failed[0], ranks, remarks)
+
+
+def _killed(failed: list[Rank]) -> Rank | None:
+    """Give the first rank that a signal killed, if about as soon as any failed: that is no consequence of failures.
+
+    While a process is being killed, others already fail to reach it, and say so before it is reported killed. Ranks
+    that mpirun kills report nothing.
+    """
+    by_signal = [rank for rank in failed if rank.code and rank.code < 0 and rank.code != -signal.SIGABRT]
+    return by_signal[0] if by_signal and by_signal[0].end - failed[0].end < 1 else None
+
+
+def _left(ranks: list[Rank], first: Rank) -> Rank | None:
+    """Give the rank that left with status 0, but without MPI_Finalize, just before the first was killed for it."""
+    if first.code is not None or first.end is None:
+        return None
+    left = [rank for rank in ranks if rank.code == 0 and abs(first.end - rank.end) < 1]
+    return max(left, key=lambda rank: rank.end, default=None)
+
+
+def _rank_error(rank: Rank, ranks: list[Rank], remarks: tuple[str, ...]) -> RankError:
+    code = -signal.SIGKILL if rank.code is None and rank.gone else rank.code
+    if code is None:
+        how = "ended without a word"
+    elif code == 0:
+        how = "left the others with exit status 0, but without MPI_Finalize as after os._exit()"
+    elif code > 0:
+        how = f"failed with exit status {code}"
+    else:
+        how = f"was killed by {signal.Signals(-code).name}{' (did memory run out?)' * (code == -signal.SIGKILL)}"
+    when = "" if rank.end is None else f", {rank.end:.1f} s after the start"
+    done = "".join(
+        f" Rank {other.number} had finished before."
+        for other in ranks
+        if other is not rank and other.done and rank.end and other.done < rank.end
+    )
+    lines = tuple(rank.lines[-TAIL:])
+    last = "Its last lines:" if lines else "It had printed nothing."
+    return RankError(f"Rank {rank.number} {how}{when}; all were ended.{done} {last}", lines, rank.number, code, remarks)
+
+
+def _too_late(ranks: list[Rank], timeout: float, now: float, remarks: tuple[str, ...]) -> RankError:
+    """Give the error that tells what each rank was doing when the time was up."""
+
+    def state(rank: Rank) -> str:
+        last = f"its last line: {rank.lines[-1]}" if rank.lines else "it had printed nothing"
+        if rank.done or rank.code == 0:
+            return f"rank {rank.number} had finished after {rank.done or rank.end:.1f} s; {last}"
+        if not rank.started:
+            return f"rank {rank.number} had not started"
+        return f"rank {rank.number} was silent for {now - rank.heard:.1f} s; {last}"
+
+    return RankError(
+        f"Not over after {timeout:g} s, so all ranks were ended. Did one wait in a collective for another that never "
+        "came there? If not, give them more time with timeout=.",
+        (*map(state, ranks), *(() if all(rank.started for rank in ranks) else remarks[-TAIL:])),
+        mpirun=remarks,
+    )
