@@ -1,6 +1,7 @@
 """How is one mpirun started, heard line by line, and ended with all that it started?"""
 
 import contextlib
+import math
 import os
 import re
 import selectors
@@ -18,10 +19,15 @@ import psutil
 from labkit import rank as runner
 
 BIN = Path(sysconfig.get_path("scripts"))
-GRACE = 1.0  # seconds mpirun has to end by itself, with all that it still passes on
+GRACE = 1.0  # seconds mpirun has to end by itself once it has nothing more to pass on
+PATIENCE = 5.0  # seconds a rank's last report may take, behind all that others print
 
 _OUTER_RUN = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL")  # what an mpirun around this process has set for it
 _ABORT = re.compile(r"Abort\((\d+)\) .*application called MPI_Abort")  # as MPICH says before it ends the job
+_NOTICES = re.compile(  # what TensorFlow 2.21 prints at every start, in each rank
+    "WARNING: All log messages before absl::InitializeLog|I0000 .*(oneDNN custom operations are on|cpu_feature_guard)"
+    "|To enable the following instructions:"
+)
 _BAD_TERMINATION = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES"
 _ROUTINE = re.compile(
     "$|=|YOUR APPLICATION|This typically|Please see the FAQ"
@@ -99,6 +105,7 @@ class Job:
         self._streams: list[_Stream] = []
         self._to_print: list[str] = []
         self._began = time.monotonic()
+        self._heard = 0.0  # when anything was heard last, in seconds since the start
 
     def clock(self) -> float:
         """Give the seconds since the start."""
@@ -148,20 +155,19 @@ class Job:
     def wait(self, timeout: float) -> bool:
         """Listen until the run is over or has failed; False when the time is up before."""
         while self._mpirun.poll() is None:
-            over = self._over()
-            if over is None and self.clock() > timeout:
-                return False
-            if over is not None and self.clock() > over + GRACE:
+            if self._over():
                 return True
+            if self.clock() > timeout:
+                return False
             self._listen(0.1)
         return True
 
-    def _over(self) -> float | None:
-        """Give the time from which mpirun should be ending: a rank has failed, or all are gone."""
-        if failed := [rank.end for rank in self.ranks if rank.end is not None and rank.code != 0]:
-            return min(failed)
-        gone = [rank.gone for rank in self.ranks]
-        return None if None in gone else max(gone)
+    def _over(self) -> bool:
+        """Whether mpirun should have ended: some time after a rank failed, or after the last is gone and heard out."""
+        now = self.clock()
+        failed = [rank.end + (GRACE if rank.code else PATIENCE) for rank in self.ranks if rank.end and rank.code != 0]
+        gone = all(rank.gone for rank in self.ranks)
+        return now > min(failed, default=math.inf) or (gone and now > self._heard + GRACE)
 
     # Ending
 
@@ -203,7 +209,7 @@ class Job:
         """Kill the processes of this run that still live, and say whether there were any."""
         ours = [process for process in psutil.process_iter() if self._owns(process, ranks_only)]
         for process in ours:
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(psutil.Error):
                 process.kill()
         return bool(ours)
 
@@ -235,11 +241,14 @@ class Job:
         for key, _ in events:
             key.data(key.fd)
         self._print_lines()
+        if events:
+            self._heard = self.clock()
         return bool(events)
 
     def _listen_while(self, going_on: Callable[[], bool]) -> None:
-        until = self.clock() + GRACE
-        while going_on() and self.clock() < until:
+        """Listen until it has ended, or nothing was heard for a while."""
+        began = self.clock()
+        while going_on() and self.clock() < max(began, self._heard) + GRACE:
             self._listen(0.05)
 
     def _print_lines(self) -> None:
@@ -264,7 +273,7 @@ class Job:
         text = raw.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
         if rank is None:
             self._said.append(text)
-        elif text or not mark:
+        elif (text or not mark) and not _NOTICES.match(text):
             rank.lines.append(text)
             self._to_print.append(f"[{rank.number}] {text}")
             if abort := _ABORT.match(text):

@@ -412,7 +412,7 @@ def main(argv=None):
     # Horovod: the proof. Every rank takes part in it, rank 0 tells.
     difference = spread(model)
     if rank == 0:
-        print(f"largest difference between the weights of {size} ranks: {difference}")
+        print(f"largest difference between any two ranks' weights: {difference}")
         (args.out / "log.json").write_text(json.dumps({"ranks": size, "spread": difference, "history": history}))
     return model, optimizer
 
@@ -452,7 +452,7 @@ for ranks, run in runs.items():
 axis.set(xlabel="seconds of training", ylabel="test accuracy (%)", title="Time to accuracy, one thread a rank")
 axis.legend()
 last = "; ".join(
-    f"{ranks} ranks reach {100 * run['history'][-1]['accuracy']:.1f}% after {run['history'][-1]['seconds']:.1f} s"
+    f"on {ranks}, {100 * run['history'][-1]['accuracy']:.1f}% after {run['history'][-1]['seconds']:.1f} s"
     for ranks, run in runs.items()
 )
 plots.show(figure, alt=f"Test accuracy against seconds of training, one line for each number of ranks: {last}.")
@@ -572,7 +572,7 @@ plots.show(
 #
 # | knob | what it does | when to turn it |
 # | --- | --- | --- |
-# | `--batch` | more work between two all-reduces | when the network allows larger batches |
+# | `--batch` | more work between two all-reduces | larger, while the accuracy and the cache allow it |
 # | `HOROVOD_FUSION_THRESHOLD` | bytes in one fused all-reduce (0: no fusion) | many small gradients: fuse |
 # | `HOROVOD_CYCLE_TIME` | ms between two looks for ready gradients | small models: short, less waiting |
 # | `threads` | threads of each rank | fewer ranks with more threads, or the reverse |
@@ -617,8 +617,9 @@ axis.margins(x=0.15)
 plots.show(figure, alt="Images per second: " + "; ".join(f"{name} {value:,.0f}" for name, value in rates.items()) + ".")
 
 # %% [markdown]
-# Compare like with like: 2 ranks at batch 256 against *1 rank at batch 256*. A larger batch makes one rank faster as
-# well.
+# Compare like with like: 2 ranks at batch 256 against *1 rank at batch 256*. A larger batch means fewer all-reduces for
+# the same digits. But what one step works on may no longer fit into a core's cache, and then each rank is slower by
+# itself. Which of the two wins here?
 
 # %% [markdown]
 # ## 8 · The run that looks distributed and is not
@@ -655,7 +656,7 @@ model.compile(
 )
 past = model.fit(digits.x_train[mine], digits.y_train[mine], batch_size=64, epochs=2, verbose=0)
 print("loss by epoch:", *(f"{loss:.3f}" for loss in past.history["loss"]))
-print(f"largest difference between the weights of {hvd.size()} ranks: {spread(model)}")
+print(f"largest difference between any two ranks' weights: {spread(model)}")
 
 # %%
 silent = run_ranks(2, "work/silent.py", n_train, threads=1)
@@ -732,7 +733,7 @@ def main(argv=None):
     difference = spread(model)
     if hvd.rank() == 0:
         print("loss by epoch:", *(f"{loss:.3f}" for loss in past.history["loss"]))
-        print(f"largest difference between the weights of {hvd.size()} ranks: {difference}")
+        print(f"largest difference between any two ranks' weights: {difference}")
     return model, optimizer
 
 

@@ -12,7 +12,9 @@ import pytest
 
 from labkit import paths
 
-TOOLS = "awk bash cat chmod date df dirname flock grep head mkdir mv nproc python3 readlink rm sed sha256sum sleep tail uname"
+TOOLS = """
+    awk bash cat chmod date df dirname flock grep head mkdir mv nproc python3 readlink rm sed sha256sum sleep tail uname
+"""
 
 # Makes an environment with a `labkit` that tells how it was called, and keeps a list of its own calls.
 UV = """#!/usr/bin/env bash
