@@ -70,7 +70,7 @@ def without_outputs(notebook: NotebookNode) -> NotebookNode:
 def build(source: Path, run: bool = False) -> list[Path]:
     """Make a lab's two notebooks; with `run`, execute the solution.
 
-    Without `run`, an executed solution notebook that still agrees with its source is left as it is.
+    Without `run`, an executed solution notebook keeps its outputs as long as its code is the source's.
 
     Returns
     -------
@@ -88,9 +88,18 @@ def build(source: Path, run: bool = False) -> list[Path]:
         target.write_text(dumps(executed))
         written.append(target)
     elif not target.exists() or drifted(source, target):
-        target.write_text(dumps(solution(source)))
+        target.write_text(dumps(_keeping_outputs(solution(source), target)))
         written.append(target)
     return written
+
+
+def _keeping_outputs(fresh: NotebookNode, path: Path) -> NotebookNode:
+    """Give `fresh` with the outputs stored at `path`, if the code there is the same and only prose has changed."""
+    if not path.exists():
+        return fresh
+    stored = nbformat.read(path, as_version=4)
+    before, now = ([cell.id for cell in nb.cells if cell.cell_type == "code"] for nb in (stored, fresh))
+    return _with_outputs_of(fresh, stored) if before == now else fresh
 
 
 def drifted(source: Path, executed: Path) -> bool:

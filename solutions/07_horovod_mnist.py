@@ -545,7 +545,7 @@ for row, gradient in enumerate(gradients):
             axis.barh(row, end - start, left=start - origin, color=colour, label=label)
 legend = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
 figure.legend(legend.values(), legend.keys(), ncols=4, fontsize=11, loc="outside upper center")
-labels = [f"{' × '.join(map(str, g['shape']))}: {4 * math.prod(g['shape']) / 1024:,.1f} KiB" for g in gradients]
+labels = [f"{' × '.join(map(str, g['shape']))}: {4 * math.prod(g['shape']):,} bytes" for g in gradients]
 axis.set_yticks(range(len(gradients)), labels, fontsize=11)
 axis.set(xlabel="ms since the step's first gradient was ready", title="The eight gradients of the last step")
 total = {
@@ -596,7 +596,7 @@ if QUICK:
 
 def measure(ranks, batch=64, threads=1, env=None):
     """Images per second of one short run."""
-    arguments = ("--digits", n_train, "--epochs", 3, "--batch", batch, "--out", work / "measure")
+    arguments = ("--digits", 4_000, "--epochs", 3, "--batch", batch, "--out", work / "measure")
     run_ranks(ranks, train_hvd, *arguments, threads=threads, env=env, show=False)
     return rate(json.loads((work / "measure" / "log.json").read_text()))
 
@@ -813,10 +813,10 @@ assert json.loads((out / "log.json").read_text())["spread"] == 0.0
 #    ranks would train four times as long.
 # 6. `n // size // batch`, from `hvd.size()`: exercise 3. All ranks must get the same number, or those with one more
 #    wait for ever.
-# 7. On 2 cores: 2 ranks gave 1.6 to 1.9 times one rank, each with one thread. One rank with 2 threads gave less than
-#    2 ranks with one each, because small convolutions don't fill two threads, while ranks have separate work. 4 ranks
-#    on 2 cores bring nothing more, and cost: MPI waits by polling, so a waiting rank takes a core from a working one.
-#    With enough cores, 4 ranks win.
+# 7. On 2 cores: 2 ranks with one thread each gave 1.8 to 1.9 times one such rank, while one rank with 2 threads gave
+#    1.3 to 1.6 times: small convolutions don't fill two threads, and ranks have separate work. 4 ranks on 2 cores were
+#    between a third slower and 5% faster than 2, and need more epochs for the same accuracy: MPI waits by polling, so
+#    a waiting rank takes a core from a working one. With enough cores, 4 ranks win.
 #
 # **Timing** Sections 1 to 3 take 20 minutes, exercise 4 takes 20, and is where people need help. Who is stuck at it at
 # minute 50 goes on with the solution; section 8 is the one nobody should miss.

@@ -264,18 +264,18 @@ class TestListening:
         name = script("""
             import os
             if os.environ["PMI_RANK"] == "0":
-                for i in range(20_000):
+                for i in range(8_000):
                     print(f"{i:099}")
         """)
 
         class Slow(io.StringIO):
             def write(self, text: str) -> int:
-                time.sleep(0.02)
+                time.sleep(0.1)
                 return super().write(text)
 
         monkeypatch.setattr(sys, "stdout", Slow())
         monkeypatch.setattr(job, "GRACE", 0.2)
-        assert [len(lines) for lines in run_ranks(2, name, timeout=60).lines] == [20_000, 0]
+        assert [len(lines) for lines in run_ranks(2, name, timeout=60).lines] == [8_000, 0]
 
     def test_of_a_progress_bar_the_last_state_is_shown(self, script, capsys):
         name = script("""
@@ -557,9 +557,8 @@ class TestCaller:
         """Start a process that runs stubborn ranks, and give it when they are up."""
         monkeypatch.setenv("TMPDIR", str(tmp_path))
         script(STUBBORN)
-        with subprocess.Popen(
-            [sys.executable, script(CALLER, "caller.py")], stdout=subprocess.PIPE, text=True
-        ) as process:
+        command = [sys.executable, script(CALLER, "caller.py")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
             for line in process.stdout:
                 if line == "[0] ready\n":
                     break
@@ -568,7 +567,7 @@ class TestCaller:
 
     def test_interrupt_ends_all_ranks(self, caller):
         began = time.monotonic()
-        caller.send_signal(signal.SIGINT)
+        os.killpg(caller.pid, signal.SIGINT)  # as Jupyter interrupts a kernel
         out, _ = caller.communicate(timeout=SOON)
         assert out.splitlines()[-1] == "interrupted"
         assert living(os.environ["LABKIT_TEST"]) == []

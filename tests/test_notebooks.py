@@ -1,4 +1,3 @@
-import json
 import os
 
 import nbformat
@@ -29,10 +28,10 @@ def test_solution_notebook_is_its_source_executed(source):
 
 @pytest.mark.parametrize("source", LABS, ids=by_name)
 def test_student_notebook_gives_nothing_away(source):
-    student = notebooks.student_path(source).read_text()
-    assert sources.BEGIN not in student
-    assert notebooks.INSTRUCTOR not in student
-    assert not any(cell.get("outputs") for cell in json.loads(student)["cells"])
+    cells = nbformat.read(notebooks.student_path(source), as_version=4).cells
+    assert not any(sources.BEGIN in cell.source for cell in cells)
+    assert not any(notebooks.INSTRUCTOR in cell.metadata.get("tags", []) for cell in cells)
+    assert not any(cell.get("outputs") for cell in cells)
 
 
 @pytest.mark.parametrize("source", LABS, ids=by_name)
@@ -68,7 +67,7 @@ def test_execution_refuses_a_parameter_the_notebook_does_not_have(write_source, 
 
 def test_execution_notices_a_kernel_that_leaves_early(write_source, tmp_path):
     notebook = sources.read(write_source("import sys", "sys.exit(0)", "x = 1"))
-    with pytest.raises(notebooks.ExecutionError, match="leaves"):
+    with pytest.raises(notebooks.ExecutionError, match=r"cell 1 |ended early"):
         notebooks.execute(notebook, "leaves", tmp_path)
 
 
@@ -89,6 +88,24 @@ def test_execution_uses_this_environment_whatever_the_notebook_names(write_sourc
 def test_build_is_the_same_to_the_byte(write_source):
     source = write_source("[markdown]\n# # Title", "x = 1")
     assert notebooks.dumps(notebooks.student(source)) == notebooks.dumps(notebooks.student(source))
+
+
+def test_build_keeps_outputs_while_only_prose_changes(write_source, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "students")
+    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
+    (tmp_path / "students").mkdir()
+    source = write_source("[markdown]\n# # Title", "print(6 * 7)")
+    stored = notebooks.solution_path(source)
+    notebooks.build(source, run=True)
+    assert "42" in stored.read_text()
+    write_source("[markdown]\n# # Another title", "print(6 * 7)")
+    notebooks.build(source)
+    assert "42" in stored.read_text()
+    assert "Another title" in stored.read_text()
+    write_source("[markdown]\n# # Another title", "print(6 * 8)")
+    notebooks.build(source)
+    assert not notebooks.drifted(source, stored)
+    assert '"outputs": []' in stored.read_text()
 
 
 def test_instructors_cells_are_in_the_solution_alone(write_source):
