@@ -34,7 +34,7 @@ class NotYet(Exception):
 
 
 class NotAttempted(Exception):
-    """The answer is still the stub."""
+    """The answer is still the stub, or the solution that stood in for it: what to do, if anything, for the student."""
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,8 @@ class Checker:
         try:
             self._refuse_stub(number, answer)
             self.lab.checks[number].decide(answer)
-        except NotAttempted:
-            self._say(number, "not attempted", "The lab goes on with a solution.")
+        except NotAttempted as error:
+            self._say(number, "not attempted", f"{error}The lab goes on with a solution.")
         except NotYet as error:
             self._say(number, "not yet", f"{error}\n{self._hint(number)}\nThe lab goes on with a solution.")
         except Exception:
@@ -184,7 +184,7 @@ class Checker:
             if _script_of(cell.source).strip() == script.read_text().strip():
                 raise NotAttempted
         elif answer is self._stand_ins.get(number):
-            raise NotAttempted
+            raise NotAttempted("This is the solution that stood in. Run your own cell again first, then this one. ")
         else:
             expect(callable(answer), f"a function; {answer!r} is of type {type(answer).__name__}")
 

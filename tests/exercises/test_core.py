@@ -47,7 +47,9 @@ def test_an_untouched_answer_is_not_attempted_and_the_solution_stands_in(check, 
 
 def test_a_stand_in_given_back_is_still_not_attempted(check, capsys):
     check(1, check(1, stub))
-    assert capsys.readouterr().out.count("not attempted") == 2
+    told = capsys.readouterr().out
+    assert told.count("not attempted") == 2
+    assert told.count("Run your own cell again first") == 1
 
 
 def test_hints_come_one_at_a_time_and_the_last_one_stays(check, capsys):
