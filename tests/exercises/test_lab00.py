@@ -22,7 +22,7 @@ def test_untouched_is_not_attempted(bench, number, capsys):
         (1, swap("cores // ranks", "cores"), "(cores=8, ranks=2) to be 4; it is 8"),
         (2, swap("{everybody.rank}", "0"), "rank 1 to print the line 'hello from rank 1 of 2'"),
         (2, swap("{everybody.size}", "2"), "rank 0 to print the line 'hello from rank 0 of 3'"),
-        (2, swap("print", "str"), "it printed: nothing"),
+        (2, swap("print", "str"), "once; it printed:"),
         (2, swap("everybody.rank", "everybody.number"), "AttributeError"),
         (3, swap("everybody.allreduce(number)", "number"), "rank 0 to print the line 'total 3'"),
         (3, swap("everybody.allreduce(number)", "everybody.reduce(number)"), "rank 1 to print the line 'total 3'"),
