@@ -13,8 +13,8 @@
 #
 # **Time** about 75 minutes: 35 to read and run, 40 for five exercises. Waiting in all: about 4 minutes.
 #
-# **Connects to** lab 02, which looks inside one process of the same network, lab 06, which builds the all-reduce that
-# Horovod uses here, and lab 08, which takes these steps to ResNet-50 on a cluster.
+# **Connects to** lab 02, which looks inside one process of the same network, lab 06, which builds an all-reduce by
+# hand, and lab 08, which takes these steps to ResNet-50 on a cluster.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -145,8 +145,8 @@ serial = run_ranks(1, "work/serial.py", "--digits", n_train, "--epochs", epochs)
 #
 # With Horovod, *every* rank runs the *whole* script, with a copy of the network of its own. What makes it one training
 # and not many is this: after each step the ranks **average their gradients**, so that every copy takes the same step.
-# The average comes from a ring all-reduce: no parameter server, and each rank sends about twice the size of the
-# gradients, however many ranks there are.
+# The average comes from an all-reduce, without a parameter server. Done as a ring, each rank sends about twice the size
+# of the gradients, however many ranks there are.
 #
 # Six steps lead from the serial script to the distributed one:
 #
@@ -555,7 +555,7 @@ plots.show(
 # %% [markdown]
 # Read it from the left. The rows go from the smallest gradient to the largest: the first dense layer's holds 95% of
 # all bytes. Gradients become ready from the last layer to the first, because back-propagation runs that way. Those
-# whose bars of *reduced* begin and end together went through **one** all-reduce: that is fusion. Most of the time is
+# whose bars of *reduced* begin and end together went through **one** all-reduce: that is fusion. Much of the time is
 # negotiation, which is waiting: for the other rank to be as far, and for Horovod's next cycle, since it looks for
 # ready gradients only so often.
 #
