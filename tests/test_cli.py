@@ -1,0 +1,80 @@
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+import typer.main
+
+from labkit import cli, datasets, doctor, paths
+
+
+def run(monkeypatch, *arguments: str) -> int:
+    """Run a command line as `./lab` does, and give its exit code."""
+    monkeypatch.setattr("sys.argv", ["lab", *arguments])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return left.value.code or 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("reset", "77"), "no lab '77': the labs are 00_welcome, 07_horovod_mnist."),
+        (("build", "nothing"), "no lab 'nothing'"),
+        (("start", "77"), "no lab '77'"),
+        (("data", "status"), "LAB_DATA"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line_and_exit_code_2(monkeypatch, capsys, arguments, told):
+    monkeypatch.setenv("LAB_DATA", "not-there")
+    assert run(monkeypatch, *arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("lab: ")
+    assert told in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [("--quick",), ("doctor", "--jsn"), ("start", "--prot"), ("data", "fetsh")])
+def test_misspelt_flags_and_commands_are_refused_by_name(monkeypatch, capsys, arguments):
+    assert run(monkeypatch, *arguments) == 2
+    assert arguments[-1] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_the_doctors_exit_code_is_its_verdict(monkeypatch, capsys, ok):
+    report = SimpleNamespace(ok=ok, as_dict=lambda: {"ok": ok})
+    monkeypatch.setattr(doctor, "examine", lambda: report)
+    assert run(monkeypatch, "doctor", "--json") == (0 if ok else 1)
+    assert json.loads(capsys.readouterr().out) == {"ok": ok}
+
+
+def test_fetch_tells_what_it_did(monkeypatch, capsys):
+    monkeypatch.setattr(datasets, "fetch", lambda: ["mnist.npz: here already"])
+    assert run(monkeypatch, "data", "fetch") == 0
+    assert capsys.readouterr().out == "mnist.npz: here already\n"
+
+
+def test_start_opens_the_first_lab_on_this_machine_only_and_keeps_the_token(monkeypatch):
+    started = []
+    monkeypatch.setattr(os, "execvp", lambda program, argv: started.extend(argv))
+    assert run(monkeypatch, "start", "--no-browser", "--port", "8899") == 0
+    assert "--ServerApp.ip=127.0.0.1" in started
+    assert "--ServerApp.port=8899" in started
+    assert "--no-browser" in started
+    assert f"--ServerApp.root_dir={paths.NOTEBOOKS}" in started
+    assert "--LabApp.default_url=/lab/tree/00_welcome.ipynb" in started
+    assert not any("token" in argument or "password" in argument for argument in started)
+
+
+def commands(group=None, above: str = "lab"):
+    for name, command in (group or typer.main.get_command(cli.app)).commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{above} {name}")
+        else:
+            yield pytest.param(command, f"{above} {name}", id=f"{above} {name}")
+
+
+@pytest.mark.parametrize(("command", "name"), list(commands()))
+def test_every_command_has_help_with_an_example(command, name):
+    assert command.help
+    assert command.epilog.startswith(f"Example: `./{name}")
