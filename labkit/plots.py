@@ -9,6 +9,8 @@ import matplotlib.pyplot as plt
 from IPython.display import display
 from matplotlib.figure import Figure
 
+from labkit.results import Results
+
 # Okabe and Ito, "Color Universal Design" (2008): told apart with every common form of colour blindness.
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, BLACK = PALETTE = (
     "#0072B2",
@@ -43,7 +45,7 @@ def use_style() -> None:
     )
 
 
-def show(figure: Figure, alt: str) -> None:
+def show(figure: Figure, alt: str, keep: Results | None = None) -> None:
     """Display a figure once, with its alternative text.
 
     Parameters
@@ -52,10 +54,15 @@ def show(figure: Figure, alt: str) -> None:
         It is closed afterwards, so that the notebook doesn't show it again.
     alt : str
         What the picture tells, for those who can't see it.
+    keep : Results, optional
+        Where to keep the picture too, for the student's report, under its title.
     """
+    title = figure.get_suptitle() or figure.axes[0].get_title()
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor="white")
     plt.close(figure)
     data = base64.b64encode(buffer.getvalue()).decode()
     image = f'<img src="data:image/png;base64,{data}" alt="{html.escape(alt)}" style="max-width: 100%">'
     display({"text/html": image, "text/plain": alt}, raw=True)
+    if keep is not None:
+        keep.picture(title, data, alt)

@@ -27,6 +27,7 @@ from typing import Any
 from labkit import sources
 from labkit.errors import LabError
 from labkit.launch import RankError, Run, run_ranks
+from labkit.results import PASSED, Results
 
 
 class NotYet(Exception):
@@ -136,13 +137,21 @@ class Checker:
         The lab's source, which has the solutions.
     namespace : dict
         The notebook's globals. A solution that must stand in runs in a copy of them.
+    quick : bool
+        Whether this is a small run.
+
+    Attributes
+    ----------
+    results : Results
+        Keeps how the exercises stand, and what the notebook measures.
     """
 
-    def __init__(self, lab: Lab, source: Path, namespace: dict[str, Any]):
+    def __init__(self, lab: Lab, source: Path, namespace: dict[str, Any], quick: bool = False):
         self.lab = lab
         self._notebook = sources.read(source)
         self._exercises = sources.exercises(self._notebook)
         self._namespace = namespace
+        self.results = Results(lab.number, quick)
         self._tries: Counter[int] = Counter()
         self._stand_ins: dict[int, Any] = {}
 
@@ -171,7 +180,7 @@ class Checker:
                 + traceback.format_exc(),
             )
         else:
-            self._say(number, "passed")
+            self._say(number, PASSED)
             return answer
         return self._solution(number)
 
@@ -212,12 +221,13 @@ class Checker:
 
     def _say(self, number: int, verdict: str, more: str = "") -> None:
         print(f"Exercise {number} · {verdict}.", *more.splitlines(), sep="\n   ")
+        self.results.exercise(number, verdict)
 
 
-def checker(number: str, namespace: dict[str, Any]) -> Checker:
+def checker(number: str, namespace: dict[str, Any], quick: bool = False) -> Checker:
     """Give the `check` of lab `number` ("07"), for a notebook with the globals `namespace`."""
     lab = importlib.import_module(f"labkit.exercises.lab{number}").lab
-    return Checker(lab, sources.find(number), namespace)
+    return Checker(lab, sources.find(number), namespace, quick)
 
 
 def _script_of(cell_source: str) -> str:

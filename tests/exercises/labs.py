@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from labkit import sources
 from labkit.exercises.core import Checker, checker
 
@@ -40,6 +42,58 @@ class Bench:
         namespace = dict(self.namespace)
         exec(compile(_remembered(text), _FILE, "exec"), namespace)
         return next(value for name, value in namespace.items() if name not in self.namespace and name != "__builtins__")
+
+
+class ThreeWays:
+    """The tests of a lab's exercises; its module has a subclass, and a fixture `bench`.
+
+    Attributes
+    ----------
+    lab : str
+        The lab's number.
+    mistakes : list of (exercise, edit, message)
+        What `edit` makes of the solution is *not yet* right, and the student is told `message`.
+    right : list of (exercise, edit)
+        What `edit` makes of the solution is right too; `same` is the solution itself.
+    """
+
+    lab: str
+    mistakes: list[tuple[int, Callable[[str], str], str]]
+    right: list[tuple[int, Callable[[str], str]]]
+
+    def test_untouched_is_not_attempted(self, bench, exercise, capsys):
+        bench.check(exercise, bench.answer(exercise))
+        assert f"Exercise {exercise} · not attempted." in capsys.readouterr().out
+
+    def test_mistakes_are_told(self, bench, exercise, edit, message, capsys):
+        bench.check(exercise, bench.answer(exercise, edit))
+        out = capsys.readouterr().out
+        assert f"Exercise {exercise} · not yet." in out
+        assert message in out
+
+    def test_right_answers_pass(self, bench, exercise, edit, capsys):
+        bench.check(exercise, bench.answer(exercise, edit))
+        out = capsys.readouterr().out
+        assert f"Exercise {exercise} · passed." in out, out
+
+    def test_each_exercise_has_mistakes_a_solution_and_another_right_answer(self):
+        exercises = set(checker(self.lab, {}).lab.checks)
+        assert {exercise for exercise, *_ in self.mistakes} == exercises
+        assert {exercise for exercise, edit in self.right if edit is same} == exercises
+        assert {exercise for exercise, edit in self.right if edit is not same} == exercises
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give each test of `ThreeWays` its cases; conftest.py hands this to pytest."""
+    lab = metafunc.cls
+    if lab is None or not issubclass(lab, ThreeWays):
+        return
+    if "message" in metafunc.fixturenames:
+        metafunc.parametrize(("exercise", "edit", "message"), lab.mistakes)
+    elif "edit" in metafunc.fixturenames:
+        metafunc.parametrize(("exercise", "edit"), lab.right)
+    elif "exercise" in metafunc.fixturenames:
+        metafunc.parametrize("exercise", sorted(checker(lab.lab, {}).lab.checks))
 
 
 def same(text: str) -> str:

@@ -1,5 +1,5 @@
 import pytest
-from labs import Bench, same, swap
+from labs import Bench, ThreeWays, same, swap
 
 
 @pytest.fixture
@@ -8,15 +8,9 @@ def bench(tmp_path, monkeypatch):
     return Bench("00", {})
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_untouched_is_not_attempted(bench, number, capsys):
-    bench.check(number, bench.answer(number))
-    assert f"Exercise {number} · not attempted." in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("number", "edit", "told"),
-    [
+class TestExercises(ThreeWays):
+    lab = "00"
+    mistakes = [
         (1, swap("max(1, cores // ranks)", "cores // ranks"), "(cores=2, ranks=4) to be 1; it is 0"),
         (1, swap("cores // ranks", "cores / ranks"), "to be a whole number; it is 4.0"),
         (1, swap("cores // ranks", "cores"), "(cores=8, ranks=2) to be 4; it is 8"),
@@ -27,18 +21,8 @@ def test_untouched_is_not_attempted(bench, number, capsys):
         (3, swap("everybody.allreduce(number)", "number"), "rank 0 to print the line 'total 3'"),
         (3, swap("everybody.allreduce(number)", "everybody.reduce(number)"), "rank 1 to print the line 'total 3'"),
         (3, swap("everybody.allreduce(number)", "3"), "rank 0 to print the line 'total 6'"),
-    ],
-)
-def test_mistakes_are_told(bench, number, edit, told, capsys):
-    bench.check(number, bench.answer(number, edit))
-    out = capsys.readouterr().out
-    assert f"Exercise {number} · not yet." in out
-    assert told in out
-
-
-@pytest.mark.parametrize(
-    ("number", "edit"),
-    [
+    ]
+    right = [
         (1, same),
         (1, swap("max(1, cores // ranks)", "cores // ranks or 1")),
         (2, same),
@@ -51,8 +35,4 @@ def test_mistakes_are_told(bench, number, edit, told, capsys):
         ),
         (3, same),
         (3, swap("everybody.allreduce(number)", "sum(everybody.allgather(number))")),
-    ],
-)
-def test_right_answers_pass(bench, number, edit, capsys):
-    bench.check(number, bench.answer(number, edit))
-    assert f"Exercise {number} · passed." in capsys.readouterr().out
+    ]

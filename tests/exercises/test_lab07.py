@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from labs import Bench, same, swap
+from labs import Bench, ThreeWays, same, swap
 
 
 @pytest.fixture
@@ -22,19 +22,25 @@ def bench(tmp_path, monkeypatch):
     return bench
 
 
-def told(bench, number, edit, capsys):
-    bench.check(number, bench.answer(number, edit))
-    return capsys.readouterr().out
+INTERLEAVED = swap("np.arange(rank * share, (rank + 1) * share)", "range(n)[rank : share * size : size]")
+EACH_BY_ITSELF = swap(
+    "hvd.broadcast_variables([v.value for v in model.variables + optimizer.variables] + [done], root_rank=0)",
+    """for v in [*(w.value for w in model.variables + optimizer.variables), done]:
+        v.assign(hvd.broadcast(v, 0))""",
+)
+BY_HAND = swap(
+    """        tape = hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(loss, [v.value for v in self.trainable_variables])
+""",
+    """        gradients = tape.gradient(loss, [v.value for v in self.trainable_variables])
+        gradients = [hvd.allreduce(g, op=hvd.Sum, name=f"g{i}") / hvd.size() for i, g in enumerate(gradients)]
+""",
+)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
-def test_untouched_is_not_attempted(bench, number, capsys):
-    assert f"Exercise {number} · not attempted." in told(bench, number, None, capsys)
-
-
-@pytest.mark.parametrize(
-    ("number", "edit", "message"),
-    [
+class TestExercises(ThreeWays):
+    lab = "07"
+    mistakes = [
         (1, swap("rank * share, (rank + 1) * share", "n"), "no index on two ranks"),
         (1, swap("rank * share, (rank + 1) * share", "rank, n, size"), "all ranks to get equally many"),
         (1, swap("rank * share, (rank + 1) * share", "(rank + 1) * share, (rank + 2) * share"), "indices from 0 to 11"),
@@ -78,33 +84,8 @@ def test_untouched_is_not_attempted(bench, number, capsys):
         (5, swap("hvd.DistributedGradientTape(tape)", "tape"), "gradients are not averaged (step 4)"),
         (5, swap("hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)", "pass"), "step 5"),
         (5, swap("self.optimizer.apply_gradients", "list"), "off by 100%"),
-    ],
-)
-def test_mistakes_are_told(bench, number, edit, message, capsys):
-    out = told(bench, number, edit, capsys)
-    assert f"Exercise {number} · not yet." in out
-    assert message in out
-
-
-INTERLEAVED = swap("np.arange(rank * share, (rank + 1) * share)", "range(n)[rank : share * size : size]")
-EACH_BY_ITSELF = swap(
-    "hvd.broadcast_variables([v.value for v in model.variables + optimizer.variables] + [done], root_rank=0)",
-    """for v in [*(w.value for w in model.variables + optimizer.variables), done]:
-        v.assign(hvd.broadcast(v, 0))""",
-)
-BY_HAND = swap(
-    """        tape = hvd.DistributedGradientTape(tape)
-        gradients = tape.gradient(loss, [v.value for v in self.trainable_variables])
-""",
-    """        gradients = tape.gradient(loss, [v.value for v in self.trainable_variables])
-        gradients = [hvd.allreduce(g, op=hvd.Sum, name=f"g{i}") / hvd.size() for i, g in enumerate(gradients)]
-""",
-)
-
-
-@pytest.mark.parametrize(
-    ("number", "edit"),
-    [
+    ]
+    right = [
         (1, same),
         (1, INTERLEAVED),
         (2, same),
@@ -115,11 +96,7 @@ BY_HAND = swap(
         (4, EACH_BY_ITSELF),
         (5, same),
         (5, BY_HAND),
-    ],
-)
-def test_right_answers_pass(bench, number, edit, capsys):
-    out = told(bench, number, edit, capsys)
-    assert f"Exercise {number} · passed." in out, out
+    ]
 
 
 def test_the_solution_resumes_where_it_stopped(bench, tmp_path):
