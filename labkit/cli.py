@@ -6,6 +6,7 @@ Modules that take long to import are imported by the command that needs them, so
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -111,6 +112,23 @@ def reset(lab: Annotated[str, typer.Argument(help="the lab, such as 07")]) -> No
     source = sources.find(lab)
     kept = notebooks.reset(source)
     print(f"{paths.shown(notebooks.student_path(source))} is fresh." + (f" Yours: {paths.shown(kept)}" if kept else ""))
+
+
+@app.command(epilog="Example: `./lab report --out my-report.html`")
+def report(
+    out: Annotated[Path, typer.Option(help="the page to write")] = Path("lab-report.html"),
+    folder: Annotated[Path, typer.Option("--from", help="where the labs left their results")] = paths.NOTEBOOKS
+    / "work",
+) -> None:
+    """Make one page to take home: the machine, what you measured, the pictures, the exercises passed."""
+    from labkit import report
+
+    page = report.render(folder)
+    try:
+        out.write_text(page)
+    except OSError as error:
+        raise LabError(f"cannot write {out}: {error.strerror}. Name another file with --out.") from error
+    print(f"wrote {paths.shown(out.resolve())}: open it in a browser; it needs no network")
 
 
 @data.command(epilog="Example: `./lab data fetch`")

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from labkit import datasets
+from labkit import datasets, onednn
 from labkit.datasets import FileStatus
 from labkit.errors import LabError
 from labkit.launch import run_ranks
@@ -45,15 +45,19 @@ class Lab(NamedTuple):
 
 
 NOTEBOOK = ("system", "Python", "JupyterLab", "kernel", "disk")
+TENSORFLOW = (*NOTEBOOK, "ISA", "memory", "TensorFlow")
 
 # A new lab is a line here.
 LABS = (
     Lab("00 Welcome", needs=(*NOTEBOOK, "MPI"), better_with=("cores",)),
+    Lab("01 TensorFlow graphs", needs=(*TENSORFLOW, "MPI"), better_with=("cores", "oneDNN")),
+    Lab("02 oneDNN under an MNIST CNN", needs=(*TENSORFLOW, "MPI", "data"), better_with=("cores",)),
     Lab(
         "07 Horovod on the MNIST CNN",
-        needs=(*NOTEBOOK, "ISA", "memory", "TensorFlow", "MPI", "Horovod", "data"),
+        needs=(*TENSORFLOW, "MPI", "Horovod", "data"),
         better_with=("cores", "oneDNN"),
     ),
+    Lab("09 K-Means with daal4py", needs=(*NOTEBOOK, "memory", "MPI", "daal4py"), better_with=("cores",)),
 )
 
 PROBES = Path(__file__).with_name("probes")
@@ -383,9 +387,9 @@ def _onednn(facts: Facts) -> Judged:
     # So a convolution must be seen.
     log = facts.onednn.gave
     if re.search("^onednn_verbose,.*exec,cpu,convolution", log, re.MULTILINE):
-        found = (re.search(what, log) for what in (r"oneDNN v([\d.]+)", r"cpu,runtime:(\w+)", r"cpu,isa:(.+)"))
-        version, runtime, isa = (match[1].strip() if match else "unknown" for match in found)
-        return "ok", f"{version}, on, {runtime} runtime, {isa}", ""
+        told = onednn.describe(log.splitlines())
+        version, threads, isa = (told.get(key, "unknown") for key in ("version", "threads", "isa"))
+        return "ok", f"{version}, on, {threads.partition(',')[0]} runtime, {isa}", ""
     # TensorFlow's own choice, IsMklEnabled in tensorflow/core/util/util.cc: on where one of these is found.
     by_default = not {"VNNI", "BF16", "AMX"}.isdisjoint(facts.machine.isa)
     name = "TF_ENABLE_ONEDNN_OPTS"

@@ -47,7 +47,7 @@ class Results:
         self._keep("table", {"what": what, "rows": [list(row) for row in rows]})
 
     def picture(self, title: str, png: str, alt: str) -> None:
-        """Keep a picture: `png` in base64, under its title."""
+        """Keep a picture, `png` in base64. One of the same title is replaced: have no measured figure in it."""
         self._keep("pictures", self._read().get("pictures", {}) | {title: {"png": png, "alt": alt}})
 
     def exercise(self, number: int, verdict: str) -> None:

@@ -60,6 +60,14 @@ def labs() -> list[Path]:
     return sorted(paths.SOLUTIONS.glob("[0-9][0-9]_*.py"))
 
 
+def title(source: Path) -> str:
+    """Give a lab's title, such as `02 · oneDNN under an MNIST CNN`."""
+    heading = next((line for line in source.read_text().splitlines() if line.startswith("# # ")), None)
+    if heading is None:
+        raise LabError(f"{paths.shown(source)} has no title: a first line of prose such as `# # 02 · …`.")
+    return heading.removeprefix("# # ")
+
+
 def read(source: Path) -> NotebookNode:
     """Give the notebook that a source describes: all cells, no outputs, the same ids each time.
 

@@ -569,7 +569,7 @@ for axis in axes:
     axis.invert_yaxis()
     axis.bar_label(axis.containers[0], fmt="{:.2f}", padding=3)
     axis.margins(x=0.18)
-figure.suptitle(f"oneDNN's time in a training step of {step_ms:.1f} ms")
+figure.suptitle("oneDNN's time in a training step")
 plots.show(
     figure,
     alt=f"Milliseconds in one training step of {step_ms:.1f} ms. By primitive: "
@@ -675,10 +675,9 @@ median = speed.groupby("what", sort=False).gflops.median()
 figure, axis = plt.subplots()
 bars = axis.barh(list(median.index), median, color=plots.BLUE)
 axis.bar_label(bars, [f"{value:,.0f} = {100 * value / peak:.0f}%" for value in median], padding=4)
-axis.axvline(peak, color=plots.VERMILION, linestyle="--", label="a large matrix product")
+axis.axvline(peak, color=plots.VERMILION, linestyle="--")
 axis.invert_yaxis()
-axis.set(xlabel="GFLOP/s", title="Convolutions and the limit", xlim=(0, 1.25 * max(peak, median.max())))
-axis.legend(loc="lower right", bbox_to_anchor=(1, 1))
+axis.set(xlabel="GFLOP/s", title="Convolutions, and a large matrix product (dashed)", xlim=(0, 1.25 * max(peak, median.max())))
 plots.show(
     figure,
     alt=f"GFLOP/s of each convolution beside the {peak:,.0f} of a large matrix product: "

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import typer.main
 
-from labkit import cli, datasets, doctor, paths
+from labkit import cli, datasets, doctor, paths, report
 
 
 def run(monkeypatch, *arguments: str) -> int:
@@ -19,10 +19,11 @@ def run(monkeypatch, *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("reset", "77"), "no lab '77': the labs are 00_welcome, 07_horovod_mnist."),
+        (("reset", "77"), "no lab '77': the labs are 00_welcome, "),
         (("build", "nothing"), "no lab 'nothing'"),
         (("start", "77"), "no lab '77'"),
         (("data", "status"), "LAB_DATA"),
+        (("report", "--from", "not-there"), "no lab has left results"),
     ],
 )
 def test_what_the_user_can_mend_is_one_line_and_exit_code_2(monkeypatch, capsys, arguments, told):
@@ -46,6 +47,16 @@ def test_the_doctors_exit_code_is_its_verdict(monkeypatch, capsys, ok):
     monkeypatch.setattr(doctor, "examine", lambda: report)
     assert run(monkeypatch, "doctor", "--json") == (0 if ok else 1)
     assert json.loads(capsys.readouterr().out) == {"ok": ok}
+
+
+def test_report_writes_the_page_and_says_where(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(report, "render", lambda folder: f"<p>{folder.name}</p>")
+    out = tmp_path / "mine.html"
+    assert run(monkeypatch, "report", "--from", "some/work", "--out", str(out)) == 0
+    assert out.read_text() == "<p>work</p>"
+    assert str(out) in capsys.readouterr().out
+    assert run(monkeypatch, "report", "--out", str(tmp_path)) == 2
+    assert "Is a directory" in capsys.readouterr().err
 
 
 def test_fetch_tells_what_it_did(monkeypatch, capsys):

@@ -71,8 +71,11 @@ GOOD = Facts(
 )
 
 
+TWO_LABS = tuple(lab for lab in doctor.LABS if lab.name[:2] in ("00", "07"))
+
+
 def judged(**differences) -> Report:
-    return judge(dataclasses.replace(GOOD, **differences))
+    return judge(dataclasses.replace(GOOD, **differences), TWO_LABS)
 
 
 def finding(report: Report, name: str) -> Finding:

@@ -1,0 +1,58 @@
+"""What does a student take home: one page with the machine, the figures, the pictures, the exercises passed?"""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from labkit import paths, sources
+from labkit.errors import LabError
+from labkit.results import COLUMNS, PASSED
+
+TEMPLATE = Path(__file__).with_suffix(".html")
+
+
+def render(folder: Path) -> str:
+    """Give the page, a text that needs no other file and no network.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the labs that were run have left their `results-NN.json`.
+
+    Raises
+    ------
+    LabError
+        When there is none, or one is damaged.
+    """
+    labs = [_lab(file) for file in sorted(folder.glob("results-[0-9][0-9].json"))]
+    if not labs:
+        raise LabError(f"no lab has left results in {paths.shown(folder)} yet: run one, such as ./lab start 02")
+    machines: dict[tuple, list[str]] = {}
+    for lab in labs:
+        machines.setdefault(tuple(lab["on"].items()), []).append(lab["lab"])
+    ran = {lab["lab"] for lab in labs}
+    verdicts = [verdict for lab in labs for verdict in lab["exercises"].values()]
+    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text())
+    return template.render(
+        labs=labs,
+        machines=machines,
+        columns=COLUMNS,
+        passed=verdicts.count(PASSED),
+        exercises=len(verdicts),
+        to_come=[sources.title(source) for source in sources.labs() if source.stem[:2] not in ran],
+    )
+
+
+def _lab(file: Path) -> dict[str, Any]:
+    """Give what a lab has left, with its title, and a verdict for each of its exercises."""
+    try:
+        kept = json.loads(file.read_text())
+        number, on = kept["lab"], kept["on"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LabError(f"{paths.shown(file)} is damaged: delete it, and run that lab's last cells again.") from error
+    checks = importlib.import_module(f"labkit.exercises.lab{number}").lab.checks
+    verdicts = {exercise: kept.get("exercises", {}).get(str(exercise), "not attempted") for exercise in sorted(checks)}
+    return {"pictures": {}, **kept, "on": on, "title": sources.title(sources.find(number)), "exercises": verdicts}
