@@ -25,6 +25,7 @@ from labkit.errors import LabError
 from labkit.exercises import core
 
 INSTRUCTOR = "instructor"  # tag of the cells that only the solution notebook has
+CHECKED = "nbval-check-output"  # tag of the cells whose output nbval compares with what is stored
 
 
 class ExecutionError(LabError):
@@ -263,6 +264,9 @@ def _lint_exercises(source: Path, notebook: NotebookNode) -> Iterator[str]:
     checks = core.checker(source.stem[:2], {}).lab.checks if found else {}
     if list(found) != list(range(1, len(found) + 1)):
         yield f"exercises are numbered {list(found)}, not 1, 2, 3 …"
+    for index, cell in enumerate(notebook.cells):
+        if sources.checks(cell) and CHECKED not in cell.metadata.get("tags", []):
+            yield f"cell {index} checks an exercise without the tag {CHECKED}: nobody would see the solution fail"
     for number in found.keys() ^ checks.keys():
         yield f"exercise {number} is in only one of the source and the lab's module of checks"
     for number, check in checks.items():

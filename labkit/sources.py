@@ -137,9 +137,7 @@ def exercises(notebook: NotebookNode) -> dict[int, Exercise]:
     found: dict[int, Exercise] = {}
     open_cell = None
     for index, cell in enumerate(notebook.cells):
-        if cell.cell_type != "code":
-            continue
-        for number, name in _checks(cell):
+        for number, name in checks(cell):
             if open_cell is None:
                 raise LabError(f"cell {index} checks exercise {number}, but no cell before it has a '{BEGIN}'.")
             if number in found:
@@ -155,8 +153,10 @@ def exercises(notebook: NotebookNode) -> dict[int, Exercise]:
     return found
 
 
-def _checks(cell: NotebookNode) -> list[tuple[int, str]]:
+def checks(cell: NotebookNode) -> list[tuple[int, str]]:
     """Give number and variable of each `name = check(N, …)` in a cell."""
+    if cell.cell_type != "code":
+        return []
     return [
         (node.value.args[0].value, node.targets[0].id)
         for node in ast.walk(parse(cell))

@@ -41,7 +41,7 @@ import pandas as pd
 import tensorflow as tf
 from IPython.display import Code, Markdown, display
 
-from labkit import onednn, plots
+from labkit import graphs, onednn, plots
 from labkit.exercises import checker
 from labkit.launch import run_ranks
 from labkit.machine import this_machine
@@ -353,13 +353,22 @@ for (op, n), (op_ran, n_ran) in zip(before.most_common(), [*after.most_common(),
 # ## 4 · Fusion
 #
 # Why merge? A convolution ends with its output in the core's registers. Adding the bias and taking the Relu there costs
-# next to nothing. As operations of their own, each would read the whole output from memory and write it back. The node
-# says what it holds:
+# next to nothing. As operations of their own, each would read the whole output from memory and write it back. Here is
+# the way forward through the network, its layers alone: what was written, and what ran.
 
 # %%
-for node in ran:
-    if "fused_ops" in node.attr:
-        print(f"{node.op:24}", " + ".join(op.decode() for op in node.attr["fused_ops"].list.s))
+written, ran = onednn.graph_that_ran(lambda images: model(images, training=False), images)
+
+
+def layers(nodes):
+    return [node for node in nodes if re.search(LAYERS, node.op) or re.search("flatten.*/Reshape$", node.name)]
+
+
+plots.show(
+    graphs.compare(layers(written), layers(ran), title="The MNIST CNN, as written and as it runs"),
+    alt=f"As written: {graphs.describe(layers(written))}. As it runs: {graphs.describe(layers(ran))}.",
+    keep=results,
+)
 
 # %% [markdown]
 # Two traps, in case you look for fusion in a network of your own and find none:
@@ -677,7 +686,11 @@ bars = axis.barh(list(median.index), median, color=plots.BLUE)
 axis.bar_label(bars, [f"{value:,.0f} = {100 * value / peak:.0f}%" for value in median], padding=4)
 axis.axvline(peak, color=plots.VERMILION, linestyle="--")
 axis.invert_yaxis()
-axis.set(xlabel="GFLOP/s", title="Convolutions, and a large matrix product (dashed)", xlim=(0, 1.25 * max(peak, median.max())))
+axis.set(
+    xlabel="GFLOP/s",
+    title="Convolutions, and a large matrix product (dashed)",
+    xlim=(0, 1.25 * max(peak, median.max())),
+)
 plots.show(
     figure,
     alt=f"GFLOP/s of each convolution beside the {peak:,.0f} of a large matrix product: "
