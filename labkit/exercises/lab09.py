@@ -1,0 +1,269 @@
+"""Are the answers to lab 09 right: error, labels, shares, and two scripts in which all ranks must work as one?"""
+
+import itertools
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from labkit.exercises.core import Lab, alone, call, expect, facts, run_answer
+
+lab = Lab("09")
+
+PROBE = Path(__file__).with_name("lab09_ranks.py")
+HEIGHT, WIDTH = 41, 53  # 2,173 pixels: neither 2 nor 3 ranks have equal shares
+COLOURS, ITERATIONS = 6, 12
+
+
+@lab.exercise(
+    1,
+    hints=(
+        "The numbers of a uint8 array wrap around at 0 and at 256. What must become of them before you subtract?",
+        "np.mean((original.astype(float) - quantised) ** 2) is the mean squared error over pixels and channels.",
+        "10 * math.log10(255**2 / error), and math.inf when the error is 0.",
+    ),
+)
+def ratios(answer) -> None:
+    """The textbook's PSNR, for small and large errors of both signs."""
+    grey = np.full((4, 5, 3), 100, np.uint8)
+    once = grey.copy()
+    once[0, 0, 0] = 130
+    cases = [
+        ("every number is 10 too large", grey, grey + np.uint8(10), 10 * math.log10(255**2 / 100)),
+        ("every number is 10 too small", grey, grey - np.uint8(10), 10 * math.log10(255**2 / 100)),
+        ("black became white", grey * np.uint8(0), np.full_like(grey, 255), 0.0),
+        ("one channel of one pixel in 20 is 30 too large", grey, once, 10 * math.log10(255**2 * 60 / 900)),
+        ("both are equal", grey, grey.copy(), math.inf),
+    ]
+    for case, original, quantised, right in cases:
+        before = original.copy(), quantised.copy()
+        got = _quietly(answer, original, quantised)
+        expect(isinstance(got, int | float | np.number), f"a number when {case}; it is {_type(got)}{_returned(got)}")
+        kept = np.array_equal(before[0], original) and np.array_equal(before[1], quantised)
+        expect(kept, "psnr to leave the pictures as they were; it changed one")
+        expect(
+            math.isclose(got, right, rel_tol=1e-9, abs_tol=1e-9),
+            f"psnr to be {right:.5g} dB when {case}; it is {got:.5g}",
+        )
+
+
+@lab.exercise(
+    2,
+    hints=(
+        "d4p.kmeans takes the number of centroids and the number of iterations. Which is it to be here?",
+        "d4p.kmeans(len(centroids), 0, assignFlag=True).compute(pixels, centroids) has what you want in `assignments`.",
+        "assignments has the shape (n, 1); .ravel() makes it (n,).",
+    ),
+)
+def labels(answer) -> None:
+    """The nearest centroid for each pixel, centroids untouched."""
+    rng = np.random.default_rng(9)
+    for n, k in [(500, 7), (3, 3), (1000, 2)]:
+        pixels = rng.integers(0, 256, (n, 3)).astype(np.float64)
+        centroids = rng.uniform(0, 255, (k, 3))
+        before = pixels.copy(), centroids.copy()
+        got = call(answer, *_arrays(pixels, centroids))
+        case = f"for {n} pixels and {k} centroids"
+        expect(
+            isinstance(got, np.ndarray) and got.shape == (n,),
+            f"an array of the shape ({n},) {case}; it is {_type(got)}{_returned(got)}",
+        )
+        expect(np.issubdtype(got.dtype, np.integer), f"whole numbers {case}; they are {got.dtype}")
+        kept = np.array_equal(before[0], pixels) and np.array_equal(before[1], centroids)
+        expect(kept, "labels_of to leave pixels and centroids as they were; it changed them")
+        expect(
+            got.min() >= 0 and got.max() < k,
+            f"labels from 0 to {k - 1} {case}; yours go from {got.min()} to {got.max()}",
+        )
+        away = ((pixels[:, None] - centroids[None]) ** 2).sum(axis=2)
+        wrong = int((away[np.arange(n), got] > away.min(axis=1) * (1 + 1e-9)).sum())
+        expect(
+            wrong == 0,
+            f"each pixel to get the nearest of the centroids as given {case}; {wrong} of {n} got another. Iterations "
+            "would move the centroids",
+        )
+
+
+@lab.exercise(
+    3,
+    hints=(
+        "divmod(n, size) gives how many each rank gets for sure, and how many pixels are then left over.",
+        "Let the first `left` ranks take one more. Then every rank before this one has moved the start by `each`, and "
+        "min(rank, left) of them by one more.",
+        "start = rank * each + min(rank, left); stop = start + each + (1 if rank < left else 0)",
+    ),
+)
+def shares(answer) -> None:
+    """A disjoint cover of range(n), in the ranks' order, in sizes that differ by at most one."""
+    share = alone(answer, np=np, math=math)
+    for n, size in [(12, 1), (12, 4), (2173, 2), (2173, 3), (10, 4), (3, 5), (0, 2), (2_500_001, 7)]:
+        case = f"for n = {n:,} and {size} {'rank' if size == 1 else 'ranks'}"
+        got = [call(share, n, rank, size) for rank in range(size)]
+        for rank, pair in enumerate(got):
+            expect(
+                isinstance(pair, tuple | list) and len(pair) == 2 and all(_whole(end) for end in pair),
+                f"two whole numbers, (start, stop), for rank {rank} {case}; it is {_type(pair)}{_returned(pair)}",
+            )
+            expect(0 <= pair[0] <= pair[1] <= n, f"0 <= start <= stop <= n for rank {rank} {case}; it is {tuple(pair)}")
+        for rank, (pair, following) in enumerate(itertools.pairwise(got)):
+            how = "lost" if pair[1] < following[0] else "on two ranks"
+            expect(
+                pair[1] == following[0],
+                f"rank {rank + 1} to start where rank {rank} stops {case}; {tuple(pair)} and {tuple(following)} leave "
+                f"pixels {how}",
+            )
+        reach = got[0][0], got[-1][1]
+        expect(reach == (0, n), f"the shares to reach from 0 to {n} {case}; they reach from {reach[0]} to {reach[1]}")
+        sizes = [stop - start for start, stop in got]
+        expect(
+            max(sizes) - min(sizes) <= 1,
+            f"shares that differ by at most one pixel {case}; the smallest has {min(sizes)}, the largest {max(sizes)}",
+        )
+
+
+@lab.exercise(
+    4,
+    hints=(
+        "Compare the two calls of daal4py in looks.py. Which word has one that the other doesn't?",
+        "d4p.kmeans(…, distributed=True). For spread: np.stack(MPI.COMM_WORLD.allgather(centroids)) has one more axis "
+        "in front, over the ranks.",
+        "fit: return d4p.kmeans(len(begin), iterations, accuracyThreshold=0, distributed=True).compute(mine, "
+        "begin).centroids. spread: return float((every.max(axis=0) - every.min(axis=0)).max())",
+    ),
+)
+def fit(answer) -> None:
+    """On 3 and on 2 ranks: spread is right, all hold the same centroids, and those are one process's."""
+    photo = _photo(answer)
+    for size in (3, 2):
+        ranks = facts(run_answer(size, PROBE, "fit", answer, photo, COLOURS, ITERATIONS, threads=1, timeout=60))
+        for rank in ranks:
+            for got, right in zip(rank["spread"], rank["right"], strict=True):
+                what = "ranks hold the same" if right == 0 else f"one number differs by {right} between {size} ranks"
+                expect(
+                    not isinstance(got, str),
+                    f"spread to be a number on every rank; on rank {rank['rank']} it is of type {got}",
+                )
+                expect(
+                    math.isclose(got, right, abs_tol=1e-12),
+                    f"spread to be {right} on every rank when {what}; on rank {rank['rank']} it is {got:g}",
+                )
+        for rank in ranks:
+            expect(
+                rank["shape"] == rank["wanted"],
+                f"fit to return the centroids, an array of the shape {tuple(rank['wanted'])}; on rank {rank['rank']} "
+                f"it is {_shape(rank['shape'])}",
+            )
+        first = ranks[0]
+        reason = "each rank fitted its own share alone" if first["alone"] else "not all of them took part in the fit"
+        expect(
+            first["apart"] == 0,
+            f"all {size} ranks to end with the same centroids; they differ by up to {first['apart']:.3g}: {reason}",
+        )
+        expect(not first["stayed"], "fit to return the centroids after the iterations; these are still the first ones")
+        _equals_one_process(first, size)
+
+
+@lab.exercise(
+    5,
+    hints=(
+        "labels_of(mine, centroids) works on this rank's pixels; .astype(np.uint8) makes bytes of the labels: rank 0 "
+        "has room for bytes, and Gatherv fails when it gets something else. The counts for Gatherv follow from `shares`.",
+        "counts = [stop - start for start, stop in shares]; everybody = np.empty(height * width, np.uint8) on rank 0 "
+        "and None elsewhere; ranks.Gatherv(labels, [everybody, counts], root=0) on *all* ranks.",
+        "if rank == 0: picture = Image.fromarray(everybody.reshape(height, width)); "
+        "picture.putpalette(np.rint(centroids).astype(np.uint8).tobytes()); picture.save(args.out / 'photo.png')",
+    ),
+)
+def kmeans(answer) -> None:
+    """On 3 and on 2 ranks: each pixel has its nearest centroid, once, and rank 0 alone writes the picture."""
+    photo = _photo(answer)
+    out = photo.with_name("check")
+    for size in (3, 2):
+        shutil.rmtree(out, ignore_errors=True)
+        arguments = ("--photo", photo, "--colours", COLOURS, "--iterations", ITERATIONS, "--out", out / "rank-{rank}")
+        ranks = facts(run_answer(size, PROBE, "kmeans", answer, *arguments, threads=1, timeout=60))
+        for rank in ranks:
+            number, labels = rank["rank"], rank["labels"]
+            expect(
+                labels == rank["wanted"],
+                f"a label for each of the {rank['wanted'][0]} pixels of rank {number}, in one dimension; `labels` is "
+                f"{_shape(labels)}",
+            )
+            expect(
+                rank["type"] == "uint8", f"labels of one byte each, np.uint8; on rank {number} they are {rank['type']}"
+            )
+        for rank in ranks:
+            expect(
+                rank["nearest"] == 1,
+                f"each pixel to have the label of its nearest centroid; on rank {rank['rank']}, "
+                f"{100 * (1 - rank['nearest']):.0f}% have another",
+            )
+        wrote = [rank["rank"] for rank in ranks if rank["wrote"]]
+        expect(wrote == [0], f"photo.png from rank 0 alone; it came from ranks {wrote}")
+        first = ranks[0]
+        expect(
+            first["shape"] == first["photo"],
+            f"a picture of {HEIGHT} rows and {WIDTH} columns; it has {first['shape'][0]} and {first['shape'][1]}",
+        )
+        expect(
+            first["same"] == 1,
+            f"each pixel of photo.png to have the colour of its centroid; on {size} ranks, "
+            f"{100 * (1 - first['same']):.0f}% have another. It takes the labels in the ranks' order, and the "
+            "palette",
+        )
+        _equals_one_process(first, size)
+
+
+def _equals_one_process(first: dict, size: int) -> None:
+    """Decide on the objective of the ranks' centroids against one process's."""
+    expect(
+        math.isclose(first["objective"], first["batch"], rel_tol=1e-9),
+        f"{size} ranks to find what one process finds from the same start in {ITERATIONS} iterations, objective "
+        f"{first['batch']:.6g}; theirs is {first['objective']:.6g}. It takes all iterations, over the pixels of all "
+        "ranks",
+    )
+
+
+def _photo(answer: str) -> Path:
+    """Write a small picture of awkward size beside the answer, smooth as a photo is, and give its path."""
+    down, right = np.mgrid[0:HEIGHT, 0:WIDTH]
+    channels = (40 + 4 * down, 250 - 3 * right - down, 128 + 100 * np.sin(right / 7 + down / 11))
+    noise = np.random.default_rng(0).normal(0, 6, (HEIGHT, WIDTH, 3))
+    path = Path(answer).parent / "check.npy"
+    np.save(path, np.clip(np.stack(channels, axis=2) + noise, 0, 255).astype(np.uint8))
+    return path
+
+
+def _arrays(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Arrays that show themselves by shape alone, should a call with them fail."""
+    return tuple(array.view(_Brief) for array in arrays)
+
+
+class _Brief(np.ndarray):
+    """An array whose text is its shape."""
+
+    def __repr__(self) -> str:
+        return f"<{'×'.join(map(str, self.shape))} {self.dtype}>"
+
+
+def _quietly(answer, *pictures: np.ndarray):
+    """Call a function without numpy's warnings, which come before the message that tells what is wrong."""
+    with np.errstate(all="ignore"):
+        return call(answer, *_arrays(*pictures))
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _type(value: object) -> str:
+    return f"an array of the shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)[:80]
+
+
+def _shape(told: list[int] | str) -> str:
+    return f"an array of the shape {tuple(told)}" if isinstance(told, list) else f"of type {told}"
+
+
+def _returned(value: object) -> str:
+    return ", as of a function that returns nothing" if value is None else ""

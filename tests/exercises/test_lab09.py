@@ -1,0 +1,147 @@
+import inspect
+import math
+
+import daal4py as d4p
+import numpy as np
+import pytest
+from labs import Bench, ThreeWays, same, swap
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """The lab up to its scripts: pieces.py and spmd.py from the solutions."""
+    monkeypatch.chdir(tmp_path)
+    bench = Bench("09", {"np": np, "math": math, "d4p": d4p})
+    (tmp_path / "work").mkdir()
+    pieces = [inspect.getsource(bench.answer(number, same)) for number in (3, 2)]
+    (tmp_path / "work" / "pieces.py").write_text("\n".join(["import daal4py as d4p", *pieces]))
+    (tmp_path / "work" / "spmd.py").write_text((tmp_path / bench.answer(4, same)).read_text())
+    return bench
+
+
+PREDICTED = swap(
+    "    result = d4p.kmeans(len(centroids), 0, assignFlag=True).compute(pixels, centroids)\n"
+    "    return result.assignments.ravel()",
+    "    return ((pixels[:, None] - centroids[None]) ** 2).sum(axis=2).argmin(axis=1)",
+)
+BY_PRODUCTS = swap(
+    "    each, left = divmod(n, size)\n"
+    "    start = rank * each + min(rank, left)  # the first `left` ranks take one more\n"
+    "    return start, start + each + (rank < left)",
+    "    return [rank * n // size, (rank + 1) * n // size]",
+)
+BY_REDUCTION = swap(
+    "    every = np.stack(MPI.COMM_WORLD.allgather(centroids))\n"
+    "    return float((every.max(axis=0) - every.min(axis=0)).max())",
+    "    high, low = np.empty_like(centroids), np.empty_like(centroids)\n"
+    "    MPI.COMM_WORLD.Allreduce(centroids, high, op=MPI.MAX)\n"
+    "    MPI.COMM_WORLD.Allreduce(centroids, low, op=MPI.MIN)\n"
+    "    return np.max(high - low)",
+)
+GATHERED = swap(
+    "    everybody = np.empty(height * width, np.uint8) if rank == 0 else None\n"
+    "    counts = [stop - start for start, stop in shares]\n"
+    "    ranks.Gatherv(labels, [everybody, counts], root=0)\n"
+    "    if rank == 0:\n"
+    "        picture = Image.fromarray(everybody.reshape(height, width))\n"
+    "        picture.putpalette(np.rint(centroids).astype(np.uint8).tobytes())\n"
+    "        picture.save(",
+    "    everybody = ranks.gather(labels)\n"
+    "    if rank == 0:\n"
+    "        colours = np.rint(centroids).astype(np.uint8)[np.concatenate(everybody)]\n"
+    "        Image.fromarray(colours.reshape(height, width, 3)).save(",
+)
+
+
+class TestExercises(ThreeWays):
+    lab = "09"
+    mistakes = [
+        (1, swap("original.astype(np.float64) - quantised", "original - quantised"), "when black became white"),
+        (1, swap("return math", "math"), "it is None, as of a function that returns nothing"),
+        (1, swap("return math.inf", "return 0"), "to be inf dB when both are equal; it is 0"),
+        (1, swap("255**2 / error", "255 / error"), "psnr to be 28.131 dB when every number is 10 too large; it is"),
+        (1, swap("math.inf if error == 0 else 10 *", "math.inf if error == 0 else 20 *"), "it is 56.262"),
+        (1, swap("    return", "    quantised[:] = 0\n    return"), "to leave the pictures as they were"),
+        (1, swap("np.mean(", "np.atleast_1d("), "raised ValueError: The truth value"),
+        (2, swap("len(centroids), 0,", "len(centroids), 5,"), "Iterations would move the centroids"),
+        (2, swap(".ravel()", ""), "an array of the shape (500,) for 500 pixels and 7 centroids; it is an array of the"),
+        (2, swap("return result", "result"), "it is None, as of a function that returns nothing"),
+        (2, swap(".ravel()", ".ravel().tolist()"), "an array of the shape (500,)"),
+        (2, swap(".ravel()", ".ravel().astype(float)"), "whole numbers for 500 pixels"),
+        (2, swap(".ravel()", ".ravel() + 1"), "labels from 0 to 6"),
+        (2, swap("len(centroids), 0", "3, 0"), "RuntimeError"),
+        (2, swap("    result", "    centroids.sort(axis=0)\n    result"), "it changed them"),
+        (3, swap("min(rank, left)", "0"), "leave pixels on two ranks"),
+        (3, swap(" + (rank < left)", ""), "leave pixels lost"),
+        (3, swap("rank * each", "0"), "start where rank 0 stops"),
+        (3, swap("return start, start", "return start, 1 + start"), "0 <= start <= stop <= n"),
+        (3, swap("divmod(n, size)", "n / size, 0"), "two whole numbers, (start, stop), for rank 0"),
+        (3, swap("return start, start", "start, start"), "it is None, as of a function that returns nothing"),
+        (
+            3,
+            swap("    return start, start + each + (rank < left)", "    return (0, n) if rank == 0 else (n, n)"),
+            "differ by at most one pixel",
+        ),
+        (
+            4,
+            swap("accuracyThreshold=0, distributed=True)", "accuracyThreshold=0)"),
+            "each rank fitted its own share alone",
+        ),
+        (
+            4,
+            swap("return model.compute(mine, begin).centroids", "return model.compute(mine, begin)"),
+            "on rank 0 it is of",
+        ),
+        (4, swap("return model", "model"), "it is of type NoneType"),
+        (4, swap("return model.compute(mine, begin).centroids", "return begin"), "these are still the first ones"),
+        (4, swap("iterations, accuracyThreshold", "iterations // 2, accuracyThreshold"), "It takes all iterations"),
+        (4, swap("MPI.COMM_WORLD.allgather(centroids)", "[centroids, centroids]"), "spread to be 5.0 on every rank"),
+        (4, swap("return float(", "print("), "spread to be a number on every rank; on rank 0 it is of type NoneType"),
+        (4, swap("MPI.COMM_WORLD.allgather", "MPI.COMM_WORLD.gather"), "Rank "),
+        (
+            4,
+            swap("distributed=True)\n    return", "distributed=True)\n    raise NotImplementedError\n    return"),
+            "still to be",
+        ),
+        (5, swap("labels_of(mine, centroids)", "labels_of(mine, first)"), "the label of its nearest centroid"),
+        (5, swap(".astype(np.uint8)\n    ###", "\n    ###"), "work/kmeans.py"),
+        (5, swap("    if rank == 0:\n        picture =", "    if True:\n        picture ="), "Rank "),
+        (
+            5,
+            swap(
+                "    if rank == 0:\n        picture =",
+                "    everybody = ranks.bcast(everybody)\n    if True:\n        args.out.mkdir(exist_ok=True)\n"
+                "        picture =",
+            ),
+            "from rank 0 alone; it came from ranks [0, 1, 2]",
+        ),
+        (5, swap('        picture.save(args.out / "photo.png")\n', ""), "it came from ranks []"),
+        (5, swap("reshape(height, width)", "reshape(width, height)"), "a picture of 41 rows and 53 columns"),
+        (5, swap("        picture.putpalette(np.rint(centroids).astype(np.uint8).tobytes())\n", ""), "and the palette"),
+        (
+            5,
+            swap(
+                "    if rank == 0:\n        picture =",
+                "    if rank == 0:\n        everybody = everybody[::-1]\n        picture =",
+            ),
+            "in the ranks' order",
+        ),
+    ]
+    right = [
+        (1, same),
+        (
+            1,
+            swap(
+                "np.mean((original.astype(np.float64) - quantised) ** 2)",
+                "np.square(original - quantised * 1.0).mean()",
+            ),
+        ),
+        (2, same),
+        (2, PREDICTED),
+        (3, same),
+        (3, BY_PRODUCTS),
+        (4, same),
+        (4, BY_REDUCTION),
+        (5, same),
+        (5, GATHERED),
+    ]
