@@ -168,7 +168,7 @@ def fit(answer) -> None:
     5,
     hints=(
         "labels_of(mine, centroids) works on this rank's pixels; .astype(np.uint8) makes bytes of the labels: rank 0 "
-        "has room for bytes, and Gatherv fails when it gets something else. The counts for Gatherv follow from `shares`.",
+        "has room for bytes, and Gatherv fails when it gets something else. Its counts follow from `shares`.",
         "counts = [stop - start for start, stop in shares]; everybody = np.empty(height * width, np.uint8) on rank 0 "
         "and None elsewhere; ranks.Gatherv(labels, [everybody, counts], root=0) on *all* ranks.",
         "if rank == 0: picture = Image.fromarray(everybody.reshape(height, width)); "
@@ -178,7 +178,7 @@ def fit(answer) -> None:
 def kmeans(answer) -> None:
     """On 3 and on 2 ranks: each pixel has its nearest centroid, once, and rank 0 alone writes the picture."""
     photo = _photo(answer)
-    out = photo.with_name("check")
+    out = photo.with_name("kmeans-check")
     for size in (3, 2):
         shutil.rmtree(out, ignore_errors=True)
         arguments = ("--photo", photo, "--colours", COLOURS, "--iterations", ITERATIONS, "--out", out / "rank-{rank}")
@@ -230,7 +230,7 @@ def _photo(answer: str) -> Path:
     down, right = np.mgrid[0:HEIGHT, 0:WIDTH]
     channels = (40 + 4 * down, 250 - 3 * right - down, 128 + 100 * np.sin(right / 7 + down / 11))
     noise = np.random.default_rng(0).normal(0, 6, (HEIGHT, WIDTH, 3))
-    path = Path(answer).parent / "check.npy"
+    path = Path(answer).parent / "kmeans-check.npy"
     np.save(path, np.clip(np.stack(channels, axis=2) + noise, 0, 255).astype(np.uint8))
     return path
 
