@@ -1,9 +1,13 @@
 """What tests of several modules share."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# `./lab test &` ignores interrupts, and what tests start would inherit that: some tests are about interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SOURCE_HEAD = """\
 # ---
