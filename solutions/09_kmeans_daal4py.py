@@ -59,6 +59,10 @@ print(f"{machine.model}: {cores} cores for this notebook")
 #
 # You can take a photo of your own. Put it beside this notebook, and give its name. Measurements are made at one size
 # for all, so that you can compare with your neighbour: the photo is enlarged or shrunk to that.
+#
+# The built-in photo comes with scikit-learn:
+# [a picture by danielbuechele](https://www.flickr.com/photos/danielbuechele/6061409035), licensed
+# [CC BY 2.0](https://creativecommons.org/licenses/by/2.0/).
 
 # %%
 PHOTO = None  # or "my_photo.jpg"
@@ -761,7 +765,7 @@ axis.bar_label(
 )
 axis.invert_yaxis()
 axis.margins(x=0.45)
-axis.set(xlabel="seconds", title=f"{ITERATIONS} iterations, {K} colours, {len(pixels) / 1e6:.2g} million pixels")
+axis.set(xlabel="seconds", title=f"Threads and processes: {ITERATIONS} iterations, {K} colours")
 told = "; ".join(f"{name} {seconds:.2f} s" for name, seconds in zip(names, times, strict=True))
 plots.show(figure, alt=f"Time of the fit by setting; hatched: not pinned. {told}.", keep=results)
 
