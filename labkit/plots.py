@@ -57,7 +57,6 @@ def show(figure: Figure, alt: str, keep: Results | None = None) -> None:
     keep : Results, optional
         Where to keep the picture too, for the student's report, under its title.
     """
-    title = figure.get_suptitle() or figure.axes[0].get_title()
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor="white")
     plt.close(figure)
@@ -65,4 +64,4 @@ def show(figure: Figure, alt: str, keep: Results | None = None) -> None:
     image = f'<img src="data:image/png;base64,{data}" alt="{html.escape(alt)}" style="max-width: 100%">'
     display({"text/html": image, "text/plain": alt}, raw=True)
     if keep is not None:
-        keep.picture(title, data, alt)
+        keep.picture(figure.get_suptitle() or figure.axes[0].get_title(), data, alt)

@@ -39,6 +39,11 @@ def test_a_picture_is_kept_under_its_title_and_replaced_when_drawn_again(results
     assert Image.open(io.BytesIO(base64.b64decode(picture["png"]))).format == "PNG"
 
 
+def test_a_picture_without_a_title_can_be_shown(results):
+    plots.show(plt.figure(), alt="nothing yet")
+    assert not results.path.exists()
+
+
 def test_what_was_passed_stays_passed(results):
     for verdict in ("not attempted", "not yet", "passed", "not attempted"):
         results.exercise(3, verdict)
