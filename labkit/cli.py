@@ -117,8 +117,9 @@ def reset(lab: Annotated[str, typer.Argument(help="the lab, such as 07")]) -> No
 @app.command(epilog="Example: `./lab report --out my-report.html`")
 def report(
     out: Annotated[Path, typer.Option(help="the page to write")] = Path("lab-report.html"),
-    folder: Annotated[Path, typer.Option("--from", help="where the labs left their results")] = paths.NOTEBOOKS
-    / "work",
+    folder: Annotated[
+        Path, typer.Option("--from", help="where the labs left their results", show_default="notebooks/work")
+    ] = paths.NOTEBOOKS / "work",
 ) -> None:
     """Make one page to take home: the machine, what you measured, the pictures, the exercises passed."""
     from labkit import report

@@ -49,10 +49,10 @@ def _lab(file: Path) -> dict[str, Any]:
     """Give what a lab has left, with its title, and a verdict for each of its exercises."""
     try:
         kept = json.loads(file.read_text())
-        number, on = kept["lab"], kept["on"]
+        number, _ = kept["lab"], kept["on"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LabError(f"{paths.shown(file)} is damaged: delete it, and run that lab's last cells again.") from error
     source = sources.find(number)
     verdicts = kept.get("exercises", {})
     exercises = {n: verdicts.get(str(n), "not attempted") for n in sources.exercises(sources.read(source))}
-    return {"pictures": {}, **kept, "on": on, "title": sources.title(source), "exercises": exercises}
+    return {"pictures": {}, **kept, "title": sources.title(source), "exercises": exercises}
