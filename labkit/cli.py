@@ -4,6 +4,7 @@ Modules that take long to import are imported by the command that needs them, so
 """
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -89,6 +90,31 @@ def doctor(
     else:
         doctor.render(report, Console())
     raise SystemExit(0 if report.ok else 1)
+
+
+@app.command(
+    context_settings=PASS_ON | {"help_option_names": []},
+    epilog="Example: `./lab bench --model=resnet50 --setup eigen,onednn,openmp-kmp`",
+)
+def bench(context: typer.Context) -> None:
+    """Measure images/s of ResNet-50 and others, in one set-up or several. `./lab bench --help` lists the flags."""
+    from labkit.bench import flags
+
+    asked = flags.parse(context.args)
+    if not asked.setup:
+        from labkit.bench import run
+
+        run.measure(asked)
+        return
+    from labkit.bench import setups
+
+    steps = math.ceil(asked.num_batches / asked.rounds)
+    shared = flags.given(asked, but=("setup", "rounds", "num_batches", "json"))
+    found = setups.compare(asked.setup, *shared, f"--num_batches={steps}", rounds=asked.rounds)
+    if asked.json:
+        asked.json.write_text(json.dumps(found._asdict(), indent=1))
+    Console().print("", setups.table(found), sep="\n")
+    raise SystemExit(1 if found.failed else 0)
 
 
 @app.command(epilog="Example: `./lab build 07 --execute`")

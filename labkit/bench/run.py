@@ -1,0 +1,217 @@
+"""How fast is one network in this process? Its output is that of tf_cnn_benchmarks, which people's scripts read."""
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from labkit.errors import LabError
+from labkit.machine import this_machine
+
+DECAY = 4e-5  # of weights, as in tf_cnn_benchmarks; total_loss has it in it
+RATE = 0.01
+# What changes how fast it runs, and is therefore told in the JSON.
+VARIABLES = ("TF_", "OMP_", "KMP_", "ONEDNN_", "DNNL_", "MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "HOROVOD_", "XLA_")
+
+
+class Speed(NamedTuple):
+    """Images a second of some steps, with the statistics of tf_cnn_benchmarks.
+
+    Attributes
+    ----------
+    mean : float
+        Of all the steps' images by all their time.
+    uncertainty : float
+        The standard error of the steps' speeds.
+    jitter : float
+        Their median absolute deviation, times 1.4826: the standard deviation, were they spread normally.
+    """
+
+    mean: float
+    uncertainty: float
+    jitter: float
+
+    def __str__(self) -> str:
+        """Give it as `images/sec: 17.3 +/- 0.1 (jitter = 0.4)`."""
+        return f"images/sec: {self.mean:.1f} +/- {self.uncertainty:.1f} (jitter = {self.jitter:.1f})"
+
+
+def speed(images: int, seconds: list[float]) -> Speed:
+    """Give the speed of steps of so many images each."""
+    speeds = images / np.asarray(seconds)
+    jitter = 1.4826 * float(np.median(np.abs(speeds - np.median(speeds))))
+    return Speed(images / statistics.fmean(seconds), float(speeds.std() / len(speeds) ** 0.5), jitter)
+
+
+def measure(flags: Namespace) -> dict[str, Any]:
+    """Build the network, warm up, time the steps, print and write what the flags ask for.
+
+    Parameters
+    ----------
+    flags : Namespace
+        As `flags.parse` gives them. They set variables, and so act in full only if TensorFlow is not yet imported.
+
+    Returns
+    -------
+    dict
+        What `--json` writes.
+
+    Raises
+    ------
+    LabError
+        When TensorFlow cannot run it, with its reason.
+    """
+    _set_variables(flags)
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(flags.num_intra_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(flags.num_inter_threads)
+    hvd = _horovod() if flags.variable_update == "horovod" else None
+    rank, ranks = (hvd.rank(), hvd.size()) if hvd else (0, 1)
+    say = print if rank == 0 else lambda *args, **kwargs: None
+    say(_header(flags, ranks))
+    say(f"Generating {'evaluation' if flags.forward_only else 'training'} model", flush=True)
+    try:
+        return _measure(flags, tf, hvd, rank, ranks, say)
+    except tf.errors.OpError as error:
+        reason = error.message.strip().split("\n\n")[-1].splitlines()[0]  # after a traceback of the graph's own
+        raise LabError(f"TensorFlow cannot run this: {reason} {_remedy(flags, reason)}") from error
+
+
+def _measure(flags: Namespace, tf: Any, hvd: Any, rank: int, ranks: int, say: Callable) -> dict[str, Any]:
+    from labkit.bench.networks import Network
+    from labkit.bench.steps import classifying, training
+
+    def make_network() -> Network:
+        dtype = tf.bfloat16 if flags.use_fp16 else tf.float32
+        return Network(flags.model, flags.data_format, dtype, flags.fused_batch_norm)
+
+    def make_step(network: Network, hvd: Any = None) -> Callable:
+        return classifying(network) if flags.forward_only else training(network, flags.optimizer, RATE, DECAY, hvd)
+
+    network = make_network()
+    batches = _batches(flags, network, rank, ranks)
+    say("Initializing graph", flush=True)
+    step = tf.function(make_step(network, hvd), jit_compile=flags.xla_compile or None)
+
+    say("Running warm up", flush=True)
+    for _ in range(flags.num_warmup_batches):
+        step(*next(batches)).numpy()
+    if rank == 0 and (flags.trace_file or flags.partitioned_graph_file_prefix):
+        from labkit.bench.trace import trace
+
+        seen = trace(make_network, make_step, flags.batch_size)
+        seen.write(flags.trace_file, flags.partitioned_graph_file_prefix)
+    say("Done warm up")
+    say("Step\tImg/sec\ttotal_loss", flush=True)
+
+    images = flags.batch_size * ranks
+    seconds, losses = [], []
+    began = before = time.perf_counter()
+    for number in range(1, flags.num_batches + 1):
+        losses.append(float(step(*next(batches))))
+        now = time.perf_counter()
+        seconds.append(now - before)
+        before = now
+        if number == 1 or number % flags.display_every == 0:
+            say(f"{number}\t{speed(images, seconds)}\t{losses[-1]:.3f}", flush=True)
+    total = images * flags.num_batches / (before - began)
+    say(f"{'-' * 64}\ntotal images/sec: {total:.2f}\n{'-' * 64}", flush=True)
+
+    result = _result(flags, tf, network, total, speed(images, seconds), seconds, losses, ranks)
+    if flags.json and rank == 0:
+        flags.json.write_text(json.dumps(result, indent=1))
+    return result
+
+
+def _set_variables(flags: Namespace) -> None:
+    """Set what TensorFlow, oneDNN and OpenMP read once, when they start."""
+    wanted = {
+        name.upper(): value
+        for name in ("kmp_blocktime", "kmp_affinity", "kmp_settings")
+        if (value := getattr(flags, name)) is not None
+    }
+    if flags.mkl is not None:
+        wanted["TF_ENABLE_ONEDNN_OPTS"] = str(int(flags.mkl))
+        if flags.mkl and flags.num_intra_threads:
+            wanted["OMP_NUM_THREADS"] = str(flags.num_intra_threads)
+    os.environ.update(wanted)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # notices at every start; errors still come
+
+
+def _horovod() -> Any:
+    try:
+        import horovod.tensorflow as hvd
+    except ImportError as error:
+        raise LabError(
+            "this environment has no Horovod: --variable_update=horovod runs in the kit's own, not in an OpenMP set-up."
+        ) from error
+    hvd.init()
+    return hvd
+
+
+def _batches(flags: Namespace, network: Any, rank: int, ranks: int) -> Iterator:
+    from labkit.bench import images
+
+    if flags.data_dir is None:
+        return images.synthetic(network.model, flags.batch_size, flags.data_format, rank)
+    training = not flags.forward_only
+    return images.tfrecords(flags.data_dir, network.model, flags.batch_size, flags.data_format, training, rank, ranks)
+
+
+def _header(flags: Namespace, ranks: int) -> str:
+    from tensorflow import __version__
+
+    isa = this_machine().isa
+    emulated = "" if {"BF16", "AMX"} & set(isa) else ", emulated: this CPU has no bfloat16"
+    rows = {
+        "TensorFlow": __version__,
+        "Model": flags.model,
+        "Dataset": f"{flags.data_name} ({'synthetic' if flags.data_dir is None else flags.data_dir})",
+        "Mode": "forward-only" if flags.forward_only else "training",
+        "Batch size": f"{flags.batch_size * ranks} global\n{'':13}{flags.batch_size} per device",
+        "Num batches": flags.num_batches,
+        "Devices": "['/cpu:0']" if ranks == 1 else f"{ranks} ranks, ['/cpu:0'] each",
+        "Data format": flags.data_format,
+        "Precision": f"bfloat16, which is a CPU's 16 bits{emulated}" if flags.use_fp16 else "float32",
+        "Optimizer": flags.optimizer,
+        "Variables": flags.variable_update,
+    }
+    return "\n".join([*(f"{name + ':':13}{value}" for name, value in rows.items()), "=========="])
+
+
+def _remedy(flags: Namespace, reason: str) -> str:
+    if "OOM" in reason or "allocat" in reason:
+        return "Use a smaller --batch_size."
+    if flags.data_format == "NCHW":
+        return "On a CPU, NCHW needs oneDNN: use --data_format=NHWC, or --mkl."
+    return "Run it with --model=mnist to see whether it is the network or the environment."
+
+
+def _result(flags, tf, network, total, found, seconds, losses, ranks) -> dict[str, Any]:
+    machine = this_machine()
+    flops = network.flops if flags.forward_only else network.flops_training
+    return {
+        "images_per_second": total,
+        "uncertainty": found.uncertainty,
+        "jitter": found.jitter,
+        "gflop_per_image": flops / 1e9,
+        "gflops": flops * total / 1e9,
+        "seconds": seconds,
+        "losses": losses,
+        "ranks": ranks,
+        "settings": {name: str(value) if isinstance(value, Path) else value for name, value in vars(flags).items()},
+        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)},
+        "versions": {"python": platform.python_version(), "tensorflow": tf.__version__, "numpy": np.__version__},
+        "machine": asdict(machine) | {"usable_cores": machine.usable_cores, "kernel": platform.release()},
+        "python": sys.executable,
+    }

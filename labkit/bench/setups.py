@@ -1,0 +1,231 @@
+"""Which of several set-ups is fastest, and how sure is that? Each runs in processes of its own, and they take turns."""
+
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.table import Table
+
+from labkit import command, paths
+from labkit.errors import LabError
+from labkit.machine import Machine, this_machine
+from labkit.ratios import Ratio, ratio
+
+TIME_LIMIT = 1800.0  # seconds for one process
+TAIL = 4  # lines of a failed process that are shown
+# Threads and OpenMP are a set-up's own: what the caller's environment says of them would make it another.
+_CLEARED = (
+    "OMP_NUM_THREADS",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "KMP_SETTINGS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "ONEDNN_MAX_CPU_ISA",
+)
+STOCK, OPENMP = Path(sys.executable), paths.ENV / "openmp" / ".venv" / "bin" / "python"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One way to run the benchmark.
+
+    Attributes
+    ----------
+    text : str
+        What it is, in a line.
+    python : Path
+        The Python of its environment.
+    env : mapping of str to str
+        Variables.
+    flags : tuple of str
+        Flags of `python -m labkit.bench`.
+    prefix : tuple of str
+        What stands before the command.
+    """
+
+    text: str
+    python: Path = STOCK
+    env: Mapping[str, object] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
+
+    def command(self, *flags: object) -> str:
+        """Give what one types at the checkout's root to run it."""
+        variables = [f"{name}={value}" for name, value in self.env.items()]
+        return " ".join([*variables, *self.prefix, self._python, "-m labkit.bench", *self.flags, *map(str, flags)])
+
+    @property
+    def missing(self) -> str:
+        """Why it cannot run here, and what to do; empty when it can."""
+        if not self.python.exists():
+            return f"{self._python} is not there: ./lab setup makes it"
+        if self.prefix and shutil.which(self.prefix[0]) is None:
+            return f"{self.prefix[0]} is not installed: sudo apt-get install {self.prefix[0]}"
+        return ""
+
+    @property
+    def _python(self) -> str:
+        return str(self.python).removeprefix(f"{paths.ROOT}/")
+
+
+def known(machine: Machine | None = None) -> dict[str, Setup]:
+    """Give the set-ups, by name, with the threads that fit this machine."""
+    cores = (machine or this_machine()).usable_cores
+    oneDNN = {"TF_ENABLE_ONEDNN_OPTS": 1}
+    # fine: one hardware thread each; compact,1,0: neighbours on neighbouring cores, SMT siblings last.
+    kmp = {"OMP_NUM_THREADS": cores, "KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": 1}
+    # A network's layers wait for each other: one operation at a time, with all cores.
+    threads = (f"--num_intra_threads={cores}", "--num_inter_threads=1")
+    plain = {
+        "eigen": Setup("TensorFlow's own kernels", env={"TF_ENABLE_ONEDNN_OPTS": 0}),
+        "onednn": Setup("oneDNN on TensorFlow's threads", env=oneDNN),
+        "openmp": Setup("oneDNN on OpenMP, as it comes", OPENMP, oneDNN),
+        "openmp-kmp": Setup("the same, threads set", OPENMP, oneDNN | kmp, threads),
+        "openmp-kmp-numactl": Setup(
+            "the same, memory spread over the nodes", OPENMP, oneDNN | kmp, threads, ("numactl", "--interleave=all")
+        ),
+    }
+    bf16 = {
+        f"{name}-bf16": Setup(f"{it.text}, bfloat16", it.python, it.env, (*it.flags, "--use_fp16"), it.prefix)
+        for name, it in plain.items()
+    }
+    return plain | bf16
+
+
+class Comparison(NamedTuple):
+    """What the set-ups did.
+
+    Attributes
+    ----------
+    results : dict of str to list of dict
+        Of each set-up that ran, what `--json` has, round by round.
+    failed : dict of str to str
+        Why the others did not.
+    """
+
+    results: dict[str, list[dict]]
+    failed: dict[str, str]
+
+    def rates(self, name: str) -> list[float]:
+        """Images a second, round by round."""
+        return [result["images_per_second"] for result in self.results[name]]
+
+    def rate(self, name: str) -> float:
+        """Images a second over all rounds."""
+        return statistics.fmean(self.rates(name))
+
+    def gflops(self, name: str) -> float:
+        """GFLOP/s in convolutions and matrix products, over all rounds."""
+        return statistics.fmean(result["gflops"] for result in self.results[name])
+
+    def ratio(self, name: str, reference: str) -> Ratio:
+        """How many times as fast as `reference`, with its interval."""
+        return ratio(self.rates(name), self.rates(reference))
+
+
+def compare(
+    setups: Sequence[str] | Mapping[str, Setup],
+    *flags: object,
+    rounds: int = 3,
+    tell: Callable[..., None] = partial(print, flush=True),
+) -> Comparison:
+    """Run set-ups in turns, so that noise which lasts falls on all alike.
+
+    Parameters
+    ----------
+    setups : sequence of str, or mapping of str to Setup
+        Names of `known()`, or set-ups of one's own.
+    flags
+        Of `python -m labkit.bench`, for all of them.
+    rounds : int
+        Turns each takes, a process each.
+    tell : callable
+        Is called as `print` is: when a turn begins, without a line's end, and when it has ended.
+
+    Raises
+    ------
+    LabError
+        When a name is not known, or no set-up could run.
+    """
+    if not isinstance(setups, Mapping):
+        setups = choose(setups)
+    failed = {name: setup.missing for name, setup in setups.items() if setup.missing}
+    for name, why in failed.items():
+        tell(f"{name} is left out: {why}")
+    results: dict[str, list[dict]] = {name: [] for name in setups if name not in failed}
+    width = max(map(len, setups))
+    for number in range(1, rounds + 1):
+        for name in [name for name in results if name not in failed]:
+            tell(f"round {number} of {rounds}  {name:{width}}", end="  ")
+            try:
+                results[name].append(run_once(setups[name], *flags))
+            except LabError as error:
+                failed[name] = str(error)
+                tell(f"failed: {error}")
+            else:
+                tell(f"{results[name][-1]['images_per_second']:10,.2f} images/s")
+    results = {name: seen for name, seen in results.items() if name not in failed}
+    if not results:
+        raise LabError("no set-up could run. " + " ".join(f"{name}: {why}." for name, why in failed.items()))
+    return Comparison(results, failed)
+
+
+def choose(names: Sequence[str]) -> dict[str, Setup]:
+    """Give the set-ups of these names; `all` is every one.
+
+    Raises
+    ------
+    LabError
+        When a name is not known.
+    """
+    setups = known()
+    if list(names) == ["all"]:
+        return setups
+    for name in names:
+        if name not in setups:
+            raise LabError(f"there is no set-up {name!r}: there are {', '.join(setups)}, and all.")
+    return {name: setups[name] for name in names}
+
+
+def run_once(setup: Setup, *flags: object, timeout: float = TIME_LIMIT) -> dict:
+    """Run the benchmark once in a set-up, and give what its `--json` has.
+
+    Raises
+    ------
+    LabError
+        When it fails, with its last lines, or is not over in time.
+    """
+    with tempfile.TemporaryDirectory(prefix="labkit-") as folder:
+        out = Path(folder, "result.json")
+        argv = [*setup.prefix, str(setup.python), "-m", "labkit.bench", *setup.flags, *map(str, flags), f"--json={out}"]
+        path = {"PYTHONPATH": paths.ROOT} if setup.python != STOCK else {}  # labkit is not installed in the other one
+        done = command.run(argv, env=dict.fromkeys(_CLEARED) | path | dict(setup.env), timeout=timeout)
+        if done.why:
+            raise LabError("\n  ".join([f"{done.why}. Its last lines:", *done.lines[-TAIL:]]))
+        return json.loads(out.read_text())
+
+
+def table(comparison: Comparison) -> Table:
+    """Give the table of a comparison; ratios are over its first set-up."""
+    first = next(iter(comparison.results))
+    found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption_justify="left")
+    found.caption = (
+        f"in brackets: the 95% interval of the ratio, over {len(comparison.results[first])} rounds, taken in turns"
+    )
+    found.add_column("set-up")
+    for head in ("images/s", f"times {first}", "GFLOP/s"):
+        found.add_column(head, justify="right")
+    for name in comparison.results:
+        times = "1" if name == first else str(comparison.ratio(name, first))
+        found.add_row(name, f"{comparison.rate(name):,.2f}", times, f"{comparison.gflops(name):,.0f}")
+    for name, why in comparison.failed.items():
+        found.add_row(name, "–", why.splitlines()[0])
+    return found

@@ -1,0 +1,63 @@
+"""What ran when in one step, and which graphs?"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.client import timeline  # there is no public name for it
+
+from labkit.bench.networks import Network
+
+
+class Trace(NamedTuple):
+    """One step, seen from inside.
+
+    Attributes
+    ----------
+    chrome : str
+        Its timeline, for chrome://tracing or https://ui.perfetto.dev.
+    graphs : list of GraphDef
+        What ran, after all rewrites.
+    """
+
+    chrome: str
+    graphs: list
+
+    def write(self, trace_file: Path | None, graph_prefix: Path | None) -> None:
+        """Write what has a name to be written to: the timeline, and the graphs as PREFIX0.pbtxt …"""
+        if trace_file:
+            trace_file.write_text(self.chrome)
+        for number, graph in enumerate(self.graphs if graph_prefix else []):
+            Path(f"{graph_prefix}{number}.pbtxt").write_text(str(graph))
+
+
+def trace(make_network: Callable[[], Network], make_step: Callable[[Network], Callable], batch_size: int) -> Trace:
+    """Run a step of a copy of the network in a session, since a `tf.function` does not tell when each operation ran.
+
+    Parameters
+    ----------
+    make_network : callable
+        Gives the network.
+    make_step : callable
+        Takes the network and gives its step, as those of `labkit.bench.steps`.
+    batch_size : int
+        Images in the step, random ones.
+    """
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        network = make_network()
+        height, width, channels = network.model.shape
+        shape = (height, width, channels) if network.data_format == "NHWC" else (channels, height, width)
+        images = tf.Variable(tf.random.normal((batch_size, *shape)), trainable=False)
+        labels = tf.Variable(tf.random.uniform((batch_size,), 0, network.model.classes, tf.int32), trainable=False)
+        loss = make_step(network)(images.read_value(), labels.read_value())
+        with tf.control_dependencies([op for op in graph.get_operations() if op.type.startswith("ResourceApply")]):
+            step = tf.identity(loss)
+        with v1.Session(graph=graph) as session:
+            session.run(v1.global_variables_initializer())
+            session.run(step)
+            options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
+            seen = v1.RunMetadata()
+            session.run(step, options=options, run_metadata=seen)
+    return Trace(timeline.Timeline(seen.step_stats).generate_chrome_trace_format(), list(seen.partition_graphs))
