@@ -5,9 +5,8 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -135,9 +134,8 @@ def compare(
     setups: Sequence[str] | Mapping[str, Setup],
     *flags: object,
     rounds: int = 3,
-    tell: Callable[..., None] = partial(print, flush=True),
 ) -> Comparison:
-    """Run set-ups in turns, so that noise which lasts falls on all alike.
+    """Run set-ups in turns, so that noise which lasts falls on all alike, and print how it goes.
 
     Parameters
     ----------
@@ -147,8 +145,6 @@ def compare(
         Of `python -m labkit.bench`, for all of them.
     rounds : int
         Turns each takes, a process each.
-    tell : callable
-        Is called as `print` is: when a turn begins, without a line's end, and when it has ended.
 
     Raises
     ------
@@ -159,19 +155,19 @@ def compare(
         setups = choose(setups)
     failed = {name: setup.missing for name, setup in setups.items() if setup.missing}
     for name, why in failed.items():
-        tell(f"{name} is left out: {why}")
+        print(f"{name} is left out: {why}")
     results: dict[str, list[dict]] = {name: [] for name in setups if name not in failed}
     width = max(map(len, setups))
     for number in range(1, rounds + 1):
         for name in [name for name in results if name not in failed]:
-            tell(f"round {number} of {rounds}  {name:{width}}", end="  ")
+            print(f"round {number} of {rounds}  {name:{width}}", end="  ", flush=True)
             try:
                 results[name].append(run_once(setups[name], *flags))
             except LabError as error:
                 failed[name] = str(error)
-                tell(f"failed: {error}")
+                print(f"failed: {error}", flush=True)
             else:
-                tell(f"{results[name][-1]['images_per_second']:10,.2f} images/s")
+                print(f"{results[name][-1]['images_per_second']:10,.2f} images/s", flush=True)
     results = {name: seen for name, seen in results.items() if name not in failed}
     if not results:
         raise LabError("no set-up could run. " + " ".join(f"{name}: {why}." for name, why in failed.items()))
