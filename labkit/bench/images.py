@@ -13,8 +13,9 @@ from labkit.errors import LabError
 def synthetic(model: Model, batch_size: int, data_format: str, rank: int = 0) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
     """Give one batch again and again, made once: random images (n, …) float32 and labels (n,) int32."""
     rng = np.random.default_rng((SEED, rank))
-    images = rng.normal(size=(batch_size, *_layout(model.shape, data_format))).astype("float32")
-    batch = tf.constant(images), tf.constant(rng.integers(model.classes, size=batch_size).astype("int32"))
+    images = tf.constant(rng.normal(size=(batch_size, *model.shape)).astype("float32"))
+    labels = tf.constant(rng.integers(model.classes, size=batch_size).astype("int32"))
+    batch = images if data_format == "NHWC" else tf.transpose(images, (0, 3, 1, 2)), labels
     while True:
         yield batch
 
@@ -58,8 +59,3 @@ def tfrecords(
     data = data.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE).shuffle(1000, seed=SEED)
     data = data.repeat().map(decode, num_parallel_calls=tf.data.AUTOTUNE)
     return iter(data.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE))
-
-
-def _layout(shape: tuple[int, int, int], data_format: str) -> tuple[int, int, int]:
-    height, width, channels = shape
-    return shape if data_format == "NHWC" else (channels, height, width)

@@ -1,0 +1,67 @@
+import pytest
+
+from labkit.bench import flags, networks
+from labkit.errors import LabError
+
+
+@pytest.mark.parametrize("args", [["--forward_only"], ["--forward_only=True"], ["--forward_only", "true"]])
+def test_a_flag_is_on_in_every_way_people_write_it(args):
+    assert flags.parse(args).forward_only is True
+
+
+@pytest.mark.parametrize(
+    "args", [[], ["--forward_only=false"], ["--noforward_only"], ["--forward_only", "--noforward_only"]]
+)
+def test_a_flag_is_off_in_every_way_people_write_it(args):
+    assert flags.parse(args).forward_only is False
+
+
+def test_the_library_is_tensorflows_own_choice_unless_asked():
+    assert flags.parse([]).mkl is None
+    assert flags.parse(["--mkl=True"]).mkl is True
+    assert flags.parse(["--nomkl"]).mkl is False
+
+
+def test_the_command_of_2018_is_understood():
+    command = (
+        "--device=CPU --data_name=imagenet --batch_size=128 --num_batches=30 --model=resnet50 --data_format=NHWC "
+        "--mkl=True --kmp_blocktime 1 --num_intra_threads 18 --num_inter_threads 2"
+    )
+    asked = flags.parse(command.split())
+    assert (asked.model, asked.batch_size, asked.kmp_blocktime, asked.num_intra_threads) == ("resnet50", 128, "1", 18)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("--modle=resnet50", "unrecognized arguments: --modle=resnet50"),
+        ("--batch=16", "unrecognized arguments: --batch=16"),  # nothing is guessed from a beginning
+        ("--batch_size=0", "--batch_size: 0 is less than 1"),
+        ("--batch_size=many", "invalid whole number value: 'many'"),
+        ("--forward_only=maybe", "'maybe' is neither true nor false"),
+        ("--model=alexnet", "invalid choice: 'alexnet'"),
+        ("--device=gpu", "invalid choice: 'gpu'"),
+        ("--model=mnist --data_name=imagenet", "--model=mnist takes --data_name=mnist, not imagenet"),
+        ("--data_dir=no/such/folder", "no/such/folder is no folder"),
+        ("--json no/such/folder/x.json", "no folder no/such/folder to write x.json to"),
+        ("--nomkl --data_format=NCHW", "NCHW needs oneDNN"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(args, message):
+    with pytest.raises(LabError) as error:
+        flags.parse(args.split())
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_flags_given_again_are_the_same_flags(tmp_path):
+    asked = flags.parse(["--model=mnist", "--nofused_batch_norm", "--use_fp16", "--mkl=false", f"--json={tmp_path}/x"])
+    again = flags.parse(flags.given(asked))
+    assert again == asked
+    assert flags.given(asked, but=("json", "mkl")) == ["--model=mnist", "--use_fp16=True", "--fused_batch_norm=False"]
+
+
+def test_the_models_are_those_there_are_and_take_their_data():
+    assert list(flags.MODELS) == list(networks.MODELS)
+    for name, data in flags.MODELS.items():
+        assert (networks.MODELS[name].classes == 1001) == (data == "imagenet")

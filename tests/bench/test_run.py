@@ -1,0 +1,151 @@
+import json
+import math
+import os
+import re
+import sys
+
+import pytest
+
+from labkit import command
+from labkit.bench import run
+from labkit.launch import run_ranks
+
+SMALL = ("--model=mnist", "--batch_size=4", "--num_batches=6", "--display_every=3")
+
+
+def bench(*flags, env=None):
+    return command.run([sys.executable, "-m", "labkit.bench", *SMALL, *flags], env=env, timeout=120)
+
+
+def test_the_statistics_are_those_of_tf_cnn_benchmarks():
+    found = run.speed(8, [1.0, 2.0, 4.0, 8.0])  # 8, 4, 2, 1 images/s: median 3, deviations 5, 1, 1, 2
+    assert found.mean == pytest.approx(8 / 3.75)  # by the mean time, not the mean speed
+    assert found.uncertainty == pytest.approx(math.sqrt(((8 - 3.75) ** 2 + 0.25**2 + 1.75**2 + 2.75**2) / 4) / 2)
+    assert found.jitter == pytest.approx(1.4826 * 1.5)
+    assert str(found) == "images/sec: 2.1 +/- 1.3 (jitter = 2.2)"
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory):
+    """A run with all it can leave behind."""
+    folder = tmp_path_factory.mktemp("bench")
+    env = {"LABKIT_MADE_UP": 1, "TF_ENABLE_ONEDNN_OPTS": 1}
+    done = bench(
+        f"--json={folder}/out.json",
+        f"--trace_file={folder}/trace.json",
+        f"--partitioned_graph_file_prefix={folder}/graph",
+        "--data_format=NCHW",
+        env=env,
+    )
+    assert not done.why, done.lines
+    return folder, done
+
+
+def test_the_screen_is_what_scripts_read(training):
+    lines = training[1].lines
+    start = lines.index("==========")
+    header = dict(
+        re.match(r"(\w[\w ]+): +(.*)", line).groups() for line in lines[:start] if re.match(r"\w[\w ]+: ", line)
+    )
+    assert header["Model"] == "mnist"
+    assert header["Dataset"] == "mnist (synthetic)"
+    assert header["Batch size"] == "4 global"
+    assert list(lines[start + 1 : start + 4]) == ["Generating training model", "Initializing graph", "Running warm up"]
+    done = lines.index("Done warm up")
+    assert lines[done + 1] == "Step\tImg/sec\ttotal_loss"
+    row = re.compile(r"(\d+)\timages/sec: [\d.]+ \+/- [\d.]+ \(jitter = [\d.]+\)\t\d+\.\d{3}$")
+    steps = [row.match(line) for line in lines[done + 2 : done + 5]]
+    assert [int(step[1]) for step in steps] == [1, 3, 6]
+    assert lines[done + 5] == lines[done + 7] == "-" * 64
+    assert re.match(r"total images/sec: \d+\.\d\d$", lines[done + 6])
+
+
+def test_the_json_has_every_step_and_what_it_ran_on(training):
+    folder, done = training
+    result = json.loads((folder / "out.json").read_text())
+    assert len(result["seconds"]) == len(result["losses"]) == 6
+    assert result["images_per_second"] == pytest.approx(4 * 6 / sum(result["seconds"]))
+    assert f"total images/sec: {result['images_per_second']:.2f}" in done.lines
+    assert result["losses"][-1] < result["losses"][0]
+    assert result["gflops"] == pytest.approx(result["gflop_per_image"] * result["images_per_second"])
+    assert result["environment"]["TF_ENABLE_ONEDNN_OPTS"] == "1"
+    assert "LABKIT_MADE_UP" not in result["environment"]
+    assert result["settings"]["batch_size"] == 4
+    assert result["machine"]["usable_cores"] >= 1
+    assert result["versions"]["tensorflow"].startswith("2.")
+
+
+def test_the_trace_and_the_graph_show_what_ran(training):
+    folder, _ = training
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    assert any("Conv2DBackpropFilter" in event["name"] for event in events if event["ph"] == "X")
+    graph = (folder / "graph0.pbtxt").read_text()
+    assert "_MklNativeFusedConv2D" in graph
+    assert "ResourceApplyGradientDescent" in graph
+
+
+def test_classifying_costs_a_third_of_the_operations_and_changes_nothing(tmp_path):
+    done = bench("--forward_only", "--use_fp16", f"--json={tmp_path}/out.json")
+    assert not done.why, done.lines
+    assert any(line.startswith("Precision:   bfloat16, which is a CPU's 16 bits") for line in done.lines)
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert len(set(result["losses"])) == 1
+    assert result["gflop_per_image"] == pytest.approx(0.0085, rel=0.05)
+
+
+def test_flags_for_the_library_become_its_variables(monkeypatch):
+    environ = {}
+    monkeypatch.setattr(os, "environ", environ)
+    from labkit.bench.flags import parse
+
+    run._set_variables(parse(["--mkl", "--num_intra_threads=3", "--kmp_blocktime=1", "--kmp_affinity=compact"]))
+    assert environ == {
+        "TF_ENABLE_ONEDNN_OPTS": "1",
+        "OMP_NUM_THREADS": "3",
+        "KMP_BLOCKTIME": "1",
+        "KMP_AFFINITY": "compact",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+
+
+def test_what_tensorflow_cannot_run_is_one_line_and_exit_code_2():
+    done = bench("--data_format=NCHW", env={"TF_ENABLE_ONEDNN_OPTS": 0})
+    assert done.status == 2
+    assert done.lines[-1].startswith("lab: TensorFlow cannot run this: ")
+    assert "only supports NHWC" in done.lines[-1]
+    assert done.lines[-1].endswith("NCHW needs oneDNN: use --data_format=NHWC, or --mkl.")
+
+
+RANKS = """
+import horovod.tensorflow as hvd, numpy as np, tensorflow as tf
+from labkit.bench import images, steps
+from labkit.bench.networks import Network
+hvd.init()
+network = Network("mnist")
+step = tf.function(steps.training(network, "sgd", 0.01, 0, hvd))
+batches = images.synthetic(network.model, 4, "NHWC", hvd.rank())
+losses = [float(step(*next(batches))) for _ in range(3)]
+print("SEEN", losses[0], *(float(tf.reduce_sum(w * w)) for w in network.weights))
+"""
+
+
+def test_ranks_of_horovod_look_at_other_images_and_keep_the_same_weights(tmp_path):
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS)
+    told = run_ranks(2, script, threads=1, show=False)
+    seen = [next(line.split()[1:] for line in lines if line.startswith("SEEN")) for lines in told.lines]
+    assert seen[0][0] != seen[1][0]
+    assert seen[0][1:] == seen[1][1:]
+    assert len(seen[0]) == 9
+
+
+def test_horovod_reports_once_for_all_ranks(tmp_path):
+    mpirun = [os.path.join(os.path.dirname(sys.executable), "mpirun"), "-n", "2", sys.executable]  # noqa: PTH118, PTH120
+    flags = [*SMALL, "--variable_update=horovod", "--num_intra_threads=1", f"--json={tmp_path}/out.json"]
+    done = command.run([*mpirun, "-m", "labkit.bench", *flags], timeout=120)
+    assert not done.why, done.lines
+    assert "Batch size:  8 global" in done.lines
+    assert sum(line.startswith("total images/sec") for line in done.lines) == 1
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["ranks"] == 2
+    assert result["images_per_second"] == pytest.approx(8 * 6 / sum(result["seconds"]))

@@ -1,0 +1,122 @@
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from labkit.bench import setups
+from labkit.bench.setups import Setup
+from labkit.errors import LabError
+from labkit.machine import Machine
+
+SMALL = ("--model=mnist", "--batch_size=2", "--num_batches=2", "--num_warmup_batches=1")
+
+
+def machine(cores):
+    cpus = tuple(range(2 * cores))
+    pairs = tuple((core, core + cores) for core in range(cores))
+    return Machine(cpus, pairs, None, 2**36, 2**36, ("AVX", "AVX2"), (cpus,), "made up")
+
+
+def test_threads_are_the_machines_physical_cores():
+    kmp = setups.known(machine(18))["openmp-kmp"]
+    assert kmp.env["OMP_NUM_THREADS"] == 18
+    assert "--num_intra_threads=18" in kmp.flags
+    assert "OMP_NUM_THREADS" not in setups.known(machine(18))["openmp"].env
+
+
+def test_each_set_up_differs_from_the_one_before_in_what_its_name_says():
+    known = setups.known(machine(4))
+    assert known["openmp-kmp-numactl"].prefix == ("numactl", "--interleave=all")
+    assert known["openmp-kmp-numactl"].env == known["openmp-kmp"].env
+    for name in ("eigen", "onednn", "openmp", "openmp-kmp", "openmp-kmp-numactl"):
+        plain, bf16 = known[name], known[f"{name}-bf16"]
+        assert bf16.flags == (*plain.flags, "--use_fp16")
+        assert (bf16.env, bf16.python, bf16.prefix) == (plain.env, plain.python, plain.prefix)
+
+
+def test_the_command_is_what_one_types():
+    assert setups.known(machine(2))["openmp-kmp-numactl"].command("--model=mnist") == (
+        "TF_ENABLE_ONEDNN_OPTS=1 OMP_NUM_THREADS=2 KMP_AFFINITY=granularity=fine,compact,1,0 KMP_BLOCKTIME=1 "
+        "numactl --interleave=all env/openmp/.venv/bin/python -m labkit.bench "
+        "--num_intra_threads=2 --num_inter_threads=1 --model=mnist"
+    )
+
+
+def made_up(monkeypatch, rates):
+    """Have runs give these rates in turn, or fail; returns who ran, in order."""
+    ran = []
+
+    def run_once(setup, *flags, timeout=0):
+        ran.append(setup.text)
+        rate = rates[setup.text].pop(0)
+        if isinstance(rate, str):
+            raise LabError(rate)
+        return {"images_per_second": rate, "gflops": rate / 10}
+
+    monkeypatch.setattr(setups, "run_once", run_once)
+    return ran
+
+
+def test_set_ups_take_turns_and_what_fails_does_not_stop_the_others(monkeypatch, capsys):
+    ran = made_up(
+        monkeypatch, {"a": [10.0, 20.0, 5.0], "b": [20.0, 40.0, 10.0], "c": [1.0, "exit status 1. Its last lines:"]}
+    )
+    found = setups.compare({name: Setup(name) for name in "abc"}, rounds=3)
+    assert "".join(ran) == "abcabcab"
+    assert found.ratio("b", "a") == pytest.approx((2, 2, 2))
+    assert found.rate("a") == pytest.approx(35 / 3)
+    assert found.failed == {"c": "exit status 1. Its last lines:"}
+    assert "round 2 of 3  c  failed: exit status 1" in capsys.readouterr().out
+
+
+def test_the_table_has_each_set_up_with_its_ratio(monkeypatch):
+    made_up(monkeypatch, {"a": [10.0, 20.0], "b": [30.0, 60.0], "c": ["no memory", "no memory"]})
+    found = setups.compare({name: Setup(name) for name in "abc"}, rounds=2)
+    with Console(width=100, record=True, quiet=False) as console:
+        console.print(setups.table(found))
+    text = console.export_text()
+    assert "3.00 (3.00 to 3.00)" in text
+    assert "no memory" in text
+
+
+def test_what_is_not_installed_is_left_out_with_the_remedy(monkeypatch, capsys):
+    made_up(monkeypatch, {"a": [1.0]})
+    absent = {
+        "no-python": Setup("b", python=Path("/no/such/python")),
+        "no-program": Setup("c", prefix=("no-such-program",)),
+    }
+    found = setups.compare({"a": Setup("a"), **absent}, rounds=1)
+    assert list(found.results) == ["a"]
+    assert "./lab setup makes it" in found.failed["no-python"]
+    assert "no-such-program is not installed: sudo apt-get install no-such-program" in capsys.readouterr().out
+
+
+def test_when_none_can_run_each_reason_is_told():
+    with pytest.raises(LabError, match=r"no set-up could run\. a: /no/such/python is not there"):
+        setups.compare({"a": Setup("a", python=Path("/no/such/python"))}, rounds=1)
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(LabError, match=r"no set-up 'mkl': there are eigen, onednn, openmp"):
+        setups.choose(["eigen", "mkl"])
+    assert list(setups.choose(["all"])) == list(setups.known())
+
+
+def test_set_ups_run_in_their_own_environments_whatever_the_callers_says(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    known = setups.known()
+    found = setups.compare({name: known[name] for name in ("eigen", "openmp")}, *SMALL, rounds=1)
+    eigen, openmp = (found.results[name][0] for name in ("eigen", "openmp"))
+    assert eigen["environment"]["TF_ENABLE_ONEDNN_OPTS"] == "0"
+    assert eigen["versions"]["tensorflow"] == "2.21.0"
+    assert openmp["versions"]["tensorflow"] == "2.14.0"
+    assert "OMP_NUM_THREADS" not in openmp["environment"]
+    assert eigen["losses"] == pytest.approx(openmp["losses"], rel=1e-3)  # the same network, images and steps
+
+
+def test_a_run_that_fails_tells_its_last_lines():
+    with pytest.raises(
+        LabError, match=r"exit status 2\. Its last lines:\n(.*\n)*.*unrecognized arguments: --no-such-flag"
+    ):
+        setups.run_once(Setup("bad", python=Path(sys.executable)), "--no-such-flag")
