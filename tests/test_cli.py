@@ -6,6 +6,7 @@ import pytest
 import typer.main
 
 from labkit import cli, datasets, doctor, paths, report
+from labkit.bench import setups
 
 
 def run(monkeypatch, *arguments: str) -> int:
@@ -24,6 +25,8 @@ def run(monkeypatch, *arguments: str) -> int:
         (("start", "77"), "no lab '77'"),
         (("data", "status"), "LAB_DATA"),
         (("report", "--from", "not-there"), "no lab has left results"),
+        (("bench", "--modle=resnet50"), "unrecognized arguments: --modle=resnet50"),
+        (("bench", "--setup=mkl"), "no set-up 'mkl'"),
     ],
 )
 def test_what_the_user_can_mend_is_one_line_and_exit_code_2(monkeypatch, capsys, arguments, told):
@@ -63,6 +66,23 @@ def test_fetch_tells_what_it_did(monkeypatch, capsys):
     monkeypatch.setattr(datasets, "fetch", lambda: ["mnist.npz: here already"])
     assert run(monkeypatch, "data", "fetch") == 0
     assert capsys.readouterr().out == "mnist.npz: here already\n"
+
+
+def test_bench_compares_set_ups_shares_the_steps_out_and_tells_of_failures(monkeypatch, capsys, tmp_path):
+    asked = []
+
+    def compare(names, *flags, rounds):
+        asked.append((names, flags, rounds))
+        result = {"images_per_second": 2.0, "gflops": 1.0}
+        return setups.Comparison({"eigen": [result] * rounds}, {"openmp": "not there: ./lab setup makes it"})
+
+    monkeypatch.setattr(setups, "compare", compare)
+    out = tmp_path / "out.json"
+    flags = ("--setup=eigen,openmp", "--rounds=4", "--num_batches=10", "--model=mnist", f"--json={out}")
+    assert run(monkeypatch, "bench", *flags) == 1
+    assert asked == [(["eigen", "openmp"], ("--model=mnist", "--num_batches=3"), 4)]
+    assert "./lab setup makes it" in capsys.readouterr().out
+    assert json.loads(out.read_text())["results"]["eigen"][3]["images_per_second"] == 2
 
 
 def test_start_opens_the_first_lab_on_this_machine_only_and_keeps_the_token(monkeypatch):

@@ -1,6 +1,7 @@
 """What can be asked of the benchmark? The flags of tf_cnn_benchmarks, with the same names and meaning."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,6 +59,17 @@ def given(flags: argparse.Namespace, but: Sequence[str] = ()) -> list[str]:
         for name, value in vars(flags).items()
         if name not in but and value != defaults[name] and name != "data_name"  # which follows the model
     ]
+
+
+def set_variables(flags: argparse.Namespace) -> None:
+    """Set the variables that flags stand for. TensorFlow, oneDNN and OpenMP read them once, when they start."""
+    wanted = {name.upper(): getattr(flags, name) for name in ("kmp_blocktime", "kmp_affinity", "kmp_settings")}
+    if flags.mkl is not None:
+        wanted["TF_ENABLE_ONEDNN_OPTS"] = str(int(flags.mkl))
+    if flags.mkl and flags.num_intra_threads:
+        wanted["OMP_NUM_THREADS"] = str(flags.num_intra_threads)
+    os.environ.update({name: value for name, value in wanted.items() if value is not None})
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # notices at every start; errors still come
 
 
 class _Parser(argparse.ArgumentParser):

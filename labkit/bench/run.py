@@ -7,13 +7,16 @@ import statistics
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
+from labkit.bench import images, steps, trace
+from labkit.bench.networks import Network
 from labkit.errors import LabError
 from labkit.machine import this_machine
 
@@ -45,77 +48,59 @@ class Speed(NamedTuple):
         return f"images/sec: {self.mean:.1f} +/- {self.uncertainty:.1f} (jitter = {self.jitter:.1f})"
 
 
-def speed(images: int, seconds: list[float]) -> Speed:
-    """Give the speed of steps of so many images each."""
-    speeds = images / np.asarray(seconds)
+def speed(count: int, seconds: list[float]) -> Speed:
+    """Give the speed of steps of `count` images each."""
+    speeds = count / np.asarray(seconds)
     jitter = 1.4826 * float(np.median(np.abs(speeds - np.median(speeds))))
-    return Speed(images / statistics.fmean(seconds), float(speeds.std() / len(speeds) ** 0.5), jitter)
+    return Speed(count / statistics.fmean(seconds), float(speeds.std() / len(speeds) ** 0.5), jitter)
 
 
-def measure(flags: Namespace) -> dict[str, Any]:
-    """Build the network, warm up, time the steps, print and write what the flags ask for.
+def measure(flags: Namespace) -> None:
+    """Build the network, warm up, time the steps; print, and write what the flags ask for.
 
     Parameters
     ----------
     flags : Namespace
-        As `flags.parse` gives them. They set variables, and so act in full only if TensorFlow is not yet imported.
-
-    Returns
-    -------
-    dict
-        What `--json` writes.
+        As `flags.parse` gives them, their variables set before TensorFlow was imported.
 
     Raises
     ------
     LabError
         When TensorFlow cannot run it, with its reason.
     """
-    _set_variables(flags)
-    import tensorflow as tf
-
     tf.config.threading.set_intra_op_parallelism_threads(flags.num_intra_threads)
     tf.config.threading.set_inter_op_parallelism_threads(flags.num_inter_threads)
-    hvd = _horovod() if flags.variable_update == "horovod" else None
-    rank, ranks = (hvd.rank(), hvd.size()) if hvd else (0, 1)
-    say = print if rank == 0 else lambda *args, **kwargs: None
-    say(_header(flags, ranks))
-    say(f"Generating {'evaluation' if flags.forward_only else 'training'} model", flush=True)
     try:
-        return _measure(flags, tf, hvd, rank, ranks, say)
+        _measure(flags, _horovod() if flags.variable_update == "horovod" else None)
     except tf.errors.OpError as error:
         reason = error.message.strip().split("\n\n")[-1].splitlines()[0]  # after a traceback of the graph's own
         raise LabError(f"TensorFlow cannot run this: {reason} {_remedy(flags, reason)}") from error
 
 
-def _measure(flags: Namespace, tf: Any, hvd: Any, rank: int, ranks: int, say: Callable) -> dict[str, Any]:
-    from labkit.bench.networks import Network
-    from labkit.bench.steps import classifying, training
+def _measure(flags: Namespace, hvd: Any) -> None:
+    rank, ranks = (hvd.rank(), hvd.size()) if hvd else (0, 1)
 
-    def make_network() -> Network:
-        dtype = tf.bfloat16 if flags.use_fp16 else tf.float32
-        return Network(flags.model, flags.data_format, dtype, flags.fused_batch_norm)
+    def say(text: str) -> None:
+        if rank == 0:
+            print(text, flush=True)
 
-    def make_step(network: Network, hvd: Any = None) -> Callable:
-        return classifying(network) if flags.forward_only else training(network, flags.optimizer, RATE, DECAY, hvd)
-
-    network = make_network()
+    say(_header(flags, ranks))
+    say(f"Generating {'evaluation' if flags.forward_only else 'training'} model")
+    network = _network(flags)
     batches = _batches(flags, network, rank, ranks)
-    say("Initializing graph", flush=True)
-    step = tf.function(make_step(network, hvd), jit_compile=flags.xla_compile or None)
+    say("Initializing graph")
+    step = tf.function(_step(flags, network, hvd), jit_compile=flags.xla_compile or None)
 
-    say("Running warm up", flush=True)
+    say("Running warm up")
     for _ in range(flags.num_warmup_batches):
         step(*next(batches)).numpy()
     if rank == 0 and (flags.trace_file or flags.partitioned_graph_file_prefix):
-        from labkit.bench.trace import trace
-
-        seen = trace(make_network, make_step, flags.batch_size)
+        seen = trace.trace(lambda: _network(flags), lambda network: _step(flags, network), flags.batch_size)
         seen.write(flags.trace_file, flags.partitioned_graph_file_prefix)
-    say("Done warm up")
-    say("Step\tImg/sec\ttotal_loss", flush=True)
+    say("Done warm up\nStep\tImg/sec\ttotal_loss")
 
-    images = flags.batch_size * ranks
     seconds, losses = [], []
+    count = flags.batch_size * ranks
     began = before = time.perf_counter()
     for number in range(1, flags.num_batches + 1):
         losses.append(float(step(*next(batches))))
@@ -123,29 +108,23 @@ def _measure(flags: Namespace, tf: Any, hvd: Any, rank: int, ranks: int, say: Ca
         seconds.append(now - before)
         before = now
         if number == 1 or number % flags.display_every == 0:
-            say(f"{number}\t{speed(images, seconds)}\t{losses[-1]:.3f}", flush=True)
-    total = images * flags.num_batches / (before - began)
-    say(f"{'-' * 64}\ntotal images/sec: {total:.2f}\n{'-' * 64}", flush=True)
-
-    result = _result(flags, tf, network, total, speed(images, seconds), seconds, losses, ranks)
+            say(f"{number}\t{speed(count, seconds)}\t{losses[-1]:.3f}")
+    total = count * flags.num_batches / (before - began)
+    say(f"{'-' * 64}\ntotal images/sec: {total:.2f}\n{'-' * 64}")
     if flags.json and rank == 0:
-        flags.json.write_text(json.dumps(result, indent=1))
-    return result
-
-
-def _set_variables(flags: Namespace) -> None:
-    """Set what TensorFlow, oneDNN and OpenMP read once, when they start."""
-    wanted = {
-        name.upper(): value
-        for name in ("kmp_blocktime", "kmp_affinity", "kmp_settings")
-        if (value := getattr(flags, name)) is not None
-    }
-    if flags.mkl is not None:
-        wanted["TF_ENABLE_ONEDNN_OPTS"] = str(int(flags.mkl))
-        if flags.mkl and flags.num_intra_threads:
-            wanted["OMP_NUM_THREADS"] = str(flags.num_intra_threads)
-    os.environ.update(wanted)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # notices at every start; errors still come
+        flops = network.flops if flags.forward_only else network.flops_training
+        _, uncertainty, jitter = speed(count, seconds)
+        result = {
+            "images_per_second": total,
+            "uncertainty": uncertainty,
+            "jitter": jitter,
+            "gflop_per_image": flops / 1e9,
+            "gflops": flops * total / 1e9,
+            "seconds": seconds,
+            "losses": losses,
+            "ranks": ranks,
+        }
+        flags.json.write_text(json.dumps(result | _conditions(flags), indent=1))
 
 
 def _horovod() -> Any:
@@ -159,9 +138,18 @@ def _horovod() -> Any:
     return hvd
 
 
-def _batches(flags: Namespace, network: Any, rank: int, ranks: int) -> Iterator:
-    from labkit.bench import images
+def _network(flags: Namespace) -> Network:
+    dtype = tf.bfloat16 if flags.use_fp16 else tf.float32
+    return Network(flags.model, flags.data_format, dtype, flags.fused_batch_norm)
 
+
+def _step(flags: Namespace, network: Network, hvd: Any = None) -> steps.Step:
+    if flags.forward_only:
+        return steps.classifying(network)
+    return steps.training(network, flags.optimizer, RATE, DECAY, hvd)
+
+
+def _batches(flags: Namespace, network: Network, rank: int, ranks: int) -> Iterator:
     if flags.data_dir is None:
         return images.synthetic(network.model, flags.batch_size, flags.data_format, rank)
     training = not flags.forward_only
@@ -169,12 +157,9 @@ def _batches(flags: Namespace, network: Any, rank: int, ranks: int) -> Iterator:
 
 
 def _header(flags: Namespace, ranks: int) -> str:
-    from tensorflow import __version__
-
-    isa = this_machine().isa
-    emulated = "" if {"BF16", "AMX"} & set(isa) else ", emulated: this CPU has no bfloat16"
+    emulated = "" if {"BF16", "AMX"} & set(this_machine().isa) else ", emulated: this CPU has no bfloat16"
     rows = {
-        "TensorFlow": __version__,
+        "TensorFlow": tf.__version__,
         "Model": flags.model,
         "Dataset": f"{flags.data_name} ({'synthetic' if flags.data_dir is None else flags.data_dir})",
         "Mode": "forward-only" if flags.forward_only else "training",
@@ -197,18 +182,10 @@ def _remedy(flags: Namespace, reason: str) -> str:
     return "Run it with --model=mnist to see whether it is the network or the environment."
 
 
-def _result(flags, tf, network, total, found, seconds, losses, ranks) -> dict[str, Any]:
+def _conditions(flags: Namespace) -> dict[str, Any]:
+    """What it was measured with and on."""
     machine = this_machine()
-    flops = network.flops if flags.forward_only else network.flops_training
     return {
-        "images_per_second": total,
-        "uncertainty": found.uncertainty,
-        "jitter": found.jitter,
-        "gflop_per_image": flops / 1e9,
-        "gflops": flops * total / 1e9,
-        "seconds": seconds,
-        "losses": losses,
-        "ranks": ranks,
         "settings": {name: str(value) if isinstance(value, Path) else value for name, value in vars(flags).items()},
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)},
         "versions": {"python": platform.python_version(), "tensorflow": tf.__version__, "numpy": np.__version__},

@@ -7,8 +7,10 @@ import tensorflow as tf
 
 from labkit.bench.networks import Network
 
+Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
-def classifying(network: Network) -> Callable:
+
+def classifying(network: Network) -> Step:
     """Give the step that classifies images and returns the loss by their labels, which costs next to nothing."""
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -17,7 +19,7 @@ def classifying(network: Network) -> Callable:
     return step
 
 
-def training(network: Network, optimizer: str, rate: float, decay: float, hvd: Any = None) -> Callable:
+def training(network: Network, optimizer: str, rate: float, decay: float, hvd: Any = None) -> Step:
     """Give the step that trains on a batch and returns the total loss: cross entropy and weight decay.
 
     Parameters

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.python.client import timeline  # there is no public name for it
 
 from labkit.bench.networks import Network
+from labkit.bench.steps import Step
 
 
 class Trace(NamedTuple):
@@ -32,7 +33,7 @@ class Trace(NamedTuple):
             Path(f"{graph_prefix}{number}.pbtxt").write_text(str(graph))
 
 
-def trace(make_network: Callable[[], Network], make_step: Callable[[Network], Callable], batch_size: int) -> Trace:
+def trace(make_network: Callable[[], Network], make_step: Callable[[Network], Step], batch_size: int) -> Trace:
     """Run a step of a copy of the network in a session, since a `tf.function` does not tell when each operation ran.
 
     Parameters

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from labkit.bench import flags, networks
@@ -65,3 +67,15 @@ def test_the_models_are_those_there_are_and_take_their_data():
     assert list(flags.MODELS) == list(networks.MODELS)
     for name, data in flags.MODELS.items():
         assert (networks.MODELS[name].classes == 1001) == (data == "imagenet")
+
+
+def test_flags_for_the_library_become_its_variables(monkeypatch):
+    environ = {"OMP_NUM_THREADS": "7"}
+    monkeypatch.setattr(os, "environ", environ)
+    flags.set_variables(flags.parse(["--num_intra_threads=3", "--kmp_blocktime=1", "--kmp_affinity=compact"]))
+    threads = {"KMP_BLOCKTIME": "1", "KMP_AFFINITY": "compact", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    assert environ == {"OMP_NUM_THREADS": "7", **threads}
+    flags.set_variables(flags.parse(["--mkl", "--num_intra_threads=3"]))
+    assert environ == {"OMP_NUM_THREADS": "3", "TF_ENABLE_ONEDNN_OPTS": "1", **threads}
+    flags.set_variables(flags.parse(["--nomkl"]))
+    assert environ["TF_ENABLE_ONEDNN_OPTS"] == "0"

@@ -93,21 +93,6 @@ def test_classifying_costs_a_third_of_the_operations_and_changes_nothing(tmp_pat
     assert result["gflop_per_image"] == pytest.approx(0.0085, rel=0.05)
 
 
-def test_flags_for_the_library_become_its_variables(monkeypatch):
-    environ = {}
-    monkeypatch.setattr(os, "environ", environ)
-    from labkit.bench.flags import parse
-
-    run._set_variables(parse(["--mkl", "--num_intra_threads=3", "--kmp_blocktime=1", "--kmp_affinity=compact"]))
-    assert environ == {
-        "TF_ENABLE_ONEDNN_OPTS": "1",
-        "OMP_NUM_THREADS": "3",
-        "KMP_BLOCKTIME": "1",
-        "KMP_AFFINITY": "compact",
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-    }
-
-
 def test_what_tensorflow_cannot_run_is_one_line_and_exit_code_2():
     done = bench("--data_format=NCHW", env={"TF_ENABLE_ONEDNN_OPTS": 0})
     assert done.status == 2
