@@ -3,7 +3,6 @@
 `gather` looks at the world; `judge` makes findings and verdicts of what it saw, and touches nothing.
 """
 
-import contextlib
 import dataclasses
 import io
 import os
@@ -13,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,8 @@ from labkit.datasets import FileStatus
 from labkit.errors import LabError
 from labkit.launch import run_ranks
 from labkit.machine import Machine, this_machine
-from labkit.paths import ROOT, shown
+from labkit.paths import OPENMP_PYTHON, ROOT, shown
+from labkit.progress import progress
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -53,6 +53,13 @@ LABS = (
     Lab("01 TensorFlow graphs", needs=(*TENSORFLOW, "MPI"), better_with=("cores", "oneDNN")),
     Lab("02 oneDNN under an MNIST CNN", needs=(*TENSORFLOW, "MPI", "data"), better_with=("cores",)),
     Lab(
+        "03 ResNet-50, from default to fast",
+        needs=(*TENSORFLOW, "MPI"),
+        better_with=("cores", "oneDNN", "OpenMP build", "numactl"),
+    ),
+    Lab("04 Fewer bits", needs=(*TENSORFLOW, "MPI", "data"), better_with=("oneDNN",)),
+    Lab("05 Let a program tune it", needs=TENSORFLOW, better_with=("cores", "OpenMP build")),
+    Lab(
         "07 Horovod on the MNIST CNN",
         needs=(*TENSORFLOW, "MPI", "Horovod", "data"),
         better_with=("cores", "oneDNN"),
@@ -62,12 +69,14 @@ LABS = (
 
 PROBES = Path(__file__).with_name("probes")
 TIME_LIMIT = 120.0  # seconds for a probe; the first import of TensorFlow from a network disk can take a minute
+CANNOT_START = "cannot start"
 TAIL = 3  # lines of a failed probe that are shown
 GIB = 2**30
 
 # Lab 07 has up to 4 ranks. Each takes 0.75 GB of its own with the 8,000 built-in digits, 0.95 GB with all of MNIST, of
 # which TensorFlow and Horovod take 0.63 GB before the first step (peak USS, TensorFlow 2.21 on x86-64; measured with
-# the lab's network). JupyterLab and the notebook's kernel come on top.
+# the lab's network). JupyterLab and the notebook's kernel come on top. Lab 03's ResNet-50 takes less: 2.5 GB in one
+# process at batch 16, in either environment (peak RSS).
 MEMORY_NEEDED = 4 * 0.75e9 + 0.5e9
 MEMORY_WANTED = 4 * 0.95e9 + 0.5e9
 # What the labs write: checkpoints and timelines of some tens of MB, and MNIST once, 11 MB.
@@ -75,6 +84,7 @@ DISK_NEEDED = 0.2e9
 DISK_WANTED = 1e9
 
 ANEW = "make the environment anew: `rm -rf .venv && ./lab setup`"
+OPENMP_ANEW = "make its environment anew: `rm -rf env/openmp/.venv && ./lab setup`"
 
 
 class Finding(NamedTuple):
@@ -145,20 +155,9 @@ class Report:
 
 def examine() -> Report:
     """Look at this machine and judge it. It takes about half a minute, and tells meanwhile what it is trying."""
-    with _progress() as tell:
-        facts = gather(tell)
+    with progress("Looking at this machine …") as tell:
+        facts = gather(lambda step: tell(f"Trying {step} …"))
     return judge(facts)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Give what shows a line of progress: a spinner in a terminal, lines in a notebook, nothing in a pipe."""
-    console = Console(stderr=True)
-    if console.is_jupyter:
-        yield lambda step: print(f"Trying {step} …", flush=True)
-    else:
-        with console.status("Looking at this machine …") as status:
-            yield lambda step: status.update(f"Trying {step} …")
 
 
 # --- What is seen -----------------------------------------------------------------------------------------------------
@@ -193,8 +192,10 @@ class Facts:
         The folder of LD_LIBRARY_PATH that hides this environment's MPI library behind another.
     data : tuple of FileStatus, or str
         What the labs read; the reason why when that cannot be told.
-    onednn, horovod, daal4py, kernel, jupyterlab : Tried
+    onednn, horovod, daal4py, kernel, jupyterlab, openmp : Tried
         What came of these probes.
+    numactl : Tried or None
+        What came of interleaving memory; None where there is no such program.
     """
 
     system: str
@@ -212,6 +213,8 @@ class Facts:
     daal4py: Tried
     kernel: Tried
     jupyterlab: Tried
+    openmp: Tried
+    numactl: Tried | None
 
 
 def gather(tell: Callable[[str], None]) -> Facts:
@@ -224,6 +227,7 @@ def gather(tell: Callable[[str], None]) -> Facts:
         onednn = beside.submit(try_python, PROBES / "onednn.py")
         kernel = beside.submit(try_python, PROBES / "kernel.py")
         jupyterlab = beside.submit(try_python, "-m", "jupyterlab", "--version")
+        openmp = beside.submit(try_command, OPENMP_PYTHON, PROBES / "onednn.py")
         tell("TensorFlow with oneDNN, and Horovod on 2 ranks")
         horovod = try_ranks(PROBES / "allreduce_horovod.py")
         tell("daal4py on 2 ranks, and the notebooks' kernel")
@@ -244,6 +248,8 @@ def gather(tell: Callable[[str], None]) -> Facts:
             daal4py=daal4py,
             kernel=kernel.result(),
             jupyterlab=jupyterlab.result(),
+            openmp=openmp.result(),
+            numactl=try_command("numactl", "--interleave=all", "true") if shutil.which("numactl") else None,
         )
     finally:
         beside.shutdown(cancel_futures=True)
@@ -251,10 +257,15 @@ def gather(tell: Callable[[str], None]) -> Facts:
 
 def try_python(*args: str | Path, timeout: float = TIME_LIMIT) -> Tried:
     """Run this environment's Python with these arguments."""
+    return try_command(sys.executable, *args, timeout=timeout)
+
+
+def try_command(*argv: str | Path, timeout: float = TIME_LIMIT) -> Tried:
+    """Run a command; what it printed on stdout is what it gave."""
     try:
-        done = subprocess.run(
-            [sys.executable, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
-        )
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
+    except OSError as error:
+        return Tried(error=f"{CANNOT_START} {shown(Path(argv[0]))}: {error.strerror}")
     except subprocess.TimeoutExpired:
         return Tried(error=f"Not over after {timeout:g} s")
     how = f"killed by {signal.Signals(-done.returncode).name}" if done.returncode < 0 else "failed"
@@ -373,6 +384,19 @@ def _numa(facts: Facts) -> Judged:
     return "ok", f"{len(nodes)} nodes, {sizes} CPUs" if len(nodes) > 1 else "1 node", ""
 
 
+def _numactl(facts: Facts) -> Judged:
+    if facts.numactl is None:
+        seen, fix = "not installed", "`sudo apt-get install numactl`, or your distribution's package of that name"
+    elif facts.numactl.error:
+        # Docker's default profile asks for this capability: docs.docker.com/engine/security/seccomp, set_mempolicy.
+        seen, fix = facts.numactl.error, "let the container do it: `docker run --cap-add SYS_NICE`"
+    else:
+        return "ok", "can interleave memory over the NUMA nodes", ""
+    if len(facts.machine.numa) == 1:
+        return "ok", f"{seen}; with 1 NUMA node it would change nothing", ""
+    return "warn", seen, fix
+
+
 def _tensorflow(facts: Facts) -> Judged:
     probe = facts.onednn
     if probe.error and "AVX" not in facts.machine.isa:
@@ -383,13 +407,8 @@ def _tensorflow(facts: Facts) -> Judged:
 def _onednn(facts: Facts) -> Judged:
     if facts.onednn.error:
         return "fail", "not tried, as TensorFlow failed", _tensorflow(facts)[2]
-    # With oneDNN switched off, the log is not empty: Eigen's matrix products still call the library ("gemm_api").
-    # So a convolution must be seen.
-    log = facts.onednn.gave
-    if re.search("^onednn_verbose,.*exec,cpu,convolution", log, re.MULTILINE):
-        told = onednn.describe(log.splitlines())
-        version, threads, isa = (told.get(key, "unknown") for key in ("version", "threads", "isa"))
-        return "ok", f"{version}, on, {threads.partition(',')[0]} runtime, {isa}", ""
+    if log := _convolution(facts.onednn):
+        return "ok", f"{log['version']}, on, {log['runtime']} runtime, {log['isa']}", ""
     # TensorFlow's own choice, IsMklEnabled in tensorflow/core/util/util.cc: on where one of these is found.
     by_default = not {"VNNI", "BF16", "AMX"}.isdisjoint(facts.machine.isa)
     name = "TF_ENABLE_ONEDNN_OPTS"
@@ -399,6 +418,30 @@ def _onednn(facts: Facts) -> Judged:
     if not by_default:
         return "warn", "off: TensorFlow does not use it by itself on a CPU without VNNI, BF16 and AMX", switch_on
     return "warn", "off: a convolution ran without it", ANEW
+
+
+def _convolution(probe: Tried) -> dict[str, str] | None:
+    """Give oneDNN's version, runtime and isa, if its log has a convolution.
+
+    With oneDNN switched off, the log is not empty: Eigen's matrix products still call the library ("gemm_api").
+    """
+    if not re.search("^onednn_verbose,.*exec,cpu,convolution", probe.gave, re.MULTILINE):
+        return None
+    told = onednn.describe(probe.gave.splitlines())
+    version, threads, isa = (told.get(key, "unknown") for key in ("version", "threads", "isa"))
+    return {"version": version, "runtime": threads.partition(",")[0], "isa": isa}
+
+
+def _openmp(facts: Facts) -> Judged:
+    probe = facts.openmp
+    if probe.error:
+        absent = probe.error.startswith(CANNOT_START)
+        fix = OTHER_CPU if "AVX" not in facts.machine.isa else None if absent else _from_outside(facts, probe.error)
+        return "fail", probe.error, fix or OPENMP_ANEW
+    log = _convolution(probe)
+    if log is None or log["runtime"] != "OpenMP":
+        return "fail", f"env/openmp has {log['runtime'] + ' threads' if log else 'no oneDNN'}, not OpenMP", OPENMP_ANEW
+    return "ok", f"{probe.gave.splitlines()[0]}, oneDNN {log['version']}", ""
 
 
 def _mpi(facts: Facts) -> Judged:
@@ -426,14 +469,19 @@ def _other_mpi(facts: Facts) -> tuple[str, str] | None:
 
 def _mended(facts: Facts, error: str) -> str:
     """Give the fix for a probe that failed: what may get in its way from outside, before the environment itself."""
+    if fix := _from_outside(facts, error):
+        return fix
+    disturbance = _other_mpi(facts)
+    return disturbance[1] if disturbance else ANEW
+
+
+def _from_outside(facts: Facts, error: str) -> str | None:
+    """Give the fix for what gets in any Python's way."""
     if "SIGKILL" in error:
         return MORE_MEMORY
     if "Not over after" in error:
         return "run the doctor again while the machine does nothing else"
-    if facts.environ.get("PYTHONPATH"):
-        return _unset("PYTHONPATH")
-    disturbance = _other_mpi(facts)
-    return disturbance[1] if disturbance else ANEW
+    return _unset("PYTHONPATH") if facts.environ.get("PYTHONPATH") else None
 
 
 def _tried(facts: Facts, probe: Tried) -> Judged:
@@ -488,8 +536,10 @@ CHECKS: dict[str, Callable[[Facts], Judged]] = {
     "disk": _disk,
     "ISA": _instruction_sets,
     "NUMA": _numa,
+    "numactl": _numactl,
     "TensorFlow": _tensorflow,
     "oneDNN": _onednn,
+    "OpenMP build": _openmp,
     "MPI": _mpi,
     "Horovod": _horovod,
     "daal4py": _daal4py,

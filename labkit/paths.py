@@ -7,6 +7,7 @@ NOTEBOOKS = ROOT / "notebooks"
 SOLUTIONS = ROOT / "solutions"
 DATA = ROOT / "data"
 ENV = ROOT / "env"
+OPENMP_PYTHON = ENV / "openmp" / ".venv" / "bin" / "python"  # of the environment that has TensorFlow with OpenMP
 STATE = ROOT / ".lab"  # logs and whatever else this checkout keeps for itself; ignored by git
 
 

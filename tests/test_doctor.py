@@ -34,6 +34,15 @@ onednn_verbose,v1,info,cpu,runtime:threadpool,nthr:2
 onednn_verbose,v1,primitive,exec,cpu,gemm_api,,undef,src_f32::blocked:ab:f0,,,496x144:144x16,76.0
 """
 
+# As TensorFlow 2.14 built with OpenMP prints it: oneDNN 3.2 has no `v1` and no `primitive`.
+ONEDNN_OPENMP = """\
+TensorFlow 2.14.0
+onednn_verbose,info,oneDNN v3.2.0 (commit 8f2a00d)
+onednn_verbose,info,cpu,runtime:OpenMP,nthr:2
+onednn_verbose,info,cpu,isa:Intel AVX2
+onednn_verbose,exec,cpu,convolution,jit:avx2,forward_training,src_f32::blocked:acdb::f0,,,,0.5
+"""
+
 
 def a_machine(cores: int = 2, smt: int = 1, nodes: int = 1, gib: float = 16, isa=FULL, quota=None) -> Machine:
     groups = tuple(tuple(range(core, cores * smt, cores)) for core in range(cores))
@@ -68,6 +77,8 @@ GOOD = Facts(
     daal4py=Tried("the sum over 2 ranks is that of one process"),
     kernel=Tried("/home/student/labs/.venv/share/jupyter/kernels/python3\n/bin/python\n/home/student/labs/.venv"),
     jupyterlab=Tried("4.6.6"),
+    openmp=Tried(ONEDNN_OPENMP),
+    numactl=Tried(),
 )
 
 
@@ -264,13 +275,70 @@ def test_onednn_counts_as_on_when_it_ran_whatever_the_setting_says():
 
 
 def test_onednn_of_an_openmp_build():
-    """Version 3.2 prints no `v1` and no `primitive`."""
-    log = """TensorFlow 2.14.0
-onednn_verbose,info,oneDNN v3.2.0 (commit 8f2a00d)
-onednn_verbose,info,cpu,runtime:OpenMP,nthr:2
-onednn_verbose,info,cpu,isa:Intel AVX2
-onednn_verbose,exec,cpu,convolution,jit:avx2,forward_training,src_f32::blocked:acdb::f0,,,,0.5"""
-    assert finding(judged(onednn=Tried(log)), "oneDNN").seen == "3.2.0, on, OpenMP runtime, Intel AVX2"
+    assert finding(judged(onednn=Tried(ONEDNN_OPENMP)), "oneDNN").seen == "3.2.0, on, OpenMP runtime, Intel AVX2"
+
+
+LAB_03 = tuple(lab for lab in doctor.LABS if lab.name.startswith("03"))
+
+
+@pytest.mark.parametrize(
+    ("facts", "seen", "fix"),
+    [
+        (
+            {"openmp": Tried(error="cannot start env/openmp/.venv/bin/python: No such file")},
+            "cannot start",
+            "./lab setup",
+        ),
+        ({"openmp": Tried(ONEDNN_ON)}, "env/openmp has threadpool threads, not OpenMP", "./lab setup"),
+        ({"openmp": Tried(ONEDNN_OFF)}, "env/openmp has no oneDNN, not OpenMP", "./lab setup"),
+        (
+            {"openmp": Tried(error="failed\nImportError: numpy.core"), "environ": {"PYTHONPATH": "/apps"}},
+            "",
+            "`unset PY",
+        ),
+        ({"openmp": Tried(error="cannot start x"), "environ": {"PYTHONPATH": "/apps"}}, "cannot start", "./lab setup"),
+        # Which MPI there is does not matter to it.
+        (
+            {"openmp": Tried(error="failed\nImportError"), "other_mpi": "/opt/mpi/lib"},
+            "failed",
+            "rm -rf env/openmp/.venv",
+        ),
+        ({"openmp": Tried(error="killed by SIGKILL")}, "killed by SIGKILL", "4 GiB"),
+        ({"openmp": Tried(error="killed by SIGILL"), "machine": a_machine(isa=())}, "killed by SIGILL", "AVX2"),
+    ],
+)
+def test_openmp_build_that_does_not_work(facts, seen, fix):
+    report = judge(dataclasses.replace(GOOD, **facts), LAB_03)
+    found = finding(report, "OpenMP build")
+    assert found.status == "fail"
+    assert found.seen.startswith(seen)
+    assert fix in found.fix
+    if facts.keys() == {"openmp"}:
+        assert verdicts(report) == ("warn",), "lab 03 only leaves some of its set-ups out"
+
+
+TWO_NODES = a_machine(cores=8, nodes=2)
+FORBIDDEN = Tried(error="failed\nset_mempolicy: Operation not permitted")
+
+
+@pytest.mark.parametrize(
+    ("numactl", "machine", "status", "seen", "fix"),
+    [
+        (Tried(), TWO_NODES, "ok", "can interleave", ""),
+        (None, TWO_NODES, "warn", "not installed", "`sudo apt-get install numactl`"),
+        (FORBIDDEN, TWO_NODES, "warn", "Operation not permitted", "--cap-add SYS_NICE"),
+        (None, a_machine(), "ok", "not installed; with 1 NUMA node it would change nothing", ""),
+        (FORBIDDEN, a_machine(), "ok", "with 1 NUMA node", ""),
+    ],
+)
+def test_numactl(numactl, machine, status, seen, fix):
+    report = judge(dataclasses.replace(GOOD, numactl=numactl, machine=machine), LAB_03)
+    found = finding(report, "numactl")
+    assert found.status == status
+    assert seen in found.seen
+    assert fix in found.fix
+    assert bool(found.fix) == bool(fix)
+    assert verdicts(report) == (status,)
 
 
 def test_horovod_that_fails():
@@ -443,6 +511,11 @@ def test_of_a_failed_probe_how_it_ended_and_the_last_lines_are_kept():
     assert error.splitlines() == ["failed", *(f"raise ValueError({n})" for n in (17, 18, 19))]
 
 
+def test_a_program_that_is_not_there():
+    tried = doctor.try_command("/nowhere/python", "-c", "1")
+    assert tried == Tried(error="cannot start /nowhere/python: No such file or directory")
+
+
 def test_ranks_that_fail_or_hang(tmp_path):
     script = tmp_path / "probe.py"
     script.write_text("raise SystemExit('This rank is alone')")
@@ -502,11 +575,11 @@ def test_this_machine_can_run_the_labs(monkeypatch):
     facts = doctor.gather(steps.append)
     report = judge(facts)
     assert len(steps) == 2
-    for probe in (facts.onednn, facts.horovod, facts.daal4py, facts.kernel, facts.jupyterlab):
+    for probe in (facts.onednn, facts.horovod, facts.daal4py, facts.kernel, facts.jupyterlab, facts.openmp):
         assert probe.error == ""
     assert facts.horovod.gave.startswith("the sum over 2 ranks is right")
     assert facts.kernel.gave.splitlines()[-1] == os.path.realpath(sys.prefix)
-    for name in ("system", "Python", "TensorFlow", "Horovod", "daal4py", "JupyterLab", "kernel"):
+    for name in ("system", "Python", "TensorFlow", "OpenMP build", "Horovod", "daal4py", "JupyterLab", "kernel"):
         assert finding(report, name).status == "ok", finding(report, name)
 
 

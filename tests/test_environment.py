@@ -1,39 +1,62 @@
-"""One lock: what else names versions agrees with it."""
+"""A lock for each environment: what else names versions agrees with it."""
 
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
 
 from labkit import paths
 
+ENVIRONMENTS = {"main": paths.ROOT, "openmp": paths.ENV / "openmp"}
 PROJECT = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())
-LOCK = tomllib.loads((paths.ROOT / "uv.lock").read_text())
-LOCKED = {package["name"]: package for package in LOCK["package"]}
 
 
-def pins() -> dict[str, str]:
-    groups = PROJECT["dependency-groups"].values()
-    requirements = [*PROJECT["project"]["dependencies"], *(line for group in groups for line in group)]
+def pins(folder: Path) -> dict[str, str]:
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    groups = project.get("dependency-groups", {}).values()
+    requirements = [*project["project"]["dependencies"], *(line for group in groups for line in group)]
     return dict(line.split("==") for line in requirements)
 
 
-@pytest.mark.parametrize("name", pins())
-def test_every_dependency_is_pinned_to_what_is_locked(name):
-    assert LOCKED[name]["version"] == pins()[name]
+def packages(folder: Path) -> list[dict]:
+    return tomllib.loads((folder / "uv.lock").read_text())["package"]
 
 
-def test_everything_that_is_downloaded_has_a_hash():
+def locked(folder: Path) -> dict[str, str]:
+    return {package["name"]: package["version"] for package in packages(folder)}
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"), [(name, pin) for name, folder in ENVIRONMENTS.items() for pin in pins(folder)]
+)
+def test_every_dependency_is_pinned_to_what_is_locked(environment, name):
+    folder = ENVIRONMENTS[environment]
+    assert locked(folder)[name] == pins(folder)[name]
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_everything_that_is_downloaded_has_a_hash(environment):
     files = [
         file
-        for package in LOCK["package"]
+        for package in packages(ENVIRONMENTS[environment])
         if "registry" in package["source"]
         for file in [*package.get("wheels", []), *filter(None, [package.get("sdist")])]
     ]
     assert len(files) > 100
     assert all(file["hash"].startswith("sha256:") for file in files)
+
+
+def test_the_uv_that_is_brought_has_its_hashes():
     assert re.search(r"uv==\S+ \\\n(\s+--hash=sha256:\w{64}( \\)?\n)+", (paths.ENV / "uv.txt").read_text())
+
+
+def test_both_environments_have_the_python_that_the_kit_runs_on():
+    assert {
+        tomllib.loads((folder / "pyproject.toml").read_text())["project"]["requires-python"]
+        for folder in ENVIRONMENTS.values()
+    } == {"==3.11.*"}
 
 
 def test_the_conda_route_leads_to_the_same_python_and_lock():
@@ -47,5 +70,10 @@ def test_the_conda_route_leads_to_the_same_python_and_lock():
 def test_a_horovod_built_for_another_tensorflow_is_not_taken_from_the_cache():
     # uv keys a built wheel by these variables, not by the TensorFlow it was built against.
     variables = PROJECT["tool"]["uv"]["extra-build-variables"]["horovod"]
-    built_for = {f"{name}=={LOCKED[name]['version']}" for name in ("tensorflow-cpu", "mpich")}
+    built_for = {f"{name}=={locked(paths.ROOT)[name]}" for name in ("tensorflow-cpu", "mpich")}
     assert set(variables["LABKIT_BUILT_FOR"].split()) == built_for
+
+
+def test_nothing_that_sends_usage_data_is_installed():
+    # `import openvino` reports itself to Google Analytics when this package is there (openvino/tools/ovc/__init__.py).
+    assert "openvino-telemetry" not in locked(paths.ROOT)

@@ -13,10 +13,11 @@ import pytest
 from labkit import paths
 
 TOOLS = """
-    awk bash cat chmod date df dirname flock grep head mkdir mv nproc python3 readlink rm sed sha256sum sleep tail uname
+    awk bash cat chmod date df dirname flock grep head mkdir mv nproc python3 readlink rm sed sha256sum sleep tail
+    timeout uname
 """
 
-# Makes an environment with a `labkit` that tells how it was called, and keeps a list of its own calls.
+# Makes environments, with a `labkit` in the first that tells how it was called, and keeps a list of its own calls.
 UV = """#!/usr/bin/env bash
 echo "$*" >>uv-calls
 case $1 in
@@ -24,8 +25,10 @@ case $1 in
   sync)
     if [[ -f uv-fails ]]; then echo "no such package: unobtainium"; exit 1; fi
     if [[ -f uv-hangs ]]; then sleep 60; fi
-    mkdir -p .venv/bin
-    printf '#!/usr/bin/env bash\\n# %s/.venv/bin/\\necho "labkit $*"\\n' "$PWD" >.venv/bin/labkit
+    if [[ $2 == --project ]]; then venv=$3/.venv; else venv=.venv; fi
+    mkdir -p $venv/bin
+    echo "VIRTUAL_ENV='$PWD/$venv'" >$venv/bin/activate
+    printf '#!/usr/bin/env bash\\necho "labkit $*"\\n' >.venv/bin/labkit
     chmod +x .venv/bin/labkit ;;
 esac
 """
@@ -36,7 +39,8 @@ class Checkout:
 
     def __init__(self, folder: Path):
         self.folder, self.path = folder / "kit", folder / "bin"
-        for name in ("lab", "pyproject.toml", "uv.lock", "env/uv.txt"):
+        openmp = ("env/openmp/pyproject.toml", "env/openmp/uv.lock")
+        for name in ("lab", "pyproject.toml", "uv.lock", "env/uv.txt", *openmp):
             target = self.folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(paths.ROOT / name, target)
@@ -46,11 +50,15 @@ class Checkout:
         for tool in ("g++", "make"):
             self.program(tool, "#!/bin/sh\n")
         self.program("uv", UV)
+        self.user("1000")
 
     def program(self, name: str, text: str) -> None:
         (self.path / name).unlink(missing_ok=True)
         (self.path / name).write_text(text)
         (self.path / name).chmod(0o755)
+
+    def user(self, number: str) -> None:
+        self.program("id", f"#!/bin/sh\necho {number}\n")
 
     def start(self, *arguments: str) -> subprocess.Popen:
         return subprocess.Popen(
@@ -91,10 +99,20 @@ def test_later_uses_hand_over_at_once(checkout):
     assert checkout.syncs() == before > 0
 
 
-def test_a_changed_lock_sets_up_again(checkout):
+def test_the_second_environment_is_made_from_a_lock_of_its_own(checkout):
+    checkout.run("setup")
+    calls = (checkout.folder / "uv-calls").read_text().splitlines()
+    of_openmp = [call for call in calls if "--project env/openmp" in call]
+    assert len(of_openmp) == 1
+    assert "--locked" in of_openmp[0]
+    assert (checkout.folder / "env/openmp/.venv/bin").is_dir()
+
+
+@pytest.mark.parametrize("lock", ["uv.lock", "env/openmp/uv.lock", "env/openmp/pyproject.toml"])
+def test_a_changed_lock_sets_up_again(checkout, lock):
     checkout.run("setup")
     before = checkout.syncs()
-    with (checkout.folder / "uv.lock").open("a") as lock:
+    with (checkout.folder / lock).open("a") as lock:
         lock.write("\n")
     assert "Setting up" in checkout.run("doctor")[1]
     assert checkout.syncs() > before
@@ -107,12 +125,15 @@ def test_setup_asked_for_by_name_looks_at_everything_again(checkout):
     assert checkout.syncs() > before
 
 
-def test_a_moved_checkout_makes_its_environment_anew(checkout, tmp_path):
+@pytest.mark.parametrize("venv", [".venv", "env/openmp/.venv"])
+def test_a_moved_checkout_makes_its_environments_anew(checkout, tmp_path, venv):
     checkout.run("setup")
-    (checkout.folder / ".venv" / "old").touch()
+    (checkout.folder / venv / "old").touch()
+    checkout.run("setup")
+    assert (checkout.folder / venv / "old").exists(), "it was not moved"
     checkout.folder = checkout.folder.rename(tmp_path / "elsewhere")
     assert checkout.run("doctor")[1].endswith("labkit doctor\n")
-    assert not (checkout.folder / ".venv" / "old").exists()
+    assert not (checkout.folder / venv / "old").exists()
 
 
 def test_help_makes_nothing(checkout):
@@ -170,6 +191,51 @@ def test_missing_compilers_are_named_with_the_command_before_anything_else(check
     assert command in err
     assert out == ""
     assert checkout.syncs() == 0
+
+
+APT = """#!/bin/sh
+echo "$*" >>apt-calls
+[ "$1" = update ] || case "$*" in
+  *numactl*) [ ! -e no-numactl ] || { echo "Unable to locate package numactl"; exit 100; } ;;
+  *g++*) printf '#!/bin/sh\\n' >"$(dirname "$(readlink -f "$0")")/g++"; chmod +x "$(dirname "$0")/g++" ;;
+esac
+"""
+
+
+def apt_calls(checkout: Checkout) -> str:
+    calls = checkout.folder / "apt-calls"
+    return calls.read_text() if calls.exists() else ""
+
+
+def test_root_on_debian_gets_what_is_missing_and_numactl(checkout):
+    (checkout.path / "g++").unlink()
+    checkout.program("apt-get", APT)
+    checkout.user("0")
+    code, out, err = checkout.run("start")
+    assert (code, err) == (0, "")
+    assert "System packages (g++)" in out
+    assert "install --no-install-recommends -y g++\n" in apt_calls(checkout)
+    assert "install --no-install-recommends -y numactl\n" in apt_calls(checkout)
+
+
+def test_numactl_that_cannot_be_had_stops_nothing(checkout):
+    checkout.program("apt-get", APT)
+    checkout.user("0")
+    (checkout.folder / "no-numactl").touch()
+    code, out, _ = checkout.run("start")
+    assert code == 0
+    assert out.endswith("labkit start\n")
+    assert "Unable to locate package numactl" in (checkout.folder / ".lab/setup.log").read_text()
+
+
+@pytest.mark.parametrize(("user", "there"), [("1000", False), ("0", True)])
+def test_numactl_is_left_alone_without_root_and_where_it_is_there(checkout, user, there):
+    checkout.program("apt-get", APT)
+    checkout.user(user)
+    if there:
+        checkout.program("numactl", "#!/bin/sh\n")
+    assert checkout.run("start")[0] == 0
+    assert apt_calls(checkout) == ""
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ _CLEARED = (
     "TF_NUM_INTEROP_THREADS",
     "ONEDNN_MAX_CPU_ISA",
 )
-STOCK, OPENMP = Path(sys.executable), paths.ENV / "openmp" / ".venv" / "bin" / "python"
+STOCK, OPENMP = Path(sys.executable), paths.OPENMP_PYTHON
 
 
 @dataclass(frozen=True)
