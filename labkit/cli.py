@@ -8,7 +8,7 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -40,8 +40,8 @@ def main() -> None:
 
 @app.command(epilog="Example: `./lab setup`")
 def setup() -> None:
-    """Make the environment, or mend it. Every command does it when needed."""
-    print("The environment is ready. Next: ./lab start")  # ./lab has made it, or this could not run
+    """Make the environments, or mend them. Every command does it when needed."""
+    print("The environments are ready. Next: ./lab start")  # ./lab has made it, or this could not run
 
 
 @app.command(epilog="Example: `./lab start --no-browser --port 8899`")
@@ -102,7 +102,8 @@ def bench(context: typer.Context) -> None:
 
     asked = flags.parse(context.args)
     if not asked.setup:
-        from labkit.bench import run
+        flags.set_variables(asked)
+        from labkit.bench import run  # imports TensorFlow, which reads them
 
         run.measure(asked)
         return
@@ -115,6 +116,64 @@ def bench(context: typer.Context) -> None:
         asked.json.write_text(json.dumps(found._asdict(), indent=1))
     Console().print("", setups.table(found), sep="\n")
     raise SystemExit(1 if found.failed else 0)
+
+
+@app.command(epilog="Example: `./lab roofline --again`")
+def roofline(
+    again: Annotated[bool, typer.Option("--again", help="measure anew; by default it is done once a machine")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="for programs: the figures, as JSON")] = False,
+) -> None:
+    """Tell what this machine does at most: matrix products in 32, 16 and 8 bits, and memory bandwidth."""
+    from labkit import roofline
+
+    limits = roofline.limits(again)
+    if as_json:
+        print(json.dumps(limits.as_dict(), indent=2))
+    else:
+        roofline.render(limits, Console())
+
+
+@app.command(epilog="Example: `./lab tune --minutes 20 --figure 'speed: (.*)' -- python train.py`")
+def tune(
+    argv: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND", help="what to tune", show_default="lab bench")
+    ] = None,
+    knobs: Annotated[
+        Path | None, typer.Option(help="what can be set: a TOML file", show_default="labkit/tune/knobs.toml")
+    ] = None,
+    figure: Annotated[
+        str | None,
+        typer.Option(help="expression that finds the figure, last match", show_default="total images/sec: (…)"),
+    ] = None,
+    json_field: Annotated[str | None, typer.Option(help="or: the field of the JSON it prints, as run.speed")] = None,
+    minimize: Annotated[bool, typer.Option("--minimize", help="small figures are good, as with times")] = False,
+    openmp: Annotated[bool, typer.Option("--openmp", help="it runs an OpenMP build: OMP and KMP knobs act")] = False,
+    trials: Annotated[int | None, typer.Option(help="points to try at most", show_default="40")] = None,
+    minutes: Annotated[float | None, typer.Option(help="start no trial after so many")] = None,
+    repeats: Annotated[int, typer.Option(help="runs of each point; their median counts", min=1)] = 3,
+    rounds: Annotated[int, typer.Option(help="of the confirmation, best against default", min=2)] = 5,
+    timeout: Annotated[
+        float | None, typer.Option(help="seconds for one run", show_default="10 times the default's", min=0.1)
+    ] = None,
+    sampler: Annotated[Literal["tpe", "random"], typer.Option(help="random: to compare with")] = "tpe",
+    seed: Annotated[int, typer.Option(help="of the search")] = 0,
+    out: Annotated[Path | None, typer.Option(help="the folder to write to", show_default="work/tune-NAME")] = None,
+) -> None:
+    """Find the settings with which a command is fastest: threads, memory, whatever a file of knobs names.
+
+    All before `--` is for lab tune, all after it is the command. It starts with the command as it stands, goes on with
+    what Optuna proposes, and ends by measuring the best against the default anew. Ctrl-C keeps the trials: the same
+    line goes on from there.
+    """
+    from labkit.tune import run
+
+    asked = run.Options(
+        knobs, out, trials, minutes, repeats, rounds, timeout, figure, json_field, minimize, openmp, sampler, seed
+    )
+    try:
+        run.tune(argv or [], asked, Console())
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
 
 
 @app.command(epilog="Example: `./lab build 07 --execute`")

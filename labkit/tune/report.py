@@ -1,0 +1,185 @@
+"""What came of a search: which settings, are they really faster, and which knobs mattered?"""
+
+import csv
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib.pyplot as plt
+import optuna
+from matplotlib.figure import Figure
+
+from labkit import plots
+from labkit.errors import LabError
+from labkit.ratios import Ratio, ratio
+from labkit.tune.search import Settings, Space, Trial, as_study, best
+from labkit.tune.trial import Command
+
+
+class Confirmation(NamedTuple):
+    """The best settings against the default ones, measured anew and in turns.
+
+    Attributes
+    ----------
+    ratio : Ratio
+        How many times as fast the best ones are.
+    measured, reference : list of float
+        The figures of the best and of the default settings, round by round.
+    """
+
+    ratio: Ratio
+    measured: list[float]
+    reference: list[float]
+
+    @property
+    def gained(self) -> bool:
+        """Whether the best settings are faster, and it was not luck."""
+        return self.ratio.low > 1
+
+    def __str__(self) -> str:
+        """Give the verdict."""
+        rounds = f"95% interval, {len(self.measured)} rounds in turns"
+        if self.gained:
+            return f"confirmed: {self.ratio} times as fast as the default ({rounds})"
+        if self.ratio.sure:
+            return f"not confirmed: {self.ratio} times as fast as the default, which is slower ({rounds})"
+        return f"not confirmed: {self.ratio} times as fast as the default, which may be luck ({rounds})"
+
+
+def confirm(
+    objective: Callable[[Settings], float],
+    found: Settings,
+    default: Settings,
+    rounds: int = 5,
+    minimize: bool = False,
+    hear: Callable[[int, str, float], None] = lambda number, which, figure: None,
+) -> Confirmation:
+    """Measure the best settings against the default ones, in turns.
+
+    The best of many trials was also the luckiest: its figure in the search is too good, and only a fresh one counts.
+
+    Parameters
+    ----------
+    objective : callable
+        Takes the settings and gives the figure.
+    found, default : dict
+        The settings to compare.
+    rounds : int
+        Turns each takes; who begins changes from round to round.
+    minimize : bool
+        Whether small figures are good.
+    hear : callable
+        Is given the round, "best" or "default", and the figure.
+    """
+    figures: dict[str, list[float]] = {"best": [], "default": []}
+    for number in range(1, rounds + 1):
+        turns = [("best", found), ("default", default)]
+        for which, settings in turns if number % 2 else turns[::-1]:
+            figures[which].append(objective(settings))
+            if figures[which][-1] <= 0:
+                raise LabError(f"a figure of {figures[which][-1]:g} has no ratio: print one that is above 0.")
+            hear(number, which, figures[which][-1])
+    one, other = figures["best"], figures["default"]
+    return Confirmation(ratio(other, one) if minimize else ratio(one, other), one, other)
+
+
+def told(settings: Mapping[str, Any]) -> str:
+    """Give settings as in `intra=2 omp=2`, without the knobs that are left alone."""
+    return " ".join(f"{name}={shlex.quote(str(value))}" for name, value in settings.items() if value is not None) or (
+        "every knob left alone"
+    )
+
+
+def env_file(run: Command, settings: Settings, verdict: str) -> str:
+    """Give a file that bash can source, with the variables of some settings; the rest of them is in its comments."""
+    set_here = run.variables(settings)
+    lines = [
+        "# Found by lab tune. In bash: source this file, then run the command.",
+        f"# {verdict}",
+        *(f"# {knob.env}: {knob.text}" for knob in run.knobs.values() if knob.env in set_here and knob.text),
+        *(f"export {name}={shlex.quote(value)}" for name, value in set_here.items()),
+        *(f"# flags: {shlex.join(flags)}" for flags in [run.flags(settings)] if flags),
+        f"# all in one line: {run.line(settings)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write_trials(trials: Sequence[Trial], file: Path) -> None:
+    """Write a table of all trials, CSV."""
+    with file.open("w", newline="") as out:
+        table = csv.writer(out)
+        names = list(trials[0].settings)
+        table.writerow(["trial", *names, "figure", "state", "seconds", "repeats", "why"])
+        for number, trial in enumerate(trials, 1):
+            figure = "" if trial.state == "failed" else trial.value
+            repeats = " ".join(map(str, trial.values))
+            row = [*trial.settings.values(), figure, trial.state, round(trial.seconds, 1), repeats, trial.why]
+            table.writerow([number, *row])
+
+
+def importance(space: Space, trials: Sequence[Trial], seed: int = 0) -> dict[str, float]:
+    """Give each knob's share in how the figures differ, most important first; nothing when they can't tell.
+
+    Optuna's fANOVA: Hutter et al. 2014, "An Efficient Approach for Assessing Hyperparameter Importance".
+    """
+    measured = [trial for trial in trials if trial.state != "failed"]
+    if len(measured) < 4 or len({trial.value for trial in measured}) < 2:
+        return {}
+    study = as_study(space, measured)
+    return optuna.importance.get_param_importances(
+        study, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=seed)
+    )
+
+
+def draw_search(trials: Sequence[Trial], unit: str, minimize: bool = False) -> tuple[Figure, str]:
+    """Draw each trial's figure and the best so far; give the picture and its alternative text."""
+    plots.use_style()
+    figure, axes = plt.subplots()
+    looks = {
+        "done": {"color": plots.BLUE, "marker": "o", "label": "measured"},
+        "pruned": {"color": plots.ORANGE, "marker": "v", "label": "given up: hopeless"},
+    }
+    for state, look in looks.items():
+        points = [(number, trial.value) for number, trial in enumerate(trials, 1) if trial.state == state]
+        if points:
+            axes.plot(*zip(*points, strict=True), linestyle="none", **look)
+    numbers = range(1, len(trials) + 1)
+    so_far = [found.value if (found := best(trials[:number], minimize)) else math.nan for number in numbers]
+    axes.step(numbers, so_far, where="post", color=plots.GREEN, marker="none", label="best so far")
+    failed = [number for number, trial in enumerate(trials, 1) if trial.state == "failed"]
+    if failed:
+        low = axes.get_ylim()[0]
+        axes.plot(failed, [low] * len(failed), "x", color=plots.VERMILION, label="failed", clip_on=False)
+    axes.axhline(trials[0].value, color=plots.BLACK, marker="none", linestyle=":", linewidth=1.5, label="default")
+    axes.set(title="The search", xlabel="trial", ylabel=unit + " (less is better)" * minimize)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(fontsize=11, loc="center left", bbox_to_anchor=(1, 0.5))
+    found = best(trials, minimize)
+    alt = (
+        f"{len(trials)} trials: {sum(trial.state == 'pruned' for trial in trials)} given up, {len(failed)} failed. "
+        f"The default settings, trial 1, gave {trials[0].value:.4g}; the best, trial {trials.index(found) + 1}, "
+        f"{found.value:.4g} ({told(found.settings)})."
+    )
+    return figure, alt
+
+
+def draw_importance(shares: Mapping[str, float]) -> tuple[Figure, str]:
+    """Draw each knob's importance as bars; give the picture and its alternative text."""
+    plots.use_style()
+    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.5 * len(shares)))
+    names = list(shares)[::-1]
+    axes.barh(names, [100 * shares[name] for name in names], color=plots.BLUE)
+    axes.set(title="Which knobs mattered", xlabel="share in how the figures differ (%)", xlim=(0, 100))
+    axes.grid(axis="y", visible=False)
+    alt = "Each knob's share in how the figures differ: " + ", ".join(
+        f"{name} {100 * share:.0f}%" for name, share in shares.items()
+    )
+    return figure, f"{alt}."
+
+
+def save(figure: Figure, file: Path) -> None:
+    """Write a picture, PNG."""
+    figure.savefig(file, facecolor="white")
+    plt.close(figure)

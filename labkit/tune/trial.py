@@ -1,0 +1,157 @@
+"""What figure does a command print with some settings?"""
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit import command
+from labkit.errors import LabError
+from labkit.tune.space import Knob
+
+FIGURE = r"total images/sec: ([\d.]+)"  # what lab bench and tf_cnn_benchmarks print
+TAIL = 4  # lines of a failed trial that are kept
+
+Figure = Callable[[Sequence[str]], float]
+
+
+@dataclass
+class Command:
+    """A command with knobs; called with settings, it runs and gives its figure.
+
+    Attributes
+    ----------
+    argv : sequence of str
+        The command and its arguments.
+    knobs : mapping of str to Knob
+        What can be set.
+    figure : callable
+        Takes the lines it printed and gives the figure: `by_pattern(…)` or `by_field(…)`.
+    env : mapping of str to object
+        Variables that are set in any case.
+    cwd : Path, optional
+        The folder to run in.
+    timeout : float
+        Seconds after which a run is ended, and has failed.
+    """
+
+    argv: Sequence[str]
+    knobs: Mapping[str, Knob]
+    figure: Figure
+    env: Mapping[str, object] = field(default_factory=dict)
+    cwd: Path | None = None
+    timeout: float = 1800.0
+
+    def __call__(self, settings: Mapping[str, Any]) -> float:
+        """Run it once.
+
+        Raises
+        ------
+        LabError
+            When it crashes, is not over in time or prints no figure; with its last lines.
+        """
+        done = command.run(self.full(settings), {**self.env, **self.variables(settings)}, self.cwd, self.timeout)
+        try:
+            if done.why:
+                raise LabError(f"{done.why}.")
+            return self.figure(done.lines)
+        except LabError as error:
+            last = ["Its last lines:", *done.lines[-TAIL:]] if done.lines else ["It printed nothing."]
+            raise LabError("\n  ".join([f"{error} {last[0]}", *last[1:]])) from error
+
+    def full(self, settings: Mapping[str, Any]) -> list[str]:
+        """Give the command with the settings' prefixes and flags."""
+        return [*self._parts("prefix", settings), *self.argv, *self.flags(settings)]
+
+    def flags(self, settings: Mapping[str, Any]) -> list[str]:
+        """Give the settings' flags."""
+        return self._parts("flag", settings)
+
+    def variables(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        """Give the settings' variables."""
+        return {self.knobs[name].env: str(value) for name, value in settings.items()
+                if value is not None and self.knobs[name].env}  # fmt: skip
+
+    def line(self, settings: Mapping[str, Any]) -> str:
+        """Give what one types to run it, in its folder."""
+        set_here = {**self.env, **self.variables(settings)}
+        variables = [f"{name}={shlex.quote(str(value))}" for name, value in set_here.items()]
+        return " ".join([*variables, shlex.join(self.full(settings)).replace(f"{self.cwd}/", "")])
+
+    def _parts(self, place: str, settings: Mapping[str, Any]) -> list[str]:
+        return [
+            part
+            for name, value in settings.items()
+            if value is not None and (text := getattr(self.knobs[name], place))
+            for part in shlex.split(text.replace("{value}", str(value)))
+        ]
+
+
+def by_pattern(pattern: str) -> Figure:
+    """Pick the figure by a regular expression: its group, where it matches last.
+
+    Raises
+    ------
+    LabError
+        When it is none.
+    """
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise LabError(f"--figure {pattern!r} is no regular expression: {error}.") from error
+    if wanted.groups > 1:
+        raise LabError(f"--figure {pattern!r} has {wanted.groups} groups: put brackets around the figure alone.")
+
+    def figure(lines: Sequence[str]) -> float:
+        found = [match for line in lines for match in wanted.finditer(line)]
+        if not found:
+            raise LabError(
+                f"it printed no line that matches {pattern!r} (--figure, or --json-field, says what to look for)."
+            )
+        return _number(found[-1][wanted.groups], f"what {pattern!r} matches")
+
+    return figure
+
+
+def by_field(path: str) -> Figure:
+    """Pick the figure from the last JSON object that is printed, by its field: `speed`, or `results.0.speed`."""
+
+    def figure(lines: Sequence[str]) -> float:
+        found = _last_json(lines)
+        if found is None:
+            raise LabError("it printed no JSON object.")
+        held = found
+        for name in path.split("."):
+            try:
+                held = held[int(name)] if isinstance(held, list) else held[name]
+            except (KeyError, IndexError, ValueError, TypeError) as error:
+                known = ", ".join(held) if isinstance(held, dict) else "no fields"
+                raise LabError(f"its JSON has no {path}: at {name} there are {known}.") from error
+        return _number(held, path)
+
+    return figure
+
+
+def _last_json(lines: Sequence[str]) -> dict | None:
+    """Give the last object that starts with a line's first bracket."""
+    decoder = json.JSONDecoder()
+    for number in reversed([number for number, line in enumerate(lines) if line.startswith("{")]):
+        try:
+            return decoder.raw_decode("\n".join(lines[number:]))[0]
+        except json.JSONDecodeError:
+            continue
+    return None
+
+
+def _number(given: Any, what: str) -> float:
+    try:
+        number = float(str(given).replace(",", ""))  # 1,234.5
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise LabError(f"{what} is {given!r}, and no number.")
+    return number
