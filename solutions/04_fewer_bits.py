@@ -1,0 +1,1087 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation: {extension: .py, format_name: percent}
+# ---
+
+# %% [markdown]
+# # 04 · Fewer bits
+#
+# **You will** see what 32, 16 and 8 bits can hold, save a gradient from vanishing, train in bfloat16, write a matrix
+# product of 8-bit numbers with a bound on its error, and make a network that you trained several times as fast by
+# quantising it. And you will see what that costs, and what calibration has to do with it.
+#
+# **Time** about 90 minutes: 50 to read and run, 40 for five exercises. Waiting in all: about 4 minutes.
+#
+# **Connects to** lab 02, where instruction sets were capped one by one and 16 and 8 bits had nothing to do yet, lab 03,
+# which trains ResNet-50 in bfloat16, and lab 08, where gradients of 16 bits travel between machines.
+
+# TensorFlow and OpenVINO print notices in red when they start. They are no errors.
+
+# %% tags=["parameters"]
+QUICK = False  # small runs, as the tests make them
+
+# %%
+import json
+import logging
+import os
+import re
+import time
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow starts; without it, older CPUs would get Eigen
+
+import keras
+import matplotlib.pyplot as plt
+import nncf
+import numpy as np
+import openvino
+import pandas as pd
+import rich
+import tensorflow as tf
+from IPython.display import Markdown, display
+from nncf.quantization.range_estimator import RangeEstimatorParametersSet
+
+from labkit import datasets, plots
+from labkit.exercises import checker
+from labkit.launch import run_ranks
+from labkit.machine import this_machine
+from labkit.ratios import ratio
+
+QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
+tf.get_logger().setLevel("ERROR")
+nncf.set_log_level(logging.ERROR)
+rich.reconfigure(quiet=True, force_jupyter=False)  # no progress bars of NNCF's, for a second each
+check = checker("04", globals(), quick=QUICK)
+results = check.results
+plots.use_style()
+work = Path("work")
+work.mkdir(exist_ok=True)
+
+machine = this_machine()
+cores = machine.usable_cores
+print(f"{machine.model}: {cores} cores for this notebook, {', '.join(machine.isa) or 'no AVX'}")
+for name, what in (("BF16", "bfloat16"), ("VNNI", "sums of 8-bit products")):
+    print(
+        f"{what}: {'in hardware' if name in machine.isa else 'no instruction here; libraries emulate it or do without'}"
+    )
+
+# %% [markdown]
+# ## 1 · What a number can hold
+#
+# A floating-point number has three parts: a sign, an exponent *e*, and a fraction *f*. With *E* bits for the exponent
+# and *F* for the fraction, its value is
+#
+# $$\pm \left(1 + \frac{f}{2^F}\right) \cdot 2^{\,e - bias}, \qquad bias = 2^{E-1} - 1$$
+#
+# Two exponents are special. **All bits 0**: the leading 1 becomes a 0, and the power is the one of exponent 1. These
+# *subnormal* numbers fill the gap down to zero, and zero is one of them. **All bits 1**: an infinity if the fraction is
+# 0, else NaN, *not a number*.
+#
+# | format | sign | exponent | fraction |
+# | --- | --- | --- | --- |
+# | FP32 | 1 | 8 | 23 |
+# | FP16 | 1 | 5 | 10 |
+# | BF16 | 1 | 8 | 7 |
+#
+# **Guess first**: both FP16 and BF16 have 16 bits. Which of them holds 70,000? And which of them holds 257?
+#
+# ### Exercise 1 · Read the bits
+#
+# Write `decode(pattern, e, f)`: the value of a number whose bits are the whole number `pattern`, with `e` bits of
+# exponent and `f` of fraction. The sign is the highest bit, then come the exponent and the fraction.
+
+
+# %%
+def decode(pattern, e, f):
+    """Value of a floating-point number from its bits."""
+    ### BEGIN SOLUTION
+    sign = -1.0 if pattern >> (e + f) else 1.0
+    exponent, fraction = (pattern >> f) & (2**e - 1), pattern & (2**f - 1)
+    bias = 2 ** (e - 1) - 1
+    if exponent == 2**e - 1:
+        return sign * np.inf if fraction == 0 else np.nan
+    if exponent == 0:
+        return sign * fraction / 2**f * 2.0 ** (1 - bias)
+    return sign * (1 + fraction / 2**f) * 2.0 ** (exponent - bias)
+    ### END SOLUTION
+
+
+# %% tags=["nbval-check-output"]
+decode = check(1, decode)
+
+# %% [markdown]
+# With that, each format tells its own limits. INT8 is here as well: whole numbers, one as far from the next as
+# everywhere.
+
+# %% tags=["nbval-check-output"]
+FORMATS = {"FP32": (8, 23), "BF16": (8, 7), "FP16": (5, 10)}
+rows = []
+for name, (e, f) in FORMATS.items():
+    infinity, one = (2**e - 1) << f, (2 ** (e - 1) - 1) << f
+    largest, smallest, step = decode(infinity - 1, e, f), decode(1, e, f), decode(one + 1, e, f) - 1
+    rows.append(f"| {name} | ±{largest:.5g} | {decode(1 << f, e, f):.3g} | {smallest:.3g} | {step:.3g} |")
+rows.append("| INT8 | −128 to 127 | 1 | 1 | 1 |")
+head = "| format | range | smallest normal | smallest above 0 | step at 1 |\n| --- | --- | --- | --- | --- |"
+display(Markdown("\n".join([head, *rows])))
+
+# %% [markdown]
+# What does that do to a number? `tf.bfloat16` has a numpy type of its own; the others are numpy's. INT8 needs a
+# **scale** to stand for anything but whole numbers. Here code 127 is 1.0, so its steps are 1/127 wide.
+
+# %% tags=["nbval-check-output"]
+TYPES = {"FP32": np.dtype("float32"), "BF16": np.dtype(tf.bfloat16.as_numpy_dtype), "FP16": np.dtype("float16")}
+print(f"{'':>10}" + "".join(f"{name:>18}" for name in (*TYPES, "INT8, to 1.0")))
+for value in (1 / 3, 257.0, 2049.0, 70_000.0, 1e-6, 1e-8):
+    with np.errstate(over="ignore"):
+        held = [float(np.array(value).astype(kind)) for kind in TYPES.values()]
+    held.append(float(np.clip(np.round(value * 127), -128, 127)) / 127)
+    print(f"{value:10.6g}" + "".join(f"{number:18.9g}" for number in held))
+
+# %% [markdown]
+# BF16 is the upper half of an FP32: the same range, and two or three decimal digits. FP16 has three or four digits,
+# ends at 65,504, and takes 0.00000001 for zero. INT8 with this scale ends at 1, and anything below 1/254 is zero.
+
+# %%
+exponents = np.arange(-30, 20)
+figure, axis = plt.subplots()
+for (name, (e, f)), style in zip(FORMATS.items(), ("-", "--", "-.")):
+    lowest, highest = 2 - 2 ** (e - 1), 2 ** (e - 1) - 1
+    held = exponents[(exponents >= lowest - f) & (exponents <= highest)]
+    axis.plot(2.0**held, 2.0 ** (np.maximum(held, lowest) - f), style, label=name, marker="")
+axis.plot([1 / 127, 1], [1 / 127, 1 / 127], ":", label="INT8, up to 1.0", marker="", linewidth=5, color=plots.PURPLE)
+axis.set(
+    xscale="log",
+    yscale="log",
+    xlabel="size of the number",
+    ylabel="distance to the next one",
+    title="How fine are the numbers?",
+)
+axis.legend()
+plots.show(
+    figure,
+    alt="Distance between neighbouring numbers against their size, both logarithmic. FP32, BF16 and FP16 are rising "
+    "lines, BF16 the coarsest; FP16 ends at 65,504 and becomes level below 0.00006. INT8 is a short level "
+    "line at 1/127.",
+)
+
+# %% [markdown]
+# A rising line is a constant *relative* error: a floating-point number is as exact when it is small as when it is
+# large. A level line is a constant *absolute* error: the smaller the number, the fewer digits are left of it. FP16
+# becomes level below 0.00006, and INT8 is level from end to end. Keep this picture in mind; each of the two will bite
+# once.
+#
+# ## 2 · A gradient that vanishes
+#
+# Gradients are small. In back-propagation they are products of small numbers: an error, divided by the size of the
+# batch, times the weight of this loss among others. Let us do it by hand for a small network of two layers, and round
+# after each operation, as a GPU with FP16 does: it multiplies in 16 bits, sums in 32, and stores in 16.
+
+# %%
+n_train, n_held_out, n_test = (2_400, 150, 1_000) if QUICK else (8_000, 500, 4_000)
+digits = datasets.digits(n_train + n_held_out, n_test)
+print(digits.source)
+
+x = digits.x_train[:512].reshape(512, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(512, 196)  # 14 × 14 are enough here
+y = np.eye(10, dtype="float32")[digits.y_train[:512]]
+WEIGHT = 1e-4  # of this loss in a sum of several
+
+
+def rounded(array, kind):
+    return array.astype(kind).astype("float32")
+
+
+def backward(weights, kind, scale):
+    """The mean loss, and the gradients of scale × WEIGHT × loss: by the hidden layer, by the weights, in `kind`."""
+    with np.errstate(over="ignore", invalid="ignore"):  # an overflow is expected: it is how a scale shows too large
+        w1, w2 = (rounded(w, kind) for w in weights)
+        hidden = rounded(np.maximum(x @ w1, 0), kind)
+        logits = rounded(hidden @ w2, kind)
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        loss = -np.log(np.maximum((p * y).sum(axis=1), 1e-9)).mean()
+        error = rounded(scale * WEIGHT * (p - y) / len(x), kind)
+        by_hidden = rounded(error @ w2.T, kind) * (hidden > 0)
+        return loss, by_hidden, [(x.T @ by_hidden).astype(kind), (hidden.T @ error).astype(kind)]
+
+
+def fresh_weights():
+    rng = np.random.default_rng(0)
+    return [rng.normal(0, (2 / n) ** 0.5, (n, m)).astype("float32") for n, m in ((196, 64), (64, 10))]
+
+
+SCALE = 2.0**12
+lost = {}
+for name, kind, scale in [
+    ("FP32", "FP32", 1),
+    ("BF16", "BF16", 1),
+    ("FP16", "FP16", 1),
+    ("FP16, scaled", "FP16", SCALE),
+]:
+    _, by_hidden, _ = backward(fresh_weights(), TYPES[kind], scale)
+    lost[name] = (by_hidden == 0).mean()
+reached = lost["FP32"]
+for name in lost:
+    gone = max(0, lost[name] - reached) / (1 - reached)
+    print(f"{name:13} {100 * gone:5.1f}% of the hidden layer's gradients became 0")
+
+# %%
+_, exact, _ = backward(fresh_weights(), TYPES["FP32"], 1)
+sizes = np.log2(np.abs(exact[exact != 0]))
+bins = np.arange(np.floor(sizes.min()), 1 + np.ceil(sizes.max()) + np.log2(SCALE))
+figure, axis = plt.subplots()
+axis.hist(sizes, bins, color=plots.VERMILION, alpha=0.8, label="as they are")
+axis.hist(sizes + np.log2(SCALE), bins, color=plots.BLUE, alpha=0.8, hatch="//", label=f"loss × {SCALE:,.0f}")
+axis.axvline(-25, color="black", linestyle="--")  # half of FP16's smallest number: below, it is rounded to 0
+axis.axvline(-14, color="black", linestyle=":")
+axis.annotate("0 in FP16 ← ", (-25, 0.92), xycoords=("data", "axes fraction"), ha="right")
+axis.annotate(" → full precision", (-14, 0.92), xycoords=("data", "axes fraction"))
+axis.margins(y=0.2)
+axis.set(xlabel="log2 of the gradient's size", ylabel="gradients", title="Gradients, and what FP16 can hold")
+axis.set_xlim(-42, -5)
+axis.legend(loc="center left")
+plots.show(
+    figure,
+    alt=f"Histogram of the gradients by the hidden layer. As they are, {100 * (sizes < -25).mean():.0f}% lie below "
+    f"2 to the power of −25, where FP16 rounds to 0. Multiplied by {SCALE:,.0f}, "
+    f"{100 * (sizes + np.log2(SCALE) < -25).mean():.1f}% do.",
+)
+
+# %% [markdown]
+# The remedy is the blue histogram: multiply the **loss** by a constant. By the chain rule, that multiplies every
+# gradient in the network, and moves all of them to where FP16 is fine. Divide the weights' gradients by the same
+# constant at the end, in FP32, and nothing has changed but the rounding. BF16 has FP32's range and needs none of this.
+#
+# Which constant? Too small, and gradients vanish. Too large, and one of them overflows to infinity. That can be seen,
+# so a program can look for the largest that works: **dynamic loss scaling**.
+#
+# - If any gradient is not finite: skip this step, and halve the scale.
+# - After some steps in a row without that (*calm* ones, as many as `patience`): double the scale, and count anew.
+#
+# ### Exercise 2 · Dynamic loss scaling
+#
+# Write `settle(gradients, scale, calm, patience)`. `gradients` is a list of FP16 arrays, of the loss times `scale`;
+# `calm` counts the calm steps before this one. Give three things: the true gradients in FP32, or None when the step
+# must be skipped; the next scale; the count of calm steps.
+
+
+# %%
+def settle(gradients, scale, calm, patience):
+    """The true gradients or None, the next scale, and the number of calm steps."""
+    ### BEGIN SOLUTION
+    if not all(np.isfinite(g).all() for g in gradients):
+        return None, scale / 2, 0
+    true = [g.astype("float32") / scale for g in gradients]
+    if calm + 1 == patience:
+        return true, scale * 2, 0
+    return true, scale, calm + 1
+    ### END SOLUTION
+
+
+# %% tags=["nbval-check-output"]
+settle = check(2, settle)
+
+# %% [markdown]
+# Does it matter? The same network from the same start, trained in four ways. The weights themselves are kept in FP32:
+# an update is often too small to change a number of 16 bits.
+
+
+# %%
+def train(kind, scale=1.0, dynamic=False, steps=100 if QUICK else 300):
+    """Loss and scale, step by step."""
+    weights, calm, losses, scales = fresh_weights(), 0, [], []
+    for _ in range(steps):
+        loss, _, gradients = backward(weights, TYPES[kind], scale)
+        losses.append(loss)
+        scales.append(scale)
+        if dynamic:
+            true, scale, calm = settle(gradients, scale, calm, patience=20)
+        else:
+            true = [g.astype("float32") / scale for g in gradients]
+        if true is not None:
+            weights = [w - 0.25 / WEIGHT * g for w, g in zip(weights, true)]
+    return losses, scales
+
+
+ways = {
+    "FP32": train("FP32"),
+    "BF16": train("BF16"),
+    "FP16": train("FP16"),
+    "FP16, dynamic scale": train("FP16", 2.0**40, dynamic=True),
+}
+figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5))
+styles = dict(zip(ways, ("-", "--", "-.", ":")))
+for name, (losses, _) in ways.items():
+    left.plot(losses, styles[name], label=name, marker="", linewidth=5 if styles[name] == ":" else 2.5)
+left.set(xlabel="step", ylabel="loss", title="the loss", ylim=(0, 5))
+figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+right.plot(ways["FP16, dynamic scale"][1], color=plots.VERMILION, marker="")
+right.set(xlabel="step", ylabel="scale", title="the dynamic scale")
+right.set_yscale("log", base=2)
+figure.suptitle("One network, trained in four number formats")
+plots.show(
+    figure,
+    alt="Loss at the end: "
+    + ", ".join(f"{name} {losses[-1]:.3f}" for name, (losses, _) in ways.items())
+    + f". The dynamic scale begins at 2 to the power of 40 and ends at {ways['FP16, dynamic scale'][1][-1]:,.0f}.",
+    keep=results,
+)
+
+# %% [markdown]
+# FP16 alone does not get far. Most of the first layer's gradients are lost, and what is left of them comes in a few
+# coarse steps. With the scale it learns like FP32, and BF16 needs no scale at all.
+#
+# Start the scale absurdly high, and it finds its way down within some skipped steps. From then on it tries twice as
+# much now and then, and takes it back. Keras does the same by itself under its policy `mixed_float16`, in
+# `keras.optimizers.LossScaleOptimizer`. Lab 08 trains with a *static* scale, one constant for all steps.
+#
+# ## 3 · Training in bfloat16
+#
+# Now a network for real. The digits get harder first, in a way that cameras know: **each has a light of its own**, from
+# full down to 1/64 of it. Nothing else is done to them. A person, and floating-point numbers, hardly mind.
+
+# %%
+DIMMEST = 1 / 64
+rng = np.random.default_rng(4)
+
+
+def in_all_lights(images):
+    """The images, each with a light of its own, and these: as many from 1/2 to 1 as from 1/64 to 1/32."""
+    light = DIMMEST ** rng.random(len(images))
+    return (images * light[:, None, None, None]).astype("float32"), light
+
+
+x_all, light_all = in_all_lights(digits.x_train)
+x_train, y_train = x_all[:n_train], digits.y_train[:n_train]
+held_out, light_held_out = x_all[n_train:], light_all[n_train:]  # neither trained on nor tested on: for section 5
+x_test, light_test = in_all_lights(digits.x_test)
+y_test = digits.y_test
+
+shown = np.argsort(light_test)[:: -max(1, n_test // 7)][:7]
+figure, axes = plt.subplots(1, len(shown), figsize=(11, 2.2))
+for axis, index in zip(axes, shown):
+    axis.imshow(x_test[index, ..., 0], cmap="gray", vmin=0, vmax=1)
+    axis.set_title("1" if light_test[index] > 0.67 else f"1/{1 / light_test[index]:.0f}", fontsize=12)
+    axis.axis("off")
+figure.suptitle("The same task in all lights")
+plots.show(
+    figure, alt="Seven digits, from full light on the left to 1/64 of it on the right, where nothing is to be seen."
+)
+
+# %% [markdown]
+# The network is wider and deeper than that of lab 02, so that its convolutions have enough to do. In Keras, a
+# **policy** chooses the format: under `mixed_bfloat16`, layers compute in BF16 and keep their weights in FP32. The last
+# layer stays in FP32, as is advised, since the loss takes exponentials of what it gives.
+
+
+# %%
+def digit_net(policy):
+    keras.utils.set_random_seed(0)
+    conv = partial(keras.layers.Conv2D, kernel_size=3, padding="same", activation="relu", dtype=policy)
+    pool = partial(keras.layers.MaxPooling2D, dtype=policy)
+    return keras.Sequential(
+        [
+            keras.Input((28, 28, 1)),
+            *(conv(32), pool()),
+            *(conv(64), conv(64), pool()),
+            *(conv(128), conv(128), pool()),
+            keras.layers.Flatten(dtype=policy),
+            keras.layers.Dense(128, activation="relu", dtype=policy),
+            keras.layers.Dense(10, dtype="float32"),
+        ]
+    )
+
+
+def training_step(model):
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.Adam(1e-3)
+    optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def step(images, labels):
+        with tf.GradientTape() as tape:
+            loss = loss_of(labels, model(images, training=True))
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    return step
+
+
+def images_per_second(step, order, batch=64):
+    """One pass over the training digits in this order."""
+    start = time.perf_counter()
+    for first in range(0, len(order) - batch + 1, batch):
+        chosen = order[first : first + batch]
+        loss = step(x_train[chosen], y_train[chosen])
+    loss.numpy()
+    return len(order) // batch * batch / (time.perf_counter() - start)
+
+
+def accuracy(model):
+    logits = [model(x_test[first : first + 500], training=False).numpy() for first in range(0, n_test, 500)]
+    return (np.concatenate(logits).argmax(axis=1) == y_test).mean()
+
+
+epochs = 2 if QUICK else 5
+# Without AVX-512, oneDNN leaves BF16 to Eigen, which takes many times as long: then a few digits must do for its speed.
+trained_on = {"FP32": n_train, "BF16": n_train if "AVX-512" in machine.isa else n_train // 20}
+POLICIES = {"FP32": "float32", "BF16": "mixed_bfloat16"}
+nets = {name: digit_net(policy) for name, policy in POLICIES.items()}
+steps = {name: training_step(net) for name, net in nets.items()}
+speeds, right = {name: [] for name in nets}, {name: [] for name in nets}
+for step in steps.values():
+    images_per_second(step, np.arange(64))  # traced, kernels made: not timed
+for epoch in range(epochs):
+    order = rng.permutation(n_train)
+    for name, step in steps.items():
+        speeds[name].append(images_per_second(step, order[: trained_on[name]]))
+        right[name].append(accuracy(nets[name]))
+        told = f"{speeds[name][-1]:7,.0f} images/s  accuracy {100 * right[name][-1]:.1f}%"
+        print(f"epoch {epoch + 1} of {epochs}  {name}  {told}", flush=True)
+training_ratio = ratio(speeds["BF16"], speeds["FP32"])
+difference = 100 * (right["BF16"][-1] - right["FP32"][-1])
+print(f"\nBF16 against FP32: {training_ratio} times as fast, accuracy {difference:+.1f} points")
+
+# %%
+if "BF16" not in machine.isa:
+    told = "This CPU has no BF16 instructions: each operation converts to FP32 and back. That saves memory, not time."
+    if trained_on["BF16"] < n_train:
+        told += " So BF16 was shown a twentieth of the digits only: compare its speed, not its accuracy."
+elif training_ratio.value > 1.05:
+    told = "This CPU multiplies BF16 in hardware, two products where FP32 has one, and half the bytes have to be moved."
+else:
+    told = "This CPU has BF16 instructions, but this network doesn't gain by them: look at its small layers."
+display(Markdown(f"{told} The limit is 2 times, or more where there is AMX."))
+
+# %% [markdown]
+# The theoretical gain is 2: an instruction takes 32 BF16 numbers where it took 16 of FP32, and each is half as many
+# bytes. The optimizer, the loss and the weights stay in FP32, and some layers are too small to gain.
+#
+# And FP16? The instruction set for it is AVX512-FP16, which few CPUs have. Without it, oneDNN declines (it says so in
+# red), and TensorFlow's own Eigen converts to FP32 and back in each operation. A few steps tell what that means:
+
+# %%
+fp16_step, order = training_step(digit_net("mixed_float16")), np.arange(64 * (1 if QUICK else 4))
+images_per_second(fp16_step, order[:64])
+fp16_speed = images_per_second(fp16_step, order)
+print(f"mixed_float16: {fp16_speed:,.0f} images/s, against {np.median(speeds['FP32']):,.0f} of FP32")
+
+# %% [markdown]
+# FP16 is at home on GPUs. Section 8 has its figures.
+#
+# ## 4 · Eight bits by hand
+#
+# Networks are trained in FP32, BF16 or FP16. For inference even 8 bits can do. Why bother?
+#
+# - More of them fit in a register, so that one instruction multiplies more of them, for less energy each.
+# - A number takes a quarter of the memory, of its traffic, and of the caches.
+# - A trained network's numbers need little precision: they have learned to stand noise.
+#
+# What is different is the range. There are 256 codes, so you have to choose which numbers they stand for. A **scale**
+# is the distance of two neighbours, a **zero point** is the code of 0.0:
+#
+# $$x \approx scale \cdot (q - zero)$$
+#
+# Zero gets a code of its own, because it must be exact: padding and Relu are full of it.
+#
+# ### Exercise 3 · Scale and zero point
+#
+# Write `scale_and_zero(low, high)` for codes from 0 to 255, so that they reach from `low` to `high` in the finest
+# steps. Where 0 is not between the two, widen the range to it. `zero` is a whole number.
+
+
+# %%
+def scale_and_zero(low, high):
+    """Step and code of 0.0 with which 256 codes reach from low to high."""
+    ### BEGIN SOLUTION
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = (high - low) / 255
+    return scale, round(-low / scale)
+    ### END SOLUTION
+
+
+# %% tags=["nbval-check-output"]
+scale_and_zero = check(3, scale_and_zero)
+
+
+# %% [markdown]
+# With that, numbers go to codes and back. The weights get codes from −127 to 127, with 0 as the code of 0.0: that is
+# how the CPU's instruction wants them, unsigned times signed.
+
+
+# %%
+def to_uint8(array):
+    scale, zero = scale_and_zero(float(array.min()), float(array.max()))
+    return np.clip(np.round(array / scale) + zero, 0, 255).astype("uint8"), zero, scale
+
+
+def to_int8(weights, axis=None):
+    """Codes and scale; with axis=0, a scale for each column."""
+    scale = np.abs(weights).max(axis=axis) / 127
+    return np.round(weights / scale).astype("int8"), scale
+
+
+# %% [markdown]
+# Then come the products. That of two 8-bit numbers fits in 16 bits. How many of them can be summed there?
+
+# %% tags=["nbval-check-output"]
+a, b = np.full((1, 3), 255, "uint8"), np.full((3, 1), 127, "int8")
+print(f"one product:     {255 * 127:12,}")
+print(f"the sum of {a.shape[1]}:    {3 * 255 * 127:12,}   numpy, uint8 @ int8: {(a @ b).item():,} as {(a @ b).dtype}")
+print(f"largest int16:   {2**15 - 1:12,}   reached after {2**15 // (255 * 127)} product")
+print(f"largest int32:   {2**31 - 1:12,}   reached after {2**31 // (255 * 127):,} products")
+
+# %% [markdown]
+# Nobody warned. So sums need 32 bits, and those are enough for any layer. Floating-point has no such problem: its sums
+# just lose digits.
+#
+# ### Exercise 4 · A product of 8-bit matrices
+#
+# `a` are codes of type uint8 with `zero_a` and `scale_a`, `b` are codes of type int8 with `scale_b`, which is one
+# number or one for each column. Write `int8_product(a, b, zero_a, scale_a, scale_b)`. Give two things: the **sums** of
+# the codes' products, as int32, which is all that the fast instruction does; and the **product** of the true matrices,
+# made from these sums. What is missing in them is the zero point: multiply $(a - zero)\,b$ out.
+
+
+# %%
+def int8_product(a, b, zero_a, scale_a, scale_b):
+    """32-bit sums of the codes' products, and the product of the matrices they stand for."""
+    ### BEGIN SOLUTION
+    sums = a.astype("int32") @ b.astype("int32")
+    columns = b.astype("int32").sum(axis=0)
+    return sums, scale_a * scale_b * (sums - zero_a * columns)
+    ### END SOLUTION
+
+
+# %% tags=["nbval-check-output"]
+int8_product = check(4, int8_product)
+
+# %% [markdown]
+# How far is it from the product in FP32? That has a bound. To round a number to the nearest code moves it by half a
+# step at most.
+#
+# ### Exercise 5 · Bound the error
+#
+# Write `error_bound(a, b, scale_a, scale_b)` for the *true* matrices `a` (m, k) and `b` (k, n): an array (m, n) that
+# the error of the product can't exceed, and no larger than it need be. `scale_b` is one number, or one for each column.
+
+
+# %%
+def error_bound(a, b, scale_a, scale_b):
+    """Most that each element of a @ b can be off when each number is rounded to the nearest step."""
+    ### BEGIN SOLUTION
+    half_a, half_b = scale_a / 2, scale_b / 2
+    from_b = np.abs(a).sum(axis=1, keepdims=True) * half_b
+    from_a = np.abs(b).sum(axis=0) * half_a
+    return from_b + from_a + a.shape[1] * half_a * half_b
+    ### END SOLUTION
+
+
+# %% tags=["nbval-check-output"]
+error_bound = check(5, error_bound)
+
+# %%
+ks = 2 ** np.arange(3, 13)
+errors, bounds = [], []
+for k in ks:
+    a, b = rng.normal(size=(32, k)), rng.normal(size=(k, 32))
+    (codes_a, zero, scale_a), (codes_b, scale_b) = to_uint8(a), to_int8(b, axis=0)
+    _, product = int8_product(codes_a, codes_b, zero, scale_a, scale_b)
+    errors.append(np.abs(product - a @ b).max())
+    bounds.append(error_bound(a, b, scale_a, scale_b).max())
+figure, axis = plt.subplots()
+axis.plot(ks, bounds, "--", color=plots.ORANGE, marker="s", label="your bound")
+axis.plot(ks, errors, color=plots.BLUE, marker="o", label="largest error")
+axis.set(xscale="log", yscale="log", xlabel="terms in each sum", ylabel="error", title="A product of 8-bit matrices")
+axis.set_xscale("log", base=2)
+axis.legend()
+plots.show(
+    figure,
+    alt=f"Error against the number of terms. With {ks[0]} terms the largest error is {errors[0]:.2g} and the bound "
+    f"{bounds[0]:.2g}; with {ks[-1]}, {errors[-1]:.2g} and {bounds[-1]:.2g}. The bound rises more steeply.",
+)
+
+# %% [markdown]
+# The bound grows like *k*, the error like the square root of *k*: some numbers are rounded up, others down, and they
+# make up for each other. The sum itself grows like the square root of *k* too. So the *relative* error stays as it is,
+# however wide the layer. That is why 8 bits work at all.
+#
+# One more choice: one scale for all of a layer's weights, or one for each output channel? It costs nothing, since the
+# scale comes after the sums. Your own network's weights:
+
+# %%
+layers = {layer.name: layer.kernel.numpy() for layer in nets["FP32"].layers if hasattr(layer, "kernel")}
+print(f"{'error of the weights':28}{'per tensor':>12}{'per channel':>13}")
+for name, kernel in layers.items():
+    flat = kernel.reshape(-1, kernel.shape[-1])
+    off = []
+    for axis in (None, 0):
+        codes, scale = to_int8(flat, axis)
+        off.append(np.linalg.norm(codes * scale - flat) / np.linalg.norm(flat))
+    print(f"{name:12}{kernel.shape!s:16}{100 * off[0]:11.2f}%{100 * off[1]:12.2f}%")
+
+# %% [markdown]
+# The largest weight of all sets the step for all. A step for each channel is never coarser, and often finer.
+#
+# ## 5 · Quantise your network
+#
+# Nobody writes that for a whole network. **OpenVINO** runs trained networks on CPUs, with oneDNN underneath. **NNCF**
+# puts 8-bit codes into them, *after training*: it shows the network a few hundred images, notes which range each
+# activation takes, and chooses scales and zero points from that. This is **calibration**. The images must look like
+# those the network will meet. Here they are digits that were held out: neither trained on, nor tested on.
+
+# %%
+nets["FP32"].export(work / "digit_net", verbose=False)
+fp32 = openvino.convert_model(work / "digit_net")
+
+
+def quantise(images, **settings):
+    """The network in INT8, calibrated on these images."""
+    return nncf.quantize(fp32, nncf.Dataset(list(images[:, None])), subset_size=len(images), **settings)
+
+
+int8 = quantise(held_out)
+for name, model in (("fp32", fp32), ("int8", int8)):
+    openvino.save_model(model, work / f"{name}.xml", compress_to_fp16=False)
+kilobytes = {name: (work / f"{name}.bin").stat().st_size / 1000 for name in ("fp32", "int8")}
+smaller = kilobytes["fp32"] / kilobytes["int8"]
+print(f"weights: FP32 {kilobytes['fp32']:,.0f} kB, INT8 {kilobytes['int8']:,.0f} kB: {smaller:.1f} times smaller")
+
+# %% [markdown]
+# `INFERENCE_PRECISION_HINT` chooses the format of what is not quantised. Say it always: where the CPU has BF16, the
+# default is BF16, and an "FP32 baseline" is none.
+
+
+# %%
+def answers(model, precision="f32"):
+    """Which test digits it gets right."""
+    compiled = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": precision})
+    logits = [compiled([x_test[first : first + 500]])[0].copy() for first in range(0, n_test, 500)]
+    return np.concatenate(logits).argmax(axis=1) == y_test
+
+
+found = {"FP32": answers(fp32), "BF16": answers(fp32, "bf16"), "INT8": answers(int8)}
+for name, correct in found.items():
+    changed = (correct != found["FP32"]).sum()
+    print(f"{name}: accuracy {100 * correct.mean():.2f}%, right or wrong otherwise than FP32: {changed} of {n_test:,}")
+
+# %% [markdown]
+# Keep INT8's accuracy in mind for section 7. First: what was it good for? This script measures the three in one
+# process, in rounds that take turns. It also asks OpenVINO what each layer really runs in: the hint is a wish.
+
+# %%
+# %%writefile work/infer.py
+"""Measure networks in OpenVINO: python work/infer.py --variant INT8 work/int8.xml f32 --batch 64"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import openvino
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--variant", nargs=3, action="append", required=True, metavar=("NAME", "FILE", "PRECISION"))
+    parser.add_argument("--batch", type=int, default=64, help="images in a run")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--runs", type=int, default=10, help="runs of each variant in a round")
+    parser.add_argument("--out", type=Path, default=Path("work/infer.json"), help="file for the result")
+    args = parser.parse_args()
+
+    threads = int(os.environ.get("OMP_NUM_THREADS", 0))  # as run_ranks shares the cores out; 0 is OpenVINO's choice
+    core, requests, result = openvino.Core(), {}, {}
+    for name, file, precision in args.variant:
+        model = core.read_model(file)
+        model.reshape([args.batch, 28, 28, 1])
+        settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
+        compiled = core.compile_model(model, "CPU", settings)
+        requests[name] = compiled.create_infer_request()
+        about = [node.get_rt_info() for node in compiled.get_runtime_model().get_ordered_ops()]
+        layers = [
+            [info[key].astype(str) for key in ("layerType", "primitiveType", "runtimePrecision")]
+            for info in about
+            if info["layerType"].astype(str) in ("Convolution", "FullyConnected")
+        ]
+        result[name] = {"images/s": [], "layers": layers}
+
+    images = np.random.default_rng(0).random((args.batch, 28, 28, 1), dtype=np.float32)
+    for request in requests.values():
+        for _ in range(3):  # kernels made, memory touched: not timed
+            request.infer([images])
+    for _ in range(args.rounds):
+        for name, request in requests.items():
+            start = time.perf_counter()
+            for _ in range(args.runs):
+                request.infer([images])
+            result[name]["images/s"].append(args.batch * args.runs / (time.perf_counter() - start))
+    args.out.write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
+
+
+# %%
+batch = max(64, 16 * cores)
+VARIANTS = {"FP32": ("work/fp32.xml", "f32"), "BF16": ("work/fp32.xml", "bf16"), "INT8": ("work/int8.xml", "f32")}
+
+
+def infer(*names, rounds=8 if QUICK else 20, runs=3 if QUICK else 10, **env):
+    """Images/s of each round and the layers, for these variants in one process; and what it printed."""
+    wanted = [part for name in names for part in ("--variant", name, *VARIANTS[name])]
+    counts = ("--batch", batch, "--rounds", rounds, "--runs", runs)
+    run = run_ranks(1, "work/infer.py", *wanted, *counts, env=env, show=False)
+    return json.loads((work / "infer.json").read_text()), run.lines[0]
+
+
+measured, _ = infer(*VARIANTS)
+rates = {name: measured[name]["images/s"] for name in VARIANTS}
+gain = {name: ratio(rates[name], rates["FP32"]) for name in VARIANTS}
+for name in VARIANTS:
+    against = "" if name == "FP32" else f"   {gain[name]} times FP32"
+    print(f"{name}: {np.median(rates[name]):8,.0f} images/s{against}")
+pd.DataFrame(
+    {name: [f"{kernel}, {precision}" for _, kernel, precision in measured[name]["layers"]] for name in VARIANTS}
+)
+
+# %% [markdown]
+# Each row is a convolution or a dense layer: the kernel, and the format it takes in. Does each column run in what its
+# head says? Without BF16 in hardware, OpenVINO emulates it where there is AVX-512, and otherwise computes in FP32 as if
+# you had not asked.
+
+# %%
+runs_in = {name: {precision for *_, precision in measured[name]["layers"]} for name in VARIANTS}
+figure, axis = plt.subplots()
+colours = dict(zip(VARIANTS, (plots.ORANGE, plots.SKY, plots.BLUE)))
+LIMITS = {"FP32": 1, "BF16": 2, "INT8": 4}
+for name in VARIANTS:
+    bar = axis.bar(name, gain[name].value, 0.6, color=colours[name])
+    label = f"{np.median(rates[name]):,.0f} images/s"
+    axis.bar_label(bar, [label], label_type="center", color="white" if name == "INT8" else "black")
+    if name != "FP32":
+        axis.hlines(LIMITS[name], list(VARIANTS).index(name) - 0.4, list(VARIANTS).index(name) + 0.4, "black", "--")
+axis.set(ylabel="times FP32", title="Inference in fewer bits (dashed: what the bits allow)")
+axis.margins(y=0.15)
+plots.show(
+    figure,
+    alt="; ".join(
+        f"{name} {np.median(rates[name]):,.0f} images/s, {gain[name].value:.2f} times FP32" for name in VARIANTS
+    )
+    + ". The dashed limits are at 2 and 4 times.",
+    keep=results,
+)
+share = {name: f"{100 * gain[name].value / LIMITS[name]:.0f}% of {LIMITS[name]}×" for name in VARIANTS}
+weights_kb = {"FP32": kilobytes["fp32"], "BF16": kilobytes["fp32"] / 2, "INT8": kilobytes["int8"]}
+pd.DataFrame(
+    {
+        "images/s": {name: f"{np.median(rates[name]):,.0f}" for name in VARIANTS},
+        "share of the limit": share,
+        "accuracy": {name: f"{100 * correct.mean():.2f}%" for name, correct in found.items()},
+        "weights in memory": {name: f"{size:,.0f} kB" for name, size in weights_kb.items()},
+    }
+)
+
+# %% [markdown]
+# ## 6 · What VNNI is worth
+#
+# A register of 512 bits holds 64 numbers of 8 bits, or 16 of 32. So 4 times as many products for each instruction. But
+# the sums need 32 bits, and before VNNI that took three instructions: multiply 8-bit pairs and add neighbours into 16
+# bits, widen those into 32, add them up. 64 products in 3 instructions are 1.33 times 16 in one. **VNNI** does all of
+# it in one, `vpdpbusd`: unsigned 8 bits times signed 8 bits, summed into 32. Then it is 4 times. (The same for 16 bits,
+# `vpdpwssd`, is 2 times, in half of FP32's memory.)
+#
+# The first of the three old instructions also *saturates*: two products of 255 × 127 are 64,770, and 16 bits end at
+# 32,767. For that reason NNCF uses only half of the codes for the weights of a network's first layer, unless told
+# otherwise (`OverflowFix`).
+#
+# Which of your layers ran on VNNI? Ask oneDNN inside OpenVINO what it made:
+
+# %%
+_, lines = infer("INT8", rounds=1, runs=1, ONEDNN_VERBOSE="profile_create")
+made = [re.match(r"onednn_verbose,.*?,create\S*?,cpu,(\w+),([^,]+),[^,]*,src:(\w+)", line) for line in lines]
+kernels = pd.DataFrame([match.groups() for match in made if match], columns=["primitive", "kernel", "source"])
+compute = kernels[kernels.primitive.isin(["convolution", "inner_product", "matmul"])]
+on_vnni = compute.kernel.str.contains("vnni|amx")
+print(f"{on_vnni.sum()} of {len(compute)} convolutions and products run on VNNI or AMX")
+compute.value_counts(["primitive", "kernel", "source"]).rename("made").reset_index()
+
+# %% [markdown]
+# The end of a kernel's name is its instruction set. To see what that is worth, take it away: `ONEDNN_MAX_CPU_ISA` caps
+# what oneDNN may use, and nothing else changes. oneDNN reads it when it starts, so each is a process of its own, in
+# rounds that take turns.
+#
+# **Guess first**: without VNNI, is INT8 still faster than FP32?
+
+# %%
+family = "AVX512_CORE" if "AVX-512" in machine.isa else "AVX2"
+caps = {family: ["INT8"]}
+if "VNNI" in machine.isa:
+    caps[f"{family}_VNNI"] = ["INT8"]
+if "AVX-512" in machine.isa and "BF16" in machine.isa:
+    caps[family] = ["INT8", "BF16"]  # there, BF16 is emulated: what does that cost?
+if "AMX" in machine.isa:
+    caps["AVX512_CORE_AMX"] = ["INT8"]
+capped = {}
+rounds = 1 if QUICK else 3
+for turn in range(rounds):
+    for cap, names in caps.items():
+        seen, _ = infer("FP32", *names, rounds=5, ONEDNN_MAX_CPU_ISA=cap)
+        for name in ("FP32", *names):
+            capped.setdefault((name, cap), []).append(np.median(seen[name]["images/s"]))
+        told = ", ".join(f"{name} {capped[name, cap][-1]:,.0f}" for name in ("FP32", *names))
+        print(f"round {turn + 1} of {rounds}  {cap:20} {told} images/s", flush=True)
+
+# %%
+bars = {f"INT8\n{cap}": capped["INT8", cap] for cap in caps}
+if ("BF16", family) in capped:
+    bars[f"BF16 emulated\n{family}"] = capped["BF16", family]
+bars = {f"FP32\n{family}": capped["FP32", family]} | bars
+figure, axis = plt.subplots(figsize=(9, 1.2 + 0.75 * len(bars)))
+drawn = axis.barh(
+    list(bars),
+    [np.median(rate) for rate in bars.values()],
+    color=[{"F": plots.ORANGE, "B": plots.SKY, "I": plots.BLUE}[name[0]] for name in bars],
+)
+axis.bar_label(drawn, fmt="{:,.0f}", padding=4)
+axis.invert_yaxis()
+axis.margins(x=0.15)
+axis.set(xlabel="images/s", title="The same network, instruction sets capped")
+plots.show(
+    figure,
+    alt="Images per second: "
+    + "; ".join(f"{' '.join(name.split())} {np.median(rate):,.0f}" for name, rate in bars.items()),
+    keep=results,
+)
+without = ratio(capped["INT8", family], capped["FP32", family])
+print(f"INT8 without VNNI: {without} times FP32")
+if "VNNI" in machine.isa:
+    # Each against the FP32 of its own process, which no cap touches: a machine that was busy was so for both.
+    yardsticks = {cap: np.divide(capped["INT8", cap], capped["FP32", cap]) for cap in caps}
+    print(f"INT8 with VNNI: {ratio(capped['INT8', f'{family}_VNNI'], capped['FP32', f'{family}_VNNI'])} times FP32")
+    vnni = ratio(yardsticks[f"{family}_VNNI"], yardsticks[family])
+    print(f"VNNI itself: {vnni} times (from 1.33 to 4 would be 3 times)")
+else:
+    print("This CPU has no VNNI: the speed above is all there is here, and INT8's gain is mostly memory.")
+
+# %% [markdown]
+# Instructions are not all. Without VNNI, INT8 can gain more than 1.33 times, because it moves a quarter of the bytes,
+# and because some CPUs run the three instructions side by side. With VNNI, what keeps it below 4 times is all else: the
+# first layer, with its one channel in, pooling, and conversions at the borders. `./lab roofline` measures what matrix
+# products alone reach on this machine, in all three formats.
+#
+# ## 7 · Where INT8 loses, and what mends it
+#
+# INT8's accuracy in section 5 was not FP32's. Where are the lost ones? Sort the test digits by their light:
+
+# %%
+edges = DIMMEST ** np.linspace(1, 0, 6)
+group = np.digitize(light_test, edges[1:-1])
+groups = [f"1/{1 / low:.0f} to {'1' if high > 0.99 else f'1/{1 / high:.0f}'}" for low, high in pairwise(edges)]
+
+
+def by_light(correct):
+    return np.array([100 * correct[group == number].mean() for number in range(5)])
+
+
+pd.DataFrame({name: by_light(correct).round(1) for name, correct in found.items()}, index=groups)
+
+# %% [markdown]
+# Remember the level line of section 1: INT8 has the same steps for dim and for bright. Its range is a compromise
+# between digits that are 64 times as bright as others, and calibration decides on it. By default, NNCF takes the
+# largest value of *each* image, and then the **mean** of those. What is brighter is cut off.
+#
+# **Guess first**: which of these four will be best, and which the worst?
+#
+# - **dusk only**: calibrated on images from the dimmer half, as if all had been taken in the evening.
+# - **all lights, mean**: the held-out digits, as in section 5.
+# - **all lights, largest**: the same digits, but the range is that of the brightest.
+# - **0 to 255**: these digits too, but somebody forgot that the network wants its pixels from 0 to 1.
+
+# %%
+largest = nncf.AdvancedQuantizationParameters(activations_range_estimator_params=RangeEstimatorParametersSet.MINMAX)
+dusk = held_out[light_held_out < np.median(light_held_out)]
+calibrated = {
+    "dusk only": quantise(dusk),
+    "all lights, mean": int8,
+    "all lights, largest": quantise(held_out, advanced_parameters=largest),
+    "0 to 255": quantise(255 * held_out),
+}
+mended = {name: answers(model) for name, model in calibrated.items()}
+points = {name: 100 * (correct.mean() - found["FP32"].mean()) for name, correct in mended.items()}
+print(f"{'FP32':22} {100 * found['FP32'].mean():6.2f}%")
+for name, correct in mended.items():
+    print(f"{name:22} {100 * correct.mean():6.2f}%   {points[name]:+.2f} points")
+
+# %%
+figure, axis = plt.subplots()
+drawn = {"FP32": found["FP32"]} | mended
+for shift, ((name, correct), colour, hatch) in enumerate(
+    zip(drawn.items(), (plots.ORANGE, plots.VERMILION, plots.SKY, plots.BLUE, plots.PURPLE), ("", "..", "//", "", "xx"))
+):
+    axis.bar(np.arange(5) + 0.17 * (shift - 2), by_light(correct), 0.17, color=colour, hatch=hatch, label=name)
+axis.set_xticks(range(5), groups)
+axis.set(xlabel="light of the digit", ylabel="accuracy (%)", title="INT8 by light, and by calibration", ylim=(0, 105))
+figure.legend(*axis.get_legend_handles_labels(), loc="outside right center", fontsize=11)
+plots.show(
+    figure,
+    alt="Accuracy in percent for five groups of digits, from dim to bright. "
+    + "; ".join(
+        f"{name}: {', '.join(f'{value:.0f}' for value in by_light(correct))}" for name, correct in drawn.items()
+    ),
+    keep=results,
+)
+
+# %% [markdown]
+# Look where each loses. A range that is too narrow cuts off what is bright, in every layer. A range that is too wide
+# leaves few codes for all: with pixels from 0 to 255, whole digits become one code, the dim ones first. The range has
+# to be that of the images the network will meet, with their extremes if these matter, and without them if they are
+# faults.
+#
+# None of these four took any time in training. The weights are the same in all of them. So before you blame INT8, look
+# at the calibration.
+#
+# **Try more**: `RangeEstimatorParametersSet.MEDIAN_MINMAX`; a calibration with 1 image, with 10; digits of one class.
+# When no calibration is enough, NNCF has `quantize_with_accuracy_control`, which puts the layers that lose most back to
+# FP32 until the loss is as small as you ask for.
+#
+# ## 8 · FP16's own place: tensor cores
+#
+# A GPU with tensor cores has instructions that multiply FP16 matrices and sum in FP32. That is what loss scaling was
+# invented for. These figures were published for it:
+#
+# | ResNet-50 training on V100 | figure |
+# | --- | --- |
+# | one GPU, FP32, batch 128 | about 400 images/s |
+# | one GPU, FP16, batch 256 | twice that |
+# | 8 GPUs, ImageNet, 10 epochs in about 30 minutes | about 5,800 images/s, 48% validation accuracy |
+#
+# The batch is twice as large in FP16 because activations take half the memory. So two things change at once; measure
+# FP16 with batch 128 as well, to tell them apart. If TensorFlow sees a GPU, the next cell does so.
+
+# %%
+gpus = tf.config.list_physical_devices("GPU")
+
+
+def resnet50_speed(policy, batch, steps=30):
+    """Images/s of ResNet-50 in training, on random images of 224 × 224."""
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = keras.applications.ResNet50(weights=None)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy", jit_compile=False)
+    images, labels = tf.random.normal((batch, 224, 224, 3)), tf.zeros(batch, tf.int32)
+    for _ in range(5):  # traced, memory touched: not timed
+        model.train_on_batch(images, labels)
+    start = time.perf_counter()
+    for _ in range(steps):
+        model.train_on_batch(images, labels)
+    return batch * steps / (time.perf_counter() - start)
+
+
+gpu_speed = {}
+if gpus:
+    for policy, batch in (("float32", 128), ("mixed_float16", 128), ("mixed_float16", 256)):
+        gpu_speed[policy, batch] = resnet50_speed(policy, batch)
+        print(f"{policy:14} batch {batch}: {gpu_speed[policy, batch]:,.0f} images/s", flush=True)
+else:
+    print("TensorFlow sees no GPU here. What FP16 does to gradients you have seen in section 2, without one.")
+
+# %% [markdown]
+# The kit's own TensorFlow is built for CPUs. In an environment with one for GPUs, this cell is all you need, after
+# `import time, keras, tensorflow as tf`.
+
+# %% [markdown]
+# ## Questions
+#
+# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
+#
+# 1. FP16 and BF16 are the same size. Which of them needs loss scaling, and why?
+# 2. Why is INT8 used for inference and not for training?
+# 3. What is different about INT8: what takes the place of the exponent?
+# 4. Why do sums of 8-bit products need 32 bits, and why do sums in floating-point seem not to?
+# 5. What does VNNI change? Where do 1.33 and 4 times come from, and why did you measure neither?
+# 6. What else does INT8 save, besides time to compute?
+# 7. Why must the calibration images be like those of later? What do you see when they are not?
+# 8. INT8's error in a sum of *k* terms: how does your bound grow, how does the error, and why do they differ?
+
+# %% [markdown] tags=["instructor"]
+# ### Answers, for the instructor
+#
+# 1. FP16. It ends at 2⁻²⁴ below and at 65,504 above. BF16 has FP32's exponent, and pays with digits.
+# 2. In inference, the ranges are known beforehand and a little noise is harmless. In training, gradients spread over
+#    many powers of ten and change from step to step, and updates are smaller than a step of 8 bits.
+# 3. The scale, one for a whole tensor or channel, in place of an exponent for each number. So the absolute error is
+#    constant, not the relative one.
+# 4. 255 × 127 is 32,385: 16 bits hold one. 32 bits hold 66,311 of them. Floating-point numbers move the point, and lose
+#    the last digits instead.
+# 5. One instruction in place of three, for 64 products. 64 / (3 × 16) is 1.33, 64 / 16 is 4. Memory, layers that are
+#    not compute-bound, and conversions are outside this calculation, in both directions.
+# 6. A quarter of the memory and of its traffic, and energy. The model file shrinks as well.
+# 7. They decide on the ranges. With dusk only, bright digits are cut off; with pixels up to 255, there are too few
+#    codes.
+# 8. Like *k*, and like √*k*: errors of both signs make up for each other. A bound must allow for all of one sign.
+#
+# **What to expect** On 2 cores with AVX-512, VNNI and BF16 (Zen 4, now and then shared with other work), with the
+# built-in digits: INT8 3.4 times FP32, BF16 1.9 times; INT8 without VNNI 1.9 times, so VNNI itself 1.8 times; emulated
+# BF16 a third of FP32. Training in BF16 1.5 times. Accuracy after 5 epochs: FP32 97.1%, BF16 97.9%; INT8 95.9% by
+# default, 97.1% with the largest range, 91.1% with dusk only, 49.5% with 0 to 255. ResNet-50 in OpenVINO on 2 cores of
+# Zen 5: FP32 70, BF16 151, INT8 256 images/s, which is 3.6 times; capped at AVX512_CORE, INT8 129, with VNNI 230.
+#
+# **Timing** Sections 1 and 2 take 25 minutes, 3 takes 10, 4 takes 25, 5 and 6 take 15, the rest 15. Exercise 1 is the
+# longest; who is late skips it, as its solution stands in. Exercise 4 is the one not to skip.
+#
+# **Goes wrong** numpy's `uint8 @ int8` is int16 and overflows without a word: that is meant to be found. Division of an
+# FP16 array by a Python number stays FP16, so that small gradients vanish again in exercise 2. On a CPU without
+# AVX-512, BF16 training is slow. On one without VNNI, section 6 has one bar less, and INT8 gains less.
+
+# %% [markdown]
+# ## Remember
+#
+# - FP16 has digits, BF16 has range, INT8 has neither, but a scale.
+# - Loss scaling moves gradients to where FP16 is fine. BF16 needs none.
+# - 8-bit products are summed in 32 bits. VNNI does it in one instruction.
+# - Say which precision your baseline has, and look at what really ran.
+# - Calibrate with images like those of later. Then look at where the lost answers are.
+#
+# What was published, what you measured, and what the machine could do at most:
+
+# %%
+amx = "AMX" in machine.isa
+rows = [
+    (
+        f"{name} against FP32, inference",
+        {"BF16": "", "INT8": "4× with VNNI, in theory"}[name],
+        f"{gain[name]} times",
+        f"{LIMITS[name]}×"
+        + (", more with AMX" if amx else "" if isa in machine.isa else f" with {isa}, which is not here"),
+    )
+    for name, isa in (("BF16", "BF16"), ("INT8", "VNNI"))
+]
+rows += [
+    ("INT8 without VNNI, against FP32", "1.33×, in theory", f"{without} times", ""),
+    *([("VNNI itself, INT8", "1.33× → 4×: 3×, in theory", f"{vnni} times", "3×")] if "VNNI" in machine.isa else []),
+    ("BF16 training against FP32", "", f"{training_ratio} times", "2×" + (", more with AMX" if amx else "")),
+    ("INT8's accuracy against FP32's, by default", "", f"{points['all lights, mean']:+.2f} points", "0"),
+    ("the same, range of the brightest", "", f"{points['all lights, largest']:+.2f} points", "0"),
+    ("weights, FP32 → INT8", "¼", f"{kilobytes['fp32']:,.0f} → {kilobytes['int8']:,.0f} kB", "¼"),
+    (
+        "ResNet-50 training on a V100, FP32 → FP16",
+        "400 → 800 images/s, batch 128 → 256",
+        " → ".join(f"{speed:,.0f}" for speed in gpu_speed.values()) + " images/s" if gpu_speed else "no GPU here",
+        "",
+    ),
+]
+results.table("Fewer bits", rows)
+
+# %% [markdown]
+# Published: VNNI: F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019 (theoretical peaks,
+# not measured). V100: a lab for AWS' P3 instances. Loss scaling: Micikevicius et al., *Mixed Precision Training*, arXiv
+# 1710.03740. Next: lab 05 lets a program look for the best settings.
