@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from labkit import sources
 from labkit.errors import LabError
 from labkit.launch import RankError, Run, run_ranks
@@ -75,6 +77,16 @@ def expect(condition: bool, expectation: str) -> None:
     """Raise `NotYet` unless `condition`; `expectation` completes the sentence "Expected …"."""
     if not condition:
         raise NotYet(f"Expected {expectation}.")
+
+
+def kind(value: object) -> str:
+    """Say of what type an answer is, for an expectation that it is of another."""
+    return "None: does it return?" if value is None else f"a {type(value).__name__}"
+
+
+def is_number(value: object) -> bool:
+    """Whether an answer is a number; True and False are none."""
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
 def call(answer: Callable, *args: Any, **kwargs: Any) -> Any:

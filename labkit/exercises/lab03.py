@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.exercises.core import Lab, call, expect
+from labkit.exercises.core import Lab, call, expect, is_number, kind
 
 lab = Lab("03")
 
@@ -27,7 +27,7 @@ def speed(answer) -> None:
         got = call(answer, images, list(seconds))
         asked = f"speed({images}, {seconds})"
         expect(
-            isinstance(got, tuple | list) and len(got) == 3, f"{asked} to be three numbers; it is {_kind(got)}: {got!r}"
+            isinstance(got, tuple | list) and len(got) == 3, f"{asked} to be three numbers; it is {kind(got)}: {got!r}"
         )
         speeds = [images / value for value in seconds]
         mean = images * len(seconds) / sum(seconds)
@@ -37,7 +37,7 @@ def speed(answer) -> None:
         jitter = 1.4826 * _median([abs(value - middle) for value in speeds])
         right = {"mean": mean, "uncertainty": spread / math.sqrt(len(speeds)), "jitter": jitter}
         for (name, value), mine in zip(right.items(), got, strict=True):
-            expect(_is_number(mine), f"the {name} in {asked} to be a number; it is {mine!r}")
+            expect(is_number(mine), f"the {name} in {asked} to be a number; it is {mine!r}")
             expect(
                 math.isclose(mine, value, rel_tol=1e-6, abs_tol=1e-9),
                 f"the {name} in {asked} to be {value:.4f}; it is {mine:.4f}",
@@ -109,7 +109,7 @@ def setup_for(answer) -> None:
             "interleave": nodes > 1,
         }
         got = call(answer, text)
-        expect(isinstance(got, Mapping), f"a dict; it gave {_kind(got)}")
+        expect(isinstance(got, Mapping), f"a dict; it gave {kind(got)}")
         expect(
             set(got) == set(right), f"the keys {', '.join(sorted(right))}; it has {', '.join(sorted(map(str, got)))}"
         )
@@ -143,9 +143,9 @@ def flops(answer) -> None:
         each = [2 * k * k * c_in * c_out * side * side for k, c_in, c_out, side in layers]
         got = call(answer, list(layers))
         asked = f"flops({layers})"
-        expect(isinstance(got, tuple | list) and len(got) == 2, f"{asked} to be two numbers; it is {_kind(got)}")
+        expect(isinstance(got, tuple | list) and len(got) == 2, f"{asked} to be two numbers; it is {kind(got)}")
         for name, mine, value in zip(("forward", "training"), got, (sum(each), 3 * sum(each) - each[0]), strict=True):
-            expect(_is_number(mine), f"{name} in {asked} to be a number; it is {mine!r}")
+            expect(is_number(mine), f"{name} in {asked} to be a number; it is {mine!r}")
             expect(mine == value, f"{name} in {asked} to be {value:,}; it is {mine:,}")
 
 
@@ -185,13 +185,13 @@ def diagnose(answer) -> None:
             "reorder": log.ms[log.primitive == "reorder"].sum() / total,
         }
         got = call(answer, log.copy())
-        expect(isinstance(got, Mapping | pd.Series), f"a dict; it gave {_kind(got)}")
+        expect(isinstance(got, Mapping | pd.Series), f"a dict; it gave {kind(got)}")
         got = dict(got.items())
         expect(
             set(got) == set(right), f"the keys {', '.join(sorted(right))}; it has {', '.join(sorted(map(str, got)))}"
         )
         for name, value in right.items():
-            expect(_is_number(got[name]), f'"{name}" of {told} to be a number; it is {got[name]!r}')
+            expect(is_number(got[name]), f'"{name}" of {told} to be a number; it is {got[name]!r}')
             expect(
                 math.isclose(got[name], value, abs_tol=1e-9),
                 f'"{name}" of {told} to be {value:.4f}, which is {value * total:g} of {total:g} ms; '
@@ -228,13 +228,13 @@ def bottleneck(answer) -> None:
 def _one_machine(answer: Any, kinds: pd.DataFrame, peak: float, bandwidth: float) -> None:
     got = call(answer, kinds.copy(), peak, bandwidth)
     asked = f"at {peak:g} GFLOP/s and {bandwidth:g} GB/s"
-    expect(isinstance(got, Mapping), f"a dict; it gave {_kind(got)}")
+    expect(isinstance(got, Mapping), f"a dict; it gave {kind(got)}")
     expect(set(got) == set(kinds.index), f"the names {', '.join(kinds.index)}; it has {', '.join(map(str, got))}")
     for name, row in kinds.iterrows():
         pair = got[name]
         expect(
             isinstance(pair, tuple | list) and len(pair) == 2,
-            f"(bound, saving) for {name}; it is {_kind(pair)}: {pair!r}",
+            f"(bound, saving) for {name}; it is {kind(pair)}: {pair!r}",
         )
         bound, saving = pair
         moving, computing = 1000 * row.gbyte / bandwidth, 1000 * row.gflop / peak
@@ -242,7 +242,7 @@ def _one_machine(answer: Any, kinds: pd.DataFrame, peak: float, bandwidth: float
         why = f"moving takes {moving:g} ms, computing {computing:g} ms"
         expect(bound == right, f'"{right}" for {name} {asked}, since {why}; it is {bound!r}')
         least = max(moving, computing)
-        expect(_is_number(saving), f"a saving for {name} that is a number; it is {saving!r}")
+        expect(is_number(saving), f"a saving for {name} that is a number; it is {saving!r}")
         expect(
             math.isclose(saving, max(0.0, row.ms - least), abs_tol=1e-6),
             f"a saving of {max(0.0, row.ms - least):g} ms for {name} {asked}, which takes {row.ms:g} ms and must take "
@@ -253,11 +253,3 @@ def _one_machine(answer: Any, kinds: pd.DataFrame, peak: float, bandwidth: float
         savings == sorted(savings, reverse=True),
         f"the largest saving first {asked}; the order is {', '.join(map(str, got))}",
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
-
-
-def _kind(value: object) -> str:
-    return "None: does it return?" if value is None else f"a {type(value).__name__}"
