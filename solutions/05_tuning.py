@@ -1,0 +1,843 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation: {extension: .py, format_name: percent}
+# ---
+
+# %% [markdown]
+# # 05 · Let a program tune it
+#
+# **You will** look for the settings that make training fastest, and let a program do the looking. You will see how
+# much of the best it finds in how few trials, why the best trial always looks better than it is, and how to make sure
+# of a gain. Then you tune this machine, and a command of your own.
+#
+# **Time** about 70 minutes: 35 to read and run, 35 for four exercises. Waiting in all: about 5 minutes.
+#
+# **Connects to** lab 02, which explains the threads that are tuned here, and lab 03, which tries a few settings for
+# ResNet-50 by hand.
+
+# %% tags=["parameters"]
+QUICK = False  # small runs, as the tests make them
+
+# %%
+import itertools
+import math
+import os
+import re
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from IPython.display import Code, Image, display
+
+from labkit import command, plots
+from labkit.bench import setups
+from labkit.errors import LabError
+from labkit.exercises import checker
+from labkit.machine import this_machine
+from labkit.paths import DATA, ROOT
+from labkit.ratios import ratio
+from labkit.tune import search as tune
+
+QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
+check = checker("05", globals(), quick=QUICK)
+results = check.results
+plots.use_style()
+work = Path("work")
+work.mkdir(exist_ok=True)
+# Commands that are started below find the kit's Python and its package, wherever the notebook runs.
+os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+os.environ["PYTHONPATH"] = str(ROOT)
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # without it, older CPUs would get Eigen
+
+machine = this_machine()
+cores = machine.usable_cores
+print(f"{machine.model}: {cores} cores for this notebook")
+
+# %% [markdown]
+# ## 1 · How many settings are there?
+#
+# A **knob** is anything that you can set before a program runs and that may change its speed. Its settings are a
+# **space** with one dimension for each knob. Training on a CPU has many:
+#
+# | knob | what it sets |
+# | --- | --- |
+# | intra-op threads | how many threads share one operation |
+# | inter-op threads | how many operations run side by side |
+# | `OMP_NUM_THREADS` | OpenMP's threads, in a build that has them |
+# | `KMP_BLOCKTIME` | milliseconds an OpenMP thread spins before it sleeps |
+# | `KMP_AFFINITY` | which core a thread stays on |
+# | allocator, huge pages | how memory is had from the system |
+# | `numactl` | on which node's memory |
+#
+# In 2018, engineers of Intel had a program tune two of them for ResNet-50, on a machine with 2 × 28 cores: inter-op
+# threads from 1 to 28, and intra-op threads, even numbers from 10 to 56. It found intra 28, inter 2 after 2 hours and 8
+# minutes: 1.77 times as fast as before. (They also set `OMP_NUM_THREADS` to the intra-op threads.) By hand, they said,
+# this took tens of hours.
+#
+# Then they let it loose on the settings of the CPU and the operating system: 9.13 · 10¹⁷ combinations.
+
+# %% tags=["nbval-check-output"]
+two_knobs = len(range(1, 29)) * len(range(10, 57, 2))
+system = 9.13e17
+print(f"inter-op × intra-op: {two_knobs} settings. At a minute each: {two_knobs / 60:.0f} hours")
+print(
+    f"CPU and system: as many as {math.log2(system):.0f} switches have. At a minute each: {system / 525_960:.1e} years"
+)
+
+# %% [markdown]
+# They tried 173 of these settings with one network and 156 with another, and gained 8.3% and 8%. How can 173 of
+# 9.13 · 10¹⁷ be enough? That is this lab's question.
+#
+# ## 2 · A landscape, measured whole
+#
+# To judge a search, you have to know the best there is. So here is a space that is small enough to be measured
+# **whole**: training the MNIST CNN with five knobs, in a build of TensorFlow with OpenMP. It was measured once, on
+# another machine, and comes with the kit. Each point twice, in two rounds, each in an order of its own.
+
+# %%
+GRID = DATA / "tuning-grid.csv"
+print("".join(line for line in GRID.read_text().splitlines(keepends=True) if line.startswith("#")))
+grid = pd.read_csv(GRID, comment="#")
+KNOBS = list(grid.columns[: grid.columns.get_loc("round1")])
+space = {knob: grid[knob].unique().tolist() for knob in KNOBS}
+for knob, values in space.items():
+    print(f"{knob:10} {len(values)} values: {', '.join(map(str, values))}")
+print(f"{len(grid)} points")
+
+# %%
+speed = grid.set_index(KNOBS).images_s.to_dict()  # (omp, intra, …): images/s
+top = max(speed.values())
+
+
+def look_up(settings):
+    """Images/s of a point, without running anything."""
+    return speed[tuple(settings.values())]
+
+
+# What TensorFlow and OpenMP take by themselves on the 2 cores where the grid was measured.
+default = {"omp": 2, "intra": 2, "inter": 2, "blocktime": 200, "affinity": "none"}
+share = {
+    "the best point": 1.0,
+    "the default": look_up(default) / top,
+    "the point in the middle": np.median(grid.images_s) / top,
+    "the worst": min(speed.values()) / top,
+}
+for what, value in share.items():
+    print(f"{what:26} {value * top:6,.0f} images/s, {value:4.0%} of the best")
+print(f"within 3% of the best: {np.mean(grid.images_s > 0.97 * top):.1%} of the points")
+
+# %%
+rows, columns = ["omp", "blocktime"], ["intra", "inter"]
+pictures = grid.groupby("affinity", sort=False)
+marks = {tuple(default.values()): "D", max(speed, key=speed.get): "B"}
+figure, axes = plt.subplots(1, len(pictures), figsize=(12, 5.5), sharey=True)
+for axis, (affinity, part) in zip(axes, pictures):
+    table = part.pivot_table(index=rows, columns=columns, values="images_s") / top
+    image = axis.imshow(table, cmap="cividis", vmin=0, vmax=1, aspect="auto", origin="lower")
+    axis.set_xticks(range(table.shape[1]), [inter for _, inter in table.columns])
+    axis.set_yticks(range(table.shape[0]), [blocktime for _, blocktime in table.index])
+    axis.grid(False)
+    axis.tick_params(length=0)
+    width, height = len(space["inter"]), len(space["blocktime"])
+    for number, threads in enumerate(space["intra"]):
+        axis.axvline(number * width - 0.5, color="white")
+        axis.text((number + 0.5) * width - 0.5, table.shape[0] - 0.3, f"intra {threads}", ha="center", fontsize=11)
+    for number, threads in enumerate(space["omp"]):
+        axis.axhline(number * height - 0.5, color="white")
+        if axis is axes[0]:
+            axis.text(-2.2, (number + 0.5) * height - 0.5, f"OMP {threads}", ha="center", va="center", rotation=90)
+    for point, mark in marks.items():
+        omp, intra, inter, blocktime, its_affinity = point
+        if its_affinity == affinity:
+            place = table.columns.get_loc((intra, inter)), table.index.get_loc((omp, blocktime))
+            axis.annotate(mark, place, ha="center", va="center", fontsize=15, fontweight="bold", color=plots.VERMILION)
+    axis.set_xlabel("inter-op threads")
+    axis.set_title("threads not pinned" if affinity == "none" else "threads pinned to cores", pad=22)
+axes[0].set_ylabel("KMP_BLOCKTIME, ms", labelpad=34)
+figure.colorbar(image, ax=axes, label="share of the best point's images/s")
+figure.suptitle("Training the MNIST CNN: every point of the grid (D the default, B the best)")
+by_omp = grid.groupby("omp").images_s.max() / top
+plots.show(
+    figure,
+    alt=f"Two maps of {len(grid) // 2} cells each, pinned and not, coloured by speed. The best with each number of "
+    "OpenMP threads: " + ", ".join(f"{omp} threads {value:.0%}" for omp, value in by_omp.items()) + " of the best.",
+    keep=results,
+)
+
+# %% [markdown]
+# Look before you go on. Which knob matters most? Which hardly at all? And which matters only when another one is set
+# wrong? A hand that turns one knob at a time sees one line of this picture.
+#
+# What the best can reach with each value of each knob:
+
+# %%
+for knob, values in space.items():
+    reach = grid.groupby(knob).images_s.max() / top
+    print(f"{knob:10}", "   ".join(f"{value!s:.12}: {reach[value]:4.0%}" for value in values))
+
+# %% [markdown]
+# ## 3 · Search blindly
+#
+# **Guess first**: you draw 14 points of the grid at random, 5% of it, measure them and take the best. How near do you
+# come to the best of all?
+#
+# **Random search** does just that, and is better than it sounds. It doesn't ask how large the space is, nor how many
+# knobs it has. It asks what *share* of the points is good.
+#
+# ### Exercise 1 · What chance does it have?
+#
+# Write `chance(points, good, trials)`: of a space of so many `points`, `good` are good enough for you. You draw
+# `trials` different ones. What is the probability that at least one of them is good?
+
+
+# %%
+def chance(points, good, trials):
+    """Probability that one or more of `good` points are among `trials` different ones."""
+    ### BEGIN SOLUTION
+    return 1 - math.comb(points - good, trials) / math.comb(points, trials)
+    ### END SOLUTION
+
+
+# %% tags=["nbval-check-output"]
+chance = check(1, chance)
+
+# %%
+for points in (len(grid), two_knobs, 1_000_000):
+    needed = next(n for n in itertools.count(1) if chance(points, math.ceil(points / 20), n) >= 0.95)
+    print(
+        f"{points:9,} points: to draw one of the best 5% with a chance of 95%, {needed} trials ({needed / points:.2%})"
+    )
+print(f"60 trials, endless space: {1 - 0.95**60:.1%}")
+
+# %% [markdown]
+# That is the answer to half of section 1's question: the number of trials depends on how many points are *good*, and
+# hardly on how many there *are*. Sixty random trials find one of the best 5% of nearly anything (Bergstra and Bengio,
+# 2012).
+#
+# The other half: one of the best 5% need not be near the best. Where speed changes gently, it is: the best 5% are a
+# hilltop. Where one point in a thousand stands out, blind search won't see it.
+#
+# ## 4 · Search with a memory
+#
+# After a few trials you know something. A person would look at the good ones, see that they have something in common,
+# and try more of that. A **tree-structured Parzen estimator**, TPE (Bergstra et al., 2011), does the same:
+#
+# 1. Split the trials into the **good** ones, say the best fifth, and the **rest**.
+# 2. For each knob, count how often each value is among the good, and how often among the rest. These are two
+#    densities.
+# 3. Draw some points that nobody tried. Take the one whose values are frequent among the good **and** rare among the
+#    rest: the largest ratio of the two.
+#
+# It has no model of speed, only of where to look. So it doesn't mind text as values, knobs that don't matter, or a
+# trial that failed: that one belongs to the rest.
+#
+# ### Exercise 2 · How promising is a value?
+#
+# Write `score(value, values, good, rest)` for one knob: `values` are all that it can have, `good` and `rest` are lists
+# of the values that it had in the good trials and in the rest. The score is
+#
+# $$\frac{\text{share of the value among the good}}{\text{share of the value among the rest}}$$
+#
+# A value that nobody tried would have a share of 0. So pretend that, in each of the two lists, **every value of the
+# knob was seen once more** than it was.
+
+
+# %%
+def score(value, values, good, rest):
+    """How many times as frequent a value is among the good trials as among the rest."""
+    ### BEGIN SOLUTION
+    in_good = (good.count(value) + 1) / (len(good) + len(values))
+    in_rest = (rest.count(value) + 1) / (len(rest) + len(values))
+    return in_good / in_rest
+    ### END SOLUTION
+
+
+# %% tags=["nbval-check-output"]
+score = check(2, score)
+
+
+# %% [markdown]
+# With it, a search fits into a few lines. This is yours, and it takes each knob by itself:
+
+
+# %%
+def promise(point, space, good, rest):
+    """The product of its values' scores; `good` and `rest` are lists of points."""
+    product = 1.0
+    for knob, (value, values) in enumerate(zip(point, space.values())):
+        product *= score(value, values, [point[knob] for point in good], [point[knob] for point in rest])
+    return product
+
+
+def your_search(space, objective, trials, seed):
+    """A small TPE: the figures of the points that it tried, in their order."""
+    rng = np.random.default_rng(seed)
+    untried = list(itertools.product(*space.values()))
+    tried, figures = [], []
+    for number in range(trials):
+        candidates = [untried[place] for place in rng.permutation(len(untried))[:24]]
+        point = candidates[0]
+        if number >= 5:  # enough to learn from
+            ranked = [tried[place] for place in np.argsort(figures)[::-1]]
+            good, rest = ranked[: number // 5], ranked[number // 5 :]
+            point = max(candidates, key=partial(promise, space=space, good=good, rest=rest))
+        untried.remove(point)
+        tried.append(point)
+        figures.append(objective(dict(zip(space, point))))
+    return figures
+
+
+# %% [markdown]
+# The kit's `lab tune` has Optuna's TPE, which looks at all knobs together and knows that 3 threads are next to 4. Let
+# them compete with blind search, and with a **grid search**, which tries all points in the order in which they are
+# written. Each search is a matter of luck, so each runs 20 times. No process is started: a trial is a look into the
+# table.
+
+# %%
+seeds, budget = (3, 30) if QUICK else (20, len(grid) // 5)
+began = time.monotonic()
+
+
+def values_of(trials):
+    return [trial.value for trial in trials]
+
+
+SEARCHES = {
+    "random": lambda seed: values_of(tune.search(space, look_up, budget, seed, sampler="random")),
+    "yours": lambda seed: your_search(space, look_up, budget, seed),
+    "lab tune": lambda seed: values_of(tune.search(space, look_up, budget, seed)),
+    "lab tune, default first": lambda seed: values_of(tune.search(space, look_up, budget, seed, default=default)),
+}
+so_far = {}  # by search: (seeds, trials), the best so far as a share of the grid's best
+for name, one in SEARCHES.items():
+    so_far[name] = np.maximum.accumulate([one(seed) for seed in range(seeds)], axis=1) / top
+    print(f"{name}: {seeds} searches of {budget} trials, {time.monotonic() - began:.0f} s")
+in_order = np.maximum.accumulate(grid.images_s) / top  # the table has the points in the order of nested loops
+
+# %%
+figure, axis = plt.subplots(figsize=(10, 5))
+trials = np.arange(1, budget + 1)
+styles = {"random": (plots.ORANGE, "--", "s"), "yours": (plots.GREEN, "-.", "^"), "lab tune": (plots.BLUE, "-", "o")}
+for name, (colour, line, marker) in styles.items():
+    axis.fill_between(trials, *np.quantile(so_far[name], (0.1, 0.9), axis=0), color=colour, alpha=0.15)
+    mean = so_far[name].mean(axis=0)
+    axis.plot(trials, mean, color=colour, linestyle=line, marker=marker, markevery=5, label=name)
+axis.plot(trials, in_order[:budget], color=plots.BLACK, linestyle=":", marker="", label="grid, in order")
+axis.axhline(0.97, color="grey", linewidth=1, marker="")
+axis.text(budget, 0.965, "97%", ha="right", va="top", color="dimgrey")
+axis.secondary_xaxis("top", functions=(lambda n: 100 * n / len(grid), lambda p: p * len(grid) / 100)).set_xlabel(
+    "share of the space tried, %", fontsize=11
+)
+axis.set(xlabel="trials", ylabel="best so far, share of the grid's best", ylim=(None, 1.01))
+axis.legend(loc="lower right")
+axis.set_title("How much of the best is found in how many trials")
+at = max(1, round(0.05 * len(grid)))
+plots.show(
+    figure,
+    alt=f"Share of the grid's best so far against trials, mean of {seeds} searches with a band of 80% of them. "
+    + "; ".join(f"{name}: {so_far[name][:, at - 1].mean():.0%} after {at}" for name in styles)
+    + f"; grid in order: {in_order[at - 1]:.0%} after {at} trials and {in_order[budget - 1]:.0%} after {budget}.",
+    keep=results,
+)
+
+
+# %%
+def trials_to(goal, shares):
+    """The median number of trials to a share of the best; more than the budget where they did not come to it."""
+    reached = (shares >= goal).any(axis=1)
+    needed = np.where(reached, 1 + (shares >= goal).argmax(axis=1), budget + 1)
+    median = np.median(needed)
+    return f"{median:.0f}" if median <= budget else f"more than {budget}"
+
+
+to_97 = {name: trials_to(0.97, shares) for name, shares in so_far.items()}
+head = f"{'':24}{f'after {at} trials (5%)':>24}{f'after {budget}':>12}{'trials to 97% of the best':>30}"
+print(head)
+for name, shares in so_far.items():
+    print(f"{name:24}{shares[:, at - 1].mean():24.1%}{shares[:, -1].mean():12.1%}{to_97[name]:>30}")
+
+# %% [markdown]
+# Read the picture from the left. As long as nothing is known, all searches are blind, and alike. With some trials
+# behind it, a search with a memory looks where the good ones were. The grid in its order stays in one corner: don't
+# tune by nested loops if you can't wait for them to end.
+#
+# The last line of the table is how `lab tune` really works: it tries the **default first**, because that is what the
+# best has to be compared with. Whether it also helps the search depends on how good the default is. You have seen its
+# share of the best in section 2.
+#
+# ## 5 · Luck looks like speed
+#
+# So far a trial gave the same figure each time. On a machine it doesn't: other programs, the clock, where the memory
+# lies. Each point of the grid was measured twice. How far apart are the two?
+
+# %%
+first, second = grid.round1.to_numpy(), grid.round2.to_numpy()
+apart = np.expm1(np.abs(np.log(first / second)))
+print(f"the two rounds of a point differ by {np.median(apart):.1%} (median), {apart.max():.0%} at most")
+for number, figures in enumerate((first, second), 1):
+    print(f"the best of round {number}: point {np.argmax(figures)}, {figures.max():,.0f} images/s")
+
+# %% [markdown]
+# **Guess first**: you measure a hundred points once each. The best of them shows some figure. You measure that point
+# again. Will it be as fast, faster or slower?
+#
+# ### Exercise 3 · How much does the winner flatter itself?
+#
+# Write `flattery(first, second)`: two rounds of the same points, as numpy arrays of images/s. The first round chooses
+# its winner. How many times as fast as in the second round did that point look?
+
+
+# %%
+def flattery(first, second):
+    """The first round's figure of its winner, over the same point's in the second round."""
+    ### BEGIN SOLUTION
+    winner = np.argmax(first)
+    return first[winner] / second[winner]
+    ### END SOLUTION
+
+
+# %% tags=["nbval-check-output"]
+flattery = check(3, flattery)
+
+# %%
+rng = np.random.default_rng(0)
+counts = [1, 2, 5, 10, 20, 50, 100]
+promised = []
+for n in counts:
+    draws = [rng.permutation(len(grid))[:n] for _ in range(200 if QUICK else 2000)]
+    both_ways = [flattery(a[draw], b[draw]) for draw in draws for a, b in ((first, second), (second, first))]
+    promised.append(100 * (np.exp(np.mean(np.log(both_ways))) - 1))
+
+figure, axis = plt.subplots()
+axis.plot(counts, promised, color=plots.VERMILION, marker="o")
+for n, percent in zip(counts, promised):
+    axis.annotate(f"{percent:+.1f}%", (n, percent), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=11)
+axis.axhline(0, color=plots.BLACK, linewidth=1, marker="")
+axis.set(
+    xscale="log",
+    xlabel="points measured once each",
+    ylabel="the best, over its second measurement, %",
+    title="The winner's curse",
+)
+axis.set_xticks(counts, map(str, counts))
+axis.minorticks_off()
+axis.margins(y=0.2)
+plots.show(
+    figure,
+    alt="By how much the best of n points, measured once, looks faster than the same point measured again: "
+    + ", ".join(f"{n} points {percent:+.1f}%" for n, percent in zip(counts, promised)),
+    keep=results,
+)
+
+# %% [markdown]
+# One point is as often too fast as too slow. The **best** of many was chosen for its figure, and good luck is part of
+# that figure. The more you try, the more it promises and doesn't hold. It is called the *winner's curse*, and a report
+# of the best trial's figure always has it in it. So a gain of a few per cent, found among 173 settings, needs a second
+# look before you believe it.
+#
+# Two remedies, and you want both:
+#
+# - **Repeats.** Measure a point several times, and take the median.
+# - **A confirmation.** When the search is over, measure the best and the default again, in turns. Report *that*
+#   ratio, with its interval.
+#
+# Repeats cost time. But a point that is far behind in its first measurement needs no second one. To give it up early
+# is called **pruning**; `lab tune` does it to a trial that is far behind the best so far. Here each point has two
+# measurements to give, the two rounds:
+
+
+# %%
+def measured_anew(rounds):
+    """An objective that gives each point's rounds one after the other."""
+    unused = {point: list(figures) for point, figures in zip(speed, zip(*rounds))}
+    return lambda settings: unused[tuple(settings.values())].pop(0)
+
+
+print(f"Given up is what is more than {tune.HOPELESS:.0%} behind.")
+for repeats in (1, 2):
+    tried = tune.search(space, measured_anew((first, second)), 2 * at, seed=1, repeats=repeats)
+    chosen = tune.best(tried)
+    pruned = sum(trial.state == "pruned" for trial in tried)
+    runs = sum(len(trial.values) for trial in tried)
+    print(f"repeats {repeats}: {len(tried)} trials, of them {pruned} given up early; {runs} measurements")
+    print(f"   promised {chosen.value:,.0f} images/s; both rounds say {look_up(chosen.settings):,.0f}")
+
+# %% [markdown]
+# With two repeats, the promise is all that the table knows of a point, so it has to hold. A machine can be asked a
+# third time: that is the confirmation, at the end of the next section.
+#
+# ## 6 · This machine, live
+#
+# Now without a table: a trial runs a command and reads its figure. The command is the kit's benchmark, training the
+# MNIST CNN. Every setting is an environment variable here, which is all that a search has to know about a program. The
+# search of 2018 worked in the same way: a script got both knobs as variables, ran a few batches, and left its figure in
+# a file.
+
+# %%
+openmp = setups.OPENMP.exists()  # the Python of the build with OpenMP
+seen = len(machine.cpus)  # hardware threads: as many threads TensorFlow and OpenMP take by default
+inter = 2 if openmp else seen  # TensorFlow's source: NumInterOpThreadsFromSessionOptions in process_util.cc
+threads = sorted({max(1, cores // 2), cores, 3 * cores // 2, 2 * cores, seen})
+live_space = {"TF_NUM_INTRAOP_THREADS": threads, "TF_NUM_INTEROP_THREADS": sorted({1, 2, inter})}
+live_default = {"TF_NUM_INTRAOP_THREADS": seen, "TF_NUM_INTEROP_THREADS": inter}
+if openmp:
+    live_space |= {
+        "OMP_NUM_THREADS": threads,
+        "KMP_BLOCKTIME": [0, 1, 200],
+        "KMP_AFFINITY": ["none", "granularity=fine,compact,1,0"],
+    }
+    live_default |= {"OMP_NUM_THREADS": seen, "KMP_BLOCKTIME": 200, "KMP_AFFINITY": "none"}
+    python = setups.OPENMP
+else:
+    print("The build with OpenMP is not here (./lab setup makes it), so there are fewer knobs.")
+    live_space |= {"TF_ENABLE_ONEDNN_OPTS": [0, 1]}
+    live_default |= {"TF_ENABLE_ONEDNN_OPTS": 1}
+    python = Path(sys.executable)
+points = tune.size(live_space)
+print(f"{points} points on {cores} cores:")
+for knob, values in live_space.items():
+    print(f"{knob:24} {', '.join(map(str, values))}")
+
+steps = 20 if QUICK else 100
+train = [str(python), "-m", "labkit.bench", "--model=mnist", "--batch_size=64", f"--num_batches={steps}"]
+if not QUICK:
+    done = command.run(train, env=live_default, timeout=120)
+    print(*done.lines[-8:], sep="\n")
+
+# %% [markdown]
+# The first trial is always the **default**: what the programs take by themselves when nobody sets anything. It is what
+# you compare with, and often it is hard to beat.
+#
+# ### Exercise 4 · An objective
+#
+# A search calls a function, the **objective**: settings in, figure out. Write `throughput(argv, settings, timeout)`. It
+# runs a command with the settings in its environment, and gives the number behind `total images/sec: ` as a float.
+# (Not that of a line such as `10  images/sec: 4321.0`.)
+#
+# With some settings a command will crash, hang, or print nothing. Then raise a `LabError` that says why. The search
+# records it and goes on. A command that prints its figure and **then** crashes has failed, too.
+#
+# `command.run(argv, env=…, timeout=…)` is at hand. It starts a command with these variables added to the environment,
+# ends it after `timeout` seconds, and gives `lines`, what it printed, and `why`, which is empty unless it failed.
+
+
+# %%
+def throughput(argv, settings, timeout=120):
+    """Images/s of a command with these settings in its environment; LabError when it fails."""
+    ### BEGIN SOLUTION
+    done = command.run(argv, env=settings, timeout=timeout)
+    if done.why:
+        raise LabError(done.why)
+    for line in done.lines:
+        found = re.search(r"total images/sec: ([\d.]+)", line)
+        if found:
+            return float(found.group(1))
+    raise LabError("it printed no total")
+    ### END SOLUTION
+
+
+# %% tags=["nbval-check-output"]
+throughput = check(4, throughput)
+
+# %% [markdown]
+# The search is the one of section 4, with your objective. It measures each trial twice, unless the first one was
+# hopeless. A few seconds of each go into starting TensorFlow.
+
+# %%
+n_trials, repeats = (2, 1) if QUICK else (16, 2)
+began = time.monotonic()
+
+
+def tell(trial, so_far):
+    """A line for each trial."""
+    best = tune.best(so_far)
+    what = f"{trial.value:8,.0f} images/s" + " (given up)" * (trial.state == "pruned")
+    changed = [f"{knob}={value}" for knob, value in trial.settings.items() if value != live_default[knob]]
+    print(
+        f"{len(so_far):2} of {n_trials}  {time.monotonic() - began:3.0f} s ",
+        f"failed: {trial.why}" if trial.state == "failed" else f"{what:28}",
+        f"best {best.value if best else math.nan:8,.0f} ",
+        " ".join(changed) or "the default",
+        flush=True,
+    )
+
+
+tried = tune.search(
+    live_space,
+    lambda settings: throughput(train, settings),
+    trials=n_trials,
+    repeats=repeats,
+    default=live_default,
+    on_trial=tell,
+)
+winner = tune.best(tried)
+minutes = (time.monotonic() - began) / 60
+
+# %%
+values = np.array([trial.value for trial in tried])
+states = np.array([trial.state for trial in tried])
+numbers = np.arange(1, len(tried) + 1)
+figure, axis = plt.subplots()
+finished = np.where(states == "done", values, -np.inf)
+axis.step(numbers, np.maximum.accumulate(finished), where="post", color=plots.BLUE, marker="", label="best so far")
+for state, colour, marker, label in (
+    ("done", plots.BLUE, "o", "a trial, median"),
+    ("pruned", plots.VERMILION, "X", "given up"),
+):
+    axis.scatter(numbers[states == state], values[states == state], color=colour, marker=marker, s=70, label=label)
+axis.axhline(values[0], color=plots.BLACK, linestyle="--", linewidth=1.5, marker="", label="default")
+axis.set(xlabel="trial", ylabel="images/s", title="Tuning the MNIST CNN, live", ylim=(0, None))
+axis.xaxis.get_major_locator().set_params(integer=True)
+axis.legend()
+plots.show(
+    figure,
+    alt=f"Images per second of {len(tried)} trials, in order: "
+    + ", ".join(f"{value:,.0f}{f' ({state})' * (state != 'done')}" for value, state in zip(values, states))
+    + f". The default, the first, has {values[0]:,.0f}; the best {winner.value:,.0f}.",
+    keep=results,
+)
+
+# %% [markdown]
+# The best trial has a figure. You know by now what that figure is worth. So: the default and the best again, in turns,
+# a new process each. Each round gives a ratio, and how far the rounds agree gives its 95% interval.
+
+# %%
+rounds = 1 if QUICK else 5
+won_by_default = winner.settings == live_default
+challenger = tune.best([trial for trial in tried if trial.settings != live_default])  # which had all its repeats
+if won_by_default:
+    print(
+        "The default won.", "Here is the best of the others against it:" if challenger else "All others were given up."
+    )
+if challenger:
+    again = {"default": [], "best": []}
+    for number in range(1, rounds + 1):
+        for name, settings in (("default", live_default), ("best", challenger.settings)):
+            again[name].append(throughput(train, settings))
+        measured = ", ".join(f"{name} {figures[-1]:8,.0f}" for name, figures in again.items())
+        print(f"round {number} of {rounds}: {measured} images/s", flush=True)
+    gain = ratio(again["best"], again["default"])
+    print(f"\nThe search promised {challenger.value / values[0]:.2f} times the default. Confirmed: {gain} times.")
+    if rounds == 1:
+        print("One round has no interval: this was a small run.")
+    elif gain.low > 1:
+        print("It is faster, and that was not luck.")
+    elif gain.high < 1:
+        print("It is slower than the default. Keep the default.")
+    else:
+        print("The interval holds 1: nothing was gained that could be told from luck. Keep the default.")
+
+# %% [markdown]
+# Nothing gained is a result. By default, TensorFlow and OpenMP take a thread for each *hardware thread* that they see.
+# Where each core has one, that may well be the hilltop already. The machine of 2018 had 112 of them on 56 cores. And in
+# a container that is allowed two of many cores, they see all of the cores. There is much to gain in both.
+#
+# **A gain is a statement about two settings: the best, and the one you started from.** Those 8.3% are no exception.
+# What mattered there were the prefetchers of the caches, the clock of the uncore, and how readily the kernel wakes a
+# process. And afterwards it turned out that the server had its L2 prefetcher switched off when the search began. The
+# search switched it on, as it is by default. It repaired the machine.
+#
+# ## 7 · A command of your own
+#
+# All of that is one command: `lab tune -- COMMAND`. It tunes any program that prints a figure. Let it tune one that has
+# nothing to do with TensorFlow. This script finds the nearest of 64 colours for each pixel, as the K-Means of lab 09
+# does, some pixels at a time.
+
+# %%
+# %%writefile work/nearest.py
+"""How many pixels a second find the nearest of 64 colours?"""
+
+import argparse
+import time
+
+import numpy as np
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--chunk", type=int, default=1_000_000, help="pixels at a time")
+chunk = parser.parse_args().chunk
+
+rng = np.random.default_rng(0)
+pixels, colours = rng.random((500_000, 3), "float32"), rng.random((64, 3), "float32")
+nearest = np.empty(len(pixels), int)
+start = time.perf_counter()
+for first in range(0, len(pixels), chunk):
+    part = slice(first, first + chunk)
+    distances = np.square(colours).sum(axis=1) - 2 * pixels[part] @ colours.T  # but for what all have in common
+    nearest[part] = distances.argmin(axis=1)
+print(f"pixels/s: {len(pixels) / (time.perf_counter() - start):.0f}")
+
+# %% [markdown]
+# **Guess first**: how many pixels at a time are best? And can a setting of the memory allocator matter, in a program
+# that only multiplies?
+#
+# The knobs are a small file. Each says what it can be and where its value goes: into a variable (`env`), behind the
+# command (`flag`), or before it (`prefix`, as for `numactl`).
+
+# %%
+knobs = """\
+[chunk]
+text = "pixels at a time"
+type = "choice"
+values = [64, 256, 1024, 4096, 16384, 65536, 262144]
+flag = "--chunk={value}"
+
+[threads]
+text = "OpenBLAS' threads, for the product"
+type = "integer"
+low = 1
+high = "cpus"
+env = "OPENBLAS_NUM_THREADS"
+
+[memory_kept]
+text = "bytes that malloc asks for in advance, and keeps: mallopt's M_TOP_PAD"
+type = "choice"
+values = [0, 1048576, 67108864]
+env = "MALLOC_TOP_PAD_"
+"""
+(work / "knobs.toml").write_text(knobs)
+Code(knobs, language="toml")
+
+# %% [markdown]
+# In a terminal of JupyterLab, which opens in the folder of the notebooks, you would type this. It runs each point three
+# times, and confirms at the end:
+#
+# ```
+# ../lab tune --knobs work/knobs.toml --figure 'pixels/s: (\d+)' --trials 30 -- python work/nearest.py
+# ```
+
+# %%
+n_trials, rounds = (4, 2) if QUICK else (30, 5)
+out = work / "tune-nearest"
+tool = ["labkit", "tune", "--knobs", "work/knobs.toml", "--figure", r"pixels/s: (\d+)", "--out", str(out)]
+tool += ["--trials", str(n_trials), "--rounds", str(rounds), "--", "python", "work/nearest.py"]
+done = command.run(tool, env={"FORCE_COLOR": None}, timeout=300, hear=print)  # Jupyter asks for colours
+if done.why:
+    raise LabError(f"lab tune: {done.why}. Its last lines are above.")
+verdict = next((line for line in done.lines if "confirmed: " in line), "the default was the best")
+
+# %%
+for name in ("search.png", "importance.png"):
+    told = [line.split(": ", 1)[1] for line in done.lines if line.startswith(f"{out / name}: ")]
+    if told:  # the importance of knobs needs a few trials
+        display(Image(out / name, alt=told[0]))
+
+# %% [markdown]
+# And this is what you take along, a file to `source`, with the verdict in it:
+
+# %%
+Code(filename=out / "best.env", language="bash")
+
+# %% [markdown]
+# Is there a gain, and can you explain it? The default takes all pixels at once, and its distances fit into no cache.
+# With small chunks, Python's loop costs more than the work. In between, the memory of each chunk's arrays is given back
+# to the system and asked for again, over and over: a setting of the *allocator* changes the speed of arithmetic. Few
+# people would have tried that by hand. The search had it in its list.
+#
+# **Now yours.** Take a program that you run often, and one that prints a figure, or make it print one. Write down three
+# knobs, and guess which of them matters. Then let it run: in a terminal, with `--minutes 10`. When you interrupt it,
+# the same line goes on from there; when you change the knobs, give it another folder with `--out`.
+# `../lab tune --help` lists the rest, and without a command it tunes the kit's ResNet-50.
+
+# %% [markdown]
+# ## Questions
+#
+# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
+#
+# 1. What do inter-op and intra-op threads set, and why are their best values hard to know beforehand?
+# 2. Why did 173 trials of 9.13 · 10¹⁷ settings find something? What would they have missed?
+# 3. Intra 28, inter 2, on 2 × 28 cores with two hardware threads each: what do these numbers have to do with the
+#    machine?
+# 4. "1.77 times": times what? What else was changed beside the two knobs?
+# 5. The L2 prefetcher was off before the search began. What does that say about the 8.3%?
+# 6. Why is the best trial's figure too good? Does it help to run more trials?
+# 7. When does random search do as well as TPE?
+# 8. Two hours of a program against tens of hours of an engineer: what has the engineer still to do?
+# 9. You tuned with batch size 64. Would you trust the result for 256? For another machine?
+
+# %% [markdown] tags=["instructor"]
+# ### Answers, for the instructor
+#
+# 1. Inter-op: how many independent operations run side by side; intra-op: how many threads share one. The machine's
+#    cores are known, but not how many operations of a graph can run side by side at each moment. And more threads also
+#    mean more contention for caches and memory.
+# 2. Because many settings hardly matter, so that a large share of all combinations is good: what counts is the share of
+#    good points, not their number. A rare combination, one in a thousand or fewer, would have been missed, and nobody
+#    would know.
+# 3. 28 is one socket's cores: one operation's threads stay within one socket's memory and don't share a core with
+#    another hardware thread. 2 operations side by side then use both sockets. So a person could have guessed it. That
+#    is no accident: most optima can be explained afterwards.
+# 4. Times a baseline that the report does not describe. If it was TensorFlow's default, it had an intra-op thread for
+#    each of 112 hardware threads. `OMP_NUM_THREADS` was set as well, to the intra-op threads: a third knob, and nobody
+#    can tell what each contributed. Nor does it say how many trials there were, or how much a figure varied.
+# 5. Part of the gain was repairing a machine that was set wrong. On a server with its prefetcher on, the same settings
+#    would have gained less. The baseline belongs into every report. It is also the best argument for a search: nobody
+#    had noticed.
+# 6. It was chosen for its figure, and luck is part of that. More trials make it worse; repeats and a confirmation with
+#    new measurements help.
+# 7. When many points are good, when knobs don't depend on what was learnt, when noise is larger than differences, and
+#    for the first trials. It is also easy to run on many machines at once.
+# 8. Choose the knobs and the values, a workload that stands for the real one, and a figure that measures what matters
+#    (images/s says nothing about accuracy; batch size changes both). Then understand the result, to know when it will
+#    stop being true.
+# 9. Neither. Larger operations keep more threads busy, and another machine has other cores, caches, and defaults. Tune
+#    again, beginning with the old best as one of the trials.
+#
+# **Timing** Sections 1 and 2 take 12 minutes, 3 takes 8, 4 takes 18, 5 takes 12, the rest 20. The live search runs
+# about 2 minutes, and the confirmation 1: start it, and take question 4 or 5 meanwhile. Who is late skips section 7 and
+# runs it at home with a program of their own, which is the better exercise anyway.
+#
+# **Goes wrong** Two notebooks that tune at the same time on the same cores tune each other. In a room with one machine
+# for all, run section 6 once, for everyone to see. A laptop on battery, or one that gets warm, drifts: the confirmation
+# takes turns for that reason, so its interval is honest, but wide. To measure the grid of section 2 on a machine of
+# your own, see `data/README.md`; it takes 20 minutes.
+
+# %% [markdown]
+# ## Remember
+#
+# - Count the space before you search it. Then think of the share of good points, not of the number of points.
+# - Random search is never silly. A search with a memory needs fewer trials, once it has seen a few.
+# - The best of many trials is also the luckiest. Confirm it against the default, in turns, with an interval.
+# - A gain is a statement about two settings. Say which was the baseline.
+# - A failed trial is a result: record it and go on.
+#
+# What was published, what you measured, and what the machine could do at most:
+
+# %%
+tuned = "the default won" if won_by_default else f"{gain}×"
+results.table(
+    "tuning",
+    [
+        ("inter-op × intra-op on 2 × 28 cores, points", f"{two_knobs}", f"{points}, {len(live_space)} knobs", ""),
+        (
+            "ResNet-50 (here: MNIST CNN), best over default",
+            "1.77× after 2 h 8 min",
+            f"{tuned} after {minutes:.1f} min",
+            "",
+        ),
+        ("its best settings", "intra 28, inter 2", " ".join(f"{k}={v}" for k, v in winner.settings.items()), ""),
+        ("CPU and system settings, 173 and 156 trials", "+8.3%, +8%", "not tried: needs root", ""),
+        ("TensorFlow's threads by TensorTuner: Eigen; MKL", "2–123%; 1.5–28%", "", ""),
+        ("your own command (nearest colours)", "", verdict.replace(" times as fast as the default", "×"), ""),
+        (
+            f"share of the shipped grid's best, {at} trials: random",
+            "",
+            f"{so_far['random'][:, at - 1].mean():.0%}",
+            "100%",
+        ),
+        ("the same: lab tune, blind start", "", f"{so_far['lab tune'][:, at - 1].mean():.0%}", "100%"),
+        ("the same: lab tune, default first", "", f"{so_far['lab tune, default first'][:, at - 1].mean():.0%}", "100%"),
+        ("trials to 97% of it: random, lab tune", "", f"{to_97['random']}, {to_97['lab tune']}", f"{len(grid)} points"),
+    ],
+)
+
+# %% [markdown]
+# Published: Concertio with Intel, 2018: Optimizer Studio on 2 × Xeon Platinum 8180 (ResNet-50, GNMT and DeepSpeech).
+# TensorTuner: Hasabnis, 2018, arXiv 1812.01665. Random search: Bergstra and Bengio, *Random Search for Hyper-Parameter
+# Optimization*, JMLR 13 (2012). TPE: Bergstra et al., *Algorithms for Hyper-Parameter Optimization*, NeurIPS 2011;
+# Optuna: Akiba et al., 2019, arXiv 1907.10902. Next: lab 06 leaves the single process, and sends gradients between
+# many.
