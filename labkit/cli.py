@@ -71,7 +71,7 @@ def start(
 
 @app.command(context_settings=PASS_ON, epilog="Example: `./lab test -k launch` (arguments go to pytest)")
 def test(context: typer.Context) -> None:
-    """Run every test: code, exercises, notebooks. About ten minutes on two cores."""
+    """Run every test: code, exercises, notebooks. About fifteen minutes on two cores."""
     os.chdir(paths.ROOT)
     os.environ["LAB_QUICK"] = "1"
     os.execvp(sys.executable, [sys.executable, "-m", "pytest", *context.args])

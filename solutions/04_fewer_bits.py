@@ -1029,11 +1029,11 @@ else:
 #    codes.
 # 8. Like *k*, and like √*k*: errors of both signs make up for each other. A bound must allow for all of one sign.
 #
-# **What to expect** On 2 cores with AVX-512, VNNI and BF16 (Zen 4, now and then shared with other work), with the
-# built-in digits: INT8 3.4 times FP32, BF16 1.9 times; INT8 without VNNI 1.9 times, so VNNI itself 1.8 times; emulated
-# BF16 a third of FP32. Training in BF16 1.5 times. Accuracy after 5 epochs: FP32 97.1%, BF16 97.9%; INT8 95.9% by
-# default, 97.1% with the largest range, 91.1% with dusk only, 49.5% with 0 to 255. ResNet-50 in OpenVINO on 2 cores of
-# Zen 5: FP32 70, BF16 151, INT8 256 images/s, which is 3.6 times; capped at AVX512_CORE, INT8 129, with VNNI 230.
+# **What to expect** On 2 cores with AVX-512, VNNI and BF16 (Zen 4), with the built-in digits: INT8 3.3 times FP32,
+# BF16 1.9 times; INT8 without VNNI 2.0 times, so VNNI itself 1.7 times; emulated BF16 about 0.4 times. Training in
+# BF16 1.6 times. Accuracy after 5 epochs: FP32 97.1%, BF16 97.9%; INT8 95.9% by default, 97.1% with the largest
+# range, 91.1% with dusk only, 49.5% with 0 to 255. ResNet-50 in OpenVINO on 2 cores of Zen 5: FP32 70, BF16 151, INT8
+# 256 images/s, which is 3.6 times; capped at AVX512_CORE, INT8 129, with VNNI 230.
 #
 # **Timing** Sections 1 and 2 take 25 minutes, 3 takes 10, 4 takes 25, 5 and 6 take 15, the rest 15. Exercise 1 is the
 # longest; who is late skips it, as its solution stands in. Exercise 4 is the one not to skip.
