@@ -16,8 +16,8 @@ class Ratio(NamedTuple):
     value : float
         How many times as fast.
     low, high : float
-        The 95% confidence interval; `value` itself would be measured anew within it in 19 of 20 cases. Not a
-        number when there was only one round.
+        The 95% confidence interval: of such intervals, 19 in 20 hold the true ratio. Not a number when there was
+        only one round.
     """
 
     value: float
