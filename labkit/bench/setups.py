@@ -191,7 +191,7 @@ def choose(names: Sequence[str]) -> dict[str, Setup]:
     return {name: setups[name] for name in names}
 
 
-def run_once(setup: Setup, *flags: object, timeout: float = TIME_LIMIT) -> dict:
+def run_once(setup: Setup, *flags: object) -> dict:
     """Run the benchmark once in a set-up, and give what its `--json` has.
 
     Raises
@@ -203,7 +203,7 @@ def run_once(setup: Setup, *flags: object, timeout: float = TIME_LIMIT) -> dict:
         out = Path(folder, "result.json")
         argv = [*setup.prefix, str(setup.python), "-m", "labkit.bench", *setup.flags, *map(str, flags), f"--json={out}"]
         path = {"PYTHONPATH": paths.ROOT} if setup.python != STOCK else {}  # labkit is not installed in the other one
-        done = command.run(argv, env=dict.fromkeys(_CLEARED) | path | dict(setup.env), timeout=timeout)
+        done = command.run(argv, env=dict.fromkeys(_CLEARED) | path | dict(setup.env), timeout=TIME_LIMIT)
         if done.why:
             raise LabError("\n  ".join([f"{done.why}. Its last lines:", *done.lines[-TAIL:]]))
         return json.loads(out.read_text())

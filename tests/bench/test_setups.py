@@ -47,7 +47,7 @@ def made_up(monkeypatch, rates):
     """Have runs give these rates in turn, or fail; returns who ran, in order."""
     ran = []
 
-    def run_once(setup, *flags, timeout=0):
+    def run_once(setup, *flags):
         ran.append(setup.text)
         rate = rates[setup.text].pop(0)
         if isinstance(rate, str):
