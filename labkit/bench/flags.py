@@ -12,6 +12,8 @@ MODELS = {
     "resnet50": "imagenet",
     "resnet50_v1.5": "imagenet",
     "resnet101": "imagenet",
+    "resnet8": "drawn",
+    "resnet20": "drawn",
     "vgg16": "imagenet",
     "inception3": "imagenet",
     "mobilenet": "imagenet",

@@ -211,6 +211,23 @@ def _resnet(blocks, classes, stride_in_3x3):
     return layers
 
 
+def _small_resnet(blocks, classes):
+    """The same paper's section 4.2, for images of 32×32: 3 stages of pairs of 3×3 convolutions; here, as in v1.5, the
+    shortcut of a block that strides is a convolution too."""
+
+    def layers(p, x):
+        x = p.conv_norm(x, 16, 3)
+        for filters in (16, 32, 64):
+            for _ in range(blocks):
+                stride = 2 if filters > x.shape[p.channel_axis] else 1
+                shortcut = p.conv_norm(x, filters, 1, stride, activation=tf.identity) if stride > 1 else x
+                x = p.conv_norm(p.conv_norm(x, filters, 3, stride), filters, 3, activation=tf.identity)
+                x = tf.nn.relu(x + shortcut)
+        return p.dense(p.average(x), classes)
+
+    return layers
+
+
 def _vgg16(classes):
     """Simonyan and Zisserman 2014, arXiv 1409.1556, configuration D."""
 
@@ -339,11 +356,14 @@ class Model(NamedTuple):
 
 
 CLASSES = 1001  # ImageNet's TFRecords number them from 1 to 1,000
+DRAWN_CLASSES = 11  # those of `lab data tfrecords`, numbered from 1 too
 IMAGE = (224, 224, 3)
 MODELS = {
     "resnet50": Model(_resnet((3, 4, 6, 3), CLASSES, stride_in_3x3=False), IMAGE, CLASSES),
     "resnet50_v1.5": Model(_resnet((3, 4, 6, 3), CLASSES, stride_in_3x3=True), IMAGE, CLASSES),
     "resnet101": Model(_resnet((3, 4, 23, 3), CLASSES, stride_in_3x3=False), IMAGE, CLASSES),
+    "resnet8": Model(_small_resnet(1, DRAWN_CLASSES), (32, 32, 3), DRAWN_CLASSES),
+    "resnet20": Model(_small_resnet(3, DRAWN_CLASSES), (32, 32, 3), DRAWN_CLASSES),
     "vgg16": Model(_vgg16(CLASSES), IMAGE, CLASSES),
     "inception3": Model(_inception3(CLASSES), (299, 299, 3), CLASSES),
     "mobilenet": Model(_mobilenet(CLASSES), IMAGE, CLASSES),

@@ -29,6 +29,11 @@ def test_a_network_has_as_many_weights_as_published(name):
     assert sum(w.shape.num_elements() for w in network.weights) == weights + inputs + 1  # one class more
 
 
+def test_the_small_resnet_has_about_as_many_weights_as_published():
+    # 0.27 million (He et al. 2015, arXiv 1512.03385, table 6); the published shortcuts have no weights
+    assert sum(w.shape.num_elements() for w in Network("resnet20").weights) == pytest.approx(0.27e6, rel=0.03)
+
+
 def test_the_mnist_network_is_that_of_the_labs():
     network, model = Network("mnist"), mnist_cnn()
     assert [tuple(w.shape) for w in network.weights] == [tuple(w.shape) for w in model.weights]

@@ -1,0 +1,25 @@
+"""One rank of the training program: `python -m labkit.train --help`."""
+
+import os
+import sys
+
+from labkit.errors import LabError
+from labkit.train import flags
+
+
+def main() -> None:
+    """Do as the flags say; what the user can mend is one line, and exit code 2."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # notices at every start; errors still come
+    try:
+        asked = flags.parse(sys.argv[1:])
+        from labkit.train import loop
+
+        status = loop.run(asked)
+    except LabError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+    raise SystemExit(status)
+
+
+if __name__ == "__main__":
+    main()

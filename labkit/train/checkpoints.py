@@ -1,0 +1,115 @@
+"""How does a run survive being killed? Checkpoints that are there whole or not at all."""
+
+import json
+import os
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from labkit.errors import LabError
+
+KEPT = 2  # the newest, and one to fall back on
+CONTENTS = "contents.json"  # what was saved with it, and the checksums of its other files
+
+
+class Found(NamedTuple):
+    """The newest checkpoint that is intact, and how it was found.
+
+    Attributes
+    ----------
+    path : Path or None
+        Its folder; None when there is no checkpoint.
+    step : int
+        Steps done when it was saved; 0 without one.
+    settings : dict
+        What it was saved with.
+    passed_over : tuple of str
+        Newer ones that are damaged, and how.
+    """
+
+    path: Path | None
+    step: int
+    settings: dict[str, Any]
+    passed_over: tuple[str, ...]
+
+    def read_into(self, state: tf.train.Checkpoint) -> None:
+        """Give the variables of `state`, which are to be the same as when it was saved, their values."""
+        state.read(str(self.path / "state")).assert_consumed()
+
+
+def save(folder: Path, state: tf.train.Checkpoint, step: int, settings: dict[str, Any]) -> Path:
+    """Write a checkpoint, and remove all but the newest `KEPT`.
+
+    It is written in a hidden folder, brought to the disk, and only then gets its name, all at once. So a process
+    killed here, or a power cut, leaves the checkpoints as they were.
+    """
+    final, part = folder / f"step-{step:08d}", folder / f".step-{step:08d}.part"
+    for left_over in folder.glob(".step-*.part"):
+        shutil.rmtree(left_over)
+    part.mkdir(parents=True)
+    state.write(str(part / "state"))
+    checksums = {file.name: _checksum(file) for file in part.iterdir()}
+    (part / CONTENTS).write_text(json.dumps({"settings": settings, "crc32": checksums}, indent=1))
+    for file in part.iterdir():
+        _to_disk(file)
+    _to_disk(part)
+    if final.exists():  # a damaged one
+        shutil.rmtree(final)
+    part.rename(final)
+    _to_disk(folder)
+    for old in _newest_first(folder)[KEPT:]:
+        shutil.rmtree(old)
+    return final
+
+
+def find(folder: Path) -> Found:
+    """Look for the newest checkpoint that is intact, by its files' checksums.
+
+    Raises
+    ------
+    LabError
+        When there are checkpoints, but all are damaged.
+    """
+    passed_over: list[str] = []
+    for path in _newest_first(folder):
+        try:
+            contents = json.loads((path / CONTENTS).read_text())
+            damaged = [name for name, checksum in contents["crc32"].items() if _checksum(path / name) != checksum]
+            settings = contents["settings"]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            passed_over.append(f"{path.name} ({error!r})")
+            continue
+        if not damaged:
+            return Found(path, int(path.name.removeprefix("step-")), settings, tuple(passed_over))
+        passed_over.append(f"{path.name} (altered since it was written: {', '.join(damaged)})")
+    if passed_over:
+        raise LabError(
+            f"none of the checkpoints in {folder} is intact, {'; '.join(passed_over)}: move that folder away to start "
+            "anew, or name another --results_dir."
+        )
+    return Found(None, 0, {}, ())
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*"), reverse=True)
+
+
+def _checksum(path: Path) -> int:
+    """Give a file's CRC-32, read a piece at a time."""
+    checksum = 0
+    with path.open("rb") as file:
+        while piece := file.read(2**24):
+            checksum = zlib.crc32(piece, checksum)
+    return checksum
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file, or a folder's list of files, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

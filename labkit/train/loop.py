@@ -1,0 +1,377 @@
+"""What does one rank do, from its start to its end?"""
+
+import math
+import signal
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from labkit.bench import images
+from labkit.bench.networks import Network
+from labkit.errors import LabError
+from labkit.train import checkpoints, records
+from labkit.train.log import Log
+from labkit.train.optimizers import Momentum
+from labkit.train.schedule import learning_rate, peak_rate
+
+STOPPED = 75  # exit status: EX_TEMPFAIL of sysexits.h, "try again later"
+IMAGENET = 1_281_167  # images; what an epoch of the made-up batch counts as
+MADE_UP_BATCHES = 10  # of an evaluation on the made-up batch
+DTYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
+
+Batches = Iterator[tuple[tf.Tensor, tf.Tensor]]
+
+
+def run(asked: Namespace) -> int:
+    """Train, evaluate, or both, as the flags say, and give the exit status: 0, or `STOPPED`.
+
+    Raises
+    ------
+    LabError
+        On every rank: data or checkpoints that cannot be used, or a loss that is no finite number.
+    """
+    # Horovod: find out which rank this is, and of how many.
+    hvd.init()
+    stop = _StopSignal()
+    if asked.deterministic:
+        tf.random.set_seed(asked.seed)
+        tf.config.experimental.enable_op_determinism()
+    log = Log(asked.results_dir, speaks=hvd.rank() == 0)
+    network = Network(asked.model, dtype=DTYPES[asked.precision])
+    optimizer = Momentum(network.weights, asked.momentum, asked.weight_decay, lars=asked.optimizer == "lars")
+    state = tf.train.Checkpoint(weights=network.weights, averages=network.averages, velocities=optimizer.velocities)
+    data = _index(asked, "train")
+    plan = _plan(asked, data)
+    log.say(
+        f"{asked.model} on {hvd.size()} rank{'s' * (hvd.size() > 1)}: {plan.global_batch} images a step, "
+        f"{plan.steps_an_epoch:,.1f} steps an epoch; {_told(data)}"
+    )
+    first = _restore(asked, state, plan, log)
+    if "train" in asked.mode:
+        if not _train(asked, plan, data, network, optimizer, state, first, stop, log):
+            return STOPPED
+    elif not first:
+        raise LabError(
+            f"there is nothing to evaluate in {asked.results_dir}: train first, or name another --results_dir."
+        )
+    if asked.mode != "train":
+        _evaluate(asked, network, plan.steps if "train" in asked.mode else first, log)
+    return 0
+
+
+class Plan(NamedTuple):
+    """How many images make a step, and how many steps an epoch and the run."""
+
+    global_batch: int
+    steps_an_epoch: float
+    steps: int
+    settings: dict[str, Any]
+
+
+def _plan(asked: Namespace, data: records.Records | None) -> Plan:
+    n_images = len(data.length) if data else IMAGENET
+    global_batch = asked.batch_size * asked.accumulate * hvd.size()
+    steps_an_epoch = n_images / global_batch
+    steps = asked.num_iter if asked.iter_unit == "batch" else math.ceil(asked.num_iter * steps_an_epoch)
+    kept = {"model": asked.model, "images": n_images, "global_batch": global_batch, "seed": asked.seed}
+    return Plan(global_batch, steps_an_epoch, steps, kept)
+
+
+# A step
+
+
+def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: float) -> tf.Tensor:
+    classes = logits.shape[-1]
+    wanted = tf.one_hot(labels, classes, on_value=1 - smoothing + smoothing / classes, off_value=smoothing / classes)
+    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(wanted, logits))
+
+
+def step_of(asked: Namespace, network: Network, optimizer: Momentum) -> Callable[[Batches, float], tf.Tensor]:
+    """Give the function that takes one step: `asked.accumulate` batches and a rate in, their cross entropy out.
+
+    The gradient is that of one batch as large as all of theirs on all ranks; batch norms see one batch at a time.
+    """
+    scale, share = asked.static_loss_scale, 1 / asked.accumulate
+    compression = getattr(hvd.Compression, asked.compression)
+    sums = [tf.Variable(tf.zeros(w.shape), trainable=False) for w in network.weights] if asked.accumulate > 1 else []
+
+    def backward(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            loss = _cross_entropy(network(images, training=True), labels, asked.label_smoothing)
+            scaled = scale * loss  # else small gradients vanish in 16 bits
+        gradients = tape.gradient(scaled, network.weights)
+        return loss, [g * (share / scale) for g in gradients]
+
+    @tf.function
+    def accumulate(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        loss, gradients = backward(images, labels)
+        for total, g in zip(sums, gradients, strict=True):
+            total.assign_add(g)
+        return loss
+
+    @tf.function
+    def update(images: tf.Tensor, labels: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
+        loss, gradients = backward(images, labels)
+        if sums:
+            gradients = [total + g for total, g in zip(sums, gradients, strict=True)]
+        # Horovod: average each gradient over all ranks, as soon as it is there, while earlier layers' are computed.
+        gradients = [hvd.allreduce(g, op=hvd.Average, compression=compression) for g in gradients]
+        optimizer.apply(gradients, rate)
+        for total in sums:
+            total.assign(tf.zeros_like(total))
+        return loss
+
+    def step(batches: Batches, rate: float) -> tf.Tensor:
+        losses = [accumulate(*next(batches)) for _ in range(asked.accumulate - 1)]
+        losses.append(update(*next(batches), tf.constant(rate, tf.float32)))
+        return share * tf.add_n(losses)
+
+    return step
+
+
+# Training
+
+
+def _train(
+    asked: Namespace,
+    plan: Plan,
+    data: records.Records | None,
+    network: Network,
+    optimizer: Momentum,
+    state: tf.train.Checkpoint,
+    first: int,
+    stop: "_StopSignal",
+    log: Log,
+) -> bool:
+    """Go on from step `first`; give whether it came to the end, or was told to stop."""
+    step_once = step_of(asked, network, optimizer)
+    batches = _Timed(_batches(asked, data, network, first * asked.accumulate))
+    # The linear rule: with n times the images, a step goes n times as far.
+    peak, warmup = peak_rate(asked.lr_init, plan.global_batch), asked.lr_warmup_epochs * plan.steps_an_epoch
+    seconds: list[float] = []  # of the steps since the last log line, but for the warm-up
+    waited = batches.waited
+    for step in range(first, plan.steps):
+        rate = learning_rate(step, plan.steps, warmup, peak, asked.cosine_lr)
+        began = time.perf_counter()
+        loss = step_once(batches, rate)
+        # Horovod: sum over the ranks, so that all see the same loss, and stop together when one is told to.
+        loss, told = hvd.allreduce(tf.stack([loss / hvd.size(), float(stop.told)]), op=hvd.Sum, name="agree").numpy()
+        if step - first >= asked.warmup_steps:
+            seconds.append(time.perf_counter() - began)
+        done = step + 1
+        if not math.isfinite(loss):
+            raise LabError(
+                f"the loss of step {done} is {loss}: lower --lr_init or lengthen --lr_warmup_epochs; in fp16, try "
+                "another --static_loss_scale. The last checkpoint is as it was."
+            )
+        if done % asked.log_every == 0 or done == plan.steps or told:
+            _tell(log, plan, done, float(loss), float(optimizer.l2_loss()), rate, seconds, batches.waited - waited)
+            seconds, waited = [], batches.waited
+        at_end = done == plan.steps
+        evaluate = asked.evaluate_every and _crosses(done, asked.evaluate_every * plan.steps_an_epoch)
+        if done % asked.checkpoint_every == 0 or at_end or told or evaluate:
+            took = _save(asked, state, network, done, plan)
+            if told and not at_end:
+                # Horovod: the first rank to leave has the others ended, so none leaves before rank 0 has saved.
+                took = hvd.broadcast_object(took, 0)
+                stop.ignore_more()
+                text = f"told to stop: step {done} is saved, in {took:.2f} s. The same command goes on from there."
+                log.write(text, event="stop", step=done, seconds=took)
+                return False
+        if evaluate and not at_end and asked.mode != "train":
+            _evaluate(asked, network, done, log)
+    return True
+
+
+def _crosses(done: int, every: float) -> bool:
+    """Whether this step was the one that completed another `every` steps, which need not be a whole number."""
+    return math.floor(done / every + 1e-9) > math.floor((done - 1) / every + 1e-9)
+
+
+def _tell(
+    log: Log, plan: Plan, done: int, cross_entropy: float, l2: float, rate: float, seconds: list[float], waited: float
+) -> None:
+    speed = plan.global_batch * len(seconds) / sum(seconds) if seconds else math.nan
+    log.write(
+        f"step {done:>6}/{plan.steps}  epoch {done / plan.steps_an_epoch:7.2f}  {speed:8.1f} images/s  "
+        f"cross entropy {cross_entropy:.4f}  L2 {l2:.4f}  rate {rate:.5f}",
+        event="train",
+        step=done,
+        epoch=done / plan.steps_an_epoch,
+        images_per_second=speed,
+        cross_entropy=cross_entropy,
+        l2_loss=l2,
+        total_loss=cross_entropy + l2,
+        learning_rate=rate,
+        seconds_for_data=waited,
+        time=time.time(),
+    )
+
+
+class _StopSignal:
+    """Remembers that Slurm, or the user, wants this to end. Ctrl-C once more ends it at once."""
+
+    SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+    def __init__(self) -> None:
+        self.told = False
+        for number in self.SIGNALS:
+            signal.signal(number, self._tell)
+
+    def _tell(self, number: int, frame: Any) -> None:
+        self.told = True
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def ignore_more(self) -> None:
+        """Leave with this program's own exit status: srun tells ranks again as soon as the first has left."""
+        for number in self.SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+
+# Data
+
+
+class _Timed:
+    """An iterator that adds up how long one waited for it, in seconds."""
+
+    def __init__(self, batches: Batches):
+        self.batches, self.waited = batches, 0.0
+
+    def __iter__(self) -> "_Timed":
+        return self
+
+    def __next__(self) -> tuple[tf.Tensor, tf.Tensor]:
+        began = time.perf_counter()
+        batch = next(self.batches)
+        self.waited += time.perf_counter() - began
+        return batch
+
+
+def _index(asked: Namespace, kind: str) -> records.Records | None:
+    # Horovod: each rank looks at its part of the files, and all learn of all.
+    if asked.data_dir:
+        return records.index(asked.data_dir, kind, hvd.rank(), hvd.size(), hvd.allgather_object)
+    return None
+
+
+def _told(data: records.Records | None) -> str:
+    return f"{len(data.length):,} images in {len(data.files)} files" if data else "one made-up batch"
+
+
+def _batches(asked: Namespace, data: records.Records | None, network: Network, start: int) -> Batches:
+    if data is None:
+        return images.synthetic(network.model, asked.batch_size, "NHWC", hvd.rank())
+    size = network.model.shape[0]
+    # Horovod: each rank reads its own part of each global batch.
+    return iter(
+        records.training(data, size, asked.batch_size, hvd.rank(), hvd.size(), asked.seed, start, asked.least_area)
+    )
+
+
+# Evaluation
+
+
+def _evaluate(asked: Namespace, network: Network, step: int, log: Log) -> None:
+    """Classify exactly the validation set, shared out among the ranks, and tell top-1 and top-5."""
+    _average(network)
+    size, channels = network.model.shape[0], network.model.shape[2]
+    data = _index(asked, "validation")
+    if data is None:
+        made_up = images.synthetic(network.model, asked.batch_size, "NHWC", hvd.rank())
+        batches = (next(made_up) for _ in range(MADE_UP_BATCHES))
+    else:
+        batches = records.evaluation(data, size, asked.batch_size, hvd.rank(), hvd.size())
+
+    # The last batch is a smaller one: without a signature, it would be traced on its own.
+    @tf.function(
+        input_signature=[tf.TensorSpec((None, size, size, channels), tf.float32), tf.TensorSpec((None,), tf.int32)]
+    )
+    def right(pixels: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        logits = network(pixels, training=False)
+        hits = [tf.ones_like(labels, tf.bool), *(tf.math.in_top_k(labels, logits, k) for k in (1, 5))]
+        return tf.stack([tf.reduce_sum(tf.cast(hit, tf.int64)) for hit in hits])
+
+    began = time.perf_counter()
+    counts = tf.zeros(3, tf.int64)
+    for batch in batches:
+        counts += right(*batch)
+    # Horovod: ranks have unlike numbers of images, so it is counts that are added, not shares that are averaged.
+    n, top1, top5 = map(int, hvd.allreduce(counts, op=hvd.Sum, name="counts"))
+    speed = n / (time.perf_counter() - began)
+    log.write(
+        f"evaluated after step {step}: top-1 {top1 / n:.3%}, top-5 {top5 / n:.3%} of {n:,}, {speed:.1f} images/s",
+        event="evaluate",
+        step=step,
+        images=n,
+        top1=top1 / n,
+        top5=top5 / n,
+        images_per_second=speed,
+    )
+
+
+# State
+
+
+def _average(network: Network) -> None:
+    """Make batch norms' moving averages the mean over the ranks, of which each saw its own images."""
+    # Horovod: a mean of moving averages is the moving average of the means, so when this is done changes nothing.
+    means = hvd.grouped_allreduce([tf.convert_to_tensor(v) for v in network.averages], op=hvd.Average)
+    for variable, mean in zip(network.averages, means, strict=True):
+        variable.assign(mean)
+
+
+def _folder(asked: Namespace) -> Path:
+    return asked.results_dir / "checkpoints"
+
+
+def _save(asked: Namespace, state: tf.train.Checkpoint, network: Network, step: int, plan: Plan) -> float:
+    """Save on rank 0, and give the seconds it took."""
+    began = time.perf_counter()
+    _average(network)
+    # Horovod: all ranks have the same state, and two that write one file spoil it.
+    if hvd.rank() == 0:
+        checkpoints.save(_folder(asked), state, step, plan.settings)
+    return time.perf_counter() - began
+
+
+def _restore(asked: Namespace, state: tf.train.Checkpoint, plan: Plan, log: Log) -> int:
+    """Give all ranks the state that rank 0 finds, and the number of steps done."""
+    found = error = None
+    if hvd.rank() == 0:
+        try:
+            asked.results_dir.mkdir(parents=True, exist_ok=True)
+            found = checkpoints.find(_folder(asked))
+            if found.path:
+                _refuse_other(asked, found, plan)
+                found.read_into(state)
+        except (LabError, OSError) as problem:
+            error = str(problem)
+    # Horovod: what one rank cannot go on with, none can.
+    if error := hvd.broadcast_object(error, 0):
+        raise LabError(error)
+    found = hvd.broadcast_object(found, 0)
+    # Horovod: all ranks start from the same weights, be they restored or new.
+    hvd.broadcast_variables([*state.weights, *state.averages, *state.velocities], 0)
+    for text in found.passed_over:
+        log.say(f"passed over a damaged checkpoint: {text}")
+    if found.path:
+        log.say(f"going on after step {found.step}")
+    log.resume(found.step)
+    return found.step
+
+
+def _refuse_other(asked: Namespace, found: checkpoints.Found, plan: Plan) -> None:
+    """Raise unless the checkpoint is of a run with the same model, images and order; to evaluate, the model will do."""
+    names = plan.settings if "train" in asked.mode else ["model"]
+    for name in names:
+        if found.settings.get(name) != plan.settings[name]:
+            raise LabError(
+                f"{_folder(asked)} is of a run with {name} {found.settings.get(name)}, and this one has "
+                f"{plan.settings[name]}: name another --results_dir, or give it the same (the global batch is "
+                "ranks × --batch_size × --accumulate)."
+            )

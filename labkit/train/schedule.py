@@ -1,0 +1,36 @@
+"""Which learning rate has a step?"""
+
+import math
+
+# Parts of the run after which the rate falls to a tenth, without --cosine_lr: 30, 60 and 80 of 90 epochs, as in Goyal
+# et al. 2017 (arXiv 1706.02677).
+DROPS = (1 / 3, 2 / 3, 8 / 9)
+BASE_BATCH = 256  # the global batch for which --lr_init is given, as in the same paper
+
+
+def peak_rate(lr_init: float, global_batch: int) -> float:
+    """Give the rate that the warm-up ends at: linear in the global batch."""
+    return lr_init * global_batch / BASE_BATCH
+
+
+def learning_rate(step: int, steps: int, warmup_steps: float, peak: float, cosine: bool) -> float:
+    """Give the rate of a step.
+
+    Parameters
+    ----------
+    step : int
+        From 0 to `steps` - 1.
+    steps : int
+        Of the whole run, the warm-up included.
+    warmup_steps : float
+        Over which the rate rises in a straight line from 0.
+    peak : float
+        The rate after the warm-up.
+    cosine : bool
+        Whether it falls from there as half a cosine, to 0 at the end, or in steps (`DROPS`).
+    """
+    if step < warmup_steps:
+        return peak * step / warmup_steps
+    if cosine:
+        return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup_steps) / (steps - warmup_steps)))
+    return peak * 0.1 ** sum(step >= part * steps for part in DROPS)

@@ -1,0 +1,120 @@
+import multiprocessing
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from labkit.errors import LabError
+from labkit.train import checkpoints
+
+SETTINGS = {"model": "resnet8", "seed": 0}
+
+
+def state(value, n=1000):
+    return tf.train.Checkpoint(weights=[tf.Variable(tf.fill((n,), float(value))), tf.Variable(float(value))])
+
+
+def value(saved):
+    return {float(x) for w in saved.weights for x in np.unique(w.numpy())}
+
+
+def restore(folder, into):
+    found = checkpoints.find(folder)
+    found.read_into(into)
+    return found
+
+
+def three(folder):
+    for step in (10, 20, 30):
+        checkpoints.save(folder, state(step), step, SETTINGS)
+
+
+def test_the_newest_comes_back_with_its_settings(tmp_path):
+    three(tmp_path)
+    got = state(0)
+    assert restore(tmp_path, got) == (tmp_path / "step-00000030", 30, SETTINGS, ())
+    assert value(got) == {30.0}
+
+
+def test_an_empty_folder_or_none_is_a_start_from_nothing(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        assert checkpoints.find(folder) == (None, 0, {}, ())
+
+
+def test_the_last_two_are_kept(tmp_path):
+    three(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000020", "step-00000030"]
+
+
+@pytest.mark.parametrize("file", ["state.index", "state.data-00000-of-00001", "contents.json"])
+@pytest.mark.parametrize("damage", ["truncated", "removed", "altered", "empty"])
+def test_a_damaged_one_falls_back_on_the_one_before(tmp_path, file, damage):
+    three(tmp_path)
+    path = tmp_path / "step-00000030" / file
+    data = path.read_bytes()
+    middle = len(data) // 2
+    if damage == "removed":
+        path.unlink()
+    else:
+        altered = data[:middle] + bytes([data[middle] ^ 0xFF]) + data[middle + 1 :]
+        path.write_bytes({"truncated": data[:middle], "altered": altered, "empty": b""}[damage])
+    got = state(0)
+    _, step, _, passed_over = restore(tmp_path, got)
+    assert step == 20
+    assert value(got) == {20.0}
+    assert passed_over[0].startswith("step-00000030 (")
+    assert "\n" not in passed_over[0]
+
+
+def test_a_damaged_one_is_written_again(tmp_path):
+    three(tmp_path)
+    (tmp_path / "step-00000030" / "state.index").unlink()
+    checkpoints.save(tmp_path, state(31), 30, SETTINGS)
+    got = state(0)
+    assert restore(tmp_path, got).step == 30
+    assert value(got) == {31.0}
+
+
+def test_when_none_can_be_read_it_does_not_start_from_nothing(tmp_path):
+    three(tmp_path)
+    for path in tmp_path.glob("*/state.index"):
+        path.write_bytes(b"")
+    with pytest.raises(LabError, match=r"none of the checkpoints .* is intact.* move that folder away") as error:
+        checkpoints.find(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_what_a_killed_save_left_is_not_read_and_goes_with_the_next(tmp_path):
+    three(tmp_path)
+    left_over = tmp_path / ".step-00000040.part"
+    left_over.mkdir()
+    (left_over / "state.index").write_bytes(b"half")
+    assert checkpoints.find(tmp_path).step == 30
+    checkpoints.save(tmp_path, state(50), 50, SETTINGS)
+    assert not left_over.exists()
+
+
+def _save_for_ever(folder, began):
+    for step in range(1, 10_000):
+        checkpoints.save(folder, state(step, n=300_000), step, SETTINGS)
+        began.set()
+
+
+def test_killed_at_any_moment_the_folder_has_a_whole_checkpoint(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    got = state(0, n=300_000)
+    for delay in (0.0, 0.0019, 0.0043):
+        began = context.Event()
+        process = context.Process(target=_save_for_ever, args=(tmp_path, began))
+        process.start()
+        assert began.wait(120)
+        time.sleep(delay)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        _, step, _, passed_over = restore(tmp_path, got)
+        assert step > 0
+        assert passed_over == ()
+        assert value(got) == {float(step)}

@@ -1,0 +1,232 @@
+import json
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from labkit import command, drawn
+from labkit.launch import RankError, run_ranks
+from labkit.train import log, loop
+
+TRAINED, VALIDATED = 96, 37
+SMALL = ("--model=resnet8", "--batch_size=8", "--iter_unit=batch", "--log_every=1", "--lr_warmup_epochs=1")
+# The program, in which one rank is sent a signal as soon as the log has come to a step.
+PROGRAM = """\
+import os, pathlib, signal, sys, threading, time
+from labkit.train import log
+from labkit.train.__main__ import main
+
+def send(results, rank, step, number):
+    while not any(record["step"] >= step for record in log.read(results)):
+        time.sleep(0.005)
+    os.kill(os.getpid(), number)
+
+if len(sys.argv) > 1 and sys.argv[1].startswith("SIG"):
+    name, rank, step, results = sys.argv.pop(1).split(",")
+    if os.environ["PMI_RANK"] == rank:
+        asked = (pathlib.Path(results), int(rank), int(step), getattr(signal, name))
+        threading.Thread(target=send, args=asked, daemon=True).start()
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("drawn") / "set"
+    drawn.write(folder, train=TRAINED, validation=VALIDATED, size=32, shards=(3, 2))
+    return folder
+
+
+@pytest.fixture
+def train(data, tmp_path, monkeypatch):
+    """Run the program on n ranks; gives their lines and the log's records."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(PROGRAM)
+
+    def run(n, results, *flags, signalled=None):
+        given = [f"{signalled},{results}"] if signalled else []
+        options = (*SMALL, f"--data_dir={data}", f"--results_dir={results}", *flags)
+        ended = run_ranks(n, "train.py", *given, *options, show=False, timeout=200)
+        return [line for line in ended.lines[0] if "absl" not in line], log.read(tmp_path / results)
+
+    return run
+
+
+def weights(results, step):
+    reader = tf.train.load_checkpoint(str(results / f"checkpoints/step-{step:08d}/state"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "/" in name}
+
+
+def steps(records):
+    return [record["step"] for record in records if record["event"] == "train"]
+
+
+def test_killed_on_one_rank_it_ends_as_if_it_never_was_to_the_last_bit(train, tmp_path):
+    flags = ("--num_iter=30", "--checkpoint_every=7", "--deterministic", "--mode=train")
+    _, whole = train(1, "whole", *flags)
+    with pytest.raises(RankError, match="SIGKILL"):
+        train(1, "killed", *flags, signalled="SIGKILL,0,17")
+    said, records = train(1, "killed", *flags)
+    went_on = next(int(line.split()[-1]) for line in said if line.startswith("going on after step"))
+    assert went_on in (14, 21, 28)
+    assert steps(records) == list(range(1, 31))
+    assert [r["cross_entropy"] for r in records] == [r["cross_entropy"] for r in whole]
+    name = "checkpoints/step-00000030/state.data-00000-of-00001"
+    assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_with_a_rank_killed_two_end_as_if_it_never_was(train, tmp_path):
+    flags = ("--num_iter=20", "--checkpoint_every=6", "--deterministic", "--mode=train")
+    train(2, "whole", *flags)
+    with pytest.raises(RankError) as error:
+        train(2, "killed", *flags, signalled="SIGKILL,1,9")
+    assert error.value.rank == 1
+    _, records = train(2, "killed", *flags)
+    assert steps(records) == list(range(1, 21))
+    got, expected = weights(tmp_path / "killed", 20), weights(tmp_path / "whole", 20)
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_told_to_stop_all_ranks_save_and_leave_and_the_same_line_goes_on(train, tmp_path):
+    with pytest.raises(RankError) as error:
+        train(2, "run", "--num_iter=5000", "--mode=train", signalled="SIGTERM,1,5")
+    assert error.value.status == loop.STOPPED
+    records = log.read(tmp_path / "run")
+    stopped = records[-1]
+    assert stopped["event"] == "stop"
+    assert steps(records)[-1] == stopped["step"] < 5000
+    more = stopped["step"] + 3
+    said, records = train(2, "run", f"--num_iter={more}")
+    assert f"going on after step {stopped['step']}" in said
+    assert steps(records) == list(range(1, more + 1))
+    assert records[-1]["event"] == "evaluate"
+
+
+def test_every_validation_image_counts_once_on_any_number_of_ranks(train):
+    train(1, "run", "--num_iter=24", "--mode=train")
+    found = [train(n, "run", "--mode=evaluate")[1][-1] for n in (1, 2, 3)]
+    assert [record["images"] for record in found] == [VALIDATED] * 3
+    for name in ("top1", "top5"):
+        assert len({record[name] for record in found}) == 1
+        assert found[0][name] * VALIDATED == pytest.approx(round(found[0][name] * VALIDATED))
+    assert found[0]["top1"] <= found[0]["top5"]
+
+
+def test_the_log_has_what_a_script_needs(train):
+    said, records = train(2, "run", "--num_iter=2", "--iter_unit=epoch", "--cosine_lr", "--evaluate_every=1")
+    trained = [record for record in records if record["event"] == "train"]
+    assert steps(records) == list(range(1, 13))  # 2 epochs of 96 images, 2 ranks × 8 a step
+    assert [record["step"] for record in records if record["event"] == "evaluate"] == [6, 12]
+    for record in trained:
+        assert record["total_loss"] == pytest.approx(record["cross_entropy"] + record["l2_loss"])
+    assert [record["images_per_second"] for record in trained[:2]] == [None, None]  # while warming up
+    assert all(record["images_per_second"] > 0 for record in trained[2:])
+    rates = [record["learning_rate"] for record in trained]
+    assert rates[0] == 0
+    assert max(rates) == rates[6] == pytest.approx(0.256 * 16 / 256)  # after an epoch's warm-up
+    assert all(a > b for a, b in pairwise(rates[6:]))
+    assert sum(line.startswith("step ") for line in said) == len(trained)
+
+
+def test_it_learns_on_two_ranks(tmp_path, monkeypatch, train):
+    drawn.write(tmp_path / "more", train=800, validation=200, size=48, shards=(4, 2))
+    flags = ("--batch_size=32", "--iter_unit=epoch", "--num_iter=12", "--lr_init=0.8", "--lr_warmup_epochs=2")
+    _, records = train(2, "run", f"--data_dir={tmp_path / 'more'}", *flags, "--cosine_lr", "--least_area=0.5")
+    trained = [record["cross_entropy"] for record in records if record["event"] == "train"]
+    assert np.mean(trained[-10:]) < 0.7 * np.mean(trained[:10])
+    assert records[-1]["top1"] > 0.4  # by chance it would be 0.1
+
+
+CASES = {"plain": [], "lars, fp16": ["--optimizer=lars", "--compression=fp16"], "bf16": ["--precision=bf16"]}
+STEP = """\
+import json
+import sys
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+from labkit.bench.networks import Network
+from labkit.train import flags, loop
+from labkit.train.optimizers import Momentum
+
+hvd.init()
+batch, accumulate = map(int, sys.argv[1:3])
+found = {}
+for case, more in json.loads(sys.argv[3]).items():
+    asked = flags.parse([f"--batch_size={batch}", f"--accumulate={accumulate}", *more])
+    network = Network("mnist")  # without batch norms, which would see other batches
+    optimizer = Momentum(network.weights, 0.9, 1e-3, lars=asked.optimizer == "lars")
+    rng = np.random.default_rng(0)
+    images, labels = rng.normal(size=(96, 28, 28, 1)).astype("float32"), rng.integers(10, size=96)
+    batches = list(zip(np.split(images, 96 // batch), np.split(labels, 96 // batch)))
+    mine = iter(batches[hvd.rank() :: hvd.size()])
+    step = loop.step_of(asked, network, optimizer)
+    losses = [float(hvd.allreduce(step(mine, 0.05))) for _ in range(3)]
+    assert not list(mine)
+    for number, w in enumerate(network.weights):
+        everywhere = hvd.allgather(w[None])
+        assert np.array_equal(everywhere[0], everywhere[-1])
+        found[f"{case}/{number}"] = w.numpy()
+    found[f"{case}/losses"] = losses
+if hvd.rank() == 0:
+    np.savez(f"{hvd.size()}-{batch}-{accumulate}.npz", **found)
+"""
+
+
+def test_ranks_and_accumulated_batches_step_as_one_large_batch(tmp_path):
+    (tmp_path / "step.py").write_text(STEP)
+    found = []
+    for ranks, batch, accumulate in ((1, 32, 1), (2, 16, 1), (2, 4, 4)):
+        run_ranks(ranks, "step.py", batch, accumulate, json.dumps(CASES), cwd=tmp_path, show=False)
+        found.append(np.load(tmp_path / f"{ranks}-{batch}-{accumulate}.npz"))
+    for other in found[1:]:
+        for name, value in found[0].items():
+            tolerance = 1e-5 if name.startswith("plain") else 5e-3
+            np.testing.assert_allclose(
+                other[name], value, rtol=tolerance, atol=tolerance * np.abs(value).max(), err_msg=name
+            )
+
+
+def refused(*flags, cwd):
+    ended = command.run([sys.executable, "-m", "labkit.train", *flags], cwd=cwd)
+    assert ended.status == 2, ended.lines
+    line = ended.lines[-1]
+    assert line.startswith("lab: ")
+    assert not any("Traceback" in line for line in ended.lines)
+    return line
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--modl=resnet8"], "unrecognized arguments: --modl=resnet8. python -m labkit.train --help lists the flags."),
+        (["--batch_size=0"], "argument --batch_size: 0 is less than 1."),
+        (["--momentum=2"], "argument --momentum: 2 is more than 1."),
+        (["--num_iter=ten"], "invalid whole number value: 'ten'"),
+        (["--data_dir=nowhere"], "--data_dir=nowhere is no folder"),
+        (["--static_loss_scale=128"], "--static_loss_scale is for 16 bits"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(tmp_path, flags, message):
+    assert message in refused(*flags, cwd=tmp_path)
+
+
+def test_what_it_cannot_go_on_with_is_one_line(data, tmp_path):
+    flags = [*SMALL, f"--data_dir={data}", "--num_iter=2"]
+    assert "there is nothing to evaluate in results: train first" in refused(*flags, "--mode=evaluate", cwd=tmp_path)
+    text = refused(*flags, "--lr_init=1e30", "--lr_warmup_epochs=0", "--num_iter=20", cwd=tmp_path)
+    assert "lower --lr_init or lengthen --lr_warmup_epochs" in text
+    assert command.run([sys.executable, "-m", "labkit.train", *flags], cwd=tmp_path).status == 0
+    text = refused(*flags, "--batch_size=16", cwd=tmp_path)
+    assert "results/checkpoints is of a run with global_batch 8, and this one has 16: name another" in text
+
+
+def test_a_spoilt_image_is_named(tmp_path):
+    drawn.write(tmp_path / "set", train=16, validation=4, size=32, shards=(1, 1))
+    file = tmp_path / "set" / "train-00000-of-00001"
+    file.write_bytes(file.read_bytes().replace(b"\xff\xd8\xff", b"GIF"))
+    text = refused(*SMALL, "--data_dir=set", "--num_iter=4", cwd=tmp_path)
+    assert "train-00000-of-00001, record" in text

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from labkit.train.optimizers import LARS_COEFFICIENT, Momentum, trust_ratio
+
+RATE, MOMENTUM, DECAY = 0.1, 0.9, 0.01
+
+
+def weights():
+    rng = np.random.default_rng(0)
+    return [tf.Variable(rng.normal(size=shape).astype("float32")) for shape in ((3, 3, 2, 4), (4, 5), (5,))]
+
+
+def after(steps, lars=False, decay=DECAY):
+    """Weights before and after `steps` steps with gradients of ones, as the optimizer and as numpy have them."""
+    variables = weights()
+    optimizer = Momentum(variables, MOMENTUM, decay, lars)
+    expected = [w.numpy().astype("float64") for w in variables]
+    velocities = [0.0 * w for w in expected]
+    for _ in range(steps):
+        optimizer.apply([tf.ones(w.shape) for w in variables], tf.constant(RATE))
+        for w, v in zip(expected, velocities, strict=True):
+            g = np.ones(w.shape)
+            if w.ndim > 1:
+                size, slope = np.linalg.norm(w), np.linalg.norm(g)
+                g = (g + decay * w) * (LARS_COEFFICIENT * size / (slope + decay * size) if lars else 1)
+            v[:] = MOMENTUM * v + g
+            w -= RATE * v
+    return [w.numpy() for w in variables], expected
+
+
+@pytest.mark.parametrize("lars", [False, True])
+def test_steps_are_those_of_the_formulas(lars):
+    for got, expected in zip(*after(3, lars), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_decay_and_trust_leave_biases_and_batch_norms_alone():
+    plain, (lars, _) = after(2, decay=0.0)[0], after(2, lars=True, decay=0.5)
+    np.testing.assert_array_equal(plain[2], lars[2])
+    assert not np.allclose(plain[0], lars[0])
+
+
+def test_lars_steps_are_as_large_as_the_weights_say_whatever_the_gradient():
+    w = weights()[0]
+    g = tf.ones(w.shape)
+    for factor in (1e-3, 1.0, 1e3):
+        step = trust_ratio(w, factor * g, 0.0) * factor * g
+        assert float(tf.norm(step) / tf.norm(w)) == pytest.approx(LARS_COEFFICIENT, rel=1e-4)
+
+
+def test_without_weights_or_gradient_the_trust_ratio_is_one():
+    assert float(trust_ratio(tf.zeros((2, 2)), tf.ones((2, 2)), DECAY)) == 1
+    assert float(trust_ratio(tf.ones((2, 2)), tf.zeros((2, 2)), DECAY)) == 1
+    assert float(trust_ratio(tf.zeros((2, 2)), tf.zeros((2, 2)), 0.0)) == 1
+
+
+def test_the_l2_loss_has_the_decay_as_its_gradient():
+    variables = weights()
+    optimizer = Momentum(variables, MOMENTUM, DECAY)
+    with tf.GradientTape() as tape:
+        loss = optimizer.l2_loss()
+    kernel, dense, bias = tape.gradient(loss, variables)
+    np.testing.assert_allclose(kernel, DECAY * variables[0], rtol=1e-6)
+    np.testing.assert_allclose(dense, DECAY * variables[1], rtol=1e-6)
+    assert bias is None
