@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
+from horovod.common.exceptions import HorovodInternalError
 
 from labkit.bench import images
 from labkit.bench.networks import Network
@@ -33,10 +34,19 @@ def run(asked: Namespace) -> int:
     Raises
     ------
     LabError
-        On every rank: data or checkpoints that cannot be used, or a loss that is no finite number.
+        Data or checkpoints that cannot be used, a loss that is no finite number, or what TensorFlow or Horovod cannot
+        go on with, as when another rank has ended.
     """
     # Horovod: find out which rank this is, and of how many.
     hvd.init()
+    try:
+        return _run(asked)
+    except (tf.errors.OpError, HorovodInternalError) as error:
+        # TensorFlow's messages begin with what happened; a rank that ended gives all others one of Horovod's.
+        raise LabError(f"rank {hvd.rank()} cannot go on: {str(error).strip().splitlines()[0]}") from error
+
+
+def _run(asked: Namespace) -> int:
     stop = _StopSignal()
     if asked.deterministic:
         tf.random.set_seed(asked.seed)
@@ -237,7 +247,13 @@ class _StopSignal:
 
 
 class _Timed:
-    """An iterator that adds up how long one waited for it, in seconds."""
+    """A rank's batches, with how long one waited for them.
+
+    Attributes
+    ----------
+    waited : float
+        Seconds, in all.
+    """
 
     def __init__(self, batches: Batches):
         self.batches, self.waited = batches, 0.0
@@ -250,6 +266,17 @@ class _Timed:
         batch = next(self.batches)
         self.waited += time.perf_counter() - began
         return batch
+
+
+def _known(batches: Batches, asked: Namespace, network: Network) -> Batches:
+    """Pass batches on whose labels the network has outputs for; others would count as no class at all."""
+    for pixels, labels in batches:
+        if (most := int(tf.reduce_max(labels))) >= network.model.classes:
+            raise LabError(
+                f"{asked.data_dir} has label {most}, and {asked.model} tells 0 to {network.model.classes - 1} apart: "
+                "name the --model for these images, or other images."
+            )
+        yield pixels, labels
 
 
 def _index(asked: Namespace, kind: str) -> records.Records | None:
@@ -268,9 +295,9 @@ def _batches(asked: Namespace, data: records.Records | None, network: Network, s
         return images.synthetic(network.model, asked.batch_size, "NHWC", hvd.rank())
     size = network.model.shape[0]
     # Horovod: each rank reads its own part of each global batch.
-    return iter(
-        records.training(data, size, asked.batch_size, hvd.rank(), hvd.size(), asked.seed, start, asked.least_area)
-    )
+    share = hvd.rank(), hvd.size()
+    batches = records.training(data, size, asked.batch_size, *share, asked.seed, start, asked.least_area)
+    return _known(batches, asked, network)
 
 
 # Evaluation
@@ -285,7 +312,7 @@ def _evaluate(asked: Namespace, network: Network, step: int, log: Log) -> None:
         made_up = images.synthetic(network.model, asked.batch_size, "NHWC", hvd.rank())
         batches = (next(made_up) for _ in range(MADE_UP_BATCHES))
     else:
-        batches = records.evaluation(data, size, asked.batch_size, hvd.rank(), hvd.size())
+        batches = _known(records.evaluation(data, size, asked.batch_size, hvd.rank(), hvd.size()), asked, network)
 
     # The last batch is a smaller one: without a signature, it would be traced on its own.
     @tf.function(

@@ -230,3 +230,19 @@ def test_a_spoilt_image_is_named(tmp_path):
     file.write_bytes(file.read_bytes().replace(b"\xff\xd8\xff", b"GIF"))
     text = refused(*SMALL, "--data_dir=set", "--num_iter=4", cwd=tmp_path)
     assert "train-00000-of-00001, record" in text
+
+
+def test_a_label_that_the_network_does_not_know_is_told(train, tmp_path):
+    jpeg = tf.io.encode_jpeg(np.zeros((32, 32, 3), np.uint8)).numpy()
+    for label, name in ((10, "train-00000-of-00002"), (11, "train-00001-of-00002")):
+        features = {
+            "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
+            "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+        }
+        with tf.io.TFRecordWriter(str(tmp_path / name)) as writer:
+            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    with pytest.raises(RankError) as error:
+        train(2, "run", f"--data_dir={tmp_path}", "--num_iter=4", "--batch_size=1")  # one rank's label is 10
+    assert error.value.status == 2
+    told = "has label 11, and resnet8 tells 0 to 10 apart"
+    assert told in str(error.value) or "cannot go on" in str(error.value)  # whichever rank left first
