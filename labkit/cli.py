@@ -25,6 +25,8 @@ app = typer.Typer(
 )
 data = typer.Typer(help="Fetch and check the data that the labs read.", no_args_is_help=True)
 app.add_typer(data, name="data")
+cluster = typer.Typer(help="A small Slurm on this machine, to submit jobs to.", no_args_is_help=True)
+app.add_typer(cluster, name="cluster")
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -232,3 +234,68 @@ def status() -> None:
 
     for file in datasets.status():
         print(f"{file.name:32} {file.state:10} {file.detail}")
+
+
+@data.command(epilog="Example: `./lab data tfrecords work/drawn --train 5000`")
+def tfrecords(
+    folder: Annotated[Path | None, typer.Argument(help="the folder to make", show_default="data/drawn")] = None,
+    train: Annotated[int, typer.Option(help="how many images to train on")] = 2000,
+    validation: Annotated[int, typer.Option(help="how many to evaluate on")] = 500,
+    size: Annotated[int, typer.Option(help="their height and width, in pixels")] = 64,
+    seed: Annotated[int, typer.Option(help="of the drawing; the same one gives the same files")] = 0,
+) -> None:
+    """Draw a small set of ten classes, in the layout of ImageNet's TFRecords, for lab 08 and `lab bench`."""
+    from labkit import drawn
+
+    # Nothing is computed by TensorFlow here, so its notices, of oneDNN too, tell nobody anything. Errors still come.
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
+    folder = folder or paths.DATA / "drawn"
+    new = drawn.write(folder, train, validation, size, seed=seed)
+    there = paths.shown(folder)
+    print(f"{there}: {train:,} training and {validation:,} validation images{'' if new else ' are there already'}")
+    print(f"Next: ./lab start 08, or ./lab bench --model=resnet50 --data_dir={there}")
+
+
+@cluster.command("up", epilog="Example: `./lab cluster up --nodes 2`")
+def cluster_up(
+    nodes: Annotated[int, typer.Option(help="how many, each with an equal share of the cores")] = 2,
+) -> None:
+    """Start a Slurm whose nodes are shares of this machine. It stays until `./lab cluster down`."""
+    from labkit import cluster, keeper
+    from labkit.machine import this_machine
+
+    there, cores, address = cluster.up(nodes), this_machine().usable_cores, keeper.address()
+    print(f"Slurm is up. Nodes: {there.nodes}, cores of each: {there.cpus_a_node}.")
+    if nodes > cores:
+        print(f"The nodes take turns: this machine has fewer cores, {cores}.")
+    if not address.startswith("127."):
+        print(f"It listens on {address}, this machine's own address: whoever has its key, this user alone, can use it.")
+    print("Next, in each terminal that is to use it:")
+    for name, value in there.variables.items():
+        print(f"  export {name}={value}")
+    print("  sinfo\nWhen done: ./lab cluster down")
+
+
+@cluster.command("status", epilog="Example: `./lab cluster status`")
+def cluster_status() -> None:
+    """Tell how that Slurm is: nodes, jobs, what has died. Exit code 1 when it is not up, or not whole."""
+    from labkit import cluster
+
+    status = cluster.Cluster().status()
+    if status is None:
+        print("No Slurm of these labs is up. Start one: ./lab cluster up")
+    elif status.broken:
+        print(
+            "Slurm is not whole:", *status.broken, "Start it anew: ./lab cluster down, then ./lab cluster up", sep="\n"
+        )
+    else:
+        print(status.nodes, status.jobs, f"export SLURM_CONF={status.folder}/slurm.conf", sep="\n\n")
+    raise SystemExit(0 if status and not status.broken else 1)
+
+
+@cluster.command("down", epilog="Example: `./lab cluster down`")
+def cluster_down() -> None:
+    """End that Slurm and its jobs, which get a few seconds to save."""
+    from labkit import cluster
+
+    print("Slurm and its jobs are ended." if cluster.down() else "No Slurm of these labs was up.")

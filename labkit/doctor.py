@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from labkit import datasets, onednn
+from labkit import cluster, datasets, onednn
 from labkit.datasets import FileStatus
 from labkit.errors import LabError
 from labkit.launch import run_ranks
@@ -63,6 +63,11 @@ LABS = (
         "07 Horovod on the MNIST CNN",
         needs=(*TENSORFLOW, "MPI", "Horovod", "data"),
         better_with=("cores", "oneDNN"),
+    ),
+    Lab(
+        "08 ResNet-50 on a cluster",
+        needs=(*TENSORFLOW, "MPI", "Horovod"),
+        better_with=("cores", "oneDNN", "Slurm"),
     ),
     Lab("09 K-Means with daal4py", needs=(*NOTEBOOK, "memory", "MPI", "daal4py"), better_with=("cores",)),
 )
@@ -196,6 +201,8 @@ class Facts:
         What came of these probes.
     numactl : Tried or None
         What came of interleaving memory; None where there is no such program.
+    slurm : Tried
+        Which Slurm there is to submit jobs to; why none can be started here when there is none.
     """
 
     system: str
@@ -215,6 +222,7 @@ class Facts:
     jupyterlab: Tried
     openmp: Tried
     numactl: Tried | None
+    slurm: Tried
 
 
 def gather(tell: Callable[[str], None]) -> Facts:
@@ -250,6 +258,7 @@ def gather(tell: Callable[[str], None]) -> Facts:
             jupyterlab=jupyterlab.result(),
             openmp=openmp.result(),
             numactl=try_command("numactl", "--interleave=all", "true") if shutil.which("numactl") else None,
+            slurm=try_slurm(),
         )
     finally:
         beside.shutdown(cancel_futures=True)
@@ -279,6 +288,18 @@ def try_ranks(script: Path, timeout: float = TIME_LIMIT) -> Tried:
     except LabError as error:
         return Tried(error=_last_lines(str(error)))
     return Tried(next(line for line in run.lines[0] if line.startswith("the sum")))
+
+
+def try_slurm() -> Tried:
+    """Look for a cluster, and for what a small one on this machine takes."""
+    try:
+        there = cluster.here()
+    except LabError as error:
+        return Tried(error=str(error))
+    if there:
+        kind = "a cluster" if there.kind == "real" else "a small one on this machine, up"
+        return Tried(f"{kind}; nodes: {there.nodes}, CPUs of each: {there.cpus_a_node}")
+    return Tried("no cluster, but a small one can be started: `./lab cluster up`", cluster.why_not())
 
 
 def other_mpi(library_path: str, own: Path) -> str | None:
@@ -492,6 +513,13 @@ def _horovod(facts: Facts) -> Judged:
     return _tried(facts, facts.horovod)
 
 
+def _slurm(facts: Facts) -> Judged:
+    if not facts.slurm.error:
+        return "ok", facts.slurm.gave, ""
+    seen, _, fix = facts.slurm.error.partition(". ")
+    return "warn", f"no cluster, and no small one on this machine: {seen}", fix
+
+
 def _daal4py(facts: Facts) -> Judged:
     return _tried(facts, facts.daal4py)
 
@@ -542,6 +570,7 @@ CHECKS: dict[str, Callable[[Facts], Judged]] = {
     "OpenMP build": _openmp,
     "MPI": _mpi,
     "Horovod": _horovod,
+    "Slurm": _slurm,
     "daal4py": _daal4py,
     "data": _read,
     "JupyterLab": _jupyterlab,

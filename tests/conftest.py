@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from labkit import cluster
+
 # `./lab test &` ignores interrupts, and what tests start would inherit that: some tests are about interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -31,3 +33,10 @@ def write_source(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly when the tests that start a real Slurm were skipped."""
+    skipped = [report for report in terminalreporter.getreports("skipped") if "test_cluster.py" in report.nodeid]
+    if skipped and (why := cluster.why_not()):
+        terminalreporter.write_line(f"SLURM WAS NOT TESTED HERE. It is {why}", red=True, bold=True)

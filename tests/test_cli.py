@@ -1,11 +1,12 @@
 import json
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import typer.main
 
-from labkit import cli, datasets, doctor, paths, report
+from labkit import cli, cluster, datasets, doctor, drawn, keeper, paths, report
 from labkit.bench import setups
 
 
@@ -27,6 +28,7 @@ def run(monkeypatch, *arguments: str) -> int:
         (("report", "--from", "not-there"), "no lab has left results"),
         (("bench", "--modle=resnet50"), "unrecognized arguments: --modle=resnet50"),
         (("bench", "--setup=mkl"), "no set-up 'mkl'"),
+        (("cluster", "up", "--nodes", "0"), "nodes is a whole number from 1 to 64, not 0"),
     ],
 )
 def test_what_the_user_can_mend_is_one_line_and_exit_code_2(monkeypatch, capsys, arguments, told):
@@ -35,6 +37,15 @@ def test_what_the_user_can_mend_is_one_line_and_exit_code_2(monkeypatch, capsys,
     error = capsys.readouterr().err
     assert error.startswith("lab: ")
     assert told in error
+    assert error.count("\n") == 1
+
+
+def test_cluster_up_without_the_packages_is_one_line_and_exit_code_2(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(keeper, "ADMIN", ())
+    assert run(monkeypatch, "cluster", "up") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("lab: cannot start Slurm here: missing: slurm-wlm munge.")
     assert error.count("\n") == 1
 
 
@@ -68,6 +79,35 @@ def test_fetch_tells_what_it_did(monkeypatch, capsys):
     assert capsys.readouterr().out == "mnist.npz: here already\n"
 
 
+@pytest.fixture
+def own_environment(monkeypatch):
+    """Let a command set variables of its own, without leaving them to the next test."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+
+
+@pytest.mark.parametrize(("new", "told"), [(True, "\n"), (False, " are there already\n")])
+@pytest.mark.usefixtures("own_environment")
+def test_tfrecords_tells_what_it_wrote_and_what_to_do_next(monkeypatch, capsys, tmp_path, new, told):
+    asked = []
+    monkeypatch.setattr(drawn, "write", lambda *args, seed: asked.append((*args, seed)) or new)
+    folder = tmp_path / "set"
+    assert run(monkeypatch, "data", "tfrecords", str(folder), "--train", "1200", "--size", "32", "--seed", "7") == 0
+    assert run(monkeypatch, "data", "tfrecords") == 0
+    assert asked == [(folder, 1200, 500, 32, 7), (paths.DATA / "drawn", 2000, 500, 64, 0)]
+    first, then = capsys.readouterr().out.split("data/drawn: ")
+    assert first.startswith(f"{folder}: 1,200 training and 500 validation images{told}")
+    assert f"--data_dir={folder}\n" in first
+    assert "--data_dir=data/drawn\n" in then
+
+
+@pytest.mark.usefixtures("own_environment")
+def test_tfrecords_with_a_bad_number_is_one_line_and_exit_code_2(monkeypatch, capsys, tmp_path):
+    assert run(monkeypatch, "data", "tfrecords", str(tmp_path / "set"), "--train", "3") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("lab: train images: 3 is not possible; give a whole number from 8")
+    assert error.count("\n") == 1
+
+
 def test_bench_compares_set_ups_shares_the_steps_out_and_tells_of_failures(monkeypatch, capsys, tmp_path):
     asked = []
 
@@ -95,6 +135,50 @@ def test_start_opens_the_first_lab_on_this_machine_only_and_keeps_the_token(monk
     assert f"--ServerApp.root_dir={paths.NOTEBOOKS}" in started
     assert "--LabApp.default_url=/lab/tree/00_welcome.ipynb" in started
     assert not any("token" in argument or "password" in argument for argument in started)
+
+
+def test_cluster_up_tells_what_to_type_next(monkeypatch, capsys):
+    there = cluster.Slurm("own", 3, 1, {"SLURM_CONF": "/tmp/x/slurm.conf"})
+    monkeypatch.setattr(cluster, "up", lambda nodes: there)
+    monkeypatch.setattr(keeper, "address", lambda: "127.0.1.1")
+    assert run(monkeypatch, "cluster", "up", "--nodes", "3") == 0
+    told = capsys.readouterr().out
+    assert "Nodes: 3, cores of each: 1." in told
+    assert "  export SLURM_CONF=/tmp/x/slurm.conf\n  sinfo\n" in told
+    assert "./lab cluster down" in told
+    assert "listens" not in told
+    monkeypatch.setattr(keeper, "address", lambda: "192.0.2.7")
+    run(monkeypatch, "cluster", "up", "--nodes", "1000")
+    told = capsys.readouterr().out
+    assert "listens on 192.0.2.7" in told
+    assert "take turns" in told
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "told"),
+    [
+        (None, 1, "Start one: ./lab cluster up"),
+        (cluster.Status(Path("/tmp/x"), "", "", ("n1 was killed by SIGKILL.",)), 1, "n1 was killed by SIGKILL."),
+        (
+            cluster.Status(Path("/tmp/x"), "lab* idle", "JOBID", ()),
+            0,
+            "lab* idle\n\nJOBID\n\nexport SLURM_CONF=/tmp/x/",
+        ),
+    ],
+)
+def test_cluster_statuss_exit_code_is_whether_all_is_whole(monkeypatch, capsys, status, code, told):
+    monkeypatch.setattr(cluster.Cluster, "status", lambda self: status)
+    assert run(monkeypatch, "cluster", "status") == code
+    assert told in capsys.readouterr().out
+
+
+def test_cluster_down_again_is_fine(monkeypatch, capsys):
+    there = [True]
+    monkeypatch.setattr(cluster, "down", lambda: bool(there) and there.pop())
+    assert run(monkeypatch, "cluster", "down") == run(monkeypatch, "cluster", "down") == 0
+    ended, none = capsys.readouterr().out.splitlines()
+    assert "ended" in ended
+    assert "No Slurm" in none
 
 
 def commands(group=None, above: str = "lab"):

@@ -9,7 +9,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from labkit import doctor, sources
+from labkit import cluster, doctor, sources
 from labkit.datasets import FileStatus
 from labkit.doctor import Facts, Finding, Lab, Report, Tried, judge
 from labkit.machine import Machine
@@ -79,6 +79,7 @@ GOOD = Facts(
     jupyterlab=Tried("4.6.6"),
     openmp=Tried(ONEDNN_OPENMP),
     numactl=Tried(),
+    slurm=Tried("a cluster; nodes: 12, CPUs of each: 64"),
 )
 
 
@@ -315,6 +316,32 @@ def test_openmp_build_that_does_not_work(facts, seen, fix):
     assert fix in found.fix
     if facts.keys() == {"openmp"}:
         assert verdicts(report) == ("warn",), "lab 03 only leaves some of its set-ups out"
+
+
+LAB_08 = tuple(lab for lab in doctor.LABS if lab.name.startswith("08"))
+
+
+def test_without_slurm_lab_08_only_leaves_the_cluster_out():
+    missing = Tried(error="missing: slurm-wlm munge. On Debian and Ubuntu: `sudo apt-get install slurm-wlm munge`")
+    report = judge(dataclasses.replace(GOOD, slurm=missing), LAB_08)
+    assert verdicts(report) == ("warn",)
+    assert finding(report, "Slurm").seen.endswith("missing: slurm-wlm munge")
+    assert fixes(report, "08") == ["On Debian and Ubuntu: `sudo apt-get install slurm-wlm munge`"]
+    assert verdicts(judge(GOOD, LAB_08)) == ("ok",)
+
+
+@pytest.mark.parametrize(
+    ("there", "why_not", "told"),
+    [
+        (cluster.Slurm("real", 12, 64, {}), "missing", Tried("a cluster; nodes: 12, CPUs of each: 64")),
+        (cluster.Slurm("own", 2, 1, {}), "", Tried("a small one on this machine, up; nodes: 2, CPUs of each: 1")),
+        (None, "", Tried("no cluster, but a small one can be started: `./lab cluster up`")),
+    ],
+)
+def test_slurm_is_a_cluster_or_one_that_can_be_started(monkeypatch, there, why_not, told):
+    monkeypatch.setattr(cluster, "here", lambda: there)
+    monkeypatch.setattr(cluster, "why_not", lambda: why_not)
+    assert doctor.try_slurm() == told
 
 
 TWO_NODES = a_machine(cores=8, nodes=2)

@@ -197,6 +197,7 @@ APT = """#!/bin/sh
 echo "$*" >>apt-calls
 [ "$1" = update ] || case "$*" in
   *numactl*) [ ! -e no-numactl ] || { echo "Unable to locate package numactl"; exit 100; } ;;
+  *slurm-wlm*) [ ! -e no-slurm-wlm ] || { echo "Unable to locate package slurm-wlm"; exit 100; } ;;
   *g++*) printf '#!/bin/sh\\n' >"$(dirname "$(readlink -f "$0")")/g++"; chmod +x "$(dirname "$0")/g++" ;;
 esac
 """
@@ -207,7 +208,7 @@ def apt_calls(checkout: Checkout) -> str:
     return calls.read_text() if calls.exists() else ""
 
 
-def test_root_on_debian_gets_what_is_missing_and_numactl(checkout):
+def test_root_on_debian_gets_what_is_missing_and_what_labs_can_use(checkout):
     (checkout.path / "g++").unlink()
     checkout.program("apt-get", APT)
     checkout.user("0")
@@ -216,24 +217,27 @@ def test_root_on_debian_gets_what_is_missing_and_numactl(checkout):
     assert "System packages (g++)" in out
     assert "install --no-install-recommends -y g++\n" in apt_calls(checkout)
     assert "install --no-install-recommends -y numactl\n" in apt_calls(checkout)
+    assert "install --no-install-recommends -y slurm-wlm munge\n" in apt_calls(checkout)
 
 
-def test_numactl_that_cannot_be_had_stops_nothing(checkout):
+@pytest.mark.parametrize("package", ["numactl", "slurm-wlm"])
+def test_what_labs_can_do_without_stops_nothing(checkout, package):
     checkout.program("apt-get", APT)
     checkout.user("0")
-    (checkout.folder / "no-numactl").touch()
+    (checkout.folder / f"no-{package}").touch()
     code, out, _ = checkout.run("start")
     assert code == 0
     assert out.endswith("labkit start\n")
-    assert "Unable to locate package numactl" in (checkout.folder / ".lab/setup.log").read_text()
+    assert f"Unable to locate package {package}" in (checkout.folder / ".lab/setup.log").read_text()
 
 
 @pytest.mark.parametrize(("user", "there"), [("1000", False), ("0", True)])
-def test_numactl_is_left_alone_without_root_and_where_it_is_there(checkout, user, there):
+def test_nothing_is_installed_without_root_or_where_all_is_there(checkout, user, there):
     checkout.program("apt-get", APT)
     checkout.user(user)
     if there:
-        checkout.program("numactl", "#!/bin/sh\n")
+        for program in ("numactl", "sbatch"):
+            checkout.program(program, "#!/bin/sh\n")
     assert checkout.run("start")[0] == 0
     assert apt_calls(checkout) == ""
 
