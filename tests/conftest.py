@@ -1,5 +1,7 @@
 """What tests of several modules share."""
 
+import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -35,8 +37,17 @@ def write_source(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+@pytest.fixture(scope="session")
+def slurm_is_installed() -> None:
+    """Have the tests that start a real Slurm skipped where it can't be installed, and fail where it could."""
+    if reason := cluster.why_not():
+        if os.geteuid() == 0 and shutil.which("apt-get"):
+            pytest.fail(f"Slurm could be installed here, and is not: ./lab setup does it ({reason})")
+        pytest.skip(reason)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say loudly when the tests that start a real Slurm were skipped."""
-    skipped = [report for report in terminalreporter.getreports("skipped") if "test_cluster.py" in report.nodeid]
-    if skipped and (why := cluster.why_not()):
+    skipped = {report.nodeid.partition("::")[0] for report in terminalreporter.getreports("skipped")}
+    if skipped & {"tests/test_cluster.py", "tests/train/test_sbatch.py"} and (why := cluster.why_not()):
         terminalreporter.write_line(f"SLURM WAS NOT TESTED HERE. It is {why}", red=True, bold=True)

@@ -61,14 +61,6 @@ def gone(one: Cluster, folder: Path) -> bool:
     return not (one.link.is_symlink() or folder.exists() or left_of(folder))
 
 
-@pytest.fixture(scope="module")
-def slurm_is_installed():
-    if reason := cluster.why_not():
-        if os.geteuid() == 0 and shutil.which("apt-get"):
-            pytest.fail(f"Slurm could be installed here, and is not: ./lab setup does it ({reason})")
-        pytest.skip(reason)
-
-
 @pytest.fixture
 def another(slurm_is_installed, tmp_path):
     """Give a cluster that is not up, in a checkout with a long name; it is ended after the test."""

@@ -1,0 +1,83 @@
+"""Does env/slurm/train.sbatch train on two nodes, save when it is told to stop, and go on? On a real Slurm."""
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from labkit.cluster import Cluster
+from labkit.paths import ENV, ROOT
+from labkit.train import log
+
+SCRIPT = ENV / "slurm" / "train.sbatch"
+FLAGS = ("--model=resnet8", "--batch_size=8", "--iter_unit=batch", "--log_every=1", "--results_dir=run")
+
+
+@pytest.fixture(scope="module")
+def slurm(slurm_is_installed, tmp_path_factory):
+    one = Cluster(tmp_path_factory.mktemp("slurm") / "cluster")
+    yield one.up(2, until=os.getpid())
+    one.down()
+
+
+@pytest.fixture
+def shell(slurm, tmp_path):
+    """Run a command as in a terminal, and give what it prints."""
+
+    def run(*argv: object) -> str:
+        environ = os.environ | slurm.variables
+        return subprocess.run(
+            [*map(str, argv)], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=True
+        ).stdout.strip()
+
+    return run
+
+
+def eventually(true, seconds: float = 90.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not (now := true()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return bool(now)
+
+
+def submit(shell, *flags: str, kit=ROOT) -> str:
+    return shell(
+        "sbatch", "--parsable", "--nodes=2", "--output=job.log", f"--export=ALL,KIT={kit}", SCRIPT, *FLAGS, *flags
+    )
+
+
+def state(shell, job: str) -> str:
+    told = dict(entry.split("=", 1) for entry in shell("scontrol", "show", "job", job).split() if "=" in entry)
+    return told["JobState"]
+
+
+def steps(folder) -> list[int]:
+    return [record["step"] for record in log.read(folder / "run") if record["event"] == "train"]
+
+
+def test_told_to_stop_it_saves_and_the_next_goes_on(shell, tmp_path):
+    for stop in ("scancel", "the time limit"):
+        job, before = submit(shell, "--num_iter=100000", "--mode=train"), len(steps(tmp_path))
+        assert eventually(lambda before=before: len(steps(tmp_path)) > before + 10), (tmp_path / "job.log").read_text()
+        # As its time runs out, Slurm tells the ranks alone, not the script; it does not do so within a test's time.
+        shell("scancel", *(["--signal=TERM"] if stop == "the time limit" else []), job)
+        ended = ("CANCELLED",) if stop == "scancel" else ("PENDING", "REQUEUED")  # for the rest, by the script
+        assert eventually(lambda job=job, ended=ended: state(shell, job) in ended), state(shell, job)
+        shell("scancel", job)
+        assert eventually(lambda: log.read(tmp_path / "run")[-1]["event"] == "stop")
+    reached = steps(tmp_path)[-1]
+    job = submit(shell, f"--num_iter={reached + 5}")
+    assert eventually(lambda: state(shell, job) == "COMPLETED"), (tmp_path / "job.log").read_text()
+    told = (tmp_path / "job.log").read_text()
+    assert "resnet8 on 2 ranks" in told
+    assert f"going on after step {reached}" in told
+    assert steps(tmp_path) == list(range(1, reached + 6))
+    assert log.read(tmp_path / "run")[-1]["event"] == "evaluate"
+
+
+def test_outside_the_kit_it_says_what_to_do(shell, tmp_path):
+    job = submit(shell, kit=tmp_path)
+    assert eventually(lambda: state(shell, job) == "FAILED")
+    assert f"train.sbatch: {tmp_path} has no .venv: submit in the kit's folder" in (tmp_path / "job.log").read_text()
+    assert "ExitCode=2:0" in shell("scontrol", "show", "job", job)
