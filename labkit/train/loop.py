@@ -1,5 +1,6 @@
 """What does one rank do, from its start to its end?"""
 
+import itertools
 import math
 import signal
 import time
@@ -47,52 +48,38 @@ def run(asked: Namespace) -> int:
 
 
 def _run(asked: Namespace) -> int:
-    stop = _StopSignal()
     if asked.deterministic:
         tf.random.set_seed(asked.seed)
         tf.config.experimental.enable_op_determinism()
-    log = Log(asked.results_dir, speaks=hvd.rank() == 0)
-    network = Network(asked.model, dtype=DTYPES[asked.precision])
-    optimizer = Momentum(network.weights, asked.momentum, asked.weight_decay, lars=asked.optimizer == "lars")
-    state = tf.train.Checkpoint(weights=network.weights, averages=network.averages, velocities=optimizer.velocities)
-    data = _index(asked, "train")
-    plan = _plan(asked, data)
-    log.say(
-        f"{asked.model} on {hvd.size()} rank{'s' * (hvd.size() > 1)}: {plan.global_batch} images a step, "
-        f"{plan.steps_an_epoch:,.1f} steps an epoch; {_told(data)}"
-    )
-    first = _restore(asked, state, plan, log)
+    training = Training(asked)
+    first = training.restore()
     if "train" in asked.mode:
-        if not _train(asked, plan, data, network, optimizer, state, first, stop, log):
+        if not training.go_on(first):
             return STOPPED
     elif not first:
         raise LabError(
             f"there is nothing to evaluate in {asked.results_dir}: train first, or name another --results_dir."
         )
     if asked.mode != "train":
-        _evaluate(asked, network, plan.steps if "train" in asked.mode else first, log)
+        training.evaluate(training.plan.steps if "train" in asked.mode else first)
     return 0
 
 
 class Plan(NamedTuple):
     """How many images make a step, and how many steps an epoch and the run."""
 
+    images: int
     global_batch: int
     steps_an_epoch: float
     steps: int
-    settings: dict[str, Any]
 
 
-def _plan(asked: Namespace, data: records.Records | None) -> Plan:
-    n_images = len(data.length) if data else IMAGENET
-    global_batch = asked.batch_size * asked.accumulate * hvd.size()
+def plan_of(asked: Namespace, n_images: int, ranks: int) -> Plan:
+    """Give the plan for so many training images and ranks."""
+    global_batch = asked.batch_size * asked.accumulate * ranks
     steps_an_epoch = n_images / global_batch
     steps = asked.num_iter if asked.iter_unit == "batch" else math.ceil(asked.num_iter * steps_an_epoch)
-    kept = {"model": asked.model, "images": n_images, "global_batch": global_batch, "seed": asked.seed}
-    return Plan(global_batch, steps_an_epoch, steps, kept)
-
-
-# A step
+    return Plan(n_images, global_batch, steps_an_epoch, steps)
 
 
 def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: float) -> tf.Tensor:
@@ -144,83 +131,242 @@ def step_of(asked: Namespace, network: Network, optimizer: Momentum) -> Callable
     return step
 
 
-# Training
+class Training:
+    """One rank's part of a training: network, optimizer, images, log.
 
+    Parameters
+    ----------
+    asked : Namespace
+        The flags.
 
-def _train(
-    asked: Namespace,
-    plan: Plan,
-    data: records.Records | None,
-    network: Network,
-    optimizer: Momentum,
-    state: tf.train.Checkpoint,
-    first: int,
-    stop: "_StopSignal",
-    log: Log,
-) -> bool:
-    """Go on from step `first`; give whether it came to the end, or was told to stop."""
-    step_once = step_of(asked, network, optimizer)
-    batches = _Timed(_batches(asked, data, network, first * asked.accumulate))
-    # The linear rule: with n times the images, a step goes n times as far.
-    peak, warmup = peak_rate(asked.lr_init, plan.global_batch), asked.lr_warmup_epochs * plan.steps_an_epoch
-    seconds: list[float] = []  # of the steps since the last log line, but for the warm-up
-    waited = batches.waited
-    for step in range(first, plan.steps):
-        rate = learning_rate(step, plan.steps, warmup, peak, asked.cosine_lr)
+    Attributes
+    ----------
+    plan : Plan
+        How many steps, of how many images.
+    """
+
+    def __init__(self, asked: Namespace):
+        self.asked, self.stop = asked, _StopSignal()
+        self.network = Network(asked.model, dtype=DTYPES[asked.precision])
+        self.optimizer = Momentum(
+            self.network.weights, asked.momentum, asked.weight_decay, lars=asked.optimizer == "lars"
+        )
+        self.state = tf.train.Checkpoint(
+            weights=self.network.weights, averages=self.network.averages, velocities=self.optimizer.velocities
+        )
+        self.log = Log(asked.results_dir, speaks=hvd.rank() == 0)
+        self.data = self._index("train")
+        self.plan = plan_of(asked, len(self.data) if self.data else IMAGENET, hvd.size())
+        self.log.say(
+            f"{asked.model} on {hvd.size()} rank{'s' * (hvd.size() > 1)}: {self.plan.global_batch} images a step, "
+            f"{self.plan.steps_an_epoch:,.1f} steps an epoch; "
+            + (f"{len(self.data):,} images in {len(self.data.files)} files" if self.data else "one made-up batch")
+        )
+
+    def go_on(self, first: int) -> bool:
+        """Train from step `first` on; give whether it came to the end, or was told to stop."""
+        asked, plan = self.asked, self.plan
+        step_once = step_of(asked, self.network, self.optimizer)
+        batches = _Timed(self._batches(first * asked.accumulate))
+        # The linear rule: with n times the images, a step goes n times as far.
+        peak, warmup = peak_rate(asked.lr_init, plan.global_batch), asked.lr_warmup_epochs * plan.steps_an_epoch
+        seconds: list[float] = []  # of the steps since the last log line, but for the warm-up
+        for step in range(first, plan.steps):
+            rate = learning_rate(step, plan.steps, warmup, peak, asked.cosine_lr)
+            began = time.perf_counter()
+            loss = step_once(batches, rate)
+            # Horovod: sum over the ranks, so that all see the same loss, and stop together when one is told to.
+            mine = tf.stack([loss / hvd.size(), float(self.stop.told)])
+            loss, told = map(float, hvd.allreduce(mine, op=hvd.Sum, name="agree"))
+            if step - first >= asked.warmup_steps:
+                seconds.append(time.perf_counter() - began)
+            done = step + 1
+            if not math.isfinite(loss):
+                raise LabError(
+                    f"the loss of step {done} is {loss}: lower --lr_init or lengthen --lr_warmup_epochs; in fp16, try "
+                    "another --static_loss_scale. The last checkpoint is as it was."
+                )
+            at_end = done == plan.steps
+            if done % asked.log_every == 0 or at_end or told:
+                self._tell(done, loss, rate, seconds, batches.waited)
+                seconds, batches.waited = [], 0.0
+            evaluate = asked.evaluate_every and _crosses(done, asked.evaluate_every * plan.steps_an_epoch)
+            if done % asked.checkpoint_every == 0 or at_end or told or evaluate:
+                took = self.save(done)
+                if told and not at_end:
+                    # Horovod: the first rank to leave has the others ended, so none leaves before rank 0 has saved.
+                    took = hvd.broadcast_object(took, 0)
+                    self.stop.ignore_more()
+                    text = f"told to stop: step {done} is saved, in {took:.2f} s. The same command goes on from there."
+                    self.log.write(text, event="stop", step=done, seconds=took)
+                    return False
+            if evaluate and not at_end and asked.mode != "train":
+                self.evaluate(done)
+        return True
+
+    def _tell(self, done: int, loss: float, rate: float, seconds: list[float], waited: float) -> None:
+        plan, l2 = self.plan, float(self.optimizer.l2_loss())
+        speed = plan.global_batch * len(seconds) / sum(seconds) if seconds else math.nan
+        self.log.write(
+            f"step {done:>6}/{plan.steps}  epoch {done / plan.steps_an_epoch:7.2f}  {speed:8.1f} images/s  "
+            f"cross entropy {loss:.4f}  L2 {l2:.4f}  rate {rate:.5f}",
+            event="train",
+            step=done,
+            epoch=done / plan.steps_an_epoch,
+            images_per_second=speed,
+            cross_entropy=loss,
+            l2_loss=l2,
+            total_loss=loss + l2,
+            learning_rate=rate,
+            seconds_for_data=waited,
+            time=time.time(),
+        )
+
+    def evaluate(self, step: int) -> None:
+        """Classify exactly the validation set, shared out among the ranks, and tell top-1 and top-5."""
+        self._average()
+        network = self.network
+        size, _, channels = network.model.shape
+
+        # The last batch is a smaller one: without a signature, it would be traced on its own.
+        @tf.function(
+            input_signature=[tf.TensorSpec((None, size, size, channels), tf.float32), tf.TensorSpec((None,), tf.int32)]
+        )
+        def right(pixels: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            logits = network(pixels, training=False)
+            hits = [tf.ones_like(labels, tf.bool), *(tf.math.in_top_k(labels, logits, k) for k in (1, 5))]
+            return tf.stack([tf.reduce_sum(tf.cast(hit, tf.int64)) for hit in hits])
+
         began = time.perf_counter()
-        loss = step_once(batches, rate)
-        # Horovod: sum over the ranks, so that all see the same loss, and stop together when one is told to.
-        loss, told = hvd.allreduce(tf.stack([loss / hvd.size(), float(stop.told)]), op=hvd.Sum, name="agree").numpy()
-        if step - first >= asked.warmup_steps:
-            seconds.append(time.perf_counter() - began)
-        done = step + 1
-        if not math.isfinite(loss):
-            raise LabError(
-                f"the loss of step {done} is {loss}: lower --lr_init or lengthen --lr_warmup_epochs; in fp16, try "
-                "another --static_loss_scale. The last checkpoint is as it was."
-            )
-        if done % asked.log_every == 0 or done == plan.steps or told:
-            _tell(log, plan, done, float(loss), float(optimizer.l2_loss()), rate, seconds, batches.waited - waited)
-            seconds, waited = [], batches.waited
-        at_end = done == plan.steps
-        evaluate = asked.evaluate_every and _crosses(done, asked.evaluate_every * plan.steps_an_epoch)
-        if done % asked.checkpoint_every == 0 or at_end or told or evaluate:
-            took = _save(asked, state, network, done, plan)
-            if told and not at_end:
-                # Horovod: the first rank to leave has the others ended, so none leaves before rank 0 has saved.
-                took = hvd.broadcast_object(took, 0)
-                stop.ignore_more()
-                text = f"told to stop: step {done} is saved, in {took:.2f} s. The same command goes on from there."
-                log.write(text, event="stop", step=done, seconds=took)
-                return False
-        if evaluate and not at_end and asked.mode != "train":
-            _evaluate(asked, network, done, log)
-    return True
+        counts = tf.zeros(3, tf.int64)
+        for batch in self._validation():
+            counts += right(*batch)
+        # Horovod: ranks have unlike numbers of images, so it is counts that are added, not shares that are averaged.
+        n, top1, top5 = map(int, hvd.allreduce(counts, op=hvd.Sum, name="counts"))
+        speed = n / (time.perf_counter() - began)
+        self.log.write(
+            f"evaluated after step {step}: top-1 {top1 / n:.3%}, top-5 {top5 / n:.3%} of {n:,}, {speed:.1f} images/s",
+            event="evaluate",
+            step=step,
+            images=n,
+            top1=top1 / n,
+            top5=top5 / n,
+            images_per_second=speed,
+        )
+
+    # Images
+
+    def _index(self, kind: str) -> records.Records | None:
+        # Horovod: each rank looks at its part of the files, and all learn of all.
+        folder = self.asked.data_dir
+        return folder and records.index(folder, kind, hvd.rank(), hvd.size(), hvd.allgather_object)
+
+    def _batches(self, start: int) -> Batches:
+        asked = self.asked
+        if not self.data:
+            return images.synthetic(self.network.model, asked.batch_size, "NHWC", hvd.rank())
+        # Horovod: each rank reads its own part of each global batch.
+        share = hvd.rank(), hvd.size()
+        size = self.network.model.shape[0]
+        return self._known(
+            records.training(self.data, size, asked.batch_size, *share, asked.seed, start, asked.least_area)
+        )
+
+    def _validation(self) -> Batches:
+        data = self._index("validation")
+        if not data:
+            return itertools.islice(self._batches(0), MADE_UP_BATCHES)
+        size = self.network.model.shape[0]
+        return self._known(records.evaluation(data, size, self.asked.batch_size, hvd.rank(), hvd.size()))
+
+    def _known(self, batches: Batches) -> Batches:
+        """Pass batches on whose labels the network has outputs for; others would count as no class at all."""
+        classes = self.network.model.classes
+        for pixels, labels in batches:
+            if (most := int(tf.reduce_max(labels))) >= classes:
+                raise LabError(
+                    f"{self.asked.data_dir} has label {most}, and {self.asked.model} tells 0 to {classes - 1} apart: "
+                    "name the --model for these images, or other images."
+                )
+            yield pixels, labels
+
+    # State
+
+    def save(self, step: int) -> float:
+        """Save on rank 0, and give the seconds it took."""
+        began = time.perf_counter()
+        self._average()
+        # Horovod: all ranks have the same state, and two that write one file spoil it.
+        if hvd.rank() == 0:
+            try:
+                checkpoints.save(self._folder, self.state, step, self._settings)
+            except OSError as error:
+                raise LabError(
+                    f"cannot save in {self._folder}: {error.strerror}. The last checkpoint is as it was."
+                ) from error
+        return time.perf_counter() - began
+
+    def restore(self) -> int:
+        """Give all ranks the state that rank 0 finds, and the number of steps done."""
+        found = error = None
+        if hvd.rank() == 0:
+            try:
+                self.asked.results_dir.mkdir(parents=True, exist_ok=True)
+                found = checkpoints.find(self._folder)
+                if found.path:
+                    self._refuse_other(found)
+                    found.read_into(self.state)
+            except (LabError, OSError) as problem:
+                error = str(problem)
+        # Horovod: what one rank cannot go on with, none can.
+        if error := hvd.broadcast_object(error, 0):
+            raise LabError(error)
+        found = hvd.broadcast_object(found, 0)
+        # Horovod: all ranks start from the same weights, be they restored or new.
+        hvd.broadcast_variables([*self.network.weights, *self.network.averages, *self.optimizer.velocities], 0)
+        for text in found.passed_over:
+            self.log.say(f"passed over a damaged checkpoint: {text}")
+        if found.path:
+            self.log.say(f"going on after step {found.step}")
+        self.log.resume(found.step)
+        return found.step
+
+    @property
+    def _folder(self) -> Path:
+        return self.asked.results_dir / "checkpoints"
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """What must be the same for a run to go on from a checkpoint."""
+        return {
+            "model": self.asked.model,
+            "images": self.plan.images,
+            "global_batch": self.plan.global_batch,
+            "seed": self.asked.seed,
+        }
+
+    def _refuse_other(self, found: checkpoints.Found) -> None:
+        """Raise unless the checkpoint is of a run with the same settings; to evaluate, the same model will do."""
+        for name in self._settings if "train" in self.asked.mode else ["model"]:
+            if found.settings.get(name) != self._settings[name]:
+                raise LabError(
+                    f"{self._folder} is of a run with {name} {found.settings.get(name)}, and this one has "
+                    f"{self._settings[name]}: name another --results_dir, or give it the same (the global batch is "
+                    "ranks × --batch_size × --accumulate)."
+                )
+
+    def _average(self) -> None:
+        """Make batch norms' moving averages the mean over the ranks, of which each saw its own images."""
+        # Horovod: a mean of moving averages is the moving average of the means, so when this is done changes nothing.
+        averages = self.network.averages
+        means = hvd.grouped_allreduce([tf.convert_to_tensor(v) for v in averages], op=hvd.Average)
+        for variable, mean in zip(averages, means, strict=True):
+            variable.assign(mean)
 
 
 def _crosses(done: int, every: float) -> bool:
     """Whether this step was the one that completed another `every` steps, which need not be a whole number."""
     return math.floor(done / every + 1e-9) > math.floor((done - 1) / every + 1e-9)
-
-
-def _tell(
-    log: Log, plan: Plan, done: int, cross_entropy: float, l2: float, rate: float, seconds: list[float], waited: float
-) -> None:
-    speed = plan.global_batch * len(seconds) / sum(seconds) if seconds else math.nan
-    log.write(
-        f"step {done:>6}/{plan.steps}  epoch {done / plan.steps_an_epoch:7.2f}  {speed:8.1f} images/s  "
-        f"cross entropy {cross_entropy:.4f}  L2 {l2:.4f}  rate {rate:.5f}",
-        event="train",
-        step=done,
-        epoch=done / plan.steps_an_epoch,
-        images_per_second=speed,
-        cross_entropy=cross_entropy,
-        l2_loss=l2,
-        total_loss=cross_entropy + l2,
-        learning_rate=rate,
-        seconds_for_data=waited,
-        time=time.time(),
-    )
 
 
 class _StopSignal:
@@ -243,16 +389,13 @@ class _StopSignal:
             signal.signal(number, signal.SIG_IGN)
 
 
-# Data
-
-
 class _Timed:
     """A rank's batches, with how long one waited for them.
 
     Attributes
     ----------
     waited : float
-        Seconds, in all.
+        Seconds, since it was last set to 0.
     """
 
     def __init__(self, batches: Batches):
@@ -266,139 +409,3 @@ class _Timed:
         batch = next(self.batches)
         self.waited += time.perf_counter() - began
         return batch
-
-
-def _known(batches: Batches, asked: Namespace, network: Network) -> Batches:
-    """Pass batches on whose labels the network has outputs for; others would count as no class at all."""
-    for pixels, labels in batches:
-        if (most := int(tf.reduce_max(labels))) >= network.model.classes:
-            raise LabError(
-                f"{asked.data_dir} has label {most}, and {asked.model} tells 0 to {network.model.classes - 1} apart: "
-                "name the --model for these images, or other images."
-            )
-        yield pixels, labels
-
-
-def _index(asked: Namespace, kind: str) -> records.Records | None:
-    # Horovod: each rank looks at its part of the files, and all learn of all.
-    if asked.data_dir:
-        return records.index(asked.data_dir, kind, hvd.rank(), hvd.size(), hvd.allgather_object)
-    return None
-
-
-def _told(data: records.Records | None) -> str:
-    return f"{len(data.length):,} images in {len(data.files)} files" if data else "one made-up batch"
-
-
-def _batches(asked: Namespace, data: records.Records | None, network: Network, start: int) -> Batches:
-    if data is None:
-        return images.synthetic(network.model, asked.batch_size, "NHWC", hvd.rank())
-    size = network.model.shape[0]
-    # Horovod: each rank reads its own part of each global batch.
-    share = hvd.rank(), hvd.size()
-    batches = records.training(data, size, asked.batch_size, *share, asked.seed, start, asked.least_area)
-    return _known(batches, asked, network)
-
-
-# Evaluation
-
-
-def _evaluate(asked: Namespace, network: Network, step: int, log: Log) -> None:
-    """Classify exactly the validation set, shared out among the ranks, and tell top-1 and top-5."""
-    _average(network)
-    size, channels = network.model.shape[0], network.model.shape[2]
-    data = _index(asked, "validation")
-    if data is None:
-        made_up = images.synthetic(network.model, asked.batch_size, "NHWC", hvd.rank())
-        batches = (next(made_up) for _ in range(MADE_UP_BATCHES))
-    else:
-        batches = _known(records.evaluation(data, size, asked.batch_size, hvd.rank(), hvd.size()), asked, network)
-
-    # The last batch is a smaller one: without a signature, it would be traced on its own.
-    @tf.function(
-        input_signature=[tf.TensorSpec((None, size, size, channels), tf.float32), tf.TensorSpec((None,), tf.int32)]
-    )
-    def right(pixels: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        logits = network(pixels, training=False)
-        hits = [tf.ones_like(labels, tf.bool), *(tf.math.in_top_k(labels, logits, k) for k in (1, 5))]
-        return tf.stack([tf.reduce_sum(tf.cast(hit, tf.int64)) for hit in hits])
-
-    began = time.perf_counter()
-    counts = tf.zeros(3, tf.int64)
-    for batch in batches:
-        counts += right(*batch)
-    # Horovod: ranks have unlike numbers of images, so it is counts that are added, not shares that are averaged.
-    n, top1, top5 = map(int, hvd.allreduce(counts, op=hvd.Sum, name="counts"))
-    speed = n / (time.perf_counter() - began)
-    log.write(
-        f"evaluated after step {step}: top-1 {top1 / n:.3%}, top-5 {top5 / n:.3%} of {n:,}, {speed:.1f} images/s",
-        event="evaluate",
-        step=step,
-        images=n,
-        top1=top1 / n,
-        top5=top5 / n,
-        images_per_second=speed,
-    )
-
-
-# State
-
-
-def _average(network: Network) -> None:
-    """Make batch norms' moving averages the mean over the ranks, of which each saw its own images."""
-    # Horovod: a mean of moving averages is the moving average of the means, so when this is done changes nothing.
-    means = hvd.grouped_allreduce([tf.convert_to_tensor(v) for v in network.averages], op=hvd.Average)
-    for variable, mean in zip(network.averages, means, strict=True):
-        variable.assign(mean)
-
-
-def _folder(asked: Namespace) -> Path:
-    return asked.results_dir / "checkpoints"
-
-
-def _save(asked: Namespace, state: tf.train.Checkpoint, network: Network, step: int, plan: Plan) -> float:
-    """Save on rank 0, and give the seconds it took."""
-    began = time.perf_counter()
-    _average(network)
-    # Horovod: all ranks have the same state, and two that write one file spoil it.
-    if hvd.rank() == 0:
-        checkpoints.save(_folder(asked), state, step, plan.settings)
-    return time.perf_counter() - began
-
-
-def _restore(asked: Namespace, state: tf.train.Checkpoint, plan: Plan, log: Log) -> int:
-    """Give all ranks the state that rank 0 finds, and the number of steps done."""
-    found = error = None
-    if hvd.rank() == 0:
-        try:
-            asked.results_dir.mkdir(parents=True, exist_ok=True)
-            found = checkpoints.find(_folder(asked))
-            if found.path:
-                _refuse_other(asked, found, plan)
-                found.read_into(state)
-        except (LabError, OSError) as problem:
-            error = str(problem)
-    # Horovod: what one rank cannot go on with, none can.
-    if error := hvd.broadcast_object(error, 0):
-        raise LabError(error)
-    found = hvd.broadcast_object(found, 0)
-    # Horovod: all ranks start from the same weights, be they restored or new.
-    hvd.broadcast_variables([*state.weights, *state.averages, *state.velocities], 0)
-    for text in found.passed_over:
-        log.say(f"passed over a damaged checkpoint: {text}")
-    if found.path:
-        log.say(f"going on after step {found.step}")
-    log.resume(found.step)
-    return found.step
-
-
-def _refuse_other(asked: Namespace, found: checkpoints.Found, plan: Plan) -> None:
-    """Raise unless the checkpoint is of a run with the same model, images and order; to evaluate, the model will do."""
-    names = plan.settings if "train" in asked.mode else ["model"]
-    for name in names:
-        if found.settings.get(name) != plan.settings[name]:
-            raise LabError(
-                f"{_folder(asked)} is of a run with {name} {found.settings.get(name)}, and this one has "
-                f"{plan.settings[name]}: name another --results_dir, or give it the same (the global batch is "
-                "ranks × --batch_size × --accumulate)."
-            )
