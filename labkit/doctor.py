@@ -59,6 +59,7 @@ LABS = (
     ),
     Lab("04 Fewer bits", needs=(*TENSORFLOW, "MPI", "data"), better_with=("oneDNN",)),
     Lab("05 Let a program tune it", needs=TENSORFLOW, better_with=("cores", "OpenMP build")),
+    Lab("06 How gradients travel", needs=(*NOTEBOOK, "memory", "MPI", "data"), better_with=("cores",)),
     Lab(
         "07 Horovod on the MNIST CNN",
         needs=(*TENSORFLOW, "MPI", "Horovod", "data"),

@@ -1,0 +1,270 @@
+"""Are the answers to lab 06 right: a parameter server, a ring, what they cost, a layer split over ranks, top-k?"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from labkit.exercises.core import Lab, alone, call, expect, facts, is_number, kind, run_answer
+
+lab = Lab("06")
+
+PROBE = Path(__file__).with_name("lab06_ranks.py")
+RANKS = 4  # of which the probe takes 1, 2, 3 and 4
+PICKLING = 300  # bytes that a message may be longer than its numbers, for those who send Python objects
+
+
+@lab.exercise(
+    1,
+    hints=(
+        "Two rounds. First each rank sends each server its part. Then each server sends its sum to each rank. Who "
+        "receives what, in each of the two?",
+        "A server is a worker too, and two servers send to each other. So use Isend for what you send, and wait for "
+        "it only when everything has been received. Give the two rounds different tags.",
+        "Push: requests = [ranks.Isend(gradient[a:b], dest=s, tag=PUSH) for s, (a, b) in enumerate(parts) if s != me]. "
+        "A server then starts from gradient[a:b], its own part, and does ranks.Recv(incoming, source=worker, tag=PUSH) "
+        "and += for each other worker. Pull is the reverse; and at the end MPI.Request.Waitall(requests).",
+    ),
+)
+def parameter_server(answer) -> None:
+    """Sums are right with 1, 2 and all ranks as servers; each rank sends each server its part and no more."""
+    for rank, case in _cases(answer, "parameter_server"):
+        _expect_sum(rank, case)
+        n, servers, length = case["size"], case["servers"], case["length"]
+        chunk = -(-length // servers)
+        pushed, pulled = (servers - 1, n - 1) if rank < servers else (servers, 0)
+        expect(
+            case["messages"] <= pushed + pulled,
+            f"rank {rank} to send at most {pushed + pulled} messages for {case['case']}: one to each other server"
+            f"{', and one to each other rank' if pulled else ''}. It sent {case['messages']}",
+        )
+        most = 4 * (length + pulled * chunk) + PICKLING * case["messages"]
+        expect(
+            case["bytes"] <= most,
+            f"rank {rank} to send at most {4 * (length + pulled * chunk):,} bytes for {case['case']}: each server gets "
+            f"only its part, and gives back only that. It sent {case['bytes']:,.0f}",
+        )
+
+
+@lab.exercise(
+    2,
+    hints=(
+        "Draw it for three ranks, as in the picture above. In step 0, rank r sends chunk r to its right neighbour and "
+        "adds to chunk r - 1 what comes from the left. Which chunk does it send in the next step?",
+        "In step s of the reduce-scatter rank r sends chunk (r - s) % n and adds to chunk (r - s - 1) % n. After n - 1 "
+        "steps, chunk (r + 1) % n is complete there: the allgather starts by sending that one. And since every rank "
+        "sends at the same time, use ranks.Sendrecv.",
+        "Reduce-scatter: out, into = chunks[(me - step) % n], chunks[(me - step - 1) % n]; room = incoming[:len(into)]"
+        "; ranks.Sendrecv(out, dest=right, recvbuf=room, source=left); into += room. Allgather: out, into = "
+        "chunks[(me + 1 - step) % n], chunks[(me - step) % n]; ranks.Sendrecv(out, dest=right, recvbuf=into, "
+        "source=left).",
+    ),
+)
+def ring(answer) -> None:
+    """Sums are right for all lengths; 2(n - 1) messages to one neighbour, of 2(n - 1)/n of the gradient."""
+    for rank, case in _cases(answer, "ring_allreduce"):
+        _expect_sum(rank, case)
+        n, chunk = case["size"], -(-case["length"] // case["size"])
+        expect(
+            len(case["to"]) <= 1,
+            f"each rank to send to one neighbour only; rank {rank} sent to ranks {_listed(case['to'])} for "
+            f"{case['case']}. Their sum is right, but that is no ring",
+        )
+        steps = 2 * (n - 1)
+        expect(
+            case["bytes"] <= 4 * steps * chunk + PICKLING * case["messages"],
+            f"each rank to send at most {4 * steps * chunk:,} bytes for {case['case']}, one chunk in each of 2(n - 1) "
+            f"steps; rank {rank} sent {case['bytes']:,.0f}",
+        )
+        expect(
+            case["messages"] <= steps,
+            f"each rank to send at most 2(n - 1) = {steps} messages for {case['case']}; rank {rank} sent "
+            f"{case['messages']}",
+        )
+
+
+@lab.exercise(
+    3,
+    hints=(
+        "Start with the ring: 2(n - 1) steps, each with one chunk, of which n make the gradient. In how many of the "
+        "steps does it add?",
+        "One server receives n - 1 gradients and sends n - 1, one after the other through its one link, and adds n - 1 "
+        "times. With k servers each has one k-th of the gradient. Doubling sends, receives and adds the whole gradient "
+        "in each of its math.log2(n) steps.",
+        "ring: 2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n. server: 2 * (n - 1), 2 * (n - 1) / servers, "
+        "(n - 1) / servers. doubling: math.log2(n), three times.",
+    ),
+)
+def costs(answer) -> None:
+    """Steps, traffic and sums of the busiest rank, in closed form."""
+    for way, n, servers in (
+        *(("server", n, k) for n, k in ((2, 1), (4, 1), (64, 1), (8, 4), (100, 100), (1, 1))),
+        *(("ring", n, 1) for n in (2, 3, 4, 64, 1024, 1)),
+        *(("doubling", n, 1) for n in (2, 4, 64, 1024, 1)),
+    ):
+        right = {
+            "server": (2 * (n - 1), 2 * (n - 1) / servers, (n - 1) / servers),
+            "ring": (2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n),
+            "doubling": (math.log2(n),) * 3,
+        }[way]
+        got = call(answer, way, n, servers) if way == "server" else call(answer, way, n)
+        asked = f'cost("{way}", {n}{f", {servers}" if way == "server" else ""})'
+        expect(
+            isinstance(got, tuple | list) and len(got) == 3 and all(map(is_number, got)),
+            f"{asked} to give three numbers (steps, traffic, sums); it is "
+            f"{repr(got)[:80] if isinstance(got, tuple | list) else kind(got)}",
+        )
+        for name, value, wanted in zip(("steps", "traffic", "sums"), got, right, strict=True):
+            expect(
+                math.isclose(value, wanted, rel_tol=1e-6, abs_tol=1e-9),
+                f"{name} of {asked} to be {wanted:.6g}; it is {value:.6g}",
+            )
+
+
+@lab.exercise(
+    4,
+    hints=(
+        "A neuron needs every row of the batch, and each rank has neurons. So what must every rank receive before it "
+        "can multiply? And who wants the results?",
+        "Allgather the rows; multiply with this rank's weights, and add its bias: an array (batch, own neurons). Its "
+        "rows are in the ranks' order, so Alltoall sends each rank its block of rows as it lies in memory.",
+        "After Alltoall there are n blocks of (own rows, neurons of rank r), one after the other: "
+        "blocks.reshape(n, rows, -1).transpose(1, 0, 2).reshape(rows, -1) puts them side by side.",
+    ),
+)
+def split_dense(answer) -> None:
+    """Each rank gets its rows of the unsplit layer's output, and no more than these are sent."""
+    for rank, case in _cases(answer, "split_dense"):
+        expect(
+            case["shape"] == case["wanted"],
+            f"an array of the shape {tuple(case['wanted'])} on rank {rank}, {case['case']}; it is "
+            + (f"of the shape {tuple(case['shape'])}" if case["shape"] else _named(case["type"])),
+        )
+        mixed = ". They are the right numbers in the wrong places: blocks stand one after the other" * case["mixed"]
+        expect(
+            case["wrong"] == 0,
+            f"the rows of the unsplit layer on rank {rank}, {case['case']}; {case['wrong']} numbers differ{mixed}",
+        )
+        expect(not case["changed"], "x, weights and bias to stay as they were; one was changed")
+        most = case["least"] + PICKLING * (case["messages"] + len(case["collectives"]) * case["size"])
+        expect(
+            case["bytes"] <= most,
+            f"rank {rank} to send {case['least']:,} bytes, {case['case']}: its rows to all, and each rank's outputs to "
+            f"that rank alone. It sent {case['bytes']:,.0f}",
+        )
+
+
+@lab.exercise(
+    5,
+    hints=(
+        "What was not sent in earlier steps is in `residual`. It wants to be sent too: what do you choose from?",
+        "wanted = gradient + residual. np.argpartition(np.abs(wanted), -k)[-k:] gives the places of the k largest. "
+        "What remains is `wanted`, with zeros where something was sent.",
+        "wanted = gradient + residual; indices = np.argpartition(np.abs(wanted), -k)[-k:]; values = wanted[indices]; "
+        "wanted[indices] = 0; return indices, values, wanted",
+    ),
+)
+def top_k(answer) -> None:
+    """The k largest of gradient + residual are sent, the rest is kept, nothing is lost, nothing changed."""
+    function = alone(answer, np=np)
+    rng = np.random.default_rng(6)
+    for n, k in ((5, 2), (100, 1), (1_000, 10), (7, 7)):
+        gradient = rng.permutation(np.arange(1, n + 1)).astype(np.float32) * rng.choice((-1, 1), n).astype(np.float32)
+        residual = 2 * rng.permutation(np.arange(n)).astype(np.float32) * rng.choice((-1, 1), n).astype(np.float32)
+        before = gradient.copy(), residual.copy()
+        got = call(function, gradient.view(_Brief), residual.view(_Brief), k)
+        case = f"for {n} numbers and k = {k}"
+        expect(
+            isinstance(got, tuple | list) and len(got) == 3,
+            f"three arrays (indices, values, residual) {case}; it is "
+            f"{'one array' if isinstance(got, np.ndarray) else kind(got)}",
+        )
+        indices, values, left = (np.asarray(part) for part in got)
+        kept = np.array_equal(before[0], gradient) and np.array_equal(before[1], residual)
+        expect(kept, f"gradient and residual to stay as they were {case}; top_k changed one. Work on their sum")
+        expect(
+            indices.shape == (k,) and np.issubdtype(indices.dtype, np.integer) and len(set(indices.tolist())) == k,
+            f"{k} different whole numbers as indices {case}; they are {_shown(indices)}",
+        )
+        expect(
+            indices.min() >= 0 and indices.max() < n,
+            f"indices from 0 to {n - 1} {case}; they go from {indices.min()} to {indices.max()}",
+        )
+        expect(
+            values.shape == (k,) and left.shape == (n,),
+            f"{k} values and a residual of {n} numbers {case}; their shapes are {values.shape} and {left.shape}",
+        )
+        wanted = before[0] + before[1]
+        sent = np.zeros(n, np.float32)
+        sent[indices] = values
+        if np.array_equal(values, before[0][indices]):
+            expect(
+                np.array_equal(values, wanted[indices]),
+                f"values of gradient + residual {case}; yours are the gradient's alone, so what was left in earlier "
+                "steps is never sent",
+            )
+        expect(
+            np.array_equal(values, wanted[indices]),
+            f"the values of gradient + residual at the indices {case}, with their signs; yours are {_shown(values)}, "
+            f"and there stands {_shown(wanted[indices])}",
+        )
+        rest = np.delete(np.abs(wanted), indices)
+        expect(
+            rest.max(initial=0) <= np.abs(values).min(),
+            f"the {k} largest in magnitude {case}; you send one of {np.abs(values).min():g} and keep one of "
+            f"{rest.max(initial=0):g}",
+        )
+        expect(
+            np.array_equal(sent + left, wanted),
+            f"what is sent plus what is left to be gradient + residual {case}; it is not at "
+            f"{int((sent + left != wanted).sum())} places. Nothing may be lost, nor sent twice",
+        )
+
+
+class _Brief(np.ndarray):
+    """An array whose text is its length, for a call that fails with it."""
+
+    def __repr__(self) -> str:
+        return f"<{self.size} numbers>"
+
+
+def _cases(answer: str, function: str) -> Iterator[tuple[int, dict]]:
+    """Run a script's function on 1 to 4 ranks, and give the facts of each case with the rank that they are from."""
+    told = facts(run_answer(RANKS, PROBE, function, answer, threads=1, timeout=60))
+    every = [(rank, case) for rank, cases in enumerate(told) for case in cases]
+    yield from sorted(every, key=lambda entry: (entry[1]["order"], entry[0]))
+
+
+def _expect_sum(rank: int, case: dict) -> None:
+    """Decide on what a reduction left in `total`, and on how."""
+    expect(not case["changed"], f"`gradient` to stay as it was; rank {rank} changed its own for {case['case']}")
+    expect(
+        case["empty"] == 0,
+        f"`total` to be filled on every rank; for {case['case']}, rank {rank} left {case['empty']:,} of "
+        f"{case['length']:,} as they were. Write into it, as in total[:] = …",
+    )
+    alone = ". It is this rank's gradient alone" * case["own"]
+    expect(
+        case["wrong"] == 0,
+        f"`total` to be the sum over all ranks for {case['case']}; on rank {rank}, {case['wrong']:,} of "
+        f"{case['length']:,} are wrong{alone}",
+    )
+    expect(
+        not case["collectives"],
+        f"messages from rank to rank alone; yours used {', '.join(case['collectives'])}, which does the work for you",
+    )
+
+
+def _listed(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _named(type_name: str | None) -> str:
+    """Say what a rank returned that was no array, as `core.kind` does of a value that is here."""
+    return "None: does it return?" if type_name is None else f"a {type_name}"
+
+
+def _shown(array: np.ndarray) -> str:
+    text = np.array2string(array, threshold=6, edgeitems=2)
+    return text if len(text) <= 60 else f"{text[:57]}…"

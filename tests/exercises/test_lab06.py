@@ -1,0 +1,286 @@
+import json
+import math
+
+import numpy as np
+import pytest
+from labs import Bench, ThreeWays, same, swap
+
+from labkit import messages, sources
+from labkit.launch import run_ranks
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """The lab up to its exercises: chunks.py from the lab."""
+    monkeypatch.chdir(tmp_path)
+    bench = Bench("06", {"np": np, "math": math})
+    (tmp_path / "work").mkdir()
+    write(tmp_path, "chunks")
+    return bench
+
+
+def write(folder, script):
+    """Write a script of the lab that is no exercise."""
+    cells = sources.read(sources.find("06")).cells
+    text = next(cell.source for cell in cells if cell.source.startswith(f"%%writefile work/{script}.py"))
+    (folder / "work" / f"{script}.py").write_text(text.partition("\n")[2])
+
+
+SOLVED_RING = """    for step in range(n - 1):  # reduce-scatter
+        out, into = chunks[(me - step) % n], chunks[(me - step - 1) % n]
+        room = incoming[: len(into)]
+        ranks.Sendrecv(out, dest=right, recvbuf=room, source=left)
+        into += room
+    for step in range(n - 1):  # allgather
+        out, into = chunks[(me + 1 - step) % n], chunks[(me - step) % n]
+        ranks.Sendrecv(out, dest=right, recvbuf=into, source=left)
+"""
+SOLVED_SERVER = """    requests = [
+        ranks.Isend(gradient[start:stop], dest=server, tag=PUSH)
+        for server, (start, stop) in enumerate(parts)
+        if server != me
+    ]
+    if me < servers:
+        start, stop = parts[me]
+        chunk, incoming = total[start:stop], np.empty(stop - start, gradient.dtype)
+        chunk[:] = gradient[start:stop]
+        for worker in others:  # always in the same order, so that rounding is the same each time
+            ranks.Recv(incoming, source=worker, tag=PUSH)
+            chunk += incoming
+        requests += [ranks.Isend(chunk, dest=worker, tag=PULL) for worker in others]
+    for server, (start, stop) in enumerate(parts):
+        if server != me:
+            ranks.Recv(total[start:stop], source=server, tag=PULL)
+    MPI.Request.Waitall(requests)
+"""
+SENDRECV = "ranks.Sendrecv(out, dest=right, recvbuf=room, source=left)"
+ALLTOALL = "    ranks.Alltoall(mine, blocks)  # block r: own rows, neurons of rank r\n"
+SIDE_BY_SIDE = "blocks.reshape(n, rows, -1).transpose(1, 0, 2).reshape(rows, -1)"
+
+
+def by(text):
+    """The ring done in another way."""
+    return swap(SOLVED_RING, text)
+
+
+SEND_FIRST = swap(SENDRECV, "ranks.Send(out, dest=right); ranks.Recv(room, source=left)")
+EVERYTHING = by(
+    """    for step in range(n - 1):
+        room = np.empty_like(total)
+        ranks.Sendrecv(gradient if step == 0 else last, dest=right, recvbuf=room, source=left)
+        total += room
+        last = room
+"""
+)
+ALL_TO_ALL = by(
+    """    own = chunks[me]
+    for step in range(1, n):
+        to, source = (me + step) % n, (me - step) % n
+        room = incoming[: len(own)]
+        start = sum(map(len, chunks[:to]))
+        ranks.Sendrecv(gradient[start : start + len(chunks[to])], dest=to, recvbuf=room, source=source)
+        own += room
+    for step in range(1, n):
+        ranks.Sendrecv(own, dest=(me + step) % n, recvbuf=chunks[(me - step) % n], source=(me - step) % n)
+"""
+)
+CUT_SHORT = swap("bounds(len(total), n)", "[(i * (len(total) // n), (i + 1) * (len(total) // n)) for i in range(n)]")
+ON_RANK_0_ALONE = by(SOLVED_RING + "    if me > 0:\n        total[:] = gradient\n")
+ISEND_LEFTWARDS = by(
+    """    for step in range(n - 1):
+        request = ranks.Isend(chunks[(me + step) % n], left)
+        into = chunks[(me + step + 1) % n]
+        room = incoming[: len(into)]
+        ranks.Recv(room, source=right)
+        request.Wait()
+        into += room
+    for step in range(n - 1):
+        request = ranks.Irecv(chunks[(me + step) % n], source=right)
+        ranks.Send(chunks[(me - 1 + step) % n], dest=left)
+        request.Wait()
+"""
+)
+PICKLED = by(
+    """    for step in range(n - 1):
+        chunks[(me - step - 1) % n][:] += ranks.sendrecv(chunks[(me - step) % n], dest=right, source=left)
+    for step in range(n - 1):
+        request = ranks.isend(chunks[(me + 1 - step) % n], dest=right)
+        chunks[(me - step) % n][:] = ranks.recv(source=left)
+        request.wait()
+"""
+)
+WORKERS_AND_SERVERS = swap(
+    SOLVED_SERVER,
+    """    for server, (start, stop) in enumerate(parts):
+        if server == me:
+            total[start:stop] = gradient[start:stop]
+            for _ in others:
+                total[start:stop] += ranks.recv(tag=PUSH)
+        else:
+            ranks.send(gradient[start:stop], dest=server, tag=PUSH)
+    for server, (start, stop) in enumerate(parts):
+        if server == me:
+            for worker in others:
+                ranks.Send(total[start:stop], dest=worker, tag=PULL)
+        else:
+            ranks.Recv(total[start:stop], source=server, tag=PULL)
+""",
+)
+ONE_FOR_ALL = swap(
+    "bounds(len(gradient), servers)", "bounds(len(gradient), 1) + [(len(gradient),) * 2] * (servers - 1)"
+)
+WHOLE_GRADIENTS = swap(
+    "ranks.Isend(gradient[start:stop], dest=server, tag=PUSH)", "ranks.Isend(gradient, dest=server, tag=PUSH)"
+)
+BLOCKING = swap(
+    """    requests = [
+        ranks.Isend(gradient[start:stop], dest=server, tag=PUSH)
+        for server, (start, stop) in enumerate(parts)
+        if server != me
+    ]
+""",
+    """    requests = []
+    for server, (start, stop) in enumerate(parts):
+        if server != me:
+            ranks.Send(gradient[start:stop], dest=server, tag=PUSH)
+""",
+)
+GATHERED = swap(
+    ALLTOALL + f"    return {SIDE_BY_SIDE}",
+    "    own = slice(ranks.rank * rows, (ranks.rank + 1) * rows)\n"
+    "    return np.concatenate([part[own] for part in ranks.allgather(mine)], axis=1)",
+)
+PIECES = swap(
+    ALLTOALL + f"    return {SIDE_BY_SIDE}",
+    "    return np.concatenate(ranks.alltoall(np.split(mine, n)), axis=1)",
+)
+SORTED = swap("np.argpartition(np.abs(wanted), -k)[-k:]", "np.argsort(-np.abs(wanted))[:k].tolist()")
+TABLE = swap(
+    """    if way == "server":
+        return 2 * (n - 1), 2 * (n - 1) / servers, (n - 1) / servers
+    if way == "ring":
+        return 2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n
+    return (math.log2(n),) * 3
+""",
+    """    others, rounds = n - 1, n.bit_length() - 1
+    parts = {"server": servers, "ring": n}.get(way)
+    return [rounds] * 3 if parts is None else [2 * others, 2 * others / parts, others / parts]
+""",
+)
+
+
+class TestExercises(ThreeWays):
+    lab = "06"
+    mistakes = [
+        (1, swap("            chunk += incoming\n", ""), "sum over all ranks for 12 numbers on 2 ranks, with 1 server"),
+        (1, ONE_FOR_ALL, "each server gets only its part"),
+        (1, WHOLE_GRADIENTS, "Message truncated in line"),
+        (1, swap(SOLVED_SERVER, "    ranks.Allreduce(gradient, total)\n"), "yours used Allreduce"),
+        (1, swap(SOLVED_SERVER, "    total[:] = gradient\n"), "It is this rank's gradient alone"),
+        (1, swap(SOLVED_SERVER, "    return gradient.copy()\n"), "`total` to be filled on every rank"),
+        (1, swap("chunk, incoming = total[start:stop]", "chunk, incoming = gradient[start:stop]"), "changed its own"),
+        (1, swap("chunk += incoming\n", "chunk += incoming\n            gradient[0] = 0\n"), "changed its own"),
+        (1, swap("tag=PULL) for worker in others", "tag=PULL) for worker in others[:-1]"), 'after 10 s it still is'),
+        (1, BLOCKING, '"ranks.Send(gradient[start:stop], dest=server, tag=PUSH)". Does the rank that'),
+        (1, swap("parameter_server(", "server("), "no function parameter_server"),
+        (2, SEND_FIRST, ', "ranks.Send(out, dest=right); '),
+        (2, CUT_SHORT, "sum over all ranks for 5 numbers on 2 ranks; on rank 0, 1 of 5 are wrong"),
+        (2, swap("into += room", "into = into + room"), "sum over all ranks for 12 numbers"),
+        (2, swap("(me + 1 - step) % n], chunks[(me - step)", "(me - step) % n], chunks[(me - step - 1)"), "the sum"),
+        (2, swap("room = incoming[: len(into)]", "room = incoming"), "5 numbers on 2 ranks: ValueError"),
+        (2, swap("total[:] = gradient\n", "total = gradient\n"), "`gradient` to stay as it was"),
+        (2, EVERYTHING, "one chunk in each of 2(n - 1) steps"),
+        (2, ALL_TO_ALL, "that is no ring"),
+        (2, by("    ranks.Allreduce(gradient, total)\n"), "yours used Allreduce"),
+        (2, by("    if me == 1:\n        raise ValueError('oh')\n    ranks.Barrier()\n"), "ValueError: oh"),
+        (2, by("    ranks.Reduce(gradient, total)\n"), "yours used Reduce"),
+        (2, ON_RANK_0_ALONE, "on rank 1, 12 of 12 are wrong. It is this rank's gradient alone"),
+        (2, by("    for step in range(n - 1)\n"), "SyntaxError: expected ':'"),
+        (2, by("    raise SystemExit(0)\n"), "12 numbers on 2 ranks: SystemExit: 0 in line"),
+        (2, by("    while True:\n        pass\n"), 'it still is in line'),
+        (3, swap("2 * (n - 1) / servers", "2 * (n - 1)"), 'traffic of cost("server", 8, 4) to be 3.5; it is 14'),
+        (3, swap("return 2 * (n - 1), 2 * (n - 1) / n, ", "return n - 1, 2 * (n - 1) / n, "), "steps of cost("),
+        (3, swap("(n - 1) / n\n", "1\n"), 'sums of cost("ring", 2) to be 0.5; it is 1'),
+        (3, swap("math.log2(n),", "n,"), 'steps of cost("doubling", 2) to be 1; it is 2'),
+        (3, swap("return (math.log2(n),) * 3", "pass"), "to give three numbers (steps, traffic, sums); it is None"),
+        (3, swap("return (math.log2(n),) * 3", "return [math.nan] * 3"), "to be 1; it is nan"),
+        (3, swap('if way == "server"', "if servers > n / 0"), "ZeroDivisionError"),
+        (4, swap(SIDE_BY_SIDE, "blocks.reshape(rows, -1)"), "in the wrong places"),
+        (4, swap(" + bias", ""), "numbers differ."),
+        (4, swap(f"return {SIDE_BY_SIDE}", SIDE_BY_SIDE), "it is None: does it return?"),
+        (4, swap(f"return {SIDE_BY_SIDE}", f"return np.nan * {SIDE_BY_SIDE}"), "numbers differ"),
+        (4, swap(f"return {SIDE_BY_SIDE}", "return mine"), "it is of the shape"),
+        (4, swap(f"return {SIDE_BY_SIDE}", f"return {SIDE_BY_SIDE}.tolist()"), "it is a list"),
+        (4, swap(f"return {SIDE_BY_SIDE}", f"x *= 0\n    return {SIDE_BY_SIDE}"), "to stay as they were"),
+        (4, GATHERED, "each rank's outputs to that rank alone"),
+        (5, swap("wanted = gradient + residual", "wanted = gradient.copy()"), "never sent"),
+        (5, swap("wanted = gradient + residual", "wanted = gradient; wanted += residual"), "to stay as they were"),
+        (5, swap("    wanted[indices] = 0\n", ""), "Nothing may be lost, nor sent twice"),
+        (5, swap("np.abs(wanted)", "wanted"), "largest in magnitude"),
+        (5, swap("values = wanted[indices]", "values = np.abs(wanted[indices])"), "with their signs"),
+        (5, swap("[-k:]", "[:k]"), "largest in magnitude"),
+        (5, swap("[-k:]\n", "\n"), "different whole numbers as indices"),
+        (5, swap("return indices, values, wanted", "return values"), "three arrays"),
+        (5, swap("return indices, values, wanted", "pass"), "it is None: does it return?"),
+        (5, swap("return indices, values, wanted", "return indices, values * np.nan, wanted"), "with their signs"),
+        (5, swap("return indices, values, wanted", "return indices + 5, values, wanted"), "indices from 0 to 4"),
+        (5, swap("return indices, values, wanted", "return None, None, None"), "whole numbers as indices"),
+        (5, swap("gradient + residual", "gradient + left"), "NameError"),
+    ]  # fmt: skip
+    right = [
+        (1, same),
+        (1, WORKERS_AND_SERVERS),
+        (2, same),
+        (2, ISEND_LEFTWARDS),
+        (2, PICKLED),
+        (3, same),
+        (3, TABLE),
+        (4, same),
+        (4, PIECES),
+        (5, same),
+        (5, SORTED),
+    ]
+
+
+def test_bytes_and_messages_are_those_of_theory(bench, tmp_path):
+    """For the solutions, as the lab counts them."""
+    write(tmp_path, "count")
+    servers, ring = (bench.answer(number, same) for number in (1, 2))
+    assert (servers, ring) == ("work/servers.py", "work/ring.py")
+    lines = run_ranks(4, "work/count.py", "servers", "ring", threads=1, show=False).lines[0]
+    told = [[part.strip() for part in line.replace("in theory", "theory").split("|")] for line in lines]
+    for (way, *counted), (same_way, *theory) in zip(told[::2], told[1::2], strict=True):
+        assert way.split()[:-1] == same_way.split()[:-1]
+        assert (way.split()[-1], same_way.split()[-1]) == ("counted", "theory")
+        assert counted == theory, way
+    assert len(told) == 2 * (3 + 3 + 4)
+
+
+def test_every_rank_ends_the_training_with_equal_weights(bench, tmp_path):
+    """And what it says it sent is what theory says: (n - 1)/n · 2 · 4 bytes a weight and step, and half of it."""
+    write(tmp_path, "compress")
+    source = next(
+        cell.source for cell in sources.read(sources.find("06")).cells if cell.source.startswith("def top_k(")
+    )
+    (tmp_path / "work" / "topk.py").write_text("import numpy as np\n\n" + source)
+    run = run_ranks(2, "work/compress.py", "out.json", 256, 1, threads=1, show=False)
+    assert [line.rpartition(" ")[2] for line in run.lines[0]] == ["0.0"] * 6
+    sent = {way: told["megabytes"][-1] for way, told in json.loads((tmp_path / "out.json").read_text()).items()}
+    weights = 784 * 64 + 64 + 64 * 10 + 10
+    assert sent["float32"] == pytest.approx(4 * 4 * weights / 1e6)  # 256 digits in batches of 64: 4 steps
+    assert sent["FP16"] == pytest.approx(sent["float32"] / 2)
+    assert sent["top 1%"] == sent["top 1%, error feedback"] == pytest.approx(4 * 8 * (weights // 100) / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("message", "pickled", "size"),
+    [
+        (np.zeros(6, np.float32), False, 24),
+        ([np.zeros(6, np.float32), 4, None], False, 16),
+        ([np.zeros((2, 3), np.float64), None], False, 48),
+        (np.zeros(0), False, 0),
+        (None, False, 0),
+    ],
+)
+def test_messages_are_counted_by_their_bytes(message, pickled, size):
+    assert messages._size(message, pickled) == size
