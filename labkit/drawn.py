@@ -80,7 +80,8 @@ def write(
             made.mkdir()
             with progress(f"Drawing {train + validation:,} images …") as tell:
                 for number, (kind, count) in enumerate(counts.items()):
-                    _write(made, names[kind], count, size, (seed, number), tell)
+                    tell(f"Drawing {count:,} {kind} images …")
+                    _write(made, names[kind], count, size, (seed, number))
             new = not folder.exists() or not _listed(folder)
             if new:
                 made.rename(folder)  # only now, so that it is whole
@@ -100,16 +101,13 @@ def _check(name: str, number: int, least: int, most: int) -> None:
         raise LabError(f"{name}: {number!r} is not possible; give a whole number from {least:,} to {most:,}.")
 
 
-def _write(
-    folder: Path, names: list[str], count: int, size: int, seed: tuple[int, int], tell: Callable[[str], None]
-) -> None:
+def _write(folder: Path, names: list[str], count: int, size: int, seed: tuple[int, int]) -> None:
     """Write one set's files."""
     import tensorflow as tf  # here because it takes seconds, and only this needs it
 
     kind = names[0].split("-")[0]
     order = np.random.default_rng(seed).permutation(count)
     for name, share in zip(names, np.array_split(order, len(names)), strict=True):
-        tell(f"Drawing {name} …")
         try:
             with tf.io.TFRecordWriter(str(folder / name)) as writer:
                 for number in share.tolist():
