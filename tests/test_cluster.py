@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -23,6 +24,7 @@ from labkit.machine import Machine
 
 # What a job's process is known by, in case it has left all else that could tell.
 NUMBER = f"{os.getpid()}.5"
+PYTHON = shlex.quote(sys.executable)  # the checkout's path may have spaces
 
 
 def machine(cores: int, nodes: int = 1, smt: int = 1, quota: float | None = None, gib: int = 16) -> Machine:
@@ -150,7 +152,7 @@ def said_by_ranks(lines: str) -> list[str]:
 
 def test_srun_starts_mpi_ranks_one_on_each_node_with_its_cpus_alone(shell, tmp_path):
     script(tmp_path, "rank.py", RANK)
-    first, second = said_by_ranks(shell(f"srun -N2 --mpi=pmi2 {sys.executable} rank.py"))
+    first, second = said_by_ranks(shell(f"srun -N2 --mpi=pmi2 {PYTHON} rank.py"))
     cpus = [list(cpus) for cpus in node_cpus(keeper.this_machine(), 2)]
     assert first == f"rank 0 of 2 on n1, CPUs {cpus[0]}, sum 2"
     assert second == f"rank 1 of 2 on n2, CPUs {cpus[1]}, sum 2"
@@ -160,7 +162,7 @@ def test_the_launcher_of_the_labs_uses_both_nodes_in_a_job(shell, tmp_path):
     script(tmp_path, "rank.py", RANK)
     script(tmp_path, "launch.py", "from labkit.launch import run_ranks\nrun_ranks(2, 'rank.py', threads=1, timeout=60)")
     out = tmp_path / "out.txt"
-    shell(f"sbatch -N2 --ntasks-per-node=1 -o {out.name} --wrap '{sys.executable} launch.py'")
+    shell(f"sbatch -N2 --ntasks-per-node=1 -o {out.name} --wrap {shlex.quote(f'{PYTHON} launch.py')}")
     assert eventually(lambda: out.exists() and len(said_by_ranks(out.read_text())) == 2, 60), out.read_text()
     first, second = said_by_ranks(out.read_text())
     assert first.startswith("rank 0 of 2 on n1")
@@ -185,7 +187,8 @@ time.sleep(60)
 def test_a_cancelled_job_has_time_to_save(shell, tmp_path):
     """What a time limit does is the same, but its resolution is a minute (slurm.conf(5), OverTimeLimit)."""
     script(tmp_path, "train.py", SAVES)
-    job = shell(f"sbatch --parsable -N2 --ntasks-per-node=1 --wrap 'srun {sys.executable} train.py'").strip()
+    work = shlex.quote(f"srun {PYTHON} train.py")
+    job = shell(f"sbatch --parsable -N2 --ntasks-per-node=1 --wrap {work}").strip()
     assert eventually(lambda: len(list(tmp_path.glob("started-*"))) == 2)
     shell(f"scancel {job}")
     assert eventually(lambda: len(list(tmp_path.glob("saved-*"))) == 2)
@@ -262,7 +265,7 @@ def test_down_gives_a_job_time_to_save(another, tmp_path):
     another.up(1)
     script(tmp_path, "train.py", SAVES)
     environ = os.environ | another.slurm().variables
-    batch = ["sbatch", "--wrap", f"srun {sys.executable} train.py"]
+    batch = ["sbatch", "--wrap", f"srun {PYTHON} train.py"]
     subprocess.run(batch, cwd=tmp_path, env=environ, check=True, capture_output=True)
     assert eventually((tmp_path / "started-0").exists)
     another.down()

@@ -63,14 +63,21 @@ def _parser() -> argparse.ArgumentParser:
 
     what = parser.add_argument_group("what is done")
     modes = ["train", "evaluate", "train_and_evaluate"]
-    what.add_argument("--mode", choices=modes, default="train_and_evaluate", help="(train_and_evaluate)")
-    models = ["resnet50_v1.5", "resnet20", "resnet8"]  # the small ones are for 32×32 images, of `lab data tfrecords`
-    what.add_argument("--model", choices=models, default=models[0], help="(resnet50_v1.5)")
+    what.add_argument("--mode", choices=modes, default="train_and_evaluate", help="what to do (train_and_evaluate)")
+    models = ["resnet50_v1.5", "resnet20", "resnet8"]
+    what.add_argument(
+        "--model",
+        choices=models,
+        default=models[0],
+        help="the network; the small ones take 32×32 pixels (resnet50_v1.5)",
+    )
     what.add_argument("--iter_unit", choices=["epoch", "batch"], default="epoch", help="unit of --num_iter (epoch)")
     what.add_argument("--num_iter", type=count, default=50, metavar="N", help="epochs, or steps, in all (50)")
     what.add_argument("--batch_size", type=count, default=32, metavar="N", help="images at a time, a rank (32)")
     what.add_argument("--accumulate", type=count, default=1, metavar="N", help="batches in a step, a rank (1)")
-    what.add_argument("--evaluate_every", type=whole, default=0, metavar="N", help="epochs; 0: at the end alone (0)")
+    what.add_argument(
+        "--evaluate_every", type=whole, default=0, metavar="N", help="epochs between evaluations; 0: one at the end (0)"
+    )
 
     what = parser.add_argument_group("the recipe")
     what.add_argument("--lr_init", type=positive, default=0.256, metavar="R", help="rate for 256 images a step (0.256)")
@@ -78,21 +85,48 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--cosine_lr", action="store_true", help="then it falls as a cosine; else to a tenth, three times"
     )
-    what.add_argument("--label_smoothing", type=_number(float, "number", 0, 1), default=0.1, metavar="P", help="(0.1)")
-    what.add_argument("--momentum", type=_number(float, "number", 0, 1), default=0.875, metavar="M", help="(0.875)")
-    what.add_argument("--weight_decay", type=positive, default=3.0517578125e-05, metavar="D", help="(2^-15)")
-    what.add_argument("--optimizer", choices=["momentum", "lars"], default="momentum", help="(momentum)")
+    what.add_argument(
+        "--label_smoothing",
+        type=_number(float, "number", 0, 1),
+        default=0.1,
+        metavar="P",
+        help="certainty not asked for (0.1)",
+    )
+    what.add_argument(
+        "--momentum",
+        type=_number(float, "number", 0, 1),
+        default=0.875,
+        metavar="M",
+        help="share of past steps (0.875)",
+    )
+    what.add_argument(
+        "--weight_decay", type=positive, default=3.0517578125e-05, metavar="D", help="pulls weights to 0 (2^-15)"
+    )
+    what.add_argument(
+        "--optimizer", choices=["momentum", "lars"], default="momentum", help="how weights follow gradients (momentum)"
+    )
     what.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="fp32", help="of activations (fp32)")
-    what.add_argument("--static_loss_scale", type=_number(float, "number", 1), default=1, metavar="S", help="(1)")
+    what.add_argument(
+        "--static_loss_scale",
+        type=_number(float, "number", 1),
+        default=1,
+        metavar="S",
+        help="of the loss, in 16 bits (1)",
+    )
     what.add_argument("--compression", choices=["none", "fp16"], default="none", help="of gradients on the way (none)")
 
     what = parser.add_argument_group("data, and what it leaves")
     what.add_argument("--data_dir", type=Path, metavar="DIR", help="TFRecords; without, one made-up batch")
-    what.add_argument("--least_area", type=_number(float, "number", 0.01, 1), default=0.08, metavar="A", help="(0.08)")
-    what.add_argument("--results_dir", type=Path, default=Path("results"), metavar="DIR", help="log, state (results)")
+    area = _number(float, "number", 0.01, 1)
+    what.add_argument(
+        "--least_area", type=area, default=0.08, metavar="A", help="least share of a picture in a crop (0.08)"
+    )
+    what.add_argument(
+        "--results_dir", type=Path, default=Path("results"), metavar="DIR", help="log and checkpoints (results)"
+    )
     what.add_argument("--log_every", type=count, default=10, metavar="N", help="steps between log lines (10)")
     what.add_argument("--warmup_steps", type=whole, default=2, metavar="N", help="first steps, not timed (2)")
-    what.add_argument("--checkpoint_every", type=count, default=500, metavar="N", help="steps (500)")
+    what.add_argument("--checkpoint_every", type=count, default=500, metavar="N", help="steps between them (500)")
     what.add_argument("--seed", type=whole, default=0, metavar="N", help="of the images' order and crops (0)")
     what.add_argument("--deterministic", action="store_true", help="the same to the last bit each time; slower")
     return parser

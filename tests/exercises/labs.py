@@ -111,6 +111,17 @@ def swap(old: str, new: str) -> Callable[[str], str]:
     return edit
 
 
+def after(line: str, new: str) -> Callable[[str], str]:
+    """An edit that puts `new` for all that comes after a line, which must be there."""
+
+    def edit(text: str) -> str:
+        head, found, _ = text.partition(f"{line}\n")
+        assert found, f"the solution no longer has {line!r}: plant another mistake"
+        return head + found + new
+
+    return edit
+
+
 _FILE = "<planted>"
 
 

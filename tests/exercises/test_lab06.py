@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from labs import Bench, ThreeWays, same, swap
+from labs import Bench, ThreeWays, after, same, swap
 
 from labkit import messages, sources
 from labkit.launch import run_ranks
@@ -26,33 +26,6 @@ def write(folder, script):
     (folder / "work" / f"{script}.py").write_text(text.partition("\n")[2])
 
 
-SOLVED_RING = """    for step in range(n - 1):  # reduce-scatter
-        out, into = chunks[(me - step) % n], chunks[(me - step - 1) % n]
-        room = incoming[: len(into)]
-        ranks.Sendrecv(out, dest=right, recvbuf=room, source=left)
-        into += room
-    for step in range(n - 1):  # allgather
-        out, into = chunks[(me + 1 - step) % n], chunks[(me - step) % n]
-        ranks.Sendrecv(out, dest=right, recvbuf=into, source=left)
-"""
-SOLVED_SERVER = """    requests = [
-        ranks.Isend(gradient[start:stop], dest=server, tag=PUSH)
-        for server, (start, stop) in enumerate(parts)
-        if server != me
-    ]
-    if me < servers:
-        start, stop = parts[me]
-        chunk, incoming = total[start:stop], np.empty(stop - start, gradient.dtype)
-        chunk[:] = gradient[start:stop]
-        for worker in others:  # always in the same order, so that rounding is the same each time
-            ranks.Recv(incoming, source=worker, tag=PUSH)
-            chunk += incoming
-        requests += [ranks.Isend(chunk, dest=worker, tag=PULL) for worker in others]
-    for server, (start, stop) in enumerate(parts):
-        if server != me:
-            ranks.Recv(total[start:stop], source=server, tag=PULL)
-    MPI.Request.Waitall(requests)
-"""
 SENDRECV = "ranks.Sendrecv(out, dest=right, recvbuf=room, source=left)"
 ALLTOALL = "    ranks.Alltoall(mine, blocks)  # block r: own rows, neurons of rank r\n"
 SIDE_BY_SIDE = "blocks.reshape(n, rows, -1).transpose(1, 0, 2).reshape(rows, -1)"
@@ -60,7 +33,12 @@ SIDE_BY_SIDE = "blocks.reshape(n, rows, -1).transpose(1, 0, 2).reshape(rows, -1)
 
 def by(text):
     """The ring done in another way."""
-    return swap(SOLVED_RING, text)
+    return after("    incoming = np.empty_like(chunks[0])  # the first chunk is the longest", text)
+
+
+def served_by(text):
+    """The parameter server done in another way."""
+    return after("    others = [rank for rank in range(n) if rank != me]", text)
 
 
 SEND_FIRST = swap(SENDRECV, "ranks.Send(out, dest=right); ranks.Recv(room, source=left)")
@@ -85,7 +63,13 @@ ALL_TO_ALL = by(
 """
 )
 CUT_SHORT = swap("bounds(len(total), n)", "[(i * (len(total) // n), (i + 1) * (len(total) // n)) for i in range(n)]")
-ON_RANK_0_ALONE = by(SOLVED_RING + "    if me > 0:\n        total[:] = gradient\n")
+
+
+def right_on_rank_0_alone(text):
+    """The solution, spoilt on all other ranks."""
+    return text.rstrip() + "\n    if me > 0:\n        total[:] = gradient\n"
+
+
 ISEND_LEFTWARDS = by(
     """    for step in range(n - 1):
         request = ranks.Isend(chunks[(me + step) % n], left)
@@ -109,8 +93,7 @@ PICKLED = by(
         request.wait()
 """
 )
-WORKERS_AND_SERVERS = swap(
-    SOLVED_SERVER,
+WORKERS_AND_SERVERS = served_by(
     """    for server, (start, stop) in enumerate(parts):
         if server == me:
             total[start:stop] = gradient[start:stop]
@@ -175,9 +158,9 @@ class TestExercises(ThreeWays):
         (1, swap("            chunk += incoming\n", ""), "sum over all ranks for 12 numbers on 2 ranks, with 1 server"),
         (1, ONE_FOR_ALL, "each server gets only its part"),
         (1, WHOLE_GRADIENTS, "Message truncated in line"),
-        (1, swap(SOLVED_SERVER, "    ranks.Allreduce(gradient, total)\n"), "yours used Allreduce"),
-        (1, swap(SOLVED_SERVER, "    total[:] = gradient\n"), "It is this rank's gradient alone"),
-        (1, swap(SOLVED_SERVER, "    return gradient.copy()\n"), "`total` to be filled on every rank"),
+        (1, served_by("    ranks.Allreduce(gradient, total)\n"), "yours used Allreduce"),
+        (1, served_by("    total[:] = gradient\n"), "It is this rank's gradient alone"),
+        (1, served_by("    return gradient.copy()\n"), "`total` to be filled on every rank"),
         (1, swap("chunk, incoming = total[start:stop]", "chunk, incoming = gradient[start:stop]"), "changed its own"),
         (1, swap("chunk += incoming\n", "chunk += incoming\n            gradient[0] = 0\n"), "changed its own"),
         (1, swap("tag=PULL) for worker in others", "tag=PULL) for worker in others[:-1]"), 'after 10 s it still is'),
@@ -194,7 +177,7 @@ class TestExercises(ThreeWays):
         (2, by("    ranks.Allreduce(gradient, total)\n"), "yours used Allreduce"),
         (2, by("    if me == 1:\n        raise ValueError('oh')\n    ranks.Barrier()\n"), "ValueError: oh"),
         (2, by("    ranks.Reduce(gradient, total)\n"), "yours used Reduce"),
-        (2, ON_RANK_0_ALONE, "on rank 1, 12 of 12 are wrong. It is this rank's gradient alone"),
+        (2, right_on_rank_0_alone, "on rank 1, 12 of 12 are wrong. It is this rank's gradient alone"),
         (2, by("    for step in range(n - 1)\n"), "SyntaxError: expected ':'"),
         (2, by("    raise SystemExit(0)\n"), "12 numbers on 2 ranks: SystemExit: 0 in line"),
         (2, by("    while True:\n        pass\n"), 'it still is in line'),
