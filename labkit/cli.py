@@ -73,7 +73,7 @@ def start(
 
 @app.command(context_settings=PASS_ON, epilog="Example: `./lab test -k launch` (arguments go to pytest)")
 def test(context: typer.Context) -> None:
-    """Run every test: code, exercises, notebooks. Under twenty minutes on two cores."""
+    """Run every test: code, exercises, notebooks. Half an hour on two cores."""
     os.chdir(paths.ROOT)
     os.environ["LAB_QUICK"] = "1"
     os.execvp(sys.executable, [sys.executable, "-m", "pytest", *context.args])
