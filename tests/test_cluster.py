@@ -19,7 +19,7 @@ import pytest
 from labkit import cluster, keeper
 from labkit.cluster import Cluster
 from labkit.errors import LabError
-from labkit.keeper import node_cores, node_cpus, slurm_conf
+from labkit.keeper import node_cores, node_cpus, slurm_conf, within
 from labkit.machine import Machine
 
 # What a job's process is known by, in case it has left all else that could tell.
@@ -38,10 +38,7 @@ def machine(cores: int, nodes: int = 1, smt: int = 1, quota: float | None = None
 
 
 def eventually(true, seconds: float = 20.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not (now := true()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return bool(now)
+    return bool(within(seconds, true))
 
 
 def left_of(folder: Path) -> list[psutil.Process]:

@@ -40,7 +40,7 @@ class Found(NamedTuple):
         state.read(str(self.path / "state")).assert_consumed()
 
 
-def save(folder: Path, state: tf.train.Checkpoint, step: int, settings: dict[str, Any]) -> Path:
+def save(folder: Path, state: tf.train.Checkpoint, step: int, settings: dict[str, Any]) -> None:
     """Write a checkpoint, and remove all but the newest `KEPT`.
 
     It is written in a hidden folder, brought to the disk, and only then gets its name, all at once. So a process
@@ -62,7 +62,6 @@ def save(folder: Path, state: tf.train.Checkpoint, step: int, settings: dict[str
     _to_disk(folder)
     for old in _newest_first(folder)[KEPT:]:
         shutil.rmtree(old)
-    return final
 
 
 def find(folder: Path) -> Found:

@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import time
 
 import pytest
 
 from labkit.cluster import Cluster
+from labkit.keeper import within
 from labkit.paths import ENV, ROOT
 from labkit.train import log
 
@@ -35,10 +35,7 @@ def shell(slurm, tmp_path):
 
 
 def eventually(true, seconds: float = 90.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not (now := true()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return bool(now)
+    return bool(within(seconds, true))
 
 
 def submit(shell, *flags: str, kit=ROOT) -> str:
