@@ -1,4 +1,4 @@
-"""How is an answer checked, and what is the student told?
+"""How an answer is checked, and what the student is told.
 
 A lab's module registers one function per exercise:
 
@@ -13,31 +13,33 @@ It returns when the answer is right and raises `NotYet` when it isn't. What else
 shown as such: a student is never blamed for a changed library.
 """
 
+import contextlib
+import ctypes
 import importlib
-import inspect
-import json
-import linecache
+import io
+import sys
+import threading
+import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any
-
-import numpy as np
 
 from labkit import sources
 from labkit.errors import LabError
-from labkit.launch import RankError, Run, run_ranks
+from labkit.exercises.answers import is_students, isolate, printed, remember_lines
+from labkit.exercises.values import describe, short
+from labkit.exercises.verdicts import NotAttempted, NotYet, expect
 from labkit.results import PASSED, Results
 
-
-class NotYet(Exception):
-    """The answer does something else than it should: what was expected and what came, for the student."""
-
-
-class NotAttempted(Exception):
-    """The answer is still the stub, or the solution that stood in for it: what to do, if anything, for the student."""
+TIME_S = 20.0  # in a function answer; a script's runs have limits of their own
+CHECK_S = 60.0  # for a whole check of a function, of which a slow machine may take a part for itself
+POLL_S = 0.25  # between two looks at where it is
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,17 @@ class Check:
         Takes the answer (a function, or a script's path), returns when it is right, raises `NotYet` otherwise.
     hints : tuple of str
         From a nudge to nearly the answer; each further try shows one more.
+    imports : str or None
+        The first lines of the module that the answer moves into: `decide` gets it as it is there, not as it is in the
+        notebook. None when it stays in the notebook.
+    beside : tuple of int
+        Earlier exercises whose functions are in that module too.
     """
 
     decide: Callable[[Any], None]
     hints: tuple[str, ...]
+    imports: str | None = None
+    beside: tuple[int, ...] = ()
 
 
 class Lab:
@@ -63,79 +72,16 @@ class Lab:
         self.number = number
         self.checks: dict[int, Check] = {}
 
-    def exercise(self, number: int, hints: tuple[str, ...]) -> Callable:
-        """Register the decorated function as the check of exercise `number`."""
+    def exercise(
+        self, number: int, hints: tuple[str, ...], imports: str | None = None, beside: tuple[int, ...] = ()
+    ) -> Callable:
+        """Register the decorated function as the check of exercise `number`; see `Check`."""
 
         def register(decide: Callable[[Any], None]) -> Callable[[Any], None]:
-            self.checks[number] = Check(decide, hints)
+            self.checks[number] = Check(decide, hints, imports, beside)
             return decide
 
         return register
-
-
-def expect(condition: bool, expectation: str) -> None:
-    """Raise `NotYet` unless `condition`; `expectation` completes the sentence "Expected …"."""
-    if not condition:
-        raise NotYet(f"Expected {expectation}.")
-
-
-def kind(value: object) -> str:
-    """Say of what type an answer is, for an expectation that it is of another."""
-    return "None: does it return?" if value is None else f"a {type(value).__name__}"
-
-
-def is_number(value: object) -> bool:
-    """Whether an answer is a number; True and False are none."""
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
-
-
-def call(answer: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Call a student's function; what it raises is the answer's failure, not the check's."""
-    try:
-        return answer(*args, **kwargs)
-    except NotImplementedError as error:
-        raise NotAttempted from error
-    except Exception as error:
-        shown = ", ".join([*map(repr, args), *(f"{key}={value!r}" for key, value in kwargs.items())])
-        line = traceback.extract_tb(error.__traceback__)[-1]
-        where = f' in line {line.lineno}: "{line.line}"' if line.line else ""
-        name = getattr(answer, "__name__", "your answer")
-        raise NotYet(f"{name}({shown}) raised {type(error).__name__}: {error}{where}.") from error
-
-
-def alone(answer: Callable, **modules: Any) -> Callable:
-    """Give the function as it is without the notebook around it, with `modules` as its only globals.
-
-    For a function that moves into a script's module: what works by a notebook variable would fail there.
-    """
-    namespace = dict(modules)
-    text = inspect.getsource(answer)
-    filename = f"<{answer.__name__} on its own>"
-    _remember_lines(filename, text)
-    exec(compile(text, filename, "exec"), namespace)
-    return namespace[answer.__name__]
-
-
-def run_answer(ranks: int, script: Path, *args: Any, **options: Any) -> Run:
-    """Run a student's script (or a probe that imports it) on `ranks` ranks; a rank's failure is the answer's."""
-    try:
-        return run_ranks(ranks, script, *args, show=False, **options)
-    except RankError as error:
-        raise NotYet(f"Your script, on {ranks} {'rank' if ranks == 1 else 'ranks'}: {error}") from error
-
-
-def facts(run: Run) -> list[dict[str, Any]]:
-    """Give what each rank of a run printed as `FACTS {…}`, by rank.
-
-    Raises
-    ------
-    NotYet
-        When a rank ended before it came to that line, as after an early `sys.exit(0)`.
-    """
-    told = [[line.removeprefix("FACTS ") for line in lines if line.startswith("FACTS ")] for lines in run.lines]
-    for rank, found in enumerate(told):
-        expect(len(found) == 1, f"rank {rank} to come to the end of the script; it left before")
-    return [json.loads(found[0]) for found in told]
 
 
 class Checker:
@@ -166,6 +112,7 @@ class Checker:
         self.results = Results(lab.number, quick)
         self._tries: Counter[int] = Counter()
         self._stand_ins: dict[int, Any] = {}
+        self._given_back: dict[int, Any] = {}
 
     def __call__(self, number: int, answer: Any) -> Any:
         """Check `answer` to exercise `number`, say what came of it in print, and give an answer that works.
@@ -177,13 +124,21 @@ class Checker:
         """
         if number not in self.lab.checks:
             raise LabError(f"lab {self.lab.number} has no exercise {number}, only {sorted(self.lab.checks)}.")
+        said = io.StringIO()
+        before = printed.set(said)
         try:
             self._refuse_stub(number, answer)
-            self.lab.checks[number].decide(answer)
+            with contextlib.redirect_stdout(said), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of numpy on made-up inputs, say: the verdict tells what is wrong
+                self._decide(number, answer)
         except NotAttempted as error:
             self._say(number, "not attempted", f"{error}The lab goes on with a solution.")
         except NotYet as error:
-            self._say(number, "not yet", f"{error}\n{self._hint(number)}\nThe lab goes on with a solution.")
+            self._say(
+                number,
+                "not yet",
+                f"{error}\n{_quoted(said.getvalue())}{self._hint(number)}\nThe lab goes on with a solution.",
+            )
         except Exception:
             self._say(
                 number,
@@ -193,21 +148,45 @@ class Checker:
             )
         else:
             self._say(number, PASSED)
+            self._given_back[number] = answer
             return answer
-        return self._solution(number)
+        finally:
+            printed.reset(before)
+        self._given_back[number] = self._solution(number)
+        return self._given_back[number]
 
     def _refuse_stub(self, number: int, answer: Any) -> None:
-        """Raise `NotAttempted` for a stand-in given back, and for a script that is still as the notebook wrote it."""
-        if isinstance(answer, str | Path):
+        """Raise `NotAttempted` for a stand-in given back, and for what is still as the notebook had it."""
+        exercise = self._exercises[number]
+        blank = sources.blank(self._notebook).cells[exercise.cell].source
+        if exercise.solution.startswith("%%writefile"):
+            expect(isinstance(answer, str | Path), f"the path of your script; it is {describe(answer)}")
             script = Path(answer)
+            if script == self._stand_ins.get(number):
+                raise NotAttempted("This is the solution that stood in. Check your own script. ")
             expect(script.is_file(), f"a script {script}; run the cell that writes it")
-            cell = sources.blank(self._notebook).cells[self._exercises[number].cell]
-            if _script_of(cell.source).strip() == script.read_text().strip():
+            if _script_of(blank).strip() == script.read_text(errors="replace").strip():
                 raise NotAttempted
         elif answer is self._stand_ins.get(number):
             raise NotAttempted("This is the solution that stood in. Run your own cell again first, then this one. ")
         else:
-            expect(callable(answer), f"a function; {answer!r} is of type {type(answer).__name__}")
+            expect(
+                callable(answer) and not isinstance(answer, type),
+                f"a function; {short(answer)} is of type {type(answer).__name__}",
+            )
+            if _same_code(answer, compile(blank, "<stub>", "exec"), exercise.name):
+                raise NotAttempted
+
+    def _decide(self, number: int, answer: Any) -> None:
+        """Let the check decide, on a function within a limited time and as it is where it is used."""
+        check = self.lab.checks[number]
+        if not callable(answer):
+            check.decide(answer)
+            return
+        if check.imports is not None:
+            beside = [self._given_back.get(other) or self._solution(other) for other in check.beside]
+            answer = isolate(answer, check.imports, beside)
+        _in_time(lambda: check.decide(answer), self._exercises[number].name)
 
     def _solution(self, number: int) -> Any:
         """Give the solution from the lab's source: a function, or the path of a script written beside the student's."""
@@ -217,9 +196,10 @@ class Checker:
             script = script.with_name(f"solution_{script.name}")
             script.parent.mkdir(parents=True, exist_ok=True)
             script.write_text(_script_of(exercise.solution))
+            self._stand_ins[number] = script
             return script
         filename = f"<solution of exercise {number}>"
-        _remember_lines(filename, exercise.solution)
+        remember_lines(filename, exercise.solution)
         namespace = dict(self._namespace)
         exec(compile(exercise.solution, filename, "exec"), namespace)
         self._stand_ins[number] = namespace[exercise.name]
@@ -247,6 +227,67 @@ def _script_of(cell_source: str) -> str:
     return cell_source.partition("\n")[2] + "\n"
 
 
-def _remember_lines(filename: str, text: str) -> None:
-    """Let tracebacks and `inspect.getsource` find text that was compiled from a string."""
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+def _quoted(said: str) -> str:
+    """Return what an answer printed as a line of the verdict, which has room for its last words."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    return f"It printed: {' / '.join(short_line[:100] for short_line in lines[-3:])}\n" if lines else ""
+
+
+def _same_code(answer: Any, module: CodeType, name: str) -> bool:
+    """Whether a function does what the function `name` of a module's code does, instruction by instruction."""
+    stub = next((part for part in module.co_consts if isinstance(part, CodeType) and part.co_name == name), None)
+    code = getattr(answer, "__code__", None)
+    return bool(stub and code) and (code.co_code, code.co_names, code.co_varnames) == (
+        stub.co_code,
+        stub.co_names,
+        stub.co_varnames,
+    )
+
+
+def _in_time(decide: Callable[[], None], name: str) -> None:
+    """Let a check decide; raise `NotYet` with the student's line that it hangs in when the time is up.
+
+    It has a thread of its own, which can be left behind when it waits in compiled code for what never comes.
+    """
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            decide()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=copy_context().run, args=(run,), daemon=True)
+    thread.start()
+    began, inside_s, where = time.monotonic(), 0.0, ""
+    try:
+        while thread.is_alive() and inside_s < TIME_S and time.monotonic() < began + CHECK_S:
+            thread.join(POLL_S)
+            if line := _students_line(thread):
+                inside_s, where = inside_s + POLL_S, f" It was in {line}."
+        if thread.is_alive():
+            raise NotYet(
+                f"Expected {name} to come to an end; it had not after {time.monotonic() - began:.0f} s.{where} Does "
+                "its loop end, and does what it waits for come?"
+            )
+    finally:  # also after an interrupt
+        _stop(thread)
+    if failed:
+        raise failed[0]
+
+
+def _students_line(thread: threading.Thread) -> str:
+    """Return which line of the student's code a thread is in; empty when it is in none."""
+    if not (frame := sys._current_frames().get(thread.ident)):
+        return ""
+    lines = [entry for entry in traceback.extract_stack(frame) if is_students(entry.filename)]
+    return f'line {lines[-1].lineno}: "{lines[-1].line}"' if lines else ""
+
+
+def _stop(thread: threading.Thread) -> None:
+    """Raise SystemExit in a thread that still runs, for a second should it be caught, and leave it alone then."""
+    for _ in range(10):
+        if not thread.is_alive():
+            return
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+        thread.join(0.1)

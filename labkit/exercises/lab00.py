@@ -1,6 +1,8 @@
 """Are the answers to lab 00 right: threads of a rank, a hello from each, a sum over all?"""
 
-from labkit.exercises.core import Lab, call, expect, run_answer
+from labkit.exercises.answers import call, run_answer
+from labkit.exercises.core import Lab
+from labkit.exercises.verdicts import expect
 
 lab = Lab("00")
 

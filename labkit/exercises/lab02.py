@@ -5,7 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from labkit.exercises.core import Lab, call, expect, kind
+from labkit.exercises.answers import call
+from labkit.exercises.core import Lab
+from labkit.exercises.values import describe
+from labkit.exercises.verdicts import expect
 
 lab = Lab("02")
 
@@ -29,7 +32,7 @@ def fold(answer) -> None:
         got = call(answer, *(array.copy() for array in (w, gamma, beta, mean, variance)), epsilon)
         expect(
             isinstance(got, tuple | list) and len(got) == 2,
-            f"two things, the weights and the bias; it gave {kind(got)}",
+            f"two things, the weights and the bias; it gave {describe(got)}",
         )
         weights, bias = (np.asarray(part) for part in got)
         expect(weights.shape == w.shape, f"weights of the shape {w.shape}, as w has; yours have {weights.shape}")
@@ -122,7 +125,7 @@ def time_by(answer) -> None:
         for value, ms in zip(LOG[column], LOG.ms, strict=True):
             sums[value] = sums.get(value, 0) + ms
         got = call(answer, LOG.copy(), column)
-        expect(isinstance(got, pd.Series | Mapping), f"a pandas Series or a dict; it gave {kind(got)}")
+        expect(isinstance(got, pd.Series | Mapping), f"a pandas Series or a dict; it gave {describe(got)}")
         got = dict(got.items())
         asked = f'time_by(log, "{column}")'
         expect(set(got) == set(sums), f"{asked} to have {sorted(sums)}; it has {sorted(map(str, got))}")
@@ -144,7 +147,7 @@ def time_by(answer) -> None:
 def blocking(answer) -> None:
     """The two rows that put a plain tensor into blocks."""
     got = call(answer, LOG.copy())
-    expect(isinstance(got, pd.DataFrame) and "ms" in got, f"rows of the log, as log[…] gives; it gave {kind(got)}")
+    expect(isinstance(got, pd.DataFrame) and "ms" in got, f"rows of the log, as log[…] gives; it gave {describe(got)}")
     rows = set(got.index)
     expect({0, 2} <= rows, f"every reorder from plain to blocks; missing is {_row(min({0, 2} - rows, default=0))}")
     expect(rows == {0, 2}, f"only reorders from plain to blocks; there is also {_row(min(rows - {0, 2}, default=0))}")

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.exercises.core import Lab, call, expect, is_number, kind
+from labkit.exercises.answers import call
+from labkit.exercises.core import Lab
+from labkit.exercises.values import describe, is_number
+from labkit.exercises.verdicts import expect
 
 lab = Lab("03")
 
@@ -27,7 +30,8 @@ def speed(answer) -> None:
         got = call(answer, images, list(seconds))
         asked = f"speed({images}, {seconds})"
         expect(
-            isinstance(got, tuple | list) and len(got) == 3, f"{asked} to be three numbers; it is {kind(got)}: {got!r}"
+            isinstance(got, tuple | list) and len(got) == 3,
+            f"{asked} to be three numbers; it is {describe(got)}: {got!r}",
         )
         speeds = [images / value for value in seconds]
         mean = images * len(seconds) / sum(seconds)
@@ -109,7 +113,7 @@ def setup_for(answer) -> None:
             "interleave": nodes > 1,
         }
         got = call(answer, text)
-        expect(isinstance(got, Mapping), f"a dict; it gave {kind(got)}")
+        expect(isinstance(got, Mapping), f"a dict; it gave {describe(got)}")
         expect(
             set(got) == set(right), f"the keys {', '.join(sorted(right))}; it has {', '.join(sorted(map(str, got)))}"
         )
@@ -143,7 +147,7 @@ def flops(answer) -> None:
         each = [2 * k * k * c_in * c_out * side * side for k, c_in, c_out, side in layers]
         got = call(answer, list(layers))
         asked = f"flops({layers})"
-        expect(isinstance(got, tuple | list) and len(got) == 2, f"{asked} to be two numbers; it is {kind(got)}")
+        expect(isinstance(got, tuple | list) and len(got) == 2, f"{asked} to be two numbers; it is {describe(got)}")
         for name, mine, value in zip(("forward", "training"), got, (sum(each), 3 * sum(each) - each[0]), strict=True):
             expect(is_number(mine), f"{name} in {asked} to be a number; it is {mine!r}")
             expect(mine == value, f"{name} in {asked} to be {value:,}; it is {mine:,}")
@@ -185,7 +189,7 @@ def diagnose(answer) -> None:
             "reorder": log.ms[log.primitive == "reorder"].sum() / total,
         }
         got = call(answer, log.copy())
-        expect(isinstance(got, Mapping | pd.Series), f"a dict; it gave {kind(got)}")
+        expect(isinstance(got, Mapping | pd.Series), f"a dict; it gave {describe(got)}")
         got = dict(got.items())
         expect(
             set(got) == set(right), f"the keys {', '.join(sorted(right))}; it has {', '.join(sorted(map(str, got)))}"
@@ -228,13 +232,13 @@ def bottleneck(answer) -> None:
 def _one_machine(answer: Any, kinds: pd.DataFrame, peak: float, bandwidth: float) -> None:
     got = call(answer, kinds.copy(), peak, bandwidth)
     asked = f"at {peak:g} GFLOP/s and {bandwidth:g} GB/s"
-    expect(isinstance(got, Mapping), f"a dict; it gave {kind(got)}")
+    expect(isinstance(got, Mapping), f"a dict; it gave {describe(got)}")
     expect(set(got) == set(kinds.index), f"the names {', '.join(kinds.index)}; it has {', '.join(map(str, got))}")
     for name, row in kinds.iterrows():
         pair = got[name]
         expect(
             isinstance(pair, tuple | list) and len(pair) == 2,
-            f"(bound, saving) for {name}; it is {kind(pair)}: {pair!r}",
+            f"(bound, saving) for {name}; it is {describe(pair)}: {pair!r}",
         )
         bound, saving = pair
         moving, computing = 1000 * row.gbyte / bandwidth, 1000 * row.gflop / peak

@@ -4,7 +4,9 @@ import math
 
 import numpy as np
 
-from labkit.exercises.core import Lab, call, expect
+from labkit.exercises.answers import call
+from labkit.exercises.core import Lab
+from labkit.exercises.verdicts import expect
 
 lab = Lab("04")
 

@@ -8,7 +8,10 @@ from collections.abc import Callable
 import numpy as np
 
 from labkit.errors import LabError
-from labkit.exercises.core import Lab, NotYet, call, expect, is_number
+from labkit.exercises.answers import call
+from labkit.exercises.core import Lab
+from labkit.exercises.values import is_number
+from labkit.exercises.verdicts import NotYet, expect
 
 lab = Lab("05")
 

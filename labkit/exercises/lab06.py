@@ -6,7 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.exercises.core import Lab, alone, call, expect, facts, is_number, kind, run_answer
+from labkit.exercises.answers import call, facts, run_answer
+from labkit.exercises.core import Lab
+from labkit.exercises.values import describe, is_number
+from labkit.exercises.verdicts import expect
 
 lab = Lab("06")
 
@@ -113,7 +116,7 @@ def costs(answer) -> None:
         expect(
             isinstance(got, tuple | list) and len(got) == 3 and all(map(is_number, got)),
             f"{asked} to give three numbers (steps, traffic, sums); it is "
-            f"{repr(got)[:80] if isinstance(got, tuple | list) else kind(got)}",
+            f"{repr(got)[:80] if isinstance(got, tuple | list) else describe(got)}",
         )
         for name, value, wanted in zip(("steps", "traffic", "sums"), got, right, strict=True):
             expect(
@@ -164,21 +167,21 @@ def split_dense(answer) -> None:
         "wanted = gradient + residual; indices = np.argpartition(np.abs(wanted), -k)[-k:]; values = wanted[indices]; "
         "wanted[indices] = 0; return indices, values, wanted",
     ),
+    imports="import numpy as np",
 )
 def top_k(answer) -> None:
     """The k largest of gradient + residual are sent, the rest is kept, nothing is lost, nothing changed."""
-    function = alone(answer, np=np)
     rng = np.random.default_rng(6)
     for n, k in ((5, 2), (100, 1), (1_000, 10), (7, 7)):
         gradient = rng.permutation(np.arange(1, n + 1)).astype(np.float32) * rng.choice((-1, 1), n).astype(np.float32)
         residual = 2 * rng.permutation(np.arange(n)).astype(np.float32) * rng.choice((-1, 1), n).astype(np.float32)
         before = gradient.copy(), residual.copy()
-        got = call(function, gradient.view(_Brief), residual.view(_Brief), k)
+        got = call(answer, gradient, residual, k)
         case = f"for {n} numbers and k = {k}"
         expect(
             isinstance(got, tuple | list) and len(got) == 3,
             f"three arrays (indices, values, residual) {case}; it is "
-            f"{'one array' if isinstance(got, np.ndarray) else kind(got)}",
+            f"{'one array' if isinstance(got, np.ndarray) else describe(got)}",
         )
         indices, values, left = (np.asarray(part) for part in got)
         kept = np.array_equal(before[0], gradient) and np.array_equal(before[1], residual)
@@ -220,13 +223,6 @@ def top_k(answer) -> None:
             f"what is sent plus what is left to be gradient + residual {case}; it is not at "
             f"{int((sent + left != wanted).sum())} places. Nothing may be lost, nor sent twice",
         )
-
-
-class _Brief(np.ndarray):
-    """An array whose text is its length, for a call that fails with it."""
-
-    def __repr__(self) -> str:
-        return f"<{self.size} numbers>"
 
 
 def _cases(answer: str, function: str) -> Iterator[tuple[int, dict]]:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.exercises.core import Lab, alone, call, expect, facts, run_answer
+from labkit.exercises.answers import call, facts, run_answer
+from labkit.exercises.core import Lab
+from labkit.exercises.verdicts import expect
 
 lab = Lab("07")
 
-MODULES = {"np": np, "math": math}  # what plan.py imports, and so all that its functions may use
+IMPORTS = "import math\n\nimport numpy as np"  # of plan.py, and so all that its functions may use
 PROBE = Path(__file__).with_name("lab07_ranks.py")
 DIGITS, STEPS, RATE = 256, 3, 0.02
 
@@ -22,12 +24,12 @@ DIGITS, STEPS, RATE = 256, 3, 0.02
         "Rank r takes the r-th block of that length: from r * length to (r + 1) * length.",
         "If ranks took different numbers of steps, the ones with one more would wait for ever in the last all-reduce.",
     ),
+    imports=IMPORTS,
 )
 def shards(answer) -> None:
     """Shares are disjoint, equally long, inside range(n), and lose fewer than `size`."""
-    shard = alone(answer, **MODULES)
     for n, size in [(12, 1), (12, 4), (10, 4), (1797, 7), (5, 5)]:
-        shares = [np.asarray(call(shard, n, rank, size), dtype=np.int64) for rank in range(size)]
+        shares = [np.asarray(call(answer, n, rank, size), dtype=np.int64) for rank in range(size)]
         lengths = [len(share) for share in shares]
         every = np.concatenate(shares)
         case = f"for n = {n} and {size} ranks"
@@ -47,10 +49,11 @@ def shards(answer) -> None:
         "On a straight line from base to base * size, the share of the way at a step is step / warmup.",
         "base * (1 + (size - 1) * step / warmup), and base * size once step >= warmup, which also spares you 0 / 0.",
     ),
+    imports=IMPORTS,
+    beside=(1,),
 )
 def learning_rates(answer) -> None:
     """A ramp from base to base * size, then constant."""
-    learning_rate = alone(answer, **MODULES)
     for step, base, size, warmup, right in [
         (0, 0.1, 4, 10, 0.1),
         (10, 0.1, 4, 10, 0.4),
@@ -60,7 +63,7 @@ def learning_rates(answer) -> None:
         (0, 0.1, 4, 0, 0.4),
         (25, 0.01, 8, 100, 0.0275),
     ]:
-        got = call(learning_rate, step, base, size, warmup)
+        got = call(answer, step, base, size, warmup)
         asked = f"learning_rate(step={step}, base={base}, size={size}, warmup={warmup})"
         expect(isinstance(got, int | float | np.floating), f"{asked} to be a number; it is {got!r}")
         expect(math.isclose(got, right, rel_tol=1e-6), f"{asked} to be {right}; it is {got:.6g}")
@@ -73,10 +76,11 @@ def learning_rates(answer) -> None:
         "Then how many whole batches fit into its share?",
         "n // size // batch",
     ),
+    imports=IMPORTS,
+    beside=(1, 2),
 )
 def steps(answer) -> None:
     """Whole batches in a rank's share."""
-    steps_per_epoch = alone(answer, **MODULES)
     for n, batch, size, right in [
         (8000, 64, 1, 125),
         (8000, 64, 2, 62),
@@ -84,7 +88,7 @@ def steps(answer) -> None:
         (100, 64, 2, 0),
         (1000, 10, 3, 33),
     ]:
-        got = call(steps_per_epoch, n, batch, size)
+        got = call(answer, n, batch, size)
         asked = f"steps_per_epoch(n={n}, batch={batch}, size={size})"
         expect(isinstance(got, int | np.integer), f"{asked} to be a whole number; it is {got!r}")
         expect(got == right, f"{asked} to be {right}; it is {got}")

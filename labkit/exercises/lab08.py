@@ -4,7 +4,10 @@ import math
 
 import numpy as np
 
-from labkit.exercises.core import Lab, call, expect, is_number, kind
+from labkit.exercises.answers import call
+from labkit.exercises.core import Lab
+from labkit.exercises.values import describe, is_number
+from labkit.exercises.verdicts import expect
 
 lab = Lab("08")
 
@@ -35,7 +38,7 @@ def learning_rates(answer) -> None:
     ]:
         got = call(answer, step, steps, warmup, batch, 0.256)
         asked = f"learning_rate(step={step}, steps={steps}, warmup={warmup}, batch={batch}, lr_init=0.256)"
-        expect(is_number(got), f"{asked} to be a number; it is {kind(got)}")
+        expect(is_number(got), f"{asked} to be a number; it is {describe(got)}")
         close = math.isclose(got, right, rel_tol=1e-6, abs_tol=1e-9)
         expect(close, f"{asked} to be {right:.6g} ({why}); it is {got:.6g}")
 
@@ -76,7 +79,7 @@ def _images(answer, step: int, rank: int, ranks: int, batch: int, n: int, orders
     got = call(my_images, step, rank, ranks, batch, n)
     asked = f"my_images(step={step}, rank={rank}, ranks={ranks}, batch={batch}, n={n}, order)"
     row = isinstance(got, list | tuple | range) or (isinstance(got, np.ndarray) and got.ndim == 1)
-    expect(row, f"{asked} to be a list or an array of one dimension; it is {kind(got)}")
+    expect(row, f"{asked} to be a list or an array of one dimension; it is {describe(got)}")
     expect(len(got) == batch, f"{asked} to have {batch} images; it has {len(got)}")
     expect(all(is_number(image) for image in got), f"{asked} to be {batch} numbers; it is {got!r}")
     expect(all(image in range(n) for image in got), f"{asked} to be numbers from 0 to {n - 1}; it is {got!r}")
@@ -113,7 +116,7 @@ def efficiencies(answer) -> None:
         arguments |= {"hidden": hidden, "reading": reading}
         got = call(answer, n, **arguments)
         asked = f"efficiency({n}, {', '.join(f'{name}={value:g}' for name, value in arguments.items())})"
-        expect(is_number(got), f"{asked} to be a number; it is {kind(got)}")
+        expect(is_number(got), f"{asked} to be a number; it is {describe(got)}")
         expect(math.isclose(got, right, rel_tol=1e-6), f"{asked} to be {right:.4g} ({why}); it is {got:.4g}")
 
 
@@ -153,7 +156,7 @@ def accumulation(answer) -> None:
         same = np.array_equal(x, before[0]) and np.array_equal(y, before[1])
         expect(same, "images and labels to be left as they were; yours changes them")
         case = f"for {count} images, {most} at a time"
-        expect(isinstance(got, list | tuple), f"a list of gradients {case}; it is {kind(got)}")
+        expect(isinstance(got, list | tuple), f"a list of gradients {case}; it is {describe(got)}")
         right = _softmax_gradient(weights, biases, *before)
         got = [_array(part) for part in got]
         shapes = [part.shape for part in got]
@@ -221,5 +224,5 @@ def trust_ratios(answer) -> None:
         expect(same, "weight and gradient to be left as they were; yours changes them")
         if isinstance(got, np.ndarray) and got.ndim == 0:
             got = got.item()
-        expect(is_number(got), f"one number for {case}; it is {kind(got)}")
+        expect(is_number(got), f"one number for {case}; it is {describe(got)}")
         expect(math.isclose(got, right, rel_tol=1e-4), f"{right:.6g} for {case}; it is {got:.6g}")

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.exercises.core import Lab, alone, call, expect, facts, run_answer
+from labkit.exercises.answers import call, facts, run_answer
+from labkit.exercises.core import Lab
+from labkit.exercises.verdicts import expect
 
 lab = Lab("09")
 
@@ -93,13 +95,13 @@ def labels(answer) -> None:
         "min(rank, left) of them by one more.",
         "start = rank * each + min(rank, left); stop = start + each + (1 if rank < left else 0)",
     ),
+    imports="import daal4py as d4p\nimport numpy as np",
 )
 def shares(answer) -> None:
     """A disjoint cover of range(n), in the ranks' order, in sizes that differ by at most one."""
-    share = alone(answer, np=np, math=math)
     for n, size in [(12, 1), (12, 4), (2173, 2), (2173, 3), (10, 4), (3, 5), (0, 2), (2_500_001, 7)]:
         case = f"for n = {n:,} and {size} {'rank' if size == 1 else 'ranks'}"
-        got = [call(share, n, rank, size) for rank in range(size)]
+        got = [call(answer, n, rank, size) for rank in range(size)]
         for rank, pair in enumerate(got):
             expect(
                 isinstance(pair, tuple | list) and len(pair) == 2 and all(_whole(end) for end in pair),

@@ -1,7 +1,9 @@
 import pytest
 
 from labkit.errors import LabError
-from labkit.exercises.core import Checker, Lab, alone, call, expect, run_answer
+from labkit.exercises.answers import call, run_answer
+from labkit.exercises.core import Checker, Lab
+from labkit.exercises.verdicts import expect
 
 ANSWER = "def double(x):\n    ### BEGIN SOLUTION\n    return scale * x\n    ### END SOLUTION"
 SCRIPT = "# %%writefile work/two.py\n### BEGIN SOLUTION\nprint(2)\n### END SOLUTION"
@@ -29,7 +31,7 @@ def check(write_source, tmp_path, monkeypatch):
 
 
 def stub(x):
-    raise NotImplementedError
+    raise NotImplementedError()
 
 
 def test_a_right_answer_passes_and_is_given_back(check, capsys):
@@ -136,5 +138,3 @@ def test_interrupting_an_answer_is_not_swallowed(check):
         check(1, endless)
 
 
-def test_alone_takes_away_what_the_notebook_had():
-    assert alone(stub).__globals__.keys() == {"stub", "__builtins__"}

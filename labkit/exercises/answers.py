@@ -1,0 +1,306 @@
+"""Running answers: calling functions, moving them into a module, starting scripts on ranks, trying many inputs.
+
+What an answer raises, prints or changes is told as the answer's doing, by the line that the student wrote.
+"""
+
+import contextlib
+import inspect
+import io
+import json
+import linecache
+import re
+import sysconfig
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.exercises.values import describe, short
+from labkit.exercises.verdicts import NotYet, expect
+from labkit.launch import RankError, Run, run_ranks
+from labkit.paths import ROOT
+
+STUB = re.compile(r"raise NotImplementedError(\(\))?")  # the line that stands where a solution was
+EXAMPLES = 200  # drawn inputs at most
+DRAWING_S = 0.5  # seconds after which no more are drawn
+
+# What the answer's last call printed. The checker sets it for each check, and quotes it beside what went wrong.
+printed: ContextVar[io.StringIO] = ContextVar("printed")
+
+
+def call(answer: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Call a student's function with copies of the arguments and return what it returns.
+
+    Raises
+    ------
+    NotYet
+        When it raises or leaves, or changes an array, a table, a list or the like that it was given.
+    """
+    given, given_by_name = _copied(args), _copied(kwargs)
+    said = printed.get(io.StringIO())
+    said.seek(0)
+    said.truncate()
+    try:
+        # numpy's warnings would come before the message that tells what is wrong.
+        with contextlib.redirect_stdout(said), warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            result = answer(*given, **given_by_name)
+    except NotYet:  # of a function that the check gave to the answer
+        raise
+    except (Exception, SystemExit) as error:
+        raise NotYet(f"{failure(error, answer)}. The check called {_shown_call(answer, args, kwargs)}.") from error
+    for name, before, after in [
+        *((_parameter(answer, index), *pair) for index, pair in enumerate(zip(args, given, strict=True))),
+        *((name, kwargs[name], given_by_name[name]) for name in kwargs),
+    ]:
+        expect(
+            _unchanged(before, after),
+            f"{name} to stay as it was; {_name(answer)} changed it. Work on a copy, as later cells use it too",
+        )
+    return result
+
+
+def failure(error: BaseException, answer: Callable | None = None) -> str:
+    """Return what an answer raised and the last of the student's own lines that led there, without a full stop."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_students(frame.filename)]
+    if isinstance(error, SyntaxError) and error.lineno and is_students(error.filename or ""):
+        line, number = (error.text or "").strip(), error.lineno
+    else:
+        line, number = (frames[-1].line, frames[-1].lineno) if frames else ("", 0)
+    message, inner = _without_noise(str(getattr(error, "message", None) or error))
+    if inner:  # inside a function that TensorFlow rewrote as a graph
+        number, line = inner
+    where = f', in line {number}: "{line}"' if line else ""
+    if isinstance(error, NotImplementedError) and STUB.fullmatch(line or ""):
+        return f'Line {number} still says "{line}": delete it, and have your code in its place'
+    if isinstance(error, SystemExit):
+        return f"{_name(answer)} left by exit(){where}. Return the result instead"
+    told = f": {message}" if message else ""
+    return f"{type(error).__name__}{told}{where}"
+
+
+def is_students(filename: str) -> bool:
+    """Whether a file holds a student's code: a cell or a script, and not the kit's, a library's or Python's own."""
+    return (
+        bool(linecache.getline(filename, 1))
+        and not filename.startswith(("<frozen ", "<__array_function__"))
+        and not (
+            "__autograph_generated_file" in filename
+            or Path(filename).is_relative_to(ROOT / "labkit")
+            or _is_library(filename)
+        )
+    )
+
+
+@cache
+def _is_library(filename: str) -> bool:
+    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return any(Path(filename).resolve().is_relative_to(Path(place).resolve()) for place in places)
+
+
+def _without_noise(message: str) -> tuple[str, tuple[int, str] | None]:
+    """Return a message on one line, without what TensorFlow adds to it; and the student's line, if it names one."""
+    inner = None
+    if "in user code:" in message:
+        found = re.findall(r'File "([^"]+)", line (\d+), in .*\n\s*(.*)', message)
+        inner = next(((int(at), line) for file, at, line in reversed(found) if is_students(file)), None)
+        message = next((line for line in reversed(message.splitlines()) if line.strip()), "").strip()
+        message = re.sub(r"^\w+(Error|Exception): ", "", message)
+    message = re.sub(r"\{\{(function_)?node [^}]*\}\}\s*", "", message)
+    message = re.sub(r"\s*\[Op:.*", "", message, flags=re.DOTALL)
+    message = " ".join(message.partition("\n\n")[0].split())
+    return (message if len(message) <= 300 else f"{message[:299]}…").rstrip("."), inner
+
+
+def _name(answer: Any) -> str:
+    return getattr(answer, "__name__", "your answer").replace("<lambda>", "your function")
+
+
+def _shown_call(answer: Callable, args: tuple, kwargs: dict[str, Any]) -> str:
+    shown = [short(arg, 40) for arg in args] + [f"{name}={short(value, 40)}" for name, value in kwargs.items()]
+    return f"{_name(answer)}({', '.join(shown)})"
+
+
+def _parameter(answer: Callable, index: int) -> str:
+    """Return the name of a parameter by its place."""
+    with contextlib.suppress(TypeError, ValueError, IndexError):
+        return list(inspect.signature(answer).parameters)[index]
+    return f"argument {index + 1}"
+
+
+def _copied(value: Any) -> Any:
+    """Return copies of what a function could change in place; all else, such as a graph or a communicator, as it is."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, pd.DataFrame | pd.Series):
+        return value.copy(deep=True)
+    if type(value) in (list, tuple, set):
+        return type(value)(map(_copied, value))
+    if type(value) is dict:
+        return {key: _copied(part) for key, part in value.items()}
+    return value
+
+
+def _unchanged(before: Any, after: Any) -> bool:
+    if before is after:
+        return True
+    if isinstance(before, np.ndarray):
+        same_form = before.shape == after.shape and before.dtype == after.dtype
+        return same_form and before.tobytes() == after.tobytes()
+    if isinstance(before, pd.DataFrame | pd.Series):
+        return before.equals(after) and list(before.axes[-1]) == list(after.axes[-1])
+    if type(before) in (list, tuple):
+        return len(before) == len(after) and all(map(_unchanged, before, after))
+    if type(before) is dict:
+        return list(before) == list(after) and all(_unchanged(before[key], after[key]) for key in before)
+    return before == after
+
+
+# Functions that move into a module
+
+
+def isolate(answer: Callable, imports: str, beside: Iterable[Callable] = ()) -> Callable:
+    """Return a function as it is in a module that has these imports and, above it, these other functions.
+
+    What works by a variable of the notebook fails there.
+
+    Raises
+    ------
+    NotYet
+        When its text cannot stand in a module.
+    """
+    texts = [imports, *map(source_text, (*beside, answer))]
+    text, name = "\n\n\n".join(texts), answer.__name__
+    filename = f"<{name} in a module>"
+    remember_lines(filename, text)
+    namespace: dict[str, Any] = {"__name__": "module"}
+    has = ", ".join([*imports.splitlines(), *(f"the function {other.__name__}" for other in beside)])
+    try:
+        exec(compile(text, filename, "exec"), namespace)
+    except Exception as error:
+        raise NotYet(
+            f"{failure(error)}. So it goes when {name} is moved into a module, which has only: {has}."
+        ) from error
+    isolated = namespace[name]
+
+    def with_a_hint(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return isolated(*args, **kwargs)
+        except NameError as error:
+            error.args = (f"{error}. {name} moves into a module, which has only: {has}",)
+            raise
+
+    with_a_hint.__name__ = name
+    with_a_hint.__signature__ = inspect.signature(isolated)
+    return with_a_hint
+
+
+def source_text(answer: Callable) -> str:
+    """Return the text of a function that a cell defines.
+
+    Raises
+    ------
+    NotYet
+        When it has none that can move, as a lambda.
+    """
+    try:
+        text = inspect.getsource(answer)
+    except (OSError, TypeError):
+        text = ""
+    name = getattr(answer, "__name__", "")
+    if not re.match(rf"(@.*\n)*def {re.escape(name)}\b", text) or not name:
+        raise NotYet(
+            f"Expected a function defined by `def` in a cell, which can move into a module; it is {describe(answer)}."
+        )
+    return text
+
+
+def remember_lines(filename: str, text: str) -> None:
+    """Let tracebacks and `inspect.getsource` find text that was compiled from a string."""
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+
+
+# Many inputs
+
+
+def on_drawn(decide: Callable[..., None], *, examples: int = EXAMPLES, **strategies: Any) -> None:
+    """Decide on drawn inputs as well, always the same ones; of those that fail, tell of the smallest.
+
+    Parameters
+    ----------
+    decide : callable
+        Takes one input, given by the names of `strategies`; raises `NotYet` when the answer is wrong for it.
+    examples : int
+        How many to draw at most; none is drawn later than half a second after the first.
+    **strategies
+        Hypothesis' strategies (https://hypothesis.readthedocs.io), by the names of the parameters.
+    """
+    import hypothesis  # takes half a second, which only a check needs
+
+    deadline = time.monotonic() + DRAWING_S
+    failed: NotYet | None = None
+
+    def trial(**case: Any) -> None:
+        nonlocal failed
+        if time.monotonic() > deadline:
+            return
+        try:
+            decide(**case)
+        except NotYet as error:
+            failed = error  # while Hypothesis shrinks, each is smaller than the one before
+            raise
+
+    settings = hypothesis.settings(
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+        suppress_health_check=list(hypothesis.HealthCheck),
+        report_multiple_bugs=False,
+    )
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            settings(hypothesis.given(**strategies)(trial))()
+    except NotYet:
+        pass  # told below, without the notes that Hypothesis adds
+    except hypothesis.errors.Flaky:
+        pass  # the time was up, or the answer gave two different results for one input; the failure is there
+    if failed:
+        raise NotYet(str(failed)) from failed
+
+
+# Scripts
+
+
+def run_answer(ranks: int, script: Path, *args: Any, **options: Any) -> Run:
+    """Run a student's script (or a probe that imports it) on `ranks` ranks; a rank's failure is the answer's."""
+    try:
+        return run_ranks(ranks, script, *args, show=False, **options)
+    except RankError as error:
+        if any(STUB.fullmatch(line.strip()) for line in error.lines):
+            raise NotYet(
+                'Your script still says "raise NotImplementedError()": delete the line, once your code is there.'
+            ) from error
+        raise NotYet(f"Your script, on {ranks} {'rank' if ranks == 1 else 'ranks'}: {error}") from error
+
+
+def facts(run: Run) -> list[dict[str, Any]]:
+    """Return what each rank of a run printed as `FACTS {…}`, by rank.
+
+    Raises
+    ------
+    NotYet
+        When a rank ended before it came to that line, as after an early `sys.exit(0)`.
+    """
+    told = [[line.removeprefix("FACTS ") for line in lines if line.startswith("FACTS ")] for lines in run.lines]
+    for rank, found in enumerate(told):
+        expect(len(found) == 1, f"rank {rank} to come to the end of the script; it left before")
+    return [json.loads(found[0]) for found in told]

@@ -1,0 +1,15 @@
+"""What a check decides: right when it returns, otherwise one of these."""
+
+
+class NotYet(Exception):
+    """The answer does something else than it should: what was expected and what came, for the student."""
+
+
+class NotAttempted(Exception):
+    """The answer is still the stub, or the solution that stood in for it: what to do, if anything, for the student."""
+
+
+def expect(condition: bool, expectation: str) -> None:
+    """Raise `NotYet` unless `condition`; `expectation` completes the sentence "Expected …"."""
+    if not condition:
+        raise NotYet(f"Expected {expectation}.")
