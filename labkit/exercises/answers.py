@@ -8,12 +8,13 @@ import inspect
 import io
 import json
 import linecache
+import math
 import re
 import sysconfig
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -22,14 +23,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.exercises.values import describe, short
+from labkit.exercises.values import short
 from labkit.exercises.verdicts import NotYet, expect
 from labkit.launch import RankError, Run, run_ranks
 from labkit.paths import ROOT
 
 STUB = re.compile(r"raise NotImplementedError(\(\))?")  # the line that stands where a solution was
 EXAMPLES = 200  # drawn inputs at most
-DRAWING_S = 0.5  # seconds after which no more are drawn
+DRAWING_S = 0.5  # of computing, however busy the machine is, for drawing and then for finding the smallest
+WAITING_S = 5.0  # after which no more are drawn, computing or not
 
 # What the answer's last call printed. The checker sets it for each check, and quotes it beside what went wrong.
 printed: ContextVar[io.StringIO] = ContextVar("printed")
@@ -166,7 +168,7 @@ def _unchanged(before: Any, after: Any) -> bool:
 # Functions that move into a module
 
 
-def isolate(answer: Callable, imports: str, beside: Iterable[Callable] = ()) -> Callable:
+def isolate(answer: Callable, imports: str, beside: Sequence[Callable] = ()) -> Callable:
     """Return a function as it is in a module that has these imports and, above it, these other functions.
 
     What works by a variable of the notebook fails there.
@@ -176,14 +178,18 @@ def isolate(answer: Callable, imports: str, beside: Iterable[Callable] = ()) -> 
     NotYet
         When its text cannot stand in a module.
     """
-    texts = [imports, *map(source_text, (*beside, answer))]
-    text, name = "\n\n\n".join(texts), answer.__name__
-    filename = f"<{name} in a module>"
-    remember_lines(filename, text)
-    namespace: dict[str, Any] = {"__name__": "module"}
-    has = ", ".join([*imports.splitlines(), *(f"the function {other.__name__}" for other in beside)])
+    name, namespace = answer.__name__, {"__name__": "module"}
+    has = ", ".join([*filter(None, imports.split("\n")), *(f"the function {other.__name__}" for other in beside)])
     try:
-        exec(compile(text, filename, "exec"), namespace)
+        exec(imports, namespace)
+        for function in (*beside, answer):
+            text = source_text(function)
+            text = "\n" * (function.__code__.co_firstlineno - 1) + text  # so that its lines keep their numbers
+            filename = f"<{function.__name__} in a module>"
+            remember_lines(filename, text)
+            exec(compile(text, filename, "exec"), namespace)
+    except NotYet:
+        raise
     except Exception as error:
         raise NotYet(
             f"{failure(error)}. So it goes when {name} is moved into a module, which has only: {has}."
@@ -216,9 +222,7 @@ def source_text(answer: Callable) -> str:
         text = ""
     name = getattr(answer, "__name__", "")
     if not re.match(rf"(@.*\n)*def {re.escape(name)}\b", text) or not name:
-        raise NotYet(
-            f"Expected a function defined by `def` in a cell, which can move into a module; it is {describe(answer)}."
-        )
+        raise NotYet("Expected a function that a cell defines by `def name(…):`, since its text moves into a module.")
     return text
 
 
@@ -238,22 +242,24 @@ def on_drawn(decide: Callable[..., None], *, examples: int = EXAMPLES, **strateg
     decide : callable
         Takes one input, given by the names of `strategies`; raises `NotYet` when the answer is wrong for it.
     examples : int
-        How many to draw at most; none is drawn later than half a second after the first.
+        How many to draw at most; of an answer that is slow, fewer.
     **strategies
         Hypothesis' strategies (https://hypothesis.readthedocs.io), by the names of the parameters.
     """
     import hypothesis  # takes half a second, which only a check needs
 
-    deadline = time.monotonic() + DRAWING_S
-    failed: NotYet | None = None
+    budget, until, failed = math.inf, math.inf, None
 
     def trial(**case: Any) -> None:
-        nonlocal failed
-        if time.monotonic() > deadline:
+        nonlocal budget, until, failed
+        if budget == math.inf:  # Hypothesis itself takes a while to begin
+            budget, until = time.thread_time() + DRAWING_S, time.monotonic() + WAITING_S
+        if time.thread_time() > budget or time.monotonic() > until:
             return
         try:
             decide(**case)
         except NotYet as error:
+            budget = time.thread_time() + DRAWING_S if failed is None else budget
             failed = error  # while Hypothesis shrinks, each is smaller than the one before
             raise
 

@@ -162,12 +162,12 @@ class Checker:
         if exercise.solution.startswith("%%writefile"):
             expect(isinstance(answer, str | Path), f"the path of your script; it is {describe(answer)}")
             script = Path(answer)
-            if script == self._stand_ins.get(number):
+            if number in self._stand_ins and script == self._stand_ins[number]:
                 raise NotAttempted("This is the solution that stood in. Check your own script. ")
             expect(script.is_file(), f"a script {script}; run the cell that writes it")
             if _script_of(blank).strip() == script.read_text(errors="replace").strip():
                 raise NotAttempted
-        elif answer is self._stand_ins.get(number):
+        elif number in self._stand_ins and answer is self._stand_ins[number]:
             raise NotAttempted("This is the solution that stood in. Run your own cell again first, then this one. ")
         else:
             expect(

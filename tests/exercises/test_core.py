@@ -1,7 +1,10 @@
+import time
+
 import pytest
 
 from labkit.errors import LabError
-from labkit.exercises.answers import call, run_answer
+from labkit.exercises import core
+from labkit.exercises.answers import call, remember_lines, run_answer
 from labkit.exercises.core import Checker, Lab
 from labkit.exercises.verdicts import expect
 
@@ -138,3 +141,135 @@ def test_interrupting_an_answer_is_not_swallowed(check):
         check(1, endless)
 
 
+def written(text: str):
+    """The function `double` that a cell with this text defines."""
+    cell = f"<cell {hash(text)}>"
+    remember_lines(cell, text)
+    namespace = {}
+    exec(compile(text, cell, "exec"), namespace)
+    return namespace["double"]
+
+
+@pytest.mark.parametrize("comment", ["", "    # I don't know yet\n", '    """Twice as much."""\n'])
+def test_a_stub_with_a_comment_is_still_the_stub(check, capsys, comment):
+    check(1, written(f"def double(x):\n{comment}    raise NotImplementedError()\n"))
+    assert "not attempted" in capsys.readouterr().out
+
+
+def test_a_not_implemented_error_of_a_library_is_not_the_stub(check, capsys):
+    check(1, written("def double(x):\n    return sum(x)\ndef sum(x):\n    raise NotImplementedError('of numpy')\n"))
+    out = capsys.readouterr().out
+    assert "not yet" in out
+    assert "NotImplementedError: of numpy, in line 4" in out
+
+
+def test_the_stubs_line_left_below_an_answer_is_told(check, capsys):
+    check(1, written("def double(x):\n    y = 2 * x\n    raise NotImplementedError()\n"))
+    out = capsys.readouterr().out
+    assert "not yet" in out
+    assert 'Line 3 still says "raise NotImplementedError()": delete it' in out
+
+
+def test_what_an_answer_printed_is_quoted(check, capsys):
+    check(1, written("def double(x):\n    print('twice:', 2 * x)\n"))
+    out = capsys.readouterr().out
+    assert "None" in out
+    assert "It printed: twice: 6" in out
+
+
+def test_what_a_right_answer_printed_does_not_come_between(check, capsys):
+    check(1, written("def double(x):\n    print(x)\n    return 2 * x\n"))
+    assert capsys.readouterr().out == "Exercise 1 · passed.\n"
+
+
+@pytest.mark.parametrize(
+    ("loop", "line"),
+    [
+        ("while True:\n        pass", '"'),
+        ("while True:\n        try:\n            x += 1\n        except Exception:\n            pass", '"'),
+        ("import time; time.sleep(3600)", 'line 2: "import time; time.sleep(3600)"'),
+        ("import threading; threading.Event().wait()", "line 2"),
+    ],
+)
+def test_an_answer_that_hangs_is_told_by_its_line_and_the_lab_goes_on(check, capsys, monkeypatch, loop, line):
+    monkeypatch.setattr(core, "TIME_S", 1.0)
+    assert check(1, written(f"def double(x):\n    {loop}\n"))(5) == 10
+    out = capsys.readouterr().out
+    assert "not yet" in out
+    assert "double to come to an end" in out
+    assert line in out
+    print("still heard")  # what the answer's thread was told to print into is not left in place
+    assert capsys.readouterr().out == "still heard\n"
+
+
+def test_time_that_the_check_itself_takes_is_not_the_answers(write_source, capsys, monkeypatch):
+    monkeypatch.setattr(core, "TIME_S", 0.5)
+    monkeypatch.setattr(core, "is_students", lambda file: file.startswith("<cell"))  # and this file is the kit's
+    lab = Lab("42")
+
+    @lab.exercise(1, hints=("none",))
+    def slow(answer):
+        time.sleep(1.5)
+        expect(call(answer, 3) == 6, "6")
+
+    check = Checker(lab, write_source(ANSWER, "double = check(1, double)"), {"scale": 2})
+    check(1, written("def double(x):\n    return 2 * x\n"))
+    assert "passed" in capsys.readouterr().out
+
+
+def test_a_function_that_moves_into_a_module_has_the_functions_of_earlier_exercises(write_source, capsys):
+    lab = Lab("42")
+
+    @lab.exercise(1, hints=("none",), imports="import math")
+    def one(answer):
+        expect(call(answer, 3) == 6, "6")
+
+    @lab.exercise(2, hints=("none",), imports="import math", beside=(1,))
+    def two(answer):
+        expect(call(answer, 3) == 12, "12")
+
+    solution = "def quadruple(x):\n    ### BEGIN SOLUTION\n    return 4 * x\n    ### END SOLUTION"
+    source = write_source(
+        ANSWER.replace("scale", "2"), "double = check(1, double)", solution, "quadruple = check(2, quadruple)"
+    )
+    check = Checker(lab, source, {})
+    text = "def quadruple(x):\n    return double(double(x))\n"
+    remember_lines("<quadruple>", text)
+    notebook = {}
+    exec(compile(text, "<quadruple>", "exec"), notebook)
+    check(2, notebook["quadruple"])  # with the solution of exercise 1, which was not checked yet
+    check(1, written("def double(x):\n    return 3 * x\n"))
+    check(2, notebook["quadruple"])
+    check(1, written("def double(x):\n    return math.floor(2 * x)\n"))
+    check(2, notebook["quadruple"])
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("Exercise")] == [
+        "Exercise 2 · passed.",
+        "Exercise 1 · not yet.",
+        "Exercise 2 · passed.",
+        "Exercise 1 · passed.",
+        "Exercise 2 · passed.",
+    ]
+
+
+@pytest.mark.parametrize("answer", [None, 3, "double", int, [stub]])
+def test_what_is_no_function_is_told(check, capsys, answer):
+    check(1, answer)
+    assert "Expected a function; " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("answer", [None, 3, stub])
+def test_what_is_no_script_is_told(check, capsys, answer):
+    check(2, answer)
+    assert "Expected the path of your script; it is " in capsys.readouterr().out
+
+
+def test_the_script_that_stood_in_is_not_the_students(check, tmp_path, capsys):
+    (tmp_path / "work" / "two.py").write_text("print(3)")
+    check(2, check(2, "work/two.py"))
+    assert "This is the solution that stood in." in capsys.readouterr().out
+
+
+def test_a_stub_line_left_in_a_script_is_told(check, tmp_path, capsys):
+    (tmp_path / "work" / "two.py").write_text("print(2)\nraise NotImplementedError()\n")
+    check(2, "work/two.py")
+    assert 'Your script still says "raise NotImplementedError()"' in capsys.readouterr().out

@@ -1,0 +1,225 @@
+import linecache
+import math
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+from hypothesis import strategies as st
+
+from labkit.exercises.answers import call, failure, isolate, on_drawn, remember_lines
+from labkit.exercises.values import same
+from labkit.exercises.verdicts import NotYet
+
+
+def written(text: str, **notebook):
+    """The function that a cell with this text defines, in a notebook that has these variables."""
+    cell = f"<cell {hash(text)}>"
+    remember_lines(cell, text)
+    namespace = dict(notebook)
+    exec(compile(text, cell, "exec"), namespace)
+    return next(value for name, value in namespace.items() if name not in notebook and name != "__builtins__")
+
+
+def told(answer, *args, **kwargs) -> str:
+    with pytest.raises(NotYet) as error:
+        call(answer, *args, **kwargs)
+    return str(error.value)
+
+
+def test_the_error_stands_first_then_the_students_line_then_the_call():
+    answer = written("def half(x):\n    y = x / 2\n    return y.missing\n")
+    assert told(answer, 4) == (
+        "AttributeError: 'float' object has no attribute 'missing', in line 3: \"return y.missing\". "
+        "The check called half(4)."
+    )
+
+
+def test_a_librarys_lines_are_passed_over():
+    answer = written("def join(a):\n    return np.concatenate([a, np.zeros((2, 2))])\n", np=np)
+    message = told(answer, np.zeros(3))
+    assert message.startswith("ValueError: all the input arrays must have")
+    assert 'in line 2: "return np.concatenate([a, np.zeros((2, 2))])"' in message
+
+
+def test_the_line_is_the_students_also_in_a_function_that_the_answer_calls():
+    answer = written("def outer(x):\n    def inner(y):\n        return y[0]\n    return inner(x)\n")
+    assert 'in line 3: "return y[0]"' in told(answer, 1)
+
+
+def test_tensorflows_own_words_are_left_out():
+    answer = written("def times(a):\n    return tf.matmul(a, a)\n", tf=tf)
+    message = told(answer, np.zeros((2, 3), np.float32))
+    assert "InvalidArgumentError: " in message
+    assert "{{" not in message
+    assert "[Op:" not in message
+    assert 'in line 2: "return tf.matmul(a, a)"' in message
+
+
+def test_an_error_inside_a_traced_function_is_told_by_the_students_line():
+    answer = written("@tf.function\ndef traced(x):\n    y = x + 1\n    return np.maximum(y, 0)\n", tf=tf, np=np)
+    message = told(lambda x: answer(x), tf.constant([1.0]))
+    assert message.startswith("NotImplementedError: Cannot convert a symbolic")
+    assert 'in line 4: "return np.maximum(y, 0)"' in message
+
+
+def test_a_stub_left_below_an_answer_is_told_by_its_line():
+    answer = written("def half(x):\n    y = x / 2\n    raise NotImplementedError()\n")
+    assert told(answer, 4).startswith('Line 3 still says "raise NotImplementedError()": delete it')
+
+
+@pytest.mark.parametrize("leave", ["exit(0)", "raise SystemExit", "import sys; sys.exit('bye')"])
+def test_leaving_is_told(leave):
+    assert told(written(f"def half(x):\n    {leave}\n"), 4).startswith("half left by exit(), in line 2:")
+
+
+def test_too_few_parameters_are_told_by_the_call():
+    message = told(written("def half(x):\n    return x\n"), 4, 5)
+    assert "takes 1 positional argument but 2 were given" in message
+    assert message.endswith("The check called half(4, 5).")
+
+
+def test_long_arguments_and_messages_are_shown_short():
+    answer = written("def fail(x, y):\n    raise ValueError('no ' * 1000)\n")
+    assert len(told(answer, np.zeros(1000), list(range(1000)))) < 600
+
+
+def test_interrupts_are_the_students_own():
+    with pytest.raises(KeyboardInterrupt):
+        call(written("def stop():\n    raise KeyboardInterrupt\n"))
+
+
+GIVEN = {
+    "array": np.array([3.0, 1.0, 2.0]),
+    "list": [3, 1, 2],
+    "nested": [np.array([1.0]), [2]],
+    "dict": {"a": 1},
+    "table": pd.DataFrame({"ms": [2.0, 1.0]}),
+    "series": pd.Series([2.0, 1.0]),
+}
+CHANGES = {
+    "array": "given.sort()",
+    "list": "given.append(4)",
+    "nested": "given[0] *= 2",
+    "dict": "given['b'] = 2",
+    "table": "given['share'] = 1",
+    "series": "given[0] = 5",
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_a_changed_argument_is_told_and_the_checks_own_is_whole(kind):
+    mine = GIVEN[kind]
+    before = repr(mine)
+    message = told(written(f"def spoil(given):\n    {CHANGES[kind]}\n    return given\n"), mine)
+    assert "given to stay as it was; spoil changed it" in message
+    assert repr(mine) == before
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_an_argument_that_is_given_back_has_not_changed(kind):
+    call(written("def keep(given):\n    return given\n"), GIVEN[kind])
+
+
+def test_arrays_that_hold_nan_have_not_changed():
+    call(lambda x: x + 1, np.array([math.nan, 1.0]))
+
+
+def test_an_answers_own_numpy_warnings_stay_silent(recwarn):
+    call(lambda x: x / 0, np.ones(3))
+    assert not recwarn.list
+
+
+# A function in a module
+
+
+def test_a_function_in_a_module_has_its_imports_and_the_earlier_functions_alone():
+    shard = written("def shard(n):\n    return np.arange(n)\n", np=np)
+    answer = written("def half(n):\n    return len(shard(n)) // 2\n", shard=shard)
+    assert isolate(answer, "import numpy as np", [shard])(10) == 5
+
+
+def test_a_variable_of_the_notebook_is_missing_in_a_module():
+    answer = written("# a comment\n\ndef half(n):\n    return n // parts\n", parts=2)
+    message = told(isolate(answer, "import math"), 10)
+    assert message.startswith(
+        "NameError: name 'parts' is not defined. half moves into a module, which has only: import"
+    )
+    assert 'in line 4: "return n // parts"' in message
+
+
+def test_what_fails_while_a_function_moves_is_told():
+    answer = written("def half(n: Sequence) -> int:\n    return n // 2\n", Sequence=list)
+    with pytest.raises(NotYet, match=r"NameError: name 'Sequence' is not defined.* when half is moved into a module"):
+        isolate(answer, "import math")
+
+
+@pytest.mark.parametrize("answer", [lambda n: n // 2, len, np.floor])
+def test_what_has_no_text_to_move_is_told(answer):
+    with pytest.raises(NotYet, match="a function that a cell defines by `def"):
+        isolate(answer, "import math")
+
+
+# Drawn inputs
+
+
+def test_the_smallest_wrong_input_is_told():
+    def decide(n):
+        same(n if n < 37 else n + 1, n, f"f({n})")
+
+    with pytest.raises(NotYet, match=r"f\(37\) to be 37; it is 38"):
+        on_drawn(decide, n=st.integers(0, 10**6))
+
+
+def test_right_for_all_drawn_inputs_passes_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    on_drawn(lambda n, text: seen.append(n), n=st.integers(0, 100), text=st.text())
+    assert len(seen) > 10
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_inputs_are_drawn_each_time():
+    runs = [[], []]
+    for seen in runs:
+        on_drawn(lambda n, seen=seen: seen.append(n), n=st.integers(0, 10**9), examples=20)
+    assert runs[0] == runs[1]
+
+
+def test_an_answer_that_is_wrong_only_now_and_then_is_not_yet():
+    calls = []
+
+    def decide(n):
+        calls.append(n)
+        same(len(calls) % 7 == 0, False, "it")
+
+    with pytest.raises(NotYet):
+        on_drawn(decide, n=st.integers())
+
+
+def test_a_failure_of_the_check_itself_is_not_the_answers():
+    def decide(n):
+        raise KeyError(n)
+
+    with pytest.raises(KeyError):
+        on_drawn(decide, n=st.integers())
+
+
+def test_slow_answers_are_tried_on_fewer_inputs():
+    seen = []
+
+    def decide(n):
+        time.sleep(1)
+        seen.append(n)
+
+    on_drawn(decide, n=st.integers())
+    assert 1 <= len(seen) <= 6
+
+
+def test_a_syntax_error_names_the_line():
+    text = "def f(:\n    pass\n"
+    linecache.cache["<cell>"] = (len(text), None, text.splitlines(keepends=True), "<cell>")
+    with pytest.raises(SyntaxError) as error:
+        compile(text, "<cell>", "exec")
+    assert 'in line 1: "def f(:"' in failure(error.value)

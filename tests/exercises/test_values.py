@@ -1,0 +1,147 @@
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+from ml_dtypes import bfloat16
+
+from labkit.exercises.values import as_number, describe, number, same, short, whole
+from labkit.exercises.verdicts import NotYet
+
+NUMBERS = [
+    (3, 3),
+    (2.5, 2.5),
+    (np.int32(3), 3),
+    (np.float32(2.5), 2.5),
+    (bfloat16(2.5), 2.5),
+    (np.array(3), 3),
+    (np.array(2.5), 2.5),
+    (Fraction(5, 2), 2.5),
+    (Fraction(6, 2), 3),
+    (Decimal("2.5"), 2.5),
+]
+NO_NUMBERS = [True, np.True_, np.array(True), "3", None, [3], np.array([3]), 3j, {}, pd.Series([3]), lambda: 3, ...]
+
+
+@pytest.mark.parametrize(("value", "plain"), NUMBERS)
+def test_a_number_of_any_kind_is_taken_as_pythons_own(value, plain):
+    assert as_number(value) == plain
+    assert type(as_number(value)) is type(plain)
+
+
+def test_a_tensor_of_dimension_0_is_a_number():
+    assert as_number(tf.constant(2.5)) == 2.5
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=str)
+def test_what_is_no_number_is_told_by_what_it_is(value):
+    with pytest.raises(NotYet, match="Expected the share to be a number; it is "):
+        number(value, "the share")
+
+
+@pytest.mark.parametrize("value", [3, 3.0, np.float32(3), Fraction(3), np.array(3)])
+def test_whole_floats_are_whole_numbers(value):
+    assert whole(value, "n") == 3
+    assert type(whole(value, "n")) is int
+
+
+def test_an_int_that_the_text_asks_for_is_not_a_float():
+    assert whole(np.int64(3), "n", int_only=True) == 3
+    with pytest.raises(NotYet, match=r"n to be an int; it is 3\.0, a float"):
+        whole(3.0, "n", int_only=True)
+
+
+@pytest.mark.parametrize("value", [2.5, float("nan"), float("inf")])
+def test_what_is_not_whole_is_told(value):
+    with pytest.raises(NotYet, match="whole number"):
+        whole(value, "n")
+
+
+@pytest.mark.parametrize(
+    ("got", "right"),
+    [
+        (0.1 + 0.2, 0.3),
+        (float("nan"), float("nan")),
+        (float("inf"), float("inf")),
+        ([1, 2], np.array([1, 2])),
+        (tf.constant([1.0, 2.0]), np.array([1, 2])),
+        ([Fraction(1, 2)], np.array([0.5])),
+        (np.array([1.0], bfloat16), np.array([1.0])),
+        (np.True_, True),
+        ("memory", "memory"),
+        (np.zeros((0, 3)), np.zeros((0, 3))),
+    ],
+    ids=str,
+)
+def test_equal_values_are_the_same(got, right):
+    same(got, right, "it")
+
+
+@pytest.mark.parametrize(
+    ("got", "right", "told"),
+    [
+        (2, 3, "Expected it to be 3; it is 2."),
+        (1, True, "Expected it to be True; it is 1, of type int."),
+        (True, 1, "it is True, which is no number"),
+        (float("nan"), 1, "it is nan"),
+        (1.0000017, 1.0, "to be 1; it is 1.000002"),  # as many digits as show the difference
+        (2**40, 2**40 + 2**30, "1,100,585,369,600; it is 1,099,511,627,776"),
+        ([1, 2, 4], np.array([1, 2, 3]), "to have 3 at [2]; it has 4 there."),
+        ([[0, 2], [0, 4]], np.array([[1, 2], [3, 4]]), "to have 1 at [0, 0]; it has 0 there, and 1 more of 4 differ."),
+        ([1, 2], np.array([1, 2, 3]), "to have the shape (3,); it has (2,)"),
+        ([[1], [2, 3]], np.array([1, 2]), "to be an array of shape (2,); it is a list"),
+        ([True, False], np.array([1, 0]), "to be an array of shape (2,)"),
+        ("cores", "memory", "to be 'memory'; it is 'cores', of type str"),
+        (None, "memory", "None: does it return?"),
+    ],
+    ids=str,
+)
+def test_what_differs_is_shown(got, right, told):
+    with pytest.raises(NotYet) as error:
+        same(got, right, "it")
+    assert told in str(error.value)
+
+
+def test_exact_numbers_are_told_apart_beyond_what_a_float_holds():
+    same(2**60, 2**60, "it", rel=0, abs=0)
+    with pytest.raises(NotYet):
+        same(2**60 + 1, 2**60, "it", rel=0, abs=0)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "does it return?"),
+        (..., "still to be written"),
+        ((n for n in [1]), "instead of yielding"),
+        (np.array([True, False]), "a boolean mask of shape (2,): use it as an index"),
+        (pd.Series([True, False]), "a boolean mask of shape (2,)"),
+        (np.zeros((3, 4)), "an array of shape (3, 4), float64"),
+        ([1, 2], "a list: [1, 2]"),
+        ("3", "'3', of type str"),
+        (print, "is a call missing its parentheses?"),
+    ],
+    ids=str,
+)
+def test_values_of_other_kinds_have_words_of_their_own(value, words):
+    assert words in describe(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.arange(1000.0), "<array of shape (1000,), float64>"),
+        (np.array([1, 2]), "[1, 2]"),
+        ((np.float64(1.5), np.int64(2)), "(1.5, 2)"),
+        (pd.DataFrame({"a": [1, 2]}), "<2 × 1 DataFrame>"),
+    ],
+    ids=str,
+)
+def test_values_are_shown_short(value, text):
+    assert short(value) == text
+
+
+def test_a_long_text_is_cut():
+    assert len(short("x" * 1000)) <= 80
