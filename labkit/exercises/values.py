@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.exercises.verdicts import NotYet, expect
+from labkit.exercises.verdicts import expect
 
 WIDTH = 80  # characters of a value in a message
 
@@ -113,8 +113,7 @@ def number(value: Any, what: str) -> int | float:
         When it is none; `what` names it, such as "share(10, 0, 4)".
     """
     found = as_number(value)
-    if found is None:
-        raise NotYet(f"Expected {what} to be a number; it is {describe(value)}.")
+    expect(found is not None, f"{what} to be a number; it is {describe(value)}")
     return found
 
 
@@ -160,7 +159,7 @@ def same(got: Any, right: Any, what: str, rel: float = 1e-6, abs: float = 1e-9, 
         found = number(got, what)
         if not _close(found, wanted, rel, abs):
             ours, theirs = tell_apart(wanted, found)
-            raise NotYet(f"Expected {what} to be {ours}{because}; it is {theirs}.")
+            expect(False, f"{what} to be {ours}{because}; it is {theirs}")
     elif isinstance(right, bool | np.bool_):
         # numpy's True is not Python's, and 1 is neither.
         is_bool = isinstance(got, bool) or (_is_bool(got) and got.shape == ())
@@ -181,7 +180,7 @@ def _same_array(got: Any, right: np.ndarray, what: str, rel: float, abs: float, 
         ours, theirs = tell_apart(right[place], array[place])
         index = ", ".join(map(str, place))
         others = f", and {differs.sum() - 1:,} more of {differs.size:,} differ" if differs.sum() > 1 else ""
-        raise NotYet(f"Expected {what} to have {ours} at [{index}]{because}; it has {theirs} there{others}.")
+        expect(False, f"{what} to have {ours} at [{index}]{because}; it has {theirs} there{others}")
 
 
 def numeric_array(value: Any) -> np.ndarray | None:

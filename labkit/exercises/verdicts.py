@@ -12,4 +12,4 @@ class NotAttempted(Exception):
 def expect(condition: bool, expectation: str) -> None:
     """Raise `NotYet` unless `condition`; `expectation` completes the sentence "Expected …"."""
     if not condition:
-        raise NotYet(f"Expected {expectation}.")
+        raise NotYet(f"Expected {expectation}{'' if expectation.endswith('?') else '.'}")
