@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from labkit.exercises.ranks import FACTS, FAILED
 from labkit.exercises.values import short
 from labkit.exercises.verdicts import NotYet, expect
 from labkit.launch import RankError, Run, run_ranks
@@ -69,9 +70,16 @@ def call(answer: Callable, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def failure(error: BaseException, answer: Callable | None = None) -> str:
-    """Return what an answer raised and the last of the student's own lines that led there, without a full stop."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_students(frame.filename)]
+def failure(error: BaseException, answer: Callable | None = None, script: str = "") -> str:
+    """Return what an answer raised and the last of the student's own lines that led there, without a full stop.
+
+    Of a script, only its own lines count: a line's number alone would not tell which file it is of.
+    """
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if (frame.filename == script if script else is_students(frame.filename))
+    ]
     if isinstance(error, SyntaxError) and error.lineno and is_students(error.filename or ""):
         line, number = (error.text or "").strip(), error.lineno
     else:
@@ -83,6 +91,8 @@ def failure(error: BaseException, answer: Callable | None = None) -> str:
     if isinstance(error, NotImplementedError) and STUB.fullmatch(line or ""):
         return f'Line {number} still says "{line}": delete it, and have your code in its place'
     if isinstance(error, SystemExit):
+        if script:
+            return f"Your script left by exit(){where}. Let its functions return instead, as the check goes on"
         return f"{_name(answer)} left by exit(){where}. Return the result instead"
     told = f": {message}" if message else ""
     return f"{type(error).__name__}{told}{where}"
@@ -117,6 +127,7 @@ def _without_noise(message: str) -> tuple[str, tuple[int, str] | None]:
         message = re.sub(r"^\w+(Error|Exception): ", "", message)
     message = re.sub(r"\{\{(function_)?node [^}]*\}\}\s*", "", message)
     message = re.sub(r"\s*\[Op:.*", "", message, flags=re.DOTALL)
+    message = message.partition(", error stack:")[0]  # of MPICH's own calls
     message = " ".join(message.partition("\n\n")[0].split())
     return (message if len(message) <= 300 else f"{message[:299]}…").rstrip("."), inner
 
@@ -291,6 +302,12 @@ def run_answer(ranks: int, script: Path, *args: Any, **options: Any) -> Run:
     try:
         return run_ranks(ranks, script, *args, show=False, **options)
     except RankError as error:
+        if reported := [line for line in error.lines if line.startswith(FAILED)]:
+            told, where = json.loads(reported[-1].removeprefix(FAILED))
+            lines = [line for line in error.lines if line and not line.startswith((FACTS, FAILED))]
+            printed.get(io.StringIO()).write("\n".join(lines))
+            where = where or f"on rank {error.rank}" + f" of {ranks}" * (ranks > 1)
+            raise NotYet(f"{told.rstrip('.')}. That was {where}.") from error
         if any(STUB.fullmatch(line.strip()) for line in error.lines):
             raise NotYet(
                 'Your script still says "raise NotImplementedError()": delete the line, once your code is there.'
@@ -299,14 +316,14 @@ def run_answer(ranks: int, script: Path, *args: Any, **options: Any) -> Run:
 
 
 def facts(run: Run) -> list[dict[str, Any]]:
-    """Return what each rank of a run printed as `FACTS {…}`, by rank.
+    """Return what a probe handed back on each rank, by rank; see `ranks.tell`.
 
     Raises
     ------
     NotYet
         When a rank ended before it came to that line, as after an early `sys.exit(0)`.
     """
-    told = [[line.removeprefix("FACTS ") for line in lines if line.startswith("FACTS ")] for lines in run.lines]
+    told = [[line.removeprefix(FACTS) for line in lines if line.startswith(FACTS)] for lines in run.lines]
     for rank, found in enumerate(told):
-        expect(len(found) == 1, f"rank {rank} to come to the end of the script; it left before")
-    return [json.loads(found[0]) for found in told]
+        expect(bool(found), f"rank {rank} to come to the end of the script; it left before")
+    return [json.loads(found[-1]) for found in told]

@@ -3,57 +3,20 @@
     mpirun -n 4 python lab06_ranks.py WHAT SCRIPT
 
 WHAT is one of `CASES`. Calls the script's function on the first 1, 2, 3 and 4 ranks with all cases of that size, and
-prints one line of facts per rank. A call that hangs is ended by `watched`, with the line that it hangs in.
+hands back the facts of each rank.
 """
 
-import contextlib
-import json
-import os
-import runpy
 import sys
-import threading
-import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
+from labkit.exercises.ranks import load, tell, watched
 from labkit.messages import Counted
 
-PATIENCE = 10.0  # seconds for one call; the longest takes a fraction of one
-WAITING = (
-    " Does the rank that it waits for wait too? Send returns at once only with a short message: with a long one it "
-    "waits until the other rank receives."
-)
 SIZES = (2, 3, 4, 1)  # what fails first is told, so the plainest case is first
 LENGTHS = (12, 1_000, 10, 5, 3, 2, 1, 300_003)  # also shorter than the ranks, and too long to be sent eagerly
-
-
-@contextlib.contextmanager
-def watched(script: str, case: str) -> Iterator[None]:
-    """End this rank when what is inside fails, leaves, or takes longer than `PATIENCE`, and print where it did so."""
-    main = threading.get_ident()
-
-    def end(what: str, stack: traceback.StackSummary) -> None:
-        lines = [(frame.lineno, frame.line) for frame in stack if frame.filename == script]
-        where = f' in line {lines[-1][0]}, "{lines[-1][1]}"' if lines else ""
-        print(f"{case}: {what}{where}.{WAITING * what.startswith('after')}", flush=True)
-        os._exit(1)
-
-    def give_up() -> None:
-        end(f"after {PATIENCE:.0f} s it still is", traceback.extract_stack(sys._current_frames()[main]))
-
-    timer = threading.Timer(PATIENCE, give_up)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        told = str(error).partition(", error stack:")[0]  # of MPICH's own calls
-        end(f"{type(error).__name__}{f': {told}' * bool(told)}", traceback.extract_tb(error.__traceback__))
-    finally:
-        timer.cancel()
 
 
 def reductions(function: Callable, script: str, ranks: Counted, server_numbers: tuple[int, ...]) -> Iterator[dict]:
@@ -65,7 +28,7 @@ def reductions(function: Callable, script: str, ranks: Counted, server_numbers: 
             gradient, total = every[ranks.rank].copy(), np.full(length, np.nan, np.float32)
             case = f"{_many(length, 'number')} on {_many(ranks.size, 'rank')}"
             case += f", with {_many(servers, 'server')}" * bool(servers)
-            with watched(script, case):
+            with watched(script, f"on rank {ranks.rank}, for {case}"):
                 function(ranks, gradient, total, *([servers] if servers else []))
             yield {
                 "length": length,
@@ -90,7 +53,7 @@ def layers(function: Callable, script: str, ranks: Counted) -> Iterator[dict]:
         given = x[mine].copy(), weights[:, own].copy(), bias[own].copy()
         before = [array.copy() for array in given]
         case = f"{_many(rows, 'row')} and {_many(neurons, 'neuron')} a rank, on {_many(ranks.size, 'rank')}"
-        with watched(script, case):
+        with watched(script, f"on rank {ranks.rank}, for {case}"):
             got = function(ranks, *given)
         right = (x @ weights + bias)[mine]
         fits = isinstance(got, np.ndarray) and got.shape == right.shape
@@ -122,10 +85,7 @@ CASES: dict[str, Callable[[Callable, str, Counted], Iterator[dict]]] = {
 def main() -> None:
     """Run the script's function on each number of ranks, and print what came."""
     what, script = sys.argv[1:]
-    sys.path.insert(0, str(Path(script).parent))
-    function = runpy.run_path(script, run_name="answer").get(what)
-    if not callable(function):
-        sys.exit(f"There is no function {what} in {Path(script).name}.")
+    (function,) = load(script, what)
     world, told = MPI.COMM_WORLD, []
     for place, size in enumerate(SIZES):
         part = world.Split(0 if world.rank < size else MPI.UNDEFINED)
@@ -146,7 +106,7 @@ def main() -> None:
             )
             Counted.reset()
             part.Barrier()
-    print("FACTS", json.dumps(told), flush=True)
+    tell(told)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,115 @@
+"""What does a student's script do on a rank? Its failures and hangs are told by its own lines.
+
+A lab's probe runs on every rank. It takes the script's functions by `load`, calls them within `watched`, and hands
+back what it found by `tell`; `answers.run_answer` and `answers.facts` take that in. This module itself runs a whole
+script, watched:
+
+    mpirun -n 2 python ranks.py SCRIPT ARGUMENTS…
+
+It imports nothing that takes time, as every rank of every check imports it.
+"""
+
+import contextlib
+import json
+import os
+import re
+import runpy
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+FACTS, FAILED = "FACTS ", "FAILED "  # what lines for the check begin with
+STUCK_S = 10.0  # seconds in one line of the script, and by default in all; the longest takes a fraction of one
+POLL_S = 0.1
+WAITS = "Does every rank come to the call that this one waits for, and does each loop end?"
+SENDS = (
+    "Does the rank that it waits for wait too? Send returns at once only with a short message: with a long one it "
+    "waits until the other rank receives."
+)
+
+
+def load(script: str, *names: str) -> list[Callable]:
+    """Return functions of a script, run as `import` would run it."""
+    with watched(script):
+        sys.path[0] = str(Path(script).resolve().parent)  # as for a script of its own
+        module = runpy.run_path(script, run_name="answer")
+    for name in names:
+        if not callable(module.get(name)):
+            fail(f"There is no function {name} in {Path(script).name}")
+    return [module[name] for name in names]
+
+
+def tell(facts: Any) -> None:
+    """Hand facts, as JSON takes them, to the check; on a line of their own, whatever was printed before."""
+    print(f"\n{FACTS}{json.dumps(facts)}", flush=True)
+
+
+def fail(told: str, where: str = "") -> NoReturn:
+    """End this rank, and with it all, with what the student is told: what happened, and on which rank in which case."""
+    print(f"\n{FAILED}{json.dumps([told, where])}", flush=True)
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def watched(script: str, where: str = "", stuck: float = STUCK_S, in_all: float = STUCK_S) -> Iterator[None]:
+    """End this rank when what is inside fails, leaves or hangs, and tell by which line of the script.
+
+    Parameters
+    ----------
+    script : str
+        The student's script, as it was loaded.
+    where : str
+        Where that is, such as "on rank 1, for 12 numbers on 2 ranks".
+    stuck, in_all : float
+        How many seconds may pass in one line of the script, and in all.
+    """
+    over = threading.Event()
+    watch = (script, where, threading.get_ident(), over, stuck, in_all)
+    threading.Thread(target=_watch, args=watch, daemon=True).start()
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        over.set()
+        from labkit.exercises.answers import failure  # takes a second, which only a failure needs
+
+        fail(failure(error, script=script), where)
+    finally:
+        over.set()
+
+
+def _watch(script: str, where: str, thread: int, over: threading.Event, stuck: float, in_all: float) -> None:
+    """Tell the line that a thread hangs in, unless it is over before."""
+    began = since = time.monotonic()
+    place = None
+    while not over.wait(POLL_S):
+        now = time.monotonic()
+        stack = traceback.extract_stack(sys._current_frames().get(thread))
+        lines = [(frame.lineno, frame.line) for frame in stack if frame.filename == script]
+        if lines != place:
+            place, since = lines, now
+        if now - since > stuck or now - began > in_all:
+            number, line = lines[-1] if lines else (0, "")
+            in_line = f' in line {number}: "{line}"' if lines else ""
+            why = SENDS if re.search(r"\b[Ss]end\(", line) else WAITS
+            fail(f"It hangs: after {now - began:.0f} s it still is{in_line}. {why}", where)
+
+
+def main() -> None:
+    """Run a script as Python would, watched."""
+    del sys.argv[0]
+    script = sys.argv[0]
+    sys.path[0] = str(Path(script).resolve().parent)
+    with watched(script, in_all=60.0):
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as leave:
+            if leave.code not in (None, 0):
+                raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Is what happens to a student's script on the ranks told by the script's own lines?"""
+
+import io
+
+import pytest
+
+from labkit.exercises import ranks
+from labkit.exercises.answers import facts, printed, run_answer
+from labkit.exercises.verdicts import NotYet
+
+PROBE = """
+import sys
+from labkit.exercises.ranks import load, tell, watched
+(answer,) = load(sys.argv[1], "answer")
+with watched(sys.argv[1], "in the test", stuck=0.5, in_all=1.0):
+    got = answer()
+tell({"got": got})
+"""
+
+
+@pytest.fixture
+def probe(tmp_path, monkeypatch):
+    """Run a script's function `answer` on one rank."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "probe.py").write_text(PROBE)
+
+    def run(text):
+        (tmp_path / "work" / "script.py").write_text(text)
+        return facts(run_answer(1, "probe.py", "work/script.py", timeout=60))[0]["got"]
+
+    return run
+
+
+def test_facts_come_through_whatever_the_script_prints(probe):
+    assert probe("def answer():\n    print('FACTS of mine')\n    print('no end', end='')\n    return 3") == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("def answer():\n    return 1 / 0", 'ZeroDivisionError: division by zero, in line 2: "return 1 / 0"'),
+        ("import json\ndef answer():\n    return json.loads('{')", 'in line 3: "return json.loads(\'{\')"'),
+        ("def answer():\n    exit()", 'Your script left by exit(), in line 2: "exit()"'),
+        ("def answer():\n    raise NotImplementedError()", 'Line 2 still says "raise NotImplementedError()": delete'),
+        ("def answer():\n    while True:\n        pass", "It hangs: after "),
+        ("def answer():\n    import time\n    time.sleep(9)", 's it still is in line 3: "time.sleep(9)"'),
+    ],
+)  # fmt: skip
+def test_what_happens_in_a_function_is_told_by_the_scripts_line(probe, text, told):
+    with pytest.raises(NotYet) as error:
+        probe(text)
+    assert told in str(error.value)
+    assert str(error.value).endswith("That was in the test.")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import nothing_of_that_name", 'in line 1: "import nothing_of_that_name". That was on rank 0.'),
+        ("def answer(:", "SyntaxError"),
+        ("def other():\n    pass", "There is no function answer in script.py"),
+        ("answer = 3", "There is no function answer in script.py"),
+        ("import sys\nsys.exit()", 'Your script left by exit(), in line 2: "sys.exit()"'),
+    ],
+)
+def test_what_happens_on_import_is_told_by_the_scripts_line(probe, text, told):
+    with pytest.raises(NotYet) as error:
+        probe(text)
+    assert told in str(error.value)
+
+
+def test_what_a_failing_rank_printed_is_kept_for_the_verdict(probe):
+    said = io.StringIO()
+    before = printed.set(said)
+    try:
+        with pytest.raises(NotYet):
+            probe("def answer():\n    print('got this far')\n    return 1 / 0")
+    finally:
+        printed.reset(before)
+    assert said.getvalue() == "got this far"
+
+
+def test_a_whole_script_runs_as_by_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.py").write_text("x = 1 / 0")
+    (tmp_path / "script.py").write_text(
+        "import sys\nprint(__name__, sys.argv)\nif sys.argv[1:]:\n    import other\nexit()"
+    )
+    assert run_answer(1, ranks.__file__, "script.py", timeout=60).lines[0] == ("__main__ ['script.py']",)
+    with pytest.raises(NotYet, match='division by zero, in line 4: "import other"'):
+        run_answer(1, ranks.__file__, "script.py", "more", timeout=60)
