@@ -6,6 +6,7 @@ Modules that take long to import are imported by the command that needs them, so
 import json
 import math
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -53,22 +54,34 @@ def start(
     port: Annotated[int, typer.Option(help="the first port to try", min=1, max=65535)] = 8888,
 ) -> None:
     """Open the labs in JupyterLab, on this machine only and with a token."""
-    from labkit import notebooks, sources
+    from jupyterlab.labapp import LabApp
+
+    from labkit import kernels, notebooks, sources
 
     notebook = notebooks.student_path(sources.find(lab))
     if not notebook.exists():
         raise LabError(f"{paths.shown(notebook)} is not there: make it with ./lab reset {lab}")
-    config_path = [str(paths.ENV / "jupyter"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
-    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(config_path)
+    own = str(paths.ENV / "jupyter")
+    os.environ["JUPYTER_CONFIG_PATH"] = _joined(own, os.environ.get("JUPYTER_CONFIG_PATH"))
+    os.environ["JUPYTER_PATH"] = _joined(os.environ.get("JUPYTER_PATH"), own)  # a user's kernels go on coming first
     options = [
         f"--ServerApp.root_dir={paths.NOTEBOOKS}",
         f"--LabApp.default_url=/lab/tree/{notebook.name}",
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}",
+        f"--KernelManager.transport={kernels.TRANSPORT}",
         *([] if browser else ["--no-browser"]),
         *(["--allow-root"] if os.geteuid() == 0 else []),  # containers; Jupyter refuses to start otherwise
     ]
-    os.execvp(sys.executable, [sys.executable, "-m", "jupyterlab", *options])
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # a terminal that is closed ends JupyterLab in good order
+        signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    with kernels.private_folder() as folder:
+        os.environ["JUPYTER_RUNTIME_DIR"] = str(folder)  # for the kernels' sockets, and a file that has the token
+        LabApp.launch_instance(options)
+
+
+def _joined(*search_paths: str | None) -> str:
+    return os.pathsep.join(filter(None, search_paths))
 
 
 @app.command(context_settings=PASS_ON, epilog="Example: `./lab test -k launch` (arguments go to pytest)")

@@ -19,8 +19,9 @@ import papermill
 from jupyter_client.kernelspec import KernelSpecManager
 from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
+from traitlets.config import Config
 
-from labkit import paths, sources
+from labkit import kernels, paths, sources
 from labkit.errors import LabError
 from labkit.exercises import core
 
@@ -164,15 +165,17 @@ def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, *
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     try:
         _require_own_kernel()
-        papermill.execute_notebook(
-            asked,
-            ran,
-            parameters=parameters,
-            kernel_name="python3",
-            cwd=cwd,
-            progress_bar=sys.stderr.isatty(),
-            execution_timeout=900,
-        )
+        with kernels.private_folder() as folder:
+            papermill.execute_notebook(
+                asked,
+                ran,
+                parameters=parameters,
+                kernel_name="python3",
+                cwd=cwd,
+                progress_bar=sys.stderr.isatty(),
+                execution_timeout=900,
+                config=Config(KernelManager=kernels.options(folder)),
+            )
     except PapermillExecutionError as error:
         raise ExecutionError(
             f"{name}: cell {error.cell_index} failed: {error.ename}: {error.evalue} (kept: {paths.shown(ran)})"

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import typer.main
+from jupyterlab.labapp import LabApp
 
 from labkit import cli, cluster, datasets, doctor, drawn, keeper, paths, report
 from labkit.bench import setups
@@ -127,7 +128,9 @@ def test_bench_compares_set_ups_shares_the_steps_out_and_tells_of_failures(monke
 
 def test_start_opens_the_first_lab_on_this_machine_only_and_keeps_the_token(monkeypatch):
     started = []
-    monkeypatch.setattr(os, "execvp", lambda program, argv: started.extend(argv))
+    monkeypatch.setattr(LabApp, "launch_instance", started.extend)
+    for variable in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(variable, "/mine")
     assert run(monkeypatch, "start", "--no-browser", "--port", "8899") == 0
     assert "--ServerApp.ip=127.0.0.1" in started
     assert "--ServerApp.port=8899" in started
@@ -135,6 +138,8 @@ def test_start_opens_the_first_lab_on_this_machine_only_and_keeps_the_token(monk
     assert f"--ServerApp.root_dir={paths.NOTEBOOKS}" in started
     assert "--LabApp.default_url=/lab/tree/00_welcome.ipynb" in started
     assert not any("token" in argument or "password" in argument for argument in started)
+    assert os.environ["JUPYTER_CONFIG_PATH"] == f"{paths.ENV / 'jupyter'}:/mine"
+    assert os.environ["JUPYTER_PATH"] == f"/mine:{paths.ENV / 'jupyter'}", "doctor looks at a user's kernels first"
 
 
 def test_cluster_up_tells_what_to_type_next(monkeypatch, capsys):

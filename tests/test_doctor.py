@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import os
+import subprocess
 import sys
 
 import pytest
@@ -592,6 +593,11 @@ def test_kernel_that_dies_at_its_start(stale_kernel):
     stale_kernel(sys.executable, "-c", "raise SystemExit(1)")
     probe = doctor.try_python(doctor.PROBES / "kernel.py")
     assert "died" in probe.error
+
+
+def test_the_probes_kernel_has_nothing_to_warn_of():
+    probe = subprocess.run([sys.executable, doctor.PROBES / "kernel.py"], capture_output=True, text=True)
+    assert (probe.returncode, probe.stderr) == (0, "")
 
 
 def test_this_machine_can_run_the_labs(monkeypatch):

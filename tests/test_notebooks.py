@@ -1,4 +1,7 @@
 import os
+import shutil
+import subprocess
+import sys
 
 import nbformat
 import pytest
@@ -89,6 +92,27 @@ def test_execution_uses_this_environment_whatever_the_notebook_names(write_sourc
     notebook.metadata.kernelspec.name = "somebody-elses"
     done = notebooks.execute(notebook, "elsewhere", tmp_path)
     assert done.cells[1].outputs[0].text.strip() == str(paths.ROOT / ".venv")
+
+
+TRANSPORT = "from ipykernel import get_connection_info\nprint(get_connection_info(unpack=True)['transport'])"
+
+
+def test_executions_kernel_is_reached_by_sockets_and_has_nothing_to_warn_of(write_source, tmp_path, capfd):
+    done = notebooks.execute(sources.read(write_source(TRANSPORT)), "transport", tmp_path)
+    assert done.cells[0].outputs[0].text == "ipc\n"
+    assert "WARNING" not in capfd.readouterr().err
+
+
+def test_nbvals_kernel_is_reached_by_sockets(write_source, tmp_path):
+    notebook = sources.read(write_source(TRANSPORT))
+    notebook.cells[0].execution_count = 1
+    notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text="ipc\n")]
+    (tmp_path / "transport.ipynb").write_text(notebooks.dumps(notebook))
+    shutil.copy(paths.SOLUTIONS / "conftest.py", tmp_path)
+    nbval = (sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", tmp_path, "--nbval", "--nbval-current-env")
+    done = subprocess.run([*nbval, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 def test_build_is_the_same_to_the_byte(write_source):

@@ -4,7 +4,9 @@
 import ast
 
 from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import start_new_kernel
+from jupyter_client.manager import KernelManager
+
+from labkit import kernels
 
 NAME = "python3"
 PATIENCE = 50  # seconds, for the start and for the answer
@@ -13,13 +15,18 @@ PATIENCE = 50  # seconds, for the start and for the answer
 def main() -> None:
     """Print the kernelspec's folder; then start the kernel, and print its executable and its environment's folder."""
     print(KernelSpecManager().get_kernel_spec(NAME).resource_dir, flush=True)
-    manager, client = start_new_kernel(kernel_name=NAME, startup_timeout=PATIENCE)
-    try:
-        questions = {"python": "sys.executable", "prefix": "os.path.realpath(sys.prefix)"}
-        reply = client.execute_interactive("import os, sys", user_expressions=questions, timeout=PATIENCE)
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+    with kernels.private_folder() as folder:
+        manager = KernelManager(kernel_name=NAME, **kernels.options(folder))
+        manager.start_kernel()
+        client = manager.client()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=PATIENCE)
+            questions = {"python": "sys.executable", "prefix": "os.path.realpath(sys.prefix)"}
+            reply = client.execute_interactive("import os, sys", user_expressions=questions, timeout=PATIENCE)
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
     for answer in reply["content"]["user_expressions"].values():
         print(ast.literal_eval(answer["data"]["text/plain"]))
 

@@ -1,0 +1,45 @@
+"""Start ipykernel with no TCP port at all: python launch.py -f CONNECTION_FILE
+
+`KernelManager.transport = "ipc"` is for the sockets that JupyterLab connects to. ipykernel 7.4.0 has one more, at which
+it hears the processes that a cell forks: always on a port of loopback (`_setup_pipe_in` in ipykernel/iostream.py).
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import zmq
+from ipykernel import iostream, kernelapp
+from zmq.eventloop.zmqstream import ZMQStream
+
+
+class IOPubThread(iostream.IOPubThread):
+    """ipykernel's, which hears forked processes at a socket beside the kernel's others."""
+
+    def _setup_pipe_in(self) -> None:
+        self._pipe_uuid = os.urandom(16)
+        self._pipe_address = self.socket.last_endpoint.decode() + "-forked"
+        pipe = self.socket.context.socket(zmq.PULL)
+        pipe.linger = 0
+        pipe.bind(self._pipe_address)
+        self._pipe_in = ZMQStream(pipe, self.io_loop)
+        self._pipe_in.on_recv(self._handle_pipe_msg)
+
+    def _setup_pipe_out(self) -> tuple[zmq.Context, zmq.Socket]:
+        context = zmq.Context()  # a forked process can't use its parent's
+        pipe = context.socket(zmq.PUSH)
+        pipe.linger = 3000  # milliseconds
+        pipe.connect(self._pipe_address)
+        return context, pipe
+
+    def stop(self) -> None:
+        """Stop, and remove the socket: Jupyter removes those that it knows."""
+        super().stop()
+        if self._is_master_process():
+            Path(self._pipe_address.removeprefix("ipc://")).unlink(missing_ok=True)
+
+
+if sys.path[0] == str(Path(__file__).parent):
+    del sys.path[0]  # a notebook imports from its own folder, not from this one
+kernelapp.IOPubThread = IOPubThread
+kernelapp.launch_new_instance()

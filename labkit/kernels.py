@@ -1,0 +1,28 @@
+"""How is a notebook's kernel reached? By sockets in a folder that only their owner can enter, and by no TCP port.
+
+To ports of loopback, every user of the machine can connect.
+"""
+
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TRANSPORT = "ipc"
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """Give a new folder that only this user can enter, and remove it afterwards.
+
+    It is in /tmp, which every machine has on a disk of its own: the path of a socket has 107 characters at most, home
+    directories can be long, and some network file systems have no sockets.
+    """
+    with tempfile.TemporaryDirectory(prefix="lab-kernels-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def options(folder: Path) -> dict[str, str]:
+    """Return the options of a `KernelManager` whose kernel is reached by sockets in `folder`."""
+    return {"transport": TRANSPORT, "connection_file": str(folder / f"kernel-{uuid.uuid4()}.json")}

@@ -1,0 +1,188 @@
+"""JupyterLab as `./lab start` starts it: who can reach its kernels?"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+from jupyter_client.blocking import BlockingKernelClient
+
+from labkit import paths
+
+NOBODY = 65534
+START = [sys.executable, "-c", "from labkit.cli import main; main()", "start", "--no-browser"]
+
+
+class Lab:
+    """A running `./lab start --no-browser`, heard by its REST interface."""
+
+    def __init__(self, home: Path):
+        home = home / ("long-" * 20)  # Jupyter's own folder in there has too long a path for a socket
+        home.mkdir()
+        self.log = home / "log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(START, env={**os.environ, "HOME": str(home)}, stderr=log)
+        try:
+            self._wait()
+        except BaseException:
+            self.end()
+            raise
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and self.process.poll() is None:
+            with contextlib.suppress(StopIteration, ValueError, requests.ConnectionError):
+                info = next(Path("/tmp").glob(f"lab-kernels-*/jpserver-{self.process.pid}.json"))
+                self.folder, told = info.parent, json.loads(info.read_text())
+                self.port, self.url, self.token = told["port"], told["url"], told["token"]
+                self.ask("GET", "status")
+                return
+            time.sleep(0.1)
+        raise AssertionError(self.log.read_text())
+
+    def ask(self, method: str, what: str, /, **body) -> dict:
+        headers = {"Authorization": f"token {self.token}"}
+        reply = requests.request(method, f"{self.url}api/{what}", json=body, headers=headers, timeout=60)
+        reply.raise_for_status()
+        return reply.json() if reply.content else {}
+
+    def end(self, how: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        return self.process.wait(timeout=60)
+
+
+class Notebook:
+    """A notebook that is open in `lab`, with its kernel."""
+
+    def __init__(self, lab: Lab, name: str):
+        self.lab = lab
+        session = lab.ask("POST", "sessions", path=name, name=name, type="notebook", kernel={"name": "python3"})
+        self.session, self.kernel = session["id"], session["kernel"]["id"]
+        self.client = BlockingKernelClient(connection_file=str(lab.folder / f"kernel-{self.kernel}.json"))
+        self.client.load_connection_file()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+
+    def run(self, code: str) -> tuple[dict, str]:
+        """Run a cell; give the kernel's reply, and what was printed."""
+        printed = []
+
+        def hear(message: dict) -> None:
+            printed.append(message["content"].get("text", ""))
+
+        return self.client.execute_interactive(code, timeout=60, output_hook=hear)["content"], "".join(printed)
+
+    def restart(self) -> None:
+        self.lab.ask("POST", f"kernels/{self.kernel}/restart")
+        self.client.wait_for_ready(timeout=60)
+
+    def process(self) -> psutil.Process:
+        return psutil.Process(int(self.run("import os; print(os.getpid())")[1]))
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.lab.ask("DELETE", f"sessions/{self.session}")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    lab = Lab(tmp_path_factory.mktemp("home"))
+    yield lab
+    lab.end()
+
+
+@pytest.fixture
+def notebook(lab):
+    notebook = Notebook(lab, "01_tensorflow_graphs.ipynb")
+    yield notebook
+    notebook.close()
+
+
+def listeners(process: psutil.Process) -> list[tuple[str, int]]:
+    return [tuple(one.laddr) for one in process.net_connections("inet") if not one.raddr]
+
+
+def sockets(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if stat.S_ISSOCK(path.stat().st_mode)]
+
+
+def test_kernels_have_no_tcp_port_also_after_a_restart(lab, notebook):
+    other = Notebook(lab, "00_welcome.ipynb")
+    assert listeners(notebook.process()) == listeners(other.process()) == []
+    other.close()
+    notebook.restart()
+    assert listeners(notebook.process()) == []
+    assert listeners(psutil.Process(lab.process.pid)) == [("127.0.0.1", lab.port)]
+
+
+def test_all_that_leads_to_a_kernel_is_in_a_folder_for_its_owner_alone(lab, notebook):
+    opened = {Path(one.laddr) for one in notebook.process().net_connections("unix") if one.laddr}
+    assert opened == set(sockets(lab.folder))
+    assert lab.folder.stat().st_uid == os.geteuid()
+    assert stat.S_IMODE(lab.folder.stat().st_mode) & 0o077 == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can try as another user")
+def test_another_user_cannot_connect_to_a_kernel(lab, notebook):
+    known = sockets(lab.folder)
+    assert len(known) >= 5
+    for path in known:
+        with socket.socket(socket.AF_UNIX) as mine, socket.socket(socket.AF_UNIX) as theirs:
+            mine.connect(str(path))
+            os.seteuid(NOBODY)
+            try:
+                with pytest.raises(PermissionError):
+                    theirs.connect(str(path))
+            finally:
+                os.seteuid(0)
+
+
+def test_a_kernel_that_ends_leaves_no_socket(lab):
+    before = set(lab.folder.iterdir())
+    notebook = Notebook(lab, "00_welcome.ipynb")
+    assert len(sockets(lab.folder)) >= 5
+    notebook.close()
+    assert set(lab.folder.iterdir()) == before
+
+
+def test_what_a_forked_process_prints_is_seen(notebook):
+    code = "import os\nif os.fork() == 0:\n    print('from the child', flush=True)\n    os._exit(0)\n_ = os.wait()"
+    notebook.run(code)
+    assert "from the child" in notebook.run("import time; time.sleep(1)")[1] + notebook.run(code)[1]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+def test_jupyterlab_that_is_ended_leaves_nothing_behind(tmp_path, how):
+    """By a closed terminal too."""
+    lab = Lab(tmp_path)
+    try:
+        kernel = Notebook(lab, "00_welcome.ipynb").process()
+    finally:
+        status = lab.end(how)
+    assert status == 0
+    assert psutil.wait_procs([kernel], timeout=10)[1] == []
+    assert not lab.folder.exists()
+
+
+def test_a_notebooks_names_are_its_cells_alone(notebook):
+    """What explains errors, and the way kernels are started, put nothing beside what ipykernel has there."""
+    _, printed = notebook.run("print(sorted(name for name in dir() if not name.startswith('_')))")
+    assert printed == "['In', 'Out', 'exit', 'get_ipython', 'open', 'quit']\n"
+    assert notebook.run("import sys; print('' in sys.path, 'launch' in sys.modules)")[1] == "True False\n"
+    assert notebook.run("import launch")[0]["ename"] == "ModuleNotFoundError"
+
+
+def test_start_gives_the_kernel_of_this_environment(notebook):
+    assert notebook.run("import sys; print(sys.executable)")[1].strip() == sys.executable
+    spec = json.loads((paths.ENV / "jupyter/kernels/python3/kernel.json").read_text())
+    assert spec["argv"][0] == "python"  # which Jupyter takes for the Python that it runs in itself
