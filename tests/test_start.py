@@ -1,4 +1,4 @@
-"""JupyterLab as `./lab start` starts it: who can reach its kernels?"""
+"""JupyterLab as `./lab start` starts it: who can reach its kernels, and what they say after a restart."""
 
 import contextlib
 import json
@@ -172,6 +172,38 @@ def test_jupyterlab_that_is_ended_leaves_nothing_behind(tmp_path, how):
     assert status == 0
     assert psutil.wait_procs([kernel], timeout=10)[1] == []
     assert not lab.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("make_graph = check(1, make_graph)", "check"),  # a function of the set-up cell
+        ("np.zeros(3)", "np"),  # its import
+        ("def mean():\n    return np.zeros(3).mean()\n\nmean()", "np"),
+        ("attempt(1, 2)", "attempt"),  # of another cell
+    ],
+)
+def test_after_a_restart_a_cell_says_to_run_the_first_ones(notebook, code, name):
+    notebook.restart()
+    reply, _ = notebook.run(code)
+    assert reply["ename"] == "NameError"  # for JupyterLab, which stops there when it runs all cells
+    (told,) = reply["traceback"]
+    assert told.startswith(f"{name} is not defined: the cell that defines it has not run")
+    assert "Run All Above Selected Cell" in told
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "nowhere_defined",
+        "def f():\n    check += 1\n\nf()",  # an unbound local variable
+        "import labkit.plots; exec('np', {})",  # in other code than the notebook's
+    ],
+)
+def test_other_errors_are_shown_as_ever(notebook, code):
+    reply, _ = notebook.run(code)
+    assert "Traceback" in "".join(reply["traceback"])
+    assert "Run All Above" not in "".join(reply["traceback"])
 
 
 def test_a_notebooks_names_are_its_cells_alone(notebook):

@@ -1,0 +1,66 @@
+"""Is a name undefined only because a cell of the notebook has not run? An extension of IPython.
+
+The kernels of `lab start` load it. A kernel that was restarted has forgotten all names; JupyterLab tells it which
+notebook it runs.
+"""
+
+import json
+import os
+import symtable
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from IPython.core.interactiveshell import InteractiveShell
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Have `shell` say of such a name which cells to run. IPython calls this."""
+    shell.set_custom_exc((NameError,), _show)
+
+
+def _show(
+    shell: InteractiveShell,
+    kind: type[NameError],
+    error: NameError,
+    traceback: TracebackType,
+    tb_offset: int | None = None,
+) -> None:
+    """Show `error`: in two lines when the notebook defines the name, with its traceback otherwise."""
+    if kind is NameError and _raised_in(traceback) is shell.user_global_ns and error.name in _defined(shell):
+        told = (
+            f"{error.name} is not defined: the cell that defines it has not run since the kernel started.\n"
+            "Run the notebook's first cells: menu Run ▸ Run All Above Selected Cell."
+        )
+        error._render_traceback_ = lambda: [told]  # IPython shows this instead
+    shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
+
+
+def _raised_in(traceback: TracebackType) -> dict:
+    """Return the globals of the function that raised."""
+    while traceback.tb_next:
+        traceback = traceback.tb_next
+    return traceback.tb_frame.f_globals
+
+
+def _defined(shell: InteractiveShell) -> set[str]:
+    """Return the names that the notebook's cells define, but for the one that runs."""
+    running = shell.history_manager.input_hist_raw[-1]
+    return {name for cell in _cells() if cell != running for name in _assigned(shell.transform_cell(cell))}
+
+
+def _cells() -> list[str]:
+    """Return the code cells of the notebook as it was last saved; none where it can't be read."""
+    try:
+        cells = json.loads(Path(os.environ["JPY_SESSION_NAME"]).read_text())["cells"]
+        return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def _assigned(code: str) -> Iterator[str]:
+    try:
+        table = symtable.symtable(code, "cell", "exec")
+    except SyntaxError:
+        return
+    yield from (name.get_name() for name in table.get_symbols() if name.is_assigned() or name.is_imported())
