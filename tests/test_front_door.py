@@ -136,11 +136,66 @@ def test_a_moved_checkout_makes_its_environments_anew(checkout, tmp_path, venv):
     assert not (checkout.folder / venv / "old").exists()
 
 
-def test_help_makes_nothing(checkout):
-    code, out, _ = checkout.run("--help")
-    assert (code, "./lab start" in out) == (0, True)
+HELP = pytest.mark.parametrize("asked", [(), ("-h",), ("--help",), ("help",)])
+
+
+@HELP
+def test_help_makes_nothing(checkout, asked):
+    code, out, err = checkout.run(*asked)
+    assert (code, "./lab start" in out, err) == (0, True, "")
     assert not (checkout.folder / ".lab").exists()
     assert checkout.syncs() == 0
+
+
+@HELP
+def test_help_is_labkits_once_it_is_set_up(checkout, asked):
+    checkout.run("setup")
+    assert checkout.run(*asked) == (0, "labkit --help\n", "")
+
+
+@HELP
+def test_help_answers_while_a_set_up_runs(checkout, asked):
+    """Of an environment that was set up before too, of which parts are there."""
+    checkout.run("setup")
+    (checkout.folder / "uv-hangs").touch()
+    before = checkout.syncs()
+    process = checkout.start("setup")
+    while checkout.syncs() == before:
+        time.sleep(0.05)
+    try:
+        code, out, err = checkout.run(*asked)
+        assert process.poll() is None
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate(timeout=10)
+    assert (code, "./lab start" in out, err) == (0, True, "")
+
+
+@HELP
+@pytest.mark.parametrize("labkit", [None, "#!/nowhere/python\n", "#!/bin/sh\necho Traceback >&2; exit 1\n"])
+def test_help_answers_in_a_broken_environment(checkout, asked, labkit):
+    checkout.run("setup")
+    program = checkout.folder / ".venv/bin/labkit"
+    program.unlink()
+    if labkit:
+        program.write_text(labkit)
+        program.chmod(0o755)
+    code, out, err = checkout.run(*asked)
+    assert (code, "./lab start" in out, err) == (0, True, "")
+
+
+def test_others_wait_for_a_set_up_that_runs_and_say_so(checkout):
+    (checkout.folder / "uv-hangs").touch()
+    process = checkout.start("setup")
+    while not checkout.syncs():
+        time.sleep(0.05)
+    waiting = checkout.start("doctor")
+    assert "waiting for it" in waiting.stdout.readline()
+    assert waiting.poll() is None
+    (checkout.folder / "uv-hangs").unlink()
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=10)
+    assert waiting.communicate(timeout=30)[0].endswith("labkit doctor\n")
 
 
 def test_a_failed_step_shows_why_and_the_next_call_goes_on(checkout):
