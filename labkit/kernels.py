@@ -1,6 +1,6 @@
-"""How is a notebook's kernel reached? By sockets in a folder that only their owner can enter, and by no TCP port.
+"""How is a notebook's kernel reached? By sockets in a folder that only their owner can enter.
 
-To ports of loopback, every user of the machine can connect.
+To TCP ports of loopback, which are Jupyter's default, every user of the machine can connect.
 """
 
 import tempfile
