@@ -273,16 +273,16 @@ def tfrecords(
 def cluster_up(
     nodes: Annotated[int, typer.Option(help="how many, each with an equal share of the cores")] = 2,
 ) -> None:
-    """Start a Slurm whose nodes are shares of this machine. It stays until `./lab cluster down`."""
+    """Start a Slurm whose nodes are shares of this machine, for yourself alone. It stays until `./lab cluster down`."""
     from labkit import cluster, keeper
     from labkit.machine import this_machine
 
     there, cores, address = cluster.up(nodes), this_machine().usable_cores, keeper.address()
-    print(f"Slurm is up. Nodes: {there.nodes}, cores of each: {there.cpus_a_node}.")
+    print(f"Slurm is up, for you alone. Nodes: {there.nodes}, cores of each: {there.cpus_a_node}.")
     if nodes > cores:
         print(f"The nodes take turns: this machine has fewer cores, {cores}.")
     if not address.startswith("127."):
-        print(f"It listens on {address}, this machine's own address: whoever has its key, this user alone, can use it.")
+        print(f"It listens on {address}, this machine's own address, and answers those alone who have its key: you.")
     print("Next, in each terminal that is to use it:")
     for name, value in there.variables.items():
         print(f"  export {name}={value}")

@@ -1,21 +1,23 @@
 """How is there a Slurm to submit jobs to: a real cluster's, or a small one of this machine's cores?
 
-Whoever has the small one's `SLURM_CONF` in the environment uses it; a Slurm that is on the machine already is not
-touched.
+The user who started the small one uses it, with its `SLURM_CONF` in the environment, and nobody else can. A Slurm that
+is on the machine already is not touched.
 """
 
 import contextlib
 import fcntl
 import os
+import pwd
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import IO, Literal, NamedTuple
 
 import psutil
 
@@ -30,6 +32,7 @@ PACKAGES = {
     "munged": "munge",
 }
 MOST_NODES = 64
+LOCKED = 120.0  # seconds to wait for somebody else who starts or ends the same cluster
 TAKE_JOBS = ("idle", "mixed", "allocated", "completing", "planned")  # sinfo's words
 
 
@@ -102,6 +105,9 @@ def why_not() -> str:
     except OSError:
         name = socket.gethostname()
         return f"this machine's name, {name}, leads to no address. Put '127.0.1.1 {name}' into /etc/hosts"
+    mode = keeper.TMP.stat().st_mode
+    if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
+        return f"other users can replace what this user has in {keeper.TMP}. As root: `chmod +t {keeper.TMP}`"
     return ""
 
 
@@ -160,7 +166,8 @@ class Cluster:
         """Tell how it is; None when it was not started."""
         folder = self._folder()
         if not folder:
-            return None
+            there = self._target()
+            return there and Status(there, "", "", ("its folder is gone, as after a restart of this machine",))
         if broken := self._broken(folder):
             return Status(folder, "", "", broken)
         nodes, jobs = (
@@ -176,23 +183,46 @@ class Cluster:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Have whoever else starts or ends this cluster wait."""
+        path = self.link.with_name(f"{self.link.name}.lock")
         try:
-            self.link.parent.mkdir(parents=True, exist_ok=True)
-            lock = self.link.with_name(f"{self.link.name}.lock").open("w")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w")
         except OSError as error:
-            raise LabError(f"cannot write to {shown(self.link.parent)}: {error.strerror}. Who owns it?") from error
+            raise LabError(f"cannot write to {shown(path.parent)}: {error.strerror}. Who owns it?") from error
         with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not keeper.within(LOCKED, lambda: _lock(lock)):
+                raise LabError(f"somebody else starts or ends this cluster. `fuser -v {shown(path)}` tells who.")
             yield
 
-    def _folder(self) -> Path | None:
+    def _target(self) -> Path | None:
+        """Give where the link leads, whatever is there; None when there is no link."""
         try:
-            folder = self.link.readlink()
+            return self.link.readlink()
         except FileNotFoundError:
             return None
-        if folder.exists() and os.geteuid() not in (0, folder.stat().st_uid):
-            raise LabError(f"the cluster here is {folder.owner()}'s: only that user and root can use and end it.")
-        return folder
+        except OSError as error:
+            raise LabError(f"{shown(self.link.parent)}/{self.link.name} is no link to a cluster: remove it.") from error
+
+    def _folder(self) -> Path | None:
+        """Give its folder; None when there is none, or one that somebody else has put where it was.
+
+        Whoever uses a cluster runs what its configuration names, and whoever ends it kills and removes what it names:
+        nobody does so with what another user may have written, not even root.
+        """
+        folder = self._target()
+        try:
+            there = folder and folder.lstat()
+        except FileNotFoundError:
+            return None
+        if not there or _own(folder, there):
+            return folder
+        if self.link.lstat().st_uid != os.geteuid():
+            owner = _user(there.st_uid)
+            raise LabError(
+                f"the cluster here is {owner}'s: only that user and root can use and end it, root as that user: "
+                f"runuser -u {owner} -- ./lab cluster down"
+            )
+        return None
 
     def _broken(self, folder: Path) -> tuple[str, ...]:
         """Tell what is missing for it to be whole."""
@@ -237,18 +267,20 @@ class Cluster:
 
     def _clear(self) -> bool:
         """End whatever there is of it; tell whether there was anything."""
-        folder = self._folder()
-        if not folder:
+        folder, there = self._folder(), self._target()
+        if not there:
             return False
         with progress("Ending Slurm and its jobs …") as tell:
-            if pid := _keeper(folder):
+            if folder and (pid := _keeper(folder)):
                 os.kill(pid, signal.SIGTERM)
                 if not keeper.within(keeper.SOON, lambda: not _keeper(folder)):
                     tell("Giving the jobs time to save …")
                 if not keeper.within(keeper.END, lambda: not _keeper(folder)):
                     os.kill(pid, signal.SIGKILL)  # the daemons end with it
-            _sweep(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+            if _named(there):
+                _sweep(there)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
         self.link.unlink(missing_ok=True)
         return True
 
@@ -267,6 +299,32 @@ def _real() -> Slurm | None:
     # After a state, sinfo(1) marks what is asleep, waking up, planned, …, all of which takes jobs; `*` does not answer.
     cpus = {name: int(cpus) for name, cpus, state, _ in nodes if state.rstrip("~#!%$@^-+") in TAKE_JOBS}
     return Slurm("real", len(cpus), min(cpus.values()), {}) if cpus else None
+
+
+def _named(folder: Path) -> bool:
+    """Whether it is called as keepers call their folders."""
+    return folder.parent == keeper.TMP and folder.name.startswith(keeper.PREFIX)
+
+
+def _own(folder: Path, there: os.stat_result) -> bool:
+    """Whether it is a folder as keepers make them, of this user, in which no other user can write."""
+    mine = there.st_uid == os.geteuid() and not there.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return mine and stat.S_ISDIR(there.st_mode) and _named(folder)
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _lock(file: IO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _keeper(folder: Path) -> int | None:

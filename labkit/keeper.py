@@ -1,7 +1,10 @@
 """How are the daemons of a small Slurm started, watched and ended?
 
 They are Debian's packages, started for this checkout alone: munged, slurmctld, and a slurmd for each node, with a
-configuration, a key and ports of their own. It needs no root, as it runs jobs for nobody but the user who started it.
+configuration, a key and ports of their own. It needs no root, as it runs jobs for nobody but the user who started it:
+a slurmd that is not root runs whatever job comes as its own user, so nobody else must be able to submit one. Whatever
+Slurm's programs ask of each other takes a credential of munged's; its socket and its key are in a folder that is closed
+to all other users.
 
 A keeper process (`python -m labkit.keeper`) starts them, and is the one that all processes under them become children
 of when their parents leave (PR_SET_CHILD_SUBREAPER, prctl(2)): so it can end all of them, whatever they did.
@@ -30,7 +33,8 @@ from labkit.launch import shares
 from labkit.machine import Machine, this_machine
 from labkit.rank import end_with
 
-PREFIX = "lab-cluster-"  # of the folders that hold a small Slurm
+TMP = Path("/tmp")  # where the folders are that hold a small Slurm
+PREFIX = "lab-cluster-"  # how their names begin
 PARTITION = "lab"
 ADMIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # where daemons are; Debian's users have none of them on the PATH
 
@@ -58,7 +62,7 @@ class Keeper:
         self.link, self.nodes = link, nodes
         self.until = psutil.Process(until) if until else None
         self.daemons: dict[str, subprocess.Popen] = {}
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=TMP))  # closed to all other users
 
     def run(self) -> None:
         """Start all, tell that it is up, and if told to stay, do so until told to end or `until` has ended."""
@@ -77,7 +81,6 @@ class Keeper:
     def start(self) -> None:
         """Start the daemons and wait until the nodes take jobs."""
         folder, machine = self.folder, this_machine()
-        folder.chmod(0o711)  # munged's clients must reach its socket, and it insists on that for everybody
         self.lock = (folder / "keeper").open("w")
         fcntl.flock(self.lock, fcntl.LOCK_EX)
         print(os.getpid(), file=self.lock, flush=True)
@@ -94,8 +97,12 @@ class Keeper:
 
         files = {"key-file": key, "socket": folder / "munge.socket", "pid-file": folder / "munged.pid"}
         files |= {"seed-file": folder / "munge.seed"}
-        self.daemon("munged", "munged", "--foreground", *(f"--{name}={path}" for name, path in files.items()))
+        # By itself, munged insists on a socket that everybody can reach: hence --force. It overrules munged's look at
+        # who may write to /tmp too, which `cluster.why_not` has taken before.
+        options = (f"--{name}={path}" for name, path in files.items())
+        self.daemon("munged", "munged", "--foreground", "--force", *options)
         self.wait("munged", files["socket"].exists)
+        files["socket"].chmod(0o600)
         self.daemon("slurmctld", "slurmctld", "-D", "-f", str(conf))
         for number, cpus in enumerate(node_cpus(machine, self.nodes), start=1):
             self.daemon(f"n{number}", "slurmd", "-D", "-N", f"n{number}", "-f", str(conf), cpus=cpus)
@@ -237,12 +244,15 @@ def slurm_conf(folder: Path, nodes: int, machine: Machine) -> str:
         "SelectTypeParameters=CR_Core",
         "SlurmdParameters=config_overrides",  # a node is a part of this machine, not all that slurmd sees
         "ReturnToService=2",
+        # Were another user to get a credential, there is nothing to see and no partition to submit to: RootOnly admits
+        # root and SlurmUser (_part_access_check in Slurm's job_mgr.c).
+        "PrivateData=jobs,nodes,partitions,reservations,usage,users",
         "SchedulerParameters=batch_sched_delay=0",  # else a job waits for others to come, for up to 3 s
         *(
             f"NodeName=n{number} NodeHostname={host} NodeAddr={own} Port={port} CPUs={cpus} RealMemory={memory}"
             for number, port in enumerate(ports, start=1)
         ),
-        f"PartitionName={PARTITION} Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
+        f"PartitionName={PARTITION} Nodes=ALL Default=YES RootOnly=YES MaxTime=INFINITE State=UP",
     ]
     return "\n".join([*lines, ""])
 

@@ -65,7 +65,8 @@ print(f"{machine.model}: {cores} cores for this notebook")
 # On a cluster you don't start programs, you **submit** them: a batch system such as Slurm keeps a queue, gives each job
 # its nodes when they are free, and takes them back at its time limit. If this machine belongs to such a cluster, the
 # lab uses it. If not, it starts a real Slurm here, whose *nodes* are shares of this machine's cores. Its commands are
-# the same; its network is this machine's memory. (In a terminal, `./lab cluster up` starts it.)
+# the same; its network is this machine's memory. It is yours alone: other users of this machine can't submit jobs to
+# it, nor cancel yours. (In a terminal, `./lab cluster up` starts it.)
 
 # %%
 slurm = cluster.here()

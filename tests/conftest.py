@@ -1,6 +1,9 @@
 """What tests of several modules share."""
 
+import os
+import shutil
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,8 +45,29 @@ def slurm_is_installed() -> None:
         pytest.skip(reason)
 
 
+def why_no_users() -> str:
+    """Give the one line why the tests can't make users here and be them; empty when they can."""
+    missing = [program for program in ("useradd", "userdel", "setpriv") if not shutil.which(program)]
+    if os.geteuid() != 0 or missing:
+        return f"this takes {' and '.join(missing) or 'root'}"
+    become = ["setpriv", "--reuid=65534", "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "true"]
+    told = subprocess.run(become, capture_output=True, text=True).stderr.strip()
+    return f"this takes root with all its capabilities: {told}" if told else ""
+
+
+@pytest.fixture(scope="session")
+def two_users_can_be_made() -> None:
+    """Have the tests with two users skipped, and said so loudly, where there is no root to make them."""
+    if reason := why_no_users():
+        pytest.skip(reason)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly when the tests that start a real Slurm were skipped."""
+    """Say loudly when the tests that start a real Slurm, or do so with two users, were skipped."""
     skipped = {report.nodeid.partition("::")[0] for report in terminalreporter.getreports("skipped")}
-    if skipped & {"tests/test_cluster.py", "tests/train/test_sbatch.py"} and (why := cluster.why_not()):
+    users = "tests/test_cluster_users.py"
+    if skipped & {"tests/test_cluster.py", "tests/train/test_sbatch.py", users} and (why := cluster.why_not()):
         terminalreporter.write_line(f"SLURM WAS NOT TESTED HERE. It is {why}", red=True, bold=True)
+    elif users in skipped and (why := why_no_users()):
+        told = "THAT NO OTHER USER CAN USE THE SMALL SLURM WAS NOT TESTED HERE"
+        terminalreporter.write_line(f"{told}: {why}. As root: ./lab test {users}", red=True, bold=True)

@@ -148,7 +148,7 @@ def test_cluster_up_tells_what_to_type_next(monkeypatch, capsys):
     monkeypatch.setattr(keeper, "address", lambda: "127.0.1.1")
     assert run(monkeypatch, "cluster", "up", "--nodes", "3") == 0
     told = capsys.readouterr().out
-    assert "Nodes: 3, cores of each: 1." in told
+    assert "for you alone. Nodes: 3, cores of each: 1." in told
     assert "  export SLURM_CONF=/tmp/x/slurm.conf\n  sinfo\n" in told
     assert "./lab cluster down" in told
     assert "listens" not in told

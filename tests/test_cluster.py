@@ -205,13 +205,25 @@ def test_whoever_waits_in_a_terminal_for_a_node_is_not_left_hanging(another):
 
 def test_it_listens_on_this_machines_own_address_alone(small):
     keeper = psutil.Process(int((folder_of(small) / "keeper").read_text()))
-    daemons = [process for process in keeper.children(recursive=True) if process.name().startswith("slurm")]
+    environ = os.environ | small.slurm().variables
+    with subprocess.Popen(["srun", "--mpi=pmi2", "sleep", "20"], env=environ, stderr=subprocess.DEVNULL) as srun:
+        try:
+            waits = psutil.Process(srun.pid)
+            assert eventually(lambda: waits.net_connections("inet"))  # for its tasks, on ports of its own
+            heard = heard_by([waits, *waits.children(), *keeper.children(recursive=True)])
+        finally:
+            srun.terminate()
+    assert heard == {socket.gethostbyname(socket.gethostname())}  # 127.0.0.1 or 127.0.1.1 on most machines
+
+
+def heard_by(processes: list[psutil.Process]) -> set[str]:
+    """Give the addresses at which they listen."""
     heard = set()
-    for process in daemons:
+    for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):  # a helper of a job that has just ended
             connections = process.net_connections("inet")
             heard |= {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
-    assert heard == {socket.gethostbyname(socket.gethostname())}  # 127.0.0.1 or 127.0.1.1 on most machines
+    return heard
 
 
 def test_two_of_them_do_not_know_of_each_other(small, another):
@@ -430,6 +442,64 @@ def test_a_checkout_that_cannot_be_written_to_is_one_line(tmp_path, monkeypatch)
     (tmp_path / "file").touch()
     with pytest.raises(LabError, match=r"cannot write to .*file: .*\?"):
         Cluster(tmp_path / "file" / "cluster").up(1)
+
+
+def test_what_another_user_puts_into_the_state_does_no_harm(another, tmp_path):
+    """Others may be able to write where the link is, as in a checkout of a group's."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("of years")
+    another.link.parent.mkdir(parents=True)
+    lock = another.link.with_name("cluster.lock")
+    lock.symlink_to(precious / "file")  # to be emptied
+    with pytest.raises(LabError, match="cannot write to"):
+        another.up(1)
+    lock.unlink()
+    another.link.symlink_to(precious)  # to be removed
+    assert another.slurm() is None
+    assert another.down()
+    assert (precious / "file").read_text() == "of years"
+    another.link.mkdir()
+    for ask in (lambda: another.up(1), another.down, another.status, another.slurm):
+        with pytest.raises(LabError, match="is no link to a cluster: remove it"):
+            ask()
+    another.link.rmdir()
+
+
+def test_who_waits_for_somebody_who_holds_the_lock_does_not_wait_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "LOCKED", 0.1)
+    one = Cluster(tmp_path / "cluster")
+    with one._alone(), pytest.raises(LabError, match="somebody else starts or ends this cluster"):
+        one.down()
+    assert (tmp_path / "cluster.lock").stat().st_mode & 0o077 == 0  # who can't open it can't hold it
+    assert one.down() is False
+
+
+def test_root_does_not_use_what_another_user_may_have_written(tmp_path, monkeypatch):
+    """The configuration names programs that would run as root."""
+    folder = Path(tempfile.mkdtemp(prefix=keeper.PREFIX, dir="/tmp"))
+    one = Cluster(tmp_path / "cluster")
+    one.link.symlink_to(folder)
+    if os.geteuid() == 0:
+        os.chown(folder, 65534, 65534)
+        os.chown(one.link, 65534, 65534, follow_symlinks=False)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+    try:
+        for ask in (one.down, one.status, one.slurm):
+            with pytest.raises(LabError, match=r"only that user and root .* runuser -u \S+ -- \./lab cluster down"):
+                ask()
+    finally:
+        folder.rmdir()
+
+
+def test_a_tmp_in_which_others_can_replace_files_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(cluster, "PACKAGES", {})
+    monkeypatch.setattr(keeper, "TMP", tmp_path)
+    tmp_path.chmod(0o777)
+    assert "As root: `chmod +t " in cluster.why_not()
+    tmp_path.chmod(0o1777)
+    assert cluster.why_not() == ""
 
 
 # --- A real cluster ---
