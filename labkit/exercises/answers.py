@@ -30,7 +30,7 @@ from labkit.launch import RankError, Run, run_ranks
 from labkit.paths import ROOT
 
 STUB = re.compile(r"raise NotImplementedError(\(\))?")  # the line that stands where a solution was
-EXAMPLES = 200  # drawn inputs at most
+EXAMPLES = 100  # drawn inputs at most
 DRAWING_S = 0.5  # of computing, however busy the machine is, for drawing and then for finding the smallest
 WAITING_S = 5.0  # after which no more are drawn, computing or not
 
