@@ -528,7 +528,7 @@ run = [record for record in runs[1] if record["event"] == "train"]
 steps, per_epoch = run[-1]["step"], run[-1]["step"] / run[-1]["epoch"]
 for record in run[:: max(1, len(run) // 6)]:
     # A record tells of the step that was just done: number 10 of them is step 9, as they are counted from 0.
-    mine = learning_rate(record["step"] - 1, steps, EPOCHS / 10 * per_epoch, BATCH, 0.8)
+    mine = float(learning_rate(record["step"] - 1, steps, EPOCHS / 10 * per_epoch, BATCH, 0.8))
     print(f"step {record['step']:>4}: the log says {record['learning_rate']:.6f}, you say {mine:.6f}")
     assert math.isclose(mine, record["learning_rate"], rel_tol=1e-4, abs_tol=1e-9)
 
@@ -701,14 +701,15 @@ scenarios = {
 }
 print(f"{'efficiency':30}" + "".join(f"{n:>8,}" for n in (4, 16, 32, 256, 1024)))
 for name, scenario in scenarios.items():
-    row = [efficiency(n, COMPUTE, hidden=HIDDEN, **scenario) for n in (4, 16, 32, 256, 1024)]
+    row = [float(efficiency(n, COMPUTE, hidden=HIDDEN, **scenario)) for n in (4, 16, 32, 256, 1024)]
     print(f"{name:30}" + "".join(f"{value:>8.0%}" for value in row))
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5.4))
-workers = [2**k for k in range(11)]
+workers, curves = [2**k for k in range(11)], {}
 for (name, scenario), style in zip(scenarios.items(), ("-", "--", "-.", ":")):
-    values = [efficiency(n, COMPUTE, hidden=HIDDEN, **scenario) for n in workers]
+    values = [float(efficiency(n, COMPUTE, hidden=HIDDEN, **scenario)) for n in workers]
+    curves[name] = dict(zip(workers, values))
     left.plot(workers, [100 * value for value in values], style, marker="", label=name)
     right.plot(workers, [n * value * BATCH_THERE / COMPUTE for n, value in zip(workers, values)], style, marker="")
 left.plot([4, 16, 32], [100, 100, 50], "s", color=plots.BLACK, label="Bede: 4, 16, 32 GPUs")
@@ -725,11 +726,7 @@ figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", nco
 plots.show(
     figure,
     alt="Left, efficiency against workers from 1 to 1,024 in four scenarios: "
-    + "; ".join(
-        f"{name}: {efficiency(32, COMPUTE, hidden=HIDDEN, **scenario):.0%} at 32 and "
-        f"{efficiency(1024, COMPUTE, hidden=HIDDEN, **scenario):.0%} at 1,024"
-        for name, scenario in scenarios.items()
-    )
+    + "; ".join(f"{name}: {values[32]:.0%} at 32 and {values[1024]:.0%} at 1,024" for name, values in curves.items())
     + ". Published: 100% at 16 GPUs and 50% at 32; 90% at 256; 90% and 68% at 512. Right, images per second: the "
     "network's lines go on rising; the storage's stops at 18,000, as the published points do.",
     keep=results,
@@ -845,7 +842,7 @@ print(f"so a latency of {1e6 * latency:,.0f} µs and {bandwidth / 1e9:.1f} GB/s,
 
 network = Network("resnet8")
 gradient = 4 * sum(int(tf.size(weight)) for weight in network.weights)
-predicted = efficiency(2, BATCH / measured["weak"][1], gradient, latency, bandwidth)
+predicted = float(efficiency(2, BATCH / measured["weak"][1], gradient, latency, bandwidth))
 seen = measured["weak"][2] / (2 * measured["weak"][1])
 print(
     f"resnet8, {gradient / 1e3:,.0f} kB: the model predicts {predicted:.0%} on 2 {NODE}s, section 7 measured {seen:.0%}"
@@ -893,7 +890,7 @@ accumulate = check(4, accumulate)
 # equal to 64?
 
 # %%
-sample, truth = next(iter(records.training(index, 32, 64, least_area=0.5)))
+sample, truth = (part.numpy() for part in next(iter(records.training(index, 32, 64, least_area=0.5))))
 
 
 def gradients_by(training):
@@ -903,7 +900,7 @@ def gradients_by(training):
         with tf.GradientTape() as tape:
             logits = network(x, training=training)
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
-        return [tf.convert_to_tensor(g) for g in tape.gradient(loss, network.weights)]
+        return [np.array(g) for g in tape.gradient(loss, network.weights)]
 
     return gradient_of
 
@@ -957,13 +954,13 @@ trust_ratio = check(5, trust_ratio)
 
 # %%
 layers = [
-    (f"{weight.name.split('/')[0]}: {' × '.join(map(str, weight.shape))}", weight.numpy(), gradient.numpy())
+    (f"{weight.name.split('/')[0]}: {' × '.join(map(str, weight.shape))}", weight.numpy(), gradient)
     for weight, gradient in zip(network.weights, whole)
     if multiplies(weight)
 ]
 ratios = {}
 for name, weight, slope in layers:
-    ratios[name] = trust_ratio(weight, slope, 1e-4)
+    ratios[name] = float(trust_ratio(weight, slope, 1e-4))
     theirs = float(programs_trust_ratio(tf.constant(weight), tf.constant(slope), 1e-4))
     assert math.isclose(ratios[name], theirs, rel_tol=1e-4), f"{name}: yours {ratios[name]}, the program's {theirs}"
 apart = max(ratios.values()) / min(ratios.values())
