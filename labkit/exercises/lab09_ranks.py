@@ -1,16 +1,15 @@
-"""What did a student's K-Means script really do? Run by `lab09` on some ranks:
+"""Facts of a student's K-Means script. Run by `lab09` on some ranks:
 
     mpirun -n 3 python lab09_ranks.py fit SCRIPT PHOTO COLOURS ITERATIONS
     mpirun -n 3 python lab09_ranks.py kmeans SCRIPT ARGUMENTS…
 
-Imports SCRIPT, lets its functions work on the shares of a small photo, and prints one line of facts per rank. What
+Imports SCRIPT, lets its functions work on the shares of a small photo, and hands back one set of facts per rank. What
 one process finds from the same start is computed beside it, to compare with.
 """
 
-import json
-import runpy
+import importlib
 import sys
-import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,14 @@ import numpy as np
 from mpi4py import MPI
 from PIL import Image
 
+from labkit.exercises.ranks import load, tell, watched
+
 RANKS = MPI.COMM_WORLD
+# By how much a number of a centroid is shifted on each rank: the extremes are on other ranks each time.
+SHIFTS = {
+    2: [(0.0, 0.0), (0.0, 2.5), (0.0, -2.5), (-1.5, 1.0)],
+    3: [(0.0, 0.0, 0.0), (0.0, 1.5, -2.5), (0.0, -2.5, 1.5), (-1.0, 0.5, 3.0), (3.0, 0.5, -1.0), (0.5, 0.5, 4.0)],
+}
 
 
 def objective(pixels: np.ndarray, centroids: np.ndarray) -> float:
@@ -39,33 +45,30 @@ def one_process(pixels: np.ndarray, begin: np.ndarray, iterations: int) -> np.nd
 
 def shape(what: Any) -> list[int] | str:
     """The shape of an array, the type of anything else."""
-    return list(what.shape) if isinstance(what, np.ndarray) else type(what).__name__
+    if what is None:
+        return "None: does it return?"
+    return list(what.shape) if isinstance(what, np.ndarray) else f"of type {type(what).__name__}"
 
 
-def answer(function: Any, *args: Any) -> Any:
-    """Call the student's function, and tell of a failure, or a stub, without this module's part in it."""
-    try:
-        return function(*args)
-    except NotImplementedError:
-        sys.exit(f"{function.__name__} is still to be written.")
-    except Exception as error:
-        traceback.print_exception(error.with_traceback(error.__traceback__.tb_next))  # without the frame of this call
-        sys.exit(1)
-
-
-def fit_facts(script: dict[str, Any], photo: str, colours: str, iterations: str) -> dict[str, Any]:
+def fit_facts(script: str, photo: str, colours: str, iterations: str) -> dict[str, Any]:
     """Facts of the functions `spread` and `fit`."""
+    spread, fit = load(script, "spread", "fit")
+    where = f"on rank {RANKS.rank} of {RANKS.size}"
     pixels = np.load(photo).reshape(-1, 3).astype(np.float64)
-    known = np.arange(12.0).reshape(4, 3)
-    apart = known.copy()
-    apart[2, 1] -= 2.5 * RANKS.rank  # downwards, and in one number alone
+    facts: dict[str, Any] = {"shifts": SHIFTS[RANKS.size], "spread": []}
+    for shifts in SHIFTS[RANKS.size]:
+        centroids = np.arange(12.0).reshape(4, 3)
+        centroids[2, 1] += shifts[RANKS.rank]
+        with watched(script, f"in spread, {where}"):
+            facts["spread"].append(told(spread(centroids)))
     begin = RANKS.bcast(pixels[:: len(pixels) // int(colours)][: int(colours)])
-    mine = np.array_split(pixels, RANKS.size)[RANKS.rank]
-    facts = {
-        "spread": [told(answer(script["spread"], array)) for array in (known, apart)],
-        "right": [0.0, 2.5 * (RANKS.size - 1)],
-    }
-    end = answer(script["fit"], mine, begin.copy(), int(iterations))
+    mine = np.array_split(pixels, RANKS.size)[RANKS.rank].copy()
+    given = {"mine": mine.copy(), "begin": begin.copy()}
+    with watched(script, f"in fit, {where}"):
+        end = fit(*given.values(), int(iterations))
+    facts["changed"] = [
+        name for name, before in (("mine", mine), ("begin", begin)) if not np.array_equal(given[name], before)
+    ]
     facts["shape"], facts["wanted"] = shape(end), list(begin.shape)
     if not all(RANKS.allgather(facts["shape"] == facts["wanted"])):
         return facts
@@ -82,18 +85,22 @@ def fit_facts(script: dict[str, Any], photo: str, colours: str, iterations: str)
 
 
 def told(value: Any) -> float | str:
-    """A number as it is, anything else by its type."""
-    return float(value) if isinstance(value, int | float | np.number) else type(value).__name__
+    """A number as it is, of an array of dimension 0 as well; anything else by what it is."""
+    is_number = np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iuf"
+    return float(value) if is_number else str(shape(value))
 
 
-def kmeans_facts(script: dict[str, Any], *arguments: str) -> dict[str, Any]:
+def kmeans_facts(script: str, *arguments: str) -> dict[str, Any]:
     """Facts of the whole script: the labels on each rank, and the picture that it wrote."""
     arguments = tuple(argument.format(rank=RANKS.rank) for argument in arguments)
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
     photo = np.load(options["--photo"])
-    begin, centroids, labels = answer(script["main"], list(arguments))
+    (main,) = load(script, "main")
+    with watched(script, f"on rank {RANKS.rank} of {RANKS.size}"):
+        begin, centroids, labels = main(list(arguments))
     pixels = photo.reshape(-1, 3).astype(np.float64)
-    mine = np.array_split(pixels, RANKS.size)[RANKS.rank]
+    share: Callable = importlib.import_module("pieces").share  # the student's, which lies beside the script
+    mine = pixels[slice(*share(len(pixels), RANKS.rank, RANKS.size))]
     facts: dict[str, Any] = {"labels": shape(labels), "wanted": [len(mine)], "type": str(getattr(labels, "dtype", ""))}
     if not all(RANKS.allgather(facts["labels"] == facts["wanted"] and labels.dtype == np.uint8)):
         return facts
@@ -120,12 +127,9 @@ def kmeans_facts(script: dict[str, Any], *arguments: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Import the script, let it work, print the facts."""
-    kind, path, *arguments = sys.argv[1:]
-    sys.path.insert(0, str(Path(path).parent))
-    script = runpy.run_path(path, run_name="answer")
-    facts = {"fit": fit_facts, "kmeans": kmeans_facts}[kind](script, *arguments)
-    print("FACTS", json.dumps({"rank": RANKS.rank, **facts}), flush=True)
+    """Let the script work, hand back the facts."""
+    kind, *arguments = sys.argv[1:]
+    tell({"fit": fit_facts, "kmeans": kmeans_facts}[kind](*arguments))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from labs import Bench, ThreeWays, same, swap
 
+from labkit.exercises.lab09 import IMPORTS
+
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
@@ -13,8 +15,8 @@ def bench(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     bench = Bench("09", {"np": np, "math": math, "d4p": d4p})
     (tmp_path / "work").mkdir()
-    pieces = [inspect.getsource(bench.answer(number, same)) for number in (3, 2)]
-    (tmp_path / "work" / "pieces.py").write_text("\n".join(["import daal4py as d4p", *pieces]))
+    pieces = [inspect.getsource(bench.answer(number, same)) for number in (2, 3)]
+    (tmp_path / "work" / "pieces.py").write_text("\n".join([IMPORTS, *pieces]))
     (tmp_path / "work" / "spmd.py").write_text((tmp_path / bench.answer(4, same)).read_text())
     return bench
 
@@ -56,27 +58,50 @@ GATHERED = swap(
 class TestExercises(ThreeWays):
     lab = "09"
     mistakes = [
-        (1, swap("original.astype(np.float64) - quantised", "original - quantised"), "when black became white"),
-        (1, swap("return math", "math"), "it is None, as of a function that returns nothing"),
-        (1, swap("return math.inf", "return 0"), "to be inf dB when both are equal; it is 0"),
-        (1, swap("255**2 / error", "255 / error"), "psnr to be 28.131 dB when every number is 10 too large; it is"),
-        (1, swap("math.inf if error == 0 else 10 *", "math.inf if error == 0 else 20 *"), "it is 56.262"),
-        (1, swap("    return", "    quantised[:] = 0\n    return"), "to leave the pictures as they were"),
-        (1, swap("np.mean(", "np.atleast_1d("), "raised ValueError: The truth value"),
+        (
+            1,
+            swap("original.astype(np.float64) - quantised", "original - quantised"),
+            "when black became white, in dB, to be 0",
+        ),
+        (1, swap("return math", "math"), "None: does it return?"),
+        (1, swap("return math.inf", "return 0"), "psnr when both are equal, in dB, to be inf; it is 0."),
+        (1, swap("255**2 / error", "255 / error"), "psnr when every number is 10 too large, in dB, to be 28.13; it is"),
+        (1, swap("math.inf if error == 0 else 10 *", "math.inf if error == 0 else 20 *"), "it is 56.26"),
+        (1, swap("    return", "    quantised[:] = 0\n    return"), "quantised to stay as it was"),
+        (1, swap("np.mean(", "np.atleast_1d("), "ValueError: The truth value"),
         (2, swap("len(centroids), 0,", "len(centroids), 5,"), "Iterations would move the centroids"),
-        (2, swap(".ravel()", ""), "an array of the shape (500,) for 500 pixels and 7 centroids; it is an array of the"),
-        (2, swap("return result", "result"), "it is None, as of a function that returns nothing"),
+        (
+            2,
+            swap(".ravel()", ""),
+            "an array of the shape (500,) for 500 pixels and 7 centroids; it is an array of shape (500, 1)",
+        ),
+        (2, swap("return result", "result"), "None: does it return?"),
         (2, swap(".ravel()", ".ravel().tolist()"), "an array of the shape (500,)"),
-        (2, swap(".ravel()", ".ravel().astype(float)"), "whole numbers for 500 pixels"),
+        (
+            2,
+            swap(".ravel()", ".ravel().astype(float)"),
+            "an integer type for 500 pixels and 7 centroids; it is float64",
+        ),
         (2, swap(".ravel()", ".ravel() + 1"), "labels from 0 to 6"),
         (2, swap("len(centroids), 0", "3, 0"), "RuntimeError"),
-        (2, swap("    result", "    centroids.sort(axis=0)\n    result"), "it changed them"),
+        (
+            2,
+            swap("    result", "    centroids.sort(axis=0)\n    result"),
+            "centroids to stay as it was; labels_of changed it",
+        ),
         (3, swap("min(rank, left)", "0"), "leave pixels on two ranks"),
         (3, swap(" + (rank < left)", ""), "leave pixels lost"),
         (3, swap("rank * each", "0"), "start where rank 0 stops"),
         (3, swap("return start, start", "return start, 1 + start"), "0 <= start <= stop <= n"),
-        (3, swap("divmod(n, size)", "n / size, 0"), "two whole numbers, (start, stop), for rank 0"),
-        (3, swap("return start, start", "start, start"), "it is None, as of a function that returns nothing"),
+        (3, swap("divmod(n, size)", "n / size, 0"), "to be an int; it is 0.0, a float"),
+        (
+            3,
+            swap(
+                "    each, left = divmod(n, size)", "    n = np.float32(n)\n    each, left = map(int, divmod(n, size))"
+            ),
+            "for n = 100,000,007 and 7 ranks",
+        ),
+        (3, swap("return start, start", "start, start"), "None: does it return?"),
         (
             3,
             swap("    return start, start + each + (rank < left)", "    return (0, n) if rank == 0 else (n, n)"),
@@ -90,22 +115,45 @@ class TestExercises(ThreeWays):
         (
             4,
             swap("return model.compute(mine, begin).centroids", "return model.compute(mine, begin)"),
-            "on rank 0 it is of",
+            "on rank 0 it is of type kmeans_result",
         ),
-        (4, swap("return model", "model"), "it is of type NoneType"),
+        (4, swap("return model", "model"), "on rank 0 it is None: does it return?"),
         (4, swap("return model.compute(mine, begin).centroids", "return begin"), "these are still the first ones"),
         (4, swap("iterations, accuracyThreshold", "iterations // 2, accuracyThreshold"), "It takes all iterations"),
-        (4, swap("MPI.COMM_WORLD.allgather(centroids)", "[centroids, centroids]"), "spread to be 5.0 on every rank"),
-        (4, swap("return float(", "print("), "spread to be a number on every rank; on rank 0 it is of type NoneType"),
-        (4, swap("MPI.COMM_WORLD.allgather", "MPI.COMM_WORLD.gather"), "Rank "),
+        (4, swap("MPI.COMM_WORLD.allgather(centroids)", "[centroids, centroids]"), "spread to be 4.0 on every rank"),
+        (
+            4,
+            swap("return float(", "print("),
+            "spread to be a number on every rank; on rank 0 it is None: does it return?",
+        ),
+        (4, swap("MPI.COMM_WORLD.allgather", "MPI.COMM_WORLD.gather"), "in spread, on rank "),
+        (
+            4,
+            swap("every.max(axis=0) - every.min(axis=0)", "every - every[0]"),
+            "shifted by 0.0, 1.5, -2.5 on ranks 0 to 2",
+        ),
+        (4, swap("every.max(axis=0) - every.min(axis=0)", "abs(every - every[0])"), "to be 4.0 on every rank"),
+        (4, swap("every.max(axis=0) - every.min(axis=0)", "abs(np.diff(every, axis=0))"), "to be 4.0 on every rank"),
+        (
+            4,
+            swap("return float((every.max(axis=0) - every.min(axis=0)).max())", "return every.max() - every.min()"),
+            "to be 0.0",
+        ),
+        (4, swap("    return model", "    begin *= 2\n    return model"), "begin to stay as before; fit changed it"),
+        (4, swap("(mine, begin).centroids", "(mine, begin).centroidz"), "That was in fit, on rank"),
+        (
+            4,
+            swap("    return model", "    MPI.COMM_WORLD.rank or MPI.COMM_WORLD.Probe()\n    return model"),
+            "It hangs",
+        ),
         (
             4,
             swap("distributed=True)\n    return", "distributed=True)\n    raise NotImplementedError\n    return"),
-            "still to be",
+            "still says",
         ),
         (5, swap("labels_of(mine, centroids)", "labels_of(mine, first)"), "the label of its nearest centroid"),
-        (5, swap(".astype(np.uint8)\n    ###", "\n    ###"), "work/kmeans.py"),
-        (5, swap("    if rank == 0:\n        picture =", "    if True:\n        picture ="), "Rank "),
+        (5, swap(".astype(np.uint8)\n    ###", "\n    ###"), "ranks.Gatherv(labels, [everybody, counts], root=0)"),
+        (5, swap("    if rank == 0:\n        picture =", "    if True:\n        picture ="), "That was on rank"),
         (
             5,
             swap(
