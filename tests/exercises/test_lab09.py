@@ -143,7 +143,7 @@ class TestExercises(ThreeWays):
         (4, swap("(mine, begin).centroids", "(mine, begin).centroidz"), "That was in fit, on rank"),
         (
             4,
-            swap("    return model", "    MPI.COMM_WORLD.rank or MPI.COMM_WORLD.Probe()\n    return model"),
+            swap("    return model", "    while MPI.COMM_WORLD.rank == 0:\n        pass\n    return model"),
             "It hangs",
         ),
         (
