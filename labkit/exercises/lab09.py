@@ -41,10 +41,13 @@ def ratios(answer) -> None:
     grey = np.full((4, 5, 3), 100, np.uint8)
     once = grey.copy()
     once[0, 0, 0] = 130
+    faint = grey.copy()
+    faint[0, 0, 0] = 101
     decide(grey, grey + np.uint8(10), "when every number is 10 too large")
     decide(grey, grey - np.uint8(10), "when every number is 10 too small")
     decide(grey * np.uint8(0), np.full_like(grey, 255), "when black became white")
     decide(grey, once, "when one channel of one pixel in 20 is 30 too large")
+    decide(grey, faint, "when one channel of one pixel in 20 is 1 too large")
     decide(grey, grey.copy(), "when both are equal")
     shapes = st.tuples(st.integers(1, 4), st.integers(1, 4), st.just(3))
     on_drawn(

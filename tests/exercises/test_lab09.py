@@ -64,6 +64,7 @@ class TestExercises(ThreeWays):
             "when black became white, in dB, to be 0",
         ),
         (1, swap("return math", "math"), "None: does it return?"),
+        (1, swap("if error == 0", "if error < 1"), "1 too large, in dB, to be 65.91; it is inf"),
         (1, swap("return math.inf", "return 0"), "psnr when both are equal, in dB, to be inf; it is 0."),
         (1, swap("255**2 / error", "255 / error"), "psnr when every number is 10 too large, in dB, to be 28.13; it is"),
         (1, swap("math.inf if error == 0 else 10 *", "math.inf if error == 0 else 20 *"), "it is 56.26"),
