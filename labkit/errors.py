@@ -1,5 +1,13 @@
 """What every floor raises when the person at the keyboard can mend it."""
 
+import re
+
+# Of TensorFlow's messages, what names its own insides: a graph's nodes, operations, iterators.
+_INSIDES = re.compile(
+    r"\{\{(?:function_)?node .*?\}\}\s*|\s*\[\[.*?\]\]|\s*\[Op:.*?\]( name:.*)?"
+    r"|Error in user-defined function passed to \S+ transformation with iterator: \S+: "
+)
+
 
 class LabError(Exception):
     """One line: what is wrong and what to do. Commands print it and exit with 2; a notebook shows it alone."""
@@ -7,3 +15,11 @@ class LabError(Exception):
     def _render_traceback_(self) -> list[str]:
         # IPython asks for this in place of a traceback, which would be all of the kit's own frames.
         return [f"{type(self).__name__}: {self}"]
+
+
+def reason(error: Exception) -> str:
+    """Give in one line what TensorFlow or Horovod says of an error, without the names of what is inside of them."""
+    text = _INSIDES.sub("", str(error)).strip()
+    if text.startswith("Graph execution error"):  # and where in the program that node was made, and then what happened
+        text = text.split("\n\n")[-1]
+    return text.strip().partition("\n")[0]

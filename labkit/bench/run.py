@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from labkit.bench import images, steps, trace
 from labkit.bench.networks import Network
-from labkit.errors import LabError
+from labkit.errors import LabError, reason
 from labkit.machine import this_machine
 
 DECAY = 4e-5  # of weights, as in tf_cnn_benchmarks; total_loss has it in it
@@ -73,8 +73,8 @@ def measure(flags: Namespace) -> None:
     try:
         _measure(flags, _horovod() if flags.variable_update == "horovod" else None)
     except tf.errors.OpError as error:
-        reason = error.message.strip().split("\n\n")[-1].splitlines()[0]  # after a traceback of the graph's own
-        raise LabError(f"TensorFlow cannot run this: {reason} {_remedy(flags, reason)}") from error
+        why = reason(error)
+        raise LabError(f"TensorFlow cannot run this: {why} {_remedy(flags, why)}") from error
 
 
 def _measure(flags: Namespace, hvd: Any) -> None:
@@ -174,8 +174,8 @@ def _header(flags: Namespace, ranks: int) -> str:
     return "\n".join([*(f"{name + ':':13}{value}" for name, value in rows.items()), "=========="])
 
 
-def _remedy(flags: Namespace, reason: str) -> str:
-    if "OOM" in reason or "allocat" in reason:
+def _remedy(flags: Namespace, why: str) -> str:
+    if "OOM" in why or "allocat" in why:
         return "Use a smaller --batch_size."
     if flags.data_format == "NCHW":
         return "On a CPU, NCHW needs oneDNN: use --data_format=NHWC, or --mkl."

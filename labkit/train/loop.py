@@ -15,7 +15,7 @@ from horovod.common.exceptions import HorovodInternalError
 
 from labkit.bench import images
 from labkit.bench.networks import Network
-from labkit.errors import LabError
+from labkit.errors import LabError, reason
 from labkit.train import checkpoints, records
 from labkit.train.log import Log
 from labkit.train.optimizers import Momentum
@@ -43,8 +43,8 @@ def run(asked: Namespace) -> int:
     try:
         return _run(asked)
     except (tf.errors.OpError, HorovodInternalError) as error:
-        # TensorFlow's messages begin with what happened; a rank that ended gives all others one of Horovod's.
-        raise LabError(f"rank {hvd.rank()} cannot go on: {str(error).strip().splitlines()[0]}") from error
+        # A rank that ended gives all others an error of Horovod's.
+        raise LabError(f"rank {hvd.rank()} cannot go on: {reason(error)}") from error
 
 
 def _run(asked: Namespace) -> int:
@@ -267,28 +267,17 @@ class Training:
             return images.synthetic(self.network.model, asked.batch_size, "NHWC", hvd.rank())
         # Horovod: each rank reads its own part of each global batch.
         share = hvd.rank(), hvd.size()
-        size = self.network.model.shape[0]
-        return self._known(
-            records.training(self.data, size, asked.batch_size, *share, asked.seed, start, asked.least_area)
+        size, classes = self.network.model.shape[0], self.network.model.classes
+        return iter(
+            records.training(self.data, size, asked.batch_size, *share, asked.seed, start, asked.least_area, classes)
         )
 
     def _validation(self) -> Batches:
         data = self._index("validation")
         if not data:
             return itertools.islice(self._batches(0), MADE_UP_BATCHES)
-        size = self.network.model.shape[0]
-        return self._known(records.evaluation(data, size, self.asked.batch_size, hvd.rank(), hvd.size()))
-
-    def _known(self, batches: Batches) -> Batches:
-        """Pass batches on whose labels the network has outputs for; others would count as no class at all."""
-        classes = self.network.model.classes
-        for pixels, labels in batches:
-            if (most := int(tf.reduce_max(labels))) >= classes:
-                raise LabError(
-                    f"{self.asked.data_dir} has label {most}, and {self.asked.model} tells 0 to {classes - 1} apart: "
-                    "name the --model for these images, or other images."
-                )
-            yield pixels, labels
+        size, classes = self.network.model.shape[0], self.network.model.classes
+        return iter(records.evaluation(data, size, self.asked.batch_size, hvd.rank(), hvd.size(), classes))
 
     # State
 

@@ -1,8 +1,6 @@
 """Which images does a rank read, in which order? From TFRecords in ImageNet's standard layout.
 
-The layout: files `train-00000-of-01024` and `validation-00000-of-00128`, in each record a `tf.train.Example` with
-`image/encoded`, a JPEG, and `image/class/label`, from 1 (tensorflow/models, research/inception/inception/data,
-build_imagenet_data.py).
+The layout: files `train-00000-of-01024` and `validation-00000-of-00128`, with records as `labkit.tfrecords` tells.
 
 Ranks share images, not files. An epoch is one shuffle of all of them, the same on every rank, and the epochs follow
 one another in one endless stream, of which global batch g is the g-th piece and rank r has the r-th part of that. So
@@ -26,7 +24,8 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from labkit.errors import LabError
+from labkit.errors import LabError, reason
+from labkit.tfrecords import FAILURES, LABELS, fault, parsed
 
 # Of ImageNet's pixels, red, green and blue in 0..255: torchvision's 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225
 # (https://docs.pytorch.org/vision/stable/models.html), times 255.
@@ -34,7 +33,8 @@ MEAN = 123.675, 116.28, 103.53
 DEVIATION = 58.395, 57.12, 57.375
 # A TFRecord is its length (uint64, little-endian), a checksum of that (uint32), the data, and a checksum of those
 # (https://www.tensorflow.org/tutorials/load_data/tfrecord).
-_HEAD, _FOOT = 12, 4
+_LENGTH, _CHECKSUM = 8, 4
+_HEAD = _LENGTH + _CHECKSUM
 _NAME = re.compile(r"(?P<kind>.+)-(?P<number>\d{5})-of-(?P<files>\d{5})")
 _OPEN = 256  # files of a set that stay open; a process may have 1,024, unless told otherwise
 _READS = 4  # batches read at the same time: reading waits for a disk or a file server, not for a core
@@ -142,14 +142,15 @@ def _scan(path: Path) -> np.ndarray:
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             while offset - _HEAD < size:
-                length = int.from_bytes(os.pread(file.fileno(), 8, offset - _HEAD), "little")
-                if offset + length + _FOOT > size:
+                head = os.pread(file.fileno(), _HEAD, offset - _HEAD)
+                length = int.from_bytes(head[:_LENGTH], "little")
+                if len(head) < _HEAD or offset + length + _CHECKSUM > size:
                     raise LabError(
                         f"{path} is no TFRecord file, or not whole: record {len(found)} would end after it. "
                         "Copy it anew."
                     )
                 found.append((offset, length))
-                offset += length + _FOOT + _HEAD
+                offset += length + _CHECKSUM + _HEAD
     except OSError as error:
         raise LabError(f"cannot read {path}: {error.strerror}.") from error
     return np.array(found, dtype=np.int64).reshape(-1, 2).T
@@ -167,6 +168,7 @@ def training(
     seed: int = 0,
     start: int = 0,
     least_area: float = 0.08,
+    classes: int = LABELS,
 ) -> "Batches":
     """Give a rank's batches without end: its part of global batch `start`, of the next one, and so on.
 
@@ -190,6 +192,8 @@ def training(
     least_area : float
         The smallest share of a picture that a crop has; its width is 3/4 to 4/3 of its height. 0.08 is what
         ImageNet's pictures are usually given (Szegedy et al. 2014, arXiv 1409.4842); small ones need more.
+    classes : int
+        Labels are from 0 to one less; another one is refused.
 
     Returns
     -------
@@ -216,11 +220,13 @@ def training(
         return tf.image.stateless_random_flip_left_right(image, seed=(seed, 2 * position + 1))
 
     stream = tf.data.Dataset.counter(start).map(positions)
-    reader = _Reader(records, functools.partial(_numbers, len(records), seed))
+    reader = _Reader(records, functools.partial(_numbers, len(records), seed), classes)
     return _batches(reader, stream, crop, mirror, image_size, batch_size)
 
 
-def evaluation(records: Records, image_size: int, batch_size: int, rank: int = 0, ranks: int = 1) -> "Batches":
+def evaluation(
+    records: Records, image_size: int, batch_size: int, rank: int = 0, ranks: int = 1, classes: int = LABELS
+) -> "Batches":
     """Give a rank's share of a set, each image once: the middle of it, seven eighths of its shorter side.
 
     That is 224 pixels of 256, the usual for ImageNet. The shares together are the set; they differ by an image at most.
@@ -236,15 +242,15 @@ def evaluation(records: Records, image_size: int, batch_size: int, rank: int = 0
         return tf.stack(((shape[0] - side) // 2, (shape[1] - side) // 2, side, side))
 
     positions = tf.data.Dataset.range(rank, len(records), ranks).batch(batch_size)
-    reader = _Reader(records, lambda positions: positions)
+    reader = _Reader(records, lambda positions: positions, classes)
     return _batches(reader, positions, crop, lambda image, position: image, image_size, batch_size)
 
 
 class Batches:
     """A rank's batches: iterate over it for pairs of images and labels.
 
-    A record that cannot be read, or has no JPEG or no label, is a LabError that names it. It is no `tf.data.Dataset`
-    because the errors of that do not tell which record it was.
+    A record that cannot be read, or has no JPEG or no label that is known, is a LabError that names it. It
+    is no `tf.data.Dataset` because the errors of that do not tell which record it was.
     """
 
     def __init__(self, data: tf.data.Dataset, positions: tf.data.Dataset, reader: "_Reader"):
@@ -257,11 +263,11 @@ class Batches:
             for batch in iterator:
                 yield batch
                 given += 1
-        except (tf.errors.OpError, UnicodeDecodeError) as error:  # the latter where the former would quote a record
+        except FAILURES as error:
             # tf.data keeps the order, so it is a record of the batch that is due.
             for positions in self._positions.skip(given).take(1):
                 self._reader.examine(positions.numpy())
-            raise LabError(f"cannot go on reading: {str(error).splitlines()[0]}") from error
+            raise LabError(f"cannot go on reading: {reason(error)}") from error
         finally:
             del iterator  # which ends the reading ahead
             self._reader.let_go()
@@ -280,7 +286,7 @@ def _batches(
     def read(positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         raw = tf.numpy_function(reader, [positions], tf.string)
         raw.set_shape(positions.shape)
-        return positions, *_parsed(raw)
+        return positions, *parsed(raw, reader.classes)
 
     def decode(position: tf.Tensor, jpeg: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         window = crop(tf.io.extract_jpeg_shape(jpeg), position)
@@ -295,16 +301,6 @@ def _batches(
     return Batches(data.batch(batch_size).map(scale).prefetch(tf.data.AUTOTUNE), positions, reader)
 
 
-def _parsed(raw: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Give JPEGs, (n,) string, and labels, (n,) int32, of records, (n,) string."""
-    features = {
-        "image/encoded": tf.io.FixedLenFeature([], tf.string),
-        "image/class/label": tf.io.FixedLenFeature([], tf.int64),
-    }
-    parsed = tf.io.parse_example(raw, features)
-    return parsed["image/encoded"], tf.cast(parsed["image/class/label"], tf.int32)
-
-
 class _Reader:
     """Reads the records at some positions; in several threads at once.
 
@@ -314,10 +310,12 @@ class _Reader:
         Where they are.
     numbers : callable
         Which of them are at these positions, (n,) int64 of both.
+    classes : int
+        Labels are from 0 to one less.
     """
 
-    def __init__(self, records: Records, numbers: Callable[[np.ndarray], np.ndarray]):
-        self._records, self._numbers = records, numbers
+    def __init__(self, records: Records, numbers: Callable[[np.ndarray], np.ndarray], classes: int):
+        self._records, self._numbers, self.classes = records, numbers, classes
         self._kept: dict[int, FileIO] = {}
         self._lock = threading.Lock()
 
@@ -329,18 +327,11 @@ class _Reader:
         for number in self._numbers(positions):
             name = self._records.name(number)
             try:
-                jpeg, _ = _parsed(tf.constant([self._read(number)]))
+                record = self._read(number)
             except OSError as error:
                 raise LabError(f"cannot read {name}: {error.strerror}.") from error
-            except (tf.errors.OpError, UnicodeDecodeError) as error:
-                raise LabError(
-                    f"{name} has no image/encoded or no image/class/label: write the set anew, in ImageNet's layout."
-                ) from error
-            try:
-                height, width, _ = tf.io.extract_jpeg_shape(jpeg[0])
-                tf.io.decode_and_crop_jpeg(jpeg[0], (0, 0, height, width))
-            except tf.errors.OpError as error:
-                raise LabError(f"{name} has no JPEG, or a part of one: write the set anew.") from error
+            if wrong := fault(record, _decoded, self.classes):
+                raise LabError(f"{name} {wrong}")
 
     def let_go(self) -> None:
         """Close the files; TensorFlow keeps what a dataset calls, this too, to the end of the process."""
@@ -350,10 +341,10 @@ class _Reader:
     def _read(self, number: int) -> bytes:
         length = self._records.length[number]
         with self._opened(self._records.file[number]) as file:
-            data = os.pread(file.fileno(), length, self._records.offset[number])
-        if len(data) < length:
+            read = os.pread(file.fileno(), _HEAD + length + _CHECKSUM, self._records.offset[number] - _HEAD)
+        if len(read) < _HEAD + length + _CHECKSUM:
             raise LabError(f"{self._records.name(number)} is no longer whole: copy the file anew.")
-        return data
+        return read[_HEAD:-_CHECKSUM]
 
     def _opened(self, file: int) -> contextlib.AbstractContextManager[FileIO]:
         """Give an open file: one that stays open or, when those are many already, one for this read alone."""
@@ -362,6 +353,12 @@ class _Reader:
                 self._kept[file] = FileIO(self._records.files[file])
             kept = self._kept.get(file)
         return contextlib.nullcontext(kept) if kept else FileIO(self._records.files[file])
+
+
+def _decoded(jpeg: tf.Tensor) -> tf.Tensor:
+    """Decode all of a JPEG as the batches' parts of it are decoded."""
+    height, width, _ = tf.io.extract_jpeg_shape(jpeg)
+    return tf.io.decode_and_crop_jpeg(jpeg, (0, 0, height, width), channels=3)
 
 
 def _numbers(count: int, seed: int, positions: np.ndarray) -> np.ndarray:

@@ -6,21 +6,25 @@ from labkit.bench import images
 from labkit.bench.networks import MODELS
 from labkit.errors import LabError
 
-MODEL = MODELS["mnist"]
+MODEL = MODELS["mnist"]._replace(classes=40)
 
 
-def write(folder, kind="train", shards=4, in_each=5):
-    """Images of one grey each, label = 10 × shard + number; the grey tells the label."""
+def example(jpeg, label):
+    feature = {
+        "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
+        "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+
+
+def write(folder, kind="train", shards=4, in_each=5, bad=None):
+    """Images of one grey each, label = 10 × shard + number, which the grey tells; record 3 of shard 2 can be `bad`."""
     for shard in range(shards):
         with tf.io.TFRecordWriter(str(folder / f"{kind}-{shard:05}-of-{shards:05}")) as writer:
             for number in range(in_each):
                 label = 10 * shard + number
                 jpeg = tf.io.encode_jpeg(tf.fill((40, 50, 3), np.uint8(5 * label)), quality=100).numpy()
-                feature = {
-                    "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
-                    "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-                }
-                writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+                writer.write(example(jpeg, label) if bad is None or (shard, number) != (2, 3) else bad)
 
 
 def take(n, folder, **options):
@@ -63,3 +67,44 @@ def test_too_few_files_are_told(tmp_path):
         take(1, tmp_path, ranks=2)
     with pytest.raises(LabError, match="0 files named validation"):
         take(1, tmp_path, training=False)
+
+
+GREY = tf.io.encode_jpeg(np.full((40, 50, 3), 90, np.uint8)).numpy()
+BAD = {
+    "no example": (b"\xff\xfe is none" * 9, "has no image/encoded or no image/class/label"),
+    "half a JPEG": (example(GREY[: len(GREY) // 2], 1), "has no JPEG, or a part of one"),
+    "a label below": (example(GREY, -5), "has label -5, and the network tells 0 to 39 apart"),
+    "a label above": (example(GREY, 40), "has label 40, and the network tells 0 to 39 apart"),
+    "a label that wraps": (example(GREY, 2**40 + 3), f"has label {2**40 + 3}, and the network"),
+}
+
+
+@pytest.mark.parametrize(("bad", "told"), BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize("training", [True, False])
+def test_a_bad_record_is_named(tmp_path, bad, told, training):
+    write(tmp_path, "train" if training else "validation", bad=bad)
+    with pytest.raises(LabError, match=f"00002-of-00004, record 3 {told}") as raised:
+        take(5, tmp_path, training=training)
+    assert "\n" not in str(raised.value)
+    assert "{{" not in str(raised.value)
+
+
+@pytest.mark.parametrize("damage", ["a byte altered", "cut"])
+def test_a_damaged_file_is_named_with_its_record(tmp_path, damage):
+    write(tmp_path)
+    path = tmp_path / "train-00002-of-00004"
+    data = bytearray(path.read_bytes())
+    if damage == "cut":
+        path.write_bytes(data[:-3])
+    else:
+        data[-10] ^= 1
+        path.write_bytes(data)
+    with pytest.raises(LabError, match="train-00002-of-00004, record 4 cannot be read") as raised:
+        take(5, tmp_path)
+    assert "{{" not in str(raised.value)
+
+
+def test_files_without_a_record_are_told(tmp_path):
+    write(tmp_path, in_each=0)
+    with pytest.raises(LabError, match=r"no train file in .* has a record"):
+        take(1, tmp_path)

@@ -244,5 +244,5 @@ def test_a_label_that_the_network_does_not_know_is_told(train, tmp_path):
     with pytest.raises(RankError) as error:
         train(2, "run", f"--data_dir={tmp_path}", "--num_iter=4", "--batch_size=1")  # one rank's label is 10
     assert error.value.status == 2
-    told = "has label 11, and resnet8 tells 0 to 10 apart"
+    told = "train-00001-of-00002, record 0 has label 11, and the network tells 0 to 10 apart"
     assert told in str(error.value) or "cannot go on" in str(error.value)  # whichever rank left first

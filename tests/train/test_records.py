@@ -311,6 +311,9 @@ BAD = {
     "an empty image": (example(b"", 1), "no JPEG"),
     "a PNG": (example(jpeg(np.zeros((40, 40, 3)), "PNG"), 1), "no JPEG"),
     "half a JPEG": (example(PICTURE[: len(PICTURE) // 2], 1), "no JPEG, or a part of one"),
+    "a label below 0": (example(PICTURE, -5), "label -5, which is none"),
+    "a label that would wrap": (example(PICTURE, 2**40 + 3), f"label {2**40 + 3}, which is none"),
+    "a label that would wrap to 0": (example(PICTURE, -(2**32)), f"label {-(2**32)}, which is none"),
 }
 
 
@@ -321,6 +324,18 @@ def test_a_bad_record_is_named(tmp_path, make, bad, told):
     with pytest.raises(LabError, match=f"{tmp_path}/train-00000-of-00002, record 4 has {told}") as raised:
         take(9, make(found, 16, 2))
     assert "\n" not in str(raised.value)
+    assert "{{" not in str(raised.value)
+
+
+@pytest.mark.parametrize("label", [-1, 11, 2**31, 2**40 + 3, -(2**63)])
+@pytest.mark.parametrize("make", [records.training, records.evaluation])
+def test_a_label_that_the_network_does_not_know_is_refused_on_both_sides(tmp_path, make, label):
+    found = records.index(write(tmp_path, [example(PICTURE, known) for known in (0, 10)] * 4, files=1), "train")
+    assert {*np.concatenate([labels for _, labels in take(4, make(found, 16, 2, classes=11))])} == {0, 10}
+    found = records.index(write(tmp_path, [GOOD, example(PICTURE, label)], files=1), "train")
+    told = f"train-00000-of-00001, record 1 has label {label}, and the network tells 0 to 10 apart: name the --model"
+    with pytest.raises(LabError, match=told):
+        take(1, make(found, 16, 2, classes=11))
 
 
 def test_a_file_that_went_away_or_shrank_is_told(folder, tmp_path):
