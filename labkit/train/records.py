@@ -21,6 +21,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
+import google_crc32c
 import numpy as np
 import tensorflow as tf
 
@@ -136,7 +137,7 @@ def _files(folder: Path, kind: str) -> tuple[Path, ...]:
 
 
 def _scan(path: Path) -> np.ndarray:
-    """Give the offsets and lengths of a file's records, (2, n) int64."""
+    """Give the offsets and lengths of a file's records, (2, n) int64; the lengths are sound, their data not read."""
     found, offset = [], _HEAD
     try:
         with path.open("rb", buffering=0) as file:
@@ -144,6 +145,11 @@ def _scan(path: Path) -> np.ndarray:
             while offset - _HEAD < size:
                 head = os.pread(file.fileno(), _HEAD, offset - _HEAD)
                 length = int.from_bytes(head[:_LENGTH], "little")
+                if len(head) == _HEAD and not _sound(head[:_LENGTH], head[_LENGTH:]):
+                    raise LabError(
+                        f"{path}, record {len(found)} is damaged, or this is no TFRecord file: the length does not "
+                        "match its checksum. Copy the file anew."
+                    )
                 if len(head) < _HEAD or offset + length + _CHECKSUM > size:
                     raise LabError(
                         f"{path} is no TFRecord file, or not whole: record {len(found)} would end after it. "
@@ -154,6 +160,13 @@ def _scan(path: Path) -> np.ndarray:
     except OSError as error:
         raise LabError(f"cannot read {path}: {error.strerror}.") from error
     return np.array(found, dtype=np.int64).reshape(-1, 2).T
+
+
+def _sound(data: bytes, checksum: bytes) -> bool:
+    """Whether data have that checksum: CRC-32C, turned and with a number added, as it is data itself."""
+    crc = google_crc32c.value(data)
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32  # tensorflow/core/lib/hash/crc32c.h
+    return masked == int.from_bytes(checksum, "little")
 
 
 # --- Batches ----------------------------------------------------------------------------------------------------------
@@ -249,7 +262,7 @@ def evaluation(
 class Batches:
     """A rank's batches: iterate over it for pairs of images and labels.
 
-    A record that cannot be read, or has no JPEG or no label that is known, is a LabError that names it. It
+    A record that cannot be read, is damaged, or has no JPEG or no label that is known, is a LabError that names it. It
     is no `tf.data.Dataset` because the errors of that do not tell which record it was.
     """
 
@@ -339,12 +352,16 @@ class _Reader:
             self._kept = {}  # a file that is being read is closed after that
 
     def _read(self, number: int) -> bytes:
+        """Give a record's data, both its checksums verified."""
         length = self._records.length[number]
         with self._opened(self._records.file[number]) as file:
             read = os.pread(file.fileno(), _HEAD + length + _CHECKSUM, self._records.offset[number] - _HEAD)
         if len(read) < _HEAD + length + _CHECKSUM:
             raise LabError(f"{self._records.name(number)} is no longer whole: copy the file anew.")
-        return read[_HEAD:-_CHECKSUM]
+        data = read[_HEAD:-_CHECKSUM]
+        if not (_sound(read[:_LENGTH], read[_LENGTH:_HEAD]) and _sound(data, read[-_CHECKSUM:])):
+            raise LabError(f"{self._records.name(number)} does not match its checksum: copy the file anew.")
+        return data
 
     def _opened(self, file: int) -> contextlib.AbstractContextManager[FileIO]:
         """Give an open file: one that stays open or, when those are many already, one for this read alone."""

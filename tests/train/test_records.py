@@ -127,6 +127,17 @@ def cut(size):
     return spoil
 
 
+def flip(name, byte):
+    """Alter one bit of a file."""
+
+    def spoil(folder):
+        data = bytearray((folder / name).read_bytes())
+        data[byte] ^= 4
+        (folder / name).write_bytes(data)
+
+    return spoil
+
+
 def empty(folder):
     for path in folder.glob("train-*"):
         path.write_bytes(b"")
@@ -137,6 +148,14 @@ SPOILT = {
     "no file": (lambda folder: [path.unlink() for path in folder.glob("train-*")], "no file named like train-00000-of"),
     "one is missing": (remove("train-00003-of-00004"), "lacks train-00003-of-00004: copy"),
     "several are": (remove("train-00000-of-00004", "train-00002-of-00004"), "train-00000-of-00004 and 1 more:"),
+    "a damaged length": (
+        flip("train-00001-of-00004", 1),
+        "train-00001-of-00004, record 0 is damaged, or this is no TFRecord file",
+    ),
+    "a text": (
+        lambda folder: (folder / "train-00001-of-00004").write_text("no TFRecord file" * 9),
+        "record 0 is damaged, or this is no TFRecord file",
+    ),
     "two sets": (lambda folder: (folder / "train-00000-of-00002").touch(), "more than one train set, of 2 and 4 files"),
     "cut in its data": (cut(-3), "train-00002-of-00004 is no TFRecord file, or not whole: record 5"),
     "cut in a head": (cut(7), "train-00002-of-00004 is no TFRecord file, or not whole: record 0"),
@@ -336,6 +355,21 @@ def test_a_label_that_the_network_does_not_know_is_refused_on_both_sides(tmp_pat
     told = f"train-00000-of-00001, record 1 has label {label}, and the network tells 0 to 10 apart: name the --model"
     with pytest.raises(LabError, match=told):
         take(1, make(found, 16, 2, classes=11))
+
+
+@pytest.mark.parametrize("make", [records.training, records.evaluation])
+def test_any_altered_bit_of_a_record_is_noticed(tmp_path, make):
+    """Of its length, its data, both checksums: the index is of the file as it was."""
+    folder = write(tmp_path, [GOOD] * 3, files=1)
+    found = records.index(folder, "train")
+    path, (start, length) = found.files[0], (int(found.offset[1]), int(found.length[1]))
+    sound = path.read_bytes()
+    for byte in (*range(start - 12, start), start, start + length // 2, *range(start + length - 1, start + length + 4)):
+        flip(path.name, byte)(folder)
+        with pytest.raises(LabError, match="train-00000-of-00001, record 1 does not match its checksum: copy the file"):
+            take(1, make(found, 16, 3))
+        path.write_bytes(sound)
+    take(1, make(found, 16, 3))
 
 
 def test_a_file_that_went_away_or_shrank_is_told(folder, tmp_path):
