@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from labkit import paths
+from labkit import files, paths
 from labkit.errors import LabError
 
 app = typer.Typer(
@@ -35,10 +35,29 @@ PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 def main() -> None:
     """Run a command; an error that the user can mend is one line, and exit code 2."""
     try:
-        app(prog_name="lab")
+        try:
+            app(prog_name="lab")
+        finally:
+            _flush()
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         raise SystemExit(2) from error
+    except OSError as error:  # a full disk, a quota, a read-only place, wherever it was met
+        if error.errno not in files.REMEDIES or (isinstance(error, PermissionError) and not error.filename):
+            raise
+        what = paths.shown(error.filename) if isinstance(error.filename, str | Path) else "the command could not go on"
+        print(f"lab: {files.told(error, what)}", file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+def _flush() -> None:
+    """Bring what was printed to where it goes, so that a full disk there is told; nobody listens to what is left."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        sys.stdout = None  # or Python would try again as it ends
+        if error.errno in files.REMEDIES:
+            raise
 
 
 @app.command(epilog="Example: `./lab setup`")
@@ -127,7 +146,7 @@ def bench(context: typer.Context) -> None:
     shared = flags.given(asked, but=("setup", "rounds", "num_batches", "json"))
     found = setups.compare(asked.setup, *shared, f"--num_batches={steps}", rounds=asked.rounds)
     if asked.json:
-        asked.json.write_text(json.dumps(found._asdict(), indent=1))
+        files.write(asked.json, json.dumps(found._asdict(), indent=1))
     Console().print("", setups.table(found), sep="\n")
     raise SystemExit(1 if found.failed else 0)
 
@@ -140,7 +159,7 @@ def roofline(
     """Tell what this machine does at most: matrix products in 32, 16 and 8 bits, and memory bandwidth."""
     from labkit import roofline
 
-    limits = roofline.limits(again)
+    limits = roofline.limits(again, insist=True)
     if as_json:
         print(json.dumps(limits.as_dict(), indent=2))
     else:
@@ -170,7 +189,7 @@ def tune(
         float | None, typer.Option(help="seconds for one run", show_default="10 times the default's", min=0.1)
     ] = None,
     sampler: Annotated[Literal["tpe", "random"], typer.Option(help="random: to compare with")] = "tpe",
-    seed: Annotated[int, typer.Option(help="of the search")] = 0,
+    seed: Annotated[int, typer.Option(help="of the search", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="the folder to write to", show_default="work/tune-NAME")] = None,
 ) -> None:
     """Find the settings with which a command is fastest: threads, memory, whatever a file of knobs names.
@@ -224,10 +243,7 @@ def report(
     from labkit import report
 
     page = report.render(folder)
-    try:
-        out.write_text(page)
-    except OSError as error:
-        raise LabError(f"cannot write {out}: {error.strerror}. Name another file with --out.") from error
+    files.write(out, page, "name another file with --out")
     print(f"wrote {paths.shown(out.resolve())}: open it in a browser; it needs no network")
 
 
@@ -242,11 +258,13 @@ def fetch() -> None:
 
 @data.command(epilog="Example: `./lab data status`")
 def status() -> None:
-    """Tell which data is here, and whether it is intact."""
+    """Tell which data is here, and whether it is intact. Exit code 1 when a file is damaged."""
     from labkit import datasets
 
-    for file in datasets.status():
-        print(f"{file.name:32} {file.state:10} {file.detail}")
+    found = datasets.status()
+    for file in found:
+        print(f"{file.name:32} {file.state:10} {file.detail}{f': {file.fix}' if file.fix else ''}")
+    raise SystemExit(1 if any(file.state == "damaged" for file in found) else 0)
 
 
 @data.command(epilog="Example: `./lab data tfrecords work/drawn --train 5000`")

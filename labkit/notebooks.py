@@ -21,7 +21,7 @@ from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from labkit import kernels, paths, sources
+from labkit import files, kernels, paths, sources
 from labkit.errors import LabError
 from labkit.exercises import core
 
@@ -81,16 +81,16 @@ def build(source: Path, run: bool = False) -> list[Path]:
     """
     written = []
     fresh, target = dumps(student(source)), student_path(source)
-    if not target.exists() or target.read_text() != fresh:
-        target.write_text(fresh)
+    if not _is(target, fresh):
+        files.write(target, fresh)
         written.append(target)
     target = solution_path(source)
     if run:
         executed = execute(solution(source), name=f"{source.stem}-solution", cwd=paths.SOLUTIONS)
-        target.write_text(dumps(executed))
+        files.write(target, dumps(executed))
         written.append(target)
     elif not target.exists() or drifted(source, target):
-        target.write_text(dumps(_keeping_outputs(solution(source), target)))
+        files.write(target, dumps(_keeping_outputs(solution(source), target)))
         written.append(target)
     return written
 
@@ -119,13 +119,19 @@ def reset(source: Path) -> Path | None:
     """
     target, fresh = student_path(source), dumps(student(source))
     kept = None
-    if target.exists() and target.read_text() != fresh:
+    if target.exists() and not _is(target, fresh):
         number = 1
         while (kept := target.with_suffix(f".backup-{number}.ipynb")).exists():
             number += 1
-        target.rename(kept)
-    target.write_text(fresh)
+        files.write(kept, target.read_bytes())  # a copy, so that the student's own stays in place should this end here
+    if not _is(target, fresh):
+        files.write(target, fresh)
     return kept
+
+
+def _is(path: Path, text: str) -> bool:
+    """Whether a file is there and has this text."""
+    return path.exists() and path.read_bytes() == text.encode()
 
 
 def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, **parameters: Any) -> NotebookNode:
@@ -155,9 +161,10 @@ def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, *
         A parameter that the notebook does not have.
     """
     scratch = paths.STATE / "executed"
-    scratch.mkdir(parents=True, exist_ok=True)
     asked, ran = scratch / f"{name}.in.ipynb", scratch / f"{name}.ipynb"
-    asked.write_text(dumps(notebook))
+    with files.writing(asked):
+        scratch.mkdir(parents=True, exist_ok=True)
+        asked.write_text(dumps(notebook))
     _refuse_unknown(parameters, asked, name)
     before = dict(os.environ)
     os.environ.update({"LAB_QUICK": "1"} if quick else {})

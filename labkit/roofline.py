@@ -4,13 +4,13 @@ The limits are measured once, in a process of their own, and kept for each kind 
 The model is the roofline of Williams, Waterman and Patterson (2009), https://doi.org/10.1145/1498765.1498785.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import math
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from labkit import command, peaks
+from labkit import command, files, peaks
 from labkit.errors import LabError
 from labkit.machine import Machine, this_machine
-from labkit.paths import STATE, shown
+from labkit.paths import STATE
 from labkit.progress import progress
 
 Kind = Literal["float32", "bfloat16", "int8"]
@@ -111,8 +111,10 @@ class Limits:
         return speed / self.attainable(intensity, kind)
 
 
-def limits(again: bool = False, folder: Path = KEPT) -> Limits:
+def limits(again: bool = False, folder: Path = KEPT, insist: bool = False) -> Limits:
     """Give this machine's limits: those kept, or else measured now, in about 15 s.
+
+    A lab goes on with limits that can't be kept, and says so.
 
     Parameters
     ----------
@@ -120,24 +122,29 @@ def limits(again: bool = False, folder: Path = KEPT) -> Limits:
         Whether to measure in any case.
     folder : Path
         Where they are kept.
+    insist : bool
+        Whether it is an error, told before they are measured, that they can't be kept.
 
     Raises
     ------
     LabError
-        When they can't be measured, or can't be kept.
+        When they can't be measured, or should be kept and can't.
     """
     machine = this_machine()
     about = setting(machine)
     file = kept_in(about, folder)
     figures = None if again else _read(file, about)
     if figures is None:
-        with _told(folder):
-            folder.mkdir(parents=True, exist_ok=True)  # before the work, should it fail
+        if insist:
+            _make(folder)  # before the work, should it fail
         figures = {**_measure(), "when": time.strftime("%Y-%m-%d %H:%M")}
-        with _told(folder):
-            fresh = file.with_suffix(f".{os.getpid()}")  # whole or not at all
-            fresh.write_text(json.dumps({"about": about, "figures": figures}, indent=1))
-            fresh.replace(file)
+        try:
+            _make(folder)
+            files.write(file, json.dumps({"about": about, "figures": figures}, indent=1))
+        except files.NotWritten as error:
+            if insist:
+                raise
+            files.warn(f"{error} Until then the limits are measured each time.")
     return Limits(**figures, isa=machine.isa)
 
 
@@ -174,12 +181,11 @@ def _read(file: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
     return figures if sound else None
 
 
-@contextlib.contextmanager
-def _told(folder: Path):
-    try:
-        yield
-    except OSError as error:
-        raise LabError(f"cannot keep the limits in {shown(folder)}: {error.strerror}. Make it writable.") from error
+def _make(folder: Path) -> None:
+    """Make the folder for what is kept, in which files can be made."""
+    with files.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
 
 
 def _measure() -> dict[str, Any]:

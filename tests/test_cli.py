@@ -1,5 +1,8 @@
+import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -62,6 +65,51 @@ def test_the_doctors_exit_code_is_its_verdict(monkeypatch, capsys, ok):
     monkeypatch.setattr(doctor, "examine", lambda: report)
     assert run(monkeypatch, "doctor", "--json") == (0 if ok else 1)
     assert json.loads(capsys.readouterr().out) == {"ok": ok}
+
+
+FILE = {"path": Path("data/mnist.npz"), "detail": "3 bytes instead of 4"}
+DAMAGED = datasets.FileStatus("mnist.npz", "damaged", **FILE, fix="`./lab data fetch` replaces it, or delete it")
+INTACT = datasets.FileStatus("mnist.npz", "intact", **FILE, fix="")
+
+
+@pytest.mark.parametrize(("found", "code"), [([INTACT], 0), ([INTACT, DAMAGED], 1)])
+def test_data_statuss_exit_code_is_whether_files_are_intact_and_it_says_what_to_do(monkeypatch, capsys, found, code):
+    monkeypatch.setattr(datasets, "status", lambda: found)
+    assert run(monkeypatch, "data", "status") == code
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == [file.state for file in found]
+    assert ["./lab data fetch" in line for line in lines] == [file.state == "damaged" for file in found]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+def test_a_disk_that_cannot_be_written_is_one_line_and_exit_code_2_wherever_it_is_met(monkeypatch, capsys, number):
+    def examine():
+        raise OSError(number, os.strerror(number), "/data/x")
+
+    monkeypatch.setattr(doctor, "examine", examine)
+    assert run(monkeypatch, "doctor") == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"lab: /data/x: {os.strerror(number)}. ")
+    assert error.count("\n") == 1
+
+
+def test_what_the_user_cannot_mend_keeps_its_traceback(monkeypatch):
+    def examine():
+        raise PermissionError(errno.EPERM, "Operation not permitted")  # as of a signal to another's process
+
+    monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setattr("sys.argv", ["lab", "doctor"])
+    with pytest.raises(PermissionError):
+        cli.main()
+
+
+def test_standard_output_on_a_full_disk_is_one_line_and_exit_code_2():
+    lab = [sys.executable, "-c", "from labkit.cli import main; main()", "data", "status"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(lab, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert "No space left on device. Free some space" in ended.stderr
 
 
 def test_report_writes_the_page_and_says_where(monkeypatch, capsys, tmp_path):

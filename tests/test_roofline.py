@@ -4,8 +4,8 @@ import dataclasses
 import io
 import json
 import math
+import os
 import sys
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -165,23 +165,30 @@ def test_a_damaged_file_is_measured_anew(measurements, tmp_path, damage):
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_work(measurements, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(LabError, match=r"cannot keep the limits in .*Make it writable"):
-        roofline.limits(folder=tmp_path / "file")
+    with pytest.raises(LabError, match=r"cannot write .*file: File exists\. Name another place to write to"):
+        roofline.limits(folder=tmp_path / "file", insist=True)
     assert measurements.count == 0
+
+
+def test_a_lab_goes_on_with_limits_that_cannot_be_kept(measurements, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    for count in (1, 2):
+        assert roofline.limits(folder=tmp_path / "file").float32 == 100 + count
+    told = capsys.readouterr().err
+    assert told.startswith("Warning: cannot write ")
+    assert told.count("\n") == 1
 
 
 def test_written_whole_or_not_at_all(measurements, tmp_path, monkeypatch):
     kept = roofline.limits(folder=tmp_path)
 
-    def full(self, text):
-        with self.open("w") as file:
-            file.write(text[:20])
+    def full(descriptor):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
+        patch.setattr(os, "fsync", full)
         with pytest.raises(LabError, match="No space left"):
-            roofline.limits(again=True, folder=tmp_path)
+            roofline.limits(again=True, folder=tmp_path, insist=True)
     assert roofline.limits(folder=tmp_path) == kept
 
 
@@ -334,7 +341,7 @@ def test_figures_of_a_busy_machine_are_marked_so():
 
 def test_the_command_gives_programs_all_of_it(monkeypatch):
     asked = []
-    monkeypatch.setattr(roofline, "limits", lambda again: asked.append(again) or LIMITS)
+    monkeypatch.setattr(roofline, "limits", lambda again, insist: asked.append(again and insist) or LIMITS)
     done = CliRunner().invoke(cli.app, ["roofline", "--json", "--again"])
     assert (done.exit_code, asked) == (0, [True])
     assert json.loads(done.stdout) == json.loads(json.dumps(LIMITS.as_dict()))

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from labkit import files
 from labkit.bench import images, steps, trace
 from labkit.bench.networks import Network
 from labkit.errors import LabError, reason
@@ -124,7 +125,7 @@ def _measure(flags: Namespace, hvd: Any) -> None:
             "losses": losses,
             "ranks": ranks,
         }
-        flags.json.write_text(json.dumps(result | _conditions(flags), indent=1))
+        files.write(flags.json, json.dumps(result | _conditions(flags), indent=1))
 
 
 def _horovod() -> Any:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import tensorflow as tf
 from tensorflow.python.client import timeline  # there is no public name for it
 
+from labkit import files
 from labkit.bench.networks import Network
 from labkit.bench.steps import Step
 
@@ -28,9 +29,9 @@ class Trace(NamedTuple):
     def write(self, trace_file: Path | None, graph_prefix: Path | None) -> None:
         """Write what has a name to be written to: the timeline, and the graphs as PREFIX0.pbtxt …"""
         if trace_file:
-            trace_file.write_text(self.chrome)
+            files.write(trace_file, self.chrome)
         for number, graph in enumerate(self.graphs if graph_prefix else []):
-            Path(f"{graph_prefix}{number}.pbtxt").write_text(str(graph))
+            files.write(Path(f"{graph_prefix}{number}.pbtxt"), str(graph))
 
 
 def trace(make_network: Callable[[], Network], make_step: Callable[[Network], Step], batch_size: int) -> Trace:

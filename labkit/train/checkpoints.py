@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from labkit import files
 from labkit.errors import LabError
 
 KEPT = 2  # the newest, and one to fall back on
@@ -45,12 +46,29 @@ def save(folder: Path, state: tf.train.Checkpoint, step: int, settings: dict[str
 
     It is written in a hidden folder, brought to the disk, and only then gets its name, all at once. So a process
     killed here, or a power cut, leaves the checkpoints as they were.
+
+    Raises
+    ------
+    NotWritten
+        When there is no room for it, or the folder can't be written; the checkpoints are as they were.
     """
     final, part = folder / f"step-{step:08d}", folder / f".step-{step:08d}.part"
+    try:
+        with files.writing(final):
+            _save(folder, final, part, state, settings)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def _save(folder: Path, final: Path, part: Path, state: tf.train.Checkpoint, settings: dict[str, Any]) -> None:
     for left_over in folder.glob(".step-*.part"):
         shutil.rmtree(left_over)
     part.mkdir(parents=True)
-    state.write(str(part / "state"))
+    try:
+        state.write(str(part / "state"))
+    except tf.errors.OpError as error:
+        raise files.system_error(error) from error
     checksums = {file.name: _checksum(file) for file in part.iterdir()}
     (part / CONTENTS).write_text(json.dumps({"settings": settings, "crc32": checksums}, indent=1))
     for file in part.iterdir():

@@ -5,14 +5,24 @@ import math
 from pathlib import Path
 from typing import Any
 
+from labkit import files
+
 NAME = "log.jsonl"
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """Give the records of a run's folder; a line that a kill cut short is left out."""
+    """Give the records of a run's folder; a line that a kill or a power cut spoilt is left out."""
     path = folder / NAME
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []  # a whole line ends in a newline
-    return [json.loads(line) for line in lines]
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # a whole line ends in a newline
+    return [record for line in lines if (record := _record(line)) is not None]
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
 
 
 class Log:
@@ -32,10 +42,9 @@ class Log:
     def resume(self, step: int) -> None:
         """Take back what a killed run logged after the checkpoint: those steps come again."""
         if self.speaks and self.path.exists():
-            kept = [record for record in read(self.path.parent) if record["step"] <= step]
-            part = self.path.with_suffix(".part")
-            part.write_text("".join(json.dumps(record) + "\n" for record in kept))
-            part.replace(self.path)
+            with files.writing(self.path):
+                kept = [record for record in read(self.path.parent) if record["step"] <= step]
+            files.write(self.path, "".join(json.dumps(record) + "\n" for record in kept))
 
     def say(self, text: str) -> None:
         """Tell in words alone."""
@@ -46,6 +55,5 @@ class Log:
         """Tell in words and as a JSON line. What is not a finite number becomes null, as JSON has no such."""
         if self.speaks:
             finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-            with self.path.open("a") as file:
-                file.write(json.dumps(finite) + "\n")
+            files.append(self.path, json.dumps(finite))
             print(text, flush=True)

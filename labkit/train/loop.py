@@ -13,6 +13,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError
 
+from labkit import files
 from labkit.bench import images
 from labkit.bench.networks import Network
 from labkit.errors import LabError, reason
@@ -287,12 +288,7 @@ class Training:
         self._average()
         # Horovod: all ranks have the same state, and two that write one file spoil it.
         if hvd.rank() == 0:
-            try:
-                checkpoints.save(self._folder, self.state, step, self._settings)
-            except OSError as error:
-                raise LabError(
-                    f"cannot save in {self._folder}: {error.strerror}. The last checkpoint is as it was."
-                ) from error
+            checkpoints.save(self._folder, self.state, step, self._settings)
         return time.perf_counter() - began
 
     def restore(self) -> int:
@@ -300,7 +296,8 @@ class Training:
         found = error = None
         if hvd.rank() == 0:
             try:
-                self.asked.results_dir.mkdir(parents=True, exist_ok=True)
+                with files.writing(self.asked.results_dir, "name another --results_dir"):
+                    self.asked.results_dir.mkdir(parents=True, exist_ok=True)
                 found = checkpoints.find(self._folder)
                 if found.path:
                     self._refuse_other(found)

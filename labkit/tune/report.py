@@ -1,6 +1,7 @@
 """What came of a search: which settings, are they really faster, and which knobs mattered?"""
 
 import csv
+import io
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ import matplotlib.pyplot as plt
 import optuna
 from matplotlib.figure import Figure
 
-from labkit import plots
+from labkit import files, plots
 from labkit.errors import LabError
 from labkit.ratios import Ratio, ratio
 from labkit.tune.search import Settings, Space, Trial, as_study, best
@@ -108,15 +109,16 @@ def env_file(run: Command, settings: Settings, verdict: str) -> str:
 
 def write_trials(trials: Sequence[Trial], file: Path) -> None:
     """Write a table of all trials, CSV."""
-    with file.open("w", newline="") as out:
-        table = csv.writer(out)
-        names = list(trials[0].settings)
-        table.writerow(["trial", *names, "figure", "state", "seconds", "repeats", "why"])
-        for number, trial in enumerate(trials, 1):
-            figure = "" if trial.state == "failed" else trial.value
-            repeats = " ".join(map(str, trial.values))
-            row = [*trial.settings.values(), figure, trial.state, round(trial.seconds, 1), repeats, trial.why]
-            table.writerow([number, *row])
+    out = io.StringIO(newline="")
+    table = csv.writer(out)
+    names = list(trials[0].settings)
+    table.writerow(["trial", *names, "figure", "state", "seconds", "repeats", "why"])
+    for number, trial in enumerate(trials, 1):
+        figure = "" if trial.state == "failed" else trial.value
+        repeats = " ".join(map(str, trial.values))
+        row = [*trial.settings.values(), figure, trial.state, round(trial.seconds, 1), repeats, trial.why]
+        table.writerow([number, *row])
+    files.write(file, out.getvalue())
 
 
 def importance(space: Space, trials: Sequence[Trial], seed: int = 0) -> dict[str, float]:
@@ -181,5 +183,7 @@ def draw_importance(shares: Mapping[str, float]) -> tuple[Figure, str]:
 
 def save(figure: Figure, file: Path) -> None:
     """Write a picture, PNG."""
-    figure.savefig(file, facecolor="white")
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", facecolor="white")
     plt.close(figure)
+    files.write(file, picture.getvalue())

@@ -39,6 +39,20 @@ def test_the_newest_comes_back_with_its_settings(tmp_path):
     assert value(got) == {30.0}
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_one_that_cannot_be_finished_leaves_no_part_of_it(tmp_path, monkeypatch, stop):
+    checkpoints.save(tmp_path, state(10), 10, SETTINGS)
+
+    def stopped(descriptor):
+        raise stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", stopped)
+        with pytest.raises((KeyboardInterrupt, LabError)):
+            checkpoints.save(tmp_path, state(20), 20, SETTINGS)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000010"]
+
+
 def test_an_empty_folder_or_none_is_a_start_from_nothing(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         assert checkpoints.find(folder) == (None, 0, {}, ())

@@ -1,5 +1,8 @@
 import json
 
+import pytest
+
+from labkit.errors import LabError
 from labkit.train.log import Log, read
 
 
@@ -33,6 +36,23 @@ def test_steps_that_come_again_are_taken_back_and_half_a_line_with_them(tmp_path
     Log(tmp_path, speaks=True).resume(20)
     write(tmp_path, 30)
     assert [record["step"] for record in read(tmp_path)] == [10, 20, 30]
+
+
+@pytest.mark.parametrize("spoilt", [b"\x00" * 30, b"\xff{", b'{"event": "tra{"step": 20}', b"3", b"[]", b"{}"])
+def test_a_spoilt_line_is_left_out_and_the_others_stay(tmp_path, spoilt):
+    write(tmp_path, 10)
+    with (tmp_path / "log.jsonl").open("ab") as file:
+        file.write(spoilt + b"\n")
+    write(tmp_path, 20)
+    assert [record["step"] for record in read(tmp_path)] == [10, 20]
+    Log(tmp_path, speaks=True).resume(10)
+    assert [record["step"] for record in read(tmp_path)] == [10]
+
+
+def test_a_log_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "log.jsonl").mkdir()
+    with pytest.raises(LabError, match=r"cannot write .*log\.jsonl: Is a directory"):
+        write(tmp_path, 10)
 
 
 def test_no_log_yet_is_an_empty_one(tmp_path):
