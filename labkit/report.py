@@ -1,14 +1,13 @@
 """What does a student take home: one page with the machine, the figures, the pictures, the exercises passed?"""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from labkit import paths, sources
+from labkit import files, paths, sources
 from labkit.errors import LabError
-from labkit.results import COLUMNS, PASSED
+from labkit.results import COLUMNS, PASSED, fault, read
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 
@@ -34,7 +33,7 @@ def render(folder: Path) -> str:
         machines.setdefault(tuple(lab["on"].items()), []).append(lab["lab"])
     ran = {lab["lab"] for lab in labs}
     verdicts = [verdict for lab in labs for verdict in lab["exercises"].values()]
-    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text())
+    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         labs=labs,
         machines=machines,
@@ -48,11 +47,20 @@ def render(folder: Path) -> str:
 def _lab(file: Path) -> dict[str, Any]:
     """Give what a lab has left, with its title, and a verdict for each of its exercises."""
     try:
-        kept = json.loads(file.read_text())
-        number, _ = kept["lab"], kept["on"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LabError(f"{paths.shown(file)} is damaged: delete it, and run that lab's last cells again.") from error
-    source = sources.find(number)
+        kept = read(file)
+        if wrong := fault(kept):
+            raise ValueError(wrong)
+        if kept["lab"] != file.stem[-2:]:
+            raise ValueError(f"it is of lab {kept['lab']!r}")
+    except OSError as error:
+        raise LabError(files.told(error, f"cannot read {paths.shown(file)}")) from error
+    except ValueError as error:
+        what = f"{paths.shown(file)} is damaged ({error})"
+        raise LabError(f"{what}: delete it, and run that lab's last cells again.") from error
+    try:
+        source = sources.find(kept["lab"])
+    except LabError as error:
+        raise LabError(f"{paths.shown(file)} is of no lab that is here: move it away.") from error
     verdicts = kept.get("exercises", {})
     exercises = {n: verdicts.get(str(n), "not attempted") for n in sources.exercises(sources.read(source))}
     return {"pictures": {}, **kept, "title": sources.title(source), "exercises": exercises}

@@ -1,15 +1,17 @@
 """What did a lab measure here? Kept in one small file, `work/results-NN.json`, for `lab report` to read."""
 
-import contextlib
+import base64
 import json
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from IPython.display import Markdown, display
 
+from labkit import files
 from labkit.machine import this_machine
 
 WORK = Path("work")  # of the notebook that is running
@@ -48,26 +50,109 @@ class Results:
 
     def picture(self, title: str, png: str, alt: str) -> None:
         """Keep a picture, `png` in base64. One of the same title is replaced: have no measured figure in it."""
-        self._keep("pictures", self._read().get("pictures", {}) | {title: {"png": png, "alt": alt}})
+        self._keep("pictures", {title: {"png": png, "alt": alt}})
 
     def exercise(self, number: int, verdict: str) -> None:
         """Keep how an exercise stands. What was passed once stays so."""
-        exercises = self._read().get("exercises", {})
-        if exercises.get(str(number)) != PASSED:
-            self._keep("exercises", exercises | {str(number): verdict})
+        self._keep("exercises", {str(number): verdict})
 
     def _read(self) -> dict[str, Any]:
-        """Give what is kept; nothing of a file that is damaged: a lab goes on without it."""
-        with contextlib.suppress(OSError, ValueError):
-            return json.loads(self.path.read_text())
-        return {}
+        """Give what is kept, but for what is damaged: a lab goes on without it."""
+        try:
+            kept = read(self.path)
+        except (FileNotFoundError, ValueError):
+            return {}
+        return {key: value for key, value in kept.items() if not _fault(key, value)}
 
     def _keep(self, key: str, value: Any) -> None:
-        kept = self._read() | self._about | {key: value, "when": time.strftime("%Y-%m-%d %H:%M"), "on": _setting()}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_suffix(".new")  # whole or not at all
-        fresh.write_text(json.dumps(kept, indent=1))
-        fresh.replace(self.path)
+        """Put it beside, or in place of, what is kept; a lab goes on when that is not possible, and says so once."""
+        try:
+            with files.writing(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                kept = self._read()
+            if key == "pictures":
+                value = kept.get(key, {}) | value
+            if key == "exercises":
+                passed = {number: verdict for number, verdict in kept.get(key, {}).items() if verdict == PASSED}
+                value = kept.get(key, {}) | value | passed
+            kept |= self._about | {key: value, "when": time.strftime("%Y-%m-%d %H:%M"), "on": _setting()}
+            files.write(self.path, json.dumps(kept, indent=1))
+        except files.NotWritten as error:
+            files.warn(f"{error} Without that, ./lab report has nothing of it; the lab goes on.")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a lab's file.
+
+    Raises
+    ------
+    ValueError
+        When it is no JSON object.
+    """
+    try:
+        kept = json.loads(path.read_bytes())
+    except RecursionError as error:
+        raise ValueError("its lists are in lists without end") from error
+    if not isinstance(kept, dict):
+        raise ValueError("it is no JSON object")
+    return kept
+
+
+def fault(kept: dict[str, Any]) -> str:
+    """Say what is wrong with what a lab has left; an empty text when nothing is."""
+    for key in ("lab", "quick", "when", "on"):
+        if key not in kept:
+            return f"it has no {key!r}"
+    return next(filter(None, (_fault(key, value) for key, value in kept.items())), "")
+
+
+def _fault(key: str, value: Any) -> str:
+    return "" if _SOUND.get(key, lambda value: True)(value) else f"its {key!r} is not what a lab writes"
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a text that can be written to a page: half of a surrogate pair can't."""
+    return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
+
+
+def _is_setting(value: Any) -> bool:
+    texts = isinstance(value, dict) and all(map(_is_text, value))
+    return texts and all(_is_text(held) or type(held) is int for held in value.values())
+
+
+def _is_table(value: Any) -> bool:
+    if not isinstance(value, dict) or not _is_text(value.get("what")) or not isinstance(value.get("rows"), list):
+        return False
+    return all(isinstance(row, list) and all(map(_is_text, row)) for row in value["rows"])
+
+
+def _are_pictures(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_text(title) and _is_picture(held) for title, held in value.items())
+
+
+def _is_picture(value: Any) -> bool:
+    if not isinstance(value, dict) or not _is_text(value.get("png")) or not _is_text(value.get("alt")):
+        return False
+    try:
+        return base64.b64decode(value["png"], validate=True).startswith(b"\x89PNG\r\n\x1a\n")
+    except ValueError:
+        return False
+
+
+def _are_verdicts(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_text(text) for item in value.items() for text in item)
+
+
+# What each part of a lab's file is like; a part of another name is of a later version, and nobody reads it.
+_SOUND: dict[str, Callable[[Any], bool]] = {
+    "lab": _is_text,
+    "quick": lambda value: isinstance(value, bool),
+    "when": _is_text,
+    "on": _is_setting,
+    "table": _is_table,
+    "pictures": _are_pictures,
+    "exercises": _are_verdicts,
+}
 
 
 def _setting() -> dict[str, str | int]:

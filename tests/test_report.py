@@ -75,7 +75,78 @@ def test_two_machines_are_told_apart(tmp_path):
 def test_no_results_and_damaged_results_say_what_to_do(tmp_path):
     with pytest.raises(LabError, match="no lab has left results"):
         report.render(tmp_path)
-    for damaged in ("{", "[]", '{"lab": "02"}'):
+    for damaged in ("{", "[]", '{"lab": "02"}', "[" * 100_000, "", "\x00" * 50, "null", '"lab quick when on"'):
         (tmp_path / "results-02.json").write_text(damaged)
-        with pytest.raises(LabError, match=r"results-02\.json is damaged: delete it"):
+        with pytest.raises(LabError, match=r"results-02\.json is damaged \(.*\): delete it"):
             report.render(tmp_path)
+
+
+SOUND = {
+    "lab": "02",
+    "quick": False,
+    "when": "2026-01-31 12:00",
+    "on": ON,
+    "table": {"what": "speed", "rows": [["CNN", "4.6×", "2.1×", "<3×"], ["more", "", "", ""]]},
+    "pictures": {"Speed": {"png": PIXEL, "alt": "fast"}},
+    "exercises": {"1": "passed"},
+}
+ODD = (None, True, 3, 1.5, "text", "\ud800", [], [3], [[3]], [["a", None]], {}, {"a": 3}, {"a": []}, {"\udfff": "a"})
+
+
+def altered(sound):
+    """Give all copies in which one part is of another type, or not there."""
+    parts = sound.items() if isinstance(sound, dict) else enumerate(sound) if isinstance(sound, list) else ()
+    for key, value in parts:
+        for odd in (*ODD, *altered(value)):
+            copy = list(sound) if isinstance(sound, list) else dict(sound)
+            copy[key] = odd
+            yield copy
+        if isinstance(sound, dict):
+            yield {name: held for name, held in sound.items() if name != key}
+
+
+def test_whatever_is_of_another_shape_is_one_line_that_names_the_file_or_a_page(tmp_path):
+    file, told = tmp_path / "results-02.json", []
+    for kept in altered(SOUND):
+        file.write_text(json.dumps(kept))
+        try:
+            report.render(tmp_path).encode()
+        except LabError as error:
+            told.append(str(error))
+    assert len(told) > 150
+    for line in told:
+        assert re.fullmatch(r"\S+/results-02\.json is damaged \(.*\): delete it, and run .*", line)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"exercises": ["passed"]},
+        {"exercises": {"1": 1}},
+        {"table": {"what": "speed"}},
+        {"table": {"what": "speed", "rows": [["CNN", 4.6]]}},
+        {"table": {"what": "speed", "rows": "4.6"}},
+        {"pictures": {"Speed": PIXEL}},
+        {"pictures": {"Speed": {"png": "no base64", "alt": "x"}}},
+        {"pictures": {"Speed": {"png": "AAAA", "alt": "x"}}},
+        {"on": {"cpu": ["a"]}},
+        {"lab": 2},
+        {"lab": "03"},
+    ],
+)
+def test_a_part_that_is_wrong_is_told(tmp_path, wrong):
+    (tmp_path / "results-02.json").write_text(json.dumps(SOUND))
+    assert "CNN" in report.render(tmp_path)
+    (tmp_path / "results-02.json").write_text(json.dumps(SOUND | wrong))
+    with pytest.raises(LabError, match=r"results-02\.json is damaged"):
+        report.render(tmp_path)
+
+
+def test_results_of_no_lab_and_a_file_that_cannot_be_read_are_told(tmp_path):
+    leave(tmp_path, "77")
+    with pytest.raises(LabError, match=r"results-77\.json is of no lab that is here"):
+        report.render(tmp_path)
+    (tmp_path / "results-77.json").unlink()
+    (tmp_path / "results-02.json").mkdir()
+    with pytest.raises(LabError, match=r"cannot read .*results-02\.json: Is a directory"):
+        report.render(tmp_path)

@@ -6,13 +6,14 @@ import matplotlib.pyplot as plt
 import pytest
 from PIL import Image
 
-from labkit import plots
-from labkit.results import Results
+from labkit import files, plots
+from labkit.results import Results, fault
 
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(files, "_SAID", set())
     return Results("02")
 
 
@@ -64,3 +65,74 @@ def test_a_damaged_file_does_not_stop_the_lab(results):
     results.exercise(1, "passed")
     assert kept(results)["exercises"] == {"1": "passed"}
     assert [file.name for file in results.path.parent.iterdir()] == ["results-02.json"]
+
+
+PIXEL = "iVBORw0KGgo="
+ODD = (None, True, 3, 1.5, "text", "\ud800", [], [3], [["a", None]], {}, {"a": 3}, {"a": []}, {"1": {"png": 3}})
+
+
+def do_all(results):
+    results.exercise(2, "passed")
+    results.picture("New", PIXEL, "alt")
+    results.table("speed", [("a", "b", "c", "d")])
+
+
+@pytest.mark.parametrize("key", ["lab", "quick", "when", "on", "table", "pictures", "exercises"])
+def test_a_lab_goes_on_whatever_is_in_the_file_and_keeps_what_is_sound(results, key):
+    results.exercise(1, "passed")
+    results.picture("Old", PIXEL, "alt")
+    do_all(results)
+    whole = kept(results)
+    assert fault(whole) == ""
+    for odd in ODD:
+        results.path.write_text(json.dumps(whole | {key: odd}))
+        do_all(results)
+        now = kept(results)
+        assert fault(now) == ""
+        if key != "exercises":
+            assert now["exercises"] == {"1": "passed", "2": "passed"}
+        if key != "pictures":
+            assert list(now["pictures"]) == ["Old", "New"]
+        assert now["table"] == {"what": "speed", "rows": [["a", "b", "c", "d"]]}
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "3", "[" * 100_000, "\x00", ""])
+def test_a_lab_goes_on_where_the_file_is_nothing_of_it(results, text):
+    results.path.parent.mkdir()
+    results.path.write_text(text)
+    do_all(results)
+    assert kept(results)["exercises"] == {"2": "passed"}
+
+
+def full(*args):
+    raise OSError(28, "No space left on device")
+
+
+def test_what_cannot_be_kept_is_one_warning_and_what_was_kept_stays(results, capsys, monkeypatch):
+    results.exercise(1, "passed")
+    before = results.path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        do_all(results)
+        do_all(results)
+    told = capsys.readouterr().err
+    assert told.startswith("Warning: cannot write ")
+    assert "work/results-02.json: No space left on device. Free some space" in told
+    assert told.count("\n") == 1
+    assert results.path.read_bytes() == before
+    assert [file.name for file in results.path.parent.iterdir()] == ["results-02.json"]
+    do_all(results)
+    assert kept(results)["exercises"] == {"1": "passed", "2": "passed"}
+
+
+def test_a_folder_that_cannot_be_made_is_a_warning(results, capsys):
+    results.path.parent.write_text("a file of that name")
+    do_all(results)
+    assert capsys.readouterr().err.count("Warning: cannot write ") == 1
+
+
+def test_a_file_that_cannot_be_read_is_not_replaced(results, capsys, monkeypatch):
+    results.path.mkdir(parents=True)
+    do_all(results)
+    assert "Is a directory" in capsys.readouterr().err
+    assert results.path.is_dir()
