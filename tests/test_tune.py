@@ -273,6 +273,26 @@ KNOB = 'type = "integer"\nlow = 1\nhigh = 4\nenv = "A"\n'
         ("[a]\n" + KNOB.replace("4", '"cpu"'), "whole number or one of cpus, cores"),
         ("[a]\n" + KNOB + "step = 0", "step is 0"),
         ("[a]\n" + KNOB + 'needs = ["openpm"]', r"Did you mean openmp\?"),
+        ("[a]\n" + KNOB.replace("4", "100000000000"), "it has 100,000,000,000 values, and 100,000 are the most"),
+        ("[a]\n" + KNOB.replace("1", "-100000000000") + "step = 7", "from -100000000000 to 4 in steps of 7 it has 14,"),
+        ("[a]\n" + KNOB.replace("4", "9223372036854775807"), "are the most"),
+        ("[a]\n" + KNOB.replace("4", "1" + "0" * 400), "high has to be a number of 64 bits"),
+        ("[a]\n" + KNOB.replace("4", "1" + "0" * 5000), "is no TOML"),
+        ("[a]\n" + KNOB + "x = " + "[" * 5000, "is no TOML"),
+        ("[a]\n" + KNOB + "step = 0.5", "step has to be a whole number"),
+        ("[a]\n" + KNOB + "step = -1", "step is -1"),
+        ("[a]\n" + KNOB + 'log = "yes"', "log has to be true or false"),
+        ("[a]\n" + KNOB.replace("low = 1", "low = 0") + "log = true", "low is 0: with log give 1 or more"),
+        ("[a]\n" + KNOB.replace('"integer"', '["integer"]'), "no type"),
+        ("[a]\n" + KNOB + 'needs = [["openmp"]]', "no need"),
+        ("[a]\n" + KNOB.replace('"A"', '"A B"'), "env has to be the name of a variable"),
+        ("[a]\n" + KNOB.replace('"A"', '""'), "env has to be the name of a variable"),
+        ("[a]\n" + KNOB.replace('env = "A"', "flag = \"--x='{value}\""), "close its quotes"),
+        ("[a]\n" + KNOB + 'text = "two\\nlines"', "of one line"),
+        ('[a]\ntype = "choice"\nflag = "--x={value}"\nvalues = ["it\'s"]', "close its quotes"),
+        ('[a]\ntype = "choice"\nenv = "A"\nvalues = ["a\\u0000"]', "list of numbers or texts"),
+        ('[a]\ntype = "choice"\nenv = "A"\nvalues = [nan]', "list of numbers or texts"),
+        ('[a]\ntype = "choice"\nenv = "A"\nvalues = [true]', "list of numbers or texts"),
         ('[a]\ntype = "choice"\nenv = "A"\nvalues = "x"', "has to be a list"),
         ('[a]\ntype = "choice"\nenv = "A"\nvalues = [1, 1]', "one twice"),
         ('[a]\ntype = "choice"\nenv = "A"', "list of numbers or texts"),
@@ -288,6 +308,15 @@ def test_a_file_of_knobs_that_makes_no_sense(tmp_path, text, told):
     with pytest.raises(LabError, match=told) as error:
         space.read(file, here())
     assert "knobs.toml" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_wide_range_is_searched_on_a_logarithmic_scale(tmp_path):
+    file = tmp_path / "knobs.toml"
+    file.write_text("[a]\n" + KNOB.replace("4", "100000000000") + "log = true")
+    knobs, _ = space.read(file, here())
+    assert len(knobs["a"].values) < 100
+    assert {1, 100_000_000_000, None} <= set(knobs["a"].values)
 
 
 def test_integers_in_steps(tmp_path):
@@ -514,6 +543,8 @@ def test_when_nothing_beats_the_default_it_says_so(job, monkeypatch, capsys):
     [
         (("--trials", "0"), "--trials 0"),
         (("--minutes", "0"), "--minutes 0"),
+        (("--minutes", "nan"), "--minutes nan"),
+        (("--timeout", "inf", *SH), "--timeout inf"),
         (("--knobs", "not-there.toml", *SH), "cannot read not-there.toml"),
         (("--json-field", "x", *TUNE, *SH), "--figure and --json-field"),
         ((*TUNE, "--", "no-such-command"), "cannot start no-such-command"),
@@ -536,6 +567,27 @@ def test_a_damaged_study_is_told(job, monkeypatch, capsys):
     (job / "out/study.db").write_text("no database " * 100)
     assert tune(monkeypatch, *TUNE, *SH) == 2
     assert "out/study.db cannot be used" in capsys.readouterr().err
+
+
+def test_a_disk_that_is_full_is_one_line_and_what_was_there_stays(job, monkeypatch, capsys):
+    assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "2", *SH) == 0
+    before = {path.name: path.read_bytes() for path in (job / "out").iterdir()}
+    monkeypatch.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    capsys.readouterr()
+    assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "2", *SH) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"lab: cannot write {job}/out/best.env: No space left on device. Free some space")
+    assert error.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in (job / "out").iterdir()} == before
+
+
+def test_a_study_that_cannot_be_written_any_more_is_one_line(job, monkeypatch, capsys):
+    """As on a disk that has become full, or read-only."""
+    (job / "job.sh").write_text('[ $(ls -a out | grep -c study) -gt 0 ] && mv out/study.db away; echo "speed: 1"')
+    assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "3", *SH) == 2
+    error = capsys.readouterr().err
+    assert "out/study.db cannot be used: " in error
+    assert error.count("\n") == 1
 
 
 def test_interrupted_it_ends_what_runs_keeps_its_trials_and_goes_on(job):

@@ -1,8 +1,9 @@
 """How does `lab tune` go, from a command to its best settings?"""
 
+import contextlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy.exc import SQLAlchemyError
 
-from labkit import paths
+from labkit import files, paths
 from labkit.bench import flags, setups
 from labkit.errors import LabError
 from labkit.tune import report, space
@@ -93,11 +94,11 @@ def tune(argv: Sequence[str], asked: Options, console: Console) -> report.Confir
     for name, why in left_out.items():
         say(f"  {name:12} left out: {why}")
     say(f"{size(values):,} points; {_budget(trials, asked)}, each measured {asked.repeats}×, kept in {out}/")
-    if before := len(trials_of(study)):
-        say(f"Going on after the {before} trials that are there already.")
-
     try:
-        ended = _search(run, values, default, trials, study, asked, console)
+        with _stored(out):
+            if before := len(trials_of(study)):
+                say(f"Going on after the {before} trials that are there already.")
+            ended = _search(run, values, default, trials, study, asked, console)
     except KeyboardInterrupt:
         if ended := trials_of(study):
             _write(out, run, ended, asked, "not confirmed: the search was interrupted", say)
@@ -121,7 +122,7 @@ def tune(argv: Sequence[str], asked: Options, console: Console) -> report.Confir
         raise
     except LabError as error:
         raise LabError(f"the confirmation failed: {error}") from error
-    (out / "best.env").write_text(report.env_file(run, found.settings, str(confirmation)))
+    files.write(out / "best.env", report.env_file(run, found.settings, str(confirmation)))
     say(str(confirmation), style="bold")
     say(f"To use them: source {out}/best.env" if confirmation.gained else "Keep the default settings.")
     return confirmation
@@ -130,8 +131,10 @@ def tune(argv: Sequence[str], asked: Options, console: Console) -> report.Confir
 def _check(asked: Options) -> None:
     if asked.trials is not None and asked.trials < 1:
         raise LabError(f"--trials {asked.trials} leaves nothing to do: give 1 or more.")
-    if asked.minutes is not None and asked.minutes <= 0:
-        raise LabError(f"--minutes {asked.minutes:g} leaves no time: give more than 0.")
+    if asked.minutes is not None and not 0 < asked.minutes < math.inf:
+        raise LabError(f"--minutes {asked.minutes:g} is no time to search in: give a number above 0.")
+    if asked.timeout is not None and not 0 < asked.timeout < math.inf:
+        raise LabError(f"--timeout {asked.timeout:g} is no time to wait: give a number above 0.")
     if asked.pattern and asked.json_field:
         raise LabError("--figure and --json-field both say where the figure is: give one of them.")
 
@@ -184,7 +187,7 @@ def _study(out: Path, run: Command, asked: Options) -> optuna.Study:
         "direction": "minimize" if asked.minimize else "maximize",
         "repeats": asked.repeats,
     }
-    try:
+    with files.writing(out, "name another folder with --out"), _stored(out):
         out.mkdir(parents=True, exist_ok=True)
         study = optuna.create_study(
             study_name="tune",
@@ -195,12 +198,6 @@ def _study(out: Path, run: Command, asked: Options) -> optuna.Study:
         kept = study.user_attrs.get("what")
         if kept is None:
             study.set_user_attr("what", what)
-    except OSError as error:
-        raise LabError(f"cannot write to {out}: {error.strerror}. Name another folder with --out.") from error
-    except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-        raise LabError(
-            f"{out}/study.db cannot be used: {error.__cause__ or error}. Name another folder with --out."
-        ) from error
     what = json.loads(json.dumps(what))
     if kept not in (None, what):
         other = ", ".join(key for key in what if kept.get(key) != what[key])
@@ -208,6 +205,19 @@ def _study(out: Path, run: Command, asked: Options) -> optuna.Study:
             f"{out} holds a search that differs in {other}. Begin anew with --out {_free(out)}, or delete that folder."
         )
     return study
+
+
+@contextlib.contextmanager
+def _stored(out: Path) -> Iterator[None]:
+    """Raise LabError when the study can't be read or written: damaged, a full disk, a folder that is read-only."""
+    try:
+        yield
+    except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        why = str(error.__cause__ or error).partition("\n")[0]
+        raise LabError(
+            f"{out}/study.db cannot be used: {why}. Free some space if its disk is full, or name another folder with "
+            "--out; the trials that are in it stay."
+        ) from error
 
 
 def _free(out: Path) -> Path:
@@ -299,7 +309,7 @@ def _write(out: Path, run: Command, trials: list[Trial], asked: Options, verdict
     failed = sum(trial.state == "failed" for trial in trials)
     say(f"Best of {len(trials)} trials ({failed} failed): {found.value:,.4g}; default: {default.value:,.4g}")
     say(f"  {run.line(found.settings)}")
-    (out / "best.env").write_text(report.env_file(run, found.settings, verdict))
+    files.write(out / "best.env", report.env_file(run, found.settings, verdict))
     report.write_trials(trials, out / "trials.csv")
     say(f"{out}/best.env, {out}/trials.csv")
     unit = asked.json_field or ("the figure" if asked.pattern else "images/s")

@@ -1,7 +1,10 @@
 """Which knobs has a command, and what may each be on this machine?"""
 
 import difflib
+import math
 import platform
+import re
+import shlex
 import shutil
 import sys
 import tomllib
@@ -19,6 +22,9 @@ DEFAULTS = Path(__file__).with_name("knobs.toml")
 PLACES = ("env", "flag", "prefix")
 TYPES = {"integer": {"low", "high", "step", "log"}, "choice": {"values", "most"}, "library": {"values"}}
 EVERY = {"type", "text", "needs", *PLACES}
+KINDS = {"env": str, "flag": str, "prefix": str, "text": str, "needs": list, "values": list, "log": bool}
+WORDS = {str: "a text", list: "a list", bool: "true or false"}
+MOST = 100_000  # values of a knob: a search tries some dozens, and each has to be listed
 IMAGE = 0.1e9  # bytes an image of ResNet-50's training takes at most: batch 64 takes 4 to 6 GB (measured, lab bench)
 # Beside the loader's own cache: where distributions and conda put libraries.
 LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", f"{sys.prefix}/lib")
@@ -162,7 +168,7 @@ def read(file: Path, here: Here) -> tuple[dict[str, Knob], dict[str, str]]:
         tables = tomllib.loads(file.read_text())
     except OSError as error:
         raise LabError(f"cannot read {file}: {error.strerror}. Name the file of knobs.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise LabError(f"{file} is no TOML: {error}.") from error
     knobs, left_out = {}, {}
     for name, table in tables.items():
@@ -188,7 +194,7 @@ def read(file: Path, here: Here) -> tuple[dict[str, Knob], dict[str, str]]:
 def _check(table: Any, here: Here) -> None:
     if not isinstance(table, dict):
         raise LabError("a knob is a table: write it as [name], and its keys in the lines below.")
-    if table.get("type") not in TYPES:
+    if not isinstance(table.get("type"), str) or table["type"] not in TYPES:
         raise LabError(_unknown("type", table.get("type"), TYPES))
     known = EVERY | TYPES[table["type"]]
     for key in table:
@@ -196,15 +202,28 @@ def _check(table: Any, here: Here) -> None:
             raise LabError(_unknown("key", key, sorted(known)))
     if sum(place in table for place in PLACES) != 1:
         raise LabError("it has to say where its value goes, once: env, flag or prefix.")
-    for place in ("flag", "prefix"):
-        if place in table and "{value}" not in str(table[place]):
-            raise LabError(f"{place} has to have {{value}} in it, where the value goes; it is {table[place]!r}.")
-    for key, kind in {"env": str, "flag": str, "prefix": str, "text": str, "needs": list, "values": list}.items():
+    for key, kind in KINDS.items():
         if not isinstance(table.get(key, kind()), kind):
-            raise LabError(f"{key} has to be a {'text' if kind is str else 'list'}; it is {table[key]!r}.")
+            raise LabError(f"{key} has to be {WORDS[kind]}; it is {table[key]!r}.")
+    for key in ("env", "flag", "prefix", "text"):
+        if not table.get(key, "x").isprintable():
+            raise LabError(f"{key} has to be a text that can be printed, of one line; it is {table[key]!r}.")
+    if "env" in table and not re.fullmatch(r"[A-Za-z_]\w*", table["env"], re.ASCII):
+        raise LabError(f"env has to be the name of a variable; it is {table['env']!r}.")
+    for place in ("flag", "prefix"):
+        if place in table and "{value}" not in table[place]:
+            raise LabError(f"{place} has to have {{value}} in it, where the value goes; it is {table[place]!r}.")
+        _words(table.get(place, ""))
     for need in table.get("needs", []):
-        if need not in here.lacks:
+        if not isinstance(need, str) or need not in here.lacks:
             raise LabError(_unknown("need", need, here.lacks))
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise LabError(f"{text!r} is nothing that a shell understands ({error}): close its quotes.") from error
 
 
 def _unknown(what: str, given: Any, known: Sequence[str] | Mapping[str, Any]) -> str:
@@ -220,8 +239,11 @@ def _values(table: Mapping[str, Any], here: Here) -> tuple[Any, ...]:
     if table["type"] == "integer":  # left alone, programs take all cores: what is next to the highest
         return (*_integers(table, here), None)
     given = table.get("values", [])
-    if not given or not all(isinstance(value, str | int | float) for value in given):
+    if not given or not all(map(_is_value, given)):
         raise LabError('values has to be a list of numbers or texts, such as [1, 2] or ["a", "b"].')
+    for value in given:
+        if isinstance(value, str) and (place := table.get("flag") or table.get("prefix")):
+            _words(place.replace("{value}", value))
     if len(set(given)) < len(given):
         raise LabError(f"values has one twice: {given}.")
     if table["type"] == "library":
@@ -234,6 +256,12 @@ def _values(table: Mapping[str, Any], here: Here) -> tuple[Any, ...]:
     return (None, *given) if given else ()
 
 
+def _is_value(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.isprintable()
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _integers(table: Mapping[str, Any], here: Here) -> list[int]:
     low, high = _number(table, "low", here), _number(table, "high", here)
     if low > high:
@@ -244,6 +272,11 @@ def _integers(table: Mapping[str, Any], here: Here) -> list[int]:
         step = _number({"step": 1, **table}, "step", here)
         if step < 1:
             raise LabError(f"step is {step}: give 1 or more.")
+        if (count := (high - low) // step + 1) > MOST:
+            raise LabError(
+                f"from {low} to {high} in steps of {step} it has {count:,} values, and {MOST:,} are the most: give a "
+                "larger step, or log = true."
+            )
         return list(range(low, high + 1, step))
     if low < 1:
         raise LabError(f"low is {low}: with log give 1 or more.")
@@ -256,4 +289,6 @@ def _number(table: Mapping[str, Any], key: str, here: Here) -> int:
     number = here.words.get(given) if isinstance(given, str) else given
     if not isinstance(number, int) or isinstance(number, bool):
         raise LabError(f"{key} has to be a whole number or one of {', '.join(here.words)}; it is {given!r}.")
+    if abs(number) >= 2**63:
+        raise LabError(f"{key} has to be a number of 64 bits.")
     return number
