@@ -6,14 +6,18 @@ mirrored or moderately cropped.
 
 import filecmp
 import io
+import itertools
 import math
+import shlex
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from PIL import Image, ImageDraw
 
+from labkit import files
 from labkit.errors import LabError
 from labkit.progress import progress
 
@@ -70,10 +74,13 @@ def write(
         for kind, files in zip(counts, shards, strict=True)
     }
     expected = sorted(name for files in names.values() for name in files)
-    taken = LabError(f"{folder} is there, and holds something else: name another folder, or remove it.")
-    try:
-        if folder.exists() and not (folder.is_dir() and _listed(folder) in ([], expected)):
-            raise taken
+    with files.writing(folder, "name another folder"):
+        instead = f"name another folder, or remove that one, rm -r {shlex.quote(str(folder))}"
+        there = _listed(folder) if folder.is_dir() else ["no folder"] if folder.exists() else []
+        if there and (there != expected or not _is_of(folder, names, counts, size, seed)):
+            raise LabError(
+                f"{folder} is there, and holds something else, or a set of other numbers, size or seed: {instead}"
+            )
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as beside:
             made = Path(beside) / folder.name
@@ -82,18 +89,42 @@ def write(
                 for number, (kind, count) in enumerate(counts.items()):
                     tell(f"Drawing {count:,} {kind} images …")
                     _write(made, names[kind], count, size, (seed, number))
-            new = not folder.exists() or not _listed(folder)
-            if new:
+            if not there:
                 made.rename(folder)  # only now, so that it is whole
-            elif filecmp.cmpfiles(made, folder, expected, shallow=False)[0] != expected:
-                raise taken
-            return new
-    except OSError as error:
-        raise LabError(f"cannot write {folder}: {error.strerror}. Name another folder.") from error
+            elif other := sorted(set(expected) - {*filecmp.cmpfiles(made, folder, expected, shallow=False)[0]}):
+                raise LabError(
+                    f"{folder} holds this set, but {other[0]} is damaged, or was drawn by other versions of the "
+                    f"libraries: {instead}"
+                )
+            return not there
 
 
 def _listed(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def _is_of(folder: Path, names: dict[str, list[str]], counts: dict[str, int], size: int, seed: int) -> bool:
+    """Whether these files hold so many images of this size, in the order of this seed; no picture is looked at."""
+    import tensorflow as tf
+
+    try:
+        for kind, files_of in names.items():
+            for name, share in _shares(files_of, counts[kind], (seed, list(names).index(kind))):
+                found = tf.data.TFRecordDataset(str(folder / name)).as_numpy_iterator()
+                for record, number in itertools.zip_longest(found, share):
+                    if None in (record, number) or not _is_image(record, _filename(kind, number), size):
+                        return False
+    except (tf.errors.OpError, DecodeError):  # a damaged file is none of this set
+        return False
+    return True
+
+
+def _is_image(record: bytes, filename: str, size: int) -> bool:
+    from tensorflow.train import Example
+
+    told = Example.FromString(record).features.feature
+    named, sides = told["image/filename"].bytes_list.value, [told[f"image/{side}"] for side in ("height", "width")]
+    return [*named] == [filename.encode()] and all([*side.int64_list.value] == [size] for side in sides)
 
 
 def _check(name: str, number: int, least: int, most: int) -> None:
@@ -106,16 +137,26 @@ def _write(folder: Path, names: list[str], count: int, size: int, seed: tuple[in
     import tensorflow as tf  # here because it takes seconds, and only this needs it
 
     kind = names[0].split("-")[0]
-    order = np.random.default_rng(seed).permutation(count)
-    for name, share in zip(names, np.array_split(order, len(names)), strict=True):
+    for name, share in _shares(names, count, seed):
         try:
             with tf.io.TFRecordWriter(str(folder / name)) as writer:
-                for number in share.tolist():
+                for number in share:
                     label = 1 + number % len(CLASSES)
                     rng = np.random.default_rng((*seed, number))
-                    writer.write(_example(image(label, size, rng), label, f"{kind}_{number:08}.JPEG"))
+                    writer.write(_example(image(label, size, rng), label, _filename(kind, number)))
         except tf.errors.OpError as error:
-            raise OSError(0, error.message) from error  # a full disk, as the rest of Python tells it
+            raise files.system_error(error) from error
+
+
+def _shares(names: list[str], count: int, seed: tuple[int, int]) -> Iterator[tuple[str, list[int]]]:
+    """Give each file with the numbers of its images, in their order."""
+    order = np.random.default_rng(seed).permutation(count)
+    for name, share in zip(names, np.array_split(order, len(names)), strict=True):
+        yield name, share.tolist()
+
+
+def _filename(kind: str, number: int) -> str:
+    return f"{kind}_{number:08}.JPEG"
 
 
 def _example(drawing: Image.Image, label: int, filename: str) -> bytes:

@@ -146,23 +146,50 @@ def spoil(folder):
     (folder / "train-00003-of-00008").write_bytes(b"damaged")
 
 
+def other_records(folder):
+    with tf.io.TFRecordWriter(str(folder / "train-00000-of-00008")) as writer:
+        writer.write(b"\xff no example")
+
+
 @pytest.mark.parametrize(
     "prepare",
     [
         lambda folder: drawn.write(folder, **SMALL, seed=1),
+        lambda folder: drawn.write(folder, **SMALL | {"train": 44}),
+        lambda folder: drawn.write(folder, **SMALL | {"train": 48}),
+        lambda folder: drawn.write(folder, **SMALL | {"validation": 19}),
+        lambda folder: drawn.write(folder, **SMALL | {"size": 33}),
+        lambda folder: drawn.write(folder, **SMALL, shards=(4, 4)),
         lambda folder: (drawn.write(folder, **SMALL), spoil(folder)),
+        lambda folder: (drawn.write(folder, **SMALL), (folder / "mine.txt").touch()),
         lambda folder: (folder.mkdir(), (folder / "mine.txt").touch()),
+        lambda folder: (drawn.write(folder, **SMALL), other_records(folder)),
     ],
-    ids=["another set", "a damaged one", "other files"],
+    ids=["seed", "one more", "more", "less", "size", "shards", "damaged", "one more file", "files", "other records"],
 )
-def test_what_is_there_is_never_overwritten(tmp_path, prepare):
+def test_what_is_there_is_never_overwritten_and_told_before_anything_is_drawn(tmp_path, monkeypatch, prepare):
     folder = tmp_path / "set"
     prepare(folder)
     before = contents(folder)
-    with pytest.raises(LabError, match="set is there, and holds something else: name another folder"):
+    monkeypatch.setattr(drawn, "image", lambda *args: pytest.fail("an image was drawn"))
+    told = r"set is there, and holds something else, or a set of other numbers, .*: name another folder, or remove"
+    with pytest.raises(LabError, match=told):
         drawn.write(folder, **SMALL)
     assert contents(folder) == before
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_a_set_whose_pictures_are_others_is_told_and_stays(tmp_path, monkeypatch):
+    folder = tmp_path / "set"
+    with monkeypatch.context() as patch:
+        patch.setattr(drawn, "_QUALITY", 80)
+        drawn.write(folder, **SMALL)
+    before = contents(folder)
+    with pytest.raises(
+        LabError, match="set holds this set, but train-00000-of-00008 is damaged, or was drawn by other"
+    ):
+        drawn.write(folder, **SMALL)
+    assert contents(folder) == before
 
 
 def test_a_file_of_that_name_is_told(tmp_path):
