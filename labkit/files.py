@@ -56,7 +56,10 @@ def writing(path: Path, remedy: str = "") -> Iterator[None]:
 def system_error(error: Exception) -> OSError:
     """Give the error of the system that TensorFlow tells of: of a full disk it has the words alone."""
     words = reason(error)
-    return OSError(next((number for number in REMEDIES if os.strerror(number) in words), 0), words)
+    for number in REMEDIES:
+        if os.strerror(number) in words:
+            return OSError(number, os.strerror(number))
+    return OSError(0, words)
 
 
 def write(path: Path, content: str | bytes, remedy: str = "") -> None:
