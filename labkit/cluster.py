@@ -15,13 +15,14 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
 import psutil
 
-from labkit import keeper
+from labkit import keeper, load
 from labkit.errors import LabError
 from labkit.paths import STATE, shown
 from labkit.progress import progress
@@ -50,12 +51,15 @@ class Slurm:
         CPUs that Slurm counts on each, at least; cores on the small one.
     variables : mapping of str to str
         What `sbatch`, `srun`, `squeue` need in their environment to find it.
+    keeper : int
+        The process under which the jobs of the small one run; 0 of a cluster that was there.
     """
 
     kind: Literal["real", "own"]
     nodes: int
     cpus_a_node: int
     variables: Mapping[str, str]
+    keeper: int = 0
 
 
 class Status(NamedTuple):
@@ -90,6 +94,13 @@ def up(nodes: int = 2, until: int | None = None) -> Slurm:
 def down() -> bool:
     """End the small Slurm with its jobs, see `Cluster.down`."""
     return Cluster().down()
+
+
+def watch(slurm: Slurm | None, where: str) -> AbstractContextManager[load.Others]:
+    """Watch what others take of the cores while jobs run, or without Slurm ranks; see `load.watch`."""
+    if slurm and slurm.kind == "real":
+        return load.watch(where, unknown="the jobs run on the cluster's nodes, not here")
+    return load.watch(where, also=[slurm.keeper] if slurm else ())
 
 
 def why_not() -> str:
@@ -160,7 +171,7 @@ class Cluster:
         if not folder or self._broken(folder):
             return None
         nodes, cpus = map(int, (folder / "up").read_text().split())
-        return Slurm("own", nodes, cpus, keeper.variables(folder))
+        return Slurm("own", nodes, cpus, keeper.variables(folder), _keeper(folder) or 0)
 
     def status(self) -> Status | None:
         """Tell how it is; None when it was not started."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import psutil
 
+from labkit import load
 from labkit.errors import LabError
 from labkit.rank import end_with
 
@@ -30,11 +31,14 @@ class Ended(NamedTuple):
         Its exit status, or minus the number of the signal that ended it; None when its time was up.
     seconds : float
         From its start to its end.
+    others : load.Others
+        What else had the cores meanwhile.
     """
 
     lines: tuple[str, ...]
     status: int | None
     seconds: float
+    others: load.Others = load.Others()
 
     @property
     def why(self) -> str:
@@ -73,6 +77,18 @@ def run(
     LabError
         When there is no such command.
     """
+    with load.watch(show=False) as others:
+        ended = _run(argv, env, cwd, timeout, hear)
+    return ended._replace(others=others)
+
+
+def _run(
+    argv: Sequence[str],
+    env: Mapping[str, object] | None,
+    cwd: Path | None,
+    timeout: float,
+    hear: Callable[[str], None],
+) -> Ended:
     token = uuid.uuid4().hex
     changed = {**os.environ, **(env or {}), TOKEN: token}
     began = time.monotonic()

@@ -1,5 +1,6 @@
 """How are n ranks of a script run, each with its share of the cores, so that all end when one fails?"""
 
+import itertools
 import math
 import operator
 import os
@@ -8,9 +9,11 @@ import shlex
 import signal
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from labkit import load
 from labkit import rank as runner
 from labkit.errors import LabError
 from labkit.job import BIN, Job, Rank
@@ -36,6 +39,8 @@ class Run:
         Threads per rank.
     bound : bool
         Whether each rank had cores of its own.
+    others : load.Others
+        What else had the ranks' cores meanwhile.
     """
 
     command: str
@@ -43,6 +48,7 @@ class Run:
     seconds: float
     threads: int
     bound: bool
+    others: load.Others = field(default_factory=load.Others)
 
 
 class RankError(LabError):
@@ -130,11 +136,12 @@ def run_ranks(
         print("\n".join(filter(None, [todo.command, todo.warning])), flush=True)
     with tempfile.TemporaryDirectory(prefix="labkit-") as pipes:
         job = Job(n, Path(pipes), show)
-        try:
-            job.start(todo.argv, todo.variables, folder)
-            in_time = job.wait(timeout)
-        finally:
-            job.end()
+        with _watch(n, todo) as others:
+            try:
+                job.start(todo.argv, todo.variables, folder)
+                in_time = job.wait(timeout)
+            finally:
+                job.end()
         seconds = job.clock()
     remarks = job.remarks()
     if not in_time:
@@ -143,7 +150,14 @@ def run_ranks(
         raise error
     if show and remarks:
         print("\n".join(f"[mpirun] {remark}" for remark in remarks), flush=True)
-    return Run(todo.command, tuple(tuple(rank.lines) for rank in job.ranks), seconds, todo.threads, todo.bound)
+    lines = tuple(tuple(rank.lines) for rank in job.ranks)
+    return Run(todo.command, lines, seconds, todo.threads, todo.bound, others)
+
+
+def _watch(n: int, todo: "Plan") -> AbstractContextManager[load.Others]:
+    """Watch the cores that the ranks are bound to, or all; in a Slurm job, it is Slurm that starts them, anywhere."""
+    cpus = set(itertools.chain(*shares(this_machine(), n, todo.threads))) if todo.bound else None
+    return load.watch(cpus=cpus, unknown="the ranks are of a Slurm job" if todo.variables else "", show=False)
 
 
 # Who gets which cores

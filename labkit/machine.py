@@ -72,7 +72,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
     if affinity is None:
         affinity = os.sched_getaffinity(0) if root == Path("/") else _online(root)
     cpus = tuple(sorted(affinity))
-    groups = list(_own_cgroups(root))
+    groups = list(own_cgroups(root))
     meminfo = _meminfo(root)
     memory = [(meminfo["MemTotal"], meminfo["MemAvailable"]), *(pair for group in groups for pair in _memory(group))]
     cpuinfo = _cpuinfo(root)
@@ -134,7 +134,7 @@ def _meminfo(root: Path) -> dict[str, int]:
     return {name: int(value.split()[0]) * 1024 for name, _, value in fields}
 
 
-def _own_cgroups(root: Path) -> Iterator[Path]:
+def own_cgroups(root: Path) -> Iterator[Path]:
     """Give the folder of each cgroup that holds this process, of v1 and v2, from its own up to the mount's top.
 
     A limit set anywhere on the way binds. In a container, the path in /proc/self/cgroup may start above what is
