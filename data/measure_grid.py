@@ -22,7 +22,6 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +29,7 @@ os.environ |= {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 import tensorflow as tf
 
+from labkit import load
 from labkit.bench.images import synthetic
 from labkit.bench.networks import Network
 from labkit.bench.steps import training
@@ -38,7 +38,7 @@ from labkit.machine import Machine, this_machine
 BATCH = 64
 WARM, TIMED = 3, 0.5  # steps before, and seconds of steps that are timed
 TIME_LIMIT = 60.0  # seconds for one point
-DISTURBED = 0.05  # others' share of the cores' time that spoils a figure
+DISTURBED = load.BUSY  # others' share of the cores' time that spoils a figure
 PATIENCE = 6.0  # seconds to wait for an undisturbed one; then the least disturbed counts
 PINNED = "granularity=fine,compact,1,0"
 
@@ -81,37 +81,22 @@ def look(settings: dict) -> Seen:
         wait_for_quiet(cpus, until)
         for _ in range(WARM):
             float(step(*next(batches)))
-        disturbance = others_share(cpus)
         seconds = []
-        while sum(seconds) < TIMED:
-            start = time.perf_counter()
-            float(step(*next(batches)))
-            seconds.append(time.perf_counter() - start)
-        seen.append(Seen(disturbance(), BATCH / statistics.median(seconds)))
+        with load.watch(cpus=cpus, show=False) as others:
+            while sum(seconds) < TIMED:
+                start = time.perf_counter()
+                float(step(*next(batches)))
+                seconds.append(time.perf_counter() - start)
+        seen.append(Seen(others.share or 0.0, BATCH / statistics.median(seconds)))
     return min(seen)
-
-
-def others_share(cpus: set[int]) -> Callable[[], float]:
-    """Begin to watch these CPUs; what is given tells the share of their time that other programs have had since."""
-    names = {f"cpu{cpu}" for cpu in cpus}
-
-    def others() -> float:
-        """Give the seconds that others have had since the start of the machine, and a constant."""
-        lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
-        # user nice system idle iowait irq softirq steal …: all that is neither idle nor iowait.
-        ticks = sum(sum(map(int, times[:3] + times[5:8])) for name, *times in lines if name in names)
-        return ticks / os.sysconf("SC_CLK_TCK") - time.process_time()
-
-    before, began = others(), time.monotonic()
-    return lambda: (others() - before) / (len(cpus) * (time.monotonic() - began))
 
 
 def wait_for_quiet(cpus: set[int], until: float) -> None:
     """Return when the other programs are nearly idle, or at that time."""
     while time.monotonic() < until:
-        share = others_share(cpus)
-        time.sleep(0.1)
-        if share() < DISTURBED:
+        with load.watch(cpus=cpus, show=False) as others:
+            time.sleep(0.1)
+        if not others.share or others.share < DISTURBED:  # or it can't be told
             break
 
 

@@ -146,7 +146,7 @@ def bench(context: typer.Context) -> None:
     shared = flags.given(asked, but=("setup", "rounds", "num_batches", "json"))
     found = setups.compare(asked.setup, *shared, f"--num_batches={steps}", rounds=asked.rounds)
     if asked.json:
-        files.write(asked.json, json.dumps(found._asdict(), indent=1))
+        files.write(asked.json, json.dumps(found.as_dict(), indent=1))
     Console().print("", setups.table(found), sep="\n")
     raise SystemExit(1 if found.failed else 0)
 

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import psutil
 
+from labkit import load
 from labkit.launch import shares
 from labkit.machine import Machine, this_machine
 
@@ -38,30 +38,22 @@ ROUNDS = 5
 
 
 def main(sizes: Sequence[int] = SIZES) -> None:
-    """Measure, and print the figures: GFLOP/s, for int8 GOP/s; GB/s; and the share of the CPUs that others took."""
+    """Measure, and print the figures: GFLOP/s, for int8 GOP/s; GB/s; and what others took of the cores."""
     machine = this_machine()
-    began, used, own = time.monotonic(), cpu_seconds(machine), time.process_time()
-    print(f"Measuring memory bandwidth on {machine.usable_cores} threads …", flush=True)
-    streams = bandwidth(machine)
-    print("Measuring float32 matrix products …", flush=True)
-    float32 = peak(tensorflow_products("float32", machine), machine, sizes)
-    print("Measuring bfloat16 matrix products …", flush=True)
-    bfloat16 = peak(tensorflow_products("bfloat16", machine), machine, sizes)
-    print("Measuring int8 matrix products …", flush=True)
-    int8 = peak(openvino_products(machine), machine, sizes)
-    others = cpu_seconds(machine) - used - (time.process_time() - own)
-    busy = max(0.0, others / (time.monotonic() - began) / len(machine.cpus))
-    print(json.dumps({"float32": float32, "bfloat16": bfloat16, "int8": int8, "streams": streams, "busy": busy}))
+    with load.watch(show=False) as others:
+        print(f"Measuring memory bandwidth on {machine.usable_cores} threads …", flush=True)
+        streams = bandwidth(machine)
+        print("Measuring float32 matrix products …", flush=True)
+        float32 = peak(tensorflow_products("float32", machine), machine, sizes)
+        print("Measuring bfloat16 matrix products …", flush=True)
+        bfloat16 = peak(tensorflow_products("bfloat16", machine), machine, sizes)
+        print("Measuring int8 matrix products …", flush=True)
+        int8 = peak(openvino_products(machine), machine, sizes)
+    figures = {"float32": float32, "bfloat16": bfloat16, "int8": int8, "streams": streams}
+    print(json.dumps(figures | {"others": others.as_dict()}))
 
 
 Product = Callable[[int], tuple[Callable[[], object], float]]
-
-
-def cpu_seconds(machine: Machine) -> float:
-    """Give the seconds that this process's CPUs have worked since boot, or were taken away by the hypervisor."""
-    times = psutil.cpu_times(percpu=True)
-    ours = [times[cpu] for cpu in machine.cpus if cpu < len(times)]  # a container may show fewer than it numbers
-    return sum(cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.softirq + cpu.steal for cpu in ours)
 
 
 def peak(product: Product, machine: Machine, sizes: Sequence[int] = SIZES) -> float:
@@ -90,7 +82,11 @@ def peak(product: Product, machine: Machine, sizes: Sequence[int] = SIZES) -> fl
 
 
 def fastest(run: Callable[[], object]) -> float:
-    """Give the seconds of the fastest of three runs, or of as many as `AT_LEAST` holds."""
+    """Give the seconds of the fastest of three runs, or of as many as `AT_LEAST` holds.
+
+    What is looked for is a limit of the machine. Nothing makes a run faster than that, and anything may make it slower:
+    so the fastest is nearest. For figures that are compared with each other it would be wrong.
+    """
     times: list[float] = []
     while len(times) < 3 or sum(times) < AT_LEAST:
         start = time.perf_counter()

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from labkit import command, files, peaks
+from labkit import command, files, load, peaks
 from labkit.errors import LabError
 from labkit.machine import Machine, this_machine
 from labkit.paths import STATE
@@ -34,7 +34,6 @@ INSTRUCTIONS: dict[Kind, set[str]] = {"float32": {"AVX"}, "bfloat16": {"BF16", "
 KEPT = STATE / "roofline"
 SOFTWARE = ("tensorflow-cpu", "openvino", "numpy")
 TIME_LIMIT = 300.0  # seconds; 15 where the machine does nothing else
-BUSY = 0.1  # the share of the CPUs taken by others from which the figures are doubtful
 # What sets threads, instructions or precision of the libraries that are measured; none is to act.
 SETTINGS = ("DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OV_", "TF_", "XLA_")
 
@@ -50,8 +49,8 @@ class Limits:
     streams : mapping of str to float
         GB/s of copying, adding and reading arrays that are much larger than the caches, as STREAM counts: the bytes
         that the program asks to read and write.
-    busy : float
-        The share of the CPUs, 0 to 1, that others took meanwhile.
+    others : load.Others
+        What else had the cores meanwhile.
     when : str
         The date of the measurement.
     isa : tuple of str
@@ -62,7 +61,7 @@ class Limits:
     bfloat16: float
     int8: float
     streams: Mapping[str, float]
-    busy: float
+    others: load.Others
     when: str
     isa: tuple[str, ...]
 
@@ -100,7 +99,7 @@ class Limits:
     def as_dict(self) -> dict[str, Any]:
         """Give all of it as `json.dumps` takes it."""
         derived = {"bandwidth": self.bandwidth, "emulated": [kind for kind in INSTRUCTIONS if self.emulated(kind)]}
-        return dataclasses.asdict(self) | derived
+        return dataclasses.asdict(self) | {"others": self.others.as_dict()} | derived
 
     def share(self, speed: float, kind: Kind = "float32", intensity: float = math.inf) -> float:
         """Give the share that `speed`, in GFLOP/s or GOP/s, has of what is attainable.
@@ -145,7 +144,12 @@ def limits(again: bool = False, folder: Path = KEPT, insist: bool = False) -> Li
             if insist:
                 raise
             files.warn(f"{error} Until then the limits are measured each time.")
-    return Limits(**figures, isa=machine.isa)
+    return _limits(figures, machine.isa)
+
+
+def _limits(figures: Mapping[str, Any], isa: tuple[str, ...]) -> Limits:
+    others = load.Others("the machine's limits", "run ./lab roofline --again", **figures["others"])
+    return Limits(**{**figures, "others": others}, isa=isa)
 
 
 def setting(machine: Machine) -> dict[str, Any]:
@@ -175,7 +179,7 @@ def _read(file: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
         sound = kept["about"] == about and all(
             value > 0 for value in (*map(figures.__getitem__, INSTRUCTIONS), *figures["streams"].values())
         )
-        Limits(**figures, isa=())
+        _limits(figures, isa=())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return figures if sound else None
@@ -220,12 +224,12 @@ def render(limits: Limits, console: Console) -> None:
     table.add_row("memory bandwidth", f"{limits.bandwidth:,.1f} GB/s", f"{streams}: arrays beyond the caches")
     console.print(table)
     ridges = ", ".join(f"{limits.ridge(kind):.0f} in {kind}" for kind in INSTRUCTIONS)
-    busy = f" Others took {limits.busy:.0%} of the CPUs meanwhile: `./lab roofline --again` on a quiet machine."
     lines = (
         "",
         f"Memory limits what does fewer operations for each byte than {ridges}; the cores limit the rest.",
         "A byte counts when the program asks to read or write it.",
-        f"Measured {limits.when}.{busy * (limits.busy > BUSY)}",
+        f"Measured {limits.when}.",
+        *([str(limits.others)] if limits.others.busy else []),
     )
     console.print("\n".join(lines), highlight=False, markup=False)
 

@@ -23,9 +23,9 @@ MEASURED = {
     "bfloat16": 400.0,
     "int8": 800.0,
     "streams": {"copy": 15.0, "add": 20.0, "read": 18.0},
-    "busy": 0.0,
+    "others": {"share": 0.0, "throttled": 0.0, "busy": False, "why": ""},
 }
-LIMITS = Limits(**MEASURED, when="2026-01-01 10:00", isa=("AVX", "AVX2", "AVX-512", "VNNI", "BF16"))
+LIMITS = roofline._limits(MEASURED | {"when": "2026-01-01 10:00"}, ("AVX", "AVX2", "AVX-512", "VNNI", "BF16"))
 HERE = Machine((0, 1), ((0,), (1,)), None, 8 * GIB, 4 * GIB, LIMITS.isa, ((0, 1),), "Made-up CPU")
 
 
@@ -250,9 +250,9 @@ def test_a_small_real_measurement():
     ended = command.run([sys.executable, "-c", REAL], env={"TF_ENABLE_ONEDNN_OPTS": 1}, timeout=200)
     assert not ended.why, ended.lines
     found = next(json.loads(line) for line in ended.lines if line.startswith("{"))
-    limits = Limits(**found, when="now", isa=this_machine().isa)
+    limits = roofline._limits(found | {"when": "now"}, this_machine().isa)
     assert min(limits.float32, limits.bfloat16, limits.int8, *limits.streams.values()) > 0
-    assert 0 <= limits.busy <= 1
+    assert limits.others.share is None or 0 <= limits.others.share <= 1
     assert limits.streams.keys() == {"copy", "add", "read"}
     assert [line for line in ended.lines if line.startswith("Measuring")] != []
     if not limits.emulated("int8"):
@@ -334,9 +334,10 @@ def test_the_screen_tells_figures_and_what_they_mean():
 
 
 def test_figures_of_a_busy_machine_are_marked_so():
-    assert "Others took 63% of the CPUs meanwhile: `./lab roofline --again`" in shown(
-        dataclasses.replace(LIMITS, busy=0.63)
-    )
+    others = {"share": 0.63, "throttled": 0.0, "busy": True, "why": ""}
+    text = shown(roofline._limits(MEASURED | {"when": "now", "others": others}, LIMITS.isa))
+    assert "⚠ Meanwhile, other work took 63% of the cores." in text
+    assert "run ./lab roofline --again when the machine is quiet" in text
 
 
 def test_the_command_gives_programs_all_of_it(monkeypatch):

@@ -13,7 +13,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from labkit import cli
+from labkit import cli, load
 from labkit.bench import setups
 from labkit.errors import LabError
 from labkit.machine import Machine
@@ -430,6 +430,28 @@ def test_the_confirmation_takes_turns_and_knows_that_less_time_is_faster():
     assert order == [1, 2, 2, 1, 1, 2, 2, 1]
     assert 1.8 < found.ratio.value < 2
     assert found.gained
+
+
+def on_busy_cores(figure):
+    """Give an objective whose every other run has others on its cores."""
+    runs = itertools.count()
+
+    def objective(settings):
+        load._pass_on(load.Others(share=0.4 * (next(runs) % 2), busy=True, capacity=1.0))
+        return figure(settings)
+
+    return objective
+
+
+def test_trials_and_confirmations_on_a_busy_machine_are_marked(tmp_path):
+    trials = search({"x": [1, 2, 3]}, on_busy_cores(lambda settings: settings["x"]), 3, repeats=2, seed=1)
+    assert next((trial.others, trial.busy) for trial in trials if trial.state == "done") == (0.2, True)
+    report.write_trials(trials, tmp_path / "trials.csv")
+    assert next(csv.DictReader((tmp_path / "trials.csv").open()))["others"] == "0.2"
+    found = report.confirm(on_busy_cores(lambda settings: settings["x"]), {"x": 2.0}, {"x": 1.0}, rounds=2)
+    assert "⚠ Meanwhile, other work took 20% of the cores" in str(found)
+    quiet = report.confirm(lambda settings: settings["x"], {"x": 2.0}, {"x": 1.0}, rounds=2)
+    assert "⚠" not in str(quiet)
 
 
 def test_slower_than_the_default_is_said():

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from labkit import files
+from labkit import files, load
 from labkit.bench import images, steps, trace
 from labkit.bench.networks import Network
 from labkit.errors import LabError, reason
@@ -102,14 +102,15 @@ def _measure(flags: Namespace, hvd: Any) -> None:
 
     seconds, losses = [], []
     count = flags.batch_size * ranks
-    began = before = time.perf_counter()
-    for number in range(1, flags.num_batches + 1):
-        losses.append(float(step(*next(batches))))
-        now = time.perf_counter()
-        seconds.append(now - before)
-        before = now
-        if number == 1 or number % flags.display_every == 0:
-            say(f"{number}\t{speed(count, seconds)}\t{losses[-1]:.3f}")
+    with load.watch(unknown="the other ranks are at work beside this one" if hvd else "") as others:
+        began = before = time.perf_counter()
+        for number in range(1, flags.num_batches + 1):
+            losses.append(float(step(*next(batches))))
+            now = time.perf_counter()
+            seconds.append(now - before)
+            before = now
+            if number == 1 or number % flags.display_every == 0:
+                say(f"{number}\t{speed(count, seconds)}\t{losses[-1]:.3f}")
     total = count * flags.num_batches / (before - began)
     say(f"{'-' * 64}\ntotal images/sec: {total:.2f}\n{'-' * 64}")
     if flags.json and rank == 0:
@@ -124,6 +125,7 @@ def _measure(flags: Namespace, hvd: Any) -> None:
             "seconds": seconds,
             "losses": losses,
             "ranks": ranks,
+            "others": others.as_dict(),
         }
         files.write(flags.json, json.dumps(result | _conditions(flags), indent=1))
 

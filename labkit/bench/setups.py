@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from labkit import command, paths
+from labkit import command, load, paths
 from labkit.errors import LabError
 from labkit.machine import Machine, this_machine
 from labkit.ratios import Ratio, ratio
@@ -108,10 +108,17 @@ class Comparison(NamedTuple):
         Of each set-up that ran, what `--json` has, round by round.
     failed : dict of str to str
         Why the others did not.
+    others : load.Others
+        What else had the cores meanwhile.
     """
 
     results: dict[str, list[dict]]
     failed: dict[str, str]
+    others: load.Others = load.Others()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give it as `json.dumps` takes it."""
+        return self._asdict() | {"others": self.others.as_dict()}
 
     def rates(self, name: str) -> list[float]:
         """Images a second, round by round."""
@@ -158,20 +165,21 @@ def compare(
         print(f"{name} is left out: {why}")
     results: dict[str, list[dict]] = {name: [] for name in setups if name not in failed}
     width = max(map(len, setups))
-    for number in range(1, rounds + 1):
-        for name in [name for name in results if name not in failed]:
-            print(f"round {number} of {rounds}  {name:{width}}", end="  ", flush=True)
-            try:
-                results[name].append(run_once(setups[name], *flags))
-            except LabError as error:
-                failed[name] = str(error)
-                print(f"failed: {error}", flush=True)
-            else:
-                print(f"{results[name][-1]['images_per_second']:10,.2f} images/s", flush=True)
+    with load.watch() as others:
+        for number in range(1, rounds + 1):
+            for name in [name for name in results if name not in failed]:
+                print(f"round {number} of {rounds}  {name:{width}}", end="  ", flush=True)
+                try:
+                    results[name].append(run_once(setups[name], *flags))
+                except LabError as error:
+                    failed[name] = str(error)
+                    print(f"failed: {error}", flush=True)
+                else:
+                    print(f"{results[name][-1]['images_per_second']:10,.2f} images/s", flush=True)
     results = {name: seen for name, seen in results.items() if name not in failed}
     if not results:
         raise LabError("no set-up could run. " + " ".join(f"{name}: {why}." for name, why in failed.items()))
-    return Comparison(results, failed)
+    return Comparison(results, failed, others)
 
 
 def choose(names: Sequence[str]) -> dict[str, Setup]:
@@ -216,6 +224,8 @@ def table(comparison: Comparison) -> Table:
     found.caption = (
         f"in brackets: the 95% interval of the ratio, over {len(comparison.results[first])} rounds, taken in turns"
     )
+    if comparison.others.busy:
+        found.caption += f"\n{comparison.others}"
     found.add_column("set-up")
     for head in ("images/s", f"times {first}", "GFLOP/s"):
         found.add_column(head, justify="right")

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import optuna
 from matplotlib.figure import Figure
 
-from labkit import files, plots
+from labkit import files, load, plots
 from labkit.errors import LabError
 from labkit.ratios import Ratio, ratio
 from labkit.tune.search import Settings, Space, Trial, as_study, best
@@ -28,11 +28,14 @@ class Confirmation(NamedTuple):
         How many times as fast the best ones are.
     measured, reference : list of float
         The figures of the best and of the default settings, round by round.
+    others : load.Others
+        What else had the cores meanwhile.
     """
 
     ratio: Ratio
     measured: list[float]
     reference: list[float]
+    others: load.Others = load.Others()
 
     @property
     def gained(self) -> bool:
@@ -40,7 +43,11 @@ class Confirmation(NamedTuple):
         return self.ratio.low > 1
 
     def __str__(self) -> str:
-        """Give the verdict."""
+        """Give the verdict, and what makes it doubtful."""
+        return f"{self._verdict}. {self.others}" if self.others.busy else self._verdict
+
+    @property
+    def _verdict(self) -> str:
         rounds = f"95% interval, {len(self.measured)} rounds in turns"
         if self.gained:
             return f"confirmed: {self.ratio} times as fast as the default ({rounds})"
@@ -75,15 +82,16 @@ def confirm(
         Is given the round, "best" or "default", and the figure.
     """
     figures: dict[str, list[float]] = {"best": [], "default": []}
-    for number in range(1, rounds + 1):
-        turns = [("best", found), ("default", default)]
-        for which, settings in turns if number % 2 else turns[::-1]:
-            figures[which].append(objective(settings))
-            if figures[which][-1] <= 0:
-                raise LabError(f"a figure of {figures[which][-1]:g} has no ratio: print one that is above 0.")
-            hear(number, which, figures[which][-1])
+    with load.watches() as others:
+        for number in range(1, rounds + 1):
+            turns = [("best", found), ("default", default)]
+            for which, settings in turns if number % 2 else turns[::-1]:
+                figures[which].append(objective(settings))
+                if figures[which][-1] <= 0:
+                    raise LabError(f"a figure of {figures[which][-1]:g} has no ratio: print one that is above 0.")
+                hear(number, which, figures[which][-1])
     one, other = figures["best"], figures["default"]
-    return Confirmation(ratio(other, one) if minimize else ratio(one, other), one, other)
+    return Confirmation(ratio(other, one) if minimize else ratio(one, other), one, other, others)
 
 
 def told(settings: Mapping[str, Any]) -> str:
@@ -112,11 +120,12 @@ def write_trials(trials: Sequence[Trial], file: Path) -> None:
     out = io.StringIO(newline="")
     table = csv.writer(out)
     names = list(trials[0].settings)
-    table.writerow(["trial", *names, "figure", "state", "seconds", "repeats", "why"])
+    table.writerow(["trial", *names, "figure", "state", "seconds", "repeats", "others", "why"])
     for number, trial in enumerate(trials, 1):
         figure = "" if trial.state == "failed" else trial.value
         repeats = " ".join(map(str, trial.values))
-        row = [*trial.settings.values(), figure, trial.state, round(trial.seconds, 1), repeats, trial.why]
+        others = "" if trial.others is None else round(trial.others, 3)
+        row = [*trial.settings.values(), figure, trial.state, round(trial.seconds, 1), repeats, others, trial.why]
         table.writerow([number, *row])
     files.write(file, out.getvalue())
 

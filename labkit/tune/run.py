@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy.exc import SQLAlchemyError
 
-from labkit import files, paths
+from labkit import files, load, paths
 from labkit.bench import flags, setups
 from labkit.errors import LabError
 from labkit.tune import report, space
@@ -267,6 +267,7 @@ def _search(
             _limit(run, trial, default, asked)
             figure = "failed" if trial.state == "failed" else f"{trial.value:,.4g}"
             state = f"  ({trial.state})" if trial.state == "pruned" else ""
+            state += f"  {load.MARK}: other work took {trial.others:.0%} of the cores" if trial.busy else ""
             line = f"{len(so_far):4}  {figure:>10}  {report.told(trial.settings)}{state}"
             why = "".join(f"\n{'':6}{part}" for part in trial.why.splitlines())
             if len(so_far) == 1:
@@ -309,6 +310,11 @@ def _write(out: Path, run: Command, trials: list[Trial], asked: Options, verdict
     failed = sum(trial.state == "failed" for trial in trials)
     say(f"Best of {len(trials)} trials ({failed} failed): {found.value:,.4g}; default: {default.value:,.4g}")
     say(f"  {run.line(found.settings)}")
+    if busy := sum(trial.busy for trial in trials):
+        say(
+            f"⚠ Other work had the cores during {busy} of them, whose figures are doubtful (others in trials.csv). "
+            "Search again when the machine is quiet, with another --out."
+        )
     files.write(out / "best.env", report.env_file(run, found.settings, verdict))
     report.write_trials(trials, out / "trials.csv")
     say(f"{out}/best.env, {out}/trials.csv")

@@ -17,6 +17,7 @@ from optuna.pruners import ThresholdPruner
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
+from labkit import load
 from labkit.errors import LabError
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)  # it tells of every trial, and so do we
@@ -46,6 +47,10 @@ class Trial(NamedTuple):
         Of a failed one: why, and its last lines.
     seconds : float
         How long it took.
+    others : float or None
+        The share of the cores that other work took meanwhile, if known.
+    busy : bool
+        Whether its figure is doubtful for that.
     """
 
     settings: Settings
@@ -54,6 +59,8 @@ class Trial(NamedTuple):
     state: Literal["done", "pruned", "failed"]
     why: str = ""
     seconds: float = 0.0
+    others: float | None = None
+    busy: bool = False
 
 
 def size(space: Space) -> int:
@@ -166,13 +173,15 @@ def _measure(
 ) -> Trial:
     """Measure one point and tell the study; what ends the search leaves no trace in it."""
     began, values, state, why = time.monotonic(), [], "done", ""
+    others = load.Others()
     try:
-        for number in range(repeats):
-            values.append(_figure(objective(settings)))
-            asked.report(statistics.median(values), number)
-            if number + 1 < repeats and asked.should_prune():
-                state = "pruned"
-                break
+        with load.watches() as others:
+            for number in range(repeats):
+                values.append(_figure(objective(settings)))
+                asked.report(statistics.median(values), number)
+                if number + 1 < repeats and asked.should_prune():
+                    state = "pruned"
+                    break
     except LabError as error:
         if vital:
             study.tell(asked, state=TrialState.FAIL)
@@ -182,7 +191,8 @@ def _measure(
         study.tell(asked, state=TrialState.FAIL)
         raise
     value = math.nan if state == "failed" else statistics.median(values)
-    trial = Trial(settings, value, tuple(values), state, why, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    trial = Trial(settings, value, tuple(values), state, why, seconds, others.share, others.busy)
     for name, held in trial._asdict().items():
         asked.set_user_attr(name, held)
     if state == "done":

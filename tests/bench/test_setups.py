@@ -1,9 +1,11 @@
+import json
 import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from labkit import load
 from labkit.bench import setups
 from labkit.bench.setups import Setup
 from labkit.errors import LabError
@@ -78,6 +80,24 @@ def test_the_table_has_each_set_up_with_its_ratio(monkeypatch):
     text = console.export_text()
     assert "3.00 (3.00 to 3.00)" in text
     assert "no memory" in text
+
+
+def test_a_comparison_on_a_busy_machine_says_so(monkeypatch, capsys):
+    made_up(monkeypatch, {"a": [10.0], "b": [30.0]})
+    run_once = setups.run_once
+
+    def busy(setup, *flags):
+        load._pass_on(load.Others(share=0.31, busy=True, capacity=1.0))
+        return run_once(setup, *flags)
+
+    monkeypatch.setattr(setups, "run_once", busy)
+    found = setups.compare({name: Setup(name) for name in "ab"}, rounds=1)
+    told = (
+        "⚠ Meanwhile, other work took 31% of the cores. What was measured is doubtful: measure again when the machine"
+    )
+    assert told in capsys.readouterr().out
+    assert told in setups.table(found).caption
+    assert json.loads(json.dumps(found.as_dict()))["others"]["share"] == 0.31
 
 
 def test_what_is_not_installed_is_left_out_with_the_remedy(monkeypatch, capsys):
