@@ -7,6 +7,7 @@ import jinja2
 
 from labkit import files, paths, sources
 from labkit.errors import LabError
+from labkit.load import MARK
 from labkit.results import COLUMNS, PASSED, fault, read
 
 TEMPLATE = Path(__file__).with_suffix(".html")
@@ -38,10 +39,17 @@ def render(folder: Path) -> str:
         labs=labs,
         machines=machines,
         columns=COLUMNS,
+        busy=[lab["lab"] for lab in labs if _busy(lab)],
+        mark=MARK,
         passed=verdicts.count(PASSED),
         exercises=len(verdicts),
         to_come=[sources.title(source) for source in sources.labs() if source.stem[:2] not in ran],
     )
+
+
+def _busy(lab: dict[str, Any]) -> bool:
+    """Whether a figure of its closing table was measured while other work had the cores."""
+    return any(MARK in text for row in lab.get("table", {}).get("rows", []) for text in row)
 
 
 def _lab(file: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from IPython.display import Markdown, display
 
 from labkit import files
+from labkit.load import MARK
 from labkit.machine import this_machine
 
 WORK = Path("work")  # of the notebook that is running
@@ -34,19 +35,28 @@ class Results:
         self.path = WORK / f"results-{lab}.json"
         self._about = {"lab": lab, "quick": quick}
 
-    def table(self, what: str, rows: Sequence[Sequence[str]]) -> None:
+    def table(self, what: str, rows: Sequence[Sequence]) -> None:
         """Show and keep the lab's closing table.
+
+        What was measured while other work had the cores is marked, and below stands what to do.
 
         Parameters
         ----------
         what : str
             What the figures are of: the head of the first column.
-        rows : sequence of (name, published, this machine, its limit)
-            The figures with their units, as shown; an empty text where there is none.
+        rows : sequence of (name, published, this machine, its limit, *others)
+            The figures with their units, as shown; an empty text where there is none. Then, for a row with a measured
+            figure, the watches under which it was measured (`load.watch`).
         """
-        lines = [(what, *COLUMNS), ("---",) * 4, *rows]
-        display(Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines)))
-        self._keep("table", {"what": what, "rows": [list(row) for row in rows]})
+        marked, notes = [], {}
+        for name, published, here, limit, *others in rows:
+            mark = f" {MARK}" if any(one.busy for one in others) else ""
+            marked.append([name, published, here + mark, limit])
+            notes |= dict.fromkeys(one.note for one in others if one.note)
+        lines = [(what, *COLUMNS), ("---",) * 4, *marked]
+        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        display(Markdown("\n\n".join([text, *notes])))
+        self._keep("table", {"what": what, "rows": marked, "notes": list(notes)})
 
     def picture(self, title: str, png: str, alt: str) -> None:
         """Keep a picture, `png` in base64. One of the same title is replaced: have no measured figure in it."""
@@ -123,7 +133,8 @@ def _is_setting(value: Any) -> bool:
 def _is_table(value: Any) -> bool:
     if not isinstance(value, dict) or not _is_text(value.get("what")) or not isinstance(value.get("rows"), list):
         return False
-    return all(isinstance(row, list) and all(map(_is_text, row)) for row in value["rows"])
+    lists = [*value["rows"], value.get("notes", [])]
+    return all(isinstance(texts, list) and all(map(_is_text, texts)) for texts in lists)
 
 
 def _are_pictures(value: Any) -> bool:

@@ -6,6 +6,7 @@ import pytest
 
 from labkit import report, sources
 from labkit.errors import LabError
+from labkit.load import MARK
 
 ON = {"cpu": "A CPU <with> 2 cores & more", "cores": 2}
 PIXEL = "iVBORw0KGgo="
@@ -62,6 +63,21 @@ def test_small_runs_and_labs_to_come_are_told(page):
     to_come = text.partition("Still to come")[2]
     titles = [sources.title(source) for source in sources.labs()]
     assert [title in to_come for title in titles] == [not title.startswith(("02", "07")) for title in titles]
+
+
+def test_figures_of_a_busy_machine_are_marked_and_told_at_the_top(tmp_path):
+    quiet = {"what": "speed", "rows": [["CNN", "", "2.1×", ""]], "notes": ["section 1: whether is not known."]}
+    busy = {"what": "speed", "rows": [["CNN", "", "96×", ""]], "notes": ["⚠ section 8: run it <again>."]}
+    leave(tmp_path, "02", table=quiet)
+    assert "they are doubtful" not in Page(report.render(tmp_path)).text
+    busy["rows"][0][2] = f"96× {MARK}"
+    leave(tmp_path, "09", table=busy)
+    text = " ".join(Page(report.render(tmp_path)).text.split())
+    before, _, after = text.partition("02 · ")
+    assert f"Figures marked “{MARK}” (lab 09) were measured while other work had the cores" in before
+    assert f"96× {MARK}" in after
+    assert "⚠ section 8: run it <again>." in after
+    assert "section 1: whether is not known." in after
 
 
 def test_two_machines_are_told_apart(tmp_path):

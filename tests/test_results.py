@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from labkit import files, plots
+from labkit.load import MARK, Others
 from labkit.results import Results, fault
 
 
@@ -23,10 +24,35 @@ def kept(results):
 
 def test_a_table_is_shown_and_kept_with_what_it_was_measured_on(results, capsys):
     results.table("speed", [("this CNN", "", "100 images/s", "200 images/s")])
-    assert kept(results)["table"] == {"what": "speed", "rows": [["this CNN", "", "100 images/s", "200 images/s"]]}
+    assert kept(results)["table"] == {
+        "what": "speed",
+        "rows": [["this CNN", "", "100 images/s", "200 images/s"]],
+        "notes": [],
+    }
     assert kept(results)["on"]["cores"] >= 1
     assert "tensorflow-cpu 2." in kept(results)["on"]["software"]
     assert kept(results)["quick"] is False
+
+
+def test_figures_of_a_busy_machine_are_marked_where_they_are_shown_and_kept(results, capsys):
+    quiet, unknown = Others("section 2", share=0.01), Others("section 3", why="its jobs run elsewhere")
+    busy = Others("section 4", "run section 4 again", share=0.31, busy=True)
+    rows = [
+        ("published alone", "9", "", ""),
+        ("quiet", "", "1", "2", quiet),
+        ("unknown", "", "3", "", unknown),
+        ("both", "", "4", "5", quiet, busy),
+        ("busy", "", "6", "", busy),
+    ]
+    results.table("speed", rows)
+    table = kept(results)["table"]
+    assert [row[2] for row in table["rows"]] == ["", "1", "3", f"4 {MARK}", f"6 {MARK}"]
+    assert table["notes"] == [
+        "section 3: whether other work had the cores meanwhile is not known: its jobs run elsewhere.",
+        "⚠ section 4: other work took 31% of the cores meanwhile. First run section 4 again when the machine is quiet, "
+        "then make this table.",
+    ]
+    assert capsys.readouterr().out  # as IPython shows it outside of a notebook
 
 
 def test_a_picture_is_kept_under_its_title_and_replaced_when_drawn_again(results):
