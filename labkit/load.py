@@ -198,8 +198,9 @@ def _compare(
     ours = after.seconds - before.seconds
     taken = passed.worked - ours
     others.capacity = min(len(used), machine.quota or math.inf) * passed.at
-    # /proc/stat counts who is at work when the clock ticks. This is a sample; twice its standard deviation, at most:
-    unsure = math.sqrt(others.capacity * TICK)
+    # /proc/stat counts who is at work when the clock ticks. This is a sample; twice its standard deviation, at most,
+    # and some ticks for what was counted just before or after:
+    unsure = max(math.sqrt(others.capacity * TICK), 4 * TICK)
     doubtful = max(unsure, BUSY * others.capacity)
     if taken < -doubtful and used >= set(machine.cpus):  # as in a sandbox with a /proc of its own
         others.why = "/proc/stat does not count what this process does"

@@ -50,9 +50,10 @@ class Results:
         """
         marked, notes = [], {}
         for name, published, here, limit, *others in rows:
-            mark = f" {MARK}" if any(one.busy for one in others) else ""
-            marked.append([name, published, here + mark, limit])
-            notes |= dict.fromkeys(one.note for one in others if one.note)
+            if here:
+                here += f" {MARK}" if any(one.busy for one in others) else ""
+                notes |= dict.fromkeys(one.note for one in others if one.note)
+            marked.append([name, published, here, limit])
         lines = [(what, *COLUMNS), ("---",) * 4, *marked]
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         display(Markdown("\n\n".join([text, *notes])))

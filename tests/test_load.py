@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ import psutil
 import pytest
 from test_machine import V1_CPU, V2, Tree
 
-from labkit import command, launch, load
+from labkit import command, launch, load, sources
 from labkit.load import BUSY, TICK, watch
 
 SPIN = "import time; began = time.process_time()\nwhile time.process_time() - began < {}: pass"
@@ -304,3 +305,17 @@ def test_a_failure_inside_goes_through_and_leaves_no_watch_behind(two):
     with pytest.raises(ValueError, match="mine"), watch(root=two.root):
         raise ValueError("mine")
     assert load._around.get() is None
+
+
+# --- In the labs ---
+
+
+@pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem[:2])
+def test_a_lab_tells_the_section_to_run_again_and_marks_what_it_measured(source):
+    section, watched = "", []
+    for line in source.read_text().splitlines():
+        if heading := re.match(r"# ## (\d+) ·", line):
+            section = f"section {heading[1]}"
+        watched += [(named, section) for named in re.findall(r'"(section \d+)"', line)]
+    assert [named for named, _ in watched] == [where for _, where in watched]
+    assert bool(watched) == ("results.table(" in source.read_text())

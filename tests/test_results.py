@@ -43,10 +43,11 @@ def test_figures_of_a_busy_machine_are_marked_where_they_are_shown_and_kept(resu
         ("unknown", "", "3", "", unknown),
         ("both", "", "4", "5", quiet, busy),
         ("busy", "", "6", "", busy),
+        ("not measured", "", "", "7", Others("section 5", share=0.9, busy=True)),
     ]
     results.table("speed", rows)
     table = kept(results)["table"]
-    assert [row[2] for row in table["rows"]] == ["", "1", "3", f"4 {MARK}", f"6 {MARK}"]
+    assert [row[2] for row in table["rows"]] == ["", "1", "3", f"4 {MARK}", f"6 {MARK}", ""]
     assert table["notes"] == [
         "section 3: whether other work had the cores meanwhile is not known: its jobs run elsewhere.",
         "⚠ section 4: other work took 31% of the cores meanwhile. First run section 4 again when the machine is quiet, "
@@ -119,7 +120,7 @@ def test_a_lab_goes_on_whatever_is_in_the_file_and_keeps_what_is_sound(results, 
             assert now["exercises"] == {"1": "passed", "2": "passed"}
         if key != "pictures":
             assert list(now["pictures"]) == ["Old", "New"]
-        assert now["table"] == {"what": "speed", "rows": [["a", "b", "c", "d"]]}
+        assert now["table"] == {"what": "speed", "rows": [["a", "b", "c", "d"]], "notes": []}
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "3", "[" * 100_000, "\x00", ""])

@@ -141,6 +141,7 @@ def compare(
     setups: Sequence[str] | Mapping[str, Setup],
     *flags: object,
     rounds: int = 3,
+    where: str = "",
 ) -> Comparison:
     """Run set-ups in turns, so that noise which lasts falls on all alike, and print how it goes.
 
@@ -152,6 +153,8 @@ def compare(
         Of `python -m labkit.bench`, for all of them.
     rounds : int
         Turns each takes, a process each.
+    where : str
+        What this is, such as "section 7": what to run again when other work had the cores.
 
     Raises
     ------
@@ -165,7 +168,7 @@ def compare(
         print(f"{name} is left out: {why}")
     results: dict[str, list[dict]] = {name: [] for name in setups if name not in failed}
     width = max(map(len, setups))
-    with load.watch() as others:
+    with load.watch(where) as others:
         for number in range(1, rounds + 1):
             for name in [name for name in results if name not in failed]:
                 print(f"round {number} of {rounds}  {name:{width}}", end="  ", flush=True)

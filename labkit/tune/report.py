@@ -43,11 +43,7 @@ class Confirmation(NamedTuple):
         return self.ratio.low > 1
 
     def __str__(self) -> str:
-        """Give the verdict, and what makes it doubtful."""
-        return f"{self._verdict}. {self.others}" if self.others.busy else self._verdict
-
-    @property
-    def _verdict(self) -> str:
+        """Give the verdict."""
         rounds = f"95% interval, {len(self.measured)} rounds in turns"
         if self.gained:
             return f"confirmed: {self.ratio} times as fast as the default ({rounds})"

@@ -122,8 +122,11 @@ def tune(argv: Sequence[str], asked: Options, console: Console) -> report.Confir
         raise
     except LabError as error:
         raise LabError(f"the confirmation failed: {error}") from error
-    files.write(out / "best.env", report.env_file(run, found.settings, str(confirmation)))
+    doubts = [str(confirmation.others)] if confirmation.others.busy else []
+    files.write(out / "best.env", report.env_file(run, found.settings, ". ".join([str(confirmation), *doubts])))
     say(str(confirmation), style="bold")
+    for doubt in doubts:
+        say(doubt)
     say(f"To use them: source {out}/best.env" if confirmation.gained else "Keep the default settings.")
     return confirmation
 
