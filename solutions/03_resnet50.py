@@ -43,7 +43,7 @@ import pandas as pd
 import tensorflow as tf
 from IPython.display import display
 
-from labkit import command, onednn, plots, roofline
+from labkit import command, load, onednn, plots, roofline
 from labkit.bench import setups
 from labkit.errors import LabError
 from labkit.exercises import checker
@@ -120,7 +120,9 @@ def logged(setup, *flags):
 
 known = setups.known()
 many = (RUN[0], whole, "--num_warmup_batches=1", f"--num_batches={1 if QUICK else 5}", "--display_every=1")
-runs = {"float32": logged(known["onednn"], *many)}
+runs, log_others = {}, {}
+with load.watch("section 1") as log_others["float32"]:
+    runs["float32"] = logged(known["onednn"], *many)
 
 # %%
 onednn.describe(runs["float32"][1])
@@ -245,7 +247,7 @@ guess = {
 # exercise 2. (You can write in a cell while another runs.)
 
 # %%
-training = setups.compare(asked, *RUN, whole, rounds=rounds)
+training = setups.compare(asked, *RUN, whole, rounds=rounds, where="section 2")
 
 # %% [markdown]
 # ### Exercise 2 · The set-up for a machine you have never seen
@@ -452,8 +454,8 @@ for kind in KINDS:
     emulated = " (emulated)" if limits.emulated(kind) else ""
     print(f"{kind:9} {limits.peak(kind):7,.0f} GFLOP/s in large matrix products{emulated}")
 print(f"memory    {limits.bandwidth:7,.1f} GB/s")
-if limits.busy > roofline.BUSY:
-    print(f"Others used {limits.busy:.0%} of the CPUs when that was measured: ./lab roofline --again")
+if limits.others.busy:
+    print(limits.others)
 
 
 # %%
@@ -500,7 +502,8 @@ for what, rate in {"default": 5.48, "Intel's build, threads set": 33.62}.items()
 
 # %%
 if BF16:
-    runs["bfloat16"] = logged(known["onednn-bf16"], *many)
+    with load.watch("section 4") as log_others["bfloat16"]:
+        runs["bfloat16"] = logged(known["onednn-bf16"], *many)
 logs = {kind: onednn.read_log(lines, after="Done warm up") for kind, (_, lines, _) in runs.items()}
 step_ms = {kind: 1000 * float(np.mean(run["seconds"])) for kind, (run, _, _) in runs.items()}
 timed = {kind: len(run["seconds"]) for kind, (run, _, _) in runs.items()}
@@ -805,7 +808,7 @@ if not QUICK:
 if BF16:
     side["onednn-bf16"] = known["onednn-bf16"]
     side["unfused-bf16"] = replace(known["onednn"], flags=("--use_fp16", "--nofused_batch_norm"))
-operators = setups.compare(side, *RUN, half, rounds=side_rounds)
+operators = setups.compare(side, *RUN, half, rounds=side_rounds, where="section 5")
 
 
 # %%
@@ -875,7 +878,7 @@ for name, setup in side.items():
     print(f"{name}:\n  {setup.command(RUN[0], half)}")
 
 # %%
-threads = setups.compare(side, *RUN, half, rounds=side_rounds)
+threads = setups.compare(side, *RUN, half, rounds=side_rounds, where="section 6")
 
 # %%
 for name in list(side)[1:]:
@@ -942,7 +945,8 @@ else:
 forward_only = ["eigen", "onednn", "openmp-kmp"] + ["onednn-bf16", "openmp-kmp-bf16"] * BF16
 if QUICK:
     forward_only = ["onednn"]
-inference = setups.compare(forward_only, RUN[0], whole, "--forward_only", f"--num_batches={3 * steps}", rounds=1)
+flags = ("--forward_only", f"--num_batches={3 * steps}")
+inference = setups.compare(forward_only, RUN[0], whole, *flags, rounds=1, where="section 8")
 
 # %%
 shares(inference).style.format(FORMATS)
@@ -994,8 +998,9 @@ shares(inference).style.format(FORMATS)
 # before you explain the settings. Who is late skips sections 6 and 8.
 #
 # **Goes wrong** The OpenMP build is a second environment, made by `./lab setup`; without it the lab goes on with the
-# stock one, and section 6 has little to show. On a busy machine the OpenMP set-ups suffer first, by a factor of ten and
-# more: that is section 6, live. A share of the limit over 100%: `./lab roofline --again` on a quiet machine.
+# stock one, and section 6 has little to show. On a busy machine, which the cells tell, the OpenMP set-ups suffer first,
+# by a factor of ten and more: that is section 6, live. A share of the limit over 100%: `./lab roofline --again` on a
+# quiet machine.
 
 # %% [markdown]
 # ## Remember
@@ -1021,16 +1026,19 @@ def gained(name):
     """Images/s in training, from Eigen's to this set-up's, and how many times that is."""
     if not {"eigen", name} <= training.results.keys():
         return "not run here"
-    times = training.ratio(name, "eigen").value
-    return f"{training.rate('eigen'):.1f} → {training.rate(name):.1f} images/s: {times:.2f}×"
+    times = training.ratio(name, "eigen")
+    return f"{training.rate('eigen'):.1f} → {training.rate(name):.1f} images/s: {times} times"
 
 
 most = f"{at_most(training, 'eigen'):.1f} images/s"
 rows = [
-    ("default → MKL-DNN (Intel, batch 16)", "3.84 → 17.69 images/s: 4.6×", gained("onednn"), most),
-    ("default → Intel's build, threads set (batch 128)", "5.48 → 33.62 images/s: 6.14×", gained("openmp-kmp"), most),
-    ("… and memory spread, and NCHW", "34.18 images/s: 6.24×", gained(f"{base}-numactl-nchw"), most),
-    ("… and all memory on one of the two nodes", "about 23.6 images/s", gained(f"{base}-one-node"), most),
+    (what, published, gained(name), most, *((training.others, limits.others) if name in training.results else ()))
+    for what, published, name in (
+        ("default → MKL-DNN (Intel, batch 16)", "3.84 → 17.69 images/s: 4.6×", "onednn"),
+        ("default → Intel's build, threads set (batch 128)", "5.48 → 33.62 images/s: 6.14×", "openmp-kmp"),
+        ("… and memory spread, and NCHW", "34.18 images/s: 6.24×", f"{base}-numactl-nchw"),
+        ("… and all memory on one of the two nodes", "about 23.6 images/s", f"{base}-one-node"),
+    )
 ]
 for what, comparison in (("training", training), ("classifying", inference)):
     for name in comparison.results:
@@ -1041,19 +1049,28 @@ for what, comparison in (("training", training), ("classifying", inference)):
                 "",
                 f"{comparison.rate(name):.1f} images/s",
                 f"{at_most(comparison, name):.1f} images/s; {share:.0%} of it",
+                comparison.others,
+                limits.others,
             )
         )
 rows += [
-    (f"oneDNN's part of a step, {kind}", "", f"{table.ms.sum():,.0f} ms", f"{least_ms[kind]:,.0f} ms, by kind of work")
+    (
+        f"oneDNN's part of a step, {kind}",
+        "",
+        f"{table.ms.sum():,.0f} ms",
+        f"{least_ms[kind]:,.0f} ms, by kind of work",
+        log_others[kind],
+        limits.others,
+    )
     for kind, table in kinds.items()
 ]
 rows += [
-    (f"{name} against {reference}", "", f"{operators.ratio(name, reference).value:.2f}×", "")
+    (f"{name} against {reference}", "", f"{operators.ratio(name, reference)} times", "", operators.others)
     for name, reference in references.items()
     if name in operators.results
 ]
 rows += [
-    (f"{name} against as set", "", f"{threads.ratio(name, 'as set').value:.2f}×", "")
+    (f"{name} against as set", "", f"{threads.ratio(name, 'as set')} times", "", threads.others)
     for name in list(threads.results)[1:]
 ]
 results.table("ResNet-50", rows)

@@ -44,7 +44,7 @@ import tensorflow as tf
 from IPython.display import Markdown, display
 from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
-from labkit import datasets, plots
+from labkit import datasets, load, plots
 from labkit.exercises import checker
 from labkit.launch import run_ranks
 from labkit.machine import this_machine
@@ -434,13 +434,14 @@ steps = {name: training_step(net) for name, net in nets.items()}
 speeds, right = {name: [] for name in nets}, {name: [] for name in nets}
 for step in steps.values():
     images_per_second(step, np.arange(64))  # traced, kernels made: not timed
-for epoch in range(epochs):
-    order = rng.permutation(n_train)
-    for name, step in steps.items():
-        speeds[name].append(images_per_second(step, order[: trained_on[name]]))
-        right[name].append(accuracy(nets[name]))
-        told = f"{speeds[name][-1]:7,.0f} images/s  accuracy {100 * right[name][-1]:.1f}%"
-        print(f"epoch {epoch + 1} of {epochs}  {name}  {told}", flush=True)
+with load.watch("section 3") as training_others:
+    for epoch in range(epochs):
+        order = rng.permutation(n_train)
+        for name, step in steps.items():
+            speeds[name].append(images_per_second(step, order[: trained_on[name]]))
+            right[name].append(accuracy(nets[name]))
+            told = f"{speeds[name][-1]:7,.0f} images/s  accuracy {100 * right[name][-1]:.1f}%"
+            print(f"epoch {epoch + 1} of {epochs}  {name}  {told}", flush=True)
 training_ratio = ratio(speeds["BF16"], speeds["FP32"])
 difference = 100 * (right["BF16"][-1] - right["FP32"][-1])
 print(f"\nBF16 against FP32: {training_ratio} times as fast, accuracy {difference:+.1f} points")
@@ -465,8 +466,9 @@ display(Markdown(f"{told} The limit is 2 times, or more where there is AMX."))
 
 # %%
 fp16_step, order = training_step(digit_net("mixed_float16")), np.arange(64 * (1 if QUICK else 4))
-images_per_second(fp16_step, order[:64])
-fp16_speed = images_per_second(fp16_step, order)
+with load.watch("section 3"):
+    images_per_second(fp16_step, order[:64])
+    fp16_speed = images_per_second(fp16_step, order)
 print(f"mixed_float16: {fp16_speed:,.0f} images/s, against {np.median(speeds['FP32']):,.0f} of FP32")
 
 # %% [markdown]
@@ -741,7 +743,8 @@ def infer(*names, rounds=8 if QUICK else 20, runs=3 if QUICK else 10, **env):
     return json.loads((work / "infer.json").read_text()), run.lines[0]
 
 
-measured, _ = infer(*VARIANTS)
+with load.watch("section 5") as infer_others:
+    measured, _ = infer(*VARIANTS)
 rates = {name: measured[name]["images/s"] for name in VARIANTS}
 gain = {name: ratio(rates[name], rates["FP32"]) for name in VARIANTS}
 for name in VARIANTS:
@@ -830,13 +833,14 @@ if "AMX" in machine.isa:
     caps["AVX512_CORE_AMX"] = ["INT8"]
 capped = {}
 rounds = 1 if QUICK else 3
-for turn in range(rounds):
-    for cap, names in caps.items():
-        seen, _ = infer("FP32", *names, rounds=5, ONEDNN_MAX_CPU_ISA=cap)
-        for name in ("FP32", *names):
-            capped.setdefault((name, cap), []).append(np.median(seen[name]["images/s"]))
-        told = ", ".join(f"{name} {capped[name, cap][-1]:,.0f}" for name in ("FP32", *names))
-        print(f"round {turn + 1} of {rounds}  {cap:20} {told} images/s", flush=True)
+with load.watch("section 6") as capped_others:
+    for turn in range(rounds):
+        for cap, names in caps.items():
+            seen, _ = infer("FP32", *names, rounds=5, ONEDNN_MAX_CPU_ISA=cap)
+            for name in ("FP32", *names):
+                capped.setdefault((name, cap), []).append(np.median(seen[name]["images/s"]))
+            told = ", ".join(f"{name} {capped[name, cap][-1]:,.0f}" for name in ("FP32", *names))
+            print(f"round {turn + 1} of {rounds}  {cap:20} {told} images/s", flush=True)
 
 # %%
 bars = {f"INT8\n{cap}": capped["INT8", cap] for cap in caps}
@@ -1062,13 +1066,24 @@ rows = [
         f"{gain[name]} times",
         f"{LIMITS[name]}×"
         + (", more with AMX" if amx else "" if isa in machine.isa else f" with {isa}, which is not here"),
+        infer_others,
     )
     for name, isa in (("BF16", "BF16"), ("INT8", "VNNI"))
 ]
 rows += [
-    ("INT8 without VNNI, against FP32", "1.33×, in theory", f"{without} times", ""),
-    *([("VNNI itself, INT8", "1.33× → 4×: 3×, in theory", f"{vnni} times", "3×")] if "VNNI" in machine.isa else []),
-    ("BF16 training against FP32", "", f"{training_ratio} times", "2×" + (", more with AMX" if amx else "")),
+    ("INT8 without VNNI, against FP32", "1.33×, in theory", f"{without} times", "", capped_others),
+    *(
+        [("VNNI itself, INT8", "1.33× → 4×: 3×, in theory", f"{vnni} times", "3×", capped_others)]
+        if "VNNI" in machine.isa
+        else []
+    ),
+    (
+        "BF16 training against FP32",
+        "",
+        f"{training_ratio} times",
+        "2×" + (", more with AMX" if amx else ""),
+        training_others,
+    ),
     ("INT8's accuracy against FP32's, by default", "", f"{points['all lights, mean']:+.2f} points", "0"),
     ("the same, range of the brightest", "", f"{points['all lights, largest']:+.2f} points", "0"),
     ("weights, FP32 → INT8", "¼", f"{kilobytes['fp32']:,.0f} → {kilobytes['int8']:,.0f} kB", "¼"),

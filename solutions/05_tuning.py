@@ -34,7 +34,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import Code, Image, display
 
-from labkit import command, plots
+from labkit import command, load, plots
 from labkit.bench import setups
 from labkit.errors import LabError
 from labkit.exercises import checker
@@ -556,7 +556,7 @@ began = time.monotonic()
 def tell(trial, so_far):
     """A line for each trial."""
     best = tune.best(so_far)
-    what = f"{trial.value:8,.0f} images/s" + " (given up)" * (trial.state == "pruned")
+    what = f"{trial.value:8,.0f} images/s" + " (given up)" * (trial.state == "pruned") + f" {load.MARK}" * trial.busy
     changed = [f"{knob}={value}" for knob, value in trial.settings.items() if value != live_default[knob]]
     print(
         f"{len(so_far):2} of {n_trials}  {time.monotonic() - began:3.0f} s ",
@@ -567,14 +567,15 @@ def tell(trial, so_far):
     )
 
 
-tried = tune.search(
-    live_space,
-    lambda settings: throughput(train, settings),
-    trials=n_trials,
-    repeats=repeats,
-    default=live_default,
-    on_trial=tell,
-)
+with load.watch("section 6") as search_others:
+    tried = tune.search(
+        live_space,
+        lambda settings: throughput(train, settings),
+        trials=n_trials,
+        repeats=repeats,
+        default=live_default,
+        on_trial=tell,
+    )
 winner = tune.best(tried)
 minutes = (time.monotonic() - began) / 60
 
@@ -616,11 +617,12 @@ if won_by_default:
     )
 if challenger:
     again = {"default": [], "best": []}
-    for number in range(1, rounds + 1):
-        for name, settings in (("default", live_default), ("best", challenger.settings)):
-            again[name].append(throughput(train, settings))
-        measured = ", ".join(f"{name} {figures[-1]:8,.0f}" for name, figures in again.items())
-        print(f"round {number} of {rounds}: {measured} images/s", flush=True)
+    with load.watch("section 6") as gain_others:
+        for number in range(1, rounds + 1):
+            for name, settings in (("default", live_default), ("best", challenger.settings)):
+                again[name].append(throughput(train, settings))
+            measured = ", ".join(f"{name} {figures[-1]:8,.0f}" for name, figures in again.items())
+            print(f"round {number} of {rounds}: {measured} images/s", flush=True)
     gain = ratio(again["best"], again["default"])
     print(f"\nThe search promised {challenger.value / values[0]:.2f} times the default. Confirmed: {gain} times.")
     if rounds == 1:
@@ -715,7 +717,8 @@ n_trials, rounds = (4, 2) if QUICK else (30, 5)
 out = work / "tune-nearest"
 tool = ["labkit", "tune", "--knobs", "work/knobs.toml", "--figure", r"pixels/s: (\d+)", "--out", str(out)]
 tool += ["--trials", str(n_trials), "--rounds", str(rounds), "--", "python", "work/nearest.py"]
-done = command.run(tool, env={"FORCE_COLOR": None}, timeout=300, hear=print)  # Jupyter asks for colours
+with load.watch("section 7") as own_others:
+    done = command.run(tool, env={"FORCE_COLOR": None}, timeout=300, hear=print)  # Jupyter asks for colours
 if done.why:
     raise LabError(f"lab tune: {done.why}. Its last lines are above.")
 verdict = next((line for line in done.lines if "confirmed: " in line), "the default was the best")
@@ -809,6 +812,7 @@ Code(filename=out / "best.env", language="bash")
 
 # %%
 tuned = "the default won" if won_by_default else f"{gain}×"
+tuned_others = search_others if won_by_default else gain_others
 results.table(
     "tuning",
     [
@@ -818,11 +822,24 @@ results.table(
             "1.77× after 2 h 8 min",
             f"{tuned} after {minutes:.1f} min",
             "",
+            tuned_others,
         ),
-        ("its best settings", "intra 28, inter 2", " ".join(f"{k}={v}" for k, v in winner.settings.items()), ""),
+        (
+            "its best settings",
+            "intra 28, inter 2",
+            " ".join(f"{k}={v}" for k, v in winner.settings.items()),
+            "",
+            search_others,
+        ),
         ("CPU and system settings, 173 and 156 trials", "+8.3%, +8%", "not tried: needs root", ""),
         ("TensorFlow's threads by TensorTuner: Eigen; MKL", "2–123%; 1.5–28%", "", ""),
-        ("your own command (nearest colours)", "", verdict.replace(" times as fast as the default", "×"), ""),
+        (
+            "your own command (nearest colours)",
+            "",
+            verdict.replace(" times as fast as the default", "×"),
+            "",
+            own_others,
+        ),
         (
             f"share of the shipped grid's best, {at} trials: random",
             "",

@@ -34,7 +34,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 from scipy.optimize import least_squares
 
-from labkit import plots
+from labkit import load, plots
 from labkit.exercises import checker
 from labkit.launch import RankError, run_ranks
 from labkit.machine import this_machine
@@ -524,11 +524,12 @@ if ranks.rank == 0:
 sizes = [2**power for power in ((3, 9, 13, 16, 18, 20) if QUICK else (3, 6, 9, 11, 13, 14, 15, 16, 18, 20, 22, 24, 26))]
 rounds = 3 if QUICK else 7
 measured = {}  # by ranks, way and bytes: seconds of each round
-for size in (2,) if QUICK else (2, 4):
-    out = work / f"allreduce-{size}.json"
-    run_ranks(size, "work/measure.py", Path(servers).stem, Path(ring).stem, out, rounds, *sizes, threads=1)
-    told = json.loads(out.read_text())
-    measured[size] = {way: {int(n_bytes): spent for n_bytes, spent in by.items()} for way, by in told.items()}
+with load.watch("section 5") as measured_others:
+    for size in (2,) if QUICK else (2, 4):
+        out = work / f"allreduce-{size}.json"
+        run_ranks(size, "work/measure.py", Path(servers).stem, Path(ring).stem, out, rounds, *sizes, threads=1)
+        told = json.loads(out.read_text())
+        measured[size] = {way: {int(n_bytes): spent for n_bytes, spent in by.items()} for way, by in told.items()}
 
 
 # %%
@@ -569,9 +570,7 @@ def speed(size, way, n_bytes):
 
 apart = np.median([max(spent) / min(spent) for by_size in measured[2].values() for spent in by_size.values()])
 if apart > 2:
-    print(
-        f"Rounds of one measurement are {apart:.1f} times apart: this machine is busy. Measure again when it is quiet."
-    )
+    print(f"Rounds of one measurement are {apart:.1f} times apart: look at the intervals, not at single figures.")
 largest = sizes[-1]
 against = {}  # by ranks: your ring's speed over MPI's, at the largest size
 for size in measured:
@@ -680,8 +679,8 @@ both = typical(2, "exchange") / typical(2, "ping-pong")
 print(f"\nSending both ways at once takes {both.min():.1f} to {both.max():.1f} times as long as one way.")
 flattered = typical(2, "exchange") / typical(2, "exchange, unchanged")
 print(
-    f"Sending the same array again and again looks up to {flattered.max():.1f} times as fast as passing on what came "
-    f"(at {sizes[flattered.argmax()]:,} bytes)."
+    f"Sending the same array again and again looks {np.median(flattered):.1f} times as fast as passing on what came: "
+    f"the median of all sizes, which have {flattered.min():.1f} to {flattered.max():.1f}."
 )
 
 # %% [markdown]
@@ -1039,12 +1038,13 @@ if ranks.rank == 0:
 # %%
 settings = {"no progress thread": 0, "a progress thread": 1}
 overlap = {}  # by setting and way: seconds of each round
-for setting, progress in settings.items():
-    out = work / "overlap.json"
-    env = {"OMP_NUM_THREADS": 1, "MPIR_CVAR_ASYNC_PROGRESS": progress}
-    # Two cores for each rank where there are enough, one of which computes: the other is for the progress thread.
-    run_ranks(2, "work/overlap.py", out, 3 if QUICK else 15, threads=2 if cores >= 4 else 1, env=env)
-    overlap[setting] = json.loads(out.read_text())
+with load.watch("section 9"):
+    for setting, progress in settings.items():
+        out = work / "overlap.json"
+        env = {"OMP_NUM_THREADS": 1, "MPIR_CVAR_ASYNC_PROGRESS": progress}
+        # Two cores for each rank where there are enough, one of which computes: the other is for the progress thread.
+        run_ranks(2, "work/overlap.py", out, 3 if QUICK else 15, threads=2 if cores >= 4 else 1, env=env)
+        overlap[setting] = json.loads(out.read_text())
 
 
 def median_ms(setting, way):
@@ -1384,17 +1384,20 @@ for name, run in history.items():
 rows = [
     ("scaling efficiency, ResNet-101 and Inception V3, 512 GPUs", "90%", "", ""),
     ("the same, VGG-16", "68%", "", ""),
-    ("a message of 8 bytes, 2 ranks", "", f"{1e6 * typical(2, 'ping-pong')[0]:.1f} µs", ""),
+    ("a message of 8 bytes, 2 ranks", "", f"{1e6 * typical(2, 'ping-pong')[0]:.1f} µs", "", measured_others),
 ]
 for what, way in (("from rank to rank", "ping-pong"), ("copied by numpy in both ranks at once", "copy")):
-    rows.append((f"{largest / 2**20:.0f} MiB {what}", "", f"{largest / typical(2, way)[-1] / 1e9:.1f} GB/s", ""))
+    moved = f"{largest / typical(2, way)[-1] / 1e9:.1f} GB/s"
+    rows.append((f"{largest / 2**20:.0f} MiB {what}", "", moved, "", measured_others))
 for size, one in against.items():
     turns = f", taking turns on {cores} cores" * (size > cores)
-    rows.append((f"your ring over MPI_Allreduce, {largest / 2**20:.0f} MiB, {size} ranks{turns}", "", f"{one}×", ""))
+    what = f"your ring over MPI_Allreduce, {largest / 2**20:.0f} MiB, {size} ranks{turns}"
+    rows.append((what, "", f"{one}×", "", measured_others))
 for way in ("ring", "MPI_Allreduce"):
     off = np.abs(list(errors[way].values()))
     name = "your ring" if way == "ring" else way
-    rows.append((f"the model's error for {name}: median, worst", "", f"{np.median(off):.0%}, {off.max():.0%}", ""))
+    error = f"{np.median(off):.0%}, {off.max():.0%}"
+    rows.append((f"the model's error for {name}: median, worst", "", error, "", measured_others))
 results.table("how gradients travel", rows)
 
 # %% [markdown]

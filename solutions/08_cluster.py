@@ -40,7 +40,7 @@ import numpy as np
 import psutil
 from IPython.display import Code
 
-from labkit import cluster, drawn, plots
+from labkit import cluster, drawn, load, plots
 from labkit.errors import LabError
 from labkit.exercises import checker
 from labkit.launch import RankError, run_ranks
@@ -478,11 +478,12 @@ recipe = ["--model", "resnet8", "--data_dir", images, "--lr_init", 0.8, "--lr_wa
 recipe += ["--cosine_lr", "--weight_decay", 1e-4, "--least_area", 0.5, "--log_every", 2 if QUICK else 10]
 
 runs = {}
-for n in counts[: 1 if QUICK else 2]:
-    each = ["--num_iter", EPOCHS, "--evaluate_every", 0 if QUICK else 4, "--batch_size", BATCH // n]
-    runs[n] = train(f"strong-{n}", n, *recipe, *each)
-    last = runs[n][-1]
-    print(f"   top-1 {last['top1']:.1%}, top-5 {last['top5']:.1%} of {last['images']} images never trained on\n")
+with cluster.watch(slurm, "section 5") as training_others:
+    for n in counts[: 1 if QUICK else 2]:
+        each = ["--num_iter", EPOCHS, "--evaluate_every", 0 if QUICK else 4, "--batch_size", BATCH // n]
+        runs[n] = train(f"strong-{n}", n, *recipe, *each)
+        last = runs[n][-1]
+        print(f"   top-1 {last['top1']:.1%}, top-5 {last['top5']:.1%} of {last['images']} images never trained on\n")
 if QUICK:
     print("A quick run leaves out the second training.")
 
@@ -546,11 +547,13 @@ for record in run[:: max(1, len(run) // 6)]:
 STEPS = 12 if QUICK else 120
 weak = ["--num_iter", STEPS, "--iter_unit", "batch", "--batch_size", BATCH, "--mode", "train"]
 weak += ["--log_every", 5, "--checkpoint_every", 25]
-stopped = train("weak-2", 2, *recipe, *weak, stop_at=STEPS // 3)
+with cluster.watch(slurm, "section 6") as stopped_others:
+    stopped = train("weak-2", 2, *recipe, *weak, stop_at=STEPS // 3)
 print(stopped[-1])
 
 # %%
-resumed = train("weak-2", 2, *recipe, *weak, resume=True)
+with cluster.watch(slurm, "section 6") as resumed_others:
+    resumed = train("weak-2", 2, *recipe, *weak, resume=True)
 if "weak-2" in stopping:
     at = next(record["step"] for record in resumed if record["event"] == "stop")
     first = next(record["step"] for record in resumed if record["event"] == "train" and record["step"] > at)
@@ -600,10 +603,11 @@ def speed(run):
 
 
 measured = {"strong": {n: speed(run) for n, run in runs.items()}, "weak": {1: speed(runs[1]), 2: speed(resumed)}}
-for n in [] if QUICK else counts[2:]:
-    for way, each in (("strong", BATCH // n), ("weak", BATCH)):
-        flags = ["--num_iter", 100, "--iter_unit", "batch", "--mode", "train", "--batch_size", each]
-        measured[way][n] = speed(train(f"{way}-{n}", n, *recipe, *flags))
+with cluster.watch(slurm, "section 7") as scaling_others:
+    for n in [] if QUICK else counts[2:]:
+        for way, each in (("strong", BATCH // n), ("weak", BATCH)):
+            flags = ["--num_iter", 100, "--iter_unit", "batch", "--mode", "train", "--batch_size", each]
+            measured[way][n] = speed(train(f"{way}-{n}", n, *recipe, *flags))
 print(f"{'':8}{NODE + 's':>6}{'images/s':>10}{'times one':>11}{'efficiency':>12}")
 for way, speeds in measured.items():
     for n, value in speeds.items():
@@ -625,7 +629,7 @@ alt = "; ".join(
     for way, speeds in measured.items()
 )
 plots.show(figure, alt=f"Efficiency against the number of {NODE}s. {alt}.", keep=results)
-print("The runs came one after the other, so whatever else the machine did meanwhile is in the figures.")
+print("The runs came one after the other: what else the machine did during one of them is in its figure alone.")
 if not slurm or slurm.kind == "own":
     print(f"These {NODE}s share one memory and, as more cores work, a lower clock. A cluster's nodes do not.")
 
@@ -785,7 +789,8 @@ def pipeline_speed(folder, size, batch, batches):
     return batch * batches / (time.perf_counter() - began)
 
 
-small = pipeline_speed(images, 32, 64, 5 if QUICK else 60)
+with load.watch("section 8") as reading_others:
+    small = pipeline_speed(images, 32, 64, 5 if QUICK else 60)
 print(f"the pipeline alone, {cores} cores, small images: {small:,.0f} images/s")
 
 # %% [markdown]
@@ -824,12 +829,13 @@ if ranks.rank == 0:
 #SBATCH --time=00:02:00
 srun --mpi=pmi2 "$KIT/.venv/bin/python" work/allreduce.py
 """)
-if slurm:
-    (work / "allreduce.log").unlink(missing_ok=True)
-    print("  ", wait_for(submit(work / "allreduce.sbatch", nodes=2, name="allreduce")))
-    told = printed("allreduce")
-else:
-    told = "\n".join(run_ranks(2, work / "allreduce.py", threads=1, show=False).lines[0])
+with cluster.watch(slurm, "section 8"):
+    if slurm:
+        (work / "allreduce.log").unlink(missing_ok=True)
+        print("  ", wait_for(submit(work / "allreduce.sbatch", nodes=2, name="allreduce")))
+        told = printed("allreduce")
+    else:
+        told = "\n".join(run_ranks(2, work / "allreduce.py", threads=1, show=False).lines[0])
 found = re.search(r"SECONDS (.*)", told)
 if not found:
     raise LabError(f"the all-reduce did not run. What it said:\n{told}")
@@ -1112,6 +1118,7 @@ efficiencies = {
     way: ", ".join(f"{value / n / speeds[1]:.0%} on {n}" for n, value in speeds.items() if n > 1)
     for way, speeds in measured.items()
 }
+others = {"strong": (training_others, scaling_others), "weak": (training_others, resumed_others, scaling_others)}
 small_top1 = f"{100 * runs[max(runs)][-1]['top1']:.1f}% top-1"
 results.table(
     "training on a cluster",
@@ -1119,13 +1126,20 @@ results.table(
         ("Bede: weak scaling, 4 → 16 GPUs; 4 → 32", "100%; 50%, as there was no gain", "", "100%"),
         ("Goyal et al.: weak scaling on 256 GPUs", "90%", "", "100%"),
         *(
-            (f"here: {way} scaling, resnet8, {NODE}s", "", told or "not measured in a quick run", "100%")
+            (f"here: {way} scaling, resnet8, {NODE}s", "", told, "100%" if told else "not in a quick run", *others[way])
             for way, told in efficiencies.items()
         ),
-        ("from the stop signal to saved state", "", seconds, "30 s, Slurm's default KillWait"),
+        ("from the stop signal to saved state", "", seconds, "30 s, Slurm's default KillWait", stopped_others),
         ("ResNet-50 on ImageNet after 50 epochs: top-1; top-5", "75.863%; 92.823%", duration, ""),
         (f"resnet8 on drawn images, {EPOCHS} epochs", "", small_top1, "100%"),
-        ("reading images, small set", "", f"{small:,.0f} images/s", f"needed: {measured['weak'][2]:,.0f} images/s"),
+        (
+            "reading images, small set",
+            "",
+            f"{small:,.0f} images/s",
+            f"needed: {measured['weak'][2]:,.0f} images/s",
+            reading_others,
+            resumed_others,
+        ),
     ],
 )
 
