@@ -128,7 +128,7 @@ def watch(
         Where proc/ and sys/ are; tests point it at made-up trees.
     """
     others = _others(where)
-    machine = this_machine(root)
+    machine = this_machine(root, _allowed() if root == Path("/") else None)
     used = set(machine.cpus if cpus is None else cpus)
     with _gathering(others):
         # The processes are looked at outside of what is measured: thousands of them take a tenth of a second.
@@ -141,6 +141,8 @@ def watch(
         _sum_up(others)
     elif unknown or first is None or last is None:
         others.why = unknown or "/proc/stat does not show these CPUs"
+    elif os.getpid() not in before.ours & after.ours:
+        others.why = "/proc does not show this process"
     else:
         _compare(others, machine, used, last.since(first), before, after)
     _pass_on(others)
@@ -214,6 +216,15 @@ def _compare(
         took = after.others_since(before) | {"the hypervisor: steal": passed.stolen}
         most = sorted(took, key=took.get, reverse=True)[:NAMES]
         others.by = tuple(name for name in most if took[name] > BUSY / NAMES * others.capacity)
+
+
+def _allowed() -> set[int]:
+    """Give the CPUs that this process may use; OpenMP may have pinned the thread that asks to one of them."""
+    cpus: set[int] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            cpus |= os.sched_getaffinity(int(thread.name))
+    return cpus
 
 
 class _Cores(NamedTuple):

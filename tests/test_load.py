@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -101,6 +102,22 @@ def test_ranks_that_slurm_starts_are_not_judged(monkeypatch, tmp_path):
     with launch._watch(1, todo) as others:
         pass
     assert (others.share, others.busy, others.why) == (None, False, "the ranks are of a Slurm job")
+
+
+def test_a_thread_that_is_pinned_watches_all_the_same(monkeypatch):
+    cpus = os.sched_getaffinity(0)
+    used = []
+    monkeypatch.setattr(load, "_compare", lambda others, machine, cpus, *looks: used.append(cpus))
+
+    def pinned():
+        os.sched_setaffinity(0, {min(cpus)})  # this thread alone
+        with watch(show=False):
+            pass
+
+    thread = threading.Thread(target=pinned)
+    thread.start()
+    thread.join()
+    assert used == [cpus]
 
 
 def test_a_command_tells_of_others():
@@ -278,7 +295,11 @@ def test_what_cannot_be_told_is_said_so_and_is_no_alarm(two, capsys):
         pass
     with watch("section 4", root=two.root, unknown="it is elsewhere") as elsewhere:
         pass
-    for others in (sandboxed, unseen, hidden, elsewhere):
+    two.show()
+    (two.root / f"proc/{os.getpid()}/stat").unlink()
+    with watch("section 4", root=two.root) as other_namespace:
+        pass
+    for others in (sandboxed, unseen, hidden, elsewhere, other_namespace):
         assert (others.share, others.busy) == (None, False)
         assert others.note == f"section 4: whether other work had the cores meanwhile is not known: {others.why}."
     assert "does not count what this process does" in sandboxed.why
