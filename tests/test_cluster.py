@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit import cluster, keeper
+from labkit import cluster, keeper, load
 from labkit.cluster import Cluster
 from labkit.errors import LabError
 from labkit.keeper import node_cores, node_cpus, slurm_conf, within
@@ -132,6 +132,23 @@ def test_a_job_is_submitted_seen_and_run_on_both_nodes(shell, tmp_path):
     assert eventually(lambda: out.exists() and sorted(out.read_text().splitlines()) == ["0: n1", "1: n2"])
     assert "n[1-2]" in shell(f"squeue -j {job}")
     shell(f"scancel {job}")
+
+
+def test_what_jobs_do_is_no_work_of_others(shell, small, tmp_path, monkeypatch):
+    spin = "import time\nwhile time.process_time() < 1: pass"
+    script(tmp_path, "spin.py", spin)
+    script(tmp_path, "job.sh", f"#!/bin/bash\nsrun {PYTHON} spin.py\n")
+    seen, compare = [], load._compare
+
+    def note(others, machine, used, passed, before, after):
+        seen.append(after.seconds - before.seconds)
+        compare(others, machine, used, passed, before, after)
+
+    monkeypatch.setattr(load, "_compare", note)
+    with cluster.watch(small.slurm(), "section 5") as others:
+        shell("sbatch --wait -N2 --ntasks-per-node=1 job.sh")
+    assert 2 <= seen[0] + 0.1 < 4
+    assert others.where == "section 5"
 
 
 RANK = """
@@ -525,6 +542,16 @@ def test_a_real_cluster_is_its_default_partitions_nodes_that_are_up(empty_path, 
     monkeypatch.setenv("PATH", f"{empty_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
     assert with_sinfo(empty_path, NODES) == cluster.Slurm("real", 2, 48, {})
     assert with_sinfo(empty_path, NODES.replace("batch*", "batch")) == cluster.Slurm("real", 3, 4, {})
+
+
+def test_what_others_do_on_a_real_clusters_nodes_is_not_known():
+    with cluster.watch(cluster.Slurm("real", 2, 48, {}), "section 5") as others:
+        pass
+    assert (others.share, others.busy) == (None, False)
+    assert "not here" in others.note
+    with cluster.watch(None, "section 5") as others:
+        pass
+    assert others.share is not None
 
 
 @pytest.mark.parametrize(
