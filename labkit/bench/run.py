@@ -102,7 +102,7 @@ def _measure(flags: Namespace, hvd: Any) -> None:
 
     seconds, losses = [], []
     count = flags.batch_size * ranks
-    with load.watch(unknown="the other ranks are at work beside this one" if hvd else "") as others:
+    with load.watch(unknown="the other ranks are at work beside this one" if hvd else "", show=False) as others:
         began = before = time.perf_counter()
         for number in range(1, flags.num_batches + 1):
             losses.append(float(step(*next(batches))))
@@ -113,6 +113,8 @@ def _measure(flags: Namespace, hvd: Any) -> None:
                 say(f"{number}\t{speed(count, seconds)}\t{losses[-1]:.3f}")
     total = count * flags.num_batches / (before - began)
     say(f"{'-' * 64}\ntotal images/sec: {total:.2f}\n{'-' * 64}")
+    if others.busy:
+        say(str(others))
     if flags.json and rank == 0:
         flops = network.flops if flags.forward_only else network.flops_training
         _, uncertainty, jitter = speed(count, seconds)

@@ -73,6 +73,7 @@ def test_the_json_has_every_step_and_what_it_ran_on(training):
     assert result["settings"]["batch_size"] == 4
     assert result["machine"]["usable_cores"] >= 1
     assert result["versions"]["tensorflow"].startswith("2.")
+    assert any(line.startswith("⚠ Meanwhile, ") for line in done.lines) == result["others"]["busy"]
 
 
 def test_the_trace_and_the_graph_show_what_ran(training):
