@@ -89,7 +89,7 @@ class Job:
     n : int
         Number of ranks.
     folder : Path
-        An empty folder, for the named pipes through which the ranks are heard.
+        A folder, for the named pipes through which the ranks are heard.
     show : bool
         Whether to print what they say.
     """

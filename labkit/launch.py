@@ -7,13 +7,12 @@ import os
 import re
 import shlex
 import signal
-import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labkit import load
+from labkit import load, scratch
 from labkit import rank as runner
 from labkit.errors import LabError
 from labkit.job import BIN, Job, Rank
@@ -134,8 +133,8 @@ def run_ranks(
     todo = plan(n, os.path.relpath(path, folder), *args, machine=this_machine(), threads=threads, env=env)
     if show:
         print("\n".join(filter(None, [todo.command, todo.warning])), flush=True)
-    with tempfile.TemporaryDirectory(prefix="labkit-") as pipes:
-        job = Job(n, Path(pipes), show)
+    with scratch.folder() as pipes:
+        job = Job(n, pipes, show)
         with _watch(n, todo) as others:
             try:
                 job.start(todo.argv, todo.variables, folder)

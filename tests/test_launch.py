@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit import job, launch
+from labkit import job, keeper, launch
 from labkit.errors import LabError
 from labkit.job import Rank
 from labkit.launch import RankError, plan, run_ranks, shares
@@ -572,6 +572,16 @@ class TestCaller:
         assert out.splitlines()[-1] == "interrupted"
         assert living(os.environ["LABKIT_TEST"]) == []
         assert time.monotonic() - began < SOON
+
+    def test_what_a_killed_caller_leaves_is_swept_by_the_next_run(self, caller, tmp_path, monkeypatch):
+        caller.kill()
+        caller.wait()
+        keeper.within(SOON, lambda: living(os.environ["LABKIT_TEST"]) == [])
+        assert len(list(tmp_path.glob("labkit-*"))) == 1
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        Path("quick.py").touch()
+        run_ranks(1, "quick.py", show=False)
+        assert list(tmp_path.glob("labkit-*")) == []
 
     def test_no_rank_survives_a_killed_caller(self, caller):
         assert len(living(os.environ["LABKIT_TEST"])) >= 3

@@ -4,7 +4,6 @@ import json
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from labkit import command, load, paths
+from labkit import command, load, paths, scratch
 from labkit.errors import LabError
 from labkit.machine import Machine, this_machine
 from labkit.ratios import Ratio, ratio
@@ -210,8 +209,8 @@ def run_once(setup: Setup, *flags: object) -> dict:
     LabError
         When it fails, with its last lines, or is not over in time.
     """
-    with tempfile.TemporaryDirectory(prefix="labkit-") as folder:
-        out = Path(folder, "result.json")
+    with scratch.folder() as folder:
+        out = folder / "result.json"
         argv = [*setup.prefix, str(setup.python), "-m", "labkit.bench", *setup.flags, *map(str, flags), f"--json={out}"]
         path = {"PYTHONPATH": paths.ROOT} if setup.python != STOCK else {}  # labkit is not installed in the other one
         done = command.run(argv, env=dict.fromkeys(_CLEARED) | path | dict(setup.env), timeout=TIME_LIMIT)
