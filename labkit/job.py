@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from labkit import rank as runner
+from labkit.errors import LabError
 
 BIN = Path(sysconfig.get_path("scripts"))
 GRACE = 1.0  # seconds mpirun has to end by itself once it has nothing more to pass on
@@ -148,6 +149,8 @@ class Job:
                 start_new_session=True,  # interrupting a cell signals the kernel's whole process group
                 preexec_fn=partial(runner.end_with, os.getpid()),  # this thread stays until the run is over
             )
+        except OSError as error:
+            raise LabError(f"cannot start mpirun: {error.strerror}. Is one of the arguments too long?") from error
         finally:
             os.close(folder)
             os.close(write)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import numbers
 import operator
 import os
 import re
@@ -119,14 +120,8 @@ def run_ranks(
     RankError
         Within seconds when a rank fails, and when the time is up; no process of the run is left then.
     """
-    if not timeout > 0:
-        raise LabError(f"timeout is a time in seconds, more than 0, not {timeout!r}.")
-    folder = Path(cwd or ".").resolve()
-    if not folder.is_dir():
-        raise LabError(f"There is no folder {cwd} to run in: give cwd the path of one.")
-    path = (folder / script).resolve()
-    if not path.is_file():
-        raise LabError(f"{script} {'is a folder' if path.is_dir() else 'is not there'}: give the path of a script.")
+    timeout = _seconds(timeout)
+    folder, path = _find(script, cwd)
     if not (BIN / "mpirun").exists():
         raise LabError("mpirun is missing from this environment: ./lab setup installs it.")
 
@@ -157,6 +152,30 @@ def _watch(n: int, todo: "Plan") -> AbstractContextManager[load.Others]:
     """Watch the cores that the ranks are bound to, or all; in a Slurm job, it is Slurm that starts them, anywhere."""
     cpus = set(itertools.chain(*shares(this_machine(), n, todo.threads))) if todo.bound else None
     return load.watch(cpus=cpus, unknown="the ranks are of a Slurm job" if todo.variables else "", show=False)
+
+
+def _find(script: object, cwd: object) -> tuple[Path, Path]:
+    """Give the folder to run in, and the script's path."""
+    if not isinstance(script, str | os.PathLike):
+        raise LabError(f"script is the path of a script, not {script!r}.")
+    if not isinstance(cwd, str | os.PathLike | None):
+        raise LabError(f"cwd is the path of the folder to run in, not {cwd!r}.")
+    try:
+        folder = Path(cwd or ".").resolve()
+        if not folder.is_dir():
+            raise LabError(f"There is no folder {cwd} to run in: give cwd the path of one.")
+        path = (folder / script).resolve()
+        if not path.is_file():
+            raise LabError(f"{script} {'is a folder' if path.is_dir() else 'is not there'}: give the path of a script.")
+    except (OSError, ValueError, RuntimeError) as error:  # too long; with a null byte; links in a circle
+        raise LabError(f"there can be no script {str(script)[:100]!r} in {str(cwd or '.')[:100]!r}: {error}") from error
+    return folder, path
+
+
+def _seconds(timeout: object) -> float:
+    if not isinstance(timeout, numbers.Real) or isinstance(timeout, bool) or not timeout > 0:
+        raise LabError(f"timeout is a time in seconds, more than 0, not {timeout!r}.")
+    return float(timeout)
 
 
 # Who gets which cores
@@ -235,10 +254,10 @@ def plan(
         # Hydra's `-bind-to core` would count all of the machine's cores, also those that this process may not use
         # (MPICH 5.0.2 under taskset). After `user:` stand the CPUs by the kernel's numbers.
         options += ["-bind-to", "user:" + ",".join(map(_ranges, shares(machine, n, threads)))]
-    for name, value in (_thread_variables(threads) | dict(env or {})).items():
+    for name, value in (_thread_variables(threads) | _variables(env)).items():
         options += ["-genv", name, str(value)]
     return Plan(
-        argv=("mpirun", *options, "python", "-u", "-m", runner.__name__, script, *map(str, args)),
+        argv=("mpirun", *options, "python", "-u", "-m", runner.__name__, script, *map(_argument, args)),
         # Inside a job step, as a kernel may be, srun waits for that step to end unless told to overlap; and it would
         # bind Hydra's proxy, with all the node's ranks under it, to one task's share.
         variables={"SLURM_OVERLAP": "1", "SLURM_CPU_BIND": "none"} if slurm else {},
@@ -273,6 +292,23 @@ def _thread_variables(threads: int) -> dict[str, object]:
         "TF_NUM_INTRAOP_THREADS": threads,
         "TF_NUM_INTEROP_THREADS": min(threads, 2),
     }
+
+
+def _variables(env: object) -> dict[str, str]:
+    if not isinstance(env, Mapping | None):
+        raise LabError(f"env is a dict of variables, not {env!r}.")
+    for name, value in (env or {}).items():
+        if not (isinstance(name, str) and re.fullmatch(r"[^=\s\0]+", name)):
+            raise LabError(f"env has the name {name!r}: the name of a variable is a text without = and blanks.")
+        if value is None or "\0" in str(value):
+            raise LabError(f"env[{name!r}] is {value!r}, which no variable can have.")
+    return {name: str(value) for name, value in (env or {}).items()}
+
+
+def _argument(value: object) -> str:
+    if value is None or "\0" in str(value):
+        raise LabError(f"an argument of the script is {value!r}, which no command can have: leave it out.")
+    return str(value)
 
 
 def _count(what: str, value: object) -> int:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import math
 import os
 import shlex
 import signal
@@ -154,17 +155,36 @@ class TestInput:
             ("gone.py", {}, "gone.py is not there"),
             (".", {}, "is a folder"),
             ("there.py", {"timeout": 0}, "timeout"),
-            ("there.py", {"timeout": float("nan")}, "timeout"),
+            *(
+                ("there.py", {"timeout": odd}, f"timeout is a time in seconds, more than 0, not {odd!r}")
+                for odd in (math.nan, "5", None, True, -1, [5], 5j)
+            ),
             ("there.py", {"cwd": "nowhere"}, "no folder nowhere"),
+            *(("there.py", {"cwd": odd}, "cwd is the path") for odd in (3, b".", ["."])),
+            *(("there.py", {"cwd": odd}, "there can be no script") for odd in ("a\0b", "x" * 5000)),
+            *((odd, {}, "script is the path") for odd in (None, 3, b"there.py", ["there.py"])),
+            *((odd, {}, "there can be no script") for odd in ("a\0b", "x" * 5000, "circle.py")),
+            *(("there.py", {"threads": odd}, "threads is a whole number") for odd in ("2", 1.5, True, [1], math.nan)),
+            *(("there.py", {"env": odd}, "env is a dict") for odd in ("A=1", ["A"], 3)),
+            *(("there.py", {"env": {odd: "1"}}, "env has the name") for odd in (3, None, "", "A=B", "A B", "A\0")),
+            *(("there.py", {"env": {"A": odd}}, "env['A'] is") for odd in (None, "a\0b")),
+            ("there.py", {"env": {"A": "x" * 300_000}}, "cannot start mpirun: Argument list too long"),
         ],
     )
     def test_one_line_and_nothing_runs(self, tmp_path, monkeypatch, capsys, script, options, part):
         monkeypatch.chdir(tmp_path)
         (tmp_path / "there.py").touch()
-        message = error_of(run_ranks, 2, script, **options)
+        (tmp_path / "circle.py").symlink_to("circle.py")
+        message = error_of(run_ranks, 2, script, **options, show=False)
         assert part in message
         assert "\n" not in message
         assert capsys.readouterr().out == ""
+
+    @pytest.mark.parametrize("odd", [None, "a\0b"])
+    def test_arguments_of_the_script(self, tmp_path, odd):
+        (tmp_path / "there.py").touch()
+        message = error_of(run_ranks, 1, tmp_path / "there.py", "fine", odd)
+        assert message.startswith(f"an argument of the script is {odd!r}")
 
     def test_no_mpirun(self, tmp_path, monkeypatch):
         (tmp_path / "there.py").touch()
