@@ -25,6 +25,12 @@ PATIENCE = 5.0  # seconds a rank's last report may take, behind all that others 
 
 _OUTER_RUN = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL")  # what an mpirun around this process has set for it
 _ABORT = re.compile(r"Abort\((\d+)\) .*application called MPI_Abort")  # as MPICH says before it ends the job
+# What MPICH's libraries print on a rank, such as "[1700000000.123456] [host:7:0]  sys.c:9  UCX  WARN  …" (UCX 1.20,
+# ucs/debug/log.c). Python may have written the half of a line before, as `print` writes the line's end by itself.
+_MPI = re.compile(
+    rb"\[\d+\.\d+\] \[[^\[\]]+:\d+ *:\d+\] +\S+:\d+ +UCX +[A-Z]+ "
+    rb"|^(?:\[hwloc/|libfabric:\d+:|WARNING: No MPI_THREAD_MULTIPLE|Warning: MPIR_CVAR_)"
+)
 _NOTICES = re.compile(  # what TensorFlow 2.21 prints at every start, in each rank
     "WARNING: All log messages before absl::InitializeLog|I0000 .*(oneDNN custom operations are on|cpu_feature_guard)"
     "|To enable the following instructions:"
@@ -46,6 +52,8 @@ class Rank:
         Its rank.
     lines : list of str
         What it printed on stdout and stderr.
+    mpi : list of str
+        What MPI's libraries printed there, for those who care for the machine.
     heard : float
         When it last printed.
     started, local : bool
@@ -64,6 +72,7 @@ class Rank:
 
     number: int
     lines: list[str] = field(default_factory=list)
+    mpi: list[str] = field(default_factory=list)
     heard: float = 0.0
     started: bool = False
     local: bool = False
@@ -80,6 +89,7 @@ class _Stream:
 
     rank: Rank | None
     rest: bytes = b""
+    torn: bytes = b""  # of a line of the rank's own, what came before a line of MPI's
 
 
 class Job:
@@ -205,7 +215,9 @@ class Job:
         for stream in self._streams:
             rest, stream.rest = stream.rest, b""
             if rest:
-                self._hear(stream.rank, rest)
+                self._hear(stream, rest)
+            if stream.torn:
+                self._hear(stream, b"")
         self._print_lines()
 
     def _kill(self, ranks_only: bool = False) -> bool:
@@ -268,10 +280,17 @@ class Job:
         *lines, rest = (stream.rest + data).split(b"\n")
         stream.rest = rest[rest.rstrip(b"\r").rfind(b"\r") + 1 :]
         for line in lines:
-            self._hear(stream.rank, line)
+            self._hear(stream, line)
 
-    def _hear(self, rank: Rank | None, line: bytes) -> None:
+    def _hear(self, stream: _Stream, line: bytes) -> None:
         """Take in a line: of a progress bar, which goes back to its start again and again, the last state."""
+        rank = stream.rank
+        if rank and (found := _MPI.search(line)):
+            stream.torn += line[: found.start()]
+            rank.mpi.append(line[found.start() :].decode(errors="replace").rstrip())
+            self._to_print.append(f"[{rank.number}] MPI: {rank.mpi[-1]}")
+            return
+        line, stream.torn = stream.torn + line, b""
         raw, mark, report = line.partition(runner.MARK.encode())
         text = raw.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
         if rank is None:
@@ -330,4 +349,5 @@ class Job:
     def aborted(self) -> int | None:
         """Give the exit status that a rank ended the job with by MPI_Abort, if so."""
         status = self._mpirun.returncode
-        return status if status > 0 and _BAD_TERMINATION not in self._said and not self.remarks() else None
+        own = [line for line in self.remarks() if not _MPI.match(line.encode())]
+        return status if status > 0 and _BAD_TERMINATION not in self._said and not own else None

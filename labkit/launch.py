@@ -39,6 +39,8 @@ class Run:
         Threads per rank.
     bound : bool
         Whether each rank had cores of its own.
+    remarks : tuple of str
+        What MPI's libraries and mpirun said beside, such as `[0] MPI: …`.
     others : load.Others
         What else had the ranks' cores meanwhile.
     """
@@ -48,6 +50,7 @@ class Run:
     seconds: float
     threads: int
     bound: bool
+    remarks: tuple[str, ...]
     others: load.Others = field(default_factory=load.Others)
 
 
@@ -66,6 +69,8 @@ class RankError(LabError):
         The last lines it printed; at the time limit, what each rank was doing.
     mpirun : tuple of str
         What mpirun itself had to say.
+    mpi : tuple of str
+        The last lines of MPI's libraries on the ranks, such as `[0] MPI: …`.
     """
 
     def __init__(
@@ -75,8 +80,10 @@ class RankError(LabError):
         rank: int | None = None,
         code: int | None = None,
         mpirun: tuple[str, ...] = (),
+        mpi: tuple[str, ...] = (),
     ) -> None:
-        super().__init__("\n  ".join([message, *(line[:500] for line in lines)]))
+        super().__init__("\n  ".join([message, *(line[:500] for line in (*lines, *mpi))]))
+        self.mpi = mpi
         self.lines, self.rank, self.mpirun = lines, rank, mpirun
         self.status = code if code is not None and code >= 0 else None
         self.signal = signal.Signals(-code) if code is not None and code < 0 else None
@@ -143,9 +150,10 @@ def run_ranks(
     if error := _failure(job.ranks, job.aborted(), remarks):
         raise error
     if show and remarks:
-        print("\n".join(f"[mpirun] {remark}" for remark in remarks), flush=True)
+        print("\n".join(_by_mpirun(remarks)), flush=True)
     lines = tuple(tuple(rank.lines) for rank in job.ranks)
-    return Run(todo.command, lines, seconds, todo.threads, todo.bound, others)
+    told = (*_by_mpi(job.ranks), *_by_mpirun(remarks))
+    return Run(todo.command, lines, seconds, todo.threads, todo.bound, told, others)
 
 
 def _watch(n: int, todo: "Plan") -> AbstractContextManager[load.Others]:
@@ -341,7 +349,9 @@ def _ranges(cpus: tuple[int, ...]) -> str:
 def _failure(ranks: list[Rank], aborted: int | None, remarks: tuple[str, ...]) -> RankError | None:
     """Give the error of the rank that failed first; None when all succeeded."""
     if not any(rank.started or rank.lines for rank in ranks):
-        return RankError("mpirun started no rank. It said:", remarks[-TAIL:], mpirun=remarks)
+        return RankError(
+            "mpirun started no rank. It said:", remarks[-TAIL:], mpirun=remarks, mpi=_by_mpi(ranks)[-TAIL:]
+        )
     # A rank that reports no end was killed along with its runner, be it by mpirun; its script may have been through.
     failed = [rank for rank in ranks if rank.code or (rank.code is None and not rank.done)]
     failed.sort(key=lambda rank: rank.end or math.inf)
@@ -351,7 +361,7 @@ def _failure(ranks: list[Rank], aborted: int | None, remarks: tuple[str, ...]) -
     if culprit is None and aborted is not None and not any(rank.code for rank in failed):
         lines = tuple(f"rank {rank.number}: {rank.lines[-1]}" for rank in ranks if rank.lines)
         text = f"A rank ended all by MPI_Abort, with exit status {aborted}. The last line of each:"
-        return RankError(text, lines, code=aborted, mpirun=remarks)
+        return RankError(text, lines, code=aborted, mpirun=remarks, mpi=_by_mpi(ranks)[-TAIL:])
     return _rank_error(culprit or _left(ranks, failed[0]) or failed[0], ranks, remarks)
 
 
@@ -391,7 +401,8 @@ def _rank_error(rank: Rank, ranks: list[Rank], remarks: tuple[str, ...]) -> Rank
     )
     lines = tuple(rank.lines[-TAIL:])
     last = "Its last lines:" if lines else "It had printed nothing."
-    return RankError(f"Rank {rank.number} {how}{when}; all were ended.{done} {last}", lines, rank.number, code, remarks)
+    text = f"Rank {rank.number} {how}{when}; all were ended.{done} {last}"
+    return RankError(text, lines, rank.number, code, remarks, _by_mpi(ranks)[-TAIL:])
 
 
 def _too_late(ranks: list[Rank], timeout: float, now: float, remarks: tuple[str, ...]) -> RankError:
@@ -410,4 +421,13 @@ def _too_late(ranks: list[Rank], timeout: float, now: float, remarks: tuple[str,
         "came there? If not, give them more time with timeout=.",
         (*map(state, ranks), *(() if all(rank.started for rank in ranks) else remarks[-TAIL:])),
         mpirun=remarks,
+        mpi=_by_mpi(ranks)[-TAIL:],
     )
+
+
+def _by_mpi(ranks: list[Rank]) -> tuple[str, ...]:
+    return tuple(f"[{rank.number}] MPI: {line}" for rank in ranks for line in rank.mpi)
+
+
+def _by_mpirun(remarks: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"[mpirun] {remark}" for remark in remarks)

@@ -324,6 +324,65 @@ class TestListening:
         assert typed.returncode == 0  # on stderr MPI may have a remark, as where there is no /sys
 
 
+UCX = "[1795290733.029551] [vm:14986:0]       tcp_iface.c:984  UCX  ERROR scandir(/sys/class/net) failed"
+
+
+class TestWhatMpiSays:
+    def test_is_not_among_the_lines_of_the_rank_and_not_lost(self, script, capsys):
+        name = script("""
+            print("before", end="")
+            from mpi4py import MPI
+            MPI.COMM_WORLD.barrier()
+            print(" and after")
+        """)
+        run = run_ranks(2, name, env={"UCX_LOG_LEVEL": "info"})
+        assert run.lines == (("before and after",),) * 2
+        shown = capsys.readouterr().out.splitlines()
+        for rank in range(2):
+            said = [line for line in run.remarks if line.startswith(f"[{rank}] MPI: [")]
+            assert any("UCX  INFO  Version" in line for line in said)
+            assert [line for line in shown if "UCX" in line and line.startswith(f"[{rank}]")] == said
+
+    def test_pieces_of_a_line_find_each_other(self, script):
+        name = script(f"""
+            import os, time
+            ucx = "{UCX}"
+            for piece in ("one ", ucx + "\\n", "line", ucx + "\\n" + ucx + "\\n", "\\n", "50%\\r", ucx + "\\n", "60%"):
+                os.write(1, piece.encode())
+                time.sleep(0.02)
+            for piece in (ucx[:50], ucx[50:] + "\\n"):
+                os.write(1, piece.encode())
+                time.sleep(0.02)
+            os.write(2, b"\\nand no end")
+            os.write(2, ucx.encode() + b"\\n")
+        """)
+        run = run_ranks(1, name, show=False)
+        assert sorted(run.lines[0]) == ["", "60%", "and no end", "one line"]
+        assert run.remarks == (f"[0] MPI: {UCX}",) * 6
+
+    @pytest.mark.parametrize(
+        "line", ["[0] [1] UCX", "UCX ERROR", "[1.5] [a:1:0] UCX", "see [hwloc/linux] for more", "[1, 2.5] [3]"]
+    )
+    def test_a_ranks_own_words_stay_its_own(self, script, line):
+        assert run_ranks(1, script(f"print({line!r})"), show=False).lines == ((line,),)
+
+    def test_is_quoted_when_the_run_fails(self, script):
+        name = script(f"""
+            print("working")
+            print({UCX!r})
+            raise SystemExit(3)
+        """)
+        error = failure(1, name, show=False)
+        assert error.lines == ("working",)
+        assert error.mpi == (f"[0] MPI: {UCX}",)
+        assert UCX in str(error)
+
+    def test_is_quoted_when_the_time_is_up(self, script):
+        error = failure(1, script(f"print({UCX!r})\nimport time\ntime.sleep(100)"), show=False, timeout=3)
+        assert UCX in str(error)
+        assert "it had printed nothing" in error.lines[0]
+
+
 class TestSharing:
     AFFINITY = "import os; print(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'])"
 
