@@ -122,8 +122,8 @@ class Job:
         """Give the seconds since the start."""
         return time.monotonic() - self._began
 
-    def start(self, argv: Sequence[str], variables: Mapping[str, str], cwd: Path) -> None:
-        """Start mpirun, which will end should this process end.
+    def start(self, argv: Sequence[str], variables: Mapping[str, str], cwd: Path, preload: Path | None = None) -> None:
+        """Start mpirun, with a library preloaded into it, and have it end should this process end.
 
         Hydra would mix what the ranks print, lines cut in pieces, were it not told to write each rank's stdout and
         stderr to files of their own: named pipes here.
@@ -147,6 +147,10 @@ class Job:
             "HYDRA_CONFIG_FILE": f"/dev/fd/{folder}/hydra.conf",
             runner.TOKEN: self._token,
         }
+        if preload:
+            (self._folder / "preload").symlink_to(preload)  # LD_PRELOAD is split at blanks, too
+            others = [environ["LD_PRELOAD"]] if environ.get("LD_PRELOAD") else []
+            plumbing["LD_PRELOAD"] = ":".join([f"/dev/fd/{folder}/preload", *others])
         try:
             self._mpirun = subprocess.Popen(
                 argv,

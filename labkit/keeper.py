@@ -29,12 +29,12 @@ from pathlib import Path
 import psutil
 
 from labkit.errors import LabError
-from labkit.launch import shares
+from labkit.launch import SMALL_SLURM, shares
 from labkit.machine import Machine, this_machine
 from labkit.rank import end_with
 
 TMP = Path("/tmp")  # where the folders are that hold a small Slurm
-PREFIX = "lab-cluster-"  # how their names begin
+PREFIX = SMALL_SLURM  # how their names begin
 PARTITION = "lab"
 ADMIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # where daemons are; Debian's users have none of them on the PATH
 

@@ -1,5 +1,6 @@
 """How are n ranks of a script run, each with its share of the cores, so that all end when one fails?"""
 
+import contextlib
 import itertools
 import math
 import numbers
@@ -7,13 +8,14 @@ import operator
 import os
 import re
 import shlex
+import shutil
 import signal
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labkit import load, scratch
+from labkit import load, loopback, scratch
 from labkit import rank as runner
 from labkit.errors import LabError
 from labkit.job import BIN, Job, Rank
@@ -21,6 +23,14 @@ from labkit.machine import Machine, this_machine
 
 MOST_PER_CORE = 8  # ranks; MPICH waits by polling, so already 2 on a core slow each other down
 TAIL = 15  # lines of a failed rank that its error quotes
+SMALL_SLURM = "lab-cluster-"  # begins the name of a Slurm whose nodes are all this machine (labkit.cluster)
+SHM = Path("/dev/shm")
+SHM_A_RANK = 16 << 20  # bytes; UCX 1.20 and MPICH take 5.4 MB at the start
+OPEN = (
+    "Warning: mpirun's port is open to other machines, as no C++ compiler was found that makes labkit/loopback.c: "
+    "install g++, or name one in CXX."
+)
+_told: set[str] = set()  # what is said once in a process, as it is the same in each run
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,8 @@ class Run:
         Threads per rank.
     bound : bool
         Whether each rank had cores of its own.
+    warning : str
+        Why figures of this run may be worse than the machine, such as too few free cores; else empty.
     remarks : tuple of str
         What MPI's libraries and mpirun said beside, such as `[0] MPI: …`.
     others : load.Others
@@ -50,6 +62,7 @@ class Run:
     seconds: float
     threads: int
     bound: bool
+    warning: str
     remarks: tuple[str, ...]
     others: load.Others = field(default_factory=load.Others)
 
@@ -133,13 +146,18 @@ def run_ranks(
         raise LabError("mpirun is missing from this environment: ./lab setup installs it.")
 
     todo = plan(n, os.path.relpath(path, folder), *args, machine=this_machine(), threads=threads, env=env)
-    if show:
-        print("\n".join(filter(None, [todo.command, todo.warning])), flush=True)
     with scratch.folder() as pipes:
+        preload = loopback.library(pipes) if todo.local else None
+        warnings = [todo.warning]
+        if todo.local and not preload:
+            warnings.append(_once(OPEN))
+        warning = "\n".join(filter(None, warnings))
+        if show:
+            print("\n".join(filter(None, [todo.command, warning])), flush=True)
         job = Job(n, pipes, show)
         with _watch(n, todo) as others:
             try:
-                job.start(todo.argv, todo.variables, folder)
+                job.start(todo.argv, {**todo.variables, **todo.hidden}, folder, preload)
                 in_time = job.wait(timeout)
             finally:
                 job.end()
@@ -153,7 +171,7 @@ def run_ranks(
         print("\n".join(_by_mpirun(remarks)), flush=True)
     lines = tuple(tuple(rank.lines) for rank in job.ranks)
     told = (*_by_mpi(job.ranks), *_by_mpirun(remarks))
-    return Run(todo.command, lines, seconds, todo.threads, todo.bound, told, others)
+    return Run(todo.command, lines, seconds, todo.threads, todo.bound, warning, told, others)
 
 
 def _watch(n: int, todo: "Plan") -> AbstractContextManager[load.Others]:
@@ -186,6 +204,13 @@ def _seconds(timeout: object) -> float:
     return float(timeout)
 
 
+def _once(text: str) -> str:
+    """Give the text the first time, and nothing from then on."""
+    new = text not in _told
+    _told.add(text)
+    return text * new
+
+
 # Who gets which cores
 
 
@@ -199,6 +224,10 @@ class Plan:
         The command; its `mpirun` and `python` are this environment's.
     variables : mapping of str to str
         Variables for mpirun itself.
+    hidden : mapping of str to str
+        Further ones that change nothing for who types the command.
+    local : bool
+        Whether mpirun and all ranks are on this machine.
     threads : int
         Threads per rank.
     bound : bool
@@ -209,6 +238,8 @@ class Plan:
 
     argv: tuple[str, ...]
     variables: Mapping[str, str]
+    hidden: Mapping[str, str]
+    local: bool
     threads: int
     bound: bool
     warning: str
@@ -262,13 +293,18 @@ def plan(
         # Hydra's `-bind-to core` would count all of the machine's cores, also those that this process may not use
         # (MPICH 5.0.2 under taskset). After `user:` stand the CPUs by the kernel's numbers.
         options += ["-bind-to", "user:" + ",".join(map(_ranges, shares(machine, n, threads)))]
-    for name, value in (_thread_variables(threads) | _variables(env)).items():
+    small = slurm and environ.get("SLURM_CLUSTER_NAME", "").startswith(SMALL_SLURM)
+    local = small or (nodes == 1 and (not slurm or "SLURMD_NODENAME" in environ))
+    variables = _thread_variables(threads) | _between_ranks(n, nodes, small, slurm)
+    for name, value in (variables | _variables(env)).items():
         options += ["-genv", name, str(value)]
     return Plan(
         argv=("mpirun", *options, "python", "-u", "-m", runner.__name__, script, *map(_argument, args)),
         # Inside a job step, as a kernel may be, srun waits for that step to end unless told to overlap; and it would
         # bind Hydra's proxy, with all the node's ranks under it, to one task's share.
         variables={"SLURM_OVERLAP": "1", "SLURM_CPU_BIND": "none"} if slurm else {},
+        hidden={"HYDRA_IFACE": "lo"} if slurm and local else {},  # where srun's proxies find mpirun's port
+        local=local,
         threads=threads,
         bound=bound,
         warning="" if enough else _crowded(n_on_node, threads, cores),
@@ -300,6 +336,21 @@ def _thread_variables(threads: int) -> dict[str, object]:
         "TF_NUM_INTRAOP_THREADS": threads,
         "TF_NUM_INTEROP_THREADS": min(threads, 2),
     }
+
+
+def _between_ranks(n: int, nodes: int, small: bool, slurm: bool) -> dict[str, object]:
+    """Give what UCX may use between ranks on one machine: shared memory, without the sockets on which it would listen.
+
+    Of its two kinds, System V's is open to all of the user's group (`ipcs -m` shows 660, UCX 1.20), and POSIX' is not,
+    but needs room in /dev/shm; where there is little, as in many containers, UCX has the choice of all. To MPICH, the
+    nodes of a small Slurm are different machines: there it is sockets, on loopback.
+    """
+    if nodes > 1:
+        return {"UCX_NET_DEVICES": "lo"} if small else {}
+    room = 0
+    with contextlib.suppress(OSError):  # there is none in some containers
+        room = shutil.disk_usage(SHM).free
+    return {"UCX_TLS": "posix,cma,self" if not slurm and room >= n * SHM_A_RANK else "sm,self"}
 
 
 def _variables(env: object) -> dict[str, str]:

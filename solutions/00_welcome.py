@@ -130,7 +130,8 @@ hello = check(2, "work/hello.py")
 #
 # - `-n 2`: the size.
 # - `-bind-to`: each rank keeps to cores of its own.
-# - `-genv`: variables that tell the libraries how many threads to use. It is your function's number.
+# - `-genv`: variables that tell the libraries how many threads to use. It is your function's number. `UCX_TLS` has the
+#   ranks talk through shared memory, and through no network on which somebody could listen.
 #
 # `labkit.rank` runs your script and sees to it that a rank that fails ends the others too, instead of leaving them
 # waiting for it.

@@ -6,22 +6,30 @@ import math
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
 from pathlib import Path
 
 import psutil
 import pytest
 
-from labkit import job, keeper, launch
+from labkit import job, keeper, launch, loopback
 from labkit.errors import LabError
 from labkit.job import Rank
 from labkit.launch import RankError, plan, run_ranks, shares
 from labkit.machine import Machine, this_machine
 
 SOON = 10  # seconds within which a rank's death must be known
+
+
+@pytest.fixture(autouse=True)
+def room_in_shared_memory(monkeypatch):
+    monkeypatch.setattr(launch, "SHM_A_RANK", 0)
 
 
 def machine(cores: int, smt: int = 1, numa: int = 1, quota: float | None = None, first: int = 0) -> Machine:
@@ -54,7 +62,7 @@ class TestPlan:
         todo = plan(2, "train.py", "--epochs", 1, machine=machine(2), environ={})
         assert todo.command == (
             "mpirun -n 2 -bind-to user:0,1 -genv OMP_NUM_THREADS 1 -genv TF_NUM_INTRAOP_THREADS 1 "
-            "-genv TF_NUM_INTEROP_THREADS 1 python -u -m labkit.rank train.py --epochs 1"
+            "-genv TF_NUM_INTEROP_THREADS 1 -genv UCX_TLS posix,cma,self python -u -m labkit.rank train.py --epochs 1"
         )
         assert (todo.threads, todo.bound, todo.warning) == (1, True, "")
 
@@ -111,6 +119,34 @@ class TestPlan:
         assert (todo.threads, binding(todo), todo.warning) == (4, None, "")
         assert todo.command.startswith("SLURM_OVERLAP=1 SLURM_CPU_BIND=none mpirun -n 7 -genv")
         assert "use at most 256," in error_of(plan, 257, "train.py", machine=machine(2), environ=job)
+
+    @pytest.mark.parametrize(
+        ("job", "local", "variable"),
+        [
+            ({}, True, "UCX_TLS"),
+            ({"SLURM_JOB_ID": "7"}, False, "UCX_TLS"),  # as after salloc, perhaps on another machine
+            ({"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}, True, "UCX_TLS"),
+            ({"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_JOB_NUM_NODES": "2"}, False, None),
+            ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CLUSTER_NAME": "a"}, False, None),
+            (
+                {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CLUSTER_NAME": f"{keeper.PREFIX}x"},
+                True,
+                "UCX_NET_DEVICES",
+            ),
+        ],
+    )
+    def test_where_all_is_on_this_machine_nothing_listens_on_its_addresses(self, job, local, variable):
+        todo = plan(2, "train.py", machine=machine(2), environ=job)
+        assert todo.local == local
+        assert [arg for arg in todo.argv if arg.startswith("UCX_")] == ([variable] if variable else [])
+        assert (todo.hidden.get("HYDRA_IFACE") == "lo") == (local and bool(job))
+
+    @pytest.mark.parametrize("room", [0, 100 << 20])
+    def test_shared_memory_that_none_but_the_user_may_read_if_there_is_room(self, monkeypatch, tmp_path, room):
+        monkeypatch.setattr(launch, "SHM_A_RANK", room)
+        monkeypatch.setattr(launch.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 64 << 20}))
+        todo = plan(1, "train.py", machine=machine(2), environ={})
+        assert variable(todo, "UCX_TLS") == ("sm,self" if room else "posix,cma,self")
 
     def test_own_variables_come_on_top(self):
         env = {"OMP_NUM_THREADS": 3, "HOROVOD_CYCLE_TIME": 0.5}
@@ -381,6 +417,101 @@ class TestWhatMpiSays:
         error = failure(1, script(f"print({UCX!r})\nimport time\ntime.sleep(100)"), show=False, timeout=3)
         assert UCX in str(error)
         assert "it had printed nothing" in error.lines[0]
+
+
+def listeners(mark: str) -> dict[tuple[str, int], set[str]]:
+    """Give where the run's processes listen, from the kernel's table, and which programs do."""
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("LABKIT_TEST") == mark:
+                for one in process.net_connections("inet"):
+                    if one.status == psutil.CONN_LISTEN or one.type == socket.SOCK_DGRAM:
+                        found.setdefault(tuple(one.laddr), set()).add(process.name())
+    return found
+
+
+class TestListeners:
+    """Who else on this machine, or on another, can connect to a run?"""
+
+    BODIES = {
+        "mpi4py": "from mpi4py import MPI\ntotal = MPI.COMM_WORLD.allreduce(1)",
+        "horovod": "import tensorflow as tf, horovod.tensorflow as hvd\nhvd.init()\ntotal = hvd.size()",
+        "daal4py": "import daal4py\ndaal4py.daalinit()\ntotal = daal4py.num_procs()",
+    }
+
+    @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+    def test_nothing_listens_but_on_loopback_from_the_start_to_the_end(self, script, body):
+        name = script(
+            f"{body}\nprint(total)\nimport pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
+        )
+        mark, seen = os.environ["LABKIT_TEST"], {}
+        with ThreadPoolExecutor() as pool:
+            run = pool.submit(run_ranks, 2, name, show=False, timeout=100)
+            up = 0
+            while not run.done():
+                for address, programs in listeners(mark).items():
+                    seen.setdefault(address, set()).update(programs)
+                if (up := up + (len(shared_memory(mark)) >= 2)) == 3:
+                    Path("go").touch()
+        assert run.result().lines == (("2",),) * 2
+        assert any("mpirun" in programs for programs in seen.values())  # else nothing was seen
+        assert [address for address in seen if not ip_address(address[0]).is_loopback] == []
+
+    def test_nobody_can_connect_to_mpirun(self, script):
+        name = script("import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)")
+        with ThreadPoolExecutor() as pool:
+            run = pool.submit(run_ranks, 1, name, show=False, timeout=60)
+            while not (there := listeners(os.environ["LABKIT_TEST"])) and not run.done():
+                time.sleep(0.01)
+            for address in there:
+                with pytest.raises(TimeoutError):
+                    socket.create_connection(address, timeout=0.5)
+            Path("go").touch()
+        assert there
+        assert run.result().lines == ((),)
+
+    def test_no_other_user_can_open_what_ranks_share(self, script):
+        name = script(
+            f"{self.BODIES['mpi4py']}\nimport pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
+        )
+        with ThreadPoolExecutor() as pool:
+            run = pool.submit(run_ranks, 2, name, show=False, timeout=60)
+            while len(shared := shared_memory(os.environ["LABKIT_TEST"])) < 2 and not run.done():
+                time.sleep(0.05)
+            modes = {path.stat().st_mode for paths in shared.values() for path in paths}
+            _, *system_v = map(str.split, Path("/proc/sysvipc/shm").read_text().splitlines())
+            modes |= {int(mode, 8) for _, _, mode, _, maker, *_ in system_v if int(maker) in shared}
+            Path("go").touch()
+        run.result()
+        assert {mode & 0o077 for mode in modes} == {0}
+
+    def test_what_ranks_inherit_to_be_preloaded_stays(self, script, monkeypatch):
+        monkeypatch.setenv("LD_PRELOAD", "libc.so.6:libm.so.6")
+        name = script("import os; print(os.environ['LD_PRELOAD'])")
+        assert run_ranks(1, name, show=False).lines == (("libc.so.6:libm.so.6",),)
+
+    def test_without_a_compiler_all_runs_and_it_is_told_once(self, script, monkeypatch, tmp_path, capsys):
+        monkeypatch.setattr(loopback, "STATE", tmp_path / "state")
+        monkeypatch.setattr(launch, "_told", set())
+        monkeypatch.setenv("CXX", "no-such-compiler")
+        name = script("print('hello')")
+        runs = [run_ranks(1, name, threads=1) for _ in range(2)]
+        assert [run.lines for run in runs] == [(("hello",),)] * 2
+        assert [run.warning for run in runs] == [launch.OPEN, ""]
+        assert capsys.readouterr().out.count(launch.OPEN) == 1
+
+
+def shared_memory(mark: str) -> dict[int, list[Path]]:
+    """Give the files in shared memory that each rank has open."""
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get("LABKIT_TEST") == mark:
+                files = Path(f"/proc/{process.pid}/fd").iterdir()
+                if shared := [file for file in files if str(file.readlink()).startswith("/dev/shm/")]:
+                    found[process.pid] = shared
+    return found
 
 
 class TestSharing:

@@ -1,0 +1,38 @@
+/* Preloaded into mpirun (LD_PRELOAD, ld.so(8)), has it listen on loopback alone.
+ *
+ * Hydra binds the port to which its proxies on other nodes connect to all of a machine's addresses, and has no option
+ * for fewer (MPICH 5.0.2, MPL_listen in src/mpl/src/sock/mpl_sockaddr.c). On one machine its proxy has a pair of
+ * sockets instead, so nobody needs to connect at all: packets to the port are dropped. In a Slurm job, srun starts the
+ * proxy, which connects from this machine.
+ */
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* This is for mpirun and none of those that it starts. */
+__attribute__((constructor)) static void stay_in_this_process(void) {
+    const char *all = getenv("LD_PRELOAD"), *rest = all ? strpbrk(all, ": ") : NULL;
+    if (rest)
+        setenv("LD_PRELOAD", rest + 1, 1);
+    else
+        unsetenv("LD_PRELOAD");
+}
+
+int bind(int fd, const struct sockaddr *address, socklen_t length) {
+    struct sockaddr_in loopback;
+    if (address->sa_family == AF_INET && length == sizeof loopback) {
+        memcpy(&loopback, address, length);
+        loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        address = (const struct sockaddr *)&loopback;
+        if (!getenv("SLURM_JOB_ID")) {
+            struct sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
+            struct sock_fprog all = {1, &drop};
+            setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &all, sizeof all);
+        }
+    }
+    return syscall(SYS_bind, fd, address, length);
+}
