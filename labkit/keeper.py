@@ -263,7 +263,11 @@ def node_cores(machine: Machine, nodes: int) -> int:
 
 
 def node_cpus(machine: Machine, nodes: int) -> list[tuple[int, ...]]:
-    """Give each node its CPUs; all of them where a quota, and not their number, is the limit."""
+    """Give each node its CPUs; all of them where a quota, and not their number, is the limit.
+
+    They are not borrowed (`labkit.cores`): a cluster stays up for hours and idles for most of them, and runs beside it
+    would find no free core.
+    """
     if machine.quota is not None and machine.quota < len(machine.cpus):
         return [machine.cpus] * nodes
     return shares(machine, nodes, node_cores(machine, nodes))

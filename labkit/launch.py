@@ -1,7 +1,6 @@
 """How are n ranks of a script run, each with its share of the cores, so that all end when one fails?"""
 
 import contextlib
-import itertools
 import math
 import numbers
 import operator
@@ -10,12 +9,13 @@ import re
 import shlex
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from labkit import load, loopback, scratch
+from labkit import cores, load, loopback, scratch
 from labkit import rank as runner
 from labkit.errors import LabError
 from labkit.job import BIN, Job, Rank
@@ -48,7 +48,7 @@ class Run:
     threads : int
         Threads per rank.
     bound : bool
-        Whether each rank had cores of its own.
+        Whether each rank had cores of its own, which no other run on this machine had.
     warning : str
         Why figures of this run may be worse than the machine, such as too few free cores; else empty.
     remarks : tuple of str
@@ -114,6 +114,10 @@ def run_ranks(
 ) -> Run:
     """Run a Python script in n MPI ranks and print their lines, whole, as they come, each after `[rank]`.
 
+    Each rank has cores of its own, which no other run on this machine has, whoever started that (`labkit.cores`); where
+    they are too few, ranks take turns and a line says so. What MPI's libraries say comes after `[rank] MPI:`. Unless
+    the run spans machines, it listens on loopback alone, and other users have no part in it.
+
     Parameters
     ----------
     n : int
@@ -123,7 +127,7 @@ def run_ranks(
     args
         Its arguments.
     threads : int, optional
-        Threads per rank; by default an equal share of the cores that this process may use.
+        Threads per rank; by default an equal share of the cores that this process may use and no other run has.
     env : mapping, optional
         Further variables for the ranks.
     timeout : float
@@ -145,17 +149,27 @@ def run_ranks(
     if not (BIN / "mpirun").exists():
         raise LabError("mpirun is missing from this environment: ./lab setup installs it.")
 
-    todo = plan(n, os.path.relpath(path, folder), *args, machine=this_machine(), threads=threads, env=env)
-    with scratch.folder() as pipes:
+    here = this_machine()
+    ask = partial(plan, n, os.path.relpath(path, folder), *args, machine=here, threads=threads, env=env)
+    todo = ask()
+    with contextlib.ExitStack() as until_over:
+        trouble = ""
+        if todo.bound:
+            loan = until_over.enter_context(contextlib.closing(cores.borrow(here.cores, n * (threads or 1))))
+            todo, trouble = ask(free=loan.free), loan.trouble
+            loan.keep(todo.cpus)
+        pipes = until_over.enter_context(scratch.folder())
         preload = loopback.library(pipes) if todo.local else None
         warnings = [todo.warning]
+        if trouble:
+            warnings.append(_once(f"Warning: others may use the same cores, as none can be lent here: {trouble}."))
         if todo.local and not preload:
             warnings.append(_once(OPEN))
         warning = "\n".join(filter(None, warnings))
         if show:
             print("\n".join(filter(None, [todo.command, warning])), flush=True)
         job = Job(n, pipes, show)
-        with _watch(n, todo) as others:
+        with _watch(todo) as others:
             try:
                 job.start(todo.argv, {**todo.variables, **todo.hidden}, folder, preload)
                 in_time = job.wait(timeout)
@@ -174,10 +188,10 @@ def run_ranks(
     return Run(todo.command, lines, seconds, todo.threads, todo.bound, warning, told, others)
 
 
-def _watch(n: int, todo: "Plan") -> AbstractContextManager[load.Others]:
+def _watch(todo: "Plan") -> AbstractContextManager[load.Others]:
     """Watch the cores that the ranks are bound to, or all; in a Slurm job, it is Slurm that starts them, anywhere."""
-    cpus = set(itertools.chain(*shares(this_machine(), n, todo.threads))) if todo.bound else None
-    return load.watch(cpus=cpus, unknown="the ranks are of a Slurm job" if todo.variables else "", show=False)
+    unknown = "the ranks are of a Slurm job" if todo.variables else ""
+    return load.watch(cpus=todo.cpus or None, unknown=unknown, show=False)
 
 
 def _find(script: object, cwd: object) -> tuple[Path, Path]:
@@ -226,6 +240,8 @@ class Plan:
         Variables for mpirun itself.
     hidden : mapping of str to str
         Further ones that change nothing for who types the command.
+    cpus : tuple of int
+        The CPUs that ranks are bound to.
     local : bool
         Whether mpirun and all ranks are on this machine.
     threads : int
@@ -239,6 +255,7 @@ class Plan:
     argv: tuple[str, ...]
     variables: Mapping[str, str]
     hidden: Mapping[str, str]
+    cpus: tuple[int, ...]
     local: bool
     threads: int
     bound: bool
@@ -258,6 +275,7 @@ def plan(
     threads: int | None = None,
     env: Mapping[str, object] | None = None,
     environ: Mapping[str, str] = os.environ,
+    free: Sequence[cores.Core] | None = None,
 ) -> Plan:
     """Share the cores out among n ranks, and give the command that does so.
 
@@ -269,6 +287,8 @@ def plan(
         What the ranks may use, unless in a Slurm job.
     environ : mapping of str to str
         The variables that tell of a Slurm job.
+    free : sequence of tuple of int, optional
+        Those of the machine's cores that nobody else has; by default all. Ranks that find too few of them get none.
 
     Raises
     ------
@@ -277,37 +297,54 @@ def plan(
     """
     slurm = "SLURM_JOB_ID" in environ
     nodes = int(environ.get("SLURM_JOB_NUM_NODES", 1)) if slurm else 1
-    cores = _slurm_cpus(environ) if slurm else machine.usable_cores
-    n, most = _count("n, the number of ranks,", n), MOST_PER_CORE * cores * nodes
-    if n > most:
-        raise LabError(f"{n} ranks are more than fit here: use at most {most}, {MOST_PER_CORE} for each core.")
+    most = _slurm_cpus(environ) if slurm else machine.usable_cores  # cores of a node
+    n = _count("n, the number of ranks,", n)
+    if n > MOST_PER_CORE * most * nodes:
+        fit = f"use at most {MOST_PER_CORE * most * nodes}, {MOST_PER_CORE} for each core"
+        raise LabError(f"{n} ranks are more than fit here: {fit}.")
     n_on_node = math.ceil(n / nodes)
-    threads = max(1, cores // n_on_node) if threads is None else _count("threads", threads)
-    enough = n_on_node * threads <= cores
     # Under a CPU quota, this process shares all the CPUs it sees with others, and the kernel moves it to one that is
     # free: bound, it would wait for its own. In a Slurm job, each node knows for itself which CPUs are the job's.
-    all_mine = machine.quota is None or machine.quota >= len(machine.cpus)
-    bound = enough and all_mine and not slurm
-    options = ["-n", str(n)]
+    may_bind = not slurm and (machine.quota is None or machine.quota >= len(machine.cpus))
+    free = machine.cores if free is None else free
+    fair = max(1, most // n_on_node)
+    asked_for_all = threads is None
+    if asked_for_all:
+        threads = min(fair, len(free) // n) if may_bind and n <= len(free) else fair
+    threads = _count("threads", threads)
+    enough = n_on_node * threads <= most
+    bound = enough and may_bind and n * threads <= len(free)
+    warning = ""
+    if not enough:
+        warning = _crowded(n_on_node, threads, most)
+    elif may_bind and (not bound or (asked_for_all and threads < fair)):
+        warning = _taken(n, threads, bound, machine.cores, free)
+    options, cpus = ["-n", str(n)], []
     if bound:
+        cpus = shares(replace(machine, cores=tuple(free)), n, threads)
         # Hydra's `-bind-to core` would count all of the machine's cores, also those that this process may not use
         # (MPICH 5.0.2 under taskset). After `user:` stand the CPUs by the kernel's numbers.
-        options += ["-bind-to", "user:" + ",".join(map(_ranges, shares(machine, n, threads)))]
+        options += ["-bind-to", "user:" + ",".join(map(_ranges, cpus))]
     small = slurm and environ.get("SLURM_CLUSTER_NAME", "").startswith(SMALL_SLURM)
     local = small or (nodes == 1 and (not slurm or "SLURMD_NODENAME" in environ))
     variables = _thread_variables(threads) | _between_ranks(n, nodes, small, slurm)
     for name, value in (variables | _variables(env)).items():
         options += ["-genv", name, str(value)]
+    all_cpus = tuple(sorted(set().union(*cpus)))
     return Plan(
         argv=("mpirun", *options, "python", "-u", "-m", runner.__name__, script, *map(_argument, args)),
         # Inside a job step, as a kernel may be, srun waits for that step to end unless told to overlap; and it would
         # bind Hydra's proxy, with all the node's ranks under it, to one task's share.
         variables={"SLURM_OVERLAP": "1", "SLURM_CPU_BIND": "none"} if slurm else {},
-        hidden={"HYDRA_IFACE": "lo"} if slurm and local else {},  # where srun's proxies find mpirun's port
+        hidden=(
+            ({cores.LENT: ",".join(map(str, all_cpus))} if bound else {})
+            | ({"HYDRA_IFACE": "lo"} if slurm and local else {})  # where srun's proxies find mpirun's port
+        ),
+        cpus=all_cpus,
         local=local,
         threads=threads,
         bound=bound,
-        warning="" if enough else _crowded(n_on_node, threads, cores),
+        warning=warning,
     )
 
 
@@ -380,18 +417,30 @@ def _count(what: str, value: object) -> int:
     return count
 
 
-def _crowded(n: int, threads: int, cores: int) -> str:
-    def many(count: int, thing: str) -> str:
-        return f"{count} {thing}{'s' * (count > 1)}"
+def _crowded(n: int, threads: int, most: int) -> str:
+    return (
+        f"Warning: {_many(n, 'rank')} × {_many(threads, 'thread')} on {_many(most, 'core')}: they take turns, unbound."
+    )
 
-    return f"Warning: {many(n, 'rank')} × {many(threads, 'thread')} on {many(cores, 'core')}: they take turns, unbound."
+
+def _taken(n: int, threads: int, bound: bool, all_cores: Sequence[cores.Core], free: Sequence[cores.Core]) -> str:
+    taken = [core[0] for core in all_cores if core not in free]
+    others = f"Warning: other runs have {len(taken)} of {_many(len(all_cores), 'core')} ({_ranges(taken, ', ')})"
+    ranks = f"{_many(n, 'rank')} × {_many(threads, 'thread')}"
+    if bound:
+        return f"{others}: {ranks} on the rest."
+    return f"{others}: {ranks} take turns with them, unbound, and figures will be noisy."
 
 
-def _ranges(cpus: tuple[int, ...]) -> str:
+def _many(count: int, thing: str) -> str:
+    return f"{count} {thing}{'s' * (count > 1)}"
+
+
+def _ranges(cpus: Sequence[int], between: str = "+") -> str:
     """Give CPUs as Hydra takes them, such as 0-3+8."""
     starts = [cpu for cpu in cpus if cpu - 1 not in cpus]
     ends = [cpu for cpu in cpus if cpu + 1 not in cpus]
-    return "+".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+    return between.join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
 
 
 # What became of them

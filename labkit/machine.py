@@ -107,12 +107,13 @@ def _online(root: Path) -> set[int]:
     return _cpu_list(_text(root / "sys/devices/system/cpu/online"))
 
 
-def _cores(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    def siblings(cpu: int) -> tuple[int, ...]:
-        file = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-        return tuple(sorted(_cpu_list(_text(file)) & set(cpus))) or (cpu,)
+def siblings(cpu: int, root: Path = Path("/")) -> set[int]:
+    """Give all CPUs of a CPU's core, be they for this process or not; where /sys is hidden, that CPU alone."""
+    return _cpu_list(_text(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) | {cpu}
 
-    return tuple(sorted({siblings(cpu) for cpu in cpus}))
+
+def _cores(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(sorted({tuple(sorted(siblings(cpu, root) & set(cpus))) for cpu in cpus}))
 
 
 def _numa(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

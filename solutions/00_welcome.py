@@ -129,7 +129,7 @@ hello = check(2, "work/hello.py")
 # worth a look:
 #
 # - `-n 2`: the size.
-# - `-bind-to`: each rank keeps to cores of its own.
+# - `-bind-to`: each rank keeps to cores of its own. They are others when somebody else's ranks have the first ones.
 # - `-genv`: variables that tell the libraries how many threads to use. It is your function's number. `UCX_TLS` has the
 #   ranks talk through shared memory, and through no network on which somebody could listen.
 #

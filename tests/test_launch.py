@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,13 +19,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit import job, keeper, launch, loopback
+from labkit import cores, job, keeper, launch, loopback
 from labkit.errors import LabError
 from labkit.job import Rank
 from labkit.launch import RankError, plan, run_ranks, shares
 from labkit.machine import Machine, this_machine
 
 SOON = 10  # seconds within which a rank's death must be known
+
+
+@pytest.fixture(autouse=True)
+def cores_of_these_tests(monkeypatch):
+    """Have the tests borrow cores among themselves, whatever else runs on this machine."""
+    monkeypatch.setattr(cores, "NAME", f"labkit-test-{uuid.uuid4().hex}-")
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +62,47 @@ def binding(todo: launch.Plan) -> str | None:
 
 def variable(todo: launch.Plan, name: str) -> str:
     return todo.argv[todo.argv.index(name) + 1]
+
+
+class TestFreeCores:
+    """What is planned when others have some of the cores."""
+
+    BIG = machine(64, smt=2, numa=2)
+
+    @staticmethod
+    def without(big: Machine, *taken: int) -> tuple[tuple[int, ...], ...]:
+        return tuple(core for core in big.cores if core[0] not in taken)
+
+    def test_the_next_run_gets_others_spread_as_evenly(self):
+        first = plan(2, "train.py", machine=self.BIG, threads=1, environ={})
+        assert binding(first) == "user:0+64,32+96"
+        todo = plan(2, "train.py", machine=self.BIG, threads=1, environ={}, free=self.without(self.BIG, 0, 32))
+        assert (binding(todo), todo.bound, todo.warning) == ("user:1+65,33+97", True, "")
+
+    @pytest.mark.parametrize("n", [1, 2, 3, 7])
+    def test_ranks_are_bound_to_free_cores_alone(self, n):
+        free = self.without(self.BIG, *range(5, 40, 3))
+        todo = plan(n, "train.py", machine=self.BIG, environ={}, free=free)
+        assert todo.threads == len(free) // n
+        assert set(todo.cpus) <= {cpu for core in free for cpu in core}
+        assert len(todo.cpus) == 2 * n * todo.threads
+        assert todo.hidden[cores.LENT] == ",".join(map(str, todo.cpus))
+
+    def test_fewer_threads_than_the_machine_has_cores_for_are_told(self):
+        todo = plan(2, "train.py", machine=self.BIG, environ={}, free=self.without(self.BIG, 0, 1, 2, 7))
+        assert (todo.threads, todo.bound) == (30, True)
+        assert todo.warning == "Warning: other runs have 4 of 64 cores (0-2, 7): 2 ranks × 30 threads on the rest."
+
+    def test_too_few_are_told_and_ranks_run_unbound(self):
+        todo = plan(2, "train.py", machine=machine(4), threads=2, environ={}, free=((0,), (1,), (3,)))
+        assert (todo.threads, todo.bound, binding(todo), todo.cpus) == (2, False, None, ())
+        assert todo.warning.startswith("Warning: other runs have 1 of 4 cores (2): 2 ranks × 2 threads take turns")
+        assert cores.LENT not in todo.hidden
+
+    def test_none_are_told(self):
+        todo = plan(1, "train.py", machine=machine(2), environ={}, free=())
+        assert (todo.threads, todo.bound) == (2, False)
+        assert "2 of 2 cores (0-1)" in todo.warning
 
 
 class TestPlan:
@@ -532,6 +580,59 @@ class TestSharing:
             assert run_ranks(1, script(self.AFFINITY)).lines == ((f"[{max(allowed)}] 1",),)
         finally:
             os.sched_setaffinity(0, allowed)
+
+    WAITING = """
+        import os, pathlib, sys, time
+        pathlib.Path(sys.argv[1]).write_text(str(sorted(os.sched_getaffinity(0))))
+        while not pathlib.Path("go").exists():
+            time.sleep(0.02)
+    """
+
+    def test_runs_at_once_have_cores_of_their_own_and_the_last_hears_that_there_are_none(self, script, capsys):
+        here = this_machine()
+        if len(here.cores) < 2 or here.quota is not None:
+            pytest.skip("needs 2 cores without a quota")
+        name, count = script(self.WAITING), len(here.cores)
+        quick = script(self.AFFINITY, "quick.py")
+        said = [Path(f"cpus{i}") for i in range(count)]
+        with ThreadPoolExecutor(count) as pool:
+            runs = [pool.submit(run_ranks, 1, name, path, threads=1, show=False) for path in said]
+            while not all(path.exists() and path.read_text() for path in said):
+                assert not any(run.done() for run in runs)
+                time.sleep(0.02)
+            last = run_ranks(1, quick, threads=1)
+            Path("go").touch()
+        assert sorted(path.read_text() for path in said) == sorted(str(list(core)) for core in here.cores)
+        assert all(run.result().bound and not run.result().warning for run in runs)
+        assert (last.bound, last.lines) == (False, ((f"{list(here.cpus)} 1",),))
+        assert f"other runs have {count} of {count} cores" in last.warning
+        assert last.warning in capsys.readouterr().out.splitlines()
+        assert run_ranks(1, quick, threads=1, show=False).bound
+
+    def test_where_none_can_be_lent_all_is_as_before_and_told_once(self, script, monkeypatch, capsys):
+        monkeypatch.setattr(cores, "_bind", lambda name: (_ for _ in ()).throw(PermissionError(1, "not allowed")))
+        monkeypatch.setattr(launch, "_told", set())
+        name = script(self.AFFINITY)
+        runs = [run_ranks(1, name, threads=1) for _ in range(2)]
+        assert [run.bound for run in runs] == [this_machine().quota is None] * 2
+        if runs[0].bound:
+            assert [bool(run.warning) for run in runs] == [True, False]
+            assert capsys.readouterr().out.count("none can be lent here: not allowed") == 1
+
+    def test_a_run_inside_a_rank_shares_out_that_ranks_cores(self, script):
+        here = this_machine()
+        if len(here.cores) < 2 or here.quota is not None:
+            pytest.skip("needs 2 cores without a quota")
+        script(self.AFFINITY, "inner.py")
+        name = script(f"""
+            from labkit import cores
+            from labkit.launch import run_ranks
+            cores.NAME = {cores.NAME!r}
+            run = run_ranks(2, "inner.py", threads=1, show=False, timeout=60)
+            print(run.bound, *(lines[0] for lines in run.lines))
+        """)
+        own = [f"{list(cpus)} 1" for cpus in shares(here, 2, 1)]
+        assert run_ranks(1, name, timeout=60, show=False).lines == ((" ".join(["True", *own]),),)
 
     def test_inside_a_rank_of_another_run(self, script):
         script("from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))", "inner.py")
