@@ -84,8 +84,10 @@ class Results:
             if key == "pictures":
                 value = kept.get(key, {}) | value
             if key == "exercises":
-                passed = {number: verdict for number, verdict in kept.get(key, {}).items() if verdict == PASSED}
-                value = kept.get(key, {}) | value | passed
+                before = kept.get(key, {})
+                value = before | value | {number: PASSED for number in before if before[number] == PASSED}
+                if value == before:
+                    return
             kept |= self._about | {key: value, "when": time.strftime("%Y-%m-%d %H:%M"), "on": _setting()}
             files.write(self.path, json.dumps(kept, indent=1))
         except files.NotWritten as error:
