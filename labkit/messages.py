@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
 from mpi4py import MPI
 
 SENDING = ("send", "bsend", "rsend", "ssend", "isend", "ibsend", "irsend", "issend")
@@ -25,10 +26,12 @@ COLLECTIVES: dict[str, Callable[[int], float]] = {
 class Counted(MPI.Intracomm):
     """A communicator that counts what this rank sends, and is otherwise as the one it is made from.
 
+    What is made from it, such as a ring by `Create_cart`, counts too.
+
     Attributes
     ----------
     messages : list of (destination, bytes)
-        Of messages from rank to rank.
+        Of messages from rank to rank, without those to itself.
     collectives : list of (name, bytes)
         Of collective operations; bytes as the least that a rank must send.
     """
@@ -52,6 +55,16 @@ class Counted(MPI.Intracomm):
         return sum(size for _, size in [*cls.messages, *cls.collectives])
 
 
+class CountedCart(MPI.Cartcomm):
+    """A communicator that counts, made by `Counted.Create_cart`."""
+
+    messages, collectives = Counted.messages, Counted.collectives
+
+    def __new__(cls, comm: MPI.Comm | None = None) -> "CountedCart":
+        """Make it of a communicator, as `Counted`."""
+        return super().__new__(cls, comm)
+
+
 def _counting_messages(name: str) -> Callable:
     method = getattr(MPI.Intracomm, name)
 
@@ -59,7 +72,8 @@ def _counting_messages(name: str) -> Callable:
         done = method(self, *args, **kwargs)
         given = dict(zip(("buffer", "dest"), args, strict=False)) | kwargs
         buffer = next(given[key] for key in ("buffer", "buf", "sendbuf", "obj", "sendobj") if key in given)
-        self.messages.append((int(given["dest"]), _size(buffer, pickled=name.islower())))
+        if given["dest"] not in (self.rank, MPI.PROC_NULL):
+            self.messages.append((int(given["dest"]), _size(buffer, pickled=name.islower())))
         return done
 
     return counted
@@ -81,22 +95,38 @@ def _counting_collective(name: str, kind: str) -> Callable:
     return counted
 
 
+def _counting_too(name: str, kind: type[MPI.Intracomm]) -> Callable:
+    method = getattr(MPI.Intracomm, name)
+
+    def made(self: Counted, *args: Any, **kwargs: Any) -> MPI.Comm:
+        new = method(self, *args, **kwargs)
+        return new if new == MPI.COMM_NULL else kind(new)
+
+    return made
+
+
 def _size(buffer: Any, pickled: bool) -> int:
-    """Bytes of a message, given as mpi4py takes it: an object, an array, or [array, count, type]."""
+    """Bytes of a message, given as mpi4py takes it: an object, an array, or [array, count or counts, …, type]."""
     if pickled:
         return len(MPI.pickle.dumps(buffer))
     if isinstance(buffer, list | tuple):
         data, *rest = buffer
-        count = next((part for part in rest if isinstance(part, int)), None)
-        return memoryview(data).nbytes if count is None else count * memoryview(data).itemsize
+        count = rest[0] if rest and not isinstance(rest[0], str | MPI.Datatype) else None
+        if isinstance(count, tuple):  # with displacements
+            count = count[0]
+        return memoryview(data).nbytes if count is None else int(np.sum(count)) * memoryview(data).itemsize
     return 0 if buffer is None else memoryview(buffer).nbytes
 
 
-for _name in (*SENDING, *EXCHANGING):
-    for _form in (_name, _name.capitalize()):
-        if hasattr(MPI.Intracomm, _form):
-            setattr(Counted, _form, _counting_messages(_form))
-for _kind in COLLECTIVES:
-    for _form in (_kind, _kind.capitalize(), f"{_kind.capitalize()}v", f"I{_kind}", f"I{_kind}v"):
-        if hasattr(MPI.Intracomm, _form):
-            setattr(Counted, _form, _counting_collective(_form, _kind))
+for _class in (Counted, CountedCart):
+    for _name in (*SENDING, *EXCHANGING):
+        for _form in (_name, _name.capitalize()):
+            if hasattr(MPI.Intracomm, _form):
+                setattr(_class, _form, _counting_messages(_form))
+    for _kind in COLLECTIVES:
+        for _form in (_kind, _kind.capitalize(), f"{_kind.capitalize()}v", f"I{_kind}", f"I{_kind}v"):
+            if hasattr(MPI.Intracomm, _form):
+                setattr(_class, _form, _counting_collective(_form, _kind))
+    for _name in ("Create", "Create_group", "Split", "Split_type"):
+        setattr(_class, _name, _counting_too(_name, Counted))
+    _class.Create_cart = _counting_too("Create_cart", CountedCart)

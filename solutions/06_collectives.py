@@ -197,6 +197,8 @@ if __name__ == "__main__":
 #
 # In the end, `total` holds the sum **on every rank**, and `gradient` is as it was. It has to work with any number of
 # ranks and any length, also when some chunks are empty. Only messages from rank to rank: no `Allreduce`, no `Bcast`.
+# And only by the communicator `ranks` that it is given: it may have other ranks than `MPI.COMM_WORLD`, in another
+# order. The arrays are float32.
 
 # %%
 # %%writefile work/servers.py
@@ -236,8 +238,8 @@ def parameter_server(ranks, gradient, total, servers):
 
 
 # %% [markdown]
-# The check runs your script on 4 ranks, and takes the first 1, 2, 3 and 4 of them, with lengths from 1 to 300,003. It
-# looks at the sums, and counts what each rank sends.
+# The check runs your script on 4 ranks, and makes communicators of 1, 2, 3 and 4 of them, with lengths from 1 to
+# 300,003. It looks at the sums, and counts what each rank sends to others. A call may take 10 s, and all of them 60 s.
 
 # %% tags=["nbval-check-output"]
 servers = check(1, "work/servers.py")
@@ -310,8 +312,8 @@ plots.show(
 # Write `ring_allreduce(ranks, gradient, total)`. As before, `total` holds the sum in the end, on every rank, and
 # `gradient` stays as it was. `chunks` are views: what you write into them, you write into `total`.
 #
-# In each step each rank sends **one** chunk to its right neighbour. **Guess first**: which chunk does rank *r* send in
-# step 0? And in step 1?
+# In each step each rank sends **one** chunk to its right neighbour, by messages from rank to rank and by `ranks` alone,
+# as before. **Guess first**: which chunk does rank *r* send in step 0? And in step 1?
 
 # %%
 # %%writefile work/ring.py
@@ -667,7 +669,7 @@ def fit(sizes, exchange, exchange_and_add):
 
 def seconds_of(way, n, n_bytes, machine, servers=1):
     """Time of an all-reduce, by the model."""
-    steps, traffic, sums = cost(way, n, servers)
+    steps, traffic, sums = map(float, cost(way, n, servers))
     return steps * machine.latency + n_bytes * (traffic / machine.bandwidth + sums / machine.adding)
 
 
@@ -891,7 +893,8 @@ for way in rivals:
 #   `ranks.Alltoall(send, receive)`: it cuts `send` into `n` equal blocks *as they lie in memory*, and gives block *r*
 #   to rank *r*. `receive` gets one block from each rank, in their order.
 #
-# All ranks have equally many rows, and equally many neurons.
+# All ranks have equally many rows, and equally many neurons, in float32. Use the communicator `ranks` alone, and change
+# none of the arrays that you are given. The check runs your script as those before.
 
 # %%
 # %%writefile work/dense.py
@@ -901,7 +904,7 @@ import numpy as np
 
 
 def split_dense(ranks, x, weights, bias):
-    """This rank's rows of the whole layer's output, (rows, all neurons).
+    """Return this rank's rows of the whole layer's output, an array (rows, all neurons).
 
     x is (rows, inputs), this rank's rows of the batch. weights is (inputs, own neurons), bias (own neurons,).
     """
@@ -1113,11 +1116,15 @@ plots.show(
 #
 # Write `top_k(gradient, residual, k)`; `residual` is what was left in earlier steps. Give back three arrays:
 #
-# - `indices`: where the `k` numbers stand that are sent,
-# - `values`: these numbers,
+# - `indices`: where the `k` numbers stand that are sent, as whole numbers in any order,
+# - `values`: these numbers, in the order of `indices`,
 # - the new residual: all that is left, as long as the gradient.
 #
-# Change neither of the arrays that you are given. `np.argpartition` finds the largest without sorting all.
+# `gradient` and `residual` are float32, and so are `values` and the new residual. Change neither of the arrays that you
+# are given. `np.argpartition` finds the largest without sorting all.
+#
+# The function moves into a module, which the ranks import. So it can use `math`, numpy as `np` and what it imports or
+# defines itself, but nothing else of this notebook.
 
 
 # %%
@@ -1142,7 +1149,7 @@ top_k = check(5, top_k)
 # stand at other places on each rank, so they can't be added on the way: an `Allgather` gives each rank those of all.
 
 # %%
-text = "import numpy as np\n\n\n" + inspect.getsource(top_k)
+text = "import math\n\nimport numpy as np\n\n\n" + inspect.getsource(top_k)
 print(f"work/topk.py: {(work / 'topk.py').write_text(text)} characters, for the script below to import")
 
 # %%
@@ -1193,12 +1200,14 @@ def sparse(gradient, residual, share, feedback):
     k = int(share * len(gradient))
     indices, values, left = top_k(gradient, residual, k)
     places, numbers = np.empty((n, k), np.int32), np.empty((n, k), np.float32)  # of all ranks
-    ranks.Allgather(indices.astype(np.int32), places)
-    ranks.Allgather(values.astype(np.float32), numbers)
+    ranks.Allgather(np.asarray(indices, np.int32), places)
+    ranks.Allgather(np.asarray(values, np.float32), numbers)
     total = np.zeros_like(gradient)
     for of_rank in range(n):
         total[places[of_rank]] += numbers[of_rank]
-    return total / n, left if feedback else residual, (n - 1) * 8 * k  # without feedback, the residual stays 0
+    if feedback:  # without, the residual stays 0
+        residual = np.asarray(left, np.float32)
+    return total / n, residual, (n - 1) * 8 * k
 
 
 def views(flat):

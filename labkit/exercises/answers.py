@@ -307,7 +307,7 @@ def run_answer(ranks: int, script: Path, *args: Any, **options: Any) -> Run:
             lines = [line for line in error.lines if line and not line.startswith((FACTS, FAILED))]
             printed.get(io.StringIO()).write("\n".join(lines))
             where = where or f"on rank {error.rank}" + f" of {ranks}" * (ranks > 1)
-            raise NotYet(f"{told.rstrip('.')}. That was {where}.") from error
+            raise NotYet(f"{told}{'' if told.endswith(('.', '?')) else '.'} That was {where}.") from error
         if any(STUB.fullmatch(line.strip()) for line in error.lines):
             raise NotYet(
                 'Your script still says "raise NotImplementedError()": delete the line, once your code is there.'

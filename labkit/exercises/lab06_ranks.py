@@ -2,12 +2,14 @@
 
     mpirun -n 4 python lab06_ranks.py WHAT SCRIPT
 
-WHAT is one of `CASES`. Calls the script's function on the first 1, 2, 3 and 4 ranks with all cases of that size, and
+WHAT is one of `CASES`. Calls the script's function on 1, 2, 3 and 4 of the ranks with all cases of that size, and
 hands back the facts of each rank.
 """
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 from mpi4py import MPI
@@ -15,8 +17,41 @@ from mpi4py import MPI
 from labkit.exercises.ranks import load, tell, watched
 from labkit.messages import Counted
 
-SIZES = (2, 3, 4, 1)  # what fails first is told, so the plainest case is first
+# Ranks of MPI.COMM_WORLD that make up each communicator, in an order in which no rank keeps its number or neighbours.
+# What fails first is told, so the plainest size is first.
+MEMBERS = ((3, 1), (2, 0, 3), (2, 0, 3, 1), (1,))
 LENGTHS = (12, 1_000, 10, 5, 3, 2, 1, 300_003)  # also shorter than the ranks, and too long to be sent eagerly
+SHAPES = (  # rows of a rank, inputs, neurons of a rank
+    (2, 3, 5),
+    (1, 1, 1),
+    (64, 4, 32),  # fewer bytes in the weights than in rows and outputs
+    (2, 64, 48),  # far more
+)
+AFTERWARDS = -12_345.0  # what arrays hold after the call, for those who still send from them
+
+
+class World(MPI.Intracomm):
+    """MPI.COMM_WORLD, closed while a student's function runs on another communicator."""
+
+    closed: ClassVar[bool] = False
+
+    def __getattribute__(self, name: str) -> Any:
+        """Give an attribute, unless it is closed."""
+        if World.closed and not name.startswith("__"):
+            raise RuntimeError(
+                f"MPI.COMM_WORLD.{name} is used. Your function is given the communicator `ranks`, which has other "
+                f"ranks, in another order: use ranks.{name}"
+            )
+        return super().__getattribute__(name)
+
+
+@contextlib.contextmanager
+def calling(script: str, ranks: Counted, case: str) -> Iterator[None]:
+    """Watch a call of a student's function on a communicator, with which all of it is to be done."""
+    with watched(script, f"on rank {ranks.rank}, for {case}"):
+        World.closed = True
+        yield
+        World.closed = False
 
 
 def reductions(function: Callable, script: str, ranks: Counted, server_numbers: tuple[int, ...]) -> Iterator[dict]:
@@ -28,22 +63,25 @@ def reductions(function: Callable, script: str, ranks: Counted, server_numbers: 
             gradient, total = every[ranks.rank].copy(), np.full(length, np.nan, np.float32)
             case = f"{_many(length, 'number')} on {_many(ranks.size, 'rank')}"
             case += f", with {_many(servers, 'server')}" * bool(servers)
-            with watched(script, f"on rank {ranks.rank}, for {case}"):
+            with calling(script, ranks, case):
                 function(ranks, gradient, total, *([servers] if servers else []))
+            sums, kept = total.copy(), gradient.copy()
+            total[:] = gradient[:] = AFTERWARDS
             yield {
                 "length": length,
                 "servers": servers,
                 "case": case,
-                "empty": int(np.isnan(total).sum()),
-                "wrong": int((total != every.sum(axis=0)).sum()),
-                "own": bool(np.array_equal(total, gradient)),
-                "changed": not np.array_equal(gradient, every[ranks.rank]),
+                "empty": int(np.isnan(sums).sum()),
+                "wrong": int((sums != every.sum(axis=0)).sum()),
+                "own": bool(np.array_equal(sums, kept)),
+                "late": bool((sums == AFTERWARDS).any()),
+                "changed": not np.array_equal(kept, every[ranks.rank]),
             }
 
 
 def layers(function: Callable, script: str, ranks: Counted) -> Iterator[dict]:
     """Layers of several shapes, of which each rank holds some rows of the input and some neurons."""
-    for rows, inputs, neurons in ((2, 3, 5), (1, 1, 1), (64, 4, 32)):
+    for rows, inputs, neurons in SHAPES:
         rng = np.random.default_rng(rows)
         x, weights, bias = (
             rng.integers(-9, 9, shape).astype(np.float32)
@@ -53,7 +91,7 @@ def layers(function: Callable, script: str, ranks: Counted) -> Iterator[dict]:
         given = x[mine].copy(), weights[:, own].copy(), bias[own].copy()
         before = [array.copy() for array in given]
         case = f"{_many(rows, 'row')} and {_many(neurons, 'neuron')} a rank, on {_many(ranks.size, 'rank')}"
-        with watched(script, f"on rank {ranks.rank}, for {case}"):
+        with calling(script, ranks, case):
             got = function(ranks, *given)
         right = (x @ weights + bias)[mine]
         fits = isinstance(got, np.ndarray) and got.shape == right.shape
@@ -85,18 +123,21 @@ CASES: dict[str, Callable[[Callable, str, Counted], Iterator[dict]]] = {
 def main() -> None:
     """Run the script's function on each number of ranks, and print what came."""
     what, script = sys.argv[1:]
-    (function,) = load(script, what)
     world, told = MPI.COMM_WORLD, []
-    for place, size in enumerate(SIZES):
-        part = world.Split(0 if world.rank < size else MPI.UNDEFINED)
-        if part == MPI.COMM_NULL:
+    MPI.COMM_WORLD = World(world)
+    (function,) = load(script, what)
+    for place, members in enumerate(MEMBERS):
+        if world.rank not in members:
+            world.Split(MPI.UNDEFINED)
             continue
+        part = world.Split(0, key=members.index(world.rank))
         Counted.reset()
         for number, case in enumerate(CASES[what](function, script, Counted(part))):
             told.append(
                 case
                 | {
-                    "size": size,
+                    "rank": part.rank,
+                    "size": part.size,
                     "order": [place, number],
                     "messages": len(Counted.messages),
                     "to": sorted({dest for dest, _ in Counted.messages}),

@@ -1,9 +1,11 @@
+import inspect
 import json
 import math
 
 import numpy as np
 import pytest
 from labs import Bench, ThreeWays, after, same, swap
+from mpi4py import MPI
 
 from labkit import messages, sources
 from labkit.launch import run_ranks
@@ -39,6 +41,11 @@ def by(text):
 def served_by(text):
     """The parameter server done in another way."""
     return after("    others = [rank for rank in range(n) if rank != me]", text)
+
+
+def by_the_world(text):
+    """The ring by MPI.COMM_WORLD."""
+    return text.replace("import numpy", "from mpi4py import MPI\nimport numpy").replace("ranks.S", "MPI.COMM_WORLD.S")
 
 
 SEND_FIRST = swap(SENDRECV, "ranks.Send(out, dest=right); ranks.Recv(room, source=left)")
@@ -93,6 +100,27 @@ PICKLED = by(
         request.wait()
 """
 )
+CART = by(
+    """    ring = ranks.Create_cart([n], periods=[True])
+    left, right = ring.Shift(0, 1)
+    for step in range(n - 1):
+        room = incoming[: len(chunks[(me - step - 1) % n])]
+        ring.Sendrecv(chunks[(me - step) % n], dest=right, recvbuf=room, source=left)
+        chunks[(me - step - 1) % n] += room
+    for step in range(n - 1):
+        ring.Sendrecv(chunks[(me + 1 - step) % n], dest=right, recvbuf=chunks[(me - step) % n], source=left)
+"""
+)
+TO_ITSELF_TOO = served_by(
+    """    requests = [ranks.isend(gradient[start:stop], server, PUSH) for server, (start, stop) in enumerate(parts)]
+    if me < servers:
+        mine = sum(ranks.recv(source=worker, tag=PUSH) for worker in range(n))
+        requests += [ranks.isend(mine, worker, PULL) for worker in range(n)]
+    for server, (start, stop) in enumerate(parts):
+        total[start:stop] = ranks.recv(source=server, tag=PULL)
+    MPI.Request.waitall(requests)
+"""
+)
 WORKERS_AND_SERVERS = served_by(
     """    for server, (start, stop) in enumerate(parts):
         if server == me:
@@ -137,6 +165,13 @@ PIECES = swap(
     ALLTOALL + f"    return {SIDE_BY_SIDE}",
     "    return np.concatenate(ranks.alltoall(np.split(mine, n)), axis=1)",
 )
+WEIGHTS_MOVED = swap(
+    ALLTOALL + f"    return {SIDE_BY_SIDE}",
+    "    return x @ np.hstack(ranks.allgather(weights)) + np.hstack(ranks.allgather(bias))",
+)
+FLOAT64 = swap("gradient + residual", "gradient.astype(np.float64) + residual")
+TIES = swap("np.argpartition(np.abs(wanted), -k)[-k:]", "np.flatnonzero(np.abs(wanted) >= np.sort(np.abs(wanted))[-k])")
+LISTS = swap("return indices, values, wanted", "return indices.tolist(), values.tolist(), wanted.tolist()")
 SORTED = swap("np.argpartition(np.abs(wanted), -k)[-k:]", "np.argsort(-np.abs(wanted))[:k].tolist()")
 TABLE = swap(
     """    if way == "server":
@@ -166,12 +201,18 @@ class TestExercises(ThreeWays):
         (1, swap("tag=PULL) for worker in others", "tag=PULL) for worker in others[:-1]"), 'after 10 s it still is'),
         (1, BLOCKING, '"ranks.Send(gradient[start:stop], dest=server, tag=PUSH)". Does the rank that'),
         (1, swap("parameter_server(", "server("), "no function parameter_server"),
+        (1, swap("ranks.Recv", "MPI.COMM_WORLD.Recv"), "MPI.COMM_WORLD.Recv is used"),
+        (1, swap("ranks.size, ranks.rank", "ranks.size, MPI.COMM_WORLD.rank"), "in another order: use ranks.rank"),
+        (1, swap("    MPI.Request.Waitall(requests)\n", ""), "wait for each Isend before that"),
+        (1, served_by("    ranks.Split(0).Allreduce(gradient, total)\n"), "yours used Allreduce"),
+        (1, swap("n, me =", "servers = 1\n    n, me ="), "with 3 servers: each server gets only its part"),
         (2, SEND_FIRST, ': "ranks.Send(out, dest=right); '),
         (2, CUT_SHORT, "sum over all ranks for 5 numbers on 2 ranks; on rank 0, 1 of 5 are wrong"),
         (2, swap("into += room", "into = into + room"), "sum over all ranks for 12 numbers"),
         (2, swap("(me + 1 - step) % n], chunks[(me - step)", "(me - step) % n], chunks[(me - step - 1)"), "the sum"),
         (2, swap("room = incoming[: len(into)]", "room = incoming"), "That was on rank 0, for 5 numbers on 2 ranks."),
         (2, swap("total[:] = gradient\n", "total = gradient\n"), "`gradient` to stay as it was"),
+        (2, by_the_world, "COMM_WORLD.Sendrecv is used"),
         (2, EVERYTHING, "one chunk in each of 2(n - 1) steps"),
         (2, ALL_TO_ALL, "that is no ring"),
         (2, by("    ranks.Allreduce(gradient, total)\n"), "yours used Allreduce"),
@@ -187,6 +228,9 @@ class TestExercises(ThreeWays):
         (3, swap("math.log2(n),", "n,"), 'steps of cost("doubling", 2) to be 1; it is 2'),
         (3, swap("return (math.log2(n),) * 3", "pass"), "to give three numbers (steps, traffic, sums); it is None"),
         (3, swap("return (math.log2(n),) * 3", "return [math.nan] * 3"), "to be 1; it is nan"),
+        (3, swap("return (math.log2(n),) * 3", "return True, True, True"), "a number; it is True"),
+        (3, swap("2 * (n - 1) / n,", "2 - 2 / n if n % 2 == 0 else 2,"), 'traffic of cost("ring", 3) to be 1.333'),
+        (3, swap("(n - 1) / servers\n", "(n - 1) / min(servers, 100)\n"), 'sums of cost("server", '),
         (3, swap('if way == "server"', "if servers > n / 0"), "ZeroDivisionError"),
         (4, swap(SIDE_BY_SIDE, "blocks.reshape(rows, -1)"), "in the wrong places"),
         (4, swap(" + bias", ""), "numbers differ."),
@@ -195,33 +239,45 @@ class TestExercises(ThreeWays):
         (4, swap(f"return {SIDE_BY_SIDE}", "return mine"), "it is of the shape"),
         (4, swap(f"return {SIDE_BY_SIDE}", f"return {SIDE_BY_SIDE}.tolist()"), "it is a list"),
         (4, swap(f"return {SIDE_BY_SIDE}", f"x *= 0\n    return {SIDE_BY_SIDE}"), "to stay as they were"),
+        (4, WEIGHTS_MOVED, "2 rows and 48 neurons a rank, on 2 ranks: its rows to all"),
         (4, GATHERED, "each rank's outputs to that rank alone"),
         (5, swap("wanted = gradient + residual", "wanted = gradient.copy()"), "never sent"),
-        (5, swap("wanted = gradient + residual", "wanted = gradient; wanted += residual"), "to stay as they were"),
-        (5, swap("    wanted[indices] = 0\n", ""), "Nothing may be lost, nor sent twice"),
+        (5, swap("wanted = gradient + residual", "wanted = gradient; wanted += residual"), "gradient to stay"),
+        (5, swap("    wanted[indices] = 0\n", ""), "nothing may be lost, nor sent twice"),
         (5, swap("np.abs(wanted)", "wanted"), "largest in magnitude"),
         (5, swap("values = wanted[indices]", "values = np.abs(wanted[indices])"), "with their signs"),
         (5, swap("[-k:]", "[:k]"), "largest in magnitude"),
-        (5, swap("[-k:]\n", "\n"), "different whole numbers as indices"),
+        (5, swap("[-k:]\n", "\n"), "indices of shape (2,)"),
+        (5, TIES, "indices of shape (2,) for 6 numbers"),
+        (5, FLOAT64, "values of type float32, as the gradient's, for 5 numbers"),
+        (5, swap("indices, values, wanted", "indices, values, wanted.astype(np.float64)"), "residual of type float32"),
+        (5, swap("indices, values, wanted", "indices, values, wanted.round(6)"), "the new residual for 50 numbers"),
+        (5, swap("return indices,", "return np.isin(np.arange(len(wanted)), indices),"), "a boolean mask of shape"),
+        (5, swap("return indices,", "return indices.astype(float),"), "different whole numbers as indices"),
         (5, swap("return indices, values, wanted", "return values"), "three arrays"),
         (5, swap("return indices, values, wanted", "pass"), "it is None: does it return?"),
         (5, swap("return indices, values, wanted", "return indices, values * np.nan, wanted"), "with their signs"),
         (5, swap("return indices, values, wanted", "return indices + 5, values, wanted"), "indices from 0 to 4"),
-        (5, swap("return indices, values, wanted", "return None, None, None"), "whole numbers as indices"),
+        (5, swap("return indices, values, wanted", "return None, None, None"), "an array of numbers as indices"),
         (5, swap("gradient + residual", "gradient + left"), "NameError"),
+        (5, swap("gradient + residual", "cost('ring', 4)"), "top_k moves into a module"),
     ]  # fmt: skip
     right = [
         (1, same),
         (1, WORKERS_AND_SERVERS),
+        (1, TO_ITSELF_TOO),
         (2, same),
         (2, ISEND_LEFTWARDS),
         (2, PICKLED),
+        (2, CART),
         (3, same),
         (3, TABLE),
+        (3, swap("return (math.log2(n),) * 3", "return np.full(3, np.log2(n))")),
         (4, same),
         (4, PIECES),
         (5, same),
         (5, SORTED),
+        (5, LISTS),
     ]
 
 
@@ -240,12 +296,18 @@ def test_bytes_and_messages_are_those_of_theory(bench, tmp_path):
 
 
 def test_every_rank_ends_the_training_with_equal_weights(bench, tmp_path):
-    """And what it says it sent is what theory says: (n - 1)/n · 2 · 4 bytes a weight and step, and half of it."""
+    """With a top_k that gives lists too. And what it says it sent is what theory says, as FP16 half of float32."""
     write(tmp_path, "compress")
-    source = next(
-        cell.source for cell in sources.read(sources.find("06")).cells if cell.source.startswith("def top_k(")
+    writing = next(
+        cell.source
+        for cell in sources.read(sources.find("06")).cells
+        if "top_k)" in cell.source and "write_text" in cell.source
     )
-    (tmp_path / "work" / "topk.py").write_text("import numpy as np\n\n" + source)
+    top_k = bench.answer(5, LISTS)
+    exec(writing, {"inspect": inspect, "work": tmp_path / "work", "top_k": top_k})
+    assert (
+        tmp_path / "work" / "topk.py"
+    ).read_text() == f"{bench.check.lab.checks[5].imports}\n\n\n{inspect.getsource(top_k)}"
     run = run_ranks(2, "work/compress.py", "out.json", 256, 1, threads=1, show=False)
     assert [line.rpartition(" ")[2] for line in run.lines[0]] == ["0.0"] * 6
     sent = {way: told["megabytes"][-1] for way, told in json.loads((tmp_path / "out.json").read_text()).items()}
@@ -260,6 +322,9 @@ def test_every_rank_ends_the_training_with_equal_weights(bench, tmp_path):
     [
         (np.zeros(6, np.float32), False, 24),
         ([np.zeros(6, np.float32), 4, None], False, 16),
+        ([np.zeros(6, np.float32), [1, 3]], False, 16),
+        ([np.zeros(6, np.float32), ([1, 3], [0, 1]), MPI.FLOAT], False, 16),
+        ([np.zeros(6, np.float32), MPI.FLOAT], False, 24),
         ([np.zeros((2, 3), np.float64), None], False, 48),
         (np.zeros(0), False, 0),
         (None, False, 0),
