@@ -161,12 +161,15 @@ with load.watch("section 2"):
 # | 5 | broadcast the start from rank 0 | equal steps keep copies equal only if they start equal |
 # | 6 | checkpoints and reports on rank 0 alone | two writers in one file destroy it |
 #
-# Step 3 is arithmetic. You write it first, as three small functions.
+# Step 3 is arithmetic. You write it first, as three small functions. The scripts run in processes of their own, so the
+# functions will move into a module that they import, `work/plan.py`. There, each can use `math`, numpy as `np` and the
+# functions of the exercises before it, but nothing else of this notebook.
 
 # %% [markdown]
 # ### Exercise 1 · Who trains on what?
 #
-# Write `shard(n, rank, size)`: the indices, out of `range(n)`, that this rank trains on.
+# Write `shard(n, rank, size)`: the indices, out of `range(n)`, that this rank trains on, as a list or an array of ints.
+# The scripts pick digits by them: `digits.x_train[shard(n, rank, size)]`.
 #
 # - No two ranks share an index.
 # - **All ranks get equally many**, so the `n % size` left over are dropped. Think about why before you read the hint:
@@ -195,7 +198,7 @@ shard = check(1, shard)
 # al. 2017](https://arxiv.org/abs/1706.02677)).
 #
 # Write `learning_rate(step, base, size, warmup)`: `base` at step 0, then in a straight line to `base * size` at step
-# `warmup`, and constant from there. With `warmup = 0` it is `base * size` at once.
+# `warmup`, and constant from there. With `warmup = 0` it is `base * size` at once. It returns a float.
 
 
 # %%
@@ -215,7 +218,8 @@ learning_rate = check(2, learning_rate)
 # ### Exercise 3 · A number of steps that follows the size
 #
 # An **epoch** means that each digit was seen once, by some rank. Write `steps_per_epoch(n, batch, size)`: how many
-# steps each rank takes in one epoch, when each takes `batch` digits a step from its share. Only whole batches count.
+# steps each rank takes in one epoch, when each takes `batch` digits a step from its share of exercise 1. Only whole
+# batches count. It returns an int, for `range`.
 
 
 # %%
@@ -250,7 +254,7 @@ plots.show(
 )
 
 # %% [markdown]
-# The scripts run in processes of their own, so the three functions move to a module that they can import.
+# Now the three functions move to the module that the scripts import.
 
 # %% tags=["nbval-check-output"]
 functions = [inspect.getsource(function) for function in (shard, learning_rate, steps_per_epoch)]
@@ -400,7 +404,7 @@ def main(argv=None):
             }
         )
         # Horovod: step 6. Save and report on rank 0 alone: `checkpoint.write(str(args.out / "checkpoint"))`, and
-        # print a line with what history[-1] holds.
+        # print a line with the epoch, the loss and the accuracy that history[-1] holds.
         ### BEGIN SOLUTION
         if rank == 0:
             checkpoint.write(str(args.out / "checkpoint"))
@@ -424,8 +428,10 @@ if __name__ == "__main__":
 
 
 # %% [markdown]
-# The check runs your script on 2 ranks for a few steps, each rank's share one single batch. Then one step of 2 ranks
-# must be, up to rounding, one step of a single process on all the digits. That is the definition of "distributed".
+# The check calls your script's `main` on 2 ranks for a few steps, each rank's share one single batch. Then one step of
+# 2 ranks must be, up to rounding, one step of a single process on all the digits. That is the definition of
+# "distributed". A second call goes on from the checkpoint of the first (`--resume`), which rank 0 alone has. All of it
+# may take three minutes, and a single line 20 s.
 
 # %% tags=["nbval-check-output"]
 train_hvd = check(4, "work/train_hvd.py")
@@ -672,7 +678,7 @@ silent = run_ranks(2, "work/silent.py", n_train, threads=1)
 # ### Exercise 5 · Mend it, and keep `fit`
 #
 # Keras lets you replace what `fit` does in a step: a model's `train_step`. Write it with the tape of step 4. And do
-# step 5: the ranks start with different weights here.
+# step 5: the ranks start with different weights here. The check runs it on 2 ranks as before, three minutes at most.
 
 # %%
 # %%writefile work/fit_hvd.py

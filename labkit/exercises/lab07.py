@@ -1,20 +1,27 @@
 """Are the answers to lab 07 right: shares, learning rate, steps, and two scripts that must be really distributed?"""
 
 import math
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from labkit.exercises.answers import call, facts, run_answer
+from labkit.exercises.answers import call, facts, on_drawn, run_answer
 from labkit.exercises.core import Lab
+from labkit.exercises.values import describe, numeric_array, same, short, whole
 from labkit.exercises.verdicts import expect
+from labkit.launch import Run
 
 lab = Lab("07")
 
 IMPORTS = "import math\n\nimport numpy as np"  # of plan.py, and so all that its functions may use
 PROBE = Path(__file__).with_name("lab07_ranks.py")
-DIGITS, STEPS, RATE = 256, 3, 0.02
+DIGITS, RATE = 256, 0.02
+EXACT = 1e-3  # of the way that the weights went: what rounding in another order makes of it
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+NOISE = re.compile(r"\d{4}-\d\d-\d\d |^[IWEF]\d{4} |^WARNING|^FACTS")  # lines of TensorFlow, Horovod and the probe
 
 
 @lab.exercise(
@@ -27,19 +34,36 @@ DIGITS, STEPS, RATE = 256, 3, 0.02
     imports=IMPORTS,
 )
 def shards(answer) -> None:
-    """Shares are disjoint, equally long, inside range(n), and lose fewer than `size`."""
-    for n, size in [(12, 1), (12, 4), (10, 4), (1797, 7), (5, 5)]:
-        shares = [np.asarray(call(answer, n, rank, size), dtype=np.int64) for rank in range(size)]
+    """Shares are disjoint, equally long, inside range(n), lose fewer than `size`, and pick rows of an array."""
+    from hypothesis import strategies as st
+
+    def decide(n: int, size: int) -> None:
+        case = f"for n = {n:,} and {size} {'rank' if size == 1 else 'ranks'}"
+        shares = [_indices(call(answer, n, rank, size), f"rank {rank}'s share {case}") for rank in range(size)]
         lengths = [len(share) for share in shares]
         every = np.concatenate(shares)
-        case = f"for n = {n} and {size} ranks"
-        expect(len(set(lengths)) == 1, f"all ranks to get equally many {case}; yours get {lengths}")
-        expect(len(set(every)) == len(every), f"no index on two ranks {case}; {len(every) - len(set(every))} are")
-        expect(
-            set(every) <= set(range(n)),
-            f"indices from 0 to {n - 1} {case}; yours reach from {every.min()} to {every.max()}",
-        )
-        expect(n - len(every) < size, f"fewer than {size} to be left out {case}; yours leave out {n - len(every)}")
+        expect(len(set(lengths)) == 1, f"all ranks to get equally many {case}; yours get {short(lengths)}")
+        twice = len(every) - len(np.unique(every))
+        expect(twice == 0, f"no index on two ranks, nor twice on one, {case}; {twice:,} are")
+        if len(every):
+            least, most = every.min(), every.max()
+            inside = least >= 0 and most < n
+            expect(inside, f"indices from 0 to {n - 1:,} {case}; yours reach from {least:,} to {most:,}")
+        expect(n - len(every) < size, f"fewer than {size} to be left out {case}; yours leave out {n - len(every):,}")
+
+    for n, size in ((12, 1), (12, 4), (10, 4), (1_797, 7), (5, 5), (70_000, 3)):
+        decide(n, size)
+    on_drawn(decide, n=st.integers(1, 300), size=st.integers(1, 12), examples=100)
+
+
+def _indices(share: Any, what: str) -> np.ndarray:
+    """Return what the scripts pick digits by, `digits.x_train[share]`, as an array of whole numbers."""
+    asked = f"{what} to be a list or an array of ints, which picks rows of an array"
+    expect(not isinstance(share, tuple), f"{asked}; it is a tuple, by which numpy picks a single number: x[1, 2]")
+    array = numeric_array(share)
+    picks = array is not None and array.ndim == 1 and (not len(array) or np.issubdtype(array.dtype, np.integer))
+    expect(picks, f"{asked}; it is {describe(share)}")
+    return array.astype(np.int64)
 
 
 @lab.exercise(
@@ -54,19 +78,35 @@ def shards(answer) -> None:
 )
 def learning_rates(answer) -> None:
     """A ramp from base to base * size, then constant."""
-    for step, base, size, warmup, right in [
-        (0, 0.1, 4, 10, 0.1),
-        (10, 0.1, 4, 10, 0.4),
-        (5, 0.1, 4, 10, 0.25),
-        (500, 0.1, 4, 10, 0.4),
-        (3, 0.1, 1, 10, 0.1),
-        (0, 0.1, 4, 0, 0.4),
-        (25, 0.01, 8, 100, 0.0275),
-    ]:
-        got = call(answer, step, base, size, warmup)
-        asked = f"learning_rate(step={step}, base={base}, size={size}, warmup={warmup})"
-        expect(isinstance(got, int | float | np.floating), f"{asked} to be a number; it is {got!r}")
-        expect(math.isclose(got, right, rel_tol=1e-6), f"{asked} to be {right}; it is {got:.6g}")
+    from hypothesis import strategies as st
+
+    def decide(step: int, base: float, size: int, warmup: int) -> None:
+        right = base * size if step >= warmup else base + base * (size - 1) * step / warmup
+        asked = f"learning_rate(step={step}, base={base:g}, size={size}, warmup={warmup})"
+        for a_step in (step, np.int64(step)):  # the scripts pass one, the picture of the plan the other
+            got = call(answer, a_step, base, size, warmup=warmup)
+            same(got, right, asked)
+            expect(np.asarray(got).dtype != object, f"{asked} to be a float; it is {describe(got)}")
+
+    for step, base, size, warmup in (
+        (0, 0.1, 4, 10),
+        (10, 0.1, 4, 10),
+        (5, 0.1, 4, 10),
+        (500, 0.1, 4, 10),
+        (3, 0.1, 1, 10),
+        (0, 0.1, 4, 0),
+        (25, 0.01, 8, 100),
+        (1, 0.001, 8, 250),
+    ):
+        decide(step, base, size, warmup)
+    on_drawn(
+        decide,
+        step=st.integers(0, 2_000),
+        base=st.sampled_from((0.01, 0.1, 0.5, 1.0, 1e-4)),
+        size=st.integers(1, 64),
+        warmup=st.integers(0, 1_000),
+        examples=100,
+    )
 
 
 @lab.exercise(
@@ -81,17 +121,19 @@ def learning_rates(answer) -> None:
 )
 def steps(answer) -> None:
     """Whole batches in a rank's share."""
-    for n, batch, size, right in [
-        (8000, 64, 1, 125),
-        (8000, 64, 2, 62),
-        (8000, 64, 4, 31),
-        (100, 64, 2, 0),
-        (1000, 10, 3, 33),
-    ]:
-        got = call(answer, n, batch, size)
+    from hypothesis import strategies as st
+
+    def decide(n: int, batch: int, size: int) -> None:
+        right = n // size // batch
         asked = f"steps_per_epoch(n={n}, batch={batch}, size={size})"
-        expect(isinstance(got, int | np.integer), f"{asked} to be a whole number; it is {got!r}")
-        expect(got == right, f"{asked} to be {right}; it is {got}")
+        got = call(answer, n, batch, size)
+        found = whole(got, asked, int_only=True)
+        expect(hasattr(got, "__index__"), f"{asked} to be an int; it is {describe(got)}")
+        expect(found == right, f"{asked} to be {right}; it is {found}")
+
+    for n, batch, size in ((8000, 64, 1), (8000, 64, 2), (8000, 64, 4), (100, 64, 2), (1000, 10, 3), (127, 64, 2)):
+        decide(n, batch, size)
+    on_drawn(decide, n=st.integers(1, 5_000), batch=st.integers(1, 200), size=st.integers(1, 16), examples=100)
 
 
 @lab.exercise(
@@ -106,19 +148,34 @@ def steps(answer) -> None:
     ),
 )
 def train_hvd(answer) -> None:
-    """Two ranks agree, equal one process on all digits, follow the learning rate, and rank 0 alone writes."""
+    """Two ranks agree, equal one process on all digits, also after --resume, and rank 0 alone writes and reports."""
     out = Path(answer).parent / "check"
     shutil.rmtree(out, ignore_errors=True)
+    run, ranks = _distributed(answer, "train", out)
     # With a warm-up of one epoch, which is one step here, the rate is RATE once and then 2 * RATE.
-    ranks = _distributed(answer, [RATE, 2 * RATE, 2 * RATE], "--warmup", 1, "--out", out / "rank-{rank}")
-    rates = [rank["rate"] for rank in ranks]
+    first = [rank[0] for rank in ranks]
+    rate = first[0]["rate"]
     expect(
-        all(math.isclose(rate, 2 * RATE, rel_tol=1e-5) for rate in rates),
-        f"the learning rate to be {2 * RATE} after the warm-up, twice the {RATE} of one rank; it is {rates[0]:.4g}",
+        all(math.isclose(rank["rate"], 2 * RATE, rel_tol=1e-5) for rank in first),
+        f"the learning rate to be {2 * RATE} after the warm-up, twice the {RATE} of one rank; it is {rate:.4g}",
     )
-    _equals_one_process(ranks)
-    wrote = [rank["rank"] for rank in ranks if rank["wrote"]]
+    _equals_one_process(first)
+    wrote = [rank["rank"] for rank in first if rank["wrote"]]
     expect(wrote == [0], f"a checkpoint from rank 0 alone (step 6); checkpoints came from ranks {wrote}")
+    resumed = [rank[1] for rank in ranks]
+    expect(
+        resumed[0]["spread"] == 0,
+        "both ranks to hold the same weights in a run that goes on from the checkpoint (--resume); they differ by "
+        f"{resumed[0]['spread']:.3g}. Rank 0 alone reads it: step 5 has to give all of the optimizer's variables to "
+        "the others, too",
+    )
+    expect(
+        resumed[0]["error"] < EXACT,
+        "two epochs, and a third one after --resume, to lead where three epochs in one go lead; the weights are off by "
+        f"{100 * resumed[0]['error']:.0f}% of the way they went. Does the learning rate count steps since the first "
+        "epoch?",
+    )
+    _reports([*first[0]["history"], *resumed[0]["history"]], run)
 
 
 @lab.exercise(
@@ -132,14 +189,45 @@ def train_hvd(answer) -> None:
 )
 def fit_hvd(answer) -> None:
     """Two ranks under fit agree and equal one process on all digits."""
-    _equals_one_process(_distributed(answer, [2 * RATE] * STEPS))
+    _equals_one_process([rank[0] for rank in _distributed(answer, "fit")[1]])
 
 
-def _distributed(answer: str, rates: list[float], *args: object) -> list[dict]:
-    """Run a script on 2 ranks, each rank's share one batch, and give the facts of each rank."""
-    common = ("--digits", DIGITS, "--batch", DIGITS // 2, "--epochs", STEPS, "--lr", RATE)
-    run = run_answer(2, PROBE, answer, ",".join(map(str, rates)), *common, *args, timeout=180)
-    return facts(run)
+def _distributed(answer: str, *args: object) -> tuple[Run, list[list[dict]]]:
+    """Run a script on 2 ranks, each rank's share one batch, and give the facts of each rank and run of its main."""
+    run = run_answer(2, PROBE, answer, args[0], DIGITS, RATE, *args[1:], timeout=180)
+    return run, facts(run)
+
+
+def _reports(history: list[dict], run: Run) -> None:
+    """Decide on who prints the line about each epoch: rank 0 and nobody else."""
+    said = [[line for line in lines if line and not NOISE.search(line)] for lines in run.lines]
+    forms = set()
+    expect(
+        len(history) == 3, f"an entry of the history for each epoch, in {{out}}/log.json; {len(history)} of 3 are there"
+    )
+    for entry in history:
+        figures = [entry["loss"], entry["accuracy"], 100 * entry["accuracy"], entry["images_per_second"]]
+        lines = [line for line in said[0] if _tells(line, figures)]
+        expect(
+            bool(lines),
+            f"a line from rank 0 about each epoch, with loss and accuracy (step 6). About epoch {entry['epoch']}, with "
+            f"loss {entry['loss']:.3f} and accuracy {entry['accuracy']:.3f}, there is none",
+        )
+        forms |= {NUMBER.sub("#", line) for line in lines}
+    for rank, lines in enumerate(said[1:], start=1):
+        like = next((line for line in lines if NUMBER.sub("#", line) in forms), "")
+        expect(not like, f"reports from rank 0 alone (step 6); rank {rank} printed {short(like)} as well")
+
+
+def _tells(line: str, figures: list[float]) -> bool:
+    """Whether one of these figures stands in a line, rounded to whatever digits."""
+    if line.startswith("largest difference"):
+        return False
+    for text in NUMBER.findall(line.replace(",", "")):
+        half = 0.51 * 10.0 ** -len(text.partition(".")[2])
+        if len(text) > 1 and any(abs(float(text) - figure) <= half for figure in figures):
+            return True
+    return False
 
 
 def _equals_one_process(ranks: list[dict]) -> None:
@@ -157,7 +245,7 @@ def _equals_one_process(ranks: list[dict]) -> None:
         "gradients are not averaged (step 4)",
     )
     expect(
-        first["error"] < 1e-3,
+        first["error"] < EXACT,
         "two ranks to take the step that one process takes with all digits; the weights are off by "
         f"{100 * first['error']:.0f}% of the way they went. Does each rank train on its own share (step 3), with the "
         "right learning rate in each step, and are gradients averaged rather than added up?",

@@ -1,16 +1,19 @@
 """What did a student's training script really do? Run by `lab07` on 2 ranks:
 
-    mpirun -n 2 python lab07_ranks.py SCRIPT RATE,RATE,… ARGUMENTS…
+    mpirun -n 2 python lab07_ranks.py SCRIPT train DIGITS RATE OUT
+    mpirun -n 2 python lab07_ranks.py SCRIPT fit DIGITS RATE
 
-Imports SCRIPT, calls its main(ARGUMENTS), which gives (model, optimizer), and prints one line of facts per rank.
-RATEs are the learning rates of the steps that a single process on all digits would take: what it compares with.
-Each rank's share must be one batch, so that the order of the digits doesn't matter.
+Calls SCRIPT's main, which gives (model, optimizer), for each of `RUNS`, and hands back the facts of each run. With
+"train", the second run goes on from the checkpoint of the first, which rank 0 alone has: each rank has a folder of its
+own. Each rank's share is one batch, so that the order of the digits doesn't matter, and an epoch is one step.
 """
 
+import functools
 import json
-import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -18,7 +21,20 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from labkit import datasets
+from labkit.exercises.ranks import fail, load, tell, watched
 from labkit.models import mnist_cnn
+
+RANKS = MPI.COMM_WORLD
+STUCK_S, IN_ALL_S = 20.0, 120.0  # a line that TensorFlow traces takes a second or two, on a machine that is not busy
+# By kind: the arguments of each run, and the learning rates of all its steps in multiples of one rank's.
+RUNS = {
+    "train": (
+        (("--epochs", 2, "--warmup", 1), (1, RANKS.size)),
+        (("--epochs", 3, "--warmup", 1, "--resume"), (1, RANKS.size, RANKS.size)),
+    ),
+    "fit": ((("--epochs", 3), (RANKS.size,) * 3),),
+}
+RESUMED = ", in a run that goes on from the checkpoint, which rank 0 alone reads (step 5 has to give it to all)"
 
 
 def flat(model: keras.Model) -> np.ndarray:
@@ -46,27 +62,73 @@ def one_process(n_digits: int, rates: list[float]) -> np.ndarray:
     return flat(model)
 
 
+def begun_alike(learning_rate: Callable) -> Callable:
+    """Have all ranks compare the first step of which each asks the learning rate: otherwise they wait in vain later."""
+    begun = False
+
+    @functools.wraps(learning_rate)
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        nonlocal begun
+        if not begun:
+            begun = True
+            first = RANKS.allgather(int(args[0] if args else kwargs["step"]))
+            if len(set(first)) > 1:
+                told = ", ".join(f"rank {rank} begins with step {step}" for rank, step in enumerate(first))
+                fail(
+                    f"Expected all ranks to go on with the same step after --resume; {told}. Rank 0 alone reads "
+                    "the checkpoint: step 5 has to give `done` to all"
+                )
+        return learning_rate(*args, **kwargs)
+
+    return asked
+
+
+def run(main: Callable, script: str, arguments: list[str], resumed: bool) -> tuple[keras.Model, Any]:
+    """Call the script's main, and return the model and the optimizer that it gives."""
+    where = f"on rank {RANKS.rank} of {RANKS.size}{RESUMED * resumed}"
+    variables = main.__globals__
+    if resumed and callable(variables.get("learning_rate")):
+        variables["learning_rate"] = begun_alike(variables["learning_rate"])
+    # As in a fresh process, layers are numbered from the start: they are in the names by which Horovod pairs gradients.
+    keras.backend.clear_session()
+    with watched(script, where, stuck=STUCK_S, in_all=IN_ALL_S):
+        got = main(arguments)
+    match got:
+        case (keras.Model() as model, keras.optimizers.Optimizer() as optimizer):
+            return model, optimizer
+    what = ", ".join(type(part).__name__ for part in got) if isinstance(got, tuple) else type(got).__name__
+    fail(f"Expected main to return model and optimizer, as it does in the cell; it returned {what}", where)
+
+
 def main() -> None:
-    """Run the script, gather the ranks' weights, print the facts."""
-    script, rates, *arguments = sys.argv[1:]
-    ranks = MPI.COMM_WORLD
-    arguments = [argument.format(rank=ranks.rank) for argument in arguments]
-    sys.path.insert(0, str(Path(script).parent))
-    model, optimizer = runpy.run_path(script, run_name="answer")["main"](arguments)
-    weights = np.stack(ranks.allgather(flat(model)))
-    start, other = flat(fresh(0)), flat(fresh(1))
-    right = one_process(int(arguments[arguments.index("--digits") + 1]), [float(rate) for rate in rates.split(",")])
-    out = Path(arguments[arguments.index("--out") + 1]) if "--out" in arguments else None
-    facts = {
-        "rank": ranks.rank,
-        "size": ranks.size,
-        "rate": float(optimizer.learning_rate),
-        "spread": float(np.ptp(weights, axis=0).max()),
-        "spread_of_seeds": float(np.abs(start - other).max()),
-        "error": float(np.abs(weights[0] - right).max() / np.abs(right - start).max()),
-        "wrote": bool(out and list(out.glob("*.index"))),
-    }
-    print("FACTS", json.dumps(facts), flush=True)
+    """Run the script as often as it takes, gather the ranks' weights, hand back the facts."""
+    script, kind, n_digits, rate, *out = sys.argv[1:]
+    (student_main,) = load(script, "main")
+    common = ["--digits", n_digits, "--batch", str(int(n_digits) // RANKS.size), "--lr", rate]
+    folder = Path(*out, f"rank-{RANKS.rank}") if out else None
+    seeds = float(np.abs(flat(fresh(0)) - flat(fresh(1))).max())
+    told = []
+    for number, (arguments, multiples) in enumerate(RUNS[kind]):
+        arguments = [*common, *map(str, arguments), *(["--out", str(folder)] if folder else [])]
+        model, optimizer = run(student_main, script, arguments, resumed=number > 0)
+        weights = np.stack(RANKS.allgather(flat(model)))
+        facts = {
+            "rank": RANKS.rank,
+            "rate": float(optimizer.learning_rate),
+            "spread": float(np.ptp(weights, axis=0).max()),
+            "spread_of_seeds": seeds,
+            "wrote": bool(folder and list(folder.glob("*.index"))),
+        }
+        if RANKS.rank == 0:
+            right = one_process(int(n_digits), [float(rate) * multiple for multiple in multiples])
+            facts["error"] = float(np.abs(weights[0] - right).max() / np.abs(right - flat(fresh(0))).max())
+            log = folder / "log.json" if folder else None
+            facts["history"] = json.loads(log.read_text())["history"] if log and log.is_file() else []
+        told.append(facts)
+        # A run can go on from a checkpoint, and tells more, only when the one before was right.
+        if not all(RANKS.allgather(facts["spread"] == 0 and facts["wrote"] == (RANKS.rank == 0))):
+            break
+    tell(told)
 
 
 if __name__ == "__main__":

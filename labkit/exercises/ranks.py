@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 FACTS, FAILED = "FACTS ", "FAILED "  # what lines for the check begin with
 STUCK_S = 10.0  # seconds in one line of the script, and by default in all; the longest takes a fraction of one
+IMPORT_S = 30.0  # seconds for all that a script imports
 POLL_S = 0.1
 WAITS = "Does every rank come to the call that this one waits for, and does each loop end?"
 SENDS = (
@@ -34,7 +35,7 @@ SENDS = (
 
 def load(script: str, *names: str) -> list[Callable]:
     """Return functions of a script, run as `import` would run it."""
-    with watched(script):
+    with watched(script, stuck=IMPORT_S, in_all=IMPORT_S):
         sys.path[0] = str(Path(script).resolve().parent)  # as for a script of its own
         module = runpy.run_path(script, run_name="answer")
     for name in names:

@@ -1,9 +1,12 @@
 import inspect
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from labs import Bench, ThreeWays, same, swap
+
+FUNCTIONS = ("shard", "learning_rate", "steps_per_epoch")
 
 
 @pytest.fixture
@@ -14,9 +17,12 @@ def bench(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     bench = Bench("07", {"np": np, "math": math})
     (tmp_path / "work").mkdir()
-    functions = [inspect.getsource(bench.answer(number, same)) for number in (1, 2, 3)]
-    (tmp_path / "work" / "plan.py").write_text("\n".join(["import numpy as np", *functions]))
     cells = sources.read(sources.find("07")).cells
+    plan = next(cell.source for cell in cells if "plan.py" in cell.source and "write_text" in cell.source)
+    texts = {name: inspect.getsource(bench.answer(number, same)) for number, name in enumerate(FUNCTIONS, start=1)}
+    getsource = lambda function: texts[function]  # noqa: E731, each has a file of its own in a notebook
+    names = {"inspect": SimpleNamespace(getsource=getsource), "work": tmp_path / "work"}
+    exec(plan, names | {name: name for name in FUNCTIONS})
     agree = next(cell.source for cell in cells if cell.source.startswith("%%writefile work/agree.py"))
     (tmp_path / "work" / "agree.py").write_text(agree.partition("\n")[2])
     return bench
@@ -38,6 +44,24 @@ BY_HAND = swap(
 )
 
 
+BROADCAST = "hvd.broadcast_variables([v.value for v in model.variables + optimizer.variables] + [done], root_rank=0)"
+REPORT = """            print(
+                "epoch {epoch}: loss {loss:.3f}, accuracy {accuracy:.3f}, {images_per_second:,.0f} images/s".format(
+                    **history[-1]
+                )
+            )
+"""
+BY_ALL = swap(REPORT, "        print(history[-1])\n")
+IN_ANOTHER_FORM = swap(
+    REPORT, "            print('{epoch} of many: {accuracy:.0%}, {loss:.1f}'.format(**history[-1]))\n"
+)
+
+
+def and_says_who_it_is(text):
+    """The script with a line from each rank, which is no report of an epoch."""
+    return text.replace("    steps = ", "    print(f'rank {rank} of {size}: {len(x)} digits, {args.lr}')\n    steps = ")
+
+
 class TestExercises(ThreeWays):
     lab = "07"
     mistakes = [
@@ -46,6 +70,12 @@ class TestExercises(ThreeWays):
         (1, swap("rank * share, (rank + 1) * share", "(rank + 1) * share, (rank + 2) * share"), "indices from 0 to 11"),
         (1, swap("n // size", "n // size // 2"), "fewer than 1 to be left out"),
         (1, swap("np.arange", "digits_of"), "NameError"),
+        (1, swap("np.arange(rank * share, (rank + 1) * share)", "tuple(range(share))"), "it is a tuple"),
+        (1, swap("np.arange(rank * share, (rank + 1) * share)", "range(n) and slice(share)"), "it is a slice"),
+        (1, swap("(rank + 1) * share)", "(rank + 1) * share, dtype=float)"), "of shape (12,), float64"),
+        (1, swap("(rank + 1) * share)", "(rank + 1) * share).astype(np.int16)"), "for n = 70,000 and 3 ranks"),
+        (1, swap("np.arange(rank * share, (rank + 1) * share)", "np.arange(n) // share == rank"), "a boolean mask"),
+        (1, swap("(rank + 1) * share)", "(rank + 1) * share) - n"), "reach from -12 to -1"),
         (2, swap("base * size", "base"), "to be 0.4; it is 0.1"),
         (
             2,
@@ -54,8 +84,17 @@ class TestExercises(ThreeWays):
         ),
         (2, swap("if step >= warmup", "if step > warmup > 0"), "ZeroDivisionError"),
         (2, swap("(size - 1)", "size"), "to be 0.25; it is 0.3"),
+        (2, swap("return base * (1 + (size - 1) * step / warmup)", "pass"), "it is None: does it return?"),
+        (
+            2,
+            swap("base * (1 + (size - 1) * step / warmup)", "round(base * (1 + (size - 1) * step / warmup), 4)"),
+            "0.001028",
+        ),
+        (2, lambda text: text.replace("warmup", "warm"), "unexpected keyword argument 'warmup'"),
         (3, swap(" // size", ""), "to be 62; it is 125"),
-        (3, swap("n // size // batch", "n / size / batch"), "to be a whole number"),
+        (3, swap("n // size // batch", "n / size / batch"), "to be an int; it is 125.0, a float"),
+        (3, swap("n // size // batch", "-(-n // size) // batch"), "n=127, batch=64, size=2) to be 0; it is 1"),
+        (3, swap("n // size // batch", "learning_rates(n)"), "steps_per_epoch moves into a module"),
         (3, swap("n // size // batch", "-(-n // size // batch)"), "to be 62; it is 63"),
         (4, swap("hvd.DistributedGradientTape(tape)", "tape"), "gradients are not averaged (step 4)"),
         (
@@ -80,7 +119,13 @@ class TestExercises(ThreeWays):
             "came from ranks [0, 1]",
         ),
         (4, swap('checkpoint.write(str(args.out / "checkpoint"))\n            ', ""), "came from ranks []"),
-        (4, swap("    hvd.init()\n", ""), "has not been initialized"),
+        (4, swap("    hvd.init()\n", ""), "has not been initialized; use hvd.init()., in line"),
+        (4, swap(" + [done]", ""), "rank 0 begins with step 2, rank 1 begins with step 0"),
+        (4, swap(" + optimizer.variables", ""), "all of the optimizer's variables"),
+        (4, swap(REPORT, ""), "About epoch 1, with loss"),
+        (4, BY_ALL, "reports from rank 0 alone (step 6); rank 1 printed"),
+        (4, swap("return model, optimizer", "return model"), "Expected main to return model and optimizer"),
+        (4, swap("    return model, optimizer", "    exit()"), "Your script left by exit()"),
         (5, swap("hvd.DistributedGradientTape(tape)", "tape"), "gradients are not averaged (step 4)"),
         (5, swap("hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)", "pass"), "step 5"),
         (5, swap("self.optimizer.apply_gradients", "list"), "off by 100%"),
@@ -92,11 +137,25 @@ class TestExercises(ThreeWays):
         (2, swap("base * (1 + (size - 1) * step / warmup)", "np.interp(step, [0, warmup], [base, base * size])")),
         (3, same),
         (3, swap("n // size // batch", "math.floor(n // size / batch)")),
+        (3, swap("n // size // batch", "len(shard(n, 0, size)) // batch")),
         (4, same),
         (4, EACH_BY_ITSELF),
+        (4, IN_ANOTHER_FORM),
+        (4, and_says_who_it_is),
         (5, same),
         (5, BY_HAND),
     ]
+
+
+def test_the_module_is_what_the_checks_know(bench, tmp_path):
+    """Its imports, and the functions in the order of the exercises: each stands beside those before it."""
+    text = (tmp_path / "work" / "plan.py").read_text()
+    assert text.startswith(bench.check.lab.checks[1].imports + "\n")
+    assert text.count("import") == 2
+    places = [text.index(f"def {name}(") for name in FUNCTIONS]
+    assert places == sorted(places)
+    assert [bench.check.lab.checks[number].beside for number in (1, 2, 3)] == [(), (1,), (1, 2)]
+    assert len({bench.check.lab.checks[number].imports for number in (1, 2, 3)}) == 1
 
 
 def test_the_solution_resumes_where_it_stopped(bench, tmp_path):
