@@ -133,6 +133,22 @@ def whole(value: Any, what: str, int_only: bool = False) -> int:
     return int(found)
 
 
+def parts(value: Any, count: int, what: str) -> list[Any]:
+    """Return the parts of an answer that has `count` of them: of a tuple, a list or an array.
+
+    Raises
+    ------
+    NotYet
+        When it is something else, or has another number of parts; `what` completes the sentence "Expected …", such as
+        "speed(…) to be three numbers".
+    """
+    if is_tensor(value):
+        value = value.numpy()
+    several = isinstance(value, tuple | list) or (isinstance(value, np.ndarray | pd.Series) and value.ndim > 0)
+    expect(several and len(value) == count, f"{what}; it is {describe(value)}")
+    return list(value)
+
+
 # Equality
 
 
@@ -166,7 +182,9 @@ def same(got: Any, right: Any, what: str, rel: float = 1e-6, abs: float = 1e-9, 
         shown = bool(got) if is_bool else describe(got)
         expect(is_bool and bool(got) == bool(right), f"{what} to be {right}{because}; it is {shown}")
     else:
-        expect(type(got) is type(right) and got == right, f"{what} to be {right!r}{because}; it is {describe(got)}")
+        if isinstance(got, np.ndarray) and got.shape == ():  # such as np.where(condition, "a", "b") gives
+            got = got.item()
+        expect(isinstance(got, type(right)) and got == right, f"{what} to be {right!r}{because}; it is {describe(got)}")
 
 
 def _same_array(got: Any, right: np.ndarray, what: str, rel: float, abs: float, because: str) -> None:
