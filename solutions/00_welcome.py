@@ -61,8 +61,11 @@ print(f"{machine.model}: {machine.usable_cores} usable cores, {', '.join(machine
 # *does*. It doesn't matter how you wrote it.
 #
 # - *not attempted*: the lines are still there.
-# - *not yet*: it says what was expected and what came, and gives a hint. Each further try gives a stronger one.
+# - *not yet*: it says what was expected and what came, or which line of yours failed, and gives a hint. Each further
+#   try gives a stronger one.
 # - *passed*: well done.
+#
+# A function has 20 seconds for all that the check asks of it. A script has a limit of its own, which its exercise says.
 #
 # Until it passes, the lab goes on with a solution in its place. So you are never stuck: go on, and come back.
 # `./lab reset 00` in a terminal gives you this notebook fresh, and keeps yours beside it.
@@ -70,8 +73,8 @@ print(f"{machine.model}: {machine.usable_cores} usable cores, {', '.join(machine
 # ### Exercise 1 · Share the cores out
 #
 # Some **ranks** (processes that work together) run on a machine. Each may use several **threads**. Write
-# `threads_per_rank(cores, ranks)`: the most threads each rank can have without two threads sharing a core. A rank has
-# at least one thread.
+# `threads_per_rank(cores, ranks)`: the most threads each rank can have without two threads sharing a core, a whole
+# number. A rank has at least one thread.
 
 
 # %%
@@ -91,7 +94,8 @@ threads_per_rank = check(1, threads_per_rank)
 # %%
 print("ranks  threads each, here  threads each, on 64 cores")
 for ranks in (1, 2, 4, 8):
-    print(f"{ranks:5}  {threads_per_rank(machine.usable_cores, ranks):18}  {threads_per_rank(64, ranks):25}")
+    here, there = (int(threads_per_rank(cores, ranks)) for cores in (machine.usable_cores, 64))
+    print(f"{ranks:5}  {here:18}  {there:25}")
 
 # %% [markdown] tags=["instructor"]
 # **For the instructor.** Ask the room who has how many cores, and write the spread on the board: it explains later why
@@ -107,7 +111,8 @@ for ranks in (1, 2, 4, 8):
 # ### Exercise 2 · The first words
 #
 # `%%writefile` writes its cell into a file instead of running it. Complete the script: each rank prints one line,
-# `hello from rank 0 of 2`, with its own numbers. `MPI.COMM_WORLD` is everybody; it has a `rank` and a `size`.
+# `hello from rank 0 of 2`, with its own numbers. `MPI.COMM_WORLD` is everybody; it has a `rank` and a `size`. It is
+# checked on 2 and on 3 ranks, 90 s at most each.
 
 # %%
 # %%writefile work/hello.py
@@ -154,7 +159,7 @@ sorted(line for lines in run.lines for line in lines if line.startswith("hello")
 # gradients.
 #
 # Complete the script: each rank's own number is its rank plus 1, and each rank prints `total 3` with the sum of all
-# (1 + 2 = 3 on two ranks).
+# (1 + 2 = 3 on two ranks), as the others told it. It is checked on 1 to 4 ranks, 90 s at most each.
 
 # %%
 # %%writefile work/total.py
