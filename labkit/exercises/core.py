@@ -30,7 +30,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from labkit import sources
+from labkit import files, sources
 from labkit.errors import LabError
 from labkit.exercises.answers import is_students, isolate, printed, remember_lines
 from labkit.exercises.values import describe, short
@@ -194,8 +194,7 @@ class Checker:
         if exercise.solution.startswith("%%writefile"):
             script = Path(exercise.solution.split("\n")[0].split()[-1])
             script = script.with_name(f"solution_{script.name}")
-            script.parent.mkdir(parents=True, exist_ok=True)
-            script.write_text(_script_of(exercise.solution))
+            script = files.write_or_lend(script, _script_of(exercise.solution))
             self._stand_ins[number] = script
             return script
         filename = f"<solution of exercise {number}>"
