@@ -141,7 +141,7 @@ def write_or_lend(path: Path, content: str) -> Path:
     except NotWritten as error:
         warn(f"{error} Until then it is in a temporary folder.")
         with writing(Path(tempfile.gettempdir())):
-            folder = tempfile.mkdtemp(prefix="lab-")
+            folder = tempfile.mkdtemp(prefix="labkit-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         path = Path(folder) / path.name
         write(path, content)
