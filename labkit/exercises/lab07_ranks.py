@@ -25,7 +25,9 @@ from labkit.exercises.ranks import fail, load, tell, watched
 from labkit.models import mnist_cnn
 
 RANKS = MPI.COMM_WORLD
-STUCK_S, IN_ALL_S = 20.0, 120.0  # a line that TensorFlow traces takes a second or two, on a machine that is not busy
+# Seconds in one line, which takes two or three when TensorFlow traces it on a machine that is not busy, and in all. All
+# of fit is one line.
+STUCK_S, IN_ALL_S = {"train": 20.0, "fit": 40.0}, 120.0
 # By kind: the arguments of each run, and the learning rates of all its steps in multiples of one rank's.
 RUNS = {
     "train": (
@@ -83,7 +85,7 @@ def begun_alike(learning_rate: Callable) -> Callable:
     return asked
 
 
-def run(main: Callable, script: str, arguments: list[str], resumed: bool) -> tuple[keras.Model, Any]:
+def run(main: Callable, script: str, arguments: list[str], stuck: float, resumed: bool) -> tuple[keras.Model, Any]:
     """Call the script's main, and return the model and the optimizer that it gives."""
     where = f"on rank {RANKS.rank} of {RANKS.size}{RESUMED * resumed}"
     variables = main.__globals__
@@ -91,7 +93,7 @@ def run(main: Callable, script: str, arguments: list[str], resumed: bool) -> tup
         variables["learning_rate"] = begun_alike(variables["learning_rate"])
     # As in a fresh process, layers are numbered from the start: they are in the names by which Horovod pairs gradients.
     keras.backend.clear_session()
-    with watched(script, where, stuck=STUCK_S, in_all=IN_ALL_S):
+    with watched(script, where, stuck=stuck, in_all=IN_ALL_S):
         got = main(arguments)
     match got:
         case (keras.Model() as model, keras.optimizers.Optimizer() as optimizer):
@@ -110,7 +112,7 @@ def main() -> None:
     told = []
     for number, (arguments, multiples) in enumerate(RUNS[kind]):
         arguments = [*common, *map(str, arguments), *(["--out", str(folder)] if folder else [])]
-        model, optimizer = run(student_main, script, arguments, resumed=number > 0)
+        model, optimizer = run(student_main, script, arguments, STUCK_S[kind], resumed=number > 0)
         weights = np.stack(RANKS.allgather(flat(model)))
         facts = {
             "rank": RANKS.rank,

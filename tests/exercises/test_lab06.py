@@ -332,3 +332,13 @@ def test_every_rank_ends_the_training_with_equal_weights(bench, tmp_path):
 )
 def test_messages_are_counted_by_their_bytes(message, pickled, size):
     assert messages._size(message, pickled) == size
+
+
+def test_what_a_counting_communicator_makes_counts_too():
+    alone = messages.Counted(MPI.COMM_SELF)
+    for made in (alone.Dup(), alone.Split(0), alone.Create(alone.group), alone.Create_cart([1])):
+        messages.Counted.reset()
+        made.Allreduce(np.zeros(2), np.zeros(2))
+        made.sendrecv("to myself", dest=0, source=0)
+        assert [name for name, _ in messages.Counted.collectives] == ["Allreduce"]
+        assert messages.Counted.messages == []

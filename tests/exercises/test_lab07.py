@@ -119,7 +119,7 @@ class TestExercises(ThreeWays):
             "came from ranks [0, 1]",
         ),
         (4, swap('checkpoint.write(str(args.out / "checkpoint"))\n            ', ""), "came from ranks []"),
-        (4, swap("    hvd.init()\n", ""), "has not been initialized; use hvd.init()., in line"),
+        (4, swap("    hvd.init()\n", ""), "has not been initialized; use hvd.init(), in line"),
         (4, swap(" + [done]", ""), "rank 0 begins with step 2, rank 1 begins with step 0"),
         (4, swap(" + optimizer.variables", ""), "all of the optimizer's variables"),
         (4, swap(REPORT, ""), "About epoch 1, with loss"),
