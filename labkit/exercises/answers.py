@@ -13,7 +13,6 @@ import re
 import sysconfig
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import cache
@@ -51,9 +50,9 @@ def call(answer: Callable, *args: Any, **kwargs: Any) -> Any:
     said.seek(0)
     said.truncate()
     try:
-        # numpy's warnings would come before the message that tells what is wrong.
-        with contextlib.redirect_stdout(said), warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
+        # What is printed and warned about, the checker catches: not here, in a thread that may be left behind and would
+        # undo it for the notebook at some later time.
+        with np.errstate(all="ignore"):
             result = answer(*given, **given_by_name)
     except NotYet:  # of a function that the check gave to the answer
         raise
@@ -282,10 +281,10 @@ def on_drawn(decide: Callable[..., None], *, examples: int = EXAMPLES, **strateg
         phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
         suppress_health_check=list(hypothesis.HealthCheck),
         report_multiple_bugs=False,
+        verbosity=hypothesis.Verbosity.quiet,
     )
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            settings(hypothesis.given(**strategies)(trial))()
+        settings(hypothesis.given(**strategies)(trial))()
     except NotYet:
         pass  # told below, without the notes that Hypothesis adds
     except hypothesis.errors.Flaky:

@@ -1,3 +1,4 @@
+import threading
 import time
 
 import pytest
@@ -199,6 +200,18 @@ def test_an_answer_that_hangs_is_told_by_its_line_and_the_lab_goes_on(check, cap
     assert "double to come to an end" in out
     assert line in out
     print("still heard")  # what the answer's thread was told to print into is not left in place
+    assert capsys.readouterr().out == "still heard\n"
+
+
+def test_an_answer_that_comes_late_takes_no_output_with_it(check, capsys, monkeypatch):
+    monkeypatch.setattr(core, "TIME_S", 0.5)
+    before = set(threading.enumerate())
+    check(1, written("def double(x):\n    import time; time.sleep(4)\n"))  # in compiled code, which can't be ended
+    (late,) = set(threading.enumerate()) - before
+    late.join(30)
+    assert not late.is_alive()
+    capsys.readouterr()
+    print("still heard")
     assert capsys.readouterr().out == "still heard\n"
 
 
