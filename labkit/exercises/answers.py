@@ -119,15 +119,22 @@ def _is_library(filename: str) -> bool:
 def _without_noise(message: str) -> tuple[str, tuple[int, str] | None]:
     """Return a message on one line, without what TensorFlow adds to it; and the student's line, if it names one."""
     inner = None
-    if "in user code:" in message:
-        found = re.findall(r'File "([^"]+)", line (\d+), in .*\n\s*(.*)', message)
-        inner = next(((int(at), line) for file, at, line in reversed(found) if is_students(file)), None)
-        message = next((line for line in reversed(message.splitlines()) if line.strip()), "").strip()
-        message = re.sub(r"^\w+(Error|Exception): ", "", message)
-    message = re.sub(r"\{\{(function_)?node [^}]*\}\}\s*", "", message)
-    message = re.sub(r"\s*\[Op:.*", "", message, flags=re.DOTALL)
+    message = message.removeprefix("Graph execution error:").strip()
+    if "in user code:" in message or "Detected at node" in message:  # while tracing; when a graph ran
+        lines = message.partition("\nTraceback (")[0].splitlines()
+        found = [place for line in lines if (place := re.match(r'\s*File "([^"]+)", line (\d+), in ', line))]
+        places = [(place[1], int(place[2])) for place in found if is_students(place[1])]
+        inner = next(((at, linecache.getline(file, at).strip()) for file, at in reversed(places)), None)
+        rest = message.partition(found[-1].string)[2] if found else message
+        if "in user code:" in message:
+            rest = next((line for line in reversed(rest.splitlines()) if line.strip()), "").strip()
+            rest = re.sub(r"^\w+(Error|Exception): ", "", rest)
+        message = re.sub(r"^Node: .*\n", "", rest.strip())
+    message = re.sub(r"'\{\{node ([^}]*)\}\} = [^']*'", r"'\1'", message)
+    message = re.sub(r"\{\{(function_)?node [^}]*\}\}\s*", "", message).partition(". Received args: ")[0]
+    message = re.sub(r"\s*\[(\[\]\]|Op:).*", "", message, flags=re.DOTALL)
     message = message.partition(", error stack:")[0]  # of MPICH's own calls
-    message = " ".join(message.partition("\n\n")[0].split())
+    message = " ".join(message.partition("\n\n")[0].partition("\nTraceback (")[0].split())
     return (message if len(message) <= 300 else f"{message[:299]}…").rstrip("."), inner
 
 

@@ -63,7 +63,13 @@ def describe(value: Any) -> str:
 
 def is_tensor(value: Any) -> bool:
     """Whether it is a tensor of TensorFlow that has a value already."""
-    return hasattr(value, "numpy") and hasattr(value, "dtype") and hasattr(value, "shape")
+    if not (hasattr(value, "numpy") and hasattr(value, "dtype") and hasattr(value, "shape")):
+        return False
+    try:
+        value.numpy()
+    except (NotImplementedError, TypeError):  # of a variable in a graph: while it is described, and after
+        return False
+    return True
 
 
 def _is_bool(value: Any) -> bool:
