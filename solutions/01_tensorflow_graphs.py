@@ -99,8 +99,8 @@ for operation in graph.get_operations():
 # %% [markdown]
 # ### Exercise 1 · Build a graph
 #
-# Write `make_graph()`: a new graph for *d* = (*a* + *b*) · (*b* − 2), where *a* and *b* are placeholders for 32-bit
-# numbers or arrays of any shape. Return three things:
+# Write `make_graph()`: a new graph for *d* = (*a* + *b*) · (*b* − 2), where *a* and *b* are placeholders of type
+# `tf.float32`, for numbers or arrays of any shape. Return three things:
 #
 # - the graph,
 # - a dictionary of the placeholders, `{"a": …, "b": …}`,
@@ -308,7 +308,7 @@ for count in (1, 5, 20):
 
 # %% [markdown]
 # Write `train(batches, rate)` that does the same and whose graph has as many operations after 20 steps as after one.
-# Batches may differ in length: a placeholder of shape `[None]` takes any.
+# Return the graph and the last *w*, a number. Batches may differ in length: a placeholder of shape `[None]` takes any.
 
 
 # %%
@@ -361,7 +361,8 @@ for count in (1, 5, 20):
 # ### Exercise 3 · Run it with so many threads
 #
 # Write `run(graph, fetches, feeds, inter_op)`: in a session on `graph`, with exactly `inter_op` inter-op threads of its
-# own, run **once**, and return what was fetched. `feeds` is a dictionary, perhaps empty.
+# own, run **once**, and return what was fetched. `fetches` may be a tensor, a list or a dictionary, `feeds` is a
+# dictionary, perhaps empty.
 #
 # The check can tell how many operations are under way at once: it runs a graph whose branches wait for each other.
 
@@ -720,8 +721,8 @@ print(f"calls counted: {calls}")
 #
 # Somebody calls a function with batches of every length, and with a factor that changes in each step. Write
 # `traced_once(function)`: it takes a function of `(x, factor)` and gives one that does the same, as a graph, and is
-# **traced exactly once**, whatever it is called with: `x` a list, array or tensor of 32-bit numbers, of any length;
-# `factor` a Python number or a tensor.
+# **traced exactly once**, whatever it is called with: `x` a list of numbers, or an array or a tensor of float32, of any
+# length; `factor` a Python number or a tensor of float32.
 
 
 # %%
@@ -739,11 +740,11 @@ traced_once = check(4, traced_once)
 # %% [markdown]
 # ### The graph inside
 #
-# A **concrete function** is one of the graphs that a `tf.function` holds. Ask for it, and you have a graph like the one
-# you built by hand in section 1, with placeholders for the arguments.
+# A **concrete function** is one of the graphs that a `tf.function` holds. Ask for the one for some arguments, and you
+# have a graph like the one you built by hand in section 1, with placeholders for the arguments.
 
 # %%
-concrete = traced_once(lambda x, factor: factor * x + 1.0).get_concrete_function()
+concrete = tf.function(lambda x, factor: factor * x + 1.0).get_concrete_function(tf.ones([3]), tf.constant(2.0))
 plots.show(
     graphs.draw(concrete.graph.as_graph_def(), "factor · x + 1, traced"),
     alt=graphs.describe(concrete.graph.as_graph_def()),

@@ -1,19 +1,25 @@
 """Are the answers to lab 01 right: a graph, a loop that doesn't grow it, threads, one trace, one merged operation?"""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from labkit import graphs
-from labkit.exercises.answers import call
+from labkit.exercises.answers import call, failure
 from labkit.exercises.core import Lab
+from labkit.exercises.values import describe, is_number, is_tensor, parts, same, short
 from labkit.exercises.verdicts import NotYet, expect
 
 lab = Lab("01")
 v1 = tf.compat.v1
+# Types of operations that only hold, take in or hand on a value.
+STORING = {
+    *("Placeholder", "Const", "Identity", "NoOp", "VariableV2", "Assign", "VarHandleOp", "VarIsInitializedOp"),
+    *("IsVariableInitialized", "AssignVariableOp", "ReadVariableOp"),
+}
 
 
 @lab.exercise(
@@ -26,43 +32,45 @@ v1 = tf.compat.v1
         "(a + b) * (b - 2). All but the return inside the `with`.",
     ),
 )
-def made_graph(answer) -> None:
+def made_graph(answer: Callable) -> None:
     """A new graph each time, with two placeholders of any shape and the right d."""
-    got = call(answer)
+    graph, feeds, d = _described(answer)
+    config = _limited()
+    with v1.Session(graph=graph, config=config) as session:
+        for name, tensor in feeds.items():
+            try:
+                session.run(tensor)
+            except tf.errors.InvalidArgumentError:
+                continue  # as it must be
+            raise NotYet(f"Expected {name} to be a placeholder, which has no value until fed; yours has one by itself.")
+    rng = np.random.default_rng(1)
+    shaped = [rng.uniform(-9, 9, (2, *shape)).astype(np.float32) for shape in ((), (4,), (2, 3), (2, 1, 3, 2))]
+    for a, b in [(3.0, 4.0), (1.0, 2.0), (-1.0, 0.5), ([1.0, 2.0], [3.0, 5.0]), (-3, 7), *shaped]:
+        value = _ran(graph, d, {feeds["a"]: a, feeds["b"]: b})
+        right = (np.float64(a) + np.float64(b)) * (np.float64(b) - 2)
+        same(value, right, f"d, for a = {short(a)} and b = {short(b)},", rel=1e-4, abs=1e-3)
     expect(
-        isinstance(got, Sequence) and len(got) == 3,
-        f"make_graph() to return three things: graph, placeholders, d; it returned {_short(got)}",
+        _described(answer)[0] is not graph,
+        "each call of make_graph() to make a graph of its own; two calls gave the same one",
     )
-    graph, feeds, d = got
-    expect(isinstance(graph, tf.Graph), f"the first thing returned to be a tf.Graph; it is {_short(graph)}")
+
+
+def _described(answer: Callable) -> tuple[tf.Graph, Mapping[str, tf.Tensor], tf.Tensor]:
+    graph, feeds, d = parts(_called(answer), 3, "make_graph() to give three things: graph, placeholders, d")
+    expect(isinstance(graph, tf.Graph), f"the first thing returned to be a tf.Graph; it is {describe(graph)}")
     expect(
-        isinstance(feeds, dict) and set(feeds) == {"a", "b"},
-        f'the second thing returned to be a dictionary {{"a": …, "b": …}}; it is {_short(feeds)}',
+        isinstance(feeds, Mapping) and set(feeds) == {"a", "b"},
+        f'the second thing returned to be a dictionary {{"a": …, "b": …}}; it is {describe(feeds)}',
     )
     for name, tensor in {**feeds, "d": d}.items():
-        expect(not _is_eager(tensor), f"{name} to be described in a graph; it is already a number: {_short(tensor)}")
+        expect(not is_tensor(tensor), f"{name} to be described in a graph; it is already a number: {short(tensor)}")
         expect(
             isinstance(tensor, tf.Tensor),
-            f"{name} to be a tensor, such as an operation's outputs[0]; it is {_short(tensor)}",
+            f"{name} to be a tensor, such as an operation's outputs[0]; it is {describe(tensor)}",
         )
         expect(tensor.graph is graph, f"{name} to be in the graph you return; it is in another one")
-    try:
-        with v1.Session(graph=graph) as session:
-            session.run([feeds["a"], feeds["b"]])
-    except tf.errors.InvalidArgumentError:
-        pass  # as it must be
-    else:
-        raise NotYet(
-            "Expected a and b to be placeholders, which have no value until fed; yours have one by themselves."
-        )
-    for a, b, right in [(3.0, 4.0, 14.0), (1.0, 2.0, 0.0), (-1.0, 0.5, 0.75), ([1.0, 2.0], [3.0, 5.0], [4.0, 21.0])]:
-        value = _evaluate(graph, d, {feeds["a"]: a, feeds["b"]: b})
-        expect(
-            _equals(value, right),
-            f"d to be {right} for a = {a} and b = {b}; it is {_short(value)}",
-        )
-    again = call(answer)
-    expect(again[0] is not graph, "each call of make_graph() to make a graph of its own; two calls gave the same one")
+        expect(tensor.dtype == tf.float32, f"{name} to be of type float32; it is of {tensor.dtype.name}")
+    return graph, feeds, d
 
 
 @lab.exercise(
@@ -75,28 +83,24 @@ def made_graph(answer) -> None:
         "session.run(step, {x: batch_x, y: batch_y}).",
     ),
 )
-def trained(answer) -> None:
+def trained(answer: Callable) -> None:
     """Gradient descent as NumPy does it, and a graph of one size."""
     rng = np.random.default_rng(3)
     batches = [(x, 2.0 * x + 0.1 * rng.normal(size=len(x))) for x in (rng.normal(size=n) for n in (8, 8, 5, 8, 1, 12))]
     sizes = {}
-    for count in (1, 3, len(batches)):
-        got = call(answer, batches[:count], 0.1)
-        expect(
-            isinstance(got, Sequence) and len(got) == 2,
-            f"train(batches, rate) to return two things: the graph and w; it returned {_short(got)}",
+    for count, rate in ((1, 0.1), (3, 0.1), (len(batches), 0.1), (3, 0.03)):
+        got = parts(
+            _called(answer, batches[:count], rate), 2, "train(batches, rate) to give two things: the graph and w"
         )
         graph, w = got
-        expect(isinstance(graph, tf.Graph), f"the first thing returned to be a tf.Graph; it is {_short(graph)}")
+        expect(isinstance(graph, tf.Graph), f"the first thing returned to be a tf.Graph; it is {describe(graph)}")
         expect(
-            isinstance(w, float | np.floating | np.ndarray) and np.ndim(w) == 0,
-            f"the second thing returned to be w as a number, as session.run(w) gives; it is {_short(w)}",
+            is_number(w), f"the second thing returned to be w as a number, as session.run(w) gives; it is {describe(w)}"
         )
         right = 0.0
         for x, y in batches[:count]:
-            right -= 0.1 * np.mean(2 * (right * x - y) * x)
-        steps = f"after {count} {'step' if count == 1 else 'steps'} with rate 0.1"
-        expect(_equals(w, right), f"w to be {right:.4f} {steps}; it is {w:.4f}")
+            right -= rate * np.mean(2 * (right * x - y) * x)
+        same(w, right, f"w, after {count} {'step' if count == 1 else 'steps'} with rate {rate},", rel=1e-3)
         sizes[count] = len(graph.get_operations())
     expect(
         len(set(sizes.values())) == 1,
@@ -104,8 +108,8 @@ def trained(answer) -> None:
         + ", ".join(f"{size} after {count}" for count, size in sizes.items()),
     )
     expect(
-        any(operation.type == "Placeholder" for operation in graph.get_operations()),
-        f"the steps to run in the graph, fed through placeholders; yours has {sizes[1]} operations and no placeholder",
+        {operation.type for operation in graph.get_operations()} - STORING,
+        f"the steps to run in the graph; yours has {sizes[1]} operations, of which none computes anything",
     )
 
 
@@ -118,7 +122,7 @@ def trained(answer) -> None:
         "`with v1.Session(graph=graph, config=config) as session:` and return session.run(fetches, feeds).",
     ),
 )
-def ran(answer) -> None:
+def ran(answer: Callable) -> None:
     """One run, the right values, and as many operations at once as there are threads."""
     calls = []
     with tf.Graph().as_default() as graph:
@@ -126,21 +130,22 @@ def ran(answer) -> None:
         counted = tf.numpy_function(lambda value: (calls.append(1), value)[1], [x], tf.float32)
         one, two = counted + 1.0, counted + 2.0
     graph.finalize()
-    got = call(answer, graph, [one, two], {x: 1.0}, 1)
-    expect(got is not None, "run(…) to return what was fetched; it returned None")
-    expect(
-        _equals(got, [2.0, 3.0]),
-        f"[one + 1, one + 2] for one = 1 to be [2.0, 3.0]; it is {_short(got)}",
-    )
+    got = _called(answer, graph, [one, two], {x: 1.0}, 1)
+    got = parts(got, 2, "the fetches [one + 1, one + 2] for one = 1 to be two numbers")
+    for value, right in zip(got, (2.0, 3.0), strict=True):
+        same(value, right, f"one + {right - 1:.0f} for one = 1")
     expect(
         len(calls) == 1,
         f"both fetches to come from one run of the graph; an operation that both need ran {len(calls)} times",
     )
-    got = call(answer, graph, one, {counted: 10.0}, 1)
-    expect(_equals(got, 11.0), f"11.0 for a single fetch, fed in between; it is {_short(got)}")
+    same(_called(answer, graph, one, {counted: 10.0}, 1), 11.0, "a single fetch, fed in between,")
+    got = _called(answer, graph, {"sums": [one, two]}, {x: np.float32([1, 5])}, 2)
+    fetched = isinstance(got, Mapping) and set(got) == {"sums"}
+    expect(fetched, f'a dictionary with "sums", when a dictionary is fetched; it is {describe(got)}')
+    same(parts(got["sums"], 2, "the fetched list to be of two")[1], np.array([3.0, 7.0]), "one + 2 for one = [1, 5]")
 
-    for threads in (1, 3, 2):
-        most = _at_once(lambda *args, threads=threads: call(answer, *args, threads), threads + 1)
+    for threads in (3, 1):
+        most = _at_once(lambda *args, threads=threads: _called(answer, *args, threads), threads)
         expect(
             most == threads,
             f"{threads} of {threads + 1} independent operations at once, with inter_op = {threads}; there were {most}. "
@@ -158,7 +163,7 @@ def ran(answer) -> None:
         "tf.function(function, input_signature=[tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)])",
     ),
 )
-def traced(answer) -> None:
+def traced(answer: Callable) -> None:
     """The function's Python runs once, while tracing, for all lengths and factors."""
     runs: list[bool] = []
 
@@ -166,8 +171,10 @@ def traced(answer) -> None:
         runs.append(tf.executing_eagerly())
         return tf.reduce_sum(x) * factor
 
-    function = call(answer, weigh)
-    expect(callable(function), f"traced_once(function) to return a function; it returned {_short(function)}")
+    def line(x, factor):
+        runs.append(tf.executing_eagerly())
+        return factor * x + 1.0
+
     cases: list[tuple[Any, Any]] = [
         ([1.0, 2.0], 2.0),
         ([1.0, 2.0], 3.0),
@@ -176,25 +183,22 @@ def traced(answer) -> None:
         (tf.ones([1]), 4),
         ([1.0, 2.0, 3.0], tf.constant(2.0)),
     ]
-    for x, factor in cases:
-        value = call(function, x, factor)
-        right = float(np.sum(x) * factor)
+    # The second function comes when the first one's graph is there.
+    for function, formula in ((weigh, "sum(x) * factor"), (line, "factor * x + 1")):
+        runs.clear()
+        graph = _called(answer, function)
+        expect(callable(graph), f"traced_once(function) to return a function; it returned {describe(graph)}")
+        for x, factor in cases:
+            got, numbers = call(graph, x, factor), np.asarray(x, np.float32)
+            right = float(factor) * numbers + 1 if function is line else float(factor) * numbers.sum()
+            asked = f"{formula} for x = {numbers.tolist()} and factor = {float(factor)}"
+            expect(got is not None, f"the function you return to give what its function gives, {asked}; it gave None")
+            same(got, right, f"{asked},")
+        expect(not any(runs), "it to run as a graph; the function's Python ran by itself, as if without tf.function")
         expect(
-            value is not None, "the function you return to give what the function it was made of gives; it gave None"
+            len(runs) == 1,
+            f"1 trace for {len(cases)} calls of several lengths and factors; it was traced {len(runs)} times",
         )
-        expect(
-            _equals(value, right),
-            f"the sum of {np.asarray(x).tolist()} times {float(factor)} to be {right}; it is {_short(value)}",
-        )
-    expect(not any(runs), "it to run as a graph; the function's Python ran by itself, as if there were no tf.function")
-    expect(
-        len(runs) == 1,
-        f"1 trace for {len(cases)} calls of several lengths and factors; it was traced {len(runs)} times",
-    )
-    other = call(call(answer, lambda x, factor: tf.reduce_max(x) - factor), [1.0, 5.0], 2.0)
-    expect(
-        _equals(other, 3.0), f"traced_once to serve any function; for max(x) - factor it gave {_short(other)}, not 3"
-    )
 
 
 @lab.exercise(
@@ -205,7 +209,7 @@ def traced(answer) -> None:
         "tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(images, kernel, 1, 'SAME'), bias))",
     ),
 )
-def merged(answer) -> None:
+def merged(answer: Callable) -> None:
     """The right numbers, by one operation of the graph that ran."""
     rng = np.random.default_rng(5)
     images, kernel = (rng.normal(size=shape).astype(np.float32) for shape in [(2, 6, 6, 3), (3, 3, 3, 4)])
@@ -213,12 +217,12 @@ def merged(answer) -> None:
     with tf.Graph().as_default() as graph:
         fed = v1.placeholder(tf.float32, images.shape, name="images")
         y = call(answer, fed, tf.constant(kernel, name="kernel"), tf.constant(bias, name="bias"))
-    expect(isinstance(y, tf.Tensor), f"block(images, kernel, bias) to return a tensor; it returned {_short(y)}")
-    expect(not _is_eager(y) and y.graph is graph, "block to describe its result in the graph that images belong to")
-    config, metadata = v1.ConfigProto(), v1.RunMetadata()
+    expect(isinstance(y, tf.Tensor), f"block(images, kernel, bias) to return a tensor; it returned {describe(y)}")
+    expect(not is_tensor(y) and y.graph is graph, "block to describe its result in the graph that images belong to")
+    config, metadata = _limited(), v1.RunMetadata()
     config.graph_options.rewrite_options.min_graph_nodes = -1
     options = v1.RunOptions(output_partition_graphs=True)
-    value = _evaluate(graph, y, {fed: images}, config, options, metadata)
+    value = _ran(graph, y, {fed: images}, config, options, metadata)
 
     with_bias = tf.nn.conv2d(images, kernel, 1, "SAME").numpy() + bias
     right = np.maximum(with_bias, 0)
@@ -237,56 +241,57 @@ def merged(answer) -> None:
     )
 
 
-def _evaluate(graph: tf.Graph, fetch: tf.Tensor, feeds: dict, config: Any = None, *options: Any) -> Any:
+def _called(answer: Callable, *args: Any) -> Any:
+    """Call an answer, after which TensorFlow must work as before: the cells that follow need it."""
+    got = call(answer, *args)
+    name = getattr(answer, "__name__", "your function")
+    if not tf.executing_eagerly():
+        # Should it be off for all threads, TensorFlow lets only one that has no graph yet switch it on again.
+        fresh = threading.Thread(target=v1.enable_eager_execution)
+        fresh.start()
+        fresh.join()
+        raise NotYet(
+            f"Expected operations to run at once again when {name} has returned; they still go into a graph. `with "
+            "graph.as_default():` and `with v1.Session(…):` end by themselves what they begin."
+        )
+    if tf.config.functions_run_eagerly():
+        tf.config.run_functions_eagerly(False)
+        raise NotYet(f"Expected tf.function to work when {name} has returned; run_functions_eagerly(True) disables it.")
+    return got
+
+
+def _limited() -> Any:
+    return v1.ConfigProto(operation_timeout_in_ms=10_000)
+
+
+def _ran(graph: tf.Graph, fetch: tf.Tensor, feeds: dict, config: Any = None, *options: Any) -> Any:
     """Run a graph that the answer described; what fails then is the answer's failure."""
     try:
-        with v1.Session(graph=graph, config=config) as session:
+        with v1.Session(graph=graph, config=config or _limited()) as session:
             return session.run(fetch, feeds, *options)
-    except (tf.errors.OpError, ValueError, TypeError) as error:
-        said = error.message if isinstance(error, tf.errors.OpError) else str(error)
-        line = (said.partition("Node: ")[2] or said).splitlines()
-        raise NotYet(f"Running your graph raised {type(error).__name__}: {' '.join(line[:2])}") from error
+    except (tf.errors.OpError, ValueError, TypeError, RuntimeError) as error:
+        raise NotYet(f"{failure(error)}. So it goes when your graph is run.") from error
 
 
-def _at_once(run: Callable[..., Any], branches: int) -> int:
-    """Give how many of so many independent operations were under way at once, at most, when `run` ran them.
-
-    Each waits until all are there, or until no other has come for a while.
-    """
-    changed, here, most = threading.Condition(), 0, 0
+def _at_once(run: Callable[..., Any], enough: int) -> int:
+    """Return how many operations were under way at once, at most, when `run` ran one more than is enough."""
+    changed, here, most, over = threading.Condition(), 0, 0, False
 
     def meet() -> np.float32:
-        nonlocal here, most
+        nonlocal here, most, over
         with changed:
             here += 1
             most = max(most, here)
             changed.notify_all()
-            seen = most
-            while seen < branches and changed.wait_for(lambda: most > seen, timeout=0.3):  # noqa: B023
-                seen = most
+            # Threads need a while to come on a busy machine. One too many comes with them.
+            changed.wait_for(lambda: over or most >= enough, timeout=3)
+            changed.wait_for(lambda: over or most > enough or most < enough, timeout=0.3)
+            over = True
+            changed.notify_all()
             here -= 1
         return np.float32(1)
 
     with tf.Graph().as_default() as graph:
-        total = tf.add_n([tf.numpy_function(meet, [], tf.float32) for _ in range(branches)])
+        total = tf.add_n([tf.numpy_function(meet, [], tf.float32) for _ in range(enough + 1)])
     run(graph, total, {})
     return most
-
-
-def _equals(value: Any, right: Any) -> bool:
-    """Tell whether a value, whatever it is, is this number or these."""
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError, NotImplementedError):  # such as a tensor of a graph
-        return False
-    return array.shape == np.shape(right) and np.allclose(array, right, rtol=1e-3)
-
-
-def _is_eager(value: Any) -> bool:
-    return tf.is_tensor(value) and hasattr(value, "numpy")
-
-
-def _short(value: Any) -> str:
-    """Give a value in one short line."""
-    text = " ".join(repr(value.tolist() if isinstance(value, np.ndarray | np.generic) else value).split())
-    return text if len(text) <= 80 else f"{text[:77]}…"

@@ -5,6 +5,8 @@ import pytest
 import tensorflow as tf
 from labs import Bench, ThreeWays, same, swap
 
+from labkit.exercises import core
+
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
@@ -36,6 +38,18 @@ OPTIMIZER = swap(
     "step = w.assign_sub(rate * tf.gradients(loss, w)[0])",
     "step = v1.train.GradientDescentOptimizer(rate).minimize(loss)",
 )
+DATASET = swap(
+    """x = v1.placeholder(tf.float32, [None])
+        y = v1.placeholder(tf.float32, [None])""",
+    """numbers = tf.TensorSpec([None], tf.float32)
+        data = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=(numbers, numbers))
+        x, y = v1.data.make_one_shot_iterator(data).get_next()""",
+)
+POOL_OF_ITS_OWN = swap(
+    f"v1.ConfigProto(inter_op_parallelism_threads=inter_op{POOL})",
+    """v1.ConfigProto()
+    config.session_inter_op_thread_pool.add().num_threads = inter_op""",
+)
 ALL_IN_NUMPY = swap(
     TRAIN_RUN,
     """pass
@@ -52,38 +66,68 @@ class TestExercises(ThreeWays):
         (
             1,
             swap("    return graph,", "    print(graph) #"),
-            "to return three things: graph, placeholders, d; it returned None",
+            "to give three things: graph, placeholders, d; it is None: does it return?",
         ),
         (
             1,
             swap("return graph, {", "return v1.Session(graph=graph), {"),
             "the first thing returned to be a tf.Graph; it is",
         ),
-        (1, swap('{"a": a, "b": b}', "[a, b]"), 'to be a dictionary {"a": …, "b": …}; it is ['),
-        (1, swap("v1.placeholder(tf.float32", "tf.constant(1.0"), "yours have one by themselves"),
+        (1, swap('{"a": a, "b": b}', "[a, b]"), 'to be a dictionary {"a": …, "b": …}; it is a list: ['),
+        (
+            1,
+            swap("v1.placeholder(tf.float32", "tf.constant(1.0"),
+            "a to be a placeholder, which has no value until fed",
+        ),
+        (1, swap('v1.placeholder(tf.float32, name="b")', "tf.constant(1.0)"), "b to be a placeholder"),
+        (1, swap("tf.float32", "tf.float64"), "a to be of type float32; it is of float64"),
         (1, swap("    with graph.as_default():", "    if True:"), "not compatible with eager execution"),
         (
             1,
             swap("tf.float32, name", "tf.float32, [], name"),
-            "Running your graph raised ValueError: Cannot feed value of shape",
+            "ValueError: Cannot feed value of shape (2,) for Tensor a:0, which has shape (). So it goes",
         ),
-        (1, swap("b - 2", "b + 2"), "d to be 14.0 for a = 3.0 and b = 4.0; it is 42.0"),
-        (1, swap("}, d", "}, d.op"), "d to be a tensor, such as an operation's outputs[0]; it is <tf.Operation 'd'"),
+        (1, swap("b - 2", "b + 2"), "d, for a = 3.0 and b = 4.0, to be 14; it is 42"),
+        (1, swap("}, d", "}, d.op"), "d to be a tensor, such as an operation's outputs[0]; it is an Operation"),
         (1, swap("}, d", "}, tf.constant(14.0)"), "d to be described in a graph; it is already a number"),
         (1, swap("return graph, {", "return tf.Graph(), {"), "a to be in the graph you return; it is in another one"),
         (1, swap("tf.Graph()", "tf.__dict__.setdefault('g', tf.Graph())"), "two calls gave the same one"),
-        (2, swap("        return graph, session.run(w)", "        print(session.run(w))"), "it returned None"),
+        (
+            2,
+            swap(
+                "with graph.as_default(), v1.Session() as session:",
+                "session = v1.InteractiveSession(graph=graph)\n    if 1:",
+            ),
+            "they still go into a graph",
+        ),
+        (
+            1,
+            swap(D, "d = tf.reshape(a, [3])"),
+            'requested shape has 3, in line 8: "d = tf.reshape(a, [3])". So it goes',
+        ),
+        (
+            2,
+            swap("        return graph, session.run(w)", "        print(session.run(w))"),
+            "it is None: does it return?",
+        ),
         (2, swap("        session.run(w.initializer)\n", ""), "FailedPreconditionError"),
         (
             2,
             swap("return graph, session.run(w)", "return graph, w"),
-            "to be w as a number, as session.run(w) gives; it is <tf.V",
+            "to be w as a number, as session.run(w) gives; it is a ResourceVariable",
         ),
-        (2, swap("rate * tf", "tf"), "after 1 step with rate 0.1; it is"),
+        (2, swap("rate * tf", "tf"), "after 1 step with rate 0.1, to be"),
+        (2, swap("rate * tf", "0.1 * tf"), "after 3 steps with rate 0.03, to be"),
+        (
+            2,
+            swap("        loss =", "        x = np.sin(x)\n        loss ="),
+            "NotImplementedError: Cannot convert a symbolic",
+        ),
+        (2, swap("        loss =", "        x = np.sin(x)\n        loss ="), 'in line 9: "x = np.sin(x)"'),
         (
             2,
             swap("batch_x, batch_y in batches", "batch_x, batch_y in batches[-1:]"),
-            "after 3 steps with rate 0.1; it is",
+            "after 3 steps with rate 0.1, to be",
         ),
         (2, swap("[None]", "[8]"), "ValueError: Cannot feed value of shape (5,)"),
         (
@@ -94,11 +138,15 @@ class TestExercises(ThreeWays):
             "as many operations after many steps as after one; yours has",
         ),
         (2, swap("        for batch_x", "        w.assign(0.0)\n        for batch_x"), "Graph is finalized"),
-        (2, ALL_IN_NUMPY, "yours has 0 operations and no placeholder"),
+        (2, ALL_IN_NUMPY, "yours has 0 operations, of which none computes anything"),
         (3, swap(POOL, ""), "Is it the session's own pool of threads, or one shared"),
-        (3, swap("=inter_op,", "=2,"), "1 of 2 independent operations at once, with inter_op = 1; there were 2"),
+        (
+            3,
+            swap("=inter_op,", "=max(2, inter_op),"),
+            "1 of 2 independent operations at once, with inter_op = 1; there were 2",
+        ),
         (3, swap(", config=config", ""), "independent operations at once"),
-        (3, swap("return session.run(fetches, feeds)", "session.run(fetches, feeds)"), "it returned None"),
+        (3, swap("return session.run(fetches, feeds)", "session.run(fetches, feeds)"), "it is None: does it return?"),
         (
             3,
             swap("session.run(fetches, feeds)", "[session.run(fetch, feeds) for fetch in tf.nest.flatten(fetches)]"),
@@ -112,15 +160,24 @@ class TestExercises(ThreeWays):
         (
             3,
             swap("return session.run(fetches, feeds)", "return fetches"),
-            "to be [2.0, 3.0]; it is [<tf.Tensor 'add:0'",
+            "one + 1 for one = 1 to be a number; it is a SymbolicTensor",
         ),
         (4, swap(SIGNED, "lambda x, factor: print(x)"), "it gave None"),
-        (4, swap(SIGNED, "lambda x, factor: 'two'"), "to be 6.0; it is 'two'"),
+        (4, swap(SIGNED, "lambda x, factor: 'two'"), "to be a number; it is 'two', of type str"),
         (4, swap(SIGNED, "function"), "the function's Python ran by itself"),
         (4, swap(SIGNED, "tf.function(function)"), "it was traced 6 times"),
         (4, swap(SIGNED, "tf.function(function, reduce_retracing=True)"), "1 trace for 6 calls"),
-        (4, swap("tf.TensorSpec([None]", "tf.TensorSpec([2]"), "raised"),
-        (4, swap("return tf.function", "tf.function"), "to return a function; it returned None"),
+        (
+            4,
+            swap("tf.TensorSpec([None]", "tf.TensorSpec([2]"),
+            "TypeError: Binding inputs to tf.function failed due to `Can not cast TensorSpec(shape=(5,)",
+        ),
+        (
+            4,
+            swap("return tf.function(function,", "return tf.function(lambda x, factor: np.sin(function(x, factor)),"),
+            "NotImplementedError: Cannot convert a symbolic tf.Tensor (mul:0) to a numpy array",
+        ),
+        (4, swap("return tf.function", "tf.function"), "to return a function; it returned None: does it return?"),
         (
             4,
             swap(SIGNED, "tf.function(lambda x, factor: tf.reduce_sum(x) * factor, input_signature=signature)"),
@@ -130,8 +187,14 @@ class TestExercises(ThreeWays):
         (5, swap(RELU, "tf.nn.bias_add(tf.nn.relu(convolved), bias)"), "Bias first, then the ReLU?"),
         (5, swap(RELU, "tf.nn.bias_add(convolved, bias)"), "there are negative numbers in it"),
         (5, swap(RELU, "tf.nn.relu(convolved)"), "the numbers of block_by_hand"),
-        (5, swap(RELU, "print(convolved)"), "to return a tensor; it returned None"),
-        (5, swap(RELU, "tf.nn.relu(tf.nn.bias_add(convolved, bias)).numpy()"), "raised"),
+        (5, swap(RELU, "print(convolved)"), "to return a tensor; it returned None: does it return?"),
+        (
+            5,
+            swap(RELU, "tf.matmul(convolved, bias)"),
+            "ValueError: Shape must be at least rank 2 but is rank 1 for 'MatMul'",
+        ),
+        (5, swap(RELU, "np.maximum(convolved, 0)"), "NotImplementedError: Cannot convert a symbolic tf.Tensor"),
+        (5, swap(RELU, "tf.nn.relu(tf.nn.bias_add(convolved, bias)).numpy()"), "AttributeError: 'SymbolicTensor'"),
         (5, swap('"SAME"', '"VALID"'), "a result of shape (2, 6, 6, 4); it has (2, 4, 4, 4)"),
     ]
     right = [
@@ -139,10 +202,29 @@ class TestExercises(ThreeWays):
         (1, swap(D, "d = tf.subtract(a * b - 2 * a + b * b, 2 * b)")),
         (2, same),
         (2, OPTIMIZER),
+        (2, DATASET),
         (3, same),
         (3, ADAPTED),
+        (3, POOL_OF_ITS_OWN),
         (4, same),
         (4, CONVERTED),
         (5, same),
         (5, swap('tf.nn.conv2d(images, kernel, 1, "SAME")', 'tf.nn.convolution(images, kernel, padding="SAME")')),
     ]
+
+
+def test_an_answer_that_waits_in_a_session_is_told_by_its_line(bench, capsys, monkeypatch):
+    monkeypatch.setattr(core, "TIME_S", 1.0)
+    waits = """with tf.Graph().as_default(), v1.Session() as empty:
+        empty.run(tf.queue.FIFOQueue(1, tf.float32).dequeue())
+    with v1.Session("""
+    bench.check(3, bench.answer(3, swap("with v1.Session(", waits)))
+    assert 'It was in line 6: "empty.run(tf.queue.FIFOQueue(1, tf.float32).dequeue())".' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("spoil", ["v1.disable_eager_execution()", "tf.config.run_functions_eagerly(True)"])
+def test_an_answer_that_changes_how_tensorflow_works_is_told_and_undone(bench, capsys, spoil):
+    bench.check(4, bench.answer(4, swap("signature =", f"{spoil}; signature =")))
+    assert "Exercise 4 · not yet." in capsys.readouterr().out
+    bench.check(4, bench.answer(4, same))
+    assert "Exercise 4 · passed." in capsys.readouterr().out
