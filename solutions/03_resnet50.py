@@ -142,7 +142,8 @@ onednn.describe(runs["float32"][1])
 # - the **jitter**: 1.4826 times the median distance of the steps' speeds from their median. For speeds that are
 #   normally distributed this is the standard deviation again, but one slow step hardly changes it.
 #
-# Write `speed(images, seconds)` for steps of `images` images each: the three numbers, as a tuple.
+# Write `speed(images, seconds)` for steps of `images` images each; `seconds` is a list. Give the three numbers as a
+# tuple, not rounded.
 
 
 # %%
@@ -160,9 +161,9 @@ speed = check(1, speed)
 
 # %%
 seconds = runs["float32"][0]["seconds"]
-mean, uncertainty, jitter = speed(batch, seconds)
+mean, uncertainty, jitter = map(float, speed(batch, seconds))
 print(f"yours, from the steps' seconds: images/sec: {mean:.1f} +/- {uncertainty:.1f} (jitter = {jitter:.1f})")
-mean, uncertainty, jitter = speed(batch, [*seconds, 3 * max(seconds)])
+mean, uncertainty, jitter = map(float, speed(batch, [*seconds, 3 * max(seconds)]))
 print(f"with one more, very slow step:  images/sec: {mean:.1f} +/- {uncertainty:.1f} (jitter = {jitter:.1f})")
 
 # %% [markdown]
@@ -272,11 +273,12 @@ NUMA node1 CPU(s):   9-17,27-35
 # %% [markdown]
 # Write `setup_for(lscpu)`, which takes such a text and gives a dict with the walk-through's settings for that machine:
 #
-# - `"OMP_NUM_THREADS"` and `"num_intra_threads"`: the number of **physical cores**;
-# - `"num_inter_threads"`: the number of sockets, the advice of those days;
-# - `"interleave"`: True if there is memory to spread over, that is more than one NUMA node.
+# - `"OMP_NUM_THREADS"` and `"num_intra_threads"`: the number of **physical cores**, an `int`;
+# - `"num_inter_threads"`: the number of sockets, an `int` too, the advice of those days;
+# - `"interleave"`: True if there is memory to spread over, that is more than one NUMA node, else False.
 #
-# Newer versions of `lscpu` indent some of these lines, and list more of them, in another order.
+# Newer versions of `lscpu` indent some of these lines, and list more of them, in another order. In some of those,
+# nothing comes after the colon, or a second colon does: `!lscpu` in a cell shows yours.
 
 
 # %%
@@ -434,10 +436,10 @@ def flops(layers):
 flops = check(3, flops)
 
 # %% tags=["nbval-check-output"]
-forward, in_training = flops(LAYERS)
+forward, in_training = map(float, flops(LAYERS))
 print(f"ResNet-50: {forward / 1e9:.2f} GFLOP for an image forward, {in_training / 1e9:.2f} in training")
 for side in (1, 3, 7):
-    share = flops([layer for layer in LAYERS if layer[0] == side])[0] / forward
+    share = float(flops([layer for layer in LAYERS if layer[0] == side])[0]) / forward
     print(f"  {side}×{side}: {100 * share:2.0f}% of the way forward")
 
 # %% [markdown]
@@ -513,7 +515,7 @@ logs["float32"].drop(columns=["attributes"]).head(6)
 # ### Exercise 4 · Three questions to a log
 #
 # Before you tune anything, ask the log whether the run was what you think it was. Write `diagnose(log)`, which gives a
-# dict with three shares of the log's **time** (`ms`), each between 0 and 1:
+# dict with three shares of the log's **time** (`ms`), each between 0 and 1, not rounded:
 #
 # - `"bf16"`: in primitives whose `type` is `bf16`. You asked for bfloat16: did you get it?
 # - `"reference"`: in implementations whose name begins with `ref`. This is oneDNN's plain C++, for what it has no fast
@@ -538,7 +540,7 @@ def diagnose(log):
 diagnose = check(4, diagnose)
 
 # %%
-pd.DataFrame({kind: diagnose(log) for kind, log in logs.items()}).style.format("{:.1%}")
+pd.DataFrame({kind: diagnose(log) for kind, log in logs.items()}).map(float).style.format("{:.1%}")
 
 # %% [markdown]
 # Now by kind of work. This function takes a line of the log apart. Its problem, such as
@@ -704,8 +706,9 @@ plots.show(
 # ### Exercise 5 · What to mend first
 #
 # The largest bar is not always the one to work on: it may be at its limit already. Write
-# `bottleneck(kinds, peak, bandwidth)`. `kinds` is a table like that of float32 above: the index has the names, the
-# columns `ms`, `gflop` and `gbyte` what each takes in a step. `peak` is in GFLOP/s, `bandwidth` in GB/s. Give a dict:
+# `bottleneck(kinds, peak, bandwidth)`. `kinds` is a table like that of float32 above: the index has the names; `ms`,
+# `gflop` and `gbyte` are the columns of what each takes in a step. `peak` is in GFLOP/s, `bandwidth` in GB/s. Give a
+# dict:
 #
 #     {name: (bound, saving), …}, the largest saving first
 #
@@ -734,6 +737,7 @@ bottleneck = check(5, bottleneck)
 least_ms = {}
 for kind, table in kinds.items():
     found = bottleneck(table, limits.peak(kind), limits.bandwidth)
+    found = {name: (bound, float(saving)) for name, (bound, saving) in found.items()}
     print(f"{kind}: a step of {step_ms[kind]:,.0f} ms")
     for name, (bound, saving) in found.items():
         ms = table.ms[name]

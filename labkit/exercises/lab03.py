@@ -1,15 +1,16 @@
 """Are the answers to lab 03 right: three numbers of a line, a set-up, an operation count, a log read, a bottleneck?"""
 
-import math
-from collections.abc import Mapping
+import random
+import statistics
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
+from hypothesis import strategies as st
 
-from labkit.exercises.answers import call
+from labkit.exercises.answers import call, on_drawn
 from labkit.exercises.core import Lab
-from labkit.exercises.values import describe, is_number
+from labkit.exercises.values import describe, number, parts, same, whole
 from labkit.exercises.verdicts import expect
 
 lab = Lab("03")
@@ -26,70 +27,78 @@ lab = Lab("03")
 )
 def speed(answer) -> None:
     """The three numbers of several runs: even steps, uneven ones, an even number of them, a single one."""
-    for images, seconds in ((10, [1.0, 1.0, 1.0]), (12, [1.0, 2.0, 4.0]), (64, [2.0, 1.0, 1.25, 8.0]), (16, [0.5])):
-        got = call(answer, images, list(seconds))
+
+    def decide(images: int, seconds: list[float]) -> None:
         asked = f"speed({images}, {seconds})"
-        expect(
-            isinstance(got, tuple | list) and len(got) == 3,
-            f"{asked} to be three numbers; it is {describe(got)}: {got!r}",
-        )
+        got = parts(call(answer, images, seconds), 3, f"{asked} to be three numbers")
         speeds = [images / value for value in seconds]
-        mean = images * len(seconds) / sum(seconds)
-        average = sum(speeds) / len(speeds)
-        spread = math.sqrt(sum((value - average) ** 2 for value in speeds) / len(speeds))
-        middle = _median(speeds)
-        jitter = 1.4826 * _median([abs(value - middle) for value in speeds])
-        right = {"mean": mean, "uncertainty": spread / math.sqrt(len(speeds)), "jitter": jitter}
+        middle = statistics.median(speeds)
+        right = {
+            "mean": images * len(seconds) / sum(seconds),
+            "uncertainty": statistics.pstdev(speeds) / len(speeds) ** 0.5,
+            "jitter": 1.4826 * statistics.median(abs(value - middle) for value in speeds),
+        }
         for (name, value), mine in zip(right.items(), got, strict=True):
-            expect(is_number(mine), f"the {name} in {asked} to be a number; it is {mine!r}")
-            expect(
-                math.isclose(mine, value, rel_tol=1e-6, abs_tol=1e-9),
-                f"the {name} in {asked} to be {value:.4f}; it is {mine:.4f}",
-            )
+            # What is left of equal speeds is what rounding makes of them.
+            same(mine, value, f"the {name} in {asked}", rel=1e-5, abs=1e-6 * right["mean"])
+
+    for images, seconds in ((10, [1.0, 1.0, 1.0]), (12, [1.0, 2.0, 4.0]), (64, [2.0, 1.0, 1.25, 8.0]), (16, [0.5])):
+        decide(images, seconds)
+    tenths = st.integers(1, 60).map(lambda count: count / 10)
+    on_drawn(decide, images=st.integers(1, 256), seconds=st.lists(tenths, min_size=1, max_size=9))
 
 
-def _median(values: list[float]) -> float:
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-def _lscpu(sockets: int, cores: int, threads: int, nodes: int, new: bool) -> str:
-    """What lscpu says of a machine, in its old form or in that since version 2.37."""
+def _lscpu(sockets: int, cores: int, threads: int, nodes: int, new: bool, seed: int = 0) -> str:
+    """What lscpu says of a machine, in its old form or in that since version 2.37; from seed 1, lines are shuffled."""
     total = sockets * cores * threads
-    about = {
-        "Architecture": "x86_64",
-        "CPU(s)": total,
-        "On-line CPU(s) list": f"0-{total - 1}",
-        "Thread(s) per core": threads,
-        "Core(s) per socket": cores,
-        "Socket(s)": sockets,
-        "NUMA node(s)": nodes,
-        "Model name": "Some CPU @ 2.10GHz",
-        "L2 cache": "1024K",
-    } | {
-        f"NUMA node{node} CPU(s)": f"{node * total // nodes}-{(node + 1) * total // nodes - 1}" for node in range(nodes)
-    }
-    if not new:
-        return "\n".join(f"{name + ':':21}{value}" for name, value in about.items()) + "\n"
-    order = ["Architecture", "CPU(s)", "On-line CPU(s) list", "Model name", "Thread(s) per core", "Core(s) per socket"]
-    order += ["Socket(s)", "L2 cache", "NUMA node(s)", *(f"NUMA node{node} CPU(s)" for node in range(nodes))]
-    depths = {"Thread(s) per core": 4, "Core(s) per socket": 4, "Socket(s)": 4, "On-line CPU(s) list": 2}
-    lines = []
-    for name in order:
-        indent = " " * depths.get(name, 2 if "NUMA" in name or name in ("Model name", "L2 cache") else 0)
-        lines.append(f"{indent + name + ':':41}{about[name]}")
-    lines.insert(1, f"{'  CPU op-mode(s):':41}32-bit, 64-bit")
-    lines.insert(5, f"{'    CPU(s) scaling MHz:':41}28%")
-    return "\n".join(lines) + "\n"
+    of_nodes = [
+        (2, f"NUMA node{node} CPU(s)", f"{node * total // nodes}-{(node + 1) * total // nodes - 1}")
+        for node in range(nodes)
+    ]
+    counts = [
+        (4, "Thread(s) per core", threads),
+        (4, "Core(s) per socket", cores),
+        (4, "Socket(s)", sockets),
+    ]
+    if new:
+        lines = [
+            (0, "Architecture", "x86_64"),
+            (2, "CPU op-mode(s)", "32-bit, 64-bit"),
+            (0, "CPU(s)", total),
+            (2, "On-line CPU(s) list", f"0-{total - 1}"),
+            (0, "Vendor ID", "GenuineIntel"),
+            (2, "Model name", "Some CPU @ 2.10GHz"),
+            (4, "Model", 85),
+            *counts,
+            (4, "Stepping", 7),
+            (4, "CPU(s) scaling MHz", "28%"),
+            (0, "Caches (sum of all)", ""),
+            (2, "L2", f"{sockets * cores} MiB ({sockets * cores} instances)"),
+            (0, "NUMA", ""),
+            (2, "NUMA node(s)", nodes),
+            *of_nodes,
+            (0, "Vulnerabilities", ""),
+            (2, "Spec rstack overflow", "Vulnerable: Safe RET, no microcode"),
+        ]
+    else:
+        lines = [
+            (0, "Architecture", "x86_64"),
+            (0, "CPU(s)", total),
+            (0, "On-line CPU(s) list", f"0-{total - 1}"),
+            *counts,
+            (0, "NUMA node(s)", nodes),
+            (0, "Model name", "Some CPU @ 2.10GHz"),
+            (0, "L2 cache", "1024K"),
+            *of_nodes,
+        ]
+    if seed:
+        random.Random(seed).shuffle(lines)
+    width = 41 if new else 21
+    return "".join(f"{' ' * (indent * new) + name + ':':{width}}{value}\n" for indent, name, value in lines)
 
 
-MACHINES = {  # what is told of it: (sockets, cores of each, threads of each core, NUMA nodes, the new form)
-    "18 cores in 2 sockets with 2 threads each, 2 nodes": (2, 9, 2, 2, False),
-    "2 cores with 1 thread each, 1 node": (1, 2, 1, 1, True),
-    "64 cores in 1 socket with 2 threads each, 4 nodes": (1, 64, 2, 4, True),
-    "56 cores in 2 sockets with 1 thread each, 1 node": (2, 28, 1, 1, False),
-}
+# Sockets, cores of each, threads of each core, NUMA nodes, whether lscpu is new.
+MACHINES = ((2, 9, 2, 2, False), (1, 2, 1, 1, True), (1, 64, 2, 4, True), (2, 28, 1, 1, False))
 
 
 @lab.exercise(
@@ -103,26 +112,49 @@ MACHINES = {  # what is told of it: (sockets, cores of each, threads of each cor
     ),
 )
 def setup_for(answer) -> None:
-    """The settings of four machines, whose texts have both forms."""
-    for told, (sockets, cores, threads, nodes, new) in MACHINES.items():
-        text = _lscpu(sockets, cores, threads, nodes, new)
+    """The settings of machines of all sizes, whose texts have both forms, and their lines in any order."""
+
+    def decide(sockets: int, cores: int, threads: int, nodes: int, new: bool, seed: int = 0) -> None:
         right = {
             "OMP_NUM_THREADS": sockets * cores,
             "num_intra_threads": sockets * cores,
             "num_inter_threads": sockets,
             "interleave": nodes > 1,
         }
-        got = call(answer, text)
-        expect(isinstance(got, Mapping), f"a dict; it gave {describe(got)}")
-        expect(
-            set(got) == set(right), f"the keys {', '.join(sorted(right))}; it has {', '.join(sorted(map(str, got)))}"
+        machine = ", ".join(
+            f"{count} {what}" + "s" * (count > 1)
+            for count, what in ((sockets, "socket"), (cores, "core"), (threads, "thread"), (nodes, "node"))
         )
+        told = f"for a machine of {machine} (cores for each socket, threads for each core)"
+        told += ", whose lscpu has its lines in another order" * (seed > 0)
+        got = _named(call(answer, _lscpu(sockets, cores, threads, nodes, new, seed)), right)
         for name, value in right.items():
-            expect(
-                isinstance(got[name], bool | np.bool_ if name == "interleave" else int | np.integer)
-                and got[name] == value,
-                f"{name} to be {value!r} for a machine with {told}; it is {got[name]!r}",
-            )
+            if name == "interleave":
+                same(got[name], value, f"{name} {told}")
+            else:
+                same(whole(got[name], f"{name} {told}", int_only=True), value, f"{name} {told}")
+
+    for seed in range(3):
+        for machine in MACHINES:
+            decide(*machine, seed)
+    on_drawn(
+        decide,
+        sockets=st.integers(1, 8),
+        cores=st.integers(1, 128),
+        threads=st.integers(1, 8),
+        nodes=st.integers(1, 12),
+        new=st.booleans(),
+        seed=st.integers(0, 99),
+    )
+
+
+def _named(got: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return a dict, or a column of a table, that has these names and no others."""
+    expect(isinstance(got, Mapping | pd.Series), f"a dict; it is {describe(got)}")
+    expect(
+        set(got.keys()) == set(names), f"the keys {', '.join(sorted(names))}; it has {', '.join(map(str, got.keys()))}"
+    )
+    return dict(got.items())
 
 
 @lab.exercise(
@@ -135,39 +167,51 @@ def setup_for(answer) -> None:
     ),
 )
 def flops(answer) -> None:
-    """One layer, two layers in both orders, several."""
-    cases = (
+    """One layer, two layers in both orders, several, and counts that 32 bits do not hold."""
+
+    def decide(layers: list[tuple[int, int, int, int]]) -> None:
+        each = [2 * k * k * c_in * c_out * side * side for k, c_in, c_out, side in layers]
+        asked = f"flops({layers})"
+        got = parts(call(answer, layers), 2, f"{asked} to be two numbers")
+        for name, mine, value in zip(("forward", "training"), got, (sum(each), 3 * sum(each) - each[0]), strict=True):
+            same(mine, value, f"{name} in {asked}")
+
+    for layers in (
         [(1, 1, 1, 1)],
         [(3, 8, 16, 10)],
         [(7, 3, 64, 112), (1, 64, 256, 56)],
         [(1, 64, 256, 56), (7, 3, 64, 112)],
         [(3, 2, 4, 8), (1, 4, 10, 1), (5, 10, 3, 6)],
-    )
-    for layers in cases:
-        each = [2 * k * k * c_in * c_out * side * side for k, c_in, c_out, side in layers]
-        got = call(answer, list(layers))
-        asked = f"flops({layers})"
-        expect(isinstance(got, tuple | list) and len(got) == 2, f"{asked} to be two numbers; it is {describe(got)}")
-        for name, mine, value in zip(("forward", "training"), got, (sum(each), 3 * sum(each) - each[0]), strict=True):
-            expect(is_number(mine), f"{name} in {asked} to be a number; it is {mine!r}")
-            expect(mine == value, f"{name} in {asked} to be {value:,}; it is {mine:,}")
+        [(7, 3, 64, 224), (3, 512, 512, 56)],
+    ):
+        decide(layers)
+    channels = st.integers(1, 2048)
+    layer = st.tuples(st.sampled_from((1, 2, 3, 5, 7, 11)), channels, channels, st.integers(1, 224))
+    on_drawn(decide, layers=st.lists(layer, min_size=1, max_size=6))
 
 
-# Milliseconds are powers of two, so that a sum tells which rows are in it. With the last row they add up to 256.
-LOG = pd.DataFrame(
-    [
-        ("convolution", "brgconv_1x1:avx512_core_bf16", "bf16", 1.0),
-        ("reorder", "jit:uni", "bf16", 2.0),
-        ("reorder", "ref:any", "f32", 4.0),
-        ("convolution", "ref:any", "bf16", 8.0),
-        ("pooling", "ref_nhwc:any", "f32", 16.0),
-        ("matmul", "brg_matmul:avx512_core_bf16", "f32", 32.0),
-        ("softmax", "", "f32", 64.0),
-        ("batch_normalization", "bnorm_tbb_jit:avx512_core", "f32", 128.0),
-        ("pooling", "simple_layer_with_ref:any", "f32", 1.0),
-    ],
-    columns=["primitive", "implementation", "type", "ms"],
-).assign(direction="", src="", wei="", dst="", attributes="", problem="")
+COLUMNS = ["primitive", "implementation", "type", "ms"]
+# Milliseconds are powers of two, so that a sum tells which rows are in it. With the last row they add up to 64.
+# What ran besides in other types is in MIXED.
+LOG = [
+    ("convolution", "brgconv_1x1:avx512_core_bf16", "bf16", 0.25),
+    ("reorder", "jit:uni", "bf16", 0.5),
+    ("reorder", "ref:any", "f32", 1.0),
+    ("convolution", "ref:any", "bf16", 2.0),
+    ("pooling", "ref_nhwc:any", "f32", 4.0),
+    ("matmul", "brg_matmul:avx512_core_bf16", "f32", 8.0),
+    ("softmax", "", "f32", 16.0),
+    ("batch_normalization", "bnorm_tbb_jit:avx512_core", "f32", 32.0),
+    ("pooling", "simple_layer_with_ref:any", "f32", 0.25),
+]
+MIXED = [
+    ("convolution", "brgconv:avx512_core_bf16", "bf16", 3.7),
+    ("convolution", "brgconv:avx512_core_fp16", "f16", 0.4),
+    ("matmul", "gemm:ref", "s8", 1.1),
+    ("reduction", "re_dispatch:any", "u8", 0.9),
+    ("gemm_api", "", "", 2.3),
+    ("reorder", "ref:any", "s32", 0.6),
+]
 
 
 @lab.exercise(
@@ -180,35 +224,49 @@ LOG = pd.DataFrame(
     ),
 )
 def diagnose(answer) -> None:
-    """The three shares of a log, and of parts of it in which some are 0."""
-    for told, log in (("a log", LOG), ("a log in float32 alone", LOG[LOG.type == "f32"]), ("another log", LOG[4:7])):
-        total = log.ms.sum()
-        right = {
-            "bf16": log.ms[log.type == "bf16"].sum() / total,
-            "reference": log.ms[[name.startswith("ref") for name in log.implementation]].sum() / total,
-            "reorder": log.ms[log.primitive == "reorder"].sum() / total,
+    """The three shares of a log, of parts of it in which some are 0, and of logs with other primitives and types."""
+
+    def decide(rows: list[tuple[str, str, str, float]], told: str = "") -> None:
+        told = told or f"a log whose {', '.join(COLUMNS)} are {', '.join(map(str, rows))}"
+        log = pd.DataFrame(rows, columns=COLUMNS).assign(direction="", src="", wei="", dst="", attributes="")
+        got = _named(call(answer, log.assign(problem="mb1ic3_ih8oh8")), ("bf16", "reference", "reorder"))
+        total = sum(ms for *_, ms in rows)
+        times = {
+            "bf16": sum(ms for *_, kind, ms in rows if kind == "bf16"),
+            "reference": sum(ms for _, name, _, ms in rows if name.startswith("ref")),
+            "reorder": sum(ms for primitive, *_, ms in rows if primitive == "reorder"),
         }
-        got = call(answer, log.copy())
-        expect(isinstance(got, Mapping | pd.Series), f"a dict; it gave {describe(got)}")
-        got = dict(got.items())
-        expect(
-            set(got) == set(right), f"the keys {', '.join(sorted(right))}; it has {', '.join(sorted(map(str, got)))}"
-        )
-        for name, value in right.items():
-            expect(is_number(got[name]), f'"{name}" of {told} to be a number; it is {got[name]!r}')
-            expect(
-                math.isclose(got[name], value, abs_tol=1e-9),
-                f'"{name}" of {told} to be {value:.4f}, which is {value * total:g} of {total:g} ms; '
-                f"it is {got[name]:.4f}",
-            )
+        for name, ms in times.items():
+            same(got[name], ms / total, f'"{name}" of {told}', because=f"{ms:g} of {total:g} ms")
+
+    decide(LOG, "a log")
+    decide([row for row in LOG if row[2] == "f32"], "a log in float32 alone")
+    decide(LOG[4:7], "another log")
+    decide(MIXED, "a log with other types")
+    row = st.tuples(
+        st.sampled_from(("convolution", "reorder", "reduction", "matmul", "softmax", "gemm_api")),
+        st.sampled_from(
+            ("", "ref:any", "ref_nhwc:any", "simple:any", "jit:uni", "gemm:ref", "brgconv:avx512_core_bf16")
+        ),
+        st.sampled_from(("f32", "bf16", "f16", "s8", "u8", "s32", "")),
+        st.integers(1, 999).map(lambda count: count / 80),
+    )
+    on_drawn(decide, examples=80, rows=st.lists(row, min_size=1, max_size=8))
 
 
-# At 100 GFLOP/s and 10 GB/s: 1 GFLOP takes 10 ms, and so does 0.1 GB.
+# At 100 GFLOP/s and 10 GB/s: 1 GFLOP takes 10 ms, and so does 0.1 GB. The table is as by_kind makes it.
 KINDS = pd.DataFrame(
-    {"ms": [400.0, 90.0, 30.0, 5.0, 12.0], "gflop": [39.0, 0.2, 0.0, 0.01, 1.0], "gbyte": [0.5, 0.4, 0.25, 0.09, 0.05]},
-    index=["3×3 convolution", "batch norm", "reorder", "pooling", "matrix product"],
+    {
+        "calls": [48.0, 53.0, 70.0, 2.0, 1.0],
+        "ms": [400.0, 90.0, 30.0, 5.0, 12.3],
+        "gflop": [39.0, 0.2, 0.0, 0.01, 1.0],
+        "gbyte": [0.5, 0.4, 0.25, 0.09, 0.0625],
+    },
+    index=pd.Index(["3×3 convolution", "batch norm", "reorder", "pooling", "matrix product"], name="kind"),
 )
-LIMITS = ((100.0, 10.0), (1000.0, 10.0))  # GFLOP/s and GB/s: with the second, the convolution is limited by memory
+# GFLOP/s and GB/s. With the second, the convolution is limited by memory; with the third, a matrix product that moves
+# 1/16 GB for 1 GFLOP takes equally long for both.
+LIMITS = ((100.0, 10.0), (1000.0, 10.0), (128.0, 8.0))
 
 
 @lab.exercise(
@@ -223,36 +281,50 @@ LIMITS = ((100.0, 10.0), (1000.0, 10.0))  # GFLOP/s and GB/s: with the second, t
     ),
 )
 def bottleneck(answer) -> None:
-    """Bounds, savings and their order, for two machines, and with the rows in another order."""
+    """Bounds, savings and their order, for several machines, and with the rows in another order."""
     for peak, bandwidth in LIMITS:
         for kinds in (KINDS, KINDS[::-1]):
             _one_machine(answer, kinds, peak, bandwidth)
 
+    def decide(rows: list[tuple[float, ...]], peak: float, bandwidth: float) -> None:
+        kinds = pd.DataFrame(rows, columns=KINDS.columns, index=KINDS.index[: len(rows)])
+        _one_machine(answer, kinds, peak, bandwidth)
+
+    # By powers of two, so that what takes equally long does so however it is computed.
+    row = st.tuples(
+        st.integers(1, 99).map(float),
+        st.integers(1, 4000).map(lambda count: count / 8),
+        st.integers(0, 256).map(lambda count: count / 8),
+        st.integers(1, 64).map(lambda count: count / 64),
+    )
+    on_drawn(
+        decide,
+        examples=80,
+        rows=st.lists(row, min_size=1, max_size=len(KINDS)),
+        peak=st.sampled_from((128.0, 512.0, 4096.0)),
+        bandwidth=st.sampled_from((8.0, 16.0, 256.0)),
+    )
+
 
 def _one_machine(answer: Any, kinds: pd.DataFrame, peak: float, bandwidth: float) -> None:
-    got = call(answer, kinds.copy(), peak, bandwidth)
+    got = call(answer, kinds, peak, bandwidth)
     asked = f"at {peak:g} GFLOP/s and {bandwidth:g} GB/s"
-    expect(isinstance(got, Mapping), f"a dict; it gave {describe(got)}")
-    expect(set(got) == set(kinds.index), f"the names {', '.join(kinds.index)}; it has {', '.join(map(str, got))}")
+    expect(isinstance(got, Mapping), f"a dict; it is {describe(got)}")
+    got = _named(got, kinds.index)
     for name, row in kinds.iterrows():
-        pair = got[name]
-        expect(
-            isinstance(pair, tuple | list) and len(pair) == 2,
-            f"(bound, saving) for {name}; it is {describe(pair)}: {pair!r}",
-        )
-        bound, saving = pair
+        bound, saving = parts(got[name], 2, f"(bound, saving) for {name}")
         moving, computing = 1000 * row.gbyte / bandwidth, 1000 * row.gflop / peak
-        right = "memory" if moving > computing else "cores"
-        why = f"moving takes {moving:g} ms, computing {computing:g} ms"
-        expect(bound == right, f'"{right}" for {name} {asked}, since {why}; it is {bound!r}')
         least = max(moving, computing)
-        expect(is_number(saving), f"a saving for {name} that is a number; it is {saving!r}")
-        expect(
-            math.isclose(saving, max(0.0, row.ms - least), abs_tol=1e-6),
-            f"a saving of {max(0.0, row.ms - least):g} ms for {name} {asked}, which takes {row.ms:g} ms and must take "
-            f"{least:g}; it is {saving:g}",
+        needs = f"{row.gbyte:g} GB and {row.gflop:g} GFLOP: moving takes {moving:g} ms, computing {computing:g} ms"
+        same(bound, "memory" if moving > computing else "cores", f"the bound of {name} {asked}", because=needs)
+        same(
+            saving,
+            max(0.0, row.ms - least),
+            f"the saving of {name} {asked}",
+            abs=1e-6 * row.ms,
+            because=f"it takes {row.ms:g} ms and must take {least:g}",
         )
-    savings = [saving for _, saving in got.values()]
+    savings = [number(saving, "the saving") for _, saving in got.values()]
     expect(
         savings == sorted(savings, reverse=True),
         f"the largest saving first {asked}; the order is {', '.join(map(str, got))}",
