@@ -121,8 +121,8 @@ FORMATS = {"FP32": (8, 23), "BF16": (8, 7), "FP16": (5, 10)}
 rows = []
 for name, (e, f) in FORMATS.items():
     infinity, one = (2**e - 1) << f, (2 ** (e - 1) - 1) << f
-    largest, smallest, step = decode(infinity - 1, e, f), decode(1, e, f), decode(one + 1, e, f) - 1
-    rows.append(f"| {name} | ±{largest:.5g} | {decode(1 << f, e, f):.3g} | {smallest:.3g} | {step:.3g} |")
+    largest, normal, smallest, next_to_one = (float(decode(x, e, f)) for x in (infinity - 1, 1 << f, 1, one + 1))
+    rows.append(f"| {name} | ±{largest:.5g} | {normal:.3g} | {smallest:.3g} | {next_to_one - 1:.3g} |")
 rows.append("| INT8 | −128 to 127 | 1 | 1 | 1 |")
 head = "| format | range | smallest normal | smallest above 0 | step at 1 |\n| --- | --- | --- | --- | --- |"
 display(Markdown("\n".join([head, *rows])))
@@ -263,8 +263,8 @@ plots.show(
 # ### Exercise 2 · Dynamic loss scaling
 #
 # Write `settle(gradients, scale, calm, patience)`. `gradients` is a list of FP16 arrays, of the loss times `scale`;
-# `calm` counts the calm steps before this one. Give three things: the true gradients in FP32, or None when the step
-# must be skipped; the next scale; the count of calm steps.
+# `calm` counts the calm steps before this one. Give three things: the true gradients, a list of FP32 arrays, or None
+# when the step must be skipped; the next scale; the count of calm steps.
 
 
 # %%
@@ -301,7 +301,7 @@ def train(kind, scale=1.0, dynamic=False, steps=100 if QUICK else 300):
         else:
             true = [g.astype("float32") / scale for g in gradients]
         if true is not None:
-            weights = [w - 0.25 / WEIGHT * g for w, g in zip(weights, true)]
+            weights = [w - 0.25 / WEIGHT * np.asarray(g) for w, g in zip(weights, true)]
     return losses, scales
 
 
@@ -492,7 +492,8 @@ print(f"mixed_float16: {fp16_speed:,.0f} images/s, against {np.median(speeds['FP
 # ### Exercise 3 · Scale and zero point
 #
 # Write `scale_and_zero(low, high)` for codes from 0 to 255, so that they reach from `low` to `high` in the finest
-# steps. Where 0 is not between the two, widen the range to it. `zero` is a whole number.
+# steps. Where 0 is not between the two, widen the range to it. Give both as a tuple. `zero` is a whole number, the one
+# nearest to where 0.0 would be.
 
 
 # %%
@@ -517,6 +518,7 @@ scale_and_zero = check(3, scale_and_zero)
 # %%
 def to_uint8(array):
     scale, zero = scale_and_zero(float(array.min()), float(array.max()))
+    scale, zero = float(scale), int(zero)
     return np.clip(np.round(array / scale) + zero, 0, 255).astype("uint8"), zero, scale
 
 
@@ -568,7 +570,9 @@ int8_product = check(4, int8_product)
 # ### Exercise 5 · Bound the error
 #
 # Write `error_bound(a, b, scale_a, scale_b)` for the *true* matrices `a` (m, k) and `b` (k, n): an array (m, n) that
-# the error of the product can't exceed, and no larger than it need be. `scale_b` is one number, or one for each column.
+# the error of the product can't exceed. Find out how far off a single term can be at most, from its two numbers and
+# from half of each step; the bound is the sum of this over the k terms. `scale_b` is one number, or one for each
+# column.
 
 
 # %%
@@ -592,8 +596,8 @@ for k in ks:
     a, b = rng.normal(size=(32, k)), rng.normal(size=(k, 32))
     (codes_a, zero, scale_a), (codes_b, scale_b) = to_uint8(a), to_int8(b, axis=0)
     _, product = int8_product(codes_a, codes_b, zero, scale_a, scale_b)
-    errors.append(np.abs(product - a @ b).max())
-    bounds.append(error_bound(a, b, scale_a, scale_b).max())
+    errors.append(np.abs(np.asarray(product) - a @ b).max())
+    bounds.append(np.max(error_bound(a, b, scale_a, scale_b)))
 figure, axis = plt.subplots()
 axis.plot(ks, bounds, "--", color=plots.ORANGE, marker="s", label="your bound")
 axis.plot(ks, errors, color=plots.BLUE, marker="o", label="largest error")

@@ -1,11 +1,14 @@
 """Are the answers to lab 04 right: a float read from its bits, loss scaling, and a product of 8-bit numbers?"""
 
 import math
+from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
-from labkit.exercises.answers import call
+from labkit.exercises.answers import call, on_drawn
 from labkit.exercises.core import Lab
+from labkit.exercises.values import describe, is_tensor, number, numeric_array, parts, same, whole
 from labkit.exercises.verdicts import expect
 
 lab = Lab("04")
@@ -23,11 +26,16 @@ lab = Lab("04")
     ),
 )
 def decode(answer) -> None:
-    """What numpy reads from the same bits, in four formats, for numbers of all kinds."""
+    """What numpy reads from the same bits, in four formats, for numbers of all kinds; and any number of bits."""
     from ml_dtypes import bfloat16, float8_e5m2  # comes with TensorFlow; few commands need it
 
+    def decide(pattern: int, e: int, f: int, right: float) -> None:
+        asked = f"decode({pattern:#x}, {e}, {f})"
+        # The type of the number tells all of its digits, so that nothing is left to rounding.
+        same(call(answer, pattern, e, f), right, f"{asked}, {_kind_of_float(pattern, e, f)},", rel=1e-9, abs=0)
+
     formats = ((np.float16, np.uint16, 5, 10), (bfloat16, np.uint16, 8, 7), (np.float32, np.uint32, 8, 23))
-    for number, pattern_of, e, f in (*formats, (float8_e5m2, np.uint8, 5, 2)):
+    for kind, pattern_of, e, f in (*formats, (float8_e5m2, np.uint8, 5, 2)):
         one = (2 ** (e - 1) - 1) << f
         infinite = (2**e - 1) << f
         smallest_normal = 1 << f
@@ -36,12 +44,26 @@ def decode(answer) -> None:
         patterns += [infinite, infinite + 1]
         sign = 1 << (e + f)
         for pattern in [*patterns, *(pattern | sign for pattern in patterns)]:
-            right = float(np.array(pattern, pattern_of).view(number))
-            got = call(answer, pattern, e, f)
-            asked = f"decode({pattern:#x}, {e}, {f})"
-            expect(isinstance(got, int | float | np.number), f"{asked} to be a number; it is {got!r}")
-            same = math.isnan(got) if math.isnan(right) else got == right
-            expect(same, f"{asked}, {_kind_of_float(pattern, e, f)}, to be {right:g}; it is {got:g}")
+            decide(pattern, e, f, float(np.array(pattern, pattern_of).view(kind)))
+
+    def decide_on_parts(e: int, f: int, sign: int, exponent: int, fraction: int) -> None:
+        exponent, fraction = exponent % 2**e, fraction % 2**f
+        if exponent == 2**e - 1:
+            size = math.nan if fraction else math.inf
+        else:
+            size = math.ldexp(fraction + (2**f if exponent else 0), max(exponent, 1) - (2 ** (e - 1) - 1) - f)
+        decide((sign << e | exponent) << f | fraction, e, f, -size if sign else size)
+
+    for exponent in (0, 7, 14, 15):
+        decide_on_parts(4, 3, sign=1, exponent=exponent, fraction=1)
+    on_drawn(
+        decide_on_parts,
+        e=st.integers(2, 8),
+        f=st.integers(1, 23),
+        sign=st.integers(0, 1),
+        exponent=st.integers(-2, 255),  # modulo 2**e: -1 is all ones
+        fraction=st.integers(-2, 2**23 - 1),
+    )
 
 
 def _kind_of_float(pattern: int, e: int, f: int) -> str:
@@ -65,53 +87,71 @@ def _kind_of_float(pattern: int, e: int, f: int) -> str:
 )
 def settle(answer) -> None:
     """Unscaled in FP32, skipped after an overflow, doubled after enough calm steps."""
-    half = np.float16
 
-    def settled(gradients, scale, calm, patience):
-        got = call(answer, [g.copy() for g in gradients], scale, calm, patience)
-        expect(
-            isinstance(got, tuple | list) and len(got) == 3,
-            f"three things, the gradients or None, the scale and the calm steps; it gave {got!r}",
-        )
-        return got
-
-    gradients = [np.array([[1.5, -0.25]], half), np.array([6e-8, 3.0], half)]
-    for scale, calm in ((8.0, 0), (4096.0, 3)):
-        true, next_scale, next_calm = settled(gradients, scale, calm, 10)
-        expect(true is not None, "the gradients of a step in which all is finite; it gave None")
-        expect(len(true) == 2, f"as many gradients as came in, 2; it gave {len(true)}")
-        for g, t in zip(gradients, true, strict=True):
-            right = g.astype("float32") / np.float32(scale)
-            t = np.asarray(t)
-            expect(t.shape == g.shape, f"a gradient of the shape {g.shape}; yours has {t.shape}")
+    def decide(gradients: list[np.ndarray], scale: float, calm: int, patience: int) -> None:
+        got = call(answer, gradients, scale, calm, patience=patience)  # as the notebook's loop calls it
+        true, next_scale, next_calm = parts(got, 3, "three things, the gradients or None, the scale and the calm steps")
+        case = f"with scale {scale:g}, {calm} calm steps before and patience {patience}"
+        next_scale = number(next_scale, f"the next scale {case}")
+        next_calm = whole(next_calm, f"the calm steps {case}")
+        spoiled = [(place, g[~np.isfinite(g)][0]) for place, g in enumerate(gradients) if not np.isfinite(g).all()]
+        if spoiled:
+            place, bad = spoiled[0]
             expect(
-                np.allclose(t, right, rtol=1e-3, atol=0),
-                f"the gradient {right.ravel()} of {g.ravel()} and scale {scale:g}; it is {t.ravel()}",
+                true is None,
+                f"None, for a step to skip, since gradient {place} has {bad} in it; it gave {describe(true)}",
             )
+            same(next_scale, scale / 2, "the next scale", because=f"half of scale {scale:g} after an overflow")
+            same(next_calm, 0, "the calm steps after an overflow")
+            return
         expect(
-            next_scale == scale and next_calm == calm + 1,
-            f"scale {scale:g} to stay and calm steps to go from {calm} to {calm + 1} (patience 10); they became "
-            f"{next_scale} and {next_calm}",
+            true is not None,
+            f"the gradients of a step in which all is finite, such as {_shown(gradients)}; it gave None",
         )
+        true = parts(true, len(gradients), f"a list of as many gradients as came in, {len(gradients)}")
+        for place, (g, mine) in enumerate(zip(gradients, true, strict=True)):
+            mine = mine.numpy() if is_tensor(mine) else mine
+            what = f"gradient {place} of {_shown(gradients)}, {case},"
+            expect(
+                isinstance(mine, np.ndarray | np.generic) and mine.dtype == np.float32,
+                f"{what} to be an array of float32; it is {describe(mine)}",
+            )
+            same(mine, g.astype("float64") / scale, what, abs=0)
+        if calm + 1 == patience:
+            same(next_scale, 2 * scale, f"the next scale {case}", because=f"twice the scale, at calm step {calm + 1}")
+            same(next_calm, 0, f"the calm steps {case}", because="the count begins anew when the scale is doubled")
+        else:
+            same(next_scale, scale, f"the next scale {case}", because="it stays, as nothing overflowed")
+            same(next_calm, calm + 1, f"the calm steps {case}", because="this one is calm as well")
 
+    half = np.float16
+    gradients = [np.array([[1.5, -0.25]], half), np.array([6e-8, 3.0], half)]
+    for scale, calm in ((8.0, 0), (4096.0, 3), (16.0, 9)):
+        decide(gradients, scale, calm, 10)
+    decide([np.array([[65504.0, 65504.0]], half)], 8.0, 0, 10)  # finite, and their sum is not
     for bad in (math.inf, -math.inf, math.nan):
         for place in (0, 1):
             spoiled = [g.copy() for g in gradients]
             spoiled[place].flat[1] = bad
-            true, next_scale, next_calm = settled(spoiled, 1024.0, 9, 10)
-            expect(true is None, f"None, for a step to skip, since gradient {place} has {bad} in it; it gave {true!r}")
-            expect(next_scale == 512, f"half of scale 1024 after an overflow; it is {next_scale}")
-            expect(next_calm == 0, f"no calm steps after an overflow; there are {next_calm}")
+            decide(spoiled, 1024.0, 9, 10)
 
-    true, next_scale, next_calm = settled(gradients, 16.0, 9, 10)
-    expect(true is not None, "the gradients of the tenth calm step of 10; it gave None")
-    expect(next_scale == 32, f"twice the scale 16 at the tenth calm step of 10; it is {next_scale}")
-    expect(next_calm == 0, f"the count to begin anew when the scale was doubled; it is {next_calm}")
-    expect(
-        np.allclose(true[0], gradients[0].astype("float32") / 16),
-        f"the gradients divided by the scale that they came with, 16; {gradients[0].ravel()} became "
-        f"{np.ravel(true[0])}",
+    def decide_on_lists(rows: list[list[float]], scale: float, calm: int, more: int) -> None:
+        decide([np.array([row], half) for row in rows], scale, calm, calm + more)
+
+    value = st.sampled_from((1.0, 0.0, -0.25, 6e-8, 0.1, 65504.0, -65504.0, math.inf, -math.inf, math.nan))
+    finite = value.filter(math.isfinite)
+    on_drawn(
+        decide_on_lists,
+        rows=st.lists(st.lists(finite, min_size=1, max_size=4), min_size=1, max_size=3)
+        | st.lists(st.lists(value, min_size=1, max_size=4), min_size=1, max_size=3),
+        scale=st.sampled_from((1.0, 0.25, 2.0, 1000.0, 2.0**15, 2.0**40)),
+        calm=st.integers(0, 20),
+        more=st.integers(1, 3),
     )
+
+
+def _shown(gradients: list[np.ndarray]) -> str:
+    return str([g.tolist() for g in gradients])
 
 
 @lab.exercise(
@@ -124,26 +164,34 @@ def settle(answer) -> None:
     ),
 )
 def scale_and_zero(answer) -> None:
-    """Steps as fine as the range allows, and 0 at a whole code between 0 and 255."""
-    for low, high in ((0.0, 1.0), (-1.0, 1.0), (-0.3, 1.0), (2.0, 6.0), (-6.0, -2.0), (-1e-3, 0.0)):
-        asked = f"scale_and_zero({low:g}, {high:g})"
-        got = call(answer, low, high)
-        expect(isinstance(got, tuple | list) and len(got) == 2, f"{asked} to give scale and zero; it gave {got!r}")
-        scale, zero = got
+    """Steps as fine as the range allows, and 0 at the whole code nearest to it."""
+
+    def decide(low: float, high: float) -> None:
+        asked = f"scale_and_zero({low}, {high})"
+        scale, zero = parts(call(answer, low, high), 2, f"{asked} to give scale and zero")
         wide_low, wide_high = min(low, 0.0), max(high, 0.0)
         step = (wide_high - wide_low) / 255
-        expect(
-            isinstance(zero, int | np.integer), f"{asked} to give a whole number as zero, the code of 0.0; it is {zero}"
+        same(
+            scale,
+            step,
+            f"the scale of {asked}",
+            abs=0,
+            because=f"255 steps between the 256 codes from {wide_low:g} to {wide_high:g}",
         )
+        code = whole(zero, f"the zero of {asked}, the code of 0.0,")
+        nearest = abs(wide_low) / step
         expect(
-            bool(np.isclose(scale, step, rtol=1e-6)),
-            f"{asked} to give steps of {step:.6g}: 256 codes from {wide_low:g} to {wide_high:g}; they are {scale:.6g}",
+            abs(code - nearest) <= 0.5 + 1e-4, f"{asked} to give 0.0 the code nearest to {nearest:.2f}; it is {code}"
         )
-        expect(0 <= zero <= 255, f"{asked} to give 0.0 a code from 0 to 255; it is {zero}")
-        expect(
-            abs(zero + wide_low / step) <= 0.5 + 1e-6,
-            f"{asked} to give 0.0 the code nearest to {abs(wide_low) / step:.2f}; it is {zero}",
-        )
+
+    for low, high in ((0.0, 1.0), (-1.0, 1.0), (-0.3, 1.0), (2.0, 6.0), (-6.0, -2.0), (-1e-3, 0.0), (-3.2, 1.0)):
+        decide(low, high)
+    size = st.integers(1, 100_000).map(lambda count: count / 100)
+    on_drawn(
+        lambda ends: decide(*sorted(ends)),
+        ends=st.tuples(size, size | size.map(lambda end: -end) | st.just(0.0))
+        | st.tuples(size.map(lambda end: -end), st.just(0.0)),
+    )
 
 
 @lab.exercise(
@@ -157,34 +205,44 @@ def scale_and_zero(answer) -> None:
 )
 def int8_product(answer) -> None:
     """32-bit sums as exact integers; the product as from the true numbers, also with a scale for each column."""
-    rng = np.random.default_rng(0)
-    for m, k, n in ((2, 1, 3), (3, 64, 2), (4, 1000, 5)):
+
+    def decide(m: int, k: int, n: int, zero: int, per_column: bool, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        a, b = rng.integers(0, 256, (m, k), "uint8"), rng.integers(-127, 128, (k, n), "int8")
+        a[0], b[:, 0] = 255, 127  # the largest sum there can be
+        scale_a, scale_b = 0.5, rng.uniform(0.01, 0.1, n) if per_column else 0.02
+        got = call(answer, a, b, zero, scale_a, scale_b)
+        sums, product = parts(got, 2, "two things, the sums and the product")
+        about = f"of {m} × {k} and {k} × {n} codes"
+        exact = a.astype("int64") @ b.astype("int64")
+        same(sums, exact, f"the sums {about}", rel=0, abs=0, because=f"sums of {k} products")
+        kind = getattr(sums, "dtype", None)
+        expect(kind == np.int32, f"sums of type int32, as the CPU has them; yours are {kind or describe(sums)}")
+        moved = a.astype(float) - zero
+        size = scale_a * np.abs(moved) @ np.abs(scale_b * b)  # of what a sum adds up, for its rounding
+        same(
+            product,
+            scale_a * moved @ (scale_b * b),
+            f"the product {about}",
+            rel=1e-5,
+            abs=1e-6 * size.max(),
+            because=f"zero_a = {zero}, {'a scale_b for each column' if per_column else 'one scale_b'}",
+        )
+
+    for m, k, n in ((3, 1, 2), (3, 64, 2), (2, 1001, 3)):
         for zero in (0, 131):
-            a, b = rng.integers(0, 256, (m, k), "uint8"), rng.integers(-127, 128, (k, n), "int8")
-            a[0], b[:, 0] = 255, 127  # the largest sum there can be
-            for scale_b in (0.02, rng.uniform(0.01, 0.1, n)):
-                got = call(answer, a.copy(), b.copy(), zero, 0.5, scale_b)
-                expect(
-                    isinstance(got, tuple | list) and len(got) == 2,
-                    f"two things, the sums and the product; it gave {type(got).__name__}",
-                )
-                sums, product = (np.asarray(part) for part in got)
-                right = np.einsum("mk,kn->mn", a.astype(object), b.astype(object)).astype("int64")
-                expect(sums.shape == (m, n), f"sums of the shape {(m, n)}; yours have {sums.shape}")
-                expect(sums.dtype == np.int32, f"sums of type int32, as the CPU has them; yours are {sums.dtype}")
-                wrong = np.argwhere(sums != right)
-                expect(
-                    not len(wrong),
-                    f"the sum of {k} products to be {right[tuple(wrong[0])] if len(wrong) else 0:,}; it is "
-                    f"{sums[tuple(wrong[0])] if len(wrong) else 0:,}",
-                )
-                true = (0.5 * (a.astype(float) - zero)) @ (scale_b * b.astype(float))
-                expect(product.shape == (m, n), f"a product of the shape {(m, n)}; yours has {product.shape}")
-                about = f"zero_a = {zero} and {'one scale_b' if np.isscalar(scale_b) else 'a scale_b for each column'}"
-                expect(
-                    np.allclose(product, true, rtol=1e-4, atol=1e-4 * np.abs(true).max()),
-                    f"the product to begin with {true[0, 0]:.5g}, for {about}; it begins with {product[0, 0]:.5g}",
-                )
+            for per_column in (False, True):
+                decide(m, k, n, zero, per_column)
+    small = st.integers(1, 4)
+    on_drawn(
+        decide,
+        m=small,
+        k=st.integers(1, 12),
+        n=small,
+        zero=st.integers(0, 255),
+        per_column=st.booleans(),
+        seed=st.integers(0, 99),
+    )
 
 
 @lab.exercise(
@@ -199,38 +257,43 @@ def int8_product(answer) -> None:
     ),
 )
 def error_bound(answer) -> None:
-    """Not below an error that happens, and no larger than it need be."""
-    rng = np.random.default_rng(0)
+    """Not below an error that happens, nor below the worst one of each term; and no larger than that."""
+
+    def decide(a: np.ndarray, b: np.ndarray, scale_a: float, scale_b: Any) -> None:
+        k = a.shape[1]
+        got = call(answer, a, b, scale_a, scale_b)
+        right = (
+            np.abs(a).sum(axis=1, keepdims=True) * scale_b / 2
+            + np.abs(b).sum(axis=0) * scale_a / 2
+            + k * scale_a * scale_b / 4
+        )
+        what = "the bound for each element of the product"
+        bound = numeric_array(got)
+        if bound is not None and bound.shape == right.shape:
+            rounded = (np.round(a / scale_a) * scale_a) @ (np.round(b / scale_b) * scale_b)
+            error = np.abs(rounded - a @ b)
+            at = np.unravel_index(np.argmin(bound - error), error.shape)
+            expect(
+                bool(bound[at] >= error[at] * (1 - 1e-5)),
+                f"no error above the bound; a product of {k} terms is off by {error[at]:.4g}, and your bound is "
+                f"{bound[at]:.4g}",
+            )
+        same(got, right, what, rel=1e-5, because=f"each of its {k} terms as far off as it can be")
+
+    def decide_on_normal(m: int, k: int, n: int, per_column: bool, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        scale_a, scale_b = (0.05, rng.uniform(0.01, 0.1, n)) if per_column else (0.1, 0.02)
+        # Small and rounded up by nearly half a step each, all positive: as bad as it gets.
+        decide(
+            (rng.integers(0, 2, (m, k)) + 0.501) * scale_a,
+            (rng.integers(0, 2, (k, n)) + 0.501) * scale_b,
+            scale_a,
+            scale_b,
+        )
+        decide(rng.normal(size=(m, k)), rng.normal(size=(k, n)), scale_a, scale_b)
+
     for m, k, n in ((2, 3, 2), (3, 50, 4)):
-        for scale_a, scale_b in ((0.1, 0.02), (0.05, rng.uniform(0.01, 0.1, n))):
-            # Small and rounded up by nearly half a step each, all positive: as bad as it gets.
-            worst = (rng.integers(0, 2, (m, k)) + 0.501) * scale_a, (rng.integers(0, 2, (k, n)) + 0.501) * scale_b
-            for a, b in (worst, (rng.normal(size=(m, k)), rng.normal(size=(k, n)))):
-                rounded = (np.round(a / scale_a) * scale_a) @ (np.round(b / scale_b) * scale_b)
-                error = np.abs(rounded - a @ b)
-                got = np.asarray(call(answer, a.copy(), b.copy(), scale_a, scale_b))
-                expect(
-                    got.shape == (m, n),
-                    f"a bound for each element of the product, of the shape {(m, n)}; yours has {got.shape}",
-                )
-                at = np.unravel_index(np.argmin(got - error), error.shape)
-                expect(
-                    bool((got >= error).all()),
-                    f"no error above the bound; a product of {k} terms is off by {error[at]:.4g}, and your bound is "
-                    f"{got[at]:.4g}",
-                )
-                right = (
-                    np.abs(a).sum(axis=1, keepdims=True) * scale_b / 2
-                    + np.abs(b).sum(axis=0) * scale_a / 2
-                    + k * scale_a * scale_b / 4
-                )
-                expect(
-                    bool((got >= right * (1 - 1e-6)).all()),
-                    f"{right.flat[0]:.4g} for the first element, whose {k} terms may all be rounded the worst way; "
-                    f"your bound is {got.flat[0]:.4g}",
-                )
-                expect(
-                    bool((got <= right * 1.01).all()),
-                    f"a bound no larger than it need be, {right.flat[0]:.4g} for the first element; yours is "
-                    f"{got.flat[0]:.4g}",
-                )
+        for per_column in (False, True):
+            decide_on_normal(m, k, n, per_column)
+    small = st.integers(1, 4)
+    on_drawn(decide_on_normal, m=small, k=st.integers(1, 8), n=small, per_column=st.booleans(), seed=st.integers(0, 99))
