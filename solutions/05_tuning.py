@@ -270,7 +270,7 @@ def promise(point, space, good, rest):
     """The product of its values' scores; `good` and `rest` are lists of points."""
     product = 1.0
     for knob, (value, values) in enumerate(zip(point, space.values())):
-        product *= score(value, values, [point[knob] for point in good], [point[knob] for point in rest])
+        product *= float(score(value, values, [point[knob] for point in good], [point[knob] for point in rest]))
     return product
 
 
@@ -410,7 +410,7 @@ counts = [1, 2, 5, 10, 20, 50, 100]
 promised = []
 for n in counts:
     draws = [rng.permutation(len(grid))[:n] for _ in range(200 if QUICK else 2000)]
-    both_ways = [flattery(a[draw], b[draw]) for draw in draws for a, b in ((first, second), (second, first))]
+    both_ways = [float(flattery(a[draw], b[draw])) for draw in draws for a, b in ((first, second), (second, first))]
     promised.append(100 * (np.exp(np.mean(np.log(both_ways))) - 1))
 
 figure, axis = plt.subplots()

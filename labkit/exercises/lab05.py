@@ -1,16 +1,18 @@
 """Are the answers to lab 05 right: the chance of random search, TPE's score, a winner's flattery, and an objective?"""
 
+import contextlib
 import math
 import os
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from labkit.errors import LabError
-from labkit.exercises.answers import call
+from labkit.exercises.answers import call, failure, on_drawn
 from labkit.exercises.core import Lab
-from labkit.exercises.values import is_number
+from labkit.exercises.values import as_number, describe, same
 from labkit.exercises.verdicts import NotYet, expect
 
 lab = Lab("05")
@@ -25,18 +27,27 @@ lab = Lab("05")
     ),
 )
 def chance(answer) -> None:
-    """Counted: on spaces so small that drawing without putting back shows, and on seed-sized ones."""
-    for points, good, trials in ((4, 1, 1), (4, 1, 2), (10, 3, 8), (20, 5, 0), (288, 15, 14), (672, 34, 60)):
+    """Counted: on spaces so small that drawing without putting back shows, and on those that the lab asks for."""
+
+    def decide(points: int, good: int, trials: int) -> None:
         right = 1 - math.comb(points - good, trials) / math.comb(points, trials)
-        got = call(answer, points, good, trials)
         asked = f"chance({points}, {good}, {trials})"
-        expect(is_number(got), f"{asked} to be a number; it is {got!r}")
+        got = call(answer, points, good, trials)
         put_back = 1 - (1 - good / points) ** trials
-        expect(
-            np.isclose(right, put_back) or not np.isclose(got, put_back, rtol=1e-6),
-            f"{asked} to be {right:.4g}; it is {got:.4g}, as if a point could be drawn twice",
-        )
-        expect(np.isclose(got, right, rtol=1e-6, atol=1e-12), f"{asked} to be {right:.4g}; it is {got:.4g}")
+        if math.isclose(as_number(got) or math.nan, put_back, rel_tol=1e-9) and not math.isclose(right, put_back):
+            raise NotYet(
+                f"Expected {asked} to be {right:.4g}; it is {put_back:.4g}, as if a point could be drawn twice."
+            )
+        same(got, right, asked)
+
+    for points, good, trials in ((4, 1, 1), (4, 1, 2), (10, 3, 8), (20, 5, 0), (288, 15, 14), (672, 34, 60)):
+        decide(points, good, trials)
+    decide(1_000_000, 50_000, 59)
+
+    def decide_on_shares(points: int, good: int, trials: int) -> None:
+        decide(points, min(good, points), min(trials, points))
+
+    on_drawn(decide_on_shares, points=st.integers(1, 60), good=st.integers(0, 60), trials=st.integers(0, 60))
 
 
 @lab.exercise(
@@ -50,22 +61,36 @@ def chance(answer) -> None:
 )
 def score(answer) -> None:
     """The ratio of both densities, for values that were tried often, once, and never."""
-    tried = (
+
+    def decide(value: Any, values: list, good: list, rest: list) -> None:
+        in_good = (good.count(value) + 1) / (len(good) + len(values))
+        in_rest = (rest.count(value) + 1) / (len(rest) + len(values))
+        asked = f"score({value!r}, {values}, {good}, {rest})"
+        same(
+            call(answer, value, values, good, rest), in_good / in_rest, asked, because=f"{in_good:.4g} / {in_rest:.4g}"
+        )
+
+    for values, good, rest in (
         ([1, 2, 3, 4], [2, 2, 2], [1, 1, 2, 3, 3, 3, 4]),
         (["none", "compact"], ["compact"], ["none", "none", "none"]),
         ([0, 1, 200], [], [200, 0]),
-    )
-    for values, good, rest in tried:
+        ([1, 10, 100], [100, 10, 100], [1, 10]),
+    ):
         for value in values:
-            in_good = (good.count(value) + 1) / (len(good) + len(values))
-            in_rest = (rest.count(value) + 1) / (len(rest) + len(values))
-            got = call(answer, value, list(values), list(good), list(rest))
-            asked = f"score({value!r}, {values}, {good}, {rest})"
-            expect(is_number(got), f"{asked} to be a number; it is {got!r}")
-            expect(
-                np.isclose(got, in_good / in_rest),
-                f"{asked} to be {in_good:.4g} / {in_rest:.4g} = {in_good / in_rest:.4g}; it is {got:.4g}",
-            )
+            decide(value, values, good, rest)
+
+    def decide_on_places(values: list, good: list[int], rest: list[int]) -> None:
+        good, rest = ([values[place % len(values)] for place in places] for places in (good, rest))
+        for value in values:
+            decide(value, values, good, rest)
+
+    places = st.lists(st.integers(0, 5), max_size=12)
+    on_drawn(
+        decide_on_places,
+        values=st.sampled_from(([0, 1, 200], [1, 10, 100, 1000], ["none", "granularity=fine", "fine"], [2], [8, 1, 4])),
+        good=places,
+        rest=places,
+    )
 
 
 @lab.exercise(
@@ -78,29 +103,34 @@ def score(answer) -> None:
 )
 def flattery(answer) -> None:
     """The winner of the first round, by itself in the second; which may well have another winner."""
-    rounds = (
+
+    def decide(first: list[float], second: list[float]) -> None:
+        winner = int(np.argmax(first))
+        same(
+            call(answer, np.array(first), np.array(second)),
+            first[winner] / second[winner],
+            f"flattery(np.array({first}), np.array({second}))",
+            because=f"point {winner} wins, with {first[winner]:g}, and has {second[winner]:g} in the second round",
+        )
+
+    for first, second in (
         ([100.0, 120.0, 90.0], [105.0, 100.0, 110.0]),
         ([200.0, 100.0, 160.0], [160.0, 100.0, 400.0]),
         ([50.0], [40.0]),
         ([10.0, 30.0, 20.0], [1.0, 40.0, 20.0]),
-    )
-    for first, second in rounds:
-        winner = int(np.argmax(first))
-        right = first[winner] / second[winner]
-        got = call(answer, np.array(first), np.array(second))
-        asked = f"flattery(np.array({first}), np.array({second}))"
-        expect(is_number(got), f"{asked} to be a number; it is {got!r}")
-        expect(
-            np.isclose(got, right),
-            f"{asked} to be {right:.4g}: point {winner} wins the first round, with {first[winner]:g}, and has "
-            f"{second[winner]:g} in the second; it is {got:.4g}",
-        )
+    ):
+        decide(first, second)
+    speed = st.integers(10, 4000)  # whole numbers, as the table's
+    rounds = st.lists(st.tuples(speed, speed), min_size=1, max_size=8, unique_by=lambda both: both[0])  # one winner
+    on_drawn(lambda both: decide(*map(list, zip(*both, strict=True))), both=rounds)
 
 
-# Commands as the search will meet them: they print steps and a total, or fail in one of three ways.
-STEPS = "print('1\\timages/sec: 999.0 +/- 0.0'); print('10\\timages/sec: 888.0 +/- 0.0');"
-TOTAL = "print('total images/sec: 123.45'); print('-' * 64)"
-KNOB = "import os; assert 'PATH' in os.environ; print('total images/sec:', 10 * int(os.environ['LAB05_KNOB']))"
+# Commands as the search will meet them, as scripts of a shell: they print steps and a total, or fail.
+STEPS = r"printf '1\timages/sec: 999.0 +/- 0.0\n10\timages/sec: 888.0 +/- 0.0\n'; "
+TOTAL = "echo ----; echo total images/sec: {}; echo ----; "
+KNOB = "LAB05_KNOB"
+BY_KNOB = TOTAL.format(f"${{{KNOB}:-0}}.25")
+TIMEOUT_S = 0.5  # for a command that takes longer
 
 
 @lab.exercise(
@@ -115,34 +145,71 @@ KNOB = "import os; assert 'PATH' in os.environ; print('total images/sec:', 10 * 
 )
 def throughput(answer) -> None:
     """The figure of a command that works, under the settings given; a LabError from one that does not."""
-    got = call(answer, _python(STEPS + TOTAL), {})
-    expect(isinstance(got, float), f"a float from a command that prints 'total images/sec: 123.45'; it gave {got!r}")
-    expect(got == 123.45, f"the total, 123.45, of a command that prints its steps' speeds first; it gave {got}")
-    for value in (3, 7):
-        got = call(answer, _python(KNOB), {"LAB05_KNOB": value})
-        expect(
-            got == 10 * value,
-            f"the command to run with LAB05_KNOB={value} in its environment, and to print {10 * value}; it gave {got}",
-        )
-    expect("LAB05_KNOB" not in os.environ, "the settings to be the command's alone; they are in the notebook's too")
-    _expect_failure(answer, "import time;" + STEPS, "prints no total")
-    _expect_failure(answer, f"{STEPS} {TOTAL}; raise SystemExit(3)", "prints a total and then fails (exit status 3)")
+    told = "a command that prints its steps' speeds and 'total images/sec: 123.40'"
+    works = STEPS + TOTAL.format("123.40")
+    got = _run(answer, works, {})
+    expect(isinstance(got, float | np.floating), f"a float from {told}; it is {describe(got)}")
+    same(got, 123.4, f"the figure of {told}")
+    prints = f"what a command prints of the variable {KNOB}"
+    same(_run(answer, BY_KNOB, {KNOB: 3}), 3.25, prints, because="the settings say 3")
+    with _notebooks_environment():
+        os.environ[KNOB] = "5"
+        same(_run(answer, BY_KNOB, {KNOB: 7}), 7.25, prints, because="the settings say 7, the notebook has 5")
+        same(_run(answer, BY_KNOB, {}), 5.25, prints, because="the settings say nothing, the notebook has 5")
+    _expect_failure(answer, STEPS, "prints no total")
+    _expect_failure(answer, "true", "prints nothing")
+    _expect_failure(answer, f"{works} exit 3", "prints a total and then fails (exit status 3)")
+    _expect_failure(answer, f"{works} kill -9 $$", "prints a total and is then killed")
     # An answer that waits for longer than it was told to gets a figure in the end.
-    _expect_failure(answer, f"import time; time.sleep(6); {TOTAL}", "is not over after timeout=1 second", timeout=1)
+    late = f"sleep 4; {works}"
+    _expect_failure(answer, late, f"is not over after timeout={TIMEOUT_S:g} seconds", timeout=TIMEOUT_S)
 
 
-def _expect_failure(answer: Callable, script: str, what: str, timeout: float = 30) -> None:
+def _run(answer: Callable, script: str, settings: dict[str, Any], **more: Any) -> Any:
+    """Call the answer with a command; tell it when it changes the notebook's environment."""
+    failed = None
+    with _notebooks_environment() as changed:
+        try:
+            got = call(answer, ["/bin/sh", "-c", script], settings, **more)
+        except NotYet as error:
+            failed = error
+    expect(
+        not changed,
+        f"the settings to be the command's alone; {', '.join(changed[:3])} changed in the notebook's environment too, "
+        "where each later trial would find it",
+    )
+    if failed:
+        raise failed
+    return got
+
+
+@contextlib.contextmanager
+def _notebooks_environment() -> Iterator[list[str]]:
+    """Leave the environment as it was in the end; the list that it gives then has the names of what had changed."""
+    environ, before, changed = os.environ, dict(os.environ), []
     try:
-        got = answer(_python(script), {}, timeout=timeout)
-    except LabError:
+        yield changed
+    finally:
+        after, os.environ = os.environ, environ  # which an answer may have put another dict in place of
+        changed += sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+        for name in changed:
+            if name in before:
+                environ[name] = before[name]
+            else:
+                environ.pop(name, None)
+
+
+def _expect_failure(answer: Callable, script: str, what: str, **more: Any) -> None:
+    """Raise `NotYet` unless the answer raises a LabError with a reason."""
+    asked = f"a LabError from a command that {what}"
+    try:
+        got = _run(answer, script, {}, **more)
+    except NotYet as told:
+        error = told.__cause__  # what the answer raised
+        if error is None:
+            raise
+        if not isinstance(error, LabError):
+            raise NotYet(f"Expected {asked}, which the search records; {failure(error, answer)}.") from error
+        expect(bool(str(error).strip()), f"{asked} to say why; it says nothing")
         return
-    except Exception as error:
-        raise NotYet(
-            f"Expected a LabError from a command that {what}, which the search records; {type(error).__name__} was "
-            f"raised: {error}."
-        ) from error
-    raise NotYet(f"Expected a LabError from a command that {what}; it gave {got!r}.")
-
-
-def _python(script: str) -> list[str]:
-    return [sys.executable, "-c", script]
+    raise NotYet(f"Expected {asked}; it gave {describe(got)}.")

@@ -42,6 +42,23 @@ BY_SUBPROCESS = swap(
     return float(figures[0])
 """,
 )
+AS_ARRAY = swap("return first[winner] / second[winner]", "return np.array(first[winner] / second[winner])")
+RUN = "    done = command.run(argv, env=settings, timeout=timeout)\n"
+LEAKS = swap(RUN, "    os.environ.update((k, str(v)) for k, v in settings.items())\n" + RUN)
+REPLACES_ENVIRONMENT = swap(RUN, "    os.environ = {**os.environ, **{k: str(v) for k, v in settings.items()}}\n" + RUN)
+SETS_AND_RESTORES = swap(
+    RUN,
+    """    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update((name, str(value)) for name, value in settings.items())
+    try:
+        done = command.run(argv, timeout=timeout)
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+""",
+)
 RAISES_OTHERS = swap(
     "    done = command.run(argv, env=settings, timeout=timeout)\n",
     """    env = os.environ | {name: str(value) for name, value in settings.items()}
@@ -64,27 +81,59 @@ class TestExercises(ThreeWays):
         ),
         (1, swap("1 - math.comb", "math.comb"), "chance(4, 1, 1) to be 0.25; it is 0.75"),
         (1, swap("math.comb(points - good, trials)", "math.comb(good, trials)"), "chance(4, 1, 1) to be 0.25; it is"),
-        (1, swap("return", "result ="), "to be a number; it is None"),
-        (2, swap(".count(value) + 1", ".count(value)"), "to be 0.1429 / 0.2727 = 0.5238; it is 0."),
-        (2, swap("in_good / in_rest", "in_rest / in_good"), "= 0.5238; it is 1.909"),
+        (1, swap("return", "result ="), "to be a number; it is None: does it return?"),
+        (2, swap(".count(value) + 1", ".count(value)"), "to be 0.5238 (0.1429 / 0.2727); it is 0"),
+        (2, swap("in_good / in_rest", "in_rest / in_good"), "to be 0.5238 (0.1429 / 0.2727); it is 1.909"),
         (2, swap("in_good / in_rest", "in_good"), "it is 0.1429"),
-        (2, swap("(len(rest) + len(values))", "len(rest)"), "to be 0.1429 / 0.2727 = 0.5238; it is"),
-        (2, swap("rest.count(value) + 1", "rest.count(value)"), "= 0.5238; it is 0.7857"),
+        (2, swap("(len(rest) + len(values))", "len(rest)"), "to be 0.5238 (0.1429 / 0.2727); it is"),
+        (2, swap("rest.count(value) + 1", "rest.count(value)"), "(0.1429 / 0.2727); it is 0.7857"),
         (2, swap("return", "result ="), "to be a number; it is None"),
-        (3, swap("second[winner]", "second.max()"), "point 1 wins the first round, with 120, and has 100"),
-        (3, swap("np.argmax(first)", "np.argmax(second)"), "to be 1.2: point 1 wins the first round"),
+        (
+            2,
+            swap("    in_good =", "    good.sort()\n    in_good ="),
+            "Expected good to stay as it was; score changed it",
+        ),
+        (
+            2,
+            swap("good.count(value)", "str(good).count(str(value))"),
+            "score(1, [1, 10, 100], [100, 10, 100], [1, 10]) to be",
+        ),
+        (3, swap("second[winner]", "second.max()"), "to be 1.2 (point 1 wins, with 120, and has 100 in the second"),
+        (
+            3,
+            swap("    winner =", "    first.sort()\n    winner ="),
+            "Expected first to stay as it was; flattery changed it",
+        ),
+        (3, swap("np.argmax(first)", "first == first.max()"), "to be a number; it is an array of shape (1,)"),
+        (
+            3,
+            swap("np.argmax(first)", "np.argmax(second)"),
+            "to be 1.2 (point 1 wins, with 120, and has 100 in the second round); it is 0.8182",
+        ),
         (3, swap("first[winner] / second[winner]", "second[winner] / first[winner]"), "it is 0.8333"),
         (3, swap("np.argmax(first)", "np.argmax(first / second)"), "it is 10"),
         (3, swap("first[winner] / second[winner]", "np.mean(first / second)"), "it is 0.99"),
         (3, swap("return", "result ="), "to be a number; it is None"),
-        (4, swap("env=settings, ", ""), "raised LabError"),
-        (4, swap("total images/sec", "images/sec"), "the total, 123.45, of a command that prints its steps"),
+        (4, swap("env=settings, ", ""), "to be 3.25 (the settings say 3); it is 0.25"),
+        (4, swap("total images/sec", "images/sec"), "to be 123.4; it is 999"),
         (4, swap("return float(found.group(1))", "return found.group(1)"), "a float from a command"),
         (4, swap("if done.why:", "if False:"), "a LabError from a command that prints a total and then fails"),
         (4, swap('    raise LabError("it printed no total")', "    return math.nan"), "prints no total; it gave nan"),
-        (4, swap("timeout=timeout", "timeout=25"), "not over after timeout=1 second; it gave 123.45"),
-        (4, swap("    done =", "    os.environ.update((k, str(v)) for k, v in settings.items())\n    done ="), "alone"),
-        (4, RAISES_OTHERS, "prints no total, which the search records; AttributeError was raised"),
+        (4, swap("timeout=timeout", "timeout=25"), "not over after timeout=0.5 seconds; it gave 123.4"),
+        (4, LEAKS, "the settings to be the command's alone; LAB05_KNOB changed in the notebook's environment too"),
+        (
+            4,
+            swap("env=settings", "env={**settings, **os.environ}"),
+            "to be 7.25 (the settings say 7, the notebook has 5)",
+        ),
+        (
+            4,
+            swap("if done.why:", "if done.status and done.status > 0:"),
+            "prints a total and is then killed; it gave 123.4",
+        ),
+        (4, swap("LabError(done.why)", "LabError"), "prints a total and then fails (exit status 3) to say why"),
+        (4, swap("    done =", "    settings['A'] = 1\n    done ="), "Expected settings to stay as it was"),
+        (4, RAISES_OTHERS, "prints no total, which the search records; AttributeError: 'NoneType'"),
     ]
     right = [
         (1, same),
@@ -98,17 +147,23 @@ class TestExercises(ThreeWays):
             ),
         ),
         (3, same),
+        (3, AS_ARRAY),
         (3, swap("np.argmax(first)", "sorted(range(len(first)), key=lambda point: -first[point])[0]")),
         (4, same),
         (4, BY_SUBPROCESS),
+        (4, SETS_AND_RESTORES),
     ]
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch):
-    """A planted mistake leaves its settings in the environment."""
-    monkeypatch.setenv("LAB05_KNOB", "")
-    monkeypatch.delenv("LAB05_KNOB")
+@pytest.mark.parametrize("edit", [LEAKS, REPLACES_ENVIRONMENT])
+def test_settings_that_an_answer_leaves_in_the_environment_are_taken_away(bench, edit, capsys):
+    environ, before = os.environ, dict(os.environ)
+    bench.check(4, bench.answer(4, edit))
+    assert "LAB05_KNOB changed in the notebook's environment too" in capsys.readouterr().out
+    assert os.environ is environ
+    assert dict(environ) == before
+    bench.check(4, bench.answer(4, same))
+    assert "Exercise 4 · passed." in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
