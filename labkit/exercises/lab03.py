@@ -192,7 +192,6 @@ def flops(answer) -> None:
 
 COLUMNS = ["primitive", "implementation", "type", "ms"]
 # Milliseconds are powers of two, so that a sum tells which rows are in it. With the last row they add up to 64.
-# What ran besides in other types is in MIXED.
 LOG = [
     ("convolution", "brgconv_1x1:avx512_core_bf16", "bf16", 0.25),
     ("reorder", "jit:uni", "bf16", 0.5),
@@ -204,7 +203,7 @@ LOG = [
     ("batch_normalization", "bnorm_tbb_jit:avx512_core", "f32", 32.0),
     ("pooling", "simple_layer_with_ref:any", "f32", 0.25),
 ]
-MIXED = [
+MIXED = [  # other types, other primitives and times that are not whole
     ("convolution", "brgconv:avx512_core_bf16", "bf16", 3.7),
     ("convolution", "brgconv:avx512_core_fp16", "f16", 0.4),
     ("matmul", "gemm:ref", "s8", 1.1),
