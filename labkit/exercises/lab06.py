@@ -123,11 +123,12 @@ def costs(answer) -> None:
         decide("ring", n)
     for n in (2, 4, 64, 1024, 1):
         decide("doubling", n)
-    numbers = st.integers(1, 2_000)
-    on_drawn(decide, way=st.just("ring"), n=numbers, examples=50)
-    on_drawn(
-        lambda pair: decide("server", *pair), pair=numbers.flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
-    )
+
+    def decide_both(n: int, servers: int) -> None:
+        decide("ring", n)
+        decide("server", n, min(servers, n))
+
+    on_drawn(decide_both, n=st.integers(1, 2_000), servers=st.integers(1, 2_000), examples=100)
 
 
 @lab.exercise(
@@ -195,7 +196,7 @@ def top_k(answer) -> None:
         gradient, residual = np.array(pairs, np.float32).T.copy()
         _decide_top_k(answer, gradient, residual, min(k, len(pairs)))
 
-    on_drawn(decide, pairs=pairs, k=st.integers(1, 8))
+    on_drawn(decide, pairs=pairs, k=st.integers(1, 8), examples=100)
 
 
 def _decide_top_k(answer: Callable, gradient: np.ndarray, residual: np.ndarray, k: int) -> None:
