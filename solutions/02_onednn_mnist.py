@@ -390,8 +390,9 @@ plots.show(
 # channel, and so does a convolution with its bias. Other weights and another bias give the same result without a batch
 # norm. Every compiler for inference does this.
 #
-# Write `fold(w, gamma, beta, mean, variance, epsilon)`: the weights and the bias with which a convolution alone gives
-# what convolution (without a bias) and batch norm give. `w` has the shape (height, width, channels in, channels out).
+# Write `fold(w, gamma, beta, mean, variance, epsilon)`: the weights and the bias, two arrays, with which a convolution
+# alone gives what convolution (without a bias) and batch norm give. `w` has the shape (height, width, channels in,
+# channels out) and stays as it is.
 
 
 # %%
@@ -422,7 +423,7 @@ def with_batch_norm(x):
 
 
 parts = fold(*(weight.numpy() for weight in [*convolution.weights, *norm.weights]), norm.epsilon)
-folded_w, folded_b = (tf.Variable(part, dtype="float32") for part in parts)
+folded_w, folded_b = (tf.Variable(np.asarray(part), dtype="float32") for part in parts)
 
 
 def folded(x):
@@ -554,8 +555,8 @@ log.drop(columns=["type", "attributes"]).head(8)
 # %% [markdown]
 # ### Exercise 3 · Time by kind
 #
-# Write `time_by(log, column)`: the milliseconds in the table for each value of a column, such as `"primitive"`, the
-# largest first. Give a pandas Series or a dict.
+# Write `time_by(log, column)`: the sum of the milliseconds in the table, not rounded, for each value of a column, such
+# as `"primitive"`, the largest first. Give a pandas Series or a dict.
 
 
 # %%
@@ -607,8 +608,8 @@ print(
 # ### Exercise 4 · What do the reorders cost?
 #
 # The weights are blocked anew in each step, since each step changes them; and the gradients by the weights come out
-# blocked, and are put back. Write `blocking(log)`: the rows of the log in which a plain tensor (`src`) is put into
-# blocks (`dst`). Not the way back, and not a reorder from plain to plain.
+# blocked, and are put back. Write `blocking(log)`: the rows of the log, with all their columns, in which a reorder puts
+# a plain tensor (`src`) into blocks (`dst`), of whatever size. Not the way back, and not a reorder from plain to plain.
 
 
 # %%

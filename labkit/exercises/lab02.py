@@ -1,13 +1,13 @@
 """Are the answers to lab 02 right: a folded batch norm, offsets in three layouts, and two readings of oneDNN's log?"""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
 
-from labkit.exercises.answers import call
+from labkit.exercises.answers import call, on_drawn
 from labkit.exercises.core import Lab
-from labkit.exercises.values import describe
+from labkit.exercises.values import describe, numeric_array, parts, same, whole
 from labkit.exercises.verdicts import expect
 
 lab = Lab("02")
@@ -22,37 +22,53 @@ lab = Lab("02")
         "beta - mean * s.",
     ),
 )
-def fold(answer) -> None:
+def fold(answer: Callable) -> None:
     """One convolution with the folded weights gives what convolution and batch norm give."""
-    rng = np.random.default_rng(0)
-    for kernel, c_in, c_out in ((1, 3, 5), (3, 4, 4)):
-        w = rng.normal(size=(kernel, kernel, c_in, c_out)).astype("float32")
+    from hypothesis import strategies as st
+
+    def decide(kernel: tuple[int, int], channels: tuple[int, int], epsilon: float, least: float, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        c_in, c_out = channels
+        w = rng.normal(size=(*kernel, c_in, c_out)).astype("float32")
         gamma, beta, mean = (rng.normal(size=c_out).astype("float32") for _ in range(3))
-        variance, epsilon = rng.uniform(0.1, 2, size=c_out).astype("float32"), 0.05
-        got = call(answer, *(array.copy() for array in (w, gamma, beta, mean, variance)), epsilon)
-        expect(
-            isinstance(got, tuple | list) and len(got) == 2,
-            f"two things, the weights and the bias; it gave {describe(got)}",
-        )
-        weights, bias = (np.asarray(part) for part in got)
+        variance = rng.uniform(least, 2, size=c_out).astype("float32")
+        got = call(answer, w, gamma, beta, mean, variance, epsilon)
+        given = parts(got, 2, "fold(…) to give two things, the weights and the bias")
+        weights, bias = map(numeric_array, given)
+        expect(weights is not None, f"weights that are numbers; it is {describe(given[0])}")
+        expect(bias is not None, f"a bias of numbers; it is {describe(given[1])}")
         expect(weights.shape == w.shape, f"weights of the shape {w.shape}, as w has; yours have {weights.shape}")
-        expect(bias.shape in ((c_out,), ()), f"a bias for each of {c_out} channels out; its shape is {bias.shape}")
-        # On a patch as large as the kernel, a convolution is one sum: what it gives for each channel out.
-        patch = rng.normal(size=w.shape[:3]).astype("float32")
-        x = np.einsum("hwi,hwio->o", patch, w)
-        right = gamma * (x - mean) / np.sqrt(variance + epsilon) + beta
+        expect(bias.shape == (c_out,), f"a bias for each of {c_out} channels out; its shape is {bias.shape}")
+        scale = gamma.astype(float) / np.sqrt(variance.astype(float) + epsilon)
         # With no input, the bias alone is left.
-        empty = beta - gamma * mean / np.sqrt(variance + epsilon)
-        expect(
-            np.allclose(bias, empty, atol=1e-4),
-            f"the bias that batch norm makes of an input of 0, {_short(empty)}; it is {_short(bias)}",
+        same(
+            bias, beta - mean * scale, "the bias", rel=1e-3, abs=1e-3, because="what batch norm makes of an input of 0"
         )
-        got = np.einsum("hwi,hwio->o", patch, weights) + bias
-        expect(
-            np.allclose(got, right, atol=1e-3),
-            f"the convolution with your weights and bias to give {_short(right)}, as with the batch norm; it gave "
-            f"{_short(got)}",
+        # On a patch as large as the kernel, a convolution is one sum: what it gives for each channel out.
+        patch = rng.normal(size=w.shape[:3])
+        x = np.einsum("hwi,hwio->o", patch, w)
+        same(
+            np.einsum("hwi,hwio->o", patch, weights) + bias,
+            scale * (x - mean) + beta,
+            "the convolution with your weights and bias",
+            rel=1e-3,
+            abs=1e-3,
+            because="as with the batch norm",
         )
+        same(weights, w * scale, "the weights", rel=1e-3, abs=1e-3)
+
+    decide((1, 1), (3, 5), 0.05, 0.1, 0)
+    decide((3, 3), (4, 4), 0.05, 0.1, 1)
+    length = st.integers(1, 4)
+    on_drawn(
+        decide,
+        examples=50,
+        kernel=st.tuples(length, length),
+        channels=st.tuples(length, length),
+        epsilon=st.sampled_from((0.001, 0.5)),
+        least=st.sampled_from((0.0, 0.3)),
+        seed=st.integers(0, 9),
+    )
 
 
 @lab.exercise(
@@ -66,48 +82,89 @@ def fold(answer) -> None:
         "-(-C // 16) blocks: C / 16 rounded up.",
     ),
 )
-def offset(answer) -> None:
+def offset(answer: Callable) -> None:
     """Each element is where numpy has it, in pictures whose channels fill blocks or not."""
-    for shape in ((2, 32, 3, 5), (3, 16, 2, 4), (2, 20, 3, 3), (1, 3, 4, 2)):
-        memory = _layouts(np.arange(np.prod(shape)).reshape(shape))
-        for layout, flat in memory.items():
-            places = np.empty(flat.max() + 1, int)  # by element, in the order of nchw
-            places[flat[flat >= 0]] = np.flatnonzero(flat >= 0)
-            for number, (n, c, h, w) in enumerate(np.ndindex(*shape)):
-                got = call(answer, n, c, h, w, shape, layout)
-                asked = f'offset({n}, {c}, {h}, {w}, {shape}, "{layout}")'
-                expect(isinstance(got, int | np.integer), f"{asked} to be a whole number; it is {got!r}")
-                expect(got == places[number], f"{asked} to be {places[number]}; it is {got}")
+    from hypothesis import strategies as st
+
+    layouts = ("nchw", "nhwc", "nChw16c")
+
+    def decide(element: tuple[int, ...], shape: tuple[int, ...], layout: str) -> None:
+        (n, c, h, w), (N, C, H, W) = element, shape
+        place, lengths = {
+            "nchw": ((n, c, h, w), (N, C, H, W)),
+            "nhwc": ((n, h, w, c), (N, H, W, C)),
+            "nChw16c": ((n, c // 16, h, w, c % 16), (N, -(-C // 16), H, W, 16)),
+        }[layout]
+        asked = f'offset({n}, {c}, {h}, {w}, {shape}, "{layout}")'
+        got = whole(call(answer, n, c, h, w, shape, layout), asked)
+        same(got, int(np.ravel_multi_index(place, lengths)), asked, rel=0, abs=0)
+
+    for shape in ((2, 32, 3, 5), (1, 3, 4, 2)):
+        for layout in layouts:
+            for element in list(np.ndindex(*shape))[:: max(1, shape[1] // 4)]:
+                decide(element, shape, layout)
+    index = st.integers(0, 10**6)
+    on_drawn(
+        lambda shape, indices, layout: decide(
+            tuple(index % length for index, length in zip(indices, shape, strict=True)), shape, layout
+        ),
+        examples=100,
+        shape=st.tuples(st.integers(1, 4), st.integers(1, 70), st.integers(1, 6), st.integers(1, 6)),
+        indices=st.tuples(index, index, index, index),
+        layout=st.sampled_from(layouts),
+    )
 
 
-def _layouts(pictures: np.ndarray) -> dict[str, np.ndarray]:
-    """Lay pictures of shape (N, C, H, W) out in memory; -1 where a block is filled up."""
-    n, c, h, w = pictures.shape
-    blocks = -(-c // 16)
-    filled = np.full((n, blocks * 16, h, w), -1)
-    filled[:, :c] = pictures
-    return {
-        "nchw": pictures.ravel(),
-        "nhwc": pictures.transpose(0, 2, 3, 1).ravel(),
-        "nChw16c": filled.reshape(n, blocks, 16, h, w).transpose(0, 1, 3, 4, 2).ravel(),
-    }
+# As oneDNN names layouts of weights and pictures: of two to six dimensions, in several orders and sizes of blocks.
+PLAIN = ("cdba", "abcd", "acdb", "bacd", "ab", "ba", "a", "abcde", "cdeba", "abcdef", "acdefb")
+BLOCKED = (
+    *(
+        "Acdb16a",
+        "Acdb8a",
+        "Bcda32b",
+        "Acdb64a",
+        "aBcd8b",
+        "aBcd4b",
+        "aBcd16b",
+        "ABcd16b16a",
+        "ABcd4b16a4b",
+        "Ab4a",
+        "BA16a64b",
+    ),
+    *("AB16b64a", "aBcde16b", "ABcde16b16a", "aBCdef16c16b", "Adcb16a"),
+)
+COLUMNS = ["primitive", "implementation", "direction", "type", "src", "wei", "dst", "attributes", "problem", "ms"]
 
 
-# Milliseconds are powers of two, so that each sum tells which rows are in it.
+def _row(primitive: str, src: str, dst: str, ms: float, wei: str = "", implementation: str = "jit:uni") -> tuple:
+    direction = "forward_training" if primitive in ("convolution", "pooling") else "undef"
+    problem = f"{2 ** (len(primitive) % 5)}x{len(src)}x3x3"
+    return (primitive, implementation, direction, "f32", src, wei, dst, "", problem, ms)
+
+
 LOG = pd.DataFrame(
     [
-        ("reorder", "jit:uni", "undef", "cdba", "", "Acdb16a", 1.0),
-        ("convolution", "jit:avx512_core", "forward_training", "acdb", "Acdb16a", "acdb", 16.0),
-        ("reorder", "jit:uni", "undef", "cdba", "", "ABcd16b16a", 2.0),
-        ("convolution", "brg_conv_fwd:avx2", "forward_training", "aBcd8b", "ABcd8b8a", "aBcd8b", 4.0),
-        ("reorder", "jit:uni", "undef", "ABcd16b16a", "", "cdba", 8.0),
-        ("reorder", "simple:any", "undef", "acdb", "", "abcd", 32.0),
-        ("pooling", "jit:avx512_core", "backward_data", "acdb", "", "acdb", 64.0),
-        ("gemm_api", "", "undef", "ab", "ba", "ab", 128.0),
-        ("reorder", "jit:blk", "undef", "ABcd16b16a", "", "Acdb16a", 256.0),
+        _row("reorder", "cdba", "Acdb16a", 0.0168457),
+        _row("convolution", "acdb", "acdb", 1.7451211, "Acdb16a", "jit:avx512_core"),
+        _row("reorder", "cdba", "ABcd16b16a", 0.336182),
+        _row("convolution", "aBcd8b", "aBcd8b", 4.0620117, "ABcd8b8a", "brg_conv_fwd:avx2"),
+        _row("reorder", "ABcd16b16a", "cdba", 1.1308594),
+        _row("reorder", "acdb", "abcd", 0.0009766, implementation="simple:any"),
+        _row("reorder", "abcd", "aBcd8b", 0.2109375, implementation="simple:any"),
+        _row("pooling", "acdb", "acdb", 0.640625, implementation="jit:avx512_core"),
+        _row("gemm_api", "ab", "ab", 1.2802734, "ba", ""),
+        _row("reorder", "ABcd16b16a", "Acdb16a", 0.1020508, implementation="jit:blk"),
+        _row("convolution", "abcd", "aBcd16b", 0.5124512, "Acdb16a", "jit:avx512_core"),
+        _row("eltwise", "abcd", "aBcd16b", 0.0458984),
+        _row("matmul", "ab", "ab", 0.2558594, "BA16a64b", "brg_matmul:avx512_core"),
+        _row("reorder", "abcdef", "acdefb", 0.0031738),
+        _row("reorder", "ba", "Ab4a", 0.0078125, implementation="simple:any"),
+        _row("convolution", "", "ABcd16b16a", 1.8745117, "acdb", "jit:avx512_core"),
+        _row("reorder", "ab", "AB16b64a", 0.0639648),
+        _row("reorder", "aBcd16b", "abcd", 0.4096680),
     ],
-    columns=["primitive", "implementation", "direction", "src", "wei", "dst", "ms"],
-).assign(type="f32", attributes="", problem="")
+    columns=COLUMNS,
+)
 
 
 @lab.exercise(
@@ -118,21 +175,41 @@ LOG = pd.DataFrame(
         "log.groupby(column).ms.sum().sort_values(ascending=False)",
     ),
 )
-def time_by(answer) -> None:
-    """Sums for two columns, the largest first."""
-    for column in ("primitive", "implementation"):
+def time_by(answer: Callable) -> None:
+    """Sums for columns of the log and for one that was added, the largest first."""
+    from hypothesis import strategies as st
+
+    def decide(log: pd.DataFrame, column: str) -> None:
         sums: dict[str, float] = {}
-        for value, ms in zip(LOG[column], LOG.ms, strict=True):
+        for value, ms in zip(log[column], log.ms, strict=True):
             sums[value] = sums.get(value, 0) + ms
-        got = call(answer, LOG.copy(), column)
-        expect(isinstance(got, pd.Series | Mapping), f"a pandas Series or a dict; it gave {describe(got)}")
-        got = dict(got.items())
         asked = f'time_by(log, "{column}")'
-        expect(set(got) == set(sums), f"{asked} to have {sorted(sums)}; it has {sorted(map(str, got))}")
-        for value, ms in sums.items():
-            expect(np.isclose(got[value], ms), f"{asked} to have {ms} ms for {value!r}; it has {got[value]}")
-        order = list(got.values())
+        got = call(answer, log, column)
+        expect(isinstance(got, pd.Series | Mapping), f"{asked} to be a pandas Series or a dict; it is {describe(got)}")
+        found = list(got.items())
+        names = sorted(str(name) for name, _ in found)
+        expect(names == sorted(sums), f"{asked} to have {sorted(sums)}; it has {names}")
+        for value, ms in found:
+            same(ms, sums[value], f"the ms of {value!r} in {asked}", rel=1e-6)
+        order = [float(ms) for _, ms in found]
         expect(order == sorted(order, reverse=True), f"{asked} to begin with the largest; it gave {order}")
+
+    for column in ("primitive", "implementation"):
+        decide(LOG, column)
+    decide(LOG.assign(name=LOG.primitive + "\n" + LOG.implementation), "name")
+    row = st.tuples(
+        st.sampled_from(("reorder", "convolution", "gemm_api")),
+        st.sampled_from(("jit:uni", "", "jit:avx2")),
+        st.floats(0.0001, 9).map(lambda ms: round(ms, 6)),
+    )
+    on_drawn(
+        lambda rows, column: decide(
+            pd.DataFrame([_row(name, "a", "a", ms, "", made) for name, made, ms in rows], columns=COLUMNS), column
+        ),
+        examples=40,
+        rows=st.lists(row, min_size=1, max_size=6),
+        column=st.sampled_from(("primitive", "implementation", "direction")),
+    )
 
 
 @lab.exercise(
@@ -144,18 +221,36 @@ def time_by(answer) -> None:
         'log[(log.primitive == "reorder") & ~log.src.str.contains(r"\\d") & log.dst.str.contains(r"\\d")]',
     ),
 )
-def blocking(answer) -> None:
-    """The two rows that put a plain tensor into blocks."""
-    got = call(answer, LOG.copy())
-    expect(isinstance(got, pd.DataFrame) and "ms" in got, f"rows of the log, as log[…] gives; it gave {describe(got)}")
-    rows = set(got.index)
-    expect({0, 2} <= rows, f"every reorder from plain to blocks; missing is {_row(min({0, 2} - rows, default=0))}")
-    expect(rows == {0, 2}, f"only reorders from plain to blocks; there is also {_row(min(rows - {0, 2}, default=0))}")
+def blocking(answer: Callable) -> None:
+    """The rows that put a plain tensor into blocks, whatever its layouts are."""
+    from hypothesis import strategies as st
 
+    def decide(log: pd.DataFrame) -> None:
+        got = call(answer, log)
+        expect(
+            isinstance(got, pd.DataFrame) and set(log.columns) <= set(got.columns),
+            f"rows of the log with all their columns, as log[…] gives; it gave {describe(got)}",
+        )
+        rows = list(map(tuple, got[COLUMNS].itertuples(index=False)))
+        for row in map(tuple, log.itertuples(index=False)):
+            into_blocks = row[0] == "reorder" and row[4] in PLAIN and row[6] in BLOCKED
+            shown = f"the {row[0]} from {row[4] or 'nothing'} to {row[6]}"
+            many = rows.count(row)
+            expect(many or not into_blocks, f"every reorder from plain to blocks; missing is {shown}")
+            expect(into_blocks or not many, f"only reorders from plain to blocks; there is also {shown}")
+            expect(many <= 1, f"each row once; {shown} is there {many} times")
+        expect(len(rows) <= len(log), f"rows of the log; there are {len(rows)} of {len(log)}")
 
-def _row(index: int) -> str:
-    row = LOG.loc[index]
-    return f"the {row.primitive} from {row.src} to {row.dst}"
+    decide(LOG)
+    layout = st.sampled_from((*PLAIN, *BLOCKED))
+    first = _row("reorder", "cdba", "Acdb16a", 0.0168457)
+    on_drawn(
+        lambda rows: decide(
+            pd.DataFrame([first, *(_row(*row, ms=1.0 + at) for at, row in enumerate(rows))], columns=COLUMNS)
+        ),
+        examples=60,
+        rows=st.lists(st.tuples(st.sampled_from(("reorder", "reorder", "convolution")), layout, layout), max_size=4),
+    )
 
 
 @lab.exercise(
@@ -166,16 +261,22 @@ def _row(index: int) -> str:
         "2 * mb * oc * oh * ow * ic * kh * kw",
     ),
 )
-def flops(answer) -> None:
-    """Two operations for each term of each element, counted."""
-    for case in ((1, 1, 1, 1, 1, 1, 1), (64, 1, 32, 28, 28, 3, 3), (64, 32, 64, 14, 14, 3, 3), (2, 3, 5, 7, 11, 1, 5)):
-        mb, ic, oc, oh, ow, kh, kw = case
-        right = 2 * mb * oc * oh * ow * ic * kh * kw
-        got = call(answer, *case)
-        asked = f"flops(mb={mb}, ic={ic}, oc={oc}, oh={oh}, ow={ow}, kh={kh}, kw={kw})"
-        expect(isinstance(got, int | float | np.number), f"{asked} to be a number; it is {got!r}")
-        expect(got == right, f"{asked} to be {right:,}; it is {got:,}")
+def flops(answer: Callable) -> None:
+    """Two operations for each term of each element, counted; also where they are more than 32 bits hold."""
+    from hypothesis import strategies as st
 
+    def decide(**case: int) -> None:
+        asked = f"flops({', '.join(f'{name}={value}' for name, value in case.items())})"
+        right = 2 * int(np.prod(list(case.values()), dtype=np.int64))
+        same(call(answer, *case.values()), right, asked, rel=1e-12, abs=0)
 
-def _short(values: np.ndarray) -> str:
-    return "[" + ", ".join(f"{value:.3g}" for value in np.ravel(values)[:3]) + ", …]"
+    names = ("mb", "ic", "oc", "oh", "ow", "kh", "kw")
+    for case in (
+        *((1, 1, 1, 1, 1, 1, 1), (64, 1, 32, 28, 28, 3, 3), (64, 32, 64, 14, 14, 3, 3), (2, 3, 5, 7, 11, 1, 5)),
+        (256, 512, 512, 28, 28, 3, 3),
+    ):
+        decide(**dict(zip(names, case, strict=True)))
+    channels, side, kernel = st.integers(1, 1024), st.integers(1, 64), st.integers(1, 7)
+    on_drawn(
+        decide, examples=100, mb=st.integers(1, 256), ic=channels, oc=channels, oh=side, ow=side, kh=kernel, kw=kernel
+    )
