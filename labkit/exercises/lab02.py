@@ -58,7 +58,7 @@ def fold(answer: Callable) -> None:
         same(weights, w * scale, "the weights", rel=1e-3, abs=1e-3)
 
     decide((1, 1), (3, 5), 0.05, 0.1, 0)
-    decide((3, 3), (4, 4), 0.05, 0.1, 1)
+    decide((2, 3), (4, 4), 0.001, 0.0, 1)
     length = st.integers(1, 4)
     on_drawn(
         decide,
@@ -99,7 +99,7 @@ def offset(answer: Callable) -> None:
         got = whole(call(answer, n, c, h, w, shape, layout), asked)
         same(got, int(np.ravel_multi_index(place, lengths)), asked, rel=0, abs=0)
 
-    for shape in ((2, 32, 3, 5), (1, 3, 4, 2)):
+    for shape in ((2, 32, 3, 5), (2, 20, 3, 3), (3, 16, 2, 4), (2, 3, 4, 2)):
         for layout in layouts:
             for element in list(np.ndindex(*shape))[:: max(1, shape[1] // 4)]:
                 decide(element, shape, layout)
@@ -162,6 +162,9 @@ LOG = pd.DataFrame(
         _row("convolution", "", "ABcd16b16a", 1.8745117, "acdb", "jit:avx512_core"),
         _row("reorder", "ab", "AB16b64a", 0.0639648),
         _row("reorder", "aBcd16b", "abcd", 0.4096680),
+        _row("reorder", "Acdb8a", "Acdb16a", 0.0512695),
+        _row("reorder", "Bcda32b", "ABcd16b16a", 0.1259766),
+        _row("reorder", "aBcd4b", "Acdb8a", 0.0251465, implementation="simple:any"),
     ],
     columns=COLUMNS,
 )
@@ -196,6 +199,7 @@ def time_by(answer: Callable) -> None:
 
     for column in ("primitive", "implementation"):
         decide(LOG, column)
+    decide(pd.concat([LOG, LOG.head(3)], ignore_index=True), "primitive")
     decide(LOG.assign(name=LOG.primitive + "\n" + LOG.implementation), "name")
     row = st.tuples(
         st.sampled_from(("reorder", "convolution", "gemm_api")),
@@ -273,7 +277,7 @@ def flops(answer: Callable) -> None:
     names = ("mb", "ic", "oc", "oh", "ow", "kh", "kw")
     for case in (
         *((1, 1, 1, 1, 1, 1, 1), (64, 1, 32, 28, 28, 3, 3), (64, 32, 64, 14, 14, 3, 3), (2, 3, 5, 7, 11, 1, 5)),
-        (256, 512, 512, 28, 28, 3, 3),
+        *((256, 512, 512, 28, 28, 3, 3), (3, 5, 7, 1001, 1003, 3, 3)),
     ):
         decide(**dict(zip(names, case, strict=True)))
     channels, side, kernel = st.integers(1, 1024), st.integers(1, 64), st.integers(1, 7)
