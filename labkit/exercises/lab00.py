@@ -37,7 +37,7 @@ def threads(answer: Callable) -> None:
 
     for cores, ranks in [(8, 2), (8, 3), (2, 1), (2, 4), (64, 16)]:
         decide(cores, ranks)
-    on_drawn(decide, examples=100, cores=st.integers(1, 300), ranks=st.integers(1, 300))
+    on_drawn(decide, examples=60, cores=st.integers(1, 300), ranks=st.integers(1, 300))
 
 
 @lab.exercise(

@@ -62,7 +62,7 @@ def fold(answer: Callable) -> None:
     length = st.integers(1, 4)
     on_drawn(
         decide,
-        examples=50,
+        examples=30,
         kernel=st.tuples(length, length),
         channels=st.tuples(length, length),
         epsilon=st.sampled_from((0.001, 0.5)),
@@ -210,7 +210,7 @@ def time_by(answer: Callable) -> None:
         lambda rows, column: decide(
             pd.DataFrame([_row(name, "a", "a", ms, "", made) for name, made, ms in rows], columns=COLUMNS), column
         ),
-        examples=40,
+        examples=25,
         rows=st.lists(row, min_size=1, max_size=6),
         column=st.sampled_from(("primitive", "implementation", "direction")),
     )
@@ -252,7 +252,7 @@ def blocking(answer: Callable) -> None:
         lambda rows: decide(
             pd.DataFrame([first, *(_row(*row, ms=1.0 + at) for at, row in enumerate(rows))], columns=COLUMNS)
         ),
-        examples=60,
+        examples=30,
         rows=st.lists(st.tuples(st.sampled_from(("reorder", "reorder", "convolution")), layout, layout), max_size=4),
     )
 
@@ -282,5 +282,5 @@ def flops(answer: Callable) -> None:
         decide(**dict(zip(names, case, strict=True)))
     channels, side, kernel = st.integers(1, 1024), st.integers(1, 64), st.integers(1, 7)
     on_drawn(
-        decide, examples=100, mb=st.integers(1, 256), ic=channels, oc=channels, oh=side, ow=side, kh=kernel, kw=kernel
+        decide, examples=40, mb=st.integers(1, 256), ic=channels, oc=channels, oh=side, ow=side, kh=kernel, kw=kernel
     )
