@@ -503,7 +503,7 @@ alone = d4p.kmeans(colours, iterations, accuracyThreshold=0).compute(mine, begin
 together = fit(mine, begin, iterations)
 
 print(f"objective as rank {rank} of looks.py sees it: {alone.objectiveFunction.item():.4g}")
-apart = (float(spread(each)) for each in (begin, alone.centroids, together))
+apart = [float(spread(each)) for each in (begin, alone.centroids, together)]  # on every rank
 if rank == 0:
     print("largest difference between any two ranks: {:g} at the start, {:.3g} by looks.py, {:g} by fit".format(*apart))
 d4p.daalfini()
