@@ -77,7 +77,7 @@ def test_what_our_own_processes_do_is_no_others(monkeypatch):
     try:
         with watch(show=False):
             spin(0.3)
-            subprocess.run(["sh", "-c", f"{sys.executable} -c '{SPIN.format(0.3)}'; true"], check=True)
+            subprocess.run(["sh", "-c", f"'{sys.executable}' -c '{SPIN.format(0.3)}'; true"], check=True)
         lived = used_by(child.pid)
     finally:
         child.kill()
