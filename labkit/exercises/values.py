@@ -101,7 +101,8 @@ def as_number(value: Any) -> int | float | None:
     if isinstance(value, np.generic) and (value.dtype.kind == "f" or "float" in value.dtype.name):  # bfloat16 as well
         return float(value)
     if isinstance(value, numbers.Real | Decimal):
-        return int(value) if value == value // 1 else float(value)  # a whole Fraction as well
+        found = float(value)
+        return int(value) if found.is_integer() else found  # a whole Fraction as well; infinity is not whole
     return None
 
 

@@ -21,6 +21,7 @@ NUMBERS = [
     (Fraction(5, 2), 2.5),
     (Fraction(6, 2), 3),
     (Decimal("2.5"), 2.5),
+    (Decimal("Infinity"), float("inf")),
 ]
 NO_NUMBERS = [True, np.True_, np.array(True), "3", None, [3], np.array([3]), 3j, {}, pd.Series([3]), lambda: 3, ...]
 
