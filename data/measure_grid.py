@@ -29,11 +29,11 @@ os.environ |= {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 import tensorflow as tf
 
-from labkit import load
 from labkit.bench.images import synthetic
-from labkit.bench.networks import Network
 from labkit.bench.steps import training
-from labkit.machine import Machine, this_machine
+from labkit.models.networks import Network
+from labkit.system import load
+from labkit.system.machine import Machine, this_machine
 
 BATCH = 64
 WARM, TIMED = 3, 0.5  # steps before, and seconds of steps that are timed

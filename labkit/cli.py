@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from labkit import files, paths
-from labkit.errors import LabError
+from labkit.system import files, paths
+from labkit.system.errors import LabError
 
 app = typer.Typer(
     help="Deep learning at scale on CPUs: a hands-on workshop. Start with: ./lab start",
@@ -75,7 +75,9 @@ def start(
     """Open the labs in JupyterLab, on this machine only and with a token."""
     from jupyterlab.labapp import LabApp
 
-    from labkit import kernels, notebooks, sources
+    from labkit.authoring import notebooks
+    from labkit.exercises import sources
+    from labkit.system import kernels
 
     notebook = notebooks.student_path(sources.find(lab))
     if not notebook.exists():
@@ -116,7 +118,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="for programs: all that was found, as JSON")] = False,
 ) -> None:
     """Tell whether this machine can run each lab, and what to do if not. Exit code 1 when one can't run."""
-    from labkit import doctor
+    from labkit.doctor import doctor
 
     report = doctor.examine()
     if as_json:
@@ -157,13 +159,13 @@ def roofline(
     as_json: Annotated[bool, typer.Option("--json", help="for programs: the figures, as JSON")] = False,
 ) -> None:
     """Tell what this machine does at most: matrix products in 32, 16 and 8 bits, and memory bandwidth."""
-    from labkit import roofline
+    from labkit.roofline import measure
 
-    limits = roofline.limits(again, insist=True)
+    limits = measure.limits(again, insist=True)
     if as_json:
         print(json.dumps(limits.as_dict(), indent=2))
     else:
-        roofline.render(limits, Console())
+        measure.render(limits, Console())
 
 
 @app.command(epilog="Example: `./lab tune --minutes 20 --figure 'speed: (.*)' -- python train.py`")
@@ -215,7 +217,8 @@ def build(
     execute: Annotated[bool, typer.Option("--execute", help="run the solution notebook, to store its outputs")] = False,
 ) -> None:
     """Make the student and solution notebooks from their sources (solutions/NN_topic.py)."""
-    from labkit import notebooks, sources
+    from labkit.authoring import notebooks
+    from labkit.exercises import sources
 
     for source in [sources.find(lab) for lab in labs] if labs else sources.labs():
         for path in notebooks.build(source, run=execute):
@@ -225,7 +228,8 @@ def build(
 @app.command(epilog="Example: `./lab reset 07`")
 def reset(lab: Annotated[str, typer.Argument(help="the lab, such as 07")]) -> None:
     """Put a fresh notebook in place; yours is kept beside it, numbered."""
-    from labkit import notebooks, sources
+    from labkit.authoring import notebooks
+    from labkit.exercises import sources
 
     source = sources.find(lab)
     kept = notebooks.reset(source)
@@ -240,17 +244,17 @@ def report(
     ] = paths.NOTEBOOKS / "work",
 ) -> None:
     """Make one page to take home: the machine, what you measured, the pictures, the exercises passed."""
-    from labkit import report
+    from labkit.report import page
 
-    page = report.render(folder)
-    files.write(out, page, "name another file with --out")
+    html = page.render(folder)
+    files.write(out, html, "name another file with --out")
     print(f"wrote {paths.shown(out.resolve())}: open it in a browser; it needs no network")
 
 
 @data.command(epilog="Example: `./lab data fetch`")
 def fetch() -> None:
     """Fetch MNIST, so that the labs use it instead of the built-in digits. Do it before the day."""
-    from labkit import datasets
+    from labkit.data import datasets
 
     for done in datasets.fetch():
         print(done)
@@ -259,7 +263,7 @@ def fetch() -> None:
 @data.command(epilog="Example: `./lab data status`")
 def status() -> None:
     """Tell which data is here, and whether it is intact. Exit code 1 when a file is damaged."""
-    from labkit import datasets
+    from labkit.data import datasets
 
     found = datasets.status()
     for file in found:
@@ -276,12 +280,12 @@ def tfrecords(
     seed: Annotated[int, typer.Option(help="of the drawing; the same one gives the same files")] = 0,
 ) -> None:
     """Draw a small set of ten classes, in the layout of ImageNet's TFRecords, for lab 08 and `lab bench`."""
-    from labkit import drawn
+    from labkit.data import synthetic
 
     # Nothing is computed by TensorFlow here, so its notices, of oneDNN too, tell nobody anything. Errors still come.
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
     folder = folder or paths.DATA / "drawn"
-    new = drawn.write(folder, train, validation, size, seed=seed)
+    new = synthetic.write(folder, train, validation, size, seed=seed)
     there = paths.shown(folder)
     print(f"{there}: {train:,} training and {validation:,} validation images{'' if new else ' are there already'}")
     print(f"Next: ./lab start 08, or ./lab bench --model=resnet50 --data_dir={there}")
@@ -292,10 +296,10 @@ def cluster_up(
     nodes: Annotated[int, typer.Option(help="how many, each with an equal share of the cores")] = 2,
 ) -> None:
     """Start a Slurm whose nodes are shares of this machine, for yourself alone. It stays until `./lab cluster down`."""
-    from labkit import cluster, keeper
-    from labkit.machine import this_machine
+    from labkit.slurm import cluster, supervisor
+    from labkit.system.machine import this_machine
 
-    there, cores, address = cluster.up(nodes), this_machine().usable_cores, keeper.address()
+    there, cores, address = cluster.up(nodes), this_machine().usable_cores, supervisor.address()
     print(f"Slurm is up, for you alone. Nodes: {there.nodes}, cores of each: {there.cpus_a_node}.")
     if nodes > cores:
         print(f"The nodes take turns: this machine has fewer cores, {cores}.")
@@ -310,7 +314,7 @@ def cluster_up(
 @cluster.command("status", epilog="Example: `./lab cluster status`")
 def cluster_status() -> None:
     """Tell how that Slurm is: nodes, jobs, what has died. Exit code 1 when it is not up, or not whole."""
-    from labkit import cluster
+    from labkit.slurm import cluster
 
     status = cluster.Cluster().status()
     if status is None:
@@ -327,6 +331,6 @@ def cluster_status() -> None:
 @cluster.command("down", epilog="Example: `./lab cluster down`")
 def cluster_down() -> None:
     """End that Slurm and its jobs, which get a few seconds to save."""
-    from labkit import cluster
+    from labkit.slurm import cluster
 
     print("Slurm and its jobs are ended." if cluster.down() else "No Slurm of these labs was up.")

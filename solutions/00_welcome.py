@@ -20,10 +20,10 @@
 # %%
 from pathlib import Path
 
-from labkit import doctor
+from labkit.doctor import doctor
 from labkit.exercises import checker
-from labkit.launch import run_ranks
-from labkit.machine import this_machine
+from labkit.mpi.launch import run_ranks
+from labkit.system.machine import this_machine
 
 check = checker("00", globals())
 work = Path("work")
@@ -138,8 +138,8 @@ hello = check(2, "work/hello.py")
 # - `-genv`: variables that tell the libraries how many threads to use. It is your function's number. `UCX_TLS` has the
 #   ranks talk through shared memory, and through no network on which somebody could listen.
 #
-# `labkit.rank` runs your script and sees to it that a rank that fails ends the others too, instead of leaving them
-# waiting for it.
+# `labkit.mpi.rank_runner` runs your script and sees to it that a rank that fails ends the others too, instead
+# of leaving them waiting for it.
 
 # %%
 run = run_ranks(2, hello)

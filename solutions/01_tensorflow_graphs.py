@@ -31,10 +31,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import tensorflow as tf
 
-from labkit import graphs, load, plots
+from labkit.display import graphs, plots
 from labkit.exercises import checker
-from labkit.launch import run_ranks
-from labkit.machine import this_machine
+from labkit.mpi.launch import run_ranks
+from labkit.system import load
+from labkit.system.machine import this_machine
 
 QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
 check = checker("01", globals(), quick=QUICK)

@@ -41,12 +41,13 @@ import pandas as pd
 import tensorflow as tf
 from IPython.display import Code, Markdown, display
 
-from labkit import graphs, load, onednn, plots
+from labkit.display import graphs, onednn, plots
 from labkit.exercises import checker
-from labkit.launch import run_ranks
-from labkit.machine import this_machine
-from labkit.models import mnist_cnn
-from labkit.paths import ROOT
+from labkit.models.mnist import mnist_cnn
+from labkit.mpi.launch import run_ranks
+from labkit.system import load
+from labkit.system.machine import this_machine
+from labkit.system.paths import ROOT
 
 QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
 tf.get_logger().setLevel("ERROR")  # section 3 traces many small functions, on purpose
@@ -71,7 +72,7 @@ print(f"{machine.model}: {cores} cores for this notebook, {', '.join(machine.isa
 # The network is the same in all labs: two convolutions, two dense layers.
 
 # %%
-Code(filename=ROOT / "labkit" / "models.py")
+Code(filename=ROOT / "labkit" / "models" / "mnist.py")
 
 # %% [markdown]
 # This script measures it. A step is timed as a whole; the median of many steps is what counts.
@@ -89,8 +90,8 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from labkit import datasets
-from labkit.models import mnist_cnn
+from labkit.data import datasets
+from labkit.models.mnist import mnist_cnn
 
 
 def main(argv=None):

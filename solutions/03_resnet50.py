@@ -43,11 +43,13 @@ import pandas as pd
 import tensorflow as tf
 from IPython.display import display
 
-from labkit import command, load, onednn, plots, roofline
 from labkit.bench import setups
-from labkit.errors import LabError
+from labkit.display import onednn, plots
 from labkit.exercises import checker
-from labkit.machine import this_machine
+from labkit.roofline import measure
+from labkit.system import load, processes
+from labkit.system.errors import LabError
+from labkit.system.machine import this_machine
 
 QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
 check = checker("03", globals(), quick=QUICK)
@@ -108,7 +110,7 @@ def logged(setup, *flags):
     out, timeline = work / "run.json", work / "timeline.json"
     argv = [str(setup.python), "-m", "labkit.bench", *setup.flags, *flags]
     argv += ["--num_inter_threads=1", f"--json={out}", f"--trace_file={timeline}"]
-    ended = command.run(
+    ended = processes.run(
         argv,
         env={**setup.env, "ONEDNN_VERBOSE": 1},
         hear=lambda line: line.startswith(NOISE) or print(line, flush=True),
@@ -303,7 +305,7 @@ setup_for = check(2, setup_for)
 # %%
 print("the walk-through's machine:", setup_for(RENTED))
 try:
-    here = command.run(["lscpu"], env={"LC_ALL": "C"}).lines
+    here = processes.run(["lscpu"], env={"LC_ALL": "C"}).lines
     print("this machine:              ", setup_for("\n".join(here)))
 except Exception as problem:  # some virtual machines and containers hide what they are made of
     print(f"this machine: its lscpu does not tell ({problem!r})")
@@ -372,7 +374,7 @@ plots.show(
 
 # %%
 one_image = ("--batch_size=1", "--forward_only", "--num_warmup_batches=1", "--num_batches=1")
-off = command.run(
+off = processes.run(
     [str(known["eigen"].python), "-m", "labkit.bench", RUN[0], *one_image],
     env={**known["eigen"].env, "ONEDNN_VERBOSE": 1},
 )
@@ -450,7 +452,7 @@ for side in (1, 3, 7):
 # here once and kept (`./lab roofline` in a terminal; with `--again`, anew):
 
 # %%
-limits = roofline.limits()
+limits = measure.limits()
 KINDS = ["float32", "bfloat16"] if BF16 else ["float32"]
 for kind in KINDS:
     emulated = " (emulated)" if limits.emulated(kind) else ""

@@ -44,11 +44,13 @@ import tensorflow as tf
 from IPython.display import Markdown, display
 from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
-from labkit import datasets, load, plots
+from labkit.data import datasets
+from labkit.display import plots
 from labkit.exercises import checker
-from labkit.launch import run_ranks
-from labkit.machine import this_machine
-from labkit.ratios import ratio
+from labkit.mpi.launch import run_ranks
+from labkit.system import load
+from labkit.system.machine import this_machine
+from labkit.system.statistics import ratio
 
 QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
 tf.get_logger().setLevel("ERROR")

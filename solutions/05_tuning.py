@@ -34,13 +34,14 @@ import numpy as np
 import pandas as pd
 from IPython.display import Code, Image, display
 
-from labkit import command, load, plots
 from labkit.bench import setups
-from labkit.errors import LabError
+from labkit.display import plots
 from labkit.exercises import checker
-from labkit.machine import this_machine
-from labkit.paths import DATA, ROOT
-from labkit.ratios import ratio
+from labkit.system import load, processes
+from labkit.system.errors import LabError
+from labkit.system.machine import this_machine
+from labkit.system.paths import DATA, ROOT
+from labkit.system.statistics import ratio
 from labkit.tune import search as tune
 
 QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
@@ -506,7 +507,7 @@ for knob, values in live_space.items():
 steps = 20 if QUICK else 100
 train = [str(python), "-m", "labkit.bench", "--model=mnist", "--batch_size=64", f"--num_batches={steps}"]
 if not QUICK:
-    done = command.run(train, env=live_default, timeout=120)
+    done = processes.run(train, env=live_default, timeout=120)
     print(*done.lines[-8:], sep="\n")
 
 # %% [markdown]
@@ -530,7 +531,7 @@ if not QUICK:
 def throughput(argv, settings, timeout=120):
     """Images/s of a command with these settings in its environment; LabError when it fails."""
     ### BEGIN SOLUTION
-    done = command.run(argv, env=settings, timeout=timeout)
+    done = processes.run(argv, env=settings, timeout=timeout)
     if done.why:
         raise LabError(done.why)
     for line in done.lines:
@@ -718,7 +719,7 @@ out = work / "tune-nearest"
 tool = ["labkit", "tune", "--knobs", "work/knobs.toml", "--figure", r"pixels/s: (\d+)", "--out", str(out)]
 tool += ["--trials", str(n_trials), "--rounds", str(rounds), "--", "python", "work/nearest.py"]
 with load.watch("section 7") as own_others:
-    done = command.run(tool, env={"FORCE_COLOR": None}, timeout=300, hear=print)  # Jupyter asks for colours
+    done = processes.run(tool, env={"FORCE_COLOR": None}, timeout=300, hear=print)  # Jupyter asks for colours
 if done.why:
     raise LabError(f"lab tune: {done.why}. Its last lines are above.")
 verdict = next((line for line in done.lines if "confirmed: " in line), "the default was the best")

@@ -34,11 +34,12 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 from scipy.optimize import least_squares
 
-from labkit import load, plots
+from labkit.display import plots
 from labkit.exercises import checker
-from labkit.launch import RankError, run_ranks
-from labkit.machine import this_machine
-from labkit.ratios import ratio
+from labkit.mpi.launch import RankError, run_ranks
+from labkit.system import load
+from labkit.system.machine import this_machine
+from labkit.system.statistics import ratio
 
 QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
 check = checker("06", globals(), quick=QUICK)
@@ -369,7 +370,7 @@ from importlib import import_module
 import numpy as np
 from mpi4py import MPI
 
-from labkit.messages import Counted
+from labkit.mpi.counting import Counted
 
 LENGTH = 1_000_000
 parameter_server = import_module(sys.argv[1]).parameter_server
@@ -1165,7 +1166,7 @@ import numpy as np
 from mpi4py import MPI
 from topk import top_k
 
-from labkit import datasets
+from labkit.data import datasets
 
 BATCH, RATE, HIDDEN = 64, 0.2, 64  # the batch is that of all ranks together
 ranks = MPI.COMM_WORLD

@@ -30,11 +30,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import Code
 
-from labkit import datasets, load, plots
+from labkit.data import datasets
+from labkit.display import plots
 from labkit.exercises import checker
-from labkit.launch import RankError, run_ranks
-from labkit.machine import this_machine
-from labkit.paths import ROOT
+from labkit.mpi.launch import RankError, run_ranks
+from labkit.system import load
+from labkit.system.machine import this_machine
+from labkit.system.paths import ROOT
 
 QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
 check = checker("07", globals(), quick=QUICK)
@@ -65,10 +67,11 @@ for axis, image, label in zip(axes.flat, digits.x_train, digits.y_train, strict=
 plots.show(figure, alt="Twenty handwritten digits of the training set, each with its label above it.")
 
 # %% [markdown]
-# The network is small: two convolutions, two dense layers. It stands in one place, `labkit/models.py`, and here it is.
+# The network is small: two convolutions, two dense layers. It stands in one place, `labkit/models/mnist.py`. Here
+# it is.
 
 # %%
-Code(filename=ROOT / "labkit" / "models.py")
+Code(filename=ROOT / "labkit" / "models" / "mnist.py")
 
 # %% [markdown]
 # ## 2 · One process
@@ -87,8 +90,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from labkit import datasets
-from labkit.models import mnist_cnn
+from labkit.data import datasets
+from labkit.models.mnist import mnist_cnn
 
 
 def main(argv=None):
@@ -311,8 +314,8 @@ import tensorflow as tf
 from agree import spread
 from plan import learning_rate, shard, steps_per_epoch
 
-from labkit import datasets
-from labkit.models import mnist_cnn
+from labkit.data import datasets
+from labkit.models.mnist import mnist_cnn
 
 
 def main(argv=None):
@@ -648,8 +651,8 @@ import keras
 from agree import spread
 from plan import shard
 
-from labkit import datasets
-from labkit.models import mnist_cnn
+from labkit.data import datasets
+from labkit.models.mnist import mnist_cnn
 
 hvd.init()
 digits = datasets.digits(n_train=int(sys.argv[1]), n_test=500)
@@ -692,8 +695,8 @@ import tensorflow as tf
 from agree import spread
 from plan import shard
 
-from labkit import datasets
-from labkit.models import mnist_cnn
+from labkit.data import datasets
+from labkit.models.mnist import mnist_cnn
 
 
 class DistributedModel(keras.Model):

@@ -40,12 +40,15 @@ import numpy as np
 import psutil
 from IPython.display import Code
 
-from labkit import cluster, drawn, load, plots
-from labkit.errors import LabError
+from labkit.data import synthetic
+from labkit.display import plots
 from labkit.exercises import checker
-from labkit.launch import RankError, run_ranks
-from labkit.machine import this_machine
-from labkit.paths import ENV, ROOT
+from labkit.mpi.launch import RankError, run_ranks
+from labkit.slurm import cluster
+from labkit.system import load
+from labkit.system.errors import LabError
+from labkit.system.machine import this_machine
+from labkit.system.paths import ENV, ROOT
 from labkit.train import log
 
 QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
@@ -290,12 +293,12 @@ plots.show(
 # %%
 TRAIN, VALIDATION = (160, 50) if QUICK else (2_000, 500)
 images = work / f"drawn-{TRAIN}"
-drawn.write(images, train=TRAIN, validation=VALIDATION)
+synthetic.write(images, train=TRAIN, validation=VALIDATION)
 print(*sorted(file.name for file in images.iterdir()), sep=", ")
 
 import tensorflow as tf
 
-from labkit.bench.networks import Network
+from labkit.models.networks import Network
 from labkit.train import records
 from labkit.train.optimizers import multiplies
 from labkit.train.optimizers import trust_ratio as programs_trust_ratio
@@ -306,7 +309,7 @@ pixels = np.clip(pixels * records.DEVIATION + records.MEAN, 0, 255).astype("uint
 figure, axes = plt.subplots(2, 10, figsize=(13, 3.2))
 for axis, image, label in zip(axes.flat, pixels, labels.numpy()):
     axis.imshow(image)
-    axis.set_title(drawn.CLASSES[label - 1].replace(" ", "\n"), fontsize=10)
+    axis.set_title(synthetic.CLASSES[label - 1].replace(" ", "\n"), fontsize=10)
     axis.axis("off")
 plots.show(
     figure,
@@ -1032,7 +1035,7 @@ else:
     print(f"50 epochs of ImageNet: {duration}. There, on 4 GPUs: about 4 hours; on one: about 16.")
 
     photos = work / "large"
-    drawn.write(photos, train=96, validation=16, size=400)
+    synthetic.write(photos, train=96, validation=16, size=400)
     read = pipeline_speed(photos, 224, 16, 16)
     size = np.mean(records.index(photos, "train").length) / 1e3
     print(f"the pipeline at that size ({size:.0f} kB an image): {read:,.0f} images/s alone, ", end="")

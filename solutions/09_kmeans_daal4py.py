@@ -31,12 +31,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 from PIL import Image
 
-from labkit import load, photos, plots
-from labkit.errors import LabError
+from labkit.data import photos
+from labkit.display import plots
 from labkit.exercises import checker
-from labkit.launch import run_ranks
-from labkit.machine import this_machine
-from labkit.ratios import ratio
+from labkit.mpi.launch import run_ranks
+from labkit.system import load
+from labkit.system.errors import LabError
+from labkit.system.machine import this_machine
+from labkit.system.statistics import ratio
 
 QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
 check = checker("09", globals(), quick=QUICK)

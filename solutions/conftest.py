@@ -6,7 +6,7 @@ import nbval.kernel
 import pytest
 from jupyter_client.manager import KernelManager
 
-from labkit import kernels
+from labkit.system import kernels
 
 
 def pytest_configure(config: pytest.Config) -> None:

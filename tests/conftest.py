@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit import cluster
+from labkit.slurm import cluster
 
 # `./lab test &` ignores interrupts, and what tests start would inherit that: some tests are about interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -65,8 +65,8 @@ def two_users_can_be_made() -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say loudly when the tests that start a real Slurm, or do so with two users, were skipped."""
     skipped = {report.nodeid.partition("::")[0] for report in terminalreporter.getreports("skipped")}
-    users = "tests/test_cluster_users.py"
-    if skipped & {"tests/test_cluster.py", "tests/train/test_sbatch.py", users} and (why := cluster.why_not()):
+    users = "tests/slurm/test_cluster_users.py"
+    if skipped & {"tests/slurm/test_cluster.py", "tests/train/test_sbatch.py", users} and (why := cluster.why_not()):
         terminalreporter.write_line(f"SLURM WAS NOT TESTED HERE. It is {why}", red=True, bold=True)
     elif users in skipped and (why := why_no_users()):
         told = "THAT NO OTHER USER CAN USE THE SMALL SLURM WAS NOT TESTED HERE"

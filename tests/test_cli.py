@@ -10,8 +10,13 @@ import pytest
 import typer.main
 from jupyterlab.labapp import LabApp
 
-from labkit import cli, cluster, datasets, doctor, drawn, keeper, paths, report
+from labkit import cli
 from labkit.bench import setups
+from labkit.data import datasets, synthetic
+from labkit.doctor import doctor
+from labkit.report import page
+from labkit.slurm import cluster, supervisor
+from labkit.system import paths
 
 
 def run(monkeypatch, *arguments: str) -> int:
@@ -46,7 +51,7 @@ def test_what_the_user_can_mend_is_one_line_and_exit_code_2(monkeypatch, capsys,
 
 def test_cluster_up_without_the_packages_is_one_line_and_exit_code_2(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(keeper, "ADMIN", ())
+    monkeypatch.setattr(supervisor, "ADMIN", ())
     assert run(monkeypatch, "cluster", "up") == 2
     error = capsys.readouterr().err
     assert error.startswith("lab: cannot start Slurm here: missing: slurm-wlm munge.")
@@ -113,7 +118,7 @@ def test_standard_output_on_a_full_disk_is_one_line_and_exit_code_2():
 
 
 def test_report_writes_the_page_and_says_where(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(report, "render", lambda folder: f"<p>{folder.name}</p>")
+    monkeypatch.setattr(page, "render", lambda folder: f"<p>{folder.name}</p>")
     out = tmp_path / "mine.html"
     assert run(monkeypatch, "report", "--from", "some/work", "--out", str(out)) == 0
     assert out.read_text() == "<p>work</p>"
@@ -138,7 +143,7 @@ def own_environment(monkeypatch):
 @pytest.mark.usefixtures("own_environment")
 def test_tfrecords_tells_what_it_wrote_and_what_to_do_next(monkeypatch, capsys, tmp_path, new, told):
     asked = []
-    monkeypatch.setattr(drawn, "write", lambda *args, seed: asked.append((*args, seed)) or new)
+    monkeypatch.setattr(synthetic, "write", lambda *args, seed: asked.append((*args, seed)) or new)
     folder = tmp_path / "set"
     assert run(monkeypatch, "data", "tfrecords", str(folder), "--train", "1200", "--size", "32", "--seed", "7") == 0
     assert run(monkeypatch, "data", "tfrecords") == 0
@@ -193,14 +198,14 @@ def test_start_opens_the_first_lab_on_this_machine_only_and_keeps_the_token(monk
 def test_cluster_up_tells_what_to_type_next(monkeypatch, capsys):
     there = cluster.Slurm("own", 3, 1, {"SLURM_CONF": "/tmp/x/slurm.conf"})
     monkeypatch.setattr(cluster, "up", lambda nodes: there)
-    monkeypatch.setattr(keeper, "address", lambda: "127.0.1.1")
+    monkeypatch.setattr(supervisor, "address", lambda: "127.0.1.1")
     assert run(monkeypatch, "cluster", "up", "--nodes", "3") == 0
     told = capsys.readouterr().out
     assert "for you alone. Nodes: 3, cores of each: 1." in told
     assert "  export SLURM_CONF=/tmp/x/slurm.conf\n  sinfo\n" in told
     assert "./lab cluster down" in told
     assert "listens" not in told
-    monkeypatch.setattr(keeper, "address", lambda: "192.0.2.7")
+    monkeypatch.setattr(supervisor, "address", lambda: "192.0.2.7")
     run(monkeypatch, "cluster", "up", "--nodes", "1000")
     told = capsys.readouterr().out
     assert "listens on 192.0.2.7" in told

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from labkit import paths
+from labkit.system import paths
 
 ENVIRONMENTS = {"main": paths.ROOT, "openmp": paths.ENV / "openmp"}
 PROJECT = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit import paths
+from labkit.system import paths
 
 TOOLS = """
     awk bash cat chmod date df dirname flock grep head mkdir mv nproc python3 readlink rm sed sha256sum sleep tail

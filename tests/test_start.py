@@ -16,7 +16,7 @@ import pytest
 import requests
 from jupyter_client.blocking import BlockingKernelClient
 
-from labkit import paths
+from labkit.system import paths
 
 NOBODY = 65534
 START = [sys.executable, "-c", "from labkit.cli import main; main()", "start", "--no-browser"]
@@ -197,7 +197,7 @@ def test_after_a_restart_a_cell_says_to_run_the_first_ones(notebook, code, name)
     [
         "nowhere_defined",
         "def f():\n    check += 1\n\nf()",  # an unbound local variable
-        "import labkit.plots; exec('np', {})",  # in other code than the notebook's
+        "import labkit.display.plots; exec('np', {})",  # in other code than the notebook's
     ],
 )
 def test_other_errors_are_shown_as_ever(notebook, code):

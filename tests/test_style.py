@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit import paths
+from labkit.system import paths
 
 BIN = Path(sysconfig.get_path("scripts"))
 

@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from labkit import paths
+from labkit.system import paths
 
 WORKFLOWS = sorted(
     path for path in (paths.ROOT / ".github" / "workflows").iterdir() if path.suffix in (".yml", ".yaml")

@@ -4,7 +4,7 @@ import sys
 from argparse import Namespace
 
 from labkit.bench import flags
-from labkit.errors import LabError
+from labkit.system.errors import LabError
 
 
 def measure(asked: Namespace) -> None:

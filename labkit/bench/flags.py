@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit.errors import LabError
+from labkit.system.errors import LabError
 
 # Name: the data it takes.
 MODELS = {

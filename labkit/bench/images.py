@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from labkit.bench.networks import SEED, Model
-from labkit.errors import LabError, reason
-from labkit.tfrecords import FAILURES, fault, parsed
+from labkit.data.tfrecords import FAILURES, fault, parsed
+from labkit.models.networks import SEED, Model
+from labkit.system.errors import LabError, reason
 
 _IN_TURNS = 16  # files that are read at a time
 
@@ -29,8 +29,8 @@ def tfrecords(
 ) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
     """Give batches of a folder's images without end, in another order each time; each rank has shards of its own.
 
-    The layout is that of ImageNet's TFRecords: files `train-00000-of-01024` or `validation-…`, see `labkit.tfrecords`.
-    TensorFlow verifies the checksums of what it reads.
+    The layout is that of ImageNet's TFRecords: files `train-00000-of-01024` or `validation-…`, see
+    `labkit.data.tfrecords`. TensorFlow verifies the checksums of what it reads.
 
     Raises
     ------

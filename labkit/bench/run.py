@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from labkit import files, load
 from labkit.bench import images, steps, trace
-from labkit.bench.networks import Network
-from labkit.errors import LabError, reason
-from labkit.machine import this_machine
+from labkit.models.networks import Network
+from labkit.system import files, load
+from labkit.system.errors import LabError, reason
+from labkit.system.machine import this_machine
 
 DECAY = 4e-5  # of weights, as in tf_cnn_benchmarks; total_loss has it in it
 RATE = 0.01

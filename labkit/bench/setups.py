@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from labkit import command, load, paths, scratch
-from labkit.errors import LabError
-from labkit.machine import Machine, this_machine
-from labkit.ratios import Ratio, ratio
+from labkit.system import load, paths, processes, scratch
+from labkit.system.errors import LabError
+from labkit.system.machine import Machine, this_machine
+from labkit.system.statistics import Ratio, ratio
 
 TIME_LIMIT = 1800.0  # seconds for one process
 TAIL = 4  # lines of a failed process that are shown
@@ -213,7 +213,7 @@ def run_once(setup: Setup, *flags: object) -> dict:
         out = folder / "result.json"
         argv = [*setup.prefix, str(setup.python), "-m", "labkit.bench", *setup.flags, *map(str, flags), f"--json={out}"]
         path = {"PYTHONPATH": paths.ROOT} if setup.python != STOCK else {}  # labkit is not installed in the other one
-        done = command.run(argv, env=dict.fromkeys(_CLEARED) | path | dict(setup.env), timeout=TIME_LIMIT)
+        done = processes.run(argv, env=dict.fromkeys(_CLEARED) | path | dict(setup.env), timeout=TIME_LIMIT)
         if done.why:
             raise LabError("\n  ".join([f"{done.why}. Its last lines:", *done.lines[-TAIL:]]))
         return json.loads(out.read_text())

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from labkit.bench.networks import Network
+from labkit.models.networks import Network
 
 Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import tensorflow as tf
 from tensorflow.python.client import timeline  # there is no public name for it
 
-from labkit import files
-from labkit.bench.networks import Network
 from labkit.bench.steps import Step
+from labkit.models.networks import Network
+from labkit.system import files
 
 
 class Trace(NamedTuple):

@@ -25,8 +25,8 @@ import pandas as pd
 from labkit.exercises.ranks import FACTS, FAILED
 from labkit.exercises.values import short
 from labkit.exercises.verdicts import NotYet, expect
-from labkit.launch import RankError, Run, run_ranks
-from labkit.paths import ROOT
+from labkit.mpi.launch import RankError, Run, run_ranks
+from labkit.system.paths import ROOT
 
 STUB = re.compile(r"raise NotImplementedError(\(\))?")  # the line that stands where a solution was
 EXAMPLES = 100  # drawn inputs at most

@@ -30,12 +30,13 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from labkit import files, sources
-from labkit.errors import LabError
+from labkit.display.results import PASSED, Results
+from labkit.exercises import sources
 from labkit.exercises.answers import is_students, isolate, printed, remember_lines
 from labkit.exercises.values import describe, short
 from labkit.exercises.verdicts import NotAttempted, NotYet, expect
-from labkit.results import PASSED, Results
+from labkit.system import files
+from labkit.system.errors import LabError
 
 TIME_S = 20.0  # in a function answer; a script's runs have limits of their own
 CHECK_S = 60.0  # for a whole check of a function, of which a slow machine may take a part for itself

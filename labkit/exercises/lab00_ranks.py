@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.exercises import ranks
-from labkit.messages import COLLECTIVES, EXCHANGING, SENDING
+from labkit.mpi.counting import COLLECTIVES, EXCHANGING, SENDING
 
 
 class Louder(MPI.Intracomm):

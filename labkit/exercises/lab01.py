@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from labkit import graphs
+from labkit.display import graphs
 from labkit.exercises.answers import call, failure
 from labkit.exercises.core import Lab
 from labkit.exercises.values import describe, is_number, is_tensor, parts, same, short

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from labkit.errors import LabError
 from labkit.exercises.answers import call, failure, on_drawn
 from labkit.exercises.core import Lab
 from labkit.exercises.values import as_number, describe, same
 from labkit.exercises.verdicts import NotYet, expect
+from labkit.system.errors import LabError
 
 lab = Lab("05")
 

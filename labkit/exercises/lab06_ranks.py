@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.exercises.ranks import load, tell, watched
-from labkit.messages import Counted
+from labkit.mpi.counting import Counted
 
 # Ranks of MPI.COMM_WORLD that make up each communicator, in an order in which no rank keeps its number or neighbours.
 # What fails first is told, so the plainest size is first.

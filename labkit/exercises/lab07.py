@@ -12,7 +12,7 @@ from labkit.exercises.answers import call, facts, on_drawn, run_answer
 from labkit.exercises.core import Lab
 from labkit.exercises.values import describe, numeric_array, same, short, whole
 from labkit.exercises.verdicts import expect
-from labkit.launch import Run
+from labkit.mpi.launch import Run
 
 lab = Lab("07")
 

@@ -20,9 +20,9 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from labkit import datasets
+from labkit.data import datasets
 from labkit.exercises.ranks import fail, load, tell, watched
-from labkit.models import mnist_cnn
+from labkit.models.mnist import mnist_cnn
 
 RANKS = MPI.COMM_WORLD
 # Seconds in one line, which takes two or three when TensorFlow traces it on a machine that is not busy, and in all. All

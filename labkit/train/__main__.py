@@ -3,7 +3,7 @@
 import os
 import sys
 
-from labkit.errors import LabError
+from labkit.system.errors import LabError
 from labkit.train import flags
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from labkit import files
-from labkit.errors import LabError
+from labkit.system import files
+from labkit.system.errors import LabError
 
 KEPT = 2  # the newest, and one to fall back on
 CONTENTS = "contents.json"  # what was saved with it, and the checksums of its other files

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit.errors import LabError
+from labkit.system.errors import LabError
 
 EXAMPLES = """\
 examples:

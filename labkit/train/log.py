@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from labkit import files
+from labkit.system import files
 
 NAME = "log.jsonl"
 

@@ -13,10 +13,10 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError
 
-from labkit import files
 from labkit.bench import images
-from labkit.bench.networks import Network
-from labkit.errors import LabError, reason
+from labkit.models.networks import Network
+from labkit.system import files
+from labkit.system.errors import LabError, reason
 from labkit.train import checkpoints, records
 from labkit.train.log import Log
 from labkit.train.optimizers import Momentum

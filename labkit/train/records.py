@@ -1,6 +1,6 @@
 """Which images does a rank read, in which order? From TFRecords in ImageNet's standard layout.
 
-The layout: files `train-00000-of-01024` and `validation-00000-of-00128`, with records as `labkit.tfrecords` tells.
+The layout: files `train-00000-of-01024` and `validation-00000-of-00128`, with records as `labkit.data.tfrecords` tells.
 
 Ranks share images, not files. An epoch is one shuffle of all of them, the same on every rank, and the epochs follow
 one another in one endless stream, of which global batch g is the g-th piece and rank r has the r-th part of that. So
@@ -25,8 +25,8 @@ import google_crc32c
 import numpy as np
 import tensorflow as tf
 
-from labkit.errors import LabError, reason
-from labkit.tfrecords import FAILURES, LABELS, fault, parsed
+from labkit.data.tfrecords import FAILURES, LABELS, fault, parsed
+from labkit.system.errors import LabError, reason
 
 # Of ImageNet's pixels, red, green and blue in 0..255: torchvision's 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225
 # (https://docs.pytorch.org/vision/stable/models.html), times 255.

@@ -12,9 +12,10 @@ import matplotlib.pyplot as plt
 import optuna
 from matplotlib.figure import Figure
 
-from labkit import files, load, plots
-from labkit.errors import LabError
-from labkit.ratios import Ratio, ratio
+from labkit.display import plots
+from labkit.system import files, load
+from labkit.system.errors import LabError
+from labkit.system.statistics import Ratio, ratio
 from labkit.tune.search import Settings, Space, Trial, as_study, best
 from labkit.tune.trial import Command
 

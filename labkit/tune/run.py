@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy.exc import SQLAlchemyError
 
-from labkit import files, load, paths
 from labkit.bench import flags, setups
-from labkit.errors import LabError
+from labkit.system import files, load, paths
+from labkit.system.errors import LabError
 from labkit.tune import report, space
 from labkit.tune.search import Trial, best, search, size, trials_of
 from labkit.tune.trial import FIGURE, Command, Figure, by_field, by_pattern

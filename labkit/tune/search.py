@@ -17,8 +17,8 @@ from optuna.pruners import ThresholdPruner
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
-from labkit import load
-from labkit.errors import LabError
+from labkit.system import load
+from labkit.system.errors import LabError
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)  # it tells of every trial, and so do we
 

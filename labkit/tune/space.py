@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit import command
-from labkit.errors import LabError
-from labkit.machine import Machine, this_machine
+from labkit.system import processes
+from labkit.system.errors import LabError
+from labkit.system.machine import Machine, this_machine
 
 DEFAULTS = Path(__file__).with_name("knobs.toml")
 # Where a knob's value goes, and what else each type has.
@@ -136,7 +136,7 @@ def _libraries() -> dict[str, str]:
     found = {file.name: str(file) for folder in map(Path, LIBRARIES) for file in folder.glob("lib*malloc*.so*")}
     ldconfig = shutil.which("ldconfig") or "/sbin/ldconfig"
     if Path(ldconfig).exists():  # a line: libm.so.6 (libc6,x86-64) => /lib/x86_64-linux-gnu/libm.so.6
-        cache = command.run([ldconfig, "-p"], timeout=30).lines
+        cache = processes.run([ldconfig, "-p"], timeout=30).lines
         lines = [line.split() for line in cache if "x86-64" in line and "=>" in line]
         found |= {line[0]: line[-1] for line in lines}
     return found

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit import command
-from labkit.errors import LabError
+from labkit.system import processes
+from labkit.system.errors import LabError
 from labkit.tune.space import Knob
 
 FIGURE = r"total images/sec: ([\d.]+)"  # what lab bench and tf_cnn_benchmarks print
@@ -54,7 +54,7 @@ class Command:
         LabError
             When it crashes, is not over in time or prints no figure; with its last lines.
         """
-        done = command.run(self.full(settings), {**self.env, **self.variables(settings)}, self.cwd, self.timeout)
+        done = processes.run(self.full(settings), {**self.env, **self.variables(settings)}, self.cwd, self.timeout)
         try:
             if done.why:
                 raise LabError(f"{done.why}.")

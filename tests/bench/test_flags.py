@@ -2,8 +2,9 @@ import os
 
 import pytest
 
-from labkit.bench import flags, networks
-from labkit.errors import LabError
+from labkit.bench import flags
+from labkit.models import networks
+from labkit.system.errors import LabError
 
 
 @pytest.mark.parametrize("args", [["--forward_only"], ["--forward_only=True"], ["--forward_only", "true"]])

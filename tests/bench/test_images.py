@@ -3,8 +3,8 @@ import pytest
 import tensorflow as tf
 
 from labkit.bench import images
-from labkit.bench.networks import MODELS
-from labkit.errors import LabError
+from labkit.models.networks import MODELS
+from labkit.system.errors import LabError
 
 MODEL = MODELS["mnist"]._replace(classes=40)
 

@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from labkit import command
 from labkit.bench import run
-from labkit.launch import run_ranks
+from labkit.mpi.launch import run_ranks
+from labkit.system import processes
 
 SMALL = ("--model=mnist", "--batch_size=4", "--num_batches=6", "--display_every=3")
 
 
 def bench(*flags, env=None):
-    return command.run([sys.executable, "-m", "labkit.bench", *SMALL, *flags], env=env, timeout=120)
+    return processes.run([sys.executable, "-m", "labkit.bench", *SMALL, *flags], env=env, timeout=120)
 
 
 def test_the_statistics_are_those_of_tf_cnn_benchmarks():
@@ -105,7 +105,7 @@ def test_what_tensorflow_cannot_run_is_one_line_and_exit_code_2():
 RANKS = """
 import horovod.tensorflow as hvd, numpy as np, tensorflow as tf
 from labkit.bench import images, steps
-from labkit.bench.networks import Network
+from labkit.models.networks import Network
 hvd.init()
 network = Network("mnist")
 step = tf.function(steps.training(network, "sgd", 0.01, 0, hvd))
@@ -128,7 +128,7 @@ def test_ranks_of_horovod_look_at_other_images_and_keep_the_same_weights(tmp_pat
 def test_horovod_reports_once_for_all_ranks(tmp_path):
     mpirun = [os.path.join(os.path.dirname(sys.executable), "mpirun"), "-n", "2", sys.executable]  # noqa: PTH118, PTH120
     flags = [*SMALL, "--variable_update=horovod", "--num_intra_threads=1", f"--json={tmp_path}/out.json"]
-    done = command.run([*mpirun, "-m", "labkit.bench", *flags], timeout=120)
+    done = processes.run([*mpirun, "-m", "labkit.bench", *flags], timeout=120)
     assert not done.why, done.lines
     assert "Batch size:  8 global" in done.lines
     assert sum(line.startswith("total images/sec") for line in done.lines) == 1

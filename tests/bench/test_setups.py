@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from labkit import load
 from labkit.bench import setups
 from labkit.bench.setups import Setup
-from labkit.errors import LabError
-from labkit.machine import Machine
+from labkit.system import load
+from labkit.system.errors import LabError
+from labkit.system.machine import Machine
 
 SMALL = ("--model=mnist", "--batch_size=2", "--num_batches=2", "--num_warmup_batches=1")
 

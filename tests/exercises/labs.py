@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from labkit import sources
+from labkit.exercises import sources
 from labkit.exercises.core import Checker, checker
 
 

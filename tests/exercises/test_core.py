@@ -3,11 +3,11 @@ import time
 
 import pytest
 
-from labkit.errors import LabError
 from labkit.exercises import core
 from labkit.exercises.answers import call, remember_lines, run_answer
 from labkit.exercises.core import Checker, Lab
 from labkit.exercises.verdicts import expect
+from labkit.system.errors import LabError
 
 ANSWER = "def double(x):\n    ### BEGIN SOLUTION\n    return scale * x\n    ### END SOLUTION"
 SCRIPT = "# %%writefile work/two.py\n### BEGIN SOLUTION\nprint(2)\n### END SOLUTION"

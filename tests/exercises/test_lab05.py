@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from labs import Bench, ThreeWays, same, swap
 
-from labkit import command
-from labkit.errors import LabError
-from labkit.paths import DATA
+from labkit.system import processes
+from labkit.system.errors import LabError
+from labkit.system.paths import DATA
 from labkit.tune.search import search
 
 
@@ -19,7 +19,7 @@ from labkit.tune.search import search
 def bench(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"math": math, "np": np, "os": os, "re": re, "subprocess": subprocess}
-    return Bench("05", names | {"command": command, "LabError": LabError})
+    return Bench("05", names | {"processes": processes, "LabError": LabError})
 
 
 BY_PRODUCT = swap(

@@ -7,8 +7,9 @@ import pytest
 from labs import Bench, ThreeWays, after, same, swap
 from mpi4py import MPI
 
-from labkit import messages, sources
-from labkit.launch import run_ranks
+from labkit.exercises import sources
+from labkit.mpi import counting
+from labkit.mpi.launch import run_ranks
 
 
 @pytest.fixture
@@ -331,14 +332,14 @@ def test_every_rank_ends_the_training_with_equal_weights(bench, tmp_path):
     ],
 )
 def test_messages_are_counted_by_their_bytes(message, pickled, size):
-    assert messages._size(message, pickled) == size
+    assert counting._size(message, pickled) == size
 
 
 def test_what_a_counting_communicator_makes_counts_too():
-    alone = messages.Counted(MPI.COMM_SELF)
+    alone = counting.Counted(MPI.COMM_SELF)
     for made in (alone.Dup(), alone.Split(0), alone.Create(alone.group), alone.Create_cart([1])):
-        messages.Counted.reset()
+        counting.Counted.reset()
         made.Allreduce(np.zeros(2), np.zeros(2))
         made.sendrecv("to myself", dest=0, source=0)
-        assert [name for name, _ in messages.Counted.collectives] == ["Allreduce"]
-        assert messages.Counted.messages == []
+        assert [name for name, _ in counting.Counted.collectives] == ["Allreduce"]
+        assert counting.Counted.messages == []

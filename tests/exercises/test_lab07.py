@@ -12,7 +12,7 @@ FUNCTIONS = ("shard", "learning_rate", "steps_per_epoch")
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     """The lab up to its scripts: plan.py from the solutions, agree.py from the lab."""
-    from labkit import sources
+    from labkit.exercises import sources
 
     monkeypatch.chdir(tmp_path)
     bench = Bench("07", {"np": np, "math": math})
@@ -162,7 +162,7 @@ def test_the_solution_resumes_where_it_stopped(bench, tmp_path):
     """Two epochs, stopped and resumed on two ranks, are three epochs in one go."""
     import json
 
-    from labkit.launch import run_ranks
+    from labkit.mpi.launch import run_ranks
 
     script = bench.answer(4, same)
     common = ("--digits", 256, "--batch", 32)

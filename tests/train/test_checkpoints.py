@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.errors import LabError
+from labkit.system.errors import LabError
 from labkit.train import checkpoints
 
 SETTINGS = {"model": "resnet8", "seed": 0}

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from labkit.errors import LabError
+from labkit.system.errors import LabError
 from labkit.train.log import Log, read
 
 

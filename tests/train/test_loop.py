@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit import command, drawn
-from labkit.launch import RankError, run_ranks
+from labkit.data import synthetic
+from labkit.mpi.launch import RankError, run_ranks
+from labkit.system import processes
 from labkit.train import log, loop
 
 TRAINED, VALIDATED = 96, 37
@@ -35,7 +36,7 @@ main()
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("drawn") / "set"
-    drawn.write(folder, train=TRAINED, validation=VALIDATED, size=32, shards=(3, 2))
+    synthetic.write(folder, train=TRAINED, validation=VALIDATED, size=32, shards=(3, 2))
     return folder
 
 
@@ -133,7 +134,7 @@ def test_the_log_has_what_a_script_needs(train):
 
 
 def test_it_learns_on_two_ranks(tmp_path, monkeypatch, train):
-    drawn.write(tmp_path / "more", train=800, validation=200, size=48, shards=(4, 2))
+    synthetic.write(tmp_path / "more", train=800, validation=200, size=48, shards=(4, 2))
     flags = ("--batch_size=32", "--iter_unit=epoch", "--num_iter=12", "--lr_init=0.8", "--lr_warmup_epochs=2")
     _, records = train(2, "run", f"--data_dir={tmp_path / 'more'}", *flags, "--cosine_lr", "--least_area=0.5")
     trained = [record["cross_entropy"] for record in records if record["event"] == "train"]
@@ -148,7 +149,7 @@ import sys
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
-from labkit.bench.networks import Network
+from labkit.models.networks import Network
 from labkit.train import flags, loop
 from labkit.train.optimizers import Momentum
 
@@ -191,7 +192,7 @@ def test_ranks_and_accumulated_batches_step_as_one_large_batch(tmp_path):
 
 
 def refused(*flags, cwd):
-    ended = command.run([sys.executable, "-m", "labkit.train", *flags], cwd=cwd)
+    ended = processes.run([sys.executable, "-m", "labkit.train", *flags], cwd=cwd)
     assert ended.status == 2, ended.lines
     line = ended.lines[-1]
     assert line.startswith("lab: ")
@@ -219,13 +220,13 @@ def test_what_it_cannot_go_on_with_is_one_line(data, tmp_path):
     assert "there is nothing to evaluate in results: train first" in refused(*flags, "--mode=evaluate", cwd=tmp_path)
     text = refused(*flags, "--lr_init=1e30", "--lr_warmup_epochs=0", "--num_iter=20", cwd=tmp_path)
     assert "lower --lr_init or lengthen --lr_warmup_epochs" in text
-    assert command.run([sys.executable, "-m", "labkit.train", *flags], cwd=tmp_path).status == 0
+    assert processes.run([sys.executable, "-m", "labkit.train", *flags], cwd=tmp_path).status == 0
     text = refused(*flags, "--batch_size=16", cwd=tmp_path)
     assert "results/checkpoints is of a run with global_batch 8, and this one has 16: name another" in text
 
 
 def test_a_spoilt_image_is_named(tmp_path):
-    drawn.write(tmp_path / "set", train=16, validation=4, size=32, shards=(1, 1))
+    synthetic.write(tmp_path / "set", train=16, validation=4, size=32, shards=(1, 1))
     file = tmp_path / "set" / "train-00000-of-00001"
     file.write_bytes(file.read_bytes().replace(b"\xff\xd8\xff", b"GIF"))
     text = refused(*SMALL, "--data_dir=set", "--num_iter=4", cwd=tmp_path)

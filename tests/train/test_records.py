@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from labkit.errors import LabError
+from labkit.system.errors import LabError
 from labkit.train import records
 
 IMAGES = 23

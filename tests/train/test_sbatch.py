@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
-from labkit.cluster import Cluster
-from labkit.keeper import within
-from labkit.paths import ENV, ROOT
+from labkit.slurm.cluster import Cluster
+from labkit.slurm.supervisor import within
+from labkit.system.paths import ENV, ROOT
 from labkit.train import log
 
 SCRIPT = ENV / "slurm" / "train.sbatch"

@@ -1,0 +1,1 @@
+"""From a lab's source to its notebooks: build, lint, execute."""

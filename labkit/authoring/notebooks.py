@@ -1,0 +1,284 @@
+"""How do a lab's two notebooks come from its source, and do they run?
+
+| made file | from | by |
+| --- | --- | --- |
+| notebooks/NN_topic.ipynb | solutions/NN_topic.py, solutions blanked, instructor's cells left out | `lab build` |
+| solutions/NN_topic.ipynb | solutions/NN_topic.py, executed | `lab build --execute` |
+"""
+
+import ast
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+from jupyter_client.kernelspec import KernelSpecManager
+from nbformat import NotebookNode
+from papermill.exceptions import PapermillExecutionError
+from traitlets.config import Config
+
+from labkit.exercises import core, sources
+from labkit.system import files, kernels, paths
+from labkit.system.errors import LabError
+
+INSTRUCTOR = "instructor"  # tag of the cells that only the solution notebook has
+CHECKED = "nbval-check-output"  # tag of the cells whose output nbval compares with what is stored
+
+
+class ExecutionError(LabError):
+    """A notebook did not run to its end: which cell, why, and where the notebook is kept for reading."""
+
+
+def student(source: Path) -> NotebookNode:
+    """Give the notebook students open: exercises blank, no instructor's cells, no outputs."""
+    notebook = sources.blank(sources.read(source))
+    notebook.cells = [cell for cell in notebook.cells if INSTRUCTOR not in cell.metadata.get("tags", [])]
+    return notebook
+
+
+def solution(source: Path) -> NotebookNode:
+    """Give the instructor's notebook, not executed."""
+    return sources.read(source)
+
+
+def student_path(source: Path) -> Path:
+    """Where the notebook that students open belongs."""
+    return paths.NOTEBOOKS / f"{source.stem}.ipynb"
+
+
+def solution_path(source: Path) -> Path:
+    """Where the executed notebook belongs."""
+    return source.with_suffix(".ipynb")
+
+
+def dumps(notebook: NotebookNode) -> str:
+    """Give a notebook's text, the same to the byte for the same content."""
+    return nbformat.writes(notebook) + "\n"
+
+
+def without_outputs(notebook: NotebookNode) -> NotebookNode:
+    """Give a copy as it was before execution, to compare with its source."""
+    bare = nbformat.from_dict(notebook)
+    for cell in bare.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return bare
+
+
+def build(source: Path, run: bool = False) -> list[Path]:
+    """Make a lab's two notebooks; with `run`, execute the solution.
+
+    Without `run`, an executed solution notebook keeps its outputs as long as its code is the source's.
+
+    Returns
+    -------
+    list of Path
+        The files that were written.
+    """
+    written = []
+    fresh, target = dumps(student(source)), student_path(source)
+    if not _is(target, fresh):
+        files.write(target, fresh)
+        written.append(target)
+    target = solution_path(source)
+    if run:
+        executed = execute(solution(source), name=f"{source.stem}-solution", cwd=paths.SOLUTIONS)
+        files.write(target, dumps(executed))
+        written.append(target)
+    elif not target.exists() or drifted(source, target):
+        files.write(target, dumps(_keeping_outputs(solution(source), target)))
+        written.append(target)
+    return written
+
+
+def _keeping_outputs(fresh: NotebookNode, path: Path) -> NotebookNode:
+    """Give `fresh` with the outputs stored at `path`, if the code there is the same and only prose has changed."""
+    if not path.exists():
+        return fresh
+    stored = nbformat.read(path, as_version=4)
+    before, now = ([cell.id for cell in nb.cells if cell.cell_type == "code"] for nb in (stored, fresh))
+    return _with_outputs_of(fresh, stored) if before == now else fresh
+
+
+def drifted(source: Path, executed: Path) -> bool:
+    """Tell whether an executed notebook's cells differ from its source's."""
+    return dumps(without_outputs(nbformat.read(executed, as_version=4))) != dumps(solution(source))
+
+
+def reset(source: Path) -> Path | None:
+    """Put a fresh student notebook in place.
+
+    Returns
+    -------
+    Path or None
+        Where the student's own is kept, numbered; None when there was none or it was still fresh.
+    """
+    target, fresh = student_path(source), dumps(student(source))
+    kept = None
+    if target.exists() and not _is(target, fresh):
+        number = 1
+        while (kept := target.with_suffix(f".backup-{number}.ipynb")).exists():
+            number += 1
+        files.write(kept, target.read_bytes())  # a copy, so that the student's own stays in place should this end here
+    if not _is(target, fresh):
+        files.write(target, fresh)
+    return kept
+
+
+def _is(path: Path, text: str) -> bool:
+    """Whether a file is there and has this text."""
+    return path.exists() and path.read_bytes() == text.encode()
+
+
+def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, **parameters: Any) -> NotebookNode:
+    """Run a notebook from its first cell to its last, strictly, and give it back with its outputs.
+
+    Strictly: parameters it does not have are refused, a kernel that leaves early is noticed, the kernel is this
+    environment's whatever the notebook names, and a failing notebook is kept for reading.
+
+    Parameters
+    ----------
+    notebook : NotebookNode
+        Left unchanged.
+    name : str
+        What messages and the kept file call it.
+    cwd : Path
+        The folder its cells run in.
+    quick : bool
+        Run it small, as CI does (`LAB_QUICK=1`).
+    **parameters
+        Values for its cell tagged `parameters`.
+
+    Raises
+    ------
+    ExecutionError
+        A cell failed, or the kernel ended before the last cell.
+    LabError
+        A parameter that the notebook does not have.
+    """
+    scratch = paths.STATE / "executed"
+    asked, ran = scratch / f"{name}.in.ipynb", scratch / f"{name}.ipynb"
+    with files.writing(asked):
+        scratch.mkdir(parents=True, exist_ok=True)
+        asked.write_text(dumps(notebook))
+    _refuse_unknown(parameters, asked, name)
+    before = dict(os.environ)
+    os.environ.update({"LAB_QUICK": "1"} if quick else {})
+    # The environment's own kernel, also where a user-level kernel of the same name points elsewhere.
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+    try:
+        _require_own_kernel()
+        with kernels.private_folder() as folder:
+            papermill.execute_notebook(
+                asked,
+                ran,
+                parameters=parameters,
+                kernel_name="python3",
+                cwd=cwd,
+                progress_bar=sys.stderr.isatty(),
+                execution_timeout=900,
+                config=Config(KernelManager=kernels.options(folder)),
+            )
+    except PapermillExecutionError as error:
+        raise ExecutionError(
+            f"{name}: cell {error.cell_index} failed: {error.ename}: {error.evalue} (kept: {paths.shown(ran)})"
+        ) from error
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    done = nbformat.read(ran, as_version=4)
+    for index, cell in enumerate(done.cells):
+        if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
+            raise ExecutionError(f"{name}: ended early, cell {index} was never run (kept: {paths.shown(ran)})")
+    ran.unlink()
+    asked.unlink()
+    return _with_outputs_of(notebook, done)
+
+
+def _require_own_kernel() -> None:
+    argv = KernelSpecManager().get_kernel_spec("python3").argv
+    if argv[0] not in ("python", "python3", sys.executable):
+        raise LabError(f"the kernel 'python3' starts {argv[0]}, not this environment's Python: run ./lab doctor.")
+
+
+def _refuse_unknown(parameters: dict[str, Any], notebook: Path, name: str) -> None:
+    known = papermill.inspect_notebook(notebook)
+    for parameter in parameters:
+        if parameter not in known:
+            raise LabError(f"{name} has no parameter {parameter!r}: it has {', '.join(known) or 'none'}.")
+
+
+def _with_outputs_of(notebook: NotebookNode, done: NotebookNode) -> NotebookNode:
+    """Give `notebook` with the outputs of `done`, without papermill's own cells, times and paths."""
+    outputs = {cell.id: cell for cell in done.cells if cell.cell_type == "code"}
+    executed = nbformat.from_dict(notebook)
+    for cell in executed.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = outputs[cell.id].outputs, outputs[cell.id].execution_count
+    return executed
+
+
+def lint(source: Path) -> list[str]:
+    """Give what is wrong with a source, a line each with its cell; none when it is well made."""
+    notebook = sources.read(source)
+    problems = [f"cell {index}: {problem}" for index, cell in enumerate(notebook.cells) for problem in _lint_cell(cell)]
+    return problems + list(_lint_headings(notebook)) + list(_lint_exercises(source, notebook))
+
+
+ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<-])(?:/(?:home|root|Users|tmp|work|opt|mnt|usr|srv)\b|[A-Z]:\\|~/)")
+
+
+def _lint_cell(cell: NotebookNode) -> Iterator[str]:
+    if found := ABSOLUTE_PATH.search(cell.source):
+        yield f"absolute path '{found.group()}…': it exists on one machine only"
+    if cell.cell_type == "markdown":
+        if re.search(r"!\[\s*\]\(", cell.source) or re.search(r"<img(?![^>]*\balt=\"[^\"]+\")", cell.source):
+            yield "image without alternative text"
+        return
+    for node in ast.walk(sources.parse(cell)):
+        if not isinstance(node, ast.Call):
+            continue
+        function = ast.unparse(node.func)
+        if function in ("get_ipython().system", "get_ipython().getoutput"):
+            yield "bare !command: its failure would pass unnoticed; use run_ranks, subprocess or %%bash"
+        if function == "plt.show":
+            yield "plt.show() has no alternative text: use plots.show(figure, alt=…)"
+        if function == "plots.show" and not any(keyword.arg == "alt" for keyword in node.keywords):
+            yield "plots.show without alt=…"
+
+
+def _lint_headings(notebook: NotebookNode) -> Iterator[str]:
+    level = 0
+    for index, cell in enumerate(notebook.cells):
+        if cell.cell_type != "markdown":
+            continue
+        prose = re.sub(r"^```.*?^```", "", cell.source, flags=re.M | re.S)
+        for heading in re.findall(r"^(#+) ", prose, flags=re.M):
+            if level == 0 and len(heading) != 1:
+                yield f"cell {index}: the first heading is the title, with one #"
+            if level and len(heading) == 1:
+                yield f"cell {index}: a second title"
+            if len(heading) > level + 1:
+                yield f"cell {index}: heading jumps from level {level} to {len(heading)}"
+            level = len(heading)
+    if level == 0:
+        yield "no title"
+
+
+def _lint_exercises(source: Path, notebook: NotebookNode) -> Iterator[str]:
+    found = sources.exercises(notebook)
+    checks = core.checker(source.stem[:2], {}).lab.checks if found else {}
+    if list(found) != list(range(1, len(found) + 1)):
+        yield f"exercises are numbered {list(found)}, not 1, 2, 3 …"
+    for index, cell in enumerate(notebook.cells):
+        if sources.checks(cell) and CHECKED not in cell.metadata.get("tags", []):
+            yield f"cell {index} checks an exercise without the tag {CHECKED}: nobody would see the solution fail"
+    for number in found.keys() ^ checks.keys():
+        yield f"exercise {number} is in only one of the source and the lab's module of checks"
+    for number, check in checks.items():
+        if not check.hints or not all(hint.strip() for hint in check.hints):
+            yield f"exercise {number} has no hints"

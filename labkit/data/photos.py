@@ -1,0 +1,105 @@
+"""Which photo do the labs work on, and what is in it as plain red, green and blue?"""
+
+import math
+import struct
+import warnings
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from labkit.system.errors import LabError
+
+MOST = 178_956_970  # pixels; beyond, Pillow refuses the file as an attack (Image.DecompressionBombError)
+_UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error)  # what Pillow raises for damaged files
+
+
+def photo(path: str | Path | None = None, pixels: int | None = None) -> np.ndarray:
+    """Give a photo as red, green and blue, the right way up.
+
+    Parameters
+    ----------
+    path : path, optional
+        The photo: JPEG, PNG, TIFF, WebP and whatever else Pillow reads. By default the one that comes with
+        scikit-learn, 640 × 427: a Chinese temple.
+    pixels : int, optional
+        Enlarge or shrink it to about so many pixels. By default it keeps its size.
+
+    Returns
+    -------
+    numpy.ndarray
+        (height, width, 3) uint8. What was transparent is on white, greyscale has three equal channels, 16 bits are
+        made 8, and a camera's note of how it was held has been followed.
+
+    Raises
+    ------
+    LabError
+        When the file is missing, damaged, too large or no picture.
+    """
+    if pixels is not None and not 1 <= pixels <= MOST:
+        raise LabError(f"pixels is how many the photo shall have, from 1 to {MOST:,}, not {pixels!r}.")
+    if path is None:
+        return np.array(_resized(_built_in(), pixels))
+    path = Path(path)
+    if not path.is_file():
+        raise LabError(
+            f"{path} {'is a folder' if path.is_dir() else 'is not there'}: give the path of a photo, as seen from "
+            f"this notebook's folder, or None for the built-in one."
+        )
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of a size that it still reads, and of odd metadata
+            return _read(path, pixels)
+    except Image.DecompressionBombError as error:
+        raise LabError(f"{path} has more than {MOST // 10**6} million pixels: make a smaller copy of it.") from error
+    except Image.UnidentifiedImageError as error:
+        raise LabError(f"{path} is no picture that Pillow can read: save it as JPEG or PNG.") from error
+    except MemoryError as error:
+        raise LabError(f"{path} does not fit into memory: make a smaller copy of it.") from error
+    except _UNREADABLE as error:
+        raise LabError(f"{path} is damaged or not whole ({error}): copy it again, or take another.") from error
+
+
+def _built_in() -> Image.Image:
+    from sklearn.datasets import load_sample_image  # here because it takes a second
+
+    return Image.fromarray(load_sample_image("china.jpg"))
+
+
+def _read(path: Path, pixels: int | None) -> np.ndarray:
+    with Image.open(path) as image:
+        if pixels is not None:
+            image.draft(None, _size(image, pixels))  # a JPEG is then decoded smaller, in less memory
+        image.load()
+        upright = ImageOps.exif_transpose(image)
+        return np.array(_resized(_rgb(upright), pixels))
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """Give any of Pillow's kinds of picture as RGB."""
+    if image.mode in ("F", "I") or image.mode.startswith("I;16"):
+        image = _eight_bits(image)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Give a grey picture of more than 8 bits in 8: 16 bits by their value, others by their darkest and brightest."""
+    grey = np.asarray(image, dtype=np.float64)
+    if image.mode == "F" or grey.min() < 0 or grey.max() > 65535:
+        low, high = grey.min(), grey.max()
+        grey = (grey - low) / (high - low or 1) * 65535
+    return Image.fromarray(np.rint(grey / 257).astype(np.uint8))
+
+
+def _resized(image: Image.Image, pixels: int | None) -> Image.Image:
+    if pixels is None:
+        return image
+    return image.resize(_size(image, pixels), Image.Resampling.LANCZOS, reducing_gap=3)
+
+
+def _size(image: Image.Image, pixels: int) -> tuple[int, int]:
+    """Give the width and height that make about so many pixels, in the picture's own proportions."""
+    scale = math.sqrt(pixels / (image.width * image.height))
+    return max(1, round(image.width * scale)), max(1, round(image.height * scale))

@@ -1,0 +1,308 @@
+"""Which images can ResNet learn from in minutes? Drawn ones of ten classes, written in ImageNet's standard layout.
+
+The colours are random, so that no pixel tells a class and only the form does. No class becomes another one when it is
+mirrored or moderately cropped.
+"""
+
+import filecmp
+import io
+import itertools
+import math
+import shlex
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from PIL import Image, ImageDraw
+
+from labkit.system import files
+from labkit.system.errors import LabError
+from labkit.system.progress import progress
+
+_FINER = 4  # times as many pixels a side as the image has, to draw smooth edges
+_QUALITY = 90  # of the JPEGs
+
+_Points = list[tuple[float, float]]
+
+
+def write(
+    folder: Path,
+    train: int = 2000,
+    validation: int = 500,
+    size: int = 64,
+    shards: tuple[int, int] = (8, 4),
+    seed: int = 0,
+) -> bool:
+    """Write a training and a validation set as TFRecords; the same arguments give the same bytes.
+
+    The fields are those of tensorflow/models, research/inception, build_imagenet_data.py. Labels are 1 to 10, as many
+    images of each as can be, shuffled over the files.
+
+    Parameters
+    ----------
+    folder : Path
+        To be made, with all files in it or not at all.
+    train, validation : int
+        How many images.
+    size : int
+        Their height and width, in pixels.
+    shards : (int, int)
+        How many training and validation files.
+    seed : int
+        Of everything that is random. The first images of a larger set are those of a smaller one.
+
+    Returns
+    -------
+    bool
+        Whether it was written; False when the very same set was there already.
+
+    Raises
+    ------
+    LabError
+        A number is out of range, the folder cannot be made, or there is something else in it.
+    """
+    counts = {"train": train, "validation": validation}
+    for (kind, count), least in zip(counts.items(), shards, strict=True):
+        _check(f"{kind} images", count, least, 10_000_000)
+    _check("size", size, 16, 1024)
+    _check("seed", seed, 0, 2**63 - 1)
+    folder = Path(folder)
+    names = {
+        kind: [f"{kind}-{number:05}-of-{files:05}" for number in range(files)]
+        for kind, files in zip(counts, shards, strict=True)
+    }
+    expected = sorted(name for files in names.values() for name in files)
+    with files.writing(folder, "name another folder"):
+        instead = f"name another folder, or remove that one, rm -r {shlex.quote(str(folder))}"
+        there = _listed(folder) if folder.is_dir() else ["no folder"] if folder.exists() else []
+        if there and (there != expected or not _is_of(folder, names, counts, size, seed)):
+            raise LabError(
+                f"{folder} is there, and holds something else, or a set of other numbers, size or seed: {instead}"
+            )
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as beside:
+            made = Path(beside) / folder.name
+            made.mkdir()
+            with progress(f"Drawing {train + validation:,} images …") as tell:
+                for number, (kind, count) in enumerate(counts.items()):
+                    tell(f"Drawing {count:,} {kind} images …")
+                    _write(made, names[kind], count, size, (seed, number))
+            if not there:
+                made.rename(folder)  # only now, so that it is whole
+            elif other := sorted(set(expected) - {*filecmp.cmpfiles(made, folder, expected, shallow=False)[0]}):
+                raise LabError(
+                    f"{folder} holds this set, but {other[0]} is damaged, or was drawn by other versions of the "
+                    f"libraries: {instead}"
+                )
+            return not there
+
+
+def _listed(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def _is_of(folder: Path, names: dict[str, list[str]], counts: dict[str, int], size: int, seed: int) -> bool:
+    """Whether these files hold so many images of this size, in the order of this seed; no picture is looked at."""
+    import tensorflow as tf
+
+    try:
+        for kind, files_of in names.items():
+            for name, share in _shares(files_of, counts[kind], (seed, list(names).index(kind))):
+                found = tf.data.TFRecordDataset(str(folder / name)).as_numpy_iterator()
+                for record, number in itertools.zip_longest(found, share):
+                    if None in (record, number) or not _is_image(record, _filename(kind, number), size):
+                        return False
+    except (tf.errors.OpError, DecodeError):  # a damaged file is none of this set
+        return False
+    return True
+
+
+def _is_image(record: bytes, filename: str, size: int) -> bool:
+    from tensorflow.train import Example
+
+    told = Example.FromString(record).features.feature
+    named, sides = told["image/filename"].bytes_list.value, [told[f"image/{side}"] for side in ("height", "width")]
+    return [*named] == [filename.encode()] and all([*side.int64_list.value] == [size] for side in sides)
+
+
+def _check(name: str, number: int, least: int, most: int) -> None:
+    if not isinstance(number, int) or not least <= number <= most:
+        raise LabError(f"{name}: {number!r} is not possible; give a whole number from {least:,} to {most:,}.")
+
+
+def _write(folder: Path, names: list[str], count: int, size: int, seed: tuple[int, int]) -> None:
+    """Write one set's files."""
+    import tensorflow as tf  # here because it takes seconds, and only this needs it
+
+    kind = names[0].split("-")[0]
+    for name, share in _shares(names, count, seed):
+        try:
+            with tf.io.TFRecordWriter(str(folder / name)) as writer:
+                for number in share:
+                    label = 1 + number % len(CLASSES)
+                    rng = np.random.default_rng((*seed, number))
+                    writer.write(_example(image(label, size, rng), label, _filename(kind, number)))
+        except tf.errors.OpError as error:
+            raise files.system_error(error) from error
+
+
+def _shares(names: list[str], count: int, seed: tuple[int, int]) -> Iterator[tuple[str, list[int]]]:
+    """Give each file with the numbers of its images, in their order."""
+    order = np.random.default_rng(seed).permutation(count)
+    for name, share in zip(names, np.array_split(order, len(names)), strict=True):
+        yield name, share.tolist()
+
+
+def _filename(kind: str, number: int) -> str:
+    return f"{kind}_{number:08}.JPEG"
+
+
+def _example(drawing: Image.Image, label: int, filename: str) -> bytes:
+    """Give a record: a `tf.train.Example` with the fields of the standard layout."""
+    from tensorflow.train import BytesList, Example, Feature, Features, Int64List
+
+    buffer = io.BytesIO()
+    drawing.save(buffer, "JPEG", quality=_QUALITY)
+    numbers = {
+        "image/height": drawing.height,
+        "image/width": drawing.width,
+        "image/channels": 3,
+        "image/class/label": label,
+    }
+    texts = {
+        "image/colorspace": b"RGB",
+        "image/class/synset": b"",  # its number in WordNet, where drawings have none
+        "image/class/text": CLASSES[label - 1].encode(),
+        "image/format": b"JPEG",
+        "image/filename": filename.encode(),
+        "image/encoded": buffer.getvalue(),
+    }
+    features = {name: Feature(int64_list=Int64List(value=[number])) for name, number in numbers.items()}
+    features |= {name: Feature(bytes_list=BytesList(value=[text])) for name, text in texts.items()}
+    return Example(features=Features(feature=features)).SerializeToString(deterministic=True)
+
+
+# --- Drawing ----------------------------------------------------------------------------------------------------------
+
+
+def image(label: int, size: int, rng: np.random.Generator) -> Image.Image:
+    """Draw an image of class `CLASSES[label - 1]`, size × size pixels, RGB."""
+    mask = Image.new("L", (_FINER * size,) * 2)
+    _DRAW[CLASSES[label - 1]](ImageDraw.Draw(mask), _FINER * size, rng)
+    cover = np.asarray(mask.resize((size, size), Image.Resampling.BOX), dtype=np.float64)[..., np.newaxis] / 255
+    back, front = _colours(rng)
+    pixels = (1 - cover) * _shaded(back, size, rng) + cover * _shaded(front, size, rng)
+    pixels += rng.normal(0, rng.uniform(4, 20), pixels.shape)
+    return Image.fromarray(np.rint(pixels.clip(0, 255)).astype(np.uint8))
+
+
+def _colours(rng: np.random.Generator) -> np.ndarray:
+    """Give two colours that can be told apart: (2, 3) in 0..255."""
+    while True:
+        both = rng.uniform(0, 255, (2, 3))
+        if np.abs(both[0] - both[1]).sum() > 200:
+            return both
+
+
+def _shaded(colour: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Give a surface of about this colour, lighter on one side: (size, size, 3)."""
+    angle, strength = rng.uniform(0, 2 * math.pi), rng.uniform(0, 40)
+    across = np.linspace(-1, 1, size)
+    return colour + strength * (math.cos(angle) * across[:, None] + math.sin(angle) * across)[..., np.newaxis]
+
+
+def _place(side: int, rng: np.random.Generator) -> tuple[float, float, float]:
+    """Give where a thing is and how large, x, y and half its extent, so that it is inside the image."""
+    half = side * rng.uniform(0.2, 0.38)
+    x, y = rng.uniform(half, side - half, 2)
+    return x, y, half
+
+
+def _turned(points: np.ndarray, side: int, rng: np.random.Generator, most: float = math.pi) -> _Points:
+    """Put a polygon, (n, 2) in the unit circle, somewhere in the image, turned by up to `most` radians."""
+    x, y, half = _place(side, rng)
+    angle = rng.uniform(-most, most)
+    cos, sin = math.cos(angle), math.sin(angle)
+    return [tuple(point) for point in points @ np.array([[cos, sin], [-sin, cos]]) * half + (x, y)]
+
+
+def _regular(corners: int, inner: float = 1.0) -> np.ndarray:
+    """Give a polygon's corners on the unit circle; every second one at radius `inner`."""
+    angles = 2 * math.pi * np.arange(corners) / corners
+    radii = np.where(np.arange(corners) % 2, inner, 1.0)
+    return np.stack([radii * np.cos(angles), radii * np.sin(angles)], axis=1)
+
+
+def _disc(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
+    x, y, half = _place(side, rng)
+    draw.ellipse((x - half, y - half, x + half, y + half), fill=255)
+
+
+def _ring(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
+    x, y, half = _place(side, rng)
+    draw.ellipse((x - half, y - half, x + half, y + half), outline=255, width=round(half * rng.uniform(0.25, 0.45)))
+
+
+def _square(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
+    draw.polygon(_turned(_regular(4), side, rng), fill=255)
+
+
+def _triangle(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
+    draw.polygon(_turned(_regular(3), side, rng), fill=255)
+
+
+def _cross(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
+    arm = rng.uniform(0.22, 0.32)
+    corners = np.array([(1, arm), (arm, arm), (arm, 1)])
+    quarter = np.array([[0, 1], [-1, 0]])
+    turns = [corners @ np.linalg.matrix_power(quarter, turn) for turn in range(4)]
+    draw.polygon(_turned(np.concatenate(turns), side, rng), fill=255)
+
+
+def _star(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
+    draw.polygon(_turned(_regular(10, inner=rng.uniform(0.35, 0.45)), side, rng), fill=255)
+
+
+def _stripes(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator, upright: bool) -> None:
+    period, first = _rhythm(side, rng)
+    for low in np.arange(first, side, period):
+        high = low + period / 2
+        draw.rectangle((low, 0, high, side) if upright else (0, low, side, high), fill=255)
+
+
+def _chequers(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
+    (period, left), (_, top) = _rhythm(side, rng), _rhythm(side, rng)
+    for row, y in enumerate(np.arange(top, side, period / 2)):
+        for x in np.arange(left + row % 2 * period / 2, side, period):
+            draw.rectangle((x, y, x + period / 2, y + period / 2), fill=255)
+
+
+def _dots(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
+    (period, left), (_, top) = _rhythm(side, rng), _rhythm(side, rng)
+    radius = period * rng.uniform(0.22, 0.32)
+    for x in np.arange(left, side + period, period):
+        for y in np.arange(top, side + period, period):
+            draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=255)
+
+
+def _rhythm(side: int, rng: np.random.Generator) -> tuple[float, float]:
+    """Give the period of what repeats, and where it begins, before the image's edge."""
+    period = side * rng.uniform(0.2, 0.4)
+    return period, -period * rng.uniform(0, 1)
+
+
+_DRAW: dict[str, Callable[[ImageDraw.ImageDraw, int, np.random.Generator], None]] = {
+    "disc": _disc,
+    "ring": _ring,
+    "square": _square,
+    "triangle": _triangle,
+    "cross": _cross,
+    "star": _star,
+    "horizontal stripes": lambda draw, side, rng: _stripes(draw, side, rng, upright=False),
+    "vertical stripes": lambda draw, side, rng: _stripes(draw, side, rng, upright=True),
+    "chequers": _chequers,
+    "dots": _dots,
+}
+CLASSES = tuple(_DRAW)

@@ -1,0 +1,399 @@
+"""How is a TensorFlow graph drawn, and what a rewrite made of it?
+
+An operation is a box, a tensor an arrow from the operation that makes it to one that takes it. Shape and colour tell
+inputs, constants, variables and operations apart. What only serves the machinery is left out: control edges, `NoOp`,
+what hands a result over. A value that a Session was fed is shown under its placeholder's name.
+
+Lengths are in points, of which the figure has 72 to an inch, so that boxes fit the text in them.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import igraph
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Polygon
+from matplotlib.path import Path
+from matplotlib.textpath import TextPath
+
+from labkit.display import plots
+
+INPUT, CONSTANT, VARIABLE, OPERATION, FUSED = "input", "constant", "variable", "operation", "several in one"
+MERGED, FOLDED, PRUNED, SPARED = "merged into one", "computed beforehand", "not needed", "done without"
+
+FILLS = {
+    INPUT: plots.SKY,
+    CONSTANT: plots.YELLOW,
+    VARIABLE: plots.GREEN,
+    OPERATION: "white",
+    FUSED: plots.ORANGE,
+}
+OUTLINES = {
+    MERGED: (plots.VERMILION, "solid"),
+    FOLDED: (plots.PURPLE, "dashed"),
+    PRUNED: (plots.BLACK, "dotted"),
+    SPARED: (plots.BLUE, "dashdot"),
+}
+_KINDS = {"_Arg": INPUT, "_Recv": INPUT, "Const": CONSTANT, "HostConst": CONSTANT}
+_KINDS |= dict.fromkeys(["Placeholder", "PlaceholderWithDefault"], INPUT)
+_KINDS |= dict.fromkeys(["Variable", "VariableV2", "VarHandleOp"], VARIABLE)
+_PLUMBING = {"NoOp", "_Retval", "_Send", "_HostSend", "VarIsInitializedOp"}
+_FED = re.compile(r"_arg_(.+)_(\d+)_\d+")  # how a Session names what is fed in place of an operation's output
+
+_TITLE, _BOLD, _PLAIN = FontProperties(size=14), FontProperties(size=12, weight="bold"), FontProperties(size=11)
+_LINE, _PAD, _GAP = 15, 9, 20  # height of a line of text, room around it, room between boxes
+_LONGEST = 24  # characters of a name; a longer one is shown from its last parts
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operation.
+
+    Attributes
+    ----------
+    name, op, kind : str
+        Its name, its type, and which of the five kinds it is.
+    parts : tuple of str
+        The operations in it that a rewrite made into this one, such as ("Conv2D", "BiasAdd", "Relu"); mostly none.
+    """
+
+    name: str
+    op: str
+    kind: str
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A tensor on its way: output number `output` of one operation, into another."""
+
+    source: str
+    target: str
+    output: int = 0
+
+
+def read(graph: Any) -> tuple[list[Node], list[Edge]]:
+    """Give the operations and tensors of a graph that are worth drawing.
+
+    Parameters
+    ----------
+    graph : GraphDef or iterable of NodeDef
+        Such as `tf.Graph.as_graph_def()` or one of `RunMetadata.partition_graphs`.
+    """
+    defs = [node for node in getattr(graph, "node", graph) if node.op not in _PLUMBING]
+    taken = {tensor.partition(":")[0] for node in defs for tensor in node.input}
+    defs = [node for node in defs if node.op != "ReadVariableOp" or node.name in taken]  # each variable comes with one
+    names = {node.name: _shown_name(node) for node in defs}
+    nodes = [_node(node, names[node.name]) for node in defs]
+    edges = []
+    for node in defs:
+        for tensor in node.input:
+            source, _, output = tensor.partition(":")
+            if source in names:  # a control input, as "^init", never is
+                edges.append(Edge(names[source], names[node.name], int(output or 0)))
+    return nodes, edges
+
+
+def fates(before: Any, after: Any) -> dict[str, str]:
+    """Tell by name what a rewrite made of operations: MERGED, FOLDED, PRUNED or SPARED.
+
+    Operations that stayed what they were have no entry. Both graphs are as for `read`.
+    """
+    nodes, edges = read(before)
+    names = {node.name for node in nodes}
+    sources = defaultdict(list)
+    for edge in edges:
+        sources[edge.target].append(edge.source)
+    known: set[str] = set()  # what can be computed without running the graph
+    for node in _in_order(nodes, edges):
+        if node.kind == CONSTANT or (sources[node.name] and known.issuperset(sources[node.name])):
+            known.add(node.name)
+    kept = {node.name: node for node in read(after)[0]}
+    here = {name: next((of for of in _and_parents(name) if of in names), None) for name in kept}
+    merged: set[str] = set()
+    for name, node in kept.items():
+        if node.parts:
+            merged |= _upstream([here[name]], sources, within=(names - kept.keys() - known) | {here[name]})
+    fed = {name for name, node in kept.items() if node.kind == INPUT}  # and so nothing before it is needed
+    needed = _upstream(here.values(), {name: of for name, of in sources.items() if name not in fed}, within=names)
+
+    told = {}
+    for node in nodes:
+        if node.name in merged:
+            told[node.name] = MERGED
+        elif node.name not in kept:
+            told[node.name] = PRUNED if node.name not in needed else FOLDED if node.name in known else SPARED
+        elif node.kind != CONSTANT and kept[node.name].kind == CONSTANT:
+            told[node.name] = FOLDED
+    return told | {name: MERGED for name, node in kept.items() if node.parts}
+
+
+def describe(graph: Any) -> str:
+    """Tell a graph in words, for those who can't see its picture."""
+    nodes, edges = read(graph)
+    texts = []
+    for node in nodes:
+        takes = [edge.source for edge in edges if edge.target == node.name]
+        op = f"{node.op}: {' + '.join(node.parts)}" if node.parts else node.op
+        texts.append(f"{node.name} ({op})" + (f" takes {', '.join(takes)}" if takes else ""))
+    return "; ".join(texts) or "no operation"
+
+
+def draw(graph: Any, title: str, marks: dict[str, str] | None = None) -> Figure:
+    """Draw a graph, its inputs on top.
+
+    Parameters
+    ----------
+    graph : GraphDef or iterable of NodeDef
+        As for `read`.
+    title : str
+        The picture's title.
+    marks : dict, optional
+        What became or will become of operations, by name, as `fates` tells: they are outlined by it.
+    """
+    return _figure(title, [("", _Drawing(graph, marks or {}))])
+
+
+def compare(before: Any, after: Any, title: str) -> Figure:
+    """Draw a graph as written and, beside it, as a rewrite left it; what was rewritten is outlined in both."""
+    marks = fates(before, after)
+    return _figure(title, [("as written", _Drawing(before, marks)), ("as it runs", _Drawing(after, marks))])
+
+
+# Reading
+
+
+def _shown_name(node: Any) -> str:
+    fed = _FED.fullmatch(node.name) if node.op == "_Arg" else None
+    if fed is None:
+        return node.name
+    return fed[1] if fed[2] == "0" else f"{fed[1]}:{fed[2]}"
+
+
+def _node(node: Any, name: str) -> Node:
+    parts = [part.decode() for key in ("fused_ops", "op_names") if key in node.attr for part in node.attr[key].list.s]
+    if "activation_mode" in node.attr:  # of _FusedBatchNormEx
+        parts += [part for part in [node.attr["activation_mode"].s.decode()] if part not in ("", "Identity")]
+    if not parts:
+        return Node(name, node.op, _KINDS.get(node.op, OPERATION))
+    first = [] if "op_names" in node.attr else [re.sub("^_(Mkl(Native)?)?(Fused)?|Ex$", "", node.op)]
+    return Node(name, node.op, FUSED, (*first, *parts))
+
+
+def _and_parents(name: str) -> list[str]:
+    """Give a name and those of the scopes that it is in: a rewrite names what it adds after what was there."""
+    parts = name.split("/")
+    return ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
+
+
+def _in_order(nodes: list[Node], edges: list[Edge]) -> list[Node]:
+    """Give the operations, each after all it takes from; in the graph's order where there is a loop."""
+    graph = _graph(nodes, edges)
+    return [nodes[index] for index in graph.topological_sorting()] if graph.is_dag() else nodes
+
+
+def _graph(nodes: list[Node], edges: list[Edge]) -> igraph.Graph:
+    number = {node.name: index for index, node in enumerate(nodes)}
+    pairs = [(number[edge.source], number[edge.target]) for edge in edges]
+    return igraph.Graph(len(nodes), pairs, directed=True)
+
+
+def _upstream(names: Iterable[str | None], sources: dict[str, list[str]], within: set[str]) -> set[str]:
+    """Give these names and all that they take from, in one or many steps, without leaving `within`."""
+    found, todo = set(), list(names)
+    while todo:
+        name = todo.pop()
+        if name not in found and name in within:
+            found.add(name)
+            todo += sources.get(name, [])
+    return found
+
+
+# Drawing
+
+
+class _Drawing:
+    """A graph laid out: y runs downwards from 0 to `height`, x from 0 to `width`."""
+
+    def __init__(self, graph: Any, marks: dict[str, str]):
+        self.nodes, self.edges = read(graph)
+        self.marks = marks
+        self.sizes = [_size(node) for node in self.nodes]
+        self.row = max((height for _, height in self.sizes), default=0)
+        pairs = _graph(self.nodes, self.edges)
+        layout = pairs.layout_sugiyama(layers=_layers(pairs))
+        # Boxes first, then where edges pass by the boxes of a row: all are kept apart.
+        at, links, ways = list(layout.coords), [], []
+        for (source, target), route in zip(pairs.get_edgelist(), layout.edge_routing, strict=True):
+            first, last = layout.coords[source][1], layout.coords[target][1]
+            upwards = first > last  # where a loop closes; igraph then has points beside its ends too
+            between = sorted((y, x) for x, y in route if min(first, last) < y < max(first, last))
+            ways.append(range(len(at), len(at) + len(between)))
+            at += [[x, y] for y, x in (reversed(between) if upwards else between)]
+            links += [(two, one) if upwards else (one, two) for one, two in pairwise([source, *ways[-1], target])]
+        widths = [width for width, _ in self.sizes] + [0.0] * (len(at) - len(self.nodes))
+        columns = _columns(at, links, widths)
+        places = [(x, self.row / 2 + y * (self.row + 2 * _GAP)) for x, (_, y) in zip(columns, at, strict=True)]
+        self.places = places[: len(self.nodes)]
+        self.bends = [[places[index] for index in way] for way in ways]
+        self.width = max((x + width / 2 for (x, _), width in zip(places, widths, strict=True)), default=0)
+        self.height = max((y + self.row / 2 for _, y in places), default=0)
+
+    def paint(self, axes: Axes, x0: float, y0: float) -> None:
+        """Draw it with its upper left corner there."""
+        number = {node.name: index for index, node in enumerate(self.nodes)}
+        ways = [
+            [self.places[number[edge.source]], *bends, self.places[number[edge.target]]]
+            for edge, bends in zip(self.edges, self.bends, strict=True)
+        ]
+        down = [1 if way[0][1] < way[-1][1] else -1 for way in ways]  # -1 where a loop closes
+        leaving = self._ports([number[edge.source] for edge in self.edges], [way[1][0] for way in ways], down)
+        up = [-side for side in down]
+        entering = self._ports([number[edge.target] for edge in self.edges], [way[-2][0] for way in ways], up)
+        for edge, way, side, start, end in zip(self.edges, ways, down, leaving, entering, strict=True):
+            beside = [(x, y + side * half) for x, y in way[1:-1] for half in (-self.row / 2, self.row / 2)]
+            _arrow(axes, [(x0 + x, y0 + y) for x, y in (start, *beside, end)], f"{edge.source}→{edge.target}")
+            if edge.output:
+                axes.text(x0 + start[0] + 3, y0 + start[1] + 3, f":{edge.output}", va="top", fontproperties=_PLAIN)
+        for node, (x, y), size in zip(self.nodes, self.places, self.sizes, strict=True):
+            _box(axes, node.kind, x0 + x, y0 + y, *size, self.marks.get(node.name), node.name)
+            lines = _lines(node)
+            for line, (text, font) in enumerate(lines):
+                below = (line - (len(lines) - 1) / 2) * _LINE
+                axes.text(x0 + x, y0 + y + below, text, fontproperties=font, ha="center", va="center")
+
+    def _ports(self, boxes: list[int], toward: list[float], sides: list[int]) -> list[tuple[float, float]]:
+        """Give where each arrow meets its box, below it (side 1) or above (-1), in the order of where they lead."""
+        at = list(zip(boxes, sides, strict=True))
+        ports = {}
+        for box, side in set(at):
+            arrows = sorted((arrow for arrow, other in enumerate(at) if other == (box, side)), key=toward.__getitem__)
+            (x, y), (width, height) = self.places[box], self.sizes[box]
+            for place, arrow in enumerate(arrows):
+                share = (place + 1) / (len(arrows) + 1) - 0.5
+                ports[arrow] = (x + 0.7 * share * width, y + side * height / 2)
+        return [ports[arrow] for arrow in range(len(boxes))]
+
+
+def _layers(graph: igraph.Graph) -> list[int] | None:
+    """Give each operation's row: as far down as what takes its output allows; None where there is a loop."""
+    if not graph.is_dag():
+        return None
+    below = [0] * graph.vcount()
+    for vertex in reversed(graph.topological_sorting()):
+        below[vertex] = max((below[after] + 1 for after in graph.successors(vertex)), default=0)
+    return [max(below) - rows for rows in below]
+
+
+def _columns(at: list[list[float]], links: list[tuple[int, int]], widths: list[float]) -> list[float]:
+    """Give x for what stands at (column, row), the leftmost ending at 0.
+
+    Within a row, nothing overlaps. Each row is shifted as a whole so that what links it to those above is as upright
+    as can be.
+    """
+    boxes = sorted(width for width in widths if width)
+    column = (boxes[len(boxes) // 2] if boxes else 0) + _GAP
+    xs = [column * x for x, _ in at]
+    for row in sorted({y for _, y in at}):
+        members = sorted((index for index, (_, y) in enumerate(at) if y == row), key=xs.__getitem__)
+        for left, right in pairwise(members):
+            xs[right] = max(xs[right], xs[left] + (widths[left] + widths[right]) / 2 + _GAP)
+        shift = median([xs[above] - xs[below] for above, below in links if at[below][1] == row] or [0.0])
+        for index in members:
+            xs[index] += shift
+    leftmost = min((x - width / 2 for x, width in zip(xs, widths, strict=True)), default=0)
+    return [x - leftmost for x in xs]
+
+
+def _lines(node: Node) -> list[tuple[str, FontProperties]]:
+    name = node.name
+    while len(name) > _LONGEST and "/" in name.removeprefix("…/"):
+        name = "…/" + name.removeprefix("…/").partition("/")[2]
+    inside = [(" + ".join(node.parts), _PLAIN)] if node.parts else []
+    return [("fed" if node.op == "_Arg" else node.op, _BOLD), *inside, (name, _PLAIN)]
+
+
+def _size(node: Node) -> tuple[float, float]:
+    lines = _lines(node)
+    ends = _PAD if node.kind in (INPUT, VARIABLE) else 0  # these narrow towards their sides
+    return max(_long(text, font) for text, font in lines) + 2 * (_PAD + ends), len(lines) * _LINE + _PAD
+
+
+def _long(text: str, font: FontProperties) -> float:
+    return TextPath((0, 0), text, prop=font).get_extents().width
+
+
+def _box(
+    axes: Axes, kind: str, x: float, y: float, width: float, height: float, mark: str | None, name: str | None = None
+) -> None:
+    """Draw the box of an operation around (x, y); `name` identifies it in the figure."""
+    colour, line = OUTLINES.get(mark, (plots.BLACK, "solid"))
+    fill = [0.5 + 0.5 * part for part in to_rgb(FILLS[kind])]  # paler, for text to be read on it
+    style = {"facecolor": fill, "edgecolor": colour, "linestyle": line, "linewidth": 3 if mark else 1, "zorder": 2}
+    left, top = x - width / 2, y - height / 2
+    if kind == VARIABLE:
+        slant = height / 3
+        corners = [(left, y), (left + slant, top), (left + width - slant, top), (left + width, y)]
+        corners += [(left + width - slant, top + height), (left + slant, top + height)]
+        axes.add_patch(Polygon(corners, closed=True, gid=name, **style))
+    else:
+        rounding = {INPUT: height / 2, CONSTANT: 0.01}.get(kind, 6)
+        shape = f"round,pad=0,rounding_size={rounding}"
+        axes.add_patch(FancyBboxPatch((left, top), width, height, boxstyle=shape, gid=name, **style))
+
+
+def _arrow(axes: Axes, points: list[tuple[float, float]], name: str) -> None:
+    """Draw an arrow through the points: curves from the 1st to the 2nd, the 3rd to the 4th …, straight between."""
+    path, codes = [points[0]], [Path.MOVETO]
+    for index, ((x1, y1), (x2, y2)) in enumerate(pairwise(points)):
+        if index % 2 == 0:
+            path += [(x1, (y1 + y2) / 2), (x2, (y1 + y2) / 2)]
+        path.append((x2, y2))
+        codes += [Path.LINETO] if index % 2 else [Path.CURVE4] * 3
+    style = "-|>,head_length=6,head_width=3"
+    whole = Path(path, codes)
+    axes.add_patch(FancyArrowPatch(path=whole, arrowstyle=style, color="0.25", linewidth=1.3, zorder=1, gid=name))
+
+
+def _figure(title: str, panels: list[tuple[str, _Drawing]]) -> Figure:
+    """Put drawings side by side under one title, and what shapes and outlines mean below them."""
+    there = [(node.kind, drawing.marks.get(node.name)) for _, drawing in panels for node in drawing.nodes]
+    meanings = [(kind, None, kind) for kind in FILLS if kind in {kind for kind, _ in there}]
+    meanings += [(OPERATION, mark, mark) for mark in OUTLINES if mark in {mark for _, mark in there}]
+    content = sum(drawing.width for _, drawing in panels) + 3 * _GAP * (len(panels) - 1)
+    width = max(content, _long(title, _TITLE), 420) + 2 * _GAP
+
+    legend, x, row = [], _GAP, 0
+    for kind, mark, meaning in meanings:
+        long = 50 + _long(meaning, _PLAIN)
+        if x + long > width:
+            x, row = _GAP, row + 1
+        legend.append((kind, mark, meaning, x, row))
+        x += long
+    head = 30 + 26 * any(name for name, _ in panels)
+    foot = head + max(drawing.height for _, drawing in panels) + 2 * _GAP
+    height = foot + 22 * (row + 1) - 6
+
+    figure = plt.figure(figsize=(width / 72, height / 72), layout="none")
+    figure.suptitle(title, fontproperties=_TITLE, y=1 - 6 / height, va="top")
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+    axes.axis("off")
+    x = (width - content) / 2
+    for name, drawing in panels:
+        if name:
+            axes.text(x + drawing.width / 2, 42, name, ha="center", va="center", fontproperties=_TITLE, style="italic")
+        drawing.paint(axes, x, head + _GAP / 2)
+        x += drawing.width + 3 * _GAP
+    for kind, mark, meaning, x, row in legend:
+        _box(axes, kind, x + 12, foot + 22 * row, 24, 13, mark)
+        axes.text(x + 30, foot + 22 * row, meaning, va="center", fontproperties=_PLAIN)
+    return figure

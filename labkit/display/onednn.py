@@ -1,0 +1,127 @@
+"""What did oneDNN do: which operations did it take over, and what does its own log say?"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pandas as pd
+
+from labkit.system.errors import LabError
+
+MARK = "onednn_verbose"
+# What the log's template calls a field, and what the table calls it.
+_FIELDS = {
+    "primitive": "primitive",
+    "implementation": "implementation",
+    "prop_kind": "direction",
+    "attributes": "attributes",
+    "problem_desc": "problem",
+}
+_TENSORS = ("src", "wei", "dst")
+# Such as `wei:f32:a:blocked:Adcb16a::f0` (oneDNN 3.7) or `wei_f32:a:blocked:Adcb16a::f0` (3.2): name, type, layout.
+_DESCRIPTOR = re.compile(r"(\w+?)[:_]([a-z]+\d+):[a-z]*:blocked:(\w+)")
+
+
+def read_log(lines: Iterable[str], after: str | None = None) -> pd.DataFrame:
+    """Give the table of a run under `ONEDNN_VERBOSE=1`: a row for each primitive that ran, in order.
+
+    The form differs between versions of oneDNN (3.2 and 3.7 are tested); the log's own template line tells it.
+
+    Parameters
+    ----------
+    lines : iterable of str
+        What the run printed. Other lines may stand between; a line that was cut off is left out.
+    after : str, optional
+        A line of the run's own: only what ran after it counts, to leave out a warm-up.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns `primitive`, `implementation`, `direction` (forward_training, backward_data …), `type`, `src`, `wei`,
+        `dst` (layouts such as `acdb`; empty where a primitive has no such tensor), `attributes`, `problem` (the
+        shapes), `ms`.
+
+    Raises
+    ------
+    LabError
+        When there is no such log in the lines.
+    """
+    lines = [line.strip() for line in lines]
+    names = next((names for line in lines if (names := _template(line))), None)
+    if names is None:
+        raise LabError(
+            "these lines have no log of oneDNN: run with ONEDNN_VERBOSE=1 and TF_ENABLE_ONEDNN_OPTS=1, on a network "
+            "whose operations oneDNN has."
+        )
+    if after is not None:
+        if after not in lines:
+            raise LabError(f"no line of the log is {after!r}, after which it was to be read.")
+        lines = lines[lines.index(after) + 1 :]
+    return pd.DataFrame(
+        _rows(lines, names),
+        columns=["primitive", "implementation", "direction", "type", *_TENSORS, "attributes", "problem", "ms"],
+    )
+
+
+def describe(lines: Iterable[str]) -> dict[str, str]:
+    """Give what the log's head tells: oneDNN's `version`, its `threads` and the instruction sets (`isa`) it uses."""
+    told = {}
+    for line in lines:
+        for key, pattern in (
+            ("version", r"oneDNN v([\d.]+)"),
+            ("threads", r"cpu,runtime:(.+)"),
+            ("isa", r"cpu,isa:(.+)"),
+        ):
+            if found := re.search(f"^{MARK},.*{pattern}", line):
+                told.setdefault(key, found[1].strip())
+    return told
+
+
+def graph_that_ran(function: Callable, *args: Any) -> tuple[list, list]:
+    """Run a function as a `tf.function`, and give the nodes that were written and those that ran.
+
+    Returns
+    -------
+    written, ran : list of NodeDef
+        Of the largest graph: Keras makes small ones besides, to set variables up. Arguments and results are left out.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import context  # there is no public name for it
+
+    traced = tf.function(function)
+    context.enable_run_metadata()
+    try:
+        context.export_run_metadata()  # forgets what ran before
+        traced(*args)
+        graphs = context.export_run_metadata().function_graphs
+    finally:
+        context.disable_run_metadata()
+    largest = max(graphs, key=lambda graph: len(graph.pre_optimization_graph.node))
+    ran = [node for part in largest.partition_graphs for node in part.node]
+    return _operations(largest.pre_optimization_graph.node), _operations(ran)
+
+
+def _operations(nodes: Iterable) -> list:
+    return [node for node in nodes if node.op not in ("_Arg", "_Retval", "NoOp")]
+
+
+def _template(line: str) -> list[str] | None:
+    """Give the fields' names, if this is the line that lists those of primitives."""
+    found = re.match(rf"{MARK},.*?(?:primitive,info,|info,prim_)template:(.*)", line)
+    return found[1].split(",") if found else None
+
+
+def _rows(lines: list[str], names: list[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        head, _, rest = line.partition(",exec,")
+        values = ["exec", *rest.split(",")]
+        if not head.startswith(MARK) or len(values) != len(names):
+            continue
+        fields = dict(zip(names, values, strict=True))
+        tensors = {name: (kind, layout) for name, kind, layout in _DESCRIPTOR.findall(fields["memory_descriptors"])}
+        yield {
+            **{ours: fields[theirs].strip() for theirs, ours in _FIELDS.items()},
+            "type": next(iter(tensors.values()), ("", ""))[0],
+            **{name: tensors.get(name, ("", ""))[1] for name in _TENSORS},
+            "ms": float(fields["exec_time"]),
+        }

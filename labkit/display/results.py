@@ -1,0 +1,182 @@
+"""What did a lab measure here? Kept in one small file, `work/results-NN.json`, for `lab report` to read."""
+
+import base64
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from IPython.display import Markdown, display
+
+from labkit.system import files
+from labkit.system.load import MARK
+from labkit.system.machine import this_machine
+
+WORK = Path("work")  # of the notebook that is running
+COLUMNS = ("published", "this machine", "its limit")
+PASSED = "passed"
+
+
+class Results:
+    """The results of one lab, written as they come; what comes again replaces what was there.
+
+    Parameters
+    ----------
+    lab : str
+        Its number, such as "07".
+    quick : bool
+        Whether this is a small run, whose figures mean little.
+    """
+
+    def __init__(self, lab: str, quick: bool = False):
+        self.path = WORK / f"results-{lab}.json"
+        self._about = {"lab": lab, "quick": quick}
+
+    def table(self, what: str, rows: Sequence[Sequence]) -> None:
+        """Show and keep the lab's closing table.
+
+        What was measured while other work had the cores is marked, and below stands what to do.
+
+        Parameters
+        ----------
+        what : str
+            What the figures are of: the head of the first column.
+        rows : sequence of (name, published, this machine, its limit, *others)
+            The figures with their units, as shown; an empty text where there is none. Then, for a row with a measured
+            figure, the watches under which it was measured (`load.watch`).
+        """
+        marked, notes = [], {}
+        for name, published, here, limit, *others in rows:
+            if here:
+                here += f" {MARK}" if any(one.busy for one in others) else ""
+                notes |= dict.fromkeys(one.note for one in others if one.note)
+            marked.append([name, published, here, limit])
+        lines = [(what, *COLUMNS), ("---",) * 4, *marked]
+        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        display(Markdown("\n\n".join([text, *notes])))
+        self._keep("table", {"what": what, "rows": marked, "notes": list(notes)})
+
+    def picture(self, title: str, png: str, alt: str) -> None:
+        """Keep a picture, `png` in base64. One of the same title is replaced: have no measured figure in it."""
+        self._keep("pictures", {title: {"png": png, "alt": alt}})
+
+    def exercise(self, number: int, verdict: str) -> None:
+        """Keep how an exercise stands. What was passed once stays so."""
+        self._keep("exercises", {str(number): verdict})
+
+    def _read(self) -> dict[str, Any]:
+        """Give what is kept, but for what is damaged: a lab goes on without it."""
+        try:
+            kept = read(self.path)
+        except (FileNotFoundError, ValueError):
+            return {}
+        return {key: value for key, value in kept.items() if not _fault(key, value)}
+
+    def _keep(self, key: str, value: Any) -> None:
+        """Put it beside, or in place of, what is kept; a lab goes on when that is not possible, and says so once."""
+        try:
+            with files.writing(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                kept = self._read()
+            if key == "pictures":
+                value = kept.get(key, {}) | value
+            if key == "exercises":
+                before = kept.get(key, {})
+                value = before | value | {number: PASSED for number in before if before[number] == PASSED}
+                if value == before:
+                    return
+            kept |= self._about | {key: value, "when": time.strftime("%Y-%m-%d %H:%M"), "on": _setting()}
+            files.write(self.path, json.dumps(kept, indent=1))
+        except files.NotWritten as error:
+            files.warn(f"{error} Without that, ./lab report has nothing of it; the lab goes on.")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a lab's file.
+
+    Raises
+    ------
+    ValueError
+        When it is no JSON object.
+    """
+    try:
+        kept = json.loads(path.read_bytes())
+    except RecursionError as error:
+        raise ValueError("its lists are in lists without end") from error
+    if not isinstance(kept, dict):
+        raise ValueError("it is no JSON object")
+    return kept
+
+
+def fault(kept: dict[str, Any]) -> str:
+    """Say what is wrong with what a lab has left; an empty text when nothing is."""
+    for key in ("lab", "quick", "when", "on"):
+        if key not in kept:
+            return f"it has no {key!r}"
+    return next(filter(None, (_fault(key, value) for key, value in kept.items())), "")
+
+
+def _fault(key: str, value: Any) -> str:
+    return "" if _SOUND.get(key, lambda value: True)(value) else f"its {key!r} is not what a lab writes"
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a text that can be written to a page: half of a surrogate pair can't."""
+    return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
+
+
+def _is_setting(value: Any) -> bool:
+    texts = isinstance(value, dict) and all(map(_is_text, value))
+    return texts and all(_is_text(held) or type(held) is int for held in value.values())
+
+
+def _is_table(value: Any) -> bool:
+    if not isinstance(value, dict) or not _is_text(value.get("what")) or not isinstance(value.get("rows"), list):
+        return False
+    lists = [*value["rows"], value.get("notes", [])]
+    return all(isinstance(texts, list) and all(map(_is_text, texts)) for texts in lists)
+
+
+def _are_pictures(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_text(title) and _is_picture(held) for title, held in value.items())
+
+
+def _is_picture(value: Any) -> bool:
+    if not isinstance(value, dict) or not _is_text(value.get("png")) or not _is_text(value.get("alt")):
+        return False
+    try:
+        return base64.b64decode(value["png"], validate=True).startswith(b"\x89PNG\r\n\x1a\n")
+    except ValueError:
+        return False
+
+
+def _are_verdicts(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_text(text) for item in value.items() for text in item)
+
+
+# What each part of a lab's file is like; a part of another name is of a later version, and nobody reads it.
+_SOUND: dict[str, Callable[[Any], bool]] = {
+    "lab": _is_text,
+    "quick": lambda value: isinstance(value, bool),
+    "when": _is_text,
+    "on": _is_setting,
+    "table": _is_table,
+    "pictures": _are_pictures,
+    "exercises": _are_verdicts,
+}
+
+
+def _setting() -> dict[str, str | int]:
+    """What the figures were measured on and with."""
+    machine = this_machine()
+    return {
+        "cpu": machine.model,
+        "cores": machine.usable_cores,
+        "numa nodes": len(machine.numa),
+        "memory": f"{machine.memory / 2**30:.0f} GiB",
+        "instruction sets": ", ".join(machine.isa),
+        "software": ", ".join(f"{name} {metadata.version(name)}" for name in ("tensorflow-cpu", "horovod", "mpich")),
+    }

@@ -1,0 +1,1 @@
+"""Whether this machine can run each lab, and what to do if not: `lab doctor`."""

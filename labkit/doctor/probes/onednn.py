@@ -1,0 +1,20 @@
+# python labkit/doctor/probes/onednn.py
+"""Does TensorFlow run a convolution through oneDNN? oneDNN's own log tells, when it does."""
+
+import os
+
+os.environ["ONEDNN_VERBOSE"] = "1"  # read once, when the library is loaded
+
+import tensorflow as tf
+
+
+def main() -> None:
+    """Print TensorFlow's version, then run one convolution on 32×32 pixels and 16 channels."""
+    print("TensorFlow", tf.__version__, flush=True)
+    images = tf.random.normal([1, 32, 32, 16])
+    filters = tf.random.normal([3, 3, 16, 16])
+    tf.nn.conv2d(images, filters, strides=1, padding="SAME")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""What does a lab's one source hold: its cells, its exercises, its solutions?
+
+A source is `solutions/NN_topic.py` in jupytext's percent format. A solution stands between `### BEGIN SOLUTION` and
+`### END SOLUTION`; the line `name = check(N, …)` after it makes its cell exercise N.
+"""
+
+import ast
+import copy
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import jupytext
+import nbformat
+from IPython.core.inputtransformer2 import TransformerManager
+from nbformat import NotebookNode
+
+from labkit.system import paths
+from labkit.system.errors import LabError
+
+BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise of a lab, as its source has it.
+
+    Attributes
+    ----------
+    number : int
+        Its number in the lab, from 1.
+    name : str
+        The variable that the student's answer is bound to.
+    cell : int
+        Index of the cell with the solution.
+    solution : str
+        That cell's whole text, solution included.
+    """
+
+    number: int
+    name: str
+    cell: int
+    solution: str
+
+
+def find(lab: str) -> Path:
+    """Give the source of the lab that `lab` means: `7`, `07` or `07_horovod_mnist`."""
+    known = labs()
+    wanted = lab.removesuffix(".py").removesuffix(".ipynb")
+    wanted = wanted.zfill(2) if wanted.isdigit() else wanted
+    for source in known:
+        if wanted in (source.stem, source.stem[:2]):
+            return source
+    raise LabError(f"there is no lab {lab!r}: the labs are {', '.join(source.stem for source in known)}.")
+
+
+def labs() -> list[Path]:
+    """Give the sources of all labs, in their order."""
+    return sorted(paths.SOLUTIONS.glob("[0-9][0-9]_*.py"))
+
+
+def title(source: Path) -> str:
+    """Give a lab's title, such as `02 · oneDNN under an MNIST CNN`."""
+    heading = next((line for line in source.read_text().splitlines() if line.startswith("# # ")), None)
+    if heading is None:
+        raise LabError(f"{paths.shown(source)} has no title: a first line of prose such as `# # 02 · …`.")
+    return heading.removeprefix("# # ")
+
+
+def read(source: Path) -> NotebookNode:
+    """Give the notebook that a source describes: all cells, no outputs, the same ids each time.
+
+    A cell's id is a hash of its text, so it stays when other cells come and go.
+    """
+    parsed = jupytext.read(source, fmt="py:percent")
+    notebook = nbformat.v4.new_notebook(
+        metadata={
+            "kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"},
+            "language_info": {"name": "python"},
+        }
+    )
+    seen: Counter[str] = Counter()
+    for cell in parsed.cells:
+        digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
+        seen[digest] += 1
+        tags = cell.metadata.get("tags")
+        new = nbformat.v4.new_code_cell if cell.cell_type == "code" else nbformat.v4.new_markdown_cell
+        notebook.cells.append(
+            new(cell.source, id=f"{digest}-{seen[digest]}", metadata={"tags": list(tags)} if tags else {})
+        )
+    return notebook
+
+
+def blank(notebook: NotebookNode) -> NotebookNode:
+    """Give a copy with a stub in place of each solution.
+
+    Raises
+    ------
+    LabError
+        For a solution that is not closed, not opened, or opened inside another, naming its cell.
+    """
+    from nbgrader.preprocessors import ClearSolutions  # here because it takes a second, and few calls need it
+
+    clear = ClearSolutions(enforce_metadata=False, begin_solution_delimeter=BEGIN, end_solution_delimeter=END)
+    clear.log.disabled = True  # what it would log is in the error below
+    blanked = copy.deepcopy(notebook)
+    for index, cell in enumerate(blanked.cells):
+        if cell.source.count(END) > cell.source.count(BEGIN):
+            raise LabError(f"cell {index} has '{END}' without '{BEGIN}' before it:\n{cell.source}")
+        try:
+            clear.preprocess_cell(cell, {"language": "python"}, index)
+        except RuntimeError as error:
+            raise LabError(f"cell {index}: {error}:\n{cell.source}") from error
+    return blanked
+
+
+def parse(cell: NotebookNode) -> ast.Module:
+    """Give the syntax tree of a code cell, IPython's own syntax translated into calls.
+
+    Of a `%%writefile` cell it is the tree of the script, since that is the cell's Python.
+    """
+    text = cell.source
+    if text.startswith("%%writefile"):
+        text = text.partition("\n")[2]
+    return ast.parse(TransformerManager().transform_cell(text))
+
+
+def exercises(notebook: NotebookNode) -> dict[int, Exercise]:
+    """Give a notebook's exercises by number.
+
+    Raises
+    ------
+    LabError
+        When a check has no solution before it, a solution no check after it, or a number comes twice.
+    """
+    found: dict[int, Exercise] = {}
+    open_cell = None
+    for index, cell in enumerate(notebook.cells):
+        for number, name in checks(cell):
+            if open_cell is None:
+                raise LabError(f"cell {index} checks exercise {number}, but no cell before it has a '{BEGIN}'.")
+            if number in found:
+                raise LabError(f"cell {index}: exercise {number} is checked twice.")
+            found[number] = Exercise(number, name, open_cell, notebook.cells[open_cell].source)
+            open_cell = None
+        if BEGIN in cell.source:
+            if open_cell is not None:
+                raise LabError(f"cell {open_cell} has a solution that no `name = check(N, …)` follows.")
+            open_cell = index
+    if open_cell is not None:
+        raise LabError(f"cell {open_cell} has a solution that no `name = check(N, …)` follows.")
+    return found
+
+
+def checks(cell: NotebookNode) -> list[tuple[int, str]]:
+    """Give number and variable of each `name = check(N, …)` in a cell."""
+    if cell.cell_type != "code":
+        return []
+    return [
+        (node.value.args[0].value, node.targets[0].id)
+        for node in ast.walk(parse(cell))
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and getattr(node.value.func, "id", None) == "check"
+    ]

@@ -1,0 +1,358 @@
+"""How is one mpirun started, heard line by line, and ended with all that it started?"""
+
+import contextlib
+import math
+import os
+import re
+import selectors
+import subprocess
+import sysconfig
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from labkit.mpi import rank_runner as runner
+from labkit.system.errors import LabError
+from labkit.system.lifetime import end_with
+
+BIN = Path(sysconfig.get_path("scripts"))
+GRACE = 1.0  # seconds mpirun has to end by itself once it has nothing more to pass on
+PATIENCE = 5.0  # seconds a rank's last report may take, behind all that others print
+
+_OUTER_RUN = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL")  # what an mpirun around this process has set for it
+_ABORT = re.compile(r"Abort\((\d+)\) .*application called MPI_Abort")  # as MPICH says before it ends the job
+# What MPICH's libraries print on a rank, such as "[1700000000.123456] [host:7:0]  sys.c:9  UCX  WARN  …" (UCX 1.20,
+# ucs/debug/log.c). Python may have written the half of a line before, as `print` writes the line's end by itself.
+_MPI = re.compile(
+    rb"\[\d+\.\d+\] \[[^\[\]]+:\d+ *:\d+\] +\S+:\d+ +UCX +[A-Z]+ "
+    rb"|^(?:\[hwloc/|libfabric:\d+:|WARNING: No MPI_THREAD_MULTIPLE|Warning: MPIR_CVAR_)"
+)
+_NOTICES = re.compile(  # what TensorFlow 2.21 prints at every start, in each rank
+    "WARNING: All log messages before absl::InitializeLog|I0000 .*(oneDNN custom operations are on|cpu_feature_guard)"
+    "|To enable the following instructions:"
+)
+_BAD_TERMINATION = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES"
+_ROUTINE = re.compile(
+    "$|=|YOUR APPLICATION|This typically|Please see the FAQ"
+    "|srun: cluster configuration lacks support for cpu binding"  # which it is asked not to do
+)
+
+
+@dataclass
+class Rank:
+    """What is known of one rank; times are in seconds since the start.
+
+    Attributes
+    ----------
+    number : int
+        Its rank.
+    lines : list of str
+        What it printed on stdout and stderr.
+    mpi : list of str
+        What MPI's libraries printed there, for those who care for the machine.
+    heard : float
+        When it last printed.
+    started, local : bool
+        Whether its Python has started, and on this node.
+    done : float or None
+        When its script was through.
+    code : int or None
+        What it ended with, as it reports itself: its exit status, or minus the number of a signal.
+    end : float or None
+        When it ended, as far as is known.
+    aborted : bool
+        Whether it called MPI_Abort.
+    gone : float or None
+        When its process was seen to end.
+    """
+
+    number: int
+    lines: list[str] = field(default_factory=list)
+    mpi: list[str] = field(default_factory=list)
+    heard: float = 0.0
+    started: bool = False
+    local: bool = False
+    done: float | None = None
+    code: int | None = None
+    end: float | None = None
+    aborted: bool = False
+    gone: float | None = None
+
+
+@dataclass
+class _Stream:
+    """What came after the last whole line of a rank, or of mpirun itself."""
+
+    rank: Rank | None
+    rest: bytes = b""
+    torn: bytes = b""  # of a line of the rank's own, what came before a line of MPI's
+
+
+class Job:
+    """One mpirun and its n ranks.
+
+    Parameters
+    ----------
+    n : int
+        Number of ranks.
+    folder : Path
+        A folder, for the named pipes through which the ranks are heard.
+    show : bool
+        Whether to print what they say.
+    """
+
+    def __init__(self, n: int, folder: Path, show: bool) -> None:
+        self.ranks = [Rank(number) for number in range(n)]
+        self._said: list[str] = []  # by mpirun itself
+        self._folder, self._show = folder, show
+        self._token = uuid.uuid4().hex
+        self._sessions: set[int] = set()  # Hydra gives each rank its own, with the number of the rank's process
+        self._mpirun: subprocess.Popen | None = None
+        self._selector = selectors.DefaultSelector()
+        self._streams: list[_Stream] = []
+        self._to_print: list[str] = []
+        self._began = time.monotonic()
+        self._heard = 0.0  # when anything was heard last, in seconds since the start
+
+    def clock(self) -> float:
+        """Give the seconds since the start."""
+        return time.monotonic() - self._began
+
+    def start(self, argv: Sequence[str], variables: Mapping[str, str], cwd: Path, preload: Path | None = None) -> None:
+        """Start mpirun, with a library preloaded into it, and have it end should this process end.
+
+        Hydra would mix what the ranks print, lines cut in pieces, were it not told to write each rank's stdout and
+        stderr to files of their own: named pipes here.
+        """
+        for rank in self.ranks:
+            for name in ("out", "err"):
+                fifo = self._folder / f"{rank.number}.{name}"
+                os.mkfifo(fifo)
+                # Open for writing too, it does not come to its end before mpirun opens it.
+                self._listen_to(os.open(fifo, os.O_RDWR), rank)
+        read, write = os.pipe()
+        self._listen_to(read, None)
+        # Nothing here changes how the ranks run, only where their output goes. Hydra splits this file at blanks and
+        # has little room for the name of another, so the folder goes by a descriptor that mpirun inherits.
+        folder = os.open(self._folder, os.O_RDONLY)
+        options = [f"-{name}file-pattern /dev/fd/{folder}/%r.{name}" for name in ("out", "err")]
+        (self._folder / "hydra.conf").write_text(" ".join(options))
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(_OUTER_RUN)}
+        plumbing = {
+            "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "HYDRA_CONFIG_FILE": f"/dev/fd/{folder}/hydra.conf",
+            runner.TOKEN: self._token,
+        }
+        if preload:
+            (self._folder / "preload").symlink_to(preload)  # LD_PRELOAD is split at blanks, too
+            others = [environ["LD_PRELOAD"]] if environ.get("LD_PRELOAD") else []
+            plumbing["LD_PRELOAD"] = ":".join([f"/dev/fd/{folder}/preload", *others])
+        try:
+            self._mpirun = subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env={**environ, **variables, **plumbing},
+                stdin=subprocess.DEVNULL,
+                stdout=write,
+                stderr=write,
+                pass_fds=[folder],
+                start_new_session=True,  # interrupting a cell signals the kernel's whole process group
+                preexec_fn=partial(end_with, os.getpid()),  # this thread stays until the run is over
+            )
+        except OSError as error:
+            raise LabError(f"cannot start mpirun: {error.strerror}. Is one of the arguments too long?") from error
+        finally:
+            os.close(folder)
+            os.close(write)
+
+    def wait(self, timeout: float) -> bool:
+        """Listen until the run is over or has failed; False when the time is up before."""
+        while self._mpirun.poll() is None:
+            if self._over():
+                return True
+            if self.clock() > timeout:
+                return False
+            self._listen(0.1)
+        return True
+
+    def _over(self) -> bool:
+        """Whether mpirun should have ended: some time after a rank failed, or after the last is gone and heard out."""
+        now = self.clock()
+        failed = [rank.end + (GRACE if rank.code else PATIENCE) for rank in self.ranks if rank.end and rank.code != 0]
+        gone = all(rank.gone for rank in self.ranks)
+        return now > min(failed, default=math.inf) or (gone and now > self._heard + GRACE)
+
+    # Ending
+
+    def end(self) -> None:
+        """End whatever is left of the run and hear it out, however often that is interrupted."""
+        interrupt = None
+        while True:
+            try:
+                self._end()
+                break
+            except KeyboardInterrupt as again:
+                interrupt = again
+        for descriptor in list(self._selector.get_map()):
+            self._close(descriptor)
+        self._selector.close()
+        if interrupt:
+            raise interrupt
+
+    def _end(self) -> None:
+        """Kill the ranks first, so that mpirun can tell of them and tidy up; then mpirun, and what ranks left behind.
+
+        On the other nodes of a Slurm job, Hydra's proxies kill their ranks when they lose mpirun.
+        """
+        if self._mpirun and self._mpirun.poll() is None:
+            self._kill(ranks_only=True)
+            self._listen_while(lambda: self._mpirun.poll() is None)
+        self._listen_while(self._kill)
+        if self._mpirun:
+            self._mpirun.wait()
+        while self._listen(0):
+            pass
+        for stream in self._streams:
+            rest, stream.rest = stream.rest, b""
+            if rest:
+                self._hear(stream, rest)
+            if stream.torn:
+                self._hear(stream, b"")
+        self._print_lines()
+
+    def _kill(self, ranks_only: bool = False) -> bool:
+        """Kill the processes of this run that still live, and say whether there were any."""
+        ours = [process for process in psutil.process_iter() if self._owns(process, ranks_only)]
+        for process in ours:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        return bool(ours)
+
+    def _owns(self, process: psutil.Process, ranks_only: bool) -> bool:
+        """Whether it runs in a rank's session or, should it have left that, carries this run's token."""
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            if os.getsid(process.pid) in self._sessions:
+                return True
+            environ = process.environ()
+        except (psutil.Error, OSError):  # it has just ended, or is another user's
+            return False
+        return environ.get(runner.TOKEN) == self._token and ("PMI_RANK" in environ or not ranks_only)
+
+    # Listening
+
+    def _listen_to(self, descriptor: int, rank: Rank | None) -> None:
+        os.set_blocking(descriptor, False)
+        self._streams.append(_Stream(rank))
+        self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, self._streams[-1]))
+
+    def _listen(self, seconds: float) -> bool:
+        """Take in what comes first within so many seconds, and say whether anything came.
+
+        epoll gives events in the order in which they happened: of ranks that end at nearly the same time, the first.
+        """
+        events = self._selector.select(seconds)
+        for key, _ in events:
+            key.data(key.fd)
+        self._print_lines()
+        if events:
+            self._heard = self.clock()
+        return bool(events)
+
+    def _listen_while(self, going_on: Callable[[], bool]) -> None:
+        """Listen until it has ended, or nothing was heard for a while."""
+        began = self.clock()
+        while going_on() and self.clock() < max(began, self._heard) + GRACE:
+            self._listen(0.05)
+
+    def _print_lines(self) -> None:
+        if self._to_print and self._show:
+            print("\n".join(self._to_print), flush=True)
+        self._to_print.clear()
+
+    def _read(self, stream: _Stream, descriptor: int) -> None:
+        data = os.read(descriptor, 1 << 16)
+        if not data:
+            self._close(descriptor)
+        if stream.rank:
+            stream.rank.heard = self.clock()
+        *lines, rest = (stream.rest + data).split(b"\n")
+        stream.rest = rest[rest.rstrip(b"\r").rfind(b"\r") + 1 :]
+        for line in lines:
+            self._hear(stream, line)
+
+    def _hear(self, stream: _Stream, line: bytes) -> None:
+        """Take in a line: of a progress bar, which goes back to its start again and again, the last state."""
+        rank = stream.rank
+        if rank and (found := _MPI.search(line)):
+            stream.torn += line[: found.start()]
+            rank.mpi.append(line[found.start() :].decode(errors="replace").rstrip())
+            self._to_print.append(f"[{rank.number}] MPI: {rank.mpi[-1]}")
+            return
+        line, stream.torn = stream.torn + line, b""
+        raw, mark, report = line.partition(runner.MARK.encode())
+        text = raw.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+        if rank is None:
+            self._said.append(text)
+        elif (text or not mark) and not _NOTICES.match(text):
+            rank.lines.append(text)
+            self._to_print.append(f"[{rank.number}] {text}")
+            if abort := _ABORT.match(text):
+                rank.aborted = True
+                self._note_end(rank, int(abort[1]) % 256 or 1, self.clock())
+        if rank and mark:
+            self._note(rank, *report.decode().split())
+
+    def _note(self, rank: Rank, event: str, *values: str) -> None:
+        """Take in what a rank's runner reports."""
+        if event == "start":
+            rank.started = True
+            self._watch(rank, int(values[0]))
+        elif event == "done":
+            rank.done = self.clock()
+        else:
+            # Its report may come after others have ended for it. On this node, their clock is ours.
+            at = float(values[1]) - self._began if rank.local else self.clock()
+            self._note_end(rank, int(values[0]), at)
+
+    def _note_end(self, rank: Rank, code: int | None, at: float) -> None:
+        if rank.code is None:
+            rank.code, rank.end = code, at
+
+    def _watch(self, rank: Rank, pid: int) -> None:
+        """Notice when the rank's process has ended, even if it cannot report that: mostly, when it is killed.
+
+        This is not to be had on the other nodes of a Slurm job, nor before Linux 5.3.
+        """
+        with contextlib.suppress(OSError, psutil.Error):
+            if psutil.Process(pid).environ().get(runner.TOKEN) == self._token:
+                rank.local = True
+                self._sessions.add(pid)
+                self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, partial(self._note_gone, rank))
+
+    def _note_gone(self, rank: Rank, descriptor: int) -> None:
+        self._close(descriptor)
+        rank.gone = self.clock()
+        self._note_end(rank, None, rank.gone)
+
+    def _close(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+
+    # What mpirun said
+
+    def remarks(self) -> tuple[str, ...]:
+        """Give what mpirun itself said, without what it says of every failure."""
+        return tuple(line for line in self._said if not _ROUTINE.match(line))
+
+    def aborted(self) -> int | None:
+        """Give the exit status that a rank ended the job with by MPI_Abort, if so."""
+        status = self._mpirun.returncode
+        own = [line for line in self.remarks() if not _MPI.match(line.encode())]
+        return status if status > 0 and _BAD_TERMINATION not in self._said and not own else None

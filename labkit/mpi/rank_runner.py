@@ -1,0 +1,90 @@
+"""How does a rank that fails end the whole job, instead of leaving the others waiting for it?
+
+`mpirun -n 2 python -u -m labkit.mpi.rank_runner train.py` runs `train.py` in each rank as `python -u train.py`
+would, up to a failure. There, Python would first call what was registered with `atexit`: `MPI_Finalize` among it, which
+waits for ranks that wait for this one. So here a failed rank leaves at once, and mpirun ends the others;
+`python -m mpi4py` is the well-known runner that does so, for scripts that import mpi4py
+(https://mpi4py.readthedocs.io, mpi4py.run).
+
+The script runs in a child process of the one that mpirun started. The parent waits, and leaves just as its child did.
+As both hold the connection over which mpirun notices that a rank is gone, the parent can say how it went before mpirun
+ends the other ranks: under `labkit.mpi.launch`, in lines on stderr that start with `MARK`.
+"""
+
+import contextlib
+import faulthandler
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+from types import TracebackType
+
+from labkit.system.lifetime import end_with
+
+TOKEN = "LABKIT_RUN"  # the variable that all processes of one run share
+MARK = "\x1elabkit "  # ASCII's record separator first: no script prints it by chance
+
+
+def main(script: str, *args: str) -> None:
+    """Run the script in a child; return in the child when the script succeeds, else leave the process."""
+    parent = os.getpid()
+    _report("start", parent)
+    if child := os.fork():
+        _leave_as(child)
+    end_with(parent)
+    sys.argv[:] = [script, *args]
+    sys.path[0] = os.path.dirname(os.path.realpath(script))  # noqa: PTH120
+    faulthandler.enable(all_threads=False)  # a crash in compiled code then shows where Python was
+    status = _run(script)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    if status:
+        os._exit(status)
+    _report("done")
+
+
+def _report(*words: object) -> None:
+    if TOKEN in os.environ:
+        os.write(2, f"{MARK}{' '.join(map(str, words))}\n".encode())
+
+
+def _leave_as(child: int) -> None:
+    """Wait for the child, report how it ended, and end the same way."""
+    for others in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(others, signal.SIG_IGN)  # mpirun passes such on to both, and it is for the script to act on them
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    _report("end", code, time.monotonic())
+    if code < 0:
+        with contextlib.suppress(OSError):  # SIGKILL is not for handling
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def _run(script: str) -> int:
+    """Run the script and give its exit status as Python would, having printed what Python would."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as leave:
+        if leave.code is None or isinstance(leave.code, int):
+            return (leave.code or 0) & 0xFF
+        print(leave.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        traceback.print_exception(error.with_traceback(_inside(script, error.__traceback__)))
+        return 1
+    return 0
+
+
+def _inside(script: str, trace: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames that led to the script."""
+    while trace and trace.tb_frame.f_code.co_filename != script:
+        trace = trace.tb_next
+    return trace
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

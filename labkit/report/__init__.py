@@ -1,0 +1,1 @@
+"""The page that a student takes home: `lab report`."""

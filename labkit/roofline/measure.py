@@ -1,0 +1,241 @@
+"""What is this machine's limit, in computing and in memory, and what share of it does a workload reach?
+
+The limits are measured once, in a process of their own, and kept for each kind of machine in `.lab/roofline/`.
+The model is the roofline of Williams, Waterman and Patterson (2009), https://doi.org/10.1145/1498765.1498785.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from labkit.roofline import peaks
+from labkit.system import files, load, processes
+from labkit.system.errors import LabError
+from labkit.system.machine import Machine, this_machine
+from labkit.system.paths import STATE
+from labkit.system.progress import progress
+
+Kind = Literal["float32", "bfloat16", "int8"]
+# What the CPU needs to compute in that kind, instead of converting: any of these (names of `machine.Machine.isa`).
+INSTRUCTIONS: dict[Kind, set[str]] = {"float32": {"AVX"}, "bfloat16": {"BF16", "AMX"}, "int8": {"VNNI", "AMX"}}
+
+KEPT = STATE / "roofline"
+SOFTWARE = ("tensorflow-cpu", "openvino", "numpy")
+TIME_LIMIT = 300.0  # seconds; 15 where the machine does nothing else
+# What sets threads, instructions or precision of the libraries that are measured; none is to act.
+SETTINGS = ("DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OV_", "TF_", "XLA_")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What this machine does at most, on all cores that this process may use.
+
+    Attributes
+    ----------
+    float32, bfloat16, int8 : float
+        Matrix products: GFLOP/s, and GOP/s for int8 (2 operations for each multiplication that is added up).
+    streams : mapping of str to float
+        GB/s of copying, adding and reading arrays that are much larger than the caches, as STREAM counts: the bytes
+        that the program asks to read and write.
+    others : load.Others
+        What else had the cores meanwhile.
+    when : str
+        The date of the measurement.
+    isa : tuple of str
+        As in `Machine`.
+    """
+
+    float32: float
+    bfloat16: float
+    int8: float
+    streams: Mapping[str, float]
+    others: load.Others
+    when: str
+    isa: tuple[str, ...]
+
+    @property
+    def bandwidth(self) -> float:
+        """The highest of `streams`, in GB/s."""
+        return max(self.streams.values())
+
+    def peak(self, kind: Kind) -> float:
+        """Give the peak of a kind of number, in GFLOP/s or GOP/s."""
+        if kind not in INSTRUCTIONS:
+            raise LabError(f"there is no peak of {kind!r} here: choose from {', '.join(INSTRUCTIONS)}.")
+        return getattr(self, kind)
+
+    def emulated(self, kind: Kind) -> bool:
+        """Whether this CPU has no instructions for products in that kind, so that software makes up for them."""
+        return INSTRUCTIONS[kind].isdisjoint(self.isa)
+
+    def ridge(self, kind: Kind = "float32") -> float:
+        """Give the intensity in FLOP/byte below which memory is the limit, and above which it is the cores."""
+        return self.peak(kind) / self.bandwidth
+
+    def attainable(self, intensity: float, kind: Kind = "float32") -> float:
+        """Give the GFLOP/s (or GOP/s) that a workload of this intensity can reach: the roofline.
+
+        Parameters
+        ----------
+        intensity : float
+            Operations for each byte that is moved between memory and CPU; `math.inf` for what stays in the caches.
+        """
+        if not intensity > 0:
+            raise LabError(f"intensity is in FLOP/byte, more than 0, not {intensity!r}.")
+        return min(self.peak(kind), intensity * self.bandwidth)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give all of it as `json.dumps` takes it."""
+        derived = {"bandwidth": self.bandwidth, "emulated": [kind for kind in INSTRUCTIONS if self.emulated(kind)]}
+        return dataclasses.asdict(self) | {"others": self.others.as_dict()} | derived
+
+    def share(self, speed: float, kind: Kind = "float32", intensity: float = math.inf) -> float:
+        """Give the share that `speed`, in GFLOP/s or GOP/s, has of what is attainable.
+
+        More than 1 tells that the limits were measured while the machine had other things to do:
+        `limits(again=True)`.
+        """
+        return speed / self.attainable(intensity, kind)
+
+
+def limits(again: bool = False, folder: Path = KEPT, insist: bool = False) -> Limits:
+    """Give this machine's limits: those kept, or else measured now, in about 15 s.
+
+    A lab goes on with limits that can't be kept, and says so.
+
+    Parameters
+    ----------
+    again : bool
+        Whether to measure in any case.
+    folder : Path
+        Where they are kept.
+    insist : bool
+        Whether it is an error, told before they are measured, that they can't be kept.
+
+    Raises
+    ------
+    LabError
+        When they can't be measured, or should be kept and can't.
+    """
+    machine = this_machine()
+    about = setting(machine)
+    file = kept_in(about, folder)
+    figures = None if again else _read(file, about)
+    if figures is None:
+        if insist:
+            _make(folder)  # before the work, should it fail
+        figures = {**_measure(), "when": time.strftime("%Y-%m-%d %H:%M")}
+        try:
+            _make(folder)
+            files.write(file, json.dumps({"about": about, "figures": figures}, indent=1))
+        except files.NotWritten as error:
+            if insist:
+                raise
+            files.warn(f"{error} Until then the limits are measured each time.")
+    return _limits(figures, machine.isa)
+
+
+def _limits(figures: Mapping[str, Any], isa: tuple[str, ...]) -> Limits:
+    others = load.Others("the machine's limits", "run ./lab roofline --again", **figures["others"])
+    return Limits(**{**figures, "others": others}, isa=isa)
+
+
+def setting(machine: Machine) -> dict[str, Any]:
+    """Give what the figures depend on: the machine, the software, and how it is measured."""
+    return {
+        "cpu": machine.model,
+        "instruction sets": list(machine.isa),
+        "cores": len(machine.cores),
+        "usable cores": machine.usable_cores,
+        "quota": machine.quota,
+        "cpus of NUMA nodes": [len(node) for node in machine.numa],
+        "software": {name: metadata.version(name) for name in SOFTWARE},
+        "method": hashlib.sha256(Path(peaks.__file__).read_bytes()).hexdigest(),
+    }
+
+
+def kept_in(about: Mapping[str, Any], folder: Path = KEPT) -> Path:
+    """Give the file for such a machine; another kind of machine that shares the folder has another."""
+    return folder / f"{hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]}.json"
+
+
+def _read(file: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Give the figures that are kept; None when there are none, or the file is damaged."""
+    try:
+        kept = json.loads(file.read_text())
+        figures = kept["figures"]
+        sound = kept["about"] == about and all(
+            value > 0 for value in (*map(figures.__getitem__, INSTRUCTIONS), *figures["streams"].values())
+        )
+        _limits(figures, isa=())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return figures if sound else None
+
+
+def _make(folder: Path) -> None:
+    """Make the folder for what is kept, in which files can be made."""
+    with files.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+
+
+def _measure() -> dict[str, Any]:
+    """Run `labkit.roofline.peaks`, free of settings and of what this process has in memory."""
+    settings = {name: None for name in os.environ if name.startswith(SETTINGS)}
+    with progress("Measuring …") as tell:
+        ended = processes.run(
+            [sys.executable, "-m", peaks.__name__],
+            # oneDNN, also on a CPU where TensorFlow does not use it by itself, and no news from TensorFlow.
+            env=settings | {"TF_ENABLE_ONEDNN_OPTS": 1, "TF_CPP_MIN_LOG_LEVEL": 2},
+            timeout=TIME_LIMIT,
+            hear=lambda line: tell(line) if line.startswith("Measuring") else None,
+        )
+    told = [line for line in ended.lines if line.startswith("{")]
+    if ended.why or not told:
+        last = f": {ended.lines[-1]}" if ended.lines else ""
+        why = ended.why or "it told nothing"
+        raise LabError(f"the machine's limits could not be measured ({why}{last}). What is amiss? ./lab doctor")
+    return json.loads(told[-1])
+
+
+def render(limits: Limits, console: Console) -> None:
+    """Show the limits in a small table, each with what it means."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for kind in INSTRUCTIONS:
+        unit = "GOP/s" if kind == "int8" else "GFLOP/s"
+        table.add_row(f"{kind} matrix products", f"{limits.peak(kind):,.0f} {unit}", _meaning(limits, kind))
+    streams = ", ".join(f"{name} {speed:,.1f}" for name, speed in limits.streams.items())
+    table.add_row("memory bandwidth", f"{limits.bandwidth:,.1f} GB/s", f"{streams}: arrays beyond the caches")
+    console.print(table)
+    ridges = ", ".join(f"{limits.ridge(kind):.0f} in {kind}" for kind in INSTRUCTIONS)
+    lines = (
+        "",
+        f"Memory limits what does fewer operations for each byte than {ridges}; the cores limit the rest.",
+        "A byte counts when the program asks to read or write it.",
+        f"Measured {limits.when}.",
+        *([str(limits.others)] if limits.others.busy else []),
+    )
+    console.print("\n".join(lines), highlight=False, markup=False)
+
+
+def _meaning(limits: Limits, kind: Kind) -> str:
+    ratio = "" if kind == "float32" else f"{limits.peak(kind) / limits.float32:.1f} × float32; "
+    by = "OpenVINO, sums in 32 bits" if kind == "int8" else "TensorFlow, oneDNN"
+    return f"{ratio}{by}{'; emulated, as this CPU has no instructions for it' * limits.emulated(kind)}"

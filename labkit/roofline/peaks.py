@@ -1,0 +1,219 @@
+"""How fast does this machine multiply matrices, and move memory? `python -m labkit.roofline.peaks` measures it.
+
+It prints what it is at, a line each time, and in the end the figures as a line of JSON.
+`labkit.roofline.measure` runs it.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from labkit.mpi.launch import shares
+from labkit.system import load
+from labkit.system.machine import Machine, this_machine
+
+SIZES = (512, 1024, 2048, 4096, 8192)  # n of n×n matrices
+LONG_ENOUGH = 0.1  # seconds a product takes from which a larger one would be no faster
+AT_LEAST = 0.3  # seconds for which each size is tried
+OF_MEMORY = 0.25  # the share of what is free that may be used at a time
+CACHE_UNKNOWN = 2**26  # bytes, where the kernel doesn't tell
+CHAIN = 4  # int8 products in a row
+
+# One numpy call that runs through memory, and the bytes that it asks for: 8 for each float64 read or written. They are
+# counted as STREAM counts them (https://www.cs.virginia.edu/stream/ref.html): a cache line that the CPU fetches only
+# to overwrite it does not count, so the memory itself may move up to half as much more. STREAM's triad moves what its
+# add does; numpy has one call for add.
+STREAMS = {
+    "copy": (16, lambda a, b, c: np.copyto(c, a)),
+    "add": (24, lambda a, b, c: np.add(a, b, out=c)),
+    "read": (8, lambda a, b, c: np.maximum.reduce(a.view(np.float32))),
+}
+PASSES = 4  # through the arrays in one timing: threads do not start at quite the same moment
+ROUNDS = 5
+
+
+def main(sizes: Sequence[int] = SIZES) -> None:
+    """Measure, and print the figures: GFLOP/s, for int8 GOP/s; GB/s; and what others took of the cores."""
+    machine = this_machine()
+    with load.watch(show=False) as others:
+        print(f"Measuring memory bandwidth on {machine.usable_cores} threads …", flush=True)
+        streams = bandwidth(machine)
+        print("Measuring float32 matrix products …", flush=True)
+        float32 = peak(tensorflow_products("float32", machine), machine, sizes)
+        print("Measuring bfloat16 matrix products …", flush=True)
+        bfloat16 = peak(tensorflow_products("bfloat16", machine), machine, sizes)
+        print("Measuring int8 matrix products …", flush=True)
+        int8 = peak(openvino_products(machine), machine, sizes)
+    figures = {"float32": float32, "bfloat16": bfloat16, "int8": int8, "streams": streams}
+    print(json.dumps(figures | {"others": others.as_dict()}))
+
+
+Product = Callable[[int], tuple[Callable[[], object], float]]
+
+
+def peak(product: Product, machine: Machine, sizes: Sequence[int] = SIZES) -> float:
+    """Give the fastest of products of growing size, in 1e9 operations a second, each the best of several runs.
+
+    Parameters
+    ----------
+    product : callable
+        Gives, for matrices of n×n, a function that multiplies them, and how many operations that takes.
+    machine : Machine
+        Sizes that do not fit into a quarter of its free memory are left out, but for the first.
+    sizes : sequence of int
+        The n to try, in this order; the last is the first that takes long.
+    """
+    best = 0.0
+    for n in sizes:
+        if n > sizes[0] and 16 * n**2 > machine.memory_free * OF_MEMORY:  # bytes; four float32 matrices
+            break
+        multiply, operations = product(n)
+        multiply()  # the first run chooses kernels, and gets memory
+        seconds = fastest(multiply)
+        best = max(best, operations / seconds / 1e9)
+        if seconds > LONG_ENOUGH:
+            break
+    return best
+
+
+def fastest(run: Callable[[], object]) -> float:
+    """Give the seconds of the fastest of three runs, or of as many as `AT_LEAST` holds.
+
+    What is looked for is a limit of the machine. Nothing makes a run faster than that, and anything may make it slower:
+    so the fastest is nearest. For figures that are compared with each other it would be wrong.
+    """
+    times: list[float] = []
+    while len(times) < 3 or sum(times) < AT_LEAST:
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def tensorflow_products(kind: str, machine: Machine) -> Product:
+    """Give `peak` products of TensorFlow's, of float32 or bfloat16."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(machine.usable_cores)
+
+    def product(n: int) -> tuple[Callable[[], object], float]:
+        a, b = (tf.cast(tf.random.uniform([n, n]), kind) for _ in range(2))
+        return lambda: tf.matmul(a, b), 2 * n**3  # on a CPU, it returns when it is done
+
+    return product
+
+
+def openvino_products(machine: Machine) -> Product:
+    """Give `peak` products of 8-bit integers with 32-bit sums, the way OpenVINO runs a quantised network.
+
+    Of what was tried, this gets the most out of VNNI: TensorFlow's quantised product reached 330 GOP/s where this one
+    reached 890, on 2 cores of an AMD EPYC with AVX-512. Each NUMA node has a chain of its own.
+    """
+    import openvino as ov
+
+    core = ov.Core()
+    chains = min(len(machine.numa), machine.usable_cores)
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32",  # for what is not in 8 bits
+        "INFERENCE_NUM_THREADS": machine.usable_cores,
+        "NUM_STREAMS": chains,
+    }
+
+    def product(n: int) -> tuple[Callable[[], object], float]:
+        compiled = core.compile_model(int8_chain(n), "CPU", settings)
+        requests = [compiled.create_infer_request() for _ in range(chains)]
+        for request in requests:
+            request.set_input_tensor(ov.Tensor(np.ones((2 * n, n), np.float32)))
+
+        def multiply() -> None:
+            for request in requests:
+                request.start_async()
+            for request in requests:
+                request.wait()
+
+        return multiply, chains * CHAIN * 2 * (2 * n) * n * n
+
+    return product
+
+
+def int8_chain(n: int):
+    """Give an OpenVINO model of `CHAIN` products of a (2n, n) matrix with (n, n) ones, 8 bits in and out of each.
+
+    In a chain, quantising the first input and giving the last result as float32 weigh little.
+    """
+    import openvino as ov
+    from openvino import opset13 as op
+
+    weights = np.random.default_rng(0).integers(-127, 128, (n, n), np.int8)
+
+    def in_8_bits(x, highest: float):
+        low, high = (op.constant(np.float32(value)) for value in (0, highest))
+        return op.fake_quantize(x, low, high, low, high, 256)
+
+    given = op.parameter([2 * n, n], np.float32)
+    x = in_8_bits(given, 2.55)
+    for _ in range(CHAIN):
+        scaled = op.multiply(op.convert(op.constant(weights), np.float32), op.constant(np.float32(0.01)))
+        x = in_8_bits(op.matmul(x, scaled, False, False), 255)
+    return ov.Model([op.reduce_max(x, op.constant(np.array([0, 1])), False)], [given], "int8")
+
+
+def bandwidth(machine: Machine) -> dict[str, float]:
+    """Give GB/s of each of `STREAMS`, on a thread for each usable core; each runs on memory that it touched first."""
+    threads = machine.usable_cores
+    elements = array_bytes(machine, last_level_cache(machine.cpus)) // 8 // threads
+    barrier = threading.Barrier(threads, timeout=60)
+
+    def work(cpus: Iterable[int]) -> dict[str, list[tuple[float, float]]]:
+        if machine.quota is None:  # else the kernel has to move it to a CPU that is free
+            os.sched_setaffinity(0, cpus)  # of this thread alone
+        arrays = [np.full(elements, value) for value in (1.0, 2.0, 0.0)]
+        return {name: [timed(run, arrays) for _ in range(ROUNDS)] for name, (_, run) in STREAMS.items()}
+
+    def timed(run: Callable, arrays: list[np.ndarray]) -> tuple[float, float]:
+        barrier.wait()
+        start = time.perf_counter()
+        for _ in range(PASSES):
+            run(*arrays)
+        return start, time.perf_counter()
+
+    with ThreadPoolExecutor(threads) as pool:
+        told = list(pool.map(work, shares(machine, threads, 1)))
+    return {
+        name: size * elements * threads * PASSES / min(map(_span, zip(*(one[name] for one in told), strict=True))) / 1e9
+        for name, (size, _) in STREAMS.items()
+    }
+
+
+def _span(times: Iterable[tuple[float, float]]) -> float:
+    """Give the seconds from the first thread's start to the last one's end."""
+    starts, ends = zip(*times, strict=True)
+    return max(ends) - min(starts)
+
+
+def array_bytes(machine: Machine, cache: int) -> int:
+    """Give the size of each of three arrays: four times all last-level caches, as STREAM asks, if memory allows."""
+    return int(min(4 * cache, machine.memory_free * OF_MEMORY / 3))
+
+
+def last_level_cache(cpus: Iterable[int], root: Path = Path("/")) -> int:
+    """Give the bytes of the last-level caches of these CPUs together, each counted once."""
+    caches = {}
+    for cpu in cpus:
+        for folder in (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
+            level, size, sharers = (
+                (folder / name).read_text().strip() for name in ("level", "size", "shared_cpu_list")
+            )
+            caches[int(level), sharers] = int(size.removesuffix("K")) * 1024
+    last = max((level for level, _ in caches), default=0)
+    return sum(size for (level, _), size in caches.items() if level == last) or CACHE_UNKNOWN
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A Slurm to submit jobs to: the cluster that is there, or a small one on this machine."""

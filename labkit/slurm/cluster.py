@@ -1,0 +1,387 @@
+"""How is there a Slurm to submit jobs to: a real cluster's, or a small one of this machine's cores?
+
+The user who started the small one uses it, with its `SLURM_CONF` in the environment, and nobody else can. A Slurm that
+is on the machine already is not touched.
+"""
+
+import contextlib
+import fcntl
+import os
+import pwd
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal, NamedTuple
+
+import psutil
+
+from labkit.slurm import supervisor
+from labkit.system import load
+from labkit.system.errors import LabError
+from labkit.system.paths import STATE, shown
+from labkit.system.progress import progress
+
+INSTALL = "sudo apt-get install --no-install-recommends slurm-wlm munge"
+PACKAGES = {
+    **dict.fromkeys(("slurmctld", "slurmd", "sbatch", "srun", "sinfo", "squeue", "scancel"), "slurm-wlm"),
+    "munged": "munge",
+}
+MOST_NODES = 64
+LOCKED = 120.0  # seconds to wait for somebody else who starts or ends the same cluster
+TAKE_JOBS = ("idle", "mixed", "allocated", "completing", "planned")  # sinfo's words
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """A Slurm that takes jobs.
+
+    Attributes
+    ----------
+    kind : {"real", "own"}
+        Whether it is a cluster that was there, or the small one on this machine.
+    nodes : int
+        Nodes of the default partition that are up.
+    cpus_a_node : int
+        CPUs that Slurm counts on each, at least; cores on the small one.
+    variables : mapping of str to str
+        What `sbatch`, `srun`, `squeue` need in their environment to find it.
+    keeper : int
+        The process under which the jobs of the small one run; 0 of a cluster that was there.
+    """
+
+    kind: Literal["real", "own"]
+    nodes: int
+    cpus_a_node: int
+    variables: Mapping[str, str]
+    keeper: int = 0
+
+
+class Status(NamedTuple):
+    """How the small Slurm is.
+
+    Attributes
+    ----------
+    folder : Path
+        Where its configuration and logs are.
+    nodes, jobs : str
+        What `sinfo` and `squeue` tell; empty when nobody is there to answer.
+    broken : tuple of str
+        What has ended that should run, with the last lines of its log; empty when all is whole.
+    """
+
+    folder: Path
+    nodes: str
+    jobs: str
+    broken: tuple[str, ...]
+
+
+def here() -> Slurm | None:
+    """Give the small Slurm when it is up, else a real cluster that answers, else None."""
+    return Cluster().slurm() or _real()
+
+
+def up(nodes: int = 2, until: int | None = None) -> Slurm:
+    """Start the small Slurm, see `Cluster.up`."""
+    return Cluster().up(nodes, until)
+
+
+def down() -> bool:
+    """End the small Slurm with its jobs, see `Cluster.down`."""
+    return Cluster().down()
+
+
+def watch(slurm: Slurm | None, where: str) -> AbstractContextManager[load.Others]:
+    """Watch what others take of the cores while jobs run, or without Slurm ranks; see `load.watch`."""
+    if slurm and slurm.kind == "real":
+        return load.watch(where, unknown="the jobs run on the cluster's nodes, not here")
+    return load.watch(where, also=[slurm.keeper] if slurm else ())
+
+
+def why_not() -> str:
+    """Give the one line why the small Slurm can't be started here, and what to do; empty when it can."""
+    missing = dict.fromkeys(package for program, package in PACKAGES.items() if not supervisor.which(program))
+    if missing:
+        return (
+            f"missing: {' '.join(missing)}. On Debian and Ubuntu: `{INSTALL}`, which ./lab setup does as root; "
+            "elsewhere your distribution's packages of Slurm and MUNGE"
+        )
+    try:
+        supervisor.address()
+    except OSError:
+        name = socket.gethostname()
+        return f"this machine's name, {name}, leads to no address. Put '127.0.1.1 {name}' into /etc/hosts"
+    mode = supervisor.TMP.stat().st_mode
+    if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
+        return f"other users can replace what this user has in {supervisor.TMP}. As root: `chmod +t {supervisor.TMP}`"
+    return ""
+
+
+class Cluster:
+    """The small Slurm of a checkout.
+
+    Parameters
+    ----------
+    link : Path
+        The symbolic link to its folder. The folder itself is in /tmp: the path of a socket has 107 characters at most
+        (unix(7)), and Slurm's configuration takes no spaces.
+    """
+
+    def __init__(self, link: Path = STATE / "cluster") -> None:
+        self.link = link
+
+    def up(self, nodes: int = 2, until: int | None = None) -> Slurm:
+        """Start it, unless it is up; what fails or is interrupted leaves nothing behind.
+
+        Parameters
+        ----------
+        nodes : int
+            How many nodes; each has an equal share of the cores that this process may use.
+        until : int, optional
+            The process with whose end, whatever it is, the cluster ends too; by default it stays until `down`.
+
+        Raises
+        ------
+        LabError
+            When it can't be started here, does not come up, or is up with another number of nodes.
+        """
+        if not (isinstance(nodes, int) and 1 <= nodes <= MOST_NODES):
+            raise LabError(f"nodes is a whole number from 1 to {MOST_NODES}, not {nodes!r}.")
+        if reason := why_not():
+            raise LabError(f"cannot start Slurm here: {reason}")
+        with self._alone():
+            if there := self.slurm():
+                if there.nodes != nodes:
+                    raise LabError(f"a cluster of {there.nodes} nodes is up: end it first with ./lab cluster down")
+                return there
+            self._clear()
+            self._start(nodes, until)
+            if there := self.slurm():
+                return there
+            raise LabError("Slurm came up, and ended at once: ./lab cluster status tells more.")
+
+    def slurm(self) -> Slurm | None:
+        """Give it when it is up and whole."""
+        folder = self._folder()
+        if not folder or self._broken(folder):
+            return None
+        nodes, cpus = map(int, (folder / "up").read_text().split())
+        return Slurm("own", nodes, cpus, supervisor.variables(folder), _keeper(folder) or 0)
+
+    def status(self) -> Status | None:
+        """Tell how it is; None when it was not started."""
+        folder = self._folder()
+        if not folder:
+            there = self._target()
+            return there and Status(there, "", "", ("its folder is gone, as after a restart of this machine",))
+        if broken := self._broken(folder):
+            return Status(folder, "", "", broken)
+        nodes, jobs = (
+            supervisor.ask(question, environ=supervisor.environ(folder)) or "no answer"
+            for question in ("sinfo", "squeue")
+        )
+        return Status(folder, nodes, jobs, ())
+
+    def down(self) -> bool:
+        """End it with all its jobs, which get SIGTERM and a few seconds to save; tell whether there was one."""
+        with self._alone():
+            return self._clear()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Have whoever else starts or ends this cluster wait."""
+        path = self.link.with_name(f"{self.link.name}.lock")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w")
+        except OSError as error:
+            raise LabError(f"cannot write to {shown(path.parent)}: {error.strerror}. Who owns it?") from error
+        with lock:
+            if not supervisor.within(LOCKED, lambda: _lock(lock)):
+                raise LabError(f"somebody else starts or ends this cluster. `fuser -v {shown(path)}` tells who.")
+            yield
+
+    def _target(self) -> Path | None:
+        """Give where the link leads, whatever is there; None when there is no link."""
+        try:
+            return self.link.readlink()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise LabError(f"{shown(self.link.parent)}/{self.link.name} is no link to a cluster: remove it.") from error
+
+    def _folder(self) -> Path | None:
+        """Give its folder; None when there is none, or one that somebody else has put where it was.
+
+        Whoever uses a cluster runs what its configuration names, and whoever ends it kills and removes what it names:
+        nobody does so with what another user may have written, not even root.
+        """
+        folder = self._target()
+        try:
+            there = folder and folder.lstat()
+        except FileNotFoundError:
+            return None
+        if not there or _own(folder, there):
+            return folder
+        if self.link.lstat().st_uid != os.geteuid():
+            owner = _user(there.st_uid)
+            raise LabError(
+                f"the cluster here is {owner}'s: only that user and root can use and end it, root as that user: "
+                f"runuser -u {owner} -- ./lab cluster down"
+            )
+        return None
+
+    def _broken(self, folder: Path) -> tuple[str, ...]:
+        """Tell what is missing for it to be whole."""
+        if not _keeper(folder):
+            return ("its keeper, the process that watches over it, is gone",)
+        if not (folder / "up").exists():
+            return ("it is still being started",)
+        ended = folder / "ended"
+        return tuple(ended.read_text().split("\0")[:-1]) if ended.exists() else ()
+
+    def _start(self, nodes: int, until: int | None) -> None:
+        """Have a keeper start it, and wait until it is up."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", supervisor.__name__, str(self.link.absolute()), str(nodes), str(until or 0)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd="/",
+            start_new_session=True,  # neither an interrupt nor the end of a terminal is for it
+        )
+        up, why = False, []
+        with process.stdin as say, process.stdout as heard, progress("Starting Slurm …") as tell:
+            try:
+                process.wait()  # the keeper is its child
+                for line in heard:
+                    if line == supervisor.UP:
+                        say.write(supervisor.STAY)
+                        up = True
+                        break
+                    if line.startswith(supervisor.WAITING):
+                        tell(line.rstrip())
+                    else:
+                        why.append(line.rstrip())
+            finally:
+                with contextlib.suppress(BrokenPipeError):  # it was killed since
+                    say.close()
+                if not up:
+                    heard.read()  # nothing is left when it has ended
+        if not up:
+            raise LabError("\n  ".join(["Slurm did not come up:", *why]))
+
+    def _clear(self) -> bool:
+        """End whatever there is of it; tell whether there was anything."""
+        folder, there = self._folder(), self._target()
+        if not there:
+            return False
+        with progress("Ending Slurm and its jobs …") as tell:
+            if folder and (pid := _keeper(folder)):
+                os.kill(pid, signal.SIGTERM)
+                if not supervisor.within(supervisor.SOON, lambda: not _keeper(folder)):
+                    tell("Giving the jobs time to save …")
+                if not supervisor.within(supervisor.END, lambda: not _keeper(folder)):
+                    os.kill(pid, signal.SIGKILL)  # the daemons end with it
+            if _named(there):
+                _sweep(there)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+        self.link.unlink(missing_ok=True)
+        return True
+
+
+def _real() -> Slurm | None:
+    """Give the cluster that this machine belongs to, if it answers and has nodes that are up."""
+    if not (shutil.which("sbatch") and shutil.which("sinfo")):
+        return None
+    environ = dict(os.environ)
+    if Path(environ.get("SLURM_CONF", "")).parent.name.startswith(supervisor.PREFIX):
+        del environ["SLURM_CONF"]  # of a small one
+    told = supervisor.ask("sinfo", "-h", "-N", "-o", "%N %c %T %P", environ=environ)
+    nodes = [line.split() for line in (told or "").splitlines()]
+    if any(partition.endswith("*") for *_, partition in nodes):  # there is a default one
+        nodes = [node for node in nodes if node[-1].endswith("*")]
+    # After a state, sinfo(1) marks what is asleep, waking up, planned, …, all of which takes jobs; `*` does not answer.
+    cpus = {name: int(cpus) for name, cpus, state, _ in nodes if state.rstrip("~#!%$@^-+") in TAKE_JOBS}
+    return Slurm("real", len(cpus), min(cpus.values()), {}) if cpus else None
+
+
+def _named(folder: Path) -> bool:
+    """Whether it is called as keepers call their folders."""
+    return folder.parent == supervisor.TMP and folder.name.startswith(supervisor.PREFIX)
+
+
+def _own(folder: Path, there: os.stat_result) -> bool:
+    """Whether it is a folder as keepers make them, of this user, in which no other user can write."""
+    mine = there.st_uid == os.geteuid() and not there.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return mine and stat.S_ISDIR(there.st_mode) and _named(folder)
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _lock(file: IO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _keeper(folder: Path) -> int | None:
+    """Give the keeper's process, if it lives: then it holds a lock, so that no later process is taken for it."""
+    try:
+        with (folder / "keeper").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        return int((folder / "keeper").read_text())
+    return None
+
+
+def _sweep(folder: Path) -> None:
+    """Kill, with all under it, what a killed keeper left behind, and clients that still wait for an answer."""
+    spared = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
+
+    def left() -> list[psutil.Process]:
+        return [one for one in psutil.process_iter() if one.pid not in spared and _belongs(one, folder)]
+
+    def kill() -> bool:
+        ours = left()
+        for process in ours:
+            with contextlib.suppress(psutil.Error):
+                supervisor.kill_all([*process.children(recursive=True), process])
+        return bool(ours)
+
+    if not supervisor.within(1.0, lambda: not left()):  # most end by themselves
+        supervisor.within(supervisor.END, lambda: not kill())
+
+
+def _belongs(process: psutil.Process, folder: Path) -> bool:
+    """Whether it is of this cluster.
+
+    SLURM_CONF alone tells nothing: a terminal or a notebook that uses the cluster has it too. Slurm's programs have it
+    and their names; the processes of jobs have the cluster's name, which Slurm gives to them alone.
+    """
+    try:
+        # Not by psutil, which stops at the empty entries that programs leave when they change their title.
+        environ = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        job, conf = f"SLURM_CLUSTER_NAME={folder.name}", f"SLURM_CONF={folder}/slurm.conf"
+        return job.encode() in environ or (conf.encode() in environ and process.name() in supervisor.PROGRAMS)
+    except (psutil.Error, OSError):  # it has just ended, or is another user's
+        return False

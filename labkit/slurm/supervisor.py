@@ -1,0 +1,389 @@
+"""How are the daemons of a small Slurm started, watched and ended?
+
+They are Debian's packages, started for this checkout alone: munged, slurmctld, and a slurmd for each node, with a
+configuration, a key and ports of their own. It needs no root, as it runs jobs for nobody but the user who started it:
+a slurmd that is not root runs whatever job comes as its own user, so nobody else must be able to submit one. Whatever
+Slurm's programs ask of each other takes a credential of munged's; its socket and its key are in a folder that is closed
+to all other users.
+
+A supervisor process (`python -m labkit.slurm.supervisor`) starts them, and is the one that all processes under them
+become children of when their parents leave (PR_SET_CHILD_SUBREAPER, prctl(2)): so it can end all of
+them, whatever they did.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import psutil
+
+from labkit.mpi.launch import SMALL_SLURM, shares
+from labkit.system.errors import LabError
+from labkit.system.lifetime import end_with
+from labkit.system.machine import Machine, this_machine
+
+TMP = Path("/tmp")  # where the folders are that hold a small Slurm
+PREFIX = SMALL_SLURM  # how their names begin
+PARTITION = "lab"
+ADMIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # where daemons are; Debian's users have none of them on the PATH
+
+START = 30.0  # seconds for a daemon to come up
+GRACE = 5.0  # seconds for jobs to save something when the cluster is taken down
+ANSWER = 5.0  # seconds for Slurm to answer a question
+SOON = 5.0  # seconds after which whoever waits is told for what
+END = 15.0  # seconds for what is left to be killed
+TAIL = 5  # lines of a daemon's log that an error shows
+
+LOOPBACK = "127.0.0.1"
+UP, STAY = "up\n", "stay\n"  # what a keeper tells when all is up, and what it is told then
+WAITING = "Waiting for"  # how its lines on what takes long begin; all others tell why it gave up
+STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+SCRIPT_RUNNER = "slurmscriptd"  # slurmctld's child
+PROGRAMS = {"munged", "slurmctld", "slurmd", "slurmstepd", "srun", SCRIPT_RUNNER}
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+prctl = ctypes.CDLL(None).prctl
+
+
+class Keeper:
+    """The process that starts the daemons, watches them, and ends all that runs under them."""
+
+    def __init__(self, link: Path, nodes: int, until: int) -> None:
+        self.link, self.nodes = link, nodes
+        self.until = psutil.Process(until) if until else None
+        self.daemons: dict[str, subprocess.Popen] = {}
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=TMP))  # closed to all other users
+
+    def run(self) -> None:
+        """Start all, tell that it is up, and if told to stay, do so until told to end or `until` has ended."""
+        try:
+            self.start()
+            print(UP, end="", flush=True)
+            if sys.stdin.readline() == STAY:
+                _silence()
+                while not self.tick(1.0 if self.until else 3600.0) and (not self.until or _lives(self.until)):
+                    pass
+        except LabError as error:
+            print(error)
+        finally:
+            self.end()
+
+    def start(self) -> None:
+        """Start the daemons and wait until the nodes take jobs."""
+        folder, machine = self.folder, this_machine()
+        self.lock = (folder / "keeper").open("w")
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        print(os.getpid(), file=self.lock, flush=True)
+        self.link.unlink(missing_ok=True)
+        self.link.symlink_to(folder)
+
+        for name in ("log", "state", "spool"):
+            (folder / name).mkdir()
+        key = folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        conf = folder / "slurm.conf"
+        conf.write_text(slurm_conf(folder, self.nodes, machine))
+        (folder / "cgroup.conf").write_text(f"CgroupPlugin={_cgroup_plugin()}\n")
+
+        files = {"key-file": key, "socket": folder / "munge.socket", "pid-file": folder / "munged.pid"}
+        files |= {"seed-file": folder / "munge.seed"}
+        # By itself, munged insists on a socket that everybody can reach: hence --force. It overrules munged's look at
+        # who may write to /tmp too, which `cluster.why_not` has taken before.
+        options = (f"--{name}={path}" for name, path in files.items())
+        self.daemon("munged", "munged", "--foreground", "--force", *options)
+        self.wait("munged", files["socket"].exists)
+        files["socket"].chmod(0o600)
+        self.daemon("slurmctld", "slurmctld", "-D", "-f", str(conf))
+        for number, cpus in enumerate(node_cpus(machine, self.nodes), start=1):
+            self.daemon(f"n{number}", "slurmd", "-D", "-N", f"n{number}", "-f", str(conf), cpus=cpus)
+        self.wait("the nodes", self.all_idle)
+        if address() != LOOPBACK and address().startswith("127."):
+            # As 127.0.1.1 on Debian. Daemons listen there by now; an srun that does would never hear from its tasks,
+            # who answer to where it called from: among addresses of loopback, the kernel always calls from the first.
+            conf.write_text(conf.read_text().replace(",NoInAddrAny", ""))
+        (folder / "up").write_text(f"{self.nodes} {node_cores(machine, self.nodes)}")
+
+    def daemon(self, name: str, *argv: str, cpus: tuple[int, ...] = ()) -> None:
+        """Start a daemon, which ends with the keeper; what runs under it has its CPUs alone."""
+        keeper = os.getpid()
+
+        def prepare() -> None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            if cpus:
+                os.sched_setaffinity(0, cpus)
+            end_with(keeper)
+
+        with self.log(name).open("a") as log:
+            self.daemons[name] = subprocess.Popen(
+                [which(argv[0]), *argv[1:]],
+                env=environ(self.folder),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=prepare,
+            )
+
+    def log(self, name: str) -> Path:
+        """Give the file with what a daemon has to say."""
+        return self.folder / "log" / f"{name}.log"
+
+    def wait(self, what: str, is_there: Callable[[], bool]) -> None:
+        """Wait for something to be there; give up when a daemon ends, the time is up, or whoever asked is gone."""
+        began = told = time.monotonic()
+        while not is_there():
+            stop = self.tick(0.1)
+            if ended := self.ended():
+                raise LabError("\n".join(ended))
+            if stop or select.select([sys.stdin], [], [], 0)[0]:
+                raise LabError("interrupted")
+            now = time.monotonic()
+            if now - began > START:
+                logs = "\n".join(self.last_lines(name) for name in self.daemons)
+                raise LabError(f"{what} did not answer within {START:.0f} s\n{logs}")
+            if now - told > SOON:
+                print(f"{WAITING} {what} …", flush=True)
+                told = now
+
+    def all_idle(self) -> bool:
+        """Whether every node is ready for jobs."""
+        told = ask("sinfo", "-h", "-N", "-o", "%T", environ=environ(self.folder), timeout=1.0)
+        return (told or "").split() == ["idle"] * self.nodes
+
+    def tick(self, seconds: float) -> bool:
+        """Wait for so long, or until something happens; take note of who ended; tell whether it is time to end all."""
+        got = signal.sigtimedwait({signal.SIGCHLD, *STOP}, seconds)
+        self.reap()
+        return got is not None and got.si_signo in STOP
+
+    def reap(self) -> None:
+        """Take note of daemons that ended, and let go of ended processes that have no other parent."""
+        daemons = {process.pid: process for process in self.daemons.values()}
+        with contextlib.suppress(ChildProcessError):
+            while child := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if child.si_pid in daemons:
+                    daemons[child.si_pid].poll()
+                    (self.folder / "ended").write_text("".join(f"{words}\0" for words in self.ended()))
+                else:
+                    os.waitpid(child.si_pid, 0)
+
+    def ended(self) -> list[str]:
+        """Tell of each daemon that ended how it did, with its last lines."""
+        return [
+            f"{name} {_how(process.returncode)}. {self.last_lines(name)}"
+            for name, process in self.daemons.items()
+            if process.returncode is not None
+        ]
+
+    def last_lines(self, name: str) -> str:
+        """Give the end of a daemon's log."""
+        lines = self.log(name).read_text(errors="replace").splitlines()[-TAIL:]
+        return "\n    ".join([f"The log of {name} ends:", *(line[:300] for line in lines)])
+
+    def end(self) -> None:
+        """Have the jobs save and end, kill what is left, and remove all that was written."""
+        if whole := (self.folder / "up").exists() and not self.ended():
+            ask("scancel", f"--partition={PARTITION}", environ=environ(self.folder))
+        spared = {SCRIPT_RUNNER} if whole else PROGRAMS  # which wait in vain for what has died
+        if not whole:
+            for process in self.jobs(spared):
+                with contextlib.suppress(psutil.Error):
+                    process.terminate()
+        within(GRACE, lambda: not self.jobs(spared))
+        within(END, lambda: not self.kill())
+        if self.link.is_symlink() and self.link.readlink() == self.folder:
+            self.link.unlink()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def jobs(self, spared: set[str]) -> list[psutil.Process]:
+        """Give the processes that are neither daemons nor have one of these names."""
+        self.reap()
+        daemons = {process.pid for process in self.daemons.values()}
+        under = psutil.Process().children(recursive=True)
+        return [process for process in under if process.pid not in daemons and _name(process) not in spared]
+
+    def kill(self) -> bool:
+        """Kill all that is left; tell whether there was something."""
+        self.reap()
+        left = psutil.Process().children(recursive=True)
+        kill_all(left)
+        return bool(left)
+
+
+def slurm_conf(folder: Path, nodes: int, machine: Machine) -> str:
+    """Give the configuration, in words that Slurm knows from 21.08 to 24.11; what it leaves out is at its default."""
+    user, host, own = psutil.Process().username(), socket.gethostname(), address()
+    port, *ports = _free_ports(own, nodes + 1)
+    cpus, memory = node_cores(machine, nodes), max(1, machine.memory // nodes // 2**20)
+    lines = [
+        f"ClusterName={folder.name}",  # Slurm tells it to each job, and that is how a job's processes are known
+        f"SlurmctldHost={host}({own})",
+        f"SlurmctldPort={port}",
+        f"SlurmUser={user}",
+        f"SlurmdUser={user}",
+        "AuthType=auth/munge",
+        f"AuthInfo=socket={folder}/munge.socket",
+        # Listen where this machine's name leads to, and nowhere else: on most machines that is loopback.
+        "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",
+        f"StateSaveLocation={folder}/state",
+        f"SlurmdSpoolDir={folder}/spool/%n",
+        f"SlurmctldPidFile={folder}/slurmctld.pid",
+        f"SlurmdPidFile={folder}/%n.pid",
+        "ProctrackType=proctrack/linuxproc",  # the default wants control groups
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core",
+        "SlurmdParameters=config_overrides",  # a node is a part of this machine, not all that slurmd sees
+        "ReturnToService=2",
+        # Were another user to get a credential, there is nothing to see and no partition to submit to: RootOnly admits
+        # root and SlurmUser (_part_access_check in Slurm's job_mgr.c).
+        "PrivateData=jobs,nodes,partitions,reservations,usage,users",
+        "SchedulerParameters=batch_sched_delay=0",  # else a job waits for others to come, for up to 3 s
+        *(
+            f"NodeName=n{number} NodeHostname={host} NodeAddr={own} Port={port} CPUs={cpus} RealMemory={memory}"
+            for number, port in enumerate(ports, start=1)
+        ),
+        f"PartitionName={PARTITION} Nodes=ALL Default=YES RootOnly=YES MaxTime=INFINITE State=UP",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def node_cores(machine: Machine, nodes: int) -> int:
+    """Give how many cores a node has: an equal share, and when there are more nodes than cores, one that it shares."""
+    return max(1, machine.usable_cores // nodes)
+
+
+def node_cpus(machine: Machine, nodes: int) -> list[tuple[int, ...]]:
+    """Give each node its CPUs; all of them where a quota, and not their number, is the limit.
+
+    They are not borrowed (`labkit.system.cores`): a cluster stays up for hours and idles for most of them, and runs
+    beside it would find no free core.
+    """
+    if machine.quota is not None and machine.quota < len(machine.cpus):
+        return [machine.cpus] * nodes
+    return shares(machine, nodes, node_cores(machine, nodes))
+
+
+def _free_ports(own: str, n: int) -> list[int]:
+    with contextlib.ExitStack() as all_at_once:
+        sockets = [all_at_once.enter_context(socket.socket()) for _ in range(n)]
+        for one in sockets:
+            one.bind((own, 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _cgroup_plugin() -> str:
+    """Give what keeps slurmd away from control groups: `disabled`, which the manual has since 24.05.
+
+    Before, it is the plugin for their version 1, which does nothing until it is asked for a limit, whichever version
+    the machine has (tried with 22.05). That for version 2, which Slurm would choose itself, wants systemd or root
+    (https://slurm.schedmd.com/cgroup_v2.html).
+    """
+    told = ask("sinfo", "--version", environ={}) or ""  # such as "slurm-wlm 22.05.8"
+    version = tuple(int(part) for part in re.findall(r"\d+", told)[:2])
+    return "disabled" if version >= (24, 5) else "cgroup/v1"
+
+
+def _how(status: int) -> str:
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
+
+
+def _lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _silence() -> None:
+    """Let go of the pipes to whoever started this."""
+    with Path(os.devnull).open("r+") as nothing:
+        for number in range(3):
+            os.dup2(nothing.fileno(), number)
+
+
+# What whoever uses it needs as well
+
+
+def which(program: str) -> str | None:
+    """Give the path of a program or a daemon, None when it is not installed."""
+    return shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *ADMIN]))
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """Give what leads `sbatch` and the like to the small Slurm in a folder."""
+    return {"SLURM_CONF": str(folder / "slurm.conf")}
+
+
+def environ(folder: Path) -> dict[str, str]:
+    """Give all the environment that daemons and questions of the small Slurm have: nothing of another Slurm's job."""
+    return {"PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), *ADMIN]), **variables(folder)}
+
+
+def ask(*argv: str, environ: Mapping[str, str], timeout: float = ANSWER) -> str | None:
+    """Give what a command of Slurm's prints; None when it fails, or takes long as it does when nobody answers."""
+    try:
+        done = subprocess.run(
+            [which(argv[0]) or argv[0], *argv[1:]],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.rstrip() if done.returncode == 0 else None
+
+
+def address() -> str:
+    """Give the address that this machine's name stands for: under NoInAddrAny, Slurm listens there and nowhere else."""
+    return socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
+
+
+def within(seconds: float, happens: Callable[[], bool]) -> bool:
+    """Wait for something to happen, for so long at most; tell whether it did."""
+    deadline = time.monotonic() + seconds
+    while not (happened := happens()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return happened
+
+
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """Kill processes, of which some may have ended."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+def main(link: str, nodes: str, until: str) -> None:
+    """Be a keeper, in a process of its own that nobody has to wait for."""
+    if os.fork():
+        os._exit(0)
+    os.umask(0o077)  # the key, and the configuration that leads to it, are the user's alone
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *STOP})
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        Keeper(Path(link), int(nodes), int(until)).run()
+    except OSError as error:  # such as a full disk
+        print(error)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

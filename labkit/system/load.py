@@ -1,0 +1,329 @@
+"""What else had the cores while something was measured?
+
+`with watch("section 7") as others:` around what is timed looks before and after. What the cores did (/proc/stat), less
+what this process and all under it did (/proc/PID/stat), is the work of others; what a hypervisor took away (steal)
+counts with it. For how long a CPU quota held this process back, the control group tells.
+
+It is read here and not by psutil, which counts CPUs where the kernel numbers them, and is not in every environment that
+measures.
+"""
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Collection, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from labkit.system.machine import Machine, own_cgroups, this_machine
+
+# The share of the measured cores from which figures are doubtful: it is about what a figure loses, and the labs speak
+# of differences from some 5% on.
+BUSY = 0.05
+MARK = "⚠ busy"  # behind a figure in a table
+NAMES = 3  # that a message has at most
+TICK = 1 / os.sysconf("SC_CLK_TCK")  # seconds: the unit of /proc/stat and /proc/PID/stat
+
+
+@dataclass
+class Others:
+    """What others had of the cores while something was measured; filled in when that is over.
+
+    Attributes
+    ----------
+    where : str
+        What was measured, such as "section 7".
+    again : str
+        How it is measured again.
+    share : float or None
+        The share of the cores, 0 to 1, that other processes and the hypervisor took; None when that can't be told.
+    throttled : float
+        The share of the time, 0 to 1, for which a CPU quota held this process back.
+    by : tuple of str
+        Who took most, as far as that can be seen; of other users, no more than that it was they.
+    busy : bool
+        Whether what was measured meanwhile is doubtful.
+    why : str
+        Why the share can't be told.
+    """
+
+    where: str = ""
+    again: str = "measure again"
+    share: float | None = None
+    throttled: float = 0.0
+    by: tuple[str, ...] = ()
+    busy: bool = False
+    why: str = "nobody watched"
+    inside: list["Others"] = field(default_factory=list, repr=False)  # what the watches inside saw
+    capacity: float = field(default=0.0, repr=False)  # CPU seconds that there were to be had
+
+    @property
+    def note(self) -> str:
+        """What stands below a table that has a figure measured meanwhile; empty when nothing disturbed it."""
+        what = f"{self.where}: " if self.where else ""
+        if self.busy:
+            return f"⚠ {what}{self._took} meanwhile. First {self.again} {self._when}, then make this table."
+        return f"{what}{self._unknown}" if self.share is None else ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give it as `json.dumps` takes it."""
+        return {"share": self.share, "throttled": self.throttled, "busy": self.busy, "why": self.why}
+
+    def __str__(self) -> str:
+        """Give it in a line, as it is said at once."""
+        if self.share is None:
+            return self._unknown
+        if not self.busy:
+            return f"Other work took {self.share:.0%} of the cores meanwhile."
+        by = f" ({', '.join(self.by)})" if self.by else ""
+        return f"⚠ Meanwhile, {self._took}{by}. What was measured is doubtful: {self.again} {self._when}."
+
+    @property
+    def _took(self) -> str:
+        others = f"other work took {self.share:.0%} of the cores"
+        quota = f"the CPU quota held it back for {self.throttled:.0%} of the time"
+        return " and ".join([others] * (self.share > BUSY) + [quota] * (self.throttled > BUSY))
+
+    @property
+    def _when(self) -> str:
+        return "when the machine is quiet" if self.share > BUSY else "with fewer threads"
+
+    @property
+    def _unknown(self) -> str:
+        return f"whether other work had the cores meanwhile is not known: {self.why}."
+
+
+_around: ContextVar[Others | None] = ContextVar("around", default=None)  # that of the watch around
+
+
+@contextlib.contextmanager
+def watch(
+    where: str = "",
+    cpus: Collection[int] | None = None,
+    also: Collection[int] = (),
+    unknown: str = "",
+    show: bool = True,
+    root: Path = Path("/"),
+) -> Iterator[Others]:
+    """Watch what others take of the cores while the block runs, and say so in a line when that is much.
+
+    When there are watches inside, what they saw counts: `run_ranks` has one, on the cores that its ranks are bound to.
+
+    Parameters
+    ----------
+    where : str
+        What is measured, such as "section 7": what to run again.
+    cpus : collection of int, optional
+        The CPUs that are measured on; by default all that this process may use.
+    also : collection of int
+        Processes that do what is measured without being under this one.
+    unknown : str
+        Why nothing can be told of what is measured, if so.
+    show : bool
+        Whether to say it.
+    root : Path
+        Where proc/ and sys/ are; tests point it at made-up trees.
+    """
+    others = _others(where)
+    machine = this_machine(root, _allowed() if root == Path("/") else None)
+    used = set(machine.cpus if cpus is None else cpus)
+    with _gathering(others):
+        # The processes are looked at outside of what is measured: thousands of them take a tenth of a second.
+        before = _processes(root, {os.getpid(), *also})
+        first = _cores(root, used)
+        yield others
+        last = _cores(root, used)
+        after = _processes(root, {os.getpid(), *also}, before)
+    if others.inside:
+        _sum_up(others)
+    elif unknown or first is None or last is None:
+        others.why = unknown or "/proc/stat does not show these CPUs"
+    elif os.getpid() not in before.ours & after.ours:
+        others.why = "/proc does not show this process"
+    else:
+        _compare(others, machine, used, last.since(first), before, after)
+    _pass_on(others)
+    if show and others.busy:
+        print(others, flush=True)
+
+
+@contextlib.contextmanager
+def watches(where: str = "") -> Iterator[Others]:
+    """Put together what the watches inside see, and look at nothing itself: for blocks that cost next to nothing."""
+    others = _others(where)
+    with _gathering(others):
+        yield others
+    if others.inside:
+        _sum_up(others)
+        _pass_on(others)
+
+
+def _others(where: str) -> Others:
+    return Others(where, f"run {where} again") if where else Others()
+
+
+@contextlib.contextmanager
+def _gathering(others: Others) -> Iterator[None]:
+    outer = _around.set(others)
+    try:
+        yield
+    finally:
+        _around.reset(outer)
+
+
+def _pass_on(others: Others) -> None:
+    if around := _around.get():
+        around.inside.append(others)
+
+
+def _sum_up(others: Others) -> None:
+    """Fill in what the watches inside saw, each by its weight."""
+    inside = others.inside
+    if unknown := [one for one in inside if one.share is None]:
+        others.why = unknown[0].why
+        return
+    others.capacity = sum(one.capacity for one in inside)
+    others.share = sum(one.share * one.capacity for one in inside) / others.capacity
+    others.throttled = sum(one.throttled * one.capacity for one in inside) / others.capacity
+    others.busy = any(one.busy for one in inside) and max(others.share, others.throttled) > BUSY
+    others.by = tuple(dict.fromkeys(name for one in inside for name in one.by))[:NAMES]
+    others.why = ""
+
+
+def _compare(
+    others: Others, machine: Machine, used: set[int], passed: "_Cores", before: "_Processes", after: "_Processes"
+) -> None:
+    """Fill in what others took of the cores used."""
+    ours = after.seconds - before.seconds
+    taken = passed.worked - ours
+    others.capacity = min(len(used), machine.quota or math.inf) * passed.at
+    # /proc/stat counts who is at work when the clock ticks. This is a sample; twice its standard deviation, at most,
+    # and some ticks for what was counted just before or after:
+    unsure = max(math.sqrt(others.capacity * TICK), 4 * TICK)
+    doubtful = max(unsure, BUSY * others.capacity)
+    if taken < -doubtful and used >= set(machine.cpus):  # as in a sandbox with a /proc of its own
+        others.why = "/proc/stat does not count what this process does"
+        return
+    # Under a quota there are more CPUs than this process can fill, and what others do on the rest costs it nothing.
+    taken = max(0.0, taken - (len(used) * passed.at - others.capacity))
+    others.share, others.why = min(1.0, taken / others.capacity), ""
+    others.throttled = passed.throttled / (passed.throttled + others.capacity)
+    others.busy = taken > doubtful or others.throttled > BUSY
+    if others.busy:
+        took = after.others_since(before) | {"the hypervisor: steal": passed.stolen}
+        most = sorted(took, key=took.get, reverse=True)[:NAMES]
+        others.by = tuple(name for name in most if took[name] > BUSY / NAMES * others.capacity)
+
+
+def _allowed() -> set[int]:
+    """Give the CPUs that this process may use; OpenMP may have pinned the thread that asks to one of them."""
+    cpus: set[int] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            cpus |= os.sched_getaffinity(int(thread.name))
+    return cpus
+
+
+class _Cores(NamedTuple):
+    """Seconds: of the clock; for which the CPUs worked or were stolen; were stolen; were held back by a quota."""
+
+    at: float
+    worked: float
+    stolen: float
+    throttled: float
+
+    def since(self, first: "_Cores") -> "_Cores":
+        return _Cores(*(max(0.0, last - before) for last, before in zip(self, first, strict=True)))
+
+
+def _cores(root: Path, used: set[int]) -> _Cores | None:
+    """Give what some CPUs have done so far; None where that isn't shown.
+
+    Interrupts are left out: nobody knows whose they are.
+    """
+    seen = {}
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/stat").read_text().splitlines():
+            name, *ticks = line.split() or [""]
+            if name.startswith("cpu") and name != "cpu":
+                user, nice, system, _idle, _iowait, _irq, _softirq, steal, *_ = (*map(int, ticks), *[0] * 8)
+                seen[int(name[3:])] = (user + nice + system + steal, steal)
+    if not used <= seen.keys():
+        return None
+    worked, stolen = (TICK * sum(seen[cpu][which] for cpu in used) for which in (0, 1))
+    return _Cores(time.monotonic(), worked, stolen, _throttled(root))
+
+
+def _throttled(root: Path) -> float:
+    """Give the seconds for which a quota has held CPUs back so far, of the control group that was held back longest."""
+    longest = 0.0
+    for group in own_cgroups(root):
+        with contextlib.suppress(OSError):
+            told = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
+            v2, v1 = int(told.get("throttled_usec", 0)) / 1e6, int(told.get("throttled_time", 0)) / 1e9
+            longest = max(longest, v2, v1)
+    return longest
+
+
+class _Process(NamedTuple):
+    parent: int
+    name: str
+    started: int
+    seconds: float  # of CPU time
+    of_ended: float  # the CPU time of children that it has waited for
+    mine: bool  # whether it is this user's
+
+
+class _Processes(NamedTuple):
+    """All processes that can be seen, and which of them do what is measured."""
+
+    every: dict[int, _Process]
+    ours: set[int]
+
+    @property
+    def seconds(self) -> float:
+        """Our CPU time; a child's passes to its parent when that has waited for it, so nothing is lost."""
+        return sum(self.every[pid].seconds + self.every[pid].of_ended for pid in self.ours)
+
+    def goes_on(self, pid: int, before: _Process) -> bool:
+        """Whether a process is still the one that had this number before."""
+        return pid in self.every and self.every[pid].started == before.started
+
+    def others_since(self, before: "_Processes") -> dict[str, float]:
+        """Give what the others' CPU time was, by name; other users are named as such."""
+        took: dict[str, float] = {}
+        for pid, process in self.every.items():
+            if pid not in self.ours:
+                name = process.name if process.mine else "other users"
+                was = before.every.get(pid)
+                had = was.seconds if was and self.goes_on(pid, was) else 0.0
+                took[name] = took.get(name, 0.0) + process.seconds - had
+        return took
+
+
+def _processes(root: Path, roots: set[int], before: _Processes | None = None) -> _Processes:
+    """Give the processes; ours are the roots, all under them, and those of `before` that have lost their parent."""
+    every = {}
+    for folder in (root / "proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            head, _, rest = (folder / "stat").read_text().rpartition(")")  # a name may have blanks and brackets
+            fields = rest.split()  # those from the third on, of proc(5)
+            user, system, user_of_ended, system_of_ended = (TICK * int(ticks) for ticks in fields[11:15])
+            name, mine = head.partition("(")[2], folder.stat().st_uid == os.geteuid()
+            every[int(folder.name)] = _Process(
+                int(fields[1]), name, int(fields[19]), user + system, user_of_ended + system_of_ended, mine
+            )
+    found = _Processes(every, {pid for pid in roots if pid in every})
+    if before:
+        found.ours.update(pid for pid in before.ours if found.goes_on(pid, before.every[pid]))
+    children: dict[int, list[int]] = {}
+    for pid, process in every.items():
+        children.setdefault(process.parent, []).append(pid)
+    new = list(found.ours)
+    while new:
+        new = [child for pid in new for child in children.get(pid, []) if child not in found.ours]
+        found.ours.update(new)
+    return found

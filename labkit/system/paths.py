@@ -1,0 +1,17 @@
+"""Where things are: the one place that knows the layout of the checkout."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = ROOT / "notebooks"
+SOLUTIONS = ROOT / "solutions"
+DATA = ROOT / "data"
+ENV = ROOT / "env"
+OPENMP_PYTHON = ENV / "openmp" / ".venv" / "bin" / "python"  # of the environment that has TensorFlow with OpenMP
+STATE = ROOT / ".lab"  # logs and whatever else this checkout keeps for itself; ignored by git
+
+
+def shown(path: Path) -> str:
+    """Give `path` as a reader of this checkout would type it: relative to its root when inside."""
+    path = Path(path).resolve()
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

@@ -1,0 +1,81 @@
+"""Where are files of a run while it goes on? In a folder that goes with it, or with the next run when it was killed."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from labkit.system.errors import LabError
+
+PREFIX = "labkit-"
+SHM, MPICH = Path("/dev/shm"), "mpich_shm_"  # what ranks share, some MB, and leave behind when they are killed
+IN_USE = "in-use"  # the file that whoever uses the folder has locked: with its process, the lock ends as well
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    """Give a folder for the length of a `with` block; remove those that killed processes of this user left behind."""
+    try:
+        top = Path(tempfile.gettempdir())
+        _sweep(top)
+        made, lock = _make(top)
+    except OSError as error:
+        raise LabError(f"cannot make a temporary folder: {error.strerror}. Set TMPDIR to one with room.") from error
+    with lock:
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def _make(top: Path) -> tuple[Path, TextIO]:
+    while True:
+        made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=top))
+        lock = (made / IN_USE).open("x")
+        with contextlib.suppress(OSError):  # a file system without locks, where nothing is swept
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if (made / IN_USE).exists():
+            return made, lock
+        lock.close()  # swept before it was locked
+
+
+def _sweep(top: Path) -> None:
+    for folder, prefix, sweep in ((top, PREFIX, _sweep_folder), (SHM, MPICH, _sweep_shared_memory)):
+        with contextlib.suppress(OSError), os.scandir(folder) as found:  # none, or one that may not be listed
+            for name in [entry.name for entry in found if entry.name.startswith(prefix)]:
+                with contextlib.suppress(OSError), contextlib.ExitStack() as stack:  # another's, in use, or gone since
+                    sweep(folder / name, stack)
+
+
+def _sweep_folder(left: Path, stack: contextlib.ExitStack) -> None:
+    """Remove a folder of this user, made by this module, that nobody uses; no link is followed on the way."""
+    folder = _open(left, os.O_RDONLY | os.O_DIRECTORY, stack)
+    lock = _open(IN_USE, os.O_RDONLY, stack, within=folder)
+    if stat.S_ISREG(os.fstat(lock).st_mode):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _sweep_shared_memory(left: Path, stack: contextlib.ExitStack) -> None:
+    """Remove a file that no process has open or mapped: else the kernel grants no lease to write it (fcntl(2))."""
+    file = _open(left, os.O_RDWR, stack)
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        # Should another sweep open the file just now, the kernel tells by a signal: not by SIGIO, which ends a process.
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        left.unlink()
+
+
+def _open(path: str | Path, flags: int, stack: contextlib.ExitStack, within: int | None = None) -> int:
+    """Open what is this user's own, until the stack is closed; it neither follows a link nor waits for a pipe."""
+    opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=within)
+    stack.callback(os.close, opened)
+    if os.fstat(opened).st_uid != os.geteuid():
+        raise PermissionError
+    return opened

@@ -1,0 +1,214 @@
+import os
+import shutil
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from labkit.authoring import notebooks
+from labkit.exercises import sources
+from labkit.system import paths
+from labkit.system.errors import LabError
+
+LABS = sources.labs()
+
+
+def by_name(source):
+    return source.stem
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_student_notebook_is_what_its_source_gives(source):
+    assert notebooks.student_path(source).read_text() == notebooks.dumps(notebooks.student(source)), "run ./lab build"
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_solution_notebook_is_its_source_executed(source):
+    path = notebooks.solution_path(source)
+    assert not notebooks.drifted(source, path), "run ./lab build --execute"
+    code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code), "run ./lab build --execute"
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_student_notebook_gives_nothing_away(source):
+    cells = nbformat.read(notebooks.student_path(source), as_version=4).cells
+    assert not any(sources.BEGIN in cell.source for cell in cells)
+    assert not any(notebooks.INSTRUCTOR in cell.metadata.get("tags", []) for cell in cells)
+    assert not any(cell.get("outputs") for cell in cells)
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_no_notebook_names_a_folder_of_the_machine_it_was_made_on(source):
+    for path in (notebooks.student_path(source), notebooks.solution_path(source)):
+        text = path.read_text()
+        assert str(paths.ROOT) not in text
+        assert os.path.expanduser("~/") not in text  # noqa: PTH111
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_sources_are_well_made(source):
+    assert notebooks.lint(source) == []
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+@pytest.mark.timeout(600)
+def test_untouched_student_notebook_runs_to_its_end(source, tmp_path):
+    """The solution notebooks are run by nbval, which compares their checks' outputs."""
+    done = notebooks.execute(notebooks.student(source), name=f"{source.stem}-student", cwd=tmp_path, quick=True)
+    verdicts = [out.text for cell in done.cells for out in cell.get("outputs", []) if "Exercise" in out.get("text", "")]
+    assert len(verdicts) == len(sources.exercises(sources.read(source)))
+    assert all("· not attempted." in verdict for verdict in verdicts), verdicts
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_stored_solutions_passed_their_checks(source):
+    cells = nbformat.read(notebooks.solution_path(source), as_version=4).cells
+    told = [cell.outputs[0].text for cell in cells if sources.checks(cell)]
+    assert told == [f"Exercise {number} · passed.\n" for number in range(1, len(told) + 1)]
+
+
+def test_execution_refuses_a_parameter_the_notebook_does_not_have(write_source, tmp_path):
+    notebook = sources.read(write_source("QUICK = False", "x = 1"))
+    notebook.cells[0].metadata["tags"] = ["parameters"]
+    with pytest.raises(LabError, match="no parameter 'QUIKC': it has QUICK"):
+        notebooks.execute(notebook, "misspelt", tmp_path, QUIKC=True)
+
+
+def test_execution_notices_a_kernel_that_leaves_early(write_source, tmp_path):
+    notebook = sources.read(write_source("import sys", "sys.exit(0)", "x = 1"))
+    with pytest.raises(notebooks.ExecutionError, match=r"cell 1 |ended early"):
+        notebooks.execute(notebook, "leaves", tmp_path)
+
+
+def test_a_failing_notebook_is_kept_for_reading_with_its_cell_named(write_source, tmp_path):
+    notebook = sources.read(write_source("x = 1", "1 / 0", "y = 2"))
+    with pytest.raises(notebooks.ExecutionError, match=r"cell 1 failed: ZeroDivisionError.*kept: .*fails\.ipynb"):
+        notebooks.execute(notebook, "fails", tmp_path)
+    assert "ZeroDivisionError" in (paths.STATE / "executed" / "fails.ipynb").read_text()
+
+
+def test_execution_uses_this_environment_whatever_the_notebook_names(write_source, tmp_path):
+    notebook = sources.read(write_source("import sys", "print(sys.prefix)"))
+    notebook.metadata.kernelspec.name = "somebody-elses"
+    done = notebooks.execute(notebook, "elsewhere", tmp_path)
+    assert done.cells[1].outputs[0].text.strip() == str(paths.ROOT / ".venv")
+
+
+TRANSPORT = "from ipykernel import get_connection_info\nprint(get_connection_info(unpack=True)['transport'])"
+
+
+def test_executions_kernel_is_reached_by_sockets_and_has_nothing_to_warn_of(write_source, tmp_path, capfd):
+    done = notebooks.execute(sources.read(write_source(TRANSPORT)), "transport", tmp_path)
+    assert done.cells[0].outputs[0].text == "ipc\n"
+    assert "WARNING" not in capfd.readouterr().err
+
+
+def test_nbvals_kernel_is_reached_by_sockets(write_source, tmp_path):
+    notebook = sources.read(write_source(TRANSPORT))
+    notebook.cells[0].execution_count = 1
+    notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text="ipc\n")]
+    (tmp_path / "transport.ipynb").write_text(notebooks.dumps(notebook))
+    shutil.copy(paths.SOLUTIONS / "conftest.py", tmp_path)
+    nbval = (sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", tmp_path, "--nbval", "--nbval-current-env")
+    done = subprocess.run([*nbval, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+def test_build_is_the_same_to_the_byte(write_source):
+    source = write_source("[markdown]\n# # Title", "x = 1")
+    assert notebooks.dumps(notebooks.student(source)) == notebooks.dumps(notebooks.student(source))
+
+
+def test_build_keeps_outputs_while_only_prose_changes(write_source, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "students")
+    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
+    (tmp_path / "students").mkdir()
+    source = write_source("[markdown]\n# # Title", "print(6 * 7)")
+    stored = notebooks.solution_path(source)
+    notebooks.build(source, run=True)
+    assert "42" in stored.read_text()
+    write_source("[markdown]\n# # Another title", "print(6 * 7)")
+    notebooks.build(source)
+    assert "42" in stored.read_text()
+    assert "Another title" in stored.read_text()
+    write_source("[markdown]\n# # Another title", "print(6 * 8)")
+    notebooks.build(source)
+    assert not notebooks.drifted(source, stored)
+    assert '"outputs": []' in stored.read_text()
+
+
+def test_instructors_cells_are_in_the_solution_alone(write_source):
+    source = write_source('[markdown] tags=["instructor"]\n# secret', "x = 1")
+    assert [cell.source for cell in notebooks.solution(source).cells] == ["secret", "x = 1"]
+    assert [cell.source for cell in notebooks.student(source).cells] == ["x = 1"]
+
+
+def test_reset_keeps_what_the_student_wrote_numbered(write_source, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    source = write_source("x = 1")
+    target = notebooks.student_path(source)
+    assert notebooks.reset(source) is None
+    for number in (1, 2):
+        target.write_text(f"my work, version {number}")
+        kept = notebooks.reset(source)
+        assert kept.name == f"42_made_up.backup-{number}.ipynb"
+        assert kept.read_text() == f"my work, version {number}"
+    fresh = target.read_text()
+    assert notebooks.reset(source) is None
+    assert target.read_text() == fresh == notebooks.dumps(notebooks.student(source))
+
+
+def test_reset_on_a_full_disk_leaves_what_was_there(write_source, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    source = write_source("x = 1")
+    target = notebooks.student_path(source)
+    target.write_bytes(b"my work \xff, not even UTF-8")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(LabError, match=r"No space left on device\. Free some space"):
+            notebooks.reset(source)
+    assert target.read_bytes() == b"my work \xff, not even UTF-8"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [target.name, source.name]
+    assert notebooks.reset(source).read_bytes() == b"my work \xff, not even UTF-8"
+
+
+@pytest.mark.parametrize(
+    ("cell", "complaint"),
+    [
+        ("!ls", "bare !command"),
+        ("files = !ls", "bare !command"),
+        ("open('/home/me/x')", "absolute path"),
+        ("open('~/x')", "absolute path"),
+        ("[markdown]\n# # T\n#\n# ![](picture.png)", "alternative text"),
+        ('[markdown]\n# # T\n#\n# <img src="picture.png">', "alternative text"),
+        ("plt.show()", "alternative text"),
+        ("plots.show(figure)", "without alt"),
+        ("[markdown]\n# ## T", "the first heading"),
+        ("[markdown]\n# # T\n#\n# ### U", "jumps"),
+        ("[markdown]\n# # T\n#\n# # U", "second title"),
+    ],
+)
+def test_lint_finds(write_source, cell, complaint):
+    cells = [cell] if cell.startswith("[markdown]") else ["[markdown]\n# # T", cell]
+    problems = notebooks.lint(write_source(*cells))
+    assert any(complaint in problem for problem in problems), problems
+
+
+def test_lint_finds_a_check_that_nobody_compares(write_source):
+    answer = "def f():\n    ### BEGIN SOLUTION\n    pass\n    ### END SOLUTION"
+    problems = notebooks.lint(write_source("[markdown]\n# # T", answer, "f = check(1, f)", name="00_made_up.py"))
+    assert any("without the tag nbval-check-output" in problem for problem in problems), problems
+
+
+def test_lint_finds_an_exercise_without_a_check_in_the_labs_module(write_source):
+    answer = "def f():\n    ### BEGIN SOLUTION\n    pass\n    ### END SOLUTION"
+    cells = [cell for number in range(1, 10) for cell in (answer, f"f = check({number}, f)")]
+    problems = notebooks.lint(write_source("[markdown]\n# # T", *cells, name="00_made_up.py"))
+    assert any("exercise 9 is in only one" in problem for problem in problems), problems

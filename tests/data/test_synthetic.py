@@ -1,0 +1,250 @@
+"""Are the drawn images in ImageNet's layout, the same each time, and neither too easy nor half written?"""
+
+import io
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+
+from labkit.bench import images
+from labkit.data import synthetic
+from labkit.models.networks import MODELS
+from labkit.system.errors import LabError
+from labkit.train import records
+
+SMALL = {"train": 43, "validation": 20, "size": 32}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("drawn") / "set"
+    assert synthetic.write(folder, **SMALL)
+    return folder
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def examples(folder, kind):
+    """Give the features of a set's records, as TensorFlow's own reader reads them."""
+    found = []
+    for record in tf.data.TFRecordDataset(sorted(map(str, folder.glob(f"{kind}-*")))):
+        features = tf.train.Example.FromString(record.numpy()).features.feature
+        found.append({name: (value.int64_list.value or value.bytes_list.value)[0] for name, value in features.items()})
+    return found
+
+
+# --- The files --------------------------------------------------------------------------------------------------------
+
+
+def test_the_files_have_the_standard_names(folder):
+    train = [f"train-{number:05}-of-00008" for number in range(8)]
+    validation = [f"validation-{number:05}-of-00004" for number in range(4)]
+    assert sorted(contents(folder)) == train + validation
+
+
+@pytest.mark.parametrize(("kind", "count"), [("train", 43), ("validation", 20)])
+def test_every_record_has_the_standard_fields(folder, kind, count):
+    found = examples(folder, kind)
+    assert len(found) == count
+    assert len({one["image/filename"] for one in found}) == count
+    for one in found:
+        assert (one["image/height"], one["image/width"], one["image/channels"]) == (32, 32, 3)
+        assert (one["image/colorspace"], one["image/format"], one["image/class/synset"]) == (b"RGB", b"JPEG", b"")
+        assert one["image/class/text"].decode() == synthetic.CLASSES[one["image/class/label"] - 1]
+        picture = Image.open(io.BytesIO(one["image/encoded"]))
+        assert (picture.format, picture.mode, picture.size) == ("JPEG", "RGB", (32, 32))
+
+
+def test_classes_are_balanced_from_1_to_10_and_shuffled(folder):
+    labels = [one["image/class/label"] for one in examples(folder, "train")]
+    assert sorted(Counter(labels).items()) == [(label, 5 if label <= 3 else 4) for label in range(1, 11)]
+    assert len(set(labels[:10])) < 10  # in turns, the first ten would be of ten classes
+
+
+def test_the_same_arguments_give_the_same_bytes_and_another_seed_others(folder, tmp_path):
+    synthetic.write(tmp_path / "same", **SMALL)
+    synthetic.write(tmp_path / "other", **SMALL, seed=1)
+    assert contents(tmp_path / "same") == contents(folder)
+    assert not set(contents(tmp_path / "other").values()) & set(contents(folder).values())
+
+
+def test_a_larger_set_begins_with_the_smaller_one_and_none_is_in_both_parts(folder, tmp_path):
+    synthetic.write(tmp_path / "larger", **SMALL | {"train": 60})
+    smaller, larger = (
+        {one["image/filename"]: one["image/encoded"] for one in examples(path, "train")}
+        for path in (folder, tmp_path / "larger")
+    )
+    assert smaller.items() <= larger.items()
+    assert not set(larger.values()) & {one["image/encoded"] for one in examples(folder, "validation")}
+
+
+# --- Its readers ------------------------------------------------------------------------------------------------------
+
+
+def test_the_training_programs_reader_gives_the_drawn_pictures_with_their_labels(folder):
+    expected = {}
+    for number in range(SMALL["validation"]):
+        picture = synthetic.image(1 + number % 10, 32, np.random.default_rng((0, 1, number)))
+        expected[number % 10 + 1, number // 10] = np.asarray(picture)[2:30, 2:30].astype(float)
+    found = records.index(folder, "validation")
+    ((pixels, labels),) = records.evaluation(found, 28, SMALL["validation"])
+    for image, label in zip(pixels.numpy() * records.DEVIATION + records.MEAN, labels.numpy(), strict=True):
+        errors = {which: np.abs(image - picture).mean() for which, picture in expected.items()}
+        closest = min(errors, key=errors.get)
+        assert closest[0] == label
+        del expected[closest]
+    assert not expected
+
+
+def test_the_benchmark_reads_them(folder):
+    batches = images.tfrecords(folder, MODELS["resnet50"], 4, "NHWC", training=True)
+    for pixels, labels in itertools.islice(batches, 3):
+        assert pixels.shape == (4, 224, 224, 3)
+        assert set(labels.numpy()) <= set(range(1, 11))
+
+
+# --- The pictures -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", range(1, 11))
+@pytest.mark.parametrize("size", [16, 100])
+def test_every_class_can_be_drawn_in_every_size(label, size):
+    picture = synthetic.image(label, size, np.random.default_rng(0))
+    assert (picture.mode, picture.size) == ("RGB", (size, size))
+    assert np.asarray(picture).std() > 15
+
+
+def test_no_pixel_tells_the_class(folder):
+    """A linear model on the pixels does not learn them, so what a network learns is the form."""
+
+    def part(which, count):
+        labels = np.arange(count) % 10
+        pictures = [synthetic.image(label + 1, 32, np.random.default_rng((which, n))) for n, label in enumerate(labels)]
+        return np.array(pictures, dtype=np.float32).reshape(count, -1) / 127.5 - 1, labels
+
+    model = LogisticRegression(C=1e-3, max_iter=200).fit(*part(0, 500))
+    assert model.score(*part(1, 200)) < 0.6
+
+
+# --- Whole or not at all ----------------------------------------------------------------------------------------------
+
+
+def test_the_very_same_set_is_left_as_it_is(folder):
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert not synthetic.write(folder, **SMALL)
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def spoil(folder):
+    (folder / "train-00003-of-00008").write_bytes(b"damaged")
+
+
+def other_records(folder):
+    with tf.io.TFRecordWriter(str(folder / "train-00000-of-00008")) as writer:
+        writer.write(b"\xff no example")
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda folder: synthetic.write(folder, **SMALL, seed=1),
+        lambda folder: synthetic.write(folder, **SMALL | {"train": 44}),
+        lambda folder: synthetic.write(folder, **SMALL | {"train": 48}),
+        lambda folder: synthetic.write(folder, **SMALL | {"validation": 19}),
+        lambda folder: synthetic.write(folder, **SMALL | {"size": 33}),
+        lambda folder: synthetic.write(folder, **SMALL, shards=(4, 4)),
+        lambda folder: (synthetic.write(folder, **SMALL), spoil(folder)),
+        lambda folder: (synthetic.write(folder, **SMALL), (folder / "mine.txt").touch()),
+        lambda folder: (folder.mkdir(), (folder / "mine.txt").touch()),
+        lambda folder: (synthetic.write(folder, **SMALL), other_records(folder)),
+    ],
+    ids=["seed", "one more", "more", "less", "size", "shards", "damaged", "one more file", "files", "other records"],
+)
+def test_what_is_there_is_never_overwritten_and_told_before_anything_is_drawn(tmp_path, monkeypatch, prepare):
+    folder = tmp_path / "set"
+    prepare(folder)
+    before = contents(folder)
+    monkeypatch.setattr(synthetic, "image", lambda *args: pytest.fail("an image was drawn"))
+    told = r"set is there, and holds something else, or a set of other numbers, .*: name another folder, or remove"
+    with pytest.raises(LabError, match=told):
+        synthetic.write(folder, **SMALL)
+    assert contents(folder) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_a_set_whose_pictures_are_others_is_told_and_stays(tmp_path, monkeypatch):
+    folder = tmp_path / "set"
+    with monkeypatch.context() as patch:
+        patch.setattr(synthetic, "_QUALITY", 80)
+        synthetic.write(folder, **SMALL)
+    before = contents(folder)
+    with pytest.raises(
+        LabError, match="set holds this set, but train-00000-of-00008 is damaged, or was drawn by other"
+    ):
+        synthetic.write(folder, **SMALL)
+    assert contents(folder) == before
+
+
+def test_a_file_of_that_name_is_told(tmp_path):
+    (tmp_path / "set").write_text("mine")
+    with pytest.raises(LabError, match="holds something else"):
+        synthetic.write(tmp_path / "set", **SMALL)
+    with pytest.raises(LabError, match=r"cannot write .*below: File exists"):
+        synthetic.write(tmp_path / "set" / "below", **SMALL)
+
+
+def test_an_empty_folder_and_missing_ones_above_are_fine(tmp_path):
+    (tmp_path / "empty" / "set").mkdir(parents=True)
+    for folder in (tmp_path / "empty" / "set", tmp_path / "new" / "set"):
+        assert synthetic.write(folder, train=8, validation=4, size=16)
+        assert len(contents(folder)) == 12
+        (folder.parent / "beside").mkdir()
+        assert (
+            folder.stat().st_mode == (folder.parent / "beside").stat().st_mode
+        )  # others may read it, if the umask says so
+
+
+@pytest.mark.parametrize(
+    ("stop", "told"),
+    [
+        (KeyboardInterrupt("Ctrl-C"), "Ctrl-C"),
+        (tf.errors.ResourceExhaustedError(None, None, "no space left"), r"cannot write .*set: no space left\. Name"),
+    ],
+    ids=["Ctrl-C", "a full disk"],
+)
+def test_when_it_is_stopped_nothing_is_left(tmp_path, monkeypatch, stop, told):
+    calls = itertools.count()
+    draw = synthetic.image
+
+    def image(*args):
+        if next(calls) == 30:
+            raise stop
+        return draw(*args)
+
+    monkeypatch.setattr(synthetic, "image", image)
+    with pytest.raises((KeyboardInterrupt, LabError), match=told):
+        synthetic.write(tmp_path / "set", **SMALL)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"train": 7}, "train images: 7 is not possible; give a whole number from 8 to "),
+        ({"validation": 0}, "validation images: 0 is not possible"),
+        ({"size": 8}, "size: 8 is not possible; give a whole number from 16 to 1,024"),
+        ({"seed": -1}, "seed: -1 is not possible"),
+        ({"train": 10.5}, "train images: 10.5 is not possible"),
+    ],
+)
+def test_impossible_numbers_are_told_before_anything_is_made(tmp_path, wrong, told):
+    with pytest.raises(LabError, match=told):
+        synthetic.write(tmp_path / "set", **SMALL | wrong)
+    assert not list(tmp_path.iterdir())

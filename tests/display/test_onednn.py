@@ -1,0 +1,103 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.display import onednn
+from labkit.system.errors import LabError
+
+LOGS = Path(__file__).with_name("logs")  # one training step of the MNIST CNN, as the two versions wrote it
+
+
+def log(version: str) -> list[str]:
+    return (LOGS / f"onednn-{version}.log").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("version", "threads", "implementation", "blocked"),
+    [
+        ("3.2.1", "OpenMP,nthr:2", "jit:avx512_core", "Acdb16a"),
+        ("3.7.3", "threadpool,nthr:2", "brg_conv_fwd:avx512_core", "Adcb16a"),
+    ],
+)
+def test_both_forms_give_the_same_table(version, threads, implementation, blocked):
+    lines = log(version[:3])
+    assert onednn.describe(lines)["version"] == version
+    assert onednn.describe(lines)["threads"] == threads
+    table = onednn.read_log(lines)
+    assert len(table) == sum(",exec," in line for line in lines) >= 20
+    first = table[table.primitive == "convolution"].iloc[0].to_dict()
+    assert first.pop("ms") > 1
+    assert first == {
+        "primitive": "convolution",
+        "implementation": implementation,
+        "direction": "forward_training",
+        "type": "f32",
+        "src": "acdb",
+        "wei": blocked,
+        "dst": "acdb",
+        "attributes": "attr-scratchpad:user attr-post-ops:eltwise_relu",
+        "problem": "mb64_ic1oc32_ih28oh28kh3sh1dh0ph1_iw28ow28kw3sw1dw0pw1",
+    }
+    reorder = table[table.primitive == "reorder"].iloc[0]
+    assert (reorder.src, reorder.wei, reorder.dst) == ("cdba", "", blocked)
+    product = table[table.primitive == "gemm_api"].iloc[0]  # oneDNN 3.7 has kept the old form of tensors in it
+    assert set(product[["src", "wei", "dst"]]) == {"ab", "ba"}
+    assert product.implementation == ""
+
+
+def test_other_lines_and_cut_lines_are_left_out():
+    lines = log("3.7")
+    whole = onednn.read_log(lines)
+    noisy = ["training: 100 images/s", *lines, lines[-1][:60], "onednn_verbose,v1,primitive,create:cache_miss,cpu"]
+    assert onednn.read_log(noisy).equals(whole)
+
+
+def test_only_what_ran_after_a_line_counts():
+    lines = log("3.7")
+    marked = [*lines[:20], "warm", *lines[20:]]
+    assert len(onednn.read_log(marked, after="warm")) == len(lines[20:])
+    with pytest.raises(LabError, match="no line of the log is 'hot'"):
+        onednn.read_log(marked, after="hot")
+
+
+def test_lines_without_a_log_say_how_to_get_one():
+    with pytest.raises(LabError, match="ONEDNN_VERBOSE=1"):
+        onednn.read_log(["training: 100 images/s"])
+    assert onednn.describe(["training: 100 images/s"]) == {}
+
+
+GRAPHS = """
+import tensorflow as tf
+from labkit.display import onednn
+
+x, w, b = tf.random.normal((2, 8, 8, 4)), tf.random.normal((3, 3, 4, 8)), tf.random.normal((8,))
+def fused(x):
+    return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, w, 1, "SAME"), b))
+def product(x):
+    return tf.matmul(x[0, 0], x[0, 1], transpose_b=True)
+tf.function(product)(x)  # what ran before is not told
+for function in (fused, product):
+    written, ran = onednn.graph_that_ran(function, x)
+    print(*sorted(node.op for node in written if node.op not in ("Const", "Identity")), "|", *(node.op for node in ran))
+"""
+
+
+@pytest.mark.parametrize("on", ["0", "1"])
+def test_the_graph_that_ran_has_what_the_rewrite_made(on):
+    """In a process of its own, since TensorFlow chooses at its start."""
+    done = subprocess.run(
+        [sys.executable, "-c", GRAPHS],
+        env={"TF_ENABLE_ONEDNN_OPTS": on, "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    fused, product = done.stdout.splitlines()
+    mkl = "_MklNative" if on == "1" else "_"
+    assert fused.startswith("BiasAdd Conv2D Relu |")
+    assert f"{mkl}FusedConv2D" in fused
+    assert "Relu" not in fused.partition("|")[2]
+    assert "MatMul" in product
+    assert "Conv2D" not in product

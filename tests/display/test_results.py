@@ -1,0 +1,166 @@
+import base64
+import io
+import json
+
+import matplotlib.pyplot as plt
+import pytest
+from PIL import Image
+
+from labkit.display import plots
+from labkit.display.results import Results, fault
+from labkit.system import files
+from labkit.system.load import MARK, Others
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(files, "_SAID", set())
+    return Results("02")
+
+
+def kept(results):
+    return json.loads(results.path.read_text())
+
+
+def test_a_table_is_shown_and_kept_with_what_it_was_measured_on(results, capsys):
+    results.table("speed", [("this CNN", "", "100 images/s", "200 images/s")])
+    assert kept(results)["table"] == {
+        "what": "speed",
+        "rows": [["this CNN", "", "100 images/s", "200 images/s"]],
+        "notes": [],
+    }
+    assert kept(results)["on"]["cores"] >= 1
+    assert "tensorflow-cpu 2." in kept(results)["on"]["software"]
+    assert kept(results)["quick"] is False
+
+
+def test_figures_of_a_busy_machine_are_marked_where_they_are_shown_and_kept(results, capsys):
+    quiet, unknown = Others("section 2", share=0.01), Others("section 3", why="its jobs run elsewhere")
+    busy = Others("section 4", "run section 4 again", share=0.31, busy=True)
+    rows = [
+        ("published alone", "9", "", ""),
+        ("quiet", "", "1", "2", quiet),
+        ("unknown", "", "3", "", unknown),
+        ("both", "", "4", "5", quiet, busy),
+        ("busy", "", "6", "", busy),
+        ("not measured", "", "", "7", Others("section 5", share=0.9, busy=True)),
+    ]
+    results.table("speed", rows)
+    table = kept(results)["table"]
+    assert [row[2] for row in table["rows"]] == ["", "1", "3", f"4 {MARK}", f"6 {MARK}", ""]
+    assert table["notes"] == [
+        "section 3: whether other work had the cores meanwhile is not known: its jobs run elsewhere.",
+        "⚠ section 4: other work took 31% of the cores meanwhile. First run section 4 again when the machine is quiet, "
+        "then make this table.",
+    ]
+    assert capsys.readouterr().out  # as IPython shows it outside of a notebook
+
+
+def test_a_picture_is_kept_under_its_title_and_replaced_when_drawn_again(results):
+    for text in ("one", "two"):
+        figure, axis = plt.subplots()
+        axis.set_title("Speed")
+        plots.show(figure, alt=text, keep=results)
+    assert list(kept(results)["pictures"]) == ["Speed"]
+    picture = kept(results)["pictures"]["Speed"]
+    assert picture["alt"] == "two"
+    assert Image.open(io.BytesIO(base64.b64decode(picture["png"]))).format == "PNG"
+
+
+def test_a_picture_without_a_title_can_be_shown(results):
+    plots.show(plt.figure(), alt="nothing yet")
+    assert not results.path.exists()
+
+
+def test_what_was_passed_stays_passed(results):
+    for verdict in ("not attempted", "not yet", "passed", "not attempted"):
+        results.exercise(3, verdict)
+    results.exercise(4, "not yet")
+    assert kept(results)["exercises"] == {"3": "passed", "4": "not yet"}
+
+
+def test_another_notebook_of_the_same_lab_goes_on_with_the_file(results):
+    results.exercise(1, "passed")
+    Results("02", quick=True).table("speed", [])
+    assert kept(results)["exercises"] == {"1": "passed"}
+    assert kept(results)["quick"] is True
+
+
+def test_a_damaged_file_does_not_stop_the_lab(results):
+    results.path.parent.mkdir()
+    results.path.write_text('{"lab": "0')
+    results.exercise(1, "passed")
+    assert kept(results)["exercises"] == {"1": "passed"}
+    assert [file.name for file in results.path.parent.iterdir()] == ["results-02.json"]
+
+
+PIXEL = "iVBORw0KGgo="
+ODD = (None, True, 3, 1.5, "text", "\ud800", [], [3], [["a", None]], {}, {"a": 3}, {"a": []}, {"1": {"png": 3}})
+
+
+def do_all(results):
+    results.exercise(2, "passed")
+    results.picture("New", PIXEL, "alt")
+    results.table("speed", [("a", "b", "c", "d")])
+
+
+@pytest.mark.parametrize("key", ["lab", "quick", "when", "on", "table", "pictures", "exercises"])
+def test_a_lab_goes_on_whatever_is_in_the_file_and_keeps_what_is_sound(results, key):
+    results.exercise(1, "passed")
+    results.picture("Old", PIXEL, "alt")
+    do_all(results)
+    whole = kept(results)
+    assert fault(whole) == ""
+    for odd in ODD:
+        results.path.write_text(json.dumps(whole | {key: odd}))
+        do_all(results)
+        now = kept(results)
+        assert fault(now) == ""
+        if key != "exercises":
+            assert now["exercises"] == {"1": "passed", "2": "passed"}
+        if key != "pictures":
+            assert list(now["pictures"]) == ["Old", "New"]
+        assert now["table"] == {"what": "speed", "rows": [["a", "b", "c", "d"]], "notes": []}
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "3", "[" * 100_000, "\x00", ""])
+def test_a_lab_goes_on_where_the_file_is_nothing_of_it(results, text):
+    results.path.parent.mkdir()
+    results.path.write_text(text)
+    do_all(results)
+    assert kept(results)["exercises"] == {"2": "passed"}
+
+
+def full(*args):
+    raise OSError(28, "No space left on device")
+
+
+def test_what_cannot_be_kept_is_one_warning_and_what_was_kept_stays(results, capsys, monkeypatch):
+    results.exercise(1, "passed")
+    before = results.path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        do_all(results)
+        do_all(results)
+    told = capsys.readouterr().err
+    assert told.startswith("Warning: cannot write ")
+    assert "work/results-02.json: No space left on device. Free some space" in told
+    assert told.count("\n") == 1
+    assert results.path.read_bytes() == before
+    assert [file.name for file in results.path.parent.iterdir()] == ["results-02.json"]
+    do_all(results)
+    assert kept(results)["exercises"] == {"1": "passed", "2": "passed"}
+
+
+def test_a_folder_that_cannot_be_made_is_a_warning(results, capsys):
+    results.path.parent.write_text("a file of that name")
+    do_all(results)
+    assert capsys.readouterr().err.count("Warning: cannot write ") == 1
+
+
+def test_a_file_that_cannot_be_read_is_not_replaced(results, capsys, monkeypatch):
+    results.path.mkdir(parents=True)
+    do_all(results)
+    assert "Is a directory" in capsys.readouterr().err
+    assert results.path.is_dir()

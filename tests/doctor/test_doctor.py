@@ -1,0 +1,626 @@
+"""Does the doctor judge made-up machines right, and do its probes see this one?"""
+
+import dataclasses
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from labkit.data.datasets import FileStatus
+from labkit.doctor import doctor
+from labkit.doctor.doctor import Facts, Finding, Lab, Report, Tried, judge
+from labkit.exercises import sources
+from labkit.slurm import cluster
+from labkit.system.machine import Machine
+from labkit.system.paths import DATA
+
+GIB = 2**30
+AVX2 = ("AVX", "AVX2")
+FULL = (*AVX2, "AVX-512", "VNNI", "BF16", "AMX")
+
+ONEDNN_ON = """\
+TensorFlow 2.21.0
+onednn_verbose,v1,info,oneDNN v3.7.3 (commit N/A)
+onednn_verbose,v1,info,cpu,runtime:threadpool,nthr:2
+onednn_verbose,v1,info,cpu,isa:Intel AVX-512 with Intel DL Boost\x20
+onednn_verbose,v1,primitive,exec,cpu,convolution,brg_conv_fwd:avx512_core,forward_training,src:f32::blocked:acdb::f0,,3.2
+"""
+# As TensorFlow 2.21 prints it with TF_ENABLE_ONEDNN_OPTS=0: Eigen's products, but no convolution.
+ONEDNN_OFF = """\
+TensorFlow 2.21.0
+onednn_verbose,v1,info,oneDNN v3.7.3 (commit N/A)
+onednn_verbose,v1,info,cpu,runtime:threadpool,nthr:2
+onednn_verbose,v1,primitive,exec,cpu,gemm_api,,undef,src_f32::blocked:ab:f0,,,496x144:144x16,76.0
+"""
+
+# As TensorFlow 2.14 built with OpenMP prints it: oneDNN 3.2 has no `v1` and no `primitive`.
+ONEDNN_OPENMP = """\
+TensorFlow 2.14.0
+onednn_verbose,info,oneDNN v3.2.0 (commit 8f2a00d)
+onednn_verbose,info,cpu,runtime:OpenMP,nthr:2
+onednn_verbose,info,cpu,isa:Intel AVX2
+onednn_verbose,exec,cpu,convolution,jit:avx2,forward_training,src_f32::blocked:acdb::f0,,,,0.5
+"""
+
+
+def a_machine(cores: int = 2, smt: int = 1, nodes: int = 1, gib: float = 16, isa=FULL, quota=None) -> Machine:
+    groups = tuple(tuple(range(core, cores * smt, cores)) for core in range(cores))
+    share = cores // nodes
+    numa = tuple(
+        tuple(sorted(cpu for core in groups[n * share : (n + 1) * share] for cpu in core)) for n in range(nodes)
+    )
+    cpus = tuple(range(cores * smt))
+    return Machine(cpus, groups, quota, int(gib * GIB), int(gib * GIB * 0.9), isa, numa, "Made-up CPU")
+
+
+def a_file(state: str, detail: str = "", fix: str = "", name: str = "mnist.npz") -> FileStatus:
+    return FileStatus(name, state, DATA / name, detail, fix)
+
+
+MISSING = a_file("missing", "the labs use built-in digits instead", "`./lab data fetch` brings it")
+DAMAGED = a_file("damaged", "3 bytes instead of 11,490,434", "`./lab data fetch` replaces it, or delete it")
+
+GOOD = Facts(
+    system="Linux x86_64",
+    python="3.11.9",
+    prefix="/home/student/labs/.venv",
+    environ={"HOME": "/home/student", "OMPI_MCA_btl": "tcp", "I_MPI_ROOT": "/opt/intel/mpi"},
+    machine=a_machine(),
+    disk_free=20 * GIB,
+    mpirun="/home/student/labs/.venv/bin/mpirun",
+    typed_mpirun="/home/student/labs/.venv/bin/mpirun",
+    other_mpi=None,
+    data=(a_file("intact"), a_file("missing", "not needed: MNIST is here without it", name="images.gz")),
+    onednn=Tried(ONEDNN_ON),
+    horovod=Tried("the sum over 2 ranks is right"),
+    daal4py=Tried("the sum over 2 ranks is that of one process"),
+    kernel=Tried("/home/student/labs/.venv/share/jupyter/kernels/python3\n/bin/python\n/home/student/labs/.venv"),
+    jupyterlab=Tried("4.6.6"),
+    openmp=Tried(ONEDNN_OPENMP),
+    numactl=Tried(),
+    slurm=Tried("a cluster; nodes: 12, CPUs of each: 64"),
+)
+
+
+TWO_LABS = tuple(lab for lab in doctor.LABS if lab.name[:2] in ("00", "07"))
+
+
+def judged(**differences) -> Report:
+    return judge(dataclasses.replace(GOOD, **differences), TWO_LABS)
+
+
+def finding(report: Report, name: str) -> Finding:
+    return next(finding for finding in report.findings if finding.name == name)
+
+
+def verdicts(report: Report) -> tuple[str, ...]:
+    return tuple(verdict.status for verdict in report.verdicts)
+
+
+def fixes(report: Report, lab: str) -> list[str]:
+    return next(entry["fix"] for entry in report.as_dict()["labs"] if entry["lab"].startswith(lab))
+
+
+def text(report: Report, width: int = 80, **options) -> str:
+    output = io.StringIO()
+    doctor.render(report, Console(file=output, width=width, force_jupyter=False, **options))
+    return output.getvalue()
+
+
+# --- Made-up machines ---
+
+
+def test_two_core_vm():
+    report = judged()
+    assert report.ok
+    assert verdicts(report) == ("ok", "ok")
+    assert {finding.status for finding in report.findings} == {"ok"}
+    assert not any(finding.fix for finding in report.findings)
+    assert finding(report, "oneDNN").seen == "3.7.3, on, threadpool runtime, Intel AVX-512 with Intel DL Boost"
+    assert finding(report, "TensorFlow").seen == "2.21.0"
+    assert finding(report, "data").seen == "mnist.npz, intact"
+
+
+def test_big_machine():
+    report = judged(machine=a_machine(cores=64, smt=2, nodes=2, gib=512))
+    assert verdicts(report) == ("ok", "ok")
+    assert finding(report, "cores").seen == "64 usable"
+    assert finding(report, "NUMA").seen == "2 nodes, 64 + 64 CPUs"
+    assert finding(report, "ISA").seen == "AVX2, AVX-512, VNNI, BF16, AMX"
+
+
+def test_four_cores_8_gb_without_avx512():
+    """TensorFlow leaves oneDNN off on such a CPU until told otherwise."""
+    report = judged(machine=a_machine(cores=4, gib=8, isa=AVX2), onednn=Tried(ONEDNN_OFF))
+    assert report.ok
+    assert verdicts(report) == ("ok", "warn")
+    assert finding(report, "ISA") == Finding("ISA", "ok", "AVX2; no AVX-512, VNNI, BF16, AMX", "")
+    assert finding(report, "memory").status == "ok"
+    assert "`export TF_ENABLE_ONEDNN_OPTS=1`" in fixes(report, "07")[0]
+
+
+@pytest.mark.parametrize(
+    ("machine", "seen", "fix"),
+    [
+        (a_machine(cores=1), "1 usable;", "-c 2"),
+        (a_machine(cores=1, smt=2), "1 usable;", "-c 2"),
+        (a_machine(cores=8, quota=1.5), "1 usable of 8: the CPU quota is 1.5;", "raise the CPU quota"),
+    ],
+)
+def test_one_usable_core_runs_but_cannot_show_scaling(machine, seen, fix):
+    report = judged(machine=machine)
+    assert report.ok
+    assert verdicts(report) == ("warn", "warn")
+    assert finding(report, "cores").seen.startswith(seen)
+    assert fix in fixes(report, "00")[0]
+    assert fix in fixes(report, "07")[0]
+
+
+def test_quota_that_feeds_two_cores_is_told():
+    report = judged(machine=a_machine(cores=8, quota=2.5))
+    assert verdicts(report) == ("ok", "ok")
+    assert finding(report, "cores").seen == "2 usable of 8: the CPU quota is 2.5"
+
+
+def test_little_memory_stops_the_lab_with_four_ranks_alone():
+    report = judged(machine=a_machine(gib=2))
+    assert not report.ok
+    assert verdicts(report) == ("ok", "fail")
+    assert "4 GiB of memory or more" in fixes(report, "07")[0]
+
+
+def test_memory_that_others_use():
+    machine = dataclasses.replace(a_machine(gib=8), memory_free=2 * GIB)
+    report = judged(machine=machine)
+    assert verdicts(report) == ("ok", "warn")
+    assert fixes(report, "07") == ["shut down kernels and programs that you don't need"]
+
+
+@pytest.mark.parametrize(("free", "status"), [(0.05, "fail"), (0.5, "warn"), (5, "ok")])
+def test_disk(free, status):
+    report = judged(disk_free=int(free * GIB))
+    assert finding(report, "disk").status == status
+    assert verdicts(report) == (status, status)
+    assert bool(fixes(report, "00")) == (status != "ok")
+
+
+def test_cpu_without_avx():
+    crash = Tried(error="killed by SIGILL")
+    report = judged(machine=a_machine(isa=()), onednn=crash)
+    assert verdicts(report) == ("ok", "fail")
+    assert fixes(report, "07") == ["use a CPU, or a CPU type of the virtual machine, with AVX2"]
+
+
+def test_cpu_without_avx2():
+    report = judged(machine=a_machine(isa=("AVX",)))
+    assert report.ok
+    assert finding(report, "ISA").status == "warn"
+    assert verdicts(report) == ("ok", "warn")
+
+
+@pytest.mark.parametrize("system", ["Linux aarch64", "Darwin x86_64"])
+def test_other_systems(system):
+    report = judged(system=system)
+    assert verdicts(report) == ("fail", "fail")
+    assert "Linux on x86-64" in fixes(report, "00")[0]
+
+
+@pytest.mark.parametrize(
+    ("python", "environ", "status", "fix"),
+    [
+        ("3.12.1", {}, "fail", "./lab setup"),
+        ("3.110.0", {}, "fail", "./lab setup"),
+        ("3.11.0", {"PYTHONPATH": "/apps/site-packages"}, "warn", "`unset PYTHONPATH`"),
+    ],
+)
+def test_python(python, environ, status, fix):
+    report = judged(python=python, environ=environ)
+    assert verdicts(report) == (status, status)
+    assert fix in fixes(report, "07")[0]
+
+
+def test_no_mnist():
+    report = judged(data=(MISSING, a_file("missing", "", "other", name="images.gz")))
+    assert report.ok
+    assert verdicts(report) == ("ok", "warn")
+    assert finding(report, "data").seen == "no mnist.npz: the labs use built-in digits instead"
+    assert fixes(report, "07") == ["`./lab data fetch` brings it"]
+
+
+def test_damaged_data():
+    report = judged(data=(a_file("missing", name="first", fix="bring"), DAMAGED))
+    assert not report.ok
+    assert verdicts(report) == ("ok", "fail")
+    assert finding(report, "data").seen == "data/mnist.npz is damaged: 3 bytes instead of 11,490,434"
+    assert fixes(report, "07") == [DAMAGED.fix]
+
+
+def test_data_folder_that_is_not_there():
+    report = judged(data="There is no data folder /nowhere")
+    assert verdicts(report) == ("ok", "fail")
+    assert "LAB_DATA" in fixes(report, "07")[0]
+
+
+def test_tensorflow_that_does_not_import():
+    report = judged(onednn=Tried(error="failed\nImportError: libtensorflow_framework.so.2: no such file"))
+    assert not report.ok
+    assert verdicts(report) == ("ok", "fail")
+    assert finding(report, "TensorFlow").seen.endswith("libtensorflow_framework.so.2: no such file")
+    assert finding(report, "oneDNN").seen == "not tried, as TensorFlow failed"
+    assert "./lab setup" in fixes(report, "07")[0]
+    assert len(fixes(report, "07")) == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "isa", "seen", "fix"),
+    [
+        ("0", FULL, "off: TF_ENABLE_ONEDNN_OPTS=0", "`unset TF_ENABLE_ONEDNN_OPTS`"),
+        ("False", FULL, "off: TF_ENABLE_ONEDNN_OPTS=False", "`unset TF_ENABLE_ONEDNN_OPTS`"),
+        ("0", AVX2, "off: TF_ENABLE_ONEDNN_OPTS=0", "`export TF_ENABLE_ONEDNN_OPTS=1`"),  # unset is off, too
+        ("1", FULL, "off: a convolution ran without it", "./lab setup"),
+        (None, FULL, "off: a convolution ran without it", "./lab setup"),
+    ],
+)
+def test_onednn_off(setting, isa, seen, fix):
+    environ = {} if setting is None else {"TF_ENABLE_ONEDNN_OPTS": setting}
+    report = judged(environ=environ, onednn=Tried(ONEDNN_OFF), machine=a_machine(isa=isa))
+    assert report.ok
+    assert verdicts(report) == ("ok", "warn")
+    assert finding(report, "oneDNN")[1:3] == ("warn", seen)
+    assert fix in fixes(report, "07")[0]
+
+
+def test_onednn_counts_as_on_when_it_ran_whatever_the_setting_says():
+    assert finding(judged(environ={"TF_ENABLE_ONEDNN_OPTS": "1"}), "oneDNN").status == "ok"
+
+
+def test_onednn_of_an_openmp_build():
+    assert finding(judged(onednn=Tried(ONEDNN_OPENMP)), "oneDNN").seen == "3.2.0, on, OpenMP runtime, Intel AVX2"
+
+
+LAB_03 = tuple(lab for lab in doctor.LABS if lab.name.startswith("03"))
+
+
+@pytest.mark.parametrize(
+    ("facts", "seen", "fix"),
+    [
+        (
+            {"openmp": Tried(error="cannot start env/openmp/.venv/bin/python: No such file")},
+            "cannot start",
+            "./lab setup",
+        ),
+        ({"openmp": Tried(ONEDNN_ON)}, "env/openmp has threadpool threads, not OpenMP", "./lab setup"),
+        ({"openmp": Tried(ONEDNN_OFF)}, "env/openmp has no oneDNN, not OpenMP", "./lab setup"),
+        (
+            {"openmp": Tried(error="failed\nImportError: numpy.core"), "environ": {"PYTHONPATH": "/apps"}},
+            "",
+            "`unset PY",
+        ),
+        ({"openmp": Tried(error="cannot start x"), "environ": {"PYTHONPATH": "/apps"}}, "cannot start", "./lab setup"),
+        # Which MPI there is does not matter to it.
+        (
+            {"openmp": Tried(error="failed\nImportError"), "other_mpi": "/opt/mpi/lib"},
+            "failed",
+            "rm -rf env/openmp/.venv",
+        ),
+        ({"openmp": Tried(error="killed by SIGKILL")}, "killed by SIGKILL", "4 GiB"),
+        ({"openmp": Tried(error="killed by SIGILL"), "machine": a_machine(isa=())}, "killed by SIGILL", "AVX2"),
+    ],
+)
+def test_openmp_build_that_does_not_work(facts, seen, fix):
+    report = judge(dataclasses.replace(GOOD, **facts), LAB_03)
+    found = finding(report, "OpenMP build")
+    assert found.status == "fail"
+    assert found.seen.startswith(seen)
+    assert fix in found.fix
+    if facts.keys() == {"openmp"}:
+        assert verdicts(report) == ("warn",), "lab 03 only leaves some of its set-ups out"
+
+
+LAB_08 = tuple(lab for lab in doctor.LABS if lab.name.startswith("08"))
+
+
+def test_without_slurm_lab_08_only_leaves_the_cluster_out():
+    missing = Tried(error="missing: slurm-wlm munge. On Debian and Ubuntu: `sudo apt-get install slurm-wlm munge`")
+    report = judge(dataclasses.replace(GOOD, slurm=missing), LAB_08)
+    assert verdicts(report) == ("warn",)
+    assert finding(report, "Slurm").seen.endswith("missing: slurm-wlm munge")
+    assert fixes(report, "08") == ["On Debian and Ubuntu: `sudo apt-get install slurm-wlm munge`"]
+    assert verdicts(judge(GOOD, LAB_08)) == ("ok",)
+
+
+@pytest.mark.parametrize(
+    ("there", "why_not", "told"),
+    [
+        (cluster.Slurm("real", 12, 64, {}), "missing", Tried("a cluster; nodes: 12, CPUs of each: 64")),
+        (cluster.Slurm("own", 2, 1, {}), "", Tried("a small one on this machine, up; nodes: 2, CPUs of each: 1")),
+        (None, "", Tried("no cluster, but a small one can be started: `./lab cluster up`")),
+    ],
+)
+def test_slurm_is_a_cluster_or_one_that_can_be_started(monkeypatch, there, why_not, told):
+    monkeypatch.setattr(cluster, "here", lambda: there)
+    monkeypatch.setattr(cluster, "why_not", lambda: why_not)
+    assert doctor.try_slurm() == told
+
+
+TWO_NODES = a_machine(cores=8, nodes=2)
+FORBIDDEN = Tried(error="failed\nset_mempolicy: Operation not permitted")
+
+
+@pytest.mark.parametrize(
+    ("numactl", "machine", "status", "seen", "fix"),
+    [
+        (Tried(), TWO_NODES, "ok", "can interleave", ""),
+        (None, TWO_NODES, "warn", "not installed", "`sudo apt-get install numactl`"),
+        (FORBIDDEN, TWO_NODES, "warn", "Operation not permitted", "--cap-add SYS_NICE"),
+        (None, a_machine(), "ok", "not installed; with 1 NUMA node it would change nothing", ""),
+        (FORBIDDEN, a_machine(), "ok", "with 1 NUMA node", ""),
+    ],
+)
+def test_numactl(numactl, machine, status, seen, fix):
+    report = judge(dataclasses.replace(GOOD, numactl=numactl, machine=machine), LAB_03)
+    found = finding(report, "numactl")
+    assert found.status == status
+    assert seen in found.seen
+    assert fix in found.fix
+    assert bool(found.fix) == bool(fix)
+    assert verdicts(report) == (status,)
+
+
+def test_horovod_that_fails():
+    error = "Rank 1 failed with exit status 1 after 3.0 s. Its last lines:\n  ImportError: mpi_lib.so"
+    report = judged(horovod=Tried(error=error))
+    assert not report.ok
+    assert verdicts(report) == ("ok", "fail")
+    assert finding(report, "Horovod").seen == error
+    assert "./lab setup" in fixes(report, "07")[0]
+    assert "ImportError: mpi_lib.so" in text(report)
+
+
+@pytest.mark.parametrize(
+    ("facts", "fix"),
+    [
+        ({"other_mpi": "/opt/mpi/lib"}, "unset LD_LIBRARY_PATH"),
+        ({"environ": {"UCX_TLS": "rc", "HYDRA_BOOTSTRAP": "ssh"}}, "unset HYDRA_BOOTSTRAP UCX_TLS"),
+        ({"environ": {"PYTHONPATH": "/apps"}}, "unset PYTHONPATH"),
+        ({"typed_mpirun": "/usr/bin/mpirun"}, "./lab setup"),  # the labs start their own
+        ({"horovod": Tried(error="Rank 1 was killed by SIGKILL (did memory run out?)")}, "4 GiB"),
+        ({"horovod": Tried(error="Not over after 120 s, so all ranks were ended.")}, "again"),
+    ],
+)
+def test_fix_of_a_failed_probe_names_what_got_in_its_way(facts, fix):
+    report = judged(**({"horovod": Tried(error="Rank 0 failed")} | facts))
+    assert fix in finding(report, "Horovod").fix
+    assert fix in "".join(fixes(report, "07"))
+
+
+def test_daal4py_that_fails_stops_no_lab_that_does_without():
+    report = judged(daal4py=Tried(error="Rank 0 failed"))
+    assert finding(report, "daal4py").status == "fail"
+    assert "./lab setup" in finding(report, "daal4py").fix
+    assert verdicts(report) == ("ok", "ok")
+
+
+@pytest.mark.parametrize(
+    ("facts", "status", "seen", "fix"),
+    [
+        ({"mpirun": None, "typed_mpirun": "/usr/bin/mpirun"}, "fail", "no mpirun in this", "./lab setup"),
+        ({"typed_mpirun": "/usr/bin/mpirun"}, "warn", "starts /usr/bin/mpirun", "activate"),
+        ({"typed_mpirun": None}, "warn", "starts nothing", "activate"),
+        ({"other_mpi": "/opt/mpi/lib"}, "warn", "/opt/mpi/lib/libmpi.so.12", "unset LD_LIBRARY_PATH"),
+        ({"environ": {"MPICH_X": "", "MPIR_CVAR_Y": ""}}, "warn", "MPICH_X, MPIR_CVAR_Y", "unset MPICH_X MPIR_CVAR_Y"),
+    ],
+)
+def test_mpi(facts, status, seen, fix):
+    report = judged(**facts)
+    assert verdicts(report) == (status, status)
+    assert seen in finding(report, "MPI").seen
+    assert fix in fixes(report, "00")[0]
+
+
+STALE = "/home/student/.local/share/jupyter/kernels/python3\n/old/bin/python\n/old"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "environ", "fix"),
+    [
+        (Tried(STALE), {}, "export JUPYTER_PREFER_ENV_PATH=1"),
+        (Tried(STALE), {"JUPYTER_PATH": "/apps/jupyter"}, "export JUPYTER_PREFER_ENV_PATH=1"),
+        (Tried(STALE), {"JUPYTER_PATH": "/a:/home/student/.local/share/jupyter"}, "unset JUPYTER_PATH"),
+        (Tried(STALE.partition("\n")[0], "failed\nFileNotFoundError: /old/bin/python"), {}, "JUPYTER_PREFER_ENV_PATH"),
+        (Tried(GOOD.kernel.gave.replace("\n/bin", "\n/moved/bin") + ".old"), {}, "./lab setup"),
+        (Tried(error="failed\nNoSuchKernel: No such kernel named python3"), {}, "./lab setup"),
+    ],
+)
+def test_wrong_kernel(kernel, environ, fix):
+    report = judged(kernel=kernel, environ=environ)
+    assert not report.ok
+    assert verdicts(report) == ("fail", "fail")
+    assert fix in fixes(report, "00")[0]
+
+
+def test_jupyterlab_that_does_not_start():
+    report = judged(jupyterlab=Tried(error="failed\nNo module named jupyterlab"))
+    assert verdicts(report) == ("fail", "fail")
+    assert "./lab setup" in fixes(report, "00")[0]
+
+
+# --- The table of labs, and what comes out ---
+
+
+def test_every_lab_has_its_line_and_names_checks_that_exist():
+    assert [lab.name[:2] for lab in doctor.LABS] == [source.stem[:2] for source in sources.labs()]
+    assert {name for lab in doctor.LABS for name in (*lab.needs, *lab.better_with)} <= doctor.CHECKS.keys()
+
+
+def test_a_lab_runs_without_what_only_makes_it_better():
+    labs = (Lab("needs it", ("daal4py",)), Lab("better with it", ("system",), ("daal4py",)), Lab("neither", ()))
+    report = judge(dataclasses.replace(GOOD, daal4py=Tried(error="failed")), labs)
+    assert verdicts(report) == ("fail", "warn", "ok")
+    assert [[f.name for f in verdict.because] for verdict in report.verdicts] == [["daal4py"], ["daal4py"], []]
+
+
+def test_as_dict_goes_through_json_and_keeps_its_keys():
+    report = judged(data=(DAMAGED,), machine=a_machine(cores=8, quota=1.5))
+    seen = json.loads(json.dumps(report.as_dict()))
+    assert seen.keys() == {"ok", "machine", "checks", "labs"}
+    machine_keys = {"cpus", "cores", "quota", "memory", "memory_free", "isa", "numa", "model", "usable_cores"}
+    assert seen["machine"].keys() == machine_keys
+    assert seen["machine"]["quota"] == 1.5
+    assert seen["ok"] is False
+    assert [check["name"] for check in seen["checks"]] == list(doctor.CHECKS)
+    assert all(check.keys() == {"name", "status", "seen", "fix"} for check in seen["checks"])
+    assert seen["labs"][1] == {
+        "lab": "07 Horovod on the MNIST CNN",
+        "status": "fail",
+        "because": ["data"],
+        "fix": [DAMAGED.fix],
+    }
+
+
+def test_screen_is_readable_at_80_columns_and_without_colour():
+    report = judged(data=(DAMAGED,), machine=a_machine(cores=1), environ={"PYTHONPATH": "/[b]apps[/b]"})
+    plain = text(report, color_system=None)
+    assert max(len(line) for line in plain.splitlines()) <= 80
+    assert "\x1b" not in plain
+    words = " ".join(plain.split())
+    assert "fail data data/mnist.npz is damaged" in words
+    assert "00 Welcome can run, but look at: Python, cores" in words
+    assert "07 Horovod on the MNIST CNN cannot run: data fix: `./lab data fetch`" in words
+    assert "PYTHONPATH=/[b]apps[/b]" in words  # no markup in what was seen
+
+
+def test_screen_shows_long_paths_whole():
+    path = "/a/very/long/path" * 10
+    report = judged(horovod=Tried(error=f"Rank 1 failed\n{path}/mpi_lib.so"))
+    assert f"{path}/mpi_lib.so" in "".join(text(report, color_system=None).split())
+
+
+def test_as_a_str_it_is_what_the_screen_shows():
+    report = judged(data=(MISSING,))
+    assert str(report).split() == text(report, width=100, color_system=None).split()
+    assert all(line == line.rstrip() for line in str(report).splitlines())
+
+
+# --- This machine ---
+
+
+def test_other_mpi(tmp_path):
+    own, first, empty = (tmp_path / name for name in ("own", "first", "empty"))
+    for folder in (own, first, empty):
+        folder.mkdir()
+    for folder in (own, first):
+        (folder / "libmpi.so.12").touch()
+    link = tmp_path / "link"
+    link.symlink_to(own)
+    assert doctor.other_mpi("", own) is None
+    assert doctor.other_mpi(f"{empty}:/nowhere", own) is None
+    assert doctor.other_mpi(f"{empty}::{first}:{own}", own) == str(first)
+    assert doctor.other_mpi(f"{link}:{first}", own) is None
+
+
+def test_python_that_fails_hangs_or_crashes(tmp_path):
+    assert doctor.try_python("-c", "print(1)") == Tried("1")
+    failed = doctor.try_python("-c", "print('so far'); raise ImportError('no such thing')")
+    assert failed.gave == "so far"
+    assert failed.error.endswith("ImportError: no such thing")
+    assert doctor.try_python("-c", "import time; time.sleep(60)", timeout=0.2).error == "Not over after 0.2 s"
+    crashed = doctor.try_python("-c", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    assert crashed.error == "killed by SIGILL"
+
+
+def test_of_a_failed_probe_how_it_ended_and_the_last_lines_are_kept():
+    lines = "\n".join(f"raise ValueError({n})" for n in range(20))
+    error = doctor.try_python(
+        "-c", f"import sys; print({lines!r}, '  ^^^^', '', file=sys.stderr, sep='\\n'); sys.exit(3)"
+    ).error
+    assert error.splitlines() == ["failed", *(f"raise ValueError({n})" for n in (17, 18, 19))]
+
+
+def test_a_program_that_is_not_there():
+    tried = doctor.try_command("/nowhere/python", "-c", "1")
+    assert tried == Tried(error="cannot start /nowhere/python: No such file or directory")
+
+
+def test_ranks_that_fail_or_hang(tmp_path):
+    script = tmp_path / "probe.py"
+    script.write_text("raise SystemExit('This rank is alone')")
+    assert doctor.try_ranks(script).error.endswith("This rank is alone")
+    script.write_text("import time; time.sleep(60)")
+    assert doctor.try_ranks(script, timeout=2).error.startswith("Not over after 2 s")
+
+
+def test_probe_finds_a_rank_alone():
+    """As under another MPI's mpirun, where each process takes itself for the only rank."""
+    assert "This rank is alone" in doctor.try_python(doctor.PROBES / "allreduce_daal4py.py").error
+
+
+IMPOSTOR = "import sys; sys.prefix = '/old'; from ipykernel import kernelapp; kernelapp.launch_new_instance()"
+
+
+@pytest.fixture
+def stale_kernel(tmp_path, monkeypatch):
+    """Put a kernelspec `python3` with this argv before this environment's, and give its folder."""
+
+    def put(*argv: str) -> str:
+        folder = tmp_path / "kernels" / "python3"
+        folder.mkdir(parents=True)
+        (folder / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "old", "language": "python"}))
+        monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+        return str(folder)
+
+    return put
+
+
+def test_kernel_of_another_environment_is_seen_through(stale_kernel):
+    folder = stale_kernel(sys.executable, "-c", IMPOSTOR, "-f", "{connection_file}")
+    probe = doctor.try_python(doctor.PROBES / "kernel.py")
+    assert probe.error == ""
+    assert probe.gave.splitlines() == [folder, sys.executable, "/old"]
+    assert "unset JUPYTER_PATH" in fixes(judged(kernel=probe, environ=dict(os.environ)), "00")[0]
+
+
+def test_kernel_of_an_environment_that_is_gone(stale_kernel):
+    folder = stale_kernel("/old/bin/python", "-m", "ipykernel_launcher", "-f", "{connection_file}")
+    probe = doctor.try_python(doctor.PROBES / "kernel.py")
+    assert probe.gave == folder
+    assert "/old/bin/python" in probe.error
+
+
+def test_kernel_that_dies_at_its_start(stale_kernel):
+    stale_kernel(sys.executable, "-c", "raise SystemExit(1)")
+    probe = doctor.try_python(doctor.PROBES / "kernel.py")
+    assert "died" in probe.error
+
+
+def test_the_probes_kernel_has_nothing_to_warn_of():
+    probe = subprocess.run([sys.executable, doctor.PROBES / "kernel.py"], capture_output=True, text=True)
+    assert (probe.returncode, probe.stderr) == (0, "")
+
+
+def test_this_machine_can_run_the_labs(monkeypatch):
+    """All the real probes, on whatever runs the tests."""
+    for name in ("TF_ENABLE_ONEDNN_OPTS", "PYTHONPATH", "JUPYTER_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    steps = []
+    facts = doctor.gather(steps.append)
+    report = judge(facts)
+    assert len(steps) == 2
+    for probe in (facts.onednn, facts.horovod, facts.daal4py, facts.kernel, facts.jupyterlab, facts.openmp):
+        assert probe.error == ""
+    assert facts.horovod.gave.startswith("the sum over 2 ranks is right")
+    assert facts.kernel.gave.splitlines()[-1] == os.path.realpath(sys.prefix)
+    for name in ("system", "Python", "TensorFlow", "OpenMP build", "Horovod", "daal4py", "JupyterLab", "kernel"):
+        assert finding(report, name).status == "ok", finding(report, name)
+
+
+def test_switched_off_onednn_is_seen(monkeypatch):
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    probe = doctor.try_python(doctor.PROBES / "onednn.py")
+    assert probe.error == ""
+    report = judged(onednn=probe, environ=dict(os.environ))
+    assert finding(report, "oneDNN").seen == "off: TF_ENABLE_ONEDNN_OPTS=0"

@@ -1,0 +1,72 @@
+import pytest
+
+from labkit.exercises import sources
+from labkit.system.errors import LabError
+
+ANSWER = "def double(x):\n    ### BEGIN SOLUTION\n    return 2 * x\n    ### END SOLUTION"
+CHECK = "double = check(1, double)"
+
+
+def test_same_source_gives_the_same_cells_and_ids(write_source):
+    source = write_source("[markdown]\n# # Title", "x = 1", "x = 1")
+    first, second = sources.read(source), sources.read(source)
+    assert first == second
+    assert len({cell.id for cell in first.cells}) == 3
+
+
+def test_an_id_stays_when_a_cell_is_put_before_it(write_source):
+    before = sources.read(write_source("x = 1", "y = 2"))
+    after = sources.read(write_source("w = 0", "x = 1", "y = 2"))
+    assert [cell.id for cell in before.cells] == [cell.id for cell in after.cells][1:]
+
+
+def test_blanking_leaves_the_signature_and_no_trace_of_the_solution(write_source):
+    notebook = sources.read(write_source(ANSWER, CHECK))
+    blanked = sources.blank(notebook)
+    assert "2 * x" in notebook.cells[0].source
+    assert blanked.cells[0].source == "def double(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()"
+    assert blanked.cells[1].source == CHECK
+
+
+@pytest.mark.parametrize(
+    ("cell", "complaint"),
+    [
+        ("### BEGIN SOLUTION\nx = 1", "no end"),
+        ("### BEGIN SOLUTION\n### BEGIN SOLUTION\nx = 1\n### END SOLUTION", "nested"),
+        ("x = 1\n### END SOLUTION", "without"),
+    ],
+)
+def test_malformed_solutions_are_refused_and_shown(write_source, cell, complaint):
+    with pytest.raises(LabError, match=f"(?s)cell 0.*{complaint}.*x = 1"):
+        sources.blank(sources.read(write_source(cell)))
+
+
+def test_exercises_are_found_with_their_solutions(write_source):
+    script = "# %%writefile work/s.py\n### BEGIN SOLUTION\nprint(1)\n### END SOLUTION"
+    found = sources.exercises(sources.read(write_source(ANSWER, CHECK, script, 's = check(2, "work/s.py")')))
+    assert [(e.number, e.name, e.cell) for e in found.values()] == [(1, "double", 0), (2, "s", 2)]
+    assert found[2].solution.startswith("%%writefile work/s.py\n")
+
+
+@pytest.mark.parametrize(
+    ("cells", "complaint"),
+    [
+        ((CHECK,), "no cell before it"),
+        ((ANSWER,), "that no"),
+        ((ANSWER, ANSWER, CHECK), "that no"),
+        ((ANSWER, CHECK, ANSWER, CHECK), "twice"),
+    ],
+)
+def test_solutions_and_checks_that_do_not_pair_up_are_refused(write_source, cells, complaint):
+    with pytest.raises(LabError, match=complaint):
+        sources.exercises(sources.read(write_source(*cells)))
+
+
+@pytest.mark.parametrize("name", ["7", "07", "07_horovod_mnist", "07_horovod_mnist.ipynb"])
+def test_a_lab_is_found_by_what_people_type(name):
+    assert sources.find(name).name == "07_horovod_mnist.py"
+
+
+def test_an_unknown_lab_names_those_there_are():
+    with pytest.raises(LabError, match=r"no lab '77'.*07_horovod_mnist"):
+        sources.find("77")

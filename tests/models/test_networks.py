@@ -1,0 +1,124 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from labkit.bench import images, steps
+from labkit.models.mnist import mnist_cnn
+from labkit.models.networks import MODELS, Network
+
+# Weights for 1,000 classes, batch norms' scales and offsets included, as torchvision counts them
+# (https://pytorch.org/vision/stable/models.html; Inception without its auxiliary head), and the last layer's inputs.
+PUBLISHED = {
+    "resnet50": (25_557_032, 2048),
+    "resnet50_v1.5": (25_557_032, 2048),
+    "resnet101": (44_549_160, 2048),
+    "vgg16": (138_357_544, 4096),
+    "inception3": (27_161_264 - 3_326_696, 2048),
+    "mobilenet": (3_504_872, 1280),
+}
+
+
+def batch(name="mnist", n=8, data_format="NHWC"):
+    return next(images.synthetic(MODELS[name], n, data_format))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_network_has_as_many_weights_as_published(name):
+    network = Network(name)
+    weights, inputs = PUBLISHED[name]
+    assert sum(w.shape.num_elements() for w in network.weights) == weights + inputs + 1  # one class more
+
+
+def test_the_small_resnet_has_about_as_many_weights_as_published():
+    # 0.27 million (He et al. 2015, arXiv 1512.03385, table 6); the published shortcuts have no weights
+    assert sum(w.shape.num_elements() for w in Network("resnet20").weights) == pytest.approx(0.27e6, rel=0.03)
+
+
+def test_the_mnist_network_is_that_of_the_labs():
+    network, model = Network("mnist"), mnist_cnn()
+    assert [tuple(w.shape) for w in network.weights] == [tuple(w.shape) for w in model.weights]
+    for ours, theirs in zip(network.weights, model.weights, strict=True):
+        theirs.assign(ours)
+    x, _ = batch()
+    np.testing.assert_allclose(network(x, training=False), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_operations_are_counted_as_published():
+    # 3.8 billion multiply-adds (He et al. 2015, table 1); 15.5 for VGG-16 and 4.1 for v1.5, as torchvision has it
+    for name, billions in {"resnet50": 3.8, "resnet50_v1.5": 4.09, "mobilenet": 0.3}.items():
+        assert Network(name).flops / 2e9 == pytest.approx(billions, rel=0.03)
+
+
+def test_training_counts_both_gradients_but_that_by_the_images():
+    network = Network("mnist")
+    first = 2 * 3 * 3 * 1 * 32 * 28 * 28
+    assert network.flops_training == 3 * network.flops - first
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_is_the_same_fused_and_unfused(training):
+    x, _ = batch("mobilenet", 4)
+    fused, unfused = Network("mobilenet"), Network("mobilenet", fused_batch_norm=False)
+    for network in (fused, unfused):
+        for number, average in enumerate(network.averages):
+            average.assign_add(0.01 * tf.range(average.shape[0], dtype=tf.float32) / average.shape[0] + number % 2)
+    got, other = fused(x, training), unfused(x, training)
+    np.testing.assert_allclose(got, other, atol=2e-3 * float(tf.reduce_max(tf.abs(other))))
+    for one, two in zip(fused.averages, unfused.averages, strict=True):
+        # the fused operation's variance has Bessel's correction, n / (n - 1): least places 4 × 7 × 7
+        np.testing.assert_allclose(one, two, rtol=0.02, atol=1e-3)
+
+
+def operations(network):
+    graph = (
+        tf.function(lambda x: network(x, training=True))
+        .get_concrete_function(tf.TensorSpec((2, *network.model.shape)))
+        .graph
+    )
+    return [op.type for op in graph.get_operations()]
+
+
+def test_batch_norm_is_one_operation_unless_asked():
+    fused = operations(Network("resnet50"))
+    assert fused.count("FusedBatchNormV3") == 53
+    unfused = operations(Network("resnet50", fused_batch_norm=False))
+    assert "FusedBatchNormV3" not in unfused
+    assert unfused.count("Rsqrt") == 53
+
+
+def test_sixteen_bits_give_nearly_the_same():
+    x, _ = batch()
+    wide, narrow = Network("mnist"), Network("mnist", dtype=tf.bfloat16)
+    assert all(w.dtype == tf.float32 for w in narrow.weights)
+    full = wide(x, training=False)
+    difference = np.abs(full - narrow(x, training=False)).max()
+    assert 0 < difference < 0.03 * np.abs(full).max()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "rmsprop", "adam"])
+def test_training_brings_the_loss_down(optimizer):
+    x, labels = batch()
+    network = Network("mnist")
+    step = tf.function(steps.training(network, optimizer, 0.01, 1e-4))
+    losses = [float(step(x, labels)) for _ in range(12)]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_the_loss_is_cross_entropy_and_the_decay_of_what_multiplies():
+    x, labels = batch()
+    network = Network("mnist")
+    plain = steps.classifying(network)(x, labels)
+    squares = sum(float(tf.reduce_sum(w**2)) for w in network.weights if len(w.shape) > 1)
+    total = steps.training(network, "sgd", 0.0, 0.1)(x, labels)
+    assert float(total) == pytest.approx(float(plain) + 0.1 * squares / 2, rel=1e-4)
+    shifted = labels.numpy()
+    chance = tf.nn.log_softmax(network(x, training=False)).numpy()[np.arange(len(shifted)), shifted]
+    assert float(plain) == pytest.approx(-chance.mean(), rel=1e-5)
+
+
+def test_made_up_images_are_the_same_in_both_layouts_and_other_on_another_rank():
+    (x, labels), (y, _) = batch(), batch(data_format="NCHW")
+    np.testing.assert_array_equal(tf.transpose(x, (0, 3, 1, 2)), y)
+    other, _ = next(images.synthetic(MODELS["mnist"], 8, "NHWC", rank=1))
+    assert not np.allclose(x, other)
+    assert labels.dtype == tf.int32

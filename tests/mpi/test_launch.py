@@ -1,0 +1,906 @@
+"""Are ranks planned well, heard well, and ended well, however they or their caller end?"""
+
+import contextlib
+import io
+import math
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labkit.mpi import launch, loopback, mpirun
+from labkit.mpi.launch import RankError, plan, run_ranks, shares
+from labkit.mpi.mpirun import Rank
+from labkit.slurm import supervisor
+from labkit.system import cores
+from labkit.system.errors import LabError
+from labkit.system.machine import Machine, this_machine
+
+SOON = 10  # seconds within which a rank's death must be known
+
+
+@pytest.fixture(autouse=True)
+def cores_of_these_tests(monkeypatch):
+    """Have the tests borrow cores among themselves, whatever else runs on this machine."""
+    monkeypatch.setattr(cores, "NAME", f"labkit-test-{uuid.uuid4().hex}-")
+
+
+@pytest.fixture(autouse=True)
+def room_in_shared_memory(monkeypatch):
+    monkeypatch.setattr(launch, "SHM_A_RANK", 0)
+
+
+def machine(cores: int, smt: int = 1, numa: int = 1, quota: float | None = None, first: int = 0) -> Machine:
+    """Make up a machine: as Linux numbers CPUs, all first siblings come before all second ones."""
+    grouped = tuple(tuple(range(first + core, first + cores * smt, cores)) for core in range(cores))
+    per_node = cores // numa
+    nodes = (grouped[node * per_node : (node + 1) * per_node] for node in range(numa))
+    return Machine(
+        cpus=tuple(range(first, first + cores * smt)),
+        cores=grouped,
+        quota=quota,
+        memory=1 << 34,
+        memory_free=1 << 33,
+        isa=("AVX2",),
+        numa=tuple(tuple(sorted(cpu for core in node for cpu in core)) for node in nodes),
+        model="Made-up CPU",
+    )
+
+
+def binding(todo: launch.Plan) -> str | None:
+    return todo.argv[todo.argv.index("-bind-to") + 1] if "-bind-to" in todo.argv else None
+
+
+def variable(todo: launch.Plan, name: str) -> str:
+    return todo.argv[todo.argv.index(name) + 1]
+
+
+class TestFreeCores:
+    """What is planned when others have some of the cores."""
+
+    BIG = machine(64, smt=2, numa=2)
+
+    @staticmethod
+    def without(big: Machine, *taken: int) -> tuple[tuple[int, ...], ...]:
+        return tuple(core for core in big.cores if core[0] not in taken)
+
+    def test_the_next_run_gets_others_spread_as_evenly(self):
+        first = plan(2, "train.py", machine=self.BIG, threads=1, environ={})
+        assert binding(first) == "user:0+64,32+96"
+        todo = plan(2, "train.py", machine=self.BIG, threads=1, environ={}, free=self.without(self.BIG, 0, 32))
+        assert (binding(todo), todo.bound, todo.warning) == ("user:1+65,33+97", True, "")
+
+    @pytest.mark.parametrize("n", [1, 2, 3, 7])
+    def test_ranks_are_bound_to_free_cores_alone(self, n):
+        free = self.without(self.BIG, *range(5, 40, 3))
+        todo = plan(n, "train.py", machine=self.BIG, environ={}, free=free)
+        assert todo.threads == len(free) // n
+        assert set(todo.cpus) <= {cpu for core in free for cpu in core}
+        assert len(todo.cpus) == 2 * n * todo.threads
+        assert todo.hidden[cores.LENT] == ",".join(map(str, todo.cpus))
+
+    def test_fewer_threads_than_the_machine_has_cores_for_are_told(self):
+        todo = plan(2, "train.py", machine=self.BIG, environ={}, free=self.without(self.BIG, 0, 1, 2, 7))
+        assert (todo.threads, todo.bound) == (30, True)
+        assert todo.warning == "Warning: other runs have 4 of 64 cores (0-2, 7): 2 ranks × 30 threads on the rest."
+
+    def test_too_few_are_told_and_ranks_run_unbound(self):
+        todo = plan(2, "train.py", machine=machine(4), threads=2, environ={}, free=((0,), (1,), (3,)))
+        assert (todo.threads, todo.bound, binding(todo), todo.cpus) == (2, False, None, ())
+        assert todo.warning.startswith("Warning: other runs have 1 of 4 cores (2): 2 ranks × 2 threads take turns")
+        assert cores.LENT not in todo.hidden
+
+    def test_none_are_told(self):
+        todo = plan(1, "train.py", machine=machine(2), environ={}, free=())
+        assert (todo.threads, todo.bound) == (2, False)
+        assert "2 of 2 cores (0-1)" in todo.warning
+
+
+class TestPlan:
+    def test_two_ranks_on_two_cores(self):
+        todo = plan(2, "train.py", "--epochs", 1, machine=machine(2), environ={})
+        assert todo.command == (
+            "mpirun -n 2 -bind-to user:0,1 -genv OMP_NUM_THREADS 1 -genv TF_NUM_INTRAOP_THREADS 1 "
+            "-genv TF_NUM_INTEROP_THREADS 1 -genv UCX_TLS posix,cma,self python -u "
+            "-m labkit.mpi.rank_runner train.py --epochs 1"
+        )
+        assert (todo.threads, todo.bound, todo.warning) == (1, True, "")
+
+    def test_one_rank_gets_all_cores(self):
+        todo = plan(1, "train.py", machine=machine(2), environ={})
+        assert (todo.threads, binding(todo)) == (2, "user:0-1")
+
+    def test_four_ranks_on_two_cores_run_unbound_with_a_warning(self):
+        todo = plan(4, "train.py", machine=machine(2), environ={})
+        assert (todo.threads, binding(todo)) == (1, None)
+        assert "4 ranks × 1 thread on 2 cores" in todo.warning
+
+    def test_more_threads_than_cores_run_unbound_with_a_warning(self):
+        todo = plan(1, "train.py", machine=machine(2), threads=4, environ={})
+        assert (todo.threads, binding(todo)) == (4, None)
+        assert "1 rank × 4 threads on 2 cores" in todo.warning
+
+    def test_two_ranks_on_two_sockets_get_one_each(self):
+        todo = plan(2, "train.py", machine=machine(64, smt=2, numa=2), environ={})
+        assert (todo.threads, binding(todo)) == (32, "user:0-31+64-95,32-63+96-127")
+
+    def test_few_threads_are_spread_over_the_sockets(self):
+        todo = plan(2, "train.py", machine=machine(64, smt=2, numa=2), threads=4, environ={})
+        assert binding(todo) == "user:0-3+64-67,32-35+96-99"
+
+    def test_sockets_whose_cpus_alternate(self):
+        alternating = Machine(**{**vars(machine(4)), "numa": ((0, 2), (1, 3))})
+        assert shares(alternating, 2, 2) == [(0, 2), (1, 3)]
+
+    @pytest.mark.parametrize("n", [1, 2, 3, 7, 32, 64])
+    @pytest.mark.parametrize("smt", [1, 2])
+    def test_shares_are_whole_cores_of_ones_own(self, n, smt):
+        big = machine(64, smt=smt, numa=2)
+        threads = plan(n, "train.py", machine=big, environ={}).threads
+        given = shares(big, n, threads)
+        assert [len(cpus) for cpus in given] == [threads * smt] * n
+        assert len(set().union(*given)) == n * threads * smt
+        assert all(set(core) <= set(cpus) or not set(core) & set(cpus) for core in big.cores for cpus in given)
+
+    def test_only_cpus_this_process_may_use(self):
+        assert binding(plan(2, "train.py", machine=machine(2, first=6), environ={})) == "user:6,7"
+
+    def test_under_a_cpu_quota_nothing_is_bound(self):
+        todo = plan(2, "train.py", machine=machine(64, quota=4.0), environ={})
+        assert (todo.threads, binding(todo), todo.warning) == (2, None, "")
+
+    def test_a_quota_that_takes_nothing_away_does_not_matter(self):
+        assert binding(plan(2, "train.py", machine=machine(2, quota=2.0), environ={})) == "user:0,1"
+
+    @pytest.mark.parametrize("cpus", [{"SLURM_CPUS_ON_NODE": "16"}, {"SLURM_JOB_CPUS_PER_NODE": "16(x2)"}])
+    def test_in_a_slurm_job_each_node_shares_its_cores(self, cpus):
+        job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", **cpus}
+        todo = plan(7, "train.py", machine=machine(2), environ=job)
+        assert (todo.threads, binding(todo), todo.warning) == (4, None, "")
+        assert todo.command.startswith("SLURM_OVERLAP=1 SLURM_CPU_BIND=none mpirun -n 7 -genv")
+        assert "use at most 256," in error_of(plan, 257, "train.py", machine=machine(2), environ=job)
+
+    @pytest.mark.parametrize(
+        ("job", "local", "variable"),
+        [
+            ({}, True, "UCX_TLS"),
+            ({"SLURM_JOB_ID": "7"}, False, "UCX_TLS"),  # as after salloc, perhaps on another machine
+            ({"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}, True, "UCX_TLS"),
+            ({"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_JOB_NUM_NODES": "2"}, False, None),
+            ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CLUSTER_NAME": "a"}, False, None),
+            (
+                {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CLUSTER_NAME": f"{supervisor.PREFIX}x"},
+                True,
+                "UCX_NET_DEVICES",
+            ),
+        ],
+    )
+    def test_where_all_is_on_this_machine_nothing_listens_on_its_addresses(self, job, local, variable):
+        todo = plan(2, "train.py", machine=machine(2), environ=job)
+        assert todo.local == local
+        assert [arg for arg in todo.argv if arg.startswith("UCX_")] == ([variable] if variable else [])
+        assert (todo.hidden.get("HYDRA_IFACE") == "lo") == (local and bool(job))
+
+    @pytest.mark.parametrize("room", [0, 100 << 20])
+    def test_shared_memory_that_none_but_the_user_may_read_if_there_is_room(self, monkeypatch, tmp_path, room):
+        monkeypatch.setattr(launch, "SHM_A_RANK", room)
+        monkeypatch.setattr(launch.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 64 << 20}))
+        todo = plan(1, "train.py", machine=machine(2), environ={})
+        assert variable(todo, "UCX_TLS") == ("sm,self" if room else "posix,cma,self")
+
+    def test_own_variables_come_on_top(self):
+        env = {"OMP_NUM_THREADS": 3, "HOROVOD_CYCLE_TIME": 0.5}
+        todo = plan(2, "train.py", machine=machine(2), env=env, environ={})
+        assert todo.argv.count("OMP_NUM_THREADS") == 1
+        assert [variable(todo, name) for name in ("OMP_NUM_THREADS", "HOROVOD_CYCLE_TIME")] == ["3", "0.5"]
+
+    @pytest.mark.parametrize(("threads", "inter_op"), [(1, "1"), (2, "2"), (16, "2")])
+    def test_threads_of_tensorflow(self, threads, inter_op):
+        todo = plan(1, "train.py", machine=machine(16), threads=threads, environ={})
+        assert variable(todo, "TF_NUM_INTRAOP_THREADS") == variable(todo, "OMP_NUM_THREADS") == str(threads)
+        assert variable(todo, "TF_NUM_INTEROP_THREADS") == inter_op
+
+    def test_the_command_can_be_typed(self):
+        todo = plan(2, "my script.py", "a b", "$HOME", machine=machine(2), environ={})
+        assert tuple(shlex.split(todo.command)) == todo.argv
+
+
+def error_of(call, *args, **options) -> str:
+    with pytest.raises(LabError) as caught:
+        call(*args, **options)
+    assert not isinstance(caught.value, RankError)
+    return str(caught.value)
+
+
+class TestInput:
+    @pytest.mark.parametrize("n", [0, -1, 2.0, "2", None, True])
+    def test_number_of_ranks(self, n):
+        assert error_of(plan, n, "train.py", machine=machine(2), environ={}) == (
+            f"n, the number of ranks, is a whole number, 1 or more, not {n!r}."
+        )
+
+    def test_too_many_ranks(self):
+        assert "use at most 16," in error_of(plan, 65, "train.py", machine=machine(2), environ={})
+
+    def test_threads(self):
+        assert "threads" in error_of(plan, 1, "train.py", machine=machine(2), threads=0, environ={})
+
+    @pytest.mark.parametrize(
+        ("script", "options", "part"),
+        [
+            ("gone.py", {}, "gone.py is not there"),
+            (".", {}, "is a folder"),
+            ("there.py", {"timeout": 0}, "timeout"),
+            *(
+                ("there.py", {"timeout": odd}, f"timeout is a time in seconds, more than 0, not {odd!r}")
+                for odd in (math.nan, "5", None, True, -1, [5], 5j)
+            ),
+            ("there.py", {"cwd": "nowhere"}, "no folder nowhere"),
+            *(("there.py", {"cwd": odd}, "cwd is the path") for odd in (3, b".", ["."])),
+            *(("there.py", {"cwd": odd}, "there can be no script") for odd in ("a\0b", "x" * 5000)),
+            *((odd, {}, "script is the path") for odd in (None, 3, b"there.py", ["there.py"])),
+            *((odd, {}, "there can be no script") for odd in ("a\0b", "x" * 5000, "circle.py")),
+            *(("there.py", {"threads": odd}, "threads is a whole number") for odd in ("2", 1.5, True, [1], math.nan)),
+            *(("there.py", {"env": odd}, "env is a dict") for odd in ("A=1", ["A"], 3)),
+            *(("there.py", {"env": {odd: "1"}}, "env has the name") for odd in (3, None, "", "A=B", "A B", "A\0")),
+            *(("there.py", {"env": {"A": odd}}, "env['A'] is") for odd in (None, "a\0b")),
+            ("there.py", {"env": {"A": "x" * 300_000}}, "cannot start mpirun: Argument list too long"),
+        ],
+    )
+    def test_one_line_and_nothing_runs(self, tmp_path, monkeypatch, capsys, script, options, part):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "there.py").touch()
+        (tmp_path / "circle.py").symlink_to("circle.py")
+        message = error_of(run_ranks, 2, script, **options, show=False)
+        assert part in message
+        assert "\n" not in message
+        assert capsys.readouterr().out == ""
+
+    @pytest.mark.parametrize("odd", [None, "a\0b"])
+    def test_arguments_of_the_script(self, tmp_path, odd):
+        (tmp_path / "there.py").touch()
+        message = error_of(run_ranks, 1, tmp_path / "there.py", "fine", odd)
+        assert message.startswith(f"an argument of the script is {odd!r}")
+
+    def test_no_mpirun(self, tmp_path, monkeypatch):
+        (tmp_path / "there.py").touch()
+        monkeypatch.setattr(launch, "BIN", tmp_path)
+        assert "./lab setup" in error_of(run_ranks, 2, tmp_path / "there.py")
+
+
+# Real runs from here on
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Write a script for ranks into the current folder; afterwards, no process of the test's runs may be left."""
+    monkeypatch.chdir(tmp_path)
+    mark = tmp_path.as_posix()
+    monkeypatch.setenv("LABKIT_TEST", mark)
+
+    def write(text: str, name: str = "ranks.py") -> str:
+        Path(name).write_text(textwrap.dedent(text))
+        return name
+
+    yield write
+    assert living(mark) == []
+
+
+def living(mark: str) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("LABKIT_TEST") == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+    return found
+
+
+def failure(*args, **options) -> RankError:
+    with pytest.raises(RankError) as caught:
+        run_ranks(*args, **options)
+    return caught.value
+
+
+class TestListening:
+    def test_lines_arrive_whole_and_in_order(self, script, capsys):
+        count = 3000
+        name = script(f"""
+            import os, sys
+            rank = os.environ["PMI_RANK"]
+            for i in range({count}):
+                print(rank, i, "x" * (i * 37 % 200))
+                print("err", rank, i, file=sys.stderr)
+            print("long", "y" * 300_000)
+            sys.stdout.buffer.write(b"caf\\xe9\\n")
+            sys.stdout.write("no newline")
+        """)
+        run = run_ranks(3, name, timeout=60)
+        for rank, lines in enumerate(run.lines):
+            out = [f"{rank} {i} {'x' * (i * 37 % 200)}" for i in range(count)]
+            out += ["long " + "y" * 300_000, "caf\ufffd", "no newline"]
+            assert [line for line in lines if not line.startswith("err")] == out
+            assert [line for line in lines if line.startswith("err")] == [f"err {rank} {i}" for i in range(count)]
+        shown = capsys.readouterr().out.splitlines()
+        assert shown[0] == run.command
+        for rank, lines in enumerate(run.lines):
+            assert [line for line in shown if line.startswith(f"[{rank}] ")] == [f"[{rank}] {line}" for line in lines]
+
+    def test_tensorflows_notices_at_every_start_are_left_out_and_its_errors_are_not(self, script):
+        said = [
+            "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+            "I0000 00:00:1.5 7 port.cc:153] oneDNN custom operations are on. You may see different results.",
+            "I0000 00:00:1.6 7 cpu_feature_guard.cc:227] This TensorFlow binary is optimized to use this CPU.",
+            "To enable the following instructions: AVX2 FMA, rebuild TensorFlow.",
+            "E0000 00:00:1.7 7 port.cc:1] no such file",
+        ]
+        run = run_ranks(1, script(f"for line in {said}: print(line)"), show=False)
+        assert run.lines == (("E0000 00:00:1.7 7 port.cc:1] no such file",),)
+
+    def test_lines_arrive_as_they_come(self, script, monkeypatch):
+        name = script("""
+            import pathlib, time
+            print("ready")
+            for _ in range(2000):
+                if pathlib.Path("seen").exists():
+                    print("answered")
+                    break
+                time.sleep(0.01)
+        """)
+
+        class Reader(io.StringIO):
+            def write(self, text: str) -> int:
+                if "[0] ready" in text:
+                    Path("seen").touch()
+                return super().write(text)
+
+        monkeypatch.setattr(sys, "stdout", Reader())
+        assert run_ranks(1, name, timeout=60).lines == (("ready", "answered"),)
+
+    def test_nothing_is_lost_when_printing_is_slow(self, script, monkeypatch):
+        name = script("""
+            import os
+            if os.environ["PMI_RANK"] == "0":
+                for i in range(8_000):
+                    print(f"{i:099}")
+        """)
+
+        class Slow(io.StringIO):
+            def write(self, text: str) -> int:
+                time.sleep(0.1)
+                return super().write(text)
+
+        monkeypatch.setattr(sys, "stdout", Slow())
+        monkeypatch.setattr(mpirun, "GRACE", 0.2)
+        assert [len(lines) for lines in run_ranks(2, name, timeout=60).lines] == [8_000, 0]
+
+    def test_of_a_progress_bar_the_last_state_is_shown(self, script, capsys):
+        name = script("""
+            for i in range(100):
+                print(f"\\r{i + 1}%", end="")
+            print()
+            print("windows", end="\\r\\n")
+            print("bye", end="\\r")
+        """)
+        assert run_ranks(1, name).lines == (("100%", "windows", "bye"),)
+        assert capsys.readouterr().out.count("%") == 1
+
+    def test_quiet(self, script, capsys):
+        assert run_ranks(2, script("print('hello')"), show=False).lines == (("hello",), ("hello",))
+        assert capsys.readouterr().out == ""
+
+    def test_what_is_printed_runs_in_a_shell(self, script, capsys):
+        name = script("import sys; print(*sys.argv, sys.path[0] == sys.argv[-1])")
+        run = run_ranks(1, name, "a b", Path.cwd())  # of several ranks, the shell would get lines cut in pieces
+        path = f"{launch.BIN}:{os.environ['PATH']}"
+        typed = subprocess.run(
+            ["bash", "-c", run.command], env={**os.environ, "PATH": path}, capture_output=True, text=True
+        )
+        assert typed.stdout == f"{name} a b {Path.cwd()} True\n"
+        assert run.lines == ((f"{name} a b {Path.cwd()} True",),)
+        assert typed.returncode == 0  # on stderr MPI may have a remark, as where there is no /sys
+
+
+UCX = "[1795290733.029551] [vm:14986:0]       tcp_iface.c:984  UCX  ERROR scandir(/sys/class/net) failed"
+
+
+class TestWhatMpiSays:
+    def test_is_not_among_the_lines_of_the_rank_and_not_lost(self, script, capsys):
+        name = script("""
+            print("before", end="")
+            from mpi4py import MPI
+            MPI.COMM_WORLD.barrier()
+            print(" and after")
+        """)
+        run = run_ranks(2, name, env={"UCX_LOG_LEVEL": "info"})
+        assert run.lines == (("before and after",),) * 2
+        shown = capsys.readouterr().out.splitlines()
+        for rank in range(2):
+            said = [line for line in run.remarks if line.startswith(f"[{rank}] MPI: [")]
+            assert any("UCX  INFO  Version" in line for line in said)
+            assert [line for line in shown if "UCX" in line and line.startswith(f"[{rank}]")] == said
+
+    def test_pieces_of_a_line_find_each_other(self, script):
+        name = script(f"""
+            import os, time
+            ucx = "{UCX}"
+            for piece in ("one ", ucx + "\\n", "line", ucx + "\\n" + ucx + "\\n", "\\n", "50%\\r", ucx + "\\n", "60%"):
+                os.write(1, piece.encode())
+                time.sleep(0.02)
+            for piece in (ucx[:50], ucx[50:] + "\\n"):
+                os.write(1, piece.encode())
+                time.sleep(0.02)
+            os.write(2, b"\\nand no end")
+            os.write(2, ucx.encode() + b"\\n")
+        """)
+        run = run_ranks(1, name, show=False)
+        assert sorted(run.lines[0]) == ["", "60%", "and no end", "one line"]
+        assert run.remarks == (f"[0] MPI: {UCX}",) * 6
+
+    @pytest.mark.parametrize(
+        "line", ["[0] [1] UCX", "UCX ERROR", "[1.5] [a:1:0] UCX", "see [hwloc/linux] for more", "[1, 2.5] [3]"]
+    )
+    def test_a_ranks_own_words_stay_its_own(self, script, line):
+        assert run_ranks(1, script(f"print({line!r})"), show=False).lines == ((line,),)
+
+    def test_is_quoted_when_the_run_fails(self, script):
+        name = script(f"""
+            print("working")
+            print({UCX!r})
+            raise SystemExit(3)
+        """)
+        error = failure(1, name, show=False)
+        assert error.lines == ("working",)
+        assert error.mpi == (f"[0] MPI: {UCX}",)
+        assert UCX in str(error)
+
+    def test_is_quoted_when_the_time_is_up(self, script):
+        error = failure(1, script(f"print({UCX!r})\nimport time\ntime.sleep(100)"), show=False, timeout=3)
+        assert UCX in str(error)
+        assert "it had printed nothing" in error.lines[0]
+
+
+def listeners(mark: str) -> dict[tuple[str, int], set[str]]:
+    """Give where the run's processes listen, from the kernel's table, and which programs do."""
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("LABKIT_TEST") == mark:
+                for one in process.net_connections("inet"):
+                    if one.status == psutil.CONN_LISTEN or one.type == socket.SOCK_DGRAM:
+                        found.setdefault(tuple(one.laddr), set()).add(process.name())
+    return found
+
+
+class TestListeners:
+    """Who else on this machine, or on another, can connect to a run?"""
+
+    BODIES = {
+        "mpi4py": "from mpi4py import MPI\ntotal = MPI.COMM_WORLD.allreduce(1)",
+        "horovod": "import tensorflow as tf, horovod.tensorflow as hvd\nhvd.init()\ntotal = hvd.size()",
+        "daal4py": "import daal4py\ndaal4py.daalinit()\ntotal = daal4py.num_procs()",
+    }
+
+    @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+    def test_nothing_listens_but_on_loopback_from_the_start_to_the_end(self, script, body):
+        name = script(
+            f"{body}\nprint(total)\nimport pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
+        )
+        mark, seen = os.environ["LABKIT_TEST"], {}
+        with ThreadPoolExecutor() as pool:
+            run = pool.submit(run_ranks, 2, name, show=False, timeout=100)
+            up = 0
+            while not run.done():
+                for address, programs in listeners(mark).items():
+                    seen.setdefault(address, set()).update(programs)
+                if (up := up + (len(shared_memory(mark)) >= 2)) == 3:
+                    Path("go").touch()
+        assert run.result().lines == (("2",),) * 2
+        assert any("mpirun" in programs for programs in seen.values())  # else nothing was seen
+        assert [address for address in seen if not ip_address(address[0]).is_loopback] == []
+
+    def test_nobody_can_connect_to_mpirun(self, script):
+        name = script("import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)")
+        with ThreadPoolExecutor() as pool:
+            run = pool.submit(run_ranks, 1, name, show=False, timeout=60)
+            while not (there := listeners(os.environ["LABKIT_TEST"])) and not run.done():
+                time.sleep(0.01)
+            for address in there:
+                with pytest.raises(TimeoutError):
+                    socket.create_connection(address, timeout=0.5)
+            Path("go").touch()
+        assert there
+        assert run.result().lines == ((),)
+
+    def test_no_other_user_can_open_what_ranks_share(self, script):
+        name = script(
+            f"{self.BODIES['mpi4py']}\nimport pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
+        )
+        with ThreadPoolExecutor() as pool:
+            run = pool.submit(run_ranks, 2, name, show=False, timeout=60)
+            while len(shared := shared_memory(os.environ["LABKIT_TEST"])) < 2 and not run.done():
+                time.sleep(0.05)
+            modes = {path.stat().st_mode for paths in shared.values() for path in paths}
+            _, *system_v = map(str.split, Path("/proc/sysvipc/shm").read_text().splitlines())
+            modes |= {int(mode, 8) for _, _, mode, _, maker, *_ in system_v if int(maker) in shared}
+            Path("go").touch()
+        run.result()
+        assert {mode & 0o077 for mode in modes} == {0}
+
+    def test_what_ranks_inherit_to_be_preloaded_stays(self, script, monkeypatch):
+        monkeypatch.setenv("LD_PRELOAD", "libc.so.6:libm.so.6")
+        name = script("import os; print(os.environ['LD_PRELOAD'])")
+        assert run_ranks(1, name, show=False).lines == (("libc.so.6:libm.so.6",),)
+
+    def test_without_a_compiler_all_runs_and_it_is_told_once(self, script, monkeypatch, tmp_path, capsys):
+        monkeypatch.setattr(loopback, "STATE", tmp_path / "state")
+        monkeypatch.setattr(launch, "_told", set())
+        monkeypatch.setenv("CXX", "no-such-compiler")
+        name = script("print('hello')")
+        runs = [run_ranks(1, name, threads=1) for _ in range(2)]
+        assert [run.lines for run in runs] == [(("hello",),)] * 2
+        assert [run.warning for run in runs] == [launch.OPEN, ""]
+        assert capsys.readouterr().out.count(launch.OPEN) == 1
+
+
+def shared_memory(mark: str) -> dict[int, list[Path]]:
+    """Give the files in shared memory that each rank has open."""
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get("LABKIT_TEST") == mark:
+                files = Path(f"/proc/{process.pid}/fd").iterdir()
+                if shared := [file for file in files if str(file.readlink()).startswith("/dev/shm/")]:
+                    found[process.pid] = shared
+    return found
+
+
+class TestSharing:
+    AFFINITY = "import os; print(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'])"
+
+    def test_ranks_are_bound_as_planned(self, script):
+        here = this_machine()
+        if here.usable_cores < 2:
+            pytest.skip("needs 2 cores")
+        run = run_ranks(2, script(self.AFFINITY), threads=1)
+        own = [list(cpus) for cpus in shares(here, 2, 1)] if run.bound else [list(here.cpus)] * 2
+        assert run.lines == tuple((f"{cpus} 1",) for cpus in own)
+
+    def test_a_restricted_process_keeps_its_ranks_inside(self, script):
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {max(allowed)})
+        try:
+            assert run_ranks(1, script(self.AFFINITY)).lines == ((f"[{max(allowed)}] 1",),)
+        finally:
+            os.sched_setaffinity(0, allowed)
+
+    WAITING = """
+        import os, pathlib, sys, time
+        pathlib.Path(sys.argv[1]).write_text(str(sorted(os.sched_getaffinity(0))))
+        while not pathlib.Path("go").exists():
+            time.sleep(0.02)
+    """
+
+    def test_runs_at_once_have_cores_of_their_own_and_the_last_hears_that_there_are_none(self, script, capsys):
+        here = this_machine()
+        if len(here.cores) < 2 or here.quota is not None:
+            pytest.skip("needs 2 cores without a quota")
+        name, count = script(self.WAITING), len(here.cores)
+        quick = script(self.AFFINITY, "quick.py")
+        said = [Path(f"cpus{i}") for i in range(count)]
+        with ThreadPoolExecutor(count) as pool:
+            runs = [pool.submit(run_ranks, 1, name, path, threads=1, show=False) for path in said]
+            while not all(path.exists() and path.read_text() for path in said):
+                assert not any(run.done() for run in runs)
+                time.sleep(0.02)
+            last = run_ranks(1, quick, threads=1)
+            Path("go").touch()
+        assert sorted(path.read_text() for path in said) == sorted(str(list(core)) for core in here.cores)
+        assert all(run.result().bound and not run.result().warning for run in runs)
+        assert (last.bound, last.lines) == (False, ((f"{list(here.cpus)} 1",),))
+        assert f"other runs have {count} of {count} cores" in last.warning
+        assert last.warning in capsys.readouterr().out.splitlines()
+        assert run_ranks(1, quick, threads=1, show=False).bound
+
+    def test_where_none_can_be_lent_all_is_as_before_and_told_once(self, script, monkeypatch, capsys):
+        monkeypatch.setattr(cores, "_bind", lambda name: (_ for _ in ()).throw(PermissionError(1, "not allowed")))
+        monkeypatch.setattr(launch, "_told", set())
+        name = script(self.AFFINITY)
+        runs = [run_ranks(1, name, threads=1) for _ in range(2)]
+        assert [run.bound for run in runs] == [this_machine().quota is None] * 2
+        if runs[0].bound:
+            assert [bool(run.warning) for run in runs] == [True, False]
+            assert capsys.readouterr().out.count("none can be lent here: not allowed") == 1
+
+    def test_a_run_inside_a_rank_shares_out_that_ranks_cores(self, script):
+        here = this_machine()
+        if len(here.cores) < 2 or here.quota is not None:
+            pytest.skip("needs 2 cores without a quota")
+        script(self.AFFINITY, "inner.py")
+        name = script(f"""
+            from labkit.system import cores
+            from labkit.mpi.launch import run_ranks
+            cores.NAME = {cores.NAME!r}
+            run = run_ranks(2, "inner.py", threads=1, show=False, timeout=60)
+            print(run.bound, *(lines[0] for lines in run.lines))
+        """)
+        own = [f"{list(cpus)} 1" for cpus in shares(here, 2, 1)]
+        assert run_ranks(1, name, timeout=60, show=False).lines == ((" ".join(["True", *own]),),)
+
+    def test_inside_a_rank_of_another_run(self, script):
+        script("from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))", "inner.py")
+        name = script("""
+            from mpi4py import MPI
+            from labkit.mpi.launch import run_ranks
+            if MPI.COMM_WORLD.rank == 0:
+                print([lines[-1] for lines in run_ranks(2, "inner.py", show=False, timeout=30).lines])
+        """)
+        assert run_ranks(2, name, timeout=60).lines[0][-1] == "['2', '2']"
+
+
+MPI4PY = """
+    import os, signal, sys, time
+    from mpi4py import MPI
+    rank = MPI.COMM_WORLD.rank
+    print("here is", rank)
+    MPI.COMM_WORLD.barrier()
+    if rank == 1:
+        print(time.monotonic())
+        {fault}
+    MPI.COMM_WORLD.allreduce(1)
+    print("never")
+"""
+PLAIN = """
+    import os, signal, sys, time
+    if os.environ["PMI_RANK"] == "1":
+        print(time.monotonic())
+        {fault}
+    time.sleep(100)
+"""
+
+
+class TestFaults:
+    @pytest.mark.parametrize("body", [MPI4PY, PLAIN], ids=["mpi4py", "plain"])
+    @pytest.mark.parametrize(
+        ("fault", "status", "killed_by"),
+        [
+            ("os.kill(os.getpid(), signal.SIGKILL)", None, signal.SIGKILL),
+            ("os.kill(os.getpid(), signal.SIGSEGV)", None, signal.SIGSEGV),
+            ("raise ValueError('boom')", 1, None),
+            ("sys.exit(3)", 3, None),
+            ("os._exit(4)", 4, None),
+        ],
+    )
+    def test_the_rank_that_failed_is_named_soon(self, script, body, fault, status, killed_by):
+        error = failure(3, script(body.format(fault=fault)), timeout=60)
+        late = time.monotonic() - float(next(line for line in error.lines if line[:1].isdigit()))
+        assert late < SOON
+        assert (error.rank, error.status, error.signal) == (1, status, killed_by)
+        assert str(error).startswith("Rank 1 ")
+        assert (killed_by.name if killed_by else f"exit status {status}") in str(error)
+        assert all(line in str(error) for line in error.lines)
+
+    def test_an_exception_shows_where_in_the_script(self, script):
+        error = failure(2, script("import os\nif os.environ['PMI_RANK'] == '1':\n    1 / 0"), timeout=60)
+        assert error.lines[:2] == ("Traceback (most recent call last):", '  File "ranks.py", line 3, in <module>')
+        assert error.lines[-1] == "ZeroDivisionError: division by zero"
+
+    def test_a_script_that_does_not_compile(self, script):
+        error = failure(2, script("def f(:"), timeout=60)
+        assert (error.status, error.lines[-1]) == (1, "SyntaxError: invalid syntax")
+        assert "runpy" not in str(error)
+
+    def test_words_at_the_exit(self, script):
+        error = failure(1, script("import sys; sys.exit('no digits found')"), timeout=60)
+        assert (error.status, error.lines) == (1, ("no digits found",))
+
+    def test_only_the_last_lines_are_quoted(self, script):
+        error = failure(1, script("print(*range(100), sep='\\n'); raise SystemExit(2)"), timeout=60)
+        assert error.lines == tuple(map(str, range(85, 100)))
+
+    def test_mpi_abort(self, script):
+        error = failure(3, script(MPI4PY.format(fault="MPI.COMM_WORLD.Abort(7)")), timeout=60)
+        assert error.status == 7
+        assert error.rank in (1, None)  # mpirun may end everything before it passes the rank's own words on
+
+    def test_leaving_without_finalize_is_not_taken_for_success(self, script):
+        error = failure(3, script(MPI4PY.format(fault="os._exit(0)")), timeout=8)
+        # mpirun kills the others, mostly; now and then, on a loaded machine, it does not notice.
+        assert (error.rank, error.status) == (1, 0) or "rank 1 had finished" in str(error)
+
+    def test_without_finalize_but_all_through_nothing_is_lost(self, script):
+        name = script("""
+            import os, time
+            from mpi4py import MPI
+            MPI.COMM_WORLD.barrier()
+            print("through")
+            MPI.COMM_WORLD.barrier()
+            if MPI.COMM_WORLD.rank == 1:
+                time.sleep(0.5)
+                os._exit(0)
+        """)
+        assert [lines[-1] for lines in run_ranks(2, name, timeout=60).lines] == ["through", "through"]
+
+    def test_an_exception_while_the_other_waits_in_horovod(self, script):
+        name = script("""
+            import tensorflow as tf
+            import horovod.tensorflow as hvd
+            hvd.init()
+            if hvd.rank() == 1:
+                raise ValueError("boom")
+            hvd.allreduce(tf.ones(3))
+        """)
+        error = failure(2, name, timeout=120)
+        assert (error.rank, error.status, error.lines[-1]) == (1, 1, "ValueError: boom")
+
+
+class TestTimeLimit:
+    def test_a_rank_that_never_reaches_a_horovod_allreduce(self, script):
+        name = script("""
+            import os, time
+            print("rank", os.environ["PMI_RANK"])
+            import tensorflow as tf
+            import horovod.tensorflow as hvd
+            hvd.init()
+            if hvd.rank() == 1:
+                print("asleep")
+                time.sleep(1000)
+            hvd.allreduce(tf.ones(3))
+        """)
+        error = failure(2, name, timeout=9)
+        assert error.rank is None
+        assert "Not over after 9 s" in str(error)
+        assert [line.partition(" was silent for ")[0] for line in error.lines] == ["rank 0", "rank 1"]
+
+    def test_a_rank_that_leaves_early(self, script):
+        error = failure(2, script(MPI4PY.format(fault="sys.exit(0)")), timeout=5)
+        assert "rank 0 was silent for" in error.lines[0]
+        assert "its last line: here is 0" in error.lines[0]
+        assert "rank 1 had finished after" in error.lines[1]
+
+    def test_stubborn_ranks_and_their_children_are_ended(self, script):
+        name = script("""
+            import os, signal, subprocess, time
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            mark = {"LABKIT_TEST": os.environ["LABKIT_TEST"]}
+            subprocess.Popen(["sleep", "1000"])
+            subprocess.Popen(["sleep", "1000"], env=mark)
+            subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            if os.environ["PMI_RANK"] == "1":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            print("up")
+            time.sleep(1000)
+        """)
+        error = failure(2, name, timeout=4)
+        assert "its last line: up" in error.lines[0]
+        assert "it had printed nothing" in error.lines[1]
+
+    def test_children_left_behind_are_ended_and_hold_nothing_up(self, script):
+        name = script("""
+            import subprocess
+            subprocess.Popen(["sleep", "1000"])
+            subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            print("done")
+        """)
+        run = run_ranks(2, name, timeout=60)
+        assert run.lines == (("done",), ("done",))
+        assert run.seconds < 30
+
+
+class TestWhoFailedFirst:
+    """The verdict on made-up ends, for what real runs show only now and then."""
+
+    @staticmethod
+    def verdict(*ranks: dict, aborted: int | None = None) -> RankError | None:
+        ranks = [Rank(number, **{"started": True, "local": True, **known}) for number, known in enumerate(ranks)]
+        return launch._failure(ranks, aborted, ())
+
+    def test_nobody(self):
+        assert self.verdict({"code": 0, "end": 1.0}, {"code": 0, "end": 2.0}) is None
+
+    def test_the_first_report_counts(self):
+        error = self.verdict({"code": 1, "end": 2.0}, {"code": 3, "end": 1.5}, {"code": None, "end": 1.6, "gone": 1.6})
+        assert (error.rank, error.status) == (1, 3)
+
+    def test_one_that_failed_to_reach_a_dying_rank_is_not_blamed(self):
+        error = self.verdict({"code": 15, "end": 1.0}, {"code": -9, "end": 1.1})
+        assert (error.rank, error.signal) == (1, signal.SIGKILL)
+
+    def test_one_that_gave_up_is_blamed_before_those_killed_for_it_long_after(self):
+        assert self.verdict({"code": 15, "end": 1.0}, {"code": -9, "end": 4.0}).rank == 0
+
+    def test_of_those_killed_the_first(self):
+        error = self.verdict({"end": 2.0, "gone": 2.0}, {"end": 1.9, "gone": 1.9}, {"code": 1, "end": 2.1})
+        assert (error.rank, error.signal) == (1, signal.SIGKILL)
+
+    def test_on_another_node_a_rank_ends_without_a_word(self):
+        error = self.verdict({"code": 0, "end": 9.0}, {"local": False})
+        assert (error.rank, error.status, error.signal) == (1, None, None)
+        assert "without a word" in str(error)
+
+    def test_a_crash_after_the_script(self):
+        error = self.verdict({"code": 0, "done": 1.0, "end": 1.2}, {"code": -11, "done": 1.0, "end": 1.2})
+        assert (error.rank, error.signal) == (1, signal.SIGSEGV)
+
+    def test_who_had_finished_before_is_told(self):
+        error = self.verdict({"code": 1, "end": 5.0}, {"code": 0, "done": 1.0, "end": 1.1})
+        assert error.rank == 0
+        assert "Rank 1 had finished before." in str(error)
+
+    def test_an_abort_that_nobody_owned(self):
+        error = self.verdict({"code": 0, "end": 1.0, "lines": ["sum 2"]}, {"code": 0, "end": 1.0}, aborted=7)
+        assert (error.rank, error.status, error.lines) == (None, 7, ("rank 0: sum 2",))
+
+    def test_mpirun_failed_before_any_rank_started(self):
+        error = launch._failure([Rank(0)], 255, ("srun: error: Unable to create step",))
+        assert error.mpirun == error.lines == ("srun: error: Unable to create step",)
+
+
+STUBBORN = """
+    import os, signal, time
+    from mpi4py import MPI
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    MPI.COMM_WORLD.barrier()
+    print("ready")
+    time.sleep(1000)
+"""
+CALLER = """
+    from labkit.mpi.launch import run_ranks
+    try:
+        run_ranks(2, "ranks.py")
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+class TestCaller:
+    @pytest.fixture
+    def caller(self, script, tmp_path, monkeypatch):
+        """Start a process that runs stubborn ranks, and give it when they are up."""
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        script(STUBBORN)
+        command = [sys.executable, script(CALLER, "caller.py")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+            for line in process.stdout:
+                if line == "[0] ready\n":
+                    break
+            yield process
+            process.kill()
+
+    def test_interrupt_ends_all_ranks(self, caller):
+        began = time.monotonic()
+        os.killpg(caller.pid, signal.SIGINT)  # as Jupyter interrupts a kernel
+        out, _ = caller.communicate(timeout=SOON)
+        assert out.splitlines()[-1] == "interrupted"
+        assert living(os.environ["LABKIT_TEST"]) == []
+        assert time.monotonic() - began < SOON
+
+    def test_what_a_killed_caller_leaves_is_swept_by_the_next_run(self, caller, tmp_path, monkeypatch):
+        caller.kill()
+        caller.wait()
+        supervisor.within(SOON, lambda: living(os.environ["LABKIT_TEST"]) == [])
+        assert len(list(tmp_path.glob("labkit-*"))) == 1
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        Path("quick.py").touch()
+        run_ranks(1, "quick.py", show=False)
+        assert list(tmp_path.glob("labkit-*")) == []
+
+    def test_no_rank_survives_a_killed_caller(self, caller):
+        assert len(living(os.environ["LABKIT_TEST"])) >= 3
+        caller.kill()
+        deadline = time.monotonic() + SOON
+        while living(os.environ["LABKIT_TEST"]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert living(os.environ["LABKIT_TEST"]) == []

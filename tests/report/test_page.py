@@ -1,0 +1,169 @@
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from labkit.exercises import sources
+from labkit.report.page import render
+from labkit.system.errors import LabError
+from labkit.system.load import MARK
+
+ON = {"cpu": "A CPU <with> 2 cores & more", "cores": 2}
+PIXEL = "iVBORw0KGgo="
+
+
+def leave(folder, lab, **more):
+    about = {"lab": lab, "quick": False, "when": "2026-01-31 12:00", "on": ON}
+    (folder / f"results-{lab}.json").write_text(json.dumps(about | more))
+
+
+class Page(HTMLParser):
+    """The tags of a page, its text, and what it would load."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.text, self.loads = [], "", []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.loads += [value for name, value in attributes if name in ("src", "href", "srcset", "data", "action")]
+
+    def handle_data(self, data):
+        self.text += f" {data}"
+
+
+@pytest.fixture
+def page(tmp_path):
+    picture = {"Speed": {"png": PIXEL, "alt": 'fast: "2×" <more>'}}
+    table = {"what": "speed", "rows": [["CNN", "4.6×", "2.1×", "<3×"]]}
+    leave(tmp_path, "02", table=table, pictures=picture, exercises={"1": "passed", "2": "not yet"})
+    leave(tmp_path, "07", exercises={"1": "passed"}, quick=True)
+    return render(tmp_path)
+
+
+def test_the_page_has_machine_figures_pictures_and_exercises(page):
+    text = " ".join(Page(page).text.split())
+    for told in ("A CPU <with> 2 cores & more", "02 · oneDNN under an MNIST CNN", "4.6×", "2.1×", "<3×"):
+        assert told in text
+    assert "Passed: 2 of 10 exercises" in text
+    assert "1 passed · 2 not yet · 3 not attempted" in text
+    assert 'alt="fast: &#34;2×&#34; &lt;more&gt;"' in page
+
+
+def test_the_page_needs_no_other_file_and_no_network(page):
+    assert Page(page).loads == [f"data:image/png;base64,{PIXEL}"]
+    assert not {"script", "link", "iframe"} & set(Page(page).tags)
+    assert not re.search(r"url\(|@import|https?:", page)
+
+
+def test_small_runs_and_labs_to_come_are_told(page):
+    text = Page(page).text
+    assert text.count("A small run") == 1
+    to_come = text.partition("Still to come")[2]
+    titles = [sources.title(source) for source in sources.labs()]
+    assert [title in to_come for title in titles] == [not title.startswith(("02", "07")) for title in titles]
+
+
+def test_figures_of_a_busy_machine_are_marked_and_told_at_the_top(tmp_path):
+    quiet = {"what": "speed", "rows": [["CNN", "", "2.1×", ""]], "notes": ["section 1: whether is not known."]}
+    busy = {"what": "speed", "rows": [["CNN", "", "96×", ""]], "notes": ["⚠ section 8: run it <again>."]}
+    leave(tmp_path, "02", table=quiet)
+    assert "they are doubtful" not in Page(render(tmp_path)).text
+    busy["rows"][0][2] = f"96× {MARK}"
+    leave(tmp_path, "09", table=busy)
+    text = " ".join(Page(render(tmp_path)).text.split())
+    before, _, after = text.partition("02 · ")
+    assert f"Figures marked “{MARK}” (lab 09) were measured while other work had the cores" in before
+    assert f"96× {MARK}" in after
+    assert "⚠ section 8: run it <again>." in after
+    assert "section 1: whether is not known." in after
+
+
+def test_two_machines_are_told_apart(tmp_path):
+    leave(tmp_path, "02")
+    leave(tmp_path, "07", on={"cpu": "Another"})
+    text = " ".join(Page(render(tmp_path)).text.split())
+    assert "labs 02" in text
+    assert "labs 07 cpu Another" in text
+
+
+def test_no_results_and_damaged_results_say_what_to_do(tmp_path):
+    with pytest.raises(LabError, match="no lab has left results"):
+        render(tmp_path)
+    for damaged in ("{", "[]", '{"lab": "02"}', "[" * 100_000, "", "\x00" * 50, "null", '"lab quick when on"'):
+        (tmp_path / "results-02.json").write_text(damaged)
+        with pytest.raises(LabError, match=r"results-02\.json is damaged \(.*\): delete it"):
+            render(tmp_path)
+
+
+SOUND = {
+    "lab": "02",
+    "quick": False,
+    "when": "2026-01-31 12:00",
+    "on": ON,
+    "table": {"what": "speed", "rows": [["CNN", "4.6×", "2.1×", "<3×"], ["more", "", "", ""]]},
+    "pictures": {"Speed": {"png": PIXEL, "alt": "fast"}},
+    "exercises": {"1": "passed"},
+}
+ODD = (None, True, 3, 1.5, "text", "\ud800", [], [3], [[3]], [["a", None]], {}, {"a": 3}, {"a": []}, {"\udfff": "a"})
+
+
+def altered(sound):
+    """Give all copies in which one part is of another type, or not there."""
+    parts = sound.items() if isinstance(sound, dict) else enumerate(sound) if isinstance(sound, list) else ()
+    for key, value in parts:
+        for odd in (*ODD, *altered(value)):
+            copy = list(sound) if isinstance(sound, list) else dict(sound)
+            copy[key] = odd
+            yield copy
+        if isinstance(sound, dict):
+            yield {name: held for name, held in sound.items() if name != key}
+
+
+def test_whatever_is_of_another_shape_is_one_line_that_names_the_file_or_a_page(tmp_path):
+    file, told = tmp_path / "results-02.json", []
+    for kept in altered(SOUND):
+        file.write_text(json.dumps(kept))
+        try:
+            render(tmp_path).encode()
+        except LabError as error:
+            told.append(str(error))
+    assert len(told) > 150
+    for line in told:
+        assert re.fullmatch(r"\S+/results-02\.json is damaged \(.*\): delete it, and run .*", line)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"exercises": ["passed"]},
+        {"exercises": {"1": 1}},
+        {"table": {"what": "speed"}},
+        {"table": {"what": "speed", "rows": [["CNN", 4.6]]}},
+        {"table": {"what": "speed", "rows": "4.6"}},
+        {"pictures": {"Speed": PIXEL}},
+        {"pictures": {"Speed": {"png": "no base64", "alt": "x"}}},
+        {"pictures": {"Speed": {"png": "AAAA", "alt": "x"}}},
+        {"on": {"cpu": ["a"]}},
+        {"lab": 2},
+        {"lab": "03"},
+    ],
+)
+def test_a_part_that_is_wrong_is_told(tmp_path, wrong):
+    (tmp_path / "results-02.json").write_text(json.dumps(SOUND))
+    assert "CNN" in render(tmp_path)
+    (tmp_path / "results-02.json").write_text(json.dumps(SOUND | wrong))
+    with pytest.raises(LabError, match=r"results-02\.json is damaged"):
+        render(tmp_path)
+
+
+def test_results_of_no_lab_and_a_file_that_cannot_be_read_are_told(tmp_path):
+    leave(tmp_path, "77")
+    with pytest.raises(LabError, match=r"results-77\.json is of no lab that is here"):
+        render(tmp_path)
+    (tmp_path / "results-77.json").unlink()
+    (tmp_path / "results-02.json").mkdir()
+    with pytest.raises(LabError, match=r"cannot read .*results-02\.json: Is a directory"):
+        render(tmp_path)

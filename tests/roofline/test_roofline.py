@@ -1,0 +1,352 @@
+"""Are the machine's limits measured, kept for the right machine, and compared with as they should be?"""
+
+import dataclasses
+import io
+import json
+import math
+import os
+import sys
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from labkit import cli
+from labkit.roofline import measure, peaks
+from labkit.roofline.measure import Limits
+from labkit.system import processes
+from labkit.system.errors import LabError
+from labkit.system.machine import Machine, this_machine
+from labkit.system.processes import Ended
+
+GIB = 2**30
+MEASURED = {
+    "float32": 200.0,
+    "bfloat16": 400.0,
+    "int8": 800.0,
+    "streams": {"copy": 15.0, "add": 20.0, "read": 18.0},
+    "others": {"share": 0.0, "throttled": 0.0, "busy": False, "why": ""},
+}
+LIMITS = measure._limits(MEASURED | {"when": "2026-01-01 10:00"}, ("AVX", "AVX2", "AVX-512", "VNNI", "BF16"))
+HERE = Machine((0, 1), ((0,), (1,)), None, 8 * GIB, 4 * GIB, LIMITS.isa, ((0, 1),), "Made-up CPU")
+
+
+class Measurements:
+    """Stands in for the real measurement; counts, and gives a float32 peak of 101, 102, …"""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self) -> dict:
+        self.count += 1
+        return MEASURED | {"float32": 100.0 + self.count}
+
+
+@pytest.fixture
+def measurements(monkeypatch) -> Measurements:
+    monkeypatch.setattr(measure, "_measure", measurements := Measurements())
+    monkeypatch.setattr(measure, "this_machine", lambda: HERE)
+    return measurements
+
+
+# --- What is made of the limits ---
+
+
+def test_the_roof_rises_with_intensity_up_to_the_peak():
+    assert LIMITS.bandwidth == 20
+    assert LIMITS.attainable(1) == 20
+    assert LIMITS.attainable(9.5) == 190
+    assert LIMITS.attainable(10) == LIMITS.attainable(1000) == LIMITS.attainable(math.inf) == 200
+    assert LIMITS.attainable(10, "int8") == 200
+    assert LIMITS.attainable(50, "int8") == 800
+    assert [LIMITS.ridge(kind) for kind in measure.INSTRUCTIONS] == [10, 20, 40]
+
+
+def test_share_of_what_is_attainable():
+    assert LIMITS.share(50) == 0.25
+    assert LIMITS.share(50, "bfloat16") == 0.125
+    assert LIMITS.share(10, intensity=1) == 0.5
+    assert LIMITS.share(10, "int8", intensity=1) == 0.5
+
+
+def test_a_kind_or_an_intensity_that_makes_no_sense():
+    for ask in (LIMITS.peak, LIMITS.ridge, lambda kind: LIMITS.share(1, kind), lambda kind: LIMITS.attainable(1, kind)):
+        with pytest.raises(LabError, match="float32, bfloat16, int8"):
+            ask("float16")
+    for intensity in (0, -1, math.nan):
+        with pytest.raises(LabError, match="more than 0"):
+            LIMITS.attainable(intensity)
+
+
+@pytest.mark.parametrize(
+    ("isa", "emulated"),
+    [
+        (("AVX", "AVX2"), ["bfloat16", "int8"]),
+        (("AVX", "AVX2", "VNNI"), ["bfloat16"]),
+        (("AVX", "AVX2", "AVX-512", "VNNI", "BF16"), []),
+        (("AVX", "AMX"), []),
+    ],
+)
+def test_what_the_cpu_has_no_instructions_for_is_emulated(isa, emulated):
+    limits = dataclasses.replace(LIMITS, isa=isa)
+    assert limits.as_dict()["emulated"] == emulated
+    assert (shown(limits).count("emulated"), shown(limits).count("no instructions")) == (len(emulated),) * 2
+
+
+# --- What is kept ---
+
+
+def test_measured_once_and_kept(measurements, tmp_path):
+    first = measure.limits(folder=tmp_path)
+    assert first.float32 == 101
+    assert measure.limits(folder=tmp_path) == first
+    assert measurements.count == 1
+
+
+def test_measured_anew_when_asked_and_that_is_kept(measurements, tmp_path):
+    measure.limits(folder=tmp_path)
+    assert measure.limits(again=True, folder=tmp_path).float32 == 102
+    assert measure.limits(folder=tmp_path).float32 == 102
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"model": "Another CPU"},
+        {"isa": ("AVX", "AVX2")},
+        {"cores": ((0,), (1,), (2,), (3,))},
+        {"quota": 1.0},
+        {"numa": ((0,), (1,))},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_kinds_of_machine_that_share_a_folder_are_not_mixed_up(measurements, tmp_path, monkeypatch, other):
+    measure.limits(folder=tmp_path)
+    monkeypatch.setattr(measure, "this_machine", lambda: dataclasses.replace(HERE, **other))
+    assert measure.limits(folder=tmp_path).float32 == 102
+    monkeypatch.setattr(measure, "this_machine", lambda: HERE)
+    assert measure.limits(folder=tmp_path).float32 == 101
+    assert measurements.count == 2
+
+
+def test_what_memory_happens_to_be_free_does_not_matter(measurements, tmp_path, monkeypatch):
+    measure.limits(folder=tmp_path)
+    monkeypatch.setattr(measure, "this_machine", lambda: dataclasses.replace(HERE, memory_free=GIB))
+    assert measure.limits(folder=tmp_path).float32 == 101
+
+
+def test_another_version_of_a_library_is_measured_anew(measurements, tmp_path, monkeypatch):
+    measure.limits(folder=tmp_path)
+    monkeypatch.setattr(measure.metadata, "version", lambda name: "99")
+    assert measure.limits(folder=tmp_path).float32 == 102
+
+
+DAMAGE = {
+    "empty": lambda text: "",
+    "cut off": lambda text: text[: len(text) // 2],
+    "other JSON": lambda text: "[1, 2]",
+    "no figures": lambda text: json.dumps(json.loads(text) | {"figures": None}),
+    "of another machine": lambda text: text.replace("Made-up CPU", "Another CPU"),
+    "a figure of 0": lambda text: text.replace("400.0", "0"),
+    "no number": lambda text: text.replace("400.0", '"fast"'),
+    "a figure missing": lambda text: text.replace('"int8"', '"int4"'),
+    "no streams": lambda text: text.replace('"streams"', '"rivers"'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_measured_anew(measurements, tmp_path, damage):
+    measure.limits(folder=tmp_path)
+    (file,) = tmp_path.iterdir()
+    sound = file.read_text()
+    assert sound != DAMAGE[damage](sound)
+    file.write_text(DAMAGE[damage](sound))
+    assert measure.limits(folder=tmp_path).float32 == 102
+    assert measure.limits(folder=tmp_path).float32 == 102
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_work(measurements, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(LabError, match=r"cannot write .*file: File exists\. Name another place to write to"):
+        measure.limits(folder=tmp_path / "file", insist=True)
+    assert measurements.count == 0
+
+
+def test_a_lab_goes_on_with_limits_that_cannot_be_kept(measurements, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    for count in (1, 2):
+        assert measure.limits(folder=tmp_path / "file").float32 == 100 + count
+    told = capsys.readouterr().err
+    assert told.startswith("Warning: cannot write ")
+    assert told.count("\n") == 1
+
+
+def test_written_whole_or_not_at_all(measurements, tmp_path, monkeypatch):
+    kept = measure.limits(folder=tmp_path)
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(LabError, match="No space left"):
+            measure.limits(again=True, folder=tmp_path, insist=True)
+    assert measure.limits(folder=tmp_path) == kept
+
+
+# --- The process that measures ---
+
+
+def test_it_is_free_of_the_callers_settings(monkeypatch):
+    calls = []
+
+    def run(argv, env, timeout, hear):
+        calls.append((argv, env))
+        for line in lines:
+            hear(line)
+        return Ended(lines, 0, 1.0)
+
+    lines = ("a warning", "Measuring …", json.dumps(MEASURED))
+    monkeypatch.setattr(processes, "run", run)
+    for name in ("ONEDNN_MAX_CPU_ISA", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/kept")
+    assert measure._measure() == MEASURED
+    ((argv, env),) = calls
+    assert argv == [sys.executable, "-m", "labkit.roofline.peaks"]
+    assert env["ONEDNN_MAX_CPU_ISA"] is env["TF_NUM_INTRAOP_THREADS"] is env["OMP_NUM_THREADS"] is None
+    assert env["TF_ENABLE_ONEDNN_OPTS"] == 1
+    assert "LD_LIBRARY_PATH" not in env
+
+
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [
+        (Ended(("Measuring …", "MemoryError"), 1, 2.0), r"\(exit status 1: MemoryError\)"),
+        (Ended((), -9, 2.0), r"did memory run out\?"),
+        (Ended(("Measuring …",), None, 300.0), "not over after 300 s"),
+        (Ended((), 0, 2.0), "it told nothing"),
+    ],
+)
+def test_a_measurement_that_fails_is_told_in_one_line_and_nothing_is_kept(monkeypatch, tmp_path, ended, told):
+    monkeypatch.setattr(processes, "run", lambda *args, **more: ended)
+    with pytest.raises(LabError, match=told) as error:
+        measure.limits(folder=tmp_path)
+    assert "\n" not in str(error.value)
+    assert "./lab doctor" in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+REAL = """
+import openvino
+from labkit.roofline import peaks
+peaks.main(sizes=(256,))
+compiled = openvino.Core().compile_model(peaks.int8_chain(256), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+ran = [op.get_rt_info() for op in compiled.get_runtime_model().get_ops()]
+kinds = [info["runtimePrecision"].astype(str) for info in ran if info["layerType"].astype(str) == "FullyConnected"]
+print("products in", *kinds)
+"""
+
+
+def test_a_small_real_measurement():
+    ended = processes.run([sys.executable, "-c", REAL], env={"TF_ENABLE_ONEDNN_OPTS": 1}, timeout=200)
+    assert not ended.why, ended.lines
+    found = next(json.loads(line) for line in ended.lines if line.startswith("{"))
+    limits = measure._limits(found | {"when": "now"}, this_machine().isa)
+    assert min(limits.float32, limits.bfloat16, limits.int8, *limits.streams.values()) > 0
+    assert limits.others.share is None or 0 <= limits.others.share <= 1
+    assert limits.streams.keys() == {"copy", "add", "read"}
+    assert [line for line in ended.lines if line.startswith("Measuring")] != []
+    if not limits.emulated("int8"):
+        assert f"products in{' u8' * peaks.CHAIN}" in ended.lines
+
+
+# --- How it is measured ---
+
+
+def a_product(seconds: float, ran: list[int], monkeypatch):
+    """Give products of n³ operations that take `seconds` for n = 1, and a clock that goes with them."""
+    clock = [0.0]
+    monkeypatch.setattr(peaks.time, "perf_counter", lambda: clock[0])
+
+    def product(n: int):
+        def multiply() -> None:
+            ran.append(n)
+            clock[0] += seconds * n**3
+
+        return multiply, 1e9 * n**3
+
+    return product
+
+
+def test_sizes_grow_until_a_product_takes_long(monkeypatch):
+    ran = []
+    product = a_product(0.02, ran, monkeypatch)
+    assert peaks.peak(product, HERE, sizes=(1, 2, 4, 8)) == pytest.approx(50)
+    assert sorted(set(ran)) == [1, 2]  # 0.02 s and 0.16 s
+    assert ran.count(2) >= 4, "one run that does not count, and three that do"
+
+
+def test_sizes_that_do_not_fit_into_memory_are_left_out(monkeypatch):
+    ran = []
+    product = a_product(1e-12, ran, monkeypatch)
+    monkeypatch.setattr(peaks, "AT_LEAST", 0)
+    peaks.peak(product, dataclasses.replace(HERE, memory_free=4 * 16 * 2048**2), sizes=(512, 2048, 4096))
+    assert sorted(set(ran)) == [512, 2048]
+
+
+def test_last_level_caches_are_counted_once_each(tmp_path):
+    def cache(cpu: int, index: int, level: int, size: str, sharers: str) -> None:
+        folder = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}"
+        folder.mkdir(parents=True)
+        for name, text in (("level", level), ("size", size), ("shared_cpu_list", sharers)):
+            (folder / name).write_text(f"{text}\n")
+
+    for cpu in range(4):
+        cache(cpu, 0, 1, "32K", str(cpu))
+        cache(cpu, 1, 1, "32K", str(cpu))
+        cache(cpu, 2, 2, "1024K", str(cpu))
+        cache(cpu, 3, 3, "16384K", "0-1" if cpu < 2 else "2-3")
+    assert peaks.last_level_cache(range(4), tmp_path) == 32 * 2**20
+    assert peaks.last_level_cache([0], tmp_path) == 16 * 2**20
+    assert peaks.last_level_cache([9], tmp_path) == peaks.CACHE_UNKNOWN
+
+
+def test_arrays_go_well_beyond_the_caches_but_never_take_most_of_the_memory():
+    assert peaks.array_bytes(HERE, 2**25) == 2**27
+    small = dataclasses.replace(HERE, memory_free=GIB)
+    assert 3 * peaks.array_bytes(small, 2**30) <= GIB / 4
+
+
+# --- What is shown ---
+
+
+def shown(limits: Limits) -> str:
+    output = io.StringIO()
+    measure.render(limits, Console(file=output, width=80, color_system=None, force_jupyter=False))
+    assert max(len(line) for line in output.getvalue().splitlines()) <= 80
+    return " ".join(output.getvalue().split())
+
+
+def test_the_screen_tells_figures_and_what_they_mean():
+    text = shown(LIMITS)
+    for told in ("200 GFLOP/s", "800 GOP/s", "20.0 GB/s", "4.0 × float32", "10 in float32, 20 in bfloat16, 40 in int8"):
+        assert told in text
+    assert "--again" not in text
+
+
+def test_figures_of_a_busy_machine_are_marked_so():
+    others = {"share": 0.63, "throttled": 0.0, "busy": True, "why": ""}
+    text = shown(measure._limits(MEASURED | {"when": "now", "others": others}, LIMITS.isa))
+    assert "⚠ Meanwhile, other work took 63% of the cores." in text
+    assert "run ./lab roofline --again when the machine is quiet" in text
+
+
+def test_the_command_gives_programs_all_of_it(monkeypatch):
+    asked = []
+    monkeypatch.setattr(measure, "limits", lambda again, insist: asked.append(again and insist) or LIMITS)
+    done = CliRunner().invoke(cli.app, ["roofline", "--json", "--again"])
+    assert (done.exit_code, asked) == (0, [True])
+    assert json.loads(done.stdout) == json.loads(json.dumps(LIMITS.as_dict()))
+    assert json.loads(done.stdout)["bandwidth"] == 20
+    assert "200 GFLOP/s" in CliRunner().invoke(cli.app, ["roofline"]).stdout

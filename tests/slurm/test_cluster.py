@@ -1,0 +1,628 @@
+"""Does `lab cluster` start a real Slurm, does it work, and is nothing left of it? These tests start it for real."""
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labkit.slurm import cluster, supervisor
+from labkit.slurm.cluster import Cluster
+from labkit.slurm.supervisor import node_cores, node_cpus, slurm_conf, within
+from labkit.system import load
+from labkit.system.errors import LabError
+from labkit.system.machine import Machine
+
+# What a job's process is known by, in case it has left all else that could tell.
+NUMBER = f"{os.getpid()}.5"
+PYTHON = shlex.quote(sys.executable)  # the checkout's path may have spaces
+
+
+def machine(cores: int, nodes: int = 1, smt: int = 1, quota: float | None = None, gib: int = 16) -> Machine:
+    groups = tuple(tuple(range(core, cores * smt, cores)) for core in range(cores))
+    share = cores // nodes
+    numa = tuple(
+        tuple(sorted(cpu for core in groups[n * share : (n + 1) * share] for cpu in core)) for n in range(nodes)
+    )
+    cpus = tuple(range(cores * smt))
+    return Machine(cpus, groups, quota, gib * 2**30, gib * 2**30, ("AVX",), numa, "Made-up CPU")
+
+
+def eventually(true, seconds: float = 20.0) -> bool:
+    return bool(within(seconds, true))
+
+
+def left_of(folder: Path) -> list[psutil.Process]:
+    """Give the processes that have the cluster's folder, or this run's number, in their command or environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            told = " ".join(process.cmdline()) + Path(f"/proc/{process.pid}/environ").read_text(errors="replace")
+            if (str(folder) in told or NUMBER in told) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def folder_of(one: Cluster) -> Path:
+    return one.link.readlink()
+
+
+def gone(one: Cluster, folder: Path) -> bool:
+    return not (one.link.is_symlink() or folder.exists() or left_of(folder))
+
+
+@pytest.fixture
+def another(slurm_is_installed, tmp_path):
+    """Give a cluster that is not up, in a checkout with a long name; it is ended after the test."""
+    one = Cluster(tmp_path / "a folder with spaces" / ("deep" * 40) / "cluster")
+    yield one
+    one.down()
+
+
+@pytest.fixture(scope="module")
+def small(slurm_is_installed, tmp_path_factory):
+    """Give a cluster of 2 nodes that is up."""
+    one = Cluster(tmp_path_factory.mktemp("small") / "cluster")
+    one.up(2, until=os.getpid())
+    yield one
+    one.down()
+
+
+@pytest.fixture
+def shell(small, tmp_path):
+    """Run a command line as in a terminal in which SLURM_CONF was exported."""
+
+    def run(line: str, timeout: float = 40) -> str:
+        environ = os.environ | small.slurm().variables
+        done = subprocess.run(
+            line, shell=True, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=timeout
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def script(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    path.chmod(0o755)
+    return path
+
+
+# --- It works ---
+
+
+def test_up_tells_what_there_is_and_up_again_changes_nothing(small):
+    there = small.slurm()
+    assert (there.kind, there.nodes) == ("own", 2)
+    assert there.cpus_a_node >= 1
+    keeper = (folder_of(small) / "keeper").read_text()
+    assert small.up(2) == there
+    assert (folder_of(small) / "keeper").read_text() == keeper
+
+
+def test_another_number_of_nodes_is_an_error_that_names_down(small):
+    with pytest.raises(LabError, match=r"2 nodes is up.*\./lab cluster down"):
+        small.up(3)
+
+
+def test_status_has_nodes_jobs_and_folder(small):
+    status = small.status()
+    assert status.broken == ()
+    assert "n[1-2]" in status.nodes
+    assert "idle" in status.nodes
+    assert "JOBID" in status.jobs
+    assert status.folder == folder_of(small)
+
+
+def test_a_job_is_submitted_seen_and_run_on_both_nodes(shell, tmp_path):
+    script(tmp_path, "job.sh", "#!/bin/bash\nsrun -l sh -c 'echo $SLURMD_NODENAME'\nsleep 5\n")
+    job = shell("sbatch --parsable -N2 --ntasks-per-node=1 -o out.txt job.sh").strip()
+    out = tmp_path / "out.txt"
+    assert eventually(lambda: out.exists() and sorted(out.read_text().splitlines()) == ["0: n1", "1: n2"])
+    assert "n[1-2]" in shell(f"squeue -j {job}")
+    shell(f"scancel {job}")
+
+
+def test_what_jobs_do_is_no_work_of_others(shell, small, tmp_path, monkeypatch):
+    spin = "import time\nwhile time.process_time() < 1: pass"
+    script(tmp_path, "spin.py", spin)
+    script(tmp_path, "job.sh", f"#!/bin/bash\nsrun {PYTHON} spin.py\n")
+    seen, compare = [], load._compare
+
+    def note(others, machine, used, passed, before, after):
+        seen.append(after.seconds - before.seconds)
+        compare(others, machine, used, passed, before, after)
+
+    monkeypatch.setattr(load, "_compare", note)
+    with cluster.watch(small.slurm(), "section 5") as others:
+        shell("sbatch --wait -N2 --ntasks-per-node=1 job.sh")
+    assert 2 <= seen[0] + 0.1 < 4
+    assert others.where == "section 5"
+
+
+RANK = """
+import os
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+cpus = sorted(os.sched_getaffinity(0))
+print(f"rank {world.rank} of {world.size} on {os.environ['SLURMD_NODENAME']}, CPUs {cpus}, sum {world.allreduce(1)}")
+"""
+
+
+def said_by_ranks(lines: str) -> list[str]:
+    return sorted(line[line.index("rank ") :] for line in lines.splitlines() if " sum " in line)
+
+
+def test_srun_starts_mpi_ranks_one_on_each_node_with_its_cpus_alone(shell, tmp_path):
+    script(tmp_path, "rank.py", RANK)
+    first, second = said_by_ranks(shell(f"srun -N2 --mpi=pmi2 {PYTHON} rank.py"))
+    cpus = [list(cpus) for cpus in node_cpus(supervisor.this_machine(), 2)]
+    assert first == f"rank 0 of 2 on n1, CPUs {cpus[0]}, sum 2"
+    assert second == f"rank 1 of 2 on n2, CPUs {cpus[1]}, sum 2"
+
+
+def test_the_launcher_of_the_labs_uses_both_nodes_in_a_job(shell, tmp_path):
+    script(tmp_path, "rank.py", RANK)
+    script(
+        tmp_path, "launch.py", "from labkit.mpi.launch import run_ranks\nrun_ranks(2, 'rank.py', threads=1, timeout=60)"
+    )
+    out = tmp_path / "out.txt"
+    shell(f"sbatch -N2 --ntasks-per-node=1 -o {out.name} --wrap {shlex.quote(f'{PYTHON} launch.py')}")
+    assert eventually(lambda: out.exists() and len(said_by_ranks(out.read_text())) == 2, 60), out.read_text()
+    first, second = said_by_ranks(out.read_text())
+    assert first.startswith("rank 0 of 2 on n1")
+    assert second.startswith("rank 1 of 2 on n2")
+    assert second.endswith("sum 2")
+
+
+SAVES = """
+import os, pathlib, signal, sys, time
+
+def save(*_):
+    time.sleep(1)
+    pathlib.Path(f"saved-{os.environ['SLURM_PROCID']}").touch()
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+pathlib.Path(f"started-{os.environ['SLURM_PROCID']}").touch()
+time.sleep(60)
+"""
+
+
+def test_a_cancelled_job_has_time_to_save(shell, tmp_path):
+    """What a time limit does is the same, but its resolution is a minute (slurm.conf(5), OverTimeLimit)."""
+    script(tmp_path, "train.py", SAVES)
+    work = shlex.quote(f"srun {PYTHON} train.py")
+    job = shell(f"sbatch --parsable -N2 --ntasks-per-node=1 --wrap {work}").strip()
+    assert eventually(lambda: len(list(tmp_path.glob("started-*"))) == 2)
+    shell(f"scancel {job}")
+    assert eventually(lambda: len(list(tmp_path.glob("saved-*"))) == 2)
+
+
+def test_whoever_waits_in_a_terminal_for_a_node_is_not_left_hanging(another):
+    another.up(1)
+    environ = os.environ | another.slurm().variables
+    held, waiting = (
+        subprocess.Popen(["srun", "-N1", "sleep", "60"], env=environ, stderr=subprocess.DEVNULL) for _ in range(2)
+    )
+    time.sleep(1)
+    another.down()
+    assert held.wait(timeout=5) != 0
+    assert waiting.wait(timeout=5) != 0
+
+
+def test_it_listens_on_this_machines_own_address_alone(small):
+    keeper = psutil.Process(int((folder_of(small) / "keeper").read_text()))
+    environ = os.environ | small.slurm().variables
+    with subprocess.Popen(["srun", "--mpi=pmi2", "sleep", "20"], env=environ, stderr=subprocess.DEVNULL) as srun:
+        try:
+            waits = psutil.Process(srun.pid)
+            assert eventually(lambda: waits.net_connections("inet"))  # for its tasks, on ports of its own
+            heard = heard_by([waits, *waits.children(), *keeper.children(recursive=True)])
+        finally:
+            srun.terminate()
+    assert heard == {socket.gethostbyname(socket.gethostname())}  # 127.0.0.1 or 127.0.1.1 on most machines
+
+
+def heard_by(processes: list[psutil.Process]) -> set[str]:
+    """Give the addresses at which they listen."""
+    heard = set()
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):  # a helper of a job that has just ended
+            connections = process.net_connections("inet")
+            heard |= {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
+    return heard
+
+
+def test_two_of_them_do_not_know_of_each_other(small, another):
+    first, second = small.slurm(), another.up(1)
+    assert first.variables != second.variables
+    assert second.nodes == 1
+    folder = folder_of(another)
+    assert another.down()
+    assert gone(another, folder)
+    assert small.slurm() == first
+    assert small.status().broken == ()
+
+
+def test_there_may_be_more_nodes_than_cores(another):
+    nodes = min(supervisor.this_machine().usable_cores + 1, cluster.MOST_NODES)
+    assert another.up(nodes).nodes == nodes
+
+
+# --- It ends, and nothing is left ---
+
+# A job that does not end when told to, with a child that has left its session, and one that has left its environment.
+STUBBORN = f"""#!/bin/bash
+setsid sleep {NUMBER} &
+srun bash -c 'trap "" TERM; env -i setsid sleep {NUMBER} & while true; do sleep {NUMBER}; done'
+"""
+MEEK = f"#!/bin/bash\nsrun sleep {NUMBER}\n"
+
+
+def submit(one: Cluster, folder: Path, text: str, sleeps: int) -> None:
+    script(folder, "job.sh", text)
+    environ = os.environ | one.slurm().variables
+    subprocess.run(["sbatch", "-N1", "job.sh"], cwd=folder, env=environ, check=True, capture_output=True)
+    assert eventually(lambda: sum(process.name() == "sleep" for process in left_of(folder_of(one))) == sleeps)
+
+
+def test_down_ends_jobs_that_will_not_end_and_down_again_is_fine(another, tmp_path):
+    another.up(1)
+    folder = folder_of(another)
+    submit(another, tmp_path, STUBBORN, sleeps=3)
+    assert another.down()
+    assert gone(another, folder)
+    assert another.down() is False
+    assert another.status() is None
+    assert another.slurm() is None
+
+
+def test_down_gives_a_job_time_to_save(another, tmp_path):
+    another.up(1)
+    script(tmp_path, "train.py", SAVES)
+    environ = os.environ | another.slurm().variables
+    batch = ["sbatch", "--wrap", f"srun {PYTHON} train.py"]
+    subprocess.run(batch, cwd=tmp_path, env=environ, check=True, capture_output=True)
+    assert eventually((tmp_path / "started-0").exists)
+    another.down()
+    assert (tmp_path / "saved-0").exists()
+
+
+@pytest.mark.parametrize(
+    ("victim", "told"), [("slurmd", "n1 was killed by SIGKILL"), ("slurmctld", "slurmctld was killed")]
+)
+def test_a_daemon_that_died_is_named_and_up_mends_it(another, tmp_path, victim, told):
+    another.up(1)
+    folder = folder_of(another)
+    submit(another, tmp_path, MEEK, sleeps=1)
+    keeper = psutil.Process(int((folder / "keeper").read_text()))
+    next(process for process in keeper.children() if process.name() == victim).kill()
+    assert eventually(lambda: another.slurm() is None)
+    assert told in another.status().broken[0]
+    assert "log" in another.status().broken[0]
+    assert another.up(1).nodes == 1
+    assert left_of(folder) == []
+    assert another.status().broken == ()
+
+
+def test_without_its_keeper_all_is_ended_but_what_is_not_of_the_cluster(another, tmp_path):
+    another.up(1)
+    folder = folder_of(another)
+    submit(another, tmp_path, STUBBORN, sleeps=3)
+    # As a notebook's kernel that runs in a real cluster's job, and has turned to the small one since.
+    environ = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "big", **another.slurm().variables}
+    kernel = subprocess.Popen([shutil.which("sleep"), "60"], env=environ)
+    try:
+        os.kill(int((folder / "keeper").read_text()), signal.SIGKILL)
+        assert eventually(lambda: another.slurm() is None)
+        assert "keeper" in another.status().broken[0]
+        assert another.down()
+        assert kernel.poll() is None
+    finally:
+        kernel.kill()
+        kernel.wait()
+    assert gone(another, folder)
+
+
+def start(one: Cluster, then: str = "") -> subprocess.Popen:
+    text = f"""
+        import os, pathlib, time
+        from labkit.slurm.cluster import Cluster
+        Cluster(pathlib.Path({str(one.link)!r})).up(1{then})
+        print("up", flush=True)
+        time.sleep(60)
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(text)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_up_that_is_interrupted_leaves_nothing(another, tmp_path, monkeypatch, how):
+    script(tmp_path, "slurmctld", "#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with start(another) as process:
+        assert eventually(another.link.is_symlink)
+        folder = folder_of(another)
+        process.send_signal(how)
+        assert process.wait(timeout=20) != 0
+        assert b"up" not in process.stdout.read()
+    assert eventually(lambda: gone(another, folder))
+
+
+def test_it_ends_with_the_process_that_it_is_for(another):
+    with start(another, ", until=os.getpid()") as process:
+        assert process.stdout.readline() == b"up\n"
+        folder = folder_of(another)
+        process.kill()
+    assert eventually(lambda: gone(another, folder))
+
+
+def test_a_link_that_leads_nowhere_is_in_nobodys_way(another):
+    another.link.parent.mkdir(parents=True)
+    another.link.symlink_to("/tmp/lab-cluster-of-before-the-machine-was-started-again")
+    assert another.slurm() is None
+    assert another.status().broken
+    assert another.up(1).nodes == 1
+
+
+def test_a_daemon_that_does_not_come_up_tells_why_and_nothing_is_left(another, tmp_path, monkeypatch):
+    called = tmp_path / "called"
+    script(tmp_path, "slurmctld", f"#!/bin/sh\necho $3 >{called}\necho 'fatal: the moon is full' >&2\nexit 3\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    why = r"did not come up[\s\S]*slurmctld ended with exit status 3[\s\S]*fatal: the moon is full"
+    with pytest.raises(LabError, match=why):
+        another.up(1)
+    assert gone(another, Path(called.read_text().strip()).parent)
+
+
+def test_it_needs_no_root(slurm_is_installed):
+    # This Python may be where root alone may look: nobody may look there, but is root in nothing else.
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    nobody += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    if os.geteuid() != 0 or subprocess.run([*nobody, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this takes root to become somebody else; without root, all the other tests are about this")
+    with tempfile.TemporaryDirectory(prefix="labkit-", dir="/tmp") as name:
+        os.chown(name, 65534, 65534)
+        text = f"""
+            import os, pathlib, subprocess
+            from labkit.slurm.cluster import Cluster
+            one = Cluster(pathlib.Path({name!r}) / "cluster")
+            there = one.up(1, until=os.getpid())
+            print(subprocess.check_output(["srun", "id", "-u"], env=os.environ | there.variables, text=True))
+            print(one.down())
+        """
+        done = subprocess.run(
+            [*nobody, sys.executable, "-c", textwrap.dedent(text)], cwd=name, capture_output=True, text=True, timeout=60
+        )
+    assert done.stdout.split() == ["65534", "True"], done.stderr
+
+
+# --- It can't be started ---
+
+
+@pytest.fixture
+def empty_path(monkeypatch, tmp_path):
+    """A machine without any program but those put into the folder given."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setattr(supervisor, "ADMIN", ())
+    return programs
+
+
+def test_missing_packages_are_named_with_the_command(empty_path, tmp_path):
+    for program in ("slurmctld", "slurmd", "sbatch", "srun", "sinfo", "squeue", "scancel"):
+        script(empty_path, program, "#!/bin/sh\n")
+    assert cluster.why_not().startswith("missing: munge. ")
+    (empty_path / "slurmd").unlink()
+    assert cluster.why_not().startswith("missing: slurm-wlm munge. ")
+    assert cluster.INSTALL in cluster.why_not()
+    assert "\n" not in cluster.why_not()
+    with pytest.raises(LabError, match="cannot start Slurm here: missing: slurm-wlm munge"):
+        Cluster(tmp_path / "cluster").up(2)
+
+
+def test_a_machine_whose_name_leads_nowhere_is_told_what_to_do(monkeypatch):
+    monkeypatch.setattr(cluster, "PACKAGES", {})
+    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-name.invalid")
+    assert "Put '127.0.1.1 no-such-name.invalid' into /etc/hosts" in cluster.why_not()
+
+
+@pytest.mark.parametrize("nodes", [0, -1, 65, "2", 2.0, None])
+def test_nodes_that_make_no_sense_are_refused(nodes, tmp_path):
+    with pytest.raises(LabError, match="nodes is a whole number from 1 to 64"):
+        Cluster(tmp_path / "cluster").up(nodes)
+
+
+def test_another_users_cluster_is_not_touched(tmp_path, monkeypatch):
+    one = Cluster(tmp_path / "cluster")
+    one.link.symlink_to(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    for ask in (one.up, one.down, one.status, one.slurm):
+        with pytest.raises(LabError, match=r"only that user and root|cannot start"):
+            ask()
+
+
+def test_a_checkout_that_cannot_be_written_to_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "PACKAGES", {})
+    (tmp_path / "file").touch()
+    with pytest.raises(LabError, match=r"cannot write to .*file: .*\?"):
+        Cluster(tmp_path / "file" / "cluster").up(1)
+
+
+def test_what_another_user_puts_into_the_state_does_no_harm(another, tmp_path):
+    """Others may be able to write where the link is, as in a checkout of a group's."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("of years")
+    another.link.parent.mkdir(parents=True)
+    lock = another.link.with_name("cluster.lock")
+    lock.symlink_to(precious / "file")  # to be emptied
+    with pytest.raises(LabError, match="cannot write to"):
+        another.up(1)
+    lock.unlink()
+    another.link.symlink_to(precious)  # to be removed
+    assert another.slurm() is None
+    assert another.down()
+    assert (precious / "file").read_text() == "of years"
+    another.link.mkdir()
+    for ask in (lambda: another.up(1), another.down, another.status, another.slurm):
+        with pytest.raises(LabError, match="is no link to a cluster: remove it"):
+            ask()
+    another.link.rmdir()
+
+
+def test_who_waits_for_somebody_who_holds_the_lock_does_not_wait_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "LOCKED", 0.1)
+    one = Cluster(tmp_path / "cluster")
+    with one._alone(), pytest.raises(LabError, match="somebody else starts or ends this cluster"):
+        one.down()
+    assert (tmp_path / "cluster.lock").stat().st_mode & 0o077 == 0  # who can't open it can't hold it
+    assert one.down() is False
+
+
+def test_root_does_not_use_what_another_user_may_have_written(tmp_path, monkeypatch):
+    """The configuration names programs that would run as root."""
+    folder = Path(tempfile.mkdtemp(prefix=supervisor.PREFIX, dir="/tmp"))
+    one = Cluster(tmp_path / "cluster")
+    one.link.symlink_to(folder)
+    if os.geteuid() == 0:
+        os.chown(folder, 65534, 65534)
+        os.chown(one.link, 65534, 65534, follow_symlinks=False)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+    try:
+        for ask in (one.down, one.status, one.slurm):
+            with pytest.raises(LabError, match=r"only that user and root .* runuser -u \S+ -- \./lab cluster down"):
+                ask()
+    finally:
+        folder.rmdir()
+
+
+def test_a_tmp_in_which_others_can_replace_files_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(cluster, "PACKAGES", {})
+    monkeypatch.setattr(supervisor, "TMP", tmp_path)
+    tmp_path.chmod(0o777)
+    assert "As root: `chmod +t " in cluster.why_not()
+    tmp_path.chmod(0o1777)
+    assert cluster.why_not() == ""
+
+
+# --- A real cluster ---
+
+NODES = """#!/bin/sh
+cat <<'END'
+n1 64 idle batch*
+n2 48 mixed- batch*
+n3 64 down* batch*
+n4 64 drained batch*
+login 4 idle debug
+END
+"""
+
+
+def with_sinfo(folder: Path, text: str) -> cluster.Slurm | None:
+    script(folder, "sbatch", "#!/bin/sh\n")
+    script(folder, "sinfo", text)
+    return cluster._real()
+
+
+def test_a_real_cluster_is_its_default_partitions_nodes_that_are_up(empty_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{empty_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    assert with_sinfo(empty_path, NODES) == cluster.Slurm("real", 2, 48, {})
+    assert with_sinfo(empty_path, NODES.replace("batch*", "batch")) == cluster.Slurm("real", 3, 4, {})
+
+
+def test_what_others_do_on_a_real_clusters_nodes_is_not_known():
+    with cluster.watch(cluster.Slurm("real", 2, 48, {}), "section 5") as others:
+        pass
+    assert (others.share, others.busy) == (None, False)
+    assert "not here" in others.note
+    with cluster.watch(None, "section 5") as others:
+        pass
+    assert others.share is not None
+
+
+@pytest.mark.parametrize(
+    "sinfo",
+    ["#!/bin/sh\nexit 1\n", "#!/bin/sh\n", "#!/bin/sh\nexec sleep 30\n", "#!/bin/sh\necho n1 64 'down*' 'batch*'\n"],
+    ids=["no configuration", "no nodes", "no answer", "all down"],
+)
+def test_a_slurm_that_takes_no_jobs_is_none(empty_path, monkeypatch, sinfo):
+    monkeypatch.setenv("PATH", f"{empty_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    monkeypatch.setattr(supervisor.ask, "__kwdefaults__", {"timeout": 1.0})
+    assert with_sinfo(empty_path, sinfo) is None
+
+
+def test_without_sbatch_there_is_none(empty_path):
+    assert cluster._real() is None
+
+
+def test_a_small_one_is_not_taken_for_a_real_one(empty_path, monkeypatch):
+    with_conf = "#!/bin/sh\n[ -z \"$SLURM_CONF\" ] || echo n1 64 idle 'batch*'\n"
+    monkeypatch.setenv("SLURM_CONF", "/etc/somewhere/slurm.conf")
+    assert with_sinfo(empty_path, with_conf).nodes == 1
+    monkeypatch.setenv("SLURM_CONF", f"/tmp/{supervisor.PREFIX}of-somebody/slurm.conf")
+    assert with_sinfo(empty_path, with_conf) is None
+
+
+def test_here_is_what_was_started_else_the_real_one(monkeypatch):
+    own, real = (cluster.Slurm(kind, 2, 1, {}) for kind in ("own", "real"))
+    monkeypatch.setattr(cluster, "_real", lambda: real)
+    monkeypatch.setattr(Cluster, "slurm", lambda self: own)
+    assert cluster.here() == own
+    monkeypatch.setattr(Cluster, "slurm", lambda self: None)
+    assert cluster.here() == real
+
+
+# --- What Slurm is told ---
+
+
+def test_nodes_share_the_cores_and_the_memory_of_a_big_machine():
+    big = machine(cores=64, nodes=2, smt=2, gib=512)
+    assert node_cores(big, 4) == 16
+    nodes = node_cpus(big, 4)
+    assert sorted(cpu for cpus in nodes for cpu in cpus) == list(range(128))
+    assert set(nodes[0]) == {*range(16), *range(64, 80)}  # whole cores, of one NUMA node
+    lines = slurm_conf(Path("/tmp/x"), 4, big).splitlines()
+    assert sum("CPUs=16 RealMemory=131072" in line for line in lines) == 4
+
+
+def test_more_nodes_than_cores_take_turns():
+    assert node_cores(machine(cores=2), 4) == 1
+    assert [len(cpus) for cpus in node_cpus(machine(cores=2), 4)] == [1] * 4
+
+
+def test_under_a_quota_nodes_are_bound_to_no_cpu():
+    shared = machine(cores=16, quota=4.0)
+    assert node_cores(shared, 2) == 2
+    assert node_cpus(shared, 2) == [shared.cpus] * 2
+
+
+def test_daemons_have_ports_of_their_own():
+    lines = slurm_conf(Path("/tmp/x"), 8, machine(cores=8)).split()
+    ports = [line.partition("=")[2] for line in lines if line.startswith(("Port=", "SlurmctldPort="))]
+    assert len(set(ports)) == 9
+
+
+@pytest.mark.parametrize(
+    ("version", "plugin"),
+    [("slurm-wlm 21.08.5", "cgroup/v1"), ("slurm-wlm 23.11.4", "cgroup/v1"), ("slurm 24.05.0", "disabled")],
+)
+def test_control_groups_are_left_alone_in_the_words_of_each_version(empty_path, version, plugin):
+    script(empty_path, "sinfo", f"#!/bin/sh\necho {version}\n")
+    assert supervisor._cgroup_plugin() == plugin

@@ -1,0 +1,265 @@
+"""Can another user of this machine use the small Slurm, which runs jobs as its owner? With two users, and real attacks.
+
+The stranger has Slurm's own programs, a copy of the configuration with whatever changes may help, and a munged with a
+key of its own.
+"""
+
+import contextlib
+import os
+import pwd
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from labkit.slurm import supervisor
+from labkit.slurm.cluster import Cluster
+from labkit.slurm.supervisor import within
+
+SECRET = "what-only-the-owner-may-read"
+ENVIRON = {"PATH": os.pathsep.join([os.environ["PATH"], *supervisor.ADMIN]), "LC_ALL": "C"}
+
+
+class Users(NamedTuple):
+    owner: str
+    stranger: str
+
+
+def by(user: str, *, everywhere: bool = False) -> list[str]:
+    """Give what makes a command one of this user's; on request one that can read what it may not read by itself."""
+    who = pwd.getpwnam(user)
+    capabilities = "+dac_read_search" if everywhere else "-all"
+    return [
+        *("setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}", "--clear-groups"),
+        *(f"--inh-caps={capabilities}", f"--ambient-caps={capabilities}"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def users(slurm_is_installed, two_users_can_be_made):
+    """Give two users, who are gone after the tests."""
+    names = Users(f"lab-owner-{os.getpid()}", f"lab-other-{os.getpid()}")
+    try:
+        for name in names:
+            subprocess.run(["useradd", "--no-create-home", "--shell=/bin/sh", name], check=True, capture_output=True)
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["userdel", name], capture_output=True)
+
+
+class Machine:
+    """A small Slurm of one user's, with a job that runs, and a stranger who has a folder and the configuration."""
+
+    def __init__(self, folder: Path, owner: str, stranger: str) -> None:
+        self.owner, self.stranger = owner, stranger
+        self.link, self.loot = folder / "owner" / "cluster", folder / "stranger"
+        self.secret = folder / "owner" / "secret"
+        for path, user in ((folder / "owner", owner), (self.loot, stranger)):
+            path.mkdir(mode=0o755)
+            shutil.chown(path, user)
+        self.secret.touch(mode=0o600)
+        self.secret.write_text(SECRET)
+        shutil.chown(self.secret, owner)
+
+    def python(self, text: str) -> str:
+        """Run Python as the owner, who may not be allowed to look where this Python is."""
+        command = [sys.executable, "-c", textwrap.dedent(text)]
+        if self.owner != "root":
+            command = by(self.owner, everywhere=True) + command
+        done = subprocess.run(command, cwd="/", env=os.environ | ENVIRON, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def start(self) -> None:
+        self.python(f"""
+            from pathlib import Path
+            from labkit.slurm.cluster import Cluster
+            Cluster(Path({str(self.link)!r})).up(1, until={os.getpid()})
+        """)
+        self.folder = self.link.readlink()
+        self.conf = (self.folder / "slurm.conf").read_text()
+        self.job = self.by_owner("sbatch --parsable --output=/dev/null --wrap 'sleep 600'").strip()
+        assert within(20.0, self.runs)
+
+    def end(self) -> None:
+        self.python(f"""
+            from pathlib import Path
+            from labkit.slurm.cluster import Cluster
+            Cluster(Path({str(self.link)!r})).down()
+        """)
+
+    def by_owner(self, line: str) -> str:
+        environ = ENVIRON | supervisor.variables(self.folder)
+        command = [*by(self.owner), "sh", "-c", line]
+        done = subprocess.run(
+            command, cwd=self.link.parent, env=environ, capture_output=True, text=True, timeout=40, check=True
+        )
+        return done.stdout
+
+    def by_stranger(self, line: str, **environ: str) -> subprocess.CompletedProcess:
+        command = [*by(self.stranger), "timeout", "20", "sh", "-c", line]
+        return subprocess.run(command, cwd=self.loot, env=ENVIRON | environ, capture_output=True, text=True, timeout=60)
+
+    def runs(self) -> bool:
+        return self.by_owner(f"squeue -h -o %T -j {self.job}").strip() == "RUNNING"
+
+    def try_all(self, conf: str, more: str = "") -> None:
+        """Have the stranger list, submit, cancel and reconfigure with this configuration: nothing comes of it."""
+        for name, text in (("slurm.conf", conf), ("cgroup.conf", (self.folder / "cgroup.conf").read_text())):
+            (self.loot / name).write_text(text)
+            (self.loot / name).chmod(0o644)
+        steal = f"cat {self.secret}; touch {self.loot}/ran"
+        changes = (
+            f"srun {more} sh -c {shlex.quote(steal)}",
+            f"sbatch --parsable --output={self.loot}/out --wrap {shlex.quote(steal)}",
+            f"scancel -v {self.job}",
+            f"scancel --ctld {self.job}",
+            f"scontrol requeue {self.job}",
+            f"scontrol update PartitionName={supervisor.PARTITION} RootOnly=NO",
+            "scontrol shutdown",
+        )
+        looks = ("sinfo -h", "squeue -h", f"scontrol show job {self.job}", f"sattach {self.job}.batch")
+        environ = {"SLURM_CONF": str(self.loot / "slurm.conf")}
+        with ThreadPoolExecutor(len(changes + looks)) as at_once:
+            done = at_once.map(lambda line: self.by_stranger(line, **environ), changes + looks)
+            tried = dict(zip(changes + looks, done, strict=True))
+        print(*(f"{line}: {done.returncode} {done.stdout} {done.stderr}" for line, done in tried.items()), sep="\n")
+        assert not [line for line, done in tried.items() if done.stdout.strip()]
+        assert not [line for line in changes if "scancel" not in line and tried[line].returncode == 0]
+        assert self.is_untouched()
+
+    def refusals(self, daemon: str) -> int:
+        """Count the requests that a daemon has refused for their credentials, by its log."""
+        return (self.folder / "log" / f"{daemon}.log").read_text(errors="replace").lower().count("invalid credential")
+
+    def is_untouched(self) -> bool:
+        """Whether the job runs that the owner has started, and no other did."""
+        within(3.0, (self.loot / "ran").exists)
+        stolen = any(SECRET in path.read_text(errors="replace") for path in self.loot.iterdir() if path.is_file())
+        alone = self.by_owner("squeue -h -t all -o %i").split() == [self.job]
+        return alone and self.runs() and not (self.loot / "ran").exists() and not stolen
+
+
+@pytest.fixture(scope="module", params=["root", "an ordinary user"])
+def machine(request, users):
+    owner = "root" if request.param == "root" else users.owner
+    with tempfile.TemporaryDirectory(prefix="labkit-", dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        one = Machine(Path(name), owner, users.stranger)
+        try:
+            one.start()
+            yield one
+        finally:
+            one.end()
+    assert not one.folder.exists()
+
+
+@pytest.fixture(scope="module")
+def munged(machine):
+    """Give the socket of a munged that the stranger has started, with a key that the stranger has made."""
+    key, socket = machine.loot / "key", machine.loot / "socket"
+    machine.by_stranger(f"head -c 128 /dev/urandom >{key}; chmod 600 {key}")
+    files = (f"--{name}={machine.loot}/{name}" for name in ("pid-file", "seed-file", "log-file"))
+    command = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={socket}", *files]
+    with subprocess.Popen([*by(machine.stranger), *command], env=ENVIRON, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert within(20.0, socket.exists)
+            yield socket
+        finally:
+            process.terminate()
+
+
+def test_the_owner_can_do_all_that_the_stranger_tries(machine):
+    """Else it would tell nothing that a stranger can't."""
+    assert machine.by_owner(f"srun --overlap --jobid={machine.job} cat {machine.secret}") == SECRET
+    assert machine.by_owner("sinfo -h")
+    assert machine.runs()
+
+
+def test_a_stranger_can_reach_no_file_of_it(machine):
+    folder = machine.folder
+    for line in (f"ls {folder}", f"cat {folder}/munge.key", f"cat {folder}/slurm.conf", f"ls {folder}/spool/n1"):
+        assert machine.by_stranger(line).returncode != 0
+    assert (folder.stat().st_mode & 0o777, (folder / "munge.socket").stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+def test_a_stranger_gets_nothing_by_the_owners_munged(machine):
+    machine.try_all(machine.conf)
+
+
+def test_a_stranger_gets_nothing_from_the_controller_by_a_key_of_another(machine, munged):
+    before = machine.refusals("slurmctld")
+    machine.try_all(machine.conf.replace(f"{machine.folder}/munge.socket", str(munged)))
+    assert machine.refusals("slurmctld") > before  # so it was asked, and said no
+
+
+def test_a_stranger_gets_nothing_without_credentials(machine):
+    machine.try_all(machine.conf.replace("AuthType=auth/munge", "AuthType=auth/none"))
+
+
+def test_a_stranger_gets_nothing_from_a_node_past_the_controller(machine, munged):
+    """As SlurmUser of a configuration of their own, strangers can send a node jobs that no controller knows of."""
+    conf = machine.conf.replace(f"{machine.folder}/munge.socket", str(munged))
+    conf = conf.replace(f"User={machine.owner}\n", f"User={machine.stranger}\n")
+    before = machine.refusals("n1")
+    machine.try_all(conf, more="--no-allocate --nodelist=n1")
+    assert machine.refusals("n1") > before
+
+
+def test_a_stranger_with_a_credential_finds_no_partition_and_sees_nothing(machine):
+    """Were the folder ever opened, Slurm itself would still refuse all others than the owner and root."""
+    socket = machine.folder / "munge.socket"
+    machine.folder.chmod(0o711)
+    socket.chmod(0o666)
+    try:
+        machine.try_all(machine.conf)
+    finally:
+        socket.chmod(0o600)
+        machine.folder.chmod(0o700)
+
+
+def test_a_stranger_is_told_whose_it_is_and_cannot_take_it_down(machine):
+    """The checkout may be shared: its link can be read by all."""
+    text = "from pathlib import Path; from labkit.slurm.cluster import Cluster; "
+    text += f"Cluster(Path({str(machine.link)!r})).down()"
+    command = [*by(machine.stranger, everywhere=True), sys.executable, "-c", text]
+    done = subprocess.run(command, cwd="/", env=os.environ | ENVIRON, capture_output=True, text=True, timeout=60)
+    assert "LabError" in done.stderr
+    assert machine.is_untouched()
+
+
+# --- What lies in a checkout where others can write ---
+
+
+@contextlib.contextmanager
+def planted(user: str, name: str = "lab-cluster-planted"):
+    folder = Path("/tmp") / f"{name}-{os.getpid()}"
+    folder.mkdir(mode=0o755)
+    (folder / "up").write_text("1 1")
+    (folder / "slurm.conf").write_text("PluginDir=/tmp/evil")
+    shutil.chown(folder, user)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_folder_that_a_stranger_puts_where_the_owners_was_is_not_used(users, tmp_path):
+    """As after a restart, which empties /tmp and leaves the link."""
+    one = Cluster(tmp_path / "cluster")
+    with planted(users.stranger) as folder:
+        one.link.symlink_to(folder)
+        assert one.slurm() is None
+        assert one.status().broken
+        assert one.up(1, until=os.getpid()).variables["SLURM_CONF"] != str(folder / "slurm.conf")
+        assert one.link.readlink() != folder
+        assert one.down()
+        assert folder.exists()

@@ -1,0 +1,239 @@
+"""Is a file whole or not at all, and does what keeps it from being written come as one line with what to do?"""
+
+import errno
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from labkit.system import files
+from labkit.system.errors import LabError
+
+
+def listed(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("content", ["text – with more than ASCII\n", b"\x00bytes", "", "x" * 10_000_000])
+def test_all_of_it_is_there_and_nothing_else(tmp_path, content):
+    path = tmp_path / "a name with spaces"
+    for _ in range(2):
+        files.write(path, content)
+        assert path.read_bytes() == (content if isinstance(content, bytes) else content.encode())
+        assert listed(tmp_path) == [path.name]
+
+
+def test_the_longest_name_can_be_written(tmp_path):
+    files.write(tmp_path / ("n" * 255), "x")
+    assert listed(tmp_path) == ["n" * 255]
+
+
+def test_a_new_file_has_the_mode_that_the_umask_gives_and_an_old_one_keeps_its_own(tmp_path):
+    before = os.umask(0o027)
+    try:
+        files.write(tmp_path / "new", "x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+    (tmp_path / "new").chmod(0o755)
+    files.write(tmp_path / "new", "y")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o755
+
+
+def test_a_link_stays_one_and_what_it_leads_to_is_written(tmp_path):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "link").symlink_to("far/file")
+    for text in ("one", "two"):
+        files.write(tmp_path / "link", text)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "far" / "file").read_text() == text
+    assert listed(tmp_path / "far") == ["file"]
+
+
+WRITE = "import sys; from pathlib import Path; from labkit.system import files; files.write(Path(sys.argv[1]), 'written\\n')"
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_standard_output_can_be_named_be_it_a_pipe_or_a_file(tmp_path, name):
+    argv = [sys.executable, "-c", WRITE, name]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "written\n"
+    with (tmp_path / "out").open("w") as out:
+        subprocess.run(argv, stdout=out, check=True)
+    assert (tmp_path / "out").read_text() == "written\n"
+    assert listed(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+@pytest.mark.parametrize("at", ["fsync", "fchmod"])
+def test_stopped_it_leaves_what_was_there_and_nothing_beside_it(tmp_path, monkeypatch, stop, at):
+    path = tmp_path / "file"
+    path.write_text("before")
+
+    def stopped(*args):
+        raise stop
+
+    monkeypatch.setattr(os, at, stopped)
+    with pytest.raises((KeyboardInterrupt, files.NotWritten)):
+        files.write(path, "after" * 1000)
+    assert path.read_text() == "before"
+    assert listed(tmp_path) == ["file"]
+
+
+def test_killed_at_any_moment_the_file_is_one_of_those_that_were_written(tmp_path):
+    path, size = tmp_path / "file", 300_000
+    program = (
+        "import itertools, sys; from pathlib import Path; from labkit.system import files\n"
+        f"for n in itertools.count(): files.write(Path(sys.argv[1]), str(n % 10) * {size})"
+    )
+    for wait in (0.01, 0.03, 0.05, 0.08):
+        writer = subprocess.Popen([sys.executable, "-c", program, path])
+        until = time.monotonic() + 60
+        path.unlink(missing_ok=True)
+        while not path.exists() and time.monotonic() < until:
+            time.sleep(0.001)
+        time.sleep(wait)
+        writer.kill()
+        writer.wait()
+        assert len(path.read_text()) == size
+        assert len(set(path.read_text())) == 1
+
+
+# --- What keeps it from being written ---
+
+
+def as_nobody(program, *arguments):
+    """Run a program as an ordinary user, and give its last line."""
+    code = (
+        f"import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n{program}" if os.geteuid() == 0 else program
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import labkit.system.files\n{code}", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1, ended
+    return ended.stderr.splitlines()[-1]
+
+
+def test_a_folder_that_is_write_protected_is_told_with_what_to_do(tmp_path):
+    for above in (tmp_path, *tmp_path.parents[:2]):
+        above.chmod(0o755)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("before")
+    (tmp_path / "kept").chmod(0o555)
+    try:
+        line = as_nobody(WRITE, tmp_path / "kept" / "file")
+    finally:
+        (tmp_path / "kept").chmod(0o755)
+    assert line.startswith("labkit.system.files.NotWritten: cannot write ")
+    assert "kept/file: Permission denied. Change its mode (ls -ld shows it, and the owner)" in line
+    assert (tmp_path / "kept" / "file").read_text() == "before"
+    assert listed(tmp_path / "kept") == ["file"]
+
+
+def test_a_file_that_is_write_protected_is_not_replaced(tmp_path):
+    for above in (tmp_path, *tmp_path.parents[:2]):
+        above.chmod(0o755)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    path = tmp_path / "open" / "file"
+    path.write_text("before")
+    path.chmod(0o444)
+    assert "Permission denied" in as_nobody(WRITE, path)
+    assert path.read_text() == "before"
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from labkit.system import files
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+getattr(files, sys.argv[1])(Path(sys.argv[2]), "x" * 5000)
+"""
+
+
+@pytest.mark.parametrize("way", ["write", "append"])
+def test_a_limit_on_the_size_of_files_leaves_what_was_there(tmp_path, way):
+    path = tmp_path / "file"
+    path.write_text("before\n")
+    ended = subprocess.run([sys.executable, "-c", LIMITED, way, path], capture_output=True, text=True)
+    assert "NotWritten: cannot write" in ended.stderr
+    assert "File too large. A limit on the size of files ends it: raise it (ulimit -f)" in ended.stderr
+    assert path.read_text() == "before\n"
+    assert listed(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.ENOSPC, "No space left on device. Free some space on that disk (df -h), then do it again."),
+        (errno.EDQUOT, "Disk quota exceeded. Your quota is used up: delete what you no longer need"),
+        (errno.EROFS, "Read-only file system. Work in a copy that is your own"),
+        (errno.EACCES, "Permission denied. Change its mode"),
+        (errno.EIO, "Input/output error. Name another place to write to."),
+    ],
+)
+def test_each_fault_says_what_to_do_in_one_line(tmp_path, number, told):
+    with pytest.raises(LabError) as raised, files.writing(tmp_path / "x"):
+        raise OSError(number, os.strerror(number))
+    assert str(raised.value).startswith(f"cannot write {tmp_path}/x: {told}")
+    assert "\n" not in str(raised.value)
+
+
+def test_what_tensorflow_says_of_a_full_disk_is_understood():
+    error = files.system_error(Exception("/data/x; No space left on device [Op:SaveV2] name: "))
+    assert (error.errno, error.strerror) == (errno.ENOSPC, "No space left on device")
+    assert files.system_error(Exception("something else")).errno == 0
+
+
+def test_the_full_disk_of_linux(tmp_path):
+    with pytest.raises(files.NotWritten, match="No space left on device"):
+        files.write(Path("/dev/full"), "x")
+
+
+# --- Lines ---
+
+
+def test_lines_are_added(tmp_path):
+    for line in ("one", "zwölf"):
+        files.append(tmp_path / "log", line)
+    assert (tmp_path / "log").read_text() == "one\nzwölf\n"
+
+
+def test_a_line_that_does_not_fit_is_taken_back(tmp_path):
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = tmp_path / "log"
+    files.append(path, "one")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limit[1]))
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with pytest.raises(files.NotWritten):
+            files.append(path, "x" * 100)
+    finally:
+        signal.signal(signal.SIGXFSZ, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert path.read_text() == "one\n"
+
+
+# --- What goes on ---
+
+
+def test_what_is_needed_is_lent_where_it_cannot_be_written(tmp_path, capsys):
+    assert files.write_or_lend(tmp_path / "work" / "a.py", "x = 1\n") == tmp_path / "work" / "a.py"
+    (tmp_path / "file").touch()
+    lent = files.write_or_lend(tmp_path / "file" / "b.py", "x = 2\n")
+    assert (lent.name, lent.read_text()) == ("b.py", "x = 2\n")
+    assert tmp_path not in lent.parents
+    assert capsys.readouterr().err.startswith(f"Warning: cannot write {tmp_path}/file/b.py: ")
+
+
+def test_the_same_warning_comes_once(tmp_path, capsys):
+    for _ in range(3):
+        files.warn(f"{tmp_path} is amiss.")
+    assert capsys.readouterr().err == f"Warning: {tmp_path} is amiss.\n"

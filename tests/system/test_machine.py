@@ -1,0 +1,258 @@
+"""Does `this_machine` read made-up machines right, and this one?"""
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labkit.system.machine import Machine, this_machine
+
+GIB = 1024**3
+AVX2 = "fpu sse4_2 avx f16c fma avx2 bmi2"
+AVX512 = f"{AVX2} avx512f avx512dq avx512bw avx512vl avx512cd"
+SAPPHIRE_RAPIDS = f"{AVX512} avx512_bf16 avx512_vnni avx_vnni amx_bf16 amx_tile amx_int8"
+
+
+class Tree:
+    """A made-up /proc and /sys: so many CPUs of one NUMA node, without SMT or limits, until told otherwise."""
+
+    def __init__(self, root: Path, cpus: int, memory: int = 16 * GIB, flags: str = AVX2, model: str = "Made-up CPU"):
+        self.root = root
+        self.write("proc/cpuinfo", "\n\n".join(f"processor\t: {c}\nmodel name\t: {model}\nflags\t\t: {flags}"
+                                               for c in range(cpus)))  # fmt: skip
+        self.write("proc/meminfo", f"MemTotal: {memory // 1024} kB\nMemAvailable: {memory // 2048} kB\nHugePages: 0")
+        self.write("sys/devices/system/cpu/online", f"0-{cpus - 1}")
+        self.numa(f"0-{cpus - 1}")
+        self.siblings([str(c) for c in range(cpus)])
+
+    def write(self, path: str, text: str) -> None:
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{text}\n")
+
+    def numa(self, *cpu_lists: str) -> None:
+        for node, cpus in enumerate(cpu_lists):
+            self.write(f"sys/devices/system/node/node{node}/cpulist", cpus)
+
+    def siblings(self, of_each_cpu: list[str]) -> None:
+        for cpu, siblings in enumerate(of_each_cpu):
+            self.write(f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", siblings)
+
+    def cgroup(self, mounts: str, own: str, files: dict[str, str | int]) -> None:
+        self.write("proc/self/mountinfo", mounts)
+        self.write("proc/self/cgroup", own)
+        for path, text in files.items():
+            self.write(path, str(text))
+
+    def read(self, affinity=None) -> Machine:
+        return this_machine(self.root, affinity)
+
+
+V2 = "29 22 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
+V1_CPU = "33 30 0:29 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct"
+V1_MEMORY = "34 30 0:30 / /sys/fs/cgroup/memory rw shared:10 - cgroup cgroup rw,memory"
+V1_UNLIMITED = 9223372036854771712  # what the kernel shows in memory.limit_in_bytes when nothing is set
+
+
+def test_two_core_vm(tmp_path):
+    machine = Tree(tmp_path, 2, model="Intel(R) Xeon(R) Processor").read()
+    assert machine == Machine(
+        cpus=(0, 1),
+        cores=((0,), (1,)),
+        quota=None,
+        memory=16 * GIB,
+        memory_free=8 * GIB,
+        isa=("AVX", "AVX2"),
+        numa=((0, 1),),
+        model="Intel(R) Xeon(R) Processor",
+    )
+    assert machine.usable_cores == 2
+
+
+@pytest.fixture
+def big(tmp_path):
+    """64 cores on 2 NUMA nodes, with SMT: CPU n and n + 64 share a core."""
+    tree = Tree(tmp_path, 128, memory=512 * GIB, flags=SAPPHIRE_RAPIDS)
+    tree.siblings([f"{c % 64},{c % 64 + 64}" for c in range(128)])
+    tree.numa("0-31,64-95", "32-63,96-127")
+    return tree
+
+
+def test_smt_siblings_are_one_core_and_nodes_are_told_apart(big):
+    machine = big.read()
+    assert len(machine.cpus) == 128
+    assert machine.usable_cores == len(machine.cores) == 64
+    assert machine.cores[5] == (5, 69)
+    assert [len(node) for node in machine.numa] == [64, 64]
+    assert machine.numa[1][:2] == (32, 33)
+    assert machine.isa == ("AVX", "AVX2", "AVX-512", "VNNI", "BF16", "AMX")
+
+
+def test_affinity_keeps_what_it_allows_of_cores_and_nodes(big):
+    machine = big.read(affinity=[7, 4, 5, 6])
+    assert machine.cpus == (4, 5, 6, 7)
+    assert machine.cores == ((4,), (5,), (6,), (7,))
+    assert machine.numa == ((4, 5, 6, 7),)
+    assert machine.usable_cores == 4
+
+
+def test_two_siblings_are_one_usable_core(big):
+    machine = big.read(affinity=[3, 67])
+    assert machine.cores == ((3, 67),)
+    assert machine.usable_cores == 1
+
+
+def test_four_cores_without_avx512(tmp_path):
+    machine = Tree(tmp_path, 4, memory=8 * GIB).read()
+    assert (machine.usable_cores, machine.memory) == (4, 8 * GIB)
+    assert machine.isa == ("AVX", "AVX2")
+
+
+@pytest.mark.parametrize(
+    ("flags", "isa"),
+    [
+        ("fpu sse4_2", ()),
+        ("fpu avx", ("AVX",)),
+        ("avx avx2", ("AVX",)),  # AVX2 kernels use FMA
+        (f"{AVX2} avx_vnni", ("AVX", "AVX2", "VNNI")),
+        (f"{AVX2} avx512f avx512cd avx512er avx512pf", ("AVX", "AVX2")),  # Knights Landing: no kernels for it
+        (f"{AVX512} avx512_vnni", ("AVX", "AVX2", "AVX-512", "VNNI")),
+        (f"{AVX512} amx_tile", ("AVX", "AVX2", "AVX-512")),  # tiles, and nothing to multiply them with
+    ],
+)
+def test_isa(tmp_path, flags, isa):
+    assert Tree(tmp_path, 2, flags=flags).read().isa == isa
+
+
+def test_container_with_cpu_max_and_memory_max(tmp_path):
+    tree = Tree(tmp_path, 8)
+    top = "sys/fs/cgroup"
+    tree.cgroup(
+        V2,
+        "0::/",
+        {
+            f"{top}/cpu.max": "150000 100000",
+            f"{top}/memory.max": 2 * GIB,
+            f"{top}/memory.current": GIB,
+            f"{top}/memory.stat": f"anon 1\ninactive_file {GIB // 2}",
+        },
+    )
+    machine = tree.read()
+    assert machine.quota == 1.5
+    assert machine.usable_cores == 1
+    assert len(machine.cores) == 8
+    assert machine.memory == 2 * GIB
+    assert machine.memory_free == GIB + GIB // 2
+
+
+def test_tightest_limit_of_the_hierarchy_binds(tmp_path):
+    tree = Tree(tmp_path, 8)
+    top = "sys/fs/cgroup"
+    tree.cgroup(
+        V2,
+        "0::/user.slice/job.scope",
+        {
+            f"{top}/user.slice/cpu.max": "300000 100000",
+            f"{top}/user.slice/memory.max": "max",
+            f"{top}/user.slice/job.scope/cpu.max": "max 100000",
+            f"{top}/user.slice/job.scope/memory.max": 3 * GIB,
+            f"{top}/neighbour.slice/cpu.max": "50000 100000",  # not ours
+        },
+    )
+    machine = tree.read()
+    assert (machine.quota, machine.usable_cores) == (3.0, 3)
+    assert (machine.memory, machine.memory_free) == (3 * GIB, 3 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("quota", "period", "seen", "usable"),
+    [(-1, 100000, None, 4), (200000, 100000, 2.0, 2), (25000, 50000, 0.5, 1), (800000, 100000, 8.0, 4)],
+)
+def test_cgroup_v1(tmp_path, quota, period, seen, usable):
+    tree = Tree(tmp_path, 4)
+    cpu = "sys/fs/cgroup/cpu,cpuacct/docker/abc"
+    tree.cgroup(
+        f"{V1_CPU}\n{V1_MEMORY}",
+        "4:memory:/\n2:cpu,cpuacct:/docker/abc",
+        {
+            f"{cpu}/cpu.cfs_quota_us": quota,
+            f"{cpu}/cpu.cfs_period_us": period,
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": V1_UNLIMITED,
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": GIB,
+        },
+    )
+    machine = tree.read()
+    assert (machine.quota, machine.usable_cores) == (seen, usable)
+    assert (machine.memory, machine.memory_free) == (16 * GIB, 8 * GIB)
+
+
+def test_v1_memory_limit_seen_from_inside_a_container(tmp_path):
+    """Without a cgroup namespace the own path is the host's, and the mount shows that folder as its top."""
+    tree = Tree(tmp_path, 4)
+    tree.cgroup(
+        V1_MEMORY.replace(" / /sys", " /docker/abc /sys"),
+        "4:memory:/docker/abc",
+        {
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": 4 * GIB,
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": 3 * GIB,
+            "sys/fs/cgroup/memory/memory.stat": f"inactive_file 7\ntotal_inactive_file {GIB}",
+        },
+    )
+    machine = tree.read()
+    assert (machine.memory, machine.memory_free) == (4 * GIB, 2 * GIB)
+
+
+def test_own_group_that_cannot_be_seen_falls_back_to_the_top_of_the_mount(tmp_path):
+    tree = Tree(tmp_path, 4)
+    tree.cgroup(
+        f"{V2}\n{V1_CPU.replace(' / /sys', ' /kubepods/pod1 /sys')}",
+        "0::/not/mounted/here\n2:cpu,cpuacct:/kubepods/pod2",
+        {
+            "sys/fs/cgroup/cpu.max": "250000 100000",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": 350000,
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": 100000,
+        },
+    )
+    assert tree.read().quota == 2.5
+
+
+def test_hybrid_takes_the_tighter_of_v1_and_v2(tmp_path):
+    tree = Tree(tmp_path, 8)
+    tree.cgroup(
+        f"{V1_CPU}\n{V2.replace('/sys/fs/cgroup', '/sys/fs/cgroup/unified')}",
+        "2:cpu,cpuacct:/job\n1:name=systemd:/job\n0::/job",
+        {
+            "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": 600000,
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": 500000,
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": 100000,
+            "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": 100000,
+            "sys/fs/cgroup/unified/job/memory.max": GIB,
+        },
+    )
+    machine = tree.read()
+    assert (machine.quota, machine.memory) == (5.0, GIB)
+
+
+def test_mounts_without_a_group_of_this_process_set_no_limit(tmp_path):
+    tree = Tree(tmp_path, 4)
+    tree.cgroup(f"{V1_CPU}\n{V2}", "1:name=systemd:/", {"sys/fs/cgroup/cpu.max": "100000 100000"})
+    assert tree.read().quota is None
+
+
+def test_bare_minimum_of_files(tmp_path):
+    """No topology, no NUMA, no cgroups, no cpuinfo: as some sandboxes show it."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 1048576 kB\nMemAvailable: 524288 kB\n")
+    machine = this_machine(tmp_path, affinity=[2, 3])
+    assert machine == Machine((2, 3), ((2,), (3,)), None, GIB, GIB // 2, (), ((2, 3),), "unknown CPU")
+
+
+def test_this_machine_agrees_with_the_kernel():
+    machine = this_machine()
+    assert set(machine.cpus) == os.sched_getaffinity(0)
+    assert sorted(cpu for core in machine.cores for cpu in core) == list(machine.cpus)
+    assert sorted(cpu for node in machine.numa for cpu in node) == list(machine.cpus)
+    assert 1 <= machine.usable_cores <= len(machine.cpus)
+    assert 0 < machine.memory_free <= machine.memory <= psutil.virtual_memory().total
+    assert machine.model != "unknown CPU"

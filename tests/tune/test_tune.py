@@ -1,0 +1,663 @@
+"""Does `lab tune` find what is best, say what failed, go on where it was stopped, and not take luck for speed?"""
+
+import csv
+import itertools
+import math
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+
+from labkit import cli
+from labkit.bench import setups
+from labkit.system import load
+from labkit.system.errors import LabError
+from labkit.system.machine import Machine
+from labkit.tune import report, run, space
+from labkit.tune.search import HOPELESS, best, search, size
+from labkit.tune.trial import Command, by_field, by_pattern
+
+GIB = 2**30
+GRID = {"threads": [1, 2, 3, 4, 5, 6, 7, 8], "pin": ["", "compact", "scatter"], "spin": [None, 0, 1, 200]}
+
+
+def speed(settings):
+    """A made-up landscape with its top at 5 threads, scatter, 1."""
+    pin = {"": 0, "compact": 4, "scatter": 8}[settings["pin"]]
+    spin = {None: 0, 0: 2, 1: 6, 200: 3}[settings["spin"]]
+    return 100 - 5 * abs(settings["threads"] - 5) + pin + spin
+
+
+TOP = {"threads": 5, "pin": "scatter", "spin": 1}
+
+
+# The search, without processes
+
+
+def test_the_whole_of_a_small_space_is_tried_and_no_point_twice():
+    asked = []
+    trials = search(GRID, lambda settings: asked.append(tuple(settings.values())) or speed(settings), 10_000)
+    assert sorted(asked, key=str) == sorted(itertools.product(*GRID.values()), key=str)
+    assert len(trials) == size(GRID)
+    assert best(trials).settings == TOP
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_the_same_seed_gives_the_same_search_and_another_seed_another(sampler):
+    one, same, other = (search(GRID, speed, 15, seed=seed, sampler=sampler) for seed in (3, 3, 4))
+    assert [trial.settings for trial in one] == [trial.settings for trial in same]
+    assert [trial.settings for trial in one] != [trial.settings for trial in other]
+
+
+def test_tpe_finds_better_points_than_random_search_with_as_many_trials():
+    found = {
+        sampler: [best(search(GRID, speed, 20, seed=seed, sampler=sampler)).value for seed in range(8)]
+        for sampler in ("tpe", "random")
+    }
+    assert sum(found["tpe"]) > sum(found["random"])
+    assert max(found["tpe"]) == speed(TOP)
+
+
+def test_minimize_turns_it_round():
+    trials = search({"x": range(30)}, lambda settings: 1 + (settings["x"] - 11) ** 2, 20, minimize=True)
+    assert best(trials, minimize=True).settings == {"x": 11}
+
+
+def test_default_comes_first():
+    default = {"threads": 8, "pin": "", "spin": None}
+    for seed in range(3):
+        assert search(GRID, speed, 3, seed=seed, default=default)[0].settings == default
+
+
+def test_a_default_that_is_no_point_of_the_space_is_refused():
+    with pytest.raises(LabError, match="no point of this space"):
+        search(GRID, speed, 3, default={"threads": 9, "pin": "", "spin": None})
+
+
+def test_the_figure_is_the_median_of_the_repeats():
+    figures = iter([1.0, 9.0, 2.0])
+    (trial,) = search({"x": [1]}, lambda settings: next(figures), 1, repeats=3)
+    assert (trial.value, trial.values) == (2.0, (1.0, 9.0, 2.0))
+
+
+@pytest.mark.parametrize("minimize", [False, True])
+def test_only_what_is_hopeless_beside_the_best_is_given_up(minimize):
+    beyond = 1 + 1.1 * HOPELESS if minimize else 1 - 1.1 * HOPELESS
+    within = 1 + 0.9 * HOPELESS if minimize else 1 - 0.9 * HOPELESS
+    figures = {"best": 50.0, "beyond": 50 * beyond, "within": 50 * within}
+    trials = search(
+        {"x": list(figures)}, lambda settings: figures[settings["x"]], 3, repeats=3, default={"x": "best"},
+        minimize=minimize,
+    )  # fmt: skip
+    assert {trial.settings["x"]: (trial.state, len(trial.values)) for trial in trials} == {
+        "best": ("done", 3), "beyond": ("pruned", 1), "within": ("done", 3),
+    }  # fmt: skip
+
+
+def test_what_was_given_up_is_never_the_best():
+    figures = iter([10.0, 10.0, 3.0])  # two runs of the first point, one of the second
+    trials = search({"x": [0, 1]}, lambda settings: next(figures), 2, repeats=2)
+    assert best(trials) == trials[0]
+
+
+def test_failures_are_recorded_and_the_search_goes_on():
+    def fragile(settings):
+        if settings["threads"] > 6:
+            raise LabError("exit status 1. Its last lines:\n  no memory")
+        return math.nan if settings["pin"] == "" else speed(settings)
+
+    trials = search(GRID, fragile, size(GRID))
+    failed = [trial for trial in trials if trial.state == "failed"]
+    assert len(failed) == size(GRID) - 6 * 2 * 4
+    assert all(math.isnan(trial.value) for trial in failed)
+    assert {trial.why.splitlines()[-1] for trial in failed} == {
+        "  no memory",
+        "its figure is nan, and that cannot be compared.",
+    }
+    assert best(trials).settings == TOP
+
+
+def test_tpe_keeps_away_from_where_all_fails():
+    def fragile(settings):
+        if settings["x"] >= 20:
+            raise LabError("crash")
+        return 50.0 - abs(settings["x"] - 10)
+
+    trials = search({"x": range(40), "y": range(10)}, fragile, 60, seed=1)
+    assert sum(trial.state == "failed" for trial in trials[20:]) < 15  # at random it would be half of 40
+
+
+def test_default_that_fails_ends_the_search():
+    def fails(settings):
+        raise LabError("no such file")
+
+    with pytest.raises(LabError, match="no such file"):
+        search({"x": [1, 2]}, fails, 2, default={"x": 1})
+
+
+def test_budget_in_minutes():
+    trials = search(GRID, lambda settings: time.sleep(0.05) or speed(settings), 96, minutes=0.5 / 60)
+    assert 1 <= len(trials) < 20
+
+
+@pytest.mark.parametrize("bad", [{"trials": 0}, {"trials": 1, "repeats": 0}])
+def test_no_budget_is_refused(bad):
+    with pytest.raises(LabError, match="at least 1"):
+        search(GRID, speed, **bad)
+
+
+@pytest.mark.parametrize("at", [0, 7])
+def test_interrupted_it_goes_on_with_the_trials_it_has(at):
+    study = optuna.create_study(direction="maximize")
+    calls = []
+
+    def interrupted(settings):
+        calls.append(settings)
+        if len(calls) == at + 1:
+            raise KeyboardInterrupt
+        return speed(settings)
+
+    default = {"threads": 8, "pin": "", "spin": None}
+    with pytest.raises(KeyboardInterrupt):
+        search(GRID, interrupted, 20, default=default, study=study)
+    trials = search(GRID, interrupted, 20, default=default, study=study)
+    assert len(trials) == 20
+    assert len(calls) == 21  # the one that was cut off is measured anew or not at all; none of the others
+    assert trials[0].settings == default
+    assert len({str(trial.settings) for trial in trials}) == 20
+
+
+def test_a_trial_left_running_by_a_killed_process_does_not_count():
+    study = optuna.create_study(direction="maximize")
+    search(GRID, speed, 5, study=study)
+    study.ask()
+    trials = search(GRID, speed, 8, study=study)
+    assert len(trials) == 8
+
+
+# The knobs
+
+
+def here(cpus=2, nodes=1, memory=16 * GIB, smt=1, quota=None, **other):
+    numbers = tuple(range(cpus))
+    cores = tuple(numbers[core :: cpus // smt] for core in range(cpus // smt))
+    numa = tuple(numbers[node::nodes] for node in range(nodes))
+    machine = Machine(numbers, cores, quota, memory, memory, ("AVX2",), numa, "Made-up CPU")
+    rest = {"libraries": {}, "numactl": True, "glibc": (2, 36), "huge_pages": "madvise"} | other
+    return space.Here(machine, **rest)
+
+
+def test_defaults_on_two_cores():
+    knobs, left_out = space.read(space.DEFAULTS, here())
+    assert space.values(knobs) == {
+        "intra": (1, 2, None),
+        "inter": (1, 2, None),
+        "huge_pages": (None, "glibc.malloc.hugetlb=1"),
+    }
+    assert left_out["numa"] == "there is one NUMA node here"
+    assert "--openmp" in left_out["omp"]
+    assert "libjemalloc.so.2" in left_out["allocator"]
+
+
+def test_defaults_on_64_cores_with_smt_and_two_nodes():
+    libraries = {"libjemalloc.so.2": "/usr/lib/libjemalloc.so.2"}
+    machine = here(128, nodes=2, smt=2, memory=512 * GIB, libraries=libraries, openmp=True, bench=True)
+    knobs, left_out = space.read(space.DEFAULTS, machine)
+    assert left_out == {}
+    for name in ("intra", "inter", "omp"):  # all, one a core, one node's cores
+        assert {1, 2, 32, 64, 96, 128, None} <= set(knobs[name].values)
+        assert max(filter(None, knobs[name].values)) == 128
+    assert knobs["batch"].values == (None, 8, 16, 32, 64, 128)
+    assert knobs["allocator"].values == (None, "/usr/lib/libjemalloc.so.2")
+    assert knobs["numa"].prefix == "numactl {value}"
+    assert 0 in knobs["blocktime"].values
+
+
+def test_an_optimum_that_was_published_is_a_point_on_its_machine():
+    knobs, _ = space.read(space.DEFAULTS, here(112, nodes=2, smt=2))
+    assert 28 in knobs["intra"].values
+    assert 2 in knobs["inter"].values
+
+
+def test_threads_are_no_more_than_the_quota_feeds():
+    knobs, _ = space.read(space.DEFAULTS, here(64, quota=4.0))
+    assert knobs["intra"].values == (1, 2, 3, 4, None)
+
+
+@pytest.mark.parametrize(
+    ("machine", "knob", "why"),
+    [
+        ({"nodes": 2, "numactl": False}, "numa", "numactl is not installed"),
+        ({"glibc": (2, 31)}, "huge_pages", "2.35"),
+        ({"glibc": ()}, "huge_pages", "2.35"),
+        ({"huge_pages": "never"}, "huge_pages", "never"),
+        ({"huge_pages": "always"}, "huge_pages", "always"),
+        ({"huge_pages": ""}, "huge_pages", "not built in"),
+        ({}, "batch", "not lab bench"),
+    ],
+)
+def test_what_cannot_act_is_left_out_with_its_reason(machine, knob, why):
+    knobs, left_out = space.read(space.DEFAULTS, here(**machine))
+    assert knob not in knobs
+    assert why in left_out[knob]
+
+
+def test_batches_that_do_not_fit_the_memory_are_left_out():
+    knobs, _ = space.read(space.DEFAULTS, here(memory=8 * GIB, bench=True))
+    assert knobs["batch"].values == (None, 8, 16, 32)
+
+
+def test_this_machine_can_be_looked_at():
+    knobs, left_out = space.read(space.DEFAULTS, space.look())
+    assert {"intra", "inter"} <= set(knobs)
+    assert all(left_out.values())
+
+
+KNOB = 'type = "integer"\nlow = 1\nhigh = 4\nenv = "A"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[a]\n" + KNOB.replace("integer", "intger"), r"knob a: there is no type 'intger'; .*Did you mean integer\?"),
+        ("[a]\n" + KNOB.replace("type", "kind"), "knob a: it has no type"),
+        ("[a]\n" + KNOB + "hihg = 3", r"no key 'hihg'; there are env, flag, high.*Did you mean high\?"),
+        ("[a]\n" + KNOB + 'flag = "-n {value}"', "env, flag or prefix"),
+        ("[a]\n" + KNOB.replace("env", "text"), "env, flag or prefix"),
+        ("[a]\n" + KNOB.replace('env = "A"', 'flag = "-n"'), r"\{value\}"),
+        ("[a]\n" + KNOB.replace("4", "0"), "low is 1, and above high, 0"),
+        ("[a]\n" + KNOB.replace("4", '"cpu"'), "whole number or one of cpus, cores"),
+        ("[a]\n" + KNOB + "step = 0", "step is 0"),
+        ("[a]\n" + KNOB + 'needs = ["openpm"]', r"Did you mean openmp\?"),
+        ("[a]\n" + KNOB.replace("4", "100000000000"), "it has 100,000,000,000 values, and 100,000 are the most"),
+        ("[a]\n" + KNOB.replace("1", "-100000000000") + "step = 7", "from -100000000000 to 4 in steps of 7 it has 14,"),
+        ("[a]\n" + KNOB.replace("4", "9223372036854775807"), "are the most"),
+        ("[a]\n" + KNOB.replace("4", "1" + "0" * 400), "high has to be a number of 64 bits"),
+        ("[a]\n" + KNOB.replace("4", "1" + "0" * 5000), "is no TOML"),
+        ("[a]\n" + KNOB + "x = " + "[" * 5000, "is no TOML"),
+        ("[a]\n" + KNOB + "step = 0.5", "step has to be a whole number"),
+        ("[a]\n" + KNOB + "step = -1", "step is -1"),
+        ("[a]\n" + KNOB + 'log = "yes"', "log has to be true or false"),
+        ("[a]\n" + KNOB.replace("low = 1", "low = 0") + "log = true", "low is 0: with log give 1 or more"),
+        ("[a]\n" + KNOB.replace('"integer"', '["integer"]'), "no type"),
+        ("[a]\n" + KNOB + 'needs = [["openmp"]]', "no need"),
+        ("[a]\n" + KNOB.replace('"A"', '"A B"'), "env has to be the name of a variable"),
+        ("[a]\n" + KNOB.replace('"A"', '""'), "env has to be the name of a variable"),
+        ("[a]\n" + KNOB.replace('env = "A"', "flag = \"--x='{value}\""), "close its quotes"),
+        ("[a]\n" + KNOB + 'text = "two\\nlines"', "of one line"),
+        ('[a]\ntype = "choice"\nflag = "--x={value}"\nvalues = ["it\'s"]', "close its quotes"),
+        ('[a]\ntype = "choice"\nenv = "A"\nvalues = ["a\\u0000"]', "list of numbers or texts"),
+        ('[a]\ntype = "choice"\nenv = "A"\nvalues = [nan]', "list of numbers or texts"),
+        ('[a]\ntype = "choice"\nenv = "A"\nvalues = [true]', "list of numbers or texts"),
+        ('[a]\ntype = "choice"\nenv = "A"\nvalues = "x"', "has to be a list"),
+        ('[a]\ntype = "choice"\nenv = "A"\nvalues = [1, 1]', "one twice"),
+        ('[a]\ntype = "choice"\nenv = "A"', "list of numbers or texts"),
+        ("[a\n" + KNOB, r"is no TOML: .*line 1"),
+        ("a = 3", "write it as"),
+        ("", "no knob that can act here"),
+        ("[a]\n" + KNOB + 'needs = ["nodes"]', "no knob that can act here. a: there is one NUMA node"),
+    ],
+)  # fmt: skip
+def test_a_file_of_knobs_that_makes_no_sense(tmp_path, text, told):
+    file = tmp_path / "knobs.toml"
+    file.write_text(text)
+    with pytest.raises(LabError, match=told) as error:
+        space.read(file, here())
+    assert "knobs.toml" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_wide_range_is_searched_on_a_logarithmic_scale(tmp_path):
+    file = tmp_path / "knobs.toml"
+    file.write_text("[a]\n" + KNOB.replace("4", "100000000000") + "log = true")
+    knobs, _ = space.read(file, here())
+    assert len(knobs["a"].values) < 100
+    assert {1, 100_000_000_000, None} <= set(knobs["a"].values)
+
+
+def test_integers_in_steps(tmp_path):
+    file = tmp_path / "knobs.toml"
+    file.write_text('[intra]\ntype = "integer"\nlow = 10\nhigh = 56\nstep = 2\nflag = "--intra={value}"')
+    knobs, _ = space.read(file, here())
+    assert knobs["intra"].values == (*range(10, 57, 2), None)
+
+
+# One run of a command
+
+
+def printing(*lines, status=0):
+    return [sys.executable, "-S", "-c", f"import sys; print({chr(10).join(lines)!r}); sys.exit({status})"]
+
+
+KNOBS = {
+    "threads": space.Knob((1, 2, None), env="THREADS"),
+    "batch": space.Knob((None, 8), flag="--batch={value}"),
+    "numa": space.Knob((None, "X=a b"), prefix="env {value}"),
+}
+
+
+def test_a_command_gets_its_variables_flags_and_prefix():
+    show = "import os, sys; print('seen', os.environ.get('THREADS'), os.environ.get('X'), sys.argv[1:], 7)"
+    command = Command([sys.executable, "-S", "-c", show], KNOBS, by_pattern(r"seen None None \[\] (\d)"))
+    assert command({"threads": None, "batch": None, "numa": None}) == 7
+    command = Command([sys.executable, "-S", "-c", show], KNOBS, by_pattern(r"seen 2 a \['--batch=8'\] (\d)"))
+    assert command({"threads": 2, "batch": 8, "numa": "X=a"}) == 7
+
+
+@pytest.mark.parametrize(
+    ("figure", "lines", "number"),
+    [
+        (by_pattern(r"total images/sec: ([\d.]+)"), ["total images/sec: 1.5", "total images/sec: 17.25", "bye"], 17.25),
+        (by_pattern(r"[\d,.]+(?= GFLOP)"), ["1,234.5 GFLOP/s"], 1234.5),
+        (by_pattern("speed (.*)"), ["speed 1e3"], 1000),
+        (by_field("speed"), ["start {", '{"speed": 3.5}', "end"], 3.5),
+        (by_field("runs.1.speed"), ["{", ' "runs": [{}, {"speed": 4}]', "}"], 4),
+        (by_field("speed"), ['{"speed": 1}', '{"speed": 2}'], 2),
+    ],
+)
+def test_the_figure_is_picked(figure, lines, number):
+    assert Command(printing(*lines), {}, figure)({}) == number
+
+
+@pytest.mark.parametrize(
+    ("figure", "lines", "told"),
+    [
+        (by_pattern("speed (.*)"), ["slow"], "no line that matches.* Its last lines:\n  slow"),
+        (by_pattern("speed (.*)"), ["speed fast"], "'fast', and no number"),
+        (by_pattern("speed (.*)"), ["speed nan"], "no number"),
+        (by_field("speed"), ["speed"], "no JSON object"),
+        (by_field("run.speed"), ['{"run": {"time": 1}}'], "no run.speed: at speed there are time"),
+        (by_field("run"), ['{"run": {"time": 1}}'], "no number"),
+    ],
+)
+def test_no_figure_is_told_with_the_last_lines(figure, lines, told):
+    with pytest.raises(LabError, match=told):
+        Command(printing(*lines), {}, figure)({})
+
+
+def test_a_crash_and_a_hang_are_told():
+    with pytest.raises(LabError, match=r"exit status 3\. Its last lines:\n  out of luck"):
+        Command(printing("out of luck", status=3), {}, by_pattern("x"))({})
+    with pytest.raises(LabError, match=r"not over after 1 s\. It printed nothing"):
+        Command(["sleep", "60"], {}, by_pattern("x"), timeout=1)({})
+
+
+@pytest.mark.parametrize(("pattern", "told"), [("(", "no regular expression"), ("(a)(b)", "2 groups")])
+def test_a_pattern_that_makes_no_sense(pattern, told):
+    with pytest.raises(LabError, match=told):
+        by_pattern(pattern)
+
+
+# What comes of it
+
+
+def test_the_env_file_can_be_sourced_and_gives_the_settings(tmp_path):
+    knobs = {"a": space.Knob((None, "x y'z"), env="A"), "b": space.Knob((None, 1), env="B"), "c": KNOBS["batch"]}
+    command = Command(["train", "my file"], knobs, by_pattern("x"))
+    file = tmp_path / "best.env"
+    file.write_text(report.env_file(command, {"a": "x y'z", "b": None, "c": 8}, "confirmed"))
+    shown = subprocess.run(
+        ["bash", "-euc", f'source {file}; env'], env={"B": "mine"}, capture_output=True, text=True, check=True
+    ).stdout.splitlines()  # fmt: skip
+    assert "A=x y'z" in shown
+    assert "B=mine" in shown
+    assert "# flags: --batch=8" in file.read_text()
+    assert "train 'my file' --batch=8" in file.read_text()
+
+
+def test_noise_is_seldom_called_a_gain_and_speed_is_seen():
+    noise = random.Random(1)
+    noisy = [
+        report.confirm(lambda settings: noise.gauss(100, 3), {"x": 1}, {"x": 2}, rounds=5).gained for _ in range(200)
+    ]
+    assert sum(noisy) < 15  # 1 in 40 is to be expected: 5
+    faster = report.confirm(lambda settings: settings["x"] * noise.gauss(100, 1), {"x": 1.2}, {"x": 1.0})
+    assert faster.gained
+    assert 1.1 < faster.ratio.value < 1.3
+    assert str(faster).startswith("confirmed: 1.")
+
+
+def test_the_confirmation_takes_turns_and_knows_that_less_time_is_faster():
+    order = []
+    found = report.confirm(
+        lambda settings: order.append(settings["x"]) or settings["x"] + 0.01 * len(order),
+        {"x": 1.0}, {"x": 2.0}, rounds=4, minimize=True,
+    )  # fmt: skip
+    assert order == [1, 2, 2, 1, 1, 2, 2, 1]
+    assert 1.8 < found.ratio.value < 2
+    assert found.gained
+
+
+def on_busy_cores(figure):
+    """Give an objective whose every other run has others on its cores."""
+    runs = itertools.count()
+
+    def objective(settings):
+        load._pass_on(load.Others(share=0.4 * (next(runs) % 2), busy=True, capacity=1.0))
+        return figure(settings)
+
+    return objective
+
+
+def test_trials_and_confirmations_on_a_busy_machine_are_marked(tmp_path):
+    trials = search({"x": [1, 2, 3]}, on_busy_cores(lambda settings: settings["x"]), 3, repeats=2, seed=1)
+    assert next((trial.others, trial.busy) for trial in trials if trial.state == "done") == (0.2, True)
+    report.write_trials(trials, tmp_path / "trials.csv")
+    assert next(csv.DictReader((tmp_path / "trials.csv").open()))["others"] == "0.2"
+    found = report.confirm(on_busy_cores(lambda settings: settings["x"]), {"x": 2.0}, {"x": 1.0}, rounds=2)
+    assert "⚠ Meanwhile, other work took 20% of the cores" in str(found.others)
+    quiet = report.confirm(lambda settings: settings["x"], {"x": 2.0}, {"x": 1.0}, rounds=2)
+    assert not quiet.others.busy
+
+
+def test_slower_than_the_default_is_said():
+    found = report.confirm(lambda settings: settings["x"] + random.random() / 100, {"x": 1.0}, {"x": 2.0})
+    assert not found.gained
+    assert "which is slower" in str(found)
+
+
+def test_importance_names_the_knob_that_matters():
+    grid = {"matters": [1, 2, 3, 4], "little": [1, 2, 3]}
+    trials = search(grid, lambda settings: 10 * settings["matters"] + settings["little"] / 10, 12)
+    shares = report.importance(grid, trials)
+    assert next(iter(shares)) == "matters"
+    assert sum(shares.values()) == pytest.approx(1)
+    assert report.importance(grid, trials[:2]) == {}
+    assert report.importance(grid, [trial._replace(value=1.0) for trial in trials]) == {}
+
+
+# The command
+
+
+JOB = """\
+echo $A $B >> runs
+case $A in
+  5) echo "no memory"; exit 1;;
+  6) sleep 60;;
+  7) echo "forgot to measure"; exit 0;;
+esac
+echo "speed: $((100 - 10 * (${A:-1} - 3) * (${A:-1} - 3) + ${B:-0}))"
+"""
+TOML = """\
+[a]
+type = "integer"
+low = 1
+high = 7
+env = "A"
+[b]
+type = "choice"
+values = [0, 5]
+env = "B"
+"""
+TUNE = ("--knobs", "knobs.toml", "--figure", "speed: (.*)", "--out", "out", "--timeout", "1", "--rounds", "2")
+SH = ("--", "sh", "job.sh")
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.sh").write_text(JOB)
+    (tmp_path / "knobs.toml").write_text(TOML)
+    return tmp_path
+
+
+def tune(monkeypatch, *arguments):
+    """Run `lab tune`, and give its exit code."""
+    monkeypatch.setattr("sys.argv", ["lab", "tune", *arguments])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return left.value.code or 0
+
+
+def test_from_a_command_to_its_best_settings(job, monkeypatch, capsys):
+    assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "99", *SH) == 0
+    said = capsys.readouterr().out
+    rows = list(csv.DictReader((job / "out/trials.csv").open()))
+    assert len(rows) == 8 * 3
+    assert (rows[0]["a"], rows[0]["b"], rows[0]["figure"]) == ("", "", "60.0")  # the command as it stands
+    why = {row["a"]: row["why"] for row in rows if row["state"] == "failed"}
+    assert why.keys() == {"5", "6", "7"}
+    assert "exit status 1" in why["5"]
+    assert "no memory" in why["5"]
+    assert "not over after 1 s" in why["6"]
+    assert "forgot to measure" in why["7"]
+    assert "no memory" in said
+    assert "confirmed: 1.75" in said
+    assert "source out/best.env" in said
+    shown = subprocess.run(["bash", "-c", "source out/best.env; echo $A $B"], capture_output=True, text=True).stdout
+    assert shown == "3 5\n"
+    for picture in ("search.png", "importance.png"):
+        assert (job / "out" / picture).read_bytes().startswith(b"\x89PNG")
+        assert f"out/{picture}: " in said
+
+
+def test_a_figure_that_is_never_there_is_told_after_the_default_trial(job, monkeypatch, capsys):
+    assert tune(monkeypatch, *TUNE, "--figure", "sped: (.*)", *SH) == 2
+    error = capsys.readouterr().err
+    assert "as it stands" in error
+    assert "--json-field" in error
+    assert "speed: 60" in error
+    assert len((job / "runs").read_text().splitlines()) == 1
+
+
+def test_another_space_in_the_same_folder_is_refused_with_a_new_name(job, monkeypatch, capsys):
+    assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "2", *SH) == 0
+    runs = (job / "runs").read_text()
+    (job / "knobs.toml").write_text(TOML.replace("high = 7", "high = 4"))
+    assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "2", *SH) == 2
+    assert "differs in knobs. Begin anew with --out out-2" in capsys.readouterr().err
+    assert (job / "runs").read_text() == runs
+
+
+def test_when_nothing_beats_the_default_it_says_so(job, monkeypatch, capsys):
+    (job / "job.sh").write_text('echo "speed: $((50 - ${A:-0} - ${B:-0}))"')
+    assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "4", *SH) == 0
+    assert "keep them" in capsys.readouterr().out
+    assert "export" not in (job / "out/best.env").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--trials", "0"), "--trials 0"),
+        (("--minutes", "0"), "--minutes 0"),
+        (("--minutes", "nan"), "--minutes nan"),
+        (("--timeout", "inf", *SH), "--timeout inf"),
+        (("--knobs", "not-there.toml", *SH), "cannot read not-there.toml"),
+        (("--json-field", "x", *TUNE, *SH), "--figure and --json-field"),
+        ((*TUNE, "--", "no-such-command"), "cannot start no-such-command"),
+        (("--", "lab", "bench", "--modle=mnist"), "--modle"),
+        (("--", "lab", "bench", "--setup", "eigen,onednn"), "one set-up at a time"),
+        (("--", "lab", "bench", "--num_intra_threads=2"), "which are knobs"),
+        (("--", "lab", "bench", "--setup=nothing"), "no set-up 'nothing'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(job, monkeypatch, capsys, arguments, told):
+    (job / "knobs.toml").write_text(TOML)
+    assert tune(monkeypatch, *arguments) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert "Traceback" not in error
+
+
+def test_a_damaged_study_is_told(job, monkeypatch, capsys):
+    (job / "out").mkdir()
+    (job / "out/study.db").write_text("no database " * 100)
+    assert tune(monkeypatch, *TUNE, *SH) == 2
+    assert "out/study.db cannot be used" in capsys.readouterr().err
+
+
+def test_a_disk_that_is_full_is_one_line_and_what_was_there_stays(job, monkeypatch, capsys):
+    assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "2", *SH) == 0
+    before = {path.name: path.read_bytes() for path in (job / "out").iterdir()}
+    monkeypatch.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    capsys.readouterr()
+    assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "2", *SH) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"lab: cannot write {job}/out/best.env: No space left on device. Free some space")
+    assert error.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in (job / "out").iterdir()} == before
+
+
+def test_a_study_that_cannot_be_written_any_more_is_one_line(job, monkeypatch, capsys):
+    """As on a disk that has become full, or read-only."""
+    (job / "job.sh").write_text('[ $(ls -a out | grep -c study) -gt 0 ] && mv out/study.db away; echo "speed: 1"')
+    assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "3", *SH) == 2
+    error = capsys.readouterr().err
+    assert "out/study.db cannot be used: " in error
+    assert error.count("\n") == 1
+
+
+def test_interrupted_it_ends_what_runs_keeps_its_trials_and_goes_on(job):
+    (job / "job.sh").write_text(
+        'echo $A $B >> runs\n[ $(wc -l < runs) -eq 4 ] && sleep 60\necho "speed: $((1 + ${A:-0}))"\n'
+    )
+    command = [
+        Path(sys.executable).with_name("labkit"),
+        "tune",
+        *TUNE,
+        "--timeout",
+        "60",
+        "--repeats",
+        "1",
+        "--trials",
+        "6",
+        *SH,
+    ]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    until = time.monotonic() + 60
+    while time.monotonic() < until and (
+        not (job / "runs").exists() or len((job / "runs").read_text().splitlines()) < 4
+    ):
+        time.sleep(0.05)
+    first.send_signal(signal.SIGINT)
+    said, _ = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert "3 trials are kept" in said
+    assert "Traceback" not in said
+    assert "not confirmed" in (job / "out/best.env").read_text()
+    second = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert second.returncode == 0
+    assert "Going on after the 3 trials" in second.stdout
+    rows = list(csv.DictReader((job / "out/trials.csv").open()))
+    assert len({(row["a"], row["b"]) for row in rows}) == 6
+    assert len((job / "runs").read_text().splitlines()) == 4 + 3 + 2 * 2  # then the confirmation
+
+
+def test_lab_bench_runs_in_the_set_up_it_names_and_has_that_ones_knobs():
+    asked = run.Options()
+    stock, there = run._command(["lab", "bench", "--model=mnist"], asked)
+    assert stock.argv == [str(setups.STOCK), "-m", "labkit.bench", "--model=mnist"]
+    assert there.bench
+    other, _ = run._command(["./lab", "bench", "--setup=eigen", "--batch_size=32"], asked)
+    assert other.env == {"TF_ENABLE_ONEDNN_OPTS": 0}
+    assert other.argv[-1] == "--batch_size=32"
+    own, there = run._command(["python", "train.py"], run.Options(openmp=True))
+    assert own.argv == ["python", "train.py"]
+    assert there.openmp
+    assert not there.bench
