@@ -18,16 +18,12 @@
 # that from the top to the bottom. If something gets stuck, the **■** above interrupts the cell; nothing is lost.
 
 # %%
-from pathlib import Path
 
 from labkit.doctor import doctor
-from labkit.exercises import checker
-from labkit.mpi.launch import run_ranks
-from labkit.system.machine import this_machine
+from labkit.exercises import open_lab
+from labkit.mpi import run_ranks
 
-check = checker("00", globals())
-work = Path("work")
-work.mkdir(exist_ok=True)
+check, results, machine, work, QUICK = open_lab("00", globals())
 
 # %% [markdown]
 # ## 1 · Is this machine ready?
@@ -50,8 +46,6 @@ print(doctor.examine())
 # - **oneDNN**, the library that makes TensorFlow fast on CPUs (lab 02).
 
 # %%
-machine = this_machine()
-print(f"{machine.model}: {machine.usable_cores} usable cores, {', '.join(machine.isa) or 'no AVX2'}")
 
 # %% [markdown]
 # ## 2 · How exercises work

@@ -32,21 +32,12 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.display import graphs, plots
-from labkit.exercises import checker
-from labkit.mpi.launch import run_ranks
+from labkit.exercises import open_lab
+from labkit.mpi import run_ranks
 from labkit.system import load
-from labkit.system.machine import this_machine
 
-QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
-check = checker("01", globals(), quick=QUICK)
-results = check.results
-plots.use_style()
-work = Path("work")
-work.mkdir(exist_ok=True)
-
+check, results, machine, work, QUICK = open_lab("01", globals())
 v1 = tf.compat.v1  # TensorFlow as it was before version 2; it is all still there
-machine = this_machine()
-print(f"{machine.model}: {machine.usable_cores} cores for this notebook")
 
 # %% [markdown]
 # If there are lines in red above, they are TensorFlow's notice that oneDNN is on. Lab 02 is about that.
@@ -930,7 +921,9 @@ block = check(5, block)
 # %%
 after = what_ran(fusing, ["activation:0", "convolution:0"], {"images:0": IMAGES})
 plots.show(
-    graphs.draw(after, "With the convolution fetched too", marks=graphs.fates(fusing.as_graph_def(), after)),
+    graphs.draw(
+        after, "With the convolution fetched too", marks=graphs.classify_rewrites(fusing.as_graph_def(), after)
+    ),
     alt=graphs.describe(after),
 )
 

@@ -42,24 +42,15 @@ import tensorflow as tf
 from IPython.display import Code, Markdown, display
 
 from labkit.display import graphs, onednn, plots
-from labkit.exercises import checker
-from labkit.models.mnist import mnist_cnn
-from labkit.mpi.launch import run_ranks
+from labkit.exercises import open_lab
+from labkit.models import mnist_cnn
+from labkit.mpi import run_ranks
 from labkit.system import load
-from labkit.system.machine import this_machine
 from labkit.system.paths import ROOT
 
-QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
 tf.get_logger().setLevel("ERROR")  # section 3 traces many small functions, on purpose
-check = checker("02", globals(), quick=QUICK)
-results = check.results
-plots.use_style()
-work = Path("work")
-work.mkdir(exist_ok=True)
-
-machine = this_machine()
+check, results, machine, work, QUICK = open_lab("02", globals())
 cores = machine.usable_cores
-print(f"{machine.model}: {cores} cores for this notebook, {', '.join(machine.isa) or 'no AVX'}")
 
 # %% [markdown]
 # ## 1 · One network, two libraries
@@ -90,8 +81,8 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from labkit.data import datasets
-from labkit.models.mnist import mnist_cnn
+from labkit.data import load_digits
+from labkit.models import mnist_cnn
 
 
 def main(argv=None):
@@ -102,7 +93,7 @@ def main(argv=None):
     parser.add_argument("--out", type=Path, default=Path("work/cnn.json"), help="file for the result")
     args = parser.parse_args(argv)
 
-    digits = datasets.digits(n_train=args.batch, n_test=10)
+    digits = load_digits(n_train=args.batch, n_test=10)
     images, labels = tf.constant(digits.x_train), tf.constant(digits.y_train)
     keras.utils.set_random_seed(0)
     model = mnist_cnn()

@@ -32,7 +32,6 @@ import os
 import re
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow starts; without it, older CPUs would get Eigen
 
@@ -45,22 +44,13 @@ from IPython.display import display
 
 from labkit.bench import setups
 from labkit.display import onednn, plots
-from labkit.exercises import checker
+from labkit.exercises import open_lab
 from labkit.roofline import measure
 from labkit.system import load, processes
 from labkit.system.errors import LabError
-from labkit.system.machine import this_machine
 
-QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
-check = checker("03", globals(), quick=QUICK)
-results = check.results
-plots.use_style()
-work = Path("work")
-work.mkdir(exist_ok=True)
-
-machine = this_machine()
+check, results, machine, work, QUICK = open_lab("03", globals())
 cores, nodes = machine.usable_cores, len(machine.numa)
-print(f"{machine.model}: {cores} cores for this notebook, {', '.join(machine.isa) or 'no AVX'}, NUMA nodes: {nodes}")
 
 # %% [markdown]
 # How much work each run gets depends on your machine. The published runs had 16 images in a batch, and 128 on 18 cores:
@@ -113,10 +103,10 @@ def logged(setup, *flags):
     ended = processes.run(
         argv,
         env={**setup.env, "ONEDNN_VERBOSE": 1},
-        hear=lambda line: line.startswith(NOISE) or print(line, flush=True),
+        on_line=lambda line: line.startswith(NOISE) or print(line, flush=True),
     )
-    if ended.why:
-        raise LabError(f"{ended.why}. Its last lines:\n  " + "\n  ".join(ended.lines[-4:]))
+    if ended.failure:
+        raise LabError(f"{ended.failure}. Its last lines:\n  " + "\n  ".join(ended.lines[-4:]))
     return json.loads(out.read_text()), ended.lines, json.loads(timeline.read_text())["traceEvents"]
 
 
@@ -328,7 +318,7 @@ def tell(comparison, name, reference):
     times = comparison.ratio(name, reference)
     if np.isnan(times.low):
         verdict = "one round, so nobody knows how sure that is"
-    elif times.sure:
+    elif times.significant:
         verdict = "faster" if times.value > 1 else "slower"
     else:
         verdict = "no difference that can be told from chance"
@@ -823,7 +813,7 @@ def draw(comparison, references, title, keep=None):
     times = {name: comparison.ratio(name, ref) for name, ref in references.items() if name in comparison.results}
     figure, axis = plt.subplots(figsize=(10, 0.6 * len(times) + 1.5))
     for row, ratio in enumerate(times.values()):
-        colour = (plots.GREEN if ratio.value > 1 else plots.VERMILION) if ratio.sure else plots.SKY
+        colour = (plots.GREEN if ratio.value > 1 else plots.VERMILION) if ratio.significant else plots.SKY
         axis.barh(row, ratio.value, height=0.7, color=colour)
         axis.text(0.02, row - 0.14, f"{ratio.value:.2f}", va="center", weight="bold")
         if not np.isnan(ratio.low):

@@ -44,27 +44,18 @@ import tensorflow as tf
 from IPython.display import Markdown, display
 from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
-from labkit.data import datasets
+from labkit.data import load_digits
 from labkit.display import plots
-from labkit.exercises import checker
-from labkit.mpi.launch import run_ranks
+from labkit.exercises import open_lab
+from labkit.mpi import run_ranks
 from labkit.system import load
-from labkit.system.machine import this_machine
 from labkit.system.statistics import ratio
 
-QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
 tf.get_logger().setLevel("ERROR")
 nncf.set_log_level(logging.ERROR)
 rich.reconfigure(quiet=True, force_jupyter=False)  # no progress bars of NNCF's, for a second each
-check = checker("04", globals(), quick=QUICK)
-results = check.results
-plots.use_style()
-work = Path("work")
-work.mkdir(exist_ok=True)
-
-machine = this_machine()
+check, results, machine, work, QUICK = open_lab("04", globals())
 cores = machine.usable_cores
-print(f"{machine.model}: {cores} cores for this notebook, {', '.join(machine.isa) or 'no AVX'}")
 for name, what in (("BF16", "bfloat16"), ("VNNI", "sums of 8-bit products")):
     print(
         f"{what}: {'in hardware' if name in machine.isa else 'no instruction here; libraries emulate it or do without'}"
@@ -183,7 +174,7 @@ plots.show(
 
 # %%
 n_train, n_held_out, n_test = (2_400, 150, 1_000) if QUICK else (8_000, 500, 4_000)
-digits = datasets.digits(n_train + n_held_out, n_test)
+digits = load_digits(n_train + n_held_out, n_test)
 print(digits.source)
 
 x = digits.x_train[:512].reshape(512, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(512, 196)  # 14 × 14 are enough here

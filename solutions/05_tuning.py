@@ -36,28 +36,20 @@ from IPython.display import Code, Image, display
 
 from labkit.bench import setups
 from labkit.display import plots
-from labkit.exercises import checker
+from labkit.exercises import open_lab
 from labkit.system import load, processes
 from labkit.system.errors import LabError
-from labkit.system.machine import this_machine
 from labkit.system.paths import DATA, ROOT
 from labkit.system.statistics import ratio
 from labkit.tune import search as tune
 
-QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
-check = checker("05", globals(), quick=QUICK)
-results = check.results
-plots.use_style()
-work = Path("work")
-work.mkdir(exist_ok=True)
+check, results, machine, work, QUICK = open_lab("05", globals())
 # Commands that are started below find the kit's Python and its package, wherever the notebook runs.
 os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 os.environ["PYTHONPATH"] = str(ROOT)
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # without it, older CPUs would get Eigen
 
-machine = this_machine()
 cores = machine.usable_cores
-print(f"{machine.model}: {cores} cores for this notebook")
 
 # %% [markdown]
 # ## 1 · How many settings are there?
@@ -532,8 +524,8 @@ def throughput(argv, settings, timeout=120):
     """Images/s of a command with these settings in its environment; LabError when it fails."""
     ### BEGIN SOLUTION
     done = processes.run(argv, env=settings, timeout=timeout)
-    if done.why:
-        raise LabError(done.why)
+    if done.failure:
+        raise LabError(done.failure)
     for line in done.lines:
         found = re.search(r"total images/sec: ([\d.]+)", line)
         if found:
@@ -719,9 +711,9 @@ out = work / "tune-nearest"
 tool = ["labkit", "tune", "--knobs", "work/knobs.toml", "--figure", r"pixels/s: (\d+)", "--out", str(out)]
 tool += ["--trials", str(n_trials), "--rounds", str(rounds), "--", "python", "work/nearest.py"]
 with load.watch("section 7") as own_others:
-    done = processes.run(tool, env={"FORCE_COLOR": None}, timeout=300, hear=print)  # Jupyter asks for colours
-if done.why:
-    raise LabError(f"lab tune: {done.why}. Its last lines are above.")
+    done = processes.run(tool, env={"FORCE_COLOR": None}, timeout=300, on_line=print)  # Jupyter asks for colours
+if done.failure:
+    raise LabError(f"lab tune: {done.failure}. Its last lines are above.")
 verdict = next((line for line in done.lines if "confirmed: " in line), "the default was the best")
 
 # %%

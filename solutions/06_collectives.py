@@ -24,7 +24,6 @@ QUICK = False  # small runs, as the tests make them
 import inspect
 import json
 import math
-import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,22 +34,13 @@ from matplotlib.patches import Patch
 from scipy.optimize import least_squares
 
 from labkit.display import plots
-from labkit.exercises import checker
-from labkit.mpi.launch import RankError, run_ranks
+from labkit.exercises import open_lab
+from labkit.mpi import RankError, run_ranks
 from labkit.system import load
-from labkit.system.machine import this_machine
 from labkit.system.statistics import ratio
 
-QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
-check = checker("06", globals(), quick=QUICK)
-results = check.results
-plots.use_style()
-work = Path("work")
-work.mkdir(exist_ok=True)
-
-machine = this_machine()
+check, results, machine, work, QUICK = open_lab("06", globals())
 cores = machine.usable_cores
-print(f"{machine.model}: {cores} cores for this notebook")
 
 # %% [markdown]
 # ## 1 · What has to travel?
@@ -357,7 +347,7 @@ ring = check(2, "work/ring.py")
 # | a rank that is no server | k | S |
 # | ring, each rank | 2(n − 1) | 2(n − 1)/n · S |
 #
-# `Counted` is a communicator that counts. The script compares your sums with those of `MPI_Allreduce` and of numpy, up
+# `CountingComm` is a communicator that counts. The script compares your sums with those of `MPI_Allreduce` and numpy,
 # to rounding: sums in another order differ in the last bits.
 
 # %%
@@ -370,7 +360,7 @@ from importlib import import_module
 import numpy as np
 from mpi4py import MPI
 
-from labkit.mpi.counting import Counted
+from labkit.mpi import CountingComm
 
 LENGTH = 1_000_000
 parameter_server = import_module(sys.argv[1]).parameter_server
@@ -390,12 +380,12 @@ def count(ranks, servers=0):
     """Run one way, and have rank 0 print what each rank sends, counted and in theory."""
     gradient = np.random.default_rng(ranks.rank).normal(size=LENGTH).astype(np.float32)
     total, by_mpi = np.empty_like(gradient), np.empty_like(gradient)
-    Counted.reset()
+    CountingComm.reset()
     if servers:
         parameter_server(ranks, gradient, total, servers)
     else:
         ring_allreduce(ranks, gradient, total)
-    sent = ranks.allgather((len(Counted.messages), Counted.bytes_sent()))
+    sent = ranks.allgather((len(CountingComm.messages), CountingComm.bytes_sent()))
     ranks.Allreduce(gradient, by_mpi)
     by_numpy = np.sum(ranks.allgather(gradient), axis=0)
     equal = all(np.allclose(total, right, rtol=1e-5, atol=1e-5) for right in (by_mpi, by_numpy))
@@ -414,8 +404,8 @@ for n in range(2, world.size + 1):
     part = world.Split(0 if world.rank < n else MPI.UNDEFINED)  # the first n ranks
     if part != MPI.COMM_NULL:
         for servers in sorted({1, n // 2, n}):
-            count(Counted(part), servers)
-        count(Counted(part))
+            count(CountingComm(part), servers)
+        count(CountingComm(part))
 
 # %%
 print("A gradient of 4 MB: what ranks 0, 1, … send")
@@ -579,7 +569,9 @@ against = {}  # by ranks: your ring's speed over MPI's, at the largest size
 for size in measured:
     for n_bytes in (sizes[0], largest):
         one = ratio(speed(size, "ring", n_bytes), speed(size, "MPI_Allreduce", n_bytes))
-        verdict = "no sure difference" if not one.sure else "your ring is faster" if one.value > 1 else "MPI is faster"
+        verdict = (
+            "no sure difference" if not one.significant else "your ring is faster" if one.value > 1 else "MPI is faster"
+        )
         print(f"{size} ranks, {n_bytes:>11,} bytes: your ring is {one} times as fast as MPI_Allreduce: {verdict}")
     against[size] = one
     if size > cores:
@@ -1062,7 +1054,8 @@ for setting in settings:
         gain = ratio(1 / np.array(overlap[setting][way]), 1 / np.array(overlap[setting]["after"]))
         hidden = max(0, after - median_ms(setting, way)) / max(after - compute, 0.001)
         print(
-            f"   {way}: {gain} times as fast as after{'' if gain.sure else ', no sure difference'}; {hidden:.0%} hidden"
+            f"   {way}: {gain} times as fast as after{'' if gain.significant else ', no sure difference'}; "
+            f"{hidden:.0%} hidden"
         )
 
 slower = median_ms("a progress thread", "compute") / median_ms("no progress thread", "compute")
@@ -1166,7 +1159,7 @@ import numpy as np
 from mpi4py import MPI
 from topk import top_k
 
-from labkit.data import datasets
+from labkit.data import load_digits
 
 BATCH, RATE, HIDDEN = 64, 0.2, 64  # the batch is that of all ranks together
 ranks = MPI.COMM_WORLD
@@ -1249,7 +1242,7 @@ def fresh():
 
 
 out, n_digits, epochs = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-digits = datasets.digits(n_train=n_digits, n_test=n_digits // 4)
+digits = load_digits(n_train=n_digits, n_test=n_digits // 4)
 x, x_test = (images.reshape(len(images), -1) for images in (digits.x_train, digits.x_test))
 mine = np.arange(ranks.rank, len(x) - len(x) % n, n)
 history = {}

@@ -30,24 +30,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import Code
 
-from labkit.data import datasets
+from labkit.data import load_digits
 from labkit.display import plots
-from labkit.exercises import checker
-from labkit.mpi.launch import RankError, run_ranks
+from labkit.exercises import open_lab
+from labkit.mpi import RankError, run_ranks
 from labkit.system import load
-from labkit.system.machine import this_machine
 from labkit.system.paths import ROOT
 
-QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
-check = checker("07", globals(), quick=QUICK)
-results = check.results
-plots.use_style()
-work = Path("work")
-work.mkdir(exist_ok=True)
-
-machine = this_machine()
-print(f"{machine.model}: {machine.usable_cores} cores for this notebook")
-
+check, results, machine, work, QUICK = open_lab("07", globals())
 # %% [markdown]
 # ## 1 · The task: digits and a small network
 #
@@ -56,7 +46,7 @@ print(f"{machine.model}: {machine.usable_cores} cores for this notebook")
 
 # %%
 n_train, epochs = (2_000, 2) if QUICK else (8_000, 6)
-digits = datasets.digits(n_train=n_train, n_test=n_train // 4)
+digits = load_digits(n_train=n_train, n_test=n_train // 4)
 print(digits.source)
 
 figure, axes = plt.subplots(2, 10, figsize=(9, 2.2))
@@ -90,8 +80,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from labkit.data import datasets
-from labkit.models.mnist import mnist_cnn
+from labkit.data import load_digits
+from labkit.models import mnist_cnn
 
 
 def main(argv=None):
@@ -102,7 +92,7 @@ def main(argv=None):
     parser.add_argument("--lr", type=float, default=0.01, help="learning rate")
     args = parser.parse_args(argv)
 
-    digits = datasets.digits(n_train=args.digits, n_test=args.digits // 4)
+    digits = load_digits(n_train=args.digits, n_test=args.digits // 4)
     keras.utils.set_random_seed(0)
     model = mnist_cnn()
     optimizer = keras.optimizers.SGD(args.lr, momentum=0.9)
@@ -314,8 +304,8 @@ import tensorflow as tf
 from agree import spread
 from plan import learning_rate, shard, steps_per_epoch
 
-from labkit.data import datasets
-from labkit.models.mnist import mnist_cnn
+from labkit.data import load_digits
+from labkit.models import mnist_cnn
 
 
 def main(argv=None):
@@ -339,7 +329,7 @@ def main(argv=None):
     # On GPUs a rank takes its own: tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU").
 
     # Horovod: step 3. Only this rank's share of the training digits: set `x` and `y`, with shard().
-    digits = datasets.digits(n_train=args.digits, n_test=args.digits // 4)
+    digits = load_digits(n_train=args.digits, n_test=args.digits // 4)
     ### BEGIN SOLUTION
     mine = shard(len(digits.x_train), rank, size)
     x, y = digits.x_train[mine], digits.y_train[mine]
@@ -651,11 +641,11 @@ import keras
 from agree import spread
 from plan import shard
 
-from labkit.data import datasets
-from labkit.models.mnist import mnist_cnn
+from labkit.data import load_digits
+from labkit.models import mnist_cnn
 
 hvd.init()
-digits = datasets.digits(n_train=int(sys.argv[1]), n_test=500)
+digits = load_digits(n_train=int(sys.argv[1]), n_test=500)
 mine = shard(len(digits.x_train), hvd.rank(), hvd.size())
 
 keras.utils.set_random_seed(0)  # the same start on every rank
@@ -695,8 +685,8 @@ import tensorflow as tf
 from agree import spread
 from plan import shard
 
-from labkit.data import datasets
-from labkit.models.mnist import mnist_cnn
+from labkit.data import load_digits
+from labkit.models import mnist_cnn
 
 
 class DistributedModel(keras.Model):
@@ -726,7 +716,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
 
     hvd.init()
-    digits = datasets.digits(n_train=args.digits, n_test=args.digits // 4)
+    digits = load_digits(n_train=args.digits, n_test=args.digits // 4)
     mine = shard(len(digits.x_train), hvd.rank(), hvd.size())
 
     keras.utils.set_random_seed(hvd.rank())  # other weights on each rank, on purpose

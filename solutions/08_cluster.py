@@ -33,7 +33,6 @@ import signal
 import subprocess
 import threading
 import time
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -42,25 +41,16 @@ from IPython.display import Code
 
 from labkit.data import synthetic
 from labkit.display import plots
-from labkit.exercises import checker
-from labkit.mpi.launch import RankError, run_ranks
+from labkit.exercises import open_lab
+from labkit.mpi import RankError, run_ranks
 from labkit.slurm import cluster
 from labkit.system import load
 from labkit.system.errors import LabError
-from labkit.system.machine import this_machine
 from labkit.system.paths import ENV, ROOT
 from labkit.train import log
 
-QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
-check = checker("08", globals(), quick=QUICK)
-results = check.results
-plots.use_style()
-work = Path("work")
-work.mkdir(exist_ok=True)
-
-machine = this_machine()
+check, results, machine, work, QUICK = open_lab("08", globals())
 cores = machine.usable_cores
-print(f"{machine.model}: {cores} cores for this notebook")
 
 # %% [markdown]
 # ## 1 · Which cluster?

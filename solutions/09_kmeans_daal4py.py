@@ -22,7 +22,6 @@ QUICK = False  # small runs, as the tests make them
 # %%
 import inspect
 import json
-import os
 import time
 from pathlib import Path
 
@@ -31,25 +30,16 @@ import matplotlib.pyplot as plt
 import numpy as np
 from PIL import Image
 
-from labkit.data import photos
+from labkit.data import load_photo
 from labkit.display import plots
-from labkit.exercises import checker
-from labkit.mpi.launch import run_ranks
+from labkit.exercises import open_lab
+from labkit.mpi import run_ranks
 from labkit.system import load
 from labkit.system.errors import LabError
-from labkit.system.machine import this_machine
 from labkit.system.statistics import ratio
 
-QUICK = QUICK or os.environ.get("LAB_QUICK") == "1"
-check = checker("09", globals(), quick=QUICK)
-results = check.results
-plots.use_style()
-work = Path("work")
-work.mkdir(exist_ok=True)
-
-machine = this_machine()
+check, results, machine, work, QUICK = open_lab("09", globals())
 cores = machine.usable_cores
-print(f"{machine.model}: {cores} cores for this notebook")
 
 # %% [markdown]
 # ## 1 · A photo in sixteen colours?
@@ -71,8 +61,8 @@ print(f"{machine.model}: {cores} cores for this notebook")
 PHOTO = None  # or "my_photo.jpg"
 PIXELS = 50_000 if QUICK else 2_500_000
 
-whole = photos.photo(PHOTO)  # in its own size
-photo = photos.photo(PHOTO, pixels=PIXELS)
+whole = load_photo(PHOTO)  # in its own size
+photo = load_photo(PHOTO, pixels=PIXELS)
 seen = np.zeros((256, 256, 256), bool)  # all the colours there are
 seen[tuple(whole.reshape(-1, 3).T)] = True
 different = np.count_nonzero(seen)

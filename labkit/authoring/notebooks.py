@@ -34,14 +34,14 @@ class ExecutionError(LabError):
 
 
 def student(source: Path) -> NotebookNode:
-    """Give the notebook students open: exercises blank, no instructor's cells, no outputs."""
+    """Return the notebook students open: exercises blank, no instructor's cells, no outputs."""
     notebook = sources.blank(sources.read(source))
     notebook.cells = [cell for cell in notebook.cells if INSTRUCTOR not in cell.metadata.get("tags", [])]
     return notebook
 
 
 def solution(source: Path) -> NotebookNode:
-    """Give the instructor's notebook, not executed."""
+    """Return the instructor's notebook, not executed."""
     return sources.read(source)
 
 
@@ -56,12 +56,12 @@ def solution_path(source: Path) -> Path:
 
 
 def dumps(notebook: NotebookNode) -> str:
-    """Give a notebook's text, the same to the byte for the same content."""
+    """Return a notebook's text, the same to the byte for the same content."""
     return nbformat.writes(notebook) + "\n"
 
 
 def without_outputs(notebook: NotebookNode) -> NotebookNode:
-    """Give a copy as it was before execution, to compare with its source."""
+    """Return a copy as it was before execution, to compare with its source."""
     bare = nbformat.from_dict(notebook)
     for cell in bare.cells:
         if cell.cell_type == "code":
@@ -96,7 +96,7 @@ def build(source: Path, run: bool = False) -> list[Path]:
 
 
 def _keeping_outputs(fresh: NotebookNode, path: Path) -> NotebookNode:
-    """Give `fresh` with the outputs stored at `path`, if the code there is the same and only prose has changed."""
+    """Return `fresh` with the outputs stored at `path`, if the code there is the same and only prose has changed."""
     if not path.exists():
         return fresh
     stored = nbformat.read(path, as_version=4)
@@ -213,7 +213,7 @@ def _refuse_unknown(parameters: dict[str, Any], notebook: Path, name: str) -> No
 
 
 def _with_outputs_of(notebook: NotebookNode, done: NotebookNode) -> NotebookNode:
-    """Give `notebook` with the outputs of `done`, without papermill's own cells, times and paths."""
+    """Return `notebook` with the outputs of `done`, without papermill's own cells, times and paths."""
     outputs = {cell.id: cell for cell in done.cells if cell.cell_type == "code"}
     executed = nbformat.from_dict(notebook)
     for cell in executed.cells:
@@ -223,7 +223,7 @@ def _with_outputs_of(notebook: NotebookNode, done: NotebookNode) -> NotebookNode
 
 
 def lint(source: Path) -> list[str]:
-    """Give what is wrong with a source, a line each with its cell; none when it is well made."""
+    """Return what is wrong with a source, a line each with its cell; none when it is well made."""
     notebook = sources.read(source)
     problems = [f"cell {index}: {problem}" for index, cell in enumerate(notebook.cells) for problem in _lint_cell(cell)]
     return problems + list(_lint_headings(notebook)) + list(_lint_exercises(source, notebook))

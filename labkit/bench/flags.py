@@ -30,7 +30,7 @@ Flags are written --name=value or --name value; those without a value are switch
 
 
 def parse(args: Sequence[str]) -> argparse.Namespace:
-    """Give the flags.
+    """Return the flags.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def parse(args: Sequence[str]) -> argparse.Namespace:
 
 
 def given(flags: argparse.Namespace, but: Sequence[str] = ()) -> list[str]:
-    """Give the flags that are not as by default, but for some, as one writes them."""
+    """Return the flags that are not as by default, but for some, as one writes them."""
     defaults = vars(_parser().parse_args([]))
     return [
         f"--{name}={value}"

@@ -15,7 +15,7 @@ _IN_TURNS = 16  # files that are read at a time
 
 
 def synthetic(model: Model, batch_size: int, data_format: str, rank: int = 0) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-    """Give one batch again and again, made once: random images (n, …) float32 and labels (n,) int32."""
+    """Yield one batch again and again, made once: random images (n, …) float32 and labels (n,) int32."""
     rng = np.random.default_rng((SEED, rank))
     images = tf.constant(rng.normal(size=(batch_size, *model.shape)).astype("float32"))
     labels = tf.constant(rng.integers(model.classes, size=batch_size).astype("int32"))
@@ -27,7 +27,7 @@ def synthetic(model: Model, batch_size: int, data_format: str, rank: int = 0) ->
 def tfrecords(
     folder: Path, model: Model, batch_size: int, data_format: str, training: bool, rank: int = 0, ranks: int = 1
 ) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-    """Give batches of a folder's images without end, in another order each time; each rank has shards of its own.
+    """Yield batches of a folder's images without end, in another order each time; each rank has shards of its own.
 
     The layout is that of ImageNet's TFRecords: files `train-00000-of-01024` or `validation-…`, see
     `labkit.data.tfrecords`. TensorFlow verifies the checksums of what it reads.
@@ -72,7 +72,7 @@ def tfrecords(
 
 
 def _records(shards: list[str]) -> tf.data.Dataset:
-    """Give file, number in there and data of each record, of some files in turns."""
+    """Return file, number in there and data of each record, of some files in turns."""
 
     def numbered(shard: tf.Tensor) -> tf.data.Dataset:
         return tf.data.TFRecordDataset(shard).enumerate().map(lambda number, record: (shard, number, record))

@@ -45,12 +45,12 @@ class Speed(NamedTuple):
     jitter: float
 
     def __str__(self) -> str:
-        """Give it as `images/sec: 17.3 +/- 0.1 (jitter = 0.4)`."""
+        """Return it as `images/sec: 17.3 +/- 0.1 (jitter = 0.4)`."""
         return f"images/sec: {self.mean:.1f} +/- {self.uncertainty:.1f} (jitter = {self.jitter:.1f})"
 
 
 def speed(count: int, seconds: list[float]) -> Speed:
-    """Give the speed of steps of `count` images each."""
+    """Return the speed of steps of `count` images each."""
     speeds = count / np.asarray(seconds)
     jitter = 1.4826 * float(np.median(np.abs(speeds - np.median(speeds))))
     return Speed(count / statistics.fmean(seconds), float(speeds.std() / len(speeds) ** 0.5), jitter)

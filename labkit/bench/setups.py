@@ -56,7 +56,7 @@ class Setup:
     prefix: tuple[str, ...] = ()
 
     def command(self, *flags: object) -> str:
-        """Give what one types at the checkout's root to run it."""
+        """Return what one types at the checkout's root to run it."""
         variables = [f"{name}={value}" for name, value in self.env.items()]
         return " ".join([*variables, *self.prefix, self._python, "-m labkit.bench", *self.flags, *map(str, flags)])
 
@@ -75,7 +75,7 @@ class Setup:
 
 
 def known(machine: Machine | None = None) -> dict[str, Setup]:
-    """Give the set-ups, by name, with the threads that fit this machine."""
+    """Return the set-ups, by name, with the threads that fit this machine."""
     cores = (machine or this_machine()).usable_cores
     oneDNN = {"TF_ENABLE_ONEDNN_OPTS": 1}
     # fine: one hardware thread each; compact,1,0: neighbours on neighbouring cores, SMT siblings last.
@@ -116,7 +116,7 @@ class Comparison(NamedTuple):
     others: load.Others = load.Others()
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as `json.dumps` takes it."""
+        """Return it as `json.dumps` takes it."""
         return self._asdict() | {"others": self.others.as_dict()}
 
     def rates(self, name: str) -> list[float]:
@@ -185,7 +185,7 @@ def compare(
 
 
 def choose(names: Sequence[str]) -> dict[str, Setup]:
-    """Give the set-ups of these names; `all` is every one.
+    """Return the set-ups of these names; `all` is every one.
 
     Raises
     ------
@@ -214,13 +214,13 @@ def run_once(setup: Setup, *flags: object) -> dict:
         argv = [*setup.prefix, str(setup.python), "-m", "labkit.bench", *setup.flags, *map(str, flags), f"--json={out}"]
         path = {"PYTHONPATH": paths.ROOT} if setup.python != STOCK else {}  # labkit is not installed in the other one
         done = processes.run(argv, env=dict.fromkeys(_CLEARED) | path | dict(setup.env), timeout=TIME_LIMIT)
-        if done.why:
-            raise LabError("\n  ".join([f"{done.why}. Its last lines:", *done.lines[-TAIL:]]))
+        if done.failure:
+            raise LabError("\n  ".join([f"{done.failure}. Its last lines:", *done.lines[-TAIL:]]))
         return json.loads(out.read_text())
 
 
 def table(comparison: Comparison) -> Table:
-    """Give the table of a comparison; ratios are over its first set-up."""
+    """Return the table of a comparison; ratios are over its first set-up."""
     first = next(iter(comparison.results))
     found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption_justify="left")
     found.caption = (

@@ -11,7 +11,7 @@ Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def classifying(network: Network) -> Step:
-    """Give the step that classifies images and returns the loss by their labels, which costs next to nothing."""
+    """Return the step that classifies images and returns the loss by their labels, which costs next to nothing."""
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         return _cross_entropy(network(images, training=False), labels)
@@ -20,7 +20,7 @@ def classifying(network: Network) -> Step:
 
 
 def training(network: Network, optimizer: str, rate: float, decay: float, hvd: Any = None) -> Step:
-    """Give the step that trains on a batch and returns the total loss: cross entropy and weight decay.
+    """Return the step that trains on a batch and returns the total loss: cross entropy and weight decay.
 
     Parameters
     ----------

@@ -1,1 +1,15 @@
 """What the labs read: handwritten digits, photos, and images in ImageNet's layout, synthetic ones among them."""
+
+from typing import TYPE_CHECKING
+
+import lazy_loader
+
+if TYPE_CHECKING:
+    from labkit.data.datasets import load_digits
+    from labkit.data.photos import load_photo
+
+__all__ = ["load_digits", "load_photo"]
+
+__getattr__, __dir__, _ = lazy_loader.attach(
+    __name__, submod_attrs={"datasets": ["load_digits"], "photos": ["load_photo"]}
+)

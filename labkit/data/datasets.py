@@ -62,14 +62,14 @@ class FileStatus:
 # --- What the labs read -----------------------------------------------------------------------------------------------
 
 
-def digits(
+def load_digits(
     n_train: int | None = None,
     n_test: int | None = None,
     seed: int = 0,
     folder: Path | None = None,
     registry: Path = REGISTRY,
 ) -> Digits:
-    """Give the digits every MNIST lab uses, from this machine alone: the network is never asked.
+    """Return the digits every MNIST lab uses, from this machine alone: the network is never asked.
 
     MNIST when it is in `folder` (as `mnist.npz`, else as the four IDX files) or in Keras' cache; otherwise
     scikit-learn's own 1,797 digits, enlarged to 28×28, turned, shifted, scaled and made noisy.
@@ -133,14 +133,14 @@ def _number(name: str, given: int | None, usual: int, most: int, least: int = 1)
 
 
 def _drawn(part: _Part, n: int, rng: np.random.Generator, render: _Render) -> _Part:
-    """Give `n` images (n, 28, 28, 1) float32 in 0..1 and their labels (n,) int64."""
+    """Return `n` images (n, 28, 28, 1) float32 in 0..1 and their labels (n,) int64."""
     chosen = _balanced(part.labels, n, rng)
     images = render(part.images[chosen], rng)
     return _Part(images[..., np.newaxis] / np.float32(255), part.labels[chosen].astype(np.int64))
 
 
 def _balanced(labels: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Give `n` indices in random order, taken from each class in turn; all are used once before one is used again."""
+    """Return `n` indices in random order, taken from each class in turn; all are used once before one is used again."""
     rounds = np.tile(np.arange(len(labels)), (math.ceil(n / len(labels)), 1))
     pool = rng.permuted(rounds, axis=1).ravel()
     turn = np.empty(len(pool), dtype=np.int64)
@@ -167,7 +167,7 @@ def _built_in(why: str) -> _Set:
 
 
 def _originals() -> tuple[_Part, _Part]:
-    """Give scikit-learn's digits, (n, 8, 8) float64 in 0..16, split once and for all: 36 test digits of each class."""
+    """Return scikit-learn's digits, (n, 8, 8) float64 in 0..16, always split alike: 36 test digits of each class."""
     from sklearn.datasets import load_digits
 
     everything = load_digits()
@@ -270,7 +270,7 @@ def _places(folder: Path, forms: tuple[_Form, ...]) -> tuple[_Place, ...]:
 
 
 def _mnist(places: tuple[_Place, ...]) -> _Set | None:
-    """Give MNIST from the first place that has it whole, None when none has; a damaged file on the way is refused."""
+    """Return MNIST from the first place that has it whole, None when none has; a damaged file on the way is refused."""
     for place in places:
         for form in place.forms:
             try:
@@ -298,7 +298,7 @@ def _absence(folder: Path, forms: tuple[_Form, ...]) -> str:
 
 
 def _content(folder: Path, file: _File) -> bytes | None:
-    """Give the file's bytes when it is intact and None when it is missing; raise `_Damaged` otherwise."""
+    """Return the file's bytes when it is intact and None when it is missing; raise `_Damaged` otherwise."""
     path = folder / file.name
     try:
         size = path.stat().st_size
@@ -369,7 +369,7 @@ _READERS = {"npz": _read_npz, "idx": _read_idx}
 
 
 def status(folder: Path | None = None, registry: Path = REGISTRY) -> list[FileStatus]:
-    """Give the state of every registered file in the data folder, and of Keras' copy when the labs would look at it.
+    """Return the state of every registered file in the data folder, and of Keras' copy when the labs would look at it.
 
     A missing file is no fault: the labs go on with another form of MNIST, or with the built-in digits.
 

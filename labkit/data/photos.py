@@ -14,8 +14,8 @@ MOST = 178_956_970  # pixels; beyond, Pillow refuses the file as an attack (Imag
 _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error)  # what Pillow raises for damaged files
 
 
-def photo(path: str | Path | None = None, pixels: int | None = None) -> np.ndarray:
-    """Give a photo as red, green and blue, the right way up.
+def load_photo(path: str | Path | None = None, pixels: int | None = None) -> np.ndarray:
+    """Return a photo as red, green and blue, the right way up.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def _read(path: Path, pixels: int | None) -> np.ndarray:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """Give any of Pillow's kinds of picture as RGB."""
+    """Return any of Pillow's kinds of picture as RGB."""
     if image.mode in ("F", "I") or image.mode.startswith("I;16"):
         image = _eight_bits(image)
     if image.has_transparency_data:
@@ -85,7 +85,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Give a grey picture of more than 8 bits in 8: 16 bits by their value, others by their darkest and brightest."""
+    """Return a grey picture of more than 8 bits in 8: 16 bits by their value, others by their darkest and brightest."""
     grey = np.asarray(image, dtype=np.float64)
     if image.mode == "F" or grey.min() < 0 or grey.max() > 65535:
         low, high = grey.min(), grey.max()
@@ -100,6 +100,6 @@ def _resized(image: Image.Image, pixels: int | None) -> Image.Image:
 
 
 def _size(image: Image.Image, pixels: int) -> tuple[int, int]:
-    """Give the width and height that make about so many pixels, in the picture's own proportions."""
+    """Return the width and height that make about so many pixels, in the picture's own proportions."""
     scale = math.sqrt(pixels / (image.width * image.height))
     return max(1, round(image.width * scale)), max(1, round(image.height * scale))

@@ -149,7 +149,7 @@ def _write(folder: Path, names: list[str], count: int, size: int, seed: tuple[in
 
 
 def _shares(names: list[str], count: int, seed: tuple[int, int]) -> Iterator[tuple[str, list[int]]]:
-    """Give each file with the numbers of its images, in their order."""
+    """Yield each file with the numbers of its images, in their order."""
     order = np.random.default_rng(seed).permutation(count)
     for name, share in zip(names, np.array_split(order, len(names)), strict=True):
         yield name, share.tolist()
@@ -160,7 +160,7 @@ def _filename(kind: str, number: int) -> str:
 
 
 def _example(drawing: Image.Image, label: int, filename: str) -> bytes:
-    """Give a record: a `tf.train.Example` with the fields of the standard layout."""
+    """Return a record: a `tf.train.Example` with the fields of the standard layout."""
     from tensorflow.train import BytesList, Example, Feature, Features, Int64List
 
     buffer = io.BytesIO()
@@ -199,7 +199,7 @@ def image(label: int, size: int, rng: np.random.Generator) -> Image.Image:
 
 
 def _colours(rng: np.random.Generator) -> np.ndarray:
-    """Give two colours that can be told apart: (2, 3) in 0..255."""
+    """Return two colours that can be told apart: (2, 3) in 0..255."""
     while True:
         both = rng.uniform(0, 255, (2, 3))
         if np.abs(both[0] - both[1]).sum() > 200:
@@ -207,14 +207,14 @@ def _colours(rng: np.random.Generator) -> np.ndarray:
 
 
 def _shaded(colour: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Give a surface of about this colour, lighter on one side: (size, size, 3)."""
+    """Return a surface of about this colour, lighter on one side: (size, size, 3)."""
     angle, strength = rng.uniform(0, 2 * math.pi), rng.uniform(0, 40)
     across = np.linspace(-1, 1, size)
     return colour + strength * (math.cos(angle) * across[:, None] + math.sin(angle) * across)[..., np.newaxis]
 
 
 def _place(side: int, rng: np.random.Generator) -> tuple[float, float, float]:
-    """Give where a thing is and how large, x, y and half its extent, so that it is inside the image."""
+    """Return where a thing is and how large, x, y and half its extent, so that it is inside the image."""
     half = side * rng.uniform(0.2, 0.38)
     x, y = rng.uniform(half, side - half, 2)
     return x, y, half
@@ -229,7 +229,7 @@ def _turned(points: np.ndarray, side: int, rng: np.random.Generator, most: float
 
 
 def _regular(corners: int, inner: float = 1.0) -> np.ndarray:
-    """Give a polygon's corners on the unit circle; every second one at radius `inner`."""
+    """Return a polygon's corners on the unit circle; every second one at radius `inner`."""
     angles = 2 * math.pi * np.arange(corners) / corners
     radii = np.where(np.arange(corners) % 2, inner, 1.0)
     return np.stack([radii * np.cos(angles), radii * np.sin(angles)], axis=1)
@@ -288,7 +288,7 @@ def _dots(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> Non
 
 
 def _rhythm(side: int, rng: np.random.Generator) -> tuple[float, float]:
-    """Give the period of what repeats, and where it begins, before the image's edge."""
+    """Return the period of what repeats, and where it begins, before the image's edge."""
     period = side * rng.uniform(0.2, 0.4)
     return period, -period * rng.uniform(0, 1)
 

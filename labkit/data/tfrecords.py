@@ -19,7 +19,7 @@ LABELS = 2**31  # as many as int32 tells apart
 
 
 def parsed(records: tf.Tensor, classes: int = LABELS) -> tuple[tf.Tensor, tf.Tensor]:
-    """Give JPEGs, (n,) string, and labels, (n,) int32 from 0 to `classes` - 1, of records, (n,) string."""
+    """Return JPEGs, (n,) string, and labels, (n,) int32 from 0 to `classes` - 1, of records, (n,) string."""
     found = tf.io.parse_example(records, LAYOUT)
     labels = found["image/class/label"]
     # Before they become int32: 2**40 + 3 would become 3.

@@ -82,7 +82,7 @@ class Edge:
 
 
 def read(graph: Any) -> tuple[list[Node], list[Edge]]:
-    """Give the operations and tensors of a graph that are worth drawing.
+    """Return the operations and tensors of a graph that are worth drawing.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def read(graph: Any) -> tuple[list[Node], list[Edge]]:
     return nodes, edges
 
 
-def fates(before: Any, after: Any) -> dict[str, str]:
+def classify_rewrites(before: Any, after: Any) -> dict[str, str]:
     """Tell by name what a rewrite made of operations: MERGED, FOLDED, PRUNED or SPARED.
 
     Operations that stayed what they were have no entry. Both graphs are as for `read`.
@@ -158,14 +158,14 @@ def draw(graph: Any, title: str, marks: dict[str, str] | None = None) -> Figure:
     title : str
         The picture's title.
     marks : dict, optional
-        What became or will become of operations, by name, as `fates` tells: they are outlined by it.
+        What became or will become of operations, by name, as `classify_rewrites` tells: they are outlined by it.
     """
     return _figure(title, [("", _Drawing(graph, marks or {}))])
 
 
 def compare(before: Any, after: Any, title: str) -> Figure:
     """Draw a graph as written and, beside it, as a rewrite left it; what was rewritten is outlined in both."""
-    marks = fates(before, after)
+    marks = classify_rewrites(before, after)
     return _figure(title, [("as written", _Drawing(before, marks)), ("as it runs", _Drawing(after, marks))])
 
 
@@ -190,13 +190,13 @@ def _node(node: Any, name: str) -> Node:
 
 
 def _and_parents(name: str) -> list[str]:
-    """Give a name and those of the scopes that it is in: a rewrite names what it adds after what was there."""
+    """Return a name and those of the scopes that it is in: a rewrite names what it adds after what was there."""
     parts = name.split("/")
     return ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
 def _in_order(nodes: list[Node], edges: list[Edge]) -> list[Node]:
-    """Give the operations, each after all it takes from; in the graph's order where there is a loop."""
+    """Return the operations, each after all it takes from; in the graph's order where there is a loop."""
     graph = _graph(nodes, edges)
     return [nodes[index] for index in graph.topological_sorting()] if graph.is_dag() else nodes
 
@@ -208,7 +208,7 @@ def _graph(nodes: list[Node], edges: list[Edge]) -> igraph.Graph:
 
 
 def _upstream(names: Iterable[str | None], sources: dict[str, list[str]], within: set[str]) -> set[str]:
-    """Give these names and all that they take from, in one or many steps, without leaving `within`."""
+    """Return these names and all that they take from, in one or many steps, without leaving `within`."""
     found, todo = set(), list(names)
     while todo:
         name = todo.pop()
@@ -272,7 +272,7 @@ class _Drawing:
                 axes.text(x0 + x, y0 + y + below, text, fontproperties=font, ha="center", va="center")
 
     def _ports(self, boxes: list[int], toward: list[float], sides: list[int]) -> list[tuple[float, float]]:
-        """Give where each arrow meets its box, below it (side 1) or above (-1), in the order of where they lead."""
+        """Return where each arrow meets its box, below it (side 1) or above (-1), in the order of where they lead."""
         at = list(zip(boxes, sides, strict=True))
         ports = {}
         for box, side in set(at):
@@ -285,7 +285,7 @@ class _Drawing:
 
 
 def _layers(graph: igraph.Graph) -> list[int] | None:
-    """Give each operation's row: as far down as what takes its output allows; None where there is a loop."""
+    """Return each operation's row: as far down as what takes its output allows; None where there is a loop."""
     if not graph.is_dag():
         return None
     below = [0] * graph.vcount()
@@ -295,7 +295,7 @@ def _layers(graph: igraph.Graph) -> list[int] | None:
 
 
 def _columns(at: list[list[float]], links: list[tuple[int, int]], widths: list[float]) -> list[float]:
-    """Give x for what stands at (column, row), the leftmost ending at 0.
+    """Return x for what stands at (column, row), the leftmost ending at 0.
 
     Within a row, nothing overlaps. Each row is shifted as a whole so that what links it to those above is as upright
     as can be.

@@ -23,7 +23,7 @@ _DESCRIPTOR = re.compile(r"(\w+?)[:_]([a-z]+\d+):[a-z]*:blocked:(\w+)")
 
 
 def read_log(lines: Iterable[str], after: str | None = None) -> pd.DataFrame:
-    """Give the table of a run under `ONEDNN_VERBOSE=1`: a row for each primitive that ran, in order.
+    """Return the table of a run under `ONEDNN_VERBOSE=1`: a row for each primitive that ran, in order.
 
     The form differs between versions of oneDNN (3.2 and 3.7 are tested); the log's own template line tells it.
 
@@ -64,7 +64,7 @@ def read_log(lines: Iterable[str], after: str | None = None) -> pd.DataFrame:
 
 
 def describe(lines: Iterable[str]) -> dict[str, str]:
-    """Give what the log's head tells: oneDNN's `version`, its `threads` and the instruction sets (`isa`) it uses."""
+    """Return what the log's head tells: oneDNN's `version`, its `threads` and the instruction sets (`isa`) it uses."""
     told = {}
     for line in lines:
         for key, pattern in (
@@ -106,7 +106,7 @@ def _operations(nodes: Iterable) -> list:
 
 
 def _template(line: str) -> list[str] | None:
-    """Give the fields' names, if this is the line that lists those of primitives."""
+    """Return the fields' names, if this is the line that lists those of primitives."""
     found = re.match(rf"{MARK},.*?(?:primitive,info,|info,prim_)template:(.*)", line)
     return found[1].split(",") if found else None
 

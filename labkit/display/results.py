@@ -68,7 +68,7 @@ class Results:
         self._keep("exercises", {str(number): verdict})
 
     def _read(self) -> dict[str, Any]:
-        """Give what is kept, but for what is damaged: a lab goes on without it."""
+        """Return what is kept, but for what is damaged: a lab goes on without it."""
         try:
             kept = read(self.path)
         except (FileNotFoundError, ValueError):

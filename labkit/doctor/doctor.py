@@ -138,7 +138,7 @@ class Report:
         return all(verdict.status != "fail" for verdict in self.verdicts)
 
     def as_dict(self) -> dict:
-        """Give all of it as `json.dumps` takes it; programs may rely on the keys."""
+        """Return all of it as `json.dumps` takes it; programs may rely on the keys."""
         return {
             "ok": self.ok,
             "machine": dataclasses.asdict(self.machine) | {"usable_cores": self.machine.usable_cores},
@@ -155,7 +155,7 @@ class Report:
         }
 
     def __str__(self) -> str:
-        """Give what `render` shows."""
+        """Return what `render` shows."""
         text = io.StringIO()
         render(self, Console(file=text, width=100, color_system=None, force_jupyter=False))
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
@@ -306,7 +306,7 @@ def try_slurm() -> Tried:
 
 
 def other_mpi(library_path: str, own: Path) -> str | None:
-    """Give the folder of LD_LIBRARY_PATH whose libmpi.so.12 is loaded instead of the one in `own`, if there is one.
+    """Return the folder of LD_LIBRARY_PATH whose libmpi.so.12 is loaded instead of the one in `own`, if there is one.
 
     The loader looks there before it follows Horovod's and daal4py's own paths (RUNPATH, see ld.so(8)), and MPICH,
     Intel MPI and MVAPICH all call their library so. Modules on clusters set the variable.
@@ -326,7 +326,7 @@ def _data() -> tuple[FileStatus, ...] | str:
 
 
 def _last_lines(text: str) -> str:
-    """Give the first line, which says how it ended, and the last ones, which say why."""
+    """Return the first line, which says how it ended, and the last ones, which say why."""
     first, *rest = [line.rstrip()[:300] for line in text.splitlines() if line.strip(" ^~")]  # not tracebacks' marks
     return "\n".join([first, *rest[-TAIL:]])
 
@@ -445,7 +445,7 @@ def _onednn(facts: Facts) -> Judged:
 
 
 def _convolution(probe: Tried) -> dict[str, str] | None:
-    """Give oneDNN's version, runtime and isa, if its log has a convolution.
+    """Return oneDNN's version, runtime and isa, if its log has a convolution.
 
     With oneDNN switched off, the log is not empty: Eigen's matrix products still call the library ("gemm_api").
     """
@@ -480,7 +480,7 @@ def _mpi(facts: Facts) -> Judged:
 
 
 def _other_mpi(facts: Facts) -> tuple[str, str] | None:
-    """Give what another MPI has left in the environment that gets in the way of this one, and the fix."""
+    """Return what another MPI has left in the environment that gets in the way of this one, and the fix."""
     if facts.other_mpi:
         seen = f"LD_LIBRARY_PATH puts {facts.other_mpi}/libmpi.so.12 before this environment's"
         return seen, _unset("LD_LIBRARY_PATH")
@@ -492,7 +492,7 @@ def _other_mpi(facts: Facts) -> tuple[str, str] | None:
 
 
 def _mended(facts: Facts, error: str) -> str:
-    """Give the fix for a probe that failed: what may get in its way from outside, before the environment itself."""
+    """Return the fix for a probe that failed: what may get in its way from outside, before the environment itself."""
     if fix := _from_outside(facts, error):
         return fix
     disturbance = _other_mpi(facts)
@@ -500,7 +500,7 @@ def _mended(facts: Facts, error: str) -> str:
 
 
 def _from_outside(facts: Facts, error: str) -> str | None:
-    """Give the fix for what gets in any Python's way."""
+    """Return the fix for what gets in any Python's way."""
     if "SIGKILL" in error:
         return MORE_MEMORY
     if "Not over after" in error:
@@ -595,7 +595,7 @@ def _verdict(lab: Lab, findings: Mapping[str, Finding]) -> Verdict:
 
 
 def _fixes(verdict: Verdict) -> list[str]:
-    """Give what to do, each thing once."""
+    """Return what to do, each thing once."""
     return list(dict.fromkeys(finding.fix for finding in verdict.because if finding.fix))
 
 
@@ -633,5 +633,5 @@ def _grid(columns: int) -> Table:
 
 
 def _lines(text: str, *fixes: str) -> Text:
-    """Give the text and what to do, each on a line of its own."""
+    """Return the text and what to do, each on a line of its own."""
     return Text("\n".join([text, *(f"fix: {fix}" for fix in fixes if fix)]))

@@ -1,10 +1,13 @@
-"""Does a student's answer do what it should? One module a lab; `core` has what all share."""
+"""The labs' exercises: one module a lab decides whether an answer does what it should; `core` is what they share."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
+import lazy_loader
 
-def checker(*args: Any, **kwargs: Any) -> Any:
-    """Give the `check` of a lab's notebook, as `core.checker` does."""
-    from labkit.exercises import core  # takes two seconds, which the ranks of a check don't need
+if TYPE_CHECKING:
+    from labkit.exercises.notebook import open_lab
 
-    return core.checker(*args, **kwargs)
+__all__ = ["open_lab"]
+
+# `core` takes two seconds to import, which the ranks of a check don't need.
+__getattr__, __dir__, _ = lazy_loader.attach(__name__, submod_attrs={"notebook": ["open_lab"]})

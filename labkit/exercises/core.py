@@ -190,7 +190,7 @@ class Checker:
         _in_time(lambda: check.decide(answer), self._exercises[number].name)
 
     def _solution(self, number: int) -> Any:
-        """Give the solution from the lab's source: a function, or the path of a script written beside the student's."""
+        """Return the solution from the lab's source: a function, or the path of a script beside the student's."""
         exercise = self._exercises[number]
         if exercise.solution.startswith("%%writefile"):
             script = Path(exercise.solution.split("\n")[0].split()[-1])
@@ -217,13 +217,13 @@ class Checker:
 
 
 def checker(number: str, namespace: dict[str, Any], quick: bool = False) -> Checker:
-    """Give the `check` of lab `number` ("07"), for a notebook with the globals `namespace`."""
+    """Return the `check` of lab `number` ("07"), for a notebook with the globals `namespace`."""
     lab = importlib.import_module(f"labkit.exercises.lab{number}").lab
     return Checker(lab, sources.find(number), namespace, quick)
 
 
 def _script_of(cell_source: str) -> str:
-    """Give what a `%%writefile` cell writes."""
+    """Return what a `%%writefile` cell writes."""
     return cell_source.partition("\n")[2] + "\n"
 
 

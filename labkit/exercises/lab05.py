@@ -27,7 +27,7 @@ lab = Lab("05")
     ),
 )
 def chance(answer) -> None:
-    """Counted: on spaces so small that drawing without putting back shows, and on those that the lab asks for."""
+    """CountingComm: on spaces so small that drawing without putting back shows, and on those that the lab asks for."""
 
     def decide(points: int, good: int, trials: int) -> None:
         right = 1 - math.comb(points - good, trials) / math.comb(points, trials)
@@ -136,10 +136,11 @@ TIMEOUT_S = 0.5  # for a command that takes longer
 @lab.exercise(
     4,
     hints=(
-        "command.run(argv, env=settings, timeout=timeout) runs it. What it gives back has .lines and .why.",
+        "processes.run(argv, env=settings, timeout=timeout) runs it. What it gives back has .lines and .failure.",
         're.search(r"total images/sec: ([\\d.]+)", line) finds the figure in a line; .group(1) is its text. And '
-        "when .why is not empty, the command failed, whatever it printed.",
-        "Raise LabError(done.why) when done.why; go through done.lines and return float(found.group(1)) at the first "
+        "when .failure is not empty, the command failed, whatever it printed.",
+        "Raise LabError(done.failure) when done.failure; go through done.lines and return "
+        "float(found.group(1)) at the first "
         "that matches; after the loop, raise a LabError that there was no figure.",
     ),
 )

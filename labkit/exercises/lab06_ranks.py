@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.exercises.ranks import load, tell, watched
-from labkit.mpi.counting import Counted
+from labkit.mpi.counting import CountingComm
 
 # Ranks of MPI.COMM_WORLD that make up each communicator, in an order in which no rank keeps its number or neighbours.
 # What fails first is told, so the plainest size is first.
@@ -38,7 +38,7 @@ class World(MPI.Intracomm):
     closed: ClassVar[bool] = False
 
     def __getattribute__(self, name: str) -> Any:
-        """Give an attribute, unless it is closed."""
+        """Return an attribute, unless it is closed."""
         if World.closed and not name.startswith("__"):
             raise RuntimeError(
                 f"MPI.COMM_WORLD.{name} is used. Your function is given the communicator `ranks`, which has other "
@@ -47,14 +47,14 @@ class World(MPI.Intracomm):
         return super().__getattribute__(name)
 
 
-class Hesitant(Counted):
+class Hesitant(CountingComm):
     """A communicator that counts, on which this rank may receive late."""
 
     delay_s: ClassVar[float] = 0.0
 
 
 def _delayed(name: str) -> Callable:
-    method = getattr(Counted, name)
+    method = getattr(CountingComm, name)
 
     def receive(self: Hesitant, *args: Any, **kwargs: Any) -> Any:
         time.sleep(self.delay_s)
@@ -68,7 +68,7 @@ for _name in ("recv", "Recv", "irecv", "Irecv"):
 
 
 @contextlib.contextmanager
-def calling(script: str, ranks: Counted, case: str) -> Iterator[None]:
+def calling(script: str, ranks: CountingComm, case: str) -> Iterator[None]:
     """Watch a call of a student's function on a communicator, with which all of it is to be done."""
     with watched(script, f"on rank {ranks.rank}, for {case}"):
         World.closed = True
@@ -76,7 +76,7 @@ def calling(script: str, ranks: Counted, case: str) -> Iterator[None]:
         World.closed = False
 
 
-def reductions(function: Callable, script: str, ranks: Counted, server_numbers: tuple[int, ...]) -> Iterator[dict]:
+def reductions(function: Callable, script: str, ranks: CountingComm, server_numbers: tuple[int, ...]) -> Iterator[dict]:
     """Sum arrays of all lengths: with each number of servers, or without any for (0,)."""
     for length in LENGTHS:
         for servers in server_numbers:
@@ -103,7 +103,7 @@ def reductions(function: Callable, script: str, ranks: Counted, server_numbers: 
             }
 
 
-def layers(function: Callable, script: str, ranks: Counted) -> Iterator[dict]:
+def layers(function: Callable, script: str, ranks: CountingComm) -> Iterator[dict]:
     """Layers of several shapes, of which each rank holds some rows of the input and some neurons."""
     for rows, inputs, neurons in SHAPES:
         rng = np.random.default_rng(rows)
@@ -135,7 +135,7 @@ def _many(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'s' * (count != 1)}"
 
 
-CASES: dict[str, Callable[[Callable, str, Counted], Iterator[dict]]] = {
+CASES: dict[str, Callable[[Callable, str, CountingComm], Iterator[dict]]] = {
     "parameter_server": lambda function, script, ranks: reductions(
         function, script, ranks, tuple(sorted({1, min(2, ranks.size), ranks.size}))
     ),
@@ -155,7 +155,7 @@ def main() -> None:
             world.Split(MPI.UNDEFINED)
             continue
         part = world.Split(0, key=members.index(world.rank))
-        Counted.reset()
+        CountingComm.reset()
         for number, case in enumerate(CASES[what](function, script, Hesitant(part))):
             told.append(
                 case
@@ -163,13 +163,13 @@ def main() -> None:
                     "rank": part.rank,
                     "size": part.size,
                     "order": [place, number],
-                    "messages": len(Counted.messages),
-                    "to": sorted({dest for dest, _ in Counted.messages}),
-                    "collectives": sorted({name for name, _ in Counted.collectives}),
-                    "bytes": Counted.bytes_sent(),
+                    "messages": len(CountingComm.messages),
+                    "to": sorted({dest for dest, _ in CountingComm.messages}),
+                    "collectives": sorted({name for name, _ in CountingComm.collectives}),
+                    "bytes": CountingComm.bytes_sent(),
                 }
             )
-            Counted.reset()
+            CountingComm.reset()
             part.Barrier()
     tell(told)
 

@@ -52,7 +52,7 @@ def fresh(seed: int) -> keras.Model:
 
 def one_process(n_digits: int, rates: list[float]) -> np.ndarray:
     """The weights of one process that takes a step on all digits for each learning rate, from seed 0."""
-    digits = datasets.digits(n_train=n_digits, n_test=n_digits // 4)
+    digits = datasets.load_digits(n_train=n_digits, n_test=n_digits // 4)
     model, optimizer = fresh(0), keras.optimizers.SGD(momentum=0.9)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     for rate in rates:

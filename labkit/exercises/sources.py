@@ -45,7 +45,7 @@ class Exercise:
 
 
 def find(lab: str) -> Path:
-    """Give the source of the lab that `lab` means: `7`, `07` or `07_horovod_mnist`."""
+    """Return the source of the lab that `lab` means: `7`, `07` or `07_horovod_mnist`."""
     known = labs()
     wanted = lab.removesuffix(".py").removesuffix(".ipynb")
     wanted = wanted.zfill(2) if wanted.isdigit() else wanted
@@ -56,12 +56,12 @@ def find(lab: str) -> Path:
 
 
 def labs() -> list[Path]:
-    """Give the sources of all labs, in their order."""
+    """Return the sources of all labs, in their order."""
     return sorted(paths.SOLUTIONS.glob("[0-9][0-9]_*.py"))
 
 
 def title(source: Path) -> str:
-    """Give a lab's title, such as `02 · oneDNN under an MNIST CNN`."""
+    """Return a lab's title, such as `02 · oneDNN under an MNIST CNN`."""
     heading = next((line for line in source.read_text().splitlines() if line.startswith("# # ")), None)
     if heading is None:
         raise LabError(f"{paths.shown(source)} has no title: a first line of prose such as `# # 02 · …`.")
@@ -69,7 +69,7 @@ def title(source: Path) -> str:
 
 
 def read(source: Path) -> NotebookNode:
-    """Give the notebook that a source describes: all cells, no outputs, the same ids each time.
+    """Return the notebook that a source describes: all cells, no outputs, the same ids each time.
 
     A cell's id is a hash of its text, so it stays when other cells come and go.
     """
@@ -93,7 +93,7 @@ def read(source: Path) -> NotebookNode:
 
 
 def blank(notebook: NotebookNode) -> NotebookNode:
-    """Give a copy with a stub in place of each solution.
+    """Return a copy with a stub in place of each solution.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def blank(notebook: NotebookNode) -> NotebookNode:
 
 
 def parse(cell: NotebookNode) -> ast.Module:
-    """Give the syntax tree of a code cell, IPython's own syntax translated into calls.
+    """Return the syntax tree of a code cell, IPython's own syntax translated into calls.
 
     Of a `%%writefile` cell it is the tree of the script, since that is the cell's Python.
     """
@@ -127,7 +127,7 @@ def parse(cell: NotebookNode) -> ast.Module:
 
 
 def exercises(notebook: NotebookNode) -> dict[int, Exercise]:
-    """Give a notebook's exercises by number.
+    """Return a notebook's exercises by number.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def exercises(notebook: NotebookNode) -> dict[int, Exercise]:
 
 
 def checks(cell: NotebookNode) -> list[tuple[int, str]]:
-    """Give number and variable of each `name = check(N, …)` in a cell."""
+    """Return number and variable of each `name = check(N, …)` in a cell."""
     if cell.cell_type != "code":
         return []
     return [

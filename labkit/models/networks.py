@@ -53,12 +53,12 @@ class Network:
         self.flops_training = 3 * self.flops - counting.flops[0]
 
     def __call__(self, images: tf.Tensor, training: bool) -> tf.Tensor:
-        """Give the logits, (n, classes) float32, of images (n, height, width, channels), or of NCHW."""
+        """Return the logits, (n, classes) float32, of images (n, height, width, channels), or of NCHW."""
         one_pass = _Pass(self, training, self.data_format, self.dtype)
         return tf.cast(self.model.layers(one_pass, tf.cast(images, self.dtype)), tf.float32)
 
     def variable(self, name: str, make: Callable[[], tf.Tensor], trained: bool = True) -> tf.Variable:
-        """Give the variable of this name; in the first pass, it is made."""
+        """Return the variable of this name; in the first pass, it is made."""
         if name not in self._made:
             self._made[name] = tf.Variable(make(), trainable=trained, name=name)
             (self.weights if trained else self.averages).append(self._made[name])

@@ -23,7 +23,7 @@ COLLECTIVES: dict[str, Callable[[int], float]] = {
 }
 
 
-class Counted(MPI.Intracomm):
+class CountingComm(MPI.Intracomm):
     """A communicator that counts what this rank sends, and is otherwise as the one it is made from.
 
     What is made from it, such as a ring by `Create_cart`, counts too.
@@ -39,7 +39,7 @@ class Counted(MPI.Intracomm):
     messages: ClassVar[list[tuple[int, int]]] = []
     collectives: ClassVar[list[tuple[str, float]]] = []
 
-    def __new__(cls, comm: MPI.Comm | None = None) -> "Counted":
+    def __new__(cls, comm: MPI.Comm | None = None) -> "CountingComm":
         """Make it of a communicator; mpi4py itself makes an empty one, as for `Dup`."""
         return super().__new__(cls, comm)
 
@@ -51,24 +51,24 @@ class Counted(MPI.Intracomm):
 
     @classmethod
     def bytes_sent(cls) -> float:
-        """Give all bytes since the last reset."""
+        """Return all bytes since the last reset."""
         return sum(size for _, size in [*cls.messages, *cls.collectives])
 
 
-class CountedCart(MPI.Cartcomm):
-    """A communicator that counts, made by `Counted.Create_cart`."""
+class CountingCartcomm(MPI.Cartcomm):
+    """A communicator that counts, made by `CountingComm.Create_cart`."""
 
-    messages, collectives = Counted.messages, Counted.collectives
+    messages, collectives = CountingComm.messages, CountingComm.collectives
 
-    def __new__(cls, comm: MPI.Comm | None = None) -> "CountedCart":
-        """Make it of a communicator, as `Counted`."""
+    def __new__(cls, comm: MPI.Comm | None = None) -> "CountingCartcomm":
+        """Make it of a communicator, as `CountingComm`."""
         return super().__new__(cls, comm)
 
 
 def _counting_messages(name: str) -> Callable:
     method = getattr(MPI.Intracomm, name)
 
-    def counted(self: Counted, *args: Any, **kwargs: Any) -> Any:
+    def counted(self: CountingComm, *args: Any, **kwargs: Any) -> Any:
         done = method(self, *args, **kwargs)
         given = dict(zip(("buffer", "dest"), args, strict=False)) | kwargs
         buffer = next(given[key] for key in ("buffer", "buf", "sendbuf", "obj", "sendobj") if key in given)
@@ -82,7 +82,7 @@ def _counting_messages(name: str) -> Callable:
 def _counting_collective(name: str, kind: str) -> Callable:
     method = getattr(MPI.Intracomm, name)
 
-    def counted(self: Counted, *args: Any, **kwargs: Any) -> Any:
+    def counted(self: CountingComm, *args: Any, **kwargs: Any) -> Any:
         done = method(self, *args, **kwargs)
         buffers = [*args, *kwargs.values()]
         in_place = buffers[0] is MPI.IN_PLACE
@@ -98,7 +98,7 @@ def _counting_collective(name: str, kind: str) -> Callable:
 def _counting_too(name: str, kind: type[MPI.Intracomm]) -> Callable:
     method = getattr(MPI.Intracomm, name)
 
-    def made(self: Counted, *args: Any, **kwargs: Any) -> MPI.Comm:
+    def made(self: CountingComm, *args: Any, **kwargs: Any) -> MPI.Comm:
         new = method(self, *args, **kwargs)
         return new if new == MPI.COMM_NULL else kind(new)
 
@@ -118,7 +118,7 @@ def _size(buffer: Any, pickled: bool) -> int:
     return 0 if buffer is None else memoryview(buffer).nbytes
 
 
-for _class in (Counted, CountedCart):
+for _class in (CountingComm, CountingCartcomm):
     for _name in (*SENDING, *EXCHANGING):
         for _form in (_name, _name.capitalize()):
             if hasattr(MPI.Intracomm, _form):
@@ -128,5 +128,5 @@ for _class in (Counted, CountedCart):
             if hasattr(MPI.Intracomm, _form):
                 setattr(_class, _form, _counting_collective(_form, _kind))
     for _name in ("Create", "Create_group", "Split", "Split_type"):
-        setattr(_class, _name, _counting_too(_name, Counted))
-    _class.Create_cart = _counting_too("Create_cart", CountedCart)
+        setattr(_class, _name, _counting_too(_name, CountingComm))
+    _class.Create_cart = _counting_too("Create_cart", CountingCartcomm)

@@ -197,7 +197,7 @@ def _watch(todo: "Plan") -> AbstractContextManager[load.Others]:
 
 
 def _find(script: object, cwd: object) -> tuple[Path, Path]:
-    """Give the folder to run in, and the script's path."""
+    """Return the folder to run in, and the script's path."""
     if not isinstance(script, str | os.PathLike):
         raise LabError(f"script is the path of a script, not {script!r}.")
     if not isinstance(cwd, str | os.PathLike | None):
@@ -221,7 +221,7 @@ def _seconds(timeout: object) -> float:
 
 
 def _once(text: str) -> str:
-    """Give the text the first time, and nothing from then on."""
+    """Return the text the first time, and nothing from then on."""
     new = text not in _told
     _told.add(text)
     return text * new
@@ -351,7 +351,7 @@ def plan(
 
 
 def shares(machine: Machine, n: int, threads: int) -> list[tuple[int, ...]]:
-    """Give each of n ranks the CPUs of `threads` whole cores, ranks spread evenly, one NUMA node after the other."""
+    """Return each of n ranks the CPUs of `threads` whole cores, ranks spread evenly, one NUMA node after the other."""
     node = {cpu: number for number, cpus in enumerate(machine.numa) for cpu in cpus}
     cores = sorted(machine.cores, key=lambda core: (node[core[0]], core))
     starts = [rank * len(cores) // n for rank in range(n)]
@@ -359,13 +359,13 @@ def shares(machine: Machine, n: int, threads: int) -> list[tuple[int, ...]]:
 
 
 def _slurm_cpus(environ: Mapping[str, str]) -> int:
-    """Give how many CPUs the job has on this node, or when salloc left us on another, on its first, of `16(x2),8`."""
+    """Return how many CPUs the job has on this node, or when salloc left us on another, on its first, of `16(x2),8`."""
     cpus = environ.get("SLURM_CPUS_ON_NODE") or environ.get("SLURM_JOB_CPUS_PER_NODE", "1")
     return int(re.match(r"\d+", cpus)[0])
 
 
 def _thread_variables(threads: int) -> dict[str, object]:
-    """Give what OpenMP and TensorFlow take their numbers of threads from.
+    """Return what OpenMP and TensorFlow take their numbers of threads from.
 
     Inter-op threads are for operations that need not wait for each other. A network's layers do, and Horovod's
     operations leave their thread at once, so one is enough; a second serves the input pipeline, given a core for it.
@@ -378,7 +378,7 @@ def _thread_variables(threads: int) -> dict[str, object]:
 
 
 def _between_ranks(n: int, nodes: int, small: bool, slurm: bool) -> dict[str, object]:
-    """Give what UCX may use between ranks on one machine: shared memory, without the sockets on which it would listen.
+    """Return what UCX may use between ranks on one machine: shared memory, without sockets that would listen.
 
     Of its two kinds, System V's is open to all of the user's group (`ipcs -m` shows 660, UCX 1.20), and POSIX' is not,
     but needs room in /dev/shm; where there is little, as in many containers, UCX has the choice of all. To MPICH, the
@@ -439,7 +439,7 @@ def _many(count: int, thing: str) -> str:
 
 
 def _ranges(cpus: Sequence[int], between: str = "+") -> str:
-    """Give CPUs as Hydra takes them, such as 0-3+8."""
+    """Return CPUs as Hydra takes them, such as 0-3+8."""
     starts = [cpu for cpu in cpus if cpu - 1 not in cpus]
     ends = [cpu for cpu in cpus if cpu + 1 not in cpus]
     return between.join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
@@ -449,7 +449,7 @@ def _ranges(cpus: Sequence[int], between: str = "+") -> str:
 
 
 def _failure(ranks: list[Rank], aborted: int | None, remarks: tuple[str, ...]) -> RankError | None:
-    """Give the error of the rank that failed first; None when all succeeded."""
+    """Return the error of the rank that failed first; None when all succeeded."""
     if not any(rank.started or rank.lines for rank in ranks):
         return RankError(
             "mpirun started no rank. It said:", remarks[-TAIL:], mpirun=remarks, mpi=_by_mpi(ranks)[-TAIL:]
@@ -468,7 +468,7 @@ def _failure(ranks: list[Rank], aborted: int | None, remarks: tuple[str, ...]) -
 
 
 def _killed(failed: list[Rank]) -> Rank | None:
-    """Give the first rank that a signal killed, if about as soon as any failed: that is no consequence of failures.
+    """Return the first rank that a signal killed, if about as soon as any failed: that is no consequence of failures.
 
     While a process is being killed, others already fail to reach it, and say so before it is reported killed. Ranks
     that mpirun kills report nothing.
@@ -478,7 +478,7 @@ def _killed(failed: list[Rank]) -> Rank | None:
 
 
 def _left(ranks: list[Rank], first: Rank) -> Rank | None:
-    """Give the rank that left with status 0, but without MPI_Finalize, just before the first was killed for it."""
+    """Return the rank that left with status 0, but without MPI_Finalize, just before the first was killed for it."""
     if first.code is not None or first.end is None:
         return None
     left = [rank for rank in ranks if rank.code == 0 and abs(first.end - rank.end) < 1]
@@ -508,7 +508,7 @@ def _rank_error(rank: Rank, ranks: list[Rank], remarks: tuple[str, ...]) -> Rank
 
 
 def _too_late(ranks: list[Rank], timeout: float, now: float, remarks: tuple[str, ...]) -> RankError:
-    """Give the error that tells what each rank was doing when the time was up."""
+    """Return the error that tells what each rank was doing when the time was up."""
 
     def state(rank: Rank) -> str:
         last = f"its last line: {rank.lines[-1]}" if rank.lines else "it had printed nothing"

@@ -120,7 +120,7 @@ class Job:
         self._heard = 0.0  # when anything was heard last, in seconds since the start
 
     def clock(self) -> float:
-        """Give the seconds since the start."""
+        """Return the seconds since the start."""
         return time.monotonic() - self._began
 
     def start(self, argv: Sequence[str], variables: Mapping[str, str], cwd: Path, preload: Path | None = None) -> None:
@@ -348,11 +348,11 @@ class Job:
     # What mpirun said
 
     def remarks(self) -> tuple[str, ...]:
-        """Give what mpirun itself said, without what it says of every failure."""
+        """Return what mpirun itself said, without what it says of every failure."""
         return tuple(line for line in self._said if not _ROUTINE.match(line))
 
     def aborted(self) -> int | None:
-        """Give the exit status that a rank ended the job with by MPI_Abort, if so."""
+        """Return the exit status that a rank ended the job with by MPI_Abort, if so."""
         status = self._mpirun.returncode
         own = [line for line in self.remarks() if not _MPI.match(line.encode())]
         return status if status > 0 and _BAD_TERMINATION not in self._said and not own else None

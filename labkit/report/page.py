@@ -15,7 +15,7 @@ TEMPLATE = Path(__file__).with_suffix(".html")
 
 
 def render(folder: Path) -> str:
-    """Give the page, a text that needs no other file and no network.
+    """Return the page, a text that needs no other file and no network.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def _busy(lab: dict[str, Any]) -> bool:
 
 
 def _lab(file: Path) -> dict[str, Any]:
-    """Give what a lab has left, with its title, and a verdict for each of its exercises."""
+    """Return what a lab has left, with its title, and a verdict for each of its exercises."""
     try:
         kept = read(file)
         if wrong := fault(kept):

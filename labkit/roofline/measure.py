@@ -72,7 +72,7 @@ class Limits:
         return max(self.streams.values())
 
     def peak(self, kind: Kind) -> float:
-        """Give the peak of a kind of number, in GFLOP/s or GOP/s."""
+        """Return the peak of a kind of number, in GFLOP/s or GOP/s."""
         if kind not in INSTRUCTIONS:
             raise LabError(f"there is no peak of {kind!r} here: choose from {', '.join(INSTRUCTIONS)}.")
         return getattr(self, kind)
@@ -82,11 +82,11 @@ class Limits:
         return INSTRUCTIONS[kind].isdisjoint(self.isa)
 
     def ridge(self, kind: Kind = "float32") -> float:
-        """Give the intensity in FLOP/byte below which memory is the limit, and above which it is the cores."""
+        """Return the intensity in FLOP/byte below which memory is the limit, and above which it is the cores."""
         return self.peak(kind) / self.bandwidth
 
     def attainable(self, intensity: float, kind: Kind = "float32") -> float:
-        """Give the GFLOP/s (or GOP/s) that a workload of this intensity can reach: the roofline.
+        """Return the GFLOP/s (or GOP/s) that a workload of this intensity can reach: the roofline.
 
         Parameters
         ----------
@@ -98,12 +98,12 @@ class Limits:
         return min(self.peak(kind), intensity * self.bandwidth)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give all of it as `json.dumps` takes it."""
+        """Return all of it as `json.dumps` takes it."""
         derived = {"bandwidth": self.bandwidth, "emulated": [kind for kind in INSTRUCTIONS if self.emulated(kind)]}
         return dataclasses.asdict(self) | {"others": self.others.as_dict()} | derived
 
     def share(self, speed: float, kind: Kind = "float32", intensity: float = math.inf) -> float:
-        """Give the share that `speed`, in GFLOP/s or GOP/s, has of what is attainable.
+        """Return the share that `speed`, in GFLOP/s or GOP/s, has of what is attainable.
 
         More than 1 tells that the limits were measured while the machine had other things to do:
         `limits(again=True)`.
@@ -112,7 +112,7 @@ class Limits:
 
 
 def limits(again: bool = False, folder: Path = KEPT, insist: bool = False) -> Limits:
-    """Give this machine's limits: those kept, or else measured now, in about 15 s.
+    """Return this machine's limits: those kept, or else measured now, in about 15 s.
 
     A lab goes on with limits that can't be kept, and says so.
 
@@ -154,7 +154,7 @@ def _limits(figures: Mapping[str, Any], isa: tuple[str, ...]) -> Limits:
 
 
 def setting(machine: Machine) -> dict[str, Any]:
-    """Give what the figures depend on: the machine, the software, and how it is measured."""
+    """Return what the figures depend on: the machine, the software, and how it is measured."""
     return {
         "cpu": machine.model,
         "instruction sets": list(machine.isa),
@@ -168,12 +168,12 @@ def setting(machine: Machine) -> dict[str, Any]:
 
 
 def kept_in(about: Mapping[str, Any], folder: Path = KEPT) -> Path:
-    """Give the file for such a machine; another kind of machine that shares the folder has another."""
+    """Return the file for such a machine; another kind of machine that shares the folder has another."""
     return folder / f"{hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]}.json"
 
 
 def _read(file: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Give the figures that are kept; None when there are none, or the file is damaged."""
+    """Return the figures that are kept; None when there are none, or the file is damaged."""
     try:
         kept = json.loads(file.read_text())
         figures = kept["figures"]
@@ -202,12 +202,12 @@ def _measure() -> dict[str, Any]:
             # oneDNN, also on a CPU where TensorFlow does not use it by itself, and no news from TensorFlow.
             env=settings | {"TF_ENABLE_ONEDNN_OPTS": 1, "TF_CPP_MIN_LOG_LEVEL": 2},
             timeout=TIME_LIMIT,
-            hear=lambda line: tell(line) if line.startswith("Measuring") else None,
+            on_line=lambda line: tell(line) if line.startswith("Measuring") else None,
         )
     told = [line for line in ended.lines if line.startswith("{")]
-    if ended.why or not told:
+    if ended.failure or not told:
         last = f": {ended.lines[-1]}" if ended.lines else ""
-        why = ended.why or "it told nothing"
+        why = ended.failure or "it told nothing"
         raise LabError(f"the machine's limits could not be measured ({why}{last}). What is amiss? ./lab doctor")
     return json.loads(told[-1])
 

@@ -58,7 +58,7 @@ Product = Callable[[int], tuple[Callable[[], object], float]]
 
 
 def peak(product: Product, machine: Machine, sizes: Sequence[int] = SIZES) -> float:
-    """Give the fastest of products of growing size, in 1e9 operations a second, each the best of several runs.
+    """Return the fastest of products of growing size, in 1e9 operations a second, each the best of several runs.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def peak(product: Product, machine: Machine, sizes: Sequence[int] = SIZES) -> fl
 
 
 def fastest(run: Callable[[], object]) -> float:
-    """Give the seconds of the fastest of three runs, or of as many as `AT_LEAST` holds.
+    """Return the seconds of the fastest of three runs, or of as many as `AT_LEAST` holds.
 
     What is looked for is a limit of the machine. Nothing makes a run faster than that, and anything may make it slower:
     so the fastest is nearest. For figures that are compared with each other it would be wrong.
@@ -97,7 +97,7 @@ def fastest(run: Callable[[], object]) -> float:
 
 
 def tensorflow_products(kind: str, machine: Machine) -> Product:
-    """Give `peak` products of TensorFlow's, of float32 or bfloat16."""
+    """Return `peak` products of TensorFlow's, of float32 or bfloat16."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(machine.usable_cores)
@@ -110,7 +110,7 @@ def tensorflow_products(kind: str, machine: Machine) -> Product:
 
 
 def openvino_products(machine: Machine) -> Product:
-    """Give `peak` products of 8-bit integers with 32-bit sums, the way OpenVINO runs a quantised network.
+    """Return `peak` products of 8-bit integers with 32-bit sums, the way OpenVINO runs a quantised network.
 
     Of what was tried, this gets the most out of VNNI: TensorFlow's quantised product reached 330 GOP/s where this one
     reached 890, on 2 cores of an AMD EPYC with AVX-512. Each NUMA node has a chain of its own.
@@ -143,7 +143,7 @@ def openvino_products(machine: Machine) -> Product:
 
 
 def int8_chain(n: int):
-    """Give an OpenVINO model of `CHAIN` products of a (2n, n) matrix with (n, n) ones, 8 bits in and out of each.
+    """Return an OpenVINO model of `CHAIN` products of a (2n, n) matrix with (n, n) ones, 8 bits in and out of each.
 
     In a chain, quantising the first input and giving the last result as float32 weigh little.
     """
@@ -165,7 +165,7 @@ def int8_chain(n: int):
 
 
 def bandwidth(machine: Machine) -> dict[str, float]:
-    """Give GB/s of each of `STREAMS`, on a thread for each usable core; each runs on memory that it touched first."""
+    """Return GB/s of each of `STREAMS`, on a thread for each usable core; each runs on memory that it touched first."""
     threads = machine.usable_cores
     elements = array_bytes(machine, last_level_cache(machine.cpus)) // 8 // threads
     barrier = threading.Barrier(threads, timeout=60)
@@ -192,18 +192,18 @@ def bandwidth(machine: Machine) -> dict[str, float]:
 
 
 def _span(times: Iterable[tuple[float, float]]) -> float:
-    """Give the seconds from the first thread's start to the last one's end."""
+    """Return the seconds from the first thread's start to the last one's end."""
     starts, ends = zip(*times, strict=True)
     return max(ends) - min(starts)
 
 
 def array_bytes(machine: Machine, cache: int) -> int:
-    """Give the size of each of three arrays: four times all last-level caches, as STREAM asks, if memory allows."""
+    """Return the size of each of three arrays: four times all last-level caches, as STREAM asks, if memory allows."""
     return int(min(4 * cache, machine.memory_free * OF_MEMORY / 3))
 
 
 def last_level_cache(cpus: Iterable[int], root: Path = Path("/")) -> int:
-    """Give the bytes of the last-level caches of these CPUs together, each counted once."""
+    """Return the bytes of the last-level caches of these CPUs together, each counted once."""
     caches = {}
     for cpu in cpus:
         for folder in (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):

@@ -83,7 +83,7 @@ class Status(NamedTuple):
 
 
 def here() -> Slurm | None:
-    """Give the small Slurm when it is up, else a real cluster that answers, else None."""
+    """Return the small Slurm when it is up, else a real cluster that answers, else None."""
     return Cluster().slurm() or _real()
 
 
@@ -105,7 +105,7 @@ def watch(slurm: Slurm | None, where: str) -> AbstractContextManager[load.Others
 
 
 def why_not() -> str:
-    """Give the one line why the small Slurm can't be started here, and what to do; empty when it can."""
+    """Return the one line why the small Slurm can't be started here, and what to do; empty when it can."""
     missing = dict.fromkeys(package for program, package in PACKAGES.items() if not supervisor.which(program))
     if missing:
         return (
@@ -167,7 +167,7 @@ class Cluster:
             raise LabError("Slurm came up, and ended at once: ./lab cluster status tells more.")
 
     def slurm(self) -> Slurm | None:
-        """Give it when it is up and whole."""
+        """Return it when it is up and whole."""
         folder = self._folder()
         if not folder or self._broken(folder):
             return None
@@ -208,7 +208,7 @@ class Cluster:
             yield
 
     def _target(self) -> Path | None:
-        """Give where the link leads, whatever is there; None when there is no link."""
+        """Return where the link leads, whatever is there; None when there is no link."""
         try:
             return self.link.readlink()
         except FileNotFoundError:
@@ -217,7 +217,7 @@ class Cluster:
             raise LabError(f"{shown(self.link.parent)}/{self.link.name} is no link to a cluster: remove it.") from error
 
     def _folder(self) -> Path | None:
-        """Give its folder; None when there is none, or one that somebody else has put where it was.
+        """Return its folder; None when there is none, or one that somebody else has put where it was.
 
         Whoever uses a cluster runs what its configuration names, and whoever ends it kills and removes what it names:
         nobody does so with what another user may have written, not even root.
@@ -299,7 +299,7 @@ class Cluster:
 
 
 def _real() -> Slurm | None:
-    """Give the cluster that this machine belongs to, if it answers and has nodes that are up."""
+    """Return the cluster that this machine belongs to, if it answers and has nodes that are up."""
     if not (shutil.which("sbatch") and shutil.which("sinfo")):
         return None
     environ = dict(os.environ)
@@ -341,7 +341,7 @@ def _lock(file: IO) -> bool:
 
 
 def _keeper(folder: Path) -> int | None:
-    """Give the keeper's process, if it lives: then it holds a lock, so that no later process is taken for it."""
+    """Return the keeper's process, if it lives: then it holds a lock, so that no later process is taken for it."""
     try:
         with (folder / "keeper").open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

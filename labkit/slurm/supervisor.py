@@ -136,7 +136,7 @@ class Keeper:
             )
 
     def log(self, name: str) -> Path:
-        """Give the file with what a daemon has to say."""
+        """Return the file with what a daemon has to say."""
         return self.folder / "log" / f"{name}.log"
 
     def wait(self, what: str, is_there: Callable[[], bool]) -> None:
@@ -187,7 +187,7 @@ class Keeper:
         ]
 
     def last_lines(self, name: str) -> str:
-        """Give the end of a daemon's log."""
+        """Return the end of a daemon's log."""
         lines = self.log(name).read_text(errors="replace").splitlines()[-TAIL:]
         return "\n    ".join([f"The log of {name} ends:", *(line[:300] for line in lines)])
 
@@ -207,7 +207,7 @@ class Keeper:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def jobs(self, spared: set[str]) -> list[psutil.Process]:
-        """Give the processes that are neither daemons nor have one of these names."""
+        """Return the processes that are neither daemons nor have one of these names."""
         self.reap()
         daemons = {process.pid for process in self.daemons.values()}
         under = psutil.Process().children(recursive=True)
@@ -222,7 +222,7 @@ class Keeper:
 
 
 def slurm_conf(folder: Path, nodes: int, machine: Machine) -> str:
-    """Give the configuration, in words that Slurm knows from 21.08 to 24.11; what it leaves out is at its default."""
+    """Return the configuration, in words that Slurm knows from 21.08 to 24.11; what it leaves out is at its default."""
     user, host, own = psutil.Process().username(), socket.gethostname(), address()
     port, *ports = _free_ports(own, nodes + 1)
     cpus, memory = node_cores(machine, nodes), max(1, machine.memory // nodes // 2**20)
@@ -259,12 +259,12 @@ def slurm_conf(folder: Path, nodes: int, machine: Machine) -> str:
 
 
 def node_cores(machine: Machine, nodes: int) -> int:
-    """Give how many cores a node has: an equal share, and when there are more nodes than cores, one that it shares."""
+    """Return how many cores a node has: an equal share, or one that it shares when nodes are more than cores."""
     return max(1, machine.usable_cores // nodes)
 
 
 def node_cpus(machine: Machine, nodes: int) -> list[tuple[int, ...]]:
-    """Give each node its CPUs; all of them where a quota, and not their number, is the limit.
+    """Return each node its CPUs; all of them where a quota, and not their number, is the limit.
 
     They are not borrowed (`labkit.system.cores`): a cluster stays up for hours and idles for most of them, and runs
     beside it would find no free core.
@@ -283,7 +283,7 @@ def _free_ports(own: str, n: int) -> list[int]:
 
 
 def _cgroup_plugin() -> str:
-    """Give what keeps slurmd away from control groups: `disabled`, which the manual has since 24.05.
+    """Return what keeps slurmd away from control groups: `disabled`, which the manual has since 24.05.
 
     Before, it is the plugin for their version 1, which does nothing until it is asked for a limit, whichever version
     the machine has (tried with 22.05). That for version 2, which Slurm would choose itself, wants systemd or root
@@ -322,22 +322,22 @@ def _silence() -> None:
 
 
 def which(program: str) -> str | None:
-    """Give the path of a program or a daemon, None when it is not installed."""
+    """Return the path of a program or a daemon, None when it is not installed."""
     return shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *ADMIN]))
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """Give what leads `sbatch` and the like to the small Slurm in a folder."""
+    """Return what leads `sbatch` and the like to the small Slurm in a folder."""
     return {"SLURM_CONF": str(folder / "slurm.conf")}
 
 
 def environ(folder: Path) -> dict[str, str]:
-    """Give all the environment that daemons and questions of the small Slurm have: nothing of another Slurm's job."""
+    """Return all the environment that daemons and questions of the small Slurm have: nothing of another Slurm's job."""
     return {"PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), *ADMIN]), **variables(folder)}
 
 
 def ask(*argv: str, environ: Mapping[str, str], timeout: float = ANSWER) -> str | None:
-    """Give what a command of Slurm's prints; None when it fails, or takes long as it does when nobody answers."""
+    """Return what a command of Slurm's prints; None when it fails, or takes long as it does when nobody answers."""
     try:
         done = subprocess.run(
             [which(argv[0]) or argv[0], *argv[1:]],
@@ -353,7 +353,7 @@ def ask(*argv: str, environ: Mapping[str, str], timeout: float = ANSWER) -> str 
 
 
 def address() -> str:
-    """Give the address that this machine's name stands for: under NoInAddrAny, Slurm listens there and nowhere else."""
+    """Return the address that this machine's name stands for: under NoInAddrAny, Slurm listens there alone."""
     return socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
 
 

@@ -67,13 +67,13 @@ class Loan:
             self._held.pop(cpu).close()
 
     def keep(self, cpus: Iterable[int]) -> None:
-        """Give back the cores that have none of these CPUs."""
+        """Return back the cores that have none of these CPUs."""
         for core in self.free:
             if not set(core) & set(cpus):
                 self._give_back(core)
 
     def close(self) -> None:
-        """Give all of them back."""
+        """Return all of them back."""
         self.keep(())
 
 

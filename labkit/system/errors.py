@@ -18,7 +18,7 @@ class LabError(Exception):
 
 
 def reason(error: Exception) -> str:
-    """Give in one line what TensorFlow or Horovod says of an error, without the names of what is inside of them."""
+    """Return in one line what TensorFlow or Horovod says of an error, without the names of what is inside of them."""
     text = _INSIDES.sub("", str(error)).strip()
     if text.startswith("Graph execution error"):  # and where in the program that node was made, and then what happened
         text = text.split("\n\n")[-1]

@@ -31,7 +31,7 @@ class NotWritten(LabError):
 
 
 def told(error: OSError, what: str, remedy: str = "") -> str:
-    """Give the line about an error of the system: what it was about, why, and what to do."""
+    """Return the line about an error of the system: what it was about, why, and what to do."""
     remedy = remedy or REMEDIES.get(error.errno, "name another place to write to")
     return f"{what}: {error.strerror or error}. {remedy[0].upper()}{remedy[1:]}."
 
@@ -54,7 +54,7 @@ def writing(path: Path, remedy: str = "") -> Iterator[None]:
 
 
 def system_error(error: Exception) -> OSError:
-    """Give the error of the system that TensorFlow tells of: of a full disk it has the words alone."""
+    """Return the error of the system that TensorFlow tells of: of a full disk it has the words alone."""
     words = reason(error)
     for number in REMEDIES:
         if os.strerror(number) in words:

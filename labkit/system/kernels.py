@@ -14,7 +14,7 @@ TRANSPORT = "ipc"
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """Give a new folder that only this user can enter, and remove it afterwards.
+    """Return a new folder that only this user can enter, and remove it afterwards.
 
     It is in /tmp, which every machine has on a disk of its own: the path of a socket has 107 characters at most, home
     directories can be long, and some network file systems have no sockets.

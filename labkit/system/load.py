@@ -69,11 +69,11 @@ class Others:
         return f"{what}{self._unknown}" if self.share is None else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as `json.dumps` takes it."""
+        """Return it as `json.dumps` takes it."""
         return {"share": self.share, "throttled": self.throttled, "busy": self.busy, "why": self.why}
 
     def __str__(self) -> str:
-        """Give it in a line, as it is said at once."""
+        """Return it in a line, as it is said at once."""
         if self.share is None:
             return self._unknown
         if not self.busy:
@@ -219,7 +219,7 @@ def _compare(
 
 
 def _allowed() -> set[int]:
-    """Give the CPUs that this process may use; OpenMP may have pinned the thread that asks to one of them."""
+    """Return the CPUs that this process may use; OpenMP may have pinned the thread that asks to one of them."""
     cpus: set[int] = set()
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # it has just ended
@@ -240,7 +240,7 @@ class _Cores(NamedTuple):
 
 
 def _cores(root: Path, used: set[int]) -> _Cores | None:
-    """Give what some CPUs have done so far; None where that isn't shown.
+    """Return what some CPUs have done so far; None where that isn't shown.
 
     Interrupts are left out: nobody knows whose they are.
     """
@@ -258,7 +258,7 @@ def _cores(root: Path, used: set[int]) -> _Cores | None:
 
 
 def _throttled(root: Path) -> float:
-    """Give the seconds for which a quota has held CPUs back so far, of the control group that was held back longest."""
+    """Return the seconds for which a quota has held CPUs back so far, of the control group held back longest."""
     longest = 0.0
     for group in own_cgroups(root):
         with contextlib.suppress(OSError):
@@ -293,7 +293,7 @@ class _Processes(NamedTuple):
         return pid in self.every and self.every[pid].started == before.started
 
     def others_since(self, before: "_Processes") -> dict[str, float]:
-        """Give what the others' CPU time was, by name; other users are named as such."""
+        """Return what the others' CPU time was, by name; other users are named as such."""
         took: dict[str, float] = {}
         for pid, process in self.every.items():
             if pid not in self.ours:
@@ -305,7 +305,7 @@ class _Processes(NamedTuple):
 
 
 def _processes(root: Path, roots: set[int], before: _Processes | None = None) -> _Processes:
-    """Give the processes; ours are the roots, all under them, and those of `before` that have lost their parent."""
+    """Return the processes; ours are the roots, all under them, and those of `before` that have lost their parent."""
     every = {}
     for folder in (root / "proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended

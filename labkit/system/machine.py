@@ -90,7 +90,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
 
 
 def _text(file: Path) -> str | None:
-    """Give the file's text; None where this kernel or container does not show the file."""
+    """Return the file's text; None where this kernel or container does not show the file."""
     try:
         return file.read_text().strip()
     except OSError:
@@ -98,7 +98,7 @@ def _text(file: Path) -> str | None:
 
 
 def _cpu_list(text: str | None) -> set[int]:
-    """Give the CPUs of the kernel's list format, such as `0-3,8`."""
+    """Return the CPUs of the kernel's list format, such as `0-3,8`."""
     spans = (part.partition("-") for part in (text or "").split(",") if part)
     return {cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1)}
 
@@ -108,7 +108,7 @@ def _online(root: Path) -> set[int]:
 
 
 def siblings(cpu: int, root: Path = Path("/")) -> set[int]:
-    """Give all CPUs of a CPU's core, be they for this process or not; where /sys is hidden, that CPU alone."""
+    """Return all CPUs of a CPU's core, be they for this process or not; where /sys is hidden, that CPU alone."""
     return _cpu_list(_text(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) | {cpu}
 
 
@@ -123,20 +123,20 @@ def _numa(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """Give the fields of the first CPU in /proc/cpuinfo."""
+    """Return the fields of the first CPU in /proc/cpuinfo."""
     first = (_text(root / "proc/cpuinfo") or "").partition("\n\n")[0]
     fields = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in fields}
 
 
 def _meminfo(root: Path) -> dict[str, int]:
-    """Give /proc/meminfo in bytes."""
+    """Return /proc/meminfo in bytes."""
     fields = (line.partition(":") for line in (root / "proc/meminfo").read_text().splitlines())
     return {name: int(value.split()[0]) * 1024 for name, _, value in fields}
 
 
 def own_cgroups(root: Path) -> Iterator[Path]:
-    """Give the folder of each cgroup that holds this process, of v1 and v2, from its own up to the mount's top.
+    """Yield the folder of each cgroup that holds this process, of v1 and v2, from its own up to the mount's top.
 
     A limit set anywhere on the way binds. In a container, the path in /proc/self/cgroup may start above what is
     mounted, or name a folder that cannot be seen from inside: then the mount's top is the container's own group.
@@ -160,7 +160,7 @@ def own_cgroups(root: Path) -> Iterator[Path]:
 
 
 def _quota(group: Path) -> float | None:
-    """Give the CPU time a cgroup allows, in CPUs."""
+    """Return the CPU time a cgroup allows, in CPUs."""
     both = _text(group / "cpu.max")  # v2: "150000 100000", or "max 100000"
     if both is None:
         both = f"{_text(group / 'cpu.cfs_quota_us') or -1} {_text(group / 'cpu.cfs_period_us') or 100000}"  # v1
@@ -169,7 +169,7 @@ def _quota(group: Path) -> float | None:
 
 
 def _memory(group: Path) -> Iterator[tuple[int, int]]:
-    """Give a cgroup's memory limit and what is left of it, in bytes, for v1 and v2.
+    """Yield a cgroup's memory limit and what is left of it, in bytes, for v1 and v2.
 
     The page cache that the kernel would drop first counts as free, as in /proc/meminfo's MemAvailable.
     """

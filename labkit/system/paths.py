@@ -12,6 +12,6 @@ STATE = ROOT / ".lab"  # logs and whatever else this checkout keeps for itself; 
 
 
 def shown(path: Path) -> str:
-    """Give `path` as a reader of this checkout would type it: relative to its root when inside."""
+    """Return `path` as a reader of this checkout would type it: relative to its root when inside."""
     path = Path(path).resolve()
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

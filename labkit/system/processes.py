@@ -1,4 +1,4 @@
-"""How is one command run, heard line by line, and ended with all that it started?"""
+"""How is one command run, on_lined line by line, and ended with all that it started?"""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ class Ended(NamedTuple):
     others: load.Others = load.Others()
 
     @property
-    def why(self) -> str:
+    def failure(self) -> str:
         """How it failed, in words; empty when it did not."""
         if self.status is None:
             return f"not over after {self.seconds:.0f} s"
@@ -55,7 +55,7 @@ def run(
     env: Mapping[str, object] | None = None,
     cwd: Path | None = None,
     timeout: float = 600.0,
-    hear: Callable[[str], None] = lambda line: None,
+    on_line: Callable[[str], None] = lambda line: None,
 ) -> Ended:
     """Run a command to its end; nothing that it started is left then, also after an interrupt.
 
@@ -69,7 +69,7 @@ def run(
         The folder to run in; by default the current one.
     timeout : float
         Seconds after which it is ended.
-    hear : callable
+    on_line : callable
         Is given each line as it comes.
 
     Raises
@@ -78,7 +78,7 @@ def run(
         When there is no such command.
     """
     with load.watch(show=False) as others:
-        ended = _run(argv, env, cwd, timeout, hear)
+        ended = _run(argv, env, cwd, timeout, on_line)
     return ended._replace(others=others)
 
 
@@ -87,7 +87,7 @@ def _run(
     env: Mapping[str, object] | None,
     cwd: Path | None,
     timeout: float,
-    hear: Callable[[str], None],
+    on_line: Callable[[str], None],
 ) -> Ended:
     token = uuid.uuid4().hex
     changed = {**os.environ, **(env or {}), TOKEN: token}
@@ -109,7 +109,7 @@ def _run(
     try:
         for line in _lines(process, began + timeout):
             lines.append(line)
-            hear(line)
+            on_line(line)
         in_time, seconds = process.poll() is not None, time.monotonic() - began
     finally:
         _end(process, token)
@@ -117,7 +117,7 @@ def _run(
 
 
 def _lines(process: subprocess.Popen, deadline: float) -> Iterator[str]:
-    """Give its lines until it has ended, or the time is up; of a progress bar, the last state."""
+    """Yield its lines until it has ended, or the time is up; of a progress bar, the last state."""
     os.set_blocking(process.stdout.fileno(), False)
     rest = b""
     with selectors.DefaultSelector() as selector:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 @contextlib.contextmanager
 def progress(start: str) -> Iterator[Callable[[str], None]]:
-    """Give what shows a line of progress: beside a spinner in a terminal, printed in a notebook, nowhere in a pipe.
+    """Return what shows a line of progress: beside a spinner in a terminal, printed in a notebook, nowhere in a pipe.
 
     Parameters
     ----------

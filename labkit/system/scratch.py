@@ -20,7 +20,7 @@ IN_USE = "in-use"  # the file that whoever uses the folder has locked: with its 
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """Give a folder for the length of a `with` block; remove those that killed processes of this user left behind."""
+    """Return a folder for the length of a `with` block; remove those that killed processes of this user left behind."""
     try:
         top = Path(tempfile.gettempdir())
         _sweep(top)

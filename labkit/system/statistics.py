@@ -25,17 +25,17 @@ class Ratio(NamedTuple):
     high: float = math.nan
 
     @property
-    def sure(self) -> bool:
+    def significant(self) -> bool:
         """Whether the interval leaves 1 out: one is faster, and it was not luck."""
         return self.low > 1 or self.high < 1
 
     def __str__(self) -> str:
-        """Give it as in `3.42 (3.31 to 3.53)`."""
+        """Return it as in `3.42 (3.31 to 3.53)`."""
         return f"{self.value:.2f}" + ("" if math.isnan(self.low) else f" ({self.low:.2f} to {self.high:.2f})")
 
 
 def ratio(measured: Sequence[float], reference: Sequence[float]) -> Ratio:
-    """Give the ratio of two speeds that were measured in turns.
+    """Return the ratio of two speeds that were measured in turns.
 
     Noise that lasts falls on both of a round alike, so each round gives one ratio, and their spread tells how sure the
     mean is: Student's t on their logarithms.

@@ -37,7 +37,7 @@ class Found(NamedTuple):
     passed_over: tuple[str, ...]
 
     def read_into(self, state: tf.train.Checkpoint) -> None:
-        """Give the variables of `state`, which are to be the same as when it was saved, their values."""
+        """Return the variables of `state`, which are to be the same as when it was saved, their values."""
         state.read(str(self.path / "state")).assert_consumed()
 
 
@@ -115,7 +115,7 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def _checksum(path: Path) -> int:
-    """Give a file's CRC-32, read a piece at a time."""
+    """Return a file's CRC-32, read a piece at a time."""
     checksum = 0
     with path.open("rb") as file:
         while piece := file.read(2**24):

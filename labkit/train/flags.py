@@ -17,7 +17,7 @@ one and leaves with exit status 75: not done, run it again."""
 
 
 def parse(args: Sequence[str]) -> argparse.Namespace:
-    """Give the flags.
+    """Return the flags.
 
     Raises
     ------

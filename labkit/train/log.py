@@ -11,7 +11,7 @@ NAME = "log.jsonl"
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """Give the records of a run's folder; a line that a kill or a power cut spoilt is left out."""
+    """Return the records of a run's folder; a line that a kill or a power cut spoilt is left out."""
     path = folder / NAME
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # a whole line ends in a newline
     return [record for line in lines if (record := _record(line)) is not None]

@@ -76,7 +76,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(asked: Namespace, n_images: int, ranks: int) -> Plan:
-    """Give the plan for so many training images and ranks."""
+    """Return the plan for so many training images and ranks."""
     global_batch = asked.batch_size * asked.accumulate * ranks
     steps_an_epoch = n_images / global_batch
     steps = asked.num_iter if asked.iter_unit == "batch" else math.ceil(asked.num_iter * steps_an_epoch)
@@ -90,7 +90,7 @@ def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: float) -> tf
 
 
 def step_of(asked: Namespace, network: Network, optimizer: Momentum) -> Callable[[Batches, float], tf.Tensor]:
-    """Give the function that takes one step: `asked.accumulate` batches and a rate in, their cross entropy out.
+    """Return the function that takes one step: `asked.accumulate` batches and a rate in, their cross entropy out.
 
     The gradient is that of one batch as large as all of theirs on all ranks; batch norms see one batch at a time.
     """
@@ -292,7 +292,7 @@ class Training:
         return time.perf_counter() - began
 
     def restore(self) -> int:
-        """Give all ranks the state that rank 0 finds, and the number of steps done."""
+        """Return all ranks the state that rank 0 finds, and the number of steps done."""
         found = error = None
         if hvd.rank() == 0:
             try:

@@ -39,7 +39,7 @@ class Momentum:
             tf.raw_ops.ResourceApplyMomentum(var=w.handle, accum=v.handle, lr=rate, grad=g, momentum=self.momentum)
 
     def l2_loss(self) -> tf.Tensor:
-        """Give what the decay adds to the loss: d/2 times the sum of squares."""
+        """Return what the decay adds to the loss: d/2 times the sum of squares."""
         return self.weight_decay * tf.add_n([tf.nn.l2_loss(w) for w in self.weights if multiplies(w)])
 
 
@@ -49,7 +49,7 @@ def multiplies(weight: tf.Variable) -> bool:
 
 
 def trust_ratio(weight: tf.Tensor, gradient: tf.Tensor, weight_decay: float) -> tf.Tensor:
-    """Give LARS' factor for a layer: 0.001·‖w‖ / (‖g‖ + d·‖w‖); 1 where either norm is 0."""
+    """Return LARS' factor for a layer: 0.001·‖w‖ / (‖g‖ + d·‖w‖); 1 where either norm is 0."""
     size, slope = tf.norm(weight), tf.norm(gradient)
     ratio = LARS_COEFFICIENT * size / (slope + weight_decay * size)
     return tf.where((size > 0) & (slope > 0), ratio, 1.0)

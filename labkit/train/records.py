@@ -59,11 +59,11 @@ class Records:
     length: np.ndarray
 
     def __len__(self) -> int:
-        """Give how many records there are."""
+        """Return how many records there are."""
         return len(self.file)
 
     def name(self, number: int) -> str:
-        """Give a record's file and its number in there, counted from 0."""
+        """Return a record's file and its number in there, counted from 0."""
         file = self.file[number]
         return f"{self.files[file]}, record {number - np.searchsorted(self.file, file)}"
 
@@ -115,7 +115,7 @@ def index(
 
 
 def _files(folder: Path, kind: str) -> tuple[Path, ...]:
-    """Give the set's files in their order."""
+    """Return the set's files in their order."""
     if not folder.is_dir():
         raise LabError(f"{platform.node()} has no folder {folder}: name the one with the TFRecords, seen by all nodes.")
     named = {path: _NAME.fullmatch(path.name) for path in sorted(folder.iterdir())}
@@ -137,7 +137,7 @@ def _files(folder: Path, kind: str) -> tuple[Path, ...]:
 
 
 def _scan(path: Path) -> np.ndarray:
-    """Give the offsets and lengths of a file's records, (2, n) int64; the lengths are sound, their data not read."""
+    """Return the offsets and lengths of a file's records, (2, n) int64; the lengths are sound, their data not read."""
     found, offset = [], _HEAD
     try:
         with path.open("rb", buffering=0) as file:
@@ -183,7 +183,7 @@ def training(
     least_area: float = 0.08,
     classes: int = LABELS,
 ) -> "Batches":
-    """Give a rank's batches without end: its part of global batch `start`, of the next one, and so on.
+    """Return a rank's batches without end: its part of global batch `start`, of the next one, and so on.
 
     Each image is a random crop, mirrored or not, which depends on `seed` and on its place in the stream alone. So what
     begins at `start` has the same images, to the bit, as what began at 0 and went on.
@@ -240,7 +240,7 @@ def training(
 def evaluation(
     records: Records, image_size: int, batch_size: int, rank: int = 0, ranks: int = 1, classes: int = LABELS
 ) -> "Batches":
-    """Give a rank's share of a set, each image once: the middle of it, seven eighths of its shorter side.
+    """Return a rank's share of a set, each image once: the middle of it, seven eighths of its shorter side.
 
     That is 224 pixels of 256, the usual for ImageNet. The shares together are the set; they differ by an image at most.
 
@@ -270,7 +270,7 @@ class Batches:
         self._data, self._positions, self._reader = data, positions, reader
 
     def __iter__(self) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-        """Give the batches from the first."""
+        """Yield the batches from the first."""
         given, iterator = 0, iter(self._data)
         try:
             for batch in iterator:
@@ -352,7 +352,7 @@ class _Reader:
             self._kept = {}  # a file that is being read is closed after that
 
     def _read(self, number: int) -> bytes:
-        """Give a record's data, both its checksums verified."""
+        """Return a record's data, both its checksums verified."""
         length = self._records.length[number]
         with self._opened(self._records.file[number]) as file:
             read = os.pread(file.fileno(), _HEAD + length + _CHECKSUM, self._records.offset[number] - _HEAD)
@@ -364,7 +364,7 @@ class _Reader:
         return data
 
     def _opened(self, file: int) -> contextlib.AbstractContextManager[FileIO]:
-        """Give an open file: one that stays open or, when those are many already, one for this read alone."""
+        """Return an open file: one that stays open or, when those are many already, one for this read alone."""
         with self._lock:
             if file not in self._kept and len(self._kept) < _OPEN:
                 self._kept[file] = FileIO(self._records.files[file])
@@ -379,12 +379,12 @@ def _decoded(jpeg: tf.Tensor) -> tf.Tensor:
 
 
 def _numbers(count: int, seed: int, positions: np.ndarray) -> np.ndarray:
-    """Give the numbers of the records at these positions of the stream."""
+    """Return the numbers of the records at these positions of the stream."""
     epochs, places = np.divmod(positions, count)
     return np.array([_order(count, seed, epoch)[place] for epoch, place in zip(epochs, places, strict=True)])
 
 
 @functools.lru_cache(maxsize=2)  # a batch may straddle two epochs
 def _order(count: int, seed: int, epoch: int) -> np.ndarray:
-    """Give the numbers of the records in an epoch's order, (count,) int64."""
+    """Return the numbers of the records in an epoch's order, (count,) int64."""
     return np.random.default_rng((seed, epoch)).permutation(count)

@@ -9,12 +9,12 @@ BASE_BATCH = 256  # the global batch for which --lr_init is given, as in the sam
 
 
 def peak_rate(lr_init: float, global_batch: int) -> float:
-    """Give the rate that the warm-up ends at: linear in the global batch."""
+    """Return the rate that the warm-up ends at: linear in the global batch."""
     return lr_init * global_batch / BASE_BATCH
 
 
 def learning_rate(step: int, steps: int, warmup_steps: float, peak: float, cosine: bool) -> float:
-    """Give the rate of a step.
+    """Return the rate of a step.
 
     Parameters
     ----------

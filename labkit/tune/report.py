@@ -44,11 +44,11 @@ class Confirmation(NamedTuple):
         return self.ratio.low > 1
 
     def __str__(self) -> str:
-        """Give the verdict."""
+        """Return the verdict."""
         rounds = f"95% interval, {len(self.measured)} rounds in turns"
         if self.gained:
             return f"confirmed: {self.ratio} times as fast as the default ({rounds})"
-        if self.ratio.sure:
+        if self.ratio.significant:
             return f"not confirmed: {self.ratio} times as fast as the default, which is slower ({rounds})"
         return f"not confirmed: {self.ratio} times as fast as the default, which may be luck ({rounds})"
 
@@ -92,14 +92,14 @@ def confirm(
 
 
 def told(settings: Mapping[str, Any]) -> str:
-    """Give settings as in `intra=2 omp=2`, without the knobs that are left alone."""
+    """Return settings as in `intra=2 omp=2`, without the knobs that are left alone."""
     return " ".join(f"{name}={shlex.quote(str(value))}" for name, value in settings.items() if value is not None) or (
         "every knob left alone"
     )
 
 
 def env_file(run: Command, settings: Settings, verdict: str) -> str:
-    """Give a file that bash can source, with the variables of some settings; the rest of them is in its comments."""
+    """Return a file that bash can source, with the variables of some settings; the rest of them is in its comments."""
     set_here = run.variables(settings)
     lines = [
         "# Found by lab tune. In bash: source this file, then run the command.",
@@ -128,7 +128,7 @@ def write_trials(trials: Sequence[Trial], file: Path) -> None:
 
 
 def importance(space: Space, trials: Sequence[Trial], seed: int = 0) -> dict[str, float]:
-    """Give each knob's share in how the figures differ, most important first; nothing when they can't tell.
+    """Return each knob's share in how the figures differ, most important first; nothing when they can't tell.
 
     Optuna's fANOVA: Hutter et al. 2014, "An Efficient Approach for Assessing Hyperparameter Importance".
     """

@@ -143,7 +143,7 @@ def _check(asked: Options) -> None:
 
 
 def _command(argv: list[str], asked: Options) -> tuple[Command, space.Here]:
-    """Give the command, its knobs still unknown, and what they have to act on."""
+    """Return the command, its knobs still unknown, and what they have to act on."""
     figure: Figure = by_field(asked.json_field) if asked.json_field else by_pattern(asked.pattern or FIGURE)
     if not argv:
         argv = [*BENCH, *(["--setup=openmp"] if not setups.known()["openmp"].missing else [])]
@@ -168,7 +168,7 @@ def _command(argv: list[str], asked: Options) -> tuple[Command, space.Here]:
 
 
 def _name(argv: Sequence[str]) -> str:
-    """Give a short name for a command: its script's, or its program's."""
+    """Return a short name for a command: its script's, or its program's."""
     if not argv:
         return "bench"
     scripts = [Path(part).stem for part in argv if Path(part).suffix in (".py", ".sh")]
@@ -224,7 +224,7 @@ def _stored(out: Path) -> Iterator[None]:
 
 
 def _free(out: Path) -> Path:
-    """Give the first folder of that name and a number that is not there."""
+    """Return the first folder of that name and a number that is not there."""
     number = 2
     while (other := out.with_name(f"{out.name}-{number}")).exists():
         number += 1
@@ -237,7 +237,7 @@ def _budget(trials: int, asked: Options) -> str:
 
 
 def _span(knob: space.Knob) -> str:
-    """Give what a knob may be, and where its value goes."""
+    """Return what a knob may be, and where its value goes."""
     values = [str(value) for value in knob.values if value is not None]
     if len(values) > 12:
         values = [*values[:3], "…", values[-1]]

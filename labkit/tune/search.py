@@ -64,12 +64,12 @@ class Trial(NamedTuple):
 
 
 def size(space: Space) -> int:
-    """Give how many points a space has."""
+    """Return how many points a space has."""
     return math.prod(map(len, space.values()))
 
 
 def best(trials: Sequence[Trial], minimize: bool = False) -> Trial | None:
-    """Give the best of the trials that had all their repeats; None when there is none."""
+    """Return the best of the trials that had all their repeats; None when there is none."""
     done = [trial for trial in trials if trial.state == "done"]
     return (min if minimize else max)(done, key=lambda trial: trial.value, default=None)
 
@@ -143,7 +143,7 @@ def search(
 
 
 def trials_of(study: optuna.Study) -> list[Trial]:
-    """Give the trials that a study has; one that was cut off when its process ended doesn't count."""
+    """Return the trials that a study has; one that was cut off when its process ended doesn't count."""
     kept = []
     for frozen in study.get_trials(deepcopy=False):
         if frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
@@ -154,7 +154,7 @@ def trials_of(study: optuna.Study) -> list[Trial]:
 
 
 def as_study(space: Space, trials: Sequence[Trial]) -> optuna.Study:
-    """Give a study in memory of trials that have a figure, those that were pruned too, for Optuna's own analyses."""
+    """Return a study in memory of trials that have a figure, those that were pruned too, for Optuna's own analyses."""
     study = optuna.create_study(direction="maximize")
     proposer = _Untried(space, (), STARTUP, 0)
     for trial in trials:
@@ -209,7 +209,7 @@ def _figure(given: Any) -> float:
 
 
 def _pruner(reference: Trial | None, minimize: bool) -> optuna.pruners.BasePruner:
-    """Give up what is hopeless beside the best so far."""
+    """Return up what is hopeless beside the best so far."""
     if reference is None:
         return optuna.pruners.NopPruner()
     margin = HOPELESS * abs(reference.value)
@@ -230,14 +230,14 @@ class _Untried(TPESampler):
         self.tried = {self.point(trial.settings) for trial in ended}
 
     def point(self, settings: Settings) -> tuple[int, ...]:
-        """Give the place of each knob's value."""
+        """Return the place of each knob's value."""
         try:
             return tuple(values.index(settings[name]) for name, values in self._space.items())
         except (KeyError, ValueError) as error:
             raise LabError(f"{settings} is no point of this space: {self._space}.") from error
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Give the space: all knobs are there from the first trial on."""
+        """Return the space: all knobs are there from the first trial on."""
         return {name: values for name, values in self.distributions.items() if not values.single()}
 
     def sample_relative(

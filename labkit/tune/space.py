@@ -52,12 +52,12 @@ class Knob:
 
 
 def values(knobs: Mapping[str, Knob]) -> dict[str, tuple[Any, ...]]:
-    """Give the space of some knobs, as `search` takes it."""
+    """Return the space of some knobs, as `search` takes it."""
     return {name: knob.values for name, knob in knobs.items()}
 
 
 def default(knobs: Mapping[str, Knob]) -> dict[str, Any]:
-    """Give the settings that leave every knob alone."""
+    """Return the settings that leave every knob alone."""
     return dict.fromkeys(knobs)
 
 
@@ -235,7 +235,7 @@ def _unknown(what: str, given: Any, known: Sequence[str] | Mapping[str, Any]) ->
 
 
 def _values(table: Mapping[str, Any], here: Here) -> tuple[Any, ...]:
-    """Give what a knob may be; nothing when nothing of it is here."""
+    """Return what a knob may be; nothing when nothing of it is here."""
     if table["type"] == "integer":  # left alone, programs take all cores: what is next to the highest
         return (*_integers(table, here), None)
     given = table.get("values", [])

@@ -56,28 +56,28 @@ class Command:
         """
         done = processes.run(self.full(settings), {**self.env, **self.variables(settings)}, self.cwd, self.timeout)
         try:
-            if done.why:
-                raise LabError(f"{done.why}.")
+            if done.failure:
+                raise LabError(f"{done.failure}.")
             return self.figure(done.lines)
         except LabError as error:
             last = ["Its last lines:", *done.lines[-TAIL:]] if done.lines else ["It printed nothing."]
             raise LabError("\n  ".join([f"{error} {last[0]}", *last[1:]])) from error
 
     def full(self, settings: Mapping[str, Any]) -> list[str]:
-        """Give the command with the settings' prefixes and flags."""
+        """Return the command with the settings' prefixes and flags."""
         return [*self._parts("prefix", settings), *self.argv, *self.flags(settings)]
 
     def flags(self, settings: Mapping[str, Any]) -> list[str]:
-        """Give the settings' flags."""
+        """Return the settings' flags."""
         return self._parts("flag", settings)
 
     def variables(self, settings: Mapping[str, Any]) -> dict[str, str]:
-        """Give the settings' variables."""
+        """Return the settings' variables."""
         return {self.knobs[name].env: str(value) for name, value in settings.items()
                 if value is not None and self.knobs[name].env}  # fmt: skip
 
     def line(self, settings: Mapping[str, Any]) -> str:
-        """Give what one types to run it, in its folder."""
+        """Return what one types to run it, in its folder."""
         set_here = {**self.env, **self.variables(settings)}
         variables = [f"{name}={shlex.quote(str(value))}" for name, value in set_here.items()]
         return " ".join([*variables, shlex.join(self.full(settings)).replace(f"{self.cwd}/", "")])
@@ -137,7 +137,7 @@ def by_field(path: str) -> Figure:
 
 
 def _last_json(lines: Sequence[str]) -> dict | None:
-    """Give the last object that starts with a line's first bracket."""
+    """Return the last object that starts with a line's first bracket."""
     decoder = json.JSONDecoder()
     for number in reversed([number for number, line in enumerate(lines) if line.startswith("{")]):
         try:

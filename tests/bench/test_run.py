@@ -37,7 +37,7 @@ def training(tmp_path_factory):
         "--data_format=NCHW",
         env=env,
     )
-    assert not done.why, done.lines
+    assert not done.failure, done.lines
     return folder, done
 
 
@@ -87,7 +87,7 @@ def test_the_trace_and_the_graph_show_what_ran(training):
 
 def test_classifying_costs_a_third_of_the_operations_and_changes_nothing(tmp_path):
     done = bench("--forward_only", "--use_fp16", f"--json={tmp_path}/out.json")
-    assert not done.why, done.lines
+    assert not done.failure, done.lines
     assert any(line.startswith("Precision:   bfloat16, which is a CPU's 16 bits") for line in done.lines)
     result = json.loads((tmp_path / "out.json").read_text())
     assert len(set(result["losses"])) == 1
@@ -129,7 +129,7 @@ def test_horovod_reports_once_for_all_ranks(tmp_path):
     mpirun = [os.path.join(os.path.dirname(sys.executable), "mpirun"), "-n", "2", sys.executable]  # noqa: PTH118, PTH120
     flags = [*SMALL, "--variable_update=horovod", "--num_intra_threads=1", f"--json={tmp_path}/out.json"]
     done = processes.run([*mpirun, "-m", "labkit.bench", *flags], timeout=120)
-    assert not done.why, done.lines
+    assert not done.failure, done.lines
     assert "Batch size:  8 global" in done.lines
     assert sum(line.startswith("total images/sec") for line in done.lines) == 1
     result = json.loads((tmp_path / "out.json").read_text())

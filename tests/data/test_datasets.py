@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from labkit.data import datasets
-from labkit.data.datasets import REGISTRY, digits, fetch, status
+from labkit.data.datasets import REGISTRY, fetch, load_digits, status
 from labkit.system.errors import LabError
 from labkit.system.paths import ROOT
 
@@ -122,7 +122,7 @@ def one_line(error) -> str:
 @pytest.mark.parametrize("names", [(NPZ,), IDX], ids=["npz", "idx"])
 def test_reads_every_mnist_digit_once(folder, registry, truth, names):
     put(folder, truth, *names)
-    given = digits(folder=folder, registry=registry)
+    given = load_digits(folder=folder, registry=registry)
     arrays = mnist_arrays()
     for part in ("train", "test"):
         images, labels = getattr(given, f"x_{part}"), getattr(given, f"y_{part}")
@@ -145,17 +145,17 @@ def test_both_forms_give_the_same_bytes(folder, registry, truth, tmp_path):
     put(folder, truth, NPZ)
     (tmp_path / "other").mkdir()
     put(tmp_path / "other", truth, *IDX)
-    given = [digits(40, 20, folder=where, registry=registry) for where in (folder, tmp_path / "other")]
+    given = [load_digits(40, 20, folder=where, registry=registry) for where in (folder, tmp_path / "other")]
     assert fingerprint(given[0]) == fingerprint(given[1])
 
 
 def test_order_of_places(folder, keras, registry, truth):
     put(keras, truth, NPZ)
-    assert "keras" in digits(folder=folder, registry=registry).source
+    assert "keras" in load_digits(folder=folder, registry=registry).source
     put(folder, truth, *IDX)
-    assert IDX[0] in digits(folder=folder, registry=registry).source
+    assert IDX[0] in load_digits(folder=folder, registry=registry).source
     put(folder, truth, NPZ)
-    source = digits(folder=folder, registry=registry).source
+    source = load_digits(folder=folder, registry=registry).source
     assert NPZ in source
     assert "keras" not in source
 
@@ -166,13 +166,13 @@ def test_subset_is_balanced_and_deterministic(folder, tmp_path):
     contents = {NPZ: npz_bytes(arrays), **idx_files(arrays)}
     put(folder, contents, NPZ)
     place = {"folder": folder, "registry": register(tmp_path / "registry.toml", contents)}
-    given = digits(30, 10, **place)
+    given = load_digits(30, 10, **place)
     assert np.bincount(given.y_train).tolist() == [13, 12, 5] or np.bincount(given.y_train).tolist() == [12, 13, 5]
     assert len(np.unique(given.x_train, axis=0)) == 30
     assert 2 in given.y_train[15:], "in random order: the scarce class must not all be in the first rank's share"
-    assert fingerprint(given) == fingerprint(digits(30, 10, **place))
-    assert fingerprint(given) != fingerprint(digits(30, 10, seed=1, **place))
-    assert np.array_equal(given.x_test, digits(50, 10, **place).x_test)
+    assert fingerprint(given) == fingerprint(load_digits(30, 10, **place))
+    assert fingerprint(given) != fingerprint(load_digits(30, 10, seed=1, **place))
+    assert np.array_equal(given.x_test, load_digits(50, 10, **place).x_test)
 
 
 @pytest.mark.parametrize(
@@ -190,18 +190,18 @@ def test_subset_is_balanced_and_deterministic(folder, tmp_path):
 def test_impossible_numbers_are_one_line(folder, registry, truth, arguments, named):
     put(folder, truth, NPZ)
     with pytest.raises(LabError) as error:
-        digits(folder=folder, registry=registry, **arguments)
+        load_digits(folder=folder, registry=registry, **arguments)
     assert named in one_line(error)
 
 
 def test_lab_data_names_the_folder(folder, registry, truth, tmp_path, monkeypatch):
     put(folder, truth, NPZ)
     monkeypatch.setenv("LAB_DATA", str(folder))
-    assert digits(registry=registry).source.startswith("MNIST")
+    assert load_digits(registry=registry).source.startswith("MNIST")
     assert status(registry=registry)[0].path == folder / NPZ
     assert "intact" in fetch(registry=registry, show=False)[0]
     monkeypatch.setenv("LAB_DATA", str(tmp_path / "nowhere"))
-    for question in (digits, status, fetch):
+    for question in (load_digits, status, fetch):
         with pytest.raises(LabError, match=r"nowhere.*LAB_DATA"):
             question(registry=registry)
 
@@ -223,7 +223,7 @@ def test_damaged_file_is_refused_by_name(folder, registry, truth, name, damage):
     put(folder, truth, *([NPZ] if name == NPZ else IDX))
     (folder / name).write_bytes(damage(truth[name]))
     with pytest.raises(LabError) as error:
-        digits(folder=folder, registry=registry)
+        load_digits(folder=folder, registry=registry)
     said = one_line(error)
     assert name in said
     assert "./lab data fetch" in said
@@ -261,7 +261,7 @@ def test_misshapen_npz_is_refused_though_its_checksum_is_registered(folder, tmp_
     contents = truth | {NPZ: content}
     put(folder, contents, NPZ)
     with pytest.raises(LabError, match=r"mnist\.npz is damaged: .*\./lab data fetch"):
-        digits(folder=folder, registry=register(tmp_path / "registry.toml", contents))
+        load_digits(folder=folder, registry=register(tmp_path / "registry.toml", contents))
 
 
 IMAGES, LABELS = mnist_arrays()["x_train"], mnist_arrays()["y_train"]
@@ -284,7 +284,7 @@ def test_misshapen_idx_is_refused_though_its_checksum_is_registered(folder, tmp_
     contents = truth | {name: content}
     put(folder, contents, *IDX)
     with pytest.raises(LabError) as error:
-        digits(folder=folder, registry=register(tmp_path / "registry.toml", contents))
+        load_digits(folder=folder, registry=register(tmp_path / "registry.toml", contents))
     assert said in one_line(error)
     assert "-ubyte.gz is damaged" in one_line(error)
 
@@ -294,37 +294,37 @@ def test_damaged_npz_is_not_passed_over_for_intact_idx_files_or_cache(folder, ke
     put(keras, truth, NPZ)
     (folder / NPZ).write_bytes(b"damaged")
     with pytest.raises(LabError, match=r"data/mnist\.npz is damaged"):
-        digits(folder=folder, registry=registry)
+        load_digits(folder=folder, registry=registry)
 
 
 def test_unreadable_file_is_refused_by_name(folder, registry):
     (folder / NPZ).mkdir()
     with pytest.raises(LabError, match=r"mnist\.npz is damaged"):
-        digits(folder=folder, registry=registry)
+        load_digits(folder=folder, registry=registry)
 
 
 def test_damaged_file_of_keras_is_refused_and_left_alone(folder, keras, registry, truth):
     (keras / NPZ).write_bytes(truth[NPZ][:-1])
     with pytest.raises(LabError) as error:
-        digits(folder=folder, registry=registry)
+        load_digits(folder=folder, registry=registry)
     said = one_line(error)
     assert str(keras / NPZ) in said
     assert "./lab data fetch" in said
     assert [file.path for file in status(folder, registry) if file.state == "damaged"] == [keras / NPZ]
     put(folder, truth, NPZ)  # what fetch does
-    assert digits(folder=folder, registry=registry).source.startswith("MNIST")
+    assert load_digits(folder=folder, registry=registry).source.startswith("MNIST")
     assert all(file.state != "damaged" for file in status(folder, registry))
     assert (keras / NPZ).read_bytes() == truth[NPZ][:-1]
 
 
 def test_incomplete_idx_files_are_named_in_the_source(folder, registry, truth):
     put(folder, truth, *IDX[:3])
-    source = digits(100, 20, folder=folder, registry=registry).source
+    source = load_digits(100, 20, folder=folder, registry=registry).source
     assert "scikit-learn" in source
     assert f"lacks {IDX[3]}" in source
     (folder / IDX[1]).write_bytes(b"damaged")
     with pytest.raises(LabError, match=IDX[1]):
-        digits(100, 20, folder=folder, registry=registry)
+        load_digits(100, 20, folder=folder, registry=registry)
 
 
 def test_status_of_what_is_missing(folder, registry, truth):
@@ -340,7 +340,7 @@ def test_status_of_what_is_missing(folder, registry, truth):
 
 
 def test_built_in_digits(folder, registry):
-    given = digits(folder=folder, registry=registry)
+    given = load_digits(folder=folder, registry=registry)
     assert given.x_train.shape == (8000, 28, 28, 1)
     assert given.x_test.shape == (2000, 28, 28, 1)
     assert np.bincount(given.y_train).tolist() == [800] * 10
@@ -364,11 +364,11 @@ def test_built_in_originals_are_in_one_part_only():
 def test_no_test_digit_is_a_variant_of_a_training_digit(folder, registry, monkeypatch, blank):
     """Blank one part's originals, and the other part comes out bit for bit as before: it is made of its own alone."""
     ask = {"n_train": 3000, "n_test": 800, "folder": folder, "registry": registry}
-    before = digits(**ask)
+    before = load_digits(**ask)
     parts = dict(zip(("train", "test"), datasets._originals(), strict=True))
     parts[blank] = parts[blank]._replace(images=np.zeros_like(parts[blank].images))
     monkeypatch.setattr(datasets, "_originals", lambda: tuple(parts.values()))
-    after = digits(**ask)
+    after = load_digits(**ask)
     other = "test" if blank == "train" else "train"
     assert np.array_equal(getattr(after, f"x_{other}"), getattr(before, f"x_{other}"))
     assert getattr(after, f"x_{blank}").mean() < getattr(before, f"x_{blank}").mean() / 2
@@ -376,8 +376,8 @@ def test_no_test_digit_is_a_variant_of_a_training_digit(folder, registry, monkey
 
 def test_built_in_digits_are_the_same_in_another_process(folder, registry):
     code = (
-        "import hashlib, sys; from pathlib import Path; from labkit.data.datasets import digits;"
-        "d = digits(500, 100, seed=3, folder=Path(sys.argv[1]), registry=Path(sys.argv[2]));"
+        "import hashlib, sys; from pathlib import Path; from labkit.data.datasets import load_digits;"
+        "d = load_digits(500, 100, seed=3, folder=Path(sys.argv[1]), registry=Path(sys.argv[2]));"
         "print(hashlib.sha256(b''.join(a.tobytes() for a in (d.x_train, d.y_train, d.x_test, d.y_test))).hexdigest())"
     )
     there = subprocess.run(
@@ -385,19 +385,19 @@ def test_built_in_digits_are_the_same_in_another_process(folder, registry):
         cwd=ROOT, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     place = {"folder": folder, "registry": registry}
-    assert there.stdout.strip() == fingerprint(digits(500, 100, seed=3, **place))
-    assert there.stdout.strip() != fingerprint(digits(500, 100, seed=4, **place))
+    assert there.stdout.strip() == fingerprint(load_digits(500, 100, seed=3, **place))
+    assert there.stdout.strip() != fingerprint(load_digits(500, 100, seed=4, **place))
 
 
 def test_built_in_test_digits_do_not_depend_on_the_training_digits(folder, registry):
     place = {"folder": folder, "registry": registry}
-    assert np.array_equal(digits(100, 50, **place).x_test, digits(900, 50, **place).x_test)
+    assert np.array_equal(load_digits(100, 50, **place).x_test, load_digits(900, 50, **place).x_test)
 
 
 def test_built_in_digits_can_be_learnt_but_not_by_looking_at_single_pixels(folder, registry):
     from sklearn.neighbors import NearestCentroid
 
-    given = digits(2000, 500, folder=folder, registry=registry)
+    given = load_digits(2000, 500, folder=folder, registry=registry)
     flat = given.x_train.reshape(2000, -1), given.x_test.reshape(500, -1)
     accuracy = NearestCentroid().fit(flat[0], given.y_train).score(flat[1], given.y_test)
     assert 0.6 < accuracy < 0.95
@@ -406,7 +406,7 @@ def test_built_in_digits_can_be_learnt_but_not_by_looking_at_single_pixels(folde
 def test_built_in_digits_are_no_more_than_mnist_has(folder, registry):
     for arguments in ({"n_train": 60_001}, {"n_test": 10_001}):
         with pytest.raises(LabError, match="is not possible here"):
-            digits(folder=folder, registry=registry, **arguments)
+            load_digits(folder=folder, registry=registry, **arguments)
 
 
 # --- No network, nothing written --------------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ def no_sockets(monkeypatch):
 def test_digits_and_status_open_no_socket_and_write_nothing(folder, registry, truth, names, no_sockets):
     put(folder, truth, *names)
     before = {path: path.stat().st_mtime_ns for path in folder.parent.rglob("*")}
-    digits(50, 20, folder=folder, registry=registry)
+    load_digits(50, 20, folder=folder, registry=registry)
     status(folder, registry)
     assert {path: path.stat().st_mtime_ns for path in folder.parent.rglob("*")} == before
 
@@ -559,7 +559,7 @@ def test_fetch_brings_the_file_and_digits_reads_it(folder, mirrored, mirror, tru
     assert (folder / NPZ).stat().st_mode & 0o777 == 0o644, "a shared folder's readers can read it"
     assert mirror.asked == ["/a/mnist.npz"]
     assert capfd.readouterr() == ("", "")
-    assert digits(folder=folder, registry=mirrored).source.startswith("MNIST")
+    assert load_digits(folder=folder, registry=mirrored).source.startswith("MNIST")
 
 
 def test_fetch_shows_the_file_it_brings(folder, mirrored, mirror, truth, capfd):
@@ -627,7 +627,7 @@ def test_fetch_falls_back_on_idx_files_and_keeps_those_it_has(folder, mirrored, 
     assert len(quick(folder, mirrored)) == 3
     assert f"/idx/{IDX[0]}" not in mirror.asked
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {name: truth[name] for name in IDX}
-    assert IDX[0] in digits(folder=folder, registry=mirrored).source
+    assert IDX[0] in load_digits(folder=folder, registry=mirrored).source
 
 
 def test_fetch_keeps_the_bytes_of_a_gz_file_that_is_declared_an_encoding(folder, mirrored, mirror, truth):
@@ -666,7 +666,7 @@ def test_fetch_deletes_a_damaged_file_that_another_form_makes_needless(
     mirror.answers |= {f"/idx/{name}": Mirror.whole(truth[name]) for name in served}
     assert any(line.startswith(f"{damaged}: deleted") for line in quick(folder, mirrored))
     assert sorted(path.name for path in folder.iterdir()) == sorted(served)
-    assert digits(folder=folder, registry=mirrored).source.startswith("MNIST")
+    assert load_digits(folder=folder, registry=mirrored).source.startswith("MNIST")
 
 
 def test_failed_fetch_leaves_a_damaged_file_refused(folder, mirrored):
@@ -674,7 +674,7 @@ def test_failed_fetch_leaves_a_damaged_file_refused(folder, mirrored):
     with pytest.raises(LabError, match="No mirror"):
         quick(folder, mirrored)
     with pytest.raises(LabError, match=r"mnist\.npz is damaged"):
-        digits(folder=folder, registry=mirrored)
+        load_digits(folder=folder, registry=mirrored)
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
@@ -701,7 +701,7 @@ def test_interrupted_fetch_leaves_nothing_that_passes_for_the_file(folder, mirro
     assert all(name.startswith("mnist-unfinished-") for name in left)
     assert not left or ending == signal.SIGKILL
     assert {file.state for file in status(folder, mirrored)} == {"missing"}
-    assert "MNIST is not in" in digits(20, 10, folder=folder, registry=mirrored).source
+    assert "MNIST is not in" in load_digits(20, 10, folder=folder, registry=mirrored).source
     mirror.answers["/a/mnist.npz"] = Mirror.whole(truth[NPZ])
     quick(folder, mirrored)
     assert (folder / NPZ).read_bytes() == truth[NPZ]

@@ -41,12 +41,12 @@ def same(photo, right, tolerance=0):
 
 
 def test_the_built_in_photo_needs_no_file():
-    assert photos.photo().shape == (427, 640, 3)
+    assert photos.load_photo().shape == (427, 640, 3)
 
 
 @pytest.mark.parametrize("pixels", [1_000, 50_000, 2_500_000])
 def test_a_photo_is_made_as_large_as_asked_in_its_proportions(pixels):
-    height, width, _ = photos.photo(pixels=pixels).shape
+    height, width, _ = photos.load_photo(pixels=pixels).shape
     assert height * width == pytest.approx(pixels, rel=0.05)
     assert width / height == pytest.approx(640 / 427, rel=0.05)
 
@@ -54,12 +54,12 @@ def test_a_photo_is_made_as_large_as_asked_in_its_proportions(pixels):
 @pytest.mark.parametrize("name", ["p.png", "p.tiff", "p.bmp", "p.webp", "p.gif"])
 def test_a_photo_keeps_its_size_and_colours(save, name):
     options = {"lossless": True} if name == "p.webp" else {}
-    same(photos.photo(save(Image.fromarray(CORNERS), name, **options)), CORNERS)
+    same(photos.load_photo(save(Image.fromarray(CORNERS), name, **options)), CORNERS)
 
 
 def test_a_jpeg_keeps_about_its_colours(save):
     path = save(Image.fromarray(CORNERS), "p.jpg", quality=95, subsampling=0)
-    photo = photos.photo(path)
+    photo = photos.load_photo(path)
     same(photo[4:12, 4:20], CORNERS[4:12, 4:20], tolerance=8)
 
 
@@ -70,7 +70,7 @@ def test_a_camera_s_rotation_is_followed(save, orientation, name):
     exif[0x0112] = orientation
     stored = Image.fromarray(np.ascontiguousarray(UPSIDE[orientation]))
     options = {"quality": 95, "subsampling": 0} if name == "p.jpg" else {}
-    photo = photos.photo(save(stored, name, exif=exif, **options))
+    photo = photos.load_photo(save(stored, name, exif=exif, **options))
     assert photo.shape == CORNERS.shape
     for row, column in [(8, 12), (8, 36), (24, 12), (24, 36)]:
         same(photo[row, column], CORNERS[row, column], tolerance=12)
@@ -80,7 +80,7 @@ def test_a_rotated_jpeg_is_shrunk_upright(save):
     exif = Image.Exif()
     exif[0x0112] = 6
     stored = Image.fromarray(np.ascontiguousarray(UPSIDE[6])).resize((640, 960), Image.Resampling.NEAREST)
-    photo = photos.photo(save(stored, "p.jpg", exif=exif), pixels=20_000)
+    photo = photos.load_photo(save(stored, "p.jpg", exif=exif), pixels=20_000)
     height, width, _ = photo.shape
     assert width / height == pytest.approx(1.5, rel=0.02)
     same(photo[10, 10], np.array(RED), tolerance=12)
@@ -90,7 +90,7 @@ def test_what_is_transparent_is_on_white(save):
     clear = np.dstack([CORNERS, np.zeros(CORNERS.shape[:2], np.uint8)])
     clear[:16, :, 3] = 255
     clear[16:, 24:, :] = (0, 0, 0, 128)
-    photo = photos.photo(save(Image.fromarray(clear), "p.png"))
+    photo = photos.load_photo(save(Image.fromarray(clear), "p.png"))
     same(photo[0, 0], np.array(RED))
     same(photo[20, 5], np.array(WHITE))
     same(photo[20, 40], np.array((127, 127, 127)), tolerance=1)
@@ -98,13 +98,13 @@ def test_what_is_transparent_is_on_white(save):
 
 def test_a_palette_with_a_transparent_colour_is_on_white(save):
     image = Image.fromarray(CORNERS).quantize(4)
-    photo = photos.photo(save(image, "p.png", transparency=image.getpixel((0, 0))))
+    photo = photos.load_photo(save(image, "p.png", transparency=image.getpixel((0, 0))))
     same(photo[0, 0], np.array(WHITE))
     same(photo[0, 40], np.array(GREEN), tolerance=2)
 
 
 def test_a_palette_gives_its_colours(save):
-    same(photos.photo(save(Image.fromarray(CORNERS).quantize(4), "p.png")), CORNERS, tolerance=2)
+    same(photos.load_photo(save(Image.fromarray(CORNERS).quantize(4), "p.png")), CORNERS, tolerance=2)
 
 
 GREY = np.linspace(0, 255, 32 * 48).reshape(32, 48).astype(np.uint8)
@@ -112,68 +112,68 @@ THREE = np.dstack([GREY] * 3)
 
 
 def test_greyscale_has_three_equal_channels(save):
-    same(photos.photo(save(Image.fromarray(GREY), "p.png")), THREE)
+    same(photos.load_photo(save(Image.fromarray(GREY), "p.png")), THREE)
 
 
 def test_black_and_white_is_not_just_0_and_1(save):
-    photo = photos.photo(save(Image.fromarray(GREY > 127), "p.png"))
+    photo = photos.load_photo(save(Image.fromarray(GREY > 127), "p.png"))
     same(photo, np.dstack([np.where(GREY > 127, 255, 0)] * 3))
 
 
 def test_grey_with_transparency_is_on_white(save):
     image = Image.merge("LA", [Image.fromarray(GREY), Image.new("L", (48, 32), 0)])
-    same(photos.photo(save(image, "p.png")), np.full_like(THREE, 255))
+    same(photos.load_photo(save(image, "p.png")), np.full_like(THREE, 255))
 
 
 @pytest.mark.parametrize("name", ["p.png", "p.tiff"])
 def test_sixteen_bits_are_made_eight(save, name):
-    same(photos.photo(save(Image.fromarray(GREY.astype(np.uint16) * 257), name)), THREE)
+    same(photos.load_photo(save(Image.fromarray(GREY.astype(np.uint16) * 257), name)), THREE)
 
 
 def test_a_measurement_s_real_numbers_span_black_to_white(save):
-    photo = photos.photo(save(Image.fromarray((GREY / 1000 - 3).astype(np.float32)), "p.tiff"))
+    photo = photos.load_photo(save(Image.fromarray((GREY / 1000 - 3).astype(np.float32)), "p.tiff"))
     same(photo, THREE, tolerance=1)
 
 
 @pytest.mark.parametrize("value", [0.0, 7.5])
 def test_a_measurement_that_never_varies_is_no_division_by_zero(save, value):
-    photos.photo(save(Image.new("F", (8, 8), value), "p.tiff"))
+    photos.load_photo(save(Image.new("F", (8, 8), value), "p.tiff"))
 
 
 def test_cmyk_is_made_rgb(save):
-    photo = photos.photo(save(Image.fromarray(CORNERS).convert("CMYK"), "p.jpg", quality=95, subsampling=0))
+    photo = photos.load_photo(save(Image.fromarray(CORNERS).convert("CMYK"), "p.jpg", quality=95, subsampling=0))
     same(photo[4:12, 4:20], CORNERS[4:12, 4:20], tolerance=12)
 
 
 def test_an_animation_gives_its_first_picture(save):
     first, second = Image.new("RGB", (8, 8), RED), Image.new("RGB", (8, 8), BLUE)
-    same(photos.photo(save(first, "p.gif", save_all=True, append_images=[second])), np.full((8, 8, 3), RED), 2)
+    same(photos.load_photo(save(first, "p.gif", save_all=True, append_images=[second])), np.full((8, 8, 3), RED), 2)
 
 
 def test_twenty_megapixels_work(save):
     path = save(Image.new("RGB", (5000, 4000), BLUE), "p.jpg")
-    assert photos.photo(path).shape == (4000, 5000, 3)
-    assert photos.photo(path, pixels=50_000).shape == (200, 250, 3)
+    assert photos.load_photo(path).shape == (4000, 5000, 3)
+    assert photos.load_photo(path, pixels=50_000).shape == (200, 250, 3)
 
 
 def test_beyond_pillow_s_warning_a_photo_still_works(save, recwarn):
     path = save(Image.new("L", (10_000, 9_000)), "p.png")  # 90 million: Pillow warns of a decompression bomb
-    assert photos.photo(path, pixels=1_000).shape[2] == 3
+    assert photos.load_photo(path, pixels=1_000).shape[2] == 3
     assert not recwarn.list
 
 
 def test_a_bomb_is_refused(save):
     path = save(Image.new("1", (20_000, 10_000)), "p.png")
     with pytest.raises(LabError, match="more than 178 million pixels: make a smaller copy"):
-        photos.photo(path)
+        photos.load_photo(path)
 
 
 def test_a_missing_photo_is_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LabError, match=r"holiday.jpg is not there: give the path of a photo"):
-        photos.photo("holiday.jpg")
+        photos.load_photo("holiday.jpg")
     with pytest.raises(LabError, match=r"is a folder"):
-        photos.photo(tmp_path)
+        photos.load_photo(tmp_path)
 
 
 def jpeg():
@@ -195,7 +195,7 @@ def test_a_truncated_photo_is_told(tmp_path, whole, kept):
     path = tmp_path / "p"
     path.write_bytes(whole[: int(kept * len(whole))])
     with pytest.raises(LabError, match=r"damaged or not whole|no picture"):
-        photos.photo(path)
+        photos.load_photo(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"this is text\n", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"])
@@ -203,7 +203,7 @@ def test_what_is_no_picture_is_told(tmp_path, content):
     path = tmp_path / "p.jpg"
     path.write_bytes(content)
     with pytest.raises(LabError, match=r"no picture|damaged"):
-        photos.photo(path)
+        photos.load_photo(path)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"])
@@ -216,10 +216,10 @@ def test_a_photo_with_wrong_bytes_is_read_or_told(tmp_path, kind):
         altered[rng.integers(0, len(altered), 4)] = rng.integers(0, 256, 4)
         path.write_bytes(altered.tobytes())
         with contextlib.suppress(LabError):
-            assert photos.photo(path, pixels=500).shape[2] == 3
+            assert photos.load_photo(path, pixels=500).shape[2] == 3
 
 
 @pytest.mark.parametrize("pixels", [0, -5, 10**12])
 def test_an_impossible_size_is_told(pixels):
     with pytest.raises(LabError, match="pixels is how many"):
-        photos.photo(pixels=pixels)
+        photos.load_photo(pixels=pixels)

@@ -205,13 +205,15 @@ def test_what_became_of_each_operation():
         node("y", "AddV2", "first", "first"),
     ]
     told = dict.fromkeys(["conv", "add", "relu"], MERGED) | dict.fromkeys(["two", "root"], FOLDED)
-    assert graphs.fates(before, after) == told | {"second": SPARED, "unused": PRUNED}
-    assert graphs.fates(before, before) == {}
+    assert graphs.classify_rewrites(before, after) == told | {"second": SPARED, "unused": PRUNED}
+    assert graphs.classify_rewrites(before, before) == {}
 
 
 def test_what_comes_before_a_fed_operation_is_not_needed():
     before = [node("x", "Placeholder"), node("y", "Exp", "x"), node("z", "Neg", "y")]
-    assert graphs.fates(before, [node("_arg_y_0_0", "_Arg"), node("z", "Neg", "_arg_y_0_0")]) == {"x": PRUNED}
+    assert graphs.classify_rewrites(before, [node("_arg_y_0_0", "_Arg"), node("z", "Neg", "_arg_y_0_0")]) == {
+        "x": PRUNED
+    }
 
 
 def test_a_rewrite_of_tensorflow_is_told():
@@ -227,6 +229,6 @@ def test_a_rewrite_of_tensorflow_is_told():
     with v1.Session(graph=graph, config=config) as session:
         session.run(y, {x: np.ones((1, 8, 8, 3))}, v1.RunOptions(output_partition_graphs=True), metadata)
     after = metadata.partition_graphs[0]
-    assert graphs.fates(graph.as_graph_def(), after) == dict.fromkeys(["conv", "add", "y"], MERGED)
+    assert graphs.classify_rewrites(graph.as_graph_def(), after) == dict.fromkeys(["conv", "add", "y"], MERGED)
     figure = graphs.compare(graph.as_graph_def(), after, "before and after")
     assert {"as written", "as it runs", "Conv2D + BiasAdd + Relu", MERGED} <= set(texts(figure))

@@ -117,7 +117,7 @@ class TestExercises(ThreeWays):
         (4, swap("env=settings, ", ""), "to be 3.25 (the settings say 3); it is 0.25"),
         (4, swap("total images/sec", "images/sec"), "to be 123.4; it is 999"),
         (4, swap("return float(found.group(1))", "return found.group(1)"), "a float from a command"),
-        (4, swap("if done.why:", "if False:"), "a LabError from a command that prints a total and then fails"),
+        (4, swap("if done.failure:", "if False:"), "a LabError from a command that prints a total and then fails"),
         (4, swap('    raise LabError("it printed no total")', "    return math.nan"), "prints no total; it gave nan"),
         (4, swap("timeout=timeout", "timeout=25"), "not over after timeout=0.5 seconds; it gave 123.4"),
         (4, LEAKS, "the settings to be the command's alone; LAB05_KNOB changed in the notebook's environment too"),
@@ -128,10 +128,10 @@ class TestExercises(ThreeWays):
         ),
         (
             4,
-            swap("if done.why:", "if done.status and done.status > 0:"),
+            swap("if done.failure:", "if done.status and done.status > 0:"),
             "prints a total and is then killed; it gave 123.4",
         ),
-        (4, swap("LabError(done.why)", "LabError"), "prints a total and then fails (exit status 3) to say why"),
+        (4, swap("LabError(done.failure)", "LabError"), "prints a total and then fails (exit status 3) to say why"),
         (4, swap("    done =", "    settings['A'] = 1\n    done ="), "Expected settings to stay as it was"),
         (4, RAISES_OTHERS, "prints no total, which the search records; AttributeError: 'NoneType'"),
     ]

@@ -336,10 +336,10 @@ def test_messages_are_counted_by_their_bytes(message, pickled, size):
 
 
 def test_what_a_counting_communicator_makes_counts_too():
-    alone = counting.Counted(MPI.COMM_SELF)
+    alone = counting.CountingComm(MPI.COMM_SELF)
     for made in (alone.Dup(), alone.Split(0), alone.Create(alone.group), alone.Create_cart([1])):
-        counting.Counted.reset()
+        counting.CountingComm.reset()
         made.Allreduce(np.zeros(2), np.zeros(2))
         made.sendrecv("to myself", dest=0, source=0)
-        assert [name for name, _ in counting.Counted.collectives] == ["Allreduce"]
-        assert counting.Counted.messages == []
+        assert [name for name, _ in counting.CountingComm.collectives] == ["Allreduce"]
+        assert counting.CountingComm.messages == []

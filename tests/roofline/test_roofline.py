@@ -200,10 +200,10 @@ def test_written_whole_or_not_at_all(measurements, tmp_path, monkeypatch):
 def test_it_is_free_of_the_callers_settings(monkeypatch):
     calls = []
 
-    def run(argv, env, timeout, hear):
+    def run(argv, env, timeout, on_line):
         calls.append((argv, env))
         for line in lines:
-            hear(line)
+            on_line(line)
         return Ended(lines, 0, 1.0)
 
     lines = ("a warning", "Measuring …", json.dumps(MEASURED))
@@ -250,7 +250,7 @@ print("products in", *kinds)
 
 def test_a_small_real_measurement():
     ended = processes.run([sys.executable, "-c", REAL], env={"TF_ENABLE_ONEDNN_OPTS": 1}, timeout=200)
-    assert not ended.why, ended.lines
+    assert not ended.failure, ended.lines
     found = next(json.loads(line) for line in ended.lines if line.startswith("{"))
     limits = measure._limits(found | {"when": "now"}, this_machine().isa)
     assert min(limits.float32, limits.bfloat16, limits.int8, *limits.streams.values()) > 0

@@ -56,7 +56,10 @@ def test_a_link_stays_one_and_what_it_leads_to_is_written(tmp_path):
     assert listed(tmp_path / "far") == ["file"]
 
 
-WRITE = "import sys; from pathlib import Path; from labkit.system import files; files.write(Path(sys.argv[1]), 'written\\n')"
+WRITE = (
+    "import sys; from pathlib import Path; from labkit.system import files; "
+    "files.write(Path(sys.argv[1]), 'written\\n')"
+)
 
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])

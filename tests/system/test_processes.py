@@ -25,12 +25,12 @@ def alive(pid):
 def test_gives_every_line_of_both_outputs_and_the_status():
     heard = []
     done = processes.run(
-        python("import sys; print('one'); print('two', file=sys.stderr); sys.exit(3)"), hear=heard.append
+        python("import sys; print('one'); print('two', file=sys.stderr); sys.exit(3)"), on_line=heard.append
     )
     assert sorted(done.lines) == ["one", "two"]
     assert heard == list(done.lines)
     assert done.status == 3
-    assert done.why == "exit status 3"
+    assert done.failure == "exit status 3"
 
 
 def test_sets_and_takes_away_variables(monkeypatch):
@@ -51,7 +51,7 @@ def test_what_is_not_over_in_time_is_ended_with_its_children(tmp_path):
     script = f"import subprocess, time; {start}; time.sleep(60)"
     done = processes.run(python(script), timeout=2)
     assert done.status is None
-    assert done.why == "not over after 2 s"
+    assert done.failure == "not over after 2 s"
     assert not alive(int(done.lines[0]))
 
 
@@ -64,7 +64,7 @@ def test_what_outlives_the_command_is_ended_and_not_waited_for():
 
 def test_a_signal_is_told():
     done = processes.run(python("import os; os.kill(os.getpid(), 9)"))
-    assert done.why == "killed by signal 9 (did memory run out?)"
+    assert done.failure == "killed by signal 9 (did memory run out?)"
 
 
 def test_an_interrupt_ends_the_command():
@@ -72,7 +72,7 @@ def test_an_interrupt_ends_the_command():
     timer = threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        processes.run(python("import os, time; print(os.getpid()); time.sleep(60)"), hear=heard.append, timeout=30)
+        processes.run(python("import os, time; print(os.getpid()); time.sleep(60)"), on_line=heard.append, timeout=30)
     timer.join()
     time.sleep(0.1)
     assert not alive(int(heard[0]))
