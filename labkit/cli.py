@@ -118,13 +118,13 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="for programs: all that was found, as JSON")] = False,
 ) -> None:
     """Tell whether this machine can run each lab, and what to do if not. Exit code 1 when one can't run."""
-    from labkit.doctor import doctor
+    from labkit.doctor import checks, view
 
-    report = doctor.examine()
+    report = checks.examine()
     if as_json:
         print(json.dumps(report.as_dict(), indent=2))
     else:
-        doctor.render(report, Console())
+        view.render(report, Console())
     raise SystemExit(0 if report.ok else 1)
 
 
@@ -254,18 +254,18 @@ def report(
 @data.command(epilog="Example: `./lab data fetch`")
 def fetch() -> None:
     """Fetch MNIST, so that the labs use it instead of the built-in digits. Do it before the day."""
-    from labkit.data import datasets
+    from labkit.data import download
 
-    for done in datasets.fetch():
+    for done in download.fetch():
         print(done)
 
 
 @data.command(epilog="Example: `./lab data status`")
 def status() -> None:
     """Tell which data is here, and whether it is intact. Exit code 1 when a file is damaged."""
-    from labkit.data import datasets
+    from labkit.data import mnist
 
-    found = datasets.status()
+    found = mnist.status()
     for file in found:
         print(f"{file.name:32} {file.state:10} {file.detail}{f': {file.fix}' if file.fix else ''}")
     raise SystemExit(1 if any(file.state == "damaged" for file in found) else 0)

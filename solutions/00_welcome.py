@@ -19,7 +19,7 @@
 
 # %%
 
-from labkit.doctor import doctor
+from labkit.doctor import as_text, examine
 from labkit.exercises import open_lab
 from labkit.mpi import run_ranks
 
@@ -32,7 +32,7 @@ check, results, machine, work, QUICK = open_lab("00", globals())
 # Horovod and by daal4py. It takes about half a minute. In a terminal it is `./lab doctor`.
 
 # %%
-print(doctor.examine())
+print(as_text(examine()))
 
 # %% [markdown]
 # Read the last lines: they say for each lab whether it can run here, and what to do if not.

@@ -12,8 +12,8 @@ from jupyterlab.labapp import LabApp
 
 from labkit import cli
 from labkit.bench import setups
-from labkit.data import datasets, synthetic
-from labkit.doctor import doctor
+from labkit.data import download, mnist, synthetic
+from labkit.doctor import checks
 from labkit.report import page
 from labkit.slurm import cluster, supervisor
 from labkit.system import paths
@@ -67,19 +67,19 @@ def test_misspelt_flags_and_commands_are_refused_by_name(monkeypatch, capsys, ar
 @pytest.mark.parametrize("ok", [True, False])
 def test_the_doctors_exit_code_is_its_verdict(monkeypatch, capsys, ok):
     report = SimpleNamespace(ok=ok, as_dict=lambda: {"ok": ok})
-    monkeypatch.setattr(doctor, "examine", lambda: report)
+    monkeypatch.setattr(checks, "examine", lambda: report)
     assert run(monkeypatch, "doctor", "--json") == (0 if ok else 1)
     assert json.loads(capsys.readouterr().out) == {"ok": ok}
 
 
 FILE = {"path": Path("data/mnist.npz"), "detail": "3 bytes instead of 4"}
-DAMAGED = datasets.FileStatus("mnist.npz", "damaged", **FILE, fix="`./lab data fetch` replaces it, or delete it")
-INTACT = datasets.FileStatus("mnist.npz", "intact", **FILE, fix="")
+DAMAGED = mnist.FileStatus("mnist.npz", "damaged", **FILE, fix="`./lab data fetch` replaces it, or delete it")
+INTACT = mnist.FileStatus("mnist.npz", "intact", **FILE, fix="")
 
 
 @pytest.mark.parametrize(("found", "code"), [([INTACT], 0), ([INTACT, DAMAGED], 1)])
 def test_data_statuss_exit_code_is_whether_files_are_intact_and_it_says_what_to_do(monkeypatch, capsys, found, code):
-    monkeypatch.setattr(datasets, "status", lambda: found)
+    monkeypatch.setattr(mnist, "status", lambda: found)
     assert run(monkeypatch, "data", "status") == code
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines] == [file.state for file in found]
@@ -91,7 +91,7 @@ def test_a_disk_that_cannot_be_written_is_one_line_and_exit_code_2_wherever_it_i
     def examine():
         raise OSError(number, os.strerror(number), "/data/x")
 
-    monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setattr(checks, "examine", examine)
     assert run(monkeypatch, "doctor") == 2
     error = capsys.readouterr().err
     assert error.startswith(f"lab: /data/x: {os.strerror(number)}. ")
@@ -102,7 +102,7 @@ def test_what_the_user_cannot_mend_keeps_its_traceback(monkeypatch):
     def examine():
         raise PermissionError(errno.EPERM, "Operation not permitted")  # as of a signal to another's process
 
-    monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setattr(checks, "examine", examine)
     monkeypatch.setattr("sys.argv", ["lab", "doctor"])
     with pytest.raises(PermissionError):
         cli.main()
@@ -128,7 +128,7 @@ def test_report_writes_the_page_and_says_where(monkeypatch, capsys, tmp_path):
 
 
 def test_fetch_tells_what_it_did(monkeypatch, capsys):
-    monkeypatch.setattr(datasets, "fetch", lambda: ["mnist.npz: here already"])
+    monkeypatch.setattr(download, "fetch", lambda: ["mnist.npz: here already"])
     assert run(monkeypatch, "data", "fetch") == 0
     assert capsys.readouterr().out == "mnist.npz: here already\n"
 

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 import lazy_loader
 
 if TYPE_CHECKING:
-    from labkit.data.datasets import load_digits
+    from labkit.data.digits import load_digits
     from labkit.data.photos import load_photo
 
 __all__ = ["load_digits", "load_photo"]
 
 __getattr__, __dir__, _ = lazy_loader.attach(
-    __name__, submod_attrs={"datasets": ["load_digits"], "photos": ["load_photo"]}
+    __name__, submod_attrs={"digits": ["load_digits"], "photos": ["load_photo"]}
 )

@@ -1,1 +1,15 @@
 """Whether this machine can run each lab, and what to do if not: `lab doctor`."""
+
+from typing import TYPE_CHECKING
+
+import lazy_loader
+
+if TYPE_CHECKING:
+    from labkit.doctor.checks import examine
+    from labkit.doctor.view import as_text, render
+
+__all__ = ["as_text", "examine", "render"]
+
+__getattr__, __dir__, _ = lazy_loader.attach(
+    __name__, submod_attrs={"checks": ["examine"], "view": ["as_text", "render"]}
+)

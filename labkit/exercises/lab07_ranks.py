@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from labkit.data import datasets
+from labkit.data import load_digits
 from labkit.exercises.ranks import fail, load, tell, watched
 from labkit.models.mnist import mnist_cnn
 
@@ -52,7 +52,7 @@ def fresh(seed: int) -> keras.Model:
 
 def one_process(n_digits: int, rates: list[float]) -> np.ndarray:
     """The weights of one process that takes a step on all digits for each learning rate, from seed 0."""
-    digits = datasets.load_digits(n_train=n_digits, n_test=n_digits // 4)
+    digits = load_digits(n_train=n_digits, n_test=n_digits // 4)
     model, optimizer = fresh(0), keras.optimizers.SGD(momentum=0.9)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     for rate in rates:

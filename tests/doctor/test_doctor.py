@@ -10,9 +10,11 @@ import sys
 import pytest
 from rich.console import Console
 
-from labkit.data.datasets import FileStatus
-from labkit.doctor import doctor
-from labkit.doctor.doctor import Facts, Finding, Lab, Report, Tried, judge
+from labkit.data.mnist import FileStatus
+from labkit.doctor import checks, probes, view
+from labkit.doctor.checks import Finding, Report, judge
+from labkit.doctor.labs import LABS, Lab
+from labkit.doctor.probes import Facts, ProbeResult
 from labkit.exercises import sources
 from labkit.slurm import cluster
 from labkit.system.machine import Machine
@@ -75,18 +77,18 @@ GOOD = Facts(
     typed_mpirun="/home/student/labs/.venv/bin/mpirun",
     other_mpi=None,
     data=(a_file("intact"), a_file("missing", "not needed: MNIST is here without it", name="images.gz")),
-    onednn=Tried(ONEDNN_ON),
-    horovod=Tried("the sum over 2 ranks is right"),
-    daal4py=Tried("the sum over 2 ranks is that of one process"),
-    kernel=Tried("/home/student/labs/.venv/share/jupyter/kernels/python3\n/bin/python\n/home/student/labs/.venv"),
-    jupyterlab=Tried("4.6.6"),
-    openmp=Tried(ONEDNN_OPENMP),
-    numactl=Tried(),
-    slurm=Tried("a cluster; nodes: 12, CPUs of each: 64"),
+    onednn=ProbeResult(ONEDNN_ON),
+    horovod=ProbeResult("the sum over 2 ranks is right"),
+    daal4py=ProbeResult("the sum over 2 ranks is that of one process"),
+    kernel=ProbeResult("/home/student/labs/.venv/share/jupyter/kernels/python3\n/bin/python\n/home/student/labs/.venv"),
+    jupyterlab=ProbeResult("4.6.6"),
+    openmp=ProbeResult(ONEDNN_OPENMP),
+    numactl=ProbeResult(),
+    slurm=ProbeResult("a cluster; nodes: 12, CPUs of each: 64"),
 )
 
 
-TWO_LABS = tuple(lab for lab in doctor.LABS if lab.name[:2] in ("00", "07"))
+TWO_LABS = tuple(lab for lab in LABS if lab.name[:2] in ("00", "07"))
 
 
 def judged(**differences) -> Report:
@@ -107,7 +109,7 @@ def fixes(report: Report, lab: str) -> list[str]:
 
 def text(report: Report, width: int = 80, **options) -> str:
     output = io.StringIO()
-    doctor.render(report, Console(file=output, width=width, force_jupyter=False, **options))
+    view.render(report, Console(file=output, width=width, force_jupyter=False, **options))
     return output.getvalue()
 
 
@@ -135,7 +137,7 @@ def test_big_machine():
 
 def test_four_cores_8_gb_without_avx512():
     """TensorFlow leaves oneDNN off on such a CPU until told otherwise."""
-    report = judged(machine=a_machine(cores=4, gib=8, isa=AVX2), onednn=Tried(ONEDNN_OFF))
+    report = judged(machine=a_machine(cores=4, gib=8, isa=AVX2), onednn=ProbeResult(ONEDNN_OFF))
     assert report.ok
     assert verdicts(report) == ("ok", "warn")
     assert finding(report, "ISA") == Finding("ISA", "ok", "AVX2; no AVX-512, VNNI, BF16, AMX", "")
@@ -189,7 +191,7 @@ def test_disk(free, status):
 
 
 def test_cpu_without_avx():
-    crash = Tried(error="killed by SIGILL")
+    crash = ProbeResult(error="killed by SIGILL")
     report = judged(machine=a_machine(isa=()), onednn=crash)
     assert verdicts(report) == ("ok", "fail")
     assert fixes(report, "07") == ["use a CPU, or a CPU type of the virtual machine, with AVX2"]
@@ -246,7 +248,7 @@ def test_data_folder_that_is_not_there():
 
 
 def test_tensorflow_that_does_not_import():
-    report = judged(onednn=Tried(error="failed\nImportError: libtensorflow_framework.so.2: no such file"))
+    report = judged(onednn=ProbeResult(error="failed\nImportError: libtensorflow_framework.so.2: no such file"))
     assert not report.ok
     assert verdicts(report) == ("ok", "fail")
     assert finding(report, "TensorFlow").seen.endswith("libtensorflow_framework.so.2: no such file")
@@ -267,7 +269,7 @@ def test_tensorflow_that_does_not_import():
 )
 def test_onednn_off(setting, isa, seen, fix):
     environ = {} if setting is None else {"TF_ENABLE_ONEDNN_OPTS": setting}
-    report = judged(environ=environ, onednn=Tried(ONEDNN_OFF), machine=a_machine(isa=isa))
+    report = judged(environ=environ, onednn=ProbeResult(ONEDNN_OFF), machine=a_machine(isa=isa))
     assert report.ok
     assert verdicts(report) == ("ok", "warn")
     assert finding(report, "oneDNN")[1:3] == ("warn", seen)
@@ -279,36 +281,40 @@ def test_onednn_counts_as_on_when_it_ran_whatever_the_setting_says():
 
 
 def test_onednn_of_an_openmp_build():
-    assert finding(judged(onednn=Tried(ONEDNN_OPENMP)), "oneDNN").seen == "3.2.0, on, OpenMP runtime, Intel AVX2"
+    assert finding(judged(onednn=ProbeResult(ONEDNN_OPENMP)), "oneDNN").seen == "3.2.0, on, OpenMP runtime, Intel AVX2"
 
 
-LAB_03 = tuple(lab for lab in doctor.LABS if lab.name.startswith("03"))
+LAB_03 = tuple(lab for lab in LABS if lab.name.startswith("03"))
 
 
 @pytest.mark.parametrize(
     ("facts", "seen", "fix"),
     [
         (
-            {"openmp": Tried(error="cannot start env/openmp/.venv/bin/python: No such file")},
+            {"openmp": ProbeResult(error="cannot start env/openmp/.venv/bin/python: No such file")},
             "cannot start",
             "./lab setup",
         ),
-        ({"openmp": Tried(ONEDNN_ON)}, "env/openmp has threadpool threads, not OpenMP", "./lab setup"),
-        ({"openmp": Tried(ONEDNN_OFF)}, "env/openmp has no oneDNN, not OpenMP", "./lab setup"),
+        ({"openmp": ProbeResult(ONEDNN_ON)}, "env/openmp has threadpool threads, not OpenMP", "./lab setup"),
+        ({"openmp": ProbeResult(ONEDNN_OFF)}, "env/openmp has no oneDNN, not OpenMP", "./lab setup"),
         (
-            {"openmp": Tried(error="failed\nImportError: numpy.core"), "environ": {"PYTHONPATH": "/apps"}},
+            {"openmp": ProbeResult(error="failed\nImportError: numpy.core"), "environ": {"PYTHONPATH": "/apps"}},
             "",
             "`unset PY",
         ),
-        ({"openmp": Tried(error="cannot start x"), "environ": {"PYTHONPATH": "/apps"}}, "cannot start", "./lab setup"),
+        (
+            {"openmp": ProbeResult(error="cannot start x"), "environ": {"PYTHONPATH": "/apps"}},
+            "cannot start",
+            "./lab setup",
+        ),
         # Which MPI there is does not matter to it.
         (
-            {"openmp": Tried(error="failed\nImportError"), "other_mpi": "/opt/mpi/lib"},
+            {"openmp": ProbeResult(error="failed\nImportError"), "other_mpi": "/opt/mpi/lib"},
             "failed",
             "rm -rf env/openmp/.venv",
         ),
-        ({"openmp": Tried(error="killed by SIGKILL")}, "killed by SIGKILL", "4 GiB"),
-        ({"openmp": Tried(error="killed by SIGILL"), "machine": a_machine(isa=())}, "killed by SIGILL", "AVX2"),
+        ({"openmp": ProbeResult(error="killed by SIGKILL")}, "killed by SIGKILL", "4 GiB"),
+        ({"openmp": ProbeResult(error="killed by SIGILL"), "machine": a_machine(isa=())}, "killed by SIGILL", "AVX2"),
     ],
 )
 def test_openmp_build_that_does_not_work(facts, seen, fix):
@@ -321,11 +327,13 @@ def test_openmp_build_that_does_not_work(facts, seen, fix):
         assert verdicts(report) == ("warn",), "lab 03 only leaves some of its set-ups out"
 
 
-LAB_08 = tuple(lab for lab in doctor.LABS if lab.name.startswith("08"))
+LAB_08 = tuple(lab for lab in LABS if lab.name.startswith("08"))
 
 
 def test_without_slurm_lab_08_only_leaves_the_cluster_out():
-    missing = Tried(error="missing: slurm-wlm munge. On Debian and Ubuntu: `sudo apt-get install slurm-wlm munge`")
+    missing = ProbeResult(
+        error="missing: slurm-wlm munge. On Debian and Ubuntu: `sudo apt-get install slurm-wlm munge`"
+    )
     report = judge(dataclasses.replace(GOOD, slurm=missing), LAB_08)
     assert verdicts(report) == ("warn",)
     assert finding(report, "Slurm").seen.endswith("missing: slurm-wlm munge")
@@ -336,25 +344,25 @@ def test_without_slurm_lab_08_only_leaves_the_cluster_out():
 @pytest.mark.parametrize(
     ("there", "why_not", "told"),
     [
-        (cluster.Slurm("real", 12, 64, {}), "missing", Tried("a cluster; nodes: 12, CPUs of each: 64")),
-        (cluster.Slurm("own", 2, 1, {}), "", Tried("a small one on this machine, up; nodes: 2, CPUs of each: 1")),
-        (None, "", Tried("no cluster, but a small one can be started: `./lab cluster up`")),
+        (cluster.Slurm("real", 12, 64, {}), "missing", ProbeResult("a cluster; nodes: 12, CPUs of each: 64")),
+        (cluster.Slurm("own", 2, 1, {}), "", ProbeResult("a small one on this machine, up; nodes: 2, CPUs of each: 1")),
+        (None, "", ProbeResult("no cluster, but a small one can be started: `./lab cluster up`")),
     ],
 )
 def test_slurm_is_a_cluster_or_one_that_can_be_started(monkeypatch, there, why_not, told):
     monkeypatch.setattr(cluster, "here", lambda: there)
     monkeypatch.setattr(cluster, "why_not", lambda: why_not)
-    assert doctor.try_slurm() == told
+    assert probes.try_slurm() == told
 
 
 TWO_NODES = a_machine(cores=8, nodes=2)
-FORBIDDEN = Tried(error="failed\nset_mempolicy: Operation not permitted")
+FORBIDDEN = ProbeResult(error="failed\nset_mempolicy: Operation not permitted")
 
 
 @pytest.mark.parametrize(
     ("numactl", "machine", "status", "seen", "fix"),
     [
-        (Tried(), TWO_NODES, "ok", "can interleave", ""),
+        (ProbeResult(), TWO_NODES, "ok", "can interleave", ""),
         (None, TWO_NODES, "warn", "not installed", "`sudo apt-get install numactl`"),
         (FORBIDDEN, TWO_NODES, "warn", "Operation not permitted", "--cap-add SYS_NICE"),
         (None, a_machine(), "ok", "not installed; with 1 NUMA node it would change nothing", ""),
@@ -373,7 +381,7 @@ def test_numactl(numactl, machine, status, seen, fix):
 
 def test_horovod_that_fails():
     error = "Rank 1 failed with exit status 1 after 3.0 s. Its last lines:\n  ImportError: mpi_lib.so"
-    report = judged(horovod=Tried(error=error))
+    report = judged(horovod=ProbeResult(error=error))
     assert not report.ok
     assert verdicts(report) == ("ok", "fail")
     assert finding(report, "Horovod").seen == error
@@ -388,18 +396,18 @@ def test_horovod_that_fails():
         ({"environ": {"UCX_TLS": "rc", "HYDRA_BOOTSTRAP": "ssh"}}, "unset HYDRA_BOOTSTRAP UCX_TLS"),
         ({"environ": {"PYTHONPATH": "/apps"}}, "unset PYTHONPATH"),
         ({"typed_mpirun": "/usr/bin/mpirun"}, "./lab setup"),  # the labs start their own
-        ({"horovod": Tried(error="Rank 1 was killed by SIGKILL (did memory run out?)")}, "4 GiB"),
-        ({"horovod": Tried(error="Not over after 120 s, so all ranks were ended.")}, "again"),
+        ({"horovod": ProbeResult(error="Rank 1 was killed by SIGKILL (did memory run out?)")}, "4 GiB"),
+        ({"horovod": ProbeResult(error="Not over after 120 s, so all ranks were ended.")}, "again"),
     ],
 )
 def test_fix_of_a_failed_probe_names_what_got_in_its_way(facts, fix):
-    report = judged(**({"horovod": Tried(error="Rank 0 failed")} | facts))
+    report = judged(**({"horovod": ProbeResult(error="Rank 0 failed")} | facts))
     assert fix in finding(report, "Horovod").fix
     assert fix in "".join(fixes(report, "07"))
 
 
 def test_daal4py_that_fails_stops_no_lab_that_does_without():
-    report = judged(daal4py=Tried(error="Rank 0 failed"))
+    report = judged(daal4py=ProbeResult(error="Rank 0 failed"))
     assert finding(report, "daal4py").status == "fail"
     assert "./lab setup" in finding(report, "daal4py").fix
     assert verdicts(report) == ("ok", "ok")
@@ -428,12 +436,16 @@ STALE = "/home/student/.local/share/jupyter/kernels/python3\n/old/bin/python\n/o
 @pytest.mark.parametrize(
     ("kernel", "environ", "fix"),
     [
-        (Tried(STALE), {}, "export JUPYTER_PREFER_ENV_PATH=1"),
-        (Tried(STALE), {"JUPYTER_PATH": "/apps/jupyter"}, "export JUPYTER_PREFER_ENV_PATH=1"),
-        (Tried(STALE), {"JUPYTER_PATH": "/a:/home/student/.local/share/jupyter"}, "unset JUPYTER_PATH"),
-        (Tried(STALE.partition("\n")[0], "failed\nFileNotFoundError: /old/bin/python"), {}, "JUPYTER_PREFER_ENV_PATH"),
-        (Tried(GOOD.kernel.gave.replace("\n/bin", "\n/moved/bin") + ".old"), {}, "./lab setup"),
-        (Tried(error="failed\nNoSuchKernel: No such kernel named python3"), {}, "./lab setup"),
+        (ProbeResult(STALE), {}, "export JUPYTER_PREFER_ENV_PATH=1"),
+        (ProbeResult(STALE), {"JUPYTER_PATH": "/apps/jupyter"}, "export JUPYTER_PREFER_ENV_PATH=1"),
+        (ProbeResult(STALE), {"JUPYTER_PATH": "/a:/home/student/.local/share/jupyter"}, "unset JUPYTER_PATH"),
+        (
+            ProbeResult(STALE.partition("\n")[0], "failed\nFileNotFoundError: /old/bin/python"),
+            {},
+            "JUPYTER_PREFER_ENV_PATH",
+        ),
+        (ProbeResult(GOOD.kernel.output.replace("\n/bin", "\n/moved/bin") + ".old"), {}, "./lab setup"),
+        (ProbeResult(error="failed\nNoSuchKernel: No such kernel named python3"), {}, "./lab setup"),
     ],
 )
 def test_wrong_kernel(kernel, environ, fix):
@@ -444,7 +456,7 @@ def test_wrong_kernel(kernel, environ, fix):
 
 
 def test_jupyterlab_that_does_not_start():
-    report = judged(jupyterlab=Tried(error="failed\nNo module named jupyterlab"))
+    report = judged(jupyterlab=ProbeResult(error="failed\nNo module named jupyterlab"))
     assert verdicts(report) == ("fail", "fail")
     assert "./lab setup" in fixes(report, "00")[0]
 
@@ -453,13 +465,13 @@ def test_jupyterlab_that_does_not_start():
 
 
 def test_every_lab_has_its_line_and_names_checks_that_exist():
-    assert [lab.name[:2] for lab in doctor.LABS] == [source.stem[:2] for source in sources.labs()]
-    assert {name for lab in doctor.LABS for name in (*lab.needs, *lab.better_with)} <= doctor.CHECKS.keys()
+    assert [lab.name[:2] for lab in LABS] == [source.stem[:2] for source in sources.labs()]
+    assert {name for lab in LABS for name in (*lab.needs, *lab.better_with)} <= checks.CHECKS.keys()
 
 
 def test_a_lab_runs_without_what_only_makes_it_better():
     labs = (Lab("needs it", ("daal4py",)), Lab("better with it", ("system",), ("daal4py",)), Lab("neither", ()))
-    report = judge(dataclasses.replace(GOOD, daal4py=Tried(error="failed")), labs)
+    report = judge(dataclasses.replace(GOOD, daal4py=ProbeResult(error="failed")), labs)
     assert verdicts(report) == ("fail", "warn", "ok")
     assert [[f.name for f in verdict.because] for verdict in report.verdicts] == [["daal4py"], ["daal4py"], []]
 
@@ -472,7 +484,7 @@ def test_as_dict_goes_through_json_and_keeps_its_keys():
     assert seen["machine"].keys() == machine_keys
     assert seen["machine"]["quota"] == 1.5
     assert seen["ok"] is False
-    assert [check["name"] for check in seen["checks"]] == list(doctor.CHECKS)
+    assert [check["name"] for check in seen["checks"]] == list(checks.CHECKS)
     assert all(check.keys() == {"name", "status", "seen", "fix"} for check in seen["checks"])
     assert seen["labs"][1] == {
         "lab": "07 Horovod on the MNIST CNN",
@@ -496,14 +508,14 @@ def test_screen_is_readable_at_80_columns_and_without_colour():
 
 def test_screen_shows_long_paths_whole():
     path = "/a/very/long/path" * 10
-    report = judged(horovod=Tried(error=f"Rank 1 failed\n{path}/mpi_lib.so"))
+    report = judged(horovod=ProbeResult(error=f"Rank 1 failed\n{path}/mpi_lib.so"))
     assert f"{path}/mpi_lib.so" in "".join(text(report, color_system=None).split())
 
 
-def test_as_a_str_it_is_what_the_screen_shows():
+def test_as_text_it_is_what_the_screen_shows():
     report = judged(data=(MISSING,))
-    assert str(report).split() == text(report, width=100, color_system=None).split()
-    assert all(line == line.rstrip() for line in str(report).splitlines())
+    assert view.as_text(report).split() == text(report, width=100, color_system=None).split()
+    assert all(line == line.rstrip() for line in view.as_text(report).splitlines())
 
 
 # --- This machine ---
@@ -517,46 +529,46 @@ def test_other_mpi(tmp_path):
         (folder / "libmpi.so.12").touch()
     link = tmp_path / "link"
     link.symlink_to(own)
-    assert doctor.other_mpi("", own) is None
-    assert doctor.other_mpi(f"{empty}:/nowhere", own) is None
-    assert doctor.other_mpi(f"{empty}::{first}:{own}", own) == str(first)
-    assert doctor.other_mpi(f"{link}:{first}", own) is None
+    assert probes.other_mpi("", own) is None
+    assert probes.other_mpi(f"{empty}:/nowhere", own) is None
+    assert probes.other_mpi(f"{empty}::{first}:{own}", own) == str(first)
+    assert probes.other_mpi(f"{link}:{first}", own) is None
 
 
 def test_python_that_fails_hangs_or_crashes(tmp_path):
-    assert doctor.try_python("-c", "print(1)") == Tried("1")
-    failed = doctor.try_python("-c", "print('so far'); raise ImportError('no such thing')")
-    assert failed.gave == "so far"
+    assert probes.try_python("-c", "print(1)") == ProbeResult("1")
+    failed = probes.try_python("-c", "print('so far'); raise ImportError('no such thing')")
+    assert failed.output == "so far"
     assert failed.error.endswith("ImportError: no such thing")
-    assert doctor.try_python("-c", "import time; time.sleep(60)", timeout=0.2).error == "Not over after 0.2 s"
-    crashed = doctor.try_python("-c", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    assert probes.try_python("-c", "import time; time.sleep(60)", timeout=0.2).error == "Not over after 0.2 s"
+    crashed = probes.try_python("-c", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     assert crashed.error == "killed by SIGILL"
 
 
 def test_of_a_failed_probe_how_it_ended_and_the_last_lines_are_kept():
     lines = "\n".join(f"raise ValueError({n})" for n in range(20))
-    error = doctor.try_python(
+    error = probes.try_python(
         "-c", f"import sys; print({lines!r}, '  ^^^^', '', file=sys.stderr, sep='\\n'); sys.exit(3)"
     ).error
     assert error.splitlines() == ["failed", *(f"raise ValueError({n})" for n in (17, 18, 19))]
 
 
 def test_a_program_that_is_not_there():
-    tried = doctor.try_command("/nowhere/python", "-c", "1")
-    assert tried == Tried(error="cannot start /nowhere/python: No such file or directory")
+    tried = probes.try_command("/nowhere/python", "-c", "1")
+    assert tried == ProbeResult(error="cannot start /nowhere/python: No such file or directory")
 
 
 def test_ranks_that_fail_or_hang(tmp_path):
     script = tmp_path / "probe.py"
     script.write_text("raise SystemExit('This rank is alone')")
-    assert doctor.try_ranks(script).error.endswith("This rank is alone")
+    assert probes.try_ranks(script).error.endswith("This rank is alone")
     script.write_text("import time; time.sleep(60)")
-    assert doctor.try_ranks(script, timeout=2).error.startswith("Not over after 2 s")
+    assert probes.try_ranks(script, timeout=2).error.startswith("Not over after 2 s")
 
 
 def test_probe_finds_a_rank_alone():
     """As under another MPI's mpirun, where each process takes itself for the only rank."""
-    assert "This rank is alone" in doctor.try_python(doctor.PROBES / "allreduce_daal4py.py").error
+    assert "This rank is alone" in probes.try_python(probes.SCRIPTS / "allreduce_daal4py.py").error
 
 
 IMPOSTOR = "import sys; sys.prefix = '/old'; from ipykernel import kernelapp; kernelapp.launch_new_instance()"
@@ -578,27 +590,27 @@ def stale_kernel(tmp_path, monkeypatch):
 
 def test_kernel_of_another_environment_is_seen_through(stale_kernel):
     folder = stale_kernel(sys.executable, "-c", IMPOSTOR, "-f", "{connection_file}")
-    probe = doctor.try_python(doctor.PROBES / "kernel.py")
+    probe = probes.try_python(probes.SCRIPTS / "kernel.py")
     assert probe.error == ""
-    assert probe.gave.splitlines() == [folder, sys.executable, "/old"]
+    assert probe.output.splitlines() == [folder, sys.executable, "/old"]
     assert "unset JUPYTER_PATH" in fixes(judged(kernel=probe, environ=dict(os.environ)), "00")[0]
 
 
 def test_kernel_of_an_environment_that_is_gone(stale_kernel):
     folder = stale_kernel("/old/bin/python", "-m", "ipykernel_launcher", "-f", "{connection_file}")
-    probe = doctor.try_python(doctor.PROBES / "kernel.py")
-    assert probe.gave == folder
+    probe = probes.try_python(probes.SCRIPTS / "kernel.py")
+    assert probe.output == folder
     assert "/old/bin/python" in probe.error
 
 
 def test_kernel_that_dies_at_its_start(stale_kernel):
     stale_kernel(sys.executable, "-c", "raise SystemExit(1)")
-    probe = doctor.try_python(doctor.PROBES / "kernel.py")
+    probe = probes.try_python(probes.SCRIPTS / "kernel.py")
     assert "died" in probe.error
 
 
 def test_the_probes_kernel_has_nothing_to_warn_of():
-    probe = subprocess.run([sys.executable, doctor.PROBES / "kernel.py"], capture_output=True, text=True)
+    probe = subprocess.run([sys.executable, probes.SCRIPTS / "kernel.py"], capture_output=True, text=True)
     assert (probe.returncode, probe.stderr) == (0, "")
 
 
@@ -607,20 +619,20 @@ def test_this_machine_can_run_the_labs(monkeypatch):
     for name in ("TF_ENABLE_ONEDNN_OPTS", "PYTHONPATH", "JUPYTER_PATH"):
         monkeypatch.delenv(name, raising=False)
     steps = []
-    facts = doctor.gather(steps.append)
+    facts = probes.gather(steps.append)
     report = judge(facts)
     assert len(steps) == 2
     for probe in (facts.onednn, facts.horovod, facts.daal4py, facts.kernel, facts.jupyterlab, facts.openmp):
         assert probe.error == ""
-    assert facts.horovod.gave.startswith("the sum over 2 ranks is right")
-    assert facts.kernel.gave.splitlines()[-1] == os.path.realpath(sys.prefix)
+    assert facts.horovod.output.startswith("the sum over 2 ranks is right")
+    assert facts.kernel.output.splitlines()[-1] == os.path.realpath(sys.prefix)
     for name in ("system", "Python", "TensorFlow", "OpenMP build", "Horovod", "daal4py", "JupyterLab", "kernel"):
         assert finding(report, name).status == "ok", finding(report, name)
 
 
 def test_switched_off_onednn_is_seen(monkeypatch):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-    probe = doctor.try_python(doctor.PROBES / "onednn.py")
+    probe = probes.try_python(probes.SCRIPTS / "onednn.py")
     assert probe.error == ""
     report = judged(onednn=probe, environ=dict(os.environ))
     assert finding(report, "oneDNN").seen == "off: TF_ENABLE_ONEDNN_OPTS=0"

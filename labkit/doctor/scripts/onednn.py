@@ -1,4 +1,4 @@
-# python labkit/doctor/probes/onednn.py
+# python labkit/doctor/scripts/onednn.py
 """Does TensorFlow run a convolution through oneDNN? oneDNN's own log tells, when it does."""
 
 import os

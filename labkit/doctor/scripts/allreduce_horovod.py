@@ -1,4 +1,4 @@
-# mpirun -n 2 python labkit/doctor/probes/allreduce_horovod.py
+# mpirun -n 2 python labkit/doctor/scripts/allreduce_horovod.py
 """Does an allreduce through Horovod give every rank the sum over the ranks?"""
 
 import sys

@@ -1,4 +1,4 @@
-# mpirun -n 2 python labkit/doctor/probes/allreduce_daal4py.py
+# mpirun -n 2 python labkit/doctor/scripts/allreduce_daal4py.py
 """Does a distributed daal4py algorithm give every rank what one process gets from all the rows?"""
 
 import sys

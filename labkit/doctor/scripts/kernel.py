@@ -1,4 +1,4 @@
-# python labkit/doctor/probes/kernel.py
+# python labkit/doctor/scripts/kernel.py
 """Which Python answers when JupyterLab starts the kernel `python3`?"""
 
 import ast
@@ -9,7 +9,7 @@ from jupyter_client.manager import KernelManager
 from labkit.system import kernels
 
 NAME = "python3"
-PATIENCE = 50  # seconds, for the start and for the answer
+TIMEOUT_S = 50  # for the start, and for the answer
 
 
 def main() -> None:
@@ -21,9 +21,9 @@ def main() -> None:
         client = manager.client()
         client.start_channels()
         try:
-            client.wait_for_ready(timeout=PATIENCE)
+            client.wait_for_ready(timeout=TIMEOUT_S)
             questions = {"python": "sys.executable", "prefix": "os.path.realpath(sys.prefix)"}
-            reply = client.execute_interactive("import os, sys", user_expressions=questions, timeout=PATIENCE)
+            reply = client.execute_interactive("import os, sys", user_expressions=questions, timeout=TIMEOUT_S)
         finally:
             client.stop_channels()
             manager.shutdown_kernel(now=True)

@@ -1,0 +1,375 @@
+"""The checks: what the facts mean for each lab, and what to do. They touch nothing but the facts."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from labkit.display import onednn
+from labkit.doctor.labs import LABS, Lab
+from labkit.doctor.probes import CANNOT_START, Facts, ProbeResult, gather
+from labkit.system.machine import Machine
+from labkit.system.paths import shown
+from labkit.system.progress import progress
+
+Status = Literal["ok", "warn", "fail"]
+GIB = 2**30
+
+
+# Lab 07 has up to 4 ranks. Each takes 0.75 GB of its own with the 8,000 built-in digits, 0.95 GB with all of MNIST, of
+# which TensorFlow and Horovod take 0.63 GB before the first step (peak USS, TensorFlow 2.21 on x86-64; measured with
+# the lab's network). JupyterLab and the notebook's kernel come on top. Lab 03's ResNet-50 takes less: 2.5 GB in one
+# process at batch 16, in either environment (peak RSS).
+MEMORY_NEEDED_BYTES = 4 * 0.75e9 + 0.5e9
+MEMORY_WANTED_BYTES = 4 * 0.95e9 + 0.5e9
+# What the labs write: checkpoints and timelines of some tens of MB, and MNIST once, 11 MB.
+DISK_NEEDED_BYTES = 0.2e9
+DISK_WANTED_BYTES = 1e9
+
+REBUILD = "make the environment anew: `rm -rf .venv && ./lab setup`"
+REBUILD_OPENMP = "make its environment anew: `rm -rf env/openmp/.venv && ./lab setup`"
+
+
+class Finding(NamedTuple):
+    """What one check found.
+
+    Attributes
+    ----------
+    name : str
+        The check, a key of `CHECKS`.
+    status : {"ok", "warn", "fail"}
+        Whether that is good enough.
+    seen : str
+        What was seen; of a probe that failed, its last lines.
+    fix : str
+        What to do about it; empty when nothing need be done.
+    """
+
+    name: str
+    status: Status
+    seen: str
+    fix: str
+
+
+class Verdict(NamedTuple):
+    """Whether a lab can run ("ok"), can run, but … ("warn"), or cannot ("fail"), and the findings that make it so."""
+
+    lab: str
+    status: Status
+    because: tuple[Finding, ...]
+
+    @property
+    def fixes(self) -> list[str]:
+        """What to do, each thing once."""
+        return list(dict.fromkeys(finding.fix for finding in self.because if finding.fix))
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `examine` found."""
+
+    machine: Machine
+    findings: tuple[Finding, ...]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every lab can run."""
+        return all(verdict.status != "fail" for verdict in self.verdicts)
+
+    def as_dict(self) -> dict:
+        """Return all of it as `json.dumps` takes it; programs may rely on the keys."""
+        return {
+            "ok": self.ok,
+            "machine": dataclasses.asdict(self.machine) | {"usable_cores": self.machine.usable_cores},
+            "checks": [finding._asdict() for finding in self.findings],
+            "labs": [
+                {
+                    "lab": verdict.lab,
+                    "status": verdict.status,
+                    "because": [finding.name for finding in verdict.because],
+                    "fix": verdict.fixes,
+                }
+                for verdict in self.verdicts
+            ],
+        }
+
+
+# A check takes the facts and gives the status, what was seen, and the fix.
+
+Judgement = tuple[Status, str, str]
+OTHER_CPU = "use a CPU, or a CPU type of the virtual machine, with AVX2"
+MORE_MEMORY = "use a machine with 4 GiB of memory or more, or raise the container's or job's limit to that"
+AND_RESTART = ", and start JupyterLab again from there"
+
+
+def _unset(*variables: str) -> str:
+    return f"`unset {' '.join(variables)}`{AND_RESTART}"
+
+
+def _system(facts: Facts) -> Judgement:
+    if facts.system == "Linux x86_64":
+        return "ok", facts.system, ""
+    return "fail", facts.system, "use Linux on x86-64: another machine, a virtual one, or WSL 2 on Windows"
+
+
+def _python(facts: Facts) -> Judgement:
+    seen = f"{facts.python} in {shown(Path(facts.prefix))}"
+    if not facts.python.startswith("3.11."):
+        return "fail", f"{seen}; the packages are locked for 3.11", REBUILD
+    if path := facts.environ.get("PYTHONPATH"):
+        return "warn", f"{seen}, but packages in PYTHONPATH={path} come first", _unset("PYTHONPATH")
+    return "ok", seen, ""
+
+
+def _cores(facts: Facts) -> Judgement:
+    cores, quota, usable = len(facts.machine.cores), facts.machine.quota, facts.machine.usable_cores
+    limit = f" of {cores}: the CPU quota is {quota:g}" if quota is not None and quota < cores else ""
+    if usable > 1:
+        return "ok", f"{usable} usable{limit}", ""
+    seen = f"1 usable{limit}; more ranks or threads cannot make anything faster"
+    if cores > 1:
+        return "warn", seen, "raise the CPU quota to 2 or more (docker run --cpus 2, Kubernetes limits.cpu)"
+    return "warn", seen, "use a machine, virtual machine or job with 2 cores or more (in Slurm: -c 2)"
+
+
+def _memory(facts: Facts) -> Judgement:
+    total, free = facts.machine.memory, facts.machine.memory_free
+    seen = f"{total / GIB:.1f} GiB, {free / GIB:.1f} free"
+    if total < MEMORY_NEEDED_BYTES:
+        seen += f"; 4 ranks and a notebook need {MEMORY_NEEDED_BYTES / GIB:.1f}"
+        return "fail", seen, MORE_MEMORY
+    if free < MEMORY_WANTED_BYTES:
+        seen += f"; 4 ranks with all of MNIST and a notebook take {MEMORY_WANTED_BYTES / GIB:.1f}"
+        return "warn", seen, "shut down kernels and programs that you don't need"
+    return "ok", seen, ""
+
+
+def _disk(facts: Facts) -> Judgement:
+    seen = f"{facts.disk_free / GIB:.1f} GiB free where this folder is"
+    if facts.disk_free >= DISK_WANTED_BYTES:
+        return "ok", seen, ""
+    return (
+        "fail" if facts.disk_free < DISK_NEEDED_BYTES else "warn",
+        seen,
+        "free 1 GiB there: the labs write checkpoints",
+    )
+
+
+def _instruction_sets(facts: Facts) -> Judgement:
+    isa = facts.machine.isa
+    # TensorFlow's wheel is compiled for AVX, and its import aborts without: its log at start, which names what else
+    # this CPU has ("To enable the following instructions: AVX2 …"), leaves AVX out.
+    if "AVX" not in isa:
+        return "fail", "no AVX, which TensorFlow is compiled for", OTHER_CPU
+    if "AVX2" not in isa:
+        return "warn", "no AVX2: TensorFlow is slow", OTHER_CPU
+    names = ("AVX2", "AVX-512", "VNNI", "BF16", "AMX")
+    present, absent = (", ".join(name for name in names if (name in isa) is wanted) for wanted in (True, False))
+    return "ok", f"{present}; no {absent}" if absent else present, ""
+
+
+def _numa(facts: Facts) -> Judgement:
+    nodes = facts.machine.numa
+    sizes = " + ".join(str(len(node)) for node in nodes)
+    return "ok", f"{len(nodes)} nodes, {sizes} CPUs" if len(nodes) > 1 else "1 node", ""
+
+
+def _numactl(facts: Facts) -> Judgement:
+    if facts.numactl is None:
+        seen, fix = "not installed", "`sudo apt-get install numactl`, or your distribution's package of that name"
+    elif facts.numactl.error:
+        # Docker's default profile asks for this capability: docs.docker.com/engine/security/seccomp, set_mempolicy.
+        seen, fix = facts.numactl.error, "let the container do it: `docker run --cap-add SYS_NICE`"
+    else:
+        return "ok", "can interleave memory over the NUMA nodes", ""
+    if len(facts.machine.numa) == 1:
+        return "ok", f"{seen}; with 1 NUMA node it would change nothing", ""
+    return "warn", seen, fix
+
+
+def _tensorflow(facts: Facts) -> Judgement:
+    probe = facts.onednn
+    if probe.error and "AVX" not in facts.machine.isa:
+        return "fail", probe.error, OTHER_CPU
+    return _judge_probe(facts, probe._replace(output=probe.output.partition("\n")[0].removeprefix("TensorFlow ")))
+
+
+def _onednn(facts: Facts) -> Judgement:
+    if facts.onednn.error:
+        return "fail", "not tried, as TensorFlow failed", _tensorflow(facts)[2]
+    if log := _convolution(facts.onednn):
+        return "ok", f"{log['version']}, on, {log['runtime']} runtime, {log['isa']}", ""
+    # TensorFlow's own choice, IsMklEnabled in tensorflow/core/util/util.cc: on where one of these is found.
+    by_default = not {"VNNI", "BF16", "AMX"}.isdisjoint(facts.machine.isa)
+    name = "TF_ENABLE_ONEDNN_OPTS"
+    switch_on = _unset(name) if by_default else f"`export {name}=1`{AND_RESTART}"
+    if facts.environ.get(name, "").lower() in ("0", "false"):
+        return "warn", f"off: {name}={facts.environ[name]}", switch_on
+    if not by_default:
+        return "warn", "off: TensorFlow does not use it by itself on a CPU without VNNI, BF16 and AMX", switch_on
+    return "warn", "off: a convolution ran without it", REBUILD
+
+
+def _convolution(probe: ProbeResult) -> dict[str, str] | None:
+    """Return oneDNN's version, runtime and isa, if its log has a convolution.
+
+    With oneDNN switched off, the log is not empty: Eigen's matrix products still call the library ("gemm_api").
+    """
+    if not re.search("^onednn_verbose,.*exec,cpu,convolution", probe.output, re.MULTILINE):
+        return None
+    log = onednn.describe(probe.output.splitlines())
+    version, threads, isa = (log.get(key, "unknown") for key in ("version", "threads", "isa"))
+    return {"version": version, "runtime": threads.partition(",")[0], "isa": isa}
+
+
+def _openmp(facts: Facts) -> Judgement:
+    probe = facts.openmp
+    if probe.error:
+        absent = probe.error.startswith(CANNOT_START)
+        fix = OTHER_CPU if "AVX" not in facts.machine.isa else None if absent else _fix_outside(facts, probe.error)
+        return "fail", probe.error, fix or REBUILD_OPENMP
+    log = _convolution(probe)
+    if log is None or log["runtime"] != "OpenMP":
+        return (
+            "fail",
+            f"env/openmp has {log['runtime'] + ' threads' if log else 'no oneDNN'}, not OpenMP",
+            REBUILD_OPENMP,
+        )
+    return "ok", f"{probe.output.splitlines()[0]}, oneDNN {log['version']}", ""
+
+
+def _mpi(facts: Facts) -> Judgement:
+    if facts.mpirun is None:
+        return "fail", "no mpirun in this environment", REBUILD
+    if disturbance := _other_mpi(facts):
+        return "warn", *disturbance
+    if facts.typed_mpirun != facts.mpirun:
+        seen = f"typing mpirun starts {facts.typed_mpirun or 'nothing'}, which is not this environment's"
+        return "warn", seen, "`source .venv/bin/activate` in that terminal"
+    return "ok", shown(Path(facts.mpirun)), ""
+
+
+def _other_mpi(facts: Facts) -> tuple[str, str] | None:
+    """Return what another MPI has left in the environment that gets in the way of this one, and the fix."""
+    if facts.other_mpi:
+        seen = f"LD_LIBRARY_PATH puts {facts.other_mpi}/libmpi.so.12 before this environment's"
+        return seen, _unset("LD_LIBRARY_PATH")
+    # MPICH, its launcher and the library under it read these; clusters set them for an MPI of their own. Open MPI's
+    # (OMPI_…) and Intel MPI's (I_MPI_…) were tried, and change nothing here.
+    if names := sorted(name for name in facts.environ if name.startswith(("HYDRA_", "MPICH_", "MPIR_CVAR_", "UCX_"))):
+        return f"set for another MPI, and read by this one: {', '.join(names)}", _unset(*names)
+    return None
+
+
+def _fix_of_probe(facts: Facts, error: str) -> str:
+    """Return the fix for a probe that failed: what may get in its way from outside, before the environment itself."""
+    if fix := _fix_outside(facts, error):
+        return fix
+    disturbance = _other_mpi(facts)
+    return disturbance[1] if disturbance else REBUILD
+
+
+def _fix_outside(facts: Facts, error: str) -> str | None:
+    """Return the fix for what gets in any Python's way."""
+    if "SIGKILL" in error:
+        return MORE_MEMORY
+    if "Not over after" in error:
+        return "run the doctor again while the machine does nothing else"
+    return _unset("PYTHONPATH") if facts.environ.get("PYTHONPATH") else None
+
+
+def _judge_probe(facts: Facts, probe: ProbeResult) -> Judgement:
+    return ("fail", probe.error, _fix_of_probe(facts, probe.error)) if probe.error else ("ok", probe.output, "")
+
+
+def _horovod(facts: Facts) -> Judgement:
+    return _judge_probe(facts, facts.horovod)
+
+
+def _slurm(facts: Facts) -> Judgement:
+    if not facts.slurm.error:
+        return "ok", facts.slurm.output, ""
+    seen, _, fix = facts.slurm.error.partition(". ")
+    return "warn", f"no cluster, and no small one on this machine: {seen}", fix
+
+
+def _daal4py(facts: Facts) -> Judgement:
+    return _judge_probe(facts, facts.daal4py)
+
+
+def _jupyterlab(facts: Facts) -> Judgement:
+    return _judge_probe(facts, facts.jupyterlab)
+
+
+def _kernel(facts: Facts) -> Judgement:
+    folder, *answer = facts.kernel.output.splitlines() or [""]
+    if not facts.kernel.error and answer[-1] == facts.prefix:
+        return "ok", "python3 is this environment's Python", ""
+    seen = facts.kernel.error or f"python3 is {answer[0]}, not this environment's"
+    if not folder or Path(folder).is_relative_to(facts.prefix):
+        return "fail", seen, _fix_of_probe(facts, seen)
+    # Where Jupyter looks first, see jupyter_core.paths.jupyter_path: JUPYTER_PATH, then the environment when the user
+    # owns it, then the user's folder; without ownership, as on a shared installation, the user's comes before.
+    first = filter(None, facts.environ.get("JUPYTER_PATH", "").split(os.pathsep))
+    by_path = any(Path(folder).is_relative_to(path) for path in first)
+    fix = _unset("JUPYTER_PATH") if by_path else f"`export JUPYTER_PREFER_ENV_PATH=1`{AND_RESTART}"
+    return "fail", f"{seen} (from {folder})", fix
+
+
+def _labs_data(facts: Facts) -> Judgement:
+    if isinstance(facts.data, str):
+        return "fail", facts.data, "set LAB_DATA to the folder with the data, or unset it"
+    if damaged := [file for file in facts.data if file.state == "damaged"]:
+        seen = "\n".join(f"{shown(file.path)} is damaged: {file.detail}" for file in damaged)
+        return "fail", seen, damaged[0].fix
+    intact = [file.name for file in facts.data if file.state == "intact"]
+    if missing := [file for file in facts.data if file.state == "missing" and file.fix]:  # no fix: nobody needs it
+        return "warn", f"no {missing[0].name}: {missing[0].detail}", missing[0].fix
+    return "ok", f"{', '.join(intact)}, intact", ""
+
+
+# A new check is a line here.
+CHECKS: dict[str, Callable[[Facts], Judgement]] = {
+    "system": _system,
+    "Python": _python,
+    "cores": _cores,
+    "memory": _memory,
+    "disk": _disk,
+    "ISA": _instruction_sets,
+    "NUMA": _numa,
+    "numactl": _numactl,
+    "TensorFlow": _tensorflow,
+    "oneDNN": _onednn,
+    "OpenMP build": _openmp,
+    "MPI": _mpi,
+    "Horovod": _horovod,
+    "Slurm": _slurm,
+    "daal4py": _daal4py,
+    "data": _labs_data,
+    "JupyterLab": _jupyterlab,
+    "kernel": _kernel,
+}
+
+
+def examine() -> Report:
+    """Look at this machine and judge it. It takes about half a minute and shows what it is trying."""
+    with progress("Looking at this machine …") as report_step:
+        facts = gather(lambda step: report_step(f"Trying {step} …"))
+    return judge(facts)
+
+
+def judge(facts: Facts, labs: tuple[Lab, ...] = LABS) -> Report:
+    """Make findings of the facts, and a verdict on each lab of the findings."""
+    findings = {name: Finding(name, *check(facts)) for name, check in CHECKS.items()}
+    return Report(facts.machine, tuple(findings.values()), tuple(_verdict(lab, findings) for lab in labs))
+
+
+def _verdict(lab: Lab, findings: Mapping[str, Finding]) -> Verdict:
+    if failed := tuple(findings[name] for name in lab.needs if findings[name].status == "fail"):
+        return Verdict(lab.name, "fail", failed)
+    short = tuple(findings[name] for name in (*lab.needs, *lab.better_with) if findings[name].status != "ok")
+    return Verdict(lab.name, "warn" if short else "ok", short)

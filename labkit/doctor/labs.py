@@ -1,0 +1,43 @@
+"""The labs and the checks that each rests on. A new lab is a line in `LABS`."""
+
+from typing import NamedTuple
+
+
+class Lab(NamedTuple):
+    """A lab and the checks it rests on, by name.
+
+    It cannot run when one that it `needs` fails. What fails of `better_with` only makes it less interesting.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    better_with: tuple[str, ...] = ()
+
+
+NOTEBOOK = ("system", "Python", "JupyterLab", "kernel", "disk")
+TENSORFLOW = (*NOTEBOOK, "ISA", "memory", "TensorFlow")
+
+LABS = (
+    Lab("00 Welcome", needs=(*NOTEBOOK, "MPI"), better_with=("cores",)),
+    Lab("01 TensorFlow graphs", needs=(*TENSORFLOW, "MPI"), better_with=("cores", "oneDNN")),
+    Lab("02 oneDNN under an MNIST CNN", needs=(*TENSORFLOW, "MPI", "data"), better_with=("cores",)),
+    Lab(
+        "03 ResNet-50, from default to fast",
+        needs=(*TENSORFLOW, "MPI"),
+        better_with=("cores", "oneDNN", "OpenMP build", "numactl"),
+    ),
+    Lab("04 Fewer bits", needs=(*TENSORFLOW, "MPI", "data"), better_with=("oneDNN",)),
+    Lab("05 Let a program tune it", needs=TENSORFLOW, better_with=("cores", "OpenMP build")),
+    Lab("06 How gradients travel", needs=(*NOTEBOOK, "memory", "MPI", "data"), better_with=("cores",)),
+    Lab(
+        "07 Horovod on the MNIST CNN",
+        needs=(*TENSORFLOW, "MPI", "Horovod", "data"),
+        better_with=("cores", "oneDNN"),
+    ),
+    Lab(
+        "08 ResNet-50 on a cluster",
+        needs=(*TENSORFLOW, "MPI", "Horovod"),
+        better_with=("cores", "oneDNN", "Slurm"),
+    ),
+    Lab("09 K-Means with daal4py", needs=(*NOTEBOOK, "memory", "MPI", "daal4py"), better_with=("cores",)),
+)

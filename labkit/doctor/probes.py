@@ -1,0 +1,186 @@
+"""What the doctor looks at and tries: the facts of this machine, and small scripts that use what the labs need."""
+
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from labkit.data import mnist
+from labkit.data.mnist import FileStatus
+from labkit.mpi.launch import run_ranks
+from labkit.slurm import cluster
+from labkit.system.errors import LabError
+from labkit.system.machine import Machine, this_machine
+from labkit.system.paths import OPENMP_PYTHON, ROOT, shown
+
+SCRIPTS = Path(__file__).with_name("scripts")
+PROBE_TIMEOUT_S = 120.0  # seconds for a probe; the first import of TensorFlow from a network disk can take a minute
+CANNOT_START = "cannot start"
+ERROR_LINES = 3  # lines of a failed probe that are shown
+
+
+class ProbeResult(NamedTuple):
+    """What came of something that may fail: what it printed, and the last lines of its error if it did fail."""
+
+    output: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that a judgement rests on.
+
+    Attributes
+    ----------
+    system, python : str
+        Such as "Linux x86_64" and "3.11.9".
+    prefix : str
+        The folder of the environment that runs the doctor.
+    environ : mapping of str to str
+        Environment variables.
+    machine : Machine
+        Cores, memory, instruction sets.
+    disk_free : int
+        Bytes, where the checkout is.
+    mpirun, typed_mpirun : str or None
+        This environment's, and the one that typing `mpirun` starts.
+    other_mpi : str or None
+        The folder of LD_LIBRARY_PATH that hides this environment's MPI library behind another.
+    data : tuple of FileStatus, or str
+        What the labs read; the reason why when that cannot be told.
+    onednn, horovod, daal4py, kernel, jupyterlab, openmp : ProbeResult
+        What came of these probes.
+    numactl : ProbeResult or None
+        What came of interleaving memory; None where there is no such program.
+    slurm : ProbeResult
+        Which Slurm there is to submit jobs to; why none can be started here when there is none.
+    """
+
+    system: str
+    python: str
+    prefix: str
+    environ: Mapping[str, str]
+    machine: Machine
+    disk_free: int
+    mpirun: str | None
+    typed_mpirun: str | None
+    other_mpi: str | None
+    data: tuple[FileStatus, ...] | str
+    onednn: ProbeResult
+    horovod: ProbeResult
+    daal4py: ProbeResult
+    kernel: ProbeResult
+    jupyterlab: ProbeResult
+    openmp: ProbeResult
+    numactl: ProbeResult | None
+    slurm: ProbeResult
+
+
+def gather(on_step: Callable[[str], None]) -> Facts:
+    """Look at this machine and try what the labs need; `on_step` is called with what is being tried."""
+    prefix = Path(sys.prefix).resolve()
+    # Ranks start from this thread, so that an interrupt ends them at once. The other probes run one after the other
+    # beside them: two cores have no room for more.
+    beside = ThreadPoolExecutor(max_workers=1)
+    try:
+        onednn = beside.submit(try_python, SCRIPTS / "onednn.py")
+        kernel = beside.submit(try_python, SCRIPTS / "kernel.py")
+        jupyterlab = beside.submit(try_python, "-m", "jupyterlab", "--version")
+        openmp = beside.submit(try_command, OPENMP_PYTHON, SCRIPTS / "onednn.py")
+        on_step("TensorFlow with oneDNN, and Horovod on 2 ranks")
+        horovod = try_ranks(SCRIPTS / "allreduce_horovod.py")
+        on_step("daal4py on 2 ranks, and the notebooks' kernel")
+        daal4py = try_ranks(SCRIPTS / "allreduce_daal4py.py")
+        return Facts(
+            system=f"{platform.system()} {platform.machine()}",
+            python=platform.python_version(),
+            prefix=str(prefix),
+            environ=dict(os.environ),
+            machine=this_machine(),
+            disk_free=shutil.disk_usage(ROOT).free,
+            mpirun=shutil.which("mpirun", path=prefix / "bin"),
+            typed_mpirun=shutil.which("mpirun"),
+            other_mpi=other_mpi(os.environ.get("LD_LIBRARY_PATH", ""), prefix / "lib"),
+            data=_data(),
+            onednn=onednn.result(),
+            horovod=horovod,
+            daal4py=daal4py,
+            kernel=kernel.result(),
+            jupyterlab=jupyterlab.result(),
+            openmp=openmp.result(),
+            numactl=try_command("numactl", "--interleave=all", "true") if shutil.which("numactl") else None,
+            slurm=try_slurm(),
+        )
+    finally:
+        beside.shutdown(cancel_futures=True)
+
+
+def try_python(*args: str | Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResult:
+    """Run this environment's Python with these arguments."""
+    return try_command(sys.executable, *args, timeout=timeout)
+
+
+def try_command(*argv: str | Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResult:
+    """Run a command; what it printed on stdout is what it output."""
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
+    except OSError as error:
+        return ProbeResult(error=f"{CANNOT_START} {shown(Path(argv[0]))}: {error.strerror}")
+    except subprocess.TimeoutExpired:
+        return ProbeResult(error=f"Not over after {timeout:g} s")
+    how = f"killed by {signal.Signals(-done.returncode).name}" if done.returncode < 0 else "failed"
+    return ProbeResult(done.stdout.strip(), _last_lines(f"{how}\n{done.stderr}") if done.returncode else "")
+
+
+def try_ranks(script: Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResult:
+    """Run an allreduce probe on 2 ranks of 1 thread; what rank 0 said of the sum is what it output."""
+    try:
+        run = run_ranks(2, script, threads=1, timeout=timeout, show=False)
+    except LabError as error:
+        return ProbeResult(error=_last_lines(str(error)))
+    return ProbeResult(next(line for line in run.lines[0] if line.startswith("the sum")))
+
+
+def try_slurm() -> ProbeResult:
+    """Look for a cluster, and for what a small one on this machine takes."""
+    try:
+        found = cluster.here()
+    except LabError as error:
+        return ProbeResult(error=str(error))
+    if found:
+        kind = "a cluster" if found.kind == "real" else "a small one on this machine, up"
+        return ProbeResult(f"{kind}; nodes: {found.nodes}, CPUs of each: {found.cpus_a_node}")
+    return ProbeResult("no cluster, but a small one can be started: `./lab cluster up`", cluster.why_not())
+
+
+def other_mpi(library_path: str, own: Path) -> str | None:
+    """Return the folder of LD_LIBRARY_PATH whose libmpi.so.12 is loaded instead of the one in `own`, if there is one.
+
+    The loader looks there before it follows Horovod's and daal4py's own paths (RUNPATH, see ld.so(8)), and MPICH,
+    Intel MPI and MVAPICH all call their library so. Modules on clusters set the variable.
+    """
+    for folder in filter(None, library_path.split(os.pathsep)):
+        library = Path(folder, "libmpi.so.12")
+        if library.exists():
+            return None if library.resolve() == (own / library.name).resolve() else folder
+    return None
+
+
+def _data() -> tuple[FileStatus, ...] | str:
+    try:
+        return tuple(mnist.status())
+    except LabError as error:
+        return str(error)
+
+
+def _last_lines(text: str) -> str:
+    """Return the first line, which says how it ended, and the last ones, which say why."""
+    first, *rest = [line.rstrip()[:300] for line in text.splitlines() if line.strip(" ^~")]  # not tracebacks' marks
+    return "\n".join([first, *rest[-ERROR_LINES:]])

@@ -1,0 +1,116 @@
+"""The digits of the labs: the same on every rank, whatever is on this machine."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from mnist_files import IDX, NPZ, fingerprint, put, register
+
+from labkit.data import digits
+from labkit.data.digits import load_digits
+from labkit.data.download import fetch
+from labkit.data.mnist import status
+from labkit.system.errors import LabError
+from labkit.system.paths import ROOT
+
+# --- The built-in digits ----------------------------------------------------------------------------------------------
+
+
+def test_built_in_digits(folder, registry):
+    given = load_digits(folder=folder, registry=registry)
+    assert given.x_train.shape == (8000, 28, 28, 1)
+    assert given.x_test.shape == (2000, 28, 28, 1)
+    assert np.bincount(given.y_train).tolist() == [800] * 10
+    assert np.bincount(given.y_test).tolist() == [200] * 10
+    assert (given.x_train.dtype, given.y_train.dtype) == (np.float32, np.int64)
+    assert given.x_train.min() == 0.0
+    assert given.x_train.max() == 1.0
+    assert len(np.unique(given.x_train, axis=0)) == 8000, "no two variants are the same"
+    assert "scikit-learn's 1,797" in given.source
+    assert "./lab data fetch" in given.source
+
+
+def test_built_in_originals_are_in_one_part_only():
+    train, test = digits._originals()
+    assert len(train.labels) + len(test.labels) == 1797
+    everything = np.concatenate([train.images, test.images]).reshape(1797, -1)
+    assert len(np.unique(everything, axis=0)) == 1797
+
+
+@pytest.mark.parametrize("blank", ["train", "test"])
+def test_no_test_digit_is_a_variant_of_a_training_digit(folder, registry, monkeypatch, blank):
+    """Blank one part's originals, and the other part comes out bit for bit as before: it is made of its own alone."""
+    ask = {"n_train": 3000, "n_test": 800, "folder": folder, "registry": registry}
+    before = load_digits(**ask)
+    parts = dict(zip(("train", "test"), digits._originals(), strict=True))
+    parts[blank] = parts[blank]._replace(images=np.zeros_like(parts[blank].images))
+    monkeypatch.setattr(digits, "_originals", lambda: tuple(parts.values()))
+    after = load_digits(**ask)
+    other = "test" if blank == "train" else "train"
+    assert np.array_equal(getattr(after, f"x_{other}"), getattr(before, f"x_{other}"))
+    assert getattr(after, f"x_{blank}").mean() < getattr(before, f"x_{blank}").mean() / 2
+
+
+def test_built_in_digits_are_the_same_in_another_process(folder, registry):
+    code = (
+        "import hashlib, sys; from pathlib import Path; from labkit.data.digits import load_digits;"
+        "d = load_digits(500, 100, seed=3, folder=Path(sys.argv[1]), registry=Path(sys.argv[2]));"
+        "print(hashlib.sha256(b''.join(a.tobytes() for a in (d.x_train, d.y_train, d.x_test, d.y_test))).hexdigest())"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", code, str(folder), str(registry)],
+        cwd=ROOT, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    place = {"folder": folder, "registry": registry}
+    assert there.stdout.strip() == fingerprint(load_digits(500, 100, seed=3, **place))
+    assert there.stdout.strip() != fingerprint(load_digits(500, 100, seed=4, **place))
+
+
+def test_built_in_test_digits_do_not_depend_on_the_training_digits(folder, registry):
+    place = {"folder": folder, "registry": registry}
+    assert np.array_equal(load_digits(100, 50, **place).x_test, load_digits(900, 50, **place).x_test)
+
+
+def test_built_in_digits_can_be_learnt_but_not_by_looking_at_single_pixels(folder, registry):
+    from sklearn.neighbors import NearestCentroid
+
+    given = load_digits(2000, 500, folder=folder, registry=registry)
+    flat = given.x_train.reshape(2000, -1), given.x_test.reshape(500, -1)
+    accuracy = NearestCentroid().fit(flat[0], given.y_train).score(flat[1], given.y_test)
+    assert 0.6 < accuracy < 0.95
+
+
+def test_built_in_digits_are_no_more_than_mnist_has(folder, registry):
+    for arguments in ({"n_train": 60_001}, {"n_test": 10_001}):
+        with pytest.raises(LabError, match="is not possible here"):
+            load_digits(folder=folder, registry=registry, **arguments)
+
+
+# --- No network, nothing written --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_sockets(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("a socket was asked for")
+
+    for name in ("socket", "create_connection", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, refuse)
+
+
+@pytest.mark.parametrize("names", [(), (NPZ,), IDX], ids=["built-in", "npz", "idx"])
+def test_digits_and_status_open_no_socket_and_write_nothing(folder, registry, truth, names, no_sockets):
+    put(folder, truth, *names)
+    before = {path: path.stat().st_mtime_ns for path in folder.parent.rglob("*")}
+    load_digits(50, 20, folder=folder, registry=registry)
+    status(folder, registry)
+    assert {path: path.stat().st_mtime_ns for path in folder.parent.rglob("*")} == before
+
+
+def test_the_socket_trap_springs(folder, tmp_path, truth, no_sockets):
+    registry = register(tmp_path / "registry.toml", truth, ["http://127.0.0.1:9/"])
+    with pytest.raises(AssertionError, match="a socket was asked for"):
+        fetch(folder, registry, show=False)
