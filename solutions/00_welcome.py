@@ -7,15 +7,16 @@
 # %% [markdown]
 # # 00 · Welcome
 #
-# **You will** see whether your machine is ready, learn how the exercises work, and start your first two processes that
-# know of each other.
+# **You will learn** whether your machine is ready, how the exercises work, and how to start two processes that exchange
+# numbers.
 #
 # **Time** about 20 minutes: 10 to read and run, 10 for three exercises. Waiting in all: about half a minute.
 #
-# **Connects to** every other lab. Each is a notebook like this one, and each measures on *your* machine.
+# **Connects to** every other lab. Each lab is a notebook like this one, and each measures on *your* machine.
 #
-# A notebook is a column of cells. Click into one and press **Shift + Enter**: it runs, and the next is selected. Do
-# that from the top to the bottom. If something gets stuck, the **■** above interrupts the cell; nothing is lost.
+# A notebook is a column of cells. Click on a cell and press **Shift + Enter**: the cell runs, and the next one is
+# selected. Do this from the top to the bottom. If a cell gets stuck, press **■** above to interrupt it. You lose
+# nothing.
 
 # %%
 
@@ -28,47 +29,50 @@ check, results, machine, work, QUICK = open_lab("00", globals())
 # %% [markdown]
 # ## 1 · Is this machine ready?
 #
-# The doctor looks at the processor, the memory, TensorFlow and its oneDNN, and lets two processes exchange numbers by
-# Horovod and by daal4py. It takes about half a minute. In a terminal it is `./lab doctor`.
+# The doctor looks at the processor, the memory, TensorFlow and its oneDNN library. It also lets two processes exchange
+# numbers through Horovod and through daal4py. This takes about half a minute. In a terminal, the command is
+# `./lab doctor`.
 
 # %%
 print(as_text(examine()))
 
 # %% [markdown]
-# Read the last lines: they say for each lab whether it can run here, and what to do if not.
+# Read the last lines. They say for each lab whether it can run here, and what to do if it can't.
 #
-# Three of these numbers come back in every lab.
+# Three of these facts come back in every lab.
 #
-# - **Cores** really usable. A machine may have 64, and give this notebook 4. Two *hardware threads* of one core share
-#   its arithmetic units, so they count once.
-# - **Instruction set.** AVX-512 handles 16 single-precision numbers at a time, AVX2 handles 8. BF16, VNNI and AMX are
-#   for fewer bits (lab 04).
-# - **oneDNN**, the library that makes TensorFlow fast on CPUs (lab 02).
-
-# %%
+# - The number of [**cores**](../docs/glossary.md#core) that you can really use. A machine may have 64 cores and give
+#   this notebook only 4. Two [**hardware threads**](../docs/glossary.md#hardware-thread) of one core share its
+#   arithmetic units, so they count as one core.
+# - The [**instruction set**](../docs/glossary.md#instruction-set). [**AVX-512**](../docs/glossary.md#avx-512) handles
+#   16 single-precision numbers at a time, [**AVX2**](../docs/glossary.md#avx2) handles 8. BF16,
+#   [**VNNI**](../docs/glossary.md#vnni) and [**AMX**](../docs/glossary.md#amx) work on numbers with fewer bits (lab
+#   04).
+# - [**oneDNN**](../docs/glossary.md#onednn), the library that makes TensorFlow fast on CPUs (lab 02).
 
 # %% [markdown]
 # ## 2 · How exercises work
 #
-# An exercise is a function, or a script, in which something is missing. Replace the two lines `# YOUR CODE HERE` and
-# `raise NotImplementedError()` by your own, run the cell, and run the one after it: it **checks** what your answer
-# *does*. It doesn't matter how you wrote it.
+# An exercise is a function, or a script, with a gap in it. Replace the two lines `# YOUR CODE HERE` and
+# `raise NotImplementedError()` with your own code and run the cell. Then run the next cell: it **checks** what your
+# answer *does*. How you wrote it doesn't matter.
 #
-# - *not attempted*: the lines are still there.
-# - *not yet*: it says what was expected and what came, or which line of yours failed, and gives a hint. Each further
-#   try gives a stronger one.
+# - *not attempted*: the two lines are still there.
+# - *not yet*: you see what was expected and what your code returned, or which of your lines failed. You also get a
+#   hint. Each further try gives a stronger hint.
 # - *passed*: well done.
 #
-# A function has 20 seconds for all that the check asks of it. A script has a limit of its own, which its exercise says.
+# A function has 20 seconds for everything that the check asks it to do. A script has its own time limit, which the
+# exercise states.
 #
-# Until it passes, the lab goes on with a solution in its place. So you are never stuck: go on, and come back.
-# `./lab reset 00` in a terminal gives you this notebook fresh, and keeps yours beside it.
+# Until your answer passes, the lab continues with the solution in its place. So you are never stuck: go on, and come
+# back later. In a terminal, `./lab reset 00` gives you a fresh copy of this notebook, and keeps yours beside it.
 #
-# ### Exercise 1 · Share the cores out
+# ### Exercise 1 · Share out the cores
 #
-# Some **ranks** (processes that work together) run on a machine. Each may use several **threads**. Write
-# `threads_per_rank(cores, ranks)`: the most threads each rank can have without two threads sharing a core, a whole
-# number. A rank has at least one thread.
+# Several [**ranks**](../docs/glossary.md#rank) (processes that work together) run on one machine. Each rank may use
+# several [**threads**](../docs/glossary.md#thread). Write `threads_per_rank(cores, ranks)`. It returns a whole number:
+# the most threads that each rank can have so that no two threads share a core. A rank has at least one thread.
 
 
 # %%
@@ -83,7 +87,8 @@ def threads_per_rank(cores, ranks):
 threads_per_rank = check(1, threads_per_rank)
 
 # %% [markdown]
-# Here is what it says for this machine, and for one with 64 cores. More ranks than cores is possible, and slow.
+# Here is your function's answer for this machine, and for a machine with 64 cores. You can run more ranks than you have
+# cores, but it is slow.
 
 # %%
 print("ranks  threads each, here  threads each, on 64 cores")
@@ -92,21 +97,36 @@ for ranks in (1, 2, 4, 8):
     print(f"{ranks:5}  {here:18}  {there:25}")
 
 # %% [markdown] tags=["instructor"]
-# **For the instructor.** Ask the room who has how many cores, and write the spread on the board: it explains later why
-# neighbours measure differently. Whoever's doctor reports a failure works with a neighbour until the break. People who
-# return `cores / ranks` find out about whole numbers from the check.
+# <div class="alert alert-block alert-warning">
+#
+# **For the instructor.** Ask the room how many cores each person has, and write the range on the board. It explains
+# later why neighbours measure different speeds. If someone's doctor reports a failure, that person works with a
+# neighbour until the break. People who return `cores / ranks` learn from the check that it must be a whole number.
+#
+# </div>
 
 # %% [markdown]
 # ## 3 · Hello from every rank
 #
-# `mpirun -n 2 python script.py` starts the *same* script twice. The two processes share no memory. What differs is one
-# number, the **rank**: 0 and 1. How many there are is the **size**. Both come from MPI, the message passing interface.
+# [**mpirun**](../docs/glossary.md#mpirun) starts several copies of a program. `mpirun -n 2 python script.py` starts the
+# *same* script twice. The two processes share no memory. Only one number is different: the **rank**, 0 or 1. The number
+# of ranks is the [**size**](../docs/glossary.md#world-size). Both come from [**MPI**](../docs/glossary.md#mpi), the
+# Message Passing Interface.
 #
-# ### Exercise 2 · The first words
+# ```mermaid
+# flowchart LR
+#     accTitle: One script, two ranks
+#     accDescr: mpirun starts one script twice, as ranks 0 and 1, each with its own memory; they exchange messages.
+#     mpirun["mpirun -n 2<br>python work/hello.py"] --> r0["rank 0 of 2<br>own memory"]
+#     mpirun --> r1["rank 1 of 2<br>own memory"]
+#     r0 <-->|"messages (MPI)"| r1
+# ```
 #
-# `%%writefile` writes its cell into a file instead of running it. Complete the script: each rank prints one line,
-# `hello from rank 0 of 2`, with its own numbers. `MPI.COMM_WORLD` is everybody; it has a `rank` and a `size`. It is
-# checked on 2 and on 3 ranks, 90 s at most each.
+# ### Exercise 2 · Say hello
+#
+# `%%writefile` writes its cell to a file instead of running it. Complete the script: each rank prints one line,
+# `hello from rank 0 of 2`, with its own numbers. `MPI.COMM_WORLD` is the group of all ranks; it has a `rank` and a
+# `size`. The check runs the script on 2 and on 3 ranks, for 90 s at most each time.
 
 # %%
 # %%writefile work/hello.py
@@ -123,37 +143,40 @@ print(f"hello from rank {everybody.rank} of {everybody.size}")
 hello = check(2, "work/hello.py")
 
 # %% [markdown]
-# `run_ranks` is how the labs start ranks. It prints the `mpirun` command that does the same in a terminal, after
-# `source .venv/bin/activate`, and then each line with the rank it came from in front. Three things in the command are
-# worth a look:
+# The labs start ranks with `run_ranks`. It prints the `mpirun` command that does the same in a terminal, after
+# `source .venv/bin/activate`. Then it prints each line with the number of its rank in front. Three parts of the command
+# are worth a look:
 #
 # - `-n 2`: the size.
-# - `-bind-to`: each rank keeps to cores of its own. They are others when somebody else's ranks have the first ones.
-# - `-genv`: variables that tell the libraries how many threads to use. It is your function's number. `UCX_TLS` has the
-#   ranks talk through shared memory, and through no network on which somebody could listen.
+# - `-bind-to`: each rank stays on cores of its own. If another run's ranks already use the first cores, these are
+#   different ones.
+# - `-genv`: environment variables that tell the libraries how many threads to use. That number comes from your
+#   function. `UCX_TLS` makes the ranks communicate through shared memory, not through a network on which others could
+#   listen.
 #
-# `labkit.mpi.rank_runner` runs your script and sees to it that a rank that fails ends the others too, instead
-# of leaving them waiting for it.
+# `labkit.mpi.rank_runner` runs your script. If one rank fails, it ends the others too, so that they don't wait for it
+# forever.
 
 # %%
 run = run_ranks(2, hello)
 
 # %% [markdown]
-# Run the cell above a few times. The lines may change places: nobody decides which rank is first. That is why only
-# one rank should report, and why the labs compare what *all* ranks hold.
+# Run the cell above a few times. The order of the lines may change, because no rank is guaranteed to be first. That is
+# why only one rank should report results, and why the labs compare what *all* ranks hold.
 
 # %% tags=["nbval-check-output"]
 sorted(line for lines in run.lines for line in lines if line.startswith("hello"))
 
 # %% [markdown]
-# ### Exercise 3 · Adding up what nobody has alone
+# ### Exercise 3 · Add up numbers from all ranks
 #
-# Each rank has a number that the others don't know. `everybody.allreduce(number)` adds up all ranks' numbers, and
-# gives *every* rank the sum. It is the operation that distributed training stands on: there, the numbers are
-# gradients.
+# Each rank has a number that the others don't know. `everybody.allreduce(number)` adds up the numbers of all ranks, and
+# gives *every* rank the sum. This is an [**all-reduce**](../docs/glossary.md#all-reduce). Distributed training depends
+# on it: there, the numbers are [gradients](../docs/glossary.md#gradient).
 #
-# Complete the script: each rank's own number is its rank plus 1, and each rank prints `total 3` with the sum of all
-# (1 + 2 = 3 on two ranks), as the others told it. It is checked on 1 to 4 ranks, 90 s at most each.
+# Complete the script. Each rank's own number is its rank plus 1. Each rank prints `total 3`, with the sum of all
+# numbers (1 + 2 = 3 on two ranks), which it gets from the other ranks. The check runs the script on 1 to 4 ranks, for
+# 90 s at most each time.
 
 # %%
 # %%writefile work/total.py
@@ -178,10 +201,10 @@ for ranks in (1, 2, 3):
 # %% [markdown]
 # ## Remember
 #
-# - `./lab doctor` before the day, and whenever something is odd.
-# - A check looks at what your answer does. Nobody is ever stuck.
-# - Every rank runs the same script. `rank` tells it who it is, `size` how many there are.
-# - An all-reduce gives every rank the sum of what all have.
+# - Run `./lab doctor` before the day, and whenever something looks odd.
+# - A check looks at what your answer does. You are never stuck.
+# - Every rank runs the same script. `rank` says which one it is, `size` how many there are.
+# - An all-reduce gives every rank the sum of all ranks' numbers.
 #
-# Next: lab 01 shows what TensorFlow makes of a computation before it runs it. At the end of the day, `./lab report` in
-# a terminal makes one page of what you measured and passed.
+# Next: lab 01 shows what TensorFlow makes of a computation before it runs it. At the end of the day, run `./lab report`
+# in a terminal. It makes one page of what you measured and passed.
