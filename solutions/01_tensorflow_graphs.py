@@ -7,14 +7,14 @@
 # %% [markdown]
 # # 01 · TensorFlow graphs
 #
-# **You will** build a computation as a graph, run parts of it, and watch two of its branches run at once. Then you
-# follow the same graph to today's TensorFlow: where `tf.function` hides it, what it costs to make one, and what
-# TensorFlow rewrites in it before it runs.
+# **You will learn** how to build a computation as a graph, run parts of it, and run two of its branches at the same
+# time. Then you follow the same graph to today's TensorFlow: where `tf.function` hides it, what it costs to make one,
+# and what TensorFlow rewrites in it before it runs.
 #
 # **Time** about 60 minutes: 30 to read and run, 30 for five exercises. Waiting in all: under a minute.
 #
-# **Connects to** lab 02, which looks at the operations that a rewritten graph hands to oneDNN, lab 03, which turns the
-# two thread settings of section 4 on ResNet-50, and lab 07, whose training step is a `tf.function`.
+# **Connects to** lab 02, which looks at the operations that a rewritten graph hands to oneDNN; lab 03, which changes
+# the two thread settings of section 4 for ResNet-50; and lab 07, whose training step is a `tf.function`.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -25,7 +25,7 @@ import os
 import time
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before the import: less of TensorFlow's own remarks
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before the import: TensorFlow then prints fewer messages
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -37,29 +37,42 @@ from labkit.mpi import run_ranks
 from labkit.system import load
 
 check, results, machine, work, QUICK = open_lab("01", globals())
-v1 = tf.compat.v1  # TensorFlow as it was before version 2; it is all still there
+v1 = tf.compat.v1  # TensorFlow's interface from before version 2; it still works
 
 # %% [markdown]
-# If there are lines in red above, they are TensorFlow's notice that oneDNN is on. Lab 02 is about that.
+# If you see lines in red above, they are TensorFlow's notice that oneDNN is on. Lab 02 is about that.
 #
 # ## 1 · Define: a graph is a description
 #
-# Multiply two numbers in Python, and you have a number. TensorFlow was built differently: you first **describe** the
-# computation, and run it later. The description has three kinds of parts.
+# Multiply two numbers in Python, and you get a number at once. TensorFlow was built differently: you first **describe**
+# the computation, and run it later.
 #
-# - An **Operation** is a node of the graph: something to be computed.
-# - A **Tensor** is an edge: the data that goes from one operation to others.
-# - A **Graph** holds both.
+# ```mermaid
+# flowchart LR
+#     accTitle: Define, then run
+#     accDescr: Python code defines a graph once. A session runs it many times: values are fed in, results are fetched.
+#     code["Python code"] -->|"define, once"| graph["graph:<br>operations and tensors"]
+#     graph --> session["session"]
+#     feeds["values to feed"] -->|"at each run"| session
+#     session -->|"at each run"| fetches["results you fetch"]
+# ```
 #
-# Where do numbers come from? There are three sources, and each is an operation too. A **constant** gives the same value
-# always. A **placeholder** gets its value anew for each run. A **variable** keeps its value between runs, as the
-# weights of a network must.
+# The description has three kinds of parts.
+#
+# - An [**operation**](../docs/glossary.md#operation) (`tf.Operation`) is a node of the graph: something to compute.
+# - A [**tensor**](../docs/glossary.md#tensor) (`tf.Tensor`) is an edge: the data that flows from one operation to
+#   others.
+# - A [**graph**](../docs/glossary.md#graph) (`tf.Graph`) holds both.
+#
+# Where do the numbers come from? There are three sources, and each of them is an operation too. A **constant** always
+# gives the same value. A **placeholder** gets a new value for each run. A **variable** keeps its value between runs, as
+# the weights of a network must.
 #
 # Here is a straight line, *y* = slope · *x* + offset.
 
 # %%
 graph = tf.Graph()
-with graph.as_default():  # operations made in here go into this graph
+with graph.as_default():  # operations made in this block go into this graph
     x = v1.placeholder(tf.float32, name="x")
     slope = v1.get_variable("slope", initializer=2.0)
     offset = tf.constant(1.0, name="offset")
@@ -69,18 +82,18 @@ with graph.as_default():  # operations made in here go into this graph
 print(y)
 
 # %% [markdown]
-# No number. `y` stands for the output of an operation that has never run. Here is all that there is so far. Data flows
-# downwards.
+# There is no number. `y` stands for the output of an operation that has never run. Here is the whole graph so far. Data
+# flows downwards.
 
-# %%
+# %% jupyter={"source_hidden": true}
 plots.show(graphs.draw(graph.as_graph_def(), "y = slope · x + offset"), alt=graphs.describe(graph.as_graph_def()))
 
 # %% [markdown]
-# A variable takes more than one operation. `VarHandleOp` is the place where its value is kept, `ReadVariableOp` looks
-# it up, and `AssignVariableOp` puts the initial value there, once somebody runs it.
+# A variable needs more than one operation. `VarHandleOp` is the place where its value is kept, `ReadVariableOp` reads
+# it, and `AssignVariableOp` stores the initial value there, once you run it.
 #
-# The picture leaves out what only serves the machinery. The full list has everything: each operation with its type,
-# and the tensors that it puts out. `y:0` is output number 0 of the operation `y`.
+# The picture leaves out some internal operations. The full list has everything: each operation with its type, and the
+# tensors that it outputs. `y:0` is output number 0 of the operation `y`.
 
 # %% tags=["nbval-check-output"]
 print(f"{'type':20} {'operation':40} tensors")
@@ -91,8 +104,8 @@ for operation in graph.get_operations():
 # %% [markdown]
 # ### Exercise 1 · Build a graph
 #
-# Write `make_graph()`: a new graph for *d* = (*a* + *b*) · (*b* − 2), where *a* and *b* are placeholders of type
-# `tf.float32`, for numbers or arrays of any shape. Return three things:
+# Write `make_graph()`. It makes a new graph for *d* = (*a* + *b*) · (*b* − 2), where *a* and *b* are placeholders of
+# type `tf.float32`, for numbers or arrays of any shape. Return three things:
 #
 # - the graph,
 # - a dictionary of the placeholders, `{"a": …, "b": …}`,
@@ -101,7 +114,7 @@ for operation in graph.get_operations():
 
 # %%
 def make_graph():
-    """Describe d = (a + b) * (b - 2); give the graph, its placeholders by name, and d."""
+    """Describe d = (a + b) * (b - 2); return the graph, its placeholders by name, and d."""
     ### BEGIN SOLUTION
     graph = tf.Graph()
     with graph.as_default():
@@ -115,18 +128,19 @@ def make_graph():
 # %% tags=["nbval-check-output"]
 make_graph = check(1, make_graph)
 
-# %%
+# %% jupyter={"source_hidden": true}
 built, feeds, d = make_graph()
 plots.show(graphs.draw(built.as_graph_def(), "d = (a + b) · (b − 2)"), alt=graphs.describe(built.as_graph_def()))
 
 # %% [markdown]
-# Look at the two branches. `a + b` and `b - 2` need nothing from each other. A graph shows that, and a line of Python
-# doesn't: whoever runs the graph may run both at once. Section 4 does.
+# Look at the two branches. `a + b` and `b - 2` don't need each other's results. The graph shows this, and a line of
+# Python doesn't. So TensorFlow may run both at the same time. In section 4 it does.
 #
 # ## 2 · Run: feed and fetch
 #
-# A **Session** runs a graph, the one it was made for. `session.run(fetches, feed_dict)` takes the tensors that you
-# want, and values for placeholders. What you **fetch** comes back as a NumPy array, or as a number.
+# A [**session**](../docs/glossary.md#session) (`tf.compat.v1.Session`) runs the graph that it was made for.
+# `session.run(fetches, feed_dict)` takes the tensors that you want, and values for the placeholders. What you **fetch**
+# comes back as a NumPy array or as a number.
 
 # %% tags=["nbval-check-output"]
 with v1.Session(graph=built) as session:
@@ -134,13 +148,17 @@ with v1.Session(graph=built) as session:
     print("d =", session.run(d, feed_dict={feeds["a"]: [1.0, 2.0, 3.0], feeds["b"]: [4.0, 5.0, 6.0]}))
 
 # %% [markdown]
-# **Guess first.** In a new session, what happens if you fetch the straight line's `y` with a value for `x`? And
-# without?
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** You open a new session and fetch the straight line's `y`. What happens if you feed a value for `x`?
+# And if you don't?
+#
+# </div>
 
 
 # %%
 def attempt(session, fetches, feed_dict=None):
-    """Give what a run brings, or its error in one line."""
+    """Return the result of a run, or its error in one line."""
     try:
         return session.run(fetches, feed_dict)
     except tf.errors.OpError as error:
@@ -156,12 +174,17 @@ with v1.Session(graph=graph) as session:
     print("x missing:         ", attempt(session, y))
 
 # %% [markdown]
-# A variable has no value until its **initializer** has run, in this very session: the graph only says how to make a
-# value, the session keeps it. A placeholder has none until it is fed, in each run anew.
+# A variable has no value until you run its **initializer** in this very session. The graph only says how to make a
+# value; the session keeps it. A placeholder has no value until you feed one, in each run again.
 #
-# **You can feed any tensor**, not only placeholders. What you feed replaces the operation's output for this run, and
-# what the operation would have needed is not looked at any more. **You can fetch several** at once. Four questions;
-# guess each before you read the answer.
+# **You can feed any tensor**, not only placeholders. The value that you feed replaces the operation's output for this
+# run, and TensorFlow ignores that operation's own inputs. **You can fetch several tensors** at once.
+#
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** The next cell prints the answers to four questions. Guess each answer before you read it.
+#
+# </div>
 
 # %% tags=["nbval-check-output"]
 with v1.Session(graph=graph) as session:
@@ -173,8 +196,8 @@ with v1.Session(graph=graph) as session:
     print("4.", session.run(y, {x: 1.0}))
 
 # %% [markdown]
-# Fetches can be lists and dictionaries, and come back as the same. One run computes each operation **once**, however
-# many fetches need it. With a random number you can see that.
+# Fetches can be lists and dictionaries, and the results come back in the same form. One run computes each operation
+# **once**, however many fetches need it. A random number shows it.
 
 # %%
 dice = tf.Graph()
@@ -191,10 +214,11 @@ with v1.Session(graph=dice) as session:
     print("the broken operation:", attempt(session, broken))
 
 # %% [markdown]
-# The last operation divides by zero. It was in the graph all the time, and did no harm before somebody fetched it. **A
-# session runs what the fetches need, and nothing else.** That is called pruning: here is what ran for `double`.
+# The last operation divides by zero. It was in the graph all the time, and did no harm until you fetched it. **A
+# session runs what the fetches need, and nothing else.** This is called [**pruning**](../docs/glossary.md#pruning).
+# Here is what ran for `double`.
 
-# %%
+# %% jupyter={"source_hidden": true}
 left_out = dict.fromkeys(["broken", "broken/y"], graphs.PRUNED)
 picture = graphs.draw(dice.as_graph_def(), "To fetch double, broken need not run", marks=left_out)
 plots.show(picture, alt=graphs.describe(dice.as_graph_def()) + ". The operation broken is marked as not needed.")
@@ -202,16 +226,16 @@ plots.show(picture, alt=graphs.describe(dice.as_graph_def()) + ". The operation 
 # %% [markdown]
 # ## 3 · The default graph, and how it grows
 #
-# You never told `tf.multiply` which graph it belongs to. It went to the **default graph**: the one whose `with
-# graph.as_default():` you are in. Without any, TensorFlow 1 had one for the whole program. That is convenient, and it
-# has a trap. This loop trains nothing; it only doubles a number in each step.
+# You never told `tf.multiply` which graph it belongs to. It went into the **default graph**: the graph of the
+# `with graph.as_default():` block that you are in. Outside such a block, TensorFlow 1 used one graph for the whole
+# program. That is convenient, and it has a trap. The loop below trains nothing; it only doubles a number in each step.
 
 # %%
 steps = 60 if QUICK else 300
 
 
 def watch(loop_body):
-    """Run a body in a loop; give the graph's operations and the milliseconds of each step."""
+    """Run a body in a loop; return the graph's operations and the milliseconds of each step."""
     grown, times = [], []
     with tf.Graph().as_default() as graph, v1.Session() as session:
         step_of = loop_body(session)
@@ -237,7 +261,7 @@ def tight(session):
 with load.watch("section 3"):
     grown = {"described in the loop": watch(leaky), "described before it": watch(tight)}
 
-# %%
+# %% jupyter={"source_hidden": true}
 figure, (left, right) = plt.subplots(1, 2)
 for (name, (operations, times)), colour, style in zip(grown.items(), plots.PALETTE, ("-", "--")):
     left.plot(operations, style, color=colour, marker="", label=name)
@@ -257,9 +281,10 @@ slow, fast = medians.values()
 print(f"In the last third of the steps, the loop that describes anew takes {slow / fast:.0f} times as long a step.")
 
 # %% [markdown]
-# `number * 2.0` looks like a computation and is a description: two more operations in each step, the product and its
-# constant. And each new product is a fetch that the session has not seen, for which it prepares the graph again. It
-# gets slower with every step, and gives the right numbers. So it is often found late.
+# `number * 2.0` looks like a computation, but it is a description. It adds two operations in each step: the product and
+# its constant. Each new product is also a fetch that the session has not seen before, so the session prepares the graph
+# again. The loop gets slower with every step, yet its numbers are right. That is why people often find this mistake
+# late.
 #
 # There is a guard: after `graph.finalize()`, adding an operation is an error.
 
@@ -275,7 +300,7 @@ with tf.Graph().as_default() as sealed:
 # %% [markdown]
 # ### Exercise 2 · A training loop that doesn't grow
 #
-# This one fits *y* ≈ *w* · *x* by gradient descent, one step for each batch, and has the mistake, three times over.
+# This loop fits *y* ≈ *w* · *x* by gradient descent, with one step for each batch. It makes the mistake three times.
 
 
 # %%
@@ -299,8 +324,9 @@ for count in (1, 5, 20):
     print(f"{count:3} steps: {len(grown_graph.get_operations()):5} operations, w = {w:.3f}")
 
 # %% [markdown]
-# Write `train(batches, rate)` that does the same and whose graph has as many operations after 20 steps as after one.
-# Return the graph and the last *w*, a number. Batches may differ in length: a placeholder of shape `[None]` takes any.
+# Write `train(batches, rate)`. It does the same, but its graph has as many operations after 20 steps as after one.
+# Return the graph and the last *w*, a number. Batches may differ in length: a placeholder of shape `[None]` takes any
+# length.
 
 
 # %%
@@ -333,35 +359,37 @@ for count in (1, 5, 20):
 # %% [markdown]
 # ## 4 · ConfigProto: two kinds of threads
 #
-# A session takes settings, in a `ConfigProto`. Two of them decide on threads.
+# A session takes settings in a `ConfigProto`. Two of them control [**threads**](../docs/glossary.md#thread).
 #
-# - `intra_op_parallelism_threads`: with how many threads **one** operation computes. A large matrix product can be
-#   split.
-# - `inter_op_parallelism_threads`: how many operations may run **at once**. That helps if the graph has branches.
+# - `intra_op_parallelism_threads` sets [**intra-op parallelism**](../docs/glossary.md#intra-op-parallelism): how many
+#   threads compute **one** operation. A large matrix product can be split among them.
+# - `inter_op_parallelism_threads` sets [**inter-op parallelism**](../docs/glossary.md#inter-op-parallelism): how many
+#   operations may run **at the same time**. That helps if the graph has branches.
 #
-# (Where oneDNN was built with OpenMP, `OMP_NUM_THREADS` takes the place of the first. Lab 03 has such a build.)
+# (In builds where oneDNN uses [**OpenMP**](../docs/glossary.md#openmp), `OMP_NUM_THREADS` takes the place of the
+# first. Lab 03 has such a build.)
 #
 # ```python
 # config = v1.ConfigProto(inter_op_parallelism_threads=2, intra_op_parallelism_threads=4)
 # with v1.Session(graph=graph, config=config) as session: …
 # ```
 #
-# There is a trap. The threads belong to the *process*: the first session makes them, and later sessions share what they
-# find, whatever their config says. For inter-op threads, `use_per_session_threads=True` gives a session a pool of its
-# own. For intra-op threads there is no such way: another number takes another process.
+# There is a trap. The threads belong to the *process*: the first session creates them, and later sessions share them,
+# whatever their own config says. For inter-op threads, `use_per_session_threads=True` gives a session its own pool. For
+# intra-op threads there is no such option: to change their number, start another process.
 #
-# ### Exercise 3 · Run it with so many threads
+# ### Exercise 3 · Run with a given number of threads
 #
-# Write `run(graph, fetches, feeds, inter_op)`: in a session on `graph`, with exactly `inter_op` inter-op threads of its
-# own, run **once**, and return what was fetched. `fetches` may be a tensor, a list or a dictionary, `feeds` is a
-# dictionary, perhaps empty.
+# Write `run(graph, fetches, feeds, inter_op)`. It opens a session on `graph` with exactly `inter_op` inter-op threads
+# of its own, runs **once**, and returns what was fetched. `fetches` may be a tensor, a list or a dictionary. `feeds` is
+# a dictionary, which may be empty.
 #
-# The check can tell how many operations are under way at once: it runs a graph whose branches wait for each other.
+# The check can tell how many operations run at the same time: it runs a graph whose branches wait for each other.
 
 
 # %%
 def run(graph, fetches, feeds, inter_op):
-    """Give what fetches are, from one run of the graph on inter_op threads of its own."""
+    """Return the fetches of one run of the graph on inter_op threads of its own."""
     ### BEGIN SOLUTION
     config = v1.ConfigProto(inter_op_parallelism_threads=inter_op, use_per_session_threads=True)
     with v1.Session(graph=graph, config=config) as session:
@@ -373,11 +401,11 @@ def run(graph, fetches, feeds, inter_op):
 run = check(3, run)
 
 # %% [markdown]
-# ### What do they bring?
+# ### What do they gain?
 #
-# Four branches, each a chain of matrix products, none of which needs anything of another. The script times them with
-# each number of inter-op threads, in a session of its own. And TensorFlow writes down when each operation began and
-# ended: `FULL_TRACE` puts that into the run's metadata.
+# Here are four branches. Each is a chain of matrix products, and no branch needs the results of another. The script
+# times them with each number of inter-op threads, in a session of its own. TensorFlow also records when each operation
+# began and ended: `FULL_TRACE` puts this into the run's metadata.
 
 # %%
 # %%writefile work/branches.py
@@ -396,7 +424,7 @@ v1 = tf.compat.v1
 
 
 def branches(count, length, size):
-    """Describe chains of matrix products that need not wait for each other; give graph, input and sum."""
+    """Describe chains of matrix products that need not wait for each other; return graph, input and sum."""
     rng = np.random.default_rng(0)
     graph = tf.Graph()
     with graph.as_default():
@@ -413,7 +441,7 @@ def branches(count, length, size):
 
 
 def clock(session, total, feeds, runs):
-    """Give the milliseconds of each of some runs."""
+    """Return the milliseconds of each run."""
     times = []
     for _ in range(runs):
         start = time.perf_counter()
@@ -423,7 +451,7 @@ def clock(session, total, feeds, runs):
 
 
 def trace(session, total, feeds):
-    """Give branch, start and end in ms of each product of a run: the fastest, so least disturbed, of five."""
+    """Return branch, start and end in ms of each product, from the fastest (least disturbed) of five runs."""
     traced = []
     for _ in range(5):
         metadata = v1.RunMetadata()
@@ -458,7 +486,7 @@ for inter in args.inter:
     sessions[inter] = v1.Session(graph=graph, config=config)
     clock(sessions[inter], total, feeds, 2)  # the first runs prepare the graph
 times = {inter: [] for inter in sessions}
-for _ in range(args.rounds):  # in turns, so that what disturbs one disturbs all
+for _ in range(args.rounds):  # in turns, so that a disturbance affects all of them
     for inter, session in sessions.items():
         times[inter] += clock(session, total, feeds, 5)
 measured = [
@@ -470,8 +498,14 @@ for m in measured:
 args.out.write_text(json.dumps(measured))
 
 # %% [markdown]
-# **Guess first.** Small matrices, 256 × 256, and large ones, 1024 × 1024. For which do inter-op threads bring more, and
-# for which intra-op threads? Each line says how long one run takes.
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** There are small matrices, 256 × 256, and large ones, 1024 × 1024. For which do inter-op threads gain
+# more, and for which intra-op threads?
+#
+# </div>
+#
+# Each line says how long one run takes.
 
 # %%
 BRANCHES = 4
@@ -490,7 +524,7 @@ with load.watch("section 4") as branch_others:
             print("\n".join(line for line in branches.lines[0] if "inter-op" in line))
             timed[case] += json.loads(out.read_text())
 
-# %%
+# %% jupyter={"source_hidden": true}
 figure, axes = plt.subplots(1, len(timed), sharey=True, squeeze=False)
 for axis, (case, measured) in zip(axes[0], timed.items()):
     one = next(m["ms"] for m in measured if m["inter"] == m["intra"] == 1)
@@ -513,10 +547,10 @@ figures = "; ".join(
 )
 plots.show(figure, alt=f"Speed-up over one thread by inter-op and intra-op threads. {figures}.", keep=results)
 
-# %%
+# %% jupyter={"source_hidden": true}
 for case, measured in timed.items():
     one = next(m["ms"] for m in measured if m["inter"] == m["intra"] == 1)
-    # The most threads of each kind, not those that did best: the best of several figures is in part the luckiest.
+    # The largest number of threads of each kind, not the fastest: the best of several measurements is partly luck.
     most_inter = next(m for m in measured if m["inter"] == inters[-1] and m["intra"] == 1)
     most_intra = [m for m in measured if m["inter"] == 1][-1]
     for kind, most in (("inter-op", most_inter), ("intra-op", most_intra)):
@@ -529,19 +563,20 @@ if cores > 1 and one / most_inter["ms"] < 1.1:
     print("Not even branches gained from a second thread.")
 
 # %% [markdown]
-# An operation that is too small to be split leaves intra-op threads idle: then only another branch can use the other
-# cores. A large one can use all cores by itself. A network is mostly one long chain of large operations. So intra-op
-# threads are set to the number of cores, and inter-op threads to a few, often 1 or 2. With both at the number of cores
-# there can be more threads than cores, and they take turns. Do the last bars lose by it?
+# An operation that is too small to be split leaves intra-op threads idle: only another branch can then use the other
+# cores. A large operation can use all cores by itself. A network is mostly one long chain of large operations. So
+# people set intra-op threads to the number of cores, and inter-op threads to a small number, often 1 or 2. If you set
+# both to the number of cores, there can be more threads than cores, and they take turns. Do the last bars lose speed
+# because of that?
 #
-# Did branches really run at the same time? Here is one run for each number of inter-op threads: each bar is one
-# product, and its letter is its branch. TensorFlow doesn't record which thread ran it; an operation that began before
-# another had ended gets a row of its own.
+# Did branches really run at the same time? The next picture shows one run for each number of inter-op threads. Each bar
+# is one product, and its letter is its branch. TensorFlow doesn't record which thread ran a product. A product that
+# began before another had ended gets a row of its own.
 
 
-# %%
+# %% jupyter={"source_hidden": true}
 def rows(ran):
-    """Give each operation, (branch, start, end), the first row in which nothing else is under way."""
+    """Yield for each operation, (branch, start, end), the first row in which nothing else is running."""
     ends = []
     for _, start, end in ran:
         row = next((row for row, other in enumerate(ends) if other <= start), len(ends))
@@ -549,7 +584,7 @@ def rows(ran):
         yield row
 
 
-COLOURS = (plots.SKY, plots.ORANGE, plots.PURPLE, plots.YELLOW)  # letters can be read on these
+COLOURS = (plots.SKY, plots.ORANGE, plots.PURPLE, plots.YELLOW)  # letters stay readable on these
 one_thread = [m for m in timed["small"] if m["intra"] == 1]
 figure, axes = plt.subplots(len(one_thread), 1, sharex=True, figsize=(9, 1.2 + 1.3 * len(one_thread)))
 at_once = []
@@ -575,10 +610,11 @@ plots.show(
 # %% [markdown]
 # ## 5 · Today: `tf.function`
 #
-# Since TensorFlow 2, operations run immediately, as Python's do: that is **eager** execution. It is easier to debug,
-# and the graph is gone, with all that could be done with it. `tf.function` brings it back. It runs your Python function
-# **once**, with placeholders for arguments, and records what operations it calls: it **traces** it. Later calls run the
-# recorded graph and don't look at your Python any more. You still define first and run later. TensorFlow decides when.
+# Since TensorFlow 2, operations run immediately, as Python's do. This is **eager execution**. It is easier to debug,
+# but there is no graph any more, and nothing that needs a graph. `tf.function` brings the graph back. It runs your
+# Python function **once**, with placeholders for the arguments, and records which operations the function calls. This
+# is [**tracing**](../docs/glossary.md#tracing). Later calls run the recorded graph and don't run your Python code any
+# more. You still define first and run later, but TensorFlow decides when.
 
 
 # %%
@@ -592,7 +628,14 @@ for call in (1, 2, 3):
     print(f"call {call}: {line(tf.constant([1.0, 2.0]), tf.constant(2.0))}")
 
 # %% [markdown]
-# One `print`, three calls. When does it trace **again**? **Guess** for each of these calls before you run the cell.
+# There is one `print` for three calls. When does TensorFlow trace **again**? This is called
+# [**retracing**](../docs/glossary.md#retracing).
+#
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** Which of these calls are traced? Guess for each before you run the cell.
+#
+# </div>
 
 # %%
 two = tf.constant(2.0)
@@ -615,14 +658,14 @@ for what, (numbers, factor) in arguments.items():
     print(f"{what:32} {'traced' if fresh.experimental_get_tracing_count() > before else '-'}")
 
 # %% [markdown]
-# In a program, TensorFlow would have warned you, at length, of a function that it has to trace so often. This cell
-# turned the warnings off, to keep the list readable.
+# In a program, TensorFlow prints long warnings about a function that it traces so often. This cell turned the warnings
+# off, to keep the list readable.
 #
-# A graph is recorded for a shape and a type. Others need another graph. And a Python number is no data: it is part of
-# the program, as a constant, so **each new number is a new graph**. A learning rate or a step number handed over like
-# that traces in every call.
+# TensorFlow records a graph for one shape and one type. Other shapes and types need another graph. A Python number is
+# not data: it becomes a constant, part of the graph, so **each new number is a new graph**. If you pass a learning rate
+# or a step number as a Python number, each new value is traced again.
 #
-# What does that cost? This function is a little longer, so that there is something to trace.
+# What does that cost? The next function is a little longer, so that there is something to trace.
 
 # %%
 LAYERS = 20
@@ -630,7 +673,7 @@ LAYERS = 20
 
 @tf.function
 def network(x, scale):
-    for _ in range(LAYERS):  # Python's loop: it is unrolled into the graph
+    for _ in range(LAYERS):  # a Python loop: it is unrolled into the graph
         x = tf.tanh(x * scale)
     return x
 
@@ -640,7 +683,7 @@ network(numbers, tf.constant(1.0))
 
 
 def milliseconds(arguments):
-    """Give the median time of a call."""
+    """Return the median time of a call."""
     times = []
     for argument in arguments:
         start = time.perf_counter()
@@ -657,8 +700,8 @@ print(
 )
 
 # %% [markdown]
-# Two remedies. Hand over **tensors** instead of Python numbers. And say what the function is for: an **input
-# signature** names the type and shape of each argument once and for all, with `None` where a length is free.
+# There are two remedies. Pass **tensors** instead of Python numbers. And declare what the function accepts: an **input
+# signature** gives the type and shape of each argument, with `None` where a length may vary.
 
 # %% tags=["nbval-check-output"]
 traces = []
@@ -681,11 +724,17 @@ for length in (2, 3, 4, 5):
 print(traces)
 
 # %% [markdown]
-# `reduce_retracing=True` finds out for itself, after the first surprise, that the length varies.
+# `reduce_retracing=True` finds out by itself that the length varies, after the first new length.
 #
-# ### The graph sees only what was traced
+# ### The graph contains only what was traced
 #
-# Everything in the function that is not TensorFlow happens while tracing, and never again. **Guess** what this prints.
+# Everything in the function that is not TensorFlow happens during tracing, and never again.
+#
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** What does the next cell print?
+#
+# </div>
 
 # %%
 calls = 0
@@ -705,16 +754,16 @@ for _ in range(3):
 print(f"calls counted: {calls}")
 
 # %% [markdown]
-# NumPy's number was drawn once, and is a constant of the graph. The same befalls a Python counter, a list that is
-# appended to, a file that is read, `time.time()`. No error tells you. State that must live on belongs into a
-# `tf.Variable`, randomness into `tf.random`.
+# NumPy's number was drawn once, and is now a constant in the graph. The same happens to a Python counter, a list that
+# you append to, a file that you read, and `time.time()`. There is no error message. Keep state in a `tf.Variable`, and
+# use `tf.random` for random numbers.
 #
 # ### Exercise 4 · Trace once
 #
-# Somebody calls a function with batches of every length, and with a factor that changes in each step. Write
-# `traced_once(function)`: it takes a function of `(x, factor)` and gives one that does the same, as a graph, and is
-# **traced exactly once**, whatever it is called with: `x` a list of numbers, or an array or a tensor of float32, of any
-# length; `factor` a Python number or a tensor of float32.
+# A program calls a function with batches of every length, and with a factor that changes in each step. Write
+# `traced_once(function)`. It takes a function of `(x, factor)` and returns one that does the same as a graph, and is
+# **traced exactly once**, whatever you call it with. `x` is a list of numbers, or an array or a tensor of float32, of
+# any length. `factor` is a Python number or a tensor of float32.
 
 
 # %%
@@ -732,8 +781,9 @@ traced_once = check(4, traced_once)
 # %% [markdown]
 # ### The graph inside
 #
-# A **concrete function** is one of the graphs that a `tf.function` holds. Ask for the one for some arguments, and you
-# have a graph like the one you built by hand in section 1, with placeholders for the arguments.
+# A [**concrete function**](../docs/glossary.md#concrete-function) is one of the graphs that a `tf.function` holds. Ask
+# for the one that fits some arguments, and you get a graph like the one that you built by hand in section 1, with
+# placeholders for the arguments.
 
 # %%
 concrete = tf.function(lambda x, factor: factor * x + 1.0).get_concrete_function(tf.ones([3]), tf.constant(2.0))
@@ -745,15 +795,16 @@ plots.show(
 # %% [markdown]
 # ## 6 · What runs is not what you wrote
 #
-# Because the graph is known before it runs, TensorFlow can improve it. The part that does is called **Grappler**. You
-# can look at its work: a run tells on request which graph it really ran, in `partition_graphs` of its metadata.
+# TensorFlow knows the whole graph before it runs, so it can improve it. [**Grappler**](../docs/glossary.md#grappler),
+# TensorFlow's graph optimiser, does this. You can look at the result: on request, a run reports the graph that it
+# really ran, in `partition_graphs` of its metadata.
 #
-# (Grappler skips graphs that are too small to be worth it. `min_graph_nodes = -1` tells it to take any.)
+# (Grappler skips graphs that are too small to be worth the effort. `min_graph_nodes = -1` makes it take any graph.)
 
 
 # %%
 def what_ran(graph, fetch, feeds):
-    """Run a graph and give the one that really ran, as a GraphDef."""
+    """Run a graph and return the one that really ran, as a GraphDef."""
     config = v1.ConfigProto()
     config.graph_options.rewrite_options.min_graph_nodes = -1
     metadata = v1.RunMetadata()
@@ -770,8 +821,15 @@ def show_rewrite(graph, fetch, feeds, title, keep=None):
 
 
 # %% [markdown]
-# **Constant folding, and pruning.** What does this graph have to compute when *x* comes? The two sides show the same
-# graph, before and after.
+# **Constant folding and pruning.** A part of the graph that is the same in each run can be computed beforehand: that is
+# [**constant folding**](../docs/glossary.md#constant-folding). The two sides of the picture show the same graph, before
+# and after.
+#
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** What does this graph still have to compute when *x* comes?
+#
+# </div>
 
 # %%
 folding = tf.Graph()
@@ -784,11 +842,12 @@ with folding.as_default():
 show_rewrite(folding, result, {number: [1.0, 2.0]}, "Computed beforehand, and left out")
 
 # %% [markdown]
-# The box *fed* is the value that took the placeholder's place. √(2 · 3) is the same in each run. So it is computed
-# once, when the graph is prepared, and what remains is a constant: the dashed boxes on the left become the dashed box
-# on the right. `never_fetched` is pruned, as in section 2.
+# The box *fed* is the value that replaced the placeholder. √(2 · 3) is the same in each run. So it is computed once,
+# when the graph is prepared, and what remains is a constant: the dashed boxes on the left become the dashed box on the
+# right. `never_fetched` is pruned, as in section 2.
 #
-# **The same thing twice.** Two operations of one type with the same inputs give the same result, so one is enough.
+# **Common subexpression elimination.** Two operations of the same type with the same inputs give the same result, so
+# one is enough.
 
 # %%
 twice = tf.Graph()
@@ -799,15 +858,16 @@ with twice.as_default():
 show_rewrite(twice, result, {number: [1.0, 2.0]}, "One exponential instead of two")
 
 # %% [markdown]
-# **Fusion.** A convolution, its bias and its activation are three operations. Done one after the other, the second and
-# the third read everything from memory that the one before has just written there, and compute next to nothing. Merged
-# into one, they work on each number while it is still in a register. This is a block as it is in most networks.
+# **Fusion.** A convolution, its bias and its activation are three operations. If they run one after the other, the
+# second and the third read from memory everything that the one before has just written there, and compute very little.
+# [**Operator fusion**](../docs/glossary.md#operator-fusion) merges them into one operation, which works on each number
+# while it is still in a register. Here is such a block, as most networks have it.
 
 # %%
 rng = np.random.default_rng(0)
 IMAGES = rng.normal(size=(2, 16, 16, 3)).astype(np.float32)
 KERNEL = rng.normal(size=(3, 3, 3, 8)).astype(np.float32)
-BIAS = rng.normal(size=8).astype(np.float32)  # zeros would be folded away, and there would be nothing to merge
+BIAS = rng.normal(size=8).astype(np.float32)  # TensorFlow would fold zeros away and have nothing to merge
 
 
 @tf.function(input_signature=[tf.TensorSpec(IMAGES.shape, tf.float32, name="images")])
@@ -817,7 +877,7 @@ def conv_block(images):
 
 
 def as_graph(function):
-    """Give a tf.function's graph as one that a Session can run."""
+    """Return a tf.function's graph as one that a Session can run."""
     graph = tf.Graph()
     with graph.as_default():
         tf.graph_util.import_graph_def(function.get_concrete_function().graph.as_graph_def(), name="")
@@ -828,17 +888,23 @@ fusing = as_graph(conv_block)
 show_rewrite(fusing, "activation:0", {"images:0": IMAGES}, "Three operations merged into one", keep=results)
 
 # %% [markdown]
-# The orange box is one operation, and its second line says what is in it. Its name says who does the work:
-# `_MklNative…` is oneDNN, `_Fused…` without it is Eigen, TensorFlow's own library. This one was a `tf.function`, of
-# which the graph was taken out to be looked at; called as a function, it goes through Grappler just the same.
+# The orange box is one operation, and its second line says what is in it. Its name says which library does the work:
+# `_MklNative…` is oneDNN; `_Fused…` alone is Eigen, TensorFlow's own library. The block was a `tf.function`. We took
+# its graph out to look at it, but Grappler also optimises it when you call it as a function.
 #
-# Is it worth anything? Two blocks, with Grappler and without: one like a network's first, with few channels to compute
-# from and large pictures to write, and one from its middle, with many channels. **Guess** which gains more.
+# Is fusion worth anything? The next cell times two blocks, with Grappler and without. One is like the first block of a
+# network: it reads few channels and writes large images. The other is like a block from the middle, with many channels.
+#
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** Which of the two blocks gains more?
+#
+# </div>
 
 
 # %%
 def block_milliseconds(images, filters, rounds=3 if QUICK else 25):
-    """Give the median time of a run of the block, its operations apart and merged, for images of that shape."""
+    """Return the median time of a run of the block, its operations apart and merged, for images of that shape."""
     block = tf.Graph()
     with block.as_default():
         x = v1.placeholder(tf.float32, images)
@@ -853,10 +919,10 @@ def block_milliseconds(images, filters, rounds=3 if QUICK else 25):
         config.graph_options.rewrite_options.disable_meta_optimizer = not grappler
         sessions.append(v1.Session(graph=block, config=config))
     fed = {x: rng.normal(size=images).astype(np.float32)}
-    for _ in range(rounds + 2):  # in turns, so that what disturbs one disturbs both
+    for _ in range(rounds + 2):  # in turns, so that a disturbance affects both
         for session, taken in zip(sessions, times):
             start = time.perf_counter()
-            session.run(y.op, fed)  # the operation: it runs, and nothing is copied to NumPy
+            session.run(y.op, fed)  # fetching the operation runs it without copying its result to NumPy
             taken.append(1000 * (time.perf_counter() - start))
     for session in sessions:
         session.close()
@@ -873,8 +939,8 @@ with load.watch("section 6") as block_others:
         print(f"{where}, {images[-1]} to {filters} channels: apart {apart:.2f} ms, merged {merged:.2f} ms: {verdict}")
 
 # %% [markdown]
-# Merging spares memory traffic, not arithmetic. Where the convolution itself takes most of the time, there is little to
-# gain. Where it is quickly done, the trips to memory are what you wait for.
+# Fusion saves memory traffic, not arithmetic. Where the convolution itself takes most of the time, there is little to
+# gain. Where the convolution is quick, you mostly wait for memory.
 #
 # ### Exercise 5 · One operation
 #
@@ -896,8 +962,9 @@ with by_hand.as_default():
 show_rewrite(by_hand, result, {images: IMAGES}, "The same numbers, written otherwise")
 
 # %% [markdown]
-# Grappler merges patterns that it knows, and knows them by their operations. Write `block(images, kernel, bias)` that
-# gives the same numbers and of which **one** operation runs, images, kernel and bias aside.
+# Grappler merges only the patterns that it knows, and it recognises them by their operations. Write
+# `block(images, kernel, bias)` so that it gives the same numbers and runs as **one** operation, not counting images,
+# kernel and bias.
 
 
 # %%
@@ -913,10 +980,10 @@ def block(images, kernel, bias):
 block = check(5, block)
 
 # %% [markdown]
-# ### When it can't
+# ### When fusion is not possible
 #
-# One thing undoes a merger for certain: to ask for what is inside. Here the same graph is run again, and this time the
-# convolution's output is fetched as well.
+# One thing always prevents fusion: asking for a result from the middle. The next cell runs the same graph again, and
+# fetches the convolution's output as well.
 
 # %%
 after = what_ran(fusing, ["activation:0", "convolution:0"], {"images:0": IMAGES})
@@ -928,69 +995,78 @@ plots.show(
 )
 
 # %% [markdown]
-# What is inside a merged operation exists nowhere, so it can't be fetched. If you fetch it, it has to be kept apart.
-# The same goes for a network that hands out its inner layers, for looking at them, say: that alone can make it slower.
+# A result inside a merged operation is never stored, so nobody can fetch it. If you fetch it, TensorFlow has to keep
+# the operations apart. The same happens in a network that returns the outputs of its inner layers, for example to
+# inspect them. That alone can make it slower.
 #
 # ## Questions
 #
 # Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
 #
-# 1. What is an Operation, what a Tensor, and which of the two do you feed and fetch?
-# 2. What are the two steps of a TensorFlow program, and what does one gain by keeping them apart?
-# 3. How do constant, placeholder and variable differ? Which of them outlives a run?
-# 4. You fetch `y` and did not feed a placeholder, and no error comes. How can that be?
-# 5. For what graphs do you raise the inter-op threads, for what others the intra-op threads?
-# 6. A training with `tf.function` gets slower, the more different batch lengths there are. Why, and what do you do?
-# 7. Which of Grappler's rewrites changes how much is computed, and which only how it is computed?
+# 1. What is an operation, what is a tensor, and which of the two do you feed and fetch?
+# 2. What are the two steps of a TensorFlow program, and what do you gain by keeping them apart?
+# 3. How do constant, placeholder and variable differ? Which of them keeps its value after a run?
+# 4. You fetch `y` without feeding a placeholder, and no error comes. How is that possible?
+# 5. For which graphs do you raise the inter-op threads, and for which the intra-op threads?
+# 6. A training run with `tf.function` gets slower, the more different batch lengths there are. Why, and what do you do?
+# 7. Which of Grappler's rewrites change how much is computed, and which only change how it is computed?
 
 # %% [markdown] tags=["instructor"]
-# ### Answers, for the instructor
+# ### Answers
 #
-# 1. An Operation is a node, a computation; a Tensor is an edge, one of its outputs. Both feeding and fetching are about
-#    tensors; fetching an operation runs it and gives None, as with an initializer.
-# 2. Define the graph, then run it. As the whole is known before the first number is computed, it can be pruned, folded,
-#    fused, run in parallel, put on another device, saved, and differentiated.
-# 3. A constant's value is part of the graph. A placeholder's comes with each run and is forgotten after it. A
-#    variable's is kept by the session from run to run, and it alone outlives one. In TensorFlow 2 it is kept by the
-#    Python object.
-# 4. What is fetched does not depend on that placeholder: either by the graph, or because a tensor between the two was
-#    fed.
+# <div class="alert alert-block alert-warning">
+#
+# **For the instructor.** Answers to the questions:
+#
+# 1. An operation is a node, a computation; a tensor is an edge, one of its outputs. You feed and fetch tensors.
+#    Fetching an operation runs it and returns None, as with an initializer.
+# 2. Define the graph, then run it. TensorFlow knows the whole graph before it computes the first number, so it can
+#    prune, fold and fuse it, run it in parallel, place it on another device, save it, and differentiate it.
+# 3. A constant's value is part of the graph. A placeholder's value comes with each run and is forgotten after it. The
+#    session keeps a variable's value from run to run; only a variable keeps its value after a run. In TensorFlow 2, the
+#    Python object keeps it.
+# 4. The fetch does not depend on that placeholder: either the graph has no path between them, or you fed a tensor on
+#    that path.
 # 5. Inter-op: independent branches of small operations, as in section 4. Intra-op: a chain of large ones. Two branches
-#    are also needed when a graph has an input pipeline next to the computation. Ask why not both: threads above the
-#    number of cores take turns, and evict each other's cache.
-# 6. Each new length is a new shape, so it is traced again. `input_signature` with `None`, `reduce_retracing=True`, or
-#    padding to a few lengths. Last batches that are shorter are a frequent cause: `drop_remainder=True`.
-# 7. Folding, pruning and removing duplicates leave less to compute. Fusion computes the same, with less traffic to
-#    memory and fewer operations to be started.
+#    are also needed when a graph has an input pipeline next to the computation. Ask why not both: when there are more
+#    threads than cores, they take turns and evict each other's data from the cache.
+# 6. Each new length is a new shape, so the function is traced again. Use `input_signature` with `None`,
+#    `reduce_retracing=True`, or padding to a few lengths. A shorter last batch is a frequent cause:
+#    `drop_remainder=True`.
+# 7. Folding, pruning and removing duplicates leave less to compute. Fusion computes the same, with less memory traffic
+#    and fewer operations to start.
 #
 # **Timing** Sections 1 and 2 take 20 minutes with exercise 1, section 3 takes 10, section 4 takes 10, sections 5 and 6
-# take 10 each. Who is behind skips exercise 3: its trap matters, its code doesn't come back.
+# take 10 each. Short of time? Skip exercise 3: its trap matters, but its code doesn't come back.
 #
 # **What to expect** On a 2-core machine (AVX-512, oneDNN on), two inter-op threads made four branches of small products
-# 1.8 to 1.9 times as fast, and intra-op threads did nothing for them: a 256 × 256 product was not split. For the large
-# ones either kind brought 1.7 to 2 times, and both together no more. With many cores the dashed line is at 4, however
-# many there are: no more than the branches. A call that traces took 70 to 130 times as long as one that doesn't. The
-# merged first block was 1.2 to 1.3 times as fast, the middle one as fast as before; with Eigen instead of oneDNN, 1.2
-# to 2 times and 1.1.
+# 1.8 to 1.9 times as fast. Intra-op threads made no difference to them: a 256 × 256 product was not split. For the
+# large ones, either kind made the run 1.7 to 2 times as fast, and both together no more than that. With many cores, the
+# dashed line is at 4, because there are only four branches. A call that traces took 70 to 130 times as long as one that
+# doesn't. The merged first block was 1.2 to 1.3 times as fast, the middle one as fast as before; with Eigen instead of
+# oneDNN, 1.2 to 2 times and 1.1.
 #
-# **Goes wrong** `tf.placeholder() is not compatible with eager execution` means that a cell's line is outside `with
-# graph.as_default():`. In exercise 3, a config without `use_per_session_threads` may pass the one case and fail the
-# other, by what ran before in the kernel: that is the trap, not a flaw of the check. On machines without oneDNN, or
-# with `TF_ENABLE_ONEDNN_OPTS=0`, `convolution + bias` is not merged in exercise 5, where `tf.nn.bias_add` is; with
-# oneDNN both are.
+# **What goes wrong** `tf.placeholder() is not compatible with eager execution` means that a line is outside the
+# `with graph.as_default():` block. In exercise 3, a config without `use_per_session_threads` may pass one case and fail
+# the other, depending on what ran before in the kernel. That is the trap, not a fault of the check. On machines without
+# oneDNN, or with `TF_ENABLE_ONEDNN_OPTS=0`, `convolution + bias` is not merged in exercise 5, but `tf.nn.bias_add` is;
+# with oneDNN, both are merged.
+#
+# </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - Define first, run later. An Operation is a node, a Tensor an edge, and a Session runs what the fetches need.
-# - Describe before the loop, never in it.
-# - Inter-op threads are for branches, intra-op threads for large operations. The first session in a process decides.
-# - `tf.function` traces for each shape, type and Python number. Python in it runs while tracing, and never again.
-# - What runs is not what you wrote. Look at it before you wonder about its speed.
+# - Define first, run later. An operation is a node, a tensor is an edge, and a session runs what the fetches need.
+# - Describe the computation before the loop, never in it.
+# - Inter-op threads are for branches, intra-op threads for large operations. The first session in a process creates
+#   them.
+# - `tf.function` traces for each shape, type and Python number. Python code in it runs during tracing, and never again.
+# - What runs is not what you wrote. Look at the graph that ran before you ask why it is fast or slow.
 #
-# What was published, what you measured, and what the machine could do at most:
+# The closing table shows what was published, what you measured, and the most that the machine could do:
 
-# %%
+# %% jupyter={"source_hidden": true}
 one = next(m["ms"] for m in timed["small"] if m["inter"] == m["intra"] == 1)
 most = next(m for m in timed["small"] if m["inter"] == inters[-1] and m["intra"] == 1)
 results.table(
@@ -1021,4 +1097,4 @@ results.table(
 
 # %% [markdown]
 # Published: TensorTuner, [Hasabnis 2018](https://arxiv.org/abs/1812.01665). Next: lab 02 looks inside the merged
-# operations: who computes them, in which layout, and with which instructions.
+# operations: which library computes them, in which layout, and with which instructions.
