@@ -42,13 +42,13 @@ print(as_text(examine()))
 # Three of these facts come back in every lab.
 #
 # - The number of [**cores**](../docs/glossary.md#core) that you can really use. A machine may have 64 cores and give
-#   this notebook only 4. Two [**hardware threads**](../docs/glossary.md#hardware-thread) of one core share its
+#   this notebook only 4. Two **hardware threads** of one core share its
 #   arithmetic units, so they count as one core.
 # - The [**instruction set**](../docs/glossary.md#instruction-set). [**AVX-512**](../docs/glossary.md#avx-512) handles
-#   16 single-precision numbers at a time, [**AVX2**](../docs/glossary.md#avx2) handles 8. BF16,
+#   16 single-precision numbers at a time, **AVX2** handles 8. BF16,
 #   [**VNNI**](../docs/glossary.md#vnni) and [**AMX**](../docs/glossary.md#amx) work on numbers with fewer bits (lab
 #   04).
-# - [**oneDNN**](../docs/glossary.md#onednn), the library that makes TensorFlow fast on CPUs (lab 02).
+# - **oneDNN**, the library that makes TensorFlow fast on CPUs (lab 02).
 
 # %% [markdown]
 # ## 2 · How exercises work
