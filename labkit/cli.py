@@ -1,4 +1,4 @@
-"""What can be asked for at the command line? One function a command; `./lab` calls this.
+"""The commands of `./lab`, one function each.
 
 Modules that take long to import are imported by the command that needs them, so that `./lab` answers at once.
 """
@@ -30,6 +30,10 @@ cluster = typer.Typer(help="A small Slurm on this machine, to submit jobs to.", 
 app.add_typer(cluster, name="cluster")
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+StudentFolder = Annotated[
+    Path,
+    typer.Option("--folder", envvar="LAB_FOLDER", help="your own folder", show_default="my-labs", resolve_path=True),
+]
 
 
 def main() -> None:
@@ -45,7 +49,11 @@ def main() -> None:
     except OSError as error:  # a full disk, a quota, a read-only place, wherever it was met
         if error.errno not in files.REMEDIES or (isinstance(error, PermissionError) and not error.filename):
             raise
-        what = paths.shown(error.filename) if isinstance(error.filename, str | Path) else "the command could not go on"
+        what = (
+            paths.shown(Path(error.filename))
+            if isinstance(error.filename, str | Path)
+            else "the command could not go on"
+        )
         print(f"lab: {files.told(error, what)}", file=sys.stderr)
         raise SystemExit(2) from error
 
@@ -66,27 +74,30 @@ def setup() -> None:
     print("The environments are ready. Next: ./lab start")  # ./lab has made it, or this could not run
 
 
-@app.command(epilog="Example: `./lab start --no-browser --port 8899`")
+@app.command(epilog="Example: `./lab start 07 --no-browser --port 8899`")
 def start(
     lab: Annotated[str, typer.Argument(help="the lab to open, such as 07")] = "00",
+    folder: StudentFolder = paths.STUDENT,
     browser: Annotated[bool, typer.Option(help="open a browser window")] = True,
     port: Annotated[int, typer.Option(help="the first port to try", min=1, max=65535)] = 8888,
 ) -> None:
-    """Open the labs in JupyterLab, on this machine only and with a token."""
+    """Open the labs in JupyterLab, on this machine only and with a token.
+
+    You work in copies in your own folder, which git ignores: an update of the kit never meets your work.
+    """
     from jupyterlab.labapp import LabApp
 
-    from labkit.authoring import notebooks
+    from labkit.authoring import copies
     from labkit.exercises import sources
     from labkit.system import kernels
 
-    notebook = notebooks.student_path(sources.find(lab))
-    if not notebook.exists():
-        raise LabError(f"{paths.shown(notebook)} is not there: make it with ./lab reset {lab}")
+    notebook = copies.copy_path(sources.find(lab), folder)
+    _report_copies(folder)
     own = str(paths.ENV / "jupyter")
     os.environ["JUPYTER_CONFIG_PATH"] = _joined(own, os.environ.get("JUPYTER_CONFIG_PATH"))
     os.environ["JUPYTER_PATH"] = _joined(os.environ.get("JUPYTER_PATH"), own)  # a user's kernels go on coming first
     options = [
-        f"--ServerApp.root_dir={paths.NOTEBOOKS}",
+        f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{notebook.name}",
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}",
@@ -96,9 +107,24 @@ def start(
     ]
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # a terminal that is closed ends JupyterLab in good order
         signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    with kernels.private_folder() as folder:
-        os.environ["JUPYTER_RUNTIME_DIR"] = str(folder)  # for the kernels' sockets, and a file that has the token
+    with kernels.private_folder() as runtime:
+        os.environ["JUPYTER_RUNTIME_DIR"] = str(runtime)  # for the kernels' sockets, and a file that has the token
         LabApp.launch_instance(options)
+
+
+def _report_copies(folder: Path) -> None:
+    """Bring the student's copies up to date, and print what became of them."""
+    from labkit.authoring import copies
+
+    update = copies.update(folder)
+    print(f"Your labs are in {paths.shown(folder)}")
+    if update.refreshed:
+        print(f"Refreshed, since the kit has a new version and you had not edited yours: {', '.join(update.refreshed)}")
+    for lab in update.outdated:
+        print(f"Lab {lab} has a new version, and yours is kept. To get the new one beside yours: ./lab reset {lab}")
+    if left := copies.left_in_checkout():
+        print(f"Your earlier work is untouched: {', '.join(map(paths.shown, left))}")
+        print("Move what you need into your folder; then git checkout notebooks, and updates can be pulled.")
 
 
 def _joined(*search_paths: str | None) -> str:
@@ -226,27 +252,33 @@ def build(
 
 
 @app.command(epilog="Example: `./lab reset 07`")
-def reset(lab: Annotated[str, typer.Argument(help="the lab, such as 07")]) -> None:
-    """Put a fresh notebook in place; yours is kept beside it, numbered."""
-    from labkit.authoring import notebooks
+def reset(
+    lab: Annotated[str, typer.Argument(help="the lab, such as 07")],
+    folder: StudentFolder = paths.STUDENT,
+) -> None:
+    """Put a fresh copy of a lab in your folder; yours is kept beside it, numbered."""
+    from labkit.authoring import copies
     from labkit.exercises import sources
 
     source = sources.find(lab)
-    kept = notebooks.reset(source)
-    print(f"{paths.shown(notebooks.student_path(source))} is fresh." + (f" Yours: {paths.shown(kept)}" if kept else ""))
+    kept = copies.reset(source, folder)
+    print(
+        f"{paths.shown(copies.copy_path(source, folder))} is fresh." + (f" Yours: {paths.shown(kept)}" if kept else "")
+    )
 
 
 @app.command(epilog="Example: `./lab report --out my-report.html`")
 def report(
     out: Annotated[Path, typer.Option(help="the page to write")] = Path("lab-report.html"),
-    folder: Annotated[
-        Path, typer.Option("--from", help="where the labs left their results", show_default="notebooks/work")
-    ] = paths.NOTEBOOKS / "work",
+    folder: StudentFolder = paths.STUDENT,
+    results: Annotated[
+        Path | None, typer.Option("--from", help="where the labs left their results", show_default="my-labs/work")
+    ] = None,
 ) -> None:
     """Make one page to take home: the machine, what you measured, the pictures, the exercises passed."""
     from labkit.report import page
 
-    html = page.render(folder)
+    html = page.render(results or folder / "work")
     files.write(out, html, "name another file with --out")
     print(f"wrote {paths.shown(out.resolve())}: open it in a browser; it needs no network")
 

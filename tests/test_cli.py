@@ -179,20 +179,49 @@ def test_bench_compares_set_ups_shares_the_steps_out_and_tells_of_failures(monke
     assert json.loads(out.read_text())["results"]["eigen"][3]["images_per_second"] == 2
 
 
-def test_start_opens_the_first_lab_on_this_machine_only_and_keeps_the_token(monkeypatch):
+def test_start_opens_a_copy_of_the_lab_on_this_machine_only_and_keeps_the_token(monkeypatch, capsys, tmp_path):
     started = []
     monkeypatch.setattr(LabApp, "launch_instance", started.extend)
     for variable in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(variable, "/mine")
-    assert run(monkeypatch, "start", "--no-browser", "--port", "8899") == 0
+    folder = tmp_path / "mine"
+    assert run(monkeypatch, "start", "--no-browser", "--port", "8899", "--folder", str(folder)) == 0
     assert "--ServerApp.ip=127.0.0.1" in started
     assert "--ServerApp.port=8899" in started
     assert "--no-browser" in started
-    assert f"--ServerApp.root_dir={paths.NOTEBOOKS}" in started
+    assert f"--ServerApp.root_dir={folder}" in started
     assert "--LabApp.default_url=/lab/tree/00_welcome.ipynb" in started
+    assert (folder / "00_welcome.ipynb").exists()
+    assert f"Your labs are in {folder}\n" in capsys.readouterr().out
     assert not any("token" in argument or "password" in argument for argument in started)
     assert os.environ["JUPYTER_CONFIG_PATH"] == f"{paths.ENV / 'jupyter'}:/mine"
     assert os.environ["JUPYTER_PATH"] == f"/mine:{paths.ENV / 'jupyter'}", "doctor looks at a user's kernels first"
+
+
+def test_start_reset_and_report_follow_the_folder_that_the_variable_names(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    started, rendered = [], []
+    monkeypatch.setattr(LabApp, "launch_instance", started.extend)
+    monkeypatch.setattr(page, "render", lambda folder: rendered.append(folder) or "")
+    monkeypatch.setenv("LAB_FOLDER", str(tmp_path / "mine"))
+    assert run(monkeypatch, "start", "07") == 0
+    assert f"--ServerApp.root_dir={tmp_path / 'mine'}" in started
+    assert "--LabApp.default_url=/lab/tree/07_horovod_mnist.ipynb" in started
+    copy = tmp_path / "mine/07_horovod_mnist.ipynb"
+    copy.write_text("my work")
+    capsys.readouterr()
+    assert run(monkeypatch, "reset", "07") == 0
+    assert capsys.readouterr().out == f"{copy} is fresh. Yours: {copy.with_suffix('.backup-1.ipynb')}\n"
+    assert run(monkeypatch, "report", "--out", str(tmp_path / "page.html")) == 0
+    assert rendered == [tmp_path / "mine/work"]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_that_says_how_to_name_another(monkeypatch, capsys, tmp_path):
+    (tmp_path / "file").touch()
+    assert run(monkeypatch, "start", "--folder", str(tmp_path / "file/mine")) == 2
+    error = capsys.readouterr().err
+    assert "Not a directory. Name a folder of your own with --folder, or in the variable LAB_FOLDER." in error
+    assert error.count("\n") == 1
 
 
 def test_cluster_up_tells_what_to_type_next(monkeypatch, capsys):

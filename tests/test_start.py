@@ -19,7 +19,7 @@ from jupyter_client.blocking import BlockingKernelClient
 from labkit.system import paths
 
 NOBODY = 65534
-START = [sys.executable, "-c", "from labkit.cli import main; main()", "start", "--no-browser"]
+START = [sys.executable, "-c", "from labkit.cli import main; main()", "start", "--no-browser", "--folder"]
 
 
 class Lab:
@@ -30,7 +30,7 @@ class Lab:
         home.mkdir()
         self.log = home / "log"
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(START, env={**os.environ, "HOME": str(home)}, stderr=log)
+            self.process = subprocess.Popen([*START, home / "labs"], env={**os.environ, "HOME": str(home)}, stderr=log)
         try:
             self._wait()
         except BaseException:

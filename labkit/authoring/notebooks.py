@@ -109,26 +109,6 @@ def drifted(source: Path, executed: Path) -> bool:
     return dumps(without_outputs(nbformat.read(executed, as_version=4))) != dumps(solution(source))
 
 
-def reset(source: Path) -> Path | None:
-    """Put a fresh student notebook in place.
-
-    Returns
-    -------
-    Path or None
-        Where the student's own is kept, numbered; None when there was none or it was still fresh.
-    """
-    target, fresh = student_path(source), dumps(student(source))
-    kept = None
-    if target.exists() and not _is(target, fresh):
-        number = 1
-        while (kept := target.with_suffix(f".backup-{number}.ipynb")).exists():
-            number += 1
-        files.write(kept, target.read_bytes())  # a copy, so that the student's own stays in place should this end here
-    if not _is(target, fresh):
-        files.write(target, fresh)
-    return kept
-
-
 def _is(path: Path, text: str) -> bool:
     """Whether a file is there and has this text."""
     return path.exists() and path.read_bytes() == text.encode()

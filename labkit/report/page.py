@@ -29,7 +29,10 @@ def render(folder: Path) -> str:
     """
     labs = [_lab(file) for file in sorted(folder.glob("results-[0-9][0-9].json"))]
     if not labs:
-        raise LabError(f"no lab has left results in {paths.shown(folder)} yet: run one, such as ./lab start 02")
+        raise LabError(
+            f"no lab has left results in {paths.shown(folder)} yet: run one, such as ./lab start 02, or name another "
+            "folder with --from, such as notebooks/work."
+        )
     machines: dict[tuple, list[str]] = {}
     for lab in labs:
         machines.setdefault(tuple(lab["on"].items()), []).append(lab["lab"])

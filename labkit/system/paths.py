@@ -4,6 +4,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
+STUDENT = ROOT / "my-labs"  # the student's own copies of the labs, where no other folder is named; ignored by git
 SOLUTIONS = ROOT / "solutions"
 DATA = ROOT / "data"
 ENV = ROOT / "env"

@@ -146,39 +146,6 @@ def test_instructors_cells_are_in_the_solution_alone(write_source):
     assert [cell.source for cell in notebooks.student(source).cells] == ["x = 1"]
 
 
-def test_reset_keeps_what_the_student_wrote_numbered(write_source, tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
-    source = write_source("x = 1")
-    target = notebooks.student_path(source)
-    assert notebooks.reset(source) is None
-    for number in (1, 2):
-        target.write_text(f"my work, version {number}")
-        kept = notebooks.reset(source)
-        assert kept.name == f"42_made_up.backup-{number}.ipynb"
-        assert kept.read_text() == f"my work, version {number}"
-    fresh = target.read_text()
-    assert notebooks.reset(source) is None
-    assert target.read_text() == fresh == notebooks.dumps(notebooks.student(source))
-
-
-def test_reset_on_a_full_disk_leaves_what_was_there(write_source, tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
-    source = write_source("x = 1")
-    target = notebooks.student_path(source)
-    target.write_bytes(b"my work \xff, not even UTF-8")
-
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(LabError, match=r"No space left on device\. Free some space"):
-            notebooks.reset(source)
-    assert target.read_bytes() == b"my work \xff, not even UTF-8"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [target.name, source.name]
-    assert notebooks.reset(source).read_bytes() == b"my work \xff, not even UTF-8"
-
-
 @pytest.mark.parametrize(
     ("cell", "complaint"),
     [

@@ -1,0 +1,138 @@
+"""The student's own copies of the labs, in a folder that git ignores.
+
+An update of the kit changes tracked files alone, so it never meets a student's work. A copy that was edited is kept;
+one that was not is refreshed when the lab has changed. To tell them apart, the folder holds the hash of each copy as it
+was made, in `.lab-copies.json`.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from labkit.authoring import notebooks
+from labkit.exercises import sources
+from labkit.system import files, paths
+
+RECORD = ".lab-copies.json"
+GLOSSARY = paths.ROOT / "docs" / "glossary.md"
+OTHER_FOLDER = "name a folder of your own with --folder, or in the variable LAB_FOLDER"
+
+
+@dataclass(frozen=True)
+class Update:
+    """What became of the copies in a folder.
+
+    Attributes
+    ----------
+    refreshed : tuple of str
+        The labs, such as "07", whose copy was not edited and is now the new version.
+    outdated : tuple of str
+        The labs whose copy was edited and kept, although the lab has a new version.
+    """
+
+    refreshed: tuple[str, ...]
+    outdated: tuple[str, ...]
+
+
+def copy_path(source: Path, folder: Path) -> Path:
+    """Return where a lab's copy belongs."""
+    return folder / f"{source.stem}.ipynb"
+
+
+def fresh(source: Path) -> str:
+    """Return a new copy of a lab: the student notebook, its links to the glossary leading to the copy beside it.
+
+    JupyterLab opens no file above the folder that it was started in.
+    """
+    return notebooks.dumps(notebooks.student(source)).replace("](../docs/glossary.md", f"]({GLOSSARY.name}")
+
+
+def update(folder: Path) -> Update:
+    """Copy all labs, and the glossary they link to, into a folder; keep the copies that were edited.
+
+    Raises
+    ------
+    NotWritten
+        When a copy can't be written; every copy is whole, new or old.
+    """
+    with files.writing(folder, OTHER_FOLDER):
+        folder.mkdir(parents=True, exist_ok=True)
+    made = _read_record(folder)
+    record = dict(made)
+    refreshed, outdated = [], []
+    if GLOSSARY.exists():
+        _copy(GLOSSARY.read_text(), folder / GLOSSARY.name, record)
+    for source in sources.labs():
+        path, text = copy_path(source, folder), fresh(source)
+        if not _copy(text, path, record) and made.get(path.name) != _hash(text.encode()):
+            outdated.append(source.stem[:2])
+        elif path.name in made and record[path.name] != made[path.name]:
+            refreshed.append(source.stem[:2])
+    _write_record(folder, record)
+    return Update(tuple(refreshed), tuple(outdated))
+
+
+def reset(source: Path, folder: Path) -> Path | None:
+    """Put a fresh copy of a lab in place.
+
+    Returns
+    -------
+    Path or None
+        Where the student's own is kept, numbered; None when there was none or it was still fresh.
+    """
+    with files.writing(folder, OTHER_FOLDER):
+        folder.mkdir(parents=True, exist_ok=True)
+    path, text, record = copy_path(source, folder), fresh(source), _read_record(folder)
+    kept = None
+    if path.exists() and path.read_bytes() != text.encode():
+        kept = next(free for number in count(1) if not (free := path.with_suffix(f".backup-{number}.ipynb")).exists())
+        files.write(kept, path.read_bytes())  # a copy, so that the student's own stays in place should this end here
+    files.write(path, text, OTHER_FOLDER)
+    record[path.name] = _hash(text.encode())
+    _write_record(folder, record)
+    return kept
+
+
+def left_in_checkout() -> list[Path]:
+    """Return a student's work in `notebooks/`, where the labs were edited before students had copies of their own."""
+    tracked = {notebooks.student_path(source): source for source in sources.labs()}
+    edited = [
+        path
+        for path, source in tracked.items()
+        if path.exists() and path.read_bytes() != notebooks.dumps(notebooks.student(source)).encode()
+    ]
+    work = paths.NOTEBOOKS / "work"
+    backups = paths.NOTEBOOKS.glob("*.backup-*.ipynb")
+    return [*edited, *sorted(backups), *([work] if work.is_dir() and any(work.iterdir()) else [])]
+
+
+def _copy(text: str, path: Path, record: dict[str, str]) -> bool:
+    """Write a copy where there is none, or one that was not edited, and record it; return whether it is fresh now."""
+    content = text.encode()
+    before = path.read_bytes() if path.exists() else None
+    if before not in (None, content) and _hash(before) != record.get(path.name):
+        return False
+    if before != content:
+        files.write(path, content, OTHER_FOLDER)
+    record[path.name] = _hash(content)
+    return True
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _read_record(folder: Path) -> dict[str, str]:
+    """Return the hash of each copy as it was made, by file name; what is damaged counts as edited."""
+    try:
+        record = json.loads((folder / RECORD).read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _write_record(folder: Path, record: dict[str, str]) -> None:
+    if record != _read_record(folder):
+        files.write(folder / RECORD, json.dumps(record, indent=1, sort_keys=True), OTHER_FOLDER)
