@@ -288,7 +288,7 @@ print(*sorted(file.name for file in images.iterdir()), sep=", ")
 
 import tensorflow as tf
 
-from labkit.models.networks import Network
+from labkit.models import Network
 from labkit.train import records
 from labkit.train.optimizers import multiplies
 from labkit.train.optimizers import trust_ratio as programs_trust_ratio

@@ -5,20 +5,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from labkit.models.registry import MODELS
 from labkit.system.errors import LabError
 
-# Name: the data it takes.
-MODELS = {
-    "resnet50": "imagenet",
-    "resnet50_v1.5": "imagenet",
-    "resnet101": "imagenet",
-    "resnet8": "drawn",
-    "resnet20": "drawn",
-    "vgg16": "imagenet",
-    "inception3": "imagenet",
-    "mobilenet": "imagenet",
-    "mnist": "mnist",
-}
 EXAMPLES = """\
 examples:
   lab bench --model=resnet50 --batch_size=16 --num_batches=30
@@ -39,7 +28,7 @@ def parse(args: Sequence[str]) -> argparse.Namespace:
     """
     parser = _parser()
     flags = parser.parse_args(args)
-    data_name = MODELS[flags.model]
+    data_name = MODELS[flags.model].dataset
     if flags.data_name not in (None, data_name):
         parser.error(f"--model={flags.model} takes --data_name={data_name}, not {flags.data_name}.")
     flags.data_name = data_name
@@ -118,7 +107,11 @@ def _parser() -> argparse.ArgumentParser:
     flag("forward_only", "classify instead of training")
     what.add_argument("--optimizer", choices=["sgd", "momentum", "rmsprop", "adam"], default="sgd", help="(sgd)")
     what.add_argument("--data_dir", type=Path, metavar="DIR", help="a folder of TFRecords (train-00000-of-01024, …)")
-    what.add_argument("--data_name", choices=sorted(set(MODELS.values())), help="the data's kind (that of the model)")
+    what.add_argument(
+        "--data_name",
+        choices=sorted({model.dataset for model in MODELS.values()}),
+        help="the data's kind (that of the model)",
+    )
     what.add_argument(
         "--variable_update",
         choices=["parameter_server", "replicated", "horovod"],

@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.data.tfrecords import FAILURES, fault, parsed
-from labkit.models.networks import SEED, Model
+from labkit.models.networks import SEED
+from labkit.models.registry import Model
 from labkit.system.errors import LabError, reason
 
 _IN_TURNS = 16  # files that are read at a time

@@ -1,4 +1,4 @@
-"""The networks of the labs, each once."""
+"""The networks of the labs, each once: their registry, their architectures, and the MNIST CNN in Keras."""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +6,8 @@ import lazy_loader
 
 if TYPE_CHECKING:
     from labkit.models.mnist import mnist_cnn
+    from labkit.models.networks import Network
 
-__all__ = ["mnist_cnn"]
+__all__ = ["Network", "mnist_cnn"]
 
-__getattr__, __dir__, _ = lazy_loader.attach(__name__, submod_attrs={"mnist": ["mnist_cnn"]})
+__getattr__, __dir__, _ = lazy_loader.attach(__name__, submod_attrs={"mnist": ["mnist_cnn"], "networks": ["Network"]})

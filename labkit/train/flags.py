@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from labkit.models.registry import MODELS
 from labkit.system.errors import LabError
 
 EXAMPLES = """\
@@ -64,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_argument_group("what is done")
     modes = ["train", "evaluate", "train_and_evaluate"]
     what.add_argument("--mode", choices=modes, default="train_and_evaluate", help="what to do (train_and_evaluate)")
-    models = ["resnet50_v1.5", "resnet20", "resnet8"]
+    models = [name for name, model in MODELS.items() if model.recipe]
     what.add_argument(
         "--model",
         choices=models,

@@ -3,7 +3,6 @@ import os
 import pytest
 
 from labkit.bench import flags
-from labkit.models import networks
 from labkit.system.errors import LabError
 
 
@@ -62,12 +61,6 @@ def test_flags_given_again_are_the_same_flags(tmp_path):
     again = flags.parse(flags.given(asked))
     assert again == asked
     assert flags.given(asked, but=("json", "mkl")) == ["--model=mnist", "--use_fp16=True", "--fused_batch_norm=False"]
-
-
-def test_the_models_are_those_there_are_and_take_their_data():
-    assert list(flags.MODELS) == list(networks.MODELS)
-    for name, data in flags.MODELS.items():
-        assert (networks.MODELS[name].classes == 1001) == (data == "imagenet")
 
 
 def test_flags_for_the_library_become_its_variables(monkeypatch):

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from labkit.bench import images
-from labkit.models.networks import MODELS
+from labkit.models.registry import MODELS
 from labkit.system.errors import LabError
 
 MODEL = MODELS["mnist"]._replace(classes=40)

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from labkit.bench import images
 from labkit.data import synthetic
-from labkit.models.networks import MODELS
+from labkit.models.registry import MODELS
 from labkit.system.errors import LabError
 from labkit.train import records
 

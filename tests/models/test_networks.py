@@ -4,7 +4,8 @@ import tensorflow as tf
 
 from labkit.bench import images, steps
 from labkit.models.mnist import mnist_cnn
-from labkit.models.networks import MODELS, Network
+from labkit.models.networks import Network
+from labkit.models.registry import MODELS
 
 # Weights for 1,000 classes, batch norms' scales and offsets included, as torchvision counts them
 # (https://pytorch.org/vision/stable/models.html; Inception without its auxiliary head), and the last layer's inputs.

@@ -1,0 +1,167 @@
+"""The architectures of the networks: which layers, in which order.
+
+Each function returns a network's layers: a function that takes a `Pass` and the images, and returns the logits. Nothing
+here imports TensorFlow, so that a program can list its models before it has loaded it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.models.networks import Pass
+
+Layers = Callable[["Pass", Any], Any]
+
+
+def resnet(blocks: Sequence[int], classes: int, stride_in_3x3: bool) -> Layers:
+    """Return ResNet with bottleneck blocks (He et al. 2015, arXiv 1512.03385).
+
+    In v1 the first 1×1 convolution of a stage strides, in v1.5 its 3×3 one.
+    """
+
+    def block(p: "Pass", x, filters, stride):
+        strides = (1, stride) if stride_in_3x3 else (stride, 1)
+        shortcut = x
+        if stride > 1 or x.shape[p.channel_axis] != 4 * filters:
+            shortcut = p.conv_norm(x, 4 * filters, 1, stride, activation=None)
+        x = p.conv_norm(x, filters, 1, strides[0])
+        x = p.conv_norm(x, filters, 3, strides[1])
+        x = p.conv_norm(x, 4 * filters, 1, activation=None)
+        return p.relu(x + shortcut)
+
+    def layers(p: "Pass", x):
+        x = p.max_pool(p.conv_norm(x, 64, 7, 2), 3, 2)
+        for stage, count in enumerate(blocks):
+            for number in range(count):
+                x = block(p, x, 64 * 2**stage, 2 if stage and not number else 1)
+        return p.dense(p.average(x), classes)
+
+    return layers
+
+
+def small_resnet(blocks: int, classes: int) -> Layers:
+    """Return the ResNet of the same paper's section 4.2, for images of 32×32: 3 stages of pairs of 3×3 convolutions.
+
+    The shortcut of a block that strides is a convolution too; the paper's has no weights.
+    """
+
+    def layers(p: "Pass", x):
+        x = p.conv_norm(x, 16, 3)
+        for filters in (16, 32, 64):
+            for _ in range(blocks):
+                stride = 2 if filters > x.shape[p.channel_axis] else 1
+                shortcut = p.conv_norm(x, filters, 1, stride, activation=None) if stride > 1 else x
+                x = p.conv_norm(p.conv_norm(x, filters, 3, stride), filters, 3, activation=None)
+                x = p.relu(x + shortcut)
+        return p.dense(p.average(x), classes)
+
+    return layers
+
+
+def vgg16(classes: int) -> Layers:
+    """Return VGG-16 (Simonyan and Zisserman 2014, arXiv 1409.1556, configuration D)."""
+
+    def layers(p: "Pass", x):
+        for filters, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+            for _ in range(count):
+                x = p.relu(p.conv(x, filters, 3, bias=True))
+            x = p.max_pool(x, 2, 2)
+        x = p.flatten(x)
+        for _ in range(2):
+            x = p.relu(p.dense(x, 4096))
+        return p.dense(x, classes)
+
+    return layers
+
+
+def inception3(classes: int) -> Layers:
+    """Return Inception v3 (Szegedy et al. 2015, arXiv 1512.00567), without the auxiliary head."""
+
+    def first(p: "Pass", x, pooled):
+        return p.join(
+            [
+                p.conv_norm(x, 64, 1),
+                p.conv_norm(p.conv_norm(x, 48, 1), 64, 5),
+                p.conv_norm(p.conv_norm(p.conv_norm(x, 64, 1), 96, 3), 96, 3),
+                p.conv_norm(p.average_pool(x, 3, 1), pooled, 1),
+            ]
+        )
+
+    def second(p: "Pass", x, filters):
+        one = p.conv_norm(x, 192, 1)
+        two = p.conv_norm(p.conv_norm(p.conv_norm(x, filters, 1), filters, (1, 7)), 192, (7, 1))
+        three = p.conv_norm(p.conv_norm(p.conv_norm(x, filters, 1), filters, (7, 1)), filters, (1, 7))
+        three = p.conv_norm(p.conv_norm(three, filters, (7, 1)), 192, (1, 7))
+        return p.join([one, two, three, p.conv_norm(p.average_pool(x, 3, 1), 192, 1)])
+
+    def third(p: "Pass", x):
+        two = p.conv_norm(x, 384, 1)
+        three = p.conv_norm(p.conv_norm(x, 448, 1), 384, 3)
+        return p.join(
+            [
+                p.conv_norm(x, 320, 1),
+                *(p.conv_norm(part, 384, kernel) for part in (two, three) for kernel in ((1, 3), (3, 1))),
+                p.conv_norm(p.average_pool(x, 3, 1), 192, 1),
+            ]
+        )
+
+    def layers(p: "Pass", x):
+        x = p.conv_norm(x, 32, 3, 2, "VALID")
+        x = p.conv_norm(p.conv_norm(x, 32, 3, 1, "VALID"), 64, 3)
+        x = p.conv_norm(p.max_pool(x, 3, 2, "VALID"), 80, 1, 1, "VALID")
+        x = p.max_pool(p.conv_norm(x, 192, 3, 1, "VALID"), 3, 2, "VALID")
+        for pooled in (32, 64, 64):
+            x = first(p, x, pooled)
+        narrow = p.conv_norm(p.conv_norm(p.conv_norm(x, 64, 1), 96, 3), 96, 3, 2, "VALID")
+        x = p.join([p.conv_norm(x, 384, 3, 2, "VALID"), narrow, p.max_pool(x, 3, 2, "VALID")])
+        for filters in (128, 160, 160, 192):
+            x = second(p, x, filters)
+        narrow = p.conv_norm(p.conv_norm(p.conv_norm(x, 192, 1), 192, (1, 7)), 192, (7, 1))
+        wide = p.conv_norm(p.conv_norm(x, 192, 1), 320, 3, 2, "VALID")
+        x = p.join([wide, p.conv_norm(narrow, 192, 3, 2, "VALID"), p.max_pool(x, 3, 2, "VALID")])
+        for _ in range(2):
+            x = third(p, x)
+        return p.dense(p.average(x), classes)
+
+    return layers
+
+
+def mobilenet(classes: int) -> Layers:
+    """Return MobileNet v2 of width 1 (Sandler et al. 2018, arXiv 1801.04381)."""
+
+    def block(p: "Pass", x, filters, stride, expansion):
+        narrow = x
+        if expansion > 1:
+            x = p.conv_norm(x, expansion * x.shape[p.channel_axis], 1, activation="relu6")
+        x = p.relu6(p.batch_norm(p.depthwise_conv(x, 3, stride)))
+        x = p.conv_norm(x, filters, 1, activation=None)
+        return narrow + x if narrow.shape == x.shape else x
+
+    def layers(p: "Pass", x):
+        x = p.conv_norm(x, 32, 3, 2, activation="relu6")
+        stages = (
+            (1, 16, 1, 1),
+            (6, 24, 2, 2),
+            (6, 32, 3, 2),
+            (6, 64, 4, 2),
+            (6, 96, 3, 1),
+            (6, 160, 3, 2),
+            (6, 320, 1, 1),
+        )
+        for expansion, filters, count, stride in stages:
+            for number in range(count):
+                x = block(p, x, filters, 1 if number else stride, expansion)
+        return p.dense(p.average(p.conv_norm(x, 1280, 1, activation="relu6")), classes)
+
+    return layers
+
+
+def mnist(classes: int) -> Layers:
+    """Return the MNIST CNN of the labs, the same as Keras builds in labkit/models/mnist.py."""
+
+    def layers(p: "Pass", x):
+        for filters in (32, 64):
+            x = p.max_pool(p.relu(p.conv(x, filters, 3, bias=True)), 2, 2)
+        return p.dense(p.relu(p.dense(p.flatten(x), 128)), classes)
+
+    return layers

@@ -1,0 +1,60 @@
+"""The registry of the networks: their names, what images they take, and how many classes they tell apart.
+
+It imports no TensorFlow: programs read their choices of `--model` from it before they load anything that takes long.
+"""
+
+from typing import Literal, NamedTuple
+
+from labkit.models import architectures
+from labkit.models.architectures import Layers
+
+Dataset = Literal["imagenet", "synthetic", "mnist"]
+
+
+class Model(NamedTuple):
+    """A network that can be built by its name.
+
+    Attributes
+    ----------
+    layers : callable
+        Takes a `networks.Pass` and the images, returns the logits.
+    shape : tuple of int
+        (height, width, channels) of an image.
+    classes : int
+        How many it tells apart.
+    dataset : {"imagenet", "synthetic", "mnist"}
+        The images it is for; the synthetic ones are those of `lab data tfrecords`.
+    recipe : bool
+        Whether the recipe of `labkit.train` is for it.
+    """
+
+    layers: Layers
+    shape: tuple[int, int, int]
+    classes: int
+    dataset: Dataset
+    recipe: bool = False
+
+
+IMAGENET_CLASSES = 1001  # ImageNet's TFRecords number them from 1 to 1,000
+SYNTHETIC_CLASSES = 11  # those of `lab data tfrecords`, numbered from 1 too
+
+
+def _imagenet(layers: Layers, side: int = 224, recipe: bool = False) -> Model:
+    return Model(layers, (side, side, 3), IMAGENET_CLASSES, "imagenet", recipe)
+
+
+def _small(layers: Layers) -> Model:
+    return Model(layers, (32, 32, 3), SYNTHETIC_CLASSES, "synthetic", recipe=True)
+
+
+MODELS = {
+    "resnet50": _imagenet(architectures.resnet((3, 4, 6, 3), IMAGENET_CLASSES, stride_in_3x3=False)),
+    "resnet50_v1.5": _imagenet(architectures.resnet((3, 4, 6, 3), IMAGENET_CLASSES, stride_in_3x3=True), recipe=True),
+    "resnet101": _imagenet(architectures.resnet((3, 4, 23, 3), IMAGENET_CLASSES, stride_in_3x3=False)),
+    "resnet8": _small(architectures.small_resnet(1, SYNTHETIC_CLASSES)),
+    "resnet20": _small(architectures.small_resnet(3, SYNTHETIC_CLASSES)),
+    "vgg16": _imagenet(architectures.vgg16(IMAGENET_CLASSES)),
+    "inception3": _imagenet(architectures.inception3(IMAGENET_CLASSES), side=299),
+    "mobilenet": _imagenet(architectures.mobilenet(IMAGENET_CLASSES)),
+    "mnist": Model(architectures.mnist(10), (28, 28, 1), 10, "mnist"),
+}
