@@ -1,1 +1,14 @@
-"""A Slurm to submit jobs to: the cluster that is there, or a small one on this machine."""
+"""A Slurm to submit jobs to, the cluster that is there or a small one on this machine; and jobs to follow."""
+
+from typing import TYPE_CHECKING
+
+import lazy_loader
+
+if TYPE_CHECKING:
+    from labkit.slurm.jobs import Job, NotStarted, RankJob, slurm_command, submit_job
+
+__all__ = ["Job", "NotStarted", "RankJob", "slurm_command", "submit_job"]
+
+__getattr__, __dir__, _ = lazy_loader.attach(
+    __name__, submod_attrs={"jobs": ["Job", "NotStarted", "RankJob", "slurm_command", "submit_job"]}
+)

@@ -1,0 +1,308 @@
+"""Jobs: Slurm's commands, a job that is followed and signalled, and ranks of this machine in its place.
+
+`Job` and `RankJob` have the same methods, so that a notebook goes on where there is no Slurm.
+"""
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from labkit.mpi.launch import RankError, run_ranks
+from labkit.slurm.cluster import Slurm
+from labkit.system.errors import LabError
+
+COMMAND_TIMEOUT_S = 60.0  # for one of Slurm's commands
+QUEUE_TIMEOUT_S = 120.0  # for a job to start
+JOB_TIMEOUT_S = 600.0  # for a job to end, with its time in the queue
+OUTPUT_TIMEOUT_S = 60.0  # for a file that a node wrote to be seen here, on a shared file system
+LOG_INTERVAL_S = 0.05  # between two looks at a log
+STATE_INTERVAL_S = {"own": 0.3, "real": 3.0}  # between two questions; a real cluster's Slurm has others to serve
+OUTPUT_LINES = 10  # of a failed job that its error quotes
+
+# Of squeue(1)'s states, those in which a job stays.
+END_STATES = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "DEADLINE"}
+
+OnText = Callable[[str], None]
+
+
+class NotStarted(LabError):
+    """Slurm does not take a job, or does not start it soon."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason} With slurm = None, this cell and those after it go on with ranks of this machine.")
+
+
+def slurm_command(*argv: object) -> str:
+    """Print one of Slurm's commands as it is typed, run it, and return what it prints.
+
+    Raises
+    ------
+    LabError
+        When it fails or does not answer, with what it said.
+    """
+    return _shown(argv, LabError)
+
+
+def submit_job(slurm: Slurm, *sbatch: object, output: Path, env: Mapping[str, object] | None = None) -> "Job":
+    """Submit a job by a command that is printed as it is typed.
+
+    Parameters
+    ----------
+    slurm : Slurm
+        The Slurm that gets the job.
+    sbatch
+        The command: `"sbatch", "--parsable", …`.
+    output : Path
+        The file that the command has the job print to.
+    env : mapping, optional
+        Further variables for the job.
+
+    Raises
+    ------
+    NotStarted
+        When Slurm does not take the job.
+    """
+    number = _shown(sbatch, NotStarted, env)
+    return Job(slurm, number.partition(";")[0], output)  # some sites put the cluster's name after it
+
+
+class Job:
+    """A job of Slurm's.
+
+    Parameters
+    ----------
+    slurm : Slurm
+        The Slurm that has the job.
+    number : str
+        The job's number.
+    output : Path
+        The file that the job prints to.
+    """
+
+    def __init__(self, slurm: Slurm, number: str, output: Path) -> None:
+        self.slurm, self.number, self.output = slurm, number, output
+        self._signalled = False
+
+    def state(self) -> str:
+        """Return squeue's word: PENDING, RUNNING, COMPLETED, …; UNKNOWN when Slurm does not answer."""
+        status, output, errors = _run(["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={self.number}"])
+        if status:
+            return "COMPLETED" if "Invalid job id" in errors else "UNKNOWN"  # Slurm forgets a job after some minutes
+        return output or "COMPLETED"
+
+    def wait(
+        self,
+        log: Path | None = None,
+        on_line: OnText | None = None,
+        on_state: OnText | None = None,
+        timeout_s: float = JOB_TIMEOUT_S,
+    ) -> str:
+        """Wait for the job to end and return its last state; what ends the wait before, an interrupt too, cancels it.
+
+        Parameters
+        ----------
+        log : Path, optional
+            The file to follow, by default `output`; what it has already is read first.
+        on_line : callable, optional
+            Is given each whole line of the log as it comes.
+        on_state : callable, optional
+            Is given each new state.
+        timeout_s : float
+            Seconds after which the job is cancelled.
+
+        Raises
+        ------
+        NotStarted
+            When the job is in the queue for long.
+        LabError
+            When the job is not over in time, or fails though nobody has signalled it.
+        """
+        new_lines = _LogLines(log or self.output, on_line)
+        interval = STATE_INTERVAL_S[self.slurm.kind]
+        began, state, state_seen = time.monotonic(), "", float("-inf")
+        try:
+            while True:
+                now = time.monotonic()
+                if now - state_seen >= interval:
+                    previous, state, state_seen = state, self.state(), now
+                    if on_state and state != previous:
+                        on_state(state)
+                new_lines.pass_on()
+                if state in END_STATES:
+                    break
+                if state == "PENDING" and now - began > QUEUE_TIMEOUT_S:
+                    raise NotStarted(f"Job {self.number} is still in the queue after {QUEUE_TIMEOUT_S:.0f} s.")
+                if now - began > timeout_s:
+                    raise LabError(f"job {self.number} is not over after {timeout_s:g} s: read {self.output}.")
+                time.sleep(LOG_INTERVAL_S)
+        except BaseException:
+            _run(["scancel", self.number])
+            raise
+        if state != "COMPLETED" and not self._signalled:
+            last = self.read_output().splitlines()[-OUTPUT_LINES:]
+            raise LabError("\n  ".join([f"job {self.number} is {state}; the last lines of {self.output}:", *last]))
+        return state
+
+    def signal(self, name: str) -> None:
+        """Send a signal to all ranks.
+
+        SIGTERM goes by a plain `scancel`, which ends the job: SIGKILL follows some time later.
+
+        Parameters
+        ----------
+        name : str
+            Such as "TERM".
+        """
+        self._signalled = True
+        slurm_command("scancel", *([] if name == "TERM" else [f"--signal={name}"]), self.number)
+
+    def read_output(self) -> str:
+        """Return what the job printed; waits for the file, which a shared file system may show late."""
+        began = time.monotonic()
+        while not self.output.exists():
+            if time.monotonic() - began > OUTPUT_TIMEOUT_S:
+                raise LabError(f"there is no {self.output}: is its folder on a file system that all nodes see?")
+            time.sleep(LOG_INTERVAL_S)
+        return self.output.read_text(errors="replace")
+
+
+class RankJob:
+    """Ranks of this machine in place of a job's; `wait` starts them.
+
+    Parameters
+    ----------
+    n : int
+        How many.
+    script : Path
+        What they run.
+    args
+        Its arguments.
+    threads : int
+        Threads of each.
+    """
+
+    def __init__(self, n: int, script: Path, *args: object, threads: int) -> None:
+        self.n, self.script, self.args, self.threads = n, script, args, threads
+        self._sent: str | None = None  # the last signal's name
+        self._output: tuple[str, ...] = ()
+
+    def wait(
+        self,
+        log: Path | None = None,
+        on_line: OnText | None = None,
+        on_state: OnText | None = None,
+        timeout_s: float = JOB_TIMEOUT_S,
+    ) -> str:
+        """Run the ranks to their end and return the state that Slurm would give them; see `Job.wait`.
+
+        `on_line` is called in another thread, and needs a `log` to follow.
+
+        Raises
+        ------
+        RankError
+            When a rank fails though nobody has signalled it, or the ranks are not over in time.
+        """
+        print("$", shlex.join(["mpirun", "-n", str(self.n), "python", str(self.script), *map(str, self.args)]))
+        on_state = on_state or (lambda state: None)
+        on_state("RUNNING")
+        with _following(log, on_line):
+            try:
+                run = run_ranks(self.n, self.script, *self.args, threads=self.threads, show=False, timeout=timeout_s)
+                state, self._output = "COMPLETED", run.lines[0]
+            except RankError as error:
+                if not self._sent:
+                    raise
+                state, self._output = "CANCELLED" if self._sent == "TERM" else "FAILED", tuple(str(error).splitlines())
+        on_state(state)
+        return state
+
+    def signal(self, name: str) -> None:
+        """Send a signal, such as "TERM", to all ranks."""
+        self._sent = name
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                if process.name().startswith("python") and self.script.name in " ".join(process.cmdline()):
+                    process.send_signal(signal.Signals[f"SIG{name}"])
+
+    def read_output(self) -> str:
+        """Return what rank 0 printed; of a run that was ended by a signal, how it ended."""
+        return "\n".join(self._output)
+
+
+class _LogLines:
+    """The whole lines of a growing file, passed on as they come; of one that is made shorter, those after its end."""
+
+    def __init__(self, path: Path, on_line: OnText | None) -> None:
+        self.path, self.on_line = path, on_line
+        self._read = 0  # bytes
+
+    def pass_on(self) -> None:
+        """Pass on the lines that are new."""
+        if not self.on_line or not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            self._read = min(self._read, file.seek(0, os.SEEK_END))
+            file.seek(self._read)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read += len(whole + newline)
+        for line in whole.split(b"\n") if newline else ():
+            self.on_line(line.decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def _following(log: Path | None, on_line: OnText | None) -> Iterator[None]:
+    """Pass on a log's lines from another thread; what `on_line` raises is raised at the end."""
+    if not (log and on_line):
+        yield
+        return
+    new_lines, over = _LogLines(log, on_line), threading.Event()
+    errors: list[Exception] = []
+
+    def follow() -> None:
+        try:
+            while not over.wait(LOG_INTERVAL_S):
+                new_lines.pass_on()
+            new_lines.pass_on()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _shown(command: Sequence[object], error: type[LabError], env: Mapping[str, object] | None = None) -> str:
+    """Print and run a command, return what it prints, and raise the error given when it fails."""
+    argv = [str(part) for part in command]
+    print("$", shlex.join(argv), flush=True)
+    status, output, errors = _run(argv, env)
+    if status:
+        raise error(f"{argv[0]} failed: {errors or output}")
+    return output
+
+
+def _run(argv: Sequence[str], env: Mapping[str, object] | None = None) -> tuple[int, str, str]:
+    """Return the status, stdout and stderr of a command that knows nothing of a job which this process is part of."""
+    own = {name: value for name, value in os.environ.items() if name == "SLURM_CONF" or "SLURM" not in name}
+    own |= {name: str(value) for name, value in (env or {}).items()}
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, env=own)
+    except OSError as error:
+        return 1, "", f"{error.strerror}. Is Slurm installed?"
+    except subprocess.TimeoutExpired:
+        return 1, "", f"no answer within {COMMAND_TIMEOUT_S:.0f} s. Is the cluster up?"
+    return done.returncode, done.stdout.strip(), done.stderr.strip()

@@ -1,0 +1,268 @@
+"""Jobs are followed, signalled and cancelled: by a Slurm made of scripts, by the small one, and with ranks."""
+
+import os
+import shlex
+import signal
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labkit.mpi import RankError
+from labkit.slurm import jobs
+from labkit.slurm.cluster import Cluster, Slurm
+from labkit.slurm.jobs import Job, NotStarted, RankJob, slurm_command, submit_job
+from labkit.system.errors import LabError
+
+PYTHON = shlex.quote(sys.executable)  # the checkout's path may have spaces
+
+
+def script(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    path.chmod(0o755)
+    return path
+
+
+# --- What Slurm says, without a Slurm ---
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """A Slurm of scripts: squeue says the words in `states`, one after the other; `calls` has what scancel was told."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    said = f"s={tmp_path}/states; head -1 $s; [ $(wc -l <$s) = 1 ] || sed -i 1d $s"
+    script(programs, "squeue", f"#!/bin/sh\n{said}\n")
+    script(programs, "scancel", f"#!/bin/sh\necho $* >>{tmp_path}/calls\n")
+    script(programs, "sbatch", "#!/bin/sh\necho '7;big'\n")
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    monkeypatch.setattr(jobs, "STATE_INTERVAL_S", {"own": 0.0, "real": 0.0})
+    return Slurm("real", 2, 1, {})
+
+
+@pytest.fixture
+def job(slurm, tmp_path):
+    (tmp_path / "job.log").write_text("\n".join(f"line {number}" for number in range(20)))
+    return Job(slurm, "7", tmp_path / "job.log")
+
+
+def says(folder: Path, *states: str) -> None:
+    (folder / "states").write_text("".join(f"{state}\n" for state in states))
+
+
+def cancelled(folder: Path) -> list[str]:
+    calls = folder / "calls"
+    return calls.read_text().splitlines() if calls.exists() else []
+
+
+def test_a_job_is_submitted_by_the_command_that_is_shown(slurm, tmp_path, capsys):
+    job = submit_job(slurm, "sbatch", "--parsable", f"--output={tmp_path / 'log'}", "a script", output=tmp_path / "log")
+    assert (job.number, job.output) == ("7", tmp_path / "log")
+    assert capsys.readouterr().out == f"$ sbatch --parsable --output={tmp_path / 'log'} 'a script'\n"
+
+
+def test_a_job_that_slurm_does_not_take_says_why_and_how_to_go_on(slurm, tmp_path):
+    script(tmp_path / "programs", "sbatch", "#!/bin/sh\necho 'sbatch: error: no such partition' >&2\nexit 1\n")
+    with pytest.raises(NotStarted, match=r"sbatch failed: .*no such partition.*slurm = None"):
+        submit_job(slurm, "sbatch", output=tmp_path / "log")
+
+
+def test_a_command_that_is_missing_or_hangs_is_one_line(slurm, tmp_path, monkeypatch):
+    with pytest.raises(LabError, match=r"^no-such-command failed: .*Is Slurm installed\?$"):
+        slurm_command("no-such-command")
+    script(tmp_path / "programs", "sinfo", "#!/bin/sh\nexec sleep 30\n")
+    monkeypatch.setattr(jobs, "COMMAND_TIMEOUT_S", 0.2)
+    with pytest.raises(LabError, match=r"^sinfo failed: no answer .*Is the cluster up\?$"):
+        slurm_command("sinfo")
+
+
+def test_commands_know_nothing_of_a_job_around_this_process(slurm, tmp_path, monkeypatch):
+    script(tmp_path / "programs", "sbatch", '#!/bin/sh\necho "$SLURM_JOB_ID,$SLURM_CONF,$KIT"\n')
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    job = submit_job(slurm, "sbatch", output=tmp_path / "log", env={"KIT": tmp_path})
+    assert job.number == f",/etc/slurm.conf,{tmp_path}"
+
+
+def test_each_state_is_told_once(job, tmp_path):
+    says(tmp_path, "PENDING", "PENDING", "RUNNING", "RUNNING", "COMPLETED")
+    seen = []
+    assert job.wait(on_state=seen.append) == "COMPLETED"
+    assert seen == ["PENDING", "RUNNING", "COMPLETED"]
+    assert cancelled(tmp_path) == []
+
+
+def test_a_job_that_failed_says_so_with_its_last_lines(job, tmp_path):
+    says(tmp_path, "RUNNING", "FAILED")
+    with pytest.raises(LabError, match=r"job 7 is FAILED; the last lines of .*job\.log:\n  line 10\n") as error:
+        job.wait()
+    assert "line 9\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "told"), [("TERM", "7"), ("USR2", "--signal=USR2 7")])
+def test_a_job_that_was_signalled_may_fail(job, tmp_path, name, told, capsys):
+    says(tmp_path, "FAILED")
+    job.signal(name)
+    assert job.wait() == "FAILED"
+    assert cancelled(tmp_path) == [told]
+    assert capsys.readouterr().out == f"$ scancel {told}\n"
+
+
+def test_a_job_that_stays_in_the_queue_is_cancelled(job, tmp_path, monkeypatch):
+    says(tmp_path, "PENDING")
+    monkeypatch.setattr(jobs, "QUEUE_TIMEOUT_S", 0.2)
+    with pytest.raises(NotStarted, match="Job 7 is still in the queue"):
+        job.wait()
+    assert cancelled(tmp_path) == ["7"]
+
+
+def test_a_job_that_is_not_over_in_time_is_cancelled(job, tmp_path):
+    says(tmp_path, "RUNNING")
+    with pytest.raises(LabError, match=r"job 7 is not over after 0\.2 s: read .*job\.log"):
+        job.wait(timeout_s=0.2)
+    assert cancelled(tmp_path) == ["7"]
+
+
+def test_an_interrupt_cancels_the_job(job, tmp_path):
+    says(tmp_path, "RUNNING")
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        job.wait()
+    assert cancelled(tmp_path) == ["7"]
+
+
+def test_a_job_that_slurm_has_forgotten_is_over_and_a_silent_slurm_is_asked_again(job, tmp_path):
+    squeue = tmp_path / "programs" / "squeue"
+    squeue.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id specified' >&2\nexit 1\n")
+    assert job.wait() == "COMPLETED"
+    squeue.write_text("#!/bin/sh\nexit 1\n")
+    assert job.state() == "UNKNOWN"
+
+
+def test_output_that_is_nowhere_to_be_seen_is_told(slurm, tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "OUTPUT_TIMEOUT_S", 0.1)
+    with pytest.raises(LabError, match="on a file system that all nodes see"):
+        Job(slurm, "7", tmp_path / "none.log").read_output()
+
+
+def test_whole_lines_are_passed_on_as_they_come(tmp_path):
+    path, seen = tmp_path / "log", []
+    lines = jobs._LogLines(path, seen.append)
+    lines.pass_on()
+    for text, expected in (("one\ntw", ["one"]), ("o\n\nthree\n", ["two", "", "three"]), ("", [])):
+        with path.open("a") as file:
+            file.write(text)
+        lines.pass_on()
+        assert seen == expected
+        seen.clear()
+    path.write_text("one\n")  # what a resumed run takes back is not passed on again
+    lines.pass_on()
+    with path.open("a") as file:
+        file.write("two again\n")
+    lines.pass_on()
+    assert seen == ["two again"]
+
+
+# --- A real Slurm ---
+
+
+@pytest.fixture(scope="module")
+def small(slurm_is_installed, tmp_path_factory):
+    """Give a Slurm of 2 nodes that is up."""
+    one = Cluster(tmp_path_factory.mktemp("small") / "cluster")
+    yield one.up(2, until=os.getpid())
+    one.down()
+
+
+COUNTS = """
+import os, pathlib, signal, sys, time
+
+def save(*_):
+    with open(f"log-{os.environ.get('SLURM_PROCID', os.environ.get('PMI_RANK'))}", "a") as log:
+        print("saved", file=log)
+    sys.exit(75)
+
+signal.signal(signal.SIGTERM, save)
+for number in range(int(sys.argv[1])):
+    with open(f"log-{os.environ.get('SLURM_PROCID', os.environ.get('PMI_RANK'))}", "a") as log:
+        print(number, file=log)
+    time.sleep(0.05)
+print("counted")
+"""
+
+
+@pytest.fixture
+def start(request, tmp_path, monkeypatch):
+    """Start a script that counts into the file log-0, by Slurm or, in its place, by mpirun."""
+    monkeypatch.chdir(tmp_path)
+    path = script(tmp_path, "counts.py", COUNTS)
+
+    def by_slurm(count: int) -> Job:
+        slurm = request.getfixturevalue("small")
+        monkeypatch.setenv("SLURM_CONF", slurm.variables["SLURM_CONF"])
+        options = ("--parsable", "--nodes=2", "--ntasks-per-node=1", "--output=job.log")
+        wrapped = f"srun {PYTHON} counts.py {count}"
+        return submit_job(slurm, "sbatch", *options, "--wrap", wrapped, output=tmp_path / "job.log")
+
+    return by_slurm if request.param == "slurm" else lambda count: RankJob(2, path, count, threads=1)
+
+
+everywhere = pytest.mark.parametrize("start", ["slurm", "ranks"], indirect=True)
+
+
+@everywhere
+def test_a_job_is_followed_to_its_end(start, tmp_path):
+    job, lines, states = start(20), [], []
+    assert job.wait(tmp_path / "log-0", lines.append, states.append) == "COMPLETED"
+    assert lines == [str(number) for number in range(20)]
+    assert "RUNNING" in states
+    assert states[-1] == "COMPLETED"
+    assert "counted" in job.read_output()
+
+
+@everywhere
+def test_a_job_is_told_to_stop_at_a_line_and_saves(start, tmp_path):
+    job, lines = start(1000), []
+
+    def on_line(line):
+        lines.append(line)
+        if line == "3":
+            job.signal("TERM")
+
+    assert job.wait(tmp_path / "log-0", on_line) == "CANCELLED"
+    assert lines[-1] == "saved"
+    assert len(lines) < 1000
+    assert (tmp_path / "log-1").read_text().endswith("saved\n")
+
+
+@everywhere
+def test_a_signal_that_nobody_catches_ends_a_job(start, tmp_path):
+    job, lines = start(1000), []
+
+    def on_line(line):
+        lines.append(line)
+        if line == "3":
+            job.signal("USR2")
+
+    assert job.wait(tmp_path / "log-0", on_line) == "FAILED"
+    assert "saved" not in lines
+
+
+@everywhere
+def test_what_follows_a_log_may_fail_and_the_job_is_over(start, tmp_path):
+    def on_line(line):
+        raise ValueError(line)
+
+    with pytest.raises(ValueError, match="0"):
+        start(100).wait(tmp_path / "log-0", on_line)
+    assert not [one for one in psutil.Process().children(recursive=True) if "counts.py" in " ".join(one.cmdline())]
+
+
+def test_a_rank_that_fails_without_a_signal_is_an_error(tmp_path):
+    path = script(tmp_path, "fails.py", "raise SystemExit(3)")
+    with pytest.raises(RankError, match="exit status 3"):
+        RankJob(1, path, threads=1).wait()
