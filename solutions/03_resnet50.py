@@ -7,21 +7,21 @@
 # %% [markdown]
 # # 03 · ResNet-50, from default to fast
 #
-# **You will** run one well-known network in more than five set-ups, from the default of years ago to the fastest your
-# machine has; find out what each setting changes; count how many operations a step takes; and draw how far from your
-# machine's limit each part of it runs.
+# **You will learn** what each setting changes when one well-known network runs in more than five configurations, from
+# the default of years ago to the fastest that your machine has; how to count the operations in a step; and how to draw
+# how far each part of a step is from your machine's limit.
 #
-# **Time** about 100 minutes: 60 to read and run, 40 for five exercises. Waiting in all: about 13 minutes on two
-# cores, half of it in one piece, with an exercise to write meanwhile.
+# **Time** about 100 minutes: 60 to read and run, 40 for five exercises. Waiting in all: about 13 minutes on two cores,
+# half of it in one piece, with an exercise to write meanwhile.
 #
-# **Connects to** lab 02, which reads oneDNN's log on a small network, lab 04, which goes on with fewer bits, lab 05,
-# which lets a program find the settings, and lab 08, which takes this network to a cluster.
+# **Connects to** lab 02, which reads oneDNN's log on a small network; lab 04, which continues with fewer bits; lab 05,
+# in which a program finds the settings; and lab 08, which takes this network to a cluster.
 #
-# Two published results are the measure. In 2019, a talk by Intel showed ResNet-50 training **4.6 times** as fast with
-# its library as without. A walk-through by a user of a rented machine came to **6.2 times**. Both name each setting.
-# Which of them still matter?
+# Two published results set the standard. In 2019, a talk by Intel showed ResNet-50 training **4.6 times** as fast with
+# Intel's library as without. In a walk-through on a rented machine, the author reached **6.2 times**. Both name each
+# setting. Which of them still matter?
 #
-# TensorFlow prints notices in red when it starts. They are no errors.
+# TensorFlow prints notices in red when it starts. They are not errors.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -53,10 +53,12 @@ check, results, machine, work, QUICK = open_lab("03", globals())
 cores, nodes = machine.usable_cores, len(machine.numa)
 
 # %% [markdown]
-# How much work each run gets depends on your machine. The published runs had 16 images in a batch, and 128 on 18 cores:
-# about 7 for each core. Here it is 8 for each core, up to 128, and no more than the memory takes.
+# The [**batch size**](../docs/glossary.md#batch-size), the number of images in a step, depends on your machine. The
+# published runs had 16 images in a batch, and 128 on 18 cores: about 7 for each core. Here it is 8 for each core, up to
+# 128, and no more than fit into memory.
 #
-# 16-bit numbers (bfloat16) are worth a run only where the CPU can compute with them, or oneDNN can stand in for it.
+# A run with 16-bit numbers ([**bfloat16**](../docs/glossary.md#bfloat16)) makes sense only where the CPU can compute
+# with them, or oneDNN can emulate them.
 
 # %%
 memory_gb = machine.memory_free / 2**30
@@ -77,19 +79,22 @@ print(f"batch size {batch}, {memory_gb:.0f} GB of memory free")
 # %% [markdown]
 # ## 1 · One run
 #
-# Both published results come from one program, `tf_cnn_benchmarks`. It makes up random images, trains a network on
-# them, and says how many it got through in a second. It is no longer maintained. This kit's `./lab bench` takes the
-# same flags and prints the same lines.
+# Both published results come from one program, `tf_cnn_benchmarks`. It generates random images (a synthetic data set),
+# trains a network on them, and prints the [**throughput**](../docs/glossary.md#throughput): how many images it
+# processed in a second. It is no longer maintained. This kit's `./lab bench` takes the same flags and prints the same
+# lines.
 #
-# In a terminal, at the top of the kit, the run below is, but for some flags,
+# In a terminal, at the top of the kit, you can start the run below, apart from a few flags, with
 #
-#     ONEDNN_VERBOSE=1 ./lab bench --model=resnet50 --batch_size=16 --num_batches=5
+# ```bash
+# ONEDNN_VERBOSE=1 ./lab bench --model=resnet50 --batch_size=16 --num_batches=5
+# ```
 #
-# `ONEDNN_VERBOSE=1` makes oneDNN write a line for each thing it does. Then, it was `MKL_VERBOSE=1` and
-# `MKLDNN_VERBOSE=1`, and their lines were the proof that the library is really used. Both names are silent in today's
-# TensorFlow. The lines are kept for section 4; you see the others.
+# `ONEDNN_VERBOSE=1` makes oneDNN write one line for everything it does. At the time of the published results, the
+# variables were `MKL_VERBOSE=1` and `MKLDNN_VERBOSE=1`, and their lines proved that TensorFlow really used the library.
+# In today's TensorFlow, both names have no effect. The cell keeps these lines for section 4; you see the others.
 #
-# `--trace_file` also writes the timeline of one step, for section 4 too.
+# `--trace_file` also writes the timeline of one step, again for section 4.
 
 # %%
 NOISE = (onednn.MARK, "WARNING: All log", "I0000 ")  # lines of the log, and of TensorFlow's start
@@ -120,21 +125,22 @@ with load.watch("section 1") as log_others["float32"]:
 onednn.describe(runs["float32"][1])
 
 # %% [markdown]
-# This is the proof: oneDNN names itself, its threads, and the best instructions it found.
+# This is the proof: oneDNN prints its name, its threads, and the best instructions it found.
 #
 # ### Exercise 1 · The three numbers of a line
 #
-# Each line has three numbers: `images/sec: 17.3 +/- 0.1 (jitter = 0.4)`. They come from the seconds that each step
-# took so far:
+# Each line has three numbers: `images/sec: 17.3 +/- 0.1 (jitter = 0.4)`. They come from the seconds that each step has
+# taken so far:
 #
-# - the **mean**: all images of all steps, by the time they all took together;
-# - after `+/-`, the **uncertainty**: the standard error of the steps' speeds. A step's speed is its images by its
-#   seconds. The standard error is their standard deviation (numpy's own, which divides by *n*) by the root of their
-#   number;
-# - the **jitter**: 1.4826 times the median distance of the steps' speeds from their median. For speeds that are
-#   normally distributed this is the standard deviation again, but one slow step hardly changes it.
+# - the **mean**: all images of all steps, divided by the time they took together;
+# - after `+/-`, the **uncertainty**: the standard error of the steps' speeds. The speed of a step is its images divided
+#   by its seconds. The standard error is the standard deviation of the speeds (NumPy's default, which divides by *n*),
+#   divided by the square root of their number;
+# - the **jitter**: 1.4826 times the median distance of the steps' speeds from their median (the median absolute
+#   deviation). If the speeds are normally distributed, this equals the standard deviation, but one slow step hardly
+#   changes it.
 #
-# Write `speed(images, seconds)` for steps of `images` images each; `seconds` is a list. Give the three numbers as a
+# Write `speed(images, seconds)` for steps of `images` images each; `seconds` is a list. Return the three numbers as a
 # tuple, not rounded.
 
 
@@ -159,16 +165,19 @@ mean, uncertainty, jitter = map(float, speed(batch, [*seconds, 3 * max(seconds)]
 print(f"with one more, very slow step:  images/sec: {mean:.1f} +/- {uncertainty:.1f} (jitter = {jitter:.1f})")
 
 # %% [markdown]
-# The first is the benchmark's last line. The second shows what the jitter is for: it tells how much the *usual* step
-# varies. A mean far from the usual step, with a small jitter, means that something else had the machine for a while.
+# The first line is the benchmark's last line. The second shows the purpose of the jitter: it tells you how much the
+# *usual* step varies. If the mean is far from the usual step and the jitter is small, something else used the machine
+# for a while.
 #
-# The uncertainty is about this one run. Start the program again, and it may differ by more than that: other memory,
-# another time, another neighbour on the machine. So below each set-up is run several times, in turns with the others.
+# The uncertainty describes this one run. If you start the program again, the result may differ by more than that: other
+# memory, another time, other programs on the machine. So below, each configuration runs several times, taking turns
+# with the others.
 #
-# ## 2 · The set-ups
+# ## 2 · The configurations
 #
-# A set-up is a Python environment, some variables, some flags, and perhaps a command in front. These are the kit's.
-# All threads are set for the cores you have.
+# A configuration is a Python environment, some variables, some flags, and perhaps a command in front. These are the
+# kit's. All set their [**threads**](../docs/glossary.md#thread) for the [**cores**](../docs/glossary.md#core) that you
+# have.
 
 # %%
 PLAIN = ("eigen", "onednn", "openmp", "openmp-kmp", "openmp-kmp-numactl")
@@ -176,32 +185,48 @@ for name in PLAIN:
     print(f"{name}: {known[name].text}\n  {known[name].command(RUN[0], whole)}\n")
 
 # %% [markdown]
-# Line by line, what each changes:
+# Line by line, this is what each configuration changes:
 #
 # - **eigen** is TensorFlow with its own kernels: today's version of the default of those days.
-# - **onednn** is today's default on most machines. oneDNN takes over the operations it has, and works on TensorFlow's
-#   own threads.
-# - **openmp** is another build of TensorFlow, 2.14 by Intel, the last on PyPI in which oneDNN has threads of its own,
-#   from OpenMP. Only there do `OMP_*` and `KMP_*` act.
+# - **onednn** is today's default on most machines. oneDNN takes over the operations it supports, and works on
+#   TensorFlow's own threads.
+# - **openmp** is another build of TensorFlow, 2.14 by Intel. It is the last on PyPI in which oneDNN has its own
+#   threads, from [**OpenMP**](../docs/glossary.md#openmp). Only there do `OMP_*` and `KMP_*` have an effect.
 # - **openmp-kmp** sets those threads:
-#   - `OMP_NUM_THREADS`: as many as cores. Two threads on one core share its arithmetic units, which a good convolution
-#     keeps busy alone.
-#   - `KMP_AFFINITY=granularity=fine,compact,1,0`: **threads that move** lose what they had in their core's cache. This
-#     ties each to one place: neighbours on neighbouring cores, second hardware threads of a core last.
-#   - `KMP_BLOCKTIME=1`: **threads that spin**. Between two pieces of work a thread waits in a loop, ready at once, but
-#     at the cost of a core. After this many milliseconds it sleeps. OpenMP's own value is 200.
-#   - `--num_intra_threads`, `--num_inter_threads`: TensorFlow's own threads, for what oneDNN does not do, and how many
-#     operations may run side by side.
-# - **openmp-kmp-numactl** adds `numactl --interleave=all`: **remote memory**. On a machine with several NUMA nodes,
-#   each has its own memory. Linux puts a page where the thread is that touches it first. What one thread has filled
-#   lies on one node, and all cores of the others must fetch it from there. Interleaving spreads the pages over all
-#   nodes.
-# - Each also with **bfloat16** (`--use_fp16`, in this program's words): half the bytes, and where the CPU has
-#   instructions for it, twice the operations. The weights stay in float32.
-#   (`eigen-bf16` is left out here: TensorFlow's own kernels convert number by number, and a step takes many seconds.)
+#   - `OMP_NUM_THREADS`: as many as cores. Two threads on one core share its arithmetic units, and a good convolution
+#     keeps those busy with one thread.
+#   - [`KMP_AFFINITY`](../docs/glossary.md#kmp_affinity)`=granularity=fine,compact,1,0`: **threads that move** lose what
+#     they had in their core's cache. This setting ties each thread to one place
+#     ([**pinning**](../docs/glossary.md#pinning)): neighbours on neighbouring cores, the second hardware threads of the
+#     cores last.
+#   - `KMP_BLOCKTIME=1`: **threads that spin**. Between two pieces of work, a thread waits in a loop. It is ready at
+#     once, but it occupies a core. After this many milliseconds it sleeps. OpenMP's default is 200.
+#   - `--num_intra_threads`, `--num_inter_threads`: TensorFlow's own threads, for what oneDNN does not do, and the
+#     number of operations that may run at the same time.
+# - **openmp-kmp-numactl** adds `numactl --interleave=all`: **remote memory**. On a machine with several [**NUMA
+#   nodes**](../docs/glossary.md#numa-node), each node has its own memory. Linux puts a page of memory on the node of
+#   the thread that touches it first. If one thread fills all the memory, it lies on one node, and the cores of the
+#   others must fetch it from there. Interleaving spreads the pages over all nodes.
+# - Each also comes with **bfloat16** (the benchmark's flag is `--use_fp16`): half the bytes and, where the CPU has
+#   instructions for it, twice the operations in a second. The weights stay in float32. (`eigen-bf16` is left out:
+#   TensorFlow's own kernels convert number by number, and a step takes many seconds.)
+#
+# ```mermaid
+# flowchart LR
+#     accTitle: Cores and NUMA nodes
+#     accDescr: Two NUMA nodes. Each has cores and memory of its own. Memory on the other node is slower to reach.
+#     subgraph n0["NUMA node 0"]
+#         c0["cores 0–8"] <-->|"near"| m0["memory"]
+#     end
+#     subgraph n1["NUMA node 1"]
+#         c1["cores 9–17"] <-->|"near"| m1["memory"]
+#     end
+#     c0 <-.->|"far: slower"| m1
+#     c1 <-.->|"far: slower"| m0
+# ```
 #
 # The walk-through's last step changed two things at once: it added `numactl`, *and* it went from NHWC images to NCHW.
-# What was each of them worth? Two more set-ups take them apart.
+# How much did each change gain? Two more configurations separate them.
 
 # %%
 base = "onednn" if known["openmp-kmp"].missing else "openmp-kmp"  # the best there is here, for all that follows
@@ -221,8 +246,12 @@ if QUICK:
 print(f"{len(asked)} set-ups: {', '.join(asked)}")
 
 # %% [markdown]
-# **Guess first**: how many times as fast as `eigen` is each of them, on your machine? Write your guesses here, for as
-# many as you like. They will be drawn beside what was measured.
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** How many times as fast as `eigen` is each of them, on your machine? Write your guesses in the next
+# cell, for as many as you like. The picture will show them beside the measurements.
+#
+# </div>
 
 # %%
 guess = {
@@ -236,17 +265,17 @@ guess = {
 }
 
 # %% [markdown]
-# This takes seven minutes or so: each turn is a process that starts anew. While it runs, go on reading and write
-# exercise 2. (You can write in a cell while another runs.)
+# This takes about seven minutes, because each run is a new process. While it runs, read on and write exercise 2. (You
+# can write in a cell while another runs.)
 
 # %%
 training = setups.compare(asked, *RUN, whole, rounds=rounds, where="section 2")
 
 # %% [markdown]
-# ### Exercise 2 · The set-up for a machine you have never seen
+# ### Exercise 2 · The configuration for a machine you have never seen
 #
-# Settings are copied from one machine to the next, and stop fitting. `lscpu` tells what they should be. This is what
-# it says on a machine like that of the walk-through, 18 cores with 2 hardware threads each:
+# People copy settings from one machine to the next, where they no longer fit. `lscpu` shows what the settings should
+# be. This is its output on a machine like that of the walk-through, 18 cores with 2 hardware threads each:
 
 # %%
 RENTED = """\
@@ -263,14 +292,14 @@ NUMA node1 CPU(s):   9-17,27-35
 """
 
 # %% [markdown]
-# Write `setup_for(lscpu)`, which takes such a text and gives a dict with the walk-through's settings for that machine:
+# Write `setup_for(lscpu)`. It takes such a text and returns a dict with the walk-through's settings for that machine:
 #
 # - `"OMP_NUM_THREADS"` and `"num_intra_threads"`: the number of **physical cores**, an `int`;
-# - `"num_inter_threads"`: the number of sockets, an `int` too, the advice of those days;
-# - `"interleave"`: True if there is memory to spread over, that is more than one NUMA node, else False.
+# - `"num_inter_threads"`: the number of sockets, also an `int`, as people advised at that time;
+# - `"interleave"`: True if there is memory to spread over, that is, more than one NUMA node; otherwise False.
 #
-# Newer versions of `lscpu` indent some of these lines, and list more of them, in another order. In some of those,
-# nothing comes after the colon, or a second colon does: `!lscpu` in a cell shows yours.
+# Newer versions of `lscpu` indent some of these lines, and list more of them, in another order. Some of the additional
+# lines have nothing after the colon, or a second colon: `!lscpu` in a cell shows yours.
 
 
 # %%
@@ -302,11 +331,12 @@ except Exception as problem:  # some virtual machines and containers hide what t
 print(f"the kit's own set-up here:  {cores} threads, 1 inter-op")
 
 # %% [markdown]
-# If the last two lines differ in the threads, you are in a container, a job, or under a quota: `lscpu` tells what the
-# machine has, and not what *you* may use. The kit asks for the latter. And it sets one inter-op thread: ResNet-50's
-# layers wait for each other, so there is little to run side by side. Section 6 measures what a second one does.
+# If the last two lines show different numbers of threads, you are in a container, in a cluster job, or under a quota.
+# `lscpu` shows what the machine has, not what *you* may use. The kit uses what you may use. It also sets one inter-op
+# thread: ResNet-50's layers wait for each other, so few operations can run at the same time. Section 6 measures the
+# effect of a second one.
 #
-# Now what the race showed. (In a terminal: `./lab bench --setup eigen,onednn,openmp-kmp --rounds 3`.)
+# Now the result of the comparison. (In a terminal: `./lab bench --setup eigen,onednn,openmp-kmp --rounds 3`.)
 
 
 # %%
@@ -328,7 +358,7 @@ def tell(comparison, name, reference):
 for name in list(training.results)[1:]:
     tell(training, name, "eigen")
 
-# %%
+# %% jupyter={"source_hidden": true}
 names = list(training.results)
 figure, axis = plt.subplots(figsize=(10, 0.55 * len(names) + 1.6))
 for row, name in enumerate(names):
@@ -352,15 +382,15 @@ plots.show(
 )
 
 # %% [markdown]
-# The numbers in brackets are the interval in which the ratio lies, with 95% confidence. It comes from the rounds: each
-# gives one ratio. An interval that has 1 in it says: this may have been luck. Three rounds are few; `rounds = 9` makes
-# the intervals much narrower, if you have the time.
+# The numbers in brackets are the 95% [**confidence interval**](../docs/glossary.md#confidence-interval) of the ratio.
+# It comes from the rounds, each of which gives one ratio. If the interval contains 1, the result may be chance. Three
+# rounds are few; `rounds = 9` makes the intervals much narrower, if you have the time.
 #
-# Whether the OpenMP build beats the stock one has changed with the versions, and differs between machines. What rarely
-# differs: oneDNN is a large step, and so is bfloat16 where the CPU has it.
+# Whether the OpenMP build is faster than the stock one has changed with the versions, and differs between machines. Two
+# results rarely differ: oneDNN is a large step, and so is bfloat16 where the CPU has it.
 #
-# Was the step from `eigen` to `onednn` 4.6 times, as in 2019? If not, ask the log what `eigen` is today. Here is one
-# image, classified with oneDNN switched *off*:
+# Was the step from `eigen` to `onednn` 4.6 times, as in 2019? If not, ask the log what `eigen` is today. The next cell
+# classifies one image with oneDNN switched *off*:
 
 # %%
 one_image = ("--batch_size=1", "--forward_only", "--num_warmup_batches=1", "--num_batches=1")
@@ -371,17 +401,18 @@ off = processes.run(
 print(Counter(line.split(",exec,cpu,")[1].split(",")[0] for line in off.lines if ",exec,cpu," in line))
 
 # %% [markdown]
-# Matrix products of oneDNN's, and nothing else. Eigen cuts a convolution into many small matrix products. Their
-# innermost loop has been oneDNN's own for some years, whatever the switch says. (In TensorFlow's source it is called
-# the *contraction kernel*.) So the default has caught up with a part of the gain. What the switch still adds is whole
+# The log shows oneDNN's matrix products, and nothing else. Eigen splits a convolution into many small matrix products.
+# Their innermost loop has been oneDNN's for some years, whatever the switch says. (TensorFlow's source calls it the
+# *contraction kernel*.) So the default has caught up with a part of the gain. What the switch still adds is whole
 # convolutions, with blocked weights, and batch norms.
 #
 # ## 3 · How far is the limit?
 #
-# Is the fastest one fast? That needs two numbers: what a step has to compute, and what the machine can.
+# Is the fastest configuration really fast? To answer, you need two numbers: how much a step has to compute, and how
+# much the machine can compute.
 #
-# ResNet-50 is 53 convolutions and one matrix product. Here they all are, as (kernel's side, channels in, channels out,
-# output's side). A `1` as the kernel's side is a 1×1 convolution; the dense layer at the end is one too, on one pixel.
+# ResNet-50 is 53 convolutions and one matrix product. Here they all are, as (kernel side, channels in, channels out,
+# output side). A `1` as the kernel side is a 1×1 convolution; the dense layer at the end is one too, on one pixel.
 
 
 # %% tags=["nbval-check-output"]
@@ -407,12 +438,15 @@ print(f"{len(LAYERS)} layers:", *LAYERS[:5], "…")
 # %% [markdown]
 # ### Exercise 3 · The operations of an image
 #
-# Write `flops(layers)`: how many floating-point operations an image takes in such layers, as a tuple
-# (forward, training). A multiplication and an addition are two.
+# Write `flops(layers)`. It returns how many floating-point operations such layers need for one image, as a tuple
+# (forward, training). A multiplication and an addition are two operations.
 #
-# - **Forward**, each number of a layer's output is a sum over the kernel's places and the channels in.
-# - **Training** also computes two gradients for each layer, by its weights and by its input. Each takes as many
-#   operations as the way forward. One of them is never computed: nobody asks for the gradient by the *images*.
+# - In the [**forward pass**](../docs/glossary.md#forward-pass), each number of a layer's output is a sum over the
+#   positions of the kernel and the input channels.
+# - **Training** adds the [**backward pass**](../docs/glossary.md#backward-pass): two
+#   [**gradients**](../docs/glossary.md#gradient) for each layer, one with respect to its weights and one with respect
+#   to its input. Each takes as many operations as the forward pass. One of them is never computed: nobody needs the
+#   gradient with respect to the *images*.
 
 
 # %%
@@ -435,11 +469,12 @@ for side in (1, 3, 7):
     print(f"  {side}×{side}: {100 * share:2.0f}% of the way forward")
 
 # %% [markdown]
-# Papers often say "4 GFLOP" for ResNet-50: they count a multiplication with its addition as one.
+# Papers often say "4 GFLOP" for ResNet-50: they count a multiplication and its addition as one.
 #
-# Batch norms, Relus and additions are not counted. They have little to compute. What they cost is memory traffic, which
-# is the other half of the limit: a core can only compute with what has come from memory. Both limits, as measured
-# here once and kept (`./lab roofline` in a terminal; with `--again`, anew):
+# [**Batch norms**](../docs/glossary.md#batch-normalisation), Relus and additions are not counted. They compute little.
+# Their cost is memory traffic, and that is the other half of the limit: a core can only compute with numbers that have
+# come from memory. The next cell shows both limits. They are measured once on this machine and then kept (in a
+# terminal: `./lab roofline`; add `--again` to measure anew):
 
 # %%
 limits = measure.limits()
@@ -476,11 +511,11 @@ FORMATS = {"images/s": "{:,.1f}", "GFLOP/s": "{:,.0f}", "at most, images/s": "{:
 shares(training).style.format(FORMATS)
 
 # %% [markdown]
-# *At most* is how many images a second would be trained if each operation ran as fast as a large matrix product. (A
-# share of more than 100% means that the limit was measured while the machine had other things to do.)
+# *At most* is how many images a second you could train if each operation ran as fast as a large matrix product. (A
+# share of more than 100% means that the machine was busy with other things while the limit was measured.)
 #
-# For the machine of the walk-through, nobody published the limit. But its cores had AVX2: 16 multiplications and 16
-# additions in each cycle, at 2.9 GHz, or less when all are at it. So on paper:
+# Nobody published the limit of the walk-through's machine. But its cores had AVX2: 16 multiplications and 16 additions
+# in each cycle, at 2.9 GHz, or less when all cores are busy. So on paper:
 
 # %% tags=["nbval-check-output"]
 paper = 18 * 32 * 2.9
@@ -491,8 +526,8 @@ for what, rate in {"default": 5.48, "Intel's build, threads set": 33.62}.items()
 # %% [markdown]
 # ## 4 · Where the time goes
 #
-# There is a gap to the limit. Which part of the step makes it? The log of section 1 knows. Here is one more like it, in
-# bfloat16, if that is worth it on your CPU.
+# There is a gap to the limit. Which part of the step causes it? The log of section 1 has the answer. The next cell
+# makes one more log like it, in bfloat16, if that makes sense on your CPU.
 
 # %%
 if BF16:
@@ -506,13 +541,15 @@ logs["float32"].drop(columns=["attributes"]).head(6)
 # %% [markdown]
 # ### Exercise 4 · Three questions to a log
 #
-# Before you tune anything, ask the log whether the run was what you think it was. Write `diagnose(log)`, which gives a
+# Before you tune anything, check in the log that the run was what you think it was. Write `diagnose(log)`. It returns a
 # dict with three shares of the log's **time** (`ms`), each between 0 and 1, not rounded:
 #
-# - `"bf16"`: in primitives whose `type` is `bf16`. You asked for bfloat16: did you get it?
-# - `"reference"`: in implementations whose name begins with `ref`. This is oneDNN's plain C++, for what it has no fast
-#   code for on this CPU. It is slower by one or two orders of magnitude.
-# - `"reorder"`: in `reorder` primitives, which compute nothing and only put numbers into another layout.
+# - `"bf16"`: the share of [**primitives**](../docs/glossary.md#primitive) whose `type` is `bf16`. You asked for
+#   bfloat16: did you get it?
+# - `"reference"`: the share of implementations whose name begins with `ref`. This is oneDNN's plain C++ code, for cases
+#   in which it has no fast code for this CPU. It takes ten to a hundred times as long.
+# - `"reorder"`: the share of [**reorder**](../docs/glossary.md#reorder) primitives. They compute nothing; they only
+#   convert numbers to another layout.
 
 
 # %%
@@ -535,9 +572,9 @@ diagnose = check(4, diagnose)
 pd.DataFrame({kind: diagnose(log) for kind, log in logs.items()}).map(float).style.format("{:.1%}")
 
 # %% [markdown]
-# Now by kind of work. This function takes a line of the log apart. Its problem, such as
-# `mb16_ic64oc64_ih56oh56kh3…`, has all sizes in it. What a convolution computes you know from exercise 3. What it must
-# move, **at least**, is each of its tensors once: the input, the weights, the output.
+# Now the time by kind of work. The function in the next cell parses a line of the log. The column `problem`, such as
+# `mb16_ic64oc64_ih56oh56kh3…`, contains all sizes. You know from exercise 3 how much a convolution computes. What it
+# must move, **at least**, is each of its tensors once: the input, the weights, the output.
 
 # %%
 BYTES = {"f32": 4, "bf16": 2}  # of a number
@@ -592,10 +629,10 @@ for kind, table in kinds.items():
 kinds["float32"].style.format("{:,.2f}")
 
 # %% [markdown]
-# What is in the rest, no log of oneDNN tells. The timeline does: it has each operation of one step, with its time. An
+# oneDNN's log doesn't show what the rest is. The timeline does: it has each operation of one step, with its time. An
 # operation whose name begins with `_Mkl` is oneDNN's. Of the others, `ResourceApplyGradientDescent` updates the
-# weights, `L2Loss` and most of `Mul` are the weight decay, `AddN` adds gradients up, `AddV2` are the shortcuts, and
-# `Cast` is what bfloat16 costs: weights there, gradients back.
+# weights, `L2Loss` and most of `Mul` are the weight decay, `AddN` adds up gradients, and `AddV2` are the shortcuts.
+# `Cast` is what bfloat16 costs: it converts the weights to bfloat16 and their gradients back.
 
 # %%
 for kind, (_, _, timeline) in runs.items():
@@ -607,7 +644,7 @@ for kind, (_, _, timeline) in runs.items():
     shown = ", ".join(f"{name} {ms:.0f} ms ({calls[name]})" for name, ms in spent.most_common(6))
     print(f"{kind}, without oneDNN: {shown}")
 
-# %%
+# %% jupyter={"source_hidden": true}
 rows = list(kinds["float32"].index)
 figure, axis = plt.subplots(figsize=(10, 5))
 for shift, kind, colour, hatch in zip((-0.2, 0.2), KINDS, (plots.BLUE, plots.ORANGE), ("", "//")):
@@ -639,14 +676,16 @@ plots.show(
 # ### The roofline
 #
 # Is a batch norm slow because it is badly written, or because it can't be faster? Divide its operations by its bytes:
-# that is its **intensity**. With little to compute for each byte, memory sets the limit: *intensity × bandwidth*. With
-# much, the cores do: the peak. Drawn over the intensity, on logarithmic axes, the lower of both looks like a roof
-# (Williams, Waterman and Patterson, *Roofline*, Communications of the ACM, 2009).
+# that is its [**arithmetic intensity**](../docs/glossary.md#arithmetic-intensity). If there is little to compute for
+# each byte, memory sets the limit: *intensity × bandwidth*. If there is a lot, the cores set it: the peak. The lower of
+# the two limits, drawn over the intensity on logarithmic axes, looks like a roof. So this picture is called a
+# [**roofline**](../docs/glossary.md#roofline) (Williams, Waterman and Patterson, *Roofline*, Communications of the ACM,
+# 2009).
 #
-# Each kind of work is a point under it. The larger the point, the more time it takes. The further below the roof, the
-# more of that time could be saved.
+# Each kind of work is a point under the roof. A larger point takes more time. A point further below the roof could save
+# a larger part of its time.
 
-# %%
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(10, 5.5))
 intensity = np.geomspace(0.1, 1000, 200)
 styles = dict(zip(KINDS, ((plots.BLUE, "-", "filled"), (plots.ORANGE, "--", "hollow"))))
@@ -695,18 +734,21 @@ plots.show(
 )
 
 # %% [markdown]
-# ### Exercise 5 · What to mend first
+# ### Exercise 5 · What to improve first
 #
-# The largest bar is not always the one to work on: it may be at its limit already. Write
-# `bottleneck(kinds, peak, bandwidth)`. `kinds` is a table like that of float32 above: the index has the names; `ms`,
-# `gflop` and `gbyte` are the columns of what each takes in a step. `peak` is in GFLOP/s, `bandwidth` in GB/s. Give a
-# dict:
+# The largest bar is not always the one to work on: it may already be at its limit. Write
+# `bottleneck(kinds, peak, bandwidth)`. `kinds` is a table like the one of float32 above: the index has the names, and
+# the columns `ms`, `gflop` and `gbyte` say what each kind takes in a step. `peak` is in GFLOP/s, `bandwidth` in GB/s.
+# Return a dict:
 #
-#     {name: (bound, saving), …}, the largest saving first
+# ```python
+# {name: (bound, saving), …}  # the largest saving first
+# ```
 #
-# - `bound` is `"memory"` if moving its bytes takes longer, at the limit, than computing its operations; else `"cores"`.
-# - `saving` is how many milliseconds fewer it would take if it ran at that limit. Never less than 0: what is faster
-#   than memory allows has found its numbers in the cache.
+# - `bound` is `"memory"` if, at the limit, moving its bytes takes longer than computing its operations; otherwise
+#   `"cores"`.
+# - `saving` is how many milliseconds it would save if it ran at that limit. It is never less than 0: work that is
+#   faster than memory allows has found its numbers in the cache.
 
 
 # %%
@@ -739,20 +781,20 @@ for kind, table in kinds.items():
     print(f"  at the limit, all of oneDNN's part would take {least_ms[kind]:,.0f} ms: {images:,.1f} images/s\n")
 
 # %% [markdown]
-# That is a better limit than the one of section 3. It knows that some of the work is for the memory and not for the
-# cores. The rest of the step, which is not oneDNN's, comes on top: additions, the gradients of Relus, the weights'
-# update. All of that is limited by memory too. Fusion is what helps against it: the pass over memory that never
-# happens.
+# This is a better limit than the one of section 3, because it takes into account that memory limits some of the work.
+# The rest of the step, which is not oneDNN's, comes on top: additions, the gradients of Relus, the update of the
+# weights. Memory limits all of that too. The remedy is [**operator fusion**](../docs/glossary.md#operator-fusion),
+# because it avoids passes over memory.
 #
-# Look at what bfloat16 does to the picture, if you have it. Half the bytes double each intensity, and the peak goes up.
-# The memory-bound work gains from the first alone. So the faster the cores, the larger the share of what is not
-# convolution.
+# If you have bfloat16, look at what it changes in the picture. Half the bytes mean twice the intensity, and the peak
+# goes up. The memory-bound work gains only from the first. So the faster the cores, the larger the share of the time
+# that is not convolution.
 #
-# ## 5 · One operator's worth
+# ## 5 · What one operator is worth
 #
-# So far each batch norm was one operation. Keras does not do that. Here is its layer, and the fused operation beside
-# it. What ran of each, forward and backward, and how often did it go over whole pictures? Operations that work on one
-# number for each channel are left out: they cost next to nothing.
+# So far each batch norm was one operation. Keras does not do that. The next cell compares Keras' layer with the fused
+# operation. Which operations did each run, forward and backward, and how often did they read or write whole images? The
+# cell leaves out operations that work on one number for each channel: they cost almost nothing.
 
 # %%
 x, dy = (tf.random.normal((2, 14, 14, 64)) for _ in range(2))  # pictures, and the gradient by the result
@@ -789,13 +831,19 @@ for norm in (keras_norm, fused_norm):
 
 # %% [markdown]
 # Keras 3 is written for several libraries at once, and builds its batch norm from small operations. oneDNN has no
-# kernel for a mean here and a multiplication there. Each goes over the whole picture again: a read, and often a write.
-# Keras 2 used the fused operation.
+# kernels for the single steps, such as one mean or one multiplication. Each step reads the whole image again, and often
+# writes it. Keras 2 used the fused operation.
 #
-# The benchmark can do it both ways. `--nofused_batch_norm` computes as Keras 3 does, and changes nothing else.
+# The benchmark can do both. With `--nofused_batch_norm` it computes as Keras 3 does, and nothing else changes.
 #
-# One more thing is often proposed at this point: let a compiler merge what the library does not. TensorFlow's is XLA,
-# and `--xla_compile` has it compile the whole step. **Guess first**: what is each worth?
+# At this point, people often propose one more thing: let a compiler merge what the library does not. TensorFlow's
+# compiler is XLA, and `--xla_compile` makes it compile the whole step.
+#
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** How much does each of them gain or cost: a batch norm in small operations, and XLA?
+#
+# </div>
 
 # %%
 side = {"onednn": known["onednn"], "unfused": replace(known["onednn"], flags=("--nofused_batch_norm",))}
@@ -807,7 +855,7 @@ if BF16:
 operators = setups.compare(side, *RUN, half, rounds=side_rounds, where="section 5")
 
 
-# %%
+# %% jupyter={"source_hidden": true}
 def draw(comparison, references, title, keep=None):
     """Bars of how many times as fast as its reference each set-up is."""
     times = {name: comparison.ratio(name, ref) for name, ref in references.items() if name in comparison.results}
@@ -837,22 +885,23 @@ draw(operators, references, "Batch norm in small operations, and XLA", keep=resu
 
 # %% [markdown]
 # Two rounds are quick, and their interval is very wide: 12.7 standard errors to each side. With three rounds it is 4.3,
-# with nine 2.3. So a bar far from 1 with an interval that reaches it does not say "no effect". It says "measure
-# again": set `side_rounds` at the top to 4 or more, for this section and the next, if you have the time.
+# with nine 2.3. So if a bar is far from 1 and its interval still reaches 1, that does not mean "no effect". It means
+# "measure again": set `side_rounds` at the top to 4 or more, for this section and the next, if you have the time.
 #
-# An unfused batch norm costs more in bfloat16 than in float32, where both were measured: the convolutions have become
+# Where both were measured, an unfused batch norm costs more in bfloat16 than in float32: the convolutions have become
 # faster, and the passes over memory have not. Keras 3 also computes its batch norm in float32 and converts before and
 # after.
 #
-# XLA merges small operations well. But on a CPU it does not use oneDNN's convolutions: under `ONEDNN_VERBOSE=1` you
-# find none in its log, and thousands of small matrix products instead. What that does to a network that is mostly
-# convolutions, you have measured. An optimisation that does not help is a result too: write it down, with the version,
-# and try it again in a year.
+# XLA merges small operations well. But on a CPU it does not use oneDNN's convolutions: with `ONEDNN_VERBOSE=1` you find
+# none in its log, and thousands of small matrix products instead. You have measured what this does to a network that is
+# mostly convolutions. An optimisation that does not help is a result too: write it down, with the version, and try it
+# again in a year.
 #
 # ## 6 · Threads: too many, spinning, moving
 #
-# The set-up *openmp-kmp* sets four things. Which of them matters? Take one back at a time, and leave the others. Then
-# the classical mistake: twice as many threads as cores.
+# The configuration *openmp-kmp* sets four things. Which of them matters? Undo one setting at a time, and leave the
+# others. Then try the classic mistake: twice as many threads as cores
+# ([**oversubscription**](../docs/glossary.md#oversubscription)).
 
 # %%
 good = known[base]
@@ -882,22 +931,22 @@ for name in list(side)[1:]:
 draw(threads, dict.fromkeys(list(side)[1:], "as set"), "Threads: one setting changed at a time", keep=results)
 
 # %% [markdown]
-# Why too many threads are a disaster with OpenMP, and not just no gain: at the end of each piece of work, all threads
-# wait for the last one. A thread that waits spins, and keeps its core busy with nothing. If the last one has no core,
-# it can't finish, because others use its core to wait for it. That goes on until the operating system takes the core
-# away from one that spins. Then the next piece comes, and a training step has many hundreds of them.
+# With OpenMP, too many threads are not just no gain but a disaster. At the end of each piece of work, all threads wait
+# for the last one. A thread that waits spins, and keeps its core busy with nothing. The last thread may have no core,
+# because the others use it to wait for that thread. This continues until the operating system takes the core away from
+# a spinning thread. Then the next piece of work starts, and a training step has many hundreds of them.
 #
-# The same happens when *somebody else* runs on your cores: two jobs on one node, two ranks that each start a thread for
-# each core (lab 07), or a container with a quota below its cores.
+# The same happens when *another program* runs on your cores: two jobs on one node, two ranks that each start a thread
+# for each core (lab 07), or a container with a quota below its number of cores.
 #
-# Spinning and moving matter on machines with many cores and several sockets, and when there is something else to run.
-# On two cores that have nothing else to do, a thread has hardly anywhere to move. Say what you see, with its interval,
-# and not what the advice says.
+# Spinning and moving matter on machines with many cores and several sockets, and when other programs run. On two cores
+# that have nothing else to do, a thread has hardly anywhere to move. Report what you see, with its interval, and not
+# what the advice says.
 #
 # ## 7 · Two changes at once, taken apart
 #
-# The walk-through's third set-up gained 2%. It changed the layout from NHWC to NCHW *and* spread the memory over two
-# nodes. Here are all four combinations, from the race of section 2.
+# The walk-through's third configuration gained 2%. It changed the layout from NHWC to NCHW *and* spread the memory over
+# two nodes. Here are all four combinations, from the comparison of section 2.
 
 # %%
 grid = {
@@ -918,23 +967,24 @@ else:
     print(f"\nThis machine has {nodes} NUMA nodes, so a spread can change something.")
 
 # %% [markdown]
-# **The layout.** In 2018, NCHW was the advice for CPUs: it came nearer to the blocks that the library wanted (lab 02).
-# Today TensorFlow keeps images as they are, and oneDNN has convolutions that work on NHWC directly. NCHW can cost
-# twice: in the convolutions, which must gather the channels of a pixel from far apart, and in what oneDNN does not do,
-# where TensorFlow is at home in NHWC. Good advice has a date.
+# **The layout.** In 2018, the advice for CPUs was NCHW: it was closer to the [**blocked
+# layout**](../docs/glossary.md#blocked-layout) that the library needed (lab 02). Today TensorFlow leaves images as they
+# are, and oneDNN has convolutions that work on NHWC directly. NCHW can cost twice: in the convolutions, which must
+# gather the channels of a pixel from far apart; and in the operations that oneDNN does not do, because TensorFlow's own
+# work best with NHWC. Advice gets old.
 #
-# **The memory.** With one node, `numactl` runs and changes nothing. With more, it helps if one thread has filled the
-# memory that all use. It harms if each thread had its own part on its own node, because then a part of what was near
-# becomes far. The opposite is the expensive mistake: with all memory on *one* node (`numactl -m 1`), the walk-through
-# fell from 34 to about 23.6 images/s. Half of the cores fetched everything from afar, and one node's memory had to
-# serve all.
+# **The memory.** With one node, `numactl` runs and changes nothing. With several nodes, it helps if one thread has
+# filled the memory that all threads use. It harms if each thread had its own part on its own node, because then a part
+# of the near memory becomes far. The opposite is the expensive mistake: with all memory on *one* node (`numactl -m 1`),
+# the walk-through fell from 34 to about 23.6 images/s. Half of the cores fetched everything from the far node, and one
+# node's memory had to serve all cores.
 #
-# So of 6.24 times, 6.14 were the library and its threads. The rest were two changes whose effects nobody can tell
-# apart. Change one thing at a time.
+# So of the 6.24 times, the library and its threads gave 6.14. The rest came from two changes whose effects nobody can
+# tell apart. Change one thing at a time.
 #
 # ## 8 · Without training
 #
-# Classifying images is the way forward alone: a third of the operations, no gradients, and a batch norm that is a
+# To classify images you need only the forward pass: a third of the operations, no gradients, and a batch norm that is a
 # fixed formula.
 
 # %%
@@ -948,70 +998,78 @@ inference = setups.compare(forward_only, RUN[0], whole, *flags, rounds=1, where=
 shares(inference).style.format(FORMATS)
 
 # %% [markdown]
-# One round each, so read large differences only. Is the share of the limit larger or smaller than in training? What is
-# left beside the convolutions, and which part of that could be folded away (lab 02, exercise 1)? Lab 04 does that, with
-# a compiler for inference, and goes down to 8 bits.
+# There is only one round each, so look at large differences only. Is the share of the limit larger or smaller than in
+# training? What is left besides the convolutions, and which part of that could you fold away (lab 02, exercise 1)? Lab
+# 04 does that, with a compiler for inference, and goes down to 8 bits.
 
 # %% [markdown]
 # ## Questions
 #
 # Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
 #
-# 1. Is what oneDNN gains over `eigen` here as large as the published gains? Name two reasons why it need not be.
-# 2. How do you prove that the library is used at all?
+# 1. Does oneDNN gain as much over `eigen` here as in the published results? Name two reasons why it need not.
+# 2. How do you prove that TensorFlow uses the library at all?
 # 3. Which part of the step could save the most time? Is it the one that takes the most time?
 # 4. Why does bfloat16 not double the speed of training, even where its peak is twice that of float32?
 # 5. Why do more threads than cores cost so much with OpenMP, and less with TensorFlow's own threads?
 # 6. What does `KMP_BLOCKTIME` trade for what? When would you set it to 0?
 # 7. The walk-through's machine had 36 logical CPUs. Why did it set 18 threads?
-# 8. What would you measure to find out what the interleaved memory alone was worth there?
+# 8. What would you measure there to find out how much the interleaved memory alone gained?
 # 9. Somebody shows you a gain of 2% from one run each. What do you ask for?
 
 # %% [markdown] tags=["instructor"]
-# ### Answers, for the instructor
+# ### Answers
 #
-# 1. Today's `eigen` uses oneDNN's matrix product inside, made at run time for the newest instructions; their machines
-#    had more cores, and other ones; the walk-through compares two different builds.
-# 2. `ONEDNN_VERBOSE=1`: a line for each primitive, and the head names version, threads and instructions. Then it was
-#    `MKL_VERBOSE` and `MKLDNN_VERBOSE`. Or the operations with `_Mkl` in the graph that ran (lab 02).
-# 3. By exercise 5. The convolutions take the most time, and are nearer to their limit: they could save a smaller share
-#    of more. Batch norms and reorders could save most of what they take, which is less. The list tells who wins here.
-# 4. Only the work that is limited by the cores gains from the higher peak. What is limited by memory gains by half the
+# <div class="alert alert-block alert-warning">
+#
+# **For the instructor.** Answers to the questions:
+#
+# 1. Today's `eigen` uses oneDNN's matrix product inside, generated at run time for the newest instructions; their
+#    machines had more cores, and different ones; the walk-through compares two different builds.
+# 2. `ONEDNN_VERBOSE=1`: one line for each primitive, and the head names version, threads and instructions. At that time
+#    it was `MKL_VERBOSE` and `MKLDNN_VERBOSE`. Or the operations with `_Mkl` in the graph that ran (lab 02).
+# 3. See exercise 5. The convolutions take the most time, and are nearer to their limit: they could save a smaller share
+#    of a larger time. Batch norms and reorders could save most of a smaller time. The list shows which is larger here.
+# 4. Only the work that the cores limit gains from the higher peak. The work that memory limits gains from half the
 #    bytes, at best; weights, their gradients and updates stay in float32; conversions come on top.
-# 5. OpenMP splits the work evenly, and waits by spinning. TensorFlow's pool takes pieces from a queue and sleeps, so a
-#    slow thread only does fewer pieces.
-# 6. Ready at once, for a core that is busy with nothing. Small values when other threads need the cores: TensorFlow's
-#    own, a second process, an input pipeline. 0 when several ranks share a node's cores.
+# 5. OpenMP splits the work evenly, and waits by spinning. TensorFlow's threads take pieces from a queue and sleep when
+#    there are none, so a slow thread only does fewer pieces.
+# 6. A waiting thread is ready at once, but it keeps a core busy with nothing. Use small values when other threads need
+#    the cores: TensorFlow's own, a second process, an input pipeline. Use 0 when several ranks share the cores of a
+#    node.
 # 7. Two hardware threads share a core's arithmetic units. A convolution that keeps them busy gains nothing from a
-#    second thread, and has half the cache for each.
+#    second thread, and then each thread has only half the cache.
 # 8. NHWC with `numactl --interleave=all`, and NHWC without, in turns, several times. That is the 2 × 2 of section 7.
 # 9. More runs, in turns, and the interval. The walk-through's step from 33.62 to 34.18 is one run each.
 #
 # Published figures: F. Baruffa's talk *Deep Learning at Scale using Distributed Frameworks* (Intel, 2019) for 3.84 and
 # 17.69; the walk-through *6x training speedup using intel-tensorflow* for the others.
 #
-# **Timing** Sections 1 and 2 take 35 minutes with the race, 3 and 4 take 40, the rest 25. Start the race of section 2
-# before you explain the settings. Who is late skips sections 6 and 8.
+# **Timing** Sections 1 and 2 take 35 minutes with the comparison, 3 and 4 take 40, the rest 25. Start the comparison of
+# section 2 before you explain the settings. Short of time? Skip sections 6 and 8.
 #
-# **Goes wrong** The OpenMP build is a second environment, made by `./lab setup`; without it the lab goes on with the
-# stock one, and section 6 has little to show. On a busy machine, which the cells tell, the OpenMP set-ups suffer first,
-# by a factor of ten and more: that is section 6, live. A share of the limit over 100%: `./lab roofline --again` on a
-# quiet machine.
+# **What goes wrong** The OpenMP build is a second environment, made by `./lab setup`; without it the lab continues with
+# the stock build, and section 6 has little to show. On a busy machine (the cells say so), the OpenMP configurations
+# suffer first, by a factor of ten and more: that is section 6, live. If a share of the limit is over 100%, run
+# `./lab roofline --again` on a quiet machine.
+#
+# </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - Measure in turns, several times, and give the interval. Change one thing at a time.
-# - The library and the type of number are the large steps; threads can cost everything, and rarely gain much.
-# - As many threads as physical cores that *you* may use. Never more, least of all with OpenMP.
+# - Measure in turns, several times, and report the interval. Change one thing at a time.
+# - The library and the type of number are the large steps. Wrong thread settings can cost a lot; right ones rarely gain
+#   much.
+# - Use as many threads as physical cores that *you* may use. Never use more, above all with OpenMP.
 # - Count operations and bytes. Only then do you know whether something is slow, or at its limit.
-# - Convolutions are limited by the cores, batch norms and additions by memory. Fused operations save passes over it.
-# - Advice has a date. NCHW was right once.
+# - The cores limit convolutions; memory limits batch norms and additions. Fused operations save passes over memory.
+# - Advice gets old. NCHW was right once.
 #
-# What was published, what you measured, and what the machine could do at most:
+# The closing table shows what was published, what you measured, and the most that the machine could do:
 
 
-# %%
+# %% jupyter={"source_hidden": true}
 def at_most(comparison, name):
     """The limit's images/s for a set-up that ran."""
     first = comparison.results[name][0]
@@ -1072,7 +1130,7 @@ rows += [
 results.table("ResNet-50", rows)
 
 # %% [markdown]
-# Published: F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019 (machine not told), and the
-# walk-through *6x training speedup using intel-tensorflow, OMP-settings and numactl*, on a rented machine with 18 cores
-# and 2 NUMA nodes. The limit is a large matrix product in the same kind of number, by the operations of an image.
-# Next: lab 04, with fewer bits.
+# Published: F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019 (the source does not name
+# the machine), and the walk-through *6x training speedup using intel-tensorflow, OMP-settings and numactl*, on a rented
+# machine with 18 cores and 2 NUMA nodes. The limit is the speed of a large matrix product in the same kind of number,
+# divided by the operations of an image. Next: lab 04, with fewer bits.
