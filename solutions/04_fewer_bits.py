@@ -7,16 +7,16 @@
 # %% [markdown]
 # # 04 · Fewer bits
 #
-# **You will** see what 32, 16 and 8 bits can hold, save a gradient from vanishing, train in bfloat16, write a matrix
-# product of 8-bit numbers with a bound on its error, and make a network that you trained several times as fast by
-# quantising it. And you will see what that costs, and what calibration has to do with it.
+# **You will learn** what 32, 16 and 8 bits can hold, how to save a gradient from vanishing, how to train in bfloat16,
+# how to multiply matrices of 8-bit numbers with a bound on the error, and how to make your own trained network several
+# times as fast by quantising it. You will also see what that costs, and why calibration matters.
 #
 # **Time** about 90 minutes: 50 to read and run, 40 for five exercises. Waiting in all: about 4 minutes.
 #
-# **Connects to** lab 02, where instruction sets were capped one by one and 16 and 8 bits had nothing to do yet, lab 03,
-# which trains ResNet-50 in bfloat16, and lab 08, where gradients of 16 bits travel between machines.
-
-# TensorFlow and OpenVINO print notices in red when they start. They are no errors.
+# **Connects to** lab 02, which capped instruction sets one by one on a network that used no 16-bit or 8-bit numbers;
+# lab 03, which trains ResNet-50 in bfloat16; and lab 08, where 16-bit gradients travel between machines.
+#
+# TensorFlow and OpenVINO print notices in red when they start. They are not errors.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -53,7 +53,7 @@ from labkit.system.statistics import ratio
 
 tf.get_logger().setLevel("ERROR")
 nncf.set_log_level(logging.ERROR)
-rich.reconfigure(quiet=True, force_jupyter=False)  # no progress bars of NNCF's, for a second each
+rich.reconfigure(quiet=True, force_jupyter=False)  # no progress bars from NNCF, whose steps take a second
 check, results, machine, work, QUICK = open_lab("04", globals())
 cores = machine.usable_cores
 for name, what in (("BF16", "bfloat16"), ("VNNI", "sums of 8-bit products")):
@@ -64,32 +64,37 @@ for name, what in (("BF16", "bfloat16"), ("VNNI", "sums of 8-bit products")):
 # %% [markdown]
 # ## 1 · What a number can hold
 #
-# A floating-point number has three parts: a sign, an exponent *e*, and a fraction *f*. With *E* bits for the exponent
-# and *F* for the fraction, its value is
+# A floating-point number has three parts: a sign, an [**exponent**](../docs/glossary.md#exponent) *e*, and a fraction
+# *f* (its [**mantissa**](../docs/glossary.md#mantissa), without the leading 1). With *E* bits for the exponent and *F*
+# for the fraction, its value is
 #
 # $$\pm \left(1 + \frac{f}{2^F}\right) \cdot 2^{\,e - bias}, \qquad bias = 2^{E-1} - 1$$
 #
-# Two exponents are special. **All bits 0**: the leading 1 becomes a 0, and the power is the one of exponent 1. These
-# *subnormal* numbers fill the gap down to zero, and zero is one of them. **All bits 1**: an infinity if the fraction is
-# 0, else NaN, *not a number*.
+# Two exponents are special. **All bits 0**: the leading 1 becomes a 0, and the power of two is that of exponent 1.
+# These *subnormal* numbers fill the gap down to zero, and zero is one of them. **All bits 1**: infinity if the fraction
+# is 0, otherwise NaN, *not a number*.
 #
 # | format | sign | exponent | fraction |
 # | --- | --- | --- | --- |
-# | FP32 | 1 | 8 | 23 |
-# | FP16 | 1 | 5 | 10 |
-# | BF16 | 1 | 8 | 7 |
+# | [**FP32**](../docs/glossary.md#fp32), float32, single precision | 1 | 8 | 23 |
+# | [**FP16**](../docs/glossary.md#fp16), float16, half precision | 1 | 5 | 10 |
+# | BF16, [**bfloat16**](../docs/glossary.md#bfloat16) | 1 | 8 | 7 |
 #
-# **Guess first**: both FP16 and BF16 have 16 bits. Which of them holds 70,000? And which of them holds 257?
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** Both FP16 and BF16 have 16 bits. Which of them can hold 70,000? And which of them can hold 257?
+#
+# </div>
 #
 # ### Exercise 1 · Read the bits
 #
-# Write `decode(pattern, e, f)`: the value of a number whose bits are the whole number `pattern`, with `e` bits of
-# exponent and `f` of fraction. The sign is the highest bit, then come the exponent and the fraction.
+# Write `decode(pattern, e, f)`. It returns the value of a number whose bits are the whole number `pattern`, with `e`
+# bits of exponent and `f` bits of fraction. The sign is the highest bit, then come the exponent and the fraction.
 
 
 # %%
 def decode(pattern, e, f):
-    """Value of a floating-point number from its bits."""
+    """Return the value of a floating-point number from its bits."""
     ### BEGIN SOLUTION
     sign = -1.0 if pattern >> (e + f) else 1.0
     exponent, fraction = (pattern >> f) & (2**e - 1), pattern & (2**f - 1)
@@ -106,8 +111,8 @@ def decode(pattern, e, f):
 decode = check(1, decode)
 
 # %% [markdown]
-# With that, each format tells its own limits. INT8 is here as well: whole numbers, one as far from the next as
-# everywhere.
+# Your function now computes the limits of each format. The table also has [**INT8**](../docs/glossary.md#int8): whole
+# numbers, all at the same distance from the next.
 
 # %% tags=["nbval-check-output"]
 FORMATS = {"FP32": (8, 23), "BF16": (8, 7), "FP16": (5, 10)}
@@ -121,8 +126,8 @@ head = "| format | range | smallest normal | smallest above 0 | step at 1 |\n| -
 display(Markdown("\n".join([head, *rows])))
 
 # %% [markdown]
-# What does that do to a number? `tf.bfloat16` has a numpy type of its own; the others are numpy's. INT8 needs a
-# **scale** to stand for anything but whole numbers. Here code 127 is 1.0, so its steps are 1/127 wide.
+# What happens to a number in each format? `tf.bfloat16` has its own NumPy type; the others are NumPy's. INT8 needs a
+# **scale** to represent anything but whole numbers. Here code 127 stands for 1.0, so its steps are 1/127 wide.
 
 # %% tags=["nbval-check-output"]
 TYPES = {"FP32": np.dtype("float32"), "BF16": np.dtype(tf.bfloat16.as_numpy_dtype), "FP16": np.dtype("float16")}
@@ -134,10 +139,11 @@ for value in (1 / 3, 257.0, 2049.0, 70_000.0, 1e-6, 1e-8):
     print(f"{value:10.6g}" + "".join(f"{number:18.9g}" for number in held))
 
 # %% [markdown]
-# BF16 is the upper half of an FP32: the same range, and two or three decimal digits. FP16 has three or four digits,
-# ends at 65,504, and takes 0.00000001 for zero. INT8 with this scale ends at 1, and anything below 1/254 is zero.
+# BF16 is the upper half of an FP32: the same range, but only two or three decimal digits. FP16 has three or four
+# digits, ends at 65,504, and rounds 0.00000001 to zero. That is called [**underflow**](../docs/glossary.md#underflow).
+# INT8 with this scale ends at 1, and rounds anything below 1/254 to zero.
 
-# %%
+# %% jupyter={"source_hidden": true}
 exponents = np.arange(-30, 20)
 figure, axis = plt.subplots()
 for (name, (e, f)), style in zip(FORMATS.items(), ("-", "--", "-.")):
@@ -161,16 +167,17 @@ plots.show(
 )
 
 # %% [markdown]
-# A rising line is a constant *relative* error: a floating-point number is as exact when it is small as when it is
-# large. A level line is a constant *absolute* error: the smaller the number, the fewer digits are left of it. FP16
-# becomes level below 0.00006, and INT8 is level from end to end. Keep this picture in mind; each of the two will bite
-# once.
+# A rising line means a constant *relative* error: a floating-point number is as exact when it is small as when it is
+# large. A level line means a constant *absolute* error: the smaller the number, the fewer digits remain. FP16 becomes
+# level below 0.00006, and INT8 is level from end to end. Keep this picture in mind: each of these two will cause a
+# problem later in this lab.
 #
 # ## 2 · A gradient that vanishes
 #
-# Gradients are small. In back-propagation they are products of small numbers: an error, divided by the size of the
-# batch, times the weight of this loss among others. Let us do it by hand for a small network of two layers, and round
-# after each operation, as a GPU with FP16 does: it multiplies in 16 bits, sums in 32, and stores in 16.
+# [**Gradients**](../docs/glossary.md#gradient) are small. The [**backward pass**](../docs/glossary.md#backward-pass)
+# multiplies small numbers: an error, divided by the batch size, times the weight of this loss among other losses. The
+# next cell computes gradients by hand for a small network of two layers. It rounds after each operation, as a GPU with
+# FP16 does: the GPU multiplies in 16 bits, sums in 32, and stores in 16.
 
 # %%
 n_train, n_held_out, n_test = (2_400, 150, 1_000) if QUICK else (8_000, 500, 4_000)
@@ -187,8 +194,8 @@ def rounded(array, kind):
 
 
 def backward(weights, kind, scale):
-    """The mean loss, and the gradients of scale × WEIGHT × loss: by the hidden layer, by the weights, in `kind`."""
-    with np.errstate(over="ignore", invalid="ignore"):  # an overflow is expected: it is how a scale shows too large
+    """Return the mean loss, and in `kind` the gradients of scale × WEIGHT × loss: hidden layer's and weights'."""
+    with np.errstate(over="ignore", invalid="ignore"):  # an overflow is expected: it shows that a scale is too large
         w1, w2 = (rounded(w, kind) for w in weights)
         hidden = rounded(np.maximum(x @ w1, 0), kind)
         logits = rounded(hidden @ w2, kind)
@@ -220,14 +227,14 @@ for name in lost:
     gone = max(0, lost[name] - reached) / (1 - reached)
     print(f"{name:13} {100 * gone:5.1f}% of the hidden layer's gradients became 0")
 
-# %%
+# %% jupyter={"source_hidden": true}
 _, exact, _ = backward(fresh_weights(), TYPES["FP32"], 1)
 sizes = np.log2(np.abs(exact[exact != 0]))
 bins = np.arange(np.floor(sizes.min()), 1 + np.ceil(sizes.max()) + np.log2(SCALE))
 figure, axis = plt.subplots()
 axis.hist(sizes, bins, color=plots.VERMILION, alpha=0.8, label="as they are")
 axis.hist(sizes + np.log2(SCALE), bins, color=plots.BLUE, alpha=0.8, hatch="//", label=f"loss × {SCALE:,.0f}")
-axis.axvline(-25, color="black", linestyle="--")  # half of FP16's smallest number: below, it is rounded to 0
+axis.axvline(-25, color="black", linestyle="--")  # half of FP16's smallest number: anything below is rounded to 0
 axis.axvline(-14, color="black", linestyle=":")
 axis.annotate("0 in FP16 ← ", (-25, 0.92), xycoords=("data", "axes fraction"), ha="right")
 axis.annotate(" → full precision", (-14, 0.92), xycoords=("data", "axes fraction"))
@@ -243,26 +250,38 @@ plots.show(
 )
 
 # %% [markdown]
-# The remedy is the blue histogram: multiply the **loss** by a constant. By the chain rule, that multiplies every
-# gradient in the network, and moves all of them to where FP16 is fine. Divide the weights' gradients by the same
-# constant at the end, in FP32, and nothing has changed but the rounding. BF16 has FP32's range and needs none of this.
+# The blue histogram shows the remedy: multiply the **loss** by a constant. By the chain rule, this multiplies every
+# gradient in the network by the same constant, and moves all of them to where FP16 is precise. At the end, divide the
+# gradients with respect to the weights by the same constant, in FP32. Then nothing has changed except the rounding.
+# This is [**loss scaling**](../docs/glossary.md#loss-scaling). BF16 has FP32's range and doesn't need it.
 #
-# Which constant? Too small, and gradients vanish. Too large, and one of them overflows to infinity. That can be seen,
-# so a program can look for the largest that works: **dynamic loss scaling**.
+# ```mermaid
+# flowchart LR
+#     accTitle: Loss scaling
+#     accDescr: The loss is multiplied by the scale, gradients are computed in FP16, then divided by the scale in FP32.
+#     loss["loss"] -->|"× scale"| scaled["scaled loss"]
+#     scaled -->|"backward pass<br>in FP16"| large["scaled gradients"]
+#     large -->|"÷ scale<br>in FP32"| true["true gradients"]
+#     true -->|"update"| weights["weights in FP32"]
+# ```
+#
+# Which constant? If it is too small, gradients vanish. If it is too large, one of them overflows to infinity. A program
+# can detect that, so it can search for the largest constant that works: **dynamic loss scaling**.
 #
 # - If any gradient is not finite: skip this step, and halve the scale.
-# - After some steps in a row without that (*calm* ones, as many as `patience`): double the scale, and count anew.
+# - After a number of steps in a row without that (*calm* steps, as many as `patience`): double the scale, and start
+#   counting again.
 #
 # ### Exercise 2 · Dynamic loss scaling
 #
-# Write `settle(gradients, scale, calm, patience)`. `gradients` is a list of FP16 arrays, of the loss times `scale`;
-# `calm` counts the calm steps before this one. Give three things: the true gradients, a list of FP32 arrays, or None
-# when the step must be skipped; the next scale; the count of calm steps.
+# Write `settle(gradients, scale, calm, patience)`. `gradients` is a list of FP16 arrays, the gradients of the loss
+# times `scale`; `calm` counts the calm steps before this one. Return three things: the true gradients, as a list of
+# FP32 arrays, or None when the step must be skipped; the next scale; the new count of calm steps.
 
 
 # %%
 def settle(gradients, scale, calm, patience):
-    """The true gradients or None, the next scale, and the number of calm steps."""
+    """Return the true gradients or None, the next scale, and the number of calm steps."""
     ### BEGIN SOLUTION
     if not all(np.isfinite(g).all() for g in gradients):
         return None, scale / 2, 0
@@ -277,13 +296,13 @@ def settle(gradients, scale, calm, patience):
 settle = check(2, settle)
 
 # %% [markdown]
-# Does it matter? The same network from the same start, trained in four ways. The weights themselves are kept in FP32:
-# an update is often too small to change a number of 16 bits.
+# Does it matter? The next cell trains the same network from the same start in four ways. The weights themselves stay in
+# FP32, because an update is often too small to change a 16-bit number.
 
 
 # %%
 def train(kind, scale=1.0, dynamic=False, steps=100 if QUICK else 300):
-    """Loss and scale, step by step."""
+    """Return the loss and the scale of each step."""
     weights, calm, losses, scales = fresh_weights(), 0, [], []
     for _ in range(steps):
         loss, _, gradients = backward(weights, TYPES[kind], scale)
@@ -304,6 +323,8 @@ ways = {
     "FP16": train("FP16"),
     "FP16, dynamic scale": train("FP16", 2.0**40, dynamic=True),
 }
+
+# %% jupyter={"source_hidden": true}
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5))
 styles = dict(zip(ways, ("-", "--", "-.", ":")))
 for name, (losses, _) in ways.items():
@@ -323,17 +344,18 @@ plots.show(
 )
 
 # %% [markdown]
-# FP16 alone does not get far. Most of the first layer's gradients are lost, and what is left of them comes in a few
-# coarse steps. With the scale it learns like FP32, and BF16 needs no scale at all.
+# FP16 alone does not get far. Most of the first layer's gradients are lost, and the rest come in a few coarse steps.
+# With the scale it learns like FP32, and BF16 needs no scale at all.
 #
-# Start the scale absurdly high, and it finds its way down within some skipped steps. From then on it tries twice as
-# much now and then, and takes it back. Keras does the same by itself under its policy `mixed_float16`, in
+# If the scale starts absurdly high, it comes down within a few skipped steps. From then on, it sometimes tries twice
+# the value, and goes back. Keras does the same by itself under its policy `mixed_float16`, in
 # `keras.optimizers.LossScaleOptimizer`. Lab 08 trains with a *static* scale, one constant for all steps.
 #
 # ## 3 · Training in bfloat16
 #
-# Now a network for real. The digits get harder first, in a way that cameras know: **each has a light of its own**, from
-# full down to 1/64 of it. Nothing else is done to them. A person, and floating-point numbers, hardly mind.
+# Now you train a real network. First the digits get harder, in a way that cameras know: **each digit has its own
+# brightness**, from full light down to 1/64 of it. Nothing else changes. A person hardly notices, and floating-point
+# numbers hardly lose precision.
 
 # %%
 DIMMEST = 1 / 64
@@ -341,17 +363,18 @@ rng = np.random.default_rng(4)
 
 
 def in_all_lights(images):
-    """The images, each with a light of its own, and these: as many from 1/2 to 1 as from 1/64 to 1/32."""
+    """Return the images, each at its own brightness, and those: as many from 1/2 to 1 as from 1/64 to 1/32."""
     light = DIMMEST ** rng.random(len(images))
     return (images * light[:, None, None, None]).astype("float32"), light
 
 
 x_all, light_all = in_all_lights(digits.x_train)
 x_train, y_train = x_all[:n_train], digits.y_train[:n_train]
-held_out, light_held_out = x_all[n_train:], light_all[n_train:]  # neither trained on nor tested on: for section 5
+held_out, light_held_out = x_all[n_train:], light_all[n_train:]  # for section 5: not used in training or testing
 x_test, light_test = in_all_lights(digits.x_test)
 y_test = digits.y_test
 
+# %% jupyter={"source_hidden": true}
 shown = np.argsort(light_test)[:: -max(1, n_test // 7)][:7]
 figure, axes = plt.subplots(1, len(shown), figsize=(11, 2.2))
 for axis, index in zip(axes, shown):
@@ -365,8 +388,9 @@ plots.show(
 
 # %% [markdown]
 # The network is wider and deeper than that of lab 02, so that its convolutions have enough to do. In Keras, a
-# **policy** chooses the format: under `mixed_bfloat16`, layers compute in BF16 and keep their weights in FP32. The last
-# layer stays in FP32, as is advised, since the loss takes exponentials of what it gives.
+# **policy** chooses the number format. Under `mixed_bfloat16`, layers compute in BF16 and keep their weights in FP32:
+# that is [**mixed precision**](../docs/glossary.md#mixed-precision). The last layer stays in FP32, as is common,
+# because the loss takes exponentials of its output.
 
 
 # %%
@@ -404,7 +428,7 @@ def training_step(model):
 
 
 def images_per_second(step, order, batch=64):
-    """One pass over the training digits in this order."""
+    """Train on the digits once, in this order, and return the speed."""
     start = time.perf_counter()
     for first in range(0, len(order) - batch + 1, batch):
         chosen = order[first : first + batch]
@@ -419,14 +443,14 @@ def accuracy(model):
 
 
 epochs = 2 if QUICK else 5
-# Without AVX-512, oneDNN leaves BF16 to Eigen, which takes many times as long: then a few digits must do for its speed.
+# Without AVX-512, oneDNN leaves BF16 to Eigen, which takes many times as long: then a few digits are enough to time it.
 trained_on = {"FP32": n_train, "BF16": n_train if "AVX-512" in machine.isa else n_train // 20}
 POLICIES = {"FP32": "float32", "BF16": "mixed_bfloat16"}
 nets = {name: digit_net(policy) for name, policy in POLICIES.items()}
 steps = {name: training_step(net) for name, net in nets.items()}
 speeds, right = {name: [] for name in nets}, {name: [] for name in nets}
 for step in steps.values():
-    images_per_second(step, np.arange(64))  # traced, kernels made: not timed
+    images_per_second(step, np.arange(64))  # not timed: tracing, creating kernels
 with load.watch("section 3") as training_others:
     for epoch in range(epochs):
         order = rng.permutation(n_train)
@@ -439,7 +463,7 @@ training_ratio = ratio(speeds["BF16"], speeds["FP32"])
 difference = 100 * (right["BF16"][-1] - right["FP32"][-1])
 print(f"\nBF16 against FP32: {training_ratio} times as fast, accuracy {difference:+.1f} points")
 
-# %%
+# %% jupyter={"source_hidden": true}
 if "BF16" not in machine.isa:
     told = "This CPU has no BF16 instructions: each operation converts to FP32 and back. That saves memory, not time."
     if trained_on["BF16"] < n_train:
@@ -451,11 +475,12 @@ else:
 display(Markdown(f"{told} The limit is 2 times, or more where there is AMX."))
 
 # %% [markdown]
-# The theoretical gain is 2: an instruction takes 32 BF16 numbers where it took 16 of FP32, and each is half as many
-# bytes. The optimizer, the loss and the weights stay in FP32, and some layers are too small to gain.
+# In theory, the gain is 2: an instruction takes 32 BF16 numbers where it took 16 FP32 numbers, and each number has half
+# as many bytes. But the optimizer, the loss and the weights stay in FP32, and some layers are too small to gain.
 #
-# And FP16? The instruction set for it is AVX512-FP16, which few CPUs have. Without it, oneDNN declines (it says so in
-# red), and TensorFlow's own Eigen converts to FP32 and back in each operation. A few steps tell what that means:
+# And FP16? Its [**instruction set**](../docs/glossary.md#instruction-set) is AVX512-FP16, which few CPUs have. Without
+# it, oneDNN refuses (it says so in red), and TensorFlow's own Eigen converts to FP32 and back in each operation. A few
+# steps show what that costs:
 
 # %%
 fp16_step, order = training_step(digit_net("mixed_float16")), np.arange(64 * (1 if QUICK else 4))
@@ -465,33 +490,34 @@ with load.watch("section 3"):
 print(f"mixed_float16: {fp16_speed:,.0f} images/s, against {np.median(speeds['FP32']):,.0f} of FP32")
 
 # %% [markdown]
-# FP16 is at home on GPUs. Section 8 has its figures.
+# FP16 is made for GPUs. Section 8 has figures for them.
 #
 # ## 4 · Eight bits by hand
 #
-# Networks are trained in FP32, BF16 or FP16. For inference even 8 bits can do. Why bother?
+# Networks are trained in FP32, BF16 or FP16. For inference, even 8 bits can be enough. What do you gain?
 #
-# - More of them fit in a register, so that one instruction multiplies more of them, for less energy each.
-# - A number takes a quarter of the memory, of its traffic, and of the caches.
-# - A trained network's numbers need little precision: they have learned to stand noise.
+# - More numbers fit into a register, so one instruction multiplies more of them, with less energy for each.
+# - A number takes a quarter of the memory, of the memory traffic, and of the caches.
+# - A trained network's numbers need little precision, because the network has learned to tolerate noise.
 #
-# What is different is the range. There are 256 codes, so you have to choose which numbers they stand for. A **scale**
-# is the distance of two neighbours, a **zero point** is the code of 0.0:
+# The difference is the range. There are 256 codes, so you have to choose which numbers they represent: this is
+# [**quantisation**](../docs/glossary.md#quantisation). The **scale** is the distance between two neighbours, and the
+# **zero point** is the code of 0.0:
 #
 # $$x \approx scale \cdot (q - zero)$$
 #
-# Zero gets a code of its own, because it must be exact: padding and Relu are full of it.
+# Zero gets a code of its own, because it must be exact: padding and Relu produce many zeros.
 #
 # ### Exercise 3 · Scale and zero point
 #
-# Write `scale_and_zero(low, high)` for codes from 0 to 255, so that they reach from `low` to `high` in the finest
-# steps. Where 0 is not between the two, widen the range to it. Give both as a tuple. `zero` is a whole number, the one
-# nearest to where 0.0 would be.
+# Write `scale_and_zero(low, high)` for codes from 0 to 255. The codes must reach from `low` to `high` in the finest
+# steps. If 0 is not between the two, widen the range so that it contains 0. Return both as a tuple. `zero` is a whole
+# number, the one nearest to where 0.0 would be.
 
 
 # %%
 def scale_and_zero(low, high):
-    """Step and code of 0.0 with which 256 codes reach from low to high."""
+    """Return the step and the code of 0.0 with which 256 codes reach from low to high."""
     ### BEGIN SOLUTION
     low, high = min(low, 0.0), max(high, 0.0)
     scale = (high - low) / 255
@@ -504,8 +530,8 @@ scale_and_zero = check(3, scale_and_zero)
 
 
 # %% [markdown]
-# With that, numbers go to codes and back. The weights get codes from −127 to 127, with 0 as the code of 0.0: that is
-# how the CPU's instruction wants them, unsigned times signed.
+# With this, numbers become codes, and codes become numbers again. The weights get codes from −127 to 127, with 0 as the
+# code of 0.0, because the CPU's instruction multiplies unsigned by signed numbers.
 
 
 # %%
@@ -516,13 +542,13 @@ def to_uint8(array):
 
 
 def to_int8(weights, axis=None):
-    """Codes and scale; with axis=0, a scale for each column."""
+    """Return codes and scale; with axis=0, a scale for each column."""
     scale = np.abs(weights).max(axis=axis) / 127
     return np.round(weights / scale).astype("int8"), scale
 
 
 # %% [markdown]
-# Then come the products. That of two 8-bit numbers fits in 16 bits. How many of them can be summed there?
+# Next, the products. The product of two 8-bit numbers fits into 16 bits. How many products can you add up there?
 
 # %% tags=["nbval-check-output"]
 a, b = np.full((1, 3), 255, "uint8"), np.full((3, 1), 127, "int8")
@@ -532,20 +558,20 @@ print(f"largest int16:   {2**15 - 1:12,}   reached after {2**15 // (255 * 127)} 
 print(f"largest int32:   {2**31 - 1:12,}   reached after {2**31 // (255 * 127):,} products")
 
 # %% [markdown]
-# Nobody warned. So sums need 32 bits, and those are enough for any layer. Floating-point has no such problem: its sums
-# just lose digits.
+# NumPy gave no warning. So sums need 32 bits, and those are enough for any layer. Floating-point sums have no such
+# problem: they only lose digits.
 #
 # ### Exercise 4 · A product of 8-bit matrices
 #
-# `a` are codes of type uint8 with `zero_a` and `scale_a`, `b` are codes of type int8 with `scale_b`, which is one
-# number or one for each column. Write `int8_product(a, b, zero_a, scale_a, scale_b)`. Give two things: the **sums** of
-# the codes' products, as int32, which is all that the fast instruction does; and the **product** of the true matrices,
-# made from these sums. What is missing in them is the zero point: multiply $(a - zero)\,b$ out.
+# `a` holds codes of type uint8 with `zero_a` and `scale_a`. `b` holds codes of type int8 with `scale_b`, which is one
+# number or one for each column. Write `int8_product(a, b, zero_a, scale_a, scale_b)`. Return two things: the **sums**
+# of the products of the codes, as int32, which is all that the fast instruction computes; and the **product** of the
+# true matrices, computed from these sums. The sums ignore the zero point: to correct for it, expand $(a - zero)\,b$.
 
 
 # %%
 def int8_product(a, b, zero_a, scale_a, scale_b):
-    """32-bit sums of the codes' products, and the product of the matrices they stand for."""
+    """Return the 32-bit sums of the codes' products, and the product of the matrices that the codes stand for."""
     ### BEGIN SOLUTION
     sums = a.astype("int32") @ b.astype("int32")
     columns = b.astype("int32").sum(axis=0)
@@ -557,20 +583,19 @@ def int8_product(a, b, zero_a, scale_a, scale_b):
 int8_product = check(4, int8_product)
 
 # %% [markdown]
-# How far is it from the product in FP32? That has a bound. To round a number to the nearest code moves it by half a
+# How far is it from the product in FP32? There is a bound. Rounding a number to the nearest code moves it by half a
 # step at most.
 #
 # ### Exercise 5 · Bound the error
 #
-# Write `error_bound(a, b, scale_a, scale_b)` for the *true* matrices `a` (m, k) and `b` (k, n): an array (m, n) that
-# the error of the product can't exceed. Find out how far off a single term can be at most, from its two numbers and
-# from half of each step; the bound is the sum of this over the k terms. `scale_b` is one number, or one for each
-# column.
+# Write `error_bound(a, b, scale_a, scale_b)` for the *true* matrices `a` (m, k) and `b` (k, n). It returns an array (m,
+# n) that the error of the product can't exceed. Find the largest possible error of a single term, from its two numbers
+# and half of each step. The bound is the sum of this over the k terms. `scale_b` is one number, or one for each column.
 
 
 # %%
 def error_bound(a, b, scale_a, scale_b):
-    """Most that each element of a @ b can be off when each number is rounded to the nearest step."""
+    """Return the largest error of each element of a @ b when each number is rounded to the nearest step."""
     ### BEGIN SOLUTION
     half_a, half_b = scale_a / 2, scale_b / 2
     from_b = np.abs(a).sum(axis=1, keepdims=True) * half_b
@@ -591,6 +616,8 @@ for k in ks:
     _, product = int8_product(codes_a, codes_b, zero, scale_a, scale_b)
     errors.append(np.abs(np.asarray(product) - a @ b).max())
     bounds.append(np.max(error_bound(a, b, scale_a, scale_b)))
+
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots()
 axis.plot(ks, bounds, "--", color=plots.ORANGE, marker="s", label="your bound")
 axis.plot(ks, errors, color=plots.BLUE, marker="o", label="largest error")
@@ -604,12 +631,12 @@ plots.show(
 )
 
 # %% [markdown]
-# The bound grows like *k*, the error like the square root of *k*: some numbers are rounded up, others down, and they
-# make up for each other. The sum itself grows like the square root of *k* too. So the *relative* error stays as it is,
-# however wide the layer. That is why 8 bits work at all.
+# The bound grows like *k*, the error like the square root of *k*: some numbers are rounded up, others down, and these
+# errors partly cancel. The sum itself also grows like the square root of *k*. So the *relative* error stays the same,
+# however wide the layer is. That is why 8 bits work at all.
 #
-# One more choice: one scale for all of a layer's weights, or one for each output channel? It costs nothing, since the
-# scale comes after the sums. Your own network's weights:
+# There is one more choice: one scale for all weights of a layer, or one for each output channel? The second costs
+# nothing, because the scale comes after the sums. The next cell compares both on the weights of your own network:
 
 # %%
 layers = {layer.name: layer.kernel.numpy() for layer in nets["FP32"].layers if hasattr(layer, "kernel")}
@@ -623,14 +650,15 @@ for name, kernel in layers.items():
     print(f"{name:12}{kernel.shape!s:16}{100 * off[0]:11.2f}%{100 * off[1]:12.2f}%")
 
 # %% [markdown]
-# The largest weight of all sets the step for all. A step for each channel is never coarser, and often finer.
+# The largest weight of all sets the step for all weights. A step for each channel is never coarser, and often finer.
 #
 # ## 5 · Quantise your network
 #
-# Nobody writes that for a whole network. **OpenVINO** runs trained networks on CPUs, with oneDNN underneath. **NNCF**
-# puts 8-bit codes into them, *after training*: it shows the network a few hundred images, notes which range each
-# activation takes, and chooses scales and zero points from that. This is **calibration**. The images must look like
-# those the network will meet. Here they are digits that were held out: neither trained on, nor tested on.
+# Nobody writes this by hand for a whole network. **OpenVINO** runs trained networks on CPUs, with oneDNN underneath.
+# **NNCF** converts them to 8-bit codes *after training* (post-training quantisation). It shows the network a few
+# hundred images, records the range of each activation, and chooses scales and zero points from that. This is
+# [**calibration**](../docs/glossary.md#calibration). The images must look like those that the network will meet later.
+# Here they are held-out digits, used neither for training nor for testing.
 
 # %%
 nets["FP32"].export(work / "digit_net", verbose=False)
@@ -638,7 +666,7 @@ fp32 = openvino.convert_model(work / "digit_net")
 
 
 def quantise(images, **settings):
-    """The network in INT8, calibrated on these images."""
+    """Return the network in INT8, calibrated on these images."""
     return nncf.quantize(fp32, nncf.Dataset(list(images[:, None])), subset_size=len(images), **settings)
 
 
@@ -650,13 +678,13 @@ smaller = kilobytes["fp32"] / kilobytes["int8"]
 print(f"weights: FP32 {kilobytes['fp32']:,.0f} kB, INT8 {kilobytes['int8']:,.0f} kB: {smaller:.1f} times smaller")
 
 # %% [markdown]
-# `INFERENCE_PRECISION_HINT` chooses the format of what is not quantised. Say it always: where the CPU has BF16, the
-# default is BF16, and an "FP32 baseline" is none.
+# `INFERENCE_PRECISION_HINT` chooses the format of everything that is not quantised. Always set it: where the CPU has
+# BF16, the default is BF16, and then your "FP32 baseline" is not FP32.
 
 
 # %%
 def answers(model, precision="f32"):
-    """Which test digits it gets right."""
+    """Return which test digits the network gets right."""
     compiled = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": precision})
     logits = [compiled([x_test[first : first + 500]])[0].copy() for first in range(0, n_test, 500)]
     return np.concatenate(logits).argmax(axis=1) == y_test
@@ -665,11 +693,12 @@ def answers(model, precision="f32"):
 found = {"FP32": answers(fp32), "BF16": answers(fp32, "bf16"), "INT8": answers(int8)}
 for name, correct in found.items():
     changed = (correct != found["FP32"]).sum()
-    print(f"{name}: accuracy {100 * correct.mean():.2f}%, right or wrong otherwise than FP32: {changed} of {n_test:,}")
+    print(f"{name}: accuracy {100 * correct.mean():.2f}%, answers that differ from FP32's: {changed} of {n_test:,}")
 
 # %% [markdown]
-# Keep INT8's accuracy in mind for section 7. First: what was it good for? This script measures the three in one
-# process, in rounds that take turns. It also asks OpenVINO what each layer really runs in: the hint is a wish.
+# Keep INT8's accuracy in mind for section 7. First: what did you gain? The next script measures the three formats in
+# one process, in rounds that take turns. It also asks OpenVINO which format each layer really uses, because the hint is
+# only a request.
 
 # %%
 # %%writefile work/infer.py
@@ -694,7 +723,7 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("work/infer.json"), help="file for the result")
     args = parser.parse_args()
 
-    threads = int(os.environ.get("OMP_NUM_THREADS", 0))  # as run_ranks shares the cores out; 0 is OpenVINO's choice
+    threads = int(os.environ.get("OMP_NUM_THREADS", 0))  # run_ranks sets it; 0 lets OpenVINO choose
     core, requests, result = openvino.Core(), {}, {}
     for name, file, precision in args.variant:
         model = core.read_model(file)
@@ -712,7 +741,7 @@ def main():
 
     images = np.random.default_rng(0).random((args.batch, 28, 28, 1), dtype=np.float32)
     for request in requests.values():
-        for _ in range(3):  # kernels made, memory touched: not timed
+        for _ in range(3):  # not timed: creating kernels, first use of memory
             request.infer([images])
     for _ in range(args.rounds):
         for name, request in requests.items():
@@ -733,7 +762,7 @@ VARIANTS = {"FP32": ("work/fp32.xml", "f32"), "BF16": ("work/fp32.xml", "bf16"),
 
 
 def infer(*names, rounds=8 if QUICK else 20, runs=3 if QUICK else 10, **env):
-    """Images/s of each round and the layers, for these variants in one process; and what it printed."""
+    """Run these variants in one process; return the images/s of each round with the layers, and what it printed."""
     wanted = [part for name in names for part in ("--variant", name, *VARIANTS[name])]
     counts = ("--batch", batch, "--rounds", rounds, "--runs", runs)
     run = run_ranks(1, "work/infer.py", *wanted, *counts, env=env, show=False)
@@ -752,11 +781,11 @@ pd.DataFrame(
 )
 
 # %% [markdown]
-# Each row is a convolution or a dense layer: the kernel, and the format it takes in. Does each column run in what its
-# head says? Without BF16 in hardware, OpenVINO emulates it where there is AVX-512, and otherwise computes in FP32 as if
-# you had not asked.
+# Each row is a convolution or a dense layer: the kernel, and its input format. Does each column run in the format that
+# its heading names? Without BF16 in hardware, OpenVINO emulates it where there is AVX-512. Otherwise it computes in
+# FP32 and ignores the request.
 
-# %%
+# %% jupyter={"source_hidden": true}
 runs_in = {name: {precision for *_, precision in measured[name]["layers"]} for name in VARIANTS}
 figure, axis = plt.subplots()
 colours = dict(zip(VARIANTS, (plots.ORANGE, plots.SKY, plots.BLUE)))
@@ -791,17 +820,17 @@ pd.DataFrame(
 # %% [markdown]
 # ## 6 · What VNNI is worth
 #
-# A register of 512 bits holds 64 numbers of 8 bits, or 16 of 32. So 4 times as many products for each instruction. But
+# A 512-bit register holds 64 numbers of 8 bits, or 16 of 32. So each instruction can do 4 times as many products. But
 # the sums need 32 bits, and before VNNI that took three instructions: multiply 8-bit pairs and add neighbours into 16
-# bits, widen those into 32, add them up. 64 products in 3 instructions are 1.33 times 16 in one. **VNNI** does all of
-# it in one, `vpdpbusd`: unsigned 8 bits times signed 8 bits, summed into 32. Then it is 4 times. (The same for 16 bits,
-# `vpdpwssd`, is 2 times, in half of FP32's memory.)
+# bits; widen those to 32 bits; add them up. 64 products in 3 instructions are 1.33 times as many as 16 in one.
+# [**VNNI**](../docs/glossary.md#vnni) does all of it in one instruction, `vpdpbusd`: unsigned 8 bits times signed 8
+# bits, summed in 32. Then it is 4 times. (The same for 16 bits, `vpdpwssd`, is 2 times, in half of FP32's memory.)
 #
 # The first of the three old instructions also *saturates*: two products of 255 × 127 are 64,770, and 16 bits end at
-# 32,767. For that reason NNCF uses only half of the codes for the weights of a network's first layer, unless told
-# otherwise (`OverflowFix`).
+# 32,767. So, unless you change it (`OverflowFix`), NNCF uses only half of the codes for the weights of a network's
+# first layer.
 #
-# Which of your layers ran on VNNI? Ask oneDNN inside OpenVINO what it made:
+# Which of your layers ran on VNNI? Ask oneDNN inside OpenVINO which kernels it made:
 
 # %%
 _, lines = infer("INT8", rounds=1, runs=1, ONEDNN_VERBOSE="profile_create")
@@ -813,11 +842,15 @@ print(f"{on_vnni.sum()} of {len(compute)} convolutions and products run on VNNI 
 compute.value_counts(["primitive", "kernel", "source"]).rename("made").reset_index()
 
 # %% [markdown]
-# The end of a kernel's name is its instruction set. To see what that is worth, take it away: `ONEDNN_MAX_CPU_ISA` caps
-# what oneDNN may use, and nothing else changes. oneDNN reads it when it starts, so each is a process of its own, in
-# rounds that take turns.
+# The end of a kernel's name is its instruction set. To see what VNNI is worth, take it away: `ONEDNN_MAX_CPU_ISA`
+# limits what oneDNN may use, and nothing else changes. oneDNN reads it when it starts, so each setting needs a process
+# of its own. The processes run in rounds that take turns.
 #
-# **Guess first**: without VNNI, is INT8 still faster than FP32?
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** Without VNNI, is INT8 still faster than FP32?
+#
+# </div>
 
 # %%
 family = "AVX512_CORE" if "AVX-512" in machine.isa else "AVX2"
@@ -839,7 +872,7 @@ with load.watch("section 6") as capped_others:
             told = ", ".join(f"{name} {capped[name, cap][-1]:,.0f}" for name in ("FP32", *names))
             print(f"round {turn + 1} of {rounds}  {cap:20} {told} images/s", flush=True)
 
-# %%
+# %% jupyter={"source_hidden": true}
 bars = {f"INT8\n{cap}": capped["INT8", cap] for cap in caps}
 if ("BF16", family) in capped:
     bars[f"BF16 emulated\n{family}"] = capped["BF16", family]
@@ -863,7 +896,7 @@ plots.show(
 without = ratio(capped["INT8", family], capped["FP32", family])
 print(f"INT8 without VNNI: {without} times FP32")
 if "VNNI" in machine.isa:
-    # Each against the FP32 of its own process, which no cap touches: a machine that was busy was so for both.
+    # Compare with the FP32 of the same process, which the cap does not change: a busy machine slows down both.
     yardsticks = {cap: np.divide(capped["INT8", cap], capped["FP32", cap]) for cap in caps}
     print(f"INT8 with VNNI: {ratio(capped['INT8', f'{family}_VNNI'], capped['FP32', f'{family}_VNNI'])} times FP32")
     vnni = ratio(yardsticks[f"{family}_VNNI"], yardsticks[family])
@@ -872,14 +905,15 @@ else:
     print("This CPU has no VNNI: the speed above is all there is here, and INT8's gain is mostly memory.")
 
 # %% [markdown]
-# Instructions are not all. Without VNNI, INT8 can gain more than 1.33 times, because it moves a quarter of the bytes,
-# and because some CPUs run the three instructions side by side. With VNNI, what keeps it below 4 times is all else: the
-# first layer, with its one channel in, pooling, and conversions at the borders. `./lab roofline` measures what matrix
-# products alone reach on this machine, in all three formats.
+# Instructions are not everything. Without VNNI, INT8 can gain more than 1.33 times, because it moves a quarter of the
+# bytes, and because some CPUs run the three instructions in parallel. With VNNI, everything else keeps it below 4
+# times: the first layer with its one input channel, pooling, and conversions at the borders. `./lab roofline` measures
+# how fast matrix products alone run on this machine, in all three formats.
 #
-# ## 7 · Where INT8 loses, and what mends it
+# ## 7 · Where INT8 loses accuracy, and how to get it back
 #
-# INT8's accuracy in section 5 was not FP32's. Where are the lost ones? Sort the test digits by their light:
+# In section 5, INT8 was not as accurate as FP32. On which digits does it go wrong? Sort the test digits by their
+# brightness:
 
 # %%
 edges = DIMMEST ** np.linspace(1, 0, 6)
@@ -894,16 +928,22 @@ def by_light(correct):
 pd.DataFrame({name: by_light(correct).round(1) for name, correct in found.items()}, index=groups)
 
 # %% [markdown]
-# Remember the level line of section 1: INT8 has the same steps for dim and for bright. Its range is a compromise
-# between digits that are 64 times as bright as others, and calibration decides on it. By default, NNCF takes the
-# largest value of *each* image, and then the **mean** of those. What is brighter is cut off.
+# Remember the level line of section 1: INT8 has the same steps for dim and for bright digits. Some digits are 64 times
+# as bright as others, so its range is a compromise, and calibration decides on it. By default, NNCF takes the largest
+# value of *each* image, and then the **mean** of those. Anything brighter is cut off.
 #
-# **Guess first**: which of these four will be best, and which the worst?
+# The next cell compares four calibrations:
 #
-# - **dusk only**: calibrated on images from the dimmer half, as if all had been taken in the evening.
+# - **dusk only**: images from the dimmer half, as if all photos had been taken in the evening.
 # - **all lights, mean**: the held-out digits, as in section 5.
-# - **all lights, largest**: the same digits, but the range is that of the brightest.
-# - **0 to 255**: these digits too, but somebody forgot that the network wants its pixels from 0 to 1.
+# - **all lights, largest**: the same digits, but the brightest one sets the range.
+# - **0 to 255**: these digits too, but somebody forgot that the network needs its pixels from 0 to 1.
+#
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** Which of these four is the best, and which is the worst?
+#
+# </div>
 
 # %%
 largest = nncf.AdvancedQuantizationParameters(activations_range_estimator_params=RangeEstimatorParametersSet.MINMAX)
@@ -920,7 +960,7 @@ print(f"{'FP32':22} {100 * found['FP32'].mean():6.2f}%")
 for name, correct in mended.items():
     print(f"{name:22} {100 * correct.mean():6.2f}%   {points[name]:+.2f} points")
 
-# %%
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots()
 drawn = {"FP32": found["FP32"]} | mended
 for shift, ((name, correct), colour, hatch) in enumerate(
@@ -940,22 +980,22 @@ plots.show(
 )
 
 # %% [markdown]
-# Look where each loses. A range that is too narrow cuts off what is bright, in every layer. A range that is too wide
-# leaves few codes for all: with pixels from 0 to 255, whole digits become one code, the dim ones first. The range has
-# to be that of the images the network will meet, with their extremes if these matter, and without them if they are
-# faults.
+# Look where each calibration loses accuracy. A range that is too narrow cuts off bright values, in every layer. A range
+# that is too wide leaves few codes for each digit: with pixels from 0 to 255, whole digits become one code, the dim
+# ones first. The range has to fit the images that the network will meet, with their extremes if these matter, and
+# without them if they are faults.
 #
-# None of these four took any time in training. The weights are the same in all of them. So before you blame INT8, look
-# at the calibration.
+# None of these four needed any training. All of them have the same weights. So before you blame INT8, look at the
+# calibration.
 #
 # **Try more**: `RangeEstimatorParametersSet.MEDIAN_MINMAX`; a calibration with 1 image, with 10; digits of one class.
-# When no calibration is enough, NNCF has `quantize_with_accuracy_control`, which puts the layers that lose most back to
-# FP32 until the loss is as small as you ask for.
+# When no calibration is good enough, NNCF has `quantize_with_accuracy_control`. It returns the layers that lose most to
+# FP32 until the loss of accuracy is as small as you require.
 #
-# ## 8 · FP16's own place: tensor cores
+# ## 8 · Where FP16 belongs: tensor cores
 #
-# A GPU with tensor cores has instructions that multiply FP16 matrices and sum in FP32. That is what loss scaling was
-# invented for. These figures were published for it:
+# A GPU with tensor cores has instructions that multiply FP16 matrices and sum in FP32. Loss scaling was invented for
+# this. These figures were published for it:
 #
 # | ResNet-50 training on V100 | figure |
 # | --- | --- |
@@ -963,15 +1003,15 @@ plots.show(
 # | one GPU, FP16, batch 256 | twice that |
 # | 8 GPUs, ImageNet, 10 epochs in about 30 minutes | about 5,800 images/s, 48% validation accuracy |
 #
-# The batch is twice as large in FP16 because activations take half the memory. So two things change at once; measure
-# FP16 with batch 128 as well, to tell them apart. If TensorFlow sees a GPU, the next cell does so.
+# In FP16 the batch is twice as large, because activations take half the memory. So two things change at once. To tell
+# them apart, also measure FP16 with batch 128. If TensorFlow sees a GPU, the next cell does so.
 
 # %%
 gpus = tf.config.list_physical_devices("GPU")
 
 
 def resnet50_speed(policy, batch, steps=30):
-    """Images/s of ResNet-50 in training, on random images of 224 × 224."""
+    """Return the images/s of ResNet-50 in training, on random images of 224 × 224."""
     keras.config.set_dtype_policy(policy)
     try:
         model = keras.applications.ResNet50(weights=None)
@@ -979,7 +1019,7 @@ def resnet50_speed(policy, batch, steps=30):
         keras.config.set_dtype_policy("float32")
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy", jit_compile=False)
     images, labels = tf.random.normal((batch, 224, 224, 3)), tf.zeros(batch, tf.int32)
-    for _ in range(5):  # traced, memory touched: not timed
+    for _ in range(5):  # not timed: tracing, first use of memory
         model.train_on_batch(images, labels)
     start = time.perf_counter()
     for _ in range(steps):
@@ -996,8 +1036,8 @@ else:
     print("TensorFlow sees no GPU here. What FP16 does to gradients you have seen in section 2, without one.")
 
 # %% [markdown]
-# The kit's own TensorFlow is built for CPUs. In an environment with one for GPUs, this cell is all you need, after
-# `import time, keras, tensorflow as tf`.
+# The kit's own TensorFlow is built for CPUs. If you have an environment with TensorFlow for GPUs, you need only this
+# cell there, after `import time, keras, tensorflow as tf`.
 
 # %% [markdown]
 # ## Questions
@@ -1007,54 +1047,61 @@ else:
 # 1. FP16 and BF16 are the same size. Which of them needs loss scaling, and why?
 # 2. Why is INT8 used for inference and not for training?
 # 3. What is different about INT8: what takes the place of the exponent?
-# 4. Why do sums of 8-bit products need 32 bits, and why do sums in floating-point seem not to?
+# 4. Why do sums of 8-bit products need 32 bits, and why do floating-point sums seem not to?
 # 5. What does VNNI change? Where do 1.33 and 4 times come from, and why did you measure neither?
 # 6. What else does INT8 save, besides time to compute?
-# 7. Why must the calibration images be like those of later? What do you see when they are not?
-# 8. INT8's error in a sum of *k* terms: how does your bound grow, how does the error, and why do they differ?
+# 7. Why must the calibration images look like the images that the network meets later? What do you see when they don't?
+# 8. INT8's error in a sum of *k* terms: how does your bound grow, how does the error grow, and why do they differ?
 
 # %% [markdown] tags=["instructor"]
-# ### Answers, for the instructor
+# ### Answers
 #
-# 1. FP16. It ends at 2⁻²⁴ below and at 65,504 above. BF16 has FP32's exponent, and pays with digits.
+# <div class="alert alert-block alert-warning">
+#
+# **For the instructor.** Answers to the questions:
+#
+# 1. FP16. Its range ends at 2⁻²⁴ below and at 65,504 above. BF16 has FP32's exponent, and has fewer digits instead.
 # 2. In inference, the ranges are known beforehand and a little noise is harmless. In training, gradients spread over
-#    many powers of ten and change from step to step, and updates are smaller than a step of 8 bits.
-# 3. The scale, one for a whole tensor or channel, in place of an exponent for each number. So the absolute error is
+#    many powers of ten and change from step to step, and updates are smaller than one 8-bit step.
+# 3. The scale: one for a whole tensor or channel, instead of an exponent for each number. So the absolute error is
 #    constant, not the relative one.
-# 4. 255 × 127 is 32,385: 16 bits hold one. 32 bits hold 66,311 of them. Floating-point numbers move the point, and lose
-#    the last digits instead.
-# 5. One instruction in place of three, for 64 products. 64 / (3 × 16) is 1.33, 64 / 16 is 4. Memory, layers that are
-#    not compute-bound, and conversions are outside this calculation, in both directions.
-# 6. A quarter of the memory and of its traffic, and energy. The model file shrinks as well.
+# 4. 255 × 127 is 32,385: 16 bits hold one such product. 32 bits hold 66,311 of them. Floating-point numbers move the
+#    point, and lose the last digits instead.
+# 5. One instruction instead of three, for 64 products. 64 / (3 × 16) is 1.33, 64 / 16 is 4. This calculation leaves out
+#    memory, layers that are not compute-bound, and conversions, which act in both directions.
+# 6. A quarter of the memory and of its traffic, and energy. The model file gets smaller as well.
 # 7. They decide on the ranges. With dusk only, bright digits are cut off; with pixels up to 255, there are too few
 #    codes.
-# 8. Like *k*, and like √*k*: errors of both signs make up for each other. A bound must allow for all of one sign.
+# 8. Like *k*, and like √*k*: errors of opposite signs partly cancel. A bound must allow for all errors having the same
+#    sign.
 #
-# **What to expect** On 2 cores with AVX-512, VNNI and BF16 (Zen 4), with the built-in digits: INT8 3.3 times FP32,
-# BF16 1.9 times; INT8 without VNNI 2.0 times, so VNNI itself 1.7 times; emulated BF16 about 0.4 times. Training in
-# BF16 1.6 times. Accuracy after 5 epochs: FP32 97.1%, BF16 97.9%; INT8 95.9% by default, 97.1% with the largest
-# range, 91.1% with dusk only, 49.5% with 0 to 255. ResNet-50 in OpenVINO on 2 cores of Zen 5: FP32 70, BF16 151, INT8
-# 256 images/s, which is 3.6 times; capped at AVX512_CORE, INT8 129, with VNNI 230.
+# **What to expect** On 2 cores with AVX-512, VNNI and BF16 (Zen 4), with the built-in digits: INT8 3.3 times FP32, BF16
+# 1.9 times; INT8 without VNNI 2.0 times, so VNNI itself 1.7 times; emulated BF16 about 0.4 times. Training in BF16 1.6
+# times. Accuracy after 5 epochs: FP32 97.1%, BF16 97.9%; INT8 95.9% by default, 97.1% with the largest range, 91.1%
+# with dusk only, 49.5% with 0 to 255. ResNet-50 in OpenVINO on 2 cores of Zen 5: FP32 70, BF16 151, INT8 256 images/s,
+# which is 3.6 times; capped at AVX512_CORE, INT8 129, with VNNI 230.
 #
 # **Timing** Sections 1 and 2 take 25 minutes, 3 takes 10, 4 takes 25, 5 and 6 take 15, the rest 15. Exercise 1 is the
-# longest; who is late skips it, as its solution stands in. Exercise 4 is the one not to skip.
+# longest. Short of time? Skip it: the lab continues with its solution. Don't skip exercise 4.
 #
-# **Goes wrong** numpy's `uint8 @ int8` is int16 and overflows without a word: that is meant to be found. Division of an
-# FP16 array by a Python number stays FP16, so that small gradients vanish again in exercise 2. On a CPU without
+# **What goes wrong** NumPy's `uint8 @ int8` is int16 and overflows without a warning: students are meant to find that.
+# An FP16 array divided by a Python number stays FP16, so small gradients vanish again in exercise 2. On a CPU without
 # AVX-512, BF16 training is slow. On one without VNNI, section 6 has one bar less, and INT8 gains less.
+#
+# </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - FP16 has digits, BF16 has range, INT8 has neither, but a scale.
-# - Loss scaling moves gradients to where FP16 is fine. BF16 needs none.
-# - 8-bit products are summed in 32 bits. VNNI does it in one instruction.
-# - Say which precision your baseline has, and look at what really ran.
-# - Calibrate with images like those of later. Then look at where the lost answers are.
+# - FP16 has digits, BF16 has range, and INT8 has neither, only a scale.
+# - Loss scaling moves gradients to where FP16 is precise. BF16 doesn't need it.
+# - 8-bit products are summed in 32 bits. VNNI does this in one instruction.
+# - State the precision of your baseline, and look at what really ran.
+# - Calibrate with images like those that the network will meet. Then look at which answers it lost.
 #
-# What was published, what you measured, and what the machine could do at most:
+# The closing table shows what was published, what you measured, and the most that the machine could do:
 
-# %%
+# %% jupyter={"source_hidden": true}
 amx = "AMX" in machine.isa
 rows = [
     (
@@ -1096,4 +1143,4 @@ results.table("Fewer bits", rows)
 # %% [markdown]
 # Published: VNNI: F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019 (theoretical peaks,
 # not measured). V100: a lab for AWS' P3 instances. Loss scaling: Micikevicius et al., *Mixed Precision Training*, arXiv
-# 1710.03740. Next: lab 05 lets a program look for the best settings.
+# 1710.03740. Next: in lab 05, a program searches for the best settings.
