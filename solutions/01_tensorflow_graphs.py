@@ -278,7 +278,7 @@ plots.show(figure, alt=f"Operations in the graph, and milliseconds a step, again
 # %%
 medians = {name: np.median(times[-steps // 3 :]) for name, (_, times) in grown.items()}
 slow, fast = medians.values()
-print(f"In the last third of the steps, the loop that describes anew takes {slow / fast:.0f} times as long a step.")
+print(f"In the last third of the steps, describing in the loop takes {slow / fast:.0f} times as long a step.")
 
 # %% [markdown]
 # `number * 2.0` looks like a computation, but it is a description. It adds two operations in each step: the product and
@@ -305,7 +305,7 @@ with tf.Graph().as_default() as sealed:
 
 # %%
 def train_growing(batches, rate):
-    """Fit y = w x, a step for each batch (x, y), from w = 0; give the graph and the last w."""
+    """Fit y = w x, a step for each batch (x, y), from w = 0; return the graph and the last w."""
     graph = tf.Graph()
     with graph.as_default(), v1.Session() as session:
         w = v1.get_variable("w", initializer=0.0)
@@ -331,7 +331,7 @@ for count in (1, 5, 20):
 
 # %%
 def train(batches, rate):
-    """Fit y = w x, a step for each batch (x, y), from w = 0; give the graph and the last w."""
+    """Fit y = w x, a step for each batch (x, y), from w = 0; return the graph and the last w."""
     ### BEGIN SOLUTION
     graph = tf.Graph()
     with graph.as_default(), v1.Session() as session:
@@ -541,7 +541,7 @@ for axis, (case, measured) in zip(axes[0], timed.items()):
     axis.set_xlim(0, 1.1 * max(min(BRANCHES, cores), *(bar.get_width() for bar in bars)))
     axis.grid(visible=False, axis="y")
 axes[0, 0].invert_yaxis()
-figure.suptitle(f"Four branches on {cores} cores; dashed: the most that branches can bring")
+figure.suptitle(f"Four branches on {cores} cores; dashed: the most that branches can gain")
 figures = "; ".join(
     f"{case}, inter {m['inter']}, intra {m['intra']}: {m['ms']:.1f} ms" for case, ms in timed.items() for m in ms
 )
@@ -555,7 +555,7 @@ for case, measured in timed.items():
     most_intra = [m for m in measured if m["inter"] == 1][-1]
     for kind, most in (("inter-op", most_inter), ("intra-op", most_intra)):
         gain, threads = one / most["ms"], max(most["inter"], most["intra"])
-        verdict = f"{gain:.2f}× with {threads} threads" if gain > 1.1 else f"no gain worth the name ({gain:.2f}×)"
+        verdict = f"{gain:.2f}× with {threads} threads" if gain > 1.1 else f"no clear gain ({gain:.2f}×)"
         if QUICK and kind == "intra-op":
             verdict = "not measured in a quick run"
         print(f"{case} matrices, more {kind} threads: {verdict}")
@@ -768,7 +768,7 @@ print(f"calls counted: {calls}")
 
 # %%
 def traced_once(function):
-    """Give function(x, factor) as a graph that serves any length of x and any factor."""
+    """Return function(x, factor) as a graph that serves any length of x and any factor."""
     ### BEGIN SOLUTION
     signature = [tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)]
     return tf.function(function, input_signature=signature)
@@ -959,7 +959,7 @@ by_hand = tf.Graph()
 with by_hand.as_default():
     images = v1.placeholder(tf.float32, IMAGES.shape, name="images")
     result = block_by_hand(images, tf.constant(KERNEL, name="kernel"), tf.constant(BIAS, name="bias"))
-show_rewrite(by_hand, result, {images: IMAGES}, "The same numbers, written otherwise")
+show_rewrite(by_hand, result, {images: IMAGES}, "The same numbers, written differently")
 
 # %% [markdown]
 # Grappler merges only the patterns that it knows, and it recognises them by their operations. Write

@@ -339,7 +339,7 @@ def loss_and_gradients(images, labels):
 written, ran = onednn.graph_that_ran(loss_and_gradients, images, labels)
 LAYERS = "Conv2D|MatMul|MaxPool|Relu|BiasAdd"
 before, after = (Counter(node.op for node in nodes if re.search(LAYERS, node.op)) for nodes in (written, ran))
-print(f"{len(written)} nodes were written, {len(ran)} ran. Of them, the layers':\n")
+print(f"{len(written)} nodes were written, {len(ran)} ran. Those of the layers:\n")
 print(f"{'written':28}{'ran':48}")
 for (op, n), (op_ran, n_ran) in zip(before.most_common(), [*after.most_common(), *[("", "")] * len(before)]):
     print(f"{n:2} {op:25}{n_ran:2} {op_ran}")
@@ -529,7 +529,7 @@ axis.set(
 )
 plots.show(
     figure,
-    alt="Places in memory of one pixel's 32 channels in a picture of 6 by 8 pixels. nchw: spread evenly over all 1,536 "
+    alt="Places in memory of one pixel's 32 channels in an image of 6 by 8 pixels. nchw: spread evenly over all 1,536 "
     "places. nhwc: 32 neighbours. nChw16c: two groups of 16 neighbours, half the memory apart.",
 )
 
@@ -590,7 +590,7 @@ by_primitive = pd.Series(time_by(log, "primitive")) / log_steps
 figure, axes = plt.subplots(1, 2, figsize=(11, 4.5))
 bars = axes[0].barh(list(by_primitive.index), by_primitive, color=plots.BLUE)
 axes[0].set(xlabel="ms in a step", title="by primitive")
-named = log.assign(name=log.primitive + "\n" + log.implementation.str.replace("+", "\n+ ").replace("", "(not told)"))
+named = log.assign(name=log.primitive + "\n" + log.implementation.str.replace("+", "\n+ ").replace("", "(not named)"))
 by_implementation = (pd.Series(time_by(named, "name")) / log_steps).head(7)
 axes[1].barh(list(by_implementation.index), by_implementation, color=plots.GREEN)
 axes[1].set(xlabel="ms in a step", title="by implementation")

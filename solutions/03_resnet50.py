@@ -347,11 +347,11 @@ def tell(comparison, name, reference):
         return
     times = comparison.ratio(name, reference)
     if np.isnan(times.low):
-        verdict = "one round, so nobody knows how sure that is"
+        verdict = "one round only, so there is no interval"
     elif times.significant:
         verdict = "faster" if times.value > 1 else "slower"
     else:
-        verdict = "no difference that can be told from chance"
+        verdict = "no difference beyond chance"
     print(f"{name:26} {times} times {reference}: {verdict}")
 
 
@@ -463,10 +463,10 @@ flops = check(3, flops)
 
 # %% tags=["nbval-check-output"]
 forward, in_training = map(float, flops(LAYERS))
-print(f"ResNet-50: {forward / 1e9:.2f} GFLOP for an image forward, {in_training / 1e9:.2f} in training")
+print(f"ResNet-50: {forward / 1e9:.2f} GFLOP for one image forward, {in_training / 1e9:.2f} in training")
 for side in (1, 3, 7):
     share = float(flops([layer for layer in LAYERS if layer[0] == side])[0]) / forward
-    print(f"  {side}×{side}: {100 * share:2.0f}% of the way forward")
+    print(f"  {side}×{side}: {100 * share:2.0f}% of the forward pass")
 
 # %% [markdown]
 # Papers often say "4 GFLOP" for ResNet-50: they count a multiplication and its addition as one.
@@ -797,7 +797,7 @@ for kind, table in kinds.items():
 # cell leaves out operations that work on one number for each channel: they cost almost nothing.
 
 # %%
-x, dy = (tf.random.normal((2, 14, 14, 64)) for _ in range(2))  # pictures, and the gradient by the result
+x, dy = (tf.random.normal((2, 14, 14, 64)) for _ in range(2))  # images, and the gradient with respect to the result
 layer = keras.layers.BatchNormalization()
 layer.build(x.shape)
 scale, offset = tf.ones(64), tf.zeros(64)
@@ -827,7 +827,7 @@ for norm in (keras_norm, fused_norm):
             operations[node.op] += 1
             tensors += len(large)
     names = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in operations.items())
-    print(f"{norm.__name__}: {operations.total()} operations read or write {tensors} whole pictures: {names}")
+    print(f"{norm.__name__}: {operations.total()} operations read or write {tensors} whole images: {names}")
 
 # %% [markdown]
 # Keras 3 is written for several libraries at once, and builds its batch norm from small operations. oneDNN has no
@@ -964,7 +964,7 @@ if nodes == 1:
         "\nThis machine has one NUMA node. There is nothing to spread over: all memory is equally far from all cores."
     )
 else:
-    print(f"\nThis machine has {nodes} NUMA nodes, so a spread can change something.")
+    print(f"\nThis machine has {nodes} NUMA nodes, so spreading the memory can change something.")
 
 # %% [markdown]
 # **The layout.** In 2018, the advice for CPUs was NCHW: it was closer to the [**blocked

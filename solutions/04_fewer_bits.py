@@ -244,9 +244,9 @@ axis.set_xlim(-42, -5)
 axis.legend(loc="center left")
 plots.show(
     figure,
-    alt=f"Histogram of the gradients by the hidden layer. As they are, {100 * (sizes < -25).mean():.0f}% lie below "
-    f"2 to the power of −25, where FP16 rounds to 0. Multiplied by {SCALE:,.0f}, "
-    f"{100 * (sizes + np.log2(SCALE) < -25).mean():.1f}% do.",
+    alt="Histogram of the gradients with respect to the hidden layer. As they are, "
+    f"{100 * (sizes < -25).mean():.0f}% lie below 2 to the power of −25, where FP16 rounds to 0. "
+    f"Multiplied by {SCALE:,.0f}, {100 * (sizes + np.log2(SCALE) < -25).mean():.1f}% do.",
 )
 
 # %% [markdown]
@@ -381,9 +381,9 @@ for axis, index in zip(axes, shown):
     axis.imshow(x_test[index, ..., 0], cmap="gray", vmin=0, vmax=1)
     axis.set_title("1" if light_test[index] > 0.67 else f"1/{1 / light_test[index]:.0f}", fontsize=12)
     axis.axis("off")
-figure.suptitle("The same task in all lights")
+figure.suptitle("The same task at every brightness")
 plots.show(
-    figure, alt="Seven digits, from full light on the left to 1/64 of it on the right, where nothing is to be seen."
+    figure, alt="Seven digits, from full light on the left to 1/64 of it on the right, where you can see nothing."
 )
 
 # %% [markdown]
@@ -467,11 +467,11 @@ print(f"\nBF16 against FP32: {training_ratio} times as fast, accuracy {differenc
 if "BF16" not in machine.isa:
     told = "This CPU has no BF16 instructions: each operation converts to FP32 and back. That saves memory, not time."
     if trained_on["BF16"] < n_train:
-        told += " So BF16 was shown a twentieth of the digits only: compare its speed, not its accuracy."
+        told += " So BF16 saw only a twentieth of the digits: compare its speed, not its accuracy."
 elif training_ratio.value > 1.05:
-    told = "This CPU multiplies BF16 in hardware, two products where FP32 has one, and half the bytes have to be moved."
+    told = "This CPU multiplies BF16 in hardware, two products where FP32 has one, and moves half the bytes."
 else:
-    told = "This CPU has BF16 instructions, but this network doesn't gain by them: look at its small layers."
+    told = "This CPU has BF16 instructions, but this network doesn't gain from them: look at its small layers."
 display(Markdown(f"{told} The limit is 2 times, or more where there is AMX."))
 
 # %% [markdown]
@@ -968,7 +968,12 @@ for shift, ((name, correct), colour, hatch) in enumerate(
 ):
     axis.bar(np.arange(5) + 0.17 * (shift - 2), by_light(correct), 0.17, color=colour, hatch=hatch, label=name)
 axis.set_xticks(range(5), groups)
-axis.set(xlabel="light of the digit", ylabel="accuracy (%)", title="INT8 by light, and by calibration", ylim=(0, 105))
+axis.set(
+    xlabel="brightness of the digit",
+    ylabel="accuracy (%)",
+    title="INT8 by brightness, and by calibration",
+    ylim=(0, 105),
+)
 figure.legend(*axis.get_legend_handles_labels(), loc="outside right center", fontsize=11)
 plots.show(
     figure,
@@ -1033,7 +1038,7 @@ if gpus:
         gpu_speed[policy, batch] = resnet50_speed(policy, batch)
         print(f"{policy:14} batch {batch}: {gpu_speed[policy, batch]:,.0f} images/s", flush=True)
 else:
-    print("TensorFlow sees no GPU here. What FP16 does to gradients you have seen in section 2, without one.")
+    print("TensorFlow sees no GPU here. Section 2 showed, without a GPU, what FP16 does to gradients.")
 
 # %% [markdown]
 # The kit's own TensorFlow is built for CPUs. If you have an environment with TensorFlow for GPUs, you need only this
