@@ -7,15 +7,17 @@
 # %% [markdown]
 # # 06 · How gradients travel
 #
-# **You will** write what every distributed training rests on: the sum of all ranks' gradients, first with parameter
-# servers, then as a ring. You will count what they send, measure how long it takes, fit a model of this machine to it,
-# and draw that model to 1,024 ranks. Then you try three ways to send less, or to notice it less.
+# **You will** write what all distributed training rests on: a sum of [**gradients**](../docs/glossary.md#gradient) over
+# all [**ranks**](../docs/glossary.md#rank). First you use
+# [**parameter servers**](../docs/glossary.md#parameter-server), then a [**ring**](../docs/glossary.md#ring). You count
+# what they send, measure how long they take, fit a model of this machine to the times, and draw that model up to 1,024
+# ranks. Then you try three ways to send less, or to hide the sending.
 #
-# **Time** about 90 minutes: 45 to read and run, 45 for five exercises. Waiting in all: about 2 minutes. If time is
-# short, leave out exercises 4 and 5, with their sections 8 and 10: nothing later needs them.
+# **Time** about 90 minutes: 45 to read and run, 45 for five exercises. Waiting in all: about 2 minutes. Short of time?
+# Skip exercises 4 and 5 with their sections 8 and 10: nothing later needs them.
 #
-# **Connects to** lab 00, where two ranks first add up their numbers, lab 07, where Horovod does all of this for you,
-# and lab 08, where it limits how far a training scales.
+# **Connects to** lab 00, where two ranks first add up their numbers; lab 07, where Horovod does all of this for you;
+# and lab 08, where it limits how far training scales.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -45,11 +47,12 @@ cores = machine.usable_cores
 # %% [markdown]
 # ## 1 · What has to travel?
 #
-# In **data parallelism** each rank has a copy of the network and a share of the batch. It computes a **gradient**: one
-# number for each weight. Before anybody takes a step, every rank needs the *sum* of all ranks' gradients (divided by
-# their number, it is the mean). An operation that gives every rank the sum is an **all-reduce**.
+# In [**data parallelism**](../docs/glossary.md#data-parallelism), each rank has a copy of the network and a share of
+# the [**batch**](../docs/glossary.md#batch). It computes a gradient: one number for each weight. Before any rank takes
+# a step, every rank needs the *sum* of all ranks' gradients. (Divide it by the number of ranks, and you have the mean.)
+# An operation that gives every rank the sum is an [**all-reduce**](../docs/glossary.md#all-reduce).
 #
-# How much is that in one step? Each weight is a float32, 4 bytes.
+# How much is sent in one step? Each weight is a float32, 4 bytes.
 
 # %% tags=["nbval-check-output"]
 # Weights in millions: https://keras.io/api/applications. Multiplications for one image, forward pass alone, in units of
@@ -68,17 +71,22 @@ for name, (weights, products) in NETWORKS.items():
     )
 
 # %% [markdown]
-# **Guess first**: which of the four is hardest to spread over many machines? Write it down; the questions at the end
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** Which of the four is hardest to spread over many machines? Write it down; the questions at the end
 # come back to it.
 #
-# ### What MPI has for it
+# </div>
 #
-# `mpi4py` gives Python the calls of MPI. You need only a few. Methods with a capital letter send numpy arrays as they
-# lie in memory, and the receiver provides the room. (Those in lower case send any Python object, and are slower.)
+# ### What MPI offers
+#
+# `mpi4py` lets Python call [**MPI**](../docs/glossary.md#mpi), the Message Passing Interface. You need only a few of
+# its methods. Those with a capital letter send numpy arrays as they are stored in memory, and the receiver provides an
+# array to write into. (Those in lower case send any Python object, and are slower.)
 
 # %%
 # %%writefile work/messages.py
-"""What two ranks can do with each other. mpirun -n 2 python work/messages.py"""
+"""Send, receive and add up numbers on two ranks: mpirun -n 2 python work/messages.py"""
 
 import numpy as np
 from mpi4py import MPI
@@ -99,12 +107,12 @@ else:
 ranks.Sendrecv(mine, dest=other, recvbuf=theirs, source=other)
 print("Sendrecv:", theirs)
 
-# Isend only starts to send, and gives a request. Leave the array alone until that has been waited for.
-request = ranks.Isend(mine, dest=other, tag=7)  # tags tell messages apart that go the same way
+# Isend only starts to send, and returns a request. Don't change the array until you have waited for the request.
+request = ranks.Isend(mine, dest=other, tag=7)  # a tag tells apart messages between the same two ranks
 ranks.Recv(theirs, source=other, tag=7)
 request.Wait()
 
-# A collective operation: every rank calls it, and none gets on before it has the result.
+# A collective operation: every rank calls it, and waits until it has the result.
 total = np.empty_like(mine)
 ranks.Allreduce(mine, total)
 print("Allreduce:", total)
@@ -113,7 +121,11 @@ print("Allreduce:", total)
 messages = run_ranks(2, "work/messages.py", threads=1)
 
 # %% [markdown]
-# One thing goes wrong for everybody once. Here both ranks **send first and receive then**. **Guess**: does it work?
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** Everybody makes this mistake once: here both ranks **send first, and then receive**. Does it work?
+#
+# </div>
 
 # %%
 # %%writefile work/deadlock.py
@@ -141,28 +153,44 @@ except RankError as error:
     print(f"\nRankError: {error}")
 
 # %% [markdown]
-# A short message is put into a buffer of MPI, and `Send` returns. A long one has no room there, so `Send` waits until
-# the other rank receives; and that one waits in its own `Send`. This is a **deadlock**, and it shows only with real
-# sizes. `run_ranks` ended it after the time limit. `Sendrecv` and `Isend` are the ways out.
+# MPI copies a short message into a buffer, and `Send` returns. A long one doesn't fit there, so `Send` waits until the
+# other rank receives. But the other rank is waiting in its own `Send`. This is a
+# [**deadlock**](../docs/glossary.md#deadlock), and it appears only with messages of a realistic size. `run_ranks`
+# stopped it after the time limit. `Sendrecv` and `Isend` avoid it.
 #
 # ## 2 · A parameter server
 #
-# The oldest way: one rank is the **server**. The workers *push* their gradients to it, it adds them up, and they *pull*
-# the sum.
+# This is the oldest way. One rank is the **server**. The workers *push* their gradients to it, it adds them up, and
+# they *pull* the sum.
 #
-# One server has to receive and to send everything, while the links of the others are idle. So take *k* servers, and cut
-# the gradient into *k* chunks: each server adds up one. The lengths need not divide. Here is how to cut, for this and
-# for all that follows:
+# ```mermaid
+# flowchart LR
+#     accTitle: A parameter server
+#     accDescr {
+#         Ranks 1, 2 and 3 each push their gradient to rank 0, the server.
+#         It adds them up, and each of the three pulls the sum back from it.
+#     }
+#     r1["rank 1"] -- push gradient --> s["rank 0, the server: adds up"]
+#     r2["rank 2"] -- push gradient --> s
+#     r3["rank 3"] -- push gradient --> s
+#     s -- pull sum --> t1["rank 1"]
+#     s -- pull sum --> t2["rank 2"]
+#     s -- pull sum --> t3["rank 3"]
+# ```
+#
+# A single server has to receive and send everything, while the links of the others are idle. So take *k* servers, and
+# cut the gradient into *k* chunks: each server adds up one chunk. The length need not be divisible by *k*. This module
+# cuts an array into chunks, here and in everything that follows:
 
 # %%
 # %%writefile work/chunks.py
-"""Where does each of several chunks of an array begin and end?"""
+"""Cut an array into chunks: where each begins and ends."""
 
 import itertools
 
 
 def bounds(length, parts):
-    """(start, stop) of each chunk; where the length doesn't divide, the first ones are longer by one."""
+    """Return (start, stop) of each chunk; if the length is not divisible, the first chunks are longer by one."""
     each, left = divmod(length, parts)
     starts = [part * each + min(part, left) for part in range(parts + 1)]
     return list(itertools.pairwise(starts))
@@ -179,17 +207,17 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Exercise 1 · k servers
 #
-# Write `parameter_server(ranks, gradient, total, servers)`. Ranks 0 to `servers - 1` are servers, and **workers too**:
-# they have a gradient of their own, like all others.
+# Write `parameter_server(ranks, gradient, total, servers)`. Ranks 0 to `servers - 1` are servers, and they are
+# **workers too**: like all others, they have a gradient of their own.
 #
-# - Push: each rank sends each server that server's chunk of its gradient, and nothing else.
-# - The server adds them up.
+# - Push: each rank sends each server its chunk of the gradient, and nothing else.
+# - Each server adds up the chunks it gets.
 # - Pull: each server sends its sum to every rank.
 #
-# In the end, `total` holds the sum **on every rank**, and `gradient` is as it was. It has to work with any number of
-# ranks and any length, also when some chunks are empty. Only messages from rank to rank: no `Allreduce`, no `Bcast`.
-# And only by the communicator `ranks` that it is given: it may have other ranks than `MPI.COMM_WORLD`, in another
-# order. The arrays are float32.
+# In the end, `total` holds the sum **on every rank**, and `gradient` is unchanged. It has to work with any number of
+# ranks and any length, even if some chunks are empty. Send messages from rank to rank only: no `Allreduce`, no `Bcast`.
+# And send them only through the communicator `ranks` that the function is given: it may have other ranks than
+# `MPI.COMM_WORLD`, in another order. The arrays are float32.
 
 # %%
 # %%writefile work/servers.py
@@ -230,7 +258,8 @@ def parameter_server(ranks, gradient, total, servers):
 
 # %% [markdown]
 # The check runs your script on 4 ranks, and makes communicators of 1, 2, 3 and 4 of them, with lengths from 1 to
-# 300,003. It looks at the sums, and counts what each rank sends to others. A call may take 10 s, and all of them 60 s.
+# 300,003. It looks at the sums, and counts what each rank sends to others. One call may take 10 s, all of them together
+# 60 s.
 
 # %% tags=["nbval-check-output"]
 servers = check(1, "work/servers.py")
@@ -238,19 +267,33 @@ servers = check(1, "work/servers.py")
 # %% [markdown]
 # ## 3 · A ring without a server
 #
-# With as many servers as ranks, all have the same work. But each talks to all others. The **ring all-reduce** has the
-# same balance, and each rank talks to two neighbours only: it sends to the right and receives from the left, in every
-# step. There are as many chunks as ranks, and two rounds:
+# With as many servers as ranks, all ranks do the same work. But each talks to all others. The **ring all-reduce**
+# balances the work just as well, and each rank talks to two neighbours only: in every step it sends to the right and
+# receives from the left.
 #
-# 1. **Reduce-scatter**, `n - 1` steps: each rank passes a chunk on, and the next adds its own numbers to it. A chunk
-#    that has come all the way round is complete. Now each rank has *one* complete chunk.
-# 2. **Allgather**, `n - 1` steps: the complete chunks go round, and replace the incomplete ones.
+# ```mermaid
+# flowchart LR
+#     accTitle: A ring of four ranks
+#     accDescr {
+#         Rank 0 sends to rank 1, rank 1 to rank 2, rank 2 to rank 3, and rank 3 sends back to rank 0.
+#         All send at the same time.
+#     }
+#     r0(("rank 0")) --> r1(("rank 1")) --> r2(("rank 2")) --> r3(("rank 3")) --> r0
+# ```
 #
-# Baidu brought it from scientific computing to deep learning in 2017, and Horovod took it up (Sergeev and Del Balso
-# 2018, [arXiv 1802.05799](https://arxiv.org/abs/1802.05799)). The picture counts for each rank and chunk how many
-# ranks' numbers are in it.
+# There are as many chunks as ranks, and two rounds:
+#
+# 1. [**Reduce-scatter**](../docs/glossary.md#reduce-scatter), `n - 1` steps: each rank passes a chunk on, and the next
+#    rank adds its own numbers to it. A chunk that has come all the way round is complete. Now each rank has *one*
+#    complete chunk.
+# 2. [**All-gather**](../docs/glossary.md#all-gather), `n - 1` steps: the complete chunks go round, and replace the
+#    incomplete ones.
+#
+# Baidu brought the ring from scientific computing to deep learning in 2017, and Horovod adopted it (Sergeev and Del
+# Balso 2018, [arXiv 1802.05799](https://arxiv.org/abs/1802.05799)). The picture below shows, for each rank and chunk,
+# how many ranks' numbers have been added up in it.
 
-# %%
+# %% jupyter={"source_hidden": true}
 n = 4
 held = np.ones((n, n), int)  # [rank, chunk]: how many ranks' numbers are in it
 pictures = [("start", held.copy(), [])]
@@ -301,10 +344,16 @@ plots.show(
 # ### Exercise 2 · The ring
 #
 # Write `ring_allreduce(ranks, gradient, total)`. As before, `total` holds the sum in the end, on every rank, and
-# `gradient` stays as it was. `chunks` are views: what you write into them, you write into `total`.
+# `gradient` is unchanged. `chunks` are views: what you write into them is written into `total`.
 #
-# In each step each rank sends **one** chunk to its right neighbour, by messages from rank to rank and by `ranks` alone,
-# as before. **Guess first**: which chunk does rank *r* send in step 0? And in step 1?
+# In each step, each rank sends **one** chunk to its right neighbour. As before, send messages from rank to rank, and
+# only through `ranks`.
+#
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** Which chunk does rank *r* send in step 0? And in step 1?
+#
+# </div>
 
 # %%
 # %%writefile work/ring.py
@@ -339,20 +388,20 @@ ring = check(2, "work/ring.py")
 # %% [markdown]
 # ## 4 · Count: messages and bytes
 #
-# Theory says, for *n* ranks, a gradient of *S* bytes and *k* servers, what each rank **sends**:
+# For *n* ranks, a gradient of *S* bytes and *k* servers, theory says that each rank **sends**:
 #
 # | | messages | bytes |
 # | --- | --- | --- |
 # | a server | (n − 1) + (k − 1) | (n − 1) · S/k + (S − S/k) |
-# | a rank that is no server | k | S |
+# | a rank that is not a server | k | S |
 # | ring, each rank | 2(n − 1) | 2(n − 1)/n · S |
 #
-# `CountingComm` is a communicator that counts. The script compares your sums with those of `MPI_Allreduce` and numpy,
-# to rounding: sums in another order differ in the last bits.
+# `CountingComm` is a communicator that counts. The script compares your sums with those of `MPI_Allreduce` and of
+# numpy, up to rounding: adding in another order changes the last bits.
 
 # %%
 # %%writefile work/count.py
-"""What does each rank send, and is the sum right? mpirun -n 4 python work/count.py SERVERS RING"""
+"""Count what each rank sends, and compare the sums: mpirun -n 4 python work/count.py SERVERS RING"""
 
 import sys
 from importlib import import_module
@@ -368,7 +417,7 @@ ring_allreduce = import_module(sys.argv[2]).ring_allreduce
 
 
 def in_theory(n, servers):
-    """What each of n ranks sends, as (messages, bytes); by a ring when there are no servers."""
+    """Return (messages, bytes) that each of n ranks sends; in a ring if there are no servers."""
     size = 4 * LENGTH
     if not servers:
         return [(2 * (n - 1), 2 * (n - 1) / n * size)] * n
@@ -377,7 +426,7 @@ def in_theory(n, servers):
 
 
 def count(ranks, servers=0):
-    """Run one way, and have rank 0 print what each rank sends, counted and in theory."""
+    """Run one all-reduce, and let rank 0 print what each rank sends, counted and in theory."""
     gradient = np.random.default_rng(ranks.rank).normal(size=LENGTH).astype(np.float32)
     total, by_mpi = np.empty_like(gradient), np.empty_like(gradient)
     CountingComm.reset()
@@ -412,29 +461,33 @@ print("A gradient of 4 MB: what ranks 0, 1, … send")
 counts = run_ranks(4, "work/count.py", Path(servers).stem, Path(ring).stem, threads=1)
 
 # %% [markdown]
-# Compare the last two ways for each number of ranks. With as many servers as ranks, the bytes are those of the ring.
-# So it is not the *server* that is slow, it is having too few. What the ring adds is that nobody talks to more than two
-# neighbours, and that there is nothing to configure.
+# For each number of ranks, compare the last two ways. With as many servers as ranks, each rank sends as many bytes as
+# in the ring. So a *server* isn't slow in itself; the problem is having too few of them. With the ring, nobody talks to
+# more than two neighbours, and there is nothing to configure.
 #
 # ## 5 · How long does it take?
 #
-# **Guess first**: your ring is written in Python, `MPI_Allreduce` in C. How many times as long does yours take for 64
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** Your ring is written in Python, `MPI_Allreduce` in C. How many times as long does yours take for 64
 # MiB? And for 8 bytes?
 #
-# The script measures them side by side, from 8 bytes to 64 MiB, and with them the parts that they are made of:
+# </div>
 #
-# - **ping-pong**: a message from rank 0 to rank 1, and then the same one back, divided by two,
-# - **exchange**: each rank sends and receives at the same time, which is one step of your allgather; what came goes on
-#   in the next one,
-# - **exchange and add**: what came is added to what is sent next, which is one step of your reduce-scatter,
-# - **copy**: an array within one rank, on all ranks at once.
+# The script measures both, from 8 bytes to 64 MiB, and also the parts they are made of:
 #
-# The ways take turns in each round, so that a machine that is busy now is busy for all. The time of a round is the
-# slowest rank's.
+# - **ping-pong**: a message from rank 0 to rank 1 and back, divided by two,
+# - **exchange**: each rank sends and receives at the same time, which is one step of your all-gather; what a rank
+#   received, it sends on in the next exchange,
+# - **exchange and add**: what a rank received is added to what it sends next, which is one step of your reduce-scatter,
+# - **copy**: copying an array within one rank, on all ranks at once.
+#
+# In each round all of them take turns, so if the machine is busy for a while, that affects them all. The time of a
+# round is that of the slowest rank.
 
 # %%
 # %%writefile work/measure.py
-"""How long do all-reduces take, and their parts? mpirun -n 2 python work/measure.py SERVERS RING OUT ROUNDS SIZE …"""
+"""Time all-reduces and their parts: mpirun -n 2 python work/measure.py SERVERS RING OUT ROUNDS SIZE …"""
 
 import json
 import sys
@@ -477,7 +530,7 @@ def exchange_unchanged(mine, theirs):
 
 
 def seconds_of(work, times):
-    """Seconds for one call of `work`, of the slowest rank."""
+    """Return the seconds that one call of `work` takes on the slowest rank."""
     ranks.Barrier()
     start = time.perf_counter()
     for _ in range(times):
@@ -498,7 +551,7 @@ for size in sizes:
         "ring": partial(ring_allreduce, ranks, gradient, total),
         "1 server": partial(parameter_server, ranks, gradient, total, 1),
     }
-    # The first call touches memory and makes connections. The second tells how many fit into 5 ms.
+    # The first call touches memory and opens connections. The second shows how many calls fit into 5 ms.
     times = {}
     for name, way in ways.items():
         way()
@@ -527,10 +580,11 @@ with load.watch("section 5") as measured_others:
 
 # %%
 def typical(size, way):
-    """Seconds for each message size: the median over rounds."""
+    """Return the seconds for each message size: the median over rounds."""
     return np.array([np.median(measured[size][way][n_bytes]) for n_bytes in sizes])
 
 
+# %% jupyter={"source_hidden": true}
 figure, axes = plt.subplots(1, len(measured), figsize=(6 * len(measured), 5), sharey=True, squeeze=False)
 for axis, size in zip(axes.flat, measured):
     for way in ("MPI_Allreduce", "ring", "1 server"):
@@ -557,7 +611,7 @@ plots.show(
 
 # %%
 def speed(size, way, n_bytes):
-    """All-reduces a second, in each round."""
+    """Return the all-reduces per second, in each round."""
     return 1 / np.array(measured[size][way][n_bytes])
 
 
@@ -580,38 +634,41 @@ for size in measured:
         )
 
 # %% [markdown]
-# Small messages cost the **same** whatever their size: that is **latency**, and here Python's own time is part of it.
-# Large ones cost by the byte: that is **bandwidth**, and a copy that Python asks for is the same copy.
+# Small messages take the **same** time whatever their size: that is [**latency**](../docs/glossary.md#latency), and
+# here Python's own time is part of it. For large ones the time grows with the bytes: that is
+# [**bandwidth**](../docs/glossary.md#bandwidth), and Python copies bytes no more slowly than C does.
 #
 # ## 6 · A model with three numbers
 #
-# Let us describe a machine by three numbers: the **latency** of a message (s), the **bandwidth** of a link (bytes/s),
-# and the **rate of adding** (bytes/s). Then the time of an all-reduce of *S* bytes is
+# Let us describe a machine by three numbers: the latency of a message (s), the bandwidth of a link (bytes/s), and the
+# **rate of adding** (bytes/s). This is the [**latency-bandwidth model**](../docs/glossary.md#latency-bandwidth-model),
+# with a term for adding. The time of an all-reduce of *S* bytes is then
 #
 # $$T = \text{steps} \cdot \text{latency} + \text{traffic} \cdot \frac{S}{\text{bandwidth}} + \text{sums} \cdot
 # \frac{S}{\text{rate of adding}}$$
 #
-# with three factors that depend on the way and on the number of ranks, not on the machine. They count what the
-# **busiest rank** does, one after the other:
+# Its three factors depend on the algorithm and on the number of ranks, but not on the machine. They count what the
+# **busiest rank** does, one thing after the other:
 #
-# - *steps*: messages; one that goes out while another comes in costs no second step,
-# - *traffic*: how many times a whole gradient passes through its link; links carry both directions at once,
+# - *steps*: how many messages, one after the other; sending and receiving at the same time is one step,
+# - *traffic*: how many times a whole gradient passes through its link; a link carries both directions at once,
 # - *sums*: how many whole gradients it adds.
 #
-# A new way to describe, beside the two that you wrote: **recursive doubling**. In step 0 neighbours in pairs exchange
-# their whole gradients and add; in step 1 pairs of pairs do, with partners 2 apart; then 4 apart, and so on. It is for
-# powers of two, and needs few steps.
+# The model can also describe a third algorithm, beside the two that you wrote:
+# [**recursive doubling**](../docs/glossary.md#recursive-doubling). In step 0, neighbours exchange their whole gradients
+# in pairs, and add. In step 1 the partners are 2 apart, then 4, and so on. It needs few steps, and a number of ranks
+# that is a power of two.
 #
-# ### Exercise 3 · What does each way cost?
+# ### Exercise 3 · What does each algorithm cost?
 #
-# Write `cost(way, n, servers=1)`: the three factors as a tuple `(steps, traffic, sums)`, for `way` "server" (with
-# `servers` of them), "ring" or "doubling", on `n` ranks. Look at a server: it receives from all, one after the other,
-# and then sends to all. On 1 rank everything costs 0.
+# Write `cost(way, n, servers=1)`. It returns the three factors as a tuple `(steps, traffic, sums)`, for `way` "server"
+# (with `servers` of them), "ring" or "doubling", on `n` ranks. Look at a server: it receives from all, one after the
+# other, and then sends to all. On 1 rank everything costs 0.
 
 
 # %%
 def cost(way, n, servers=1):
-    """(steps, traffic, sums) of the busiest rank, for an all-reduce on n ranks."""
+    """Return (steps, traffic, sums) of the busiest rank, for an all-reduce on n ranks."""
     ### BEGIN SOLUTION
     if way == "server":
         return 2 * (n - 1), 2 * (n - 1) / servers, (n - 1) / servers
@@ -626,15 +683,15 @@ cost = check(3, cost)
 
 
 # %% [markdown]
-# Now the three numbers of this machine, from two parts that section 5 measured. The exchange takes one latency, and its
-# bytes over the bandwidth. The exchange with adding takes its bytes over the rate of adding more. The fit looks for the
-# three numbers that are nearest to all points. Near means: on a *logarithmic* scale, or the largest message would
-# decide alone.
+# Now find the three numbers of this machine, from two parts that section 5 measured. An exchange takes one latency,
+# plus its bytes divided by the bandwidth. The exchange that adds takes, on top, its bytes divided by the rate of
+# adding. The fit looks for the three numbers that come nearest to all points, on a *logarithmic* scale: otherwise the
+# largest message alone would decide.
 
 
 # %%
 class Machine(NamedTuple):
-    """What the model knows of a machine: seconds, bytes/s, bytes/s."""
+    """What the model knows of a machine: latency in seconds, bandwidth and adding in bytes/s."""
 
     latency: float
     bandwidth: float
@@ -642,12 +699,12 @@ class Machine(NamedTuple):
 
 
 def message(n_bytes, machine, added):
-    """Time of an exchange, by the model; `added` says whether what came is added."""
+    """Return the time of an exchange, by the model; `added` says whether what was received is added."""
     return machine.latency + n_bytes * (1 / machine.bandwidth + added / machine.adding)
 
 
 def fit(sizes, exchange, exchange_and_add):
-    """The machine whose times are nearest to those measured: least squares of their logarithms."""
+    """Return the machine whose times are nearest to those measured: least squares of their logarithms."""
     sizes = np.asarray(sizes, float)
 
     def off(logarithms):
@@ -661,7 +718,7 @@ def fit(sizes, exchange, exchange_and_add):
 
 
 def seconds_of(way, n, n_bytes, machine, servers=1):
-    """Time of an all-reduce, by the model."""
+    """Return the time of an all-reduce, by the model."""
     steps, traffic, sums = map(float, cost(way, n, servers))
     return steps * machine.latency + n_bytes * (traffic / machine.bandwidth + sums / machine.adding)
 
@@ -679,20 +736,20 @@ print(
 )
 
 # %% [markdown]
-# With a network card, both ways at once would take as long as one way. Between two processes of one machine, cores
-# copy through memory, and the directions may compete: shared memory is **not a network**.
+# On a network card, sending both ways at once would take as long as sending one way. Between two processes of one
+# machine, cores copy through memory, and the two directions may compete: shared memory is **not a network**.
 #
-# The last line is a trap for whoever measures. An array that nobody writes stays in the caches of *both* cores, and is
-# hardly sent at all. In a ring each chunk has just been written by another core, and has to be fetched from there. So
-# measure with what is really sent.
+# The last line shows a trap. An array that nobody writes to stays in the caches of *both* cores, and is hardly sent at
+# all. In a ring, another core has just written each chunk, and it has to be fetched from there. So measure with the
+# data that is really sent.
 #
-# How good is the model? It was fitted to single messages. Let it predict whole all-reduces, which it has not seen.
-# Ranks that take turns on a core are no case for it, so it is only asked for as many ranks as there are cores.
+# How good is the model? It was fitted to single messages. Now let it predict whole all-reduces, which it has not seen.
+# It does not describe ranks that take turns on a core, so it predicts only for as many ranks as there are cores.
 
 
 # %%
 def best_of(n, n_bytes):
-    """What a library may choose from: the quicker of doubling and ring."""
+    """Return the time of the quicker of doubling and ring: a library may choose."""
     return min(seconds_of("doubling", n, n_bytes, here), seconds_of("ring", n, n_bytes, here))
 
 
@@ -715,7 +772,7 @@ for way, predict in PREDICTED.items():
         f"median, worst {errors[way][worst]:+.0%} ({worst[0]} ranks, {worst[1]:,} bytes)"
     )
 
-# %%
+# %% jupyter={"source_hidden": true}
 figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5))
 smooth = np.geomspace(sizes[0], largest, 200)
 for way, colour, marker in (("exchange and add", plots.ORANGE, "s"), ("exchange", plots.BLUE, "o")):
@@ -746,20 +803,20 @@ plots.show(
 )
 
 # %% [markdown]
-# Where do points leave their line? A machine has more than three numbers. Small messages go another way than large
-# ones; it matters in whose cache the data is, and whether it fits there; and your ring takes Python some microseconds a
-# step that no message needs. A model of three numbers can be right about the *shape*, and that is what the next section
-# needs it for.
+# Where do points leave their line? A machine has more than three numbers. MPI sends small messages in another way than
+# large ones. It matters whether the data fits into a cache, and into which core's. And in each step of your ring,
+# Python takes some microseconds that no message needs. A model of three numbers can be right about the *shape*, and
+# that is all the next section needs.
 #
 # ## 7 · To 1,024 ranks
 #
-# You don't have 1,024 ranks, and if you had, they would talk by a network. So here is one, and it is an
-# **assumption**: 2 µs and 100 Gbit/s in each direction, a link for each rank. Change it to the one you have.
+# You don't have 1,024 ranks, and if you had, they would talk through a network. So here is one, and it is an
+# **assumption**: 2 µs and 100 Gbit/s in each direction, one link for each rank. Change it to the network you have.
 #
-# One more way, for machines in which 8 ranks share a node: a **two-level hierarchy**. A ring inside each node reduces
-# and scatters; then each rank, with its eighth of the gradient, is in a ring with its partners in the *other nodes*;
-# then the ring inside gathers. So it is a ring of 8 with this machine's numbers for the whole gradient, and a ring of
-# n/8 with the network's for an eighth.
+# One more algorithm, for clusters with 8 ranks on each [**node**](../docs/glossary.md#node): a **two-level hierarchy**.
+# First, a ring inside each node reduces and scatters, so each rank has an eighth of the gradient. Next, it reduces this
+# eighth in a ring with its partners in the *other nodes*. Then the ring inside gathers. In the model, that is a ring of
+# 8 with this machine's numbers for the whole gradient, and a ring of n/8 with the network's numbers for an eighth.
 
 # %%
 network = Machine(latency=2e-6, bandwidth=100e9 / 8, adding=here.adding)  # an assumption: change it
@@ -767,7 +824,7 @@ PER_NODE = 8
 
 
 def two_levels(n, n_bytes):
-    """A ring in each node, and between the nodes a ring for each part."""
+    """Return the time of a ring in each node, and of a ring between the nodes for each part."""
     inside = seconds_of("ring", min(n, PER_NODE), n_bytes, here)
     return inside + seconds_of("ring", max(1, n // PER_NODE), n_bytes / PER_NODE, network)
 
@@ -791,6 +848,7 @@ STYLES = {
 world_sizes = [2**power for power in range(1, 11)]
 gradients = {"ResNet-50's gradient, 102 MB": 102e6, "one of its small ones, 8 KB": 8e3}
 
+# %% jupyter={"source_hidden": true}
 figure, axes = plt.subplots(1, 2, figsize=(13, 5))
 for axis, (name, n_bytes) in zip(axes, gradients.items()):
     for way, (colour, marker, line) in STYLES.items():
@@ -816,10 +874,11 @@ plots.show(
 )
 
 # %% [markdown]
-# Look at the ring on the left. Its bytes approach twice the gradient and grow no further: from 16 ranks on it hardly
-# matters how many there are, until the *steps* begin to count. On the right there are nearly only steps.
+# Look at the ring on the left. The bytes that a rank sends approach twice the gradient and grow no further: from 16
+# ranks on, the number of ranks hardly matters, until the *steps* begin to count. On the right, the steps take nearly
+# all the time.
 #
-# So which way wins where?
+# So which algorithm wins where?
 
 # %%
 message_sizes = [2**power for power in range(3, 31)]
@@ -833,6 +892,9 @@ winners = np.array(
         for s in message_sizes
     ]
 )
+shares = {way: float(np.mean(winners == way)) for way in rivals}
+
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(9, 5.5))
 colours = ListedColormap([STYLES[way][0] for way in rivals])
 numbers = np.vectorize(rivals.index)(winners)
@@ -848,7 +910,6 @@ axis.grid(False)
 present = [way for way in rivals if (winners == way).any()]
 legend = [Patch(color=STYLES[way][0], label=f"{way[0].upper()}: {way}") for way in present]
 figure.legend(handles=legend, loc="outside right upper")
-shares = {way: float(np.mean(winners == way)) for way in rivals}
 plots.show(
     figure,
     alt="A map over ranks and sizes, coloured by the quickest way. "
@@ -856,6 +917,8 @@ plots.show(
     + ".",
     keep=results,
 )
+
+# %%
 for way in rivals:
     won = [(n, s) for s, row in zip(message_sizes, winners) for n, winner in zip(world_sizes, row) if winner == way]
     if won:
@@ -865,29 +928,31 @@ for way in rivals:
         print(f"{way:11} wins nowhere")
 
 # %% [markdown]
-# A library such as MPI has several ways and takes one by the size; this map is how it decides. And frameworks make
-# large messages of small ones before they ask it: that is *tensor fusion*, in lab 07.
+# An MPI library has several algorithms and chooses one by the size of the message, as this map does. And frameworks
+# combine small messages into large ones before they call MPI: that is *tensor fusion*, in lab 07.
 #
 # ## 8 · Cut the layer, not the batch
 #
-# *This section may be left out.*
+# *Short of time? Skip this section.*
 #
-# A network that is too large for one rank is cut itself: **model parallelism**. Take a dense layer, `x @ weights +
-# bias`. The batch is spread over the ranks as before: each has some *rows* of `x`. But now each rank also has only some
-# of the **neurons**: columns of `weights`, and their part of `bias`.
+# A network that is too large for one rank is split itself:
+# [**model parallelism**](../docs/glossary.md#model-parallelism). Take a dense layer, `x @ weights + bias`. As before,
+# the batch is spread over the ranks: each has some *rows* of `x`. But now each rank also has only some of the
+# **neurons**: some columns of `weights`, and their part of `bias`.
 #
 # ### Exercise 4 · A dense layer on all ranks
 #
 # Write `split_dense(ranks, x, weights, bias)`. In the end, each rank has its own rows of the *whole* layer's output, as
-# an unsplit layer would give them. The weights stay where they are. What has to travel, and to whom?
+# an unsplit layer would compute them. The weights stay where they are. What has to travel, and to whom?
 #
-# - Each rank needs all rows to apply its neurons to: `ranks.Allgather(mine, everybody)`.
-# - Then each rank has results for everybody's rows, and everybody needs theirs from all ranks. This exchange is
-#   `ranks.Alltoall(send, receive)`: it cuts `send` into `n` equal blocks *as they lie in memory*, and gives block *r*
-#   to rank *r*. `receive` gets one block from each rank, in their order.
+# - Each rank needs all rows, to apply its neurons to them: `ranks.Allgather(mine, everybody)`.
+# - Then each rank has results for everybody's rows, and needs the results for its own rows from everybody. This
+#   exchange is an [**all-to-all**](../docs/glossary.md#all-to-all), `ranks.Alltoall(send, receive)`: it cuts `send`
+#   into `n` equal blocks *as they are stored in memory*, and sends block *r* to rank *r*. `receive` gets one block from
+#   each rank, in rank order.
 #
-# All ranks have equally many rows, and equally many neurons, in float32. Use the communicator `ranks` alone, and change
-# none of the arrays that you are given. The check runs your script as those before.
+# All ranks have equally many rows, and equally many neurons, in float32. Use only the communicator `ranks`, and don't
+# change the arrays that you are given. The check runs your script as before.
 
 # %%
 # %%writefile work/dense.py
@@ -905,7 +970,7 @@ def split_dense(ranks, x, weights, bias):
     ### BEGIN SOLUTION
     batch = np.empty((n * rows, x.shape[1]), x.dtype)
     ranks.Allgather(x, batch)
-    mine = batch @ weights + bias  # (all rows, own neurons): the rows of rank r are block r
+    mine = batch @ weights + bias  # (all rows, own neurons): block r has the rows of rank r
     blocks = np.empty_like(mine)
     ranks.Alltoall(mine, blocks)  # block r: own rows, neurons of rank r
     return blocks.reshape(n, rows, -1).transpose(1, 0, 2).reshape(rows, -1)
@@ -916,19 +981,19 @@ def split_dense(ranks, x, weights, bias):
 dense = check(4, "work/dense.py")
 
 # %% [markdown]
-# When does it pay to cut the layer rather than the batch? Compare what a rank sends in one step, forward and backward.
-# Cutting the batch: the gradient of all weights, by a ring. Cutting the neurons: rows and results forward, and as much
-# again backward, where the same exchanges run in reverse.
+# When is it better to cut the layer than the batch? Compare what a rank sends in one training step. If you cut the
+# batch, it sends the gradient of all weights, in a ring. If you cut the neurons, it sends rows and results in the
+# forward pass, and as much again in the backward pass, where the same exchanges run in reverse.
 
 
 # %%
 def sent_by_data_parallel(n, batch, inputs, neurons):
-    """Bytes that a rank sends in a step: the gradient, by a ring. It doesn't depend on the batch."""
+    """Return the bytes that a rank sends in a step: the gradient, in a ring. They don't depend on the batch."""
     return 2 * (n - 1) / n * 4 * inputs * neurons
 
 
 def sent_by_model_parallel(n, batch, inputs, neurons):
-    """Bytes that a rank sends in a step: rows to all, results to each; and the reverse for gradients."""
+    """Return the bytes that a rank sends in a step: rows to all, results to each; the reverse for gradients."""
     rows = batch / n
     return 2 * (n - 1) * 4 * rows * (inputs + neurons / n)
 
@@ -942,28 +1007,34 @@ for name, inputs, neurons in (("VGG-16, first dense layer", 25_088, 4_096), ("Re
         print(f"{name:28}{batch:>6}{by_data / 1e6:>13,.1f} MB{by_model / 1e6:>14,.1f} MB")
 
 # %% [markdown]
-# Bytes of *weights* against bytes of *activations*: a wide layer and a small batch speak for cutting the layer.
-# Convolutions have few weights and many activations, and so everybody cuts the batch.
+# Compare the bytes of the *weights* with those of the *activations*: with a wide layer and a small batch, cut the
+# layer. Convolutions have few weights and many activations, and so everybody cuts the batch.
 #
 # ## 9 · Send while you compute
 #
-# Back-propagation has the gradient of the *last* layer ready first. Why wait for the others? `Iallreduce` only
-# **starts** an all-reduce, and gives a request. So: start a layer's all-reduce as soon as its gradient is there, and
-# compute on. In the best case, all sending is hidden behind computing, but for that of the layer that comes last.
+# In the [**backward pass**](../docs/glossary.md#backward-pass), the gradient of the *last* layer is ready first. Why
+# wait for the others? `Iallreduce` only **starts** an all-reduce, and returns a request. So start a layer's all-reduce
+# as soon as its gradient is ready, and continue computing: communication and computation
+# [**overlap**](../docs/glossary.md#overlap). In the best case all sending is hidden behind computing, except for the
+# layer whose gradient is ready last.
 #
-# **Guess first**: what share of the sending can be hidden on this machine?
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** What share of the sending can be hidden on this machine?
+#
+# </div>
 #
 # The script has 8 layers. Each computes for a while (a matrix product, again and again), and then has a gradient of 4
-# MiB to reduce. Four ways take turns:
+# MiB to reduce. Four variants take turns:
 #
-# - **compute**: without sending, which is the least there can be,
-# - **after**: compute all layers, then reduce all,
-# - **started**: start each layer's `Iallreduce` when it is ready, wait for all in the end,
-# - **tested**: the same, and ask MPI now and then whether they are done, with `Testall`.
+# - **compute**: no sending, so this is the shortest time possible,
+# - **after**: compute all layers, then reduce all gradients,
+# - **started**: start each layer's `Iallreduce` when its gradient is ready, and wait for all at the end,
+# - **tested**: the same, but ask MPI now and then whether they are done, with `Testall`.
 
 # %%
 # %%writefile work/overlap.py
-"""Can an all-reduce be hidden behind computing? mpirun -n 2 python work/overlap.py OUT ROUNDS"""
+"""Hide all-reduces behind computing: mpirun -n 2 python work/overlap.py OUT ROUNDS"""
 
 import json
 import sys
@@ -982,7 +1053,7 @@ totals = [np.empty_like(gradient) for gradient in gradients]
 
 
 def layer(requests=None):
-    """What back-propagation does for one layer; asks for the requests between its pieces, if there are any."""
+    """Compute for as long as one layer takes; between pieces, test the requests, if there are any."""
     for _ in range(PIECES):
         np.matmul(a, a, out=product)
         if requests:
@@ -1027,9 +1098,9 @@ if ranks.rank == 0:
     Path(sys.argv[1]).write_text(json.dumps({way: spent[1:] for way, spent in seconds.items()}))  # the first warms up
 
 # %% [markdown]
-# When does MPI get on with an all-reduce that was started? In MPICH: **when you call it**. Between two calls nobody
-# sends anything, unless a thread of MPI's own does: `MPIR_CVAR_ASYNC_PROGRESS=1` starts one in each rank. It waits by
-# polling, so it takes a core, if there is one. Measure both.
+# When does MPI work on an all-reduce that was started? In MPICH: **when you call MPI**. Between two calls nobody sends
+# anything, unless MPI has a thread of its own for it: `MPIR_CVAR_ASYNC_PROGRESS=1` starts one in each rank. This thread
+# polls while it waits, so it keeps a core busy, if there is one. Measure both.
 
 # %%
 settings = {"no progress thread": 0, "a progress thread": 1}
@@ -1038,7 +1109,7 @@ with load.watch("section 9"):
     for setting, progress in settings.items():
         out = work / "overlap.json"
         env = {"OMP_NUM_THREADS": 1, "MPIR_CVAR_ASYNC_PROGRESS": progress}
-        # Two cores for each rank where there are enough, one of which computes: the other is for the progress thread.
+        # Two cores for each rank if there are enough: one computes, the other is for the progress thread.
         run_ranks(2, "work/overlap.py", out, 3 if QUICK else 15, threads=2 if cores >= 4 else 1, env=env)
         overlap[setting] = json.loads(out.read_text())
 
@@ -1064,7 +1135,7 @@ print(
     f"{'a core of its own here' if cores >= 4 else 'to share a core with the rank here'}."
 )
 
-# %%
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(9, 4))
 bars = [
     (f"{way}, {setting}", setting, way) for setting in settings for way in ("compute", "after", "started", "tested")
@@ -1085,45 +1156,45 @@ plots.show(
 )
 
 # %% [markdown]
-# Look at the shortest bar of all, and not at each colour alone: a setting that hides much but slows down computing has
-# gained nothing.
+# Don't only compare the bars of one colour; find the shortest bar of all. A setting that hides much of the sending but
+# slows down computing has gained nothing.
 #
-# Hiding needs somebody who sends while you compute. On a network, the card does, without any core. Within one machine,
-# sending *is* work of the cores: copying and adding. What a core does for MPI, it does not do for you. So it takes
-# either a network that works by itself, or a core for each rank that has nothing else to do.
+# To hide sending, somebody has to send while you compute. On a network the card does it, and needs no core. Within one
+# machine, sending *is* work for the cores: copying and adding. While a core does that for MPI, it does not compute for
+# you. So you need either a network that works by itself, or, for each rank, a core that has nothing else to do.
 #
 # ## 10 · Send less
 #
-# *This section may be left out.*
+# *Short of time? Skip this section.*
 #
-# Two ways to make a gradient smaller:
+# Here are two kinds of [**gradient compression**](../docs/glossary.md#gradient-compression):
 #
-# - **FP16**: 2 bytes a number in place of 4. You know its limits from lab 04.
-# - **top-k**: send only the 1% of the numbers that are largest in magnitude, each with its index. That is 8 bytes for
-#   each, but for a hundredth of them.
+# - [**FP16**](../docs/glossary.md#fp16): 2 bytes a number instead of 4. You know its limits from lab 04.
+# - [**top-k**](../docs/glossary.md#top-k): send only the 1% of the numbers that are largest in magnitude, each with its
+#   index. That is 8 bytes for each of them, but only a hundredth of the numbers.
 #
-# Top-k throws 99% away in each step. **Error feedback** throws nothing away: what was not sent is kept, and added to
-# the next step's gradient. So a weight whose gradient is small but steady gets its turn in the end (Lin et al. 2018,
-# [arXiv 1712.01887](https://arxiv.org/abs/1712.01887)).
+# Top-k throws 99% away in each step. With [**error feedback**](../docs/glossary.md#error-feedback), nothing is thrown
+# away: what was not sent is kept, and added to the next step's gradient. So a weight whose gradient is small but steady
+# gets its turn in the end (Lin et al. 2018, [arXiv 1712.01887](https://arxiv.org/abs/1712.01887)).
 #
 # ### Exercise 5 · Top-k with error feedback
 #
-# Write `top_k(gradient, residual, k)`; `residual` is what was left in earlier steps. Give back three arrays:
+# Write `top_k(gradient, residual, k)`, where `residual` is what earlier steps did not send. Return three arrays:
 #
-# - `indices`: where the `k` numbers stand that are sent, as whole numbers in any order,
+# - `indices`: the positions of the `k` numbers that are sent, as whole numbers in any order,
 # - `values`: these numbers, in the order of `indices`,
-# - the new residual: all that is left, as long as the gradient.
+# - the new residual: all that is not sent, an array as long as the gradient.
 #
-# `gradient` and `residual` are float32, and so are `values` and the new residual. Change neither of the arrays that you
-# are given. `np.argpartition` finds the largest without sorting all.
+# `gradient` and `residual` are float32, and so are `values` and the new residual. Don't change the arrays that you are
+# given. `np.argpartition` finds the largest numbers without sorting them all.
 #
 # The function moves into a module, which the ranks import. So it can use `math`, numpy as `np` and what it imports or
-# defines itself, but nothing else of this notebook.
+# defines itself, but nothing else from this notebook.
 
 
 # %%
 def top_k(gradient, residual, k):
-    """(indices, values, new residual): the k largest of what wants to be sent, and what is left of it."""
+    """Return (indices, values, new residual): the k largest of what is to be sent, and what is left."""
     ### BEGIN SOLUTION
     wanted = gradient + residual
     indices = np.argpartition(np.abs(wanted), -k)[-k:]
@@ -1137,10 +1208,11 @@ def top_k(gradient, residual, k):
 top_k = check(5, top_k)
 
 # %% [markdown]
-# What does it cost in accuracy? Here is a training in numpy alone, so that you see all of it: one hidden layer of 64
-# neurons, on the digits of the other labs. Each rank has a share of the digits and computes its gradient; one of three
-# functions averages the gradients over the ranks. FP16 needs a sum of its own, as MPI has none for it. Top-k numbers
-# stand at other places on each rank, so they can't be added on the way: an `Allgather` gives each rank those of all.
+# What does compression cost in accuracy? Here is a training run in numpy alone, so that you can see every part of it:
+# one hidden layer of 64 neurons, on the digits of the other labs. Each rank has a share of the digits and computes its
+# gradient; one of three functions averages the gradients over the ranks. FP16 needs a sum of its own, as MPI has none
+# for it. The top-k numbers have different positions on each rank, so they can't be added on the way: an `Allgather`
+# gives each rank those of all ranks.
 
 # %%
 text = "import math\n\nimport numpy as np\n\n\n" + inspect.getsource(top_k)
@@ -1148,7 +1220,7 @@ print(f"work/topk.py: {(work / 'topk.py').write_text(text)} characters, for the 
 
 # %%
 # %%writefile work/compress.py
-"""Does a training bear smaller gradients? mpirun -n 2 python work/compress.py OUT DIGITS EPOCHS"""
+"""Train with compressed gradients, and compare the accuracy: mpirun -n 2 python work/compress.py OUT DIGITS EPOCHS"""
 
 import json
 import sys
@@ -1165,7 +1237,7 @@ BATCH, RATE, HIDDEN = 64, 0.2, 64  # the batch is that of all ranks together
 ranks = MPI.COMM_WORLD
 n = ranks.size
 
-# Each way gives the average, the residual, and the bytes that this rank sends, by the theory of section 4.
+# Each function returns the average, the residual, and the bytes that this rank sends, by the theory of section 4.
 
 
 def float32(gradient, residual):
@@ -1175,7 +1247,7 @@ def float32(gradient, residual):
 
 
 def add_halves(incoming, inout, _):
-    """What MPI calls to add: two buffers of bytes, the second of which takes the sum."""
+    """Add two buffers of bytes, for MPI: the sum goes into the second."""
     total = np.frombuffer(inout, np.float16)
     np.add(total, np.frombuffer(incoming, np.float16), out=total)
 
@@ -1184,7 +1256,7 @@ SUM_OF_HALVES = MPI.Op.Create(add_halves, commute=True)
 
 
 def float16(gradient, residual):
-    halves = (gradient / n).astype(np.float16)  # divided first: float16 ends at 65,504
+    halves = (gradient / n).astype(np.float16)  # divide first: float16 ends at 65,504
     total = np.empty_like(halves)
     ranks.Allreduce([halves, MPI.INT16_T], [total, MPI.INT16_T], op=SUM_OF_HALVES)
     return total.astype(np.float32), residual, 2 * (n - 1) / n * halves.nbytes
@@ -1199,13 +1271,13 @@ def sparse(gradient, residual, share, feedback):
     total = np.zeros_like(gradient)
     for of_rank in range(n):
         total[places[of_rank]] += numbers[of_rank]
-    if feedback:  # without, the residual stays 0
+    if feedback:  # otherwise, the residual stays 0
         residual = np.asarray(left, np.float32)
     return total / n, residual, (n - 1) * 8 * k
 
 
 def views(flat):
-    """The two layers' weights and biases, as views into one array."""
+    """Yield the two layers' weights and biases, as views into one array."""
     shapes, place = ((784, HIDDEN), (HIDDEN,), (HIDDEN, 10), (10,)), 0
     for shape in shapes:
         yield flat[place : place + np.prod(shape)].reshape(shape)
@@ -1219,7 +1291,7 @@ def scores(weights, x):
 
 
 def gradient_of(weights, x, labels):
-    """Of the mean cross-entropy of a batch, one number for each weight."""
+    """Return the gradient of the mean cross-entropy of a batch, one number for each weight."""
     hidden, out = scores(weights, x)
     error = np.exp(out - out.max(axis=1, keepdims=True))
     error /= error.sum(axis=1, keepdims=True)
@@ -1283,14 +1355,13 @@ team = min(4, max(2, cores))
 run_ranks(team, "work/compress.py", work / "compress.json", n_train, epochs, threads=1)
 history = json.loads((work / "compress.json").read_text())
 
-# %%
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(11, 5))
 for name, run in history.items():
     dashed = name.startswith("top") and "feedback" not in name
     axis.semilogx(run["megabytes"], 100 * np.array(run["accuracy"]), label=name, linestyle="--" if dashed else "-")
 axis.set(xlabel="MB that each rank has sent", ylabel="test accuracy (%)", title="Accuracy against bytes sent")
 figure.legend(loc="outside right upper", fontsize=11)
-full = history["float32"]
 plots.show(
     figure,
     alt=f"Test accuracy against megabytes sent by each of {team} ranks, a point an epoch. After {epochs} epochs: "
@@ -1300,86 +1371,101 @@ plots.show(
     + ".",
     keep=results,
 )
+
+# %%
+full = history["float32"]
 for name, run in history.items():
     fewer = full["megabytes"][-1] / run["megabytes"][-1]
     change = 100 * (run["accuracy"][-1] - full["accuracy"][-1])
     print(f"{name:26} {fewer:6.1f} times fewer bytes than float32, accuracy {change:+.1f} points")
 
 # %% [markdown]
-# Look at the two pairs of top-k lines. What error feedback brings costs no byte at all: it only remembers.
+# Look at the two pairs of top-k lines. Whatever error feedback gains, it sends not a single byte more: it only
+# remembers.
 #
-# The accuracy is that of one run. Differences of a point or so are noise, of the order in which digits come.
+# The accuracy is that of a single run. Differences of a point or so are noise: they depend on the order in which the
+# digits come.
 #
-# There is a catch. Each rank sends its pairs to all, so the bytes of top-k **grow with the ranks**, while those of the
-# ring don't. And finding the largest numbers takes time as well, which a fast link may not give back.
+# There is a catch. Each rank sends its pairs to all others, so the bytes of top-k **grow with the number of ranks**,
+# while those of the ring don't. Finding the largest numbers takes time as well, and on a fast link that may cost more
+# than it saves.
 #
 # ## Questions
 #
 # Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
 #
-# 1. Parameter servers and workers can be had in different ratios. How does the ratio change the time of a step? Is
+# 1. You can run parameter servers and workers in different ratios. How does the ratio change the time of a step? Is
 #    there a best one?
-# 2. A ring all-reduce averages gradients and gives the average to everybody, without a server. Who does the server's
+# 2. A ring all-reduce averages gradients and gives the average to every rank, without a server. Who does the server's
 #    work?
-# 3. Which communication does data parallelism need, and which model parallelism? Why does it depend on how the work is
-#    split?
-# 4. Horovod replaced TensorFlow's parameter servers by MPI. What did it gain by that, for whoever writes the script?
-# 5. Why does Horovod reach 90% scaling efficiency on 512 GPUs with ResNet-101 and Inception V3, and only 68% with
-#    VGG-16? Section 1 has the figures.
-# 6. Is there a way with the bytes of the ring and the steps of doubling?
+# 3. Which communication does data parallelism need, and which does model parallelism need? Why does it depend on how
+#    the work is split?
+# 4. Horovod replaced TensorFlow's parameter servers with MPI. What did that gain for the author of a script?
+# 5. Why does Horovod reach 90% scaling efficiency on 512 GPUs with ResNet-101 and Inception V3, but only 68% with
+#    VGG-16? Section 1 has the numbers.
+# 6. Is there an algorithm with the bytes of the ring and the steps of recursive doubling?
 # 7. From how many ranks on does top-k with 1% send more than a ring with float32?
 
 # %% [markdown] tags=["instructor"]
-# ### Answers, for the instructor
+# <div class="alert alert-block alert-warning">
 #
-# 1. A server receives and sends (n − 1) S/k bytes, so more servers make its part shorter, up to k = n. With dedicated
-#    servers, every server is a machine that does not compute: too few, and workers wait for them; too many, and
-#    machines are wasted. The best ratio depends on the network, the gradient's size and the time of a step, so it has
-#    to be found again for each job. With k = n servers that also work, the question is gone, and the bytes are the
-#    ring's.
-# 2. All of them. Each rank adds up one chunk in the reduce-scatter, as a server would, and hands it out in the
-#    allgather. What is gone is the bottleneck, and the role.
-# 3. Data parallelism: all-reduce, or reduce-scatter and allgather, of *gradients*, since all ranks have the same
-#    weights. Model parallelism: all-to-all (and allgather) of *activations*, since each rank has other weights, and
-#    needs other ranks' results. What isn't shared doesn't travel. Ask: what travels in exercise 4's backward pass? The
-#    gradient of the output by Alltoall to the neurons' owners, and that of x by reduce-scatter to the rows' owners.
-# 4. No roles, no addresses of servers and workers in the script, no ratio to tune; the same script for any number of
-#    ranks, started by mpirun; and the collective operations that libraries have been tuning for decades.
-# 5. Bytes over FLOPs. VGG-16 has 35.8 MB of gradient for 10⁹ multiplications, ResNet-101 22.9, Inception V3 16.7. And
-#    VGG-16's are large, regular convolutions that a GPU computes quickly, so that even less time is there to hide
+# **For the instructor.** Answers to the questions, timing, and what goes wrong.
+#
+# ### Answers
+#
+# 1. A server receives and sends (n − 1) S/k bytes, so with more servers its part takes less time, up to k = n. A
+#    dedicated server is a machine that does not compute: with too few, workers wait for them; with too many, machines
+#    are wasted. The best ratio depends on the network, the gradient's size and the time of a step, so it has to be
+#    found again for each job. With k = n servers that also work, the question disappears, and the bytes are those of
+#    the ring.
+# 2. All ranks together. Each adds up one chunk in the reduce-scatter, as a server would, and hands it out in the
+#    all-gather. The bottleneck is gone, and so is the server's role.
+# 3. Data parallelism: all-reduce, or reduce-scatter and all-gather, of *gradients*, since all ranks have the same
+#    weights. Model parallelism: all-to-all (and all-gather) of *activations*, since each rank has different weights,
+#    and needs other ranks' results. What isn't shared doesn't travel. Ask: what travels in exercise 4's backward pass?
+#    The gradient of the output travels by Alltoall to the neurons' owners, and that of x by reduce-scatter to the rows'
+#    owners.
+# 4. There are no roles, no addresses of servers and workers in the script, and no ratio to tune. The same script runs
+#    on any number of ranks, started by mpirun. And it uses collectives that libraries have been tuning for decades.
+# 5. Look at bytes over FLOPs. VGG-16 has 35.8 MB of gradient for 10⁹ multiplications, ResNet-101 22.9, Inception V3
+#    16.7. And VGG-16's are large, regular convolutions that a GPU computes quickly, so even less time is left to hide
 #    sending in. 90% of its weights are in three dense layers: section 8.
 # 6. Yes: reduce-scatter by recursive *halving* (exchange half the gradient with the partner n/2 away, then a quarter
-#    with one n/4 away, …), and allgather by recursive doubling: 2 log₂ n steps, 2(n − 1)/n of traffic. It is
-#    Rabenseifner's, and MPICH takes it for large messages (Thakur et al. 2005,
-#    https://doi.org/10.1177/1094342005051521). Why have rings then? They work for any n, and talk to neighbours only,
-#    so that no two messages share a cable, while partners n/2 apart may all meet in one switch.
-# 7. Ring: 2(n − 1)/n · S. Top-k: (n − 1) · 0.01 · 2 · S, as each number goes with its index. Equal at n = 100.
+#    with the one n/4 away, …), and all-gather by recursive doubling: 2 log₂ n steps, 2(n − 1)/n of traffic. It is
+#    Rabenseifner's algorithm, and MPICH uses it for large messages (Thakur et al. 2005,
+#    https://doi.org/10.1177/1094342005051521). Why use rings, then? They work for any n, and talk to neighbours only,
+#    so no two messages share a cable. Partners n/2 apart may all meet in one switch.
+# 7. Ring: 2(n − 1)/n · S. Top-k: (n − 1) · 0.01 · 2 · S, as each number goes with its index. They are equal at n = 100.
 #
-# **Timing** Sections 1 and 2: 25 minutes, section 3: 20. Who is stuck in exercise 2 at minute 50 goes on with the
-# solution: sections 5 to 7 are what nobody should miss. Sections 8 and 10 are 15 minutes each, with their exercises.
+# **Timing** Sections 1 and 2 take 25 minutes, section 3 takes 20. Anyone still stuck in exercise 2 at minute 50 should
+# continue with the solution: nobody should miss sections 5 to 7. Sections 8 and 10 take 15 minutes each, with their
+# exercises.
 #
-# **Goes wrong** Exercise 1: a blocking `Send` between two servers passes with short arrays and hangs with the long
-# one; the check ends it after 10 s and quotes the line. Exercise 2: `chunks[i] = chunks[i] + room` puts a new array
-# into the list and leaves `total` alone; it has to be `chunks[i] += room`. Exercise 4: `blocks.reshape(rows, -1)`
-# without the transposition has the right shape and wrong rows.
+# **What goes wrong** Exercise 1: a blocking `Send` between two servers passes with short arrays and hangs with the long
+# one; the check stops it after 10 s and quotes the line. Exercise 2: `chunks[i] = chunks[i] + room` puts a new array
+# into the list and leaves `total` unchanged; it has to be `chunks[i] += room`. Exercise 4: `blocks.reshape(rows, -1)`
+# without the transposition has the right shape and the wrong rows.
 #
-# **Guesses** Most people expect their ring to be several times slower at 64 MiB. Where this was written, on 2 cores,
-# it was the faster one there, and slower below a few kilobytes. That is no merit of the ring: MPICH 5.0 takes a buffer
-# as large as the gradient in each call, and the system has to clear fresh pages for it. When the C library is told to
-# keep such memory (`env={"MALLOC_MMAP_THRESHOLD_": 2 * 10**9, "MALLOC_TRIM_THRESHOLD_": 4 * 10**9}` in section 5's
-# `run_ranks`), both take about the same. A good question for the quick ones: what should a framework do, that reduces
-# the same gradients in each step? Keep its buffers, as Horovod does with its fusion buffer.
+# **Guesses** Most people expect their ring to be several times slower at 64 MiB. Where this was written, on 2 cores, it
+# was the faster one at that size, and the slower one below a few kilobytes. That is not because of the ring: in each
+# call, MPICH 5.0 allocates a buffer as large as the gradient, and the system has to clear fresh pages for it. If you
+# tell the C library to keep such memory (`env={"MALLOC_MMAP_THRESHOLD_": 2 * 10**9, "MALLOC_TRIM_THRESHOLD_": 4 *
+# 10**9}` in section 5's `run_ranks`), both take about the same time. A good question for those who finish early: what
+# should a framework do if it reduces the same gradients in each step? Keep its buffers, as Horovod does with its fusion
+# buffer.
+#
+# </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - All-reduce = reduce-scatter + allgather. A ring does both with two neighbours, in 2(n − 1) steps, and each rank
-#   sends less than twice the gradient, however many ranks there are.
-# - Small messages cost latency, large ones bandwidth. So few steps win for small gradients, and few bytes for large
-#   ones.
-# - Bytes over FLOPs tell which network scales.
-# - Sending is hidden only if somebody else does it.
-# - Gradients bear much: 16 bits, or 1% of them, if what is left out is remembered.
+# - All-reduce = reduce-scatter + all-gather. A ring does both with two neighbours, in 2(n − 1) steps. Each rank sends
+#   less than twice the gradient, however many ranks there are.
+# - Small messages are limited by latency, large ones by bandwidth. So few steps win for small gradients, and few bytes
+#   for large ones.
+# - A network's bytes over its FLOPs show how well it scales.
+# - Sending is hidden only if somebody else does it: a network card, or another core.
+# - Gradients tolerate a lot of compression: 16 bits, or 1% of the numbers, if what is left out is remembered.
 #
 # What was published, what you measured, and what the machine could do at most:
 
@@ -1405,4 +1491,4 @@ results.table("how gradients travel", rows)
 
 # %% [markdown]
 # Published: [Horovod's documentation, Benchmarks](https://horovod.readthedocs.io/en/stable/benchmarks_include.html).
-# Next: lab 07 puts all of it to work, in six steps.
+# Next: lab 07 uses all of this, in six steps.
