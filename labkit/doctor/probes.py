@@ -3,8 +3,6 @@
 import os
 import platform
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +14,14 @@ from labkit.data import mnist
 from labkit.data.mnist import FileStatus
 from labkit.mpi.launch import run_ranks
 from labkit.slurm import cluster
+from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
-from labkit.system.paths import OPENMP_PYTHON, ROOT, shown
+from labkit.system.paths import OPENMP_PYTHON, ROOT
 
 SCRIPTS = Path(__file__).with_name("scripts")
 PROBE_TIMEOUT_S = 120.0  # seconds for a probe; the first import of TensorFlow from a network disk can take a minute
-CANNOT_START = "cannot start"
+CANNOT_START = "cannot start"  # how `processes.run` begins to say so
 ERROR_LINES = 3  # lines of a failed probe that are shown
 
 
@@ -130,13 +129,14 @@ def try_python(*args: str | Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResu
 def try_command(*argv: str | Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResult:
     """Run a command; what it printed on stdout is what it output."""
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
-    except OSError as error:
-        return ProbeResult(error=f"{CANNOT_START} {shown(Path(argv[0]))}: {error.strerror}")
-    except subprocess.TimeoutExpired:
+        ended = processes.run(argv, timeout=timeout, separate_errors=True)
+    except LabError as error:
+        return ProbeResult(error=str(error))
+    if ended.status is None:
         return ProbeResult(error=f"Not over after {timeout:g} s")
-    how = f"killed by {signal.Signals(-done.returncode).name}" if done.returncode < 0 else "failed"
-    return ProbeResult(done.stdout.strip(), _last_lines(f"{how}\n{done.stderr}") if done.returncode else "")
+    how = "failed" if ended.status > 0 else ended.failure
+    output = "\n".join(ended.lines).strip()
+    return ProbeResult(output, _last_lines("\n".join([how, *ended.errors])) if how else "")
 
 
 def try_ranks(script: Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResult:

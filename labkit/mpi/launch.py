@@ -18,7 +18,7 @@ from pathlib import Path
 from labkit.mpi import loopback
 from labkit.mpi import rank_runner as runner
 from labkit.mpi.mpirun import BIN, Job, Rank
-from labkit.system import cores, load, scratch
+from labkit.system import cores, load, processes, scratch
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
 
@@ -491,10 +491,8 @@ def _rank_error(rank: Rank, ranks: list[Rank], remarks: tuple[str, ...]) -> Rank
         how = "ended without a word"
     elif code == 0:
         how = "left the others with exit status 0, but without MPI_Finalize as after os._exit()"
-    elif code > 0:
-        how = f"failed with exit status {code}"
     else:
-        how = f"was killed by {signal.Signals(-code).name}{' (did memory run out?)' * (code == -signal.SIGKILL)}"
+        how = f"{'failed with' if code > 0 else 'was'} {processes.describe_exit(code)}"
     when = "" if rank.end is None else f", {rank.end:.1f} s after the start"
     done = "".join(
         f" Rank {other.number} had finished before."

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 
 from labkit.mpi import rank_runner as runner
+from labkit.system import processes
 from labkit.system.errors import LabError
-from labkit.system.lifetime import end_with
 
 BIN = Path(sysconfig.get_path("scripts"))
 GRACE = 1.0  # seconds mpirun has to end by itself once it has nothing more to pass on
@@ -86,10 +86,10 @@ class Rank:
 
 @dataclass
 class _Stream:
-    """What came after the last whole line of a rank, or of mpirun itself."""
+    """An output of a rank, or of mpirun itself."""
 
     rank: Rank | None
-    rest: bytes = b""
+    splitter: processes.LineSplitter = field(default_factory=processes.LineSplitter)
     torn: bytes = b""  # of a line of the rank's own, what came before a line of MPI's
 
 
@@ -153,16 +153,8 @@ class Job:
             others = [environ["LD_PRELOAD"]] if environ.get("LD_PRELOAD") else []
             plumbing["LD_PRELOAD"] = ":".join([f"/dev/fd/{folder}/preload", *others])
         try:
-            self._mpirun = subprocess.Popen(
-                argv,
-                cwd=cwd,
-                env={**environ, **variables, **plumbing},
-                stdin=subprocess.DEVNULL,
-                stdout=write,
-                stderr=write,
-                pass_fds=[folder],
-                start_new_session=True,  # interrupting a cell signals the kernel's whole process group
-                preexec_fn=partial(end_with, os.getpid()),  # this thread stays until the run is over
+            self._mpirun = processes.start(
+                argv, {**environ, **variables, **plumbing}, cwd, stdout=write, stderr=write, pass_fds=[folder]
             )
         except OSError as error:
             raise LabError(f"cannot start mpirun: {error.strerror}. Is one of the arguments too long?") from error
@@ -191,18 +183,12 @@ class Job:
 
     def end(self) -> None:
         """End whatever is left of the run and hear it out, however often that is interrupted."""
-        interrupt = None
-        while True:
-            try:
-                self._end()
-                break
-            except KeyboardInterrupt as again:
-                interrupt = again
-        for descriptor in list(self._selector.get_map()):
-            self._close(descriptor)
-        self._selector.close()
-        if interrupt:
-            raise interrupt
+        try:
+            processes.despite_interrupts(self._end)
+        finally:
+            for descriptor in list(self._selector.get_map()):
+                self._close(descriptor)
+            self._selector.close()
 
     def _end(self) -> None:
         """Kill the ranks first, so that mpirun can tell of them and tidy up; then mpirun, and what ranks left behind.
@@ -218,32 +204,20 @@ class Job:
         while self._listen(0):
             pass
         for stream in self._streams:
-            rest, stream.rest = stream.rest, b""
-            if rest:
-                self._hear(stream, rest)
+            for line in stream.splitter.flush():
+                self._hear(stream, line)
             if stream.torn:
                 self._hear(stream, b"")
         self._print_lines()
 
     def _kill(self, ranks_only: bool = False) -> bool:
         """Kill the processes of this run that still live, and say whether there were any."""
-        ours = [process for process in psutil.process_iter() if self._owns(process, ranks_only)]
-        for process in ours:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        return bool(ours)
 
-    def _owns(self, process: psutil.Process, ranks_only: bool) -> bool:
-        """Whether it runs in a rank's session or, should it have left that, carries this run's token."""
-        try:
-            if process.status() == psutil.STATUS_ZOMBIE:
-                return False
-            if os.getsid(process.pid) in self._sessions:
-                return True
-            environ = process.environ()
-        except (psutil.Error, OSError):  # it has just ended, or is another user's
-            return False
-        return environ.get(runner.TOKEN) == self._token and ("PMI_RANK" in environ or not ranks_only)
+        def is_wanted(process: psutil.Process) -> bool:
+            ours = processes.belongs(process, self._sessions, runner.TOKEN, self._token)
+            return ours and (not ranks_only or "PMI_RANK" in processes.environ_of(process))
+
+        return processes.kill(processes.find(is_wanted))
 
     # Listening
 
@@ -282,13 +256,11 @@ class Job:
             self._close(descriptor)
         if stream.rank:
             stream.rank.heard = self.clock()
-        *lines, rest = (stream.rest + data).split(b"\n")
-        stream.rest = rest[rest.rstrip(b"\r").rfind(b"\r") + 1 :]
-        for line in lines:
+        for line in stream.splitter.split(data):
             self._hear(stream, line)
 
     def _hear(self, stream: _Stream, line: bytes) -> None:
-        """Take in a line: of a progress bar, which goes back to its start again and again, the last state."""
+        """Take in a line."""
         rank = stream.rank
         if rank and (found := _MPI.search(line)):
             stream.torn += line[: found.start()]
@@ -297,7 +269,7 @@ class Job:
             return
         line, stream.torn = stream.torn + line, b""
         raw, mark, report = line.partition(runner.MARK.encode())
-        text = raw.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+        text = processes.last_state(raw)
         if rank is None:
             self._said.append(text)
         elif (text or not mark) and not _NOTICES.match(text):
@@ -331,7 +303,7 @@ class Job:
         This is not to be had on the other nodes of a Slurm job, nor before Linux 5.3.
         """
         with contextlib.suppress(OSError, psutil.Error):
-            if psutil.Process(pid).environ().get(runner.TOKEN) == self._token:
+            if processes.environ_of(psutil.Process(pid)).get(runner.TOKEN) == self._token:
                 rank.local = True
                 self._sessions.add(pid)
                 self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, partial(self._note_gone, rank))

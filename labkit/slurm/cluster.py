@@ -23,7 +23,7 @@ from typing import IO, Literal, NamedTuple
 import psutil
 
 from labkit.slurm import supervisor
-from labkit.system import load
+from labkit.system import load, processes
 from labkit.system.errors import LabError
 from labkit.system.paths import STATE, shown
 from labkit.system.progress import progress
@@ -203,7 +203,7 @@ class Cluster:
         except OSError as error:
             raise LabError(f"cannot write to {shown(path.parent)}: {error.strerror}. Who owns it?") from error
         with lock:
-            if not supervisor.within(LOCKED, lambda: _lock(lock)):
+            if not processes.wait_until(lambda: _lock(lock), LOCKED):
                 raise LabError(f"somebody else starts or ends this cluster. `fuser -v {shown(path)}` tells who.")
             yield
 
@@ -286,9 +286,9 @@ class Cluster:
         with progress("Ending Slurm and its jobs …") as tell:
             if folder and (pid := _keeper(folder)):
                 os.kill(pid, signal.SIGTERM)
-                if not supervisor.within(supervisor.SOON, lambda: not _keeper(folder)):
+                if not processes.wait_until(lambda: not _keeper(folder), supervisor.SOON):
                     tell("Giving the jobs time to save …")
-                if not supervisor.within(supervisor.END, lambda: not _keeper(folder)):
+                if not processes.wait_until(lambda: not _keeper(folder), processes.KILL_TIMEOUT_S):
                     os.kill(pid, signal.SIGKILL)  # the daemons end with it
             if _named(there):
                 _sweep(there)
@@ -357,17 +357,10 @@ def _sweep(folder: Path) -> None:
     spared = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
 
     def left() -> list[psutil.Process]:
-        return [one for one in psutil.process_iter() if one.pid not in spared and _belongs(one, folder)]
+        return processes.find(lambda process: process.pid not in spared and _belongs(process, folder))
 
-    def kill() -> bool:
-        ours = left()
-        for process in ours:
-            with contextlib.suppress(psutil.Error):
-                supervisor.kill_all([*process.children(recursive=True), process])
-        return bool(ours)
-
-    if not supervisor.within(1.0, lambda: not left()):  # most end by themselves
-        supervisor.within(supervisor.END, lambda: not kill())
+    if not processes.wait_until(lambda: not left(), 1.0):  # most end by themselves
+        processes.end_all(lambda: processes.with_children(left()))
 
 
 def _belongs(process: psutil.Process, folder: Path) -> bool:
@@ -376,12 +369,7 @@ def _belongs(process: psutil.Process, folder: Path) -> bool:
     SLURM_CONF alone tells nothing: a terminal or a notebook that uses the cluster has it too. Slurm's programs have it
     and their names; the processes of jobs have the cluster's name, which Slurm gives to them alone.
     """
-    try:
-        # Not by psutil, which stops at the empty entries that programs leave when they change their title.
-        environ = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        job, conf = f"SLURM_CLUSTER_NAME={folder.name}", f"SLURM_CONF={folder}/slurm.conf"
-        return job.encode() in environ or (conf.encode() in environ and process.name() in supervisor.PROGRAMS)
-    except (psutil.Error, OSError):  # it has just ended, or is another user's
-        return False
+    environ = processes.environ_of(process)
+    if environ.get("SLURM_CLUSTER_NAME") == folder.name:
+        return True
+    return environ.get("SLURM_CONF") == f"{folder}/slurm.conf" and process.name() in supervisor.PROGRAMS

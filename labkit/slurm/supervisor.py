@@ -24,12 +24,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
 
 from labkit.mpi.launch import SMALL_SLURM, shares
+from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
 from labkit.system.machine import Machine, this_machine
@@ -43,7 +44,6 @@ START = 30.0  # seconds for a daemon to come up
 GRACE = 5.0  # seconds for jobs to save something when the cluster is taken down
 ANSWER = 5.0  # seconds for Slurm to answer a question
 SOON = 5.0  # seconds after which whoever waits is told for what
-END = 15.0  # seconds for what is left to be killed
 TAIL = 5  # lines of a daemon's log that an error shows
 
 LOOPBACK = "127.0.0.1"
@@ -72,7 +72,7 @@ class Keeper:
             print(UP, end="", flush=True)
             if sys.stdin.readline() == STAY:
                 _silence()
-                while not self.tick(1.0 if self.until else 3600.0) and (not self.until or _lives(self.until)):
+                while not self.tick(1.0 if self.until else 3600.0) and (not self.until or processes.lives(self.until)):
                     pass
         except LabError as error:
             print(error)
@@ -180,11 +180,12 @@ class Keeper:
 
     def ended(self) -> list[str]:
         """Tell of each daemon that ended how it did, with its last lines."""
-        return [
-            f"{name} {_how(process.returncode)}. {self.last_lines(name)}"
-            for name, process in self.daemons.items()
-            if process.returncode is not None
-        ]
+        ended = []
+        for name, process in self.daemons.items():
+            if process.returncode is not None:
+                verb = "was" if process.returncode < 0 else "ended with"
+                ended.append(f"{name} {verb} {processes.describe_exit(process.returncode)}. {self.last_lines(name)}")
+        return ended
 
     def last_lines(self, name: str) -> str:
         """Return the end of a daemon's log."""
@@ -200,25 +201,21 @@ class Keeper:
             for process in self.jobs(spared):
                 with contextlib.suppress(psutil.Error):
                     process.terminate()
-        within(GRACE, lambda: not self.jobs(spared))
-        within(END, lambda: not self.kill())
+        processes.wait_until(lambda: not self.jobs(spared), GRACE)
+        processes.end_all(self.children)
         if self.link.is_symlink() and self.link.readlink() == self.folder:
             self.link.unlink()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def jobs(self, spared: set[str]) -> list[psutil.Process]:
         """Return the processes that are neither daemons nor have one of these names."""
-        self.reap()
         daemons = {process.pid for process in self.daemons.values()}
-        under = psutil.Process().children(recursive=True)
-        return [process for process in under if process.pid not in daemons and _name(process) not in spared]
+        return [one for one in self.children() if one.pid not in daemons and _name(one) not in spared]
 
-    def kill(self) -> bool:
-        """Kill all that is left; tell whether there was something."""
+    def children(self) -> list[psutil.Process]:
+        """Return all processes under this one that have not ended."""
         self.reap()
-        left = psutil.Process().children(recursive=True)
-        kill_all(left)
-        return bool(left)
+        return psutil.Process().children(recursive=True)
 
 
 def slurm_conf(folder: Path, nodes: int, machine: Machine) -> str:
@@ -294,21 +291,11 @@ def _cgroup_plugin() -> str:
     return "disabled" if version >= (24, 5) else "cgroup/v1"
 
 
-def _how(status: int) -> str:
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
-
-
 def _name(process: psutil.Process) -> str:
     try:
         return process.name()
     except psutil.Error:
         return ""
-
-
-def _lives(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def _silence() -> None:
@@ -355,21 +342,6 @@ def ask(*argv: str, environ: Mapping[str, str], timeout: float = ANSWER) -> str 
 def address() -> str:
     """Return the address that this machine's name stands for: under NoInAddrAny, Slurm listens there alone."""
     return socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
-
-
-def within(seconds: float, happens: Callable[[], bool]) -> bool:
-    """Wait for something to happen, for so long at most; tell whether it did."""
-    deadline = time.monotonic() + seconds
-    while not (happened := happens()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return happened
-
-
-def kill_all(processes: Iterable[psutil.Process]) -> None:
-    """Kill processes, of which some may have ended."""
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
 
 
 def main(link: str, nodes: str, until: str) -> None:

@@ -1,23 +1,30 @@
-"""How is one command run, on_lined line by line, and ended with all that it started?"""
+"""Processes: start a command, read it line by line, wait, and end it with all that it started."""
 
 import contextlib
 import os
 import selectors
+import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import psutil
 
 from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
+from labkit.system.paths import shown
 
-TOKEN = "LABKIT_COMMAND"  # marks all that a command starts, should it leave the command's session
+COMMAND_VARIABLE = "LABKIT_COMMAND"  # marks all that a command starts, should it leave the command's session
+POLL_INTERVAL_S = 0.05
+KILL_TIMEOUT_S = 15.0  # for the kernel to end what was killed
+
+
+# Running a command to its end
 
 
 class Ended(NamedTuple):
@@ -26,42 +33,44 @@ class Ended(NamedTuple):
     Attributes
     ----------
     lines : tuple of str
-        What it printed on stdout and stderr.
+        What it printed on stdout, and on stderr unless that was kept apart.
     status : int or None
         Its exit status, or minus the number of the signal that ended it; None when its time was up.
     seconds : float
         From its start to its end.
     others : load.Others
         What else had the cores meanwhile.
+    errors : tuple of str
+        What it printed on stderr, when that was kept apart.
     """
 
     lines: tuple[str, ...]
     status: int | None
     seconds: float
     others: load.Others = load.Others()
+    errors: tuple[str, ...] = ()
 
     @property
     def failure(self) -> str:
         """How it failed, in words; empty when it did not."""
         if self.status is None:
             return f"not over after {self.seconds:.0f} s"
-        if self.status < 0:
-            return f"killed by signal {-self.status}" + " (did memory run out?)" * (self.status == -9)
-        return f"exit status {self.status}" if self.status else ""
+        return describe_exit(self.status) if self.status else ""
 
 
 def run(
-    argv: Sequence[str],
+    argv: Sequence[str | Path],
     env: Mapping[str, object] | None = None,
     cwd: Path | None = None,
     timeout: float = 600.0,
     on_line: Callable[[str], None] = lambda line: None,
+    separate_errors: bool = False,
 ) -> Ended:
     """Run a command to its end; nothing that it started is left then, also after an interrupt.
 
     Parameters
     ----------
-    argv : sequence of str
+    argv : sequence of str or Path
         The command and its arguments.
     env : mapping, optional
         Variables to set; None as a value takes one away.
@@ -71,6 +80,8 @@ def run(
         Seconds after which it is ended.
     on_line : callable
         Is given each line as it comes.
+    separate_errors : bool
+        Whether to keep stderr apart from stdout, as `Ended.errors`.
 
     Raises
     ------
@@ -78,91 +89,221 @@ def run(
         When there is no such command.
     """
     with load.watch(show=False) as others:
-        ended = _run(argv, env, cwd, timeout, on_line)
+        ended = _run(argv, env, cwd, timeout, on_line, separate_errors)
     return ended._replace(others=others)
 
 
 def _run(
-    argv: Sequence[str],
+    argv: Sequence[str | Path],
     env: Mapping[str, object] | None,
     cwd: Path | None,
     timeout: float,
     on_line: Callable[[str], None],
+    separate_errors: bool,
 ) -> Ended:
     token = uuid.uuid4().hex
-    changed = {**os.environ, **(env or {}), TOKEN: token}
+    changed = {**os.environ, **(env or {}), COMMAND_VARIABLE: token}
     began = time.monotonic()
     try:
-        process = subprocess.Popen(
-            list(argv),
+        process = start(
+            argv,
             env={name: str(value) for name, value in changed.items() if value is not None},
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # an interrupt is for us alone: we end it
-            preexec_fn=partial(end_with, os.getpid()),
+            stderr=subprocess.PIPE if separate_errors else subprocess.STDOUT,
         )
     except OSError as error:
-        raise LabError(f"cannot start {argv[0]}: {error.strerror}. Is it spelt right, and on the PATH?") from error
+        raise LabError(_cannot_start(str(argv[0]), error)) from error
+
+    def end() -> None:
+        end_all(lambda: find(partial(belongs, sessions={process.pid}, variable=COMMAND_VARIABLE, value=token)))
+        process.wait()
+        for pipe in _pipes(process):
+            pipe.close()
+
     lines: list[str] = []
+    errors: list[str] = []
     try:
-        for line in _lines(process, began + timeout):
-            lines.append(line)
+        for number, line in _read_lines(process, began + timeout):
+            (lines, errors)[number].append(line)
             on_line(line)
         in_time, seconds = process.poll() is not None, time.monotonic() - began
     finally:
-        _end(process, token)
-    return Ended(tuple(lines), process.returncode if in_time else None, seconds)
+        despite_interrupts(end)
+    return Ended(tuple(lines), process.returncode if in_time else None, seconds, errors=tuple(errors))
 
 
-def _lines(process: subprocess.Popen, deadline: float) -> Iterator[str]:
-    """Yield its lines until it has ended, or the time is up; of a progress bar, the last state."""
-    os.set_blocking(process.stdout.fileno(), False)
-    rest = b""
+def _cannot_start(program: str, error: OSError) -> str:
+    if os.sep in program:
+        return f"cannot start {shown(Path(program))}: {error.strerror}."
+    return f"cannot start {program}: {error.strerror}. Is it spelt right, and on the PATH?"
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> list[IO[bytes]]:
+    return [pipe for pipe in (process.stdout, process.stderr) if pipe]
+
+
+def _read_lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[tuple[int, str]]:
+    """Yield (0 for stdout, 1 for stderr; a line) until the process has ended, or the deadline has passed."""
+    splitters = [LineSplitter() for _ in _pipes(process)]
     with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
+        for number, pipe in enumerate(_pipes(process)):
+            selector.register(pipe, selectors.EVENT_READ, number)
         while time.monotonic() < deadline:
             ended = process.poll() is not None  # before the last look at what it wrote
-            data = process.stdout.read() if selector.select(0 if ended else 0.1) else None
-            *lines, rest = (rest + (data or b"")).split(b"\n")
-            yield from map(_text, lines)
-            if data == b"" and not ended:  # it closed its output and works on
-                time.sleep(0.1)
-            if ended and not data:
+            events = selector.select(0 if ended else 2 * POLL_INTERVAL_S)
+            for key, _ in events:
+                data = os.read(key.fd, 1 << 16)
+                if not data:
+                    selector.unregister(key.fileobj)
+                yield from ((key.data, last_state(line)) for line in splitters[key.data].split(data))
+            if ended and not events:
                 break
-    if rest:
-        yield _text(rest)
+    for number, splitter in enumerate(splitters):
+        yield from ((number, last_state(line)) for line in splitter.flush())
 
 
-def _text(line: bytes) -> str:
+# What the runs of commands and of ranks have in common
+
+
+def start(
+    argv: Sequence[str | Path],
+    env: Mapping[str, str],
+    cwd: Path | None,
+    stdout: int,
+    stderr: int,
+    pass_fds: Collection[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a command that reads nothing and ends with the thread that calls this; its session is its own.
+
+    Interrupting a terminal or a notebook's cell signals a whole process group: with a session of its own, the command
+    is not in it, and whoever has started it decides what becomes of it.
+    """
+    return subprocess.Popen(
+        list(argv),
+        env=env,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=pass_fds,
+        start_new_session=True,
+        preexec_fn=partial(end_with, os.getpid()),
+    )
+
+
+class LineSplitter:
+    """The whole lines of an output that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def split(self, data: bytes) -> list[bytes]:
+        """Return the lines that are whole with this piece, without their ends."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[rest.rstrip(b"\r").rfind(b"\r") + 1 :]  # of a progress bar, its last state is enough
+        return lines
+
+    def flush(self) -> list[bytes]:
+        """Return the last line, if it has no end."""
+        rest, self._rest = self._rest, b""
+        return [rest] if rest else []
+
+
+def last_state(line: bytes) -> str:
+    """Return the text that a line shows in the end: a progress bar goes back to the line's start again and again."""
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
 
 
-def _end(process: subprocess.Popen, token: str) -> None:
-    """Kill what is left of it, however often that is interrupted."""
+def describe_exit(status: int) -> str:
+    """Return an exit status, or minus the number of the signal that killed a process, in words."""
+    if status >= 0:
+        return f"exit status {status}"
+    names = {number.value: number.name for number in signal.Signals}  # without those of SIGRTMIN to SIGRTMAX
+    hint = " (did memory run out?)" if status == -signal.SIGKILL else ""
+    return f"killed by {names.get(-status, f'signal {-status}')}{hint}"
+
+
+# Finding, waiting for and ending processes
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether a process is there, has not ended, and is not another that got its number since."""
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def environ_of(process: psutil.Process) -> dict[str, str]:
+    """Return the variables that a process was started with.
+
+    `psutil.Process.environ` stops at the empty entries that programs leave when they change their title.
+
+    Raises
+    ------
+    OSError
+        When the process has ended, or is another user's.
+    """
+    entries = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+    pairs = (os.fsdecode(entry).partition("=") for entry in entries)
+    return {name: value for name, _, value in pairs if name}
+
+
+def find(is_wanted: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    """Return the living processes that are wanted; those that can't be asked, as another user's, are not."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE and is_wanted(process):
+                found.append(process)
+    return found
+
+
+def belongs(process: psutil.Process, sessions: Collection[int], variable: str, value: str) -> bool:
+    """Whether a process runs in one of these sessions or, should it have left them, was started with this variable."""
+    return os.getsid(process.pid) in sessions or environ_of(process).get(variable) == value
+
+
+def with_children(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Return these processes and all under them."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found += [*process.children(recursive=True), process]
+    return found
+
+
+def wait_until(happens: Callable[[], object], timeout: float) -> bool:
+    """Wait until something happens, `timeout` seconds at most; return whether it did."""
+    deadline = time.monotonic() + timeout
+    while not (happened := happens()) and time.monotonic() < deadline:
+        time.sleep(POLL_INTERVAL_S)
+    return bool(happened)
+
+
+def kill(processes: Iterable[psutil.Process]) -> bool:
+    """Kill processes, of which some may have ended; return whether there were any."""
+    some = False
+    for process in processes:
+        some = True
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    return some
+
+
+def end_all(find_left: Callable[[], Iterable[psutil.Process]], timeout: float = KILL_TIMEOUT_S) -> bool:
+    """Kill what is found until nothing is left, as a process may start others meanwhile; return whether all ended."""
+    return wait_until(lambda: not kill(find_left()), timeout)
+
+
+def despite_interrupts(action: Callable[[], object]) -> None:
+    """Call `action` again when an interrupt comes while it runs, until it is through; then raise the interrupt."""
     interrupt = None
     while True:
         try:
-            while ours := [other for other in psutil.process_iter() if _belongs(other, process.pid, token)]:
-                for other in ours:
-                    with contextlib.suppress(psutil.Error):
-                        other.kill()
-                time.sleep(0.02)
-            process.wait()
-            process.stdout.close()
+            action()
             break
         except KeyboardInterrupt as again:
             interrupt = again
     if interrupt:
         raise interrupt
-
-
-def _belongs(process: psutil.Process, session: int, token: str) -> bool:
-    """Whether it runs in the command's session or, should it have left that, carries its token."""
-    try:
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return os.getsid(process.pid) == session or process.environ().get(TOKEN) == token
-    except (psutil.Error, OSError):  # it has just ended, or is another user's
-        return False

@@ -555,7 +555,7 @@ def test_of_a_failed_probe_how_it_ended_and_the_last_lines_are_kept():
 
 def test_a_program_that_is_not_there():
     tried = probes.try_command("/nowhere/python", "-c", "1")
-    assert tried == ProbeResult(error="cannot start /nowhere/python: No such file or directory")
+    assert tried == ProbeResult(error="cannot start /nowhere/python: No such file or directory.")
 
 
 def test_ranks_that_fail_or_hang(tmp_path):

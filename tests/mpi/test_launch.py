@@ -26,6 +26,7 @@ from labkit.slurm import supervisor
 from labkit.system import cores
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
+from labkit.system.processes import wait_until
 
 SOON = 10  # seconds within which a rank's death must be known
 
@@ -890,7 +891,7 @@ class TestCaller:
     def test_what_a_killed_caller_leaves_is_swept_by_the_next_run(self, caller, tmp_path, monkeypatch):
         caller.kill()
         caller.wait()
-        supervisor.within(SOON, lambda: living(os.environ["LABKIT_TEST"]) == [])
+        wait_until(lambda: living(os.environ["LABKIT_TEST"]) == [], SOON)
         assert len(list(tmp_path.glob("labkit-*"))) == 1
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         Path("quick.py").touch()
@@ -900,7 +901,4 @@ class TestCaller:
     def test_no_rank_survives_a_killed_caller(self, caller):
         assert len(living(os.environ["LABKIT_TEST"])) >= 3
         caller.kill()
-        deadline = time.monotonic() + SOON
-        while living(os.environ["LABKIT_TEST"]) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert living(os.environ["LABKIT_TEST"]) == []
+        assert wait_until(lambda: living(os.environ["LABKIT_TEST"]) == [], SOON)

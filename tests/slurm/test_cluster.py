@@ -18,10 +18,11 @@ import pytest
 
 from labkit.slurm import cluster, supervisor
 from labkit.slurm.cluster import Cluster
-from labkit.slurm.supervisor import node_cores, node_cpus, slurm_conf, within
+from labkit.slurm.supervisor import node_cores, node_cpus, slurm_conf
 from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine
+from labkit.system.processes import wait_until
 
 # What a job's process is known by, in case it has left all else that could tell.
 NUMBER = f"{os.getpid()}.5"
@@ -39,7 +40,7 @@ def machine(cores: int, nodes: int = 1, smt: int = 1, quota: float | None = None
 
 
 def eventually(true, seconds: float = 20.0) -> bool:
-    return bool(within(seconds, true))
+    return wait_until(true, seconds)
 
 
 def left_of(folder: Path) -> list[psutil.Process]:

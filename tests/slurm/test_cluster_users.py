@@ -21,7 +21,7 @@ import pytest
 
 from labkit.slurm import supervisor
 from labkit.slurm.cluster import Cluster
-from labkit.slurm.supervisor import within
+from labkit.system.processes import wait_until
 
 SECRET = "what-only-the-owner-may-read"
 ENVIRON = {"PATH": os.pathsep.join([os.environ["PATH"], *supervisor.ADMIN]), "LC_ALL": "C"}
@@ -87,7 +87,7 @@ class Machine:
         self.folder = self.link.readlink()
         self.conf = (self.folder / "slurm.conf").read_text()
         self.job = self.by_owner("sbatch --parsable --output=/dev/null --wrap 'sleep 600'").strip()
-        assert within(20.0, self.runs)
+        assert wait_until(self.runs, 20.0)
 
     def end(self) -> None:
         self.python(f"""
@@ -142,7 +142,7 @@ class Machine:
 
     def is_untouched(self) -> bool:
         """Whether the job runs that the owner has started, and no other did."""
-        within(3.0, (self.loot / "ran").exists)
+        wait_until((self.loot / "ran").exists, 3.0)
         stolen = any(SECRET in path.read_text(errors="replace") for path in self.loot.iterdir() if path.is_file())
         alone = self.by_owner("squeue -h -t all -o %i").split() == [self.job]
         return alone and self.runs() and not (self.loot / "ran").exists() and not stolen
@@ -171,7 +171,7 @@ def munged(machine):
     command = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={socket}", *files]
     with subprocess.Popen([*by(machine.stranger), *command], env=ENVIRON, stderr=subprocess.DEVNULL) as process:
         try:
-            assert within(20.0, socket.exists)
+            assert wait_until(socket.exists, 20.0)
             yield socket
         finally:
             process.terminate()

@@ -1,6 +1,7 @@
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -64,7 +65,7 @@ def test_what_outlives_the_command_is_ended_and_not_waited_for():
 
 def test_a_signal_is_told():
     done = processes.run(python("import os; os.kill(os.getpid(), 9)"))
-    assert done.failure == "killed by signal 9 (did memory run out?)"
+    assert done.failure == "killed by SIGKILL (did memory run out?)"
 
 
 def test_an_interrupt_ends_the_command():
@@ -81,3 +82,72 @@ def test_an_interrupt_ends_the_command():
 def test_a_command_that_is_not_there_is_one_line():
     with pytest.raises(LabError, match="cannot start no-such-command: No such file"):
         processes.run(["no-such-command"])
+    with pytest.raises(LabError, match=r"cannot start /nowhere/python: No such file or directory\.$"):
+        processes.run(["/nowhere/python"])
+
+
+def test_stderr_is_kept_apart_when_asked_for():
+    both = "import sys; print('one', file=sys.stderr); print('two'); sys.stderr.write('three')"
+    done = processes.run(python(both), separate_errors=True)
+    assert (done.lines, done.errors) == (("two",), ("one", "three"))
+
+
+def test_a_command_that_closes_its_outputs_and_works_on_is_waited_for():
+    done = processes.run(python("import os, sys, time; os.close(1); os.close(2); time.sleep(0.5); os._exit(4)"))
+    assert (done.lines, done.status) == ((), 4)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+def test_lines_are_whole_in_whatever_pieces_they_come(size):
+    data, splitter = b"one\r\n10%\r20%\r\n\ntwo\n30%\r40%\r", processes.LineSplitter()
+    lines = [line for i in range(0, len(data), size) for line in splitter.split(data[i : i + size])]
+    assert [processes.last_state(line) for line in (*lines, *splitter.flush())] == ["one", "20%", "", "two", "40%"]
+    assert splitter.flush() == []
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (0, "exit status 0"),
+        (75, "exit status 75"),
+        (-signal.SIGTERM, "killed by SIGTERM"),
+        (-signal.SIGKILL, "killed by SIGKILL (did memory run out?)"),
+        (-(signal.SIGRTMIN + 1), f"killed by signal {signal.SIGRTMIN + 1}"),
+    ],
+)
+def test_how_a_process_ended_in_words(status, words):
+    assert processes.describe_exit(status) == words
+
+
+def test_what_starts_others_while_it_is_ended_is_ended_with_them(monkeypatch):
+    monkeypatch.setenv("LABKIT_TEST", str(os.getpid()))
+    restless = "trap '' TERM; while true; do (sleep 60 &); sleep 0.01; done"
+    with subprocess.Popen(["setsid", "sh", "-c", restless]) as process:
+
+        def left():
+            return processes.find(
+                lambda one: one.pid != os.getpid() and processes.environ_of(one).get("LABKIT_TEST") == str(os.getpid())
+            )
+
+        assert processes.wait_until(lambda: len(left()) > 3, 20)
+        assert processes.end_all(left)
+        assert left() == []
+        assert not processes.lives(psutil.Process(process.pid))
+
+
+def test_waiting_ends_with_the_time_and_tells_so():
+    assert not processes.wait_until(lambda: None, 0.1)
+    assert processes.wait_until(lambda: [1], 0.1)
+
+
+def test_what_is_interrupted_is_done_to_its_end_and_the_interrupt_is_not_lost():
+    rest = [KeyboardInterrupt, KeyboardInterrupt]
+
+    def action():
+        if rest:
+            raise rest.pop()
+        rest.append(None)
+
+    with pytest.raises(KeyboardInterrupt):
+        processes.despite_interrupts(action)
+    assert rest == [None]

@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from labkit.slurm.cluster import Cluster
-from labkit.slurm.supervisor import within
 from labkit.system.paths import ENV, ROOT
+from labkit.system.processes import wait_until
 from labkit.train import log
 
 SCRIPT = ENV / "slurm" / "train.sbatch"
@@ -35,7 +35,7 @@ def shell(slurm, tmp_path):
 
 
 def eventually(true, seconds: float = 90.0) -> bool:
-    return bool(within(seconds, true))
+    return wait_until(true, seconds)
 
 
 def submit(shell, *flags: str, kit=ROOT) -> str:
