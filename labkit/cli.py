@@ -54,7 +54,7 @@ def main() -> None:
             if isinstance(error.filename, str | Path)
             else "the command could not go on"
         )
-        print(f"lab: {files.told(error, what)}", file=sys.stderr)
+        print(f"lab: {files.describe_error(error, what)}", file=sys.stderr)
         raise SystemExit(2) from error
 
 

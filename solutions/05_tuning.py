@@ -549,7 +549,9 @@ began = time.monotonic()
 def tell(trial, so_far):
     """A line for each trial."""
     best = tune.best(so_far)
-    what = f"{trial.value:8,.0f} images/s" + " (given up)" * (trial.state == "pruned") + f" {load.MARK}" * trial.busy
+    what = (
+        f"{trial.value:8,.0f} images/s" + " (given up)" * (trial.state == "pruned") + f" {load.BUSY_MARK}" * trial.busy
+    )
     changed = [f"{knob}={value}" for knob, value in trial.settings.items() if value != live_default[knob]]
     print(
         f"{len(so_far):2} of {n_trials}  {time.monotonic() - began:3.0f} s ",

@@ -12,7 +12,7 @@ from typing import Any
 from IPython.display import Markdown, display
 
 from labkit.system import files
-from labkit.system.load import MARK
+from labkit.system.load import BUSY_MARK
 from labkit.system.machine import this_machine
 
 WORK = Path("work")  # of the notebook that is running
@@ -51,7 +51,7 @@ class Results:
         marked, notes = [], {}
         for name, published, here, limit, *others in rows:
             if here:
-                here += f" {MARK}" if any(one.busy for one in others) else ""
+                here += f" {BUSY_MARK}" if any(one.busy for one in others) else ""
                 notes |= dict.fromkeys(one.note for one in others if one.note)
             marked.append([name, published, here, limit])
         lines = [(what, *COLUMNS), ("---",) * 4, *marked]

@@ -195,7 +195,7 @@ class Checker:
         if exercise.solution.startswith("%%writefile"):
             script = Path(exercise.solution.split("\n")[0].split()[-1])
             script = script.with_name(f"solution_{script.name}")
-            script = files.write_or_lend(script, _script_of(exercise.solution))
+            script = files.write_with_fallback(script, _script_of(exercise.solution))
             self._stand_ins[number] = script
             return script
         filename = f"<solution of exercise {number}>"

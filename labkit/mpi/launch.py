@@ -158,8 +158,8 @@ def run_ranks(
         trouble = ""
         if todo.bound:
             loan = until_over.enter_context(contextlib.closing(cores.borrow(here.cores, n * (threads or 1))))
-            todo, trouble = ask(free=loan.free), loan.trouble
-            loan.keep(todo.cpus)
+            todo, trouble = ask(free=loan.free), loan.failure
+            loan.keep_only(todo.cpus)
         pipes = until_over.enter_context(scratch.folder())
         preload = loopback.library(pipes) if todo.local else None
         warnings = [todo.warning]
@@ -339,7 +339,7 @@ def plan(
         # bind Hydra's proxy, with all the node's ranks under it, to one task's share.
         variables={"SLURM_OVERLAP": "1", "SLURM_CPU_BIND": "none"} if slurm else {},
         hidden=(
-            ({cores.LENT: ",".join(map(str, all_cpus))} if bound else {})
+            ({cores.LENT_VARIABLE: ",".join(map(str, all_cpus))} if bound else {})
             | ({"HYDRA_IFACE": "lo"} if slurm and local else {})  # where srun's proxies find mpirun's port
         ),
         cpus=all_cpus,

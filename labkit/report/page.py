@@ -9,7 +9,7 @@ from labkit.display.results import COLUMNS, PASSED, fault, read
 from labkit.exercises import sources
 from labkit.system import files, paths
 from labkit.system.errors import LabError
-from labkit.system.load import MARK
+from labkit.system.load import BUSY_MARK
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 
@@ -44,7 +44,7 @@ def render(folder: Path) -> str:
         machines=machines,
         columns=COLUMNS,
         busy=[lab["lab"] for lab in labs if _busy(lab)],
-        mark=MARK,
+        mark=BUSY_MARK,
         passed=verdicts.count(PASSED),
         exercises=len(verdicts),
         to_come=[sources.title(source) for source in sources.labs() if source.stem[:2] not in ran],
@@ -53,7 +53,7 @@ def render(folder: Path) -> str:
 
 def _busy(lab: dict[str, Any]) -> bool:
     """Whether a figure of its closing table was measured while other work had the cores."""
-    return any(MARK in text for row in lab.get("table", {}).get("rows", []) for text in row)
+    return any(BUSY_MARK in text for row in lab.get("table", {}).get("rows", []) for text in row)
 
 
 def _lab(file: Path) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _lab(file: Path) -> dict[str, Any]:
         if kept["lab"] != file.stem[-2:]:
             raise ValueError(f"it is of lab {kept['lab']!r}")
     except OSError as error:
-        raise LabError(files.told(error, f"cannot read {paths.shown(file)}")) from error
+        raise LabError(files.describe_error(error, f"cannot read {paths.shown(file)}")) from error
     except ValueError as error:
         what = f"{paths.shown(file)} is damaged ({error})"
         raise LabError(f"{what}: delete it, and run that lab's last cells again.") from error

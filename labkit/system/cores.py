@@ -1,4 +1,4 @@
-"""Which cores of this machine has nobody else's run? Each run borrows its own, whoever started the others.
+"""Cores lent to one run at a time: each run borrows its own, whoever started the others.
 
 A CPU is lent to the process that has bound a Unix socket to the CPU's name in Linux's abstract namespace (unix(7)).
 One process alone can have a name; asking for it never waits; and the kernel frees it as soon as its holder ends, even
@@ -8,8 +8,8 @@ can connect to it.
 
 The process that asks for a run holds the names, and it alone: what it starts does not inherit the sockets (PEP 446), so
 nothing that a rank leaves behind can keep cores. Should that process be killed, mpirun and the ranks die within
-moments (`labkit.system.lifetime`). Ranks learn from `LENT` which CPUs are theirs already: a run inside a rank shares
-out those, and has nobody to wait for.
+moments (`labkit.system.lifetime`). Ranks learn from `LENT_VARIABLE` which CPUs are theirs already: a run inside a rank
+shares out those, and has nobody to wait for.
 
 Names belong to a network namespace: containers with networks of their own do not see each other's runs. Neither are
 runs seen that others start without this kit. Whoever holds all names on purpose makes others run unbound, not wait.
@@ -25,11 +25,11 @@ from collections.abc import Iterable, Mapping
 
 from labkit.system.machine import siblings
 
-LENT = "LABKIT_LENT_CPUS"  # in ranks: the CPUs that their run has borrowed
+LENT_VARIABLE = "LABKIT_LENT_CPUS"  # in ranks: the CPUs that their run has borrowed
 
-NAME = "labkit-cpu"  # of the sockets, before the CPU's number
-TRIES = 20  # as another process that looks for free cores has them all for a moment
-PAUSE = 0.05  # seconds between two tries, at most
+NAME_PREFIX = "labkit-cpu"  # of the sockets, before the CPU's number
+MAX_TRIES = 20  # as another process that looks for free cores has them all for a moment
+MAX_PAUSE_S = 0.05  # between two tries
 
 Core = tuple[int, ...]  # the CPUs of one core: SMT siblings are lent together
 
@@ -41,40 +41,40 @@ class Loan:
     ----------
     free : tuple of tuple of int
         The cores that nobody else has.
-    trouble : str
-        Why the kernel lends no names here, and nobody can tell which cores are free; empty when it does.
+    failure : str
+        Why the kernel binds no names here, so that nobody knows which cores are free; empty when it does.
     """
 
     def __init__(self, cores: Iterable[Core], own: Iterable[int] = ()) -> None:
-        self.trouble = ""
+        self.failure = ""
         self._held: dict[int, socket.socket] = {}
         self.free = tuple(core for core in cores if set(core) <= set(own) or self._take(core))
 
     def _take(self, core: Core) -> bool:
-        """Take all CPUs of a core, also those that this process may not use; tell whether they were to be had."""
+        """Take all CPUs of a core, also those that this process may not use; return whether they were free."""
         for cpu in sorted(set(core).union(*map(siblings, core))):
             try:
-                self._held[cpu] = _bind(f"\0{NAME}{cpu}")
+                self._held[cpu] = _bind(f"\0{NAME_PREFIX}{cpu}")
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
-                    self._give_back(core)
+                    self._release(core)
                     return False
-                self.trouble = error.strerror
+                self.failure = error.strerror or str(error)
         return True
 
-    def _give_back(self, core: Core) -> None:
+    def _release(self, core: Core) -> None:
         for cpu in set(core).union(*map(siblings, core)) & self._held.keys():
             self._held.pop(cpu).close()
 
-    def keep(self, cpus: Iterable[int]) -> None:
-        """Return back the cores that have none of these CPUs."""
+    def keep_only(self, cpus: Iterable[int]) -> None:
+        """Release the cores that have none of these CPUs."""
         for core in self.free:
             if not set(core) & set(cpus):
-                self._give_back(core)
+                self._release(core)
 
     def close(self) -> None:
-        """Return all of them back."""
-        self.keep(())
+        """Release all of them."""
+        self.keep_only(())
 
 
 def _bind(name: str) -> socket.socket:
@@ -85,22 +85,22 @@ def _bind(name: str) -> socket.socket:
     return bound
 
 
-def borrow(cores: Iterable[Core], least: int, environ: Mapping[str, str] = os.environ) -> Loan:
-    """Borrow all of these cores that are free; when those are fewer than `least`, tell which, and hold none.
+def borrow(cores: Iterable[Core], minimum: int, environ: Mapping[str, str] = os.environ) -> Loan:
+    """Borrow all of these cores that are free; when those are fewer than `minimum`, name them, but hold none.
 
     Parameters
     ----------
     cores : iterable of tuple of int
         The cores that this process may use.
-    least : int
-        How many of them are of use.
+    minimum : int
+        How many cores the run needs.
     environ : mapping of str to str
         The variables that tell a rank which CPUs its run has borrowed.
     """
-    own = {int(cpu) for cpu in environ.get(LENT, "").split(",") if cpu.isdecimal()}
-    for wait in (*(random.uniform(0, PAUSE) for _ in range(TRIES - 1)), 0):
+    own = {int(cpu) for cpu in environ.get(LENT_VARIABLE, "").split(",") if cpu.isdecimal()}
+    for wait in (*(random.uniform(0, MAX_PAUSE_S) for _ in range(MAX_TRIES - 1)), 0):
         loan = Loan(cores, own)
-        if len(loan.free) >= least:
+        if len(loan.free) >= minimum:
             break
         loan.close()
         time.sleep(wait)

@@ -1,9 +1,9 @@
-"""What every floor raises when the person at the keyboard can mend it."""
+"""Errors that the person at the keyboard can mend: every room raises them, and commands and notebooks show one line."""
 
 import re
 
-# Of TensorFlow's messages, what names its own insides: a graph's nodes, operations, iterators.
-_INSIDES = re.compile(
+# What TensorFlow's messages say of its internals: a graph's nodes, operations, iterators.
+_INTERNALS = re.compile(
     r"\{\{(?:function_)?node .*?\}\}\s*|\s*\[\[.*?\]\]|\s*\[Op:.*?\]( name:.*)?"
     r"|Error in user-defined function passed to \S+ transformation with iterator: \S+: "
 )
@@ -18,8 +18,8 @@ class LabError(Exception):
 
 
 def reason(error: Exception) -> str:
-    """Return in one line what TensorFlow or Horovod says of an error, without the names of what is inside of them."""
-    text = _INSIDES.sub("", str(error)).strip()
+    """Return an error's message from TensorFlow or Horovod in one line, without the names of their internals."""
+    text = _INTERNALS.sub("", str(error)).strip()
     if text.startswith("Graph execution error"):  # and where in the program that node was made, and then what happened
         text = text.split("\n\n")[-1]
     return text.strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""How is a file written whole or not at all, whatever ends the writing?"""
+"""Atomic files: each is written whole or not at all, whatever ends the writing."""
 
 import atexit
 import contextlib
@@ -30,9 +30,9 @@ class NotWritten(LabError):
     """A file could not be written: which, why, and what to do. What was there before is as it was."""
 
 
-def told(error: OSError, what: str, remedy: str = "") -> str:
-    """Return the line about an error of the system: what it was about, why, and what to do."""
-    remedy = remedy or REMEDIES.get(error.errno, "name another place to write to")
+def describe_error(error: OSError, what: str, remedy: str = "") -> str:
+    """Return an error of the system in one line: what failed, why, and what to do."""
+    remedy = remedy or REMEDIES.get(error.errno or 0, "name another place to write to")
     return f"{what}: {error.strerror or error}. {remedy[0].upper()}{remedy[1:]}."
 
 
@@ -50,11 +50,11 @@ def writing(path: Path, remedy: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise NotWritten(told(error, f"cannot write {shown(path)}", remedy)) from error
+        raise NotWritten(describe_error(error, f"cannot write {shown(path)}", remedy)) from error
 
 
 def system_error(error: Exception) -> OSError:
-    """Return the error of the system that TensorFlow tells of: of a full disk it has the words alone."""
+    """Return the error of the system that TensorFlow's message quotes: of a full disk, it has the words alone."""
     words = reason(error)
     for number in REMEDIES:
         if os.strerror(number) in words:
@@ -132,8 +132,8 @@ def append(path: Path, line: str) -> None:
             raise
 
 
-def write_or_lend(path: Path, content: str) -> Path:
-    """Write a file that what follows needs, and give where it is: in a temporary folder when it can't be at `path`."""
+def write_with_fallback(path: Path, content: str) -> Path:
+    """Write a file that later steps need, in a temporary folder when it can't be at `path`; return where it is."""
     try:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,11 +148,11 @@ def write_or_lend(path: Path, content: str) -> Path:
     return path
 
 
-_SAID: set[str] = set()
+_warned: set[str] = set()
 
 
 def warn(text: str) -> None:
-    """Say what is amiss but stops nothing; the same is said once."""
-    if text not in _SAID:
-        _SAID.add(text)
+    """Print a warning about what stops nothing; the same text is printed once."""
+    if text not in _warned:
+        _warned.add(text)
         print(f"Warning: {text}", file=sys.stderr)

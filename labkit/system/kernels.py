@@ -1,6 +1,6 @@
-"""How is a notebook's kernel reached? By sockets in a folder that only their owner can enter.
+"""Notebook kernels that listen on sockets in a folder that only their owner can enter.
 
-To TCP ports of loopback, which are Jupyter's default, every user of the machine can connect.
+Every user of the machine can connect to TCP ports of loopback, which are Jupyter's default.
 """
 
 import tempfile
@@ -14,7 +14,7 @@ TRANSPORT = "ipc"
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """Return a new folder that only this user can enter, and remove it afterwards.
+    """Make a new folder that only this user can enter, and remove it afterwards.
 
     It is in /tmp, which every machine has on a disk of its own: the path of a socket has 107 characters at most, home
     directories can be long, and some network file systems have no sockets.

@@ -1,4 +1,4 @@
-"""What else had the cores while something was measured?
+"""What other work takes of the cores while something is measured.
 
 `with watch("section 7") as others:` around what is timed looks before and after. What the cores did (/proc/stat), less
 what this process and all under it did (/proc/PID/stat), is the work of others; what a hypervisor took away (steal)
@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 from labkit.system.machine import Machine, own_cgroups, this_machine
 
-# The share of the measured cores from which figures are doubtful: it is about what a figure loses, and the labs speak
-# of differences from some 5% on.
-BUSY = 0.05
-MARK = "⚠ busy"  # behind a figure in a table
-NAMES = 3  # that a message has at most
-TICK = 1 / os.sysconf("SC_CLK_TCK")  # seconds: the unit of /proc/stat and /proc/PID/stat
+# The share of the measured cores from which figures are doubtful: a figure loses about as much, and the labs discuss
+# differences from some 5% on.
+BUSY_SHARE = 0.05
+BUSY_MARK = "⚠ busy"  # behind a figure in a table
+MAX_NAMES = 3  # that a message has at most
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # the unit of /proc/stat and /proc/PID/stat
 
 
 @dataclass
@@ -62,10 +62,10 @@ class Others:
 
     @property
     def note(self) -> str:
-        """What stands below a table that has a figure measured meanwhile; empty when nothing disturbed it."""
+        """The note below a table with a figure measured meanwhile; empty when nothing disturbed it."""
         what = f"{self.where}: " if self.where else ""
         if self.busy:
-            return f"⚠ {what}{self._took} meanwhile. First {self.again} {self._when}, then make this table."
+            return f"⚠ {what}{self._taken} meanwhile. First {self.again} {self._when}, then make this table."
         return f"{what}{self._unknown}" if self.share is None else ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,30 +73,34 @@ class Others:
         return {"share": self.share, "throttled": self.throttled, "busy": self.busy, "why": self.why}
 
     def __str__(self) -> str:
-        """Return it in a line, as it is said at once."""
+        """Return it in one line, to be printed when the measurement is over."""
         if self.share is None:
             return self._unknown
         if not self.busy:
             return f"Other work took {self.share:.0%} of the cores meanwhile."
         by = f" ({', '.join(self.by)})" if self.by else ""
-        return f"⚠ Meanwhile, {self._took}{by}. What was measured is doubtful: {self.again} {self._when}."
+        return f"⚠ Meanwhile, {self._taken}{by}. What was measured is doubtful: {self.again} {self._when}."
 
     @property
-    def _took(self) -> str:
+    def _taken(self) -> str:
         others = f"other work took {self.share:.0%} of the cores"
         quota = f"the CPU quota held it back for {self.throttled:.0%} of the time"
-        return " and ".join([others] * (self.share > BUSY) + [quota] * (self.throttled > BUSY))
+        return " and ".join([others] * self._crowded + [quota] * (self.throttled > BUSY_SHARE))
 
     @property
     def _when(self) -> str:
-        return "when the machine is quiet" if self.share > BUSY else "with fewer threads"
+        return "when the machine is quiet" if self._crowded else "with fewer threads"
+
+    @property
+    def _crowded(self) -> bool:
+        return self.share is not None and self.share > BUSY_SHARE
 
     @property
     def _unknown(self) -> str:
         return f"whether other work had the cores meanwhile is not known: {self.why}."
 
 
-_around: ContextVar[Others | None] = ContextVar("around", default=None)  # that of the watch around
+_enclosing: ContextVar[Others | None] = ContextVar("enclosing", default=None)  # what the watch around this one fills in
 
 
 @contextlib.contextmanager
@@ -108,9 +112,9 @@ def watch(
     show: bool = True,
     root: Path = Path("/"),
 ) -> Iterator[Others]:
-    """Watch what others take of the cores while the block runs, and say so in a line when that is much.
+    """Watch what others take of the cores while the block runs, and print a line when that is much.
 
-    When there are watches inside, what they saw counts: `run_ranks` has one, on the cores that its ranks are bound to.
+    When there are watches inside, their findings count: `run_ranks` has one, on the cores that its ranks are bound to.
 
     Parameters
     ----------
@@ -121,13 +125,13 @@ def watch(
     also : collection of int
         Processes that do what is measured without being under this one.
     unknown : str
-        Why nothing can be told of what is measured, if so.
+        Why nothing can be known of the cores measured on, if so.
     show : bool
-        Whether to say it.
+        Whether to print that line.
     root : Path
-        Where proc/ and sys/ are; tests point it at made-up trees.
+        Where proc/ and sys/ are; tests point it at synthetic trees.
     """
-    others = _others(where)
+    others = _new(where)
     machine = this_machine(root, _allowed() if root == Path("/") else None)
     used = set(machine.cpus if cpus is None else cpus)
     with _gathering(others):
@@ -145,81 +149,81 @@ def watch(
         others.why = "/proc does not show this process"
     else:
         _compare(others, machine, used, last.since(first), before, after)
-    _pass_on(others)
+    _report_to_enclosing(others)
     if show and others.busy:
         print(others, flush=True)
 
 
 @contextlib.contextmanager
-def watches(where: str = "") -> Iterator[Others]:
-    """Put together what the watches inside see, and look at nothing itself: for blocks that cost next to nothing."""
-    others = _others(where)
+def combine(where: str = "") -> Iterator[Others]:
+    """Combine the findings of the watches inside, and look at nothing itself: for blocks that cost next to nothing."""
+    others = _new(where)
     with _gathering(others):
         yield others
     if others.inside:
         _sum_up(others)
-        _pass_on(others)
+        _report_to_enclosing(others)
 
 
-def _others(where: str) -> Others:
+def _new(where: str) -> Others:
     return Others(where, f"run {where} again") if where else Others()
 
 
 @contextlib.contextmanager
 def _gathering(others: Others) -> Iterator[None]:
-    outer = _around.set(others)
+    outer = _enclosing.set(others)
     try:
         yield
     finally:
-        _around.reset(outer)
+        _enclosing.reset(outer)
 
 
-def _pass_on(others: Others) -> None:
-    if around := _around.get():
-        around.inside.append(others)
+def _report_to_enclosing(others: Others) -> None:
+    if enclosing := _enclosing.get():
+        enclosing.inside.append(others)
 
 
 def _sum_up(others: Others) -> None:
-    """Fill in what the watches inside saw, each by its weight."""
+    """Fill in the findings of the watches inside, each by its weight."""
     inside = others.inside
     if unknown := [one for one in inside if one.share is None]:
         others.why = unknown[0].why
         return
     others.capacity = sum(one.capacity for one in inside)
-    others.share = sum(one.share * one.capacity for one in inside) / others.capacity
+    others.share = sum((one.share or 0.0) * one.capacity for one in inside) / others.capacity
     others.throttled = sum(one.throttled * one.capacity for one in inside) / others.capacity
-    others.busy = any(one.busy for one in inside) and max(others.share, others.throttled) > BUSY
-    others.by = tuple(dict.fromkeys(name for one in inside for name in one.by))[:NAMES]
+    others.busy = any(one.busy for one in inside) and max(others.share, others.throttled) > BUSY_SHARE
+    others.by = tuple(dict.fromkeys(name for one in inside for name in one.by))[:MAX_NAMES]
     others.why = ""
 
 
 def _compare(
-    others: Others, machine: Machine, used: set[int], passed: "_Cores", before: "_Processes", after: "_Processes"
+    others: Others, machine: Machine, used: set[int], elapsed: "_Cores", before: "_Processes", after: "_Processes"
 ) -> None:
     """Fill in what others took of the cores used."""
     ours = after.seconds - before.seconds
-    taken = passed.worked - ours
-    others.capacity = min(len(used), machine.quota or math.inf) * passed.at
+    taken = elapsed.worked - ours
+    others.capacity = min(len(used), machine.quota or math.inf) * elapsed.clock
     # /proc/stat counts who is at work when the clock ticks. This is a sample; twice its standard deviation, at most,
     # and some ticks for what was counted just before or after:
-    unsure = max(math.sqrt(others.capacity * TICK), 4 * TICK)
-    doubtful = max(unsure, BUSY * others.capacity)
+    unsure = max(math.sqrt(others.capacity * TICK_S), 4 * TICK_S)
+    doubtful = max(unsure, BUSY_SHARE * others.capacity)
     if taken < -doubtful and used >= set(machine.cpus):  # as in a sandbox with a /proc of its own
         others.why = "/proc/stat does not count what this process does"
         return
     # Under a quota there are more CPUs than this process can fill, and what others do on the rest costs it nothing.
-    taken = max(0.0, taken - (len(used) * passed.at - others.capacity))
+    taken = max(0.0, taken - (len(used) * elapsed.clock - others.capacity))
     others.share, others.why = min(1.0, taken / others.capacity), ""
-    others.throttled = passed.throttled / (passed.throttled + others.capacity)
-    others.busy = taken > doubtful or others.throttled > BUSY
+    others.throttled = elapsed.throttled / (elapsed.throttled + others.capacity)
+    others.busy = taken > doubtful or others.throttled > BUSY_SHARE
     if others.busy:
-        took = after.others_since(before) | {"the hypervisor: steal": passed.stolen}
-        most = sorted(took, key=took.get, reverse=True)[:NAMES]
-        others.by = tuple(name for name in most if took[name] > BUSY / NAMES * others.capacity)
+        took = after.others_since(before) | {"the hypervisor: steal": elapsed.stolen}
+        most = sorted(took, key=took.__getitem__, reverse=True)[:MAX_NAMES]
+        others.by = tuple(name for name in most if took[name] > BUSY_SHARE / MAX_NAMES * others.capacity)
 
 
 def _allowed() -> set[int]:
-    """Return the CPUs that this process may use; OpenMP may have pinned the thread that asks to one of them."""
+    """Return the CPUs that this process may use; OpenMP may have pinned the calling thread to one of them."""
     cpus: set[int] = set()
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # it has just ended
@@ -230,7 +234,7 @@ def _allowed() -> set[int]:
 class _Cores(NamedTuple):
     """Seconds: of the clock; for which the CPUs worked or were stolen; were stolen; were held back by a quota."""
 
-    at: float
+    clock: float
     worked: float
     stolen: float
     throttled: float
@@ -253,7 +257,7 @@ def _cores(root: Path, used: set[int]) -> _Cores | None:
                 seen[int(name[3:])] = (user + nice + system + steal, steal)
     if not used <= seen.keys():
         return None
-    worked, stolen = (TICK * sum(seen[cpu][which] for cpu in used) for which in (0, 1))
+    worked, stolen = (TICK_S * sum(seen[cpu][which] for cpu in used) for which in (0, 1))
     return _Cores(time.monotonic(), worked, stolen, _throttled(root))
 
 
@@ -262,8 +266,8 @@ def _throttled(root: Path) -> float:
     longest = 0.0
     for group in own_cgroups(root):
         with contextlib.suppress(OSError):
-            told = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
-            v2, v1 = int(told.get("throttled_usec", 0)) / 1e6, int(told.get("throttled_time", 0)) / 1e9
+            stat = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
+            v2, v1 = int(stat.get("throttled_usec", 0)) / 1e6, int(stat.get("throttled_time", 0)) / 1e9
             longest = max(longest, v2, v1)
     return longest
 
@@ -288,7 +292,7 @@ class _Processes(NamedTuple):
         """Our CPU time; a child's passes to its parent when that has waited for it, so nothing is lost."""
         return sum(self.every[pid].seconds + self.every[pid].of_ended for pid in self.ours)
 
-    def goes_on(self, pid: int, before: _Process) -> bool:
+    def is_still(self, pid: int, before: _Process) -> bool:
         """Whether a process is still the one that had this number before."""
         return pid in self.every and self.every[pid].started == before.started
 
@@ -299,7 +303,7 @@ class _Processes(NamedTuple):
             if pid not in self.ours:
                 name = process.name if process.mine else "other users"
                 was = before.every.get(pid)
-                had = was.seconds if was and self.goes_on(pid, was) else 0.0
+                had = was.seconds if was and self.is_still(pid, was) else 0.0
                 took[name] = took.get(name, 0.0) + process.seconds - had
         return took
 
@@ -311,14 +315,14 @@ def _processes(root: Path, roots: set[int], before: _Processes | None = None) ->
         with contextlib.suppress(OSError):  # it has just ended
             head, _, rest = (folder / "stat").read_text().rpartition(")")  # a name may have blanks and brackets
             fields = rest.split()  # those from the third on, of proc(5)
-            user, system, user_of_ended, system_of_ended = (TICK * int(ticks) for ticks in fields[11:15])
+            user, system, user_of_ended, system_of_ended = (TICK_S * int(ticks) for ticks in fields[11:15])
             name, mine = head.partition("(")[2], folder.stat().st_uid == os.geteuid()
             every[int(folder.name)] = _Process(
                 int(fields[1]), name, int(fields[19]), user + system, user_of_ended + system_of_ended, mine
             )
     found = _Processes(every, {pid for pid in roots if pid in every})
     if before:
-        found.ours.update(pid for pid in before.ours if found.goes_on(pid, before.every[pid]))
+        found.ours.update(pid for pid in before.ours if found.is_still(pid, before.every[pid]))
     children: dict[int, list[int]] = {}
     for pid, process in every.items():
         children.setdefault(process.parent, []).append(pid)

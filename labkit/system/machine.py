@@ -1,4 +1,4 @@
-"""What does this machine really give this process: cores, memory, instruction sets, NUMA nodes?"""
+"""The share of this machine that this process may use: cores, memory, instruction sets, NUMA nodes."""
 
 import math
 import os
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# What each name asks of the flags in /proc/cpuinfo; a name is given when one of its sets is there in full.
-# The sets follow oneDNN's dispatch: `avx512_core` means F, BW, DQ and VL, and its AMX kernels want tiles with
+# The flags in /proc/cpuinfo that each name requires: one of its sets, in full.
+# The sets follow oneDNN's dispatch: `avx512_core` means F, BW, DQ and VL, and its AMX kernels require tiles with
 # both BF16 and INT8 (https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html).
 # VNNI is the 4-way INT8 dot product, of any width: client CPUs have it as AVX-VNNI, without AVX-512.
 _ISA: dict[str, tuple[set[str], ...]] = {
@@ -64,9 +64,9 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
     Parameters
     ----------
     root : Path
-        Where proc/ and sys/ are; tests point it at made-up trees.
+        Where proc/ and sys/ are; tests point it at synthetic trees.
     affinity : iterable of int, optional
-        CPUs the process may run on. By default the kernel's answer for this process, and in a made-up tree all
+        CPUs the process may run on. By default the kernel's answer for this process, and in a synthetic tree all
         that are online.
     """
     if affinity is None:
@@ -141,7 +141,7 @@ def own_cgroups(root: Path) -> Iterator[Path]:
     A limit set anywhere on the way binds. In a container, the path in /proc/self/cgroup may start above what is
     mounted, or name a folder that cannot be seen from inside: then the mount's top is the container's own group.
     """
-    paths = {}
+    paths: dict[str, str] = {}
     for line in (_text(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
         paths |= dict.fromkeys(controllers.split(","), path)  # v2 names no controller: ""
@@ -150,9 +150,9 @@ def own_cgroups(root: Path) -> Iterator[Path]:
         fields = line.split()
         shown_root, mount_point = fields[3:5]
         kind, _, options = fields[fields.index("-") + 1 :][:3]
-        controllers = {"cgroup2": {""}, "cgroup": {"cpu", "memory"} & set(options.split(","))}.get(kind, set())
+        mounted = {"cgroup2": {""}, "cgroup": {"cpu", "memory"} & set(options.split(","))}.get(kind, set())
         top = root / mount_point.lstrip("/")
-        for path in sorted({paths[controller] for controller in controllers & paths.keys()}):
+        for path in sorted({paths[controller] for controller in mounted & paths.keys()}):
             inside = Path(os.path.relpath(path, shown_root))
             own = top if ".." in inside.parts else top / inside
             yield own

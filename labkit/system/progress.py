@@ -1,4 +1,4 @@
-"""How is whoever waits told what is being done?"""
+"""A line of progress for whoever waits."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,7 +8,9 @@ from rich.console import Console
 
 @contextlib.contextmanager
 def progress(start: str) -> Iterator[Callable[[str], None]]:
-    """Return what shows a line of progress: beside a spinner in a terminal, printed in a notebook, nowhere in a pipe.
+    """Yield a function that shows a line of progress: beside a spinner in a terminal, printed in a notebook.
+
+    In a pipe, it shows nothing.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Where are files of a run while it goes on? In a folder that goes with it, or with the next run when it was killed."""
+"""A temporary folder for a run, removed at its end, or by the next run when it was killed."""
 
 import contextlib
 import fcntl
@@ -14,13 +14,16 @@ from typing import TextIO
 from labkit.system.errors import LabError
 
 PREFIX = "labkit-"
-SHM, MPICH = Path("/dev/shm"), "mpich_shm_"  # what ranks share, some MB, and leave behind when they are killed
+SHARED_MEMORY, MPICH_PREFIX = (
+    Path("/dev/shm"),
+    "mpich_shm_",
+)  # what ranks share, some MB, and leave behind when they are killed
 IN_USE = "in-use"  # the file that whoever uses the folder has locked: with its process, the lock ends as well
 
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """Return a folder for the length of a `with` block; remove those that killed processes of this user left behind."""
+    """Make a folder for the length of a `with` block; remove those that killed processes of this user left behind."""
     try:
         top = Path(tempfile.gettempdir())
         _sweep(top)
@@ -46,7 +49,7 @@ def _make(top: Path) -> tuple[Path, TextIO]:
 
 
 def _sweep(top: Path) -> None:
-    for folder, prefix, sweep in ((top, PREFIX, _sweep_folder), (SHM, MPICH, _sweep_shared_memory)):
+    for folder, prefix, sweep in ((top, PREFIX, _sweep_folder), (SHARED_MEMORY, MPICH_PREFIX, _sweep_shared_memory)):
         with contextlib.suppress(OSError), os.scandir(folder) as found:  # none, or one that may not be listed
             for name in [entry.name for entry in found if entry.name.startswith(prefix)]:
                 with contextlib.suppress(OSError), contextlib.ExitStack() as stack:  # another's, in use, or gone since

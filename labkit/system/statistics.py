@@ -1,4 +1,4 @@
-"""How many times as fast, and how sure is that?"""
+"""Ratios of measured speeds, with their 95% confidence intervals."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Ratio(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves 1 out: one is faster, and it was not luck."""
+        """Whether the interval excludes 1: one is faster, and that is not luck."""
         return self.low > 1 or self.high < 1
 
     def __str__(self) -> str:
@@ -37,8 +37,8 @@ class Ratio(NamedTuple):
 def ratio(measured: Sequence[float], reference: Sequence[float]) -> Ratio:
     """Return the ratio of two speeds that were measured in turns.
 
-    Noise that lasts falls on both of a round alike, so each round gives one ratio, and their spread tells how sure the
-    mean is: Student's t on their logarithms.
+    Lasting noise affects both speeds of a round alike, so each round gives one ratio, and their spread tells how
+    certain the mean is: Student's t on their logarithms.
 
     Parameters
     ----------

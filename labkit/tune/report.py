@@ -79,7 +79,7 @@ def confirm(
         Is given the round, "best" or "default", and the figure.
     """
     figures: dict[str, list[float]] = {"best": [], "default": []}
-    with load.watches() as others:
+    with load.combine() as others:
         for number in range(1, rounds + 1):
             turns = [("best", found), ("default", default)]
             for which, settings in turns if number % 2 else turns[::-1]:

@@ -270,7 +270,7 @@ def _search(
             _limit(run, trial, default, asked)
             figure = "failed" if trial.state == "failed" else f"{trial.value:,.4g}"
             state = f"  ({trial.state})" if trial.state == "pruned" else ""
-            state += f"  {load.MARK}: other work took {trial.others:.0%} of the cores" if trial.busy else ""
+            state += f"  {load.BUSY_MARK}: other work took {trial.others:.0%} of the cores" if trial.busy else ""
             line = f"{len(so_far):4}  {figure:>10}  {report.told(trial.settings)}{state}"
             why = "".join(f"\n{'':6}{part}" for part in trial.why.splitlines())
             if len(so_far) == 1:

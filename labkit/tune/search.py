@@ -175,7 +175,7 @@ def _measure(
     began, values, state, why = time.monotonic(), [], "done", ""
     others = load.Others()
     try:
-        with load.watches() as others:
+        with load.combine() as others:
             for number in range(repeats):
                 values.append(_figure(objective(settings)))
                 asked.report(statistics.median(values), number)

@@ -87,7 +87,7 @@ def test_a_comparison_on_a_busy_machine_says_so(monkeypatch, capsys):
     run_once = setups.run_once
 
     def busy(setup, *flags):
-        load._pass_on(load.Others(share=0.31, busy=True, capacity=1.0))
+        load._report_to_enclosing(load.Others(share=0.31, busy=True, capacity=1.0))
         return run_once(setup, *flags)
 
     monkeypatch.setattr(setups, "run_once", busy)

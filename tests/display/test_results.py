@@ -9,13 +9,13 @@ from PIL import Image
 from labkit.display import plots
 from labkit.display.results import Results, fault
 from labkit.system import files
-from labkit.system.load import MARK, Others
+from labkit.system.load import BUSY_MARK, Others
 
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(files, "_SAID", set())
+    monkeypatch.setattr(files, "_warned", set())
     return Results("02")
 
 
@@ -48,7 +48,7 @@ def test_figures_of_a_busy_machine_are_marked_where_they_are_shown_and_kept(resu
     ]
     results.table("speed", rows)
     table = kept(results)["table"]
-    assert [row[2] for row in table["rows"]] == ["", "1", "3", f"4 {MARK}", f"6 {MARK}", ""]
+    assert [row[2] for row in table["rows"]] == ["", "1", "3", f"4 {BUSY_MARK}", f"6 {BUSY_MARK}", ""]
     assert table["notes"] == [
         "section 3: whether other work had the cores meanwhile is not known: its jobs run elsewhere.",
         "⚠ section 4: other work took 31% of the cores meanwhile. First run section 4 again when the machine is quiet, "

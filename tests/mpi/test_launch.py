@@ -34,7 +34,7 @@ SOON = 10  # seconds within which a rank's death must be known
 @pytest.fixture(autouse=True)
 def cores_of_these_tests(monkeypatch):
     """Have the tests borrow cores among themselves, whatever else runs on this machine."""
-    monkeypatch.setattr(cores, "NAME", f"labkit-test-{uuid.uuid4().hex}-")
+    monkeypatch.setattr(cores, "NAME_PREFIX", f"labkit-test-{uuid.uuid4().hex}-")
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ class TestFreeCores:
         assert todo.threads == len(free) // n
         assert set(todo.cpus) <= {cpu for core in free for cpu in core}
         assert len(todo.cpus) == 2 * n * todo.threads
-        assert todo.hidden[cores.LENT] == ",".join(map(str, todo.cpus))
+        assert todo.hidden[cores.LENT_VARIABLE] == ",".join(map(str, todo.cpus))
 
     def test_fewer_threads_than_the_machine_has_cores_for_are_told(self):
         todo = plan(2, "train.py", machine=self.BIG, environ={}, free=self.without(self.BIG, 0, 1, 2, 7))
@@ -100,7 +100,7 @@ class TestFreeCores:
         todo = plan(2, "train.py", machine=machine(4), threads=2, environ={}, free=((0,), (1,), (3,)))
         assert (todo.threads, todo.bound, binding(todo), todo.cpus) == (2, False, None, ())
         assert todo.warning.startswith("Warning: other runs have 1 of 4 cores (2): 2 ranks × 2 threads take turns")
-        assert cores.LENT not in todo.hidden
+        assert cores.LENT_VARIABLE not in todo.hidden
 
     def test_none_are_told(self):
         todo = plan(1, "train.py", machine=machine(2), environ={}, free=())
@@ -631,7 +631,7 @@ class TestSharing:
         name = script(f"""
             from labkit.system import cores
             from labkit.mpi.launch import run_ranks
-            cores.NAME = {cores.NAME!r}
+            cores.NAME_PREFIX = {cores.NAME_PREFIX!r}
             run = run_ranks(2, "inner.py", threads=1, show=False, timeout=60)
             print(run.bound, *(lines[0] for lines in run.lines))
         """)

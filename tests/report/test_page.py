@@ -7,7 +7,7 @@ import pytest
 from labkit.exercises import sources
 from labkit.report.page import render
 from labkit.system.errors import LabError
-from labkit.system.load import MARK
+from labkit.system.load import BUSY_MARK
 
 ON = {"cpu": "A CPU <with> 2 cores & more", "cores": 2}
 PIXEL = "iVBORw0KGgo="
@@ -71,12 +71,12 @@ def test_figures_of_a_busy_machine_are_marked_and_told_at_the_top(tmp_path):
     busy = {"what": "speed", "rows": [["CNN", "", "96×", ""]], "notes": ["⚠ section 8: run it <again>."]}
     leave(tmp_path, "02", table=quiet)
     assert "they are doubtful" not in Page(render(tmp_path)).text
-    busy["rows"][0][2] = f"96× {MARK}"
+    busy["rows"][0][2] = f"96× {BUSY_MARK}"
     leave(tmp_path, "09", table=busy)
     text = " ".join(Page(render(tmp_path)).text.split())
     before, _, after = text.partition("02 · ")
-    assert f"Figures marked “{MARK}” (lab 09) were measured while other work had the cores" in before
-    assert f"96× {MARK}" in after
+    assert f"Figures marked “{BUSY_MARK}” (lab 09) were measured while other work had the cores" in before
+    assert f"96× {BUSY_MARK}" in after
     assert "⚠ section 8: run it <again>." in after
     assert "section 1: whether is not known." in after
 

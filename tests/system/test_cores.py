@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from labkit.system import cores
-from labkit.system.cores import LENT, borrow
+from labkit.system.cores import LENT_VARIABLE, borrow
 
 FOUR = ((0,), (1,), (2,), (3,))
 SMT = ((0, 4), (1, 5), (2, 6), (3, 7))
@@ -21,7 +21,7 @@ SMT = ((0, 4), (1, 5), (2, 6), (3, 7))
 @pytest.fixture(autouse=True)
 def of_this_test(monkeypatch):
     """Have names that nobody else uses, and a machine whose every CPU is a core."""
-    monkeypatch.setattr(cores, "NAME", f"labkit-test-{uuid.uuid4().hex}-")
+    monkeypatch.setattr(cores, "NAME_PREFIX", f"labkit-test-{uuid.uuid4().hex}-")
     monkeypatch.setattr(cores, "siblings", lambda cpu: {cpu})
 
 
@@ -59,7 +59,7 @@ def end(process: psutil.Process) -> None:
 
 def free(*, of=FOUR, least=1, environ=None) -> tuple:
     with contextlib.closing(borrow(of, least, environ or {})) as loan:
-        assert not loan.trouble
+        assert not loan.failure
         return loan.free
 
 
@@ -87,7 +87,7 @@ def test_a_run_in_the_same_process_is_another():
 
 def test_what_is_not_kept_is_free_for_others():
     with contextlib.closing(borrow(SMT, 1, {})) as loan:
-        loan.keep([1, 5])
+        loan.keep_only([1, 5])
         assert free(of=SMT) == (SMT[0], *SMT[2:])
 
 
@@ -119,12 +119,12 @@ def test_who_does_not_see_the_siblings_does_not_get_them(monkeypatch):
 @pytest.mark.parametrize(("lent", "expected"), [("0,1", FOUR[:2]), ("0", ((0,),)), ("", ()), ("x,-1,,²", ())])
 def test_a_rank_has_what_its_run_has_borrowed(hold, lent, expected):
     hold(0, 1, 2, 3)
-    assert free(environ={LENT: lent}) == expected
+    assert free(environ={LENT_VARIABLE: lent}) == expected
 
 
 def test_half_a_core_that_was_lent_is_not_all_of_it(hold):
     hold(4)
-    assert free(of=SMT, environ={LENT: "0"}) == SMT[1:]
+    assert free(of=SMT, environ={LENT_VARIABLE: "0"}) == SMT[1:]
 
 
 def test_what_is_started_meanwhile_holds_nothing():
@@ -143,7 +143,7 @@ def test_where_the_kernel_lends_no_names_all_count_as_free(monkeypatch):
 
     monkeypatch.setattr(cores, "_bind", refuse)
     with contextlib.closing(borrow(FOUR, 4, {})) as loan:
-        assert (loan.free, loan.trouble) == (FOUR, "Permission denied")
+        assert (loan.free, loan.failure) == (FOUR, "Permission denied")
 
 
 def test_many_at_once_never_have_the_same_core_and_all_get_theirs():
@@ -152,12 +152,12 @@ def test_many_at_once_never_have_the_same_core_and_all_get_theirs():
     def one(_: int) -> None:
         with contextlib.closing(borrow(machine, 2, {})) as loan:
             mine = {core[0] for core in loan.free[:2]}
-            loan.keep(mine)
+            loan.keep_only(mine)
             assert len(mine) == 2
             assert not mine & had
             had.update(mine)
             names = Path("/proc/net/unix").read_text()
-            assert all(f"@{cores.NAME}{cpu}\n" in names for cpu in mine)
+            assert all(f"@{cores.NAME_PREFIX}{cpu}\n" in names for cpu in mine)
             had.difference_update(mine)
 
     with ThreadPoolExecutor(4) as pool:

@@ -15,7 +15,7 @@ from test_machine import V1_CPU, V2, Tree
 from labkit.exercises import sources
 from labkit.mpi import launch
 from labkit.system import load, processes
-from labkit.system.load import BUSY, TICK, watch
+from labkit.system.load import BUSY_SHARE, TICK_S, watch
 
 SPIN = "import time; began = time.process_time()\nwhile time.process_time() - began < {}: pass"
 
@@ -53,7 +53,7 @@ def test_a_spinner_beside_a_measurement_is_noticed_and_named(capsys):
             spin(1)
         took = (used_by(pid) - before) / (time.monotonic() - began) / len(os.sched_getaffinity(0))
     assert others.share > took - 0.1  # all that it took, and perhaps others beside it
-    if took > 2 * BUSY:  # on fewer than ten CPUs
+    if took > 2 * BUSY_SHARE:  # on fewer than ten CPUs
         assert others.busy
         told = capsys.readouterr().out
         assert told.startswith(f"⚠ Meanwhile, other work took {others.share:.0%} of the cores (")
@@ -126,11 +126,11 @@ def test_a_command_tells_of_others():
     assert processes.run([sys.executable, "-c", ""]).others.share is not None
 
 
-# --- On made-up machines ---
+# --- On synthetic machines ---
 
 
 class Busy(Tree):
-    """A made-up machine with this process on it, a clock, and others who work when told."""
+    """A synthetic machine with this process on it, a clock, and others who work when told."""
 
     def __init__(self, root, cpus, monkeypatch):
         super().__init__(root, cpus)
@@ -154,10 +154,10 @@ class Busy(Tree):
         """Let time pass; give the CPUs that are at work on average, spread over `cpus`."""
         cpus = cpus or list(self.ticks)
         for cpu in cpus:
-            self.ticks[cpu][0] += round((mine + others) * seconds / TICK / len(cpus))
-            self.ticks[cpu][7] += round(stolen * seconds / TICK / len(cpus))
-            self.ticks[cpu][5] += round(seconds / TICK)  # interrupts are nobody's
-        self.mine[os.getpid()] += round(mine * seconds / TICK)
+            self.ticks[cpu][0] += round((mine + others) * seconds / TICK_S / len(cpus))
+            self.ticks[cpu][7] += round(stolen * seconds / TICK_S / len(cpus))
+            self.ticks[cpu][5] += round(seconds / TICK_S)  # interrupts are nobody's
+        self.mine[os.getpid()] += round(mine * seconds / TICK_S)
         self.now += seconds
         self.show()
 
@@ -281,7 +281,7 @@ def test_processes_started_elsewhere_can_be_ours(two):
     for also, share in (([], 0.5), ([70], 0.0)):
         with watch(root=two.root, also=also, show=False) as others:
             two.work(10, others=1)
-            two.process(71, 70, "slurmstepd", round(10 / TICK) if also else 0)
+            two.process(71, 70, "slurmstepd", round(10 / TICK_S) if also else 0)
         assert others.share == pytest.approx(share)
 
 
@@ -309,7 +309,7 @@ def test_what_cannot_be_told_is_said_so_and_is_no_alarm(two, capsys):
 
 
 def test_watches_inside_count_by_their_weight_and_one_that_knows_nothing_spoils_all(two):
-    with load.watches("section 5") as both:
+    with load.combine("section 5") as both:
         with watch(root=two.root, show=False):
             two.work(30, mine=2)
         with watch(root=two.root, show=False):
@@ -327,7 +327,7 @@ def test_watches_inside_count_by_their_weight_and_one_that_knows_nothing_spoils_
 def test_a_failure_inside_goes_through_and_leaves_no_watch_behind(two):
     with pytest.raises(ValueError, match="mine"), watch(root=two.root):
         raise ValueError("mine")
-    assert load._around.get() is None
+    assert load._enclosing.get() is None
 
 
 # --- In the labs ---

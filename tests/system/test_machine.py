@@ -1,4 +1,4 @@
-"""Does `this_machine` read made-up machines right, and this one?"""
+"""Does `this_machine` read synthetic machines right, and this one?"""
 
 import os
 from pathlib import Path
@@ -15,9 +15,9 @@ SAPPHIRE_RAPIDS = f"{AVX512} avx512_bf16 avx512_vnni avx_vnni amx_bf16 amx_tile 
 
 
 class Tree:
-    """A made-up /proc and /sys: so many CPUs of one NUMA node, without SMT or limits, until told otherwise."""
+    """A synthetic /proc and /sys: so many CPUs of one NUMA node, without SMT or limits, until told otherwise."""
 
-    def __init__(self, root: Path, cpus: int, memory: int = 16 * GIB, flags: str = AVX2, model: str = "Made-up CPU"):
+    def __init__(self, root: Path, cpus: int, memory: int = 16 * GIB, flags: str = AVX2, model: str = "Synthetic CPU"):
         self.root = root
         self.write("proc/cpuinfo", "\n\n".join(f"processor\t: {c}\nmodel name\t: {model}\nflags\t\t: {flags}"
                                                for c in range(cpus)))  # fmt: skip

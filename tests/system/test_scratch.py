@@ -24,7 +24,7 @@ with scratch.folder() as folder:
 @pytest.fixture(autouse=True)
 def temporary(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(scratch, "SHM", tmp_path)
+    monkeypatch.setattr(scratch, "SHARED_MEMORY", tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
 

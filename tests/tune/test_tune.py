@@ -438,7 +438,7 @@ def on_busy_cores(figure):
     runs = itertools.count()
 
     def objective(settings):
-        load._pass_on(load.Others(share=0.4 * (next(runs) % 2), busy=True, capacity=1.0))
+        load._report_to_enclosing(load.Others(share=0.4 * (next(runs) % 2), busy=True, capacity=1.0))
         return figure(settings)
 
     return objective
