@@ -30,7 +30,7 @@ os.environ |= {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 import tensorflow as tf
 
 from labkit.bench.images import synthetic
-from labkit.bench.steps import training
+from labkit.bench.steps import make_train_step
 from labkit.models.networks import Network
 from labkit.system import load
 from labkit.system.machine import Machine, this_machine
@@ -74,7 +74,7 @@ def look(settings: dict) -> Seen:
     tf.config.threading.set_inter_op_parallelism_threads(settings["inter"])
     network = Network("mnist")
     batches = synthetic(network.model, BATCH, "NHWC")
-    step = tf.function(training(network, "sgd", rate=0.01, decay=4e-5))
+    step = tf.function(make_train_step(network, "sgd", rate=0.01, decay=4e-5))
     seen = []
     until = time.monotonic() + PATIENCE
     while not seen or (min(seen).others > DISTURBED and time.monotonic() < until):

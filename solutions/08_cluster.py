@@ -289,9 +289,9 @@ print(*sorted(file.name for file in images.iterdir()), sep=", ")
 import tensorflow as tf
 
 from labkit.models import Network
+from labkit.models.losses import is_kernel
+from labkit.models.optimizers import trust_ratio as programs_trust_ratio
 from labkit.train import records
-from labkit.train.optimizers import multiplies
-from labkit.train.optimizers import trust_ratio as programs_trust_ratio
 
 index = records.index(images, "train")
 pixels, labels = next(iter(records.training(index, 64, 20, least_area=0.5)))
@@ -949,13 +949,13 @@ def trust_ratio(weight, gradient, decay, coefficient=0.001):
 trust_ratio = check(5, trust_ratio)
 
 # %% [markdown]
-# The program has its own, in `labkit/train/optimizers.py`. Do they agree on the layers of `resnet8`?
+# The program has its own, in `labkit/models/optimizers.py`. Do they agree on the layers of `resnet8`?
 
 # %%
 layers = [
     (f"{weight.name.split('/')[0]}: {' × '.join(map(str, weight.shape))}", weight.numpy(), gradient)
     for weight, gradient in zip(network.weights, whole)
-    if multiplies(weight)
+    if is_kernel(weight)
 ]
 ratios = {}
 for name, weight, slope in layers:

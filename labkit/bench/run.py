@@ -150,8 +150,8 @@ def _network(flags: Namespace) -> Network:
 
 def _step(flags: Namespace, network: Network, hvd: Any = None) -> steps.Step:
     if flags.forward_only:
-        return steps.classifying(network)
-    return steps.training(network, flags.optimizer, RATE, DECAY, hvd)
+        return steps.make_forward_step(network)
+    return steps.make_train_step(network, flags.optimizer, RATE, DECAY, hvd)
 
 
 def _batches(flags: Namespace, network: Network, rank: int, ranks: int) -> Iterator:

@@ -14,12 +14,13 @@ import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError
 
 from labkit.bench import images
+from labkit.models.losses import cross_entropy, l2_loss
 from labkit.models.networks import Network
+from labkit.models.optimizers import Momentum
 from labkit.system import files
 from labkit.system.errors import LabError, reason
 from labkit.train import checkpoints, records
 from labkit.train.log import Log
-from labkit.train.optimizers import Momentum
 from labkit.train.schedule import learning_rate, peak_rate
 
 STOPPED = 75  # exit status: EX_TEMPFAIL of sysexits.h, "try again later"
@@ -83,12 +84,6 @@ def plan_of(asked: Namespace, n_images: int, ranks: int) -> Plan:
     return Plan(n_images, global_batch, steps_an_epoch, steps)
 
 
-def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: float) -> tf.Tensor:
-    classes = logits.shape[-1]
-    wanted = tf.one_hot(labels, classes, on_value=1 - smoothing + smoothing / classes, off_value=smoothing / classes)
-    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(wanted, logits))
-
-
 def step_of(asked: Namespace, network: Network, optimizer: Momentum) -> Callable[[Batches, float], tf.Tensor]:
     """Return the function that takes one step: `asked.accumulate` batches and a rate in, their cross entropy out.
 
@@ -100,7 +95,7 @@ def step_of(asked: Namespace, network: Network, optimizer: Momentum) -> Callable
 
     def backward(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
-            loss = _cross_entropy(network(images, training=True), labels, asked.label_smoothing)
+            loss = cross_entropy(network(images, training=True), labels, asked.label_smoothing)
             scaled = scale * loss  # else small gradients vanish in 16 bits
         gradients = tape.gradient(scaled, network.weights)
         return loss, [g * (share / scale) for g in gradients]
@@ -206,7 +201,7 @@ class Training:
         return True
 
     def _tell(self, done: int, loss: float, rate: float, seconds: list[float], waited: float) -> None:
-        plan, l2 = self.plan, float(self.optimizer.l2_loss())
+        plan, l2 = self.plan, float(l2_loss(self.network.weights, self.asked.weight_decay))
         speed = plan.global_batch * len(seconds) / sum(seconds) if seconds else math.nan
         self.log.write(
             f"step {done:>6}/{plan.steps}  epoch {done / plan.steps_an_epoch:7.2f}  {speed:8.1f} images/s  "

@@ -108,7 +108,7 @@ from labkit.bench import images, steps
 from labkit.models.networks import Network
 hvd.init()
 network = Network("mnist")
-step = tf.function(steps.training(network, "sgd", 0.01, 0, hvd))
+step = tf.function(steps.make_train_step(network, "sgd", 0.01, 0, hvd))
 batches = images.synthetic(network.model, 4, "NHWC", hvd.rank())
 losses = [float(step(*next(batches))) for _ in range(3)]
 print("SEEN", losses[0], *(float(tf.reduce_sum(w * w)) for w in network.weights))

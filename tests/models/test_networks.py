@@ -100,7 +100,7 @@ def test_sixteen_bits_give_nearly_the_same():
 def test_training_brings_the_loss_down(optimizer):
     x, labels = batch()
     network = Network("mnist")
-    step = tf.function(steps.training(network, optimizer, 0.01, 1e-4))
+    step = tf.function(steps.make_train_step(network, optimizer, 0.01, 1e-4))
     losses = [float(step(x, labels)) for _ in range(12)]
     assert losses[-1] < 0.5 * losses[0]
 
@@ -108,9 +108,9 @@ def test_training_brings_the_loss_down(optimizer):
 def test_the_loss_is_cross_entropy_and_the_decay_of_what_multiplies():
     x, labels = batch()
     network = Network("mnist")
-    plain = steps.classifying(network)(x, labels)
+    plain = steps.make_forward_step(network)(x, labels)
     squares = sum(float(tf.reduce_sum(w**2)) for w in network.weights if len(w.shape) > 1)
-    total = steps.training(network, "sgd", 0.0, 0.1)(x, labels)
+    total = steps.make_train_step(network, "sgd", 0.0, 0.1)(x, labels)
     assert float(total) == pytest.approx(float(plain) + 0.1 * squares / 2, rel=1e-4)
     shifted = labels.numpy()
     chance = tf.nn.log_softmax(network(x, training=False)).numpy()[np.arange(len(shifted)), shifted]

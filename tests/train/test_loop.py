@@ -150,8 +150,8 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 from labkit.models.networks import Network
+from labkit.models.optimizers import Momentum
 from labkit.train import flags, loop
-from labkit.train.optimizers import Momentum
 
 hvd.init()
 batch, accumulate = map(int, sys.argv[1:3])

@@ -1,0 +1,121 @@
+"""Optimizers, by TensorFlow's own operations, each of which takes one pass over a variable."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import tensorflow as tf
+
+from labkit.models.losses import is_kernel
+
+LARS_COEFFICIENT = 0.001  # You et al. 2017, arXiv 1708.03888, section 5
+
+
+class Optimizer(Protocol):
+    """What changes weights by their gradients."""
+
+    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor | float) -> None:
+        """Change the weights by one step at this learning rate."""
+
+
+class GradientDescent:
+    """Stochastic gradient descent: w ← w − rate·g."""
+
+    def __init__(self, weights: Sequence[tf.Variable]):
+        self.weights = weights
+
+    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor | float) -> None:
+        """Change the weights by one step."""
+        for w, g in zip(self.weights, gradients, strict=True):
+            tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=rate, delta=g)
+
+
+class Momentum:
+    """Stochastic gradient descent with momentum: v ← m·v + g + d·w, then w ← w − rate·v.
+
+    The weight decay d is for kernels alone, see `losses.is_kernel`.
+
+    Parameters
+    ----------
+    weights : sequence of tf.Variable
+        What is trained.
+    momentum, weight_decay : float
+        m and d.
+    lars : bool
+        Whether each kernel's g + d·w is first scaled by its trust ratio.
+
+    Attributes
+    ----------
+    velocities : list of tf.Variable
+        v of each weight; a checkpoint needs them too.
+    """
+
+    def __init__(
+        self, weights: Sequence[tf.Variable], momentum: float = 0.9, weight_decay: float = 0.0, lars: bool = False
+    ):
+        self.weights, self.momentum, self.weight_decay, self.lars = weights, momentum, weight_decay, lars
+        self.velocities = _slots(weights, "velocity")
+
+    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor | float) -> None:
+        """Change the weights, and their velocities, by one step."""
+        for w, v, g in zip(self.weights, self.velocities, gradients, strict=True):
+            if is_kernel(w) and (self.weight_decay or self.lars):
+                scale = trust_ratio(w, g, self.weight_decay) if self.lars else 1.0
+                g = scale * (g + self.weight_decay * w)
+            tf.raw_ops.ResourceApplyMomentum(var=w.handle, accum=v.handle, lr=rate, grad=g, momentum=self.momentum)
+
+
+class RMSProp:
+    """RMSProp with momentum 0.9, as tf_cnn_benchmarks has it: gradients divided by the root of their mean square."""
+
+    def __init__(self, weights: Sequence[tf.Variable]):
+        self.weights = weights
+        self.squares, self.velocities = _slots(weights, "square", 1.0), _slots(weights, "velocity")
+
+    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor | float) -> None:
+        """Change the weights, their mean squares and velocities, by one step."""
+        for w, s, v, g in zip(self.weights, self.squares, self.velocities, gradients, strict=True):
+            tf.raw_ops.ResourceApplyRMSProp(
+                var=w.handle, ms=s.handle, mom=v.handle, lr=rate, rho=0.9, momentum=0.9, epsilon=1.0, grad=g
+            )
+
+
+class Adam:
+    """Adam (Kingma and Ba 2014, arXiv 1412.6980), with the paper's constants."""
+
+    BETAS = 0.9, 0.999
+    EPSILON = 1e-8
+
+    def __init__(self, weights: Sequence[tf.Variable]):
+        self.weights = weights
+        self.means, self.squares = _slots(weights, "mean"), _slots(weights, "square")
+        self.powers = [tf.Variable(beta, trainable=False) for beta in self.BETAS]
+
+    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor | float) -> None:
+        """Change the weights, their means and mean squares, by one step."""
+        for w, m, s, g in zip(self.weights, self.means, self.squares, gradients, strict=True):
+            tf.raw_ops.ResourceApplyAdam(
+                var=w.handle,
+                m=m.handle,
+                v=s.handle,
+                beta1_power=self.powers[0],
+                beta2_power=self.powers[1],
+                lr=rate,
+                beta1=self.BETAS[0],
+                beta2=self.BETAS[1],
+                epsilon=self.EPSILON,
+                grad=g,
+            )
+        for power, beta in zip(self.powers, self.BETAS, strict=True):
+            power.assign(beta * power)
+
+
+def trust_ratio(weight: tf.Tensor, gradient: tf.Tensor, weight_decay: float) -> tf.Tensor:
+    """Return LARS' factor for a layer: 0.001·‖w‖ / (‖g‖ + d·‖w‖); 1 where either norm is 0."""
+    size, slope = tf.norm(weight), tf.norm(gradient)
+    ratio = LARS_COEFFICIENT * size / (slope + weight_decay * size)
+    return tf.where((size > 0) & (slope > 0), ratio, 1.0)
+
+
+def _slots(weights: Sequence[tf.Variable], name: str, fill: float = 0.0) -> list[tf.Variable]:
+    """Return a variable beside each weight."""
+    return [tf.Variable(tf.fill(w.shape, fill), trainable=False, name=f"{name}/{w.name}") for w in weights]
