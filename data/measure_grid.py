@@ -29,8 +29,8 @@ os.environ |= {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 import tensorflow as tf
 
-from labkit.bench.images import synthetic
 from labkit.bench.steps import make_train_step
+from labkit.data.synthetic_batch import synthetic_batches
 from labkit.models.networks import Network
 from labkit.system import load
 from labkit.system.machine import Machine, this_machine
@@ -73,7 +73,7 @@ def look(settings: dict) -> Seen:
     tf.config.threading.set_intra_op_parallelism_threads(settings["intra"])
     tf.config.threading.set_inter_op_parallelism_threads(settings["inter"])
     network = Network("mnist")
-    batches = synthetic(network.model, BATCH, "NHWC")
+    batches = synthetic_batches(network.model, BATCH)
     step = tf.function(make_train_step(network, "sgd", rate=0.01, decay=4e-5))
     seen = []
     until = time.monotonic() + PATIENCE

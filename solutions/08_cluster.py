@@ -39,7 +39,7 @@ import numpy as np
 import psutil
 from IPython.display import Code
 
-from labkit.data import synthetic
+from labkit.data import synthetic, tfrecords
 from labkit.display import plots
 from labkit.exercises import open_lab
 from labkit.mpi import RankError, run_ranks
@@ -293,7 +293,7 @@ from labkit.models.losses import is_kernel
 from labkit.models.optimizers import trust_ratio as programs_trust_ratio
 from labkit.train import records
 
-index = records.index(images, "train")
+index = tfrecords.index(images, "train")
 pixels, labels = next(iter(records.training(index, 64, 20, least_area=0.5)))
 pixels = np.clip(pixels * records.DEVIATION + records.MEAN, 0, 255).astype("uint8")
 figure, axes = plt.subplots(2, 10, figsize=(13, 3.2))
@@ -345,8 +345,8 @@ for ranks, batch in ((1, 6), (2, 3), (3, 2)):
         print(f"   step {step}:", " | ".join(" ".join(str(int(image)) for image in part) for part in taken))
 
 # %% [markdown]
-# The program's own `labkit/train/records.py` does this too. And since a stream can be entered anywhere, a training that
-# was interrupted goes on with exactly the image that would have been next.
+# The program's own reader, `labkit/data/tfrecords.py`, does this too. And since a stream can be entered anywhere, a
+# training that was interrupted goes on with exactly the image that would have been next.
 #
 # ## 5 · Submit it
 #
@@ -774,7 +774,7 @@ for n, run in runs.items():
 
 def pipeline_speed(folder, size, batch, batches):
     """Images/s that this process reads, decodes and crops, with nothing else to do."""
-    data = iter(records.training(records.index(folder, "train"), size, batch, least_area=0.5))
+    data = iter(records.training(tfrecords.index(folder, "train"), size, batch, least_area=0.5))
     next(data)
     began = time.perf_counter()
     for _ in range(batches):
@@ -1027,7 +1027,7 @@ else:
     photos = work / "large"
     synthetic.write(photos, train=96, validation=16, size=400)
     read = pipeline_speed(photos, 224, 16, 16)
-    size = np.mean(records.index(photos, "train").length) / 1e3
+    size = np.mean(tfrecords.index(photos, "train").length) / 1e3
     print(f"the pipeline at that size ({size:.0f} kB an image): {read:,.0f} images/s alone, ", end="")
     print(f"{read / rate:.0f} times what the training takes")
 

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.bench import images, steps, trace
+from labkit.data.synthetic_batch import synthetic_batches
 from labkit.models.networks import Network
 from labkit.system import files, load
 from labkit.system.errors import LabError, reason
@@ -88,7 +89,7 @@ def _measure(flags: Namespace, hvd: Any) -> None:
     say(_header(flags, ranks))
     say(f"Generating {'evaluation' if flags.forward_only else 'training'} model")
     network = _network(flags)
-    batches = _batches(flags, network, rank, ranks)
+    batches = _batches(flags, network, rank, ranks, hvd)
     say("Initializing graph")
     step = tf.function(_step(flags, network, hvd), jit_compile=flags.xla_compile or None)
 
@@ -154,11 +155,12 @@ def _step(flags: Namespace, network: Network, hvd: Any = None) -> steps.Step:
     return steps.make_train_step(network, flags.optimizer, RATE, DECAY, hvd)
 
 
-def _batches(flags: Namespace, network: Network, rank: int, ranks: int) -> Iterator:
+def _batches(flags: Namespace, network: Network, rank: int, ranks: int, hvd: Any) -> Iterator:
     if flags.data_dir is None:
-        return images.synthetic(network.model, flags.batch_size, flags.data_format, rank)
+        return synthetic_batches(network.model, flags.batch_size, flags.data_format, rank)
+    share = {"rank": rank, "ranks": ranks, "allgather": hvd.allgather_object} if hvd else {}
     training = not flags.forward_only
-    return images.tfrecords(flags.data_dir, network.model, flags.batch_size, flags.data_format, training, rank, ranks)
+    return images.from_tfrecords(flags.data_dir, network.model, flags.batch_size, flags.data_format, training, **share)
 
 
 def _header(flags: Namespace, ranks: int) -> str:

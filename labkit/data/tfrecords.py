@@ -1,26 +1,286 @@
-"""What is in a record of ImageNet's TFRecords, and is it sound?
+"""Images in the layout of ImageNet's TFRecords: the files of a set, their records, and each rank's share of them.
 
-Each is a `tf.train.Example` with `image/encoded`, a JPEG, and `image/class/label`, from 1 (tensorflow/models,
-research/inception/inception/data, build_imagenet_data.py).
+A set is files `train-00000-of-01024` or `validation-00000-of-00128`. A record is a `tf.train.Example` with
+`image/encoded`, a JPEG, and `image/class/label`, from 1 (tensorflow/models, research/inception/inception/data,
+build_imagenet_data.py).
+
+Ranks share images, not files. An epoch is one shuffle of all of them, the same on every rank, and the epochs follow
+one another in one endless stream, of which global batch g is the g-th piece and rank r has the r-th part of that. So
+no image comes twice in an epoch and none is left out, whatever the batch size, and the global batches of 1 rank × 64
+images are those of 2 × 32.
 """
 
-from collections.abc import Callable
+import contextlib
+import functools
+import os
+import platform
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import tensorflow as tf
 
-from labkit.system.errors import reason
+from labkit.data.crc32c import crc32c
+from labkit.system.errors import LabError, reason
 
-LAYOUT = {
+LABELS = 2**31  # as many as int32 tells apart
+
+_FIELDS = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
 }
-FAILURES = tf.errors.OpError, UnicodeDecodeError  # the latter where the former would quote a record
-LABELS = 2**31  # as many as int32 tells apart
+_FAILURES = tf.errors.OpError, UnicodeDecodeError  # the latter where the former would quote a record
+# A TFRecord is its length (uint64, little-endian), a checksum of that (uint32), the data, and a checksum of those
+# (https://www.tensorflow.org/tutorials/load_data/tfrecord).
+_LENGTH_BYTES, _CHECKSUM_BYTES = 8, 4
+_HEAD_BYTES = _LENGTH_BYTES + _CHECKSUM_BYTES
+_FILE_NAME = re.compile(r"(?P<kind>.+)-(?P<number>\d{5})-of-(?P<files>\d{5})")
+_MAX_OPEN_FILES = 256  # of a set; a process may have 1,024, unless that is set otherwise
+_PARALLEL_READS = 4  # batches read at the same time: reading waits for a disk or a file server, not for a core
+
+Kind = Literal["train", "validation"]
+Batch = tuple[tf.Tensor, tf.Tensor]  # images and labels
+# Takes a JPEG and the image's position in the stream, both scalars, and returns the image.
+Decode = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
-def parsed(records: tf.Tensor, classes: int = LABELS) -> tuple[tf.Tensor, tf.Tensor]:
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Where each record is.
+
+    Attributes
+    ----------
+    files : tuple of Path
+    file : (n,) int64, the record's file, as an index into `files`; ascending
+    offset : (n,) int64, where its data begin in there, in bytes
+    length : (n,) int64, of its data, in bytes
+    """
+
+    files: tuple[Path, ...]
+    file: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+
+    def __len__(self) -> int:
+        """Return how many records there are."""
+        return len(self.file)
+
+    def name(self, number: int) -> str:
+        """Return a record's file and its number in there, counted from 0."""
+        file = self.file[number]
+        return f"{self.files[file]}, record {number - np.searchsorted(self.file, file)}"
+
+
+def index(
+    folder: Path,
+    kind: Kind,
+    rank: int = 0,
+    ranks: int = 1,
+    allgather: Callable[[Any], list] = lambda mine: [mine],
+) -> Records:
+    """Find all records of a set; each rank looks through its share of the files, by the records' lengths alone.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the files are, the same for every rank.
+    kind : {"train", "validation"}
+        Which set.
+    rank, ranks : int
+        This process, and how many there are.
+    allgather : callable
+        Returns the list of every rank's object, as `hvd.allgather_object` does.
+
+    Raises
+    ------
+    LabError
+        On all ranks, when on any of them there is no such folder or set, a file is missing or not whole, or no file has
+        a record.
+    """
+    files: tuple[Path, ...] = ()
+    mine: list[np.ndarray] = []
+    fault = ""
+    try:
+        files = _files(Path(folder), kind)
+        with ThreadPoolExecutor() as pool:  # which waits for the disk, not for a core
+            mine = list(pool.map(_scan, files[rank::ranks]))
+    except LabError as error:
+        fault = str(error)
+    gathered = allgather((len(files), mine, fault))  # what is wrong too, or the other ranks would wait for ever
+    for _, _, fault in gathered:
+        if fault:
+            raise LabError(fault)
+    if len({count for count, _, _ in gathered}) > 1:
+        raise LabError(
+            f"{folder} has different {kind} files on different nodes: name a folder that is the same for all ranks."
+        )
+    found = [gathered[number % ranks][1][number // ranks] for number in range(len(files))]
+    offset, length = np.concatenate(found, axis=1)
+    if not len(offset):
+        raise LabError(f"no {kind} file in {folder} has a record: copy them again.")
+    return Records(files, np.repeat(np.arange(len(files)), [part.shape[1] for part in found]), offset, length)
+
+
+def _files(folder: Path, kind: str) -> tuple[Path, ...]:
+    """Return the set's files in their order."""
+    if not folder.is_dir():
+        raise LabError(f"{platform.node()} has no folder {folder}: name the one with the TFRecords, seen by all nodes.")
+    named = {path: _FILE_NAME.fullmatch(path.name) for path in sorted(folder.iterdir())}
+    found = {path: match for path, match in named.items() if match and match["kind"] == kind}
+    sizes = {int(match["files"]) for match in found.values()}
+    if not found:
+        raise LabError(
+            f"{folder} has no file named like {kind}-00000-of-00008: ImageNet's TFRecords have that layout, and "
+            "./lab data tfrecords writes a small set in it."
+        )
+    if len(sizes) > 1:
+        counts = " and ".join(map(str, sorted(sizes)))
+        raise LabError(f"{folder} holds more than one {kind} set, of {counts} files: keep each in a folder of its own.")
+    missing = sorted(set(range(*sizes)) - {int(match["number"]) for match in found.values()})
+    if missing:
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        raise LabError(f"{folder} lacks {kind}-{missing[0]:05}-of-{max(sizes):05}{more}: copy the whole set again.")
+    return tuple(found)
+
+
+def _scan(path: Path) -> np.ndarray:
+    """Return the offsets and lengths of a file's records, (2, n) int64; the lengths are verified, the data not read."""
+    found: list[tuple[int, int]] = []
+    offset = _HEAD_BYTES
+    try:
+        with path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            while offset - _HEAD_BYTES < size:
+                head = os.pread(file.fileno(), _HEAD_BYTES, offset - _HEAD_BYTES)
+                length = int.from_bytes(head[:_LENGTH_BYTES], "little")
+                if len(head) == _HEAD_BYTES and not _matches(head[:_LENGTH_BYTES], head[_LENGTH_BYTES:]):
+                    raise LabError(
+                        f"{path}, record {len(found)} is damaged, or this is not a TFRecord file: the length does not "
+                        "match its checksum. Copy the file again."
+                    )
+                if len(head) < _HEAD_BYTES or offset + length + _CHECKSUM_BYTES > size:
+                    raise LabError(
+                        f"{path} is not a TFRecord file, or not whole: record {len(found)} would end after it. "
+                        "Copy it again."
+                    )
+                found.append((offset, length))
+                offset += length + _CHECKSUM_BYTES + _HEAD_BYTES
+    except OSError as error:
+        raise LabError(f"cannot read {path}: {error.strerror}.") from error
+    return np.array(found, dtype=np.int64).reshape(-1, 2).T
+
+
+def _matches(data: bytes, checksum: bytes) -> bool:
+    """Whether data have that checksum: CRC-32C, rotated and with a number added, as it is data itself."""
+    crc = crc32c(data)
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32  # tensorflow/core/lib/hash/crc32c.h
+    return masked == int.from_bytes(checksum, "little")
+
+
+# --- Batches ----------------------------------------------------------------------------------------------------------
+
+
+def shuffled_batches(
+    records: Records,
+    decode: Decode,
+    batch_size: int,
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+    seed: int = 0,
+    start: int = 0,
+    classes: int = LABELS,
+) -> "Batches":
+    """Return a rank's batches without end: its part of global batch `start`, of the next one, and so on.
+
+    An image's position in the stream is the same on any number of ranks, and whatever `start` is; what `decode` does at
+    random should depend on that alone.
+
+    Parameters
+    ----------
+    records : Records
+        All of the set.
+    decode : callable
+        Takes a JPEG and its position in the stream, returns the image.
+    batch_size : int
+        Images in a batch of one rank; a global batch is `ranks` times as many.
+    rank, ranks : int
+        This process, and how many there are.
+    seed : int
+        Of the order; the same on every rank.
+    start : int
+        The global batch to begin with: how many have been read.
+    classes : int
+        Labels are from 0 to one less; another one is refused.
+    """
+
+    def positions(batch: tf.Tensor) -> tf.Tensor:
+        return (batch * ranks + rank) * batch_size + tf.range(batch_size, dtype=tf.int64)
+
+    reader = _Reader(records, functools.partial(_numbers, len(records), seed), classes)
+    return Batches(reader, tf.data.Dataset.counter(start).map(positions), decode, batch_size)
+
+
+def ordered_batches(
+    records: Records, decode: Decode, batch_size: int, *, rank: int = 0, ranks: int = 1, classes: int = LABELS
+) -> "Batches":
+    """Return a rank's share of a set, each image once; the last batch has what is left.
+
+    The shares together are the set; they differ by an image at most. The parameters are those of `shuffled_batches`.
+    """
+    positions = tf.data.Dataset.range(rank, len(records), ranks).batch(batch_size)
+    return Batches(_Reader(records, lambda positions: positions, classes), positions, decode, batch_size)
+
+
+class Batches:
+    """A rank's batches: iterate over it for pairs of images and labels, (n,) int32.
+
+    A record that cannot be read, is damaged, or has no JPEG or no label that is known, is a LabError that names it. It
+    is not a `tf.data.Dataset` because the errors of that do not say which record it was.
+    """
+
+    def __init__(self, reader: "_Reader", positions: tf.data.Dataset, decode: Decode, batch_size: int):
+        self._reader, self._positions, self._decode = reader, positions, decode
+
+        def read(positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            raw = tf.numpy_function(reader, [positions], tf.string)
+            raw.set_shape(positions.shape)
+            return positions, *_parse(raw, reader.classes)
+
+        data = positions.map(read, num_parallel_calls=_PARALLEL_READS, deterministic=True).unbatch()
+        data = data.map(
+            lambda position, jpeg, label: (decode(jpeg, position), label),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+        self._data = data.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches from the first."""
+        count, iterator = 0, iter(self._data)
+        try:
+            for batch in iterator:
+                yield batch
+                count += 1
+        except _FAILURES as error:
+            # tf.data keeps the order, so it is a record of the batch that is due.
+            for positions in self._positions.skip(count).take(1):
+                self._reader.examine(positions.numpy(), self._decode)
+            raise LabError(f"cannot go on reading: {reason(error)}") from error
+        finally:
+            del iterator  # which ends the reading ahead
+            self._reader.close()
+
+
+def _parse(records: tf.Tensor, classes: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Return JPEGs, (n,) string, and labels, (n,) int32 from 0 to `classes` - 1, of records, (n,) string."""
-    found = tf.io.parse_example(records, LAYOUT)
+    found = tf.io.parse_example(records, _FIELDS)
     labels = found["image/class/label"]
     # Before they become int32: 2**40 + 3 would become 3.
     known = tf.debugging.Assert(tf.reduce_all((labels >= 0) & (labels < classes)), ["label out of range", labels])
@@ -28,28 +288,92 @@ def parsed(records: tf.Tensor, classes: int = LABELS) -> tuple[tf.Tensor, tf.Ten
         return tf.identity(found["image/encoded"]), tf.cast(labels, tf.int32)
 
 
-def fault(record: bytes, decode: Callable[[tf.Tensor], object], classes: int = LABELS) -> str:
-    """Say what is wrong with a record, and what to do; an empty text when nothing is.
-
-    Parameters
-    ----------
-    record : bytes
-        The `tf.train.Example`.
-    decode : callable
-        Takes the JPEG, and raises TensorFlow's error when it can't be decoded.
-    classes : int
-        How many the network tells apart.
-    """
+def _problem(record: bytes, decode: Decode, position: int, classes: int) -> str:
+    """Return what is wrong with a record, and what to do; an empty text when nothing is."""
     try:
-        found = tf.io.parse_single_example(record, LAYOUT)
-    except FAILURES:
-        return "has no image/encoded or no image/class/label: write the set anew, in ImageNet's layout."
+        found = tf.io.parse_single_example(record, _FIELDS)
+    except _FAILURES:
+        return "has no image/encoded or no image/class/label: write the set again, in ImageNet's layout."
     label = int(found["image/class/label"])
     if not 0 <= label < classes:
         known = f"and the network tells 0 to {classes - 1} apart: name the --model for these images, or other images."
-        return f"has label {label}, {known if classes < LABELS else 'which is none: write the set anew.'}"
+        return f"has label {label}, {known if classes < LABELS else 'which is not a label: write the set again.'}"
     try:
-        decode(found["image/encoded"])
+        decode(found["image/encoded"], tf.constant(position, tf.int64))
     except tf.errors.OpError as error:
-        return f"has no JPEG, or a part of one ({reason(error).rstrip('.')}): write the set anew."
+        return f"has no JPEG, or a part of one ({reason(error).rstrip('.')}): write the set again."
     return ""
+
+
+class _Reader:
+    """Reads the records at some positions; in several threads at once.
+
+    Parameters
+    ----------
+    records : Records
+        Where they are.
+    numbers : callable
+        Which of them are at these positions, (n,) int64 of both.
+    classes : int
+        Labels are from 0 to one less.
+    """
+
+    def __init__(self, records: Records, numbers: Callable[[np.ndarray], np.ndarray], classes: int):
+        self._records, self._numbers, self.classes = records, numbers, classes
+        self._open: dict[int, FileIO] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, positions: np.ndarray) -> np.ndarray:
+        return np.array([self._read(number) for number in self._numbers(positions)], dtype=object)
+
+    def examine(self, positions: np.ndarray, decode: Decode) -> None:
+        """Raise LabError when a record at one of these positions cannot be used."""
+        for position, number in zip(positions, self._numbers(positions), strict=True):
+            name = self._records.name(number)
+            try:
+                record = self._read(number)
+            except OSError as error:
+                raise LabError(f"cannot read {name}: {error.strerror}.") from error
+            if problem := _problem(record, decode, position, self.classes):
+                raise LabError(f"{name} {problem}")
+
+    def close(self) -> None:
+        """Close the files; TensorFlow keeps what a dataset calls, this too, to the end of the process."""
+        with self._lock:
+            self._open = {}  # a file that is being read is closed after that
+
+    def _read(self, number: int) -> bytes:
+        """Return a record's data, both its checksums verified."""
+        length = self._records.length[number]
+        with self._file(self._records.file[number]) as file:
+            read = os.pread(
+                file.fileno(), _HEAD_BYTES + length + _CHECKSUM_BYTES, self._records.offset[number] - _HEAD_BYTES
+            )
+        if len(read) < _HEAD_BYTES + length + _CHECKSUM_BYTES:
+            raise LabError(f"{self._records.name(number)} is no longer whole: copy the file again.")
+        data = read[_HEAD_BYTES:-_CHECKSUM_BYTES]
+        if not (
+            _matches(read[:_LENGTH_BYTES], read[_LENGTH_BYTES:_HEAD_BYTES]) and _matches(data, read[-_CHECKSUM_BYTES:])
+        ):
+            raise LabError(f"{self._records.name(number)} does not match its checksum: copy the file again.")
+        return data
+
+    def _file(self, file: int) -> contextlib.AbstractContextManager[FileIO]:
+        """Return an open file: one that stays open or, when those are many already, one for this read alone."""
+        with self._lock:
+            if file not in self._open and len(self._open) < _MAX_OPEN_FILES:
+                self._open[file] = FileIO(self._records.files[file])
+            shared = self._open.get(file)
+        return contextlib.nullcontext(shared) if shared else FileIO(self._records.files[file])
+
+
+def _numbers(count: int, seed: int, positions: np.ndarray) -> np.ndarray:
+    """Return the numbers of the records at these positions of the stream."""
+    epochs, places = np.divmod(positions, count)
+    return np.array([_order(count, seed, epoch)[place] for epoch, place in zip(epochs, places, strict=True)])
+
+
+@functools.lru_cache(maxsize=2)  # a batch may straddle two epochs
+def _order(count: int, seed: int, epoch: int) -> np.ndarray:
+    """Return the numbers of the records in an epoch's order, (count,) int64."""
+    return np.random.default_rng((seed, epoch)).permutation(count)

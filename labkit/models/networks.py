@@ -3,6 +3,7 @@
 Keras 3 computes batch norm in eight operations, for which oneDNN has no kernel; here it is `FusedBatchNormV3`.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -130,11 +131,11 @@ class Pass:
         """Return batch norm; in training, its moving averages move."""
         network, shape = self.network, (x.shape[self.channel_axis],)
         scale, offset = (
-            network.variable(f"{self._layer}/{name}", lambda make=make: make(shape))
+            network.variable(f"{self._layer}/{name}", functools.partial(make, shape))
             for name, make in (("scale", tf.ones), ("offset", tf.zeros))
         )
         mean, variance = (
-            network.variable(f"{self._layer}/{name}", lambda make=make: make(shape), trained=False)
+            network.variable(f"{self._layer}/{name}", functools.partial(make, shape), trained=False)
             for name, make in (("mean", tf.zeros), ("variance", tf.ones))
         )
         if not network.fused_batch_norm:

@@ -13,7 +13,8 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError
 
-from labkit.bench import images
+from labkit.data import tfrecords
+from labkit.data.synthetic_batch import synthetic_batches
 from labkit.models.losses import cross_entropy, l2_loss
 from labkit.models.networks import Network
 from labkit.models.optimizers import Momentum
@@ -28,7 +29,7 @@ IMAGENET = 1_281_167  # images; what an epoch of the made-up batch counts as
 MADE_UP_BATCHES = 10  # of an evaluation on the made-up batch
 DTYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 
-Batches = Iterator[tuple[tf.Tensor, tf.Tensor]]
+Batches = Iterator[tfrecords.Batch]
 
 
 def run(asked: Namespace) -> int:
@@ -252,15 +253,15 @@ class Training:
 
     # Images
 
-    def _index(self, kind: str) -> records.Records | None:
+    def _index(self, kind: tfrecords.Kind) -> tfrecords.Records | None:
         # Horovod: each rank looks at its part of the files, and all learn of all.
         folder = self.asked.data_dir
-        return folder and records.index(folder, kind, hvd.rank(), hvd.size(), hvd.allgather_object)
+        return folder and tfrecords.index(folder, kind, hvd.rank(), hvd.size(), hvd.allgather_object)
 
     def _batches(self, start: int) -> Batches:
         asked = self.asked
         if not self.data:
-            return images.synthetic(self.network.model, asked.batch_size, "NHWC", hvd.rank())
+            return synthetic_batches(self.network.model, asked.batch_size, rank=hvd.rank())
         # Horovod: each rank reads its own part of each global batch.
         share = hvd.rank(), hvd.size()
         size, classes = self.network.model.shape[0], self.network.model.classes

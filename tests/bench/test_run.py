@@ -104,12 +104,13 @@ def test_what_tensorflow_cannot_run_is_one_line_and_exit_code_2():
 
 RANKS = """
 import horovod.tensorflow as hvd, numpy as np, tensorflow as tf
-from labkit.bench import images, steps
+from labkit.bench import steps
+from labkit.data.synthetic_batch import synthetic_batches
 from labkit.models.networks import Network
 hvd.init()
 network = Network("mnist")
 step = tf.function(steps.make_train_step(network, "sgd", 0.01, 0, hvd))
-batches = images.synthetic(network.model, 4, "NHWC", hvd.rank())
+batches = synthetic_batches(network.model, 4, rank=hvd.rank())
 losses = [float(step(*next(batches))) for _ in range(3)]
 print("SEEN", losses[0], *(float(tf.reduce_sum(w * w)) for w in network.weights))
 """

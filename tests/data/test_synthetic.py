@@ -11,7 +11,7 @@ from PIL import Image
 from sklearn.linear_model import LogisticRegression
 
 from labkit.bench import images
-from labkit.data import synthetic
+from labkit.data import synthetic, tfrecords
 from labkit.models.registry import MODELS
 from labkit.system.errors import LabError
 from labkit.train import records
@@ -92,7 +92,7 @@ def test_the_training_programs_reader_gives_the_drawn_pictures_with_their_labels
     for number in range(SMALL["validation"]):
         picture = synthetic.image(1 + number % 10, 32, np.random.default_rng((0, 1, number)))
         expected[number % 10 + 1, number // 10] = np.asarray(picture)[2:30, 2:30].astype(float)
-    found = records.index(folder, "validation")
+    found = tfrecords.index(folder, "validation")
     ((pixels, labels),) = records.evaluation(found, 28, SMALL["validation"])
     for image, label in zip(pixels.numpy() * records.DEVIATION + records.MEAN, labels.numpy(), strict=True):
         errors = {which: np.abs(image - picture).mean() for which, picture in expected.items()}
@@ -103,7 +103,7 @@ def test_the_training_programs_reader_gives_the_drawn_pictures_with_their_labels
 
 
 def test_the_benchmark_reads_them(folder):
-    batches = images.tfrecords(folder, MODELS["resnet50"], 4, "NHWC", training=True)
+    batches = images.from_tfrecords(folder, MODELS["resnet50"], 4, "NHWC", training=True)
     for pixels, labels in itertools.islice(batches, 3):
         assert pixels.shape == (4, 224, 224, 3)
         assert set(labels.numpy()) <= set(range(1, 11))

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.bench import images, steps
+from labkit.bench import steps
+from labkit.data.synthetic_batch import synthetic_batches
 from labkit.models.mnist import mnist_cnn
 from labkit.models.networks import Network
 from labkit.models.registry import MODELS
@@ -20,7 +21,7 @@ PUBLISHED = {
 
 
 def batch(name="mnist", n=8, data_format="NHWC"):
-    return next(images.synthetic(MODELS[name], n, data_format))
+    return next(synthetic_batches(MODELS[name], n, data_format))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -117,9 +118,9 @@ def test_the_loss_is_cross_entropy_and_the_decay_of_what_multiplies():
     assert float(plain) == pytest.approx(-chance.mean(), rel=1e-5)
 
 
-def test_made_up_images_are_the_same_in_both_layouts_and_other_on_another_rank():
+def test_synthetic_images_are_the_same_in_both_layouts_and_other_on_another_rank():
     (x, labels), (y, _) = batch(), batch(data_format="NCHW")
     np.testing.assert_array_equal(tf.transpose(x, (0, 3, 1, 2)), y)
-    other, _ = next(images.synthetic(MODELS["mnist"], 8, "NHWC", rank=1))
+    other, _ = next(synthetic_batches(MODELS["mnist"], 8, rank=1))
     assert not np.allclose(x, other)
     assert labels.dtype == tf.int32

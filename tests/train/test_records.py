@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from labkit.data import tfrecords
 from labkit.system.errors import LabError
 from labkit.train import records
 
@@ -93,23 +94,23 @@ def global_batches(n, found, batch_size, ranks, **options):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_every_rank_knows_every_record(folder, ranks):
-    alone = records.index(folder, "train")
+    alone = tfrecords.index(folder, "train")
     assert len(alone) == IMAGES
-    for found in together(ranks, lambda rank, allgather: records.index(folder, "train", rank, ranks, allgather)):
+    for found in together(ranks, lambda rank, allgather: tfrecords.index(folder, "train", rank, ranks, allgather)):
         assert found.files == alone.files
         for name in ("file", "offset", "length"):
             np.testing.assert_array_equal(getattr(found, name), getattr(alone, name))
 
 
 def test_a_record_is_what_tensorflow_reads_there(folder):
-    found = records.index(folder, "validation")
+    found = tfrecords.index(folder, "validation")
     data = [record.numpy() for record in tf.data.TFRecordDataset([str(path) for path in found.files])]
     places = zip(found.file, found.offset, found.length, strict=True)
     assert data == [found.files[file].read_bytes()[offset : offset + length] for file, offset, length in places]
 
 
 def test_a_record_is_named_by_its_file_and_its_number_there(folder):
-    found = records.index(folder, "train")
+    found = tfrecords.index(folder, "train")
     assert found.name(0) == f"{folder}/train-00000-of-00004, record 0"
     assert found.name(7) == f"{folder}/train-00001-of-00004, record 1"
     assert found.name(IMAGES - 1) == f"{folder}/train-00003-of-00004, record 4"
@@ -150,15 +151,15 @@ SPOILT = {
     "several are": (remove("train-00000-of-00004", "train-00002-of-00004"), "train-00000-of-00004 and 1 more:"),
     "a damaged length": (
         flip("train-00001-of-00004", 1),
-        "train-00001-of-00004, record 0 is damaged, or this is no TFRecord file",
+        "train-00001-of-00004, record 0 is damaged, or this is not a TFRecord file",
     ),
     "a text": (
         lambda folder: (folder / "train-00001-of-00004").write_text("no TFRecord file" * 9),
-        "record 0 is damaged, or this is no TFRecord file",
+        "record 0 is damaged, or this is not a TFRecord file",
     ),
     "two sets": (lambda folder: (folder / "train-00000-of-00002").touch(), "more than one train set, of 2 and 4 files"),
-    "cut in its data": (cut(-3), "train-00002-of-00004 is no TFRecord file, or not whole: record 5"),
-    "cut in a head": (cut(7), "train-00002-of-00004 is no TFRecord file, or not whole: record 0"),
+    "cut in its data": (cut(-3), "train-00002-of-00004 is not a TFRecord file, or not whole: record 5"),
+    "cut in a head": (cut(7), "train-00002-of-00004 is not a TFRecord file, or not whole: record 0"),
     "no record": (empty, "has a record"),
     "a folder in its place": (
         lambda folder: (remove("train-00001-of-00004")(folder), (folder / "train-00001-of-00004").mkdir()),
@@ -172,7 +173,7 @@ SPOILT = {
 def test_what_is_wrong_is_told_on_every_rank(folder, tmp_path, ranks, spoil, told):
     copy = shutil.copytree(folder, tmp_path / "copy")
     spoil(copy)
-    for error in together(ranks, lambda rank, allgather: records.index(copy, "train", rank, ranks, allgather)):
+    for error in together(ranks, lambda rank, allgather: tfrecords.index(copy, "train", rank, ranks, allgather)):
         assert isinstance(error, LabError)
         with pytest.raises(LabError, match=told):
             raise error
@@ -182,8 +183,8 @@ def test_what_is_wrong_is_told_on_every_rank(folder, tmp_path, ranks, spoil, tol
 def test_nodes_with_other_files_are_told(folder, tmp_path):
     other = write(tmp_path, [example(b"", 1)], files=1)
     folders = [folder, other]
-    for error in together(2, lambda rank, allgather: records.index(folders[rank], "train", rank, 2, allgather)):
-        assert "on other nodes" in str(error)
+    for error in together(2, lambda rank, allgather: tfrecords.index(folders[rank], "train", rank, 2, allgather)):
+        assert "on different nodes" in str(error)
 
 
 # --- Training ---------------------------------------------------------------------------------------------------------
@@ -192,7 +193,7 @@ def test_nodes_with_other_files_are_told(folder, tmp_path):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize("batch_size", [4, 30])
 def test_each_image_comes_once_an_epoch_and_none_is_left_out(folder, ranks, batch_size):
-    found = records.index(folder, "train")
+    found = tfrecords.index(folder, "train")
     epochs = 3
     batches = global_batches(-(-epochs * IMAGES // (batch_size * ranks)), found, batch_size, ranks)
     stream = np.concatenate([labels for _, labels in batches])
@@ -203,7 +204,7 @@ def test_each_image_comes_once_an_epoch_and_none_is_left_out(folder, ranks, batc
 
 
 def test_global_batches_are_the_same_on_any_number_of_ranks(folder):
-    found = records.index(folder, "train")
+    found = tfrecords.index(folder, "train")
     expected = global_batches(5, found, 12, 1)
     for ranks in (2, 3, 4):
         for one, other in zip(expected, global_batches(5, found, 12 // ranks, ranks), strict=True):
@@ -212,7 +213,7 @@ def test_global_batches_are_the_same_on_any_number_of_ranks(folder):
 
 
 def test_a_stream_goes_on_where_it_stopped_to_the_bit(folder):
-    found = records.index(folder, "train")
+    found = tfrecords.index(folder, "train")
     whole = take(9, records.training(found, 16, 5, rank=1, ranks=2, seed=2**40))
     rest = take(4, records.training(found, 16, 5, rank=1, ranks=2, seed=2**40, start=5))
     for one, other in zip(whole[5:], rest, strict=True):
@@ -221,7 +222,7 @@ def test_a_stream_goes_on_where_it_stopped_to_the_bit(folder):
 
 
 def test_another_seed_gives_another_order(folder):
-    found = records.index(folder, "train")
+    found = tfrecords.index(folder, "train")
     (_, one), (_, other) = (take(1, records.training(found, 16, IMAGES, seed=seed))[0] for seed in (0, 1))
     assert list(one) != list(other)
     assert sorted(one) == sorted(other)
@@ -230,7 +231,7 @@ def test_another_seed_gives_another_order(folder):
 def test_a_picture_is_mirrored_now_and_then_and_stays_whole_with_an_area_of_1(tmp_path):
     picture = np.zeros((32, 32, 3))
     picture[:, :16] = 200
-    found = records.index(write(tmp_path, [example(jpeg(picture), 1)], files=1), "train")
+    found = tfrecords.index(write(tmp_path, [example(jpeg(picture), 1)], files=1), "train")
     ((images, _),) = take(1, records.training(found, 32, 64, least_area=1.0))
     grey = np.rint(images * records.DEVIATION + records.MEAN)
     left, right = picture, picture[:, ::-1]
@@ -243,7 +244,7 @@ def test_crops_differ_and_are_as_large_as_asked(tmp_path):
     # The pixels' red is their row, the green their column: the spread of both is the crop's height and width.
     rows, columns = np.mgrid[:200, :200]
     picture = np.stack([rows, columns, np.zeros_like(rows)], axis=-1)
-    found = records.index(write(tmp_path, [example(jpeg(picture), 1)], files=1), "train")
+    found = tfrecords.index(write(tmp_path, [example(jpeg(picture), 1)], files=1), "train")
     ((images, _),) = take(1, records.training(found, 50, 64, least_area=0.3))
     pixels = images * records.DEVIATION + records.MEAN
     height = np.ptp(pixels[..., 0], axis=(1, 2)) / 200
@@ -262,7 +263,7 @@ def test_crops_differ_and_are_as_large_as_asked(tmp_path):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_each_image_is_evaluated_once(folder, ranks):
-    found = records.index(folder, "validation")
+    found = tfrecords.index(folder, "validation")
     labels = []
     for rank in range(ranks):
         for images, some in records.evaluation(found, 16, 4, rank, ranks):
@@ -274,7 +275,7 @@ def test_each_image_is_evaluated_once(folder, ranks):
 
 
 def test_a_rank_for_which_there_is_no_image_has_no_batch(folder):
-    found = records.index(folder, "validation")
+    found = tfrecords.index(folder, "validation")
     assert len(take(1, records.evaluation(found, 16, 4, rank=IMAGES - 1, ranks=IMAGES + 1))[0][1]) == 1
     assert not list(records.evaluation(found, 16, 4, rank=IMAGES, ranks=IMAGES + 1))
 
@@ -282,7 +283,7 @@ def test_a_rank_for_which_there_is_no_image_has_no_batch(folder):
 def test_it_is_the_middle_of_the_picture_in_imagenets_scale(tmp_path):
     picture = np.zeros((64, 96, 3))
     picture[4:60, 20:76] = 10, 100, 200  # 7/8 of the shorter side, in the middle
-    found = records.index(write(tmp_path, [example(jpeg(picture), 7)], files=1), "train")
+    found = tfrecords.index(write(tmp_path, [example(jpeg(picture), 7)], files=1), "train")
     ((images, labels),) = records.evaluation(found, 56, 4)
     assert labels.numpy() == [7]
     pixels = images[0].numpy() * records.DEVIATION + records.MEAN
@@ -290,7 +291,7 @@ def test_it_is_the_middle_of_the_picture_in_imagenets_scale(tmp_path):
 
 
 def test_grey_pictures_get_three_channels(tmp_path):
-    found = records.index(write(tmp_path, [example(jpeg(np.full((40, 40), 90)), 1)], files=1), "train")
+    found = tfrecords.index(write(tmp_path, [example(jpeg(np.full((40, 40), 90)), 1)], files=1), "train")
     ((images, _),) = records.evaluation(found, 8, 1)
     np.testing.assert_allclose(images[0].numpy() * records.DEVIATION + records.MEAN, np.full((8, 8, 3), 90), atol=2)
 
@@ -299,15 +300,15 @@ def test_grey_pictures_get_three_channels(tmp_path):
 
 
 def test_more_files_than_stay_open_are_read_too(folder, monkeypatch):
-    found = records.index(folder, "train")
+    found = tfrecords.index(folder, "train")
     expected = take(6, records.training(found, 16, 7))
-    monkeypatch.setattr(records, "_OPEN", 1)
+    monkeypatch.setattr(tfrecords, "_MAX_OPEN_FILES", 1)
     for one, other in zip(expected, take(6, records.training(found, 16, 7)), strict=True):
         np.testing.assert_array_equal(one[0], other[0])
 
 
 def test_files_are_closed_after_the_last_batch_and_when_nobody_goes_on(folder):
-    found = records.index(folder, "train")
+    found = tfrecords.index(folder, "train")
 
     def still_open():
         links = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
@@ -330,16 +331,16 @@ BAD = {
     "an empty image": (example(b"", 1), "no JPEG"),
     "a PNG": (example(jpeg(np.zeros((40, 40, 3)), "PNG"), 1), "no JPEG"),
     "half a JPEG": (example(PICTURE[: len(PICTURE) // 2], 1), "no JPEG, or a part of one"),
-    "a label below 0": (example(PICTURE, -5), "label -5, which is none"),
-    "a label that would wrap": (example(PICTURE, 2**40 + 3), f"label {2**40 + 3}, which is none"),
-    "a label that would wrap to 0": (example(PICTURE, -(2**32)), f"label {-(2**32)}, which is none"),
+    "a label below 0": (example(PICTURE, -5), "label -5, which is not a label"),
+    "a label that would wrap": (example(PICTURE, 2**40 + 3), f"label {2**40 + 3}, which is not a label"),
+    "a label that would wrap to 0": (example(PICTURE, -(2**32)), f"label {-(2**32)}, which is not a label"),
 }
 
 
 @pytest.mark.parametrize(("bad", "told"), BAD.values(), ids=BAD.keys())
 @pytest.mark.parametrize("make", [records.training, records.evaluation])
 def test_a_bad_record_is_named(tmp_path, make, bad, told):
-    found = records.index(write(tmp_path, [GOOD] * 8 + [bad] + [GOOD] * 3, files=2), "train")
+    found = tfrecords.index(write(tmp_path, [GOOD] * 8 + [bad] + [GOOD] * 3, files=2), "train")
     with pytest.raises(LabError, match=f"{tmp_path}/train-00000-of-00002, record 4 has {told}") as raised:
         take(9, make(found, 16, 2))
     assert "\n" not in str(raised.value)
@@ -349,9 +350,9 @@ def test_a_bad_record_is_named(tmp_path, make, bad, told):
 @pytest.mark.parametrize("label", [-1, 11, 2**31, 2**40 + 3, -(2**63)])
 @pytest.mark.parametrize("make", [records.training, records.evaluation])
 def test_a_label_that_the_network_does_not_know_is_refused_on_both_sides(tmp_path, make, label):
-    found = records.index(write(tmp_path, [example(PICTURE, known) for known in (0, 10)] * 4, files=1), "train")
+    found = tfrecords.index(write(tmp_path, [example(PICTURE, known) for known in (0, 10)] * 4, files=1), "train")
     assert {*np.concatenate([labels for _, labels in take(4, make(found, 16, 2, classes=11))])} == {0, 10}
-    found = records.index(write(tmp_path, [GOOD, example(PICTURE, label)], files=1), "train")
+    found = tfrecords.index(write(tmp_path, [GOOD, example(PICTURE, label)], files=1), "train")
     told = f"train-00000-of-00001, record 1 has label {label}, and the network tells 0 to 10 apart: name the --model"
     with pytest.raises(LabError, match=told):
         take(1, make(found, 16, 2, classes=11))
@@ -361,7 +362,7 @@ def test_a_label_that_the_network_does_not_know_is_refused_on_both_sides(tmp_pat
 def test_any_altered_bit_of_a_record_is_noticed(tmp_path, make):
     """Of its length, its data, both checksums: the index is of the file as it was."""
     folder = write(tmp_path, [GOOD] * 3, files=1)
-    found = records.index(folder, "train")
+    found = tfrecords.index(folder, "train")
     path, (start, length) = found.files[0], (int(found.offset[1]), int(found.length[1]))
     sound = path.read_bytes()
     for byte in (*range(start - 12, start), start, start + length // 2, *range(start + length - 1, start + length + 4)):
@@ -374,7 +375,7 @@ def test_any_altered_bit_of_a_record_is_noticed(tmp_path, make):
 
 def test_a_file_that_went_away_or_shrank_is_told(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
-    found = records.index(copy, "train")
+    found = tfrecords.index(copy, "train")
     last = found.files[-1]
     last.write_bytes(last.read_bytes()[:-20])
     with pytest.raises(LabError, match="train-00003-of-00004, record 4 is no longer whole"):
