@@ -331,8 +331,8 @@ def cluster_up(
     from labkit.slurm import cluster, supervisor
     from labkit.system.machine import this_machine
 
-    there, cores, address = cluster.up(nodes), this_machine().usable_cores, supervisor.address()
-    print(f"Slurm is up, for you alone. Nodes: {there.nodes}, cores of each: {there.cpus_a_node}.")
+    there, cores, address = cluster.start_slurm(nodes), this_machine().usable_cores, supervisor.address()
+    print(f"Slurm is up, for you alone. Nodes: {there.nodes}, cores of each: {there.cpus_per_node}.")
     if nodes > cores:
         print(f"The nodes take turns: this machine has fewer cores, {cores}.")
     if not address.startswith("127."):
@@ -365,4 +365,4 @@ def cluster_down() -> None:
     """End that Slurm and its jobs, which get a few seconds to save."""
     from labkit.slurm import cluster
 
-    print("Slurm and its jobs are ended." if cluster.down() else "No Slurm of these labs was up.")
+    print("Slurm and its jobs are ended." if cluster.stop_slurm() else "No Slurm of these labs was up.")

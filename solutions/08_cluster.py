@@ -62,11 +62,13 @@ cores = machine.usable_cores
 # it, nor cancel yours. (In a terminal, `./lab cluster up` starts it.)
 
 # %%
-slurm = cluster.here()
-why, started = "" if slurm else cluster.why_not(), False
+slurm = cluster.find_slurm()
+why, started = "" if slurm else cluster.obstacle(), False
 if not slurm and not why:
     try:
-        slurm = cluster.up(nodes=4 if cores >= 4 else 2, until=os.getpid())  # it ends with this notebook's kernel
+        slurm = cluster.start_slurm(
+            nodes=4 if cores >= 4 else 2, until=os.getpid()
+        )  # it ends with this notebook's kernel
         started = True
     except LabError as error:
         why = str(error)
@@ -75,7 +77,7 @@ if slurm and slurm.nodes < 2:
 if slurm:
     os.environ.update(slurm.variables)  # where sbatch, squeue and the others find it
     kind = "a cluster" if slurm.kind == "real" else "a small Slurm on this machine"
-    print(f"{kind}: {slurm.nodes} nodes with {slurm.cpus_a_node} CPUs each")
+    print(f"{kind}: {slurm.nodes} nodes with {slurm.cpus_per_node} CPUs each")
     print(subprocess.run(["sinfo"], capture_output=True, text=True, timeout=60, check=True).stdout)
 else:
     print(f"No Slurm: {why}\nThe lab goes on with ranks of this machine in place of nodes.")
@@ -471,7 +473,7 @@ recipe = ["--model", "resnet8", "--data_dir", images, "--lr_init", 0.8, "--lr_wa
 recipe += ["--cosine_lr", "--weight_decay", 1e-4, "--least_area", 0.5, "--log_every", 2 if QUICK else 10]
 
 runs = {}
-with cluster.watch(slurm, "section 5") as training_others:
+with cluster.watch_nodes(slurm, "section 5") as training_others:
     for n in counts[: 1 if QUICK else 2]:
         each = ["--num_iter", EPOCHS, "--evaluate_every", 0 if QUICK else 4, "--batch_size", BATCH // n]
         runs[n] = train(f"strong-{n}", n, *recipe, *each)
@@ -540,12 +542,12 @@ for record in run[:: max(1, len(run) // 6)]:
 STEPS = 12 if QUICK else 120
 weak = ["--num_iter", STEPS, "--iter_unit", "batch", "--batch_size", BATCH, "--mode", "train"]
 weak += ["--log_every", 5, "--checkpoint_every", 25]
-with cluster.watch(slurm, "section 6") as stopped_others:
+with cluster.watch_nodes(slurm, "section 6") as stopped_others:
     stopped = train("weak-2", 2, *recipe, *weak, stop_at=STEPS // 3)
 print(stopped[-1])
 
 # %%
-with cluster.watch(slurm, "section 6") as resumed_others:
+with cluster.watch_nodes(slurm, "section 6") as resumed_others:
     resumed = train("weak-2", 2, *recipe, *weak, resume=True)
 if "weak-2" in stopping:
     at = next(record["step"] for record in resumed if record["event"] == "stop")
@@ -596,7 +598,7 @@ def speed(run):
 
 
 measured = {"strong": {n: speed(run) for n, run in runs.items()}, "weak": {1: speed(runs[1]), 2: speed(resumed)}}
-with cluster.watch(slurm, "section 7") as scaling_others:
+with cluster.watch_nodes(slurm, "section 7") as scaling_others:
     for n in [] if QUICK else counts[2:]:
         for way, each in (("strong", BATCH // n), ("weak", BATCH)):
             flags = ["--num_iter", 100, "--iter_unit", "batch", "--mode", "train", "--batch_size", each]
@@ -822,7 +824,7 @@ if ranks.rank == 0:
 #SBATCH --time=00:02:00
 srun --mpi=pmi2 "$KIT/.venv/bin/python" work/allreduce.py
 """)
-with cluster.watch(slurm, "section 8"):
+with cluster.watch_nodes(slurm, "section 8"):
     if slurm:
         (work / "allreduce.log").unlink(missing_ok=True)
         print("  ", wait_for(submit(work / "allreduce.sbatch", nodes=2, name="allreduce")))
@@ -1044,7 +1046,7 @@ else:
 
 # %%
 if started:  # by this notebook, so nobody else needs it
-    cluster.down()
+    cluster.stop_slurm()
     print("The small Slurm is taken down. Section 1 starts it again.")
 
 # %% [markdown]

@@ -41,7 +41,7 @@ def write_source(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def slurm_is_installed() -> None:
     """Have the tests that start a real Slurm skipped, and said so loudly, where set-up could not install it."""
-    if reason := cluster.why_not():
+    if reason := cluster.obstacle():
         pytest.skip(reason)
 
 
@@ -66,7 +66,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say loudly when the tests that start a real Slurm, or do so with two users, were skipped."""
     skipped = {report.nodeid.partition("::")[0] for report in terminalreporter.getreports("skipped")}
     users = "tests/slurm/test_cluster_users.py"
-    if skipped & {"tests/slurm/test_cluster.py", "tests/train/test_sbatch.py", users} and (why := cluster.why_not()):
+    if skipped & {"tests/slurm/test_cluster.py", "tests/train/test_sbatch.py", users} and (why := cluster.obstacle()):
         terminalreporter.write_line(f"SLURM WAS NOT TESTED HERE. It is {why}", red=True, bold=True)
     elif users in skipped and (why := why_no_users()):
         told = "THAT NO OTHER USER CAN USE THE SMALL SLURM WAS NOT TESTED HERE"

@@ -51,7 +51,7 @@ def test_what_the_user_can_mend_is_one_line_and_exit_code_2(monkeypatch, capsys,
 
 def test_cluster_up_without_the_packages_is_one_line_and_exit_code_2(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(supervisor, "ADMIN", ())
+    monkeypatch.setattr(supervisor, "ADMIN_PATH", ())
     assert run(monkeypatch, "cluster", "up") == 2
     error = capsys.readouterr().err
     assert error.startswith("lab: cannot start Slurm here: missing: slurm-wlm munge.")
@@ -226,7 +226,7 @@ def test_a_folder_that_cannot_be_written_is_one_line_that_says_how_to_name_anoth
 
 def test_cluster_up_tells_what_to_type_next(monkeypatch, capsys):
     there = cluster.Slurm("own", 3, 1, {"SLURM_CONF": "/tmp/x/slurm.conf"})
-    monkeypatch.setattr(cluster, "up", lambda nodes: there)
+    monkeypatch.setattr(cluster, "start_slurm", lambda nodes: there)
     monkeypatch.setattr(supervisor, "address", lambda: "127.0.1.1")
     assert run(monkeypatch, "cluster", "up", "--nodes", "3") == 0
     told = capsys.readouterr().out
@@ -261,7 +261,7 @@ def test_cluster_statuss_exit_code_is_whether_all_is_whole(monkeypatch, capsys, 
 
 def test_cluster_down_again_is_fine(monkeypatch, capsys):
     there = [True]
-    monkeypatch.setattr(cluster, "down", lambda: bool(there) and there.pop())
+    monkeypatch.setattr(cluster, "stop_slurm", lambda: bool(there) and there.pop())
     assert run(monkeypatch, "cluster", "down") == run(monkeypatch, "cluster", "down") == 0
     ended, none = capsys.readouterr().out.splitlines()
     assert "ended" in ended

@@ -151,13 +151,13 @@ def try_ranks(script: Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResult:
 def try_slurm() -> ProbeResult:
     """Look for a cluster, and for what a small one on this machine takes."""
     try:
-        found = cluster.here()
+        found = cluster.find_slurm()
     except LabError as error:
         return ProbeResult(error=str(error))
     if found:
         kind = "a cluster" if found.kind == "real" else "a small one on this machine, up"
-        return ProbeResult(f"{kind}; nodes: {found.nodes}, CPUs of each: {found.cpus_a_node}")
-    return ProbeResult("no cluster, but a small one can be started: `./lab cluster up`", cluster.why_not())
+        return ProbeResult(f"{kind}; nodes: {found.nodes}, CPUs of each: {found.cpus_per_node}")
+    return ProbeResult("no cluster, but a small one can be started: `./lab cluster up`", cluster.obstacle())
 
 
 def other_mpi(library_path: str, own: Path) -> str | None:

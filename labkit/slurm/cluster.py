@@ -1,4 +1,4 @@
-"""How is there a Slurm to submit jobs to: a real cluster's, or a small one of this machine's cores?
+"""A Slurm to submit jobs to: a real cluster's, or a small one of this machine's cores.
 
 The user who started the small one uses it, with its `SLURM_CONF` in the environment, and nobody else can. A Slurm that
 is on the machine already is not touched.
@@ -33,9 +33,9 @@ PACKAGES = {
     **dict.fromkeys(("slurmctld", "slurmd", "sbatch", "srun", "sinfo", "squeue", "scancel"), "slurm-wlm"),
     "munged": "munge",
 }
-MOST_NODES = 64
-LOCKED = 120.0  # seconds to wait for somebody else who starts or ends the same cluster
-TAKE_JOBS = ("idle", "mixed", "allocated", "completing", "planned")  # sinfo's words
+MAX_NODES = 64
+LOCK_TIMEOUT_S = 120.0  # to wait for somebody else who starts or ends the same cluster
+READY_STATES = ("idle", "mixed", "allocated", "completing", "planned")  # sinfo's words
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,19 @@ class Slurm:
         Whether it is a cluster that was there, or the small one on this machine.
     nodes : int
         Nodes of the default partition that are up.
-    cpus_a_node : int
+    cpus_per_node : int
         CPUs that Slurm counts on each, at least; cores on the small one.
     variables : mapping of str to str
         What `sbatch`, `srun`, `squeue` need in their environment to find it.
-    keeper : int
+    supervisor_pid : int
         The process under which the jobs of the small one run; 0 of a cluster that was there.
     """
 
     kind: Literal["real", "own"]
     nodes: int
-    cpus_a_node: int
+    cpus_per_node: int
     variables: Mapping[str, str]
-    keeper: int = 0
+    supervisor_pid: int = 0
 
 
 class Status(NamedTuple):
@@ -71,7 +71,7 @@ class Status(NamedTuple):
     folder : Path
         Where its configuration and logs are.
     nodes, jobs : str
-        What `sinfo` and `squeue` tell; empty when nobody is there to answer.
+        What `sinfo` and `squeue` print; empty when nobody answers.
     broken : tuple of str
         What has ended that should run, with the last lines of its log; empty when all is whole.
     """
@@ -82,30 +82,30 @@ class Status(NamedTuple):
     broken: tuple[str, ...]
 
 
-def here() -> Slurm | None:
+def find_slurm() -> Slurm | None:
     """Return the small Slurm when it is up, else a real cluster that answers, else None."""
-    return Cluster().slurm() or _real()
+    return Cluster().slurm() or _real_slurm()
 
 
-def up(nodes: int = 2, until: int | None = None) -> Slurm:
+def start_slurm(nodes: int = 2, until: int | None = None) -> Slurm:
     """Start the small Slurm, see `Cluster.up`."""
     return Cluster().up(nodes, until)
 
 
-def down() -> bool:
+def stop_slurm() -> bool:
     """End the small Slurm with its jobs, see `Cluster.down`."""
     return Cluster().down()
 
 
-def watch(slurm: Slurm | None, where: str) -> AbstractContextManager[load.Others]:
+def watch_nodes(slurm: Slurm | None, where: str) -> AbstractContextManager[load.Others]:
     """Watch what others take of the cores while jobs run, or without Slurm ranks; see `load.watch`."""
     if slurm and slurm.kind == "real":
         return load.watch(where, unknown="the jobs run on the cluster's nodes, not here")
-    return load.watch(where, also=[slurm.keeper] if slurm else ())
+    return load.watch(where, also=[slurm.supervisor_pid] if slurm else ())
 
 
-def why_not() -> str:
-    """Return the one line why the small Slurm can't be started here, and what to do; empty when it can."""
+def obstacle() -> str:
+    """Return one line, why the small Slurm can't be started here and what to do; empty when it can."""
     missing = dict.fromkeys(package for program, package in PACKAGES.items() if not supervisor.which(program))
     if missing:
         return (
@@ -151,20 +151,20 @@ class Cluster:
         LabError
             When it can't be started here, does not come up, or is up with another number of nodes.
         """
-        if not (isinstance(nodes, int) and 1 <= nodes <= MOST_NODES):
-            raise LabError(f"nodes is a whole number from 1 to {MOST_NODES}, not {nodes!r}.")
-        if reason := why_not():
+        if not (isinstance(nodes, int) and 1 <= nodes <= MAX_NODES):
+            raise LabError(f"nodes is a whole number from 1 to {MAX_NODES}, not {nodes!r}.")
+        if reason := obstacle():
             raise LabError(f"cannot start Slurm here: {reason}")
-        with self._alone():
-            if there := self.slurm():
-                if there.nodes != nodes:
-                    raise LabError(f"a cluster of {there.nodes} nodes is up: end it first with ./lab cluster down")
-                return there
+        with self._locked():
+            if running := self.slurm():
+                if running.nodes != nodes:
+                    raise LabError(f"a cluster of {running.nodes} nodes is up: end it first with ./lab cluster down")
+                return running
             self._clear()
             self._start(nodes, until)
-            if there := self.slurm():
-                return there
-            raise LabError("Slurm came up, and ended at once: ./lab cluster status tells more.")
+            if running := self.slurm():
+                return running
+            raise LabError("Slurm came up, and ended at once: ./lab cluster status says why.")
 
     def slurm(self) -> Slurm | None:
         """Return it when it is up and whole."""
@@ -172,29 +172,30 @@ class Cluster:
         if not folder or self._broken(folder):
             return None
         nodes, cpus = map(int, (folder / "up").read_text().split())
-        return Slurm("own", nodes, cpus, supervisor.variables(folder), _keeper(folder) or 0)
+        return Slurm("own", nodes, cpus, supervisor.variables(folder), _supervisor_pid(folder) or 0)
 
     def status(self) -> Status | None:
-        """Tell how it is; None when it was not started."""
+        """Return how it is; None when it was not started."""
         folder = self._folder()
         if not folder:
-            there = self._target()
-            return there and Status(there, "", "", ("its folder is gone, as after a restart of this machine",))
+            if target := self._target():
+                return Status(target, "", "", ("its folder is gone, as after a restart of this machine",))
+            return None
         if broken := self._broken(folder):
             return Status(folder, "", "", broken)
         nodes, jobs = (
-            supervisor.ask(question, environ=supervisor.environ(folder)) or "no answer"
-            for question in ("sinfo", "squeue")
+            supervisor.query(command, environ=supervisor.environ(folder)) or "no answer"
+            for command in ("sinfo", "squeue")
         )
         return Status(folder, nodes, jobs, ())
 
     def down(self) -> bool:
-        """End it with all its jobs, which get SIGTERM and a few seconds to save; tell whether there was one."""
-        with self._alone():
+        """End it with all its jobs, which get SIGTERM and a few seconds to save; return whether there was one."""
+        with self._locked():
             return self._clear()
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """Have whoever else starts or ends this cluster wait."""
         path = self.link.with_name(f"{self.link.name}.lock")
         try:
@@ -203,8 +204,8 @@ class Cluster:
         except OSError as error:
             raise LabError(f"cannot write to {shown(path.parent)}: {error.strerror}. Who owns it?") from error
         with lock:
-            if not processes.wait_until(lambda: _lock(lock), LOCKED):
-                raise LabError(f"somebody else starts or ends this cluster. `fuser -v {shown(path)}` tells who.")
+            if not processes.wait_until(lambda: _lock(lock), LOCK_TIMEOUT_S):
+                raise LabError(f"somebody else starts or ends this cluster. `fuser -v {shown(path)}` shows who.")
             yield
 
     def _target(self) -> Path | None:
@@ -224,13 +225,13 @@ class Cluster:
         """
         folder = self._target()
         try:
-            there = folder and folder.lstat()
+            status = folder.lstat() if folder else None
         except FileNotFoundError:
             return None
-        if not there or _own(folder, there):
+        if not folder or not status or _is_ours(folder, status):
             return folder
         if self.link.lstat().st_uid != os.geteuid():
-            owner = _user(there.st_uid)
+            owner = _user(status.st_uid)
             raise LabError(
                 f"the cluster here is {owner}'s: only that user and root can use and end it, root as that user: "
                 f"runuser -u {owner} -- ./lab cluster down"
@@ -238,16 +239,16 @@ class Cluster:
         return None
 
     def _broken(self, folder: Path) -> tuple[str, ...]:
-        """Tell what is missing for it to be whole."""
-        if not _keeper(folder):
-            return ("its keeper, the process that watches over it, is gone",)
+        """Return what is missing for it to be whole."""
+        if not _supervisor_pid(folder):
+            return ("its supervisor, the process that watches over it, is gone",)
         if not (folder / "up").exists():
             return ("it is still being started",)
         ended = folder / "ended"
         return tuple(ended.read_text().split("\0")[:-1]) if ended.exists() else ()
 
     def _start(self, nodes: int, until: int | None) -> None:
-        """Have a keeper start it, and wait until it is up."""
+        """Have a supervisor start it, and wait until it is up."""
         process = subprocess.Popen(
             [sys.executable, "-m", supervisor.__name__, str(self.link.absolute()), str(nodes), str(until or 0)],
             stdin=subprocess.PIPE,
@@ -257,72 +258,74 @@ class Cluster:
             cwd="/",
             start_new_session=True,  # neither an interrupt nor the end of a terminal is for it
         )
-        up, why = False, []
-        with process.stdin as say, process.stdout as heard, progress("Starting Slurm …") as tell:
+        up, problems = False, []
+        assert process.stdin
+        assert process.stdout
+        with process.stdin as stdin, process.stdout as stdout, progress("Starting Slurm …") as report:
             try:
-                process.wait()  # the keeper is its child
-                for line in heard:
+                process.wait()  # the supervisor is its child
+                for line in stdout:
                     if line == supervisor.UP:
-                        say.write(supervisor.STAY)
+                        stdin.write(supervisor.STAY)
                         up = True
                         break
                     if line.startswith(supervisor.WAITING):
-                        tell(line.rstrip())
+                        report(line.rstrip())
                     else:
-                        why.append(line.rstrip())
+                        problems.append(line.rstrip())
             finally:
                 with contextlib.suppress(BrokenPipeError):  # it was killed since
-                    say.close()
+                    stdin.close()
                 if not up:
-                    heard.read()  # nothing is left when it has ended
+                    stdout.read()  # nothing is left when it has ended
         if not up:
-            raise LabError("\n  ".join(["Slurm did not come up:", *why]))
+            raise LabError("\n  ".join(["Slurm did not come up:", *problems]))
 
     def _clear(self) -> bool:
-        """End whatever there is of it; tell whether there was anything."""
-        folder, there = self._folder(), self._target()
-        if not there:
+        """End whatever there is of it; return whether there was anything."""
+        folder, target = self._folder(), self._target()
+        if not target:
             return False
-        with progress("Ending Slurm and its jobs …") as tell:
-            if folder and (pid := _keeper(folder)):
+        with progress("Ending Slurm and its jobs …") as report:
+            if folder and (pid := _supervisor_pid(folder)):
                 os.kill(pid, signal.SIGTERM)
-                if not processes.wait_until(lambda: not _keeper(folder), supervisor.SOON):
-                    tell("Giving the jobs time to save …")
-                if not processes.wait_until(lambda: not _keeper(folder), processes.KILL_TIMEOUT_S):
+                if not processes.wait_until(lambda: not _supervisor_pid(folder), supervisor.REPORT_INTERVAL_S):
+                    report("Giving the jobs time to save …")
+                if not processes.wait_until(lambda: not _supervisor_pid(folder), processes.KILL_TIMEOUT_S):
                     os.kill(pid, signal.SIGKILL)  # the daemons end with it
-            if _named(there):
-                _sweep(there)
+            if _has_our_name(target):
+                _kill_leftovers(target)
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
         self.link.unlink(missing_ok=True)
         return True
 
 
-def _real() -> Slurm | None:
+def _real_slurm() -> Slurm | None:
     """Return the cluster that this machine belongs to, if it answers and has nodes that are up."""
     if not (shutil.which("sbatch") and shutil.which("sinfo")):
         return None
     environ = dict(os.environ)
     if Path(environ.get("SLURM_CONF", "")).parent.name.startswith(supervisor.PREFIX):
         del environ["SLURM_CONF"]  # of a small one
-    told = supervisor.ask("sinfo", "-h", "-N", "-o", "%N %c %T %P", environ=environ)
-    nodes = [line.split() for line in (told or "").splitlines()]
+    listing = supervisor.query("sinfo", "-h", "-N", "-o", "%N %c %T %P", environ=environ)
+    nodes = [line.split() for line in (listing or "").splitlines()]
     if any(partition.endswith("*") for *_, partition in nodes):  # there is a default one
         nodes = [node for node in nodes if node[-1].endswith("*")]
     # After a state, sinfo(1) marks what is asleep, waking up, planned, …, all of which takes jobs; `*` does not answer.
-    cpus = {name: int(cpus) for name, cpus, state, _ in nodes if state.rstrip("~#!%$@^-+") in TAKE_JOBS}
+    cpus = {name: int(cpus) for name, cpus, state, _ in nodes if state.rstrip("~#!%$@^-+") in READY_STATES}
     return Slurm("real", len(cpus), min(cpus.values()), {}) if cpus else None
 
 
-def _named(folder: Path) -> bool:
-    """Whether it is called as keepers call their folders."""
+def _has_our_name(folder: Path) -> bool:
+    """Whether it is called as supervisors call their folders."""
     return folder.parent == supervisor.TMP and folder.name.startswith(supervisor.PREFIX)
 
 
-def _own(folder: Path, there: os.stat_result) -> bool:
-    """Whether it is a folder as keepers make them, of this user, in which no other user can write."""
-    mine = there.st_uid == os.geteuid() and not there.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return mine and stat.S_ISDIR(there.st_mode) and _named(folder)
+def _is_ours(folder: Path, status: os.stat_result) -> bool:
+    """Whether it is a folder as supervisors make them, of this user, in which no other user can write."""
+    mine = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return mine and stat.S_ISDIR(status.st_mode) and _has_our_name(folder)
 
 
 def _user(uid: int) -> str:
@@ -340,20 +343,20 @@ def _lock(file: IO) -> bool:
     return True
 
 
-def _keeper(folder: Path) -> int | None:
-    """Return the keeper's process, if it lives: then it holds a lock, so that no later process is taken for it."""
+def _supervisor_pid(folder: Path) -> int | None:
+    """Return the supervisor's process, if it lives: then it holds a lock, so that no later process is taken for it."""
     try:
-        with (folder / "keeper").open() as file:
+        with (folder / supervisor.PID_FILE).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return None
     except BlockingIOError:
-        return int((folder / "keeper").read_text())
+        return int((folder / supervisor.PID_FILE).read_text())
     return None
 
 
-def _sweep(folder: Path) -> None:
-    """Kill, with all under it, what a killed keeper left behind, and clients that still wait for an answer."""
+def _kill_leftovers(folder: Path) -> None:
+    """Kill, with all under it, what a killed supervisor left behind, and clients that still wait for an answer."""
     spared = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
 
     def left() -> list[psutil.Process]:
@@ -366,7 +369,7 @@ def _sweep(folder: Path) -> None:
 def _belongs(process: psutil.Process, folder: Path) -> bool:
     """Whether it is of this cluster.
 
-    SLURM_CONF alone tells nothing: a terminal or a notebook that uses the cluster has it too. Slurm's programs have it
+    SLURM_CONF alone proves nothing: a terminal or a notebook that uses the cluster has it too. Slurm's programs have it
     and their names; the processes of jobs have the cluster's name, which Slurm gives to them alone.
     """
     environ = processes.environ_of(process)

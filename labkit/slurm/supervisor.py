@@ -1,4 +1,4 @@
-"""How are the daemons of a small Slurm started, watched and ended?
+"""The supervisor of a small Slurm: starts its daemons, watches them, and ends them with all their jobs.
 
 They are Debian's packages, started for this checkout alone: munged, slurmctld, and a slurmd for each node, with a
 configuration, a key and ports of their own. It needs no root, as it runs jobs for nobody but the user who started it:
@@ -38,25 +38,26 @@ from labkit.system.machine import Machine, this_machine
 TMP = Path("/tmp")  # where the folders are that hold a small Slurm
 PREFIX = SMALL_SLURM  # how their names begin
 PARTITION = "lab"
-ADMIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # where daemons are; Debian's users have none of them on the PATH
+ADMIN_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # of daemons, not on the PATH of Debian's users
 
-START = 30.0  # seconds for a daemon to come up
-GRACE = 5.0  # seconds for jobs to save something when the cluster is taken down
-ANSWER = 5.0  # seconds for Slurm to answer a question
-SOON = 5.0  # seconds after which whoever waits is told for what
-TAIL = 5  # lines of a daemon's log that an error shows
+START_TIMEOUT_S = 30.0  # for a daemon to come up
+SAVE_TIMEOUT_S = 5.0  # for jobs to save something when the cluster is taken down
+ANSWER_TIMEOUT_S = 5.0  # for Slurm to answer a question
+REPORT_INTERVAL_S = 5.0  # after which a line says what is being waited for
+LOG_LINES = 5  # of a daemon's log that an error shows
 
 LOOPBACK = "127.0.0.1"
-UP, STAY = "up\n", "stay\n"  # what a keeper tells when all is up, and what it is told then
-WAITING = "Waiting for"  # how its lines on what takes long begin; all others tell why it gave up
-STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+PID_FILE = "supervisor.pid"  # in the folder; locked for as long as the supervisor lives
+UP, STAY = "up\n", "stay\n"  # what a supervisor prints when all is up, and the answer to it
+WAITING = "Waiting for"  # how its lines on what takes long begin; all others say why it gave up
+STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 SCRIPT_RUNNER = "slurmscriptd"  # slurmctld's child
 PROGRAMS = {"munged", "slurmctld", "slurmd", "slurmstepd", "srun", SCRIPT_RUNNER}
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 prctl = ctypes.CDLL(None).prctl
 
 
-class Keeper:
+class Supervisor:
     """The process that starts the daemons, watches them, and ends all that runs under them."""
 
     def __init__(self, link: Path, nodes: int, until: int) -> None:
@@ -66,12 +67,12 @@ class Keeper:
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=TMP))  # closed to all other users
 
     def run(self) -> None:
-        """Start all, tell that it is up, and if told to stay, do so until told to end or `until` has ended."""
+        """Start all, print that it is up and, if asked to stay, do so until a signal to stop, or the end of `until`."""
         try:
             self.start()
             print(UP, end="", flush=True)
             if sys.stdin.readline() == STAY:
-                _silence()
+                _close_pipes()
                 while not self.tick(1.0 if self.until else 3600.0) and (not self.until or processes.lives(self.until)):
                     pass
         except LabError as error:
@@ -82,7 +83,7 @@ class Keeper:
     def start(self) -> None:
         """Start the daemons and wait until the nodes take jobs."""
         folder, machine = self.folder, this_machine()
-        self.lock = (folder / "keeper").open("w")
+        self.lock = (folder / PID_FILE).open("w")
         fcntl.flock(self.lock, fcntl.LOCK_EX)
         print(os.getpid(), file=self.lock, flush=True)
         self.link.unlink(missing_ok=True)
@@ -99,7 +100,7 @@ class Keeper:
         files = {"key-file": key, "socket": folder / "munge.socket", "pid-file": folder / "munged.pid"}
         files |= {"seed-file": folder / "munge.seed"}
         # By itself, munged insists on a socket that everybody can reach: hence --force. It overrules munged's look at
-        # who may write to /tmp too, which `cluster.why_not` has taken before.
+        # who may write to /tmp too, which `cluster.obstacle` has taken before.
         options = (f"--{name}={path}" for name, path in files.items())
         self.daemon("munged", "munged", "--foreground", "--force", *options)
         self.wait("munged", files["socket"].exists)
@@ -115,18 +116,18 @@ class Keeper:
         (folder / "up").write_text(f"{self.nodes} {node_cores(machine, self.nodes)}")
 
     def daemon(self, name: str, *argv: str, cpus: tuple[int, ...] = ()) -> None:
-        """Start a daemon, which ends with the keeper; what runs under it has its CPUs alone."""
-        keeper = os.getpid()
+        """Start a daemon, which ends with the supervisor; what runs under it has its CPUs alone."""
+        supervisor = os.getpid()
 
         def prepare() -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             if cpus:
                 os.sched_setaffinity(0, cpus)
-            end_with(keeper)
+            end_with(supervisor)
 
         with self.log(name).open("a") as log:
             self.daemons[name] = subprocess.Popen(
-                [which(argv[0]), *argv[1:]],
+                [which(argv[0]) or argv[0], *argv[1:]],
                 env=environ(self.folder),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
@@ -136,39 +137,39 @@ class Keeper:
             )
 
     def log(self, name: str) -> Path:
-        """Return the file with what a daemon has to say."""
+        """Return the file that a daemon prints to."""
         return self.folder / "log" / f"{name}.log"
 
-    def wait(self, what: str, is_there: Callable[[], bool]) -> None:
-        """Wait for something to be there; give up when a daemon ends, the time is up, or whoever asked is gone."""
-        began = told = time.monotonic()
-        while not is_there():
+    def wait(self, what: str, is_ready: Callable[[], bool]) -> None:
+        """Wait for something to be ready; give up when a daemon ends, the time is up, or the starter is gone."""
+        began = reported = time.monotonic()
+        while not is_ready():
             stop = self.tick(0.1)
             if ended := self.ended():
                 raise LabError("\n".join(ended))
             if stop or select.select([sys.stdin], [], [], 0)[0]:
                 raise LabError("interrupted")
             now = time.monotonic()
-            if now - began > START:
+            if now - began > START_TIMEOUT_S:
                 logs = "\n".join(self.last_lines(name) for name in self.daemons)
-                raise LabError(f"{what} did not answer within {START:.0f} s\n{logs}")
-            if now - told > SOON:
+                raise LabError(f"{what} did not answer within {START_TIMEOUT_S:.0f} s\n{logs}")
+            if now - reported > REPORT_INTERVAL_S:
                 print(f"{WAITING} {what} …", flush=True)
-                told = now
+                reported = now
 
     def all_idle(self) -> bool:
         """Whether every node is ready for jobs."""
-        told = ask("sinfo", "-h", "-N", "-o", "%T", environ=environ(self.folder), timeout=1.0)
-        return (told or "").split() == ["idle"] * self.nodes
+        states = query("sinfo", "-h", "-N", "-o", "%T", environ=environ(self.folder), timeout=1.0)
+        return (states or "").split() == ["idle"] * self.nodes
 
     def tick(self, seconds: float) -> bool:
-        """Wait for so long, or until something happens; take note of who ended; tell whether it is time to end all."""
-        got = signal.sigtimedwait({signal.SIGCHLD, *STOP}, seconds)
+        """Wait for so long, or until a signal; note which daemons ended; return whether it is time to end all."""
+        got = signal.sigtimedwait({signal.SIGCHLD, *STOP_SIGNALS}, seconds)
         self.reap()
-        return got is not None and got.si_signo in STOP
+        return got is not None and got.si_signo in STOP_SIGNALS
 
     def reap(self) -> None:
-        """Take note of daemons that ended, and let go of ended processes that have no other parent."""
+        """Note which daemons ended, and reap ended processes that have no other parent."""
         daemons = {process.pid: process for process in self.daemons.values()}
         with contextlib.suppress(ChildProcessError):
             while child := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
@@ -179,7 +180,7 @@ class Keeper:
                     os.waitpid(child.si_pid, 0)
 
     def ended(self) -> list[str]:
-        """Tell of each daemon that ended how it did, with its last lines."""
+        """Return for each daemon that ended how it did, with its last lines."""
         ended = []
         for name, process in self.daemons.items():
             if process.returncode is not None:
@@ -189,19 +190,19 @@ class Keeper:
 
     def last_lines(self, name: str) -> str:
         """Return the end of a daemon's log."""
-        lines = self.log(name).read_text(errors="replace").splitlines()[-TAIL:]
+        lines = self.log(name).read_text(errors="replace").splitlines()[-LOG_LINES:]
         return "\n    ".join([f"The log of {name} ends:", *(line[:300] for line in lines)])
 
     def end(self) -> None:
         """Have the jobs save and end, kill what is left, and remove all that was written."""
         if whole := (self.folder / "up").exists() and not self.ended():
-            ask("scancel", f"--partition={PARTITION}", environ=environ(self.folder))
+            query("scancel", f"--partition={PARTITION}", environ=environ(self.folder))
         spared = {SCRIPT_RUNNER} if whole else PROGRAMS  # which wait in vain for what has died
         if not whole:
             for process in self.jobs(spared):
                 with contextlib.suppress(psutil.Error):
                     process.terminate()
-        processes.wait_until(lambda: not self.jobs(spared), GRACE)
+        processes.wait_until(lambda: not self.jobs(spared), SAVE_TIMEOUT_S)
         processes.end_all(self.children)
         if self.link.is_symlink() and self.link.readlink() == self.folder:
             self.link.unlink()
@@ -224,7 +225,7 @@ def slurm_conf(folder: Path, nodes: int, machine: Machine) -> str:
     port, *ports = _free_ports(own, nodes + 1)
     cpus, memory = node_cores(machine, nodes), max(1, machine.memory // nodes // 2**20)
     lines = [
-        f"ClusterName={folder.name}",  # Slurm tells it to each job, and that is how a job's processes are known
+        f"ClusterName={folder.name}",  # Slurm gives it to each job, and that is how a job's processes are known
         f"SlurmctldHost={host}({own})",
         f"SlurmctldPort={port}",
         f"SlurmUser={user}",
@@ -286,8 +287,8 @@ def _cgroup_plugin() -> str:
     the machine has (tried with 22.05). That for version 2, which Slurm would choose itself, wants systemd or root
     (https://slurm.schedmd.com/cgroup_v2.html).
     """
-    told = ask("sinfo", "--version", environ={}) or ""  # such as "slurm-wlm 22.05.8"
-    version = tuple(int(part) for part in re.findall(r"\d+", told)[:2])
+    version_line = query("sinfo", "--version", environ={}) or ""  # such as "slurm-wlm 22.05.8"
+    version = tuple(int(part) for part in re.findall(r"\d+", version_line)[:2])
     return "disabled" if version >= (24, 5) else "cgroup/v1"
 
 
@@ -298,19 +299,19 @@ def _name(process: psutil.Process) -> str:
         return ""
 
 
-def _silence() -> None:
-    """Let go of the pipes to whoever started this."""
+def _close_pipes() -> None:
+    """Close the pipes to whoever started this."""
     with Path(os.devnull).open("r+") as nothing:
         for number in range(3):
             os.dup2(nothing.fileno(), number)
 
 
-# What whoever uses it needs as well
+# For those who use it
 
 
 def which(program: str) -> str | None:
     """Return the path of a program or a daemon, None when it is not installed."""
-    return shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *ADMIN]))
+    return shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *ADMIN_PATH]))
 
 
 def variables(folder: Path) -> dict[str, str]:
@@ -320,10 +321,10 @@ def variables(folder: Path) -> dict[str, str]:
 
 def environ(folder: Path) -> dict[str, str]:
     """Return all the environment that daemons and questions of the small Slurm have: nothing of another Slurm's job."""
-    return {"PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), *ADMIN]), **variables(folder)}
+    return {"PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), *ADMIN_PATH]), **variables(folder)}
 
 
-def ask(*argv: str, environ: Mapping[str, str], timeout: float = ANSWER) -> str | None:
+def query(*argv: str, environ: Mapping[str, str], timeout: float = ANSWER_TIMEOUT_S) -> str | None:
     """Return what a command of Slurm's prints; None when it fails, or takes long as it does when nobody answers."""
     try:
         done = subprocess.run(
@@ -341,18 +342,18 @@ def ask(*argv: str, environ: Mapping[str, str], timeout: float = ANSWER) -> str 
 
 def address() -> str:
     """Return the address that this machine's name stands for: under NoInAddrAny, Slurm listens there alone."""
-    return socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
+    return str(socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
 
 
 def main(link: str, nodes: str, until: str) -> None:
-    """Be a keeper, in a process of its own that nobody has to wait for."""
+    """Run a supervisor, in a process of its own that nobody has to wait for."""
     if os.fork():
         os._exit(0)
     os.umask(0o077)  # the key, and the configuration that leads to it, are the user's alone
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *STOP})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *STOP_SIGNALS})
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
-        Keeper(Path(link), int(nodes), int(until)).run()
+        Supervisor(Path(link), int(nodes), int(until)).run()
     except OSError as error:  # such as a full disk
         print(error)
 

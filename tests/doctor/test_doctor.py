@@ -350,8 +350,8 @@ def test_without_slurm_lab_08_only_leaves_the_cluster_out():
     ],
 )
 def test_slurm_is_a_cluster_or_one_that_can_be_started(monkeypatch, there, why_not, told):
-    monkeypatch.setattr(cluster, "here", lambda: there)
-    monkeypatch.setattr(cluster, "why_not", lambda: why_not)
+    monkeypatch.setattr(cluster, "find_slurm", lambda: there)
+    monkeypatch.setattr(cluster, "obstacle", lambda: why_not)
     assert probes.try_slurm() == told
 
 

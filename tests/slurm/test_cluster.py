@@ -1,4 +1,4 @@
-"""Does `lab cluster` start a real Slurm, does it work, and is nothing left of it? These tests start it for real."""
+"""`lab cluster` starts a real Slurm that works, and nothing is left of it. These tests start it for real."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ def machine(cores: int, nodes: int = 1, smt: int = 1, quota: float | None = None
         tuple(sorted(cpu for core in groups[n * share : (n + 1) * share] for cpu in core)) for n in range(nodes)
     )
     cpus = tuple(range(cores * smt))
-    return Machine(cpus, groups, quota, gib * 2**30, gib * 2**30, ("AVX",), numa, "Made-up CPU")
+    return Machine(cpus, groups, quota, gib * 2**30, gib * 2**30, ("AVX",), numa, "Synthetic CPU")
 
 
 def eventually(true, seconds: float = 20.0) -> bool:
@@ -44,12 +44,12 @@ def eventually(true, seconds: float = 20.0) -> bool:
 
 
 def left_of(folder: Path) -> list[psutil.Process]:
-    """Give the processes that have the cluster's folder, or this run's number, in their command or environment."""
+    """Return the processes that have the cluster's folder, or this run's number, in their command or environment."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            told = " ".join(process.cmdline()) + Path(f"/proc/{process.pid}/environ").read_text(errors="replace")
-            if (str(folder) in told or NUMBER in told) and process.status() != psutil.STATUS_ZOMBIE:
+            text = " ".join(process.cmdline()) + Path(f"/proc/{process.pid}/environ").read_text(errors="replace")
+            if (str(folder) in text or NUMBER in text) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
@@ -64,7 +64,7 @@ def gone(one: Cluster, folder: Path) -> bool:
 
 @pytest.fixture
 def another(slurm_is_installed, tmp_path):
-    """Give a cluster that is not up, in a checkout with a long name; it is ended after the test."""
+    """Yield a cluster that is not up, in a checkout with a long name; it is ended after the test."""
     one = Cluster(tmp_path / "a folder with spaces" / ("deep" * 40) / "cluster")
     yield one
     one.down()
@@ -72,7 +72,7 @@ def another(slurm_is_installed, tmp_path):
 
 @pytest.fixture(scope="module")
 def small(slurm_is_installed, tmp_path_factory):
-    """Give a cluster of 2 nodes that is up."""
+    """Yield a cluster of 2 nodes that is up."""
     one = Cluster(tmp_path_factory.mktemp("small") / "cluster")
     one.up(2, until=os.getpid())
     yield one
@@ -105,12 +105,12 @@ def script(folder: Path, name: str, text: str) -> Path:
 
 
 def test_up_tells_what_there_is_and_up_again_changes_nothing(small):
-    there = small.slurm()
-    assert (there.kind, there.nodes) == ("own", 2)
-    assert there.cpus_a_node >= 1
-    keeper = (folder_of(small) / "keeper").read_text()
-    assert small.up(2) == there
-    assert (folder_of(small) / "keeper").read_text() == keeper
+    slurm = small.slurm()
+    assert (slurm.kind, slurm.nodes) == ("own", 2)
+    assert slurm.cpus_per_node >= 1
+    pid_file = (folder_of(small) / supervisor.PID_FILE).read_text()
+    assert small.up(2) == slurm
+    assert (folder_of(small) / supervisor.PID_FILE).read_text() == pid_file
 
 
 def test_another_number_of_nodes_is_an_error_that_names_down(small):
@@ -147,7 +147,7 @@ def test_what_jobs_do_is_no_work_of_others(shell, small, tmp_path, monkeypatch):
         compare(others, machine, used, passed, before, after)
 
     monkeypatch.setattr(load, "_compare", note)
-    with cluster.watch(small.slurm(), "section 5") as others:
+    with cluster.watch_nodes(small.slurm(), "section 5") as others:
         shell("sbatch --wait -N2 --ntasks-per-node=1 job.sh")
     assert 2 <= seen[0] + 0.1 < 4
     assert others.where == "section 5"
@@ -225,20 +225,20 @@ def test_whoever_waits_in_a_terminal_for_a_node_is_not_left_hanging(another):
 
 
 def test_it_listens_on_this_machines_own_address_alone(small):
-    keeper = psutil.Process(int((folder_of(small) / "keeper").read_text()))
+    watcher = psutil.Process(int((folder_of(small) / supervisor.PID_FILE).read_text()))
     environ = os.environ | small.slurm().variables
     with subprocess.Popen(["srun", "--mpi=pmi2", "sleep", "20"], env=environ, stderr=subprocess.DEVNULL) as srun:
         try:
             waits = psutil.Process(srun.pid)
             assert eventually(lambda: waits.net_connections("inet"))  # for its tasks, on ports of its own
-            heard = heard_by([waits, *waits.children(), *keeper.children(recursive=True)])
+            heard = heard_by([waits, *waits.children(), *watcher.children(recursive=True)])
         finally:
             srun.terminate()
     assert heard == {socket.gethostbyname(socket.gethostname())}  # 127.0.0.1 or 127.0.1.1 on most machines
 
 
 def heard_by(processes: list[psutil.Process]) -> set[str]:
-    """Give the addresses at which they listen."""
+    """Return the addresses at which they listen."""
     heard = set()
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):  # a helper of a job that has just ended
@@ -259,7 +259,7 @@ def test_two_of_them_do_not_know_of_each_other(small, another):
 
 
 def test_there_may_be_more_nodes_than_cores(another):
-    nodes = min(supervisor.this_machine().usable_cores + 1, cluster.MOST_NODES)
+    nodes = min(supervisor.this_machine().usable_cores + 1, cluster.MAX_NODES)
     assert another.up(nodes).nodes == nodes
 
 
@@ -303,23 +303,23 @@ def test_down_gives_a_job_time_to_save(another, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("victim", "told"), [("slurmd", "n1 was killed by SIGKILL"), ("slurmctld", "slurmctld was killed")]
+    ("victim", "message"), [("slurmd", "n1 was killed by SIGKILL"), ("slurmctld", "slurmctld was killed")]
 )
-def test_a_daemon_that_died_is_named_and_up_mends_it(another, tmp_path, victim, told):
+def test_a_daemon_that_died_is_named_and_up_mends_it(another, tmp_path, victim, message):
     another.up(1)
     folder = folder_of(another)
     submit(another, tmp_path, MEEK, sleeps=1)
-    keeper = psutil.Process(int((folder / "keeper").read_text()))
-    next(process for process in keeper.children() if process.name() == victim).kill()
+    watcher = psutil.Process(int((folder / supervisor.PID_FILE).read_text()))
+    next(process for process in watcher.children() if process.name() == victim).kill()
     assert eventually(lambda: another.slurm() is None)
-    assert told in another.status().broken[0]
+    assert message in another.status().broken[0]
     assert "log" in another.status().broken[0]
     assert another.up(1).nodes == 1
     assert left_of(folder) == []
     assert another.status().broken == ()
 
 
-def test_without_its_keeper_all_is_ended_but_what_is_not_of_the_cluster(another, tmp_path):
+def test_without_its_supervisor_all_is_ended_but_what_is_not_of_the_cluster(another, tmp_path):
     another.up(1)
     folder = folder_of(another)
     submit(another, tmp_path, STUBBORN, sleeps=3)
@@ -327,9 +327,9 @@ def test_without_its_keeper_all_is_ended_but_what_is_not_of_the_cluster(another,
     environ = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "big", **another.slurm().variables}
     kernel = subprocess.Popen([shutil.which("sleep"), "60"], env=environ)
     try:
-        os.kill(int((folder / "keeper").read_text()), signal.SIGKILL)
+        os.kill(int((folder / supervisor.PID_FILE).read_text()), signal.SIGKILL)
         assert eventually(lambda: another.slurm() is None)
-        assert "keeper" in another.status().broken[0]
+        assert "supervisor" in another.status().broken[0]
         assert another.down()
         assert kernel.poll() is None
     finally:
@@ -402,8 +402,8 @@ def test_it_needs_no_root(slurm_is_installed):
             import os, pathlib, subprocess
             from labkit.slurm.cluster import Cluster
             one = Cluster(pathlib.Path({name!r}) / "cluster")
-            there = one.up(1, until=os.getpid())
-            print(subprocess.check_output(["srun", "id", "-u"], env=os.environ | there.variables, text=True))
+            slurm = one.up(1, until=os.getpid())
+            print(subprocess.check_output(["srun", "id", "-u"], env=os.environ | slurm.variables, text=True))
             print(one.down())
         """
         done = subprocess.run(
@@ -421,18 +421,18 @@ def empty_path(monkeypatch, tmp_path):
     programs = tmp_path / "programs"
     programs.mkdir()
     monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.setattr(supervisor, "ADMIN", ())
+    monkeypatch.setattr(supervisor, "ADMIN_PATH", ())
     return programs
 
 
 def test_missing_packages_are_named_with_the_command(empty_path, tmp_path):
     for program in ("slurmctld", "slurmd", "sbatch", "srun", "sinfo", "squeue", "scancel"):
         script(empty_path, program, "#!/bin/sh\n")
-    assert cluster.why_not().startswith("missing: munge. ")
+    assert cluster.obstacle().startswith("missing: munge. ")
     (empty_path / "slurmd").unlink()
-    assert cluster.why_not().startswith("missing: slurm-wlm munge. ")
-    assert cluster.INSTALL in cluster.why_not()
-    assert "\n" not in cluster.why_not()
+    assert cluster.obstacle().startswith("missing: slurm-wlm munge. ")
+    assert cluster.INSTALL in cluster.obstacle()
+    assert "\n" not in cluster.obstacle()
     with pytest.raises(LabError, match="cannot start Slurm here: missing: slurm-wlm munge"):
         Cluster(tmp_path / "cluster").up(2)
 
@@ -440,7 +440,7 @@ def test_missing_packages_are_named_with_the_command(empty_path, tmp_path):
 def test_a_machine_whose_name_leads_nowhere_is_told_what_to_do(monkeypatch):
     monkeypatch.setattr(cluster, "PACKAGES", {})
     monkeypatch.setattr(socket, "gethostname", lambda: "no-such-name.invalid")
-    assert "Put '127.0.1.1 no-such-name.invalid' into /etc/hosts" in cluster.why_not()
+    assert "Put '127.0.1.1 no-such-name.invalid' into /etc/hosts" in cluster.obstacle()
 
 
 @pytest.mark.parametrize("nodes", [0, -1, 65, "2", 2.0, None])
@@ -488,9 +488,9 @@ def test_what_another_user_puts_into_the_state_does_no_harm(another, tmp_path):
 
 
 def test_who_waits_for_somebody_who_holds_the_lock_does_not_wait_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "LOCKED", 0.1)
+    monkeypatch.setattr(cluster, "LOCK_TIMEOUT_S", 0.1)
     one = Cluster(tmp_path / "cluster")
-    with one._alone(), pytest.raises(LabError, match="somebody else starts or ends this cluster"):
+    with one._locked(), pytest.raises(LabError, match="somebody else starts or ends this cluster"):
         one.down()
     assert (tmp_path / "cluster.lock").stat().st_mode & 0o077 == 0  # who can't open it can't hold it
     assert one.down() is False
@@ -518,9 +518,9 @@ def test_a_tmp_in_which_others_can_replace_files_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr(cluster, "PACKAGES", {})
     monkeypatch.setattr(supervisor, "TMP", tmp_path)
     tmp_path.chmod(0o777)
-    assert "As root: `chmod +t " in cluster.why_not()
+    assert "As root: `chmod +t " in cluster.obstacle()
     tmp_path.chmod(0o1777)
-    assert cluster.why_not() == ""
+    assert cluster.obstacle() == ""
 
 
 # --- A real cluster ---
@@ -539,7 +539,7 @@ END
 def with_sinfo(folder: Path, text: str) -> cluster.Slurm | None:
     script(folder, "sbatch", "#!/bin/sh\n")
     script(folder, "sinfo", text)
-    return cluster._real()
+    return cluster._real_slurm()
 
 
 def test_a_real_cluster_is_its_default_partitions_nodes_that_are_up(empty_path, monkeypatch):
@@ -549,11 +549,11 @@ def test_a_real_cluster_is_its_default_partitions_nodes_that_are_up(empty_path, 
 
 
 def test_what_others_do_on_a_real_clusters_nodes_is_not_known():
-    with cluster.watch(cluster.Slurm("real", 2, 48, {}), "section 5") as others:
+    with cluster.watch_nodes(cluster.Slurm("real", 2, 48, {}), "section 5") as others:
         pass
     assert (others.share, others.busy) == (None, False)
     assert "not here" in others.note
-    with cluster.watch(None, "section 5") as others:
+    with cluster.watch_nodes(None, "section 5") as others:
         pass
     assert others.share is not None
 
@@ -565,12 +565,12 @@ def test_what_others_do_on_a_real_clusters_nodes_is_not_known():
 )
 def test_a_slurm_that_takes_no_jobs_is_none(empty_path, monkeypatch, sinfo):
     monkeypatch.setenv("PATH", f"{empty_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
-    monkeypatch.setattr(supervisor.ask, "__kwdefaults__", {"timeout": 1.0})
+    monkeypatch.setattr(supervisor.query, "__kwdefaults__", {"timeout": 1.0})
     assert with_sinfo(empty_path, sinfo) is None
 
 
 def test_without_sbatch_there_is_none(empty_path):
-    assert cluster._real() is None
+    assert cluster._real_slurm() is None
 
 
 def test_a_small_one_is_not_taken_for_a_real_one(empty_path, monkeypatch):
@@ -581,16 +581,16 @@ def test_a_small_one_is_not_taken_for_a_real_one(empty_path, monkeypatch):
     assert with_sinfo(empty_path, with_conf) is None
 
 
-def test_here_is_what_was_started_else_the_real_one(monkeypatch):
+def test_the_slurm_found_is_what_was_started_else_the_real_one(monkeypatch):
     own, real = (cluster.Slurm(kind, 2, 1, {}) for kind in ("own", "real"))
-    monkeypatch.setattr(cluster, "_real", lambda: real)
+    monkeypatch.setattr(cluster, "_real_slurm", lambda: real)
     monkeypatch.setattr(Cluster, "slurm", lambda self: own)
-    assert cluster.here() == own
+    assert cluster.find_slurm() == own
     monkeypatch.setattr(Cluster, "slurm", lambda self: None)
-    assert cluster.here() == real
+    assert cluster.find_slurm() == real
 
 
-# --- What Slurm is told ---
+# --- Slurm's configuration ---
 
 
 def test_nodes_share_the_cores_and_the_memory_of_a_big_machine():

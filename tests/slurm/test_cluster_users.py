@@ -1,4 +1,4 @@
-"""Can another user of this machine use the small Slurm, which runs jobs as its owner? With two users, and real attacks.
+"""No other user of this machine can use the small Slurm, which runs jobs as its owner: two users, real attacks.
 
 The stranger has Slurm's own programs, a copy of the configuration with whatever changes may help, and a munged with a
 key of its own.
@@ -24,7 +24,7 @@ from labkit.slurm.cluster import Cluster
 from labkit.system.processes import wait_until
 
 SECRET = "what-only-the-owner-may-read"
-ENVIRON = {"PATH": os.pathsep.join([os.environ["PATH"], *supervisor.ADMIN]), "LC_ALL": "C"}
+ENVIRON = {"PATH": os.pathsep.join([os.environ["PATH"], *supervisor.ADMIN_PATH]), "LC_ALL": "C"}
 
 
 class Users(NamedTuple):
@@ -33,7 +33,7 @@ class Users(NamedTuple):
 
 
 def by(user: str, *, everywhere: bool = False) -> list[str]:
-    """Give what makes a command one of this user's; on request one that can read what it may not read by itself."""
+    """Return what makes a command one of this user's; on request one that can read what it may not read by itself."""
     who = pwd.getpwnam(user)
     capabilities = "+dac_read_search" if everywhere else "-all"
     return [
@@ -44,7 +44,7 @@ def by(user: str, *, everywhere: bool = False) -> list[str]:
 
 @pytest.fixture(scope="module")
 def users(slurm_is_installed, two_users_can_be_made):
-    """Give two users, who are gone after the tests."""
+    """Yield two users, who are gone after the tests."""
     names = Users(f"lab-owner-{os.getpid()}", f"lab-other-{os.getpid()}")
     try:
         for name in names:
@@ -164,7 +164,7 @@ def machine(request, users):
 
 @pytest.fixture(scope="module")
 def munged(machine):
-    """Give the socket of a munged that the stranger has started, with a key that the stranger has made."""
+    """Yield the socket of a munged that the stranger has started, with a key that the stranger has made."""
     key, socket = machine.loot / "key", machine.loot / "socket"
     machine.by_stranger(f"head -c 128 /dev/urandom >{key}; chmod 600 {key}")
     files = (f"--{name}={machine.loot}/{name}" for name in ("pid-file", "seed-file", "log-file"))

@@ -32,7 +32,7 @@ def script(folder: Path, name: str, text: str) -> Path:
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """A Slurm of scripts: squeue says the words in `states`, one after the other; `calls` has what scancel was told."""
+    """A Slurm of scripts: squeue says the words in `states`, one after the other; `calls` has scancel's arguments."""
     programs = tmp_path / "programs"
     programs.mkdir()
     said = f"s={tmp_path}/states; head -1 $s; [ $(wc -l <$s) = 1 ] || sed -i 1d $s"
@@ -103,13 +103,13 @@ def test_a_job_that_failed_says_so_with_its_last_lines(job, tmp_path):
     assert "line 9\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("name", "told"), [("TERM", "7"), ("USR2", "--signal=USR2 7")])
-def test_a_job_that_was_signalled_may_fail(job, tmp_path, name, told, capsys):
+@pytest.mark.parametrize(("name", "arguments"), [("TERM", "7"), ("USR2", "--signal=USR2 7")])
+def test_a_job_that_was_signalled_may_fail(job, tmp_path, name, arguments, capsys):
     says(tmp_path, "FAILED")
     job.signal(name)
     assert job.wait() == "FAILED"
-    assert cancelled(tmp_path) == [told]
-    assert capsys.readouterr().out == f"$ scancel {told}\n"
+    assert cancelled(tmp_path) == [arguments]
+    assert capsys.readouterr().out == f"$ scancel {arguments}\n"
 
 
 def test_a_job_that_stays_in_the_queue_is_cancelled(job, tmp_path, monkeypatch):
@@ -172,7 +172,7 @@ def test_whole_lines_are_passed_on_as_they_come(tmp_path):
 
 @pytest.fixture(scope="module")
 def small(slurm_is_installed, tmp_path_factory):
-    """Give a Slurm of 2 nodes that is up."""
+    """Yield a Slurm of 2 nodes that is up."""
     one = Cluster(tmp_path_factory.mktemp("small") / "cluster")
     yield one.up(2, until=os.getpid())
     one.down()

@@ -276,7 +276,7 @@ def test_children_come_go_and_lose_their_parents(two):
 
 
 def test_processes_started_elsewhere_can_be_ours(two):
-    two.process(70, 1, "keeper", 0)
+    two.process(70, 1, "supervisor", 0)
     two.process(71, 70, "slurmstepd", 0)
     for also, share in (([], 0.5), ([70], 0.0)):
         with watch(root=two.root, also=also, show=False) as others:

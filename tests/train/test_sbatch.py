@@ -1,4 +1,4 @@
-"""Does env/slurm/train.sbatch train on two nodes, save when it is told to stop, and go on? On a real Slurm."""
+"""env/slurm/train.sbatch trains on two nodes of a real Slurm, saves when it has to stop, and resumes."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def slurm(slurm_is_installed, tmp_path_factory):
 
 @pytest.fixture
 def shell(slurm, tmp_path):
-    """Run a command as in a terminal, and give what it prints."""
+    """Run a command as in a terminal, and return what it prints."""
 
     def run(*argv: object) -> str:
         environ = os.environ | slurm.variables
