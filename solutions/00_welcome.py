@@ -53,7 +53,7 @@ print(as_text(examine()))
 # %% [markdown]
 # ## 2 · How exercises work
 #
-# An exercise is a function, or a script, with a gap in it. Replace the two lines `# YOUR CODE HERE` and
+# An exercise is a function, or a script, with a gap in it. Replace the two lines `YOUR CODE HERE` and
 # `raise NotImplementedError()` with your own code and run the cell. Then run the next cell: it **checks** what your
 # answer *does*. How you wrote it doesn't matter.
 #

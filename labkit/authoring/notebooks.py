@@ -3,7 +3,7 @@
 | made file | from | by |
 | --- | --- | --- |
 | notebooks/NN_topic.ipynb | solutions/NN_topic.py, solutions blanked, instructor's cells left out | `lab build` |
-| solutions/NN_topic.ipynb | solutions/NN_topic.py, executed | `lab build --execute` |
+| solutions/NN_topic.ipynb | solutions/NN_topic.py without the solutions' markers, executed | `lab build --execute` |
 """
 
 import ast
@@ -41,8 +41,8 @@ def student(source: Path) -> NotebookNode:
 
 
 def solution(source: Path) -> NotebookNode:
-    """Return the instructor's notebook, not executed."""
-    return sources.read(source)
+    """Return the instructor's notebook, not executed: solutions without their markers."""
+    return sources.solved(sources.read(source))
 
 
 def student_path(source: Path) -> Path:

@@ -28,7 +28,7 @@ from labkit.exercises.verdicts import NotYet, expect
 from labkit.mpi.launch import RankError, Run, run_ranks
 from labkit.system.paths import ROOT
 
-STUB = re.compile(r"raise NotImplementedError(\(\))?")  # the line that stands where a solution was
+STUB_LINE = re.compile(r"raise NotImplementedError(\(\))?")  # the line that stands where a solution was
 EXAMPLES = 100  # drawn inputs at most
 DRAWING_S = 0.5  # of computing, however busy the machine is, for drawing and then for finding the smallest
 WAITING_S = 5.0  # after which no more are drawn, computing or not
@@ -87,7 +87,7 @@ def failure(error: BaseException, answer: Callable | None = None, script: str = 
     if inner:  # inside a function that TensorFlow rewrote as a graph
         number, line = inner
     where = f', in line {number}: "{line}"' if line else ""
-    if isinstance(error, NotImplementedError) and STUB.fullmatch(line or ""):
+    if isinstance(error, NotImplementedError) and STUB_LINE.fullmatch(line or ""):
         return f'Line {number} still says "{line}": delete it, and have your code in its place'
     if isinstance(error, SystemExit):
         if script:
@@ -314,7 +314,7 @@ def run_answer(ranks: int, script: Path, *args: Any, **options: Any) -> Run:
             printed.get(io.StringIO()).write("\n".join(lines))
             where = where or f"on rank {error.rank}" + f" of {ranks}" * (ranks > 1)
             raise NotYet(f"{told}{'' if told.endswith(('.', '?')) else '.'} That was {where}.") from error
-        if any(STUB.fullmatch(line.strip()) for line in error.lines):
+        if any(STUB_LINE.fullmatch(line.strip()) for line in error.lines):
             raise NotYet(
                 'Your script still says "raise NotImplementedError()": delete the line, once your code is there.'
             ) from error

@@ -13,6 +13,7 @@ It returns when the answer is right and raises `NotYet` when it isn't. What else
 shown as such: a student is never blamed for a changed library.
 """
 
+import ast
 import contextlib
 import ctypes
 import importlib
@@ -166,7 +167,7 @@ class Checker:
             if number in self._stand_ins and script == self._stand_ins[number]:
                 raise NotAttempted("This is the solution that stood in. Check your own script. ")
             expect(script.is_file(), f"a script {script}; run the cell that writes it")
-            if _script_of(blank).strip() == script.read_text(errors="replace").strip():
+            if _same_script(script.read_text(encoding="utf-8", errors="replace"), _script_of(blank)):
                 raise NotAttempted
         elif number in self._stand_ins and answer is self._stand_ins[number]:
             raise NotAttempted("This is the solution that stood in. Run your own cell again first, then this one. ")
@@ -231,6 +232,14 @@ def _quoted(said: str) -> str:
     """Return what an answer printed as a line of the verdict, which has room for its last words."""
     lines = [line for line in said.splitlines() if line.strip()]
     return f"It printed: {' / '.join(short_line[:100] for short_line in lines[-3:])}\n" if lines else ""
+
+
+def _same_script(text: str, stub: str) -> bool:
+    """Whether a script does what a stub does; comments and blank lines don't count."""
+    try:
+        return ast.dump(ast.parse(text)) == ast.dump(ast.parse(stub))
+    except (SyntaxError, ValueError):  # ValueError: of a null byte
+        return False
 
 
 def _same_code(answer: Any, module: CodeType, name: str) -> bool:

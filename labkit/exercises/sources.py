@@ -20,6 +20,7 @@ from labkit.system import paths
 from labkit.system.errors import LabError
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+STUB = f"# {'─' * 20} YOUR CODE HERE {'─' * 20}\nraise NotImplementedError()"
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,12 @@ def blank(notebook: NotebookNode) -> NotebookNode:
     """
     from nbgrader.preprocessors import ClearSolutions  # here because it takes a second, and few calls need it
 
-    clear = ClearSolutions(enforce_metadata=False, begin_solution_delimeter=BEGIN, end_solution_delimeter=END)
+    clear = ClearSolutions(
+        enforce_metadata=False,
+        begin_solution_delimeter=BEGIN,
+        end_solution_delimeter=END,
+        code_stub={"python": STUB},
+    )
     clear.log.disabled = True  # what it would log is in the error below
     blanked = copy.deepcopy(notebook)
     for index, cell in enumerate(blanked.cells):
@@ -113,6 +119,14 @@ def blank(notebook: NotebookNode) -> NotebookNode:
         except RuntimeError as error:
             raise LabError(f"cell {index}: {error}:\n{cell.source}") from error
     return blanked
+
+
+def solved(notebook: NotebookNode) -> NotebookNode:
+    """Return a copy with each solution in place, without the markers around it."""
+    copied = copy.deepcopy(notebook)
+    for cell in copied.cells:
+        cell.source = "\n".join(line for line in cell.source.split("\n") if line.strip() not in (BEGIN, END))
+    return copied
 
 
 def parse(cell: NotebookNode) -> ast.Module:

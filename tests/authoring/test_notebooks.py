@@ -140,6 +140,17 @@ def test_build_keeps_outputs_while_only_prose_changes(write_source, tmp_path, mo
     assert '"outputs": []' in stored.read_text()
 
 
+def test_a_solution_notebook_shows_the_answer_without_markers_and_is_its_source(write_source, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "students")
+    (tmp_path / "students").mkdir()
+    answer = "def f():\n    ### BEGIN SOLUTION\n    print(6 * 7)\n    ### END SOLUTION"
+    source = write_source("[markdown]\n# # Title", answer, "f = check(1, f)")
+    notebooks.build(source)
+    stored = notebooks.solution_path(source)
+    assert nbformat.read(stored, as_version=4).cells[1].source == "def f():\n    print(6 * 7)"
+    assert not notebooks.drifted(source, stored)
+
+
 def test_instructors_cells_are_in_the_solution_alone(write_source):
     source = write_source('[markdown] tags=["instructor"]\n# secret', "x = 1")
     assert [cell.source for cell in notebooks.solution(source).cells] == ["secret", "x = 1"]

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from labkit.exercises import core
+from labkit.exercises import core, sources
 from labkit.exercises.answers import call, remember_lines, run_answer
 from labkit.exercises.core import Checker, Lab
 from labkit.exercises.verdicts import expect
@@ -94,8 +94,11 @@ def test_a_checks_own_failure_is_not_the_students(write_source, capsys):
     assert "not yet" not in told
 
 
-def test_a_script_still_as_written_is_not_attempted_and_the_solution_lies_beside_it(check, tmp_path, capsys):
-    (tmp_path / "work" / "two.py").write_text("# YOUR CODE HERE\nraise NotImplementedError()\n")
+@pytest.mark.parametrize(
+    "text", [sources.STUB, f"{sources.STUB}\n\n# I don't know yet", "raise NotImplementedError()\n"]
+)
+def test_a_script_still_as_written_is_not_attempted_and_the_solution_lies_beside_it(check, tmp_path, capsys, text):
+    (tmp_path / "work" / "two.py").write_text(text)
     solution = check(2, "work/two.py")
     assert "not attempted" in capsys.readouterr().out
     assert solution.read_text() == "### BEGIN SOLUTION\nprint(2)\n### END SOLUTION\n"
@@ -108,7 +111,7 @@ def test_a_script_still_as_written_is_not_attempted_and_the_solution_lies_beside
         ("print(3)", "it printed ('3',)"),
         ("print(1 / 0)", "ZeroDivisionError"),
         ("print(", "SyntaxError"),
-        ("# YOUR CODE HERE\nraise NotImplementedError()\nprint(2)", "NotImplementedError"),
+        (f"{sources.STUB}\nprint(2)", "NotImplementedError"),
     ],
 )
 def test_a_script_that_does_something_else_is_not_yet(check, tmp_path, capsys, text, told):
@@ -155,6 +158,15 @@ def written(text: str):
 def test_a_stub_with_a_comment_is_still_the_stub(check, capsys, comment):
     check(1, written(f"def double(x):\n{comment}    raise NotImplementedError()\n"))
     assert "not attempted" in capsys.readouterr().out
+
+
+def test_the_stub_in_a_notebook_is_seen_and_recognised(check, tmp_path, capsys):
+    function = sources.blank(sources.read(tmp_path / "42_made_up.py")).cells[0].source
+    assert "# ───" in function
+    check(1, written(function))
+    assert "not attempted" in capsys.readouterr().out
+    check(1, written(function.replace("    raise", "    y = 2 * x\n    raise")))
+    assert 'Line 4 still says "raise NotImplementedError()": delete it' in capsys.readouterr().out
 
 
 def test_a_not_implemented_error_of_a_library_is_not_the_stub(check, capsys):

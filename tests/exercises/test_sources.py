@@ -24,8 +24,18 @@ def test_blanking_leaves_the_signature_and_no_trace_of_the_solution(write_source
     notebook = sources.read(write_source(ANSWER, CHECK))
     blanked = sources.blank(notebook)
     assert "2 * x" in notebook.cells[0].source
-    assert blanked.cells[0].source == "def double(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()"
+    banner = "# ──────────────────── YOUR CODE HERE ────────────────────"
+    assert blanked.cells[0].source == f"def double(x):\n    {banner}\n    raise NotImplementedError()"
     assert blanked.cells[1].source == CHECK
+
+
+def test_the_solved_notebook_has_solutions_without_markers_and_the_same_ids(write_source):
+    script = "# %%writefile work/s.py\n### BEGIN SOLUTION\nprint(1)\n### END SOLUTION\nprint('### END SOLUTION')"
+    notebook = sources.read(write_source(ANSWER, CHECK, script, 's = check(2, "work/s.py")'))
+    solved = sources.solved(notebook)
+    assert solved.cells[0].source == "def double(x):\n    return 2 * x"
+    assert solved.cells[2].source == "%%writefile work/s.py\nprint(1)\nprint('### END SOLUTION')"
+    assert [cell.id for cell in solved.cells] == [cell.id for cell in notebook.cells]
 
 
 @pytest.mark.parametrize(
