@@ -17,7 +17,8 @@ from labkit.system.machine import this_machine
 
 WORK = Path("work")  # of the notebook that is running
 COLUMNS = ("published", "this machine", "its limit")
-PASSED = "passed"
+PASSED, NOT_YET, NOT_ATTEMPTED = "passed", "not yet", "not attempted"
+CHECK_FAILED = "the check itself failed"
 
 
 class Results:

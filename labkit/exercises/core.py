@@ -31,7 +31,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from labkit.display.results import PASSED, Results
+from labkit.display import verdict
+from labkit.display.results import CHECK_FAILED, NOT_ATTEMPTED, NOT_YET, PASSED, Results
 from labkit.exercises import sources
 from labkit.exercises.answers import is_students, isolate, printed, remember_lines
 from labkit.exercises.values import describe, short
@@ -134,22 +135,22 @@ class Checker:
                 warnings.simplefilter("ignore")  # of numpy on made-up inputs, say: the verdict tells what is wrong
                 self._decide(number, answer)
         except NotAttempted as error:
-            self._say(number, "not attempted", f"{error}The lab goes on with a solution.")
+            self._report(number, NOT_ATTEMPTED, f"{error}The lab goes on with a solution.")
         except NotYet as error:
-            self._say(
+            self._report(
                 number,
-                "not yet",
+                NOT_YET,
                 f"{error}\n{_quoted(said.getvalue())}{self._hint(number)}\nThe lab goes on with a solution.",
             )
         except Exception:
-            self._say(
+            self._report(
                 number,
-                "the check itself failed",
+                CHECK_FAILED,
                 "This is the kit's failure, not yours; please report it. The lab goes on with a solution.\n"
                 + traceback.format_exc(),
             )
         else:
-            self._say(number, PASSED)
+            self._report(number, PASSED)
             self._given_back[number] = answer
             return answer
         finally:
@@ -212,9 +213,9 @@ class Checker:
         self._tries[number] += 1
         return f"Hint {shown + 1} of {len(hints)}: {hints[shown]}"
 
-    def _say(self, number: int, verdict: str, more: str = "") -> None:
-        print(f"Exercise {number} · {verdict}.", *more.splitlines(), sep="\n   ")
-        self.results.exercise(number, verdict)
+    def _report(self, number: int, outcome: str, message: str = "") -> None:
+        verdict.show(number, outcome, message.splitlines())
+        self.results.exercise(number, outcome)
 
 
 def checker(number: str, namespace: dict[str, Any], quick: bool = False) -> Checker:

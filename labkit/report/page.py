@@ -5,7 +5,7 @@ from typing import Any
 
 import jinja2
 
-from labkit.display.results import COLUMNS, PASSED, fault, read
+from labkit.display.results import COLUMNS, NOT_ATTEMPTED, PASSED, fault, read
 from labkit.exercises import sources
 from labkit.system import files, paths
 from labkit.system.errors import LabError
@@ -74,5 +74,5 @@ def _lab(file: Path) -> dict[str, Any]:
     except LabError as error:
         raise LabError(f"{paths.shown(file)} is of no lab that is here: move it away.") from error
     verdicts = kept.get("exercises", {})
-    exercises = {n: verdicts.get(str(n), "not attempted") for n in sources.exercises(sources.read(source))}
+    exercises = {n: verdicts.get(str(n), NOT_ATTEMPTED) for n in sources.exercises(sources.read(source))}
     return {"pictures": {}, **kept, "title": sources.title(source), "exercises": exercises}

@@ -1,0 +1,41 @@
+import html
+import re
+
+import nbformat
+import pytest
+
+from labkit.authoring import notebooks
+from labkit.display import verdict
+from labkit.display.results import CHECK_FAILED, NOT_ATTEMPTED, NOT_YET, PASSED
+
+MESSAGE = ["Expected double(3) to be < 6; it is 3.", "Hint 1 of 3: think & try"]
+TEXT = "Exercise 1 · not yet.\n   Expected double(3) to be < 6; it is 3.\n   Hint 1 of 3: think & try"
+
+
+def test_outside_of_a_notebook_a_verdict_is_plain_text(capsys):
+    verdict.show(1, NOT_YET, MESSAGE)
+    verdict.show(2, PASSED, [])
+    assert capsys.readouterr().out == f"{TEXT}\nExercise 2 · passed.\n"
+
+
+def test_in_a_notebook_the_same_words_are_coloured(tmp_path):
+    code = f"from labkit.display import verdict\nverdict.show(1, {NOT_YET!r}, {MESSAGE})"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    (output,) = notebooks.execute(notebook, "verdict", tmp_path).cells[0].outputs
+    assert output.data["text/plain"] == TEXT
+    page = output.data["text/html"]
+    assert re.search(r'<span style="background-color: #E69F00; [^"]*">not yet</span>', page)
+    assert html.unescape(re.sub("<.*?>", "", page)) == TEXT
+
+
+@pytest.mark.parametrize("outcome", [PASSED, NOT_YET, NOT_ATTEMPTED, CHECK_FAILED])
+def test_words_can_be_read_on_their_colour(outcome):
+    """WCAG 2.2: a contrast of 4.5 to 1 or more, https://www.w3.org/TR/WCAG22/#contrast-minimum."""
+    channels = [int(verdict.COLOURS[outcome][place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    luminance = sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    assert (luminance + 0.05) / 0.05 >= 4.5
+
+
+def test_each_outcome_has_its_own_colour():
+    assert len(set(verdict.COLOURS.values())) == 4
