@@ -118,7 +118,7 @@ def classify_rewrites(before: Any, after: Any) -> dict[str, str]:
         if node.kind == CONSTANT or (sources[node.name] and known.issuperset(sources[node.name])):
             known.add(node.name)
     kept = {node.name: node for node in read(after)[0]}
-    here = {name: next((of for of in _and_parents(name) if of in names), None) for name in kept}
+    here = {name: next((of for of in _and_parents(name) if of in names), "") for name in kept}
     merged: set[str] = set()
     for name, node in kept.items():
         if node.parts:
@@ -207,7 +207,7 @@ def _graph(nodes: list[Node], edges: list[Edge]) -> igraph.Graph:
     return igraph.Graph(len(nodes), pairs, directed=True)
 
 
-def _upstream(names: Iterable[str | None], sources: dict[str, list[str]], within: set[str]) -> set[str]:
+def _upstream(names: Iterable[str], sources: dict[str, list[str]], within: set[str]) -> set[str]:
     """Return these names and all that they take from, in one or many steps, without leaving `within`."""
     found, todo = set(), list(names)
     while todo:
@@ -336,9 +336,15 @@ def _box(
     axes: Axes, kind: str, x: float, y: float, width: float, height: float, mark: str | None, name: str | None = None
 ) -> None:
     """Draw the box of an operation around (x, y); `name` identifies it in the figure."""
-    colour, line = OUTLINES.get(mark, (plots.BLACK, "solid"))
+    colour, line = OUTLINES[mark] if mark else (plots.BLACK, "solid")
     fill = [0.5 + 0.5 * part for part in to_rgb(FILLS[kind])]  # paler, for text to be read on it
-    style = {"facecolor": fill, "edgecolor": colour, "linestyle": line, "linewidth": 3 if mark else 1, "zorder": 2}
+    style: dict[str, Any] = {
+        "facecolor": fill,
+        "edgecolor": colour,
+        "linestyle": line,
+        "linewidth": 3 if mark else 1,
+        "zorder": 2,
+    }
     left, top = x - width / 2, y - height / 2
     if kind == VARIABLE:
         slant = height / 3
@@ -367,16 +373,18 @@ def _arrow(axes: Axes, points: list[tuple[float, float]], name: str) -> None:
 def _figure(title: str, panels: list[tuple[str, _Drawing]]) -> Figure:
     """Put drawings side by side under one title, and what shapes and outlines mean below them."""
     there = [(node.kind, drawing.marks.get(node.name)) for _, drawing in panels for node in drawing.nodes]
-    meanings = [(kind, None, kind) for kind in FILLS if kind in {kind for kind, _ in there}]
+    meanings: list[tuple[str, str | None, str]] = [
+        (kind, None, kind) for kind in FILLS if kind in {kind for kind, _ in there}
+    ]
     meanings += [(OPERATION, mark, mark) for mark in OUTLINES if mark in {mark for _, mark in there}]
     content = sum(drawing.width for _, drawing in panels) + 3 * _GAP * (len(panels) - 1)
     width = max(content, _long(title, _TITLE), 420) + 2 * _GAP
 
-    legend, x, row = [], _GAP, 0
+    legend, x, row = [], float(_GAP), 0
     for kind, mark, meaning in meanings:
         long = 50 + _long(meaning, _PLAIN)
         if x + long > width:
-            x, row = _GAP, row + 1
+            x, row = float(_GAP), row + 1
         legend.append((kind, mark, meaning, x, row))
         x += long
     head = 30 + 26 * any(name for name, _ in panels)

@@ -65,7 +65,7 @@ def read_log(lines: Iterable[str], after: str | None = None) -> pd.DataFrame:
 
 def describe(lines: Iterable[str]) -> dict[str, str]:
     """Return what the log's head tells: oneDNN's `version`, its `threads` and the instruction sets (`isa`) it uses."""
-    told = {}
+    found_in_log: dict[str, str] = {}
     for line in lines:
         for key, pattern in (
             ("version", r"oneDNN v([\d.]+)"),
@@ -73,8 +73,8 @@ def describe(lines: Iterable[str]) -> dict[str, str]:
             ("isa", r"cpu,isa:(.+)"),
         ):
             if found := re.search(f"^{MARK},.*{pattern}", line):
-                told.setdefault(key, found[1].strip())
-    return told
+                found_in_log.setdefault(key, found[1].strip())
+    return found_in_log
 
 
 def graph_that_ran(function: Callable, *args: Any) -> tuple[list, list]:

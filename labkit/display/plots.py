@@ -6,6 +6,7 @@ import io
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+from cycler import cycler
 from IPython.display import display
 from matplotlib.figure import Figure
 
@@ -33,7 +34,7 @@ def use_style() -> None:
             "figure.dpi": 110,
             "figure.constrained_layout.use": True,
             "font.size": 13,
-            "axes.prop_cycle": mpl.cycler(color=PALETTE, marker=list(MARKERS)),
+            "axes.prop_cycle": cycler(color=PALETTE, marker=list(MARKERS)),
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.grid": True,

@@ -49,7 +49,8 @@ class Results:
             The figures with their units, as shown; an empty text where there is none. Then, for a row with a measured
             figure, the watches under which it was measured (`load.watch`).
         """
-        marked, notes = [], {}
+        marked: list[list[str]] = []
+        notes: dict[str, None] = {}  # in their order, each once
         for name, published, here, limit, *others in rows:
             if here:
                 here += f" {BUSY_MARK}" if any(one.busy for one in others) else ""

@@ -4,6 +4,7 @@ What an answer raises, prints or changes is told as the answer's doing, by the l
 """
 
 import contextlib
+import functools
 import inspect
 import io
 import json
@@ -15,7 +16,6 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +79,14 @@ def failure(error: BaseException, answer: Callable | None = None, script: str = 
         for frame in traceback.extract_tb(error.__traceback__)
         if (frame.filename == script if script else is_students(frame.filename))
     ]
+    number, line = (frames[-1].lineno or 0, frames[-1].line or "") if frames else (0, "")
     if isinstance(error, SyntaxError) and error.lineno and is_students(error.filename or ""):
-        line, number = (error.text or "").strip(), error.lineno
-    else:
-        line, number = (frames[-1].line, frames[-1].lineno) if frames else ("", 0)
+        number, line = error.lineno, (error.text or "").strip()
     message, inner = _without_noise(str(getattr(error, "message", None) or error))
     if inner:  # inside a function that TensorFlow rewrote as a graph
         number, line = inner
     where = f', in line {number}: "{line}"' if line else ""
-    if isinstance(error, NotImplementedError) and STUB_LINE.fullmatch(line or ""):
+    if isinstance(error, NotImplementedError) and STUB_LINE.fullmatch(line):
         return f'Line {number} still says "{line}": delete it, and have your code in its place'
     if isinstance(error, SystemExit):
         if script:
@@ -110,7 +109,7 @@ def is_students(filename: str) -> bool:
     )
 
 
-@cache
+@functools.cache
 def _is_library(filename: str) -> bool:
     places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     return any(Path(filename).resolve().is_relative_to(Path(place).resolve()) for place in places)
@@ -195,7 +194,8 @@ def isolate(answer: Callable, imports: str, beside: Sequence[Callable] = ()) -> 
     NotYet
         When its text cannot stand in a module.
     """
-    name, namespace = answer.__name__, {"__name__": "module"}
+    name = answer.__name__
+    namespace: dict[str, Any] = {"__name__": "module"}
     has = ", ".join([*filter(None, imports.split("\n")), *(f"the function {other.__name__}" for other in beside)])
     try:
         exec(imports, namespace)
@@ -213,6 +213,7 @@ def isolate(answer: Callable, imports: str, beside: Sequence[Callable] = ()) -> 
         ) from error
     isolated = namespace[name]
 
+    @functools.wraps(isolated)  # its name and signature, which messages show
     def with_a_hint(*args: Any, **kwargs: Any) -> Any:
         try:
             return isolated(*args, **kwargs)
@@ -220,8 +221,6 @@ def isolate(answer: Callable, imports: str, beside: Sequence[Callable] = ()) -> 
             error.args = (f"{error}. {name} moves into a module, which has only: {has}",)
             raise
 
-    with_a_hint.__name__ = name
-    with_a_hint.__signature__ = inspect.signature(isolated)
     return with_a_hint
 
 
@@ -321,7 +320,7 @@ def run_answer(ranks: int, script: Path, *args: Any, **options: Any) -> Run:
         raise NotYet(f"Your script, on {ranks} {'rank' if ranks == 1 else 'ranks'}: {error}") from error
 
 
-def facts(run: Run) -> list[dict[str, Any]]:
+def facts(run: Run) -> list[Any]:
     """Return what a probe handed back on each rank, by rank; see `ranks.tell`.
 
     Raises

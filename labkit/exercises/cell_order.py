@@ -32,7 +32,7 @@ def _show(
             f"{error.name} is not defined: the cell that defines it has not run since the kernel started.\n"
             "Run the notebook's first cells: menu Run ▸ Run All Above Selected Cell."
         )
-        error._render_traceback_ = lambda: [told]  # IPython shows this instead
+        error.__dict__["_render_traceback_"] = lambda: [told]  # IPython shows this instead
     shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
 
 
@@ -45,7 +45,7 @@ def _raised_in(traceback: TracebackType) -> dict:
 
 def _defined(shell: InteractiveShell) -> set[str]:
     """Return the names that the notebook's cells define, but for the one that runs."""
-    running = shell.history_manager.input_hist_raw[-1]
+    running = shell.history_manager.input_hist_raw[-1] if shell.history_manager else ""
     return {name for cell in _cells() if cell != running for name in _assigned(shell.transform_cell(cell))}
 
 

@@ -247,11 +247,9 @@ def _same_code(answer: Any, module: CodeType, name: str) -> bool:
     """Whether a function does what the function `name` of a module's code does, instruction by instruction."""
     stub = next((part for part in module.co_consts if isinstance(part, CodeType) and part.co_name == name), None)
     code = getattr(answer, "__code__", None)
-    return bool(stub and code) and (code.co_code, code.co_names, code.co_varnames) == (
-        stub.co_code,
-        stub.co_names,
-        stub.co_varnames,
-    )
+    if stub is None or code is None:
+        return False
+    return (code.co_code, code.co_names, code.co_varnames) == (stub.co_code, stub.co_names, stub.co_varnames)
 
 
 def _in_time(decide: Callable[[], None], name: str) -> None:
@@ -288,7 +286,8 @@ def _in_time(decide: Callable[[], None], name: str) -> None:
 
 def _students_line(thread: threading.Thread) -> str:
     """Return which line of the student's code a thread is in; empty when it is in none."""
-    if not (frame := sys._current_frames().get(thread.ident)):
+    frame = sys._current_frames().get(thread.ident or 0)
+    if frame is None:
         return ""
     lines = [entry for entry in traceback.extract_stack(frame) if is_students(entry.filename)]
     return f'line {lines[-1].lineno}: "{lines[-1].line}"' if lines else ""
@@ -297,7 +296,7 @@ def _students_line(thread: threading.Thread) -> str:
 def _stop(thread: threading.Thread) -> None:
     """Raise SystemExit in a thread that still runs, for a second should it be caught, and leave it alone then."""
     for _ in range(10):
-        if not thread.is_alive():
+        if thread.ident is None or not thread.is_alive():
             return
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
         thread.join(0.1)

@@ -74,7 +74,7 @@ def main() -> None:
     MPI.COMM_WORLD.allreduce(0)
     if len(sys.argv) > 2:
         Louder.more = int(sys.argv.pop())
-        MPI.COMM_WORLD = Louder(MPI.COMM_WORLD)
+        MPI.COMM_WORLD = Louder(MPI.COMM_WORLD)  # type: ignore[misc]  # for the script, which takes it from there
     ranks.main()
     if Louder.more:
         ranks.tell(Louder.told)

@@ -311,7 +311,7 @@ def _one_machine(answer: Any, kinds: pd.DataFrame, peak: float, bandwidth: float
     expect(isinstance(got, Mapping), f"a dict; it is {describe(got)}")
     got = _named(got, kinds.index)
     for name, row in kinds.iterrows():
-        bound, saving = parts(got[name], 2, f"(bound, saving) for {name}")
+        bound, saving = parts(got[str(name)], 2, f"(bound, saving) for {name}")
         moving, computing = 1000 * row.gbyte / bandwidth, 1000 * row.gflop / peak
         least = max(moving, computing)
         needs = f"{row.gbyte:g} GB and {row.gflop:g} GFLOP: moving takes {moving:g} ms, computing {computing:g} ms"

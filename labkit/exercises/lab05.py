@@ -187,7 +187,8 @@ def _run(answer: Callable, script: str, settings: dict[str, Any], **more: Any) -
 @contextlib.contextmanager
 def _notebooks_environment() -> Iterator[list[str]]:
     """Leave the environment as it was in the end; the list that it gives then has the names of what had changed."""
-    environ, before, changed = os.environ, dict(os.environ), []
+    environ, before = os.environ, dict(os.environ)
+    changed: list[str] = []
     try:
         yield changed
     finally:

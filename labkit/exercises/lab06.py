@@ -8,7 +8,7 @@ import numpy as np
 
 from labkit.exercises.answers import call, facts, on_drawn, run_answer
 from labkit.exercises.core import Lab
-from labkit.exercises.values import describe, numeric_array, same, short
+from labkit.exercises.values import array_of_numbers, describe, same, short
 from labkit.exercises.verdicts import expect
 
 lab = Lab("06")
@@ -210,9 +210,10 @@ def _decide_top_k(answer: Callable, gradient: np.ndarray, residual: np.ndarray, 
         isinstance(got, tuple | list) and len(got) == 3,
         f"three arrays (indices, values, new residual) {case}; it is {describe(got)}",
     )
+    arrays = []
     for name, part, shape in zip(("indices", "values", "residual"), got, ((k,), (k,), (n,)), strict=True):
-        array = numeric_array(part)
-        expect(array is not None, f"an array of numbers as {name} {case}; it is {describe(part)}")
+        array = array_of_numbers(part, f"an array of numbers as {name} {case}")
+        arrays.append(array)
         expect(array.shape == shape, f"{name} of shape {shape} {case}; the shape is {array.shape}")
         kind = getattr(part, "dtype", np.dtype("float32"))  # of a list's numbers, the later cells make float32
         expect(
@@ -220,7 +221,7 @@ def _decide_top_k(answer: Callable, gradient: np.ndarray, residual: np.ndarray, 
             f"{name} of type float32, as the gradient's, {case}; the type is {kind}. Other types take other bytes, and "
             "what rounding takes away is lost",
         )
-    indices, values, left = map(numeric_array, got)
+    indices, values, left = arrays
     expect(
         np.issubdtype(indices.dtype, np.integer) and len(set(indices.tolist())) == k,
         f"{k} different whole numbers as indices {case}; they are {short(got[0])}",
@@ -231,8 +232,7 @@ def _decide_top_k(answer: Callable, gradient: np.ndarray, residual: np.ndarray, 
     )
     wanted = gradient + residual
     # An answer may add in another order, so that rounding differs.
-    rounding = 4 * np.finfo(np.float32).eps * float(np.abs(gradient).max() + np.abs(residual).max())
-    exact = {"rel": 1e-6, "abs": rounding}
+    rounding = 4 * float(np.finfo(np.float32).eps) * float(np.abs(gradient).max() + np.abs(residual).max())
     if not np.allclose(values, wanted[indices], 1e-6, rounding):
         expect(
             not np.allclose(values, gradient[indices], 1e-6, rounding),
@@ -243,7 +243,8 @@ def _decide_top_k(answer: Callable, gradient: np.ndarray, residual: np.ndarray, 
         values,
         wanted[indices],
         f"values {case}",
-        **exact,
+        rel=1e-6,
+        abs=rounding,
         because="those of gradient + residual at the indices, with their signs",
     )
     rest = np.delete(np.abs(wanted), indices)
@@ -258,7 +259,8 @@ def _decide_top_k(answer: Callable, gradient: np.ndarray, residual: np.ndarray, 
         left,
         wanted - sent,
         f"the new residual {case}",
-        **exact,
+        rel=1e-6,
+        abs=rounding,
         because="gradient + residual without what is sent: nothing may be lost, nor sent twice",
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.exercises.answers import call, facts, on_drawn, run_answer
 from labkit.exercises.core import Lab
-from labkit.exercises.values import describe, numeric_array, same, short, whole
+from labkit.exercises.values import array_of_numbers, describe, same, short, whole
 from labkit.exercises.verdicts import expect
 from labkit.mpi.launch import Run
 
@@ -60,8 +60,8 @@ def _indices(share: Any, what: str) -> np.ndarray:
     """Return what the scripts pick digits by, `digits.x_train[share]`, as an array of whole numbers."""
     asked = f"{what} to be a list or an array of ints, which picks rows of an array"
     expect(not isinstance(share, tuple), f"{asked}; it is a tuple, by which numpy picks a single number: x[1, 2]")
-    array = numeric_array(share)
-    picks = array is not None and array.ndim == 1 and (not len(array) or np.issubdtype(array.dtype, np.integer))
+    array = array_of_numbers(share, asked)
+    picks = array.ndim == 1 and (not len(array) or np.issubdtype(array.dtype, np.integer))
     expect(picks, f"{asked}; it is {describe(share)}")
     return array.astype(np.int64)
 

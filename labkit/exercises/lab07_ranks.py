@@ -110,8 +110,8 @@ def main() -> None:
     folder = Path(*out, f"rank-{RANKS.rank}") if out else None
     seeds = float(np.abs(flat(fresh(0)) - flat(fresh(1))).max())
     told = []
-    for number, (arguments, multiples) in enumerate(RUNS[kind]):
-        arguments = [*common, *map(str, arguments), *(["--out", str(folder)] if folder else [])]
+    for number, (options, multiples) in enumerate(RUNS[kind]):
+        arguments = [*common, *map(str, options), *(["--out", str(folder)] if folder else [])]
         model, optimizer = run(student_main, script, arguments, STUCK_S[kind], resumed=number > 0)
         weights = np.stack(RANKS.allgather(flat(model)))
         facts = {

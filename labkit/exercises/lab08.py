@@ -51,7 +51,7 @@ def learning_rates(answer) -> None:
     ]:
         decide(step, steps, warmup, batch, 0.256, why)
     on_drawn(
-        lambda run, warmup, batch, lr_init: decide(*run, warmup, batch, lr_init),
+        lambda run, warmup, batch, lr_init: decide(run[0], run[1], warmup, batch, lr_init),
         run=st.integers(1, 2000).flatmap(lambda steps: st.tuples(st.integers(0, steps - 1), st.just(steps))),
         warmup=st.one_of(st.integers(0, 1000), st.floats(0, 1000, width=16)),
         batch=st.integers(1, 65_536),
@@ -194,7 +194,8 @@ def accumulation(answer) -> None:
     weights, biases = np.random.default_rng(0).normal(size=(3, 4)), np.linspace(-1, 1, 4)
 
     def decide(count: int, most: int) -> None:
-        rng, seen = np.random.default_rng(count), []
+        rng = np.random.default_rng(count)
+        seen: list[int] = []
         x, y = rng.normal(size=(count, 3)), rng.integers(0, 4, count)
 
         def gradient_of(images, labels):
@@ -257,7 +258,7 @@ def trust_ratios(answer) -> None:
 
     rng = np.random.default_rng(0)
     w, g = rng.normal(size=(3, 3, 2, 4)).astype("float32"), 0.1 * rng.normal(size=(3, 3, 2, 4)).astype("float32")
-    for case in [
+    cases: list[tuple[str, np.ndarray, np.ndarray, *tuple[float, ...]]] = [
         ("a 3 × 3 × 2 × 4 convolution without decay", w, g, 0.0),
         ("the same with decay 0.1", w, g, 0.1),
         ("the same with coefficient 0.02", w, g, 0.1, 0.02),
@@ -266,7 +267,8 @@ def trust_ratios(answer) -> None:
         ("weights that are all 0", 0 * w, g, 0.1),
         ("a gradient that is all 0", w, 0 * g, 0.1),
         ("weights and gradient that are all 0, without decay", 0 * w, 0 * g, 0.0),
-    ]:
+    ]
+    for case in cases:
         decide(*case)
 
     def drawn(shape: tuple[int, ...], seed: int, large: float, small: float, decay: float, coefficient: float) -> None:

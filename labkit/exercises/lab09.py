@@ -51,7 +51,7 @@ def ratios(answer) -> None:
     decide(grey, grey.copy(), "when both are equal")
     shapes = st.tuples(st.integers(1, 4), st.integers(1, 4), st.just(3))
     on_drawn(
-        lambda pair: decide(*pair, f"of {pair[0].tolist()} and {pair[1].tolist()}"),
+        lambda pair: decide(pair[0], pair[1], f"of {pair[0].tolist()} and {pair[1].tolist()}"),
         pair=shapes.flatmap(lambda shape: st.tuples(*[arrays(np.uint8, shape)] * 2)),
     )
 

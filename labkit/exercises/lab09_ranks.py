@@ -22,7 +22,7 @@ from labkit.exercises.ranks import load, tell, watched
 
 RANKS = MPI.COMM_WORLD
 # By how much a number of a centroid is shifted on each rank: the extremes are on other ranks each time.
-SHIFTS = {
+SHIFTS: dict[int, list[tuple[float, ...]]] = {
     2: [(0.0, 0.0), (0.0, 2.5), (0.0, -2.5), (-1.5, 1.0)],
     3: [(0.0, 0.0, 0.0), (0.0, 1.5, -2.5), (0.0, -2.5, 1.5), (-1.0, 0.5, 3.0), (3.0, 0.5, -1.0), (0.5, 0.5, 4.0)],
 }
@@ -126,10 +126,13 @@ def kmeans_facts(script: str, *arguments: str) -> dict[str, Any]:
     return facts
 
 
+KINDS: dict[str, Callable[..., dict[str, Any]]] = {"fit": fit_facts, "kmeans": kmeans_facts}
+
+
 def main() -> None:
     """Let the script work, hand back the facts."""
     kind, *arguments = sys.argv[1:]
-    tell({"fit": fit_facts, "kmeans": kmeans_facts}[kind](*arguments))
+    tell(KINDS[kind](*arguments))
 
 
 if __name__ == "__main__":

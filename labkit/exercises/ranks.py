@@ -95,7 +95,7 @@ def _watch(script: str, where: str, thread: int, over: threading.Event, stuck: f
         if now - since > stuck or now - began > in_all:
             number, line = lines[-1] if lines else (0, "")
             in_line = f' in line {number}: "{line}"' if lines else ""
-            why = SENDS if re.search(r"\b[Ss]end\(", line) else WAITS
+            why = SENDS if re.search(r"\b[Ss]end\(", line or "") else WAITS
             fail(f"It hangs: after {now - began:.0f} s it still is{in_line}. {why}", where)
 
 

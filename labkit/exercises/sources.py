@@ -171,10 +171,9 @@ def checks(cell: NotebookNode) -> list[tuple[int, str]]:
     """Return number and variable of each `name = check(N, …)` in a cell."""
     if cell.cell_type != "code":
         return []
-    return [
-        (node.value.args[0].value, node.targets[0].id)
-        for node in ast.walk(parse(cell))
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and getattr(node.value.func, "id", None) == "check"
-    ]
+    found = []
+    for node in ast.walk(parse(cell)):
+        match node:
+            case ast.Assign([ast.Name(name)], ast.Call(ast.Name("check"), [ast.Constant(int(number)), *_])):
+                found.append((number, name))
+    return found

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.exercises.verdicts import expect
+from labkit.exercises.verdicts import expect, refuse
 
 WIDTH = 80  # characters of a value in a message
 
@@ -102,7 +102,9 @@ def as_number(value: Any) -> int | float | None:
         return float(value)
     if isinstance(value, numbers.Real | Decimal):
         found = float(value)
-        return int(value) if found.is_integer() else found  # a whole Fraction as well; infinity is not whole
+        if found.is_integer():  # a whole Fraction too; infinity is not whole
+            return int(math.trunc(value))  # noqa: RUF046  # for mypy, `trunc` of a Real is no int yet
+        return found
     return None
 
 
@@ -120,7 +122,8 @@ def number(value: Any, what: str) -> int | float:
         When it is none; `what` names it, such as "share(10, 0, 4)".
     """
     found = as_number(value)
-    expect(found is not None, f"{what} to be a number; it is {describe(value)}")
+    if found is None:
+        refuse(f"{what} to be a number; it is {describe(value)}")
     return found
 
 
@@ -182,7 +185,7 @@ def same(got: Any, right: Any, what: str, rel: float = 1e-6, abs: float = 1e-9, 
         found = number(got, what)
         if not _close(found, wanted, rel, abs):
             ours, theirs = tell_apart(wanted, found)
-            expect(False, f"{what} to be {ours}{because}; it is {theirs}")
+            refuse(f"{what} to be {ours}{because}; it is {theirs}")
     elif isinstance(right, bool | np.bool_):
         # numpy's True is not Python's, and 1 is neither.
         is_bool = isinstance(got, bool) or (_is_bool(got) and got.shape == ())
@@ -195,8 +198,7 @@ def same(got: Any, right: Any, what: str, rel: float = 1e-6, abs: float = 1e-9, 
 
 
 def _same_array(got: Any, right: np.ndarray, what: str, rel: float, abs: float, because: str) -> None:
-    array = numeric_array(got)
-    expect(array is not None, f"{what} to be an array of shape {right.shape}{because}; it is {describe(got)}")
+    array = array_of_numbers(got, f"{what} to be an array of shape {right.shape}{because}")
     expect(array.shape == right.shape, f"{what} to have the shape {right.shape}{because}; it has {array.shape}")
     wide = np.result_type(right.dtype, np.float64) if right.dtype.kind == "f" else right.dtype
     differs = ~np.isclose(array, right.astype(wide), rtol=rel, atol=abs, equal_nan=True)
@@ -205,7 +207,7 @@ def _same_array(got: Any, right: np.ndarray, what: str, rel: float, abs: float, 
         ours, theirs = tell_apart(right[place], array[place])
         index = ", ".join(map(str, place))
         others = f", and {differs.sum() - 1:,} more of {differs.size:,} differ" if differs.sum() > 1 else ""
-        expect(False, f"{what} to have {ours} at [{index}]{because}; it has {theirs} there{others}")
+        refuse(f"{what} to have {ours} at [{index}]{because}; it has {theirs} there{others}")
 
 
 def numeric_array(value: Any) -> np.ndarray | None:
@@ -221,16 +223,27 @@ def numeric_array(value: Any) -> np.ndarray | None:
     return None if array.dtype.kind in "bUSOMmcV" and "float" not in array.dtype.name else array
 
 
+def array_of_numbers(value: Any, what: str) -> np.ndarray:
+    """Return an answer as an array of numbers.
+
+    Raises
+    ------
+    NotYet
+        When it is none; `what` completes the sentence "Expected …", such as "weights that are numbers".
+    """
+    array = numeric_array(value)
+    if array is None:
+        refuse(f"{what}; it is {describe(value)}")
+    return array
+
+
 def tell_apart(right: Any, got: Any) -> tuple[str, str]:
     """Return two different numbers in as few digits as show the difference."""
     wanted, found = as_number(right), as_number(got)
     if isinstance(wanted, int) and isinstance(found, int):
         return f"{wanted:,}", f"{found:,}"
-    for digits in range(4, 18):
-        texts = f"{float(wanted):.{digits}g}", f"{float(found):.{digits}g}"
-        if texts[0] != texts[1]:
-            break
-    return texts
+    texts = ((f"{float(right):.{digits}g}", f"{float(got):.{digits}g}") for digits in range(4, 18))
+    return next((pair for pair in texts if pair[0] != pair[1]), (str(wanted), str(found)))
 
 
 def _close(found: float, wanted: float, rel: float, abs: float) -> bool:

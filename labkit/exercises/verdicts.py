@@ -1,5 +1,7 @@
 """What a check decides: right when it returns, otherwise one of these."""
 
+from typing import NoReturn
+
 
 class NotYet(Exception):
     """The answer does something else than it should: what was expected and what came, for the student."""
@@ -12,4 +14,9 @@ class NotAttempted(Exception):
 def expect(condition: bool, expectation: str) -> None:
     """Raise `NotYet` unless `condition`; `expectation` completes the sentence "Expected …"."""
     if not condition:
-        raise NotYet(f"Expected {expectation}{'' if expectation.endswith('?') else '.'}")
+        refuse(expectation)
+
+
+def refuse(expectation: str) -> NoReturn:
+    """Raise `NotYet`; `expectation` completes the sentence "Expected …"."""
+    raise NotYet(f"Expected {expectation}{'' if expectation.endswith('?') else '.'}")

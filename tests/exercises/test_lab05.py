@@ -30,7 +30,7 @@ BY_PRODUCT = swap(
     return 1 - missed""",
 )
 BY_SUBPROCESS = swap(
-    "    done = command.run(argv, env=settings, timeout=timeout)\n",
+    "    done = processes.run(argv, env=settings, timeout=timeout)\n",
     """    env = os.environ | {name: str(value) for name, value in settings.items()}
     try:
         out = subprocess.run(argv, env=env, timeout=timeout, capture_output=True, text=True, check=True).stdout
@@ -43,7 +43,7 @@ BY_SUBPROCESS = swap(
 """,
 )
 AS_ARRAY = swap("return first[winner] / second[winner]", "return np.array(first[winner] / second[winner])")
-RUN = "    done = command.run(argv, env=settings, timeout=timeout)\n"
+RUN = "    done = processes.run(argv, env=settings, timeout=timeout)\n"
 LEAKS = swap(RUN, "    os.environ.update((k, str(v)) for k, v in settings.items())\n" + RUN)
 REPLACES_ENVIRONMENT = swap(RUN, "    os.environ = {**os.environ, **{k: str(v) for k, v in settings.items()}}\n" + RUN)
 SETS_AND_RESTORES = swap(
@@ -51,7 +51,7 @@ SETS_AND_RESTORES = swap(
     """    before = {name: os.environ.get(name) for name in settings}
     os.environ.update((name, str(value)) for name, value in settings.items())
     try:
-        done = command.run(argv, timeout=timeout)
+        done = processes.run(argv, timeout=timeout)
     finally:
         for name, value in before.items():
             os.environ.pop(name)
@@ -60,7 +60,7 @@ SETS_AND_RESTORES = swap(
 """,
 )
 RAISES_OTHERS = swap(
-    "    done = command.run(argv, env=settings, timeout=timeout)\n",
+    "    done = processes.run(argv, env=settings, timeout=timeout)\n",
     """    env = os.environ | {name: str(value) for name, value in settings.items()}
     out = subprocess.run(argv, env=env, timeout=timeout, capture_output=True, text=True).stdout
     return float(re.search(r"total images/sec: (\\S+)", out).group(1))
