@@ -194,7 +194,7 @@ def roofline(
         measure.render(limits, Console())
 
 
-@app.command(epilog="Example: `./lab tune --minutes 20 --figure 'speed: (.*)' -- python train.py`")
+@app.command(epilog="Example: `./lab tune --minutes 20 --metric 'speed: (.*)' -- python train.py`")
 def tune(
     argv: Annotated[
         list[str] | None, typer.Argument(metavar="-- COMMAND", help="what to tune", show_default="lab bench")
@@ -202,12 +202,12 @@ def tune(
     knobs: Annotated[
         Path | None, typer.Option(help="what can be set: a TOML file", show_default="labkit/tune/knobs.toml")
     ] = None,
-    figure: Annotated[
+    metric: Annotated[
         str | None,
-        typer.Option(help="expression that finds the figure, last match", show_default="total images/sec: (…)"),
+        typer.Option(help="regular expression that finds the metric, last match", show_default="total images/sec: (…)"),
     ] = None,
     json_field: Annotated[str | None, typer.Option(help="or: the field of the JSON it prints, as run.speed")] = None,
-    minimize: Annotated[bool, typer.Option("--minimize", help="small figures are good, as with times")] = False,
+    minimize: Annotated[bool, typer.Option("--minimize", help="a small metric is good, as with times")] = False,
     openmp: Annotated[bool, typer.Option("--openmp", help="it runs an OpenMP build: OMP and KMP knobs act")] = False,
     trials: Annotated[int | None, typer.Option(help="points to try at most", show_default="40")] = None,
     minutes: Annotated[float | None, typer.Option(help="start no trial after so many")] = None,
@@ -228,11 +228,23 @@ def tune(
     """
     from labkit.tune import run
 
-    asked = run.Options(
-        knobs, out, trials, minutes, repeats, rounds, timeout, figure, json_field, minimize, openmp, sampler, seed
+    config = run.TuneConfig(
+        knobs=knobs,
+        out=out,
+        trials=trials,
+        minutes=minutes,
+        repeats=repeats,
+        rounds=rounds,
+        timeout=timeout,
+        metric=metric,
+        json_field=json_field,
+        minimize=minimize,
+        openmp=openmp,
+        sampler=sampler,
+        seed=seed,
     )
     try:
-        run.tune(argv or [], asked, Console())
+        run.tune(argv or [], config, Console())
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 

@@ -451,7 +451,7 @@ def measured_anew(rounds):
     return lambda settings: unused[tuple(settings.values())].pop(0)
 
 
-print(f"Given up is what is more than {tune.HOPELESS:.0%} behind.")
+print(f"Given up is what is more than {tune.PRUNING_MARGIN:.0%} behind.")
 for repeats in (1, 2):
     tried = tune.search(space, measured_anew((first, second)), 2 * at, seed=1, repeats=repeats)
     chosen = tune.best(tried)
@@ -515,8 +515,8 @@ if not QUICK:
 # With some settings a command will crash, hang, or print nothing. Then raise a `LabError` that says why. The search
 # records it and goes on. A command that prints its figure and **then** crashes has failed, too.
 #
-# `command.run(argv, env=…, timeout=…)` is at hand. It starts a command with these variables added to the environment,
-# ends it after `timeout` seconds, and gives `lines`, what it printed, and `why`, which is empty unless it failed.
+# `processes.run(argv, env=…, timeout=…)` is at hand. It starts a command with these variables added to the environment,
+# ends it after `timeout` seconds, and gives `lines`, what it printed, and `failure`, which is empty unless it failed.
 
 
 # %%
@@ -555,7 +555,7 @@ def tell(trial, so_far):
     changed = [f"{knob}={value}" for knob, value in trial.settings.items() if value != live_default[knob]]
     print(
         f"{len(so_far):2} of {n_trials}  {time.monotonic() - began:3.0f} s ",
-        f"failed: {trial.why}" if trial.state == "failed" else f"{what:28}",
+        f"failed: {trial.failure}" if trial.state == "failed" else f"{what:28}",
         f"best {best.value if best else math.nan:8,.0f} ",
         " ".join(changed) or "the default",
         flush=True,
@@ -704,13 +704,13 @@ Code(knobs, language="toml")
 # times, and confirms at the end:
 #
 # ```
-# ../lab tune --knobs work/knobs.toml --figure 'pixels/s: (\d+)' --trials 30 -- python work/nearest.py
+# ../lab tune --knobs work/knobs.toml --metric 'pixels/s: (\d+)' --trials 30 -- python work/nearest.py
 # ```
 
 # %%
 n_trials, rounds = (4, 2) if QUICK else (30, 5)
 out = work / "tune-nearest"
-tool = ["labkit", "tune", "--knobs", "work/knobs.toml", "--figure", r"pixels/s: (\d+)", "--out", str(out)]
+tool = ["labkit", "tune", "--knobs", "work/knobs.toml", "--metric", r"pixels/s: (\d+)", "--out", str(out)]
 tool += ["--trials", str(n_trials), "--rounds", str(rounds), "--", "python", "work/nearest.py"]
 with load.watch("section 7") as own_others:
     done = processes.run(tool, env={"FORCE_COLOR": None}, timeout=300, on_line=print)  # Jupyter asks for colours

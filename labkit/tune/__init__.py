@@ -1,5 +1,5 @@
-"""Which settings make a command fastest? A program looks for them, so that nobody has to try by hand.
+"""The search for the settings with which a command is fastest.
 
-`space` says which knobs there are, `trial` measures the command with some of their values, `search` chooses what to try
-next, `report` tells what came of it, and `run` is all of them together: `lab tune`.
+`space` reads which knobs there are, `trial` measures the command with some of their values, `search` chooses what to
+try next, `report` confirms, writes and draws the result, and `run` is all of them together: `lab tune`.
 """

@@ -1,4 +1,4 @@
-"""What came of a search: which settings, are they really faster, and which knobs mattered?"""
+"""The results of a search: its confirmation, the tables and files that it leaves, and its pictures."""
 
 import csv
 import io
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import matplotlib.pyplot as plt
 import optuna
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from labkit.display import plots
 from labkit.system import files, load
@@ -28,7 +29,7 @@ class Confirmation(NamedTuple):
     ratio : Ratio
         How many times as fast the best ones are.
     measured, reference : list of float
-        The figures of the best and of the default settings, round by round.
+        The metric of the best and of the default settings, round by round.
     others : load.Others
         What else had the cores meanwhile.
     """
@@ -59,55 +60,56 @@ def confirm(
     default: Settings,
     rounds: int = 5,
     minimize: bool = False,
-    hear: Callable[[int, str, float], None] = lambda number, which, figure: None,
+    on_measurement: Callable[[int, str, float], None] = lambda number, which, metric: None,
 ) -> Confirmation:
     """Measure the best settings against the default ones, in turns.
 
-    The best of many trials was also the luckiest: its figure in the search is too good, and only a fresh one counts.
+    The best of many trials was also the luckiest: its metric in the search is too good, and only a fresh one counts.
 
     Parameters
     ----------
     objective : callable
-        Takes the settings and gives the figure.
+        Takes the settings and returns the metric.
     found, default : dict
         The settings to compare.
     rounds : int
         Turns each takes; who begins changes from round to round.
     minimize : bool
-        Whether small figures are good.
-    hear : callable
-        Is given the round, "best" or "default", and the figure.
+        Whether a small metric is good.
+    on_measurement : callable
+        Is given the round, "best" or "default", and the metric.
     """
-    figures: dict[str, list[float]] = {"best": [], "default": []}
+    metrics: dict[str, list[float]] = {"best": [], "default": []}
     with load.combine() as others:
         for number in range(1, rounds + 1):
             turns = [("best", found), ("default", default)]
             for which, settings in turns if number % 2 else turns[::-1]:
-                figures[which].append(objective(settings))
-                if figures[which][-1] <= 0:
-                    raise LabError(f"a figure of {figures[which][-1]:g} has no ratio: print one that is above 0.")
-                hear(number, which, figures[which][-1])
-    one, other = figures["best"], figures["default"]
+                metric = objective(settings)
+                if metric <= 0:
+                    raise LabError(f"a metric of {metric:g} has no ratio: print one that is above 0.")
+                metrics[which].append(metric)
+                on_measurement(number, which, metric)
+    one, other = metrics["best"], metrics["default"]
     return Confirmation(ratio(other, one) if minimize else ratio(one, other), one, other, others)
 
 
-def told(settings: Mapping[str, Any]) -> str:
+def format_settings(settings: Mapping[str, Any]) -> str:
     """Return settings as in `intra=2 omp=2`, without the knobs that are left alone."""
     return " ".join(f"{name}={shlex.quote(str(value))}" for name, value in settings.items() if value is not None) or (
         "every knob left alone"
     )
 
 
-def env_file(run: Command, settings: Settings, verdict: str) -> str:
+def env_file(command: Command, settings: Settings, verdict: str) -> str:
     """Return a file that bash can source, with the variables of some settings; the rest of them is in its comments."""
-    set_here = run.variables(settings)
+    changed = command.variables(settings)
     lines = [
         "# Found by lab tune. In bash: source this file, then run the command.",
         f"# {verdict}",
-        *(f"# {knob.env}: {knob.text}" for knob in run.knobs.values() if knob.env in set_here and knob.text),
-        *(f"export {name}={shlex.quote(value)}" for name, value in set_here.items()),
-        *(f"# flags: {shlex.join(flags)}" for flags in [run.flags(settings)] if flags),
-        f"# all in one line: {run.line(settings)}",
+        *(f"# {knob.env}: {knob.text}" for knob in command.knobs.values() if knob.env in changed and knob.text),
+        *(f"export {name}={shlex.quote(value)}" for name, value in changed.items()),
+        *(f"# flags: {shlex.join(flags)}" for flags in [command.flags(settings)] if flags),
+        f"# all in one line: {command.line(settings)}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -117,18 +119,18 @@ def write_trials(trials: Sequence[Trial], file: Path) -> None:
     out = io.StringIO(newline="")
     table = csv.writer(out)
     names = list(trials[0].settings)
-    table.writerow(["trial", *names, "figure", "state", "seconds", "repeats", "others", "why"])
+    table.writerow(["trial", *names, "metric", "state", "seconds", "repeats", "others", "failure"])
     for number, trial in enumerate(trials, 1):
-        figure = "" if trial.state == "failed" else trial.value
+        metric = "" if trial.state == "failed" else trial.value
         repeats = " ".join(map(str, trial.values))
         others = "" if trial.others is None else round(trial.others, 3)
-        row = [*trial.settings.values(), figure, trial.state, round(trial.seconds, 1), repeats, others, trial.why]
+        row = [*trial.settings.values(), metric, trial.state, round(trial.seconds, 1), repeats, others, trial.failure]
         table.writerow([number, *row])
     files.write(file, out.getvalue())
 
 
 def importance(space: Space, trials: Sequence[Trial], seed: int = 0) -> dict[str, float]:
-    """Return each knob's share in how the figures differ, most important first; nothing when they can't tell.
+    """Return each knob's share in the variance of the metric, most important first; nothing when trials can't show it.
 
     Optuna's fANOVA: Hutter et al. 2014, "An Efficient Approach for Assessing Hyperparameter Importance".
     """
@@ -142,17 +144,14 @@ def importance(space: Space, trials: Sequence[Trial], seed: int = 0) -> dict[str
 
 
 def draw_search(trials: Sequence[Trial], unit: str, minimize: bool = False) -> tuple[Figure, str]:
-    """Draw each trial's figure and the best so far; give the picture and its alternative text."""
+    """Draw each trial's metric and the best so far; return the picture and its alternative text."""
     plots.use_style()
     figure, axes = plt.subplots()
-    looks = {
-        "done": {"color": plots.BLUE, "marker": "o", "label": "measured"},
-        "pruned": {"color": plots.ORANGE, "marker": "v", "label": "given up: hopeless"},
-    }
-    for state, look in looks.items():
+    styles = {"done": (plots.BLUE, "o", "measured"), "pruned": (plots.ORANGE, "v", "pruned: far behind the best")}
+    for state, (colour, marker, label) in styles.items():
         points = [(number, trial.value) for number, trial in enumerate(trials, 1) if trial.state == state]
         if points:
-            axes.plot(*zip(*points, strict=True), linestyle="none", **look)
+            axes.plot(*zip(*points, strict=True), linestyle="none", color=colour, marker=marker, label=label)
     numbers = range(1, len(trials) + 1)
     so_far = [found.value if (found := best(trials[:number], minimize)) else math.nan for number in numbers]
     axes.step(numbers, so_far, where="post", color=plots.GREEN, marker="none", label="best so far")
@@ -162,26 +161,26 @@ def draw_search(trials: Sequence[Trial], unit: str, minimize: bool = False) -> t
         axes.plot(failed, [low] * len(failed), "x", color=plots.VERMILION, label="failed", clip_on=False)
     axes.axhline(trials[0].value, color=plots.BLACK, marker="none", linestyle=":", linewidth=1.5, label="default")
     axes.set(title="The search", xlabel="trial", ylabel=unit + " (less is better)" * minimize)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(fontsize=11, loc="center left", bbox_to_anchor=(1, 0.5))
-    found = best(trials, minimize)
+    found = best(trials, minimize) or trials[0]
     alt = (
-        f"{len(trials)} trials: {sum(trial.state == 'pruned' for trial in trials)} given up, {len(failed)} failed. "
+        f"{len(trials)} trials: {sum(trial.state == 'pruned' for trial in trials)} pruned, {len(failed)} failed. "
         f"The default settings, trial 1, gave {trials[0].value:.4g}; the best, trial {trials.index(found) + 1}, "
-        f"{found.value:.4g} ({told(found.settings)})."
+        f"{found.value:.4g} ({format_settings(found.settings)})."
     )
     return figure, alt
 
 
 def draw_importance(shares: Mapping[str, float]) -> tuple[Figure, str]:
-    """Draw each knob's importance as bars; give the picture and its alternative text."""
+    """Draw each knob's importance as bars; return the picture and its alternative text."""
     plots.use_style()
     figure, axes = plt.subplots(figsize=(9, 1.5 + 0.5 * len(shares)))
     names = list(shares)[::-1]
     axes.barh(names, [100 * shares[name] for name in names], color=plots.BLUE)
-    axes.set(title="Which knobs mattered", xlabel="share in how the figures differ (%)", xlim=(0, 100))
+    axes.set(title="Which knobs mattered", xlabel="share in the variance of the metric (%)", xlim=(0, 100))
     axes.grid(axis="y", visible=False)
-    alt = "Each knob's share in how the figures differ: " + ", ".join(
+    alt = "Each knob's share in the variance of the metric: " + ", ".join(
         f"{name} {100 * share:.0f}%" for name, share in shares.items()
     )
     return figure, f"{alt}."

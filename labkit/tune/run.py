@@ -1,12 +1,13 @@
-"""How does `lab tune` go, from a command to its best settings?"""
+"""`lab tune`: from a command to its best settings, searched for, confirmed and written to a folder."""
 
 import contextlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import optuna
 from rich.console import Console
@@ -17,26 +18,42 @@ from labkit.bench import flags, setups
 from labkit.system import files, load, paths
 from labkit.system.errors import LabError
 from labkit.tune import report, space
-from labkit.tune.search import Trial, best, search, size, trials_of
-from labkit.tune.trial import FIGURE, Command, Figure, by_field, by_pattern
+from labkit.tune.search import Settings, Space, Trial, best, search, size, trials_of
+from labkit.tune.trial import IMAGES_PER_SECOND, Command, by_field, by_pattern
 
-# What `lab tune` alone tunes: few steps, for there are many trials.
-BENCH = ("lab", "bench", "--num_batches=10")
-TRIALS = 40
-SLOWER = 10  # times the default's time is what a trial may take; larger batches take longer for no fault of theirs
-LEAST = 60.0  # seconds that a trial may take in any case
+# What `lab tune` tunes without a command: few steps, since there are many trials.
+BENCH_COMMAND = ("lab", "bench", "--num_batches=10")
+DEFAULT_TRIALS = 40
+TIMEOUT_FACTOR = 10  # a run may take that many times as long as the default's; larger batches rightly take longer
+MIN_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Options:
-    """What was asked of `lab tune`, beside the command; see its help.
+class TuneConfig:
+    """The options of `lab tune`, as its help explains them.
 
     Attributes
     ----------
+    knobs : Path or None
+        The file of knobs; by default `knobs.toml` beside this module.
+    out : Path or None
+        The folder to write to; by default `work/tune-NAME`.
     trials, minutes : number or None
-        The budget; with neither, `TRIALS` trials.
+        The budget; with neither, `DEFAULT_TRIALS` trials.
+    repeats : int
+        Runs of each point.
+    rounds : int
+        Of the confirmation.
     timeout : float or None
-        Seconds for one run; by default `SLOWER` times what the default settings take.
+        Seconds for one run; by default `TIMEOUT_FACTOR` times what the default settings take.
+    metric : str or None
+        The regular expression that finds the metric; by default `IMAGES_PER_SECOND`.
+    json_field : str or None
+        Or: the field of the JSON that the command prints.
+    minimize : bool
+        Whether a small metric is good.
+    openmp : bool
+        Whether the command runs an OpenMP build.
     """
 
     knobs: Path | None = None
@@ -46,25 +63,25 @@ class Options:
     repeats: int = 3
     rounds: int = 5
     timeout: float | None = None
-    pattern: str | None = None
+    metric: str | None = None
     json_field: str | None = None
     minimize: bool = False
     openmp: bool = False
-    sampler: str = "tpe"
+    sampler: Literal["tpe", "random"] = "tpe"
     seed: int = 0
 
 
-def tune(argv: Sequence[str], asked: Options, console: Console) -> report.Confirmation | None:
+def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> report.Confirmation | None:
     """Search, confirm, and write what came of it to a folder.
 
     Parameters
     ----------
     argv : sequence of str
         The command; without one, `lab bench` in the OpenMP environment when that is there.
-    asked : Options
+    config : TuneConfig
         The rest of the command line.
     console : Console
-        Where to tell how it goes.
+        Where to print how it goes.
 
     Returns
     -------
@@ -78,78 +95,78 @@ def tune(argv: Sequence[str], asked: Options, console: Console) -> report.Confir
     KeyboardInterrupt
         When interrupted; the trials are kept, and what came of them so far is written.
     """
-    _check(asked)
-    run, here = _command(list(argv), asked)
-    file = asked.knobs or space.DEFAULTS
-    run.knobs, left_out = space.read(file, here)
-    values, default = space.values(run.knobs), space.default(run.knobs)
-    out = asked.out or Path("work") / f"tune-{_name(argv)}"
-    trials = asked.trials or (size(values) if asked.minutes else TRIALS)
-    study = _study(out, run, asked)
+    _check(config)
+    command, host = _command(list(argv), config)
+    knobs, left_out = space.read(config.knobs or space.DEFAULT_KNOBS, host)
+    command = replace(command, knobs=knobs)
+    points, default = space.space_of(knobs), space.default_settings(knobs)
+    out = config.out or Path("work") / f"tune-{_name(argv)}"
+    trials = config.trials or (size(points) if config.minutes else DEFAULT_TRIALS)
+    study = _study(out, command, config)
 
-    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
-    say(f"Tuning   {run.line(default)}")
-    for name, knob in run.knobs.items():
-        say(f"  {name:12} {_span(knob)}")
+    report_line = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    report_line(f"Tuning   {command.line(default)}")
+    for name, knob in knobs.items():
+        report_line(f"  {name:12} {_span(knob)}")
     for name, why in left_out.items():
-        say(f"  {name:12} left out: {why}")
-    say(f"{size(values):,} points; {_budget(trials, asked)}, each measured {asked.repeats}×, kept in {out}/")
+        report_line(f"  {name:12} left out: {why}")
+    report_line(f"{size(points):,} points; {_budget(trials, config)}, each measured {config.repeats}×, kept in {out}/")
     try:
         with _stored(out):
             if before := len(trials_of(study)):
-                say(f"Going on after the {before} trials that are there already.")
-            ended = _search(run, values, default, trials, study, asked, console)
+                report_line(f"Going on after the {before} trials that are there already.")
+            ended = _search(command, points, default, trials, study, config, console)
     except KeyboardInterrupt:
         if ended := trials_of(study):
-            _write(out, run, ended, asked, "not confirmed: the search was interrupted", say)
-        say(f"Interrupted. {len(ended)} trials are kept: the same command goes on from there.")
+            _write(out, command, ended, config, "not confirmed: the search was interrupted", report_line)
+        report_line(f"Interrupted. {len(ended)} trials are kept: the same command goes on from there.")
         raise
-    found = best(ended, asked.minimize)
+    found = _best(ended, config)
     if found.settings == default:
-        _write(out, run, ended, asked, "the default settings were the best", say)
-        say("Nothing was faster than the default settings: keep them.")
+        _write(out, command, ended, config, "the default settings were the best", report_line)
+        report_line("Nothing was faster than the default settings: keep them.")
         return None
-    _write(out, run, ended, asked, "not confirmed yet", say)
-    say(f"Confirming: best against default, in turns, {asked.rounds} rounds")
+    _write(out, command, ended, config, "not confirmed yet", report_line)
+    report_line(f"Confirming: best against default, in turns, {config.rounds} rounds")
 
-    def hear(number: int, which: str, figure: float) -> None:
-        say(f"  round {number} of {asked.rounds}  {which:8} {figure:12,.4g}")
+    def on_measurement(number: int, which: str, metric: float) -> None:
+        report_line(f"  round {number} of {config.rounds}  {which:8} {metric:12,.4g}")
 
     try:
-        confirmation = report.confirm(run, found.settings, default, asked.rounds, asked.minimize, hear)
+        confirmation = report.confirm(command, found.settings, default, config.rounds, config.minimize, on_measurement)
     except KeyboardInterrupt:
-        say("Interrupted. The trials are kept, and the same command confirms anew.")
+        report_line("Interrupted. The trials are kept, and the same command confirms anew.")
         raise
     except LabError as error:
         raise LabError(f"the confirmation failed: {error}") from error
     doubts = [str(confirmation.others)] if confirmation.others.busy else []
-    files.write(out / "best.env", report.env_file(run, found.settings, ". ".join([str(confirmation), *doubts])))
-    say(str(confirmation), style="bold")
+    files.write(out / "best.env", report.env_file(command, found.settings, ". ".join([str(confirmation), *doubts])))
+    report_line(str(confirmation), style="bold")
     for doubt in doubts:
-        say(doubt)
-    say(f"To use them: source {out}/best.env" if confirmation.gained else "Keep the default settings.")
+        report_line(doubt)
+    report_line(f"To use them: source {out}/best.env" if confirmation.gained else "Keep the default settings.")
     return confirmation
 
 
-def _check(asked: Options) -> None:
-    if asked.trials is not None and asked.trials < 1:
-        raise LabError(f"--trials {asked.trials} leaves nothing to do: give 1 or more.")
-    if asked.minutes is not None and not 0 < asked.minutes < math.inf:
-        raise LabError(f"--minutes {asked.minutes:g} is no time to search in: give a number above 0.")
-    if asked.timeout is not None and not 0 < asked.timeout < math.inf:
-        raise LabError(f"--timeout {asked.timeout:g} is no time to wait: give a number above 0.")
-    if asked.pattern and asked.json_field:
-        raise LabError("--figure and --json-field both say where the figure is: give one of them.")
+def _check(config: TuneConfig) -> None:
+    if config.trials is not None and config.trials < 1:
+        raise LabError(f"--trials {config.trials} leaves nothing to do: give 1 or more.")
+    if config.minutes is not None and not 0 < config.minutes < math.inf:
+        raise LabError(f"--minutes {config.minutes:g} is no time to search in: give a number above 0.")
+    if config.timeout is not None and not 0 < config.timeout < math.inf:
+        raise LabError(f"--timeout {config.timeout:g} is no time to wait: give a number above 0.")
+    if config.metric and config.json_field:
+        raise LabError("--metric and --json-field both say where the metric is: give one of them.")
 
 
-def _command(argv: list[str], asked: Options) -> tuple[Command, space.Here]:
-    """Return the command, its knobs still unknown, and what they have to act on."""
-    figure: Figure = by_field(asked.json_field) if asked.json_field else by_pattern(asked.pattern or FIGURE)
+def _command(argv: list[str], config: TuneConfig) -> tuple[Command, space.Host]:
+    """Return the command, its knobs still unknown, and the host that they have to act on."""
+    read_metric = by_field(config.json_field) if config.json_field else by_pattern(config.metric or IMAGES_PER_SECOND)
     if not argv:
-        argv = [*BENCH, *(["--setup=openmp"] if not setups.known()["openmp"].missing else [])]
-    timeout = {"timeout": asked.timeout} if asked.timeout else {}
+        argv = [*BENCH_COMMAND, *(["--setup=openmp"] if not setups.known()["openmp"].missing else [])]
+    timeout = config.timeout or Command.timeout
     if Path(argv[0]).name != "lab" or argv[1:2] != ["bench"]:
-        return Command(argv, {}, figure, **timeout), space.look(openmp=asked.openmp)
+        return Command(argv, {}, read_metric, timeout=timeout), space.inspect_host(openmp=config.openmp)
     wanted = flags.parse(argv[2:])
     names = wanted.setup or []
     if len(names) > 1 or names == ["all"]:
@@ -163,8 +180,8 @@ def _command(argv: list[str], asked: Options) -> tuple[Command, space.Here]:
             "the command sets the threads, which are knobs: leave that out. Of set-ups, tune onednn or openmp."
         )
     full = [*setup.prefix, str(setup.python), "-m", "labkit.bench", *arguments]
-    here = space.look(openmp=setup.python == setups.OPENMP or asked.openmp, bench=True)
-    return Command(full, {}, figure, dict(setup.env), paths.ROOT, **timeout), here
+    host = space.inspect_host(openmp=setup.python == setups.OPENMP or config.openmp, bench=True)
+    return Command(full, {}, read_metric, dict(setup.env), paths.ROOT, timeout), host
 
 
 def _name(argv: Sequence[str]) -> str:
@@ -175,7 +192,7 @@ def _name(argv: Sequence[str]) -> str:
     return (scripts or ["bench" if argv[1:2] == ["bench"] else Path(argv[0]).name])[0]
 
 
-def _study(out: Path, run: Command, asked: Options) -> optuna.Study:
+def _study(out: Path, command: Command, config: TuneConfig) -> optuna.Study:
     """Open the folder's study, or begin one.
 
     Raises
@@ -183,22 +200,24 @@ def _study(out: Path, run: Command, asked: Options) -> optuna.Study:
     LabError
         When it is of something else, or damaged.
     """
-    what = {
-        "command": run.line({}),
-        "knobs": {name: [*knob.values] for name, knob in run.knobs.items()},
-        "figure": asked.json_field or asked.pattern or FIGURE,
-        "direction": "minimize" if asked.minimize else "maximize",
-        "repeats": asked.repeats,
+    what: dict[str, Any] = {
+        "command": command.line({}),
+        "knobs": {name: [*knob.values] for name, knob in command.knobs.items()},
+        "metric": config.json_field or config.metric or IMAGES_PER_SECOND,
+        "direction": "minimize" if config.minimize else "maximize",
+        "repeats": config.repeats,
     }
     with files.writing(out, "name another folder with --out"), _stored(out):
         out.mkdir(parents=True, exist_ok=True)
         study = optuna.create_study(
             study_name="tune",
             storage=f"sqlite:///{out.resolve()}/study.db",
-            direction=what["direction"],
+            direction="minimize" if config.minimize else "maximize",
             load_if_exists=True,
         )
         kept = study.user_attrs.get("what")
+        if kept and "figure" in kept:  # of an earlier version
+            kept["metric"] = kept.pop("figure")
         if kept is None:
             study.set_user_attr("what", what)
     what = json.loads(json.dumps(what))
@@ -231,9 +250,9 @@ def _free(out: Path) -> Path:
     return other
 
 
-def _budget(trials: int, asked: Options) -> str:
-    count = "" if asked.minutes and not asked.trials else f"{trials} trials"
-    return " or ".join(filter(None, [count, f"{asked.minutes:g} minutes" if asked.minutes else ""]))
+def _budget(trials: int, config: TuneConfig) -> str:
+    count = "" if config.minutes and not config.trials else f"{trials} trials"
+    return " or ".join(filter(None, [count, f"{config.minutes:g} minutes" if config.minutes else ""]))
 
 
 def _span(knob: space.Knob) -> str:
@@ -245,55 +264,55 @@ def _span(knob: space.Knob) -> str:
 
 
 def _search(
-    run: Command,
-    values: dict[str, tuple],
-    default: dict[str, None],
+    command: Command,
+    points: Space,
+    default: Settings,
     trials: int,
     study: optuna.Study,
-    asked: Options,
+    config: TuneConfig,
     console: Console,
 ) -> list[Trial]:
     """Search with a progress bar, and a line for each trial."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     best_so_far = TextColumn("{task.fields[best]}", markup=False)
-    total = min(trials, size(values))
+    total = min(trials, size(points))
     with Progress(*columns, TimeElapsedColumn(), best_so_far, console=console) as progress:
         kept = trials_of(study)
         task = progress.add_task("searching", total=total, completed=len(kept), best="")
 
         def show(so_far: list[Trial]) -> None:
-            found = best(so_far, asked.minimize)
-            text = f"best {found.value:,.4g}: {report.told(found.settings)}" if found else ""
+            found = best(so_far, config.minimize)
+            text = f"best {found.value:,.4g}: {report.format_settings(found.settings)}" if found else ""
             progress.update(task, completed=len(so_far), best=text)
 
         def on_trial(trial: Trial, so_far: list[Trial]) -> None:
-            _limit(run, trial, default, asked)
-            figure = "failed" if trial.state == "failed" else f"{trial.value:,.4g}"
+            _limit_time(command, trial, default, config)
+            metric = "failed" if trial.state == "failed" else f"{trial.value:,.4g}"
             state = f"  ({trial.state})" if trial.state == "pruned" else ""
             state += f"  {load.BUSY_MARK}: other work took {trial.others:.0%} of the cores" if trial.busy else ""
-            line = f"{len(so_far):4}  {figure:>10}  {report.told(trial.settings)}{state}"
-            why = "".join(f"\n{'':6}{part}" for part in trial.why.splitlines())
+            line = f"{len(so_far):4}  {metric:>10}  {report.format_settings(trial.settings)}{state}"
+            notes = "".join(f"\n{'':6}{part}" for part in trial.failure.splitlines())
             if len(so_far) == 1:
                 once = trial.seconds / len(trial.values)
-                minutes = total * asked.repeats * once / 60
-                why += f"\n{'':6}a run takes {once:.1f} s; all trials: up to {minutes:.1f} minutes"
-            progress.console.print(line + why, highlight=False, markup=False, soft_wrap=True)
+                minutes = total * config.repeats * once / 60
+                notes += f"\n{'':6}a run takes {once:.1f} s; all trials: up to {minutes:.1f} minutes"
+            progress.console.print(line + notes, highlight=False, markup=False, soft_wrap=True)
             show(so_far)
 
         for trial in kept:
-            _limit(run, trial, default, asked)
+            _limit_time(command, trial, default, config)
         show(kept)
         try:
             return search(
-                values,
-                run,
+                points,
+                command,
                 trials,
-                seed=asked.seed,
-                sampler=asked.sampler,
-                minimize=asked.minimize,
+                seed=config.seed,
+                sampler=config.sampler,
+                minimize=config.minimize,
                 default=default,
-                repeats=asked.repeats,
-                minutes=asked.minutes or math.inf,
+                repeats=config.repeats,
+                minutes=config.minutes or math.inf,
                 on_trial=on_trial,
                 study=study,
             )
@@ -301,30 +320,39 @@ def _search(
             raise LabError(f"the command fails as it stands, before any knob is turned: {error}") from error
 
 
-def _limit(run: Command, trial: Trial, default: dict[str, None], asked: Options) -> None:
-    """Once it is known how long the default settings take, wait no longer than that many times for others."""
-    if trial.settings == default and not asked.timeout:
-        run.timeout = max(LEAST, SLOWER * trial.seconds / len(trial.values))
+def _limit_time(command: Command, trial: Trial, default: Settings, config: TuneConfig) -> None:
+    """Limit the time of a run by the default's, once that is known and `--timeout` does not say."""
+    if trial.settings == default and not config.timeout:
+        command.timeout = max(MIN_TIMEOUT_S, TIMEOUT_FACTOR * trial.seconds / len(trial.values))
 
 
-def _write(out: Path, run: Command, trials: list[Trial], asked: Options, verdict: str, say: Callable) -> None:
-    """Write what came of the search, and tell it."""
-    found, default = best(trials, asked.minimize), trials[0]
+def _best(trials: Sequence[Trial], config: TuneConfig) -> Trial:
+    """Return the best trial; the default settings are the first, and a search whose first trial fails ends there."""
+    found = best(trials, config.minimize)
+    assert found
+    return found
+
+
+def _write(
+    out: Path, command: Command, trials: list[Trial], config: TuneConfig, verdict: str, report_line: Callable[..., None]
+) -> None:
+    """Write what came of the search, and print it."""
+    found, default = _best(trials, config), trials[0]
     failed = sum(trial.state == "failed" for trial in trials)
-    say(f"Best of {len(trials)} trials ({failed} failed): {found.value:,.4g}; default: {default.value:,.4g}")
-    say(f"  {run.line(found.settings)}")
+    report_line(f"Best of {len(trials)} trials ({failed} failed): {found.value:,.4g}; default: {default.value:,.4g}")
+    report_line(f"  {command.line(found.settings)}")
     if busy := sum(trial.busy for trial in trials):
-        say(
-            f"⚠ Other work had the cores during {busy} of them, whose figures are doubtful (others in trials.csv). "
+        report_line(
+            f"⚠ Other work had the cores during {busy} of them, whose metrics are doubtful (others in trials.csv). "
             "Search again when the machine is quiet, with another --out."
         )
-    files.write(out / "best.env", report.env_file(run, found.settings, verdict))
+    files.write(out / "best.env", report.env_file(command, found.settings, verdict))
     report.write_trials(trials, out / "trials.csv")
-    say(f"{out}/best.env, {out}/trials.csv")
-    unit = asked.json_field or ("the figure" if asked.pattern else "images/s")
-    pictures = {"search.png": report.draw_search(trials, unit, asked.minimize)}
-    if shares := report.importance(space.values(run.knobs), trials, asked.seed):
+    report_line(f"{out}/best.env, {out}/trials.csv")
+    unit = config.json_field or ("metric" if config.metric else "images/s")
+    pictures = {"search.png": report.draw_search(trials, unit, config.minimize)}
+    if shares := report.importance(space.space_of(command.knobs), trials, config.seed):
         pictures["importance.png"] = report.draw_importance(shares)
     for name, (figure, alt) in pictures.items():
         report.save(figure, out / name)
-        say(f"{out / name}: {alt}")
+        report_line(f"{out / name}: {alt}")

@@ -1,4 +1,4 @@
-"""Which point of a space gives the best figure, when only few can be tried?
+"""The search for the best point of a space when only few of its points can be tried.
 
 Optuna's tree-structured Parzen estimator (TPE) proposes what to try next: Bergstra et al. 2011, "Algorithms for
 Hyper-Parameter Optimization"; several knobs together: Falkner et al. 2018, arXiv 1807.01774.
@@ -20,12 +20,13 @@ from optuna.trial import FrozenTrial, TrialState
 from labkit.system import load
 from labkit.system.errors import LabError
 
-optuna.logging.set_verbosity(optuna.logging.WARNING)  # it tells of every trial, and so do we
+optuna.logging.set_verbosity(optuna.logging.WARNING)  # it reports every trial, and so does `lab tune`
 
-STARTUP = 5  # random trials before TPE; 3 to 10 did equally well on ten made-up landscapes, with 5% of each tried
-PROPOSALS = 10  # that may be points tried already, before a random one is taken
-HOPELESS = 0.2  # a trial that far behind the best, as a share of it, is not repeated
+STARTUP_TRIALS = 5  # random ones before TPE; 3 to 10 did equally well on ten synthetic spaces, with 5% of each tried
+MAX_PROPOSALS = 10  # of TPE's that may be points tried already, before a random point is taken
+PRUNING_MARGIN = 0.2  # a trial that is farther behind the best, as a share of it, is not repeated
 
+State = Literal["done", "pruned", "failed"]
 Settings = dict[str, Any]
 Space = Mapping[str, Sequence[Any]]
 
@@ -43,21 +44,21 @@ class Trial(NamedTuple):
         The repeats.
     state : {"done", "pruned", "failed"}
         `pruned`: too far behind the best for all its repeats.
-    why : str
-        Of a failed one: why, and its last lines.
+    failure : str
+        How it failed, with its last lines; empty when it did not.
     seconds : float
         How long it took.
     others : float or None
         The share of the cores that other work took meanwhile, if known.
     busy : bool
-        Whether its figure is doubtful for that.
+        Whether its metric is doubtful for that.
     """
 
     settings: Settings
     value: float
     values: tuple[float, ...]
-    state: Literal["done", "pruned", "failed"]
-    why: str = ""
+    state: State
+    failure: str = ""
     seconds: float = 0.0
     others: float | None = None
     busy: bool = False
@@ -95,20 +96,20 @@ def search(
         Each knob's values. Numbers in rising order are searched as neighbours, anything else as unordered choices. None
         may be among them, for a knob that is left alone.
     objective : callable
-        Takes the settings, a dict, and gives the figure. When it raises LabError, the trial has failed.
+        Takes the settings, a dict, and returns the metric. When it raises LabError, the trial has failed.
     trials : int
         How many there may be at most, with those that the study has already.
     seed : int
-        Of the sampler: the same figures give the same search.
+        Of the sampler: the same metrics give the same search.
     sampler : {"tpe", "random"}
         Random search draws evenly from the points that are left.
     minimize : bool
-        Whether small figures are good, as with times.
+        Whether a small metric is good, as with times.
     default : dict, optional
         The settings to try first. When these fail there is nothing to compare with, and their error is raised.
     repeats : int
         How often a point is measured. A trial is given up (pruned) after a repeat, when the median so far is more than
-        `HOPELESS` behind the best.
+        `PRUNING_MARGIN` behind the best.
     minutes : float
         No trial starts after so many.
     on_trial : callable
@@ -126,16 +127,17 @@ def search(
     until = time.monotonic() + 60 * minutes
     study = study or optuna.create_study(direction="minimize" if minimize else "maximize")
     ended = trials_of(study)
-    proposer = _Untried(space, ended, math.inf if sampler == "random" else STARTUP, seed + len(ended))
+    startup = size(space) if sampler == "random" else STARTUP_TRIALS
+    proposer = _UntriedSampler(space, ended, startup, seed + len(ended))
     study.sampler = proposer
-    waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))  # asked for when it was interrupted
+    waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))  # proposed when it was interrupted
     if default and not waiting and proposer.point(default) not in proposer.tried:
         study.enqueue_trial(dict(zip(space, proposer.point(default), strict=True)))
     while len(ended) < trials and len(proposer.tried) < size(space) and time.monotonic() < until:
         study.pruner = _pruner(best(ended, minimize), minimize)
-        asked = study.ask(proposer.distributions)
-        settings = {name: values[asked.params[name]] for name, values in space.items()}
-        trial = _measure(study, asked, settings, objective, repeats, vital=settings == default)
+        proposed = study.ask(proposer.distributions)
+        settings = {name: values[proposed.params[name]] for name, values in space.items()}
+        trial = _measure(study, proposed, settings, objective, repeats, required=settings == default)
         ended.append(trial)
         proposer.tried.add(proposer.point(settings))
         on_trial(trial, ended)
@@ -143,20 +145,24 @@ def search(
 
 
 def trials_of(study: optuna.Study) -> list[Trial]:
-    """Return the trials that a study has; one that was cut off when its process ended doesn't count."""
+    """Return the trials that a study has, without those that were running when their process ended.
+
+    Studies of earlier versions call a trial's `failure` `why`.
+    """
     kept = []
     for frozen in study.get_trials(deepcopy=False):
         if frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
-            kept.append(Trial(**{**frozen.user_attrs, "values": tuple(frozen.user_attrs["values"])}))
+            held = {"failure" if name == "why" else name: value for name, value in frozen.user_attrs.items()}
+            kept.append(Trial(**{**held, "values": tuple(held["values"])}))
         elif frozen.state == TrialState.RUNNING:
             study.tell(frozen.number, state=TrialState.FAIL)
     return kept
 
 
 def as_study(space: Space, trials: Sequence[Trial]) -> optuna.Study:
-    """Return a study in memory of trials that have a figure, those that were pruned too, for Optuna's own analyses."""
+    """Return a study in memory of trials that have a metric, those that were pruned too, for Optuna's own analyses."""
     study = optuna.create_study(direction="maximize")
-    proposer = _Untried(space, (), STARTUP, 0)
+    proposer = _UntriedSampler(space, (), STARTUP_TRIALS, 0)
     for trial in trials:
         places = dict(zip(space, proposer.point(trial.settings), strict=True))
         study.add_trial(optuna.create_trial(params=places, distributions=proposer.distributions, value=trial.value))
@@ -165,64 +171,67 @@ def as_study(space: Space, trials: Sequence[Trial]) -> optuna.Study:
 
 def _measure(
     study: optuna.Study,
-    asked: optuna.Trial,
+    proposed: optuna.Trial,
     settings: Settings,
     objective: Callable[[Settings], float],
     repeats: int,
-    vital: bool,
+    required: bool,
 ) -> Trial:
-    """Measure one point and tell the study; what ends the search leaves no trace in it."""
-    began, values, state, why = time.monotonic(), [], "done", ""
+    """Measure one point and record it in the study; a search that ends meanwhile leaves no trace there."""
+    began = time.monotonic()
+    values: list[float] = []
+    state: State = "done"
+    failure = ""
     others = load.Others()
     try:
         with load.combine() as others:
             for number in range(repeats):
-                values.append(_figure(objective(settings)))
-                asked.report(statistics.median(values), number)
-                if number + 1 < repeats and asked.should_prune():
+                values.append(_finite(objective(settings)))
+                proposed.report(statistics.median(values), number)
+                if number + 1 < repeats and proposed.should_prune():
                     state = "pruned"
                     break
     except LabError as error:
-        if vital:
-            study.tell(asked, state=TrialState.FAIL)
+        if required:
+            study.tell(proposed, state=TrialState.FAIL)
             raise
-        state, why = "failed", str(error)
+        state, failure = "failed", str(error)
     except BaseException:
-        study.tell(asked, state=TrialState.FAIL)
+        study.tell(proposed, state=TrialState.FAIL)
         raise
     value = math.nan if state == "failed" else statistics.median(values)
     seconds = time.monotonic() - began
-    trial = Trial(settings, value, tuple(values), state, why, seconds, others.share, others.busy)
+    trial = Trial(settings, value, tuple(values), state, failure, seconds, others.share, others.busy)
     for name, held in trial._asdict().items():
-        asked.set_user_attr(name, held)
+        proposed.set_user_attr(name, held)
     if state == "done":
-        study.tell(asked, value)
+        study.tell(proposed, value)
     else:  # a failure too: TPE learns nothing from Optuna's FAIL, but that such points are worse from PRUNED
-        study.tell(asked, state=TrialState.PRUNED)
+        study.tell(proposed, state=TrialState.PRUNED)
     return trial
 
 
-def _figure(given: Any) -> float:
-    if not math.isfinite(given):
-        raise LabError(f"its figure is {given}, and that cannot be compared.")
-    return float(given)
+def _finite(metric: float) -> float:
+    if not math.isfinite(metric):
+        raise LabError(f"its metric is {metric}, and that cannot be compared.")
+    return float(metric)
 
 
 def _pruner(reference: Trial | None, minimize: bool) -> optuna.pruners.BasePruner:
-    """Return up what is hopeless beside the best so far."""
+    """Return the pruner of trials that are far behind the best so far."""
     if reference is None:
         return optuna.pruners.NopPruner()
-    margin = HOPELESS * abs(reference.value)
+    margin = PRUNING_MARGIN * abs(reference.value)
     return ThresholdPruner(upper=reference.value + margin) if minimize else ThresholdPruner(reference.value - margin)
 
 
-class _Untried(TPESampler):
-    """TPE that proposes no point twice. With endless start-up it is random search without replacement.
+class _UntriedSampler(TPESampler):
+    """TPE that proposes no point twice. When all trials are start-up, it is random search without replacement.
 
     To Optuna a knob is the place of its value among its values, so that the same value need not be sorted twice.
     """
 
-    def __init__(self, space: Space, ended: Sequence[Trial], startup: float, seed: int):
+    def __init__(self, space: Space, ended: Sequence[Trial], startup: int, seed: int):
         super().__init__(multivariate=True, constant_liar=False, n_startup_trials=startup, seed=seed)
         self._space = {name: list(values) for name, values in space.items()}
         self._random = np.random.default_rng(seed)
@@ -234,7 +243,7 @@ class _Untried(TPESampler):
         try:
             return tuple(values.index(settings[name]) for name, values in self._space.items())
         except (KeyError, ValueError) as error:
-            raise LabError(f"{settings} is no point of this space: {self._space}.") from error
+            raise LabError(f"{settings} is not a point of this space: {self._space}.") from error
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the space: all knobs are there from the first trial on."""
@@ -244,7 +253,7 @@ class _Untried(TPESampler):
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, int]:
         """Propose a point."""
-        for _ in range(PROPOSALS):
+        for _ in range(MAX_PROPOSALS):
             proposed = super().sample_relative(study, trial, search_space)
             if not proposed:  # still in the start-up
                 break

@@ -1,4 +1,4 @@
-"""Which knobs has a command, and what may each be on this machine?"""
+"""The knobs of a command, read from a TOML file, and the values that each can have on this host."""
 
 import difflib
 import math
@@ -17,17 +17,17 @@ from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
 
-DEFAULTS = Path(__file__).with_name("knobs.toml")
+DEFAULT_KNOBS = Path(__file__).with_name("knobs.toml")
 # Where a knob's value goes, and what else each type has.
 PLACES = ("env", "flag", "prefix")
-TYPES = {"integer": {"low", "high", "step", "log"}, "choice": {"values", "most"}, "library": {"values"}}
-EVERY = {"type", "text", "needs", *PLACES}
-KINDS = {"env": str, "flag": str, "prefix": str, "text": str, "needs": list, "values": list, "log": bool}
-WORDS = {str: "a text", list: "a list", bool: "true or false"}
-MOST = 100_000  # values of a knob: a search tries some dozens, and each has to be listed
-IMAGE = 0.1e9  # bytes an image of ResNet-50's training takes at most: batch 64 takes 4 to 6 GB (measured, lab bench)
+TYPE_KEYS = {"integer": {"low", "high", "step", "log"}, "choice": {"values", "most"}, "library": {"values"}}
+COMMON_KEYS = {"type", "text", "needs", *PLACES}
+KEY_TYPES = {"env": str, "flag": str, "prefix": str, "text": str, "needs": list, "values": list, "log": bool}
+TYPE_NAMES = {str: "a text", list: "a list", bool: "true or false"}
+MAX_VALUES = 100_000  # of a knob: a search tries some dozens, and each has to be listed
+IMAGE_BYTES = 0.1e9  # that an image of ResNet-50's training takes at most: batch 64 takes 4 to 6 GB (lab bench)
 # Beside the loader's own cache: where distributions and conda put libraries.
-LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", f"{sys.prefix}/lib")
+LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", f"{sys.prefix}/lib")
 
 
 @dataclass(frozen=True)
@@ -51,19 +51,19 @@ class Knob:
     text: str = ""
 
 
-def values(knobs: Mapping[str, Knob]) -> dict[str, tuple[Any, ...]]:
+def space_of(knobs: Mapping[str, Knob]) -> dict[str, tuple[Any, ...]]:
     """Return the space of some knobs, as `search` takes it."""
     return {name: knob.values for name, knob in knobs.items()}
 
 
-def default(knobs: Mapping[str, Knob]) -> dict[str, Any]:
+def default_settings(knobs: Mapping[str, Knob]) -> dict[str, Any]:
     """Return the settings that leave every knob alone."""
     return dict.fromkeys(knobs)
 
 
 @dataclass(frozen=True)
-class Here:
-    """What decides which knobs act: this machine, and the command.
+class Host:
+    """What decides which knobs act: the machine, its software, and the command that it runs.
 
     Attributes
     ----------
@@ -90,20 +90,22 @@ class Here:
     bench: bool = False
 
     @property
-    def words(self) -> dict[str, int]:
-        """The numbers that a file may call by name."""
+    def named_numbers(self) -> dict[str, int]:
+        """The numbers that a file of knobs can call by name."""
         machine = self.machine
-        fed = len(machine.cpus) if machine.quota is None else max(1, int(machine.quota))
+        quota = len(machine.cpus) if machine.quota is None else max(1, int(machine.quota))
         return {
-            "cpus": min(len(machine.cpus), fed),
+            "cpus": min(len(machine.cpus), quota),
             "cores": machine.usable_cores,
             "nodes": len(machine.numa),
-            "images": int(machine.memory / 2 / IMAGE),  # not what is free: a search that goes on has the same space
+            "images": int(
+                machine.memory / 2 / IMAGE_BYTES
+            ),  # not what is free: a search that goes on has the same space
         }
 
     @property
-    def lacks(self) -> dict[str, str]:
-        """Why what a knob may need is not here, and what to do; empty when it is."""
+    def unmet(self) -> dict[str, str]:
+        """Why each need that a knob can have is not met, and what to do; empty when it is met."""
         return {
             "openmp": "" if self.openmp else "the command runs no OpenMP build (say --openmp if it does)",
             "bench": "" if self.bench else "the command is not lab bench",
@@ -123,17 +125,17 @@ class Here:
         }.get(self.huge_pages, f"the kernel gives none (transparent huge pages: {self.huge_pages or 'not built in'})")
 
 
-def look(openmp: bool = False, bench: bool = False) -> Here:
-    """Look at this machine."""
+def inspect_host(openmp: bool = False, bench: bool = False) -> Host:
+    """Return what this host has; `openmp` and `bench` tell about the command."""
     mode = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     chosen = mode.read_text().partition("[")[2].partition("]")[0] if mode.exists() else ""
     name, version = platform.libc_ver()
     glibc = tuple(int(part) for part in version.split(".")) if name == "glibc" else ()
-    return Here(this_machine(), _libraries(), bool(shutil.which("numactl")), glibc, chosen, openmp, bench)
+    return Host(this_machine(), _libraries(), bool(shutil.which("numactl")), glibc, chosen, openmp, bench)
 
 
 def _libraries() -> dict[str, str]:
-    found = {file.name: str(file) for folder in map(Path, LIBRARIES) for file in folder.glob("lib*malloc*.so*")}
+    found = {file.name: str(file) for folder in map(Path, LIBRARY_FOLDERS) for file in folder.glob("lib*malloc*.so*")}
     ldconfig = shutil.which("ldconfig") or "/sbin/ldconfig"
     if Path(ldconfig).exists():  # a line: libm.so.6 (libc6,x86-64) => /lib/x86_64-linux-gnu/libm.so.6
         cache = processes.run([ldconfig, "-p"], timeout=30).lines
@@ -142,20 +144,20 @@ def _libraries() -> dict[str, str]:
     return found
 
 
-def read(file: Path, here: Here) -> tuple[dict[str, Knob], dict[str, str]]:
+def read(file: Path, host: Host) -> tuple[dict[str, Knob], dict[str, str]]:
     """Read a file of knobs.
 
     Parameters
     ----------
     file : Path
         In TOML; `knobs.toml` beside this module tells how it is written.
-    here : Here
+    host : Host
         What the knobs have to act on.
 
     Returns
     -------
     knobs : dict of str to Knob
-        Those that can act here.
+        Those that can act on this host.
     left_out : dict of str to str
         Why the others cannot.
 
@@ -169,17 +171,18 @@ def read(file: Path, here: Here) -> tuple[dict[str, Knob], dict[str, str]]:
     except OSError as error:
         raise LabError(f"cannot read {file}: {error.strerror}. Name the file of knobs.") from error
     except (ValueError, RecursionError) as error:
-        raise LabError(f"{file} is no TOML: {error}.") from error
-    knobs, left_out = {}, {}
+        raise LabError(f"{file} is not TOML: {error}.") from error
+    knobs: dict[str, Knob] = {}
+    left_out: dict[str, str] = {}
     for name, table in tables.items():
         try:
-            _check(table, here)
-            lacks = [here.lacks[need] for need in table.get("needs", []) if here.lacks[need]]
-            found = () if lacks else _values(table, here)
+            _check(table, host)
+            unmet = [host.unmet[need] for need in table.get("needs", []) if host.unmet[need]]
+            found = () if unmet else _values(table, host)
         except LabError as error:
             raise LabError(f"{file}, knob {name}: {error}") from error
-        if lacks:
-            left_out[name] = lacks[0]
+        if unmet:
+            left_out[name] = unmet[0]
         elif not found:
             left_out[name] = f"none of {', '.join(map(str, table['values']))} is there"
         else:
@@ -191,20 +194,20 @@ def read(file: Path, here: Here) -> tuple[dict[str, Knob], dict[str, str]]:
     return knobs, left_out
 
 
-def _check(table: Any, here: Here) -> None:
+def _check(table: Any, host: Host) -> None:
     if not isinstance(table, dict):
         raise LabError("a knob is a table: write it as [name], and its keys in the lines below.")
-    if not isinstance(table.get("type"), str) or table["type"] not in TYPES:
-        raise LabError(_unknown("type", table.get("type"), TYPES))
-    known = EVERY | TYPES[table["type"]]
+    if not isinstance(table.get("type"), str) or table["type"] not in TYPE_KEYS:
+        raise LabError(_unknown("type", table.get("type"), TYPE_KEYS))
+    known = COMMON_KEYS | TYPE_KEYS[table["type"]]
     for key in table:
         if key not in known:
             raise LabError(_unknown("key", key, sorted(known)))
     if sum(place in table for place in PLACES) != 1:
         raise LabError("it has to say where its value goes, once: env, flag or prefix.")
-    for key, kind in KINDS.items():
+    for key, kind in KEY_TYPES.items():
         if not isinstance(table.get(key, kind()), kind):
-            raise LabError(f"{key} has to be {WORDS[kind]}; it is {table[key]!r}.")
+            raise LabError(f"{key} has to be {TYPE_NAMES[kind]}; it is {table[key]!r}.")
     for key in ("env", "flag", "prefix", "text"):
         if not table.get(key, "x").isprintable():
             raise LabError(f"{key} has to be a text that can be printed, of one line; it is {table[key]!r}.")
@@ -213,47 +216,47 @@ def _check(table: Any, here: Here) -> None:
     for place in ("flag", "prefix"):
         if place in table and "{value}" not in table[place]:
             raise LabError(f"{place} has to have {{value}} in it, where the value goes; it is {table[place]!r}.")
-        _words(table.get(place, ""))
+        _check_quotes(table.get(place, ""))
     for need in table.get("needs", []):
-        if not isinstance(need, str) or need not in here.lacks:
-            raise LabError(_unknown("need", need, here.lacks))
+        if not isinstance(need, str) or need not in host.unmet:
+            raise LabError(_unknown("need", need, host.unmet))
 
 
-def _words(text: str) -> list[str]:
+def _check_quotes(text: str) -> None:
     try:
-        return shlex.split(text)
+        shlex.split(text)
     except ValueError as error:
         raise LabError(f"{text!r} is nothing that a shell understands ({error}): close its quotes.") from error
 
 
-def _unknown(what: str, given: Any, known: Sequence[str] | Mapping[str, Any]) -> str:
-    if given is None:
+def _unknown(what: str, name: Any, known: Sequence[str] | Mapping[str, Any]) -> str:
+    if name is None:
         return f"it has no {what}: give one of {', '.join(known)}."
-    near = difflib.get_close_matches(str(given), known, n=1)
+    near = difflib.get_close_matches(str(name), known, n=1)
     meant = f" Did you mean {near[0]}?" if near else ""
-    return f"there is no {what} {given!r}; there are {', '.join(known)}.{meant}"
+    return f"there is no {what} {name!r}; there are {', '.join(known)}.{meant}"
 
 
-def _values(table: Mapping[str, Any], here: Here) -> tuple[Any, ...]:
-    """Return what a knob may be; nothing when nothing of it is here."""
+def _values(table: Mapping[str, Any], host: Host) -> tuple[Any, ...]:
+    """Return the values that a knob can have on this host; none when nothing of it is there."""
     if table["type"] == "integer":  # left alone, programs take all cores: what is next to the highest
-        return (*_integers(table, here), None)
-    given = table.get("values", [])
-    if not given or not all(map(_is_value, given)):
+        return (*_integers(table, host), None)
+    values = table.get("values", [])
+    if not values or not all(map(_is_value, values)):
         raise LabError('values has to be a list of numbers or texts, such as [1, 2] or ["a", "b"].')
-    for value in given:
+    for value in values:
         if isinstance(value, str) and (place := table.get("flag") or table.get("prefix")):
-            _words(place.replace("{value}", value))
-    if len(set(given)) < len(given):
-        raise LabError(f"values has one twice: {given}.")
+            _check_quotes(place.replace("{value}", value))
+    if len(set(values)) < len(values):
+        raise LabError(f"values has one twice: {values}.")
     if table["type"] == "library":
-        given = [here.libraries[name] for name in given if name in here.libraries]
+        values = [host.libraries[name] for name in values if name in host.libraries]
     if "most" in table:
-        most = _number(table, "most", here)
-        if any(isinstance(value, str) for value in given):
+        most = _number(table, "most", host)
+        if any(isinstance(value, str) for value in values):
             raise LabError("most is for values that are numbers.")
-        given = [value for value in given if value <= most]
-    return (None, *given) if given else ()
+        values = [value for value in values if value <= most]
+    return (None, *values) if values else ()
 
 
 def _is_value(value: Any) -> bool:
@@ -262,20 +265,20 @@ def _is_value(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _integers(table: Mapping[str, Any], here: Here) -> list[int]:
-    low, high = _number(table, "low", here), _number(table, "high", here)
+def _integers(table: Mapping[str, Any], host: Host) -> list[int]:
+    low, high = _number(table, "low", host), _number(table, "high", host)
     if low > high:
         raise LabError(f"low is {low}, and above high, {high}.")
     if "log" in table and "step" in table:
         raise LabError("it has step and log: give one of them.")
     if not table.get("log"):
-        step = _number({"step": 1, **table}, "step", here)
+        step = _number({"step": 1, **table}, "step", host)
         if step < 1:
             raise LabError(f"step is {step}: give 1 or more.")
-        if (count := (high - low) // step + 1) > MOST:
+        if (count := (high - low) // step + 1) > MAX_VALUES:
             raise LabError(
-                f"from {low} to {high} in steps of {step} it has {count:,} values, and {MOST:,} are the most: give a "
-                "larger step, or log = true."
+                f"from {low} to {high} in steps of {step} it has {count:,} values, and {MAX_VALUES:,} are the most: "
+                "give a larger step, or log = true."
             )
         return list(range(low, high + 1, step))
     if low < 1:
@@ -284,11 +287,11 @@ def _integers(table: Mapping[str, Any], here: Here) -> list[int]:
     return sorted({low, *(number for half in halves for number in (half, half * 3 // 4) if number >= low)})
 
 
-def _number(table: Mapping[str, Any], key: str, here: Here) -> int:
+def _number(table: Mapping[str, Any], key: str, host: Host) -> int:
     given = table.get(key)
-    number = here.words.get(given) if isinstance(given, str) else given
+    number = host.named_numbers.get(given) if isinstance(given, str) else given
     if not isinstance(number, int) or isinstance(number, bool):
-        raise LabError(f"{key} has to be a whole number or one of {', '.join(here.words)}; it is {given!r}.")
+        raise LabError(f"{key} has to be a whole number or one of {', '.join(host.named_numbers)}; it is {given!r}.")
     if abs(number) >= 2**63:
         raise LabError(f"{key} has to be a number of 64 bits.")
     return number

@@ -1,4 +1,4 @@
-"""What figure does a command print with some settings?"""
+"""One run of a command with some settings: its variables and flags, and the metric that it prints."""
 
 import json
 import math
@@ -13,15 +13,15 @@ from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit.tune.space import Knob
 
-FIGURE = r"total images/sec: ([\d.]+)"  # what lab bench and tf_cnn_benchmarks print
-TAIL = 4  # lines of a failed trial that are kept
+IMAGES_PER_SECOND = r"total images/sec: ([\d.]+)"  # what lab bench and tf_cnn_benchmarks print
+FAILURE_LINES = 4  # the last ones of a failed run, which its failure quotes
 
-Figure = Callable[[Sequence[str]], float]
+ReadMetric = Callable[[Sequence[str]], float]
 
 
 @dataclass
 class Command:
-    """A command with knobs; called with settings, it runs and gives its figure.
+    """A command with knobs; called with settings, it runs and returns its metric.
 
     Attributes
     ----------
@@ -29,8 +29,8 @@ class Command:
         The command and its arguments.
     knobs : mapping of str to Knob
         What can be set.
-    figure : callable
-        Takes the lines it printed and gives the figure: `by_pattern(…)` or `by_field(…)`.
+    read_metric : callable
+        Takes the lines that it printed and returns the metric: `by_pattern(…)` or `by_field(…)`.
     env : mapping of str to object
         Variables that are set in any case.
     cwd : Path, optional
@@ -41,7 +41,7 @@ class Command:
 
     argv: Sequence[str]
     knobs: Mapping[str, Knob]
-    figure: Figure
+    read_metric: ReadMetric
     env: Mapping[str, object] = field(default_factory=dict)
     cwd: Path | None = None
     timeout: float = 1800.0
@@ -52,15 +52,15 @@ class Command:
         Raises
         ------
         LabError
-            When it crashes, is not over in time or prints no figure; with its last lines.
+            When it crashes, is not over in time or prints no metric; with its last lines.
         """
         done = processes.run(self.full(settings), {**self.env, **self.variables(settings)}, self.cwd, self.timeout)
         try:
             if done.failure:
                 raise LabError(f"{done.failure}.")
-            return self.figure(done.lines)
+            return self.read_metric(done.lines)
         except LabError as error:
-            last = ["Its last lines:", *done.lines[-TAIL:]] if done.lines else ["It printed nothing."]
+            last = ["Its last lines:", *done.lines[-FAILURE_LINES:]] if done.lines else ["It printed nothing."]
             raise LabError("\n  ".join([f"{error} {last[0]}", *last[1:]])) from error
 
     def full(self, settings: Mapping[str, Any]) -> list[str]:
@@ -78,8 +78,8 @@ class Command:
 
     def line(self, settings: Mapping[str, Any]) -> str:
         """Return what one types to run it, in its folder."""
-        set_here = {**self.env, **self.variables(settings)}
-        variables = [f"{name}={shlex.quote(str(value))}" for name, value in set_here.items()]
+        changed = {**self.env, **self.variables(settings)}
+        variables = [f"{name}={shlex.quote(str(value))}" for name, value in changed.items()]
         return " ".join([*variables, shlex.join(self.full(settings)).replace(f"{self.cwd}/", "")])
 
     def _parts(self, place: str, settings: Mapping[str, Any]) -> list[str]:
@@ -91,49 +91,49 @@ class Command:
         ]
 
 
-def by_pattern(pattern: str) -> Figure:
-    """Pick the figure by a regular expression: its group, where it matches last.
+def by_pattern(pattern: str) -> ReadMetric:
+    """Return a reader of the metric that a regular expression finds: its group, where it matches last.
 
     Raises
     ------
     LabError
-        When it is none.
+        When it is not a regular expression, or has several groups.
     """
     try:
         wanted = re.compile(pattern)
     except re.error as error:
-        raise LabError(f"--figure {pattern!r} is no regular expression: {error}.") from error
+        raise LabError(f"--metric {pattern!r} is not a regular expression: {error}.") from error
     if wanted.groups > 1:
-        raise LabError(f"--figure {pattern!r} has {wanted.groups} groups: put brackets around the figure alone.")
+        raise LabError(f"--metric {pattern!r} has {wanted.groups} groups: put brackets around the number alone.")
 
-    def figure(lines: Sequence[str]) -> float:
+    def read_metric(lines: Sequence[str]) -> float:
         found = [match for line in lines for match in wanted.finditer(line)]
         if not found:
             raise LabError(
-                f"it printed no line that matches {pattern!r} (--figure, or --json-field, says what to look for)."
+                f"it printed no line that matches {pattern!r} (--metric, or --json-field, says what to look for)."
             )
         return _number(found[-1][wanted.groups], f"what {pattern!r} matches")
 
-    return figure
+    return read_metric
 
 
-def by_field(path: str) -> Figure:
-    """Pick the figure from the last JSON object that is printed, by its field: `speed`, or `results.0.speed`."""
+def by_field(path: str) -> ReadMetric:
+    """Return a reader of a field of the last JSON object that is printed: `speed`, or `results.0.speed`."""
 
-    def figure(lines: Sequence[str]) -> float:
+    def read_metric(lines: Sequence[str]) -> float:
         found = _last_json(lines)
         if found is None:
             raise LabError("it printed no JSON object.")
-        held = found
+        value: Any = found
         for name in path.split("."):
             try:
-                held = held[int(name)] if isinstance(held, list) else held[name]
+                value = value[int(name)] if isinstance(value, list) else value[name]
             except (KeyError, IndexError, ValueError, TypeError) as error:
-                known = ", ".join(held) if isinstance(held, dict) else "no fields"
+                known = ", ".join(value) if isinstance(value, dict) else "no fields"
                 raise LabError(f"its JSON has no {path}: at {name} there are {known}.") from error
-        return _number(held, path)
+        return _number(value, path)
 
-    return figure
+    return read_metric
 
 
 def _last_json(lines: Sequence[str]) -> dict | None:
@@ -147,11 +147,11 @@ def _last_json(lines: Sequence[str]) -> dict | None:
     return None
 
 
-def _number(given: Any, what: str) -> float:
+def _number(text: Any, what: str) -> float:
     try:
-        number = float(str(given).replace(",", ""))  # 1,234.5
+        number = float(str(text).replace(",", ""))  # 1,234.5
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise LabError(f"{what} is {given!r}, and no number.")
+        raise LabError(f"{what} is {text!r}, and not a number.")
     return number

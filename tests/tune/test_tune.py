@@ -1,10 +1,11 @@
-"""Does `lab tune` find what is best, say what failed, go on where it was stopped, and not take luck for speed?"""
+"""`lab tune` finds what is best, says what failed, goes on where it was stopped, and does not take luck for speed."""
 
 import csv
 import itertools
 import math
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine
 from labkit.tune import report, run, space
-from labkit.tune.search import HOPELESS, best, search, size
+from labkit.tune.search import PRUNING_MARGIN, best, search, size, trials_of
 from labkit.tune.trial import Command, by_field, by_pattern
 
 GIB = 2**30
@@ -27,7 +28,7 @@ GRID = {"threads": [1, 2, 3, 4, 5, 6, 7, 8], "pin": ["", "compact", "scatter"], 
 
 
 def speed(settings):
-    """A made-up landscape with its top at 5 threads, scatter, 1."""
+    """A synthetic landscape with its top at 5 threads, scatter, 1."""
     pin = {"": 0, "compact": 4, "scatter": 8}[settings["pin"]]
     spin = {None: 0, 0: 2, 1: 6, 200: 3}[settings["spin"]]
     return 100 - 5 * abs(settings["threads"] - 5) + pin + spin
@@ -75,7 +76,7 @@ def test_default_comes_first():
 
 
 def test_a_default_that_is_no_point_of_the_space_is_refused():
-    with pytest.raises(LabError, match="no point of this space"):
+    with pytest.raises(LabError, match="not a point of this space"):
         search(GRID, speed, 3, default={"threads": 9, "pin": "", "spin": None})
 
 
@@ -87,8 +88,8 @@ def test_the_figure_is_the_median_of_the_repeats():
 
 @pytest.mark.parametrize("minimize", [False, True])
 def test_only_what_is_hopeless_beside_the_best_is_given_up(minimize):
-    beyond = 1 + 1.1 * HOPELESS if minimize else 1 - 1.1 * HOPELESS
-    within = 1 + 0.9 * HOPELESS if minimize else 1 - 0.9 * HOPELESS
+    beyond = 1 + 1.1 * PRUNING_MARGIN if minimize else 1 - 1.1 * PRUNING_MARGIN
+    within = 1 + 0.9 * PRUNING_MARGIN if minimize else 1 - 0.9 * PRUNING_MARGIN
     figures = {"best": 50.0, "beyond": 50 * beyond, "within": 50 * within}
     trials = search(
         {"x": list(figures)}, lambda settings: figures[settings["x"]], 3, repeats=3, default={"x": "best"},
@@ -115,9 +116,9 @@ def test_failures_are_recorded_and_the_search_goes_on():
     failed = [trial for trial in trials if trial.state == "failed"]
     assert len(failed) == size(GRID) - 6 * 2 * 4
     assert all(math.isnan(trial.value) for trial in failed)
-    assert {trial.why.splitlines()[-1] for trial in failed} == {
+    assert {trial.failure.splitlines()[-1] for trial in failed} == {
         "  no memory",
-        "its figure is nan, and that cannot be compared.",
+        "its metric is nan, and that cannot be compared.",
     }
     assert best(trials).settings == TOP
 
@@ -183,18 +184,18 @@ def test_a_trial_left_running_by_a_killed_process_does_not_count():
 # The knobs
 
 
-def here(cpus=2, nodes=1, memory=16 * GIB, smt=1, quota=None, **other):
+def host(cpus=2, nodes=1, memory=16 * GIB, smt=1, quota=None, **other):
     numbers = tuple(range(cpus))
     cores = tuple(numbers[core :: cpus // smt] for core in range(cpus // smt))
     numa = tuple(numbers[node::nodes] for node in range(nodes))
-    machine = Machine(numbers, cores, quota, memory, memory, ("AVX2",), numa, "Made-up CPU")
+    machine = Machine(numbers, cores, quota, memory, memory, ("AVX2",), numa, "Synthetic CPU")
     rest = {"libraries": {}, "numactl": True, "glibc": (2, 36), "huge_pages": "madvise"} | other
-    return space.Here(machine, **rest)
+    return space.Host(machine, **rest)
 
 
 def test_defaults_on_two_cores():
-    knobs, left_out = space.read(space.DEFAULTS, here())
-    assert space.values(knobs) == {
+    knobs, left_out = space.read(space.DEFAULT_KNOBS, host())
+    assert space.space_of(knobs) == {
         "intra": (1, 2, None),
         "inter": (1, 2, None),
         "huge_pages": (None, "glibc.malloc.hugetlb=1"),
@@ -206,8 +207,8 @@ def test_defaults_on_two_cores():
 
 def test_defaults_on_64_cores_with_smt_and_two_nodes():
     libraries = {"libjemalloc.so.2": "/usr/lib/libjemalloc.so.2"}
-    machine = here(128, nodes=2, smt=2, memory=512 * GIB, libraries=libraries, openmp=True, bench=True)
-    knobs, left_out = space.read(space.DEFAULTS, machine)
+    machine = host(128, nodes=2, smt=2, memory=512 * GIB, libraries=libraries, openmp=True, bench=True)
+    knobs, left_out = space.read(space.DEFAULT_KNOBS, machine)
     assert left_out == {}
     for name in ("intra", "inter", "omp"):  # all, one a core, one node's cores
         assert {1, 2, 32, 64, 96, 128, None} <= set(knobs[name].values)
@@ -219,13 +220,13 @@ def test_defaults_on_64_cores_with_smt_and_two_nodes():
 
 
 def test_an_optimum_that_was_published_is_a_point_on_its_machine():
-    knobs, _ = space.read(space.DEFAULTS, here(112, nodes=2, smt=2))
+    knobs, _ = space.read(space.DEFAULT_KNOBS, host(112, nodes=2, smt=2))
     assert 28 in knobs["intra"].values
     assert 2 in knobs["inter"].values
 
 
 def test_threads_are_no_more_than_the_quota_feeds():
-    knobs, _ = space.read(space.DEFAULTS, here(64, quota=4.0))
+    knobs, _ = space.read(space.DEFAULT_KNOBS, host(64, quota=4.0))
     assert knobs["intra"].values == (1, 2, 3, 4, None)
 
 
@@ -242,18 +243,18 @@ def test_threads_are_no_more_than_the_quota_feeds():
     ],
 )
 def test_what_cannot_act_is_left_out_with_its_reason(machine, knob, why):
-    knobs, left_out = space.read(space.DEFAULTS, here(**machine))
+    knobs, left_out = space.read(space.DEFAULT_KNOBS, host(**machine))
     assert knob not in knobs
     assert why in left_out[knob]
 
 
 def test_batches_that_do_not_fit_the_memory_are_left_out():
-    knobs, _ = space.read(space.DEFAULTS, here(memory=8 * GIB, bench=True))
+    knobs, _ = space.read(space.DEFAULT_KNOBS, host(memory=8 * GIB, bench=True))
     assert knobs["batch"].values == (None, 8, 16, 32)
 
 
 def test_this_machine_can_be_looked_at():
-    knobs, left_out = space.read(space.DEFAULTS, space.look())
+    knobs, left_out = space.read(space.DEFAULT_KNOBS, space.inspect_host())
     assert {"intra", "inter"} <= set(knobs)
     assert all(left_out.values())
 
@@ -278,8 +279,8 @@ KNOB = 'type = "integer"\nlow = 1\nhigh = 4\nenv = "A"\n'
         ("[a]\n" + KNOB.replace("1", "-100000000000") + "step = 7", "from -100000000000 to 4 in steps of 7 it has 14,"),
         ("[a]\n" + KNOB.replace("4", "9223372036854775807"), "are the most"),
         ("[a]\n" + KNOB.replace("4", "1" + "0" * 400), "high has to be a number of 64 bits"),
-        ("[a]\n" + KNOB.replace("4", "1" + "0" * 5000), "is no TOML"),
-        ("[a]\n" + KNOB + "x = " + "[" * 5000, "is no TOML"),
+        ("[a]\n" + KNOB.replace("4", "1" + "0" * 5000), "is not TOML"),
+        ("[a]\n" + KNOB + "x = " + "[" * 5000, "is not TOML"),
         ("[a]\n" + KNOB + "step = 0.5", "step has to be a whole number"),
         ("[a]\n" + KNOB + "step = -1", "step is -1"),
         ("[a]\n" + KNOB + 'log = "yes"', "log has to be true or false"),
@@ -297,7 +298,7 @@ KNOB = 'type = "integer"\nlow = 1\nhigh = 4\nenv = "A"\n'
         ('[a]\ntype = "choice"\nenv = "A"\nvalues = "x"', "has to be a list"),
         ('[a]\ntype = "choice"\nenv = "A"\nvalues = [1, 1]', "one twice"),
         ('[a]\ntype = "choice"\nenv = "A"', "list of numbers or texts"),
-        ("[a\n" + KNOB, r"is no TOML: .*line 1"),
+        ("[a\n" + KNOB, r"is not TOML: .*line 1"),
         ("a = 3", "write it as"),
         ("", "no knob that can act here"),
         ("[a]\n" + KNOB + 'needs = ["nodes"]', "no knob that can act here. a: there is one NUMA node"),
@@ -307,7 +308,7 @@ def test_a_file_of_knobs_that_makes_no_sense(tmp_path, text, told):
     file = tmp_path / "knobs.toml"
     file.write_text(text)
     with pytest.raises(LabError, match=told) as error:
-        space.read(file, here())
+        space.read(file, host())
     assert "knobs.toml" in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -315,7 +316,7 @@ def test_a_file_of_knobs_that_makes_no_sense(tmp_path, text, told):
 def test_a_wide_range_is_searched_on_a_logarithmic_scale(tmp_path):
     file = tmp_path / "knobs.toml"
     file.write_text("[a]\n" + KNOB.replace("4", "100000000000") + "log = true")
-    knobs, _ = space.read(file, here())
+    knobs, _ = space.read(file, host())
     assert len(knobs["a"].values) < 100
     assert {1, 100_000_000_000, None} <= set(knobs["a"].values)
 
@@ -323,7 +324,7 @@ def test_a_wide_range_is_searched_on_a_logarithmic_scale(tmp_path):
 def test_integers_in_steps(tmp_path):
     file = tmp_path / "knobs.toml"
     file.write_text('[intra]\ntype = "integer"\nlow = 10\nhigh = 56\nstep = 2\nflag = "--intra={value}"')
-    knobs, _ = space.read(file, here())
+    knobs, _ = space.read(file, host())
     assert knobs["intra"].values == (*range(10, 57, 2), None)
 
 
@@ -368,11 +369,11 @@ def test_the_figure_is_picked(figure, lines, number):
     ("figure", "lines", "told"),
     [
         (by_pattern("speed (.*)"), ["slow"], "no line that matches.* Its last lines:\n  slow"),
-        (by_pattern("speed (.*)"), ["speed fast"], "'fast', and no number"),
-        (by_pattern("speed (.*)"), ["speed nan"], "no number"),
+        (by_pattern("speed (.*)"), ["speed fast"], "'fast', and not a number"),
+        (by_pattern("speed (.*)"), ["speed nan"], "not a number"),
         (by_field("speed"), ["speed"], "no JSON object"),
         (by_field("run.speed"), ['{"run": {"time": 1}}'], "no run.speed: at speed there are time"),
-        (by_field("run"), ['{"run": {"time": 1}}'], "no number"),
+        (by_field("run"), ['{"run": {"time": 1}}'], "not a number"),
     ],
 )
 def test_no_figure_is_told_with_the_last_lines(figure, lines, told):
@@ -387,7 +388,7 @@ def test_a_crash_and_a_hang_are_told():
         Command(["sleep", "60"], {}, by_pattern("x"), timeout=1)({})
 
 
-@pytest.mark.parametrize(("pattern", "told"), [("(", "no regular expression"), ("(a)(b)", "2 groups")])
+@pytest.mark.parametrize(("pattern", "told"), [("(", "not a regular expression"), ("(a)(b)", "2 groups")])
 def test_a_pattern_that_makes_no_sense(pattern, told):
     with pytest.raises(LabError, match=told):
         by_pattern(pattern)
@@ -494,7 +495,7 @@ type = "choice"
 values = [0, 5]
 env = "B"
 """
-TUNE = ("--knobs", "knobs.toml", "--figure", "speed: (.*)", "--out", "out", "--timeout", "1", "--rounds", "2")
+TUNE = ("--knobs", "knobs.toml", "--metric", "speed: (.*)", "--out", "out", "--timeout", "1", "--rounds", "2")
 SH = ("--", "sh", "job.sh")
 
 
@@ -519,8 +520,8 @@ def test_from_a_command_to_its_best_settings(job, monkeypatch, capsys):
     said = capsys.readouterr().out
     rows = list(csv.DictReader((job / "out/trials.csv").open()))
     assert len(rows) == 8 * 3
-    assert (rows[0]["a"], rows[0]["b"], rows[0]["figure"]) == ("", "", "60.0")  # the command as it stands
-    why = {row["a"]: row["why"] for row in rows if row["state"] == "failed"}
+    assert (rows[0]["a"], rows[0]["b"], rows[0]["metric"]) == ("", "", "60.0")  # the command as it stands
+    why = {row["a"]: row["failure"] for row in rows if row["state"] == "failed"}
     assert why.keys() == {"5", "6", "7"}
     assert "exit status 1" in why["5"]
     assert "no memory" in why["5"]
@@ -537,7 +538,7 @@ def test_from_a_command_to_its_best_settings(job, monkeypatch, capsys):
 
 
 def test_a_figure_that_is_never_there_is_told_after_the_default_trial(job, monkeypatch, capsys):
-    assert tune(monkeypatch, *TUNE, "--figure", "sped: (.*)", *SH) == 2
+    assert tune(monkeypatch, *TUNE, "--metric", "sped: (.*)", *SH) == 2
     error = capsys.readouterr().err
     assert "as it stands" in error
     assert "--json-field" in error
@@ -569,7 +570,7 @@ def test_when_nothing_beats_the_default_it_says_so(job, monkeypatch, capsys):
         (("--minutes", "nan"), "--minutes nan"),
         (("--timeout", "inf", *SH), "--timeout inf"),
         (("--knobs", "not-there.toml", *SH), "cannot read not-there.toml"),
-        (("--json-field", "x", *TUNE, *SH), "--figure and --json-field"),
+        (("--json-field", "x", *TUNE, *SH), "--metric and --json-field"),
         ((*TUNE, "--", "no-such-command"), "cannot start no-such-command"),
         (("--", "lab", "bench", "--modle=mnist"), "--modle"),
         (("--", "lab", "bench", "--setup", "eigen,onednn"), "one set-up at a time"),
@@ -650,14 +651,31 @@ def test_interrupted_it_ends_what_runs_keeps_its_trials_and_goes_on(job):
 
 
 def test_lab_bench_runs_in_the_set_up_it_names_and_has_that_ones_knobs():
-    asked = run.Options()
-    stock, there = run._command(["lab", "bench", "--model=mnist"], asked)
+    config = run.TuneConfig()
+    stock, there = run._command(["lab", "bench", "--model=mnist"], config)
     assert stock.argv == [str(setups.STOCK), "-m", "labkit.bench", "--model=mnist"]
     assert there.bench
-    other, _ = run._command(["./lab", "bench", "--setup=eigen", "--batch_size=32"], asked)
+    other, _ = run._command(["./lab", "bench", "--setup=eigen", "--batch_size=32"], config)
     assert other.env == {"TF_ENABLE_ONEDNN_OPTS": 0}
     assert other.argv[-1] == "--batch_size=32"
-    own, there = run._command(["python", "train.py"], run.Options(openmp=True))
+    own, there = run._command(["python", "train.py"], run.TuneConfig(openmp=True))
     assert own.argv == ["python", "train.py"]
     assert there.openmp
     assert not there.bench
+
+
+def test_a_study_of_an_earlier_version_goes_on(job, monkeypatch, capsys):
+    """Its metric was a `figure`, and a trial's failure its `why`."""
+    arguments = (*TUNE, "--repeats", "1", "--trials", "24", *SH)
+    assert tune(monkeypatch, *arguments) == 0
+    study = optuna.load_study(study_name="tune", storage=f"sqlite:///{job}/out/study.db")
+    before = [trial.failure for trial in trials_of(study)]
+    what = study.user_attrs["what"]
+    study.set_user_attr("what", {("figure" if key == "metric" else key): value for key, value in what.items()})
+    with sqlite3.connect(job / "out/study.db") as database:
+        database.execute("UPDATE trial_user_attributes SET key = 'why' WHERE key = 'failure'")
+    again = optuna.load_study(study_name="tune", storage=f"sqlite:///{job}/out/study.db")
+    assert [trial.failure for trial in trials_of(again)] == before
+    capsys.readouterr()
+    assert tune(monkeypatch, *arguments) == 0
+    assert "Going on after the 24 trials" in capsys.readouterr().out
