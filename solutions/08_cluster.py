@@ -21,29 +21,31 @@ QUICK = False  # small runs, as the tests make them
 
 # %%
 import ast
-import contextlib
 import itertools
 import json
 import math
 import os
 import re
-import shlex
 import shutil
-import signal
-import subprocess
-import threading
 import time
 
 import matplotlib.pyplot as plt
 import numpy as np
-import psutil
 from IPython.display import Code
 
 from labkit.data import synthetic, tfrecords
 from labkit.display import plots
 from labkit.exercises import open_lab
-from labkit.mpi import RankError, run_ranks
-from labkit.slurm import cluster
+from labkit.slurm import (
+    NotStarted,
+    RankJob,
+    find_slurm,
+    slurm_command,
+    start_slurm,
+    stop_slurm,
+    submit_job,
+    watch_nodes,
+)
 from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.system.paths import ENV, ROOT
@@ -62,25 +64,23 @@ cores = machine.usable_cores
 # it, nor cancel yours. (In a terminal, `./lab cluster up` starts it.)
 
 # %%
-slurm = cluster.find_slurm()
-why, started = "" if slurm else cluster.obstacle(), False
-if not slurm and not why:
+slurm, started = find_slurm(), False
+if slurm is None:
     try:
-        slurm = cluster.start_slurm(
-            nodes=4 if cores >= 4 else 2, until=os.getpid()
-        )  # it ends with this notebook's kernel
+        slurm = start_slurm(nodes=4 if cores >= 4 else 2, until=os.getpid())  # it ends with this notebook's kernel
         started = True
     except LabError as error:
-        why = str(error)
-if slurm and slurm.nodes < 2:
-    slurm, why = None, "the cluster has one node only."
+        print(f"No Slurm: {error}")
+elif slurm.nodes < 2:
+    print("The cluster has one node only.")
+    slurm = None
 if slurm:
     os.environ.update(slurm.variables)  # where sbatch, squeue and the others find it
     kind = "a cluster" if slurm.kind == "real" else "a small Slurm on this machine"
     print(f"{kind}: {slurm.nodes} nodes with {slurm.cpus_per_node} CPUs each")
-    print(subprocess.run(["sinfo"], capture_output=True, text=True, timeout=60, check=True).stdout)
+    print(slurm_command("sinfo"))
 else:
-    print(f"No Slurm: {why}\nThe lab goes on with ranks of this machine in place of nodes.")
+    print("The lab goes on with ranks of this machine in place of nodes.")
 nodes = min(slurm.nodes, 4) if slurm and slurm.kind == "own" else 2 if slurm or cores < 4 else 4
 NODE = "node" if slurm else "rank"
 counts = [n for n in (1, 2, 4) if n <= nodes]
@@ -104,78 +104,34 @@ Code(filename=work / "hello.sbatch", language="bash")
 # This cell is all that the lab needs of Slurm: `sbatch` hands in a job, `squeue` tells its state, `scancel` takes it
 # back. Interrupt a cell that waits, and its job is cancelled too.
 
+
 # %%
-PATIENCE, LIMIT = 120, 600  # seconds in the queue, and in all
-ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "DEADLINE"}
-
-
-class NoTurn(LabError):
-    """Slurm does not take the job, or does not start it soon."""
-
-    def __init__(self, reason):
-        super().__init__(f"{reason} With slurm = None, this cell and those after it go on with ranks of this machine.")
-
-
 def submit(script, *args, nodes, name):
-    """Hand a job script to Slurm; give the job's number. What the job prints goes to work/NAME.log."""
-    script = os.path.relpath(script)
-    command = ["sbatch", "--parsable", f"--nodes={nodes}", "--time=00:15:00", f"--output={work / name}.log"]
-    command += [script, *map(str, args)]
-    print("$", shlex.join(command))
-    # Where the script finds the training program; and nothing of a job that this notebook itself may run in.
-    mine = {name: value for name, value in os.environ.items() if name == "SLURM_CONF" or "SLURM" not in name}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**mine, "KIT": str(ROOT)})
-    if done.returncode:
-        raise NoTurn(f"sbatch says: {done.stderr.strip()}.")
-    return done.stdout.strip().split(";")[0]
-
-
-def state_of(job):
-    """PENDING, RUNNING, COMPLETED, …: what squeue tells."""
-    command = ["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    if done.returncode:
-        return "COMPLETED" if "Invalid job id" in done.stderr else "UNKNOWN"  # Slurm forgets jobs some time after
-    return done.stdout.strip() or "COMPLETED"
-
-
-def wait_for(job, look=lambda state, seconds: False):
-    """Wait until a job has ended, or `look` gives True; give its last state."""
-    began, state = time.monotonic(), ""
-    pause = 1 if slurm.kind == "own" else 10  # looks between two questions: a real cluster's Slurm has others to serve
-    try:
-        for turn in itertools.count():
-            if turn % pause == 0:
-                state = state_of(job)
-            seconds = time.monotonic() - began
-            if state in ENDED or look(state, seconds):
-                return state
-            if state == "PENDING" and seconds > PATIENCE:
-                raise NoTurn(f"Job {job} is still in the queue after {PATIENCE} s.")
-            if seconds > LIMIT:
-                raise LabError(f"job {job} is not over after {LIMIT} s: look at its log in the folder work.")
-            time.sleep(0.3)
-    except BaseException:
-        subprocess.run(["scancel", job], timeout=60)
-        raise
-
-
-def printed(name):
-    """What a job printed, once that is seen here: a shared file system may take some seconds."""
-    path, began = work / f"{name}.log", time.monotonic()
-    while not path.exists() and time.monotonic() - began < 60:
-        time.sleep(0.3)
-    return path.read_text() if path.exists() else f"There is no {path}: is this folder on a file system of all nodes?"
+    """Submit a job script and return the job. What the job prints goes to work/NAME.log."""
+    output = work / f"{name}.log"
+    command = ["sbatch", "--parsable", f"--nodes={nodes}", "--time=00:15:00", f"--output={output}"]
+    # KIT tells the script where the training program is.
+    return submit_job(slurm, *command, os.path.relpath(script), *args, output=output, env={"KIT": ROOT})
 
 
 if slurm:
-    (work / "hello.log").unlink(missing_ok=True)
     try:
-        print("the job is", wait_for(submit(work / "hello.sbatch", nodes=2, name="hello")))
-        print(printed("hello"))
-    except NoTurn as reason:
+        hello = submit(work / "hello.sbatch", nodes=2, name="hello")
+        print(slurm_command("squeue", f"--jobs={hello.number}"))
+        hello.wait(on_state=print)
+        print(hello.read_output())
+    except NotStarted as reason:
         print(reason)
         slurm, NODE = None, "rank"  # so does the lab
+
+# %% [markdown]
+# And this is how a job is cancelled: here one that waits because `--hold` says so.
+
+# %%
+if slurm:
+    held = slurm_command("sbatch", "--parsable", "--hold", work / "hello.sbatch").partition(";")[0]
+    print(slurm_command("squeue", f"--jobs={held}"))
+    slurm_command("scancel", held)
 
 # %% [markdown]
 # ## 2 · The recipe
@@ -367,99 +323,41 @@ PROGRAM = ROOT / "labkit" / "train" / "__main__.py"
 stopping = {}  # by run: seconds from the signal until the state was saved
 
 
-def newest(name):
-    """The newest training step in a run's log: 0 when there is none yet."""
-    return max((record["step"] for record in log.read(work / name) if record["event"] == "train"), default=0)
+def train(name, nodes, *flags, stop_at=None, signal="TERM", resume=False):
+    """Train on some nodes, with log and state in work/NAME; return the log's records.
 
-
-def teller(name, stop_at):
-    """A function that prints how a run is doing, every 5 s, and gives whether step `stop_at` has come."""
-    told = 0.0
-
-    def look(state, seconds):
-        nonlocal told
-        if seconds - told > 5:
-            told = seconds
-            last = [record for record in log.read(work / name) if record["event"] == "train"][-1:]
-            shown = "".join(f", step {r['step']}, loss {r['cross_entropy']:.2f}" for r in last)
-            print(f"   {seconds:3.0f} s: {state}{shown}")
-        return stop_at is not None and newest(name) >= stop_at
-
-    return look
-
-
-def train(name, nodes, *flags, stop_at=None, how="TERM", resume=False):
-    """Train on some nodes, with log and state in work/NAME; give the log's records.
-
-    With `stop_at`, all ranks get the signal `how` once that step is in the log.
+    With `stop_at`, all ranks get the signal once that step is in the log.
     """
+    folder, sent, shown = work / name, None, time.time()
     if not resume:
-        shutil.rmtree(work / name, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         (work / f"{name}.log").unlink(missing_ok=True)
         stopping.pop(name, None)
-    flags = [str(flag) for flag in (*flags, "--results_dir", work / name)]
+    flags = [*flags, "--results_dir", folder]
     if slurm:
-        train_by_slurm(name, nodes, flags, stop_at, how)
+        job = submit(script, *flags, nodes=nodes, name=name)
     else:
-        train_by_ranks(name, nodes, flags, stop_at, how)
-    return log.read(work / name)
+        job = RankJob(nodes, PROGRAM, *flags, threads=max(1, cores // max(counts)))
+
+    def on_line(line):
+        nonlocal sent, shown
+        record = json.loads(line)
+        if record["event"] == "train" and record["time"] > shown + 5:
+            shown = record["time"]
+            print(f"   step {record['step']}, cross entropy {record['cross_entropy']:.2f}")
+        if record["event"] == "train" and stop_at and not sent and record["step"] >= stop_at:
+            job.signal(signal)
+            sent = time.monotonic()
+        if record["event"] == "stop" and sent:
+            stopping[name] = time.monotonic() - sent
+
+    job.wait(folder / log.NAME, on_line, on_state=lambda state: print("  ", state))
+    return log.read(folder)
 
 
-def train_by_slurm(name, nodes, flags, stop_at, how):
-    job = submit(script, *flags, nodes=nodes, name=name)
-    state = wait_for(job, teller(name, stop_at))
-    if state not in ENDED:
-        # Without a signal's name, scancel ends the job: SIGTERM to all ranks, and SIGKILL some time later.
-        command = ["scancel", job] if how == "TERM" else ["scancel", f"--signal={how}", job]
-        print("$", shlex.join(command))
-        subprocess.run(command, timeout=60, check=True)
-        if how == "TERM":
-            saved_after(name)
-        state = wait_for(job)
-    print("  ", state)
-    if state != "COMPLETED" and stop_at is None:
-        last = printed(name).splitlines()[-10:]
-        raise LabError("\n  ".join([f"the job is {state}; the last lines of work/{name}.log:", *last]))
-
-
-def train_by_ranks(name, nodes, flags, stop_at, how):
-    print("$", shlex.join(["mpirun", "-n", str(nodes), "python", "-m", "labkit.train", *flags]))
-    over, began = threading.Event(), time.monotonic()
-
-    def look_on():
-        look = teller(name, stop_at)
-        while not over.wait(0.3):
-            if look("running", time.monotonic() - began):
-                for process in psutil.Process().children(recursive=True):
-                    with contextlib.suppress(psutil.Error):  # it has just ended
-                        if process.name().startswith("python") and PROGRAM.name in " ".join(process.cmdline()):
-                            process.send_signal(getattr(signal, f"SIG{how}"))
-                if how == "TERM":
-                    saved_after(name)
-                return
-
-    watcher = threading.Thread(target=look_on)
-    watcher.start()
-    try:
-        run_ranks(nodes, PROGRAM, *flags, threads=max(1, cores // max(counts)), show=False, timeout=LIMIT)
-    except RankError as error:
-        if stop_at is None:
-            raise
-        print("  ", str(error).splitlines()[0])
-        print("   (75 is the program's way to say: told to stop, all is saved.)" if error.status == 75 else "")
-    finally:
-        over.set()
-        watcher.join()
-
-
-def saved_after(name):
-    """Measure how long it takes from the signal, sent just now, until the log tells that all is saved."""
-    began = time.monotonic()
-    while time.monotonic() - began < 30:  # none comes from a run that has just ended by itself
-        if log.read(work / name)[-1]["event"] == "stop":
-            stopping[name] = time.monotonic() - began
-            return
-        time.sleep(0.02)
+def newest(name):
+    """The newest training step in a run's log."""
+    return max(record["step"] for record in log.read(work / name) if record["event"] == "train")
 
 
 # %% [markdown]
@@ -473,7 +371,7 @@ recipe = ["--model", "resnet8", "--data_dir", images, "--lr_init", 0.8, "--lr_wa
 recipe += ["--cosine_lr", "--weight_decay", 1e-4, "--least_area", 0.5, "--log_every", 2 if QUICK else 10]
 
 runs = {}
-with cluster.watch_nodes(slurm, "section 5") as training_others:
+with watch_nodes(slurm, "section 5") as training_others:
     for n in counts[: 1 if QUICK else 2]:
         each = ["--num_iter", EPOCHS, "--evaluate_every", 0 if QUICK else 4, "--batch_size", BATCH // n]
         runs[n] = train(f"strong-{n}", n, *recipe, *each)
@@ -542,12 +440,12 @@ for record in run[:: max(1, len(run) // 6)]:
 STEPS = 12 if QUICK else 120
 weak = ["--num_iter", STEPS, "--iter_unit", "batch", "--batch_size", BATCH, "--mode", "train"]
 weak += ["--log_every", 5, "--checkpoint_every", 25]
-with cluster.watch_nodes(slurm, "section 6") as stopped_others:
+with watch_nodes(slurm, "section 6") as stopped_others:
     stopped = train("weak-2", 2, *recipe, *weak, stop_at=STEPS // 3)
 print(stopped[-1])
 
 # %%
-with cluster.watch_nodes(slurm, "section 6") as resumed_others:
+with watch_nodes(slurm, "section 6") as resumed_others:
     resumed = train("weak-2", 2, *recipe, *weak, resume=True)
 if "weak-2" in stopping:
     at = next(record["step"] for record in resumed if record["event"] == "stop")
@@ -566,7 +464,7 @@ else:
 
 # %%
 if not QUICK:
-    killed = train("killed", 2, *recipe, *weak, stop_at=60, how="USR2")
+    killed = train("killed", 2, *recipe, *weak, stop_at=60, signal="USR2")
     reached = newest("killed")  # the newest that the log knew of
     resumed_at = sorted((work / "killed" / "checkpoints").glob("step-*"))[-1].name.removeprefix("step-")
     train("killed", 2, *recipe, *weak, resume=True)
@@ -598,7 +496,7 @@ def speed(run):
 
 
 measured = {"strong": {n: speed(run) for n, run in runs.items()}, "weak": {1: speed(runs[1]), 2: speed(resumed)}}
-with cluster.watch_nodes(slurm, "section 7") as scaling_others:
+with watch_nodes(slurm, "section 7") as scaling_others:
     for n in [] if QUICK else counts[2:]:
         for way, each in (("strong", BATCH // n), ("weak", BATCH)):
             flags = ["--num_iter", 100, "--iter_unit", "batch", "--mode", "train", "--batch_size", each]
@@ -824,16 +722,15 @@ if ranks.rank == 0:
 #SBATCH --time=00:02:00
 srun --mpi=pmi2 "$KIT/.venv/bin/python" work/allreduce.py
 """)
-with cluster.watch_nodes(slurm, "section 8"):
+with watch_nodes(slurm, "section 8"):
     if slurm:
-        (work / "allreduce.log").unlink(missing_ok=True)
-        print("  ", wait_for(submit(work / "allreduce.sbatch", nodes=2, name="allreduce")))
-        told = printed("allreduce")
+        job = submit(work / "allreduce.sbatch", nodes=2, name="allreduce")
     else:
-        told = "\n".join(run_ranks(2, work / "allreduce.py", threads=1, show=False).lines[0])
-found = re.search(r"SECONDS (.*)", told)
+        job = RankJob(2, work / "allreduce.py", threads=1)
+    job.wait(on_state=lambda state: print("  ", state))
+found = re.search(r"SECONDS (.*)", job.read_output())
 if not found:
-    raise LabError(f"the all-reduce did not run. What it said:\n{told}")
+    raise LabError(f"the all-reduce did not run. It printed:\n{job.read_output()}")
 seconds = json.loads(found[1])
 latency, bandwidth = seconds["8 bytes"] / 2, GRADIENT / max(seconds["gradient"] - seconds["8 bytes"], 1e-9)
 print(
@@ -1046,7 +943,7 @@ else:
 
 # %%
 if started:  # by this notebook, so nobody else needs it
-    cluster.stop_slurm()
+    stop_slurm()
     print("The small Slurm is taken down. Section 1 starts it again.")
 
 # %% [markdown]
@@ -1121,9 +1018,9 @@ results.table(
         ("Bede: weak scaling, 4 → 16 GPUs; 4 → 32", "100%; 50%, as there was no gain", "", "100%"),
         ("Goyal et al.: weak scaling on 256 GPUs", "90%", "", "100%"),
         *(
-            (f"here: {way} scaling, resnet8, {NODE}s", "", told, "100%", *others[way])
-            for way, told in efficiencies.items()
-            if told  # a quick run has weak scaling alone
+            (f"here: {way} scaling, resnet8, {NODE}s", "", measured_on, "100%", *others[way])
+            for way, measured_on in efficiencies.items()
+            if measured_on  # a quick run has weak scaling alone
         ),
         ("from the stop signal to saved state", "", seconds, "30 s, Slurm's default KillWait", stopped_others),
         ("ResNet-50 on ImageNet after 50 epochs: top-1; top-5", "75.863%; 92.823%", duration, ""),

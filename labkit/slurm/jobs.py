@@ -210,7 +210,8 @@ class RankJob:
         RankError
             When a rank fails though nobody has signalled it, or the ranks are not over in time.
         """
-        print("$", shlex.join(["mpirun", "-n", str(self.n), "python", str(self.script), *map(str, self.args)]))
+        script = os.path.relpath(self.script)
+        print("$", shlex.join(["mpirun", "-n", str(self.n), "python", script, *map(str, self.args)]), flush=True)
         on_state = on_state or (lambda state: None)
         on_state("RUNNING")
         with _following(log, on_line):
