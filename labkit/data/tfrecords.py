@@ -23,10 +23,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
+import google_crc32c
 import numpy as np
 import tensorflow as tf
 
-from labkit.data.crc32c import crc32c
 from labkit.system.errors import LabError, reason
 
 LABELS = 2**31  # as many as int32 tells apart
@@ -178,7 +178,7 @@ def _scan(path: Path) -> np.ndarray:
 
 def _matches(data: bytes, checksum: bytes) -> bool:
     """Whether data have that checksum: CRC-32C, rotated and with a number added, as it is data itself."""
-    crc = crc32c(data)
+    crc = google_crc32c.value(data)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32  # tensorflow/core/lib/hash/crc32c.h
     return masked == int.from_bytes(checksum, "little")
 

@@ -33,7 +33,7 @@ BATCH_SIZE = 64
 WARM_UP_STEPS = 3
 TIMED_S = 0.5  # of steps
 POINT_TIMEOUT_S = 60.0
-MAX_OTHERS = load.BUSY  # share of the cores' time that other programs may take during a measurement
+MAX_OTHERS = load.BUSY_SHARE  # share of the cores' time that other programs may take during a measurement
 QUIET_TIMEOUT_S = 6.0  # to wait for a quiet moment; then the least disturbed measurement counts
 PINNED = "granularity=fine,compact,1,0"
 
@@ -72,8 +72,8 @@ def train_mnist(settings: Settings) -> Measurement:
     """Train the MNIST CNN with these settings, in this process, which must not have run TensorFlow before."""
     import tensorflow as tf
 
-    from labkit.bench.images import synthetic
-    from labkit.bench.steps import training
+    from labkit.bench.steps import make_train_step
+    from labkit.data.synthetic_batch import synthetic_batches
     from labkit.models.networks import Network
 
     os.environ |= {
@@ -85,8 +85,8 @@ def train_mnist(settings: Settings) -> Measurement:
     tf.config.threading.set_intra_op_parallelism_threads(settings["intra"])
     tf.config.threading.set_inter_op_parallelism_threads(settings["inter"])
     network = Network("mnist")
-    batches = synthetic(network.model, BATCH_SIZE, "NHWC")
-    step = tf.function(training(network, "sgd", rate=0.01, decay=4e-5))
+    batches = synthetic_batches(network.model, BATCH_SIZE)
+    step = tf.function(make_train_step(network, "sgd", rate=0.01, decay=4e-5))
     measurements: list[Measurement] = []
     until = time.monotonic() + QUIET_TIMEOUT_S
     while not measurements or (min(measurements).others > MAX_OTHERS and time.monotonic() < until):
