@@ -16,11 +16,11 @@ lab = Lab("08")
 @lab.exercise(
     1,
     hints=(
-        "Two cases: before step `warmup`, and from it on. Which share of the way has been gone in each?",
-        "The peak is lr_init * batch / 256. In the warm-up the share of it is step / warmup; afterwards it is half of "
-        "1 + the cosine of π times the share of the rest that is over.",
-        "peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) once step >= warmup, which also "
-        "spares you 0 / 0.",
+        "Two cases: before step `warmup`, and from it on. What share of each part is over at step `step`?",
+        "The peak is lr_init * batch / 256. In the warm-up the rate is step / warmup of it. Afterwards it is half of 1 "
+        "+ the cosine of π times the share of the remaining steps that is over.",
+        "peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) once step >= warmup. This order "
+        "also avoids 0 / 0.",
     ),
 )
 def learning_rates(answer) -> None:
@@ -33,8 +33,8 @@ def learning_rates(answer) -> None:
         else:
             right = peak / 2 + peak / 2 * math.cos(math.pi * (step - warmup) / (steps - warmup))
         got = call(answer, step, steps, warmup, batch, lr_init)
-        asked = f"learning_rate(step={step}, steps={steps}, warmup={warmup:g}, batch={batch}, lr_init={lr_init:g})"
-        same(got, right, asked, rel=1e-5, abs=1e-6 * peak, because=why)
+        case = f"learning_rate(step={step}, steps={steps}, warmup={warmup:g}, batch={batch}, lr_init={lr_init:g})"
+        same(got, right, case, rel=1e-5, abs=1e-6 * peak, because=why)
 
     for step, steps, warmup, batch, why in [
         (100, 1000, 100, 256, "the peak for 256 images a step"),
@@ -42,12 +42,12 @@ def learning_rates(answer) -> None:
         (100, 1000, 100, 64, "a quarter of the images, a quarter of the rate"),
         (0, 1000, 100, 1024, "the warm-up starts at 0"),
         (50, 1000, 100, 1024, "half of the warm-up"),
-        (550, 1000, 100, 1024, "half of the way down the cosine"),
+        (550, 1000, 100, 1024, "halfway down the cosine"),
         (325, 1000, 100, 1024, "a quarter of the way down the cosine"),
         (999, 1000, 100, 256, "the last step, nearly 0"),
         (30, 200, 62.5, 512, "the warm-up need not be whole steps"),
         (0, 1000, 0, 256, "no warm-up"),
-        (5, 10, 20, 256, "a warm-up that is longer than the run"),
+        (5, 10, 20, 256, "a warm-up longer than the run"),
     ]:
         decide(step, steps, warmup, batch, 0.256, why)
     on_drawn(
@@ -62,7 +62,7 @@ def learning_rates(answer) -> None:
 @lab.exercise(
     2,
     hints=(
-        "Number the images of all epochs one after the other: the stream. How many of them does one step of all ranks "
+        "Write the images of all epochs one after the other: the stream. How many of them does one step of all ranks "
         "take, and where does step `step` begin?",
         "Rank r takes the r-th `batch` of them, from (step * ranks + rank) * batch on. Place p of the stream is in "
         "epoch p // n, at place p % n.",
@@ -119,25 +119,25 @@ class _Orders:
 
 
 def _images(answer, step: int, rank: int, ranks: int, batch: int, n: int, order: _Orders) -> list[int]:
-    """Return a rank's images as a list, or tell what else the answer is."""
+    """Return a rank's images as a list; reject an answer that is anything else."""
     got = call(answer, step, rank, ranks, batch, n, order)
-    asked = f"my_images(step={step}, rank={rank}, ranks={ranks}, batch={batch}, n={n}, order)"
-    expect(order.unchanged(), f"the arrays that order(epoch) gives to stay as they were; {asked} changed one")
+    case = f"my_images(step={step}, rank={rank}, ranks={ranks}, batch={batch}, n={n}, order)"
+    expect(order.unchanged(), f"the arrays that order(epoch) returns to stay as they were; {case} changed one")
     row = isinstance(got, list | tuple | range) or (isinstance(got, np.ndarray) and got.ndim == 1)
-    expect(row, f"{asked} to be a list or an array of one dimension; it is {describe(got)}")
-    expect(len(got) == batch, f"{asked} to have {batch} images; it has {len(got)}")
-    images = [whole(image, f"image {place} of {asked}") for place, image in enumerate(got)]
-    expect(all(0 <= image < n for image in images), f"{asked} to be numbers from 0 to {n - 1}; it is {images}")
+    expect(row, f"{case} to be a list or an array of one dimension; it is {describe(got)}")
+    expect(len(got) == batch, f"{case} to have {batch} images; it has {len(got)}")
+    images = [whole(image, f"image {place} of {case}") for place, image in enumerate(got)]
+    expect(all(0 <= image < n for image in images), f"{case} to be numbers from 0 to {n - 1}; it is {images}")
     return images
 
 
 @lab.exercise(
     3,
     hints=(
-        "Three times make a step: computing, what of the all-reduce is not hidden behind it, and reading, which goes "
-        "on at the same time as the first two.",
-        "ring = 2 * (n - 1) * (latency + gradient / n / bandwidth). Not hidden is what it takes longer than hidden * "
-        "compute; that is never less than 0.",
+        "A step has three times: computing, the part of the all-reduce that is not hidden behind it, and reading, "
+        "which happens at the same time as the first two.",
+        "ring = 2 * (n - 1) * (latency + gradient / n / bandwidth). The part that is not hidden is what exceeds "
+        "hidden * compute; it is never less than 0.",
         "step(n) = max(compute + max(0, ring - hidden * compute), n * reading); the efficiency is step(1) / step(n).",
     ),
 )
@@ -150,8 +150,8 @@ def efficiencies(answer) -> None:
 
     def decide(n: int, why: str = "", **arguments: float) -> None:
         got = call(answer, n, **arguments)
-        asked = f"efficiency({n}, {', '.join(f'{name}={value:g}' for name, value in arguments.items())})"
-        same(got, step(1, **arguments) / step(n, **arguments), asked, because=why)
+        case = f"efficiency({n}, {', '.join(f'{name}={value:g}' for name, value in arguments.items())})"
+        same(got, step(1, **arguments) / step(n, **arguments), case, because=why)
 
     for n, latency, megabytes, hidden, reading, why in [
         (1, 1e-3, 100, 0.0, 0.0, "one worker sends nothing"),
@@ -184,7 +184,7 @@ def efficiencies(answer) -> None:
 @lab.exercise(
     4,
     hints=(
-        "gradient_of gives a mean over its images. How do you get from the means of the pieces to the mean of all?",
+        "gradient_of returns a mean over its images. How do you get from the means of the pieces to the mean of all?",
         "A mean times its number of images is a sum, and sums can be added up. The last piece may be smaller.",
         "For each piece: total[i] += len(piece) / len(x) * gradient_of(piece, its labels)[i].",
     ),
@@ -195,7 +195,7 @@ def accumulation(answer) -> None:
 
     def decide(count: int, most: int) -> None:
         rng = np.random.default_rng(count)
-        seen: list[int] = []
+        seen: list[int] = []  # images in each call
         x, y = rng.normal(size=(count, 3)), rng.integers(0, 4, count)
 
         def gradient_of(images, labels):
@@ -233,7 +233,7 @@ def accumulation(answer) -> None:
 
 
 def _softmax_gradient(weights: np.ndarray, biases: np.ndarray, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-    """Return the gradients of softmax regression's mean cross entropy, by weights and by biases."""
+    """Return the gradients of softmax regression's mean cross-entropy, with respect to the weights and the biases."""
     logits = x @ weights + biases
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     error = (p / p.sum(axis=1, keepdims=True) - np.eye(4)[y]) / len(x)
@@ -244,8 +244,8 @@ def _softmax_gradient(weights: np.ndarray, biases: np.ndarray, x: np.ndarray, y:
     5,
     hints=(
         "A norm is the square root of the sum of all squares: np.linalg.norm, which takes arrays of any shape.",
-        "coefficient * ‖w‖ / (‖g‖ + decay * ‖w‖). When is that useless, because a norm is 0?",
-        "size, slope = np.linalg.norm(weight), np.linalg.norm(gradient); give 1.0 if size == 0 or slope == 0.",
+        "coefficient * ‖w‖ / (‖g‖ + decay * ‖w‖). In which cases does this not help, because a norm is 0?",
+        "size, slope = np.linalg.norm(weight), np.linalg.norm(gradient); return 1.0 if size == 0 or slope == 0.",
     ),
 )
 def trust_ratios(answer) -> None:
@@ -258,20 +258,22 @@ def trust_ratios(answer) -> None:
 
     rng = np.random.default_rng(0)
     w, g = rng.normal(size=(3, 3, 2, 4)).astype("float32"), 0.1 * rng.normal(size=(3, 3, 2, 4)).astype("float32")
-    cases: list[tuple[str, np.ndarray, np.ndarray, *tuple[float, ...]]] = [
-        ("a 3 × 3 × 2 × 4 convolution without decay", w, g, 0.0),
-        ("the same with decay 0.1", w, g, 0.1),
-        ("the same with coefficient 0.02", w, g, 0.1, 0.02),
-        ("a dense layer", w[0, 0], g[0, 0], 0.1),
-        ("weights and gradient 1,000 times as large, decay 0.1", 1000 * w, 1000 * g, 0.1),
-        ("weights that are all 0", 0 * w, g, 0.1),
-        ("a gradient that is all 0", w, 0 * g, 0.1),
-        ("weights and gradient that are all 0, without decay", 0 * w, 0 * g, 0.0),
+    cases: list[tuple[str, np.ndarray, np.ndarray, float, tuple[float, ...]]] = [
+        ("a 3 × 3 × 2 × 4 convolution without decay", w, g, 0.0, ()),
+        ("the same with decay 0.1", w, g, 0.1, ()),
+        ("the same with coefficient 0.02", w, g, 0.1, (0.02,)),
+        ("a dense layer", w[0, 0], g[0, 0], 0.1, ()),
+        ("weights and gradient 1,000 times as large, decay 0.1", 1000 * w, 1000 * g, 0.1, ()),
+        ("weights that are all 0", 0 * w, g, 0.1, ()),
+        ("a gradient that is all 0", w, 0 * g, 0.1, ()),
+        ("weights and gradient that are all 0, without decay", 0 * w, 0 * g, 0.0, ()),
     ]
-    for case in cases:
-        decide(*case)
+    for case, weight, gradient, decay, coefficient in cases:
+        decide(case, weight, gradient, decay, *coefficient)
 
-    def drawn(shape: tuple[int, ...], seed: int, large: float, small: float, decay: float, coefficient: float) -> None:
+    def decide_random(
+        shape: tuple[int, ...], seed: int, large: float, small: float, decay: float, coefficient: float
+    ) -> None:
         rng = np.random.default_rng(seed)
         weight, gradient = (scale * rng.normal(size=shape).astype("float32") for scale in (large, small))
         text = f"normal numbers of shape {shape}, times {large:g} and {small:g}, decay {decay:g}"
@@ -279,7 +281,7 @@ def trust_ratios(answer) -> None:
 
     scales = st.sampled_from((1.0, 0.01, 100.0, 0.0))
     on_drawn(
-        drawn,
+        decide_random,
         examples=60,
         shape=st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple),
         seed=st.integers(0, 9),

@@ -45,7 +45,7 @@ class TestExercises(ThreeWays):
         (1, swap("if step < warmup", "if step <= warmup"), "ZeroDivisionError"),
         (1, swap("(step - warmup) / (steps - warmup)", "step / steps"), "(the peak for 256 images a step)"),
         (1, swap("peak * 0.5 * (1 +", "peak * (1 +"), "to be 0.256 (the peak for 256 images a step); it is 0.512"),
-        (1, swap("math.pi * ", "0.5 * math.pi * "), "(half of the way down the cosine)"),
+        (1, swap("math.pi * ", "0.5 * math.pi * "), "(halfway down the cosine)"),
         (1, swap("step / warmup", "step / int(warmup)"), "(the warm-up need not be whole steps)"),
         (1, swap("return peak * step / warmup", "return math.nan"), "(the warm-up starts at 0); it is nan"),
         (1, swap("return peak * 0.5", "peak * 0.5"), "to be a number; it is None: does it return?"),
