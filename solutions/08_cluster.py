@@ -7,14 +7,15 @@
 # %% [markdown]
 # # 08 · ResNet-50 on a cluster
 #
-# **You will** read a recipe that trained ResNet-50 on a cluster, submit it to Slurm, watch it, kill it, and see it go
-# on. You will measure how it scales, find out by a model why a published run gained nothing beyond 16 GPUs, and try
-# what moves that wall.
+# **You will** read a recipe that trained ResNet-50 on a cluster, submit it to Slurm, watch it, stop it, and resume it.
+# You will measure how it scales, use a model to find out why a published run gained nothing beyond 16 GPUs, and try two
+# ways to move that limit.
 #
 # **Time** about 90 minutes: 50 to read and run, 40 for five exercises. Waiting in all: about 5 minutes.
 #
-# **Connects to** lab 03, which makes one process of ResNet-50 fast, lab 04, where gradients of 16 bits vanish and are
-# saved, lab 06, which builds the all-reduce and its model, and lab 07, which makes a script distributed.
+# **Connects to** lab 03, which makes one process of ResNet-50 fast; lab 04, where small gradients vanish in 16 bits and
+# loss scaling saves them; lab 06, which builds the all-reduce and its model; and lab 07, which makes a script
+# distributed.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -57,11 +58,15 @@ cores = machine.usable_cores
 # %% [markdown]
 # ## 1 · Which cluster?
 #
-# On a cluster you don't start programs, you **submit** them: a batch system such as Slurm keeps a queue, gives each job
-# its nodes when they are free, and takes them back at its time limit. If this machine belongs to such a cluster, the
-# lab uses it. If not, it starts a real Slurm here, whose *nodes* are shares of this machine's cores. Its commands are
-# the same; its network is this machine's memory. It is yours alone: other users of this machine can't submit jobs to
-# it, nor cancel yours. (In a terminal, `./lab cluster up` starts it.)
+# On a cluster you do not start programs, you **submit** [**jobs**](../docs/glossary.md#job). A
+# [**scheduler**](../docs/glossary.md#scheduler) such as [**Slurm**](../docs/glossary.md#slurm) keeps a queue of them.
+# It gives each job its [**nodes**](../docs/glossary.md#node) when they are free, and takes them back when the job's
+# time limit is over.
+#
+# If this machine belongs to such a cluster, the lab uses that cluster. If not, the lab starts a real Slurm here, whose
+# *nodes* are shares of this machine's cores. The commands are the same; the network between the nodes is this machine's
+# memory. This small Slurm is yours alone: other users of this machine cannot submit jobs to it or cancel yours. (In a
+# terminal, `./lab cluster up` starts it.)
 
 # %%
 slurm, started = find_slurm(), False
@@ -86,8 +91,9 @@ NODE = "node" if slurm else "rank"
 counts = [n for n in (1, 2, 4) if n <= nodes]
 
 # %% [markdown]
-# A **job script** is a shell script whose `#SBATCH` lines say what it needs. It runs once, on the first of its nodes;
-# `srun` in it starts a command on all of them.
+# A **job script** is a shell script. Its `#SBATCH` lines say what the job needs. The script runs once, on the first of
+# the job's nodes; `srun` in it starts a command on all of them, as many [**ranks**](../docs/glossary.md#rank) as the
+# job asked for.
 
 # %%
 (work / "hello.sbatch").write_text("""\
@@ -101,8 +107,9 @@ srun bash -c 'echo "Rank $SLURM_PROCID of $SLURM_NTASKS: node $SLURMD_NODENAME, 
 Code(filename=work / "hello.sbatch", language="bash")
 
 # %% [markdown]
-# This cell is all that the lab needs of Slurm: `sbatch` hands in a job, `squeue` tells its state, `scancel` takes it
-# back. Interrupt a cell that waits, and its job is cancelled too.
+# Slurm has a command for each thing you do with a job: `sbatch` submits it, `squeue` shows its state, `scancel` cancels
+# it. The cell below submits the script and waits. If you interrupt a cell that waits for a job, the job is cancelled
+# too.
 
 
 # %%
@@ -125,7 +132,7 @@ if slurm:
         slurm, NODE = None, "rank"  # so does the lab
 
 # %% [markdown]
-# And this is how a job is cancelled: here one that waits because `--hold` says so.
+# And this is how to cancel a job. This one waits in the queue because of `--hold`.
 
 # %%
 if slurm:
@@ -137,31 +144,38 @@ if slurm:
 # ## 2 · The recipe
 #
 # In 2020, the guide of Bede, a GPU cluster of British universities, showed how to train ResNet-50 on ImageNet. The kit
-# has a program that takes the same flags, written for CPUs and any number of ranks: `labkit/train`. What are they for?
+# has a program that takes the same flags, written for CPUs and for any number of ranks, that is, any
+# [**world size**](../docs/glossary.md#world-size): `labkit/train`. This is what the flags are for:
 #
-# | flag | value there | what it is for | here, on the small set |
+# | flag | value on Bede | what it is for | here, on the small set |
 # | --- | --- | --- | --- |
-# | `--mode` | `train_and_evaluate` | train, and tell top-1 and top-5 on images never trained on | the same |
-# | `--iter_unit`, `--num_iter` | `epoch`, 50 | how long | 20 epochs |
-# | `--batch_size` | 256 a GPU | images at a time of one rank: what fills its memory | 64 in all |
+# | `--mode` | `train_and_evaluate` | train, then report top-1 and top-5 on held-out images | the same |
+# | `--iter_unit`, `--num_iter` | `epoch`, 50 | how long to train | 20 epochs |
+# | `--batch_size` | 256 per GPU | images of one rank in a step: what fills its memory | 64 in all |
 # | `--warmup_steps` | 100 | first steps that the *speed* leaves out; nothing to do with the rate | 2 |
 # | `--lr_init` | 0.256 | learning rate for 256 images a step; grows with the ranks | 0.8 |
-# | `--lr_warmup_epochs` | 8 | the rate rises from 0: the first gradients are wild | 2 |
-# | `--use_cosine_lr` | on | then it falls as half a cosine: large steps first, fine ones last | `--cosine_lr` |
-# | `--label_smoothing` | 0.1 | asks for 90% certainty, not 100%: weights don't run away | the same |
-# | `--momentum` | 0.875 | steps follow a mean of past gradients, less noisy than one | the same |
+# | `--lr_warmup_epochs` | 8 | the rate rises from 0, as the first gradients are large and unsteady | 2 |
+# | `--use_cosine_lr` | on | then it falls as half a cosine: large steps first, small ones last | `--cosine_lr` |
+# | `--label_smoothing` | 0.1 | asks for 90% certainty, not 100%, so that weights don't grow without end | the same |
+# | `--momentum` | 0.875 | steps follow a mean of past gradients, which is less noisy than one | the same |
 # | `--weight_decay` | 1/32,768 | pulls weights towards 0 | 1/10,000 |
 # | `--precision` | `fp16` | half the bytes, and more speed on its GPUs | `fp32` |
 # | `--use_static_loss_scaling`, `--loss_scale` | on, 1,024 | gradients times 1,024 don't vanish (lab 04) | none |
 # | `--use_xla` | on | compiles the graph for the GPUs | no such flag |
-# | `--data_dir` | ImageNet as TFRecords | the images; on a file system that all nodes see | drawn images |
-# | `--results_dir` | `run_results` | log and checkpoints: as well where all nodes see it | `work/…` |
+# | `--data_dir` | ImageNet as TFRecords | the images, on a file system that all nodes see | synthetic images |
+# | `--results_dir` | `run_results` | log and checkpoints, also where all nodes see them | `work/…` |
 #
-# `fp16` is for hardware that computes in it. Few CPUs do, so here its numbers would be converted back and forth, at a
-# fraction of the speed; `bf16` is what CPUs have.
+# The glossary has more about [**batch size**](../docs/glossary.md#batch-size),
+# [**warm-up**](../docs/glossary.md#warm-up), [**cosine schedule**](../docs/glossary.md#cosine-schedule), [**label
+# smoothing**](../docs/glossary.md#label-smoothing), [**weight decay**](../docs/glossary.md#weight-decay), [**mixed
+# precision**](../docs/glossary.md#mixed-precision), [**loss scaling**](../docs/glossary.md#loss-scaling), and [**top-1
+# and top-5**](../docs/glossary.md#top-k).
 #
-# The heart of the program is one step. It is what you wrote in lab 07, plus accumulation, loss scaling and compression.
-# Read it from its file:
+# `fp16` is for hardware that computes in it. Few CPUs do, so here the numbers would be converted back and forth, at a
+# fraction of the speed. CPUs have `bf16` instead.
+#
+# The heart of the program is one training step. It is what you wrote in lab 07, plus accumulation, loss scaling and
+# compression. Read it from its file:
 
 # %%
 text = (ROOT / "labkit" / "train" / "loop.py").read_text()
@@ -169,8 +183,14 @@ step_of = next(node for node in ast.parse(text).body if getattr(node, "name", ""
 Code(data=ast.get_source_segment(text, step_of), language="python")
 
 # %% [markdown]
-# And these are all the places where distribution shows. **Guess first**: why are the moving averages of batch norms
-# averaged over the ranks before they are saved, when all ranks have the same weights anyway?
+# The program marks each place where it has to know about other ranks. The next cell prints them all.
+#
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** All ranks have the same weights. Why, then, does the program average the moving averages of the batch
+# norms over the ranks before it saves them?
+#
+# </div>
 
 # %%
 for line in re.findall(r"# Horovod: .*", text):
@@ -179,23 +199,23 @@ for line in re.findall(r"# Horovod: .*", text):
 # %% [markdown]
 # ## 3 · The learning rate
 #
-# Three rules make the rate of a step:
+# Three rules give the [**learning rate**](../docs/glossary.md#learning-rate) of a step:
 #
-# - The **linear rule**: `lr_init` is for 256 images a step. With k times as many, there are k times fewer steps, so
-#   each goes k times as far (Goyal et al. 2017, [arXiv 1706.02677](https://arxiv.org/abs/1706.02677)). This is the
-#   *peak*.
+# - The **linear scaling rule**: `lr_init` is for 256 images a step. With k times as many images, there are k times
+#   fewer steps, so each step goes k times as far (Goyal et al. 2017, [arXiv
+#   1706.02677](https://arxiv.org/abs/1706.02677)). The result is the *peak*.
 # - The **warm-up**: in the first `warmup` steps the rate rises in a straight line, from 0 at step 0 to the peak.
-# - The **cosine**: from there it falls as half a cosine, to 0 at step `steps`.
+# - The **cosine schedule**: from there the rate falls as half a cosine, to 0 at step `steps`.
 #
 # ### Exercise 1 · The rate of a step
 #
-# Write `learning_rate(step, steps, warmup, batch, lr_init)`. `batch` is the images in a step, of all ranks; `warmup`
-# need not be a whole number, and may be 0.
+# Write `learning_rate(step, steps, warmup, batch, lr_init)`. `batch` is the number of images in a step, over all ranks.
+# `warmup` need not be a whole number, and may be 0.
 
 
 # %%
 def learning_rate(step, steps, warmup, batch, lr_init):
-    """Rate of a step, 0 to steps - 1: linear warm-up to the peak, then half a cosine to 0."""
+    """Return the rate of a step, 0 to steps - 1: linear warm-up to the peak, then half a cosine to 0."""
     ### BEGIN SOLUTION
     peak = lr_init * batch / 256
     if step < warmup:
@@ -208,39 +228,53 @@ def learning_rate(step, steps, warmup, batch, lr_init):
 learning_rate = check(1, learning_rate)
 
 # %% [markdown]
-# What becomes of the recipe when the workers grow? Each has 256 images a step, as there.
+# What happens to the recipe when the number of workers grows? Each worker has 256 images a step, as on Bede.
 
 # %%
-IMAGENET, EPOCHS_THERE, WARMUP_THERE, BATCH_THERE = 1_281_167, 50, 8, 256
-figure, axis = plt.subplots()
+IMAGENET, BEDE_EPOCHS, BEDE_WARMUP, BEDE_BATCH = 1_281_167, 50, 8, 256
+schedules = {}
 for workers in (4, 16, 32, 1024):
-    batch = BATCH_THERE * workers
-    an_epoch = IMAGENET / batch
-    steps = math.ceil(EPOCHS_THERE * an_epoch)
-    rates = [learning_rate(step, steps, WARMUP_THERE * an_epoch, batch, 0.256) for step in range(steps)]
-    axis.plot(np.arange(1, steps) / an_epoch, rates[1:], label=f"{workers:,} workers", markevery=steps // 8)
+    batch = BEDE_BATCH * workers
+    steps_per_epoch = IMAGENET / batch
+    steps = math.ceil(BEDE_EPOCHS * steps_per_epoch)
+    rates = [learning_rate(step, steps, BEDE_WARMUP * steps_per_epoch, batch, 0.256) for step in range(steps)]
+    schedules[workers] = np.arange(steps) / steps_per_epoch, rates
     print(f"{workers:>5,} workers: {batch:>7,} images a step, {steps:>6,} steps in all, peak {max(rates):.4g}")
-axis.set(xlabel="epoch", ylabel="learning rate", yscale="log", ylim=(1e-3, 1e3), title="One recipe, ever more workers")
+
+# %% jupyter={"source_hidden": true}
+figure, axis = plt.subplots()
+for workers, (epochs, rates) in schedules.items():
+    axis.plot(epochs[1:], rates[1:], label=f"{workers:,} workers", markevery=len(rates) // 8)
+axis.set(
+    xlabel="epoch", ylabel="learning rate", yscale="log", ylim=(1e-3, 1e3), title="One recipe, more and more workers"
+)
 axis.legend(ncols=2)
 plots.show(
     figure,
-    alt="Learning rate, logarithmic, against epoch for 4, 16, 32 and 1,024 workers: four curves of one form, rising "
+    alt="Learning rate, logarithmic, against epoch for 4, 16, 32 and 1,024 workers: four curves of one shape, rising "
     "for 8 epochs and falling to 0 at epoch 50. Their peaks are 1.02, 4.1, 8.2 and 262.",
 )
 
 # %% [markdown]
-# In the units of epochs, the curves have one form. In steps they have not: 1,024 workers take five steps an epoch, and
-# a peak of 262. **Guess**: can that work? Section 9 comes back to it.
+# Plotted against epochs, all curves have the same shape. Counted in steps they do not: 1,024 workers take five steps an
+# epoch, with a peak of 262.
+#
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** Can a training run with that peak work? Section 9 returns to this question.
+#
+# </div>
 #
 # ## 4 · The images, and who reads which
 #
-# ImageNet has no place in a workshop: 140 GB, and terms to sign. So the kit draws a small set of ten classes and
-# writes it in ImageNet's own layout, files of `TFRecord`s. Anything that reads one reads the other. (TensorFlow prints
-# notices in red when it starts. They are no errors.)
+# ImageNet does not fit into a workshop: it has 140 GB, and terms to sign. So the kit draws a small set of synthetic
+# images in ten classes, and writes it in ImageNet's own layout, as files of
+# [**TFRecords**](../docs/glossary.md#tfrecord). A program that reads one can read the other. (TensorFlow prints notices
+# in red when it starts. They are not errors.)
 
 # %%
 TRAIN, VALIDATION = (160, 50) if QUICK else (2_000, 500)
-images = work / f"drawn-{TRAIN}"
+images = work / f"synthetic-{TRAIN}"
 synthetic.write(images, train=TRAIN, validation=VALIDATION)
 print(*sorted(file.name for file in images.iterdir()), sep=", ")
 
@@ -254,6 +288,8 @@ from labkit.train import records
 index = tfrecords.index(images, "train")
 pixels, labels = next(iter(records.training(index, 64, 20, least_area=0.5)))
 pixels = np.clip(pixels * records.DEVIATION + records.MEAN, 0, 255).astype("uint8")
+
+# %% jupyter={"source_hidden": true}
 figure, axes = plt.subplots(2, 10, figsize=(13, 3.2))
 for axis, image, label in zip(axes.flat, pixels, labels.numpy()):
     axis.imshow(image)
@@ -261,21 +297,22 @@ for axis, image, label in zip(axes.flat, pixels, labels.numpy()):
     axis.axis("off")
 plots.show(
     figure,
-    alt="Twenty drawn images, cropped and mirrored as the training sees them, each with its class above it: disc, "
+    alt="Twenty synthetic images, cropped and mirrored as the training sees them, each with its class above it: disc, "
     "ring, square, triangle, cross, star, stripes, chequers, dots, in random colours and with noise.",
 )
 
 # %% [markdown]
-# Each rank reads images of its own. In lab 07 each rank kept a fixed share, and the rest of the division was dropped.
-# On a cluster that is a pity: a training should not depend on how many nodes it got today. So here is another way.
+# Each rank reads its own images: that is [**data parallelism**](../docs/glossary.md#data-parallelism). In lab 07 each
+# rank kept a fixed share, and the remainder of the division was dropped. On a cluster that is a pity, because a
+# training run should not depend on how many nodes it got today. Here is another way:
 #
-# - Each epoch has an order of its own: `order(epoch)` is a permutation of the image numbers 0 to n − 1, the same on
-#   every rank.
-# - Write all epochs one after the other: that is the **stream**, without end.
-# - A step of all ranks takes the next `ranks × batch` images of the stream, and each rank `batch` of those.
+# - Each epoch has its own order: `order(epoch)` is a permutation of the image numbers 0 to n − 1, the same on every
+#   rank.
+# - Write the orders of all epochs one after the other. That is the **stream**. It has no end.
+# - A step of all ranks takes the next `ranks × batch` images of the stream, and each rank takes `batch` of those.
 #
-# Then 2 ranks × 32 see in each step the same images as 1 rank × 64, nothing is left out, and nothing comes twice before
-# all came once. A step may begin in one epoch and end in the next.
+# Then 2 ranks × 32 see the same images in each step as 1 rank × 64. No image is left out, and none comes twice before
+# all have come once. A step may begin in one epoch and end in the next.
 #
 # ### Exercise 2 · Your part of the stream
 #
@@ -284,7 +321,7 @@ plots.show(
 
 # %%
 def my_images(step, rank, ranks, batch, n, order):
-    """Numbers of the `batch` images, of n, that a rank reads in a step."""
+    """Return the numbers of the `batch` images, out of n, that a rank reads in a step."""
     ### BEGIN SOLUTION
     first = (step * ranks + rank) * batch
     return [order(place // n)[place % n] for place in range(first, first + batch)]
@@ -303,8 +340,8 @@ for ranks, batch in ((1, 6), (2, 3), (3, 2)):
         print(f"   step {step}:", " | ".join(" ".join(str(int(image)) for image in part) for part in taken))
 
 # %% [markdown]
-# The program's own reader, `labkit/data/tfrecords.py`, does this too. And since a stream can be entered anywhere, a
-# training that was interrupted goes on with exactly the image that would have been next.
+# The program's own reader, `labkit/data/tfrecords.py`, does this too. And because a rank can enter the stream at any place, a
+# training run that was interrupted resumes with exactly the image that would have been next.
 #
 # ## 5 · Submit it
 #
@@ -315,8 +352,8 @@ script = ENV / "slurm" / "train.sbatch"
 Code(data=script.read_text(), language="bash")
 
 # %% [markdown]
-# `train` submits it, watches its log, and gives you the log's records. Where there is no Slurm, it starts the same
-# program with `run_ranks`. (`stop_at` is for the next section.)
+# `train` submits this script, follows the log of the run, and returns the log's records. Without Slurm, it starts the
+# same program by `mpirun`. (`stop_at` and `signal` are for the next section.)
 
 # %%
 PROGRAM = ROOT / "labkit" / "train" / "__main__.py"
@@ -356,14 +393,20 @@ def train(name, nodes, *flags, stop_at=None, signal="TERM", resume=False):
 
 
 def newest(name):
-    """The newest training step in a run's log."""
+    """Return the newest training step in a run's log."""
     return max(record["step"] for record in log.read(work / name) if record["event"] == "train")
 
 
 # %% [markdown]
-# First on one node with 64 images a step, then on two with 32 each: **the same 64 images a step**, so the same
-# training. **Guess first**: how many times as fast on two nodes? And will both reach the same accuracy, to the last
+# The first run has one node with 64 images a step. The second has two nodes with 32 each: **the same 64 images a
+# step**, so the same training.
+#
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** How many times as fast is the run on two nodes? And do both runs reach the same accuracy, to the last
 # digit?
+#
+# </div>
 
 # %%
 EPOCHS, BATCH = (2, 64) if QUICK else (20, 64)
@@ -376,11 +419,11 @@ with watch_nodes(slurm, "section 5") as training_others:
         each = ["--num_iter", EPOCHS, "--evaluate_every", 0 if QUICK else 4, "--batch_size", BATCH // n]
         runs[n] = train(f"strong-{n}", n, *recipe, *each)
         last = runs[n][-1]
-        print(f"   top-1 {last['top1']:.1%}, top-5 {last['top5']:.1%} of {last['images']} images never trained on\n")
+        print(f"   top-1 {last['top1']:.1%}, top-5 {last['top5']:.1%} of {last['images']} held-out images\n")
 if QUICK:
     print("A quick run leaves out the second training.")
 
-# %%
+# %% jupyter={"source_hidden": true}
 figure, axes = plt.subplots(1, 3, figsize=(13, 4.3))
 for (n, run), style in zip(runs.items(), ("-", "--")):
     steps = [record for record in run if record["event"] == "train"]
@@ -412,10 +455,11 @@ if len(runs) == 2:
     print(f"The two end {apart:.1f} points apart, {'within' if apart <= 1 else 'more than'} one point.")
 
 # %% [markdown]
-# They see the same images in the same steps. But a batch norm takes its mean and variance from the images of *its*
-# rank, 64 or 32 of them, and sums are rounded in another order. So the curves lie close, and are not equal.
+# Both runs see the same images in the same steps. But a [**batch norm**](../docs/glossary.md#batch-normalisation) takes
+# its mean and variance from the images of *its* rank, 64 or 32 of them, and sums are rounded in a different order. So
+# the curves are close, but not equal.
 #
-# Is the rate in the log the one of your exercise 1?
+# Is the rate in the log the one that your exercise 1 computes?
 
 # %%
 run = [record for record in runs[1] if record["event"] == "train"]
@@ -429,12 +473,13 @@ for record in run[:: max(1, len(run) // 6)]:
 # %% [markdown]
 # ## 6 · Stop it
 #
-# Jobs end early: the time limit comes, somebody needs the nodes, a node breaks. Slurm then sends **SIGTERM** to all
-# ranks, and after a while SIGKILL. The program uses that while: the ranks agree on the step after which they stop, rank
-# 0 saves weights, momentum and batch norms' averages, and all leave.
+# Jobs end early: the time limit is reached, somebody else needs the nodes, or a node breaks. Slurm then sends
+# **SIGTERM** to all ranks, and SIGKILL some time later. The program uses the time in between: the ranks agree on the
+# step after which they stop, rank 0 saves a [**checkpoint**](../docs/glossary.md#checkpoint) (weights, momentum, and
+# the batch norms' averages), and all ranks exit with status 75, which means "stopped, and all is saved".
 #
-# Now a run on two nodes with 64 images *each*; `scancel` comes in the middle of it. Then the very same line is
-# submitted again.
+# Start a run on two nodes with 64 images *each*. In the middle of it, `scancel` stops the job. Then submit exactly the
+# same line again.
 
 # %%
 STEPS = 12 if QUICK else 120
@@ -457,10 +502,17 @@ else:
     print("The run was over before the signal came: choose an earlier stop_at, or a larger STEPS.")
 
 # %% [markdown]
-# That is the polite way. When a node loses power, nobody is asked: all at once everything is gone. What is left then is
-# the last checkpoint, one for every 25 steps here. SIGUSR2 does the same: the program does not listen to it, and so it
-# ends every rank on the spot. (SIGKILL would too. But Slurm takes `scancel --signal=KILL` for a cancellation, and asks
-# politely first.) **Guess**: how many steps are lost?
+# That was the polite way. When a node loses power, there is no warning, and everything on it is gone. What remains is
+# the last checkpoint; here there is one every 25 steps.
+#
+# SIGUSR2 has the same effect as a power cut. The program does not handle this signal, so it ends every rank at once.
+# (SIGKILL would do so too, but Slurm takes `scancel --signal=KILL` for a cancellation, and sends SIGTERM first.)
+#
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** How many steps are lost?
+#
+# </div>
 
 # %%
 if not QUICK:
@@ -468,29 +520,29 @@ if not QUICK:
     reached = newest("killed")  # the newest that the log knew of
     resumed_at = sorted((work / "killed" / "checkpoints").glob("step-*"))[-1].name.removeprefix("step-")
     train("killed", 2, *recipe, *weak, resume=True)
-    print(f"killed when step {reached} was logged; it went on after step {int(resumed_at)}, and came to ", end="")
-    print(f"{newest('killed')}. What {reached - int(resumed_at)} steps had taught it, it learned again.")
+    print(f"killed when step {reached} was logged; resumed after step {int(resumed_at)}, and reached step ", end="")
+    print(f"{newest('killed')}. It had to repeat {reached - int(resumed_at)} steps.")
 
 # %% [markdown]
-# A checkpoint is written under a hidden name and renamed when it is whole. So one that was being written when the power
-# went does no harm: it never had its name.
+# A checkpoint is written under a hidden name, and renamed when it is complete. If the power fails while one is being
+# written, no harm is done: the incomplete file never gets the checkpoint's name.
 #
 # ## 7 · How does it scale?
 #
-# Two questions that are often mixed up:
+# Two questions are often confused:
 #
-# - **Strong scaling**: the same 64 images a step, shared among ever more nodes. Each has less to do, and as much to
-#   say.
-# - **Weak scaling**: 64 images on *each* node. The step grows with the nodes, and so does what has to be learned from
-#   it.
+# - [**Strong scaling**](../docs/glossary.md#strong-scaling): the same 64 images a step, shared among more and more
+#   nodes. Each node computes less, and sends as much.
+# - [**Weak scaling**](../docs/glossary.md#weak-scaling): 64 images on *each* node. The images in a step grow with the
+#   nodes, and each step has to teach more.
 #
-# All nodes have the same number of cores and threads. One node is the start of both, and you have measured most of it
+# All nodes have the same number of cores and threads. Both start from one node, so you have measured most of this
 # already.
 
 
 # %%
 def speed(run):
-    """Median images/s of a run, without what was measured first."""
+    """Return the median images/s of a run, without what was measured first."""
     speeds = [r["images_per_second"] for r in run if r["event"] == "train" and r["images_per_second"]]
     return float(np.median(speeds[1:] or speeds))
 
@@ -507,7 +559,7 @@ for way, speeds in measured.items():
         times = value / speeds[1]
         print(f"{way:8}{n:>6}{value:>10,.0f}{times:>11.2f}{times / n:>12.0%}")
 
-# %%
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots()
 for (way, speeds), style in zip(measured.items(), ("-", "--")):
     percent = [100 * value / n / speeds[1] for n, value in speeds.items()]
@@ -522,44 +574,47 @@ alt = "; ".join(
     for way, speeds in measured.items()
 )
 plots.show(figure, alt=f"Efficiency against the number of {NODE}s. {alt}.", keep=results)
-print("The runs came one after the other: what else the machine did during one of them is in its figure alone.")
+print("The runs came one after the other: other work during one of them changes the speed of that run alone.")
 if not slurm or slurm.kind == "own":
     print(f"These {NODE}s share one memory and, as more cores work, a lower clock. A cluster's nodes do not.")
 
 # %% [markdown]
 # ## 8 · Why were 32 GPUs no faster than 16?
 #
-# Bede's guide has these figures: about 4,500 images/s on 4 GPUs, about 18,000 on 16, so an efficiency of 100%.
-# On 32 there was no gain with this configuration. It doesn't say why, nor whether *no gain* was seen in images/s or in
-# the hours of a run. Four things it could be. **Choose one before you read on.**
+# Bede's guide reports about 4,500 images/s on 4 GPUs and about 18,000 on 16: a [**scaling
+# efficiency**](../docs/glossary.md#scaling-efficiency) of 100%. On 32 GPUs there was no gain with this configuration.
+# The guide does not say why. Nor does it say whether *no gain* was seen in images/s or in the hours of a run. There are
+# four possible causes. **Choose one before you read on.**
 #
-# | | what it could be |
+# | | possible cause |
 # | --- | --- |
 # | a | the network: 102 MB of gradients in each step |
 # | b | reading: all GPUs read their images from one file system |
 # | c | the batch: 32 × 256 = 8,192 images a step, and the accuracy suffers |
 # | d | what does not shrink: start, evaluation, checkpoints |
 #
-# Let arithmetic decide what it can. A model of one step, for n workers:
+# Arithmetic can decide between some of them. Here is a model of one step, for n workers:
 #
-# - **Computing** takes `compute` seconds on each worker, all at the same time.
-# - **The all-reduce** as a ring: 2(n − 1) messages one after the other, each of `gradient / n` bytes. A message takes
-#   `latency` seconds and its bytes over `bandwidth` (bytes/s). Lab 06 builds this ring.
-# - It **hides** behind the computing in part: the last layers' gradients travel while the first layers' are computed.
-#   As long as it takes no more than `hidden × compute` seconds it costs nothing; what is longer comes on top.
-# - **Reading**: the shared storage needs `reading` seconds for the images of one worker, n times that for those of all.
-#   It goes on while the step is computed and reduced, so a step takes no less than it.
+# - **Computing** takes `compute` seconds on each worker, on all of them at the same time.
+# - The [**all-reduce**](../docs/glossary.md#all-reduce) is a [**ring**](../docs/glossary.md#ring): 2(n − 1) messages,
+#   one after the other, each of `gradient / n` bytes. A message takes `latency` seconds, plus its bytes divided by
+#   `bandwidth` (bytes/s). Lab 06 builds this ring.
+# - The all-reduce [**overlaps**](../docs/glossary.md#overlap) with the computing in part: the last layers' gradients
+#   travel while the first layers' gradients are computed. As long as it takes no more than `hidden × compute` seconds,
+#   it costs nothing. Whatever is longer is added to the step.
+# - **Reading**: the shared storage needs `reading` seconds for the images of one worker, and n times that for the
+#   images of all. It happens while the step is computed and reduced, so a step takes at least as long as the reading.
 #
 # ### Exercise 3 · Predict the efficiency
 #
-# Write `efficiency(n, compute, gradient, latency, bandwidth, hidden, reading)`: the time of a step of one worker over
-# that of a step of n workers. Each worker always has the same number of images, so this is weak scaling. One worker
-# sends nothing, but it reads.
+# Write `efficiency(n, compute, gradient, latency, bandwidth, hidden, reading)`: the time of a step of one worker,
+# divided by the time of a step of n workers. Each worker always has the same number of images, so this is weak scaling.
+# One worker sends nothing, but it reads.
 
 
 # %%
 def efficiency(n, compute, gradient, latency, bandwidth, hidden=0.0, reading=0.0):
-    """Weak-scaling efficiency of n workers, 0 to 1; times in s, gradient in bytes, bandwidth in bytes/s."""
+    """Return the weak-scaling efficiency of n workers, 0 to 1; times in s, gradient in bytes, bandwidth in bytes/s."""
 
     ### BEGIN SOLUTION
     def step(n):
@@ -574,11 +629,11 @@ def efficiency(n, compute, gradient, latency, bandwidth, hidden=0.0, reading=0.0
 efficiency = check(3, efficiency)
 
 # %% [markdown]
-# Now Bede's figures. The speed of a GPU is published. **Everything about the network and the storage is our
-# assumption**: change it, and look what that does.
+# Now put in Bede's numbers. The speed of a GPU is published. **Everything about the network and the storage is our
+# assumption**: change it, and see what happens.
 
 # %% tags=["nbval-check-output"]
-COMPUTE = BATCH_THERE / (4_500 / 4)  # s a step: 256 images at a quarter of the speed of 4 GPUs
+COMPUTE = BEDE_BATCH / (4_500 / 4)  # s a step: 256 images at a quarter of the speed of 4 GPUs
 GRADIENT = 25.6e6 * 4  # bytes: ResNet-50's weights in float32
 IMAGE = 110e3  # bytes of an average image of ImageNet, as JPEG
 FAST, SLOW = (2e-6, 100e9 / 8), (50e-6, 10e9 / 8)  # s, bytes/s: 100 Gbit/s with RDMA, 10 Gbit/s Ethernet
@@ -593,7 +648,7 @@ scenarios = {
         "gradient": GRADIENT,
         "latency": FAST[0],
         "bandwidth": FAST[1],
-        "reading": BATCH_THERE * IMAGE / STORAGE,
+        "reading": BEDE_BATCH * IMAGE / STORAGE,
     },
 }
 print(f"{'efficiency':30}" + "".join(f"{n:>8,}" for n in (4, 16, 32, 256, 1024)))
@@ -601,14 +656,14 @@ for name, scenario in scenarios.items():
     row = [float(efficiency(n, COMPUTE, hidden=HIDDEN, **scenario)) for n in (4, 16, 32, 256, 1024)]
     print(f"{name:30}" + "".join(f"{value:>8.0%}" for value in row))
 
-# %%
+# %% jupyter={"source_hidden": true}
 figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5.4))
 workers, curves = [2**k for k in range(11)], {}
 for (name, scenario), style in zip(scenarios.items(), ("-", "--", "-.", ":")):
     values = [float(efficiency(n, COMPUTE, hidden=HIDDEN, **scenario)) for n in workers]
     curves[name] = dict(zip(workers, values))
     left.plot(workers, [100 * value for value in values], style, marker="", label=name)
-    right.plot(workers, [n * value * BATCH_THERE / COMPUTE for n, value in zip(workers, values)], style, marker="")
+    right.plot(workers, [n * value * BEDE_BATCH / COMPUTE for n, value in zip(workers, values)], style, marker="")
 left.plot([4, 16, 32], [100, 100, 50], "s", color=plots.BLACK, label="Bede: 4, 16, 32 GPUs")
 left.plot(256, 90, "P", color=plots.VERMILION, markersize=11, label="Goyal et al.: 256 GPUs")
 left.plot([512, 512], [90, 68], "D", color=plots.PURPLE, label="Horovod: 512, two networks")
@@ -631,33 +686,37 @@ plots.show(
 
 # %% [markdown]
 # **The network (a) bends, storage (b) breaks.** A ring sends 2(n − 1)/n of the gradient: 1.5 times its size on 4
-# workers, 1.94 on 32. So a network that allowed 100% at 16 hardly costs a half at 32. A shared resource with a limit is
-# different: below it nothing is lost, above it nothing is gained. And 18,000 images/s of 110 kB are 2 GB/s. This is a
-# suspect, not a proof: nobody published that storage's speed. And the model is a friendly one: every published point at
-# 256 and 512 lies below its best line. It knows no slow rank, no neighbour on the network, no pause.
+# workers, 1.94 times on 32. So a network that allows 100% on 16 workers can hardly cost half on 32. A shared resource
+# with a limit is different: below the limit nothing is lost, above it nothing is gained. And 18,000 images/s of 110 kB
+# are 2 GB/s.
 #
-# What of the others?
+# This makes storage a suspect, not more: nobody published its speed. And the model is optimistic: every published point
+# at 256 and 512 lies below its best line. The model knows no slow rank, no other jobs on the network, no pause.
+#
+# What about the other two?
 
 # %% tags=["nbval-check-output"]
 for gpus, images_a_second in ((4, 4_500), (16, 18_000)):
-    hours = EPOCHS_THERE * IMAGENET / images_a_second / 3600
+    hours = BEDE_EPOCHS * IMAGENET / images_a_second / 3600
     print(f"{gpus:>2} GPUs: 50 epochs at {images_a_second:,} images/s take {60 * hours:.0f} minutes")
 for gpus in (16, 32):
-    an_epoch = IMAGENET // (256 * gpus)
-    print(f"{gpus:>2} GPUs: {256 * gpus:,} images a step, peak rate {0.256 * gpus:.1f}, {an_epoch} steps an epoch")
+    steps_per_epoch = IMAGENET // (256 * gpus)
+    print(
+        f"{gpus:>2} GPUs: {256 * gpus:,} images a step, peak rate {0.256 * gpus:.1f}, {steps_per_epoch} steps an epoch"
+    )
 
 # %% [markdown]
-# - **(d)** The guide gives about four hours on 4 GPUs and just over one on 16. That is what training alone takes at
-#   these speeds, so little is left for anything else, and 32 GPUs should have needed a bit more than half an hour.
-# - **(c)** would not show in images/s: a step with too many images is as fast as before, it only *teaches less*. And
-#   8,192 images a step is where Goyal et al. were still as accurate as with 256. If *no gain* meant that the accuracy
-#   was not reached, it could be this.
+# - **(d)** The guide gives about four hours on 4 GPUs and just over one hour on 16. Training alone takes that long at
+#   these speeds, so little time is left for anything else, and 32 GPUs should have needed a bit more than half an hour.
+# - **(c)** would not show in images/s. A step with too many images is as fast as before; it only *teaches less*. And
+#   8,192 images a step is the size at which Goyal et al. were still as accurate as with 256. If *no gain* means that
+#   the accuracy was not reached, this may be the cause.
 #
-# What would tell them apart on such a cluster, in minutes?
+# Which runs would separate the causes on such a cluster, within minutes?
 #
-# | run | if it is faster on 32, it was |
+# | run | if it is faster on 32, the cause was |
 # | --- | --- |
-# | without `--data_dir`: one made-up batch again and again | reading (b) |
+# | without `--data_dir`: one synthetic batch again and again | reading (b) |
 # | `--compression fp16`: half the bytes | the network (a) |
 # | `--accumulate 4`: four times the images between two all-reduces | the network (a) |
 # | none of these, as images/s are twice those of 16 anyway | the batch (c): look at top-1 |
@@ -673,7 +732,7 @@ for n, run in runs.items():
 
 
 def pipeline_speed(folder, size, batch, batches):
-    """Images/s that this process reads, decodes and crops, with nothing else to do."""
+    """Return the images/s that this process reads, decodes and crops, with nothing else to do."""
     data = iter(records.training(tfrecords.index(folder, "train"), size, batch, least_area=0.5))
     next(data)
     began = time.perf_counter()
@@ -687,11 +746,11 @@ with load.watch("section 8") as reading_others:
 print(f"the pipeline alone, {cores} cores, small images: {small:,.0f} images/s")
 
 # %% [markdown]
-# And the network of *this* cluster? Two nodes exchange what ResNet-50 would have them exchange.
+# And the network of *this* cluster? Two nodes exchange as many bytes as ResNet-50's gradients have.
 
 # %%
 # %%writefile work/allreduce.py
-"""How long does an all-reduce take? Prints seconds for 8 bytes and for ResNet-50's gradient, from rank 0."""
+"""Print how many seconds an all-reduce takes, of 8 bytes and of ResNet-50's gradient; from rank 0."""
 
 import json
 import time
@@ -747,28 +806,32 @@ print(
 )
 
 # %% [markdown]
-# Where the two differ, something is at work that the model leaves out. Candidates: `resnet8` has its gradients in some
-# dozen small pieces, which Horovod negotiates, gathers and reduces in cycles of a millisecond; a step lasts as long as
-# its slowest rank; and nodes that are shares of one machine share its memory and its clock.
+# Where the two differ, something matters that the model leaves out. Candidates:
 #
-# ## 9 · Move the wall
+# - `resnet8` has its gradients in some dozen small pieces. Horovod negotiates, gathers and reduces them in cycles of a
+#   millisecond.
+# - A step takes as long as its slowest rank.
+# - Nodes that are shares of one machine share its memory and its clock.
 #
-# Three ways around the network or the batch: send fewer bytes (`--compression fp16`), send less often (`--accumulate`),
-# and use larger batches *and still learn* (LARS). Here are the last two.
+# ## 9 · Move the limit
+#
+# There are three ways around the network or the batch: send fewer bytes (`--compression fp16`), send less often
+# (`--accumulate`), or use larger batches *and still learn* (LARS). Here are the last two.
 #
 # ### Exercise 4 · Accumulate
 #
-# 500 images a step, and memory for 100? Compute the gradient of 100 images, keep it, take the next 100, and only then
-# reduce and step. For one all-reduce you get the computing of five.
+# You want 500 images a step, and there is memory for 100. [**Gradient
+# accumulation**](../docs/glossary.md#gradient-accumulation) makes this possible: compute the gradient of 100 images,
+# keep it, take the next 100, and only then reduce and step. For one all-reduce you get the computing of five.
 #
-# Write `accumulate(gradient_of, x, y, most)`. `gradient_of(images, labels)` gives a list of arrays, the gradients of
-# the **mean** loss over these images; it takes `most` images at a time and no more. Give the gradients of the mean loss
-# over *all* of `x` and `y`, whose number need not be a multiple of `most`.
+# Write `accumulate(gradient_of, x, y, most)`. `gradient_of(images, labels)` returns a list of arrays, the gradients of
+# the **mean** loss over these images; it takes at most `most` images at a time. Return the gradients of the mean loss
+# over *all* of `x` and `y`. Their number need not be a multiple of `most`.
 
 
 # %%
 def accumulate(gradient_of, x, y, most):
-    """Gradients of the mean loss over all of x and y, computed from at most `most` images at a time."""
+    """Return the gradients of the mean loss over all of x and y, from at most `most` images at a time."""
     ### BEGIN SOLUTION
     total = None
     for start in range(0, len(x), most):
@@ -783,16 +846,21 @@ def accumulate(gradient_of, x, y, most):
 accumulate = check(4, accumulate)
 
 # %% [markdown]
-# That was a model without batch norms. And ResNet? Once with the batch norms' stored averages, once as in training,
-# where they take mean and variance from the images they see. **Guess first**: in which of the two are 4 × 16 images
-# equal to 64?
+# That model had no batch norms. ResNet has them. The next cell compares twice: once the batch norms use their stored
+# averages; once, as in training, they take mean and variance from the images they see.
+#
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** In which of the two do 4 × 16 images give the same gradient as 64?
+#
+# </div>
 
 # %%
 sample, truth = (part.numpy() for part in next(iter(records.training(index, 32, 64, least_area=0.5))))
 
 
 def gradients_by(training):
-    """The function that gives resnet8's gradients of the mean loss over some images."""
+    """Return the function that computes resnet8's gradients of the mean loss over some images."""
 
     def gradient_of(x, y):
         with tf.GradientTape() as tape:
@@ -813,29 +881,30 @@ for training in (False, True):
     )
 
 # %% [markdown]
-# With stored averages the difference is rounding. With the images' own, a batch norm sees 16 images and not 64, and
-# computes another function. That is the same with 4 ranks of 16 images each, so it is no fault of accumulation. It only
-# means: **the batch norm's batch is what one rank has at a time**. Keep that at 32 or more (Goyal et al. kept it at 32
-# per GPU while the global batch grew).
+# With stored averages the difference is rounding. With the images' own averages, a batch norm sees 16 images, not 64,
+# and computes another function. The same happens on 4 ranks with 16 images each, so accumulation is not at fault. It
+# only means: **the batch norm's batch is what one rank has at a time**. Keep that at 32 or more (Goyal et al. kept it
+# at 32 per GPU while the global batch grew).
 #
-# ### Exercise 5 · LARS: each layer its own rate
+# ### Exercise 5 · LARS: a rate for each layer
 #
-# Why not simply raise the rate with the batch, for ever? A step changes layer w by `rate × ‖g‖`. In a network some
-# layers have large weights and small gradients, others the reverse. One rate for all must suit the most sensitive. LARS
-# (You et al. 2017, [arXiv 1708.03888](https://arxiv.org/abs/1708.03888)) gives each layer a factor of its own, the
-# **trust ratio**, so that a step changes every layer by about the same *share* of itself:
+# Why not raise the rate with the batch without end? A step changes layer w by `rate × ‖g‖`. In a network, some layers
+# have large weights and small gradients, others the reverse. One rate for all must suit the most sensitive layer.
+# [**LARS**](../docs/glossary.md#lars) (You et al. 2017, [arXiv 1708.03888](https://arxiv.org/abs/1708.03888)) gives
+# each layer a factor of its own, the **trust ratio**, so that a step changes every layer by about the same *share* of
+# itself:
 #
 # $$\lambda = c \cdot \frac{\lVert w \rVert}{\lVert g \rVert + d \cdot \lVert w \rVert}$$
 #
-# with the weight decay d and the coefficient c. Norms go over all numbers of the layer, whatever its shape. Where a
-# norm is 0, the factor is 1: a layer of zeros must be able to leave zero.
+# Here d is the weight decay and c the coefficient. A norm goes over all numbers of the layer, whatever its shape. Where
+# a norm is 0, the factor is 1: a layer of zeros must be able to leave zero.
 #
-# Write `trust_ratio(weight, gradient, decay, coefficient=0.001)` for two numpy arrays.
+# Write `trust_ratio(weight, gradient, decay, coefficient=0.001)` for two NumPy arrays.
 
 
 # %%
 def trust_ratio(weight, gradient, decay, coefficient=0.001):
-    """LARS' factor for a layer's step."""
+    """Return LARS' factor for a layer's step."""
     ### BEGIN SOLUTION
     size, slope = np.linalg.norm(weight), np.linalg.norm(gradient)
     if size == 0 or slope == 0:
@@ -848,7 +917,7 @@ def trust_ratio(weight, gradient, decay, coefficient=0.001):
 trust_ratio = check(5, trust_ratio)
 
 # %% [markdown]
-# The program has its own, in `labkit/models/optimizers.py`. Do they agree on the layers of `resnet8`?
+# The program has its own version, in `labkit/models/optimizers.py`. Do the two agree on the layers of `resnet8`?
 
 # %%
 layers = [
@@ -864,6 +933,7 @@ for name, weight, slope in layers:
 apart = max(ratios.values()) / min(ratios.values())
 print(f"all {len(ratios)} layers agree; the largest ratio is {apart:.0f} times the smallest")
 
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(9, 5))
 axis.barh(list(ratios), list(ratios.values()), color=plots.BLUE)
 axis.invert_yaxis()
@@ -877,10 +947,14 @@ plots.show(
 )
 
 # %% [markdown]
-# Now for real: 500 images a step in place of 64, so only 4 steps an epoch. Once with momentum and the rate that the
-# linear rule gives, once with LARS. LARS wants other rates, because its ratio is already in them.
+# Now a real run: 500 images a step in place of 64, so only 4 steps an epoch. One run has momentum and the rate of the
+# linear rule, the other has LARS. LARS needs a different rate, because its trust ratio already scales the step.
 #
-# **Guess first**: what does the larger batch cost in accuracy?
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** What does the larger batch cost in accuracy?
+#
+# </div>
 
 # %%
 large = {"64 images, momentum": 100 * runs[max(runs)][-1]["top1"]}
@@ -897,8 +971,8 @@ if len(large) == 3:
     print(f"\nThe large batch costs {base - momentum:.1f} points with momentum and {base - lars:.1f} with LARS.")
 
 # %% [markdown]
-# One run each, so a point or two is luck, and each may do better with another rate: change it and see. Twenty epochs
-# are few here, only 80 steps. On ImageNet the same race went on for years:
+# This is one run each, so a point or two is luck, and each may do better with another rate: change it and see. Twenty
+# epochs are few here, only 80 steps. On ImageNet the same race went on for years:
 #
 # | who | machines | time | accuracy |
 # | --- | --- | --- | --- |
@@ -907,9 +981,9 @@ if len(large) == 3:
 # | [You et al. 2017](https://arxiv.org/abs/1709.05011), LARS | 2,048 Xeon Phi | 20 minutes | |
 # | [Yamazaki et al. 2019](https://arxiv.org/abs/1903.12650) | 2,048 GPUs, 1.73 million images/s | 74.7 s | 75.08% |
 #
-# ## 10 · And the real thing?
+# ## 10 · And on a real cluster?
 #
-# How long would 50 epochs of ImageNet take on *your* cluster? A few steps of the real ResNet-50 tell.
+# How long would 50 epochs of ImageNet take on *your* cluster? A few steps of the real ResNet-50 give the answer.
 
 # %%
 if QUICK:
@@ -919,7 +993,7 @@ else:
     flags = ["--model", "resnet50_v1.5", "--batch_size", 8, "--num_iter", 8, "--iter_unit", "batch", "--mode", "train"]
     rate = speed(train("resnet50", 2, *flags, "--log_every", 2))
     shutil.rmtree(work / "resnet50" / "checkpoints")  # 200 MB
-    duration = f"not here: it would take {EPOCHS_THERE * IMAGENET / rate / 86_400:,.0f} days"
+    duration = f"not here: it would take {BEDE_EPOCHS * IMAGENET / rate / 86_400:,.0f} days"
     print(f"ResNet-50 v1.5 on 2 {NODE}s of this {'cluster' if slurm else 'machine'}: {rate:,.1f} images/s")
     print(f"50 epochs of ImageNet: {duration}. There, on 4 GPUs: about 4 hours; on one: about 16.")
 
@@ -931,76 +1005,83 @@ else:
     print(f"{read / rate:.0f} times what the training takes")
 
 # %% [markdown]
-# So the published 75.863% and 92.823% can't be reached in a workshop, and this lab doesn't pretend. What it had you do
-# is the same program, the same script, the same flags. To take it to a cluster, change in `env/slurm/train.sbatch`:
+# So a workshop cannot reach the published 75.863% and 92.823%, and this lab does not pretend to. But you have used the
+# same program, the same script and the same flags. To take them to a cluster, change in `env/slurm/train.sbatch`:
 #
-# - the `##SBATCH` lines with your site's partition and account, and the time;
-# - `--ntasks-per-node`: one rank for each socket is a good start on CPUs;
-# - if the site has its own MPI that must be used, the `module load` lines, and a Horovod built for that MPI;
+# - the `##SBATCH` lines: your site's partition and account, and the time;
+# - `--ntasks-per-node`: on CPUs, one rank per socket is a good start;
+# - the `module load` lines, if you must use the site's own MPI, with a Horovod built for that MPI;
 # - `--data_dir` and `--results_dir`: on a file system that all nodes see.
 #
-# Then `sbatch --nodes=16 …`, with everything else as it is.
+# Then submit it with `sbatch --nodes=16 …`. Everything else stays as it is.
 
 # %%
 if started:  # by this notebook, so nobody else needs it
     stop_slurm()
-    print("The small Slurm is taken down. Section 1 starts it again.")
+    print("The small Slurm has ended. Section 1 starts it again.")
 
 # %% [markdown]
 # ## Questions
 #
-# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
+# Answer each in a sentence or two, from what you saw above. The instructor's notebook has answers.
 #
 # 1. Which single thing changes in the script between 4 and 16 GPUs? And what changes by itself?
-# 2. Where must `--results_dir` be, and why is the login node's folder for temporary files no good?
-# 3. Why does the recipe warm the rate up over 8 epochs, and what has `--warmup_steps=100` to do with it?
+# 2. Where must `--results_dir` be? Why is the login node's folder for temporary files no good?
+# 3. Why does the recipe warm the rate up over 8 epochs? And what has `--warmup_steps=100` to do with it?
 # 4. Why does the first line of the log in Bede's guide say 38 images/s, and the second 4,527?
-# 5. Strong or weak: which of the two is 4 → 16 GPUs with 256 images each? Which of the two is *time to accuracy*?
+# 5. Strong or weak scaling: which of the two is 4 → 16 GPUs with 256 images each? Which of the two is [**time to
+#    accuracy**](../docs/glossary.md#time-to-accuracy)?
 # 6. Why were 32 GPUs no faster than 16, and which two runs would you do first to find out?
-# 7. Yesterday you got 8 nodes and `--accumulate 2`, today 16 nodes and no `--accumulate`. What stays the same?
+# 7. Yesterday you got 8 nodes and used `--accumulate 2`. Today you get 16 nodes and do not accumulate. What stays the
+#    same?
 
 # %% [markdown] tags=["instructor"]
-# ### Answers, for the instructor
+# <div class="alert alert-block alert-warning">
 #
-# 1. The number of nodes. By themselves: the images in a step, the peak rate (linear rule), the steps in an epoch, the
-#    warm-up counted in steps.
-# 2. Rank 0 writes it, rank 0 of the next job reads it, and those run on whichever nodes Slurm gives. A login node's
-#    temporary files are that node's own.
-# 3. At the start gradients are large and change quickly, and large-batch rates would overshoot. `--warmup_steps` is
-#    about measuring: the first steps make kernels and fill caches, so they are left out of images/s. Two things of one
-#    name.
+# **For the instructor.** The answers:
+#
+# 1. The number of nodes. By themselves: the images in a step, the peak rate (linear rule), the steps in an epoch, and
+#    the warm-up counted in steps.
+# 2. Rank 0 writes it, and rank 0 of the next job reads it. Both run on whichever nodes Slurm gives. A login node's
+#    temporary files are on that node alone.
+# 3. At the start, gradients are large and change quickly, and large-batch rates would overshoot. `--warmup_steps` is
+#    about measuring: in the first steps, kernels are made and caches filled, so they are left out of images/s. Two
+#    things with one name.
 # 4. The first record includes tracing, compilation by XLA, and opening files. Speed is measured after that.
 # 5. Weak: each GPU keeps its 256 images. Time to accuracy is neither: with the larger step it needs the same epochs at
 #    best, and more when the batch is too large.
-# 6. Nobody published it. If images/s stayed at 18,000, so sharp a bend speaks for a shared limit such as reading, not
-#    for the network, which bends slowly. First run without `--data_dir`, then with `--compression fp16`. In images/s, a
-#    batch that is too large does not show at all.
+# 6. Nobody published the reason. If images/s stayed at 18,000, such a sharp bend points to a shared limit such as
+#    reading, not to the network, which bends slowly. First run without `--data_dir`, then with `--compression fp16`. In
+#    images/s, a batch that is too large does not show at all.
 # 7. The images in a step, and with them the order, the rate, the schedule, the number of steps, and what a batch norm
-#    sees at a time. The checkpoint of yesterday can be gone on with: it is of the same global batch.
+#    sees at a time. Today's run can resume from yesterday's checkpoint: the global batch is the same.
 #
-# **The guess in section 2** The weights are equal because the gradients were averaged. Nobody averages what a batch
-# norm keeps of its images: each rank's averages come from its own. A checkpoint of rank 0 alone would forget the
+# **The guess in section 2** The weights are equal because the gradients were averaged. Nothing averages what a batch
+# norm keeps of its images: each rank's averages come from its own images. A checkpoint of rank 0 alone would lose the
 # others'.
 #
-# **What they see** Strong scaling should be the worse of the two: half the images a rank, the same all-reduce. Who sees
-# the reverse, or an efficiency above 100%, had a disturbed run: the cells of sections 5 and 6 can be run again.
+# **What students see** Strong scaling should be the worse of the two: half the images per rank, the same all-reduce. If
+# somebody sees the reverse, or an efficiency above 100%, something disturbed a run: run the cells of sections 5 and 6
+# again.
 #
-# **Timing** Sections 1 to 4 take 30 minutes with exercises 1 and 2. Start the two runs of section 5 before a break. Who
-# is late leaves out exercise 4 and the large-batch runs of section 9.
+# **Timing** Sections 1 to 4 take 30 minutes with exercises 1 and 2. Start the two runs of section 5 before a break.
+# Short of time? Skip exercise 4 and the large-batch runs of section 9.
 #
-# **Goes wrong** A real cluster's queue is full: after two minutes the job is cancelled, and the cell says what to set
-# to go on with ranks. A job is FAILED: the last lines of its log are in the error. Two notebooks at the same time share
-# the small Slurm and wait for each other's jobs.
+# **What goes wrong** A real cluster's queue is full: after two minutes the job is cancelled, and the cell says what to
+# set to continue with ranks of this machine. A job is FAILED: the last lines of its log are in the error. Two notebooks
+# at the same time share the small Slurm, and wait for each other's jobs.
+#
+# </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - A job script says what it needs; the number of nodes is all that changes between 1 and 16.
-# - The rate follows the batch, with a warm-up; the stream of images does not depend on the number of ranks.
-# - Whoever is told to stop saves and leaves. Whoever is killed goes on from the last checkpoint. Try both before you
-#   need them.
-# - Images/s can double while nothing more is learned. Look at accuracy, and at time to accuracy.
-# - A wall that comes slowly is the network's; one that comes at once is a shared resource's. Measure before you buy.
+# - A job script says what it needs. Between 1 and 16 nodes, only the number of nodes changes.
+# - The rate follows the batch, with a warm-up. The stream of images does not depend on the number of ranks.
+# - A run that is told to stop saves its state and exits. A run that is killed resumes from its last checkpoint. Try
+#   both before you need them.
+# - Images/s can double while the network learns nothing more. Look at accuracy, and at time to accuracy.
+# - A limit that comes slowly is the network's; one that comes at once is a shared resource's. Measure before you buy.
 #
 # What was published, what you measured, and what the machine could do at most:
 
@@ -1024,7 +1105,7 @@ results.table(
         ),
         ("from the stop signal to saved state", "", seconds, "30 s, Slurm's default KillWait", stopped_others),
         ("ResNet-50 on ImageNet after 50 epochs: top-1; top-5", "75.863%; 92.823%", duration, ""),
-        (f"resnet8 on drawn images, {EPOCHS} epochs", "", small_top1, "100%"),
+        (f"resnet8 on synthetic images, {EPOCHS} epochs", "", small_top1, "100%"),
         (
             "reading images, small set",
             "",
@@ -1038,4 +1119,4 @@ results.table(
 
 # %% [markdown]
 # Published: [Bede's guide](https://bede-documentation.readthedocs.io), its ResNet-50 benchmark; Goyal et al. 2017.
-# Next: lab 09 leaves networks, and distributes a clustering.
+# Next: lab 09 leaves neural networks, and distributes a clustering.
