@@ -21,7 +21,6 @@
 QUICK = False  # small runs, as the tests make them
 
 # %%
-import ast
 import itertools
 import json
 import math
@@ -175,12 +174,58 @@ if slurm:
 # fraction of the speed. CPUs have `bf16` instead.
 #
 # The heart of the program is one training step. It is what you wrote in lab 07, plus accumulation, loss scaling and
-# compression. Read it from its file:
+# compression. Here it is, as the program has it in `labkit/train/loop.py`. Only one line in it talks to other ranks:
+# find it. (TensorFlow prints notices in red when it starts. They are not errors.)
 
 # %%
-text = (ROOT / "labkit" / "train" / "loop.py").read_text()
-step_of = next(node for node in ast.parse(text).body if getattr(node, "name", "") == "step_of")
-Code(data=ast.get_source_segment(text, step_of), language="python")
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from labkit.models.losses import cross_entropy
+
+
+def make_train_step(config, network, optimizer):
+    """Return the function that takes one step: `accumulate` batches and a rate in, their cross-entropy out.
+
+    The gradient is that of one batch as large as all of theirs on all ranks; batch norms see one batch at a time.
+    """
+    scale, share = config.static_loss_scale, 1 / config.accumulate
+    compression = getattr(hvd.Compression, config.compression)
+    sums = [tf.Variable(tf.zeros(w.shape), trainable=False) for w in network.weights] if config.accumulate > 1 else []
+
+    def backward(images, labels):
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(network(images, training=True), labels, config.label_smoothing)
+            scaled = scale * loss  # otherwise small gradients vanish in 16 bits
+        gradients = tape.gradient(scaled, network.weights)
+        return loss, [g * (share / scale) for g in gradients]
+
+    @tf.function
+    def accumulate(images, labels):
+        loss, gradients = backward(images, labels)
+        for total, g in zip(sums, gradients, strict=True):
+            total.assign_add(g)
+        return loss
+
+    @tf.function
+    def update(images, labels, rate):
+        loss, gradients = backward(images, labels)
+        if sums:
+            gradients = [total + g for total, g in zip(sums, gradients, strict=True)]
+        # Horovod: average each gradient over all ranks, as soon as it is there, while earlier layers' are computed.
+        gradients = [hvd.allreduce(g, op=hvd.Average, compression=compression) for g in gradients]
+        optimizer.apply(gradients, rate)
+        for total in sums:
+            total.assign(tf.zeros_like(total))
+        return loss
+
+    def step(batches, rate):
+        losses = [accumulate(*next(batches)) for _ in range(config.accumulate - 1)]
+        losses.append(update(*next(batches), tf.constant(rate, tf.float32)))
+        return share * tf.add_n(losses)
+
+    return step
+
 
 # %% [markdown]
 # The program marks each place where it has to know about other ranks. The next cell prints them all.
@@ -193,7 +238,8 @@ Code(data=ast.get_source_segment(text, step_of), language="python")
 # </div>
 
 # %%
-for line in re.findall(r"# Horovod: .*", text):
+program = (ROOT / "labkit" / "train" / "loop.py").read_text()
+for line in re.findall(r"# Horovod: .*", program):
     print(line)
 
 # %% [markdown]
@@ -269,16 +315,13 @@ plots.show(
 #
 # ImageNet does not fit into a workshop: it has 140 GB, and terms to sign. So the kit draws a small set of synthetic
 # images in ten classes, and writes it in ImageNet's own layout, as files of
-# [**TFRecords**](../docs/glossary.md#tfrecord). A program that reads one can read the other. (TensorFlow prints notices
-# in red when it starts. They are not errors.)
+# [**TFRecords**](../docs/glossary.md#tfrecord). A program that reads one can read the other.
 
 # %%
 TRAIN, VALIDATION = (160, 50) if QUICK else (2_000, 500)
 images = work / f"synthetic-{TRAIN}"
 synthetic.write(images, train=TRAIN, validation=VALIDATION)
 print(*sorted(file.name for file in images.iterdir()), sep=", ")
-
-import tensorflow as tf
 
 from labkit.models import Network
 from labkit.models.losses import is_kernel
@@ -340,8 +383,8 @@ for ranks, batch in ((1, 6), (2, 3), (3, 2)):
         print(f"   step {step}:", " | ".join(" ".join(str(int(image)) for image in part) for part in taken))
 
 # %% [markdown]
-# The program's own reader, `labkit/data/tfrecords.py`, does this too. And because a rank can enter the stream at any place, a
-# training run that was interrupted resumes with exactly the image that would have been next.
+# The program's own reader, `labkit/data/tfrecords.py`, does this too. And because a rank can enter the stream at any
+# place, a training run that was interrupted resumes with exactly the image that would have been next.
 #
 # ## 5 · Submit it
 #

@@ -1,8 +1,13 @@
+import ast
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from labs import Bench, ThreeWays, same, swap
+
+from labkit.exercises import sources
+from labkit.system.paths import ROOT
 
 
 @pytest.fixture
@@ -136,3 +141,19 @@ class TestExercises(ThreeWays):
         (5, same),
         (5, BY_DOT_PRODUCT),
     ]
+
+
+def code_of(path: Path, name: str) -> str:
+    """Return a function's code without annotations and comments."""
+    function = next(node for node in ast.parse(path.read_text()).body if getattr(node, "name", "") == name)
+    for node in ast.walk(function):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+        elif isinstance(node, ast.arg):
+            node.annotation = None
+    return ast.unparse(function)
+
+
+def test_the_training_step_that_students_read_is_the_programs():
+    program = ROOT / "labkit" / "train" / "loop.py"
+    assert code_of(sources.find("08"), "make_train_step") == code_of(program, "make_train_step")
