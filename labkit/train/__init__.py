@@ -1,1 +1,1 @@
-"""How is ResNet-50 trained on many ranks? The program of lab 08: its data, its recipe, its log, its checkpoints."""
+"""The program of lab 08, which trains ResNet-50 on many ranks: its recipe, its log, its checkpoints."""

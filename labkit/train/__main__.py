@@ -8,13 +8,13 @@ from labkit.train import flags
 
 
 def main() -> None:
-    """Do as the flags say; what the user can mend is one line, and exit code 2."""
+    """Run as the flags say; an error that the user can mend is one line, and exit code 2."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # notices at every start; errors still come
     try:
-        asked = flags.parse(sys.argv[1:])
+        config = flags.parse(sys.argv[1:])
         from labkit.train import loop
 
-        status = loop.run(asked)
+        status = loop.run(config)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         raise SystemExit(2) from error

@@ -1,4 +1,4 @@
-"""How does a run survive being killed? Checkpoints that are there whole or not at all."""
+"""Checkpoints that are there whole or not at all, so that a run survives being killed."""
 
 import json
 import os
@@ -12,8 +12,8 @@ import tensorflow as tf
 from labkit.system import files
 from labkit.system.errors import LabError
 
-KEPT = 2  # the newest, and one to fall back on
-CONTENTS = "contents.json"  # what was saved with it, and the checksums of its other files
+MAX_KEPT = 2  # the newest, and one to fall back on
+CONTENTS_FILE = "contents.json"  # what was saved with it, and the checksums of its other files
 
 
 class Found(NamedTuple):
@@ -27,22 +27,24 @@ class Found(NamedTuple):
         Steps done when it was saved; 0 without one.
     settings : dict
         What it was saved with.
-    passed_over : tuple of str
+    skipped : tuple of str
         Newer ones that are damaged, and how.
     """
 
     path: Path | None
     step: int
     settings: dict[str, Any]
-    passed_over: tuple[str, ...]
+    skipped: tuple[str, ...]
 
-    def read_into(self, state: tf.train.Checkpoint) -> None:
-        """Return the variables of `state`, which are to be the same as when it was saved, their values."""
+    def restore(self, state: tf.train.Checkpoint) -> None:
+        """Give the variables of `state`, which must be the same as when it was saved, the saved values."""
+        if self.path is None:
+            raise ValueError("there is no checkpoint to restore")
         state.read(str(self.path / "state")).assert_consumed()
 
 
 def save(folder: Path, state: tf.train.Checkpoint, step: int, settings: dict[str, Any]) -> None:
-    """Write a checkpoint, and remove all but the newest `KEPT`.
+    """Write a checkpoint, and remove all but the newest `MAX_KEPT`.
 
     It is written in a hidden folder, brought to the disk, and only then gets its name, all at once. So a process
     killed here, or a power cut, leaves the checkpoints as they were.
@@ -70,7 +72,7 @@ def _save(folder: Path, final: Path, part: Path, state: tf.train.Checkpoint, set
     except tf.errors.OpError as error:
         raise files.system_error(error) from error
     checksums = {file.name: _checksum(file) for file in part.iterdir()}
-    (part / CONTENTS).write_text(json.dumps({"settings": settings, "crc32": checksums}, indent=1))
+    (part / CONTENTS_FILE).write_text(json.dumps({"settings": settings, "crc32": checksums}, indent=1))
     for file in part.iterdir():
         _to_disk(file)
     _to_disk(part)
@@ -78,34 +80,34 @@ def _save(folder: Path, final: Path, part: Path, state: tf.train.Checkpoint, set
         shutil.rmtree(final)
     part.rename(final)
     _to_disk(folder)
-    for old in _newest_first(folder)[KEPT:]:
+    for old in _newest_first(folder)[MAX_KEPT:]:
         shutil.rmtree(old)
 
 
 def find(folder: Path) -> Found:
-    """Look for the newest checkpoint that is intact, by its files' checksums.
+    """Return the newest checkpoint that is intact, by its files' checksums.
 
     Raises
     ------
     LabError
         When there are checkpoints, but all are damaged.
     """
-    passed_over: list[str] = []
+    skipped: list[str] = []
     for path in _newest_first(folder):
         try:
-            contents = json.loads((path / CONTENTS).read_text())
+            contents = json.loads((path / CONTENTS_FILE).read_text())
             damaged = [name for name, checksum in contents["crc32"].items() if _checksum(path / name) != checksum]
             settings = contents["settings"]
         except (OSError, ValueError, TypeError, KeyError) as error:
-            passed_over.append(f"{path.name} ({error!r})")
+            skipped.append(f"{path.name} ({error!r})")
             continue
         if not damaged:
-            return Found(path, int(path.name.removeprefix("step-")), settings, tuple(passed_over))
-        passed_over.append(f"{path.name} (altered since it was written: {', '.join(damaged)})")
-    if passed_over:
+            return Found(path, int(path.name.removeprefix("step-")), settings, tuple(skipped))
+        skipped.append(f"{path.name} (altered since it was written: {', '.join(damaged)})")
+    if skipped:
         raise LabError(
-            f"none of the checkpoints in {folder} is intact, {'; '.join(passed_over)}: move that folder away to start "
-            "anew, or name another --results_dir."
+            f"none of the checkpoints in {folder} is intact, {'; '.join(skipped)}: move that folder away to start "
+            "again, or name another --results_dir."
         )
     return Found(None, 0, {}, ())
 

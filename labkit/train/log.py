@@ -1,4 +1,4 @@
-"""What does a run tell of itself? A JSON line for scripts in a file, and a readable line on the screen."""
+"""The log of a run: a JSON line for scripts in a file, and a readable line on the screen."""
 
 import json
 import math
@@ -7,12 +7,12 @@ from typing import Any
 
 from labkit.system import files
 
-NAME = "log.jsonl"
+FILE_NAME = "log.jsonl"
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """Return the records of a run's folder; a line that a kill or a power cut spoilt is left out."""
-    path = folder / NAME
+    path = folder / FILE_NAME
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # a whole line ends in a newline
     return [record for line in lines if (record := _record(line)) is not None]
 
@@ -26,34 +26,34 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 class Log:
-    """The log of one run, of its rank 0; on other ranks it says nothing.
+    """The log of one run, written by its rank 0.
 
     Parameters
     ----------
     folder : Path
         Where the file is.
-    speaks : bool
-        Whether this rank is the one to tell.
+    enabled : bool
+        Whether this rank is the one that writes it; on others, nothing is written or printed.
     """
 
-    def __init__(self, folder: Path, speaks: bool):
-        self.path, self.speaks = folder / NAME, speaks
+    def __init__(self, folder: Path, enabled: bool):
+        self.path, self.enabled = folder / FILE_NAME, enabled
 
     def resume(self, step: int) -> None:
-        """Take back what a killed run logged after the checkpoint: those steps come again."""
-        if self.speaks and self.path.exists():
+        """Remove what a killed run logged after the checkpoint: those steps are repeated."""
+        if self.enabled and self.path.exists():
             with files.writing(self.path):
                 kept = [record for record in read(self.path.parent) if record["step"] <= step]
             files.write(self.path, "".join(json.dumps(record) + "\n" for record in kept))
 
-    def say(self, text: str) -> None:
-        """Tell in words alone."""
-        if self.speaks:
+    def print(self, text: str) -> None:
+        """Print a line that is not in the file."""
+        if self.enabled:
             print(text, flush=True)
 
     def write(self, text: str, **record: Any) -> None:
-        """Tell in words and as a JSON line. What is not a finite number becomes null, as JSON has no such."""
-        if self.speaks:
+        """Print a line, and write a record as JSON, which has null for what is not finite."""
+        if self.enabled:
             finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
             files.append(self.path, json.dumps(finite))
             print(text, flush=True)

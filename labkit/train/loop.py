@@ -1,10 +1,9 @@
-"""What does one rank do, from its start to its end?"""
+"""One rank of the training program, from its start to its end."""
 
 import itertools
 import math
 import signal
 import time
-from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,50 +20,51 @@ from labkit.models.optimizers import Momentum
 from labkit.system import files
 from labkit.system.errors import LabError, reason
 from labkit.train import checkpoints, records
+from labkit.train.config import TrainConfig
 from labkit.train.log import Log
 from labkit.train.schedule import learning_rate, peak_rate
 
-STOPPED = 75  # exit status: EX_TEMPFAIL of sysexits.h, "try again later"
-IMAGENET = 1_281_167  # images; what an epoch of the made-up batch counts as
-MADE_UP_BATCHES = 10  # of an evaluation on the made-up batch
+STOPPED_STATUS = 75  # exit status: EX_TEMPFAIL of sysexits.h, "try again later"
+IMAGENET_IMAGES = 1_281_167  # of its training set; what an epoch of the synthetic batch counts as
+SYNTHETIC_EVALUATION_BATCHES = 10
 DTYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 
 Batches = Iterator[tfrecords.Batch]
 
 
-def run(asked: Namespace) -> int:
-    """Train, evaluate, or both, as the flags say, and give the exit status: 0, or `STOPPED`.
+def run(config: TrainConfig) -> int:
+    """Train, evaluate, or both, and return the exit status: 0, or `STOPPED_STATUS`.
 
     Raises
     ------
     LabError
-        Data or checkpoints that cannot be used, a loss that is no finite number, or what TensorFlow or Horovod cannot
+        Data or checkpoints that cannot be used, a loss that is not finite, or what TensorFlow or Horovod cannot
         go on with, as when another rank has ended.
     """
     # Horovod: find out which rank this is, and of how many.
     hvd.init()
     try:
-        return _run(asked)
+        return _run(config)
     except (tf.errors.OpError, HorovodInternalError) as error:
         # A rank that ended gives all others an error of Horovod's.
         raise LabError(f"rank {hvd.rank()} cannot go on: {reason(error)}") from error
 
 
-def _run(asked: Namespace) -> int:
-    if asked.deterministic:
-        tf.random.set_seed(asked.seed)
+def _run(config: TrainConfig) -> int:
+    if config.deterministic:
+        tf.random.set_seed(config.seed)
         tf.config.experimental.enable_op_determinism()
-    training = Training(asked)
+    training = Training(config)
     first = training.restore()
-    if "train" in asked.mode:
-        if not training.go_on(first):
-            return STOPPED
+    if config.trains:
+        if not training.train(first):
+            return STOPPED_STATUS
     elif not first:
         raise LabError(
-            f"there is nothing to evaluate in {asked.results_dir}: train first, or name another --results_dir."
+            f"there is nothing to evaluate in {config.results_dir}: train first, or name another --results_dir."
         )
-    if asked.mode != "train":
-        training.evaluate(training.plan.steps if "train" in asked.mode else first)
+    if config.evaluates:
+        training.evaluate(training.plan.steps if config.trains else first)
     return 0
 
 
@@ -73,31 +73,33 @@ class Plan(NamedTuple):
 
     images: int
     global_batch: int
-    steps_an_epoch: float
+    steps_per_epoch: float
     steps: int
 
 
-def plan_of(asked: Namespace, n_images: int, ranks: int) -> Plan:
-    """Return the plan for so many training images and ranks."""
-    global_batch = asked.batch_size * asked.accumulate * ranks
-    steps_an_epoch = n_images / global_batch
-    steps = asked.num_iter if asked.iter_unit == "batch" else math.ceil(asked.num_iter * steps_an_epoch)
-    return Plan(n_images, global_batch, steps_an_epoch, steps)
+def make_plan(config: TrainConfig, n_images: int, ranks: int) -> Plan:
+    """Return the plan for this number of training images and ranks."""
+    global_batch = config.batch_size * config.accumulate * ranks
+    steps_per_epoch = n_images / global_batch
+    steps = config.num_iter if config.iter_unit == "batch" else math.ceil(config.num_iter * steps_per_epoch)
+    return Plan(n_images, global_batch, steps_per_epoch, steps)
 
 
-def step_of(asked: Namespace, network: Network, optimizer: Momentum) -> Callable[[Batches, float], tf.Tensor]:
-    """Return the function that takes one step: `asked.accumulate` batches and a rate in, their cross entropy out.
+def make_train_step(
+    config: TrainConfig, network: Network, optimizer: Momentum
+) -> Callable[[Batches, float], tf.Tensor]:
+    """Return the function that takes one step: `accumulate` batches and a rate in, their cross-entropy out.
 
     The gradient is that of one batch as large as all of theirs on all ranks; batch norms see one batch at a time.
     """
-    scale, share = asked.static_loss_scale, 1 / asked.accumulate
-    compression = getattr(hvd.Compression, asked.compression)
-    sums = [tf.Variable(tf.zeros(w.shape), trainable=False) for w in network.weights] if asked.accumulate > 1 else []
+    scale, share = config.static_loss_scale, 1 / config.accumulate
+    compression = getattr(hvd.Compression, config.compression)
+    sums = [tf.Variable(tf.zeros(w.shape), trainable=False) for w in network.weights] if config.accumulate > 1 else []
 
     def backward(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
-            loss = cross_entropy(network(images, training=True), labels, asked.label_smoothing)
-            scaled = scale * loss  # else small gradients vanish in 16 bits
+            loss = cross_entropy(network(images, training=True), labels, config.label_smoothing)
+            scaled = scale * loss  # otherwise small gradients vanish in 16 bits
         gradients = tape.gradient(scaled, network.weights)
         return loss, [g * (share / scale) for g in gradients]
 
@@ -121,7 +123,7 @@ def step_of(asked: Namespace, network: Network, optimizer: Momentum) -> Callable
         return loss
 
     def step(batches: Batches, rate: float) -> tf.Tensor:
-        losses = [accumulate(*next(batches)) for _ in range(asked.accumulate - 1)]
+        losses = [accumulate(*next(batches)) for _ in range(config.accumulate - 1)]
         losses.append(update(*next(batches), tf.constant(rate, tf.float32)))
         return share * tf.add_n(losses)
 
@@ -129,12 +131,12 @@ def step_of(asked: Namespace, network: Network, optimizer: Momentum) -> Callable
 
 
 class Training:
-    """One rank's part of a training: network, optimizer, images, log.
+    """One rank's part of a training run: network, optimizer, images, log.
 
     Parameters
     ----------
-    asked : Namespace
-        The flags.
+    config : TrainConfig
+        What to train, and how.
 
     Attributes
     ----------
@@ -142,40 +144,40 @@ class Training:
         How many steps, of how many images.
     """
 
-    def __init__(self, asked: Namespace):
-        self.asked, self.stop = asked, _StopSignal()
-        self.network = Network(asked.model, dtype=DTYPES[asked.precision])
+    def __init__(self, config: TrainConfig):
+        self.config, self.stop = config, _StopSignal()
+        self.network = Network(config.model, dtype=DTYPES[config.precision])
         self.optimizer = Momentum(
-            self.network.weights, asked.momentum, asked.weight_decay, lars=asked.optimizer == "lars"
+            self.network.weights, config.momentum, config.weight_decay, lars=config.optimizer == "lars"
         )
         self.state = tf.train.Checkpoint(
             weights=self.network.weights, averages=self.network.averages, velocities=self.optimizer.velocities
         )
-        self.log = Log(asked.results_dir, speaks=hvd.rank() == 0)
+        self.log = Log(config.results_dir, enabled=hvd.rank() == 0)
         self.data = self._index("train")
-        self.plan = plan_of(asked, len(self.data) if self.data else IMAGENET, hvd.size())
-        self.log.say(
-            f"{asked.model} on {hvd.size()} rank{'s' * (hvd.size() > 1)}: {self.plan.global_batch} images a step, "
-            f"{self.plan.steps_an_epoch:,.1f} steps an epoch; "
-            + (f"{len(self.data):,} images in {len(self.data.files)} files" if self.data else "one made-up batch")
+        self.plan = make_plan(config, len(self.data) if self.data else IMAGENET_IMAGES, hvd.size())
+        self.log.print(
+            f"{config.model} on {hvd.size()} rank{'s' * (hvd.size() > 1)}: {self.plan.global_batch} images a step, "
+            f"{self.plan.steps_per_epoch:,.1f} steps an epoch; "
+            + (f"{len(self.data):,} images in {len(self.data.files)} files" if self.data else "one synthetic batch")
         )
 
-    def go_on(self, first: int) -> bool:
-        """Train from step `first` on; give whether it came to the end, or was told to stop."""
-        asked, plan = self.asked, self.plan
-        step_once = step_of(asked, self.network, self.optimizer)
-        batches = _Timed(self._batches(first * asked.accumulate))
+    def train(self, first: int) -> bool:
+        """Train from step `first` on; return whether it reached the end, rather than being stopped by a signal."""
+        config, plan = self.config, self.plan
+        train_step = make_train_step(config, self.network, self.optimizer)
+        batches = _TimedBatches(self._batches(first * config.accumulate))
         # The linear rule: with n times the images, a step goes n times as far.
-        peak, warmup = peak_rate(asked.lr_init, plan.global_batch), asked.lr_warmup_epochs * plan.steps_an_epoch
-        seconds: list[float] = []  # of the steps since the last log line, but for the warm-up
+        peak, warmup = peak_rate(config.lr_init, plan.global_batch), config.lr_warmup_epochs * plan.steps_per_epoch
+        seconds: list[float] = []  # of the steps since the last log line, without the warm-up
         for step in range(first, plan.steps):
-            rate = learning_rate(step, plan.steps, warmup, peak, asked.cosine_lr)
+            rate = learning_rate(step, plan.steps, warmup, peak, config.cosine_lr)
             began = time.perf_counter()
-            loss = step_once(batches, rate)
-            # Horovod: sum over the ranks, so that all see the same loss, and stop together when one is told to.
-            mine = tf.stack([loss / hvd.size(), float(self.stop.told)])
-            loss, told = map(float, hvd.allreduce(mine, op=hvd.Sum, name="agree"))
-            if step - first >= asked.warmup_steps:
+            loss = train_step(batches, rate)
+            # Horovod: sum over the ranks, so that all see the same loss, and stop together when one is to stop.
+            mine = tf.stack([loss / hvd.size(), float(self.stop.requested)])
+            loss, stop = map(float, hvd.allreduce(mine, op=hvd.Sum, name="agree"))
+            if step - first >= config.warmup_steps:
                 seconds.append(time.perf_counter() - began)
             done = step + 1
             if not math.isfinite(loss):
@@ -184,32 +186,34 @@ class Training:
                     "another --static_loss_scale. The last checkpoint is as it was."
                 )
             at_end = done == plan.steps
-            if done % asked.log_every == 0 or at_end or told:
-                self._tell(done, loss, rate, seconds, batches.waited)
+            if done % config.log_every == 0 or at_end or stop:
+                self._log_step(done, loss, rate, seconds, batches.waited)
                 seconds, batches.waited = [], 0.0
-            evaluate = asked.evaluate_every and _crosses(done, asked.evaluate_every * plan.steps_an_epoch)
-            if done % asked.checkpoint_every == 0 or at_end or told or evaluate:
-                took = self.save(done)
-                if told and not at_end:
+            evaluate = config.evaluate_every and _crosses(done, config.evaluate_every * plan.steps_per_epoch)
+            if done % config.checkpoint_every == 0 or at_end or stop or evaluate:
+                seconds_to_save = self.save(done)
+                if stop and not at_end:
                     # Horovod: the first rank to leave has the others ended, so none leaves before rank 0 has saved.
-                    took = hvd.broadcast_object(took, 0)
+                    seconds_to_save = hvd.broadcast_object(seconds_to_save, 0)
                     self.stop.ignore_more()
-                    text = f"told to stop: step {done} is saved, in {took:.2f} s. The same command goes on from there."
-                    self.log.write(text, event="stop", step=done, seconds=took)
+                    text = (
+                        f"stopped: step {done} is saved, in {seconds_to_save:.2f} s. The same command goes on from it."
+                    )
+                    self.log.write(text, event="stop", step=done, seconds=seconds_to_save)
                     return False
-            if evaluate and not at_end and asked.mode != "train":
+            if evaluate and not at_end and config.evaluates:
                 self.evaluate(done)
         return True
 
-    def _tell(self, done: int, loss: float, rate: float, seconds: list[float], waited: float) -> None:
-        plan, l2 = self.plan, float(l2_loss(self.network.weights, self.asked.weight_decay))
+    def _log_step(self, done: int, loss: float, rate: float, seconds: list[float], waited: float) -> None:
+        plan, l2 = self.plan, float(l2_loss(self.network.weights, self.config.weight_decay))
         speed = plan.global_batch * len(seconds) / sum(seconds) if seconds else math.nan
         self.log.write(
-            f"step {done:>6}/{plan.steps}  epoch {done / plan.steps_an_epoch:7.2f}  {speed:8.1f} images/s  "
+            f"step {done:>6}/{plan.steps}  epoch {done / plan.steps_per_epoch:7.2f}  {speed:8.1f} images/s  "
             f"cross entropy {loss:.4f}  L2 {l2:.4f}  rate {rate:.5f}",
             event="train",
             step=done,
-            epoch=done / plan.steps_an_epoch,
+            epoch=done / plan.steps_per_epoch,
             images_per_second=speed,
             cross_entropy=loss,
             l2_loss=l2,
@@ -220,7 +224,7 @@ class Training:
         )
 
     def evaluate(self, step: int) -> None:
-        """Classify exactly the validation set, shared out among the ranks, and tell top-1 and top-5."""
+        """Classify exactly the validation set, shared among the ranks, and log top-1 and top-5."""
         self._average()
         network = self.network
         size, _, channels = network.model.shape
@@ -229,7 +233,7 @@ class Training:
         @tf.function(
             input_signature=[tf.TensorSpec((None, size, size, channels), tf.float32), tf.TensorSpec((None,), tf.int32)]
         )
-        def right(pixels: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        def count_hits(pixels: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
             logits = network(pixels, training=False)
             hits = [tf.ones_like(labels, tf.bool), *(tf.math.in_top_k(labels, logits, k) for k in (1, 5))]
             return tf.stack([tf.reduce_sum(tf.cast(hit, tf.int64)) for hit in hits])
@@ -237,7 +241,7 @@ class Training:
         began = time.perf_counter()
         counts = tf.zeros(3, tf.int64)
         for batch in self._validation():
-            counts += right(*batch)
+            counts += count_hits(*batch)
         # Horovod: ranks have unlike numbers of images, so it is counts that are added, not shares that are averaged.
         n, top1, top5 = map(int, hvd.allreduce(counts, op=hvd.Sum, name="counts"))
         speed = n / (time.perf_counter() - began)
@@ -255,31 +259,31 @@ class Training:
 
     def _index(self, kind: tfrecords.Kind) -> tfrecords.Records | None:
         # Horovod: each rank looks at its part of the files, and all learn of all.
-        folder = self.asked.data_dir
-        return folder and tfrecords.index(folder, kind, hvd.rank(), hvd.size(), hvd.allgather_object)
+        folder = self.config.data_dir
+        return tfrecords.index(folder, kind, hvd.rank(), hvd.size(), hvd.allgather_object) if folder else None
 
     def _batches(self, start: int) -> Batches:
-        asked = self.asked
+        config = self.config
         if not self.data:
-            return synthetic_batches(self.network.model, asked.batch_size, rank=hvd.rank())
+            return synthetic_batches(self.network.model, config.batch_size, rank=hvd.rank())
         # Horovod: each rank reads its own part of each global batch.
         share = hvd.rank(), hvd.size()
         size, classes = self.network.model.shape[0], self.network.model.classes
         return iter(
-            records.training(self.data, size, asked.batch_size, *share, asked.seed, start, asked.least_area, classes)
+            records.training(self.data, size, config.batch_size, *share, config.seed, start, config.least_area, classes)
         )
 
     def _validation(self) -> Batches:
         data = self._index("validation")
         if not data:
-            return itertools.islice(self._batches(0), MADE_UP_BATCHES)
+            return itertools.islice(self._batches(0), SYNTHETIC_EVALUATION_BATCHES)
         size, classes = self.network.model.shape[0], self.network.model.classes
-        return iter(records.evaluation(data, size, self.asked.batch_size, hvd.rank(), hvd.size(), classes))
+        return iter(records.evaluation(data, size, self.config.batch_size, hvd.rank(), hvd.size(), classes))
 
     # State
 
     def save(self, step: int) -> float:
-        """Save on rank 0, and give the seconds it took."""
+        """Save on rank 0, and return the seconds it took."""
         began = time.perf_counter()
         self._average()
         # Horovod: all ranks have the same state, and two that write one file spoil it.
@@ -288,48 +292,48 @@ class Training:
         return time.perf_counter() - began
 
     def restore(self) -> int:
-        """Return all ranks the state that rank 0 finds, and the number of steps done."""
-        found = error = None
+        """Give all ranks the state that rank 0 finds, and return the number of steps done."""
+        found, error = checkpoints.Found(None, 0, {}, ()), ""
         if hvd.rank() == 0:
             try:
-                with files.writing(self.asked.results_dir, "name another --results_dir"):
-                    self.asked.results_dir.mkdir(parents=True, exist_ok=True)
+                with files.writing(self.config.results_dir, "name another --results_dir"):
+                    self.config.results_dir.mkdir(parents=True, exist_ok=True)
                 found = checkpoints.find(self._folder)
                 if found.path:
                     self._refuse_other(found)
-                    found.read_into(self.state)
+                    found.restore(self.state)
             except (LabError, OSError) as problem:
                 error = str(problem)
         # Horovod: what one rank cannot go on with, none can.
         if error := hvd.broadcast_object(error, 0):
             raise LabError(error)
         found = hvd.broadcast_object(found, 0)
-        # Horovod: all ranks start from the same weights, be they restored or new.
+        # Horovod: all ranks start from the same weights, whether restored or new.
         hvd.broadcast_variables([*self.network.weights, *self.network.averages, *self.optimizer.velocities], 0)
-        for text in found.passed_over:
-            self.log.say(f"passed over a damaged checkpoint: {text}")
+        for text in found.skipped:
+            self.log.print(f"skipped a damaged checkpoint: {text}")
         if found.path:
-            self.log.say(f"going on after step {found.step}")
+            self.log.print(f"going on after step {found.step}")
         self.log.resume(found.step)
         return found.step
 
     @property
     def _folder(self) -> Path:
-        return self.asked.results_dir / "checkpoints"
+        return self.config.results_dir / "checkpoints"
 
     @property
     def _settings(self) -> dict[str, Any]:
         """What must be the same for a run to go on from a checkpoint."""
         return {
-            "model": self.asked.model,
+            "model": self.config.model,
             "images": self.plan.images,
             "global_batch": self.plan.global_batch,
-            "seed": self.asked.seed,
+            "seed": self.config.seed,
         }
 
     def _refuse_other(self, found: checkpoints.Found) -> None:
         """Raise unless the checkpoint is of a run with the same settings; to evaluate, the same model will do."""
-        for name in self._settings if "train" in self.asked.mode else ["model"]:
+        for name in self._settings if self.config.trains else ["model"]:
             if found.settings.get(name) != self._settings[name]:
                 raise LabError(
                     f"{self._folder} is of a run with {name} {found.settings.get(name)}, and this one has "
@@ -357,22 +361,22 @@ class _StopSignal:
     SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
     def __init__(self) -> None:
-        self.told = False
+        self.requested = False
         for number in self.SIGNALS:
-            signal.signal(number, self._tell)
+            signal.signal(number, self._on_signal)
 
-    def _tell(self, number: int, frame: Any) -> None:
-        self.told = True
+    def _on_signal(self, number: int, frame: Any) -> None:
+        self.requested = True
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def ignore_more(self) -> None:
-        """Leave with this program's own exit status: srun tells ranks again as soon as the first has left."""
+        """Ignore further signals, so that the exit status is this program's: srun repeats them once a rank has left."""
         for number in self.SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
 
-class _Timed:
-    """A rank's batches, with how long one waited for them.
+class _TimedBatches:
+    """A rank's batches, with the time spent waiting for them.
 
     Attributes
     ----------
@@ -383,7 +387,7 @@ class _Timed:
     def __init__(self, batches: Batches):
         self.batches, self.waited = batches, 0.0
 
-    def __iter__(self) -> "_Timed":
+    def __iter__(self) -> "_TimedBatches":
         return self
 
     def __next__(self) -> tuple[tf.Tensor, tf.Tensor]:

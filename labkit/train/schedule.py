@@ -1,8 +1,8 @@
-"""Which learning rate has a step?"""
+"""The learning rate of each step: warm-up, then a cosine or steps down."""
 
 import math
 
-# Parts of the run after which the rate falls to a tenth, without --cosine_lr: 30, 60 and 80 of 90 epochs, as in Goyal
+# Shares of the run after which the rate falls to a tenth, without --cosine_lr: 30, 60 and 80 of 90 epochs, as in Goyal
 # et al. 2017 (arXiv 1706.02677).
 DROPS = (1 / 3, 2 / 3, 8 / 9)
 BASE_BATCH = 256  # the global batch for which --lr_init is given, as in the same paper

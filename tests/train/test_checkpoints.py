@@ -23,7 +23,7 @@ def value(saved):
 
 def restore(folder, into):
     found = checkpoints.find(folder)
-    found.read_into(into)
+    found.restore(into)
     return found
 
 
@@ -76,11 +76,11 @@ def test_a_damaged_one_falls_back_on_the_one_before(tmp_path, file, damage):
         altered = data[:middle] + bytes([data[middle] ^ 0xFF]) + data[middle + 1 :]
         path.write_bytes({"truncated": data[:middle], "altered": altered, "empty": b""}[damage])
     got = state(0)
-    _, step, _, passed_over = restore(tmp_path, got)
+    _, step, _, skipped = restore(tmp_path, got)
     assert step == 20
     assert value(got) == {20.0}
-    assert passed_over[0].startswith("step-00000030 (")
-    assert "\n" not in passed_over[0]
+    assert skipped[0].startswith("step-00000030 (")
+    assert "\n" not in skipped[0]
 
 
 def test_a_damaged_one_is_written_again(tmp_path):
@@ -128,7 +128,7 @@ def test_killed_at_any_moment_the_folder_has_a_whole_checkpoint(tmp_path):
         time.sleep(delay)
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-        _, step, _, passed_over = restore(tmp_path, got)
+        _, step, _, skipped = restore(tmp_path, got)
         assert step > 0
-        assert passed_over == ()
+        assert skipped == ()
         assert value(got) == {float(step)}

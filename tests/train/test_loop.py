@@ -95,7 +95,7 @@ def test_with_a_rank_killed_two_end_as_if_it_never_was(train, tmp_path):
 def test_told_to_stop_all_ranks_save_and_leave_and_the_same_line_goes_on(train, tmp_path):
     with pytest.raises(RankError) as error:
         train(2, "run", "--num_iter=5000", "--mode=train", signalled="SIGTERM,1,5")
-    assert error.value.status == loop.STOPPED
+    assert error.value.status == loop.STOPPED_STATUS
     records = log.read(tmp_path / "run")
     stopped = records[-1]
     assert stopped["event"] == "stop"
@@ -157,14 +157,14 @@ hvd.init()
 batch, accumulate = map(int, sys.argv[1:3])
 found = {}
 for case, more in json.loads(sys.argv[3]).items():
-    asked = flags.parse([f"--batch_size={batch}", f"--accumulate={accumulate}", *more])
+    config = flags.parse([f"--batch_size={batch}", f"--accumulate={accumulate}", *more])
     network = Network("mnist")  # without batch norms, which would see other batches
-    optimizer = Momentum(network.weights, 0.9, 1e-3, lars=asked.optimizer == "lars")
+    optimizer = Momentum(network.weights, 0.9, 1e-3, lars=config.optimizer == "lars")
     rng = np.random.default_rng(0)
     images, labels = rng.normal(size=(96, 28, 28, 1)).astype("float32"), rng.integers(10, size=96)
     batches = list(zip(np.split(images, 96 // batch), np.split(labels, 96 // batch)))
     mine = iter(batches[hvd.rank() :: hvd.size()])
-    step = loop.step_of(asked, network, optimizer)
+    step = loop.make_train_step(config, network, optimizer)
     losses = [float(hvd.allreduce(step(mine, 0.05))) for _ in range(3)]
     assert not list(mine)
     for number, w in enumerate(network.weights):
@@ -207,7 +207,7 @@ def refused(*flags, cwd):
         (["--batch_size=0"], "argument --batch_size: 0 is less than 1."),
         (["--momentum=2"], "argument --momentum: 2 is more than 1."),
         (["--num_iter=ten"], "invalid whole number value: 'ten'"),
-        (["--data_dir=nowhere"], "--data_dir=nowhere is no folder"),
+        (["--data_dir=nowhere"], "--data_dir=nowhere is not a folder"),
         (["--static_loss_scale=128"], "--static_loss_scale is for 16 bits"),
     ],
 )
