@@ -156,26 +156,26 @@ def doctor(
 
 @app.command(
     context_settings=PASS_ON | {"help_option_names": []},
-    epilog="Example: `./lab bench --model=resnet50 --setup eigen,onednn,openmp-kmp`",
+    epilog="Example: `./lab bench --model=resnet50 --config eigen,onednn,openmp-kmp`",
 )
 def bench(context: typer.Context) -> None:
-    """Measure images/s of ResNet-50 and others, in one set-up or several. `./lab bench --help` lists the flags."""
+    """Measure images/s of ResNet-50 and others, in one or several configurations. Flags: `./lab bench --help`."""
     from labkit.bench import flags
 
-    asked = flags.parse(context.args)
-    if not asked.setup:
+    config = flags.parse(context.args)
+    if not config.configurations:
         from labkit.bench.__main__ import measure
 
-        measure(asked)
+        measure(config)
         return
-    from labkit.bench import setups
+    from labkit.bench import configurations
 
-    steps = math.ceil(asked.num_batches / asked.rounds)
-    shared = flags.given(asked, but=("setup", "rounds", "num_batches", "json"))
-    found = setups.compare(asked.setup, *shared, f"--num_batches={steps}", rounds=asked.rounds)
-    if asked.json:
-        files.write(asked.json, json.dumps(found.as_dict(), indent=1))
-    Console().print("", setups.table(found), sep="\n")
+    steps = math.ceil(config.num_batches / config.rounds)
+    shared = flags.as_flags(config, without=("num_batches", "json"))
+    found = configurations.compare(config.configurations, *shared, f"--num_batches={steps}", rounds=config.rounds)
+    if config.json:
+        files.write(config.json, json.dumps(found.as_dict(), indent=1))
+    Console().print("", configurations.table(found), sep="\n")
     raise SystemExit(1 if found.failed else 0)
 
 

@@ -42,7 +42,7 @@ import pandas as pd
 import tensorflow as tf
 from IPython.display import display
 
-from labkit.bench import setups
+from labkit.bench import configurations
 from labkit.display import onednn, plots
 from labkit.exercises import open_lab
 from labkit.roofline import measure
@@ -100,14 +100,14 @@ print(f"batch size {batch}, {memory_gb:.0f} GB of memory free")
 NOISE = (onednn.MARK, "WARNING: All log", "I0000 ")  # lines of the log, and of TensorFlow's start
 
 
-def logged(setup, *flags):
-    """Run a set-up under ONEDNN_VERBOSE=1, one operation at a time: its result, its log's lines, and its timeline."""
+def logged(configuration, *flags):
+    """Run a configuration under ONEDNN_VERBOSE=1, one operation at a time: its result, log lines, timeline."""
     out, timeline = work / "run.json", work / "timeline.json"
-    argv = [str(setup.python), "-m", "labkit.bench", *setup.flags, *flags]
+    argv = [str(configuration.python), "-m", "labkit.bench", *configuration.flags, *flags]
     argv += ["--num_inter_threads=1", f"--json={out}", f"--trace_file={timeline}"]
     ended = processes.run(
         argv,
-        env={**setup.env, "ONEDNN_VERBOSE": 1},
+        env={**configuration.env, "ONEDNN_VERBOSE": 1},
         on_line=lambda line: line.startswith(NOISE) or print(line, flush=True),
     )
     if ended.failure:
@@ -115,7 +115,7 @@ def logged(setup, *flags):
     return json.loads(out.read_text()), ended.lines, json.loads(timeline.read_text())["traceEvents"]
 
 
-known = setups.known()
+known = configurations.known()
 many = (RUN[0], whole, "--num_warmup_batches=1", f"--num_batches={1 if QUICK else 5}", "--display_every=1")
 runs, log_others = {}, {}
 with load.watch("section 1") as log_others["float32"]:
@@ -243,7 +243,7 @@ if BF16:
     asked |= {name: known[name] for name in ("onednn-bf16", "openmp-kmp-bf16")}
 if QUICK:
     asked = {name: asked[name] for name in ("eigen", base)}
-print(f"{len(asked)} set-ups: {', '.join(asked)}")
+print(f"{len(asked)} configurations: {', '.join(asked)}")
 
 # %% [markdown]
 # <div class="alert alert-block alert-info">
@@ -269,7 +269,7 @@ guess = {
 # can write in a cell while another runs.)
 
 # %%
-training = setups.compare(asked, *RUN, whole, rounds=rounds, where="section 2")
+training = configurations.compare(asked, *RUN, whole, rounds=rounds, where="section 2")
 
 # %% [markdown]
 # ### Exercise 2 · The configuration for a machine you have never seen
@@ -292,7 +292,7 @@ NUMA node1 CPU(s):   9-17,27-35
 """
 
 # %% [markdown]
-# Write `setup_for(lscpu)`. It takes such a text and returns a dict with the walk-through's settings for that machine:
+# Write `settings_for(lscpu)`. It takes such a text and returns a dict with the walk-through's settings for that machine:
 #
 # - `"OMP_NUM_THREADS"` and `"num_intra_threads"`: the number of **physical cores**, an `int`;
 # - `"num_inter_threads"`: the number of sockets, also an `int`, as people advised at that time;
@@ -303,7 +303,7 @@ NUMA node1 CPU(s):   9-17,27-35
 
 
 # %%
-def setup_for(lscpu):
+def settings_for(lscpu):
     """The settings for the machine that a text of lscpu tells of."""
     ### BEGIN SOLUTION
     found = dict(re.findall(r"^\s*(.+?):\s+(\d+)$", lscpu, flags=re.M))
@@ -319,16 +319,16 @@ def setup_for(lscpu):
 
 
 # %% tags=["nbval-check-output"]
-setup_for = check(2, setup_for)
+settings_for = check(2, settings_for)
 
 # %%
-print("the walk-through's machine:", setup_for(RENTED))
+print("the walk-through's machine:", settings_for(RENTED))
 try:
     here = processes.run(["lscpu"], env={"LC_ALL": "C"}).lines
-    print("this machine:              ", setup_for("\n".join(here)))
+    print("this machine:              ", settings_for("\n".join(here)))
 except Exception as problem:  # some virtual machines and containers hide what they are made of
     print(f"this machine: its lscpu does not tell ({problem!r})")
-print(f"the kit's own set-up here:  {cores} threads, 1 inter-op")
+print(f"the kit's configuration:     {cores} threads, 1 inter-op")
 
 # %% [markdown]
 # If the last two lines show different numbers of threads, you are in a container, in a cluster job, or under a quota.
@@ -336,12 +336,12 @@ print(f"the kit's own set-up here:  {cores} threads, 1 inter-op")
 # thread: ResNet-50's layers wait for each other, so few operations can run at the same time. Section 6 measures the
 # effect of a second one.
 #
-# Now the result of the comparison. (In a terminal: `./lab bench --setup eigen,onednn,openmp-kmp --rounds 3`.)
+# Now the result of the comparison. (In a terminal: `./lab bench --config eigen,onednn,openmp-kmp --rounds 3`.)
 
 
 # %%
 def tell(comparison, name, reference):
-    """Say how many times as fast as the reference a set-up is, as sure as that is."""
+    """Say how many times as fast as the reference a configuration is, as sure as that is."""
     if not {name, reference} <= comparison.results.keys():
         print(f"{name} against {reference}: not measured here")
         return
@@ -370,7 +370,7 @@ for row, name in enumerate(names):
 axis.set_yticks(range(len(names)), names)
 axis.invert_yaxis()
 axis.margins(x=0.22)
-axis.set(xlabel="images/s (black: your guess)", title="ResNet-50 training, set-up by set-up")
+axis.set(xlabel="images/s (black: your guess)", title="ResNet-50 training, configuration by configuration")
 plots.show(
     figure,
     alt=f"Training at batch {batch}: "
@@ -494,7 +494,7 @@ def kind_of(result):
 
 
 def shares(comparison):
-    """A row for each set-up: its speed, and what share of the matrix product's speed that is."""
+    """A row for each configuration: its speed, and what share of the matrix product's speed that is."""
     rows = {}
     for name, seen in comparison.results.items():
         peak = limits.peak(kind_of(seen[0]))
@@ -852,12 +852,12 @@ if not QUICK:
 if BF16:
     side["onednn-bf16"] = known["onednn-bf16"]
     side["unfused-bf16"] = replace(known["onednn"], flags=("--use_fp16", "--nofused_batch_norm"))
-operators = setups.compare(side, *RUN, half, rounds=side_rounds, where="section 5")
+operators = configurations.compare(side, *RUN, half, rounds=side_rounds, where="section 5")
 
 
 # %% jupyter={"source_hidden": true}
 def draw(comparison, references, title, keep=None):
-    """Bars of how many times as fast as its reference each set-up is."""
+    """Bars of how many times as fast as its reference each configuration is."""
     times = {name: comparison.ratio(name, ref) for name, ref in references.items() if name in comparison.results}
     figure, axis = plt.subplots(figsize=(10, 0.6 * len(times) + 1.5))
     for row, ratio in enumerate(times.values()):
@@ -919,11 +919,11 @@ else:
 side["2 inter-op threads"] = replace(good, flags=(*good.flags, "--num_inter_threads=2"))
 if QUICK:
     side = dict(list(side.items())[:2])
-for name, setup in side.items():
-    print(f"{name}:\n  {setup.command(RUN[0], half)}")
+for name, configuration in side.items():
+    print(f"{name}:\n  {configuration.command(RUN[0], half)}")
 
 # %%
-threads = setups.compare(side, *RUN, half, rounds=side_rounds, where="section 6")
+threads = configurations.compare(side, *RUN, half, rounds=side_rounds, where="section 6")
 
 # %%
 for name in list(side)[1:]:
@@ -992,7 +992,7 @@ forward_only = ["eigen", "onednn", "openmp-kmp"] + ["onednn-bf16", "openmp-kmp-b
 if QUICK:
     forward_only = ["onednn"]
 flags = ("--forward_only", f"--num_batches={3 * steps}")
-inference = setups.compare(forward_only, RUN[0], whole, *flags, rounds=1, where="section 8")
+inference = configurations.compare(forward_only, RUN[0], whole, *flags, rounds=1, where="section 8")
 
 # %%
 shares(inference).style.format(FORMATS)
@@ -1071,13 +1071,13 @@ shares(inference).style.format(FORMATS)
 
 # %% jupyter={"source_hidden": true}
 def at_most(comparison, name):
-    """The limit's images/s for a set-up that ran."""
+    """The limit's images/s for a configuration that ran."""
     first = comparison.results[name][0]
     return limits.peak(kind_of(first)) / first["gflop_per_image"]
 
 
 def gained(name):
-    """Images/s in training, from Eigen's to this set-up's, and how many times that is."""
+    """Images/s in training, from Eigen's to this configuration's, and how many times that is."""
     if not {"eigen", name} <= training.results.keys():
         return "not run here"
     times = training.ratio(name, "eigen")

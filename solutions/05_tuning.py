@@ -34,7 +34,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import Code, Image, display
 
-from labkit.bench import setups
+from labkit.bench import configurations
 from labkit.display import plots
 from labkit.exercises import open_lab
 from labkit.system import load, processes
@@ -472,7 +472,7 @@ for repeats in (1, 2):
 # a file.
 
 # %%
-openmp = setups.OPENMP.exists()  # the Python of the build with OpenMP
+openmp = configurations.OPENMP.exists()  # the Python of the build with OpenMP
 seen = len(machine.cpus)  # hardware threads: as many threads TensorFlow and OpenMP take by default
 inter = 2 if openmp else seen  # TensorFlow's source: NumInterOpThreadsFromSessionOptions in process_util.cc
 threads = sorted({max(1, cores // 2), cores, 3 * cores // 2, 2 * cores, seen})
@@ -485,7 +485,7 @@ if openmp:
         "KMP_AFFINITY": ["none", "granularity=fine,compact,1,0"],
     }
     live_default |= {"OMP_NUM_THREADS": seen, "KMP_BLOCKTIME": 200, "KMP_AFFINITY": "none"}
-    python = setups.OPENMP
+    python = configurations.OPENMP
 else:
     print("The build with OpenMP is not here (./lab setup makes it), so there are fewer knobs.")
     live_space |= {"TF_ENABLE_ONEDNN_OPTS": [0, 1]}

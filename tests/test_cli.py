@@ -11,7 +11,7 @@ import typer.main
 from jupyterlab.labapp import LabApp
 
 from labkit import cli
-from labkit.bench import setups
+from labkit.bench import configurations
 from labkit.data import download, mnist, synthetic
 from labkit.doctor import checks
 from labkit.report import page
@@ -36,7 +36,7 @@ def run(monkeypatch, *arguments: str) -> int:
         (("data", "status"), "LAB_DATA"),
         (("report", "--from", "not-there"), "no lab has left results"),
         (("bench", "--modle=resnet50"), "unrecognized arguments: --modle=resnet50"),
-        (("bench", "--setup=mkl"), "no set-up 'mkl'"),
+        (("bench", "--config=mkl"), "no configuration 'mkl'"),
         (("cluster", "up", "--nodes", "0"), "nodes is a whole number from 1 to 64, not 0"),
     ],
 )
@@ -168,11 +168,11 @@ def test_bench_compares_set_ups_shares_the_steps_out_and_tells_of_failures(monke
     def compare(names, *flags, rounds):
         asked.append((names, flags, rounds))
         result = {"images_per_second": 2.0, "gflops": 1.0}
-        return setups.Comparison({"eigen": [result] * rounds}, {"openmp": "not there: ./lab setup makes it"})
+        return configurations.Comparison({"eigen": [result] * rounds}, {"openmp": "not there: ./lab setup makes it"})
 
-    monkeypatch.setattr(setups, "compare", compare)
+    monkeypatch.setattr(configurations, "compare", compare)
     out = tmp_path / "out.json"
-    flags = ("--setup=eigen,openmp", "--rounds=4", "--num_batches=10", "--model=mnist", f"--json={out}")
+    flags = ("--config=eigen,openmp", "--rounds=4", "--num_batches=10", "--model=mnist", f"--json={out}")
     assert run(monkeypatch, "bench", *flags) == 1
     assert asked == [(["eigen", "openmp"], ("--model=mnist", "--num_batches=3"), 4)]
     assert "./lab setup makes it" in capsys.readouterr().out

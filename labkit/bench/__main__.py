@@ -1,22 +1,22 @@
 """Measure in this process: `python -m labkit.bench --help`."""
 
 import sys
-from argparse import Namespace
 
 from labkit.bench import flags
+from labkit.bench.config import BenchConfig
 from labkit.system.errors import LabError
 
 
-def measure(asked: Namespace) -> None:
-    """Measure as the flags say: their variables first, then TensorFlow, which reads them when it is imported."""
-    flags.set_variables(asked)
+def measure(config: BenchConfig) -> None:
+    """Measure: variables are set first, then TensorFlow is imported, which reads them."""
+    flags.set_variables(config)
     from labkit.bench import run
 
-    run.measure(asked)
+    run.measure(config)
 
 
 def main() -> None:
-    """Measure; what the user can mend is one line, and exit code 2."""
+    """Measure; an error that the user can mend is one line, and exit code 2."""
     try:
         measure(flags.parse(sys.argv[1:]))
     except LabError as error:

@@ -1,16 +1,16 @@
 """The steps that are measured: classifying a batch, or training on it."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import tensorflow as tf
 
+from labkit.bench.config import OptimizerName
 from labkit.models.losses import cross_entropy, l2_loss
 from labkit.models.networks import Network
 from labkit.models.optimizers import Adam, GradientDescent, Momentum, Optimizer, RMSProp
 
 Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-OptimizerName = Literal["sgd", "momentum", "rmsprop", "adam"]
 
 _OPTIMIZERS: dict[OptimizerName, Callable[[list[tf.Variable]], Optimizer]] = {
     "sgd": GradientDescent,

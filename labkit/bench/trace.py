@@ -1,4 +1,4 @@
-"""What ran when in one step, and which graphs?"""
+"""What ran when in one step, and which graphs: a timeline for chrome://tracing, and TensorFlow's graphs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,14 +35,14 @@ class Trace(NamedTuple):
 
 
 def trace(make_network: Callable[[], Network], make_step: Callable[[Network], Step], batch_size: int) -> Trace:
-    """Run a step of a copy of the network in a session, since a `tf.function` does not tell when each operation ran.
+    """Run a step of a copy of the network in a session, since a `tf.function` does not record when each operation ran.
 
     Parameters
     ----------
     make_network : callable
-        Gives the network.
+        Returns the network.
     make_step : callable
-        Takes the network and gives its step, as those of `labkit.bench.steps`.
+        Takes the network and returns its step, as those of `labkit.bench.steps`.
     batch_size : int
         Images in the step, random ones.
     """
@@ -60,6 +60,6 @@ def trace(make_network: Callable[[], Network], make_step: Callable[[Network], St
             session.run(v1.global_variables_initializer())
             session.run(step)
             options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
-            seen = v1.RunMetadata()
-            session.run(step, options=options, run_metadata=seen)
-    return Trace(timeline.Timeline(seen.step_stats).generate_chrome_trace_format(), list(seen.partition_graphs))
+            metadata = v1.RunMetadata()
+            session.run(step, options=options, run_metadata=metadata)
+    return Trace(timeline.Timeline(metadata.step_stats).generate_chrome_trace_format(), list(metadata.partition_graphs))

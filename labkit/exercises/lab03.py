@@ -1,4 +1,4 @@
-"""Are the answers to lab 03 right: three numbers of a line, a set-up, an operation count, a log read, a bottleneck?"""
+"""Are the answers to lab 03 right: three numbers of a line, settings, an operation count, a log read, a bottleneck?"""
 
 import random
 import statistics
@@ -111,7 +111,7 @@ MACHINES = ((2, 9, 2, 2, False), (1, 2, 1, 1, True), (1, 64, 2, 4, True), (2, 28
         'texts still. Interleave when int(found["NUMA node(s)"]) > 1.',
     ),
 )
-def setup_for(answer) -> None:
+def settings_for(answer) -> None:
     """The settings of machines of all sizes, whose texts have both forms, and their lines in any order."""
 
     def decide(sockets: int, cores: int, threads: int, nodes: int, new: bool, seed: int = 0) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy.exc import SQLAlchemyError
 
-from labkit.bench import flags, setups
+from labkit.bench import configurations, flags
 from labkit.system import files, load, paths
 from labkit.system.errors import LabError
 from labkit.tune import report, space
@@ -163,25 +163,26 @@ def _command(argv: list[str], config: TuneConfig) -> tuple[Command, space.Host]:
     """Return the command, its knobs still unknown, and the host that they have to act on."""
     read_metric = by_field(config.json_field) if config.json_field else by_pattern(config.metric or IMAGES_PER_SECOND)
     if not argv:
-        argv = [*BENCH_COMMAND, *(["--setup=openmp"] if not setups.known()["openmp"].missing else [])]
+        argv = [*BENCH_COMMAND, *(["--config=openmp"] if not configurations.known()["openmp"].missing else [])]
     timeout = config.timeout or Command.timeout
     if Path(argv[0]).name != "lab" or argv[1:2] != ["bench"]:
         return Command(argv, {}, read_metric, timeout=timeout), space.inspect_host(openmp=config.openmp)
     wanted = flags.parse(argv[2:])
-    names = wanted.setup or []
-    if len(names) > 1 or names == ["all"]:
-        raise LabError(f"--setup {','.join(names)}: tune one set-up at a time.")
-    setup = next(iter(setups.choose(names).values())) if names else setups.Setup("as it comes")
-    if setup.missing:
-        raise LabError(f"--setup {names[0]} cannot run: {setup.missing}.")
-    arguments = [*setup.flags, *flags.given(wanted, but=("setup", "rounds"))]
+    names = wanted.configurations
+    if len(names) > 1 or names == ("all",):
+        raise LabError(f"--config {','.join(names)}: tune one configuration at a time.")
+    plain = configurations.Configuration("as it comes")
+    configuration = next(iter(configurations.choose(names).values())) if names else plain
+    if configuration.missing:
+        raise LabError(f"--config {names[0]} cannot run: {configuration.missing}.")
+    arguments = [*configuration.flags, *flags.as_flags(wanted)]
     if any(argument.startswith(("--num_intra", "--num_inter")) for argument in arguments):
         raise LabError(
-            "the command sets the threads, which are knobs: leave that out. Of set-ups, tune onednn or openmp."
+            "the command sets the threads, which are knobs: leave that out. Configurations to tune: onednn, openmp."
         )
-    full = [*setup.prefix, str(setup.python), "-m", "labkit.bench", *arguments]
-    host = space.inspect_host(openmp=setup.python == setups.OPENMP or config.openmp, bench=True)
-    return Command(full, {}, read_metric, dict(setup.env), paths.ROOT, timeout), host
+    full = [*configuration.prefix, str(configuration.python), "-m", "labkit.bench", *arguments]
+    host = space.inspect_host(openmp=configuration.python == configurations.OPENMP or config.openmp, bench=True)
+    return Command(full, {}, read_metric, dict(configuration.env), paths.ROOT, timeout), host
 
 
 def _name(argv: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ import optuna
 import pytest
 
 from labkit import cli
-from labkit.bench import setups
+from labkit.bench import configurations
 from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine
@@ -573,9 +573,9 @@ def test_when_nothing_beats_the_default_it_says_so(job, monkeypatch, capsys):
         (("--json-field", "x", *TUNE, *SH), "--metric and --json-field"),
         ((*TUNE, "--", "no-such-command"), "cannot start no-such-command"),
         (("--", "lab", "bench", "--modle=mnist"), "--modle"),
-        (("--", "lab", "bench", "--setup", "eigen,onednn"), "one set-up at a time"),
+        (("--", "lab", "bench", "--config", "eigen,onednn"), "one configuration at a time"),
         (("--", "lab", "bench", "--num_intra_threads=2"), "which are knobs"),
-        (("--", "lab", "bench", "--setup=nothing"), "no set-up 'nothing'"),
+        (("--", "lab", "bench", "--config=nothing"), "no configuration 'nothing'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(job, monkeypatch, capsys, arguments, told):
@@ -653,9 +653,9 @@ def test_interrupted_it_ends_what_runs_keeps_its_trials_and_goes_on(job):
 def test_lab_bench_runs_in_the_set_up_it_names_and_has_that_ones_knobs():
     config = run.TuneConfig()
     stock, there = run._command(["lab", "bench", "--model=mnist"], config)
-    assert stock.argv == [str(setups.STOCK), "-m", "labkit.bench", "--model=mnist"]
+    assert stock.argv == [str(configurations.STOCK), "-m", "labkit.bench", "--model=mnist"]
     assert there.bench
-    other, _ = run._command(["./lab", "bench", "--setup=eigen", "--batch_size=32"], config)
+    other, _ = run._command(["./lab", "bench", "--config=eigen", "--batch_size=32"], config)
     assert other.env == {"TF_ENABLE_ONEDNN_OPTS": 0}
     assert other.argv[-1] == "--batch_size=32"
     own, there = run._command(["python", "train.py"], run.TuneConfig(openmp=True))

@@ -1,9 +1,17 @@
+import dataclasses
 import os
 
 import pytest
 
 from labkit.bench import flags
+from labkit.bench.config import BenchConfig
 from labkit.system.errors import LabError
+
+
+def test_each_flag_is_a_field_of_the_configuration():
+    found = {action.dest for action in flags.parser()._actions} - {"help", "data_name"}
+    assert found == {field.name for field in dataclasses.fields(BenchConfig)}
+    assert flags.parse([]) == BenchConfig()
 
 
 @pytest.mark.parametrize("args", [["--forward_only"], ["--forward_only=True"], ["--forward_only", "true"]])
@@ -18,7 +26,7 @@ def test_a_flag_is_off_in_every_way_people_write_it(args):
     assert flags.parse(args).forward_only is False
 
 
-def test_the_library_is_tensorflows_own_choice_unless_asked():
+def test_the_library_is_tensorflows_own_choice_unless_set():
     assert flags.parse([]).mkl is None
     assert flags.parse(["--mkl=True"]).mkl is True
     assert flags.parse(["--nomkl"]).mkl is False
@@ -29,8 +37,13 @@ def test_the_command_of_2018_is_understood():
         "--device=CPU --data_name=imagenet --batch_size=128 --num_batches=30 --model=resnet50 --data_format=NHWC "
         "--mkl=True --kmp_blocktime 1 --num_intra_threads 18 --num_inter_threads 2"
     )
-    asked = flags.parse(command.split())
-    assert (asked.model, asked.batch_size, asked.kmp_blocktime, asked.num_intra_threads) == ("resnet50", 128, "1", 18)
+    config = flags.parse(command.split())
+    assert (config.model, config.batch_size, config.kmp_blocktime, config.num_intra_threads) == (
+        "resnet50",
+        128,
+        "1",
+        18,
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,7 +57,7 @@ def test_the_command_of_2018_is_understood():
         ("--model=alexnet", "invalid choice: 'alexnet'"),
         ("--device=gpu", "invalid choice: 'gpu'"),
         ("--model=mnist --data_name=imagenet", "--model=mnist takes --data_name=mnist, not imagenet"),
-        ("--data_dir=no/such/folder", "no/such/folder is no folder"),
+        ("--data_dir=no/such/folder", "no/such/folder is not a folder"),
         ("--json no/such/folder/x.json", "no folder no/such/folder to write x.json to"),
         ("--nomkl --data_format=NCHW", "NCHW needs oneDNN"),
     ],
@@ -57,10 +70,14 @@ def test_what_makes_no_sense_is_one_line(args, message):
 
 
 def test_flags_given_again_are_the_same_flags(tmp_path):
-    asked = flags.parse(["--model=mnist", "--nofused_batch_norm", "--use_fp16", "--mkl=false", f"--json={tmp_path}/x"])
-    again = flags.parse(flags.given(asked))
-    assert again == asked
-    assert flags.given(asked, but=("json", "mkl")) == ["--model=mnist", "--use_fp16=True", "--fused_batch_norm=False"]
+    config = flags.parse(["--model=mnist", "--nofused_batch_norm", "--use_fp16", "--mkl=false", f"--json={tmp_path}/x"])
+    again = flags.parse(flags.as_flags(config))
+    assert again == config
+    assert flags.as_flags(config, without=("json", "mkl")) == [
+        "--model=mnist",
+        "--use_fp16=True",
+        "--fused_batch_norm=False",
+    ]
 
 
 def test_flags_for_the_library_become_its_variables(monkeypatch):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from labkit.bench import setups
-from labkit.bench.setups import Setup
+from labkit.bench import configurations
+from labkit.bench.configurations import Configuration
 from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine
@@ -17,18 +17,18 @@ SMALL = ("--model=mnist", "--batch_size=2", "--num_batches=2", "--num_warmup_bat
 def machine(cores):
     cpus = tuple(range(2 * cores))
     pairs = tuple((core, core + cores) for core in range(cores))
-    return Machine(cpus, pairs, None, 2**36, 2**36, ("AVX", "AVX2"), (cpus,), "made up")
+    return Machine(cpus, pairs, None, 2**36, 2**36, ("AVX", "AVX2"), (cpus,), "synthetic")
 
 
 def test_threads_are_the_machines_physical_cores():
-    kmp = setups.known(machine(18))["openmp-kmp"]
+    kmp = configurations.known(machine(18))["openmp-kmp"]
     assert kmp.env["OMP_NUM_THREADS"] == 18
     assert "--num_intra_threads=18" in kmp.flags
-    assert "OMP_NUM_THREADS" not in setups.known(machine(18))["openmp"].env
+    assert "OMP_NUM_THREADS" not in configurations.known(machine(18))["openmp"].env
 
 
-def test_each_set_up_differs_from_the_one_before_in_what_its_name_says():
-    known = setups.known(machine(4))
+def test_each_configuration_differs_from_the_one_before_in_what_its_name_says():
+    known = configurations.known(machine(4))
     assert known["openmp-kmp-numactl"].prefix == ("numactl", "--interleave=all")
     assert known["openmp-kmp-numactl"].env == known["openmp-kmp"].env
     for name in ("eigen", "onednn", "openmp", "openmp-kmp", "openmp-kmp-numactl"):
@@ -38,33 +38,33 @@ def test_each_set_up_differs_from_the_one_before_in_what_its_name_says():
 
 
 def test_the_command_is_what_one_types():
-    assert setups.known(machine(2))["openmp-kmp-numactl"].command("--model=mnist") == (
+    assert configurations.known(machine(2))["openmp-kmp-numactl"].command("--model=mnist") == (
         "TF_ENABLE_ONEDNN_OPTS=1 OMP_NUM_THREADS=2 KMP_AFFINITY=granularity=fine,compact,1,0 KMP_BLOCKTIME=1 "
         "numactl --interleave=all env/openmp/.venv/bin/python -m labkit.bench "
         "--num_intra_threads=2 --num_inter_threads=1 --model=mnist"
     )
 
 
-def made_up(monkeypatch, rates):
+def synthetic_rates(monkeypatch, rates):
     """Have runs give these rates in turn, or fail; returns who ran, in order."""
     ran = []
 
-    def run_once(setup, *flags):
-        ran.append(setup.text)
-        rate = rates[setup.text].pop(0)
+    def run_once(configuration, *flags):
+        ran.append(configuration.description)
+        rate = rates[configuration.description].pop(0)
         if isinstance(rate, str):
             raise LabError(rate)
         return {"images_per_second": rate, "gflops": rate / 10}
 
-    monkeypatch.setattr(setups, "run_once", run_once)
+    monkeypatch.setattr(configurations, "run_once", run_once)
     return ran
 
 
-def test_set_ups_take_turns_and_what_fails_does_not_stop_the_others(monkeypatch, capsys):
-    ran = made_up(
+def test_configurations_take_turns_and_what_fails_does_not_stop_the_others(monkeypatch, capsys):
+    ran = synthetic_rates(
         monkeypatch, {"a": [10.0, 20.0, 5.0], "b": [20.0, 40.0, 10.0], "c": [1.0, "exit status 1. Its last lines:"]}
     )
-    found = setups.compare({name: Setup(name) for name in "abc"}, rounds=3)
+    found = configurations.compare({name: Configuration(name) for name in "abc"}, rounds=3)
     assert "".join(ran) == "abcabcab"
     assert found.ratio("b", "a") == pytest.approx((2, 2, 2))
     assert found.rate("a") == pytest.approx(35 / 3)
@@ -72,61 +72,61 @@ def test_set_ups_take_turns_and_what_fails_does_not_stop_the_others(monkeypatch,
     assert "round 2 of 3  c  failed: exit status 1" in capsys.readouterr().out
 
 
-def test_the_table_has_each_set_up_with_its_ratio(monkeypatch):
-    made_up(monkeypatch, {"a": [10.0, 20.0], "b": [30.0, 60.0], "c": ["no memory", "no memory"]})
-    found = setups.compare({name: Setup(name) for name in "abc"}, rounds=2)
+def test_the_table_has_each_configuration_with_its_ratio(monkeypatch):
+    synthetic_rates(monkeypatch, {"a": [10.0, 20.0], "b": [30.0, 60.0], "c": ["no memory", "no memory"]})
+    found = configurations.compare({name: Configuration(name) for name in "abc"}, rounds=2)
     with Console(width=100, record=True, quiet=False) as console:
-        console.print(setups.table(found))
+        console.print(configurations.table(found))
     text = console.export_text()
     assert "3.00 (3.00 to 3.00)" in text
     assert "no memory" in text
 
 
 def test_a_comparison_on_a_busy_machine_says_so(monkeypatch, capsys):
-    made_up(monkeypatch, {"a": [10.0], "b": [30.0]})
-    run_once = setups.run_once
+    synthetic_rates(monkeypatch, {"a": [10.0], "b": [30.0]})
+    run_once = configurations.run_once
 
-    def busy(setup, *flags):
+    def busy(configuration, *flags):
         load._report_to_enclosing(load.Others(share=0.31, busy=True, capacity=1.0))
-        return run_once(setup, *flags)
+        return run_once(configuration, *flags)
 
-    monkeypatch.setattr(setups, "run_once", busy)
-    found = setups.compare({name: Setup(name) for name in "ab"}, rounds=1)
+    monkeypatch.setattr(configurations, "run_once", busy)
+    found = configurations.compare({name: Configuration(name) for name in "ab"}, rounds=1)
     told = (
         "⚠ Meanwhile, other work took 31% of the cores. What was measured is doubtful: measure again when the machine"
     )
     assert told in capsys.readouterr().out
-    assert told in setups.table(found).caption
+    assert told in configurations.table(found).caption
     assert json.loads(json.dumps(found.as_dict()))["others"]["share"] == 0.31
 
 
 def test_what_is_not_installed_is_left_out_with_the_remedy(monkeypatch, capsys):
-    made_up(monkeypatch, {"a": [1.0]})
+    synthetic_rates(monkeypatch, {"a": [1.0]})
     absent = {
-        "no-python": Setup("b", python=Path("/no/such/python")),
-        "no-program": Setup("c", prefix=("no-such-program",)),
+        "no-python": Configuration("b", python=Path("/no/such/python")),
+        "no-program": Configuration("c", prefix=("no-such-program",)),
     }
-    found = setups.compare({"a": Setup("a"), **absent}, rounds=1)
+    found = configurations.compare({"a": Configuration("a"), **absent}, rounds=1)
     assert list(found.results) == ["a"]
     assert "./lab setup makes it" in found.failed["no-python"]
     assert "no-such-program is not installed: sudo apt-get install no-such-program" in capsys.readouterr().out
 
 
 def test_when_none_can_run_each_reason_is_told():
-    with pytest.raises(LabError, match=r"no set-up could run\. a: /no/such/python is not there"):
-        setups.compare({"a": Setup("a", python=Path("/no/such/python"))}, rounds=1)
+    with pytest.raises(LabError, match=r"no configuration could run\. a: /no/such/python is not there"):
+        configurations.compare({"a": Configuration("a", python=Path("/no/such/python"))}, rounds=1)
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(LabError, match=r"no set-up 'mkl': there are eigen, onednn, openmp"):
-        setups.choose(["eigen", "mkl"])
-    assert list(setups.choose(["all"])) == list(setups.known())
+    with pytest.raises(LabError, match=r"no configuration 'mkl': there are eigen, onednn, openmp"):
+        configurations.choose(["eigen", "mkl"])
+    assert list(configurations.choose(["all"])) == list(configurations.known())
 
 
-def test_set_ups_run_in_their_own_environments_whatever_the_callers_says(monkeypatch):
+def test_configurations_run_in_their_own_environments_whatever_the_callers_says(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    known = setups.known()
-    found = setups.compare({name: known[name] for name in ("eigen", "openmp")}, *SMALL, rounds=1)
+    known = configurations.known()
+    found = configurations.compare({name: known[name] for name in ("eigen", "openmp")}, *SMALL, rounds=1)
     eigen, openmp = (found.results[name][0] for name in ("eigen", "openmp"))
     assert eigen["environment"]["TF_ENABLE_ONEDNN_OPTS"] == "0"
     assert eigen["versions"]["tensorflow"] == "2.21.0"
@@ -139,4 +139,4 @@ def test_a_run_that_fails_tells_its_last_lines():
     with pytest.raises(
         LabError, match=r"exit status 2\. Its last lines:\n(.*\n)*.*unrecognized arguments: --no-such-flag"
     ):
-        setups.run_once(Setup("bad", python=Path(sys.executable)), "--no-such-flag")
+        configurations.run_once(Configuration("bad", python=Path(sys.executable)), "--no-such-flag")

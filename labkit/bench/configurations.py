@@ -1,4 +1,4 @@
-"""Which of several set-ups is fastest, and how sure is that? Each runs in processes of its own, and they take turns."""
+"""Configurations of the benchmark, and their comparison: each runs in processes of its own, and they take turns."""
 
 import json
 import shutil
@@ -16,9 +16,9 @@ from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
 from labkit.system.statistics import Ratio, ratio
 
-TIME_LIMIT = 1800.0  # seconds for one process
-TAIL = 4  # lines of a failed process that are shown
-# Threads and OpenMP are a set-up's own: what the caller's environment says of them would make it another.
+TIME_LIMIT_S = 1800.0  # for one process
+TAIL_LINES = 4  # of a failed process, that are shown
+# Threads and OpenMP belong to a configuration: what the caller's environment says of them would change it.
 _CLEARED = (
     "OMP_NUM_THREADS",
     "KMP_AFFINITY",
@@ -32,24 +32,24 @@ STOCK, OPENMP = Path(sys.executable), paths.OPENMP_PYTHON
 
 
 @dataclass(frozen=True)
-class Setup:
+class Configuration:
     """One way to run the benchmark.
 
     Attributes
     ----------
-    text : str
+    description : str
         What it is, in a line.
     python : Path
         The Python of its environment.
-    env : mapping of str to str
-        Variables.
+    env : mapping of str to object
+        Variables; their values are written as text.
     flags : tuple of str
         Flags of `python -m labkit.bench`.
     prefix : tuple of str
         What stands before the command.
     """
 
-    text: str
+    description: str
     python: Path = STOCK
     env: Mapping[str, object] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
@@ -74,8 +74,8 @@ class Setup:
         return str(self.python).removeprefix(f"{paths.ROOT}/")
 
 
-def known(machine: Machine | None = None) -> dict[str, Setup]:
-    """Return the set-ups, by name, with the threads that fit this machine."""
+def known(machine: Machine | None = None) -> dict[str, Configuration]:
+    """Return the kit's configurations, by name, with the threads that fit this machine."""
     cores = (machine or this_machine()).usable_cores
     oneDNN = {"TF_ENABLE_ONEDNN_OPTS": 1}
     # fine: one hardware thread each; compact,1,0: neighbours on neighbouring cores, SMT siblings last.
@@ -83,35 +83,37 @@ def known(machine: Machine | None = None) -> dict[str, Setup]:
     # A network's layers wait for each other: one operation at a time, with all cores.
     threads = (f"--num_intra_threads={cores}", "--num_inter_threads=1")
     plain = {
-        "eigen": Setup("TensorFlow's own kernels", env={"TF_ENABLE_ONEDNN_OPTS": 0}),
-        "onednn": Setup("oneDNN on TensorFlow's threads", env=oneDNN),
-        "openmp": Setup("oneDNN on OpenMP, as it comes", OPENMP, oneDNN),
-        "openmp-kmp": Setup("the same, threads set", OPENMP, oneDNN | kmp, threads),
-        "openmp-kmp-numactl": Setup(
+        "eigen": Configuration("TensorFlow's own kernels", env={"TF_ENABLE_ONEDNN_OPTS": 0}),
+        "onednn": Configuration("oneDNN on TensorFlow's threads", env=oneDNN),
+        "openmp": Configuration("oneDNN on OpenMP, as it comes", OPENMP, oneDNN),
+        "openmp-kmp": Configuration("the same, threads set", OPENMP, oneDNN | kmp, threads),
+        "openmp-kmp-numactl": Configuration(
             "the same, memory spread over the nodes", OPENMP, oneDNN | kmp, threads, ("numactl", "--interleave=all")
         ),
     }
     bf16 = {
-        f"{name}-bf16": Setup(f"{it.text}, bfloat16", it.python, it.env, (*it.flags, "--use_fp16"), it.prefix)
+        f"{name}-bf16": Configuration(
+            f"{it.description}, bfloat16", it.python, it.env, (*it.flags, "--use_fp16"), it.prefix
+        )
         for name, it in plain.items()
     }
     return plain | bf16
 
 
 class Comparison(NamedTuple):
-    """What the set-ups did.
+    """What the configurations did.
 
     Attributes
     ----------
     results : dict of str to list of dict
-        Of each set-up that ran, what `--json` has, round by round.
+        Of each configuration that ran, what `--json` has, round by round.
     failed : dict of str to str
-        Why the others did not.
+        Why the others did not run.
     others : load.Others
         What else had the cores meanwhile.
     """
 
-    results: dict[str, list[dict]]
+    results: dict[str, list[dict[str, Any]]]
     failed: dict[str, str]
     others: load.Others = load.Others()
 
@@ -137,72 +139,74 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    setups: Sequence[str] | Mapping[str, Setup],
+    configurations: Sequence[str] | Mapping[str, Configuration],
     *flags: object,
     rounds: int = 3,
     where: str = "",
 ) -> Comparison:
-    """Run set-ups in turns, so that noise which lasts falls on all alike, and print how it goes.
+    """Run configurations in turns, so that noise which lasts falls on all alike, and print how it goes.
 
     Parameters
     ----------
-    setups : sequence of str, or mapping of str to Setup
-        Names of `known()`, or set-ups of one's own.
+    configurations : sequence of str, or mapping of str to Configuration
+        Names of `known()`, or configurations of one's own.
     flags
         Of `python -m labkit.bench`, for all of them.
     rounds : int
-        Turns each takes, a process each.
+        Turns that each takes, a process each.
     where : str
         What this is, such as "section 7": what to run again when other work had the cores.
 
     Raises
     ------
     LabError
-        When a name is not known, or no set-up could run.
+        When a name is not known, or no configuration could run.
     """
-    if not isinstance(setups, Mapping):
-        setups = choose(setups)
-    failed = {name: setup.missing for name, setup in setups.items() if setup.missing}
-    for name, why in failed.items():
-        print(f"{name} is left out: {why}")
-    results: dict[str, list[dict]] = {name: [] for name in setups if name not in failed}
-    width = max(map(len, setups))
+    if not isinstance(configurations, Mapping):
+        configurations = choose(configurations)
+    failed = {name: one.missing for name, one in configurations.items() if one.missing}
+    for name, reason in failed.items():
+        print(f"{name} is left out: {reason}")
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in configurations if name not in failed}
+    width = max(map(len, configurations))
     with load.watch(where) as others:
         for number in range(1, rounds + 1):
             for name in [name for name in results if name not in failed]:
                 print(f"round {number} of {rounds}  {name:{width}}", end="  ", flush=True)
                 try:
-                    results[name].append(run_once(setups[name], *flags))
+                    results[name].append(run_once(configurations[name], *flags))
                 except LabError as error:
                     failed[name] = str(error)
                     print(f"failed: {error}", flush=True)
                 else:
                     print(f"{results[name][-1]['images_per_second']:10,.2f} images/s", flush=True)
-    results = {name: seen for name, seen in results.items() if name not in failed}
+    results = {name: each for name, each in results.items() if name not in failed}
     if not results:
-        raise LabError("no set-up could run. " + " ".join(f"{name}: {why}." for name, why in failed.items()))
+        raise LabError(
+            "no configuration could run. " + " ".join(f"{name}: {reason}." for name, reason in failed.items())
+        )
     return Comparison(results, failed, others)
 
 
-def choose(names: Sequence[str]) -> dict[str, Setup]:
-    """Return the set-ups of these names; `all` is every one.
+def choose(names: Sequence[str]) -> dict[str, Configuration]:
+    """Return the configurations of these names; `all` is every one.
 
     Raises
     ------
     LabError
         When a name is not known.
     """
-    setups = known()
+    configurations = known()
     if list(names) == ["all"]:
-        return setups
+        return configurations
     for name in names:
-        if name not in setups:
-            raise LabError(f"there is no set-up {name!r}: there are {', '.join(setups)}, and all.")
-    return {name: setups[name] for name in names}
+        if name not in configurations:
+            raise LabError(f"there is no configuration {name!r}: there are {', '.join(configurations)}, and all.")
+    return {name: configurations[name] for name in names}
 
 
-def run_once(setup: Setup, *flags: object) -> dict:
-    """Run the benchmark once in a set-up, and give what its `--json` has.
+def run_once(configuration: Configuration, *flags: object) -> dict[str, Any]:
+    """Run the benchmark once in a configuration, and return what its `--json` has.
 
     Raises
     ------
@@ -211,16 +215,26 @@ def run_once(setup: Setup, *flags: object) -> dict:
     """
     with scratch.folder() as folder:
         out = folder / "result.json"
-        argv = [*setup.prefix, str(setup.python), "-m", "labkit.bench", *setup.flags, *map(str, flags), f"--json={out}"]
-        path = {"PYTHONPATH": paths.ROOT} if setup.python != STOCK else {}  # labkit is not installed in the other one
-        done = processes.run(argv, env=dict.fromkeys(_CLEARED) | path | dict(setup.env), timeout=TIME_LIMIT)
+        argv = [
+            *configuration.prefix,
+            str(configuration.python),
+            "-m",
+            "labkit.bench",
+            *configuration.flags,
+            *map(str, flags),
+            f"--json={out}",
+        ]
+        path = (
+            {"PYTHONPATH": paths.ROOT} if configuration.python != STOCK else {}
+        )  # labkit is not installed in the other one
+        done = processes.run(argv, env=dict.fromkeys(_CLEARED) | path | dict(configuration.env), timeout=TIME_LIMIT_S)
         if done.failure:
-            raise LabError("\n  ".join([f"{done.failure}. Its last lines:", *done.lines[-TAIL:]]))
+            raise LabError("\n  ".join([f"{done.failure}. Its last lines:", *done.lines[-TAIL_LINES:]]))
         return json.loads(out.read_text())
 
 
 def table(comparison: Comparison) -> Table:
-    """Return the table of a comparison; ratios are over its first set-up."""
+    """Return the table of a comparison; ratios are to its first configuration."""
     first = next(iter(comparison.results))
     found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption_justify="left")
     found.caption = (
@@ -228,12 +242,12 @@ def table(comparison: Comparison) -> Table:
     )
     if comparison.others.busy:
         found.caption += f"\n{comparison.others}"
-    found.add_column("set-up")
+    found.add_column("configuration")
     for head in ("images/s", f"times {first}", "GFLOP/s"):
         found.add_column(head, justify="right")
     for name in comparison.results:
         times = "1" if name == first else str(comparison.ratio(name, first))
         found.add_row(name, f"{comparison.rate(name):,.2f}", times, f"{comparison.gflops(name):,.0f}")
-    for name, why in comparison.failed.items():
-        found.add_row(name, "–", why.splitlines()[0])
+    for name, reason in comparison.failed.items():
+        found.add_row(name, "–", reason.splitlines()[0])
     return found

@@ -1,0 +1,80 @@
+"""`BenchConfig`: what one run of the benchmark measures, and how; each field is a flag."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from labkit.models.registry import MODELS, Dataset
+
+OptimizerName = Literal["sgd", "momentum", "rmsprop", "adam"]
+VariableUpdate = Literal["parameter_server", "replicated", "horovod"]
+Device = Literal["cpu"]
+DataFormat = Literal["NHWC", "NCHW"]
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """What to measure, and how to run it; each field is a flag of `lab bench`, most of them tf_cnn_benchmarks'.
+
+    Attributes
+    ----------
+    model : str
+        A network of the registry.
+    batch_size, num_batches, num_warmup_batches, display_every : int
+        Images in a step of one rank; steps that are timed; steps before those; steps between lines.
+    forward_only : bool
+        Whether it classifies instead of training.
+    optimizer
+        How the weights follow the gradients.
+    data_dir : Path or None
+        The folder of TFRecords; None is one synthetic batch.
+    variable_update
+        With "horovod", this is one rank of several; the others are the same thing on one device.
+    device, data_format
+        The CPU, and the layout of the images.
+    use_fp16, fused_batch_norm, xla_compile : bool
+        Whether activations are bfloat16, a batch norm is one operation, and the step is compiled by XLA.
+    mkl : bool or None
+        Whether oneDNN is on; None leaves it to TensorFlow.
+    num_intra_threads, num_inter_threads : int
+        TensorFlow's threads; 0 leaves them to TensorFlow.
+    kmp_blocktime, kmp_affinity, kmp_settings : str or None
+        OpenMP's variables of these names.
+    json, trace_file, partitioned_graph_file_prefix : Path or None
+        The files to write: the result, one step's timeline, the graphs that ran.
+    configurations : tuple of str
+        Names of `configurations.known` to compare; empty to measure in this process.
+    rounds : int
+        Processes of each configuration.
+    """
+
+    model: str = "resnet50"
+    batch_size: int = 16
+    num_batches: int = 30
+    num_warmup_batches: int = 3
+    display_every: int = 10
+    forward_only: bool = False
+    optimizer: OptimizerName = "sgd"
+    data_dir: Path | None = None
+    variable_update: VariableUpdate = "parameter_server"
+    device: Device = "cpu"
+    data_format: DataFormat = "NHWC"
+    use_fp16: bool = False
+    fused_batch_norm: bool = True
+    xla_compile: bool = False
+    mkl: bool | None = None
+    num_intra_threads: int = 0
+    num_inter_threads: int = 0
+    kmp_blocktime: str | None = None
+    kmp_affinity: str | None = None
+    kmp_settings: str | None = None
+    json: Path | None = None
+    trace_file: Path | None = None
+    partitioned_graph_file_prefix: Path | None = None
+    configurations: tuple[str, ...] = ()
+    rounds: int = 3
+
+    @property
+    def data_name(self) -> Dataset:
+        """The images that the model is for."""
+        return MODELS[self.model].dataset
