@@ -315,24 +315,24 @@ def status() -> None:
     raise SystemExit(1 if any(file.state == "damaged" for file in found) else 0)
 
 
-@data.command(epilog="Example: `./lab data tfrecords work/drawn --train 5000`")
+@data.command(epilog="Example: `./lab data tfrecords work/synthetic --train 5000`")
 def tfrecords(
-    folder: Annotated[Path | None, typer.Argument(help="the folder to make", show_default="data/drawn")] = None,
+    folder: Annotated[Path | None, typer.Argument(help="the folder to make", show_default="data/synthetic")] = None,
     train: Annotated[int, typer.Option(help="how many images to train on")] = 2000,
     validation: Annotated[int, typer.Option(help="how many to evaluate on")] = 500,
     size: Annotated[int, typer.Option(help="their height and width, in pixels")] = 64,
-    seed: Annotated[int, typer.Option(help="of the drawing; the same one gives the same files")] = 0,
+    seed: Annotated[int, typer.Option(help="of the images; the same one gives the same files")] = 0,
 ) -> None:
-    """Draw a small set of ten classes, in the layout of ImageNet's TFRecords, for lab 08 and `lab bench`."""
+    """Write a small synthetic set of ten classes, in the layout of ImageNet's TFRecords, for lab 08 and `lab bench`."""
     from labkit.data import synthetic
 
     # Nothing is computed by TensorFlow here, so its notices, of oneDNN too, tell nobody anything. Errors still come.
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    folder = folder or paths.DATA / "drawn"
+    folder = folder or paths.DATA / "synthetic"
     new = synthetic.write(folder, train, validation, size, seed=seed)
-    there = paths.shown(folder)
-    print(f"{there}: {train:,} training and {validation:,} validation images{'' if new else ' are there already'}")
-    print(f"Next: ./lab start 08, or ./lab bench --model=resnet50 --data_dir={there}")
+    shown = paths.shown(folder)
+    print(f"{shown}: {train:,} training and {validation:,} validation images{'' if new else ' are there already'}")
+    print(f"Next: ./lab start 08, or ./lab bench --model=resnet50 --data_dir={shown}")
 
 
 @cluster.command("up", epilog="Example: `./lab cluster up --nodes 2`")

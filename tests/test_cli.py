@@ -147,11 +147,11 @@ def test_tfrecords_tells_what_it_wrote_and_what_to_do_next(monkeypatch, capsys, 
     folder = tmp_path / "set"
     assert run(monkeypatch, "data", "tfrecords", str(folder), "--train", "1200", "--size", "32", "--seed", "7") == 0
     assert run(monkeypatch, "data", "tfrecords") == 0
-    assert asked == [(folder, 1200, 500, 32, 7), (paths.DATA / "drawn", 2000, 500, 64, 0)]
-    first, then = capsys.readouterr().out.split("data/drawn: ")
+    assert asked == [(folder, 1200, 500, 32, 7), (paths.DATA / "synthetic", 2000, 500, 64, 0)]
+    first, then = capsys.readouterr().out.split("data/synthetic: ")
     assert first.startswith(f"{folder}: 1,200 training and 500 validation images{told}")
     assert f"--data_dir={folder}\n" in first
-    assert "--data_dir=data/drawn\n" in then
+    assert "--data_dir=data/synthetic\n" in then
 
 
 @pytest.mark.usefixtures("own_environment")

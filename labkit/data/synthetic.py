@@ -1,4 +1,4 @@
-"""Which images can ResNet learn from in minutes? Drawn ones of ten classes, written in ImageNet's standard layout.
+"""Synthetic images of ten classes, from which ResNet learns in minutes, written in the layout of ImageNet's TFRecords.
 
 The colours are random, so that no pixel tells a class and only the form does. No class becomes another one when it is
 mirrored or moderately cropped.
@@ -21,8 +21,10 @@ from labkit.system import files
 from labkit.system.errors import LabError
 from labkit.system.progress import progress
 
-_FINER = 4  # times as many pixels a side as the image has, to draw smooth edges
-_QUALITY = 90  # of the JPEGs
+_SUPERSAMPLING = 4  # times as many pixels a side as the image has, to draw smooth edges
+_JPEG_QUALITY = 90
+_MAX_IMAGES = 10_000_000
+_MIN_SIZE, _MAX_SIZE = 16, 1024  # pixels
 
 _Points = list[tuple[float, float]]
 
@@ -43,7 +45,7 @@ def write(
     Parameters
     ----------
     folder : Path
-        To be made, with all files in it or not at all.
+        The folder to make, with all files in it or not at all.
     train, validation : int
         How many images.
     size : int
@@ -65,8 +67,8 @@ def write(
     """
     counts = {"train": train, "validation": validation}
     for (kind, count), least in zip(counts.items(), shards, strict=True):
-        _check(f"{kind} images", count, least, 10_000_000)
-    _check("size", size, 16, 1024)
+        _check(f"{kind} images", count, least, _MAX_IMAGES)
+    _check("size", size, _MIN_SIZE, _MAX_SIZE)
     _check("seed", seed, 0, 2**63 - 1)
     folder = Path(folder)
     names = {
@@ -76,34 +78,34 @@ def write(
     expected = sorted(name for files in names.values() for name in files)
     with files.writing(folder, "name another folder"):
         instead = f"name another folder, or remove that one, rm -r {shlex.quote(str(folder))}"
-        there = _listed(folder) if folder.is_dir() else ["no folder"] if folder.exists() else []
-        if there and (there != expected or not _is_of(folder, names, counts, size, seed)):
+        existing = _listed(folder) if folder.is_dir() else ["not a folder"] if folder.exists() else []
+        if existing and (existing != expected or not _holds_set(folder, names, counts, size, seed)):
             raise LabError(
-                f"{folder} is there, and holds something else, or a set of other numbers, size or seed: {instead}"
+                f"{folder} exists, and holds something else, or a set of another count, size or seed: {instead}"
             )
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as beside:
             made = Path(beside) / folder.name
             made.mkdir()
-            with progress(f"Drawing {train + validation:,} images …") as tell:
+            with progress(f"Drawing {train + validation:,} images …") as report:
                 for number, (kind, count) in enumerate(counts.items()):
-                    tell(f"Drawing {count:,} {kind} images …")
+                    report(f"Drawing {count:,} {kind} images …")
                     _write(made, names[kind], count, size, (seed, number))
-            if not there:
+            if not existing:
                 made.rename(folder)  # only now, so that it is whole
             elif other := sorted(set(expected) - {*filecmp.cmpfiles(made, folder, expected, shallow=False)[0]}):
                 raise LabError(
-                    f"{folder} holds this set, but {other[0]} is damaged, or was drawn by other versions of the "
+                    f"{folder} holds this set, but {other[0]} is damaged, or was made by other versions of the "
                     f"libraries: {instead}"
                 )
-            return not there
+            return not existing
 
 
 def _listed(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def _is_of(folder: Path, names: dict[str, list[str]], counts: dict[str, int], size: int, seed: int) -> bool:
+def _holds_set(folder: Path, names: dict[str, list[str]], counts: dict[str, int], size: int, seed: int) -> bool:
     """Whether these files hold so many images of this size, in the order of this seed; no picture is looked at."""
     import tensorflow as tf
 
@@ -114,7 +116,7 @@ def _is_of(folder: Path, names: dict[str, list[str]], counts: dict[str, int], si
                 for record, number in itertools.zip_longest(found, share):
                     if None in (record, number) or not _is_image(record, _filename(kind, number), size):
                         return False
-    except (tf.errors.OpError, DecodeError):  # a damaged file is none of this set
+    except (tf.errors.OpError, DecodeError):  # a damaged file is not of this set
         return False
     return True
 
@@ -122,9 +124,12 @@ def _is_of(folder: Path, names: dict[str, list[str]], counts: dict[str, int], si
 def _is_image(record: bytes, filename: str, size: int) -> bool:
     from tensorflow.train import Example
 
-    told = Example.FromString(record).features.feature
-    named, sides = told["image/filename"].bytes_list.value, [told[f"image/{side}"] for side in ("height", "width")]
-    return [*named] == [filename.encode()] and all([*side.int64_list.value] == [size] for side in sides)
+    features = Example.FromString(record).features.feature
+    names, sides = (
+        features["image/filename"].bytes_list.value,
+        [features[f"image/{side}"] for side in ("height", "width")],
+    )
+    return [*names] == [filename.encode()] and all([*side.int64_list.value] == [size] for side in sides)
 
 
 def _check(name: str, number: int, least: int, most: int) -> None:
@@ -164,7 +169,7 @@ def _example(drawing: Image.Image, label: int, filename: str) -> bytes:
     from tensorflow.train import BytesList, Example, Feature, Features, Int64List
 
     buffer = io.BytesIO()
-    drawing.save(buffer, "JPEG", quality=_QUALITY)
+    drawing.save(buffer, "JPEG", quality=_JPEG_QUALITY)
     numbers = {
         "image/height": drawing.height,
         "image/width": drawing.width,
@@ -173,7 +178,7 @@ def _example(drawing: Image.Image, label: int, filename: str) -> bytes:
     }
     texts = {
         "image/colorspace": b"RGB",
-        "image/class/synset": b"",  # its number in WordNet, where drawings have none
+        "image/class/synset": b"",  # its number in WordNet, where these have none
         "image/class/text": CLASSES[label - 1].encode(),
         "image/format": b"JPEG",
         "image/filename": filename.encode(),
@@ -189,8 +194,8 @@ def _example(drawing: Image.Image, label: int, filename: str) -> bytes:
 
 def image(label: int, size: int, rng: np.random.Generator) -> Image.Image:
     """Draw an image of class `CLASSES[label - 1]`, size × size pixels, RGB."""
-    mask = Image.new("L", (_FINER * size,) * 2)
-    _DRAW[CLASSES[label - 1]](ImageDraw.Draw(mask), _FINER * size, rng)
+    mask = Image.new("L", (_SUPERSAMPLING * size,) * 2)
+    _DRAW[CLASSES[label - 1]](ImageDraw.Draw(mask), _SUPERSAMPLING * size, rng)
     cover = np.asarray(mask.resize((size, size), Image.Resampling.BOX), dtype=np.float64)[..., np.newaxis] / 255
     back, front = _colours(rng)
     pixels = (1 - cover) * _shaded(back, size, rng) + cover * _shaded(front, size, rng)
@@ -199,7 +204,7 @@ def image(label: int, size: int, rng: np.random.Generator) -> Image.Image:
 
 
 def _colours(rng: np.random.Generator) -> np.ndarray:
-    """Return two colours that can be told apart: (2, 3) in 0..255."""
+    """Return two colours that differ visibly: (2, 3) in 0..255."""
     while True:
         both = rng.uniform(0, 255, (2, 3))
         if np.abs(both[0] - both[1]).sum() > 200:
@@ -213,17 +218,17 @@ def _shaded(colour: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarr
     return colour + strength * (math.cos(angle) * across[:, None] + math.sin(angle) * across)[..., np.newaxis]
 
 
-def _place(side: int, rng: np.random.Generator) -> tuple[float, float, float]:
-    """Return where a thing is and how large, x, y and half its extent, so that it is inside the image."""
+def _position(side: int, rng: np.random.Generator) -> tuple[float, float, float]:
+    """Return the position of a shape and half its extent, so that it is inside the image: x, y, half."""
     half = side * rng.uniform(0.2, 0.38)
     x, y = rng.uniform(half, side - half, 2)
     return x, y, half
 
 
-def _turned(points: np.ndarray, side: int, rng: np.random.Generator, most: float = math.pi) -> _Points:
-    """Put a polygon, (n, 2) in the unit circle, somewhere in the image, turned by up to `most` radians."""
-    x, y, half = _place(side, rng)
-    angle = rng.uniform(-most, most)
+def _rotated(points: np.ndarray, side: int, rng: np.random.Generator, max_angle: float = math.pi) -> _Points:
+    """Put a polygon, (n, 2) in the unit circle, somewhere in the image, rotated by up to `max_angle` radians."""
+    x, y, half = _position(side, rng)
+    angle = rng.uniform(-max_angle, max_angle)
     cos, sin = math.cos(angle), math.sin(angle)
     return [tuple(point) for point in points @ np.array([[cos, sin], [-sin, cos]]) * half + (x, y)]
 
@@ -236,21 +241,21 @@ def _regular(corners: int, inner: float = 1.0) -> np.ndarray:
 
 
 def _disc(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
-    x, y, half = _place(side, rng)
+    x, y, half = _position(side, rng)
     draw.ellipse((x - half, y - half, x + half, y + half), fill=255)
 
 
 def _ring(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
-    x, y, half = _place(side, rng)
+    x, y, half = _position(side, rng)
     draw.ellipse((x - half, y - half, x + half, y + half), outline=255, width=round(half * rng.uniform(0.25, 0.45)))
 
 
 def _square(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
-    draw.polygon(_turned(_regular(4), side, rng), fill=255)
+    draw.polygon(_rotated(_regular(4), side, rng), fill=255)
 
 
 def _triangle(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
-    draw.polygon(_turned(_regular(3), side, rng), fill=255)
+    draw.polygon(_rotated(_regular(3), side, rng), fill=255)
 
 
 def _cross(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
@@ -258,37 +263,37 @@ def _cross(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> No
     corners = np.array([(1, arm), (arm, arm), (arm, 1)])
     quarter = np.array([[0, 1], [-1, 0]])
     turns = [corners @ np.linalg.matrix_power(quarter, turn) for turn in range(4)]
-    draw.polygon(_turned(np.concatenate(turns), side, rng), fill=255)
+    draw.polygon(_rotated(np.concatenate(turns), side, rng), fill=255)
 
 
 def _star(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
-    draw.polygon(_turned(_regular(10, inner=rng.uniform(0.35, 0.45)), side, rng), fill=255)
+    draw.polygon(_rotated(_regular(10, inner=rng.uniform(0.35, 0.45)), side, rng), fill=255)
 
 
 def _stripes(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator, upright: bool) -> None:
-    period, first = _rhythm(side, rng)
+    period, first = _period(side, rng)
     for low in np.arange(first, side, period):
         high = low + period / 2
         draw.rectangle((low, 0, high, side) if upright else (0, low, side, high), fill=255)
 
 
 def _chequers(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
-    (period, left), (_, top) = _rhythm(side, rng), _rhythm(side, rng)
+    (period, left), (_, top) = _period(side, rng), _period(side, rng)
     for row, y in enumerate(np.arange(top, side, period / 2)):
         for x in np.arange(left + row % 2 * period / 2, side, period):
             draw.rectangle((x, y, x + period / 2, y + period / 2), fill=255)
 
 
 def _dots(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
-    (period, left), (_, top) = _rhythm(side, rng), _rhythm(side, rng)
+    (period, left), (_, top) = _period(side, rng), _period(side, rng)
     radius = period * rng.uniform(0.22, 0.32)
     for x in np.arange(left, side + period, period):
         for y in np.arange(top, side + period, period):
             draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=255)
 
 
-def _rhythm(side: int, rng: np.random.Generator) -> tuple[float, float]:
-    """Return the period of what repeats, and where it begins, before the image's edge."""
+def _period(side: int, rng: np.random.Generator) -> tuple[float, float]:
+    """Return the period of a pattern, and where it begins, before the image's edge."""
     period = side * rng.uniform(0.2, 0.4)
     return period, -period * rng.uniform(0, 1)
 

@@ -1,4 +1,4 @@
-"""Are the drawn images in ImageNet's layout, the same each time, and neither too easy nor half written?"""
+"""Are the synthetic images in ImageNet's layout, the same each time, and neither too easy nor half written?"""
 
 import io
 import itertools
@@ -21,7 +21,7 @@ SMALL = {"train": 43, "validation": 20, "size": 32}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("drawn") / "set"
+    folder = tmp_path_factory.mktemp("synthetic") / "set"
     assert synthetic.write(folder, **SMALL)
     return folder
 
@@ -87,7 +87,7 @@ def test_a_larger_set_begins_with_the_smaller_one_and_none_is_in_both_parts(fold
 # --- Its readers ------------------------------------------------------------------------------------------------------
 
 
-def test_the_training_programs_reader_gives_the_drawn_pictures_with_their_labels(folder):
+def test_the_training_programs_reader_gives_the_synthetic_pictures_with_their_labels(folder):
     expected = {}
     for number in range(SMALL["validation"]):
         picture = synthetic.image(1 + number % 10, 32, np.random.default_rng((0, 1, number)))
@@ -172,7 +172,7 @@ def test_what_is_there_is_never_overwritten_and_told_before_anything_is_drawn(tm
     prepare(folder)
     before = contents(folder)
     monkeypatch.setattr(synthetic, "image", lambda *args: pytest.fail("an image was drawn"))
-    told = r"set is there, and holds something else, or a set of other numbers, .*: name another folder, or remove"
+    told = r"set exists, and holds something else, or a set of another count, .*: name another folder, or remove"
     with pytest.raises(LabError, match=told):
         synthetic.write(folder, **SMALL)
     assert contents(folder) == before
@@ -182,12 +182,10 @@ def test_what_is_there_is_never_overwritten_and_told_before_anything_is_drawn(tm
 def test_a_set_whose_pictures_are_others_is_told_and_stays(tmp_path, monkeypatch):
     folder = tmp_path / "set"
     with monkeypatch.context() as patch:
-        patch.setattr(synthetic, "_QUALITY", 80)
+        patch.setattr(synthetic, "_JPEG_QUALITY", 80)
         synthetic.write(folder, **SMALL)
     before = contents(folder)
-    with pytest.raises(
-        LabError, match="set holds this set, but train-00000-of-00008 is damaged, or was drawn by other"
-    ):
+    with pytest.raises(LabError, match="set holds this set, but train-00000-of-00008 is damaged, or was made by other"):
         synthetic.write(folder, **SMALL)
     assert contents(folder) == before
 
