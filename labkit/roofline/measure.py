@@ -1,4 +1,4 @@
-"""What is this machine's limit, in computing and in memory, and what share of it does a workload reach?
+"""This machine's limits, in computing and in memory, and what share of them a workload reaches.
 
 The limits are measured once, in a process of their own, and kept for each kind of machine in `.lab/roofline/`.
 The model is the roofline of Williams, Waterman and Patterson (2009), https://doi.org/10.1145/1498765.1498785.
@@ -32,11 +32,12 @@ Kind = Literal["float32", "bfloat16", "int8"]
 # What the CPU needs to compute in that kind, instead of converting: any of these (names of `machine.Machine.isa`).
 INSTRUCTIONS: dict[Kind, set[str]] = {"float32": {"AVX"}, "bfloat16": {"BF16", "AMX"}, "int8": {"VNNI", "AMX"}}
 
-KEPT = STATE / "roofline"
+CACHE = STATE / "roofline"
 SOFTWARE = ("tensorflow-cpu", "openvino", "numpy")
-TIME_LIMIT = 300.0  # seconds; 15 where the machine does nothing else
-# What sets threads, instructions or precision of the libraries that are measured; none is to act.
-SETTINGS = ("DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OV_", "TF_", "XLA_")
+TIME_LIMIT_S = 300.0  # 15 where the machine does nothing else
+# Beginnings of the variables that set threads, instructions or precision of the libraries that are measured; all are
+# unset.
+VARIABLE_PREFIXES = ("DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OV_", "TF_", "XLA_")
 
 
 @dataclass(frozen=True)
@@ -105,13 +106,12 @@ class Limits:
     def share(self, speed: float, kind: Kind = "float32", intensity: float = math.inf) -> float:
         """Return the share that `speed`, in GFLOP/s or GOP/s, has of what is attainable.
 
-        More than 1 tells that the limits were measured while the machine had other things to do:
-        `limits(again=True)`.
+        More than 1 means that the limits were measured while the machine was busy: `limits(again=True)`.
         """
         return speed / self.attainable(intensity, kind)
 
 
-def limits(again: bool = False, folder: Path = KEPT, insist: bool = False) -> Limits:
+def limits(again: bool = False, folder: Path = CACHE, insist: bool = False) -> Limits:
     """Return this machine's limits: those kept, or else measured now, in about 15 s.
 
     A lab goes on with limits that can't be kept, and says so.
@@ -123,7 +123,7 @@ def limits(again: bool = False, folder: Path = KEPT, insist: bool = False) -> Li
     folder : Path
         Where they are kept.
     insist : bool
-        Whether it is an error, told before they are measured, that they can't be kept.
+        Whether it is an error, raised before they are measured, that they can't be kept.
 
     Raises
     ------
@@ -131,8 +131,8 @@ def limits(again: bool = False, folder: Path = KEPT, insist: bool = False) -> Li
         When they can't be measured, or should be kept and can't.
     """
     machine = this_machine()
-    about = setting(machine)
-    file = kept_in(about, folder)
+    about = conditions(machine)
+    file = path_for(about, folder)
     figures = None if again else _read(file, about)
     if figures is None:
         if insist:
@@ -153,7 +153,7 @@ def _limits(figures: Mapping[str, Any], isa: tuple[str, ...]) -> Limits:
     return Limits(**{**figures, "others": others}, isa=isa)
 
 
-def setting(machine: Machine) -> dict[str, Any]:
+def conditions(machine: Machine) -> dict[str, Any]:
     """Return what the figures depend on: the machine, the software, and how it is measured."""
     return {
         "cpu": machine.model,
@@ -167,7 +167,7 @@ def setting(machine: Machine) -> dict[str, Any]:
     }
 
 
-def kept_in(about: Mapping[str, Any], folder: Path = KEPT) -> Path:
+def path_for(about: Mapping[str, Any], folder: Path = CACHE) -> Path:
     """Return the file for such a machine; another kind of machine that shares the folder has another."""
     return folder / f"{hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]}.json"
 
@@ -194,22 +194,22 @@ def _make(folder: Path) -> None:
 
 
 def _measure() -> dict[str, Any]:
-    """Run `labkit.roofline.peaks`, free of settings and of what this process has in memory."""
-    settings = {name: None for name in os.environ if name.startswith(SETTINGS)}
-    with progress("Measuring …") as tell:
+    """Run `labkit.roofline.peaks` in a process of its own, with no variable set that changes the figures."""
+    settings = {name: None for name in os.environ if name.startswith(VARIABLE_PREFIXES)}
+    with progress("Measuring …") as report:
         ended = processes.run(
             [sys.executable, "-m", peaks.__name__],
             # oneDNN, also on a CPU where TensorFlow does not use it by itself, and no news from TensorFlow.
             env=settings | {"TF_ENABLE_ONEDNN_OPTS": 1, "TF_CPP_MIN_LOG_LEVEL": 2},
-            timeout=TIME_LIMIT,
-            on_line=lambda line: tell(line) if line.startswith("Measuring") else None,
+            timeout=TIME_LIMIT_S,
+            on_line=lambda line: report(line) if line.startswith("Measuring") else None,
         )
-    told = [line for line in ended.lines if line.startswith("{")]
-    if ended.failure or not told:
+    results = [line for line in ended.lines if line.startswith("{")]
+    if ended.failure or not results:
         last = f": {ended.lines[-1]}" if ended.lines else ""
-        why = ended.failure or "it told nothing"
-        raise LabError(f"the machine's limits could not be measured ({why}{last}). What is amiss? ./lab doctor")
-    return json.loads(told[-1])
+        failure = ended.failure or "it printed no figures"
+        raise LabError(f"the machine's limits could not be measured ({failure}{last}). To find out why: ./lab doctor")
+    return json.loads(results[-1])
 
 
 def render(limits: Limits, console: Console) -> None:

@@ -1,6 +1,6 @@
-"""How fast does this machine multiply matrices, and move memory? `python -m labkit.roofline.peaks` measures it.
+"""The measurement of matrix products and memory bandwidth: `python -m labkit.roofline.peaks`.
 
-It prints what it is at, a line each time, and in the end the figures as a line of JSON.
+It prints a line as it begins each of them, and in the end the figures as a line of JSON.
 `labkit.roofline.measure` runs it.
 """
 
@@ -19,11 +19,11 @@ from labkit.system import load
 from labkit.system.machine import Machine, this_machine
 
 SIZES = (512, 1024, 2048, 4096, 8192)  # n of n×n matrices
-LONG_ENOUGH = 0.1  # seconds a product takes from which a larger one would be no faster
-AT_LEAST = 0.3  # seconds for which each size is tried
-OF_MEMORY = 0.25  # the share of what is free that may be used at a time
-CACHE_UNKNOWN = 2**26  # bytes, where the kernel doesn't tell
-CHAIN = 4  # int8 products in a row
+LONG_PRODUCT_S = 0.1  # from here on, a larger product would be no faster
+MIN_DURATION_S = 0.3  # for which each size is tried
+MEMORY_SHARE = 0.25  # of what is free, that may be used at a time
+DEFAULT_CACHE_BYTES = 2**26  # where the kernel doesn't say
+CHAIN_LENGTH = 4  # int8 products in a row
 
 # One numpy call that runs through memory, and the bytes that it asks for: 8 for each float64 read or written. They are
 # counted as STREAM counts them (https://www.cs.virginia.edu/stream/ref.html): a cache line that the CPU fetches only
@@ -63,7 +63,7 @@ def peak(product: Product, machine: Machine, sizes: Sequence[int] = SIZES) -> fl
     Parameters
     ----------
     product : callable
-        Gives, for matrices of n×n, a function that multiplies them, and how many operations that takes.
+        Returns, for matrices of n×n, a function that multiplies them, and how many operations that takes.
     machine : Machine
         Sizes that do not fit into a quarter of its free memory are left out, but for the first.
     sizes : sequence of int
@@ -71,25 +71,25 @@ def peak(product: Product, machine: Machine, sizes: Sequence[int] = SIZES) -> fl
     """
     best = 0.0
     for n in sizes:
-        if n > sizes[0] and 16 * n**2 > machine.memory_free * OF_MEMORY:  # bytes; four float32 matrices
+        if n > sizes[0] and 16 * n**2 > machine.memory_free * MEMORY_SHARE:  # bytes; four float32 matrices
             break
         multiply, operations = product(n)
-        multiply()  # the first run chooses kernels, and gets memory
+        multiply()  # the first run chooses kernels, and allocates memory
         seconds = fastest(multiply)
         best = max(best, operations / seconds / 1e9)
-        if seconds > LONG_ENOUGH:
+        if seconds > LONG_PRODUCT_S:
             break
     return best
 
 
 def fastest(run: Callable[[], object]) -> float:
-    """Return the seconds of the fastest of three runs, or of as many as `AT_LEAST` holds.
+    """Return the seconds of the fastest of three runs, or of as many as fit in `MIN_DURATION_S`.
 
-    What is looked for is a limit of the machine. Nothing makes a run faster than that, and anything may make it slower:
-    so the fastest is nearest. For figures that are compared with each other it would be wrong.
+    A limit of the machine is measured. Nothing makes a run faster than that, and anything may make it slower: so the
+    fastest is nearest. For figures that are compared with each other it would be wrong.
     """
     times: list[float] = []
-    while len(times) < 3 or sum(times) < AT_LEAST:
+    while len(times) < 3 or sum(times) < MIN_DURATION_S:
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)
@@ -137,15 +137,15 @@ def openvino_products(machine: Machine) -> Product:
             for request in requests:
                 request.wait()
 
-        return multiply, chains * CHAIN * 2 * (2 * n) * n * n
+        return multiply, chains * CHAIN_LENGTH * 2 * (2 * n) * n * n
 
     return product
 
 
 def int8_chain(n: int):
-    """Return an OpenVINO model of `CHAIN` products of a (2n, n) matrix with (n, n) ones, 8 bits in and out of each.
+    """Return an OpenVINO model of `CHAIN_LENGTH` products of a (2n, n) matrix with (n, n) ones, each of 8 bits.
 
-    In a chain, quantising the first input and giving the last result as float32 weigh little.
+    In a chain, quantising the first input and returning the last result as float32 weigh little.
     """
     import openvino as ov
     from openvino import opset13 as op
@@ -156,12 +156,12 @@ def int8_chain(n: int):
         low, high = (op.constant(np.float32(value)) for value in (0, highest))
         return op.fake_quantize(x, low, high, low, high, 256)
 
-    given = op.parameter([2 * n, n], np.float32)
-    x = in_8_bits(given, 2.55)
-    for _ in range(CHAIN):
+    source = op.parameter([2 * n, n], np.float32)
+    x = in_8_bits(source, 2.55)
+    for _ in range(CHAIN_LENGTH):
         scaled = op.multiply(op.convert(op.constant(weights), np.float32), op.constant(np.float32(0.01)))
         x = in_8_bits(op.matmul(x, scaled, False, False), 255)
-    return ov.Model([op.reduce_max(x, op.constant(np.array([0, 1])), False)], [given], "int8")
+    return ov.Model([op.reduce_max(x, op.constant(np.array([0, 1])), False)], [source], "int8")
 
 
 def bandwidth(machine: Machine) -> dict[str, float]:
@@ -184,9 +184,14 @@ def bandwidth(machine: Machine) -> dict[str, float]:
         return start, time.perf_counter()
 
     with ThreadPoolExecutor(threads) as pool:
-        told = list(pool.map(work, shares(machine, threads, 1)))
+        times = list(pool.map(work, shares(machine, threads, 1)))
     return {
-        name: size * elements * threads * PASSES / min(map(_span, zip(*(one[name] for one in told), strict=True))) / 1e9
+        name: size
+        * elements
+        * threads
+        * PASSES
+        / min(map(_span, zip(*(one[name] for one in times), strict=True)))
+        / 1e9
         for name, (size, _) in STREAMS.items()
     }
 
@@ -199,7 +204,7 @@ def _span(times: Iterable[tuple[float, float]]) -> float:
 
 def array_bytes(machine: Machine, cache: int) -> int:
     """Return the size of each of three arrays: four times all last-level caches, as STREAM asks, if memory allows."""
-    return int(min(4 * cache, machine.memory_free * OF_MEMORY / 3))
+    return int(min(4 * cache, machine.memory_free * MEMORY_SHARE / 3))
 
 
 def last_level_cache(cpus: Iterable[int], root: Path = Path("/")) -> int:
@@ -212,7 +217,7 @@ def last_level_cache(cpus: Iterable[int], root: Path = Path("/")) -> int:
             )
             caches[int(level), sharers] = int(size.removesuffix("K")) * 1024
     last = max((level for level, _ in caches), default=0)
-    return sum(size for (level, _), size in caches.items() if level == last) or CACHE_UNKNOWN
+    return sum(size for (level, _), size in caches.items() if level == last) or DEFAULT_CACHE_BYTES
 
 
 if __name__ == "__main__":

@@ -225,7 +225,7 @@ def test_it_is_free_of_the_callers_settings(monkeypatch):
         (Ended(("Measuring …", "MemoryError"), 1, 2.0), r"\(exit status 1: MemoryError\)"),
         (Ended((), -9, 2.0), r"did memory run out\?"),
         (Ended(("Measuring …",), None, 300.0), "not over after 300 s"),
-        (Ended((), 0, 2.0), "it told nothing"),
+        (Ended((), 0, 2.0), "it printed no figures"),
     ],
 )
 def test_a_measurement_that_fails_is_told_in_one_line_and_nothing_is_kept(monkeypatch, tmp_path, ended, told):
@@ -258,7 +258,7 @@ def test_a_small_real_measurement():
     assert limits.streams.keys() == {"copy", "add", "read"}
     assert [line for line in ended.lines if line.startswith("Measuring")] != []
     if not limits.emulated("int8"):
-        assert f"products in{' u8' * peaks.CHAIN}" in ended.lines
+        assert f"products in{' u8' * peaks.CHAIN_LENGTH}" in ended.lines
 
 
 # --- How it is measured ---
@@ -290,7 +290,7 @@ def test_sizes_grow_until_a_product_takes_long(monkeypatch):
 def test_sizes_that_do_not_fit_into_memory_are_left_out(monkeypatch):
     ran = []
     product = a_product(1e-12, ran, monkeypatch)
-    monkeypatch.setattr(peaks, "AT_LEAST", 0)
+    monkeypatch.setattr(peaks, "MIN_DURATION_S", 0)
     peaks.peak(product, dataclasses.replace(HERE, memory_free=4 * 16 * 2048**2), sizes=(512, 2048, 4096))
     assert sorted(set(ran)) == [512, 2048]
 
@@ -309,7 +309,7 @@ def test_last_level_caches_are_counted_once_each(tmp_path):
         cache(cpu, 3, 3, "16384K", "0-1" if cpu < 2 else "2-3")
     assert peaks.last_level_cache(range(4), tmp_path) == 32 * 2**20
     assert peaks.last_level_cache([0], tmp_path) == 16 * 2**20
-    assert peaks.last_level_cache([9], tmp_path) == peaks.CACHE_UNKNOWN
+    assert peaks.last_level_cache([9], tmp_path) == peaks.DEFAULT_CACHE_BYTES
 
 
 def test_arrays_go_well_beyond_the_caches_but_never_take_most_of_the_memory():
