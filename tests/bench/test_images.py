@@ -1,23 +1,13 @@
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from tfrecord_sets import example, together
 
 from labkit.bench import images
 from labkit.models.registry import MODELS
 from labkit.system.errors import LabError
 
 MODEL = MODELS["mnist"]._replace(classes=40)
-
-
-def example(jpeg, label):
-    feature = {
-        "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
-        "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-    }
-    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
 
 
 def write(folder, kind="train", shards=4, in_each=5, bad=None):
@@ -53,18 +43,11 @@ def test_each_image_comes_once_an_epoch(tmp_path):
 
 def test_ranks_share_the_images_whatever_the_number_of_files(tmp_path):
     write(tmp_path, shards=1, in_each=20)
-    barrier, gathered = threading.Barrier(2, timeout=20), [None, None]
 
-    def labels_of(rank):
-        def allgather(mine):
-            gathered[rank] = mine
-            barrier.wait()
-            return list(gathered)
-
+    def labels_of(rank, allgather):
         return {int(n) for _, labels in take(2, tmp_path, rank=rank, ranks=2, allgather=allgather) for n in labels}
 
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(labels_of, (0, 1))
+    first, second = together(2, labels_of)
     assert not first & second
     assert len(first | second) == 20
 

@@ -51,7 +51,7 @@ def test_operations_are_counted_as_published():
         assert Network(name).flops / 2e9 == pytest.approx(billions, rel=0.03)
 
 
-def test_training_counts_both_gradients_but_that_by_the_images():
+def test_training_counts_both_gradients_except_that_of_the_images():
     network = Network("mnist")
     first = 2 * 3 * 3 * 1 * 32 * 28 * 28
     assert network.flops_training == 3 * network.flops - first
