@@ -5,7 +5,7 @@ import shutil
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,25 +77,23 @@ class Configuration:
 def known(machine: Machine | None = None) -> dict[str, Configuration]:
     """Return the kit's configurations, by name, with the threads that fit this machine."""
     cores = (machine or this_machine()).usable_cores
-    oneDNN = {"TF_ENABLE_ONEDNN_OPTS": 1}
+    onednn = {"TF_ENABLE_ONEDNN_OPTS": 1}
     # fine: one hardware thread each; compact,1,0: neighbours on neighbouring cores, SMT siblings last.
     kmp = {"OMP_NUM_THREADS": cores, "KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": 1}
     # A network's layers wait for each other: one operation at a time, with all cores.
     threads = (f"--num_intra_threads={cores}", "--num_inter_threads=1")
     plain = {
         "eigen": Configuration("TensorFlow's own kernels", env={"TF_ENABLE_ONEDNN_OPTS": 0}),
-        "onednn": Configuration("oneDNN on TensorFlow's threads", env=oneDNN),
-        "openmp": Configuration("oneDNN on OpenMP, as it comes", OPENMP, oneDNN),
-        "openmp-kmp": Configuration("the same, threads set", OPENMP, oneDNN | kmp, threads),
+        "onednn": Configuration("oneDNN on TensorFlow's threads", env=onednn),
+        "openmp": Configuration("oneDNN on OpenMP, as it comes", OPENMP, onednn),
+        "openmp-kmp": Configuration("the same, threads set", OPENMP, onednn | kmp, threads),
         "openmp-kmp-numactl": Configuration(
-            "the same, memory spread over the nodes", OPENMP, oneDNN | kmp, threads, ("numactl", "--interleave=all")
+            "the same, memory spread over the nodes", OPENMP, onednn | kmp, threads, ("numactl", "--interleave=all")
         ),
     }
     bf16 = {
-        f"{name}-bf16": Configuration(
-            f"{it.description}, bfloat16", it.python, it.env, (*it.flags, "--use_fp16"), it.prefix
-        )
-        for name, it in plain.items()
+        f"{name}-bf16": replace(one, description=f"{one.description}, bfloat16", flags=(*one.flags, "--use_fp16"))
+        for name, one in plain.items()
     }
     return plain | bf16
 
@@ -122,19 +120,19 @@ class Comparison(NamedTuple):
         return self._asdict() | {"others": self.others.as_dict()}
 
     def rates(self, name: str) -> list[float]:
-        """Images a second, round by round."""
+        """Return images per second, round by round."""
         return [result["images_per_second"] for result in self.results[name]]
 
     def rate(self, name: str) -> float:
-        """Images a second over all rounds."""
+        """Return images per second over all rounds."""
         return statistics.fmean(self.rates(name))
 
     def gflops(self, name: str) -> float:
-        """GFLOP/s in convolutions and matrix products, over all rounds."""
+        """Return GFLOP/s in convolutions and matrix products, over all rounds."""
         return statistics.fmean(result["gflops"] for result in self.results[name])
 
     def ratio(self, name: str, reference: str) -> Ratio:
-        """How many times as fast as `reference`, with its interval."""
+        """Return how many times as fast as `reference` it is, with the interval."""
         return ratio(self.rates(name), self.rates(reference))
 
 
