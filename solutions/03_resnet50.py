@@ -292,7 +292,7 @@ NUMA node1 CPU(s):   9-17,27-35
 """
 
 # %% [markdown]
-# Write `settings_for(lscpu)`. It takes such a text and returns a dict with the walk-through's settings for that machine:
+# Write `settings_for(lscpu)`. It takes such a text and returns a dict: the walk-through's settings for that machine.
 #
 # - `"OMP_NUM_THREADS"` and `"num_intra_threads"`: the number of **physical cores**, an `int`;
 # - `"num_inter_threads"`: the number of sockets, also an `int`, as people advised at that time;

@@ -33,7 +33,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import Code
 
-from labkit.data import synthetic, tfrecords
+from labkit.data import synthetic
 from labkit.display import plots
 from labkit.exercises import open_lab
 from labkit.slurm import (
@@ -323,6 +323,7 @@ images = work / f"synthetic-{TRAIN}"
 synthetic.write(images, train=TRAIN, validation=VALIDATION)
 print(*sorted(file.name for file in images.iterdir()), sep=", ")
 
+from labkit.data import tfrecords
 from labkit.models import Network
 from labkit.models.losses import is_kernel
 from labkit.models.optimizers import trust_ratio as programs_trust_ratio
