@@ -119,7 +119,8 @@ for ranks in (1, 2, 4, 8):
 #     accDescr: mpirun starts one script twice, as ranks 0 and 1, each with its own memory; they exchange messages.
 #     mpirun["mpirun -n 2<br>python work/hello.py"] --> r0["rank 0 of 2<br>own memory"]
 #     mpirun --> r1["rank 1 of 2<br>own memory"]
-#     r0 <-->|"messages (MPI)"| r1
+#     r0 <--> mpi["MPI<br>messages"]
+#     r1 <--> mpi
 # ```
 #
 # ### Exercise 2 · Say hello

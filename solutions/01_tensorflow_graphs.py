@@ -51,8 +51,8 @@ v1 = tf.compat.v1  # TensorFlow's interface from before version 2; it still work
 # flowchart LR
 #     accTitle: Define, then run
 #     accDescr: Python code defines a graph once. A session runs it many times: values are fed in, results are fetched.
-#     code["Python code"] -->|"define, once"| graph["graph:<br>operations and tensors"]
-#     graph --> session["session"]
+#     code["Python code"] -->|"define, once"| described["graph:<br>operations and tensors"]
+#     described --> session["session"]
 #     feeds["values to feed"] -->|"at each run"| session
 #     session -->|"at each run"| fetches["results you fetch"]
 # ```
@@ -1012,11 +1012,11 @@ plots.show(
 # 7. Which of Grappler's rewrites change how much is computed, and which only change how it is computed?
 
 # %% [markdown] tags=["instructor"]
-# ### Answers
-#
 # <div class="alert alert-block alert-warning">
 #
-# **For the instructor.** Answers to the questions:
+# **For the instructor.** Answers to the questions, timing, what to expect, and what goes wrong.
+#
+# ### Answers
 #
 # 1. An operation is a node, a computation; a tensor is an edge, one of its outputs. You feed and fetch tensors.
 #    Fetching an operation runs it and returns None, as with an initializer.

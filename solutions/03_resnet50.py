@@ -221,8 +221,7 @@ for name in PLAIN:
 #     subgraph n1["NUMA node 1"]
 #         c1["cores 9–17"] <-->|"near"| m1["memory"]
 #     end
-#     c0 <-.->|"far: slower"| m1
-#     c1 <-.->|"far: slower"| m0
+#     n0 <-.->|"far: slower"| n1
 # ```
 #
 # The walk-through's last step changed two things at once: it added `numactl`, *and* it went from NHWC images to NCHW.
@@ -1018,11 +1017,11 @@ shares(inference).style.format(FORMATS)
 # 9. Somebody shows you a gain of 2% from one run each. What do you ask for?
 
 # %% [markdown] tags=["instructor"]
-# ### Answers
-#
 # <div class="alert alert-block alert-warning">
 #
-# **For the instructor.** Answers to the questions:
+# **For the instructor.** Answers to the questions, timing, and what goes wrong.
+#
+# ### Answers
 #
 # 1. Today's `eigen` uses oneDNN's matrix product inside, generated at run time for the newest instructions; their
 #    machines had more cores, and different ones; the walk-through compares two different builds.

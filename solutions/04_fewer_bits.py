@@ -1059,11 +1059,11 @@ else:
 # 8. INT8's error in a sum of *k* terms: how does your bound grow, how does the error grow, and why do they differ?
 
 # %% [markdown] tags=["instructor"]
-# ### Answers
-#
 # <div class="alert alert-block alert-warning">
 #
-# **For the instructor.** Answers to the questions:
+# **For the instructor.** Answers to the questions, timing, what to expect, and what goes wrong.
+#
+# ### Answers
 #
 # 1. FP16. Its range ends at 2⁻²⁴ below and at 65,504 above. BF16 has FP32's exponent, and has fewer digits instead.
 # 2. In inference, the ranges are known beforehand and a little noise is harmless. In training, gradients spread over
