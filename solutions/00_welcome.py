@@ -42,12 +42,10 @@ print(as_text(examine()))
 # Three of these facts come back in every lab.
 #
 # - The number of [**cores**](../docs/glossary.md#core) that you can really use. A machine may have 64 cores and give
-#   this notebook only 4. Two **hardware threads** of one core share its
-#   arithmetic units, so they count as one core.
+#   this notebook only 4. Two **hardware threads** of one core share its arithmetic units, so they count as one core.
 # - The [**instruction set**](../docs/glossary.md#instruction-set). [**AVX-512**](../docs/glossary.md#avx-512) handles
-#   16 single-precision numbers at a time, **AVX2** handles 8. BF16,
-#   [**VNNI**](../docs/glossary.md#vnni) and [**AMX**](../docs/glossary.md#amx) work on numbers with fewer bits (lab
-#   04).
+#   16 single-precision numbers at a time, **AVX2** handles 8. BF16, [**VNNI**](../docs/glossary.md#vnni) and
+#   [**AMX**](../docs/glossary.md#amx) work on numbers with fewer bits (lab 04).
 # - **oneDNN**, the library that makes TensorFlow fast on CPUs (lab 02).
 
 # %% [markdown]
@@ -202,7 +200,7 @@ for ranks in (1, 2, 3):
 # %% [markdown]
 # ## Remember
 #
-# - Run `./lab doctor` before the day, and whenever something looks odd.
+# - Run `./lab doctor` before the workshop, and whenever something looks odd.
 # - A check looks at what your answer does. You are never stuck.
 # - Every rank runs the same script. `rank` says which one it is, `size` how many there are.
 # - An all-reduce gives every rank the sum of all ranks' numbers.

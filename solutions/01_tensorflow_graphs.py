@@ -23,7 +23,6 @@ QUICK = False  # small runs, as the tests make them
 import json
 import os
 import time
-from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before the import: TensorFlow then prints fewer messages
 
@@ -366,8 +365,8 @@ for count in (1, 5, 20):
 # - `inter_op_parallelism_threads` sets [**inter-op parallelism**](../docs/glossary.md#inter-op-parallelism): how many
 #   operations may run **at the same time**. That helps if the graph has branches.
 #
-# (In builds where oneDNN uses [**OpenMP**](../docs/glossary.md#openmp), `OMP_NUM_THREADS` takes the place of the
-# first. Lab 03 has such a build.)
+# (In builds where oneDNN uses [**OpenMP**](../docs/glossary.md#openmp), `OMP_NUM_THREADS` takes the place of the first.
+# Lab 03 has such a build.)
 #
 # ```python
 # config = v1.ConfigProto(inter_op_parallelism_threads=2, intra_op_parallelism_threads=4)
@@ -1059,8 +1058,8 @@ plots.show(
 #
 # - Define first, run later. An operation is a node, a tensor is an edge, and a session runs what the fetches need.
 # - Describe the computation before the loop, never in it.
-# - Inter-op threads are for branches, intra-op threads for large operations. The first session in a process creates
-#   them.
+# - Inter-op threads are for branches, intra-op threads for large operations. The first session in a process decides how
+#   many there are.
 # - `tf.function` traces for each shape, type and Python number. Python code in it runs during tracing, and never again.
 # - What runs is not what you wrote. Look at the graph that ran before you ask why it is fast or slow.
 #

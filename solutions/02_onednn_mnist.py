@@ -210,12 +210,12 @@ for library, pattern in known.items():
     print(f"{library + ':':16}", ", ".join(found) or "none")
 
 # %% [markdown]
-# No library here is called oneDNN, because it is built *into* TensorFlow's own library, and so is its kind of threads.
-# (If you see an OpenMP library, another package loaded it. The folder before its name says which.) But oneDNN can
-# report about itself. `ONEDNN_VERBOSE=1` makes it write one line for everything it does (`MKLDNN_VERBOSE`, the old
-# name, has no effect any more). Here are some steps of training, and the head of their log. With one
-# [**inter-op**](../docs/glossary.md#inter-op-parallelism) thread, operations run one at a time, so you can add up their
-# times.
+# No library here is called oneDNN: it is built *into* TensorFlow's own library, and that build also fixes the kind of
+# threads that it uses. (If you see an OpenMP library, another package loaded it. The folder before its name says
+# which.) But oneDNN can report about itself. `ONEDNN_VERBOSE=1` makes it write one line for everything it does
+# (`MKLDNN_VERBOSE`, the old name, has no effect any more). Here are some steps of training, and the head of their log.
+# With one [**inter-op**](../docs/glossary.md#inter-op-parallelism) thread, operations run one at a time, so you can add
+# up their times.
 
 # %%
 log_steps = 3 if QUICK else 20

@@ -206,7 +206,7 @@ for name in PLAIN:
 # - **openmp-kmp-numactl** adds `numactl --interleave=all`: **remote memory**. On a machine with several [**NUMA
 #   nodes**](../docs/glossary.md#numa-node), each node has its own memory. Linux puts a page of memory on the node of
 #   the thread that touches it first. If one thread fills all the memory, it lies on one node, and the cores of the
-#   others must fetch it from there. Interleaving spreads the pages over all nodes.
+#   other nodes must fetch it from there. Interleaving spreads the pages over all nodes.
 # - Each also comes with **bfloat16** (the benchmark's flag is `--use_fp16`): half the bytes and, where the CPU has
 #   instructions for it, twice the operations in a second. The weights stay in float32. (`eigen-bf16` is left out:
 #   TensorFlow's own kernels convert number by number, and a step takes many seconds.)

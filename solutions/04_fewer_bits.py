@@ -29,7 +29,6 @@ import re
 import time
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow starts; without it, older CPUs would get Eigen
 
@@ -822,7 +821,7 @@ pd.DataFrame(
 #
 # A 512-bit register holds 64 numbers of 8 bits, or 16 of 32. So each instruction can do 4 times as many products. But
 # the sums need 32 bits, and before VNNI that took three instructions: multiply 8-bit pairs and add neighbours into 16
-# bits; widen those to 32 bits; add them up. 64 products in 3 instructions are 1.33 times as many as 16 in one.
+# bits; widen those to 32 bits; add them up. Per instruction, 64 products in 3 are 1.33 times as many as 16 in one.
 # [**VNNI**](../docs/glossary.md#vnni) does all of it in one instruction, `vpdpbusd`: unsigned 8 bits times signed 8
 # bits, summed in 32. Then it is 4 times. (The same for 16 bits, `vpdpwssd`, is 2 times, in half of FP32's memory.)
 #
