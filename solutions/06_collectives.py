@@ -63,7 +63,7 @@ NETWORKS = {
     "ResNet-101": (44.7, 7.80),
     "VGG-16": (138.4, 15.47),
 }
-print(f"{'':14}{'gradient':>10}{'computing':>26}{'gradient per computing':>34}")
+print(f"{'':14}{'gradient':>10}{'computation':>26}{'gradient per computation':>34}")
 for name, (weights, products) in NETWORKS.items():
     print(
         f"{name:14}{4 * weights:>7.0f} MB{products:>8.2f}·10⁹ products/image"
@@ -439,7 +439,7 @@ def count(ranks, servers=0):
     by_numpy = np.sum(ranks.allgather(gradient), axis=0)
     equal = all(np.allclose(total, right, rtol=1e-5, atol=1e-5) for right in (by_mpi, by_numpy))
     if not ranks.allreduce(equal, op=MPI.LAND):
-        raise ValueError("the sum is not MPI's, or not numpy's")
+        raise ValueError("the sum differs from MPI's or numpy's")
     if ranks.rank == 0:
         way = f"{servers} server{'s' * (servers > 1)}" if servers else "ring"
         for name, by_rank in (("counted", sent), ("in theory", in_theory(ranks.size, servers))):
@@ -574,8 +574,8 @@ with load.watch("section 5") as measured_others:
     for size in (2,) if QUICK else (2, 4):
         out = work / f"allreduce-{size}.json"
         run_ranks(size, "work/measure.py", Path(servers).stem, Path(ring).stem, out, rounds, *sizes, threads=1)
-        told = json.loads(out.read_text())
-        measured[size] = {way: {int(n_bytes): spent for n_bytes, spent in by.items()} for way, by in told.items()}
+        recorded = json.loads(out.read_text())
+        measured[size] = {way: {int(n_bytes): spent for n_bytes, spent in by.items()} for way, by in recorded.items()}
 
 
 # %%
@@ -617,21 +617,17 @@ def speed(size, way, n_bytes):
 
 apart = np.median([max(spent) / min(spent) for by_size in measured[2].values() for spent in by_size.values()])
 if apart > 2:
-    print(f"Rounds of one measurement are {apart:.1f} times apart: look at the intervals, not at single figures.")
+    print(f"The rounds of one measurement differ by a factor of {apart:.1f}: look at intervals, not at single values.")
 largest = sizes[-1]
 against = {}  # by ranks: your ring's speed over MPI's, at the largest size
 for size in measured:
     for n_bytes in (sizes[0], largest):
         one = ratio(speed(size, "ring", n_bytes), speed(size, "MPI_Allreduce", n_bytes))
-        verdict = (
-            "no sure difference" if not one.significant else "your ring is faster" if one.value > 1 else "MPI is faster"
-        )
+        verdict = "no clear difference" if not one.significant else "your ring wins" if one.value > 1 else "MPI wins"
         print(f"{size} ranks, {n_bytes:>11,} bytes: your ring is {one} times as fast as MPI_Allreduce: {verdict}")
     against[size] = one
     if size > cores:
-        print(
-            f"   {size} ranks take turns on {cores} cores here, and waiting takes a core too: no figure to generalise"
-        )
+        print(f"   {size} ranks take turns on {cores} cores here, and waiting takes a core too: don't generalise this")
 
 # %% [markdown]
 # Small messages take the **same** time whatever their size: that is [**latency**](../docs/glossary.md#latency), and
@@ -723,16 +719,16 @@ def seconds_of(way, n, n_bytes, machine, servers=1):
     return steps * machine.latency + n_bytes * (traffic / machine.bandwidth + sums / machine.adding)
 
 
-here = fit(sizes, typical(2, "exchange"), typical(2, "exchange and add"))
-print(f"latency {1e6 * here.latency:.1f} µs, bandwidth {here.bandwidth / 1e9:.1f} GB/s in each direction, ", end="")
-print(f"adding {here.adding / 1e9:.1f} GB/s")
+fitted = fit(sizes, typical(2, "exchange"), typical(2, "exchange and add"))
+print(f"latency {1e6 * fitted.latency:.1f} µs, bandwidth {fitted.bandwidth / 1e9:.1f} GB/s in each direction, ", end="")
+print(f"adding {fitted.adding / 1e9:.1f} GB/s")
 
 both = typical(2, "exchange") / typical(2, "ping-pong")
 print(f"\nSending both ways at once takes {both.min():.1f} to {both.max():.1f} times as long as one way.")
 flattered = typical(2, "exchange") / typical(2, "exchange, unchanged")
 print(
-    f"Sending the same array again and again looks {np.median(flattered):.1f} times as fast as passing on what came: "
-    f"the median of all sizes, which have {flattered.min():.1f} to {flattered.max():.1f}."
+    f"Sending one array repeatedly looks {np.median(flattered):.1f} times as fast as passing on what was received: "
+    f"the median over all sizes, which range from {flattered.min():.1f} to {flattered.max():.1f}."
 )
 
 # %% [markdown]
@@ -750,12 +746,12 @@ print(
 # %%
 def best_of(n, n_bytes):
     """Return the time of the quicker of doubling and ring: a library may choose."""
-    return min(seconds_of("doubling", n, n_bytes, here), seconds_of("ring", n, n_bytes, here))
+    return min(seconds_of("doubling", n, n_bytes, fitted), seconds_of("ring", n, n_bytes, fitted))
 
 
 PREDICTED = {
-    "ring": lambda n, n_bytes: seconds_of("ring", n, n_bytes, here),
-    "1 server": lambda n, n_bytes: seconds_of("server", n, n_bytes, here),
+    "ring": lambda n, n_bytes: seconds_of("ring", n, n_bytes, fitted),
+    "1 server": lambda n, n_bytes: seconds_of("server", n, n_bytes, fitted),
     "MPI_Allreduce": best_of,
 }
 judged = [size for size in measured if size <= cores] or [2]  # with a single core, there is nothing better
@@ -777,7 +773,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5))
 smooth = np.geomspace(sizes[0], largest, 200)
 for way, colour, marker in (("exchange and add", plots.ORANGE, "s"), ("exchange", plots.BLUE, "o")):
     left.loglog(sizes, 1e6 * typical(2, way), color=colour, marker=marker, linestyle="", label=f"{way}, measured")
-    line = message(smooth, here, added=way == "exchange and add")
+    line = message(smooth, fitted, added=way == "exchange and add")
     left.loglog(smooth, 1e6 * line, color=colour, marker="", linewidth=1.5, label=f"{way}, fitted")
 left.set(xlabel="bytes of the message", ylabel="µs", title="One step between two ranks")
 for way, colour, marker in (
@@ -791,11 +787,11 @@ for way, colour, marker in (
 right.set(xlabel="bytes of the gradient", title="An all-reduce on 2 ranks")
 for axis in (left, right):
     axis.legend(fontsize=11)
-figure.suptitle("Measured, and what three numbers make of it")
+figure.suptitle("Measured, and predicted from three numbers")
 plots.show(
     figure,
     alt="Left: time of an exchange against its bytes, with and without adding, points and the fitted lines, "
-    f"{1e6 * here.latency:.1f} µs at first and {here.bandwidth / 1e9:.1f} GB/s in the end. Right: time of an "
+    f"{1e6 * fitted.latency:.1f} µs at first and {fitted.bandwidth / 1e9:.1f} GB/s in the end. Right: time of an "
     "all-reduce on 2 ranks, points and the model's line; in the median the model is off by "
     + ", ".join(f"{np.median(np.abs(list(by.values()))):.0%} for {way}" for way, by in errors.items())
     + ".",
@@ -819,13 +815,13 @@ plots.show(
 # 8 with this machine's numbers for the whole gradient, and a ring of n/8 with the network's numbers for an eighth.
 
 # %%
-network = Machine(latency=2e-6, bandwidth=100e9 / 8, adding=here.adding)  # an assumption: change it
+network = Machine(latency=2e-6, bandwidth=100e9 / 8, adding=fitted.adding)  # an assumption: change it
 PER_NODE = 8
 
 
 def two_levels(n, n_bytes):
     """Return the time of a ring in each node, and of a ring between the nodes for each part."""
-    inside = seconds_of("ring", min(n, PER_NODE), n_bytes, here)
+    inside = seconds_of("ring", min(n, PER_NODE), n_bytes, fitted)
     return inside + seconds_of("ring", max(1, n // PER_NODE), n_bytes / PER_NODE, network)
 
 
@@ -860,7 +856,7 @@ for axis, (name, n_bytes) in zip(axes, gradients.items()):
     axis.set(xlabel="ranks", title=name)
 axes[0].set_ylabel("ms")
 axes[0].legend(fontsize=11)
-figure.suptitle("An all-reduce by the model, to 1,024 ranks on a network")
+figure.suptitle("An all-reduce on up to 1,024 ranks of a network, by the model")
 at_most = world_sizes[-1]
 plots.show(
     figure,
@@ -1125,7 +1121,7 @@ for setting in settings:
         gain = ratio(1 / np.array(overlap[setting][way]), 1 / np.array(overlap[setting]["after"]))
         hidden = max(0, after - median_ms(setting, way)) / max(after - compute, 0.001)
         print(
-            f"   {way}: {gain} times as fast as after{'' if gain.significant else ', no sure difference'}; "
+            f"   {way}: {gain} times as fast as after{'' if gain.significant else ', no clear difference'}; "
             f"{hidden:.0%} hidden"
         )
 
@@ -1146,7 +1142,7 @@ shown = axis.barh([name for name, *_ in bars], heights, color=colours)
 axis.bar_label(shown, fmt="{:,.0f}", padding=4)
 axis.invert_yaxis()
 axis.margins(x=0.12)
-axis.set(xlabel="ms for 8 layers", title="Computing and sending, one after the other and at once")
+axis.set(xlabel="ms for 8 layers", title="Computing and sending, one after the other and at the same time")
 plots.show(
     figure,
     alt="Milliseconds for 8 layers: "
