@@ -11,7 +11,7 @@ FUNCTIONS = ("shard", "learning_rate", "steps_per_epoch")
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    """The lab up to its scripts: plan.py from the solutions, agree.py from the lab."""
+    """The lab up to its scripts: plan.py from the solutions, agree.py and train_helpers.py from the lab."""
     from labkit.exercises import sources
 
     monkeypatch.chdir(tmp_path)
@@ -23,8 +23,9 @@ def bench(tmp_path, monkeypatch):
     getsource = lambda function: texts[function]  # noqa: E731, each has a file of its own in a notebook
     names = {"inspect": SimpleNamespace(getsource=getsource), "work": tmp_path / "work"}
     exec(plan, names | {name: name for name in FUNCTIONS})
-    agree = next(cell.source for cell in cells if cell.source.startswith("%%writefile work/agree.py"))
-    (tmp_path / "work" / "agree.py").write_text(agree.partition("\n")[2])
+    for module in ("agree", "train_helpers"):
+        text = next(cell.source for cell in cells if cell.source.startswith(f"%%writefile work/{module}.py"))
+        (tmp_path / "work" / f"{module}.py").write_text(text.partition("\n")[2])
     return bench
 
 
