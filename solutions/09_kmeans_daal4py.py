@@ -7,14 +7,15 @@
 # %% [markdown]
 # # 09 · K-Means colour quantisation with daal4py
 #
-# **You will** reduce a photo to a few colours by K-Means, first in one process, then on several ranks that each hold a
-# share of the pixels. You will find a mistake that nothing complains about, compare threads with processes, and compare
-# the library with others: time and quality.
+# **You will** reduce a photo to a few colours with [**K-Means**](../docs/glossary.md#k-means): first in one
+# [**process**](../docs/glossary.md#process), then on several [**ranks**](../docs/glossary.md#rank), each with its own
+# share of the pixels. You will find a mistake that raises no error, compare [**threads**](../docs/glossary.md#thread)
+# with processes, and compare the library with others, in time and in quality.
 #
 # **Time** about 60 minutes: 30 to read and run, 30 for five exercises. Waiting in all: about 3 minutes.
 #
-# **Connects to** lab 00, where two ranks first add up their numbers, and lab 07, where the shares are of digits and
-# what is added up are gradients.
+# **Connects to** lab 00, where two ranks first add up their numbers; and lab 07, where ranks share digits and add up
+# gradients.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -44,14 +45,16 @@ cores = machine.usable_cores
 # %% [markdown]
 # ## 1 · A photo in sixteen colours?
 #
-# A pixel is three numbers from 0 to 255: red, green and blue. That is 24 bits. With a **palette** of 16 colours, a
-# pixel is just the number of its colour, 4 bits. The palette itself is a few bytes. Which 16 colours should it hold?
+# A pixel is three numbers from 0 to 255: red, green and blue. That is 24 bits. With a
+# [**palette**](../docs/glossary.md#palette) of 16 colours, a pixel is just the number of its colour, 4 bits. The
+# palette itself is a few bytes. Which 16 colours should it hold? Choosing them is called
+# [**colour quantisation**](../docs/glossary.md#colour-quantisation).
 #
-# In the language of signal processing this is *pixel-wise vector quantisation*: each pixel is a vector of length three,
-# and each is replaced by the nearest vector of a small code book.
+# Signal processing calls it *pixel-wise vector quantisation*: each pixel is a vector of length three, and is replaced
+# by the nearest vector of a small code book.
 #
-# You can take a photo of your own. Put it beside this notebook, and give its name. Measurements are made at one size
-# for all, so that you can compare with your neighbour: the photo is enlarged or shrunk to that.
+# You can use a photo of your own. Put it beside this notebook, and set `PHOTO` to its name. The measurements enlarge or
+# shrink every photo to the same size, so that you can compare with your neighbour.
 #
 # The built-in photo comes with scikit-learn:
 # [a picture by danielbuechele](https://www.flickr.com/photos/danielbuechele/6061409035), licensed
@@ -61,7 +64,7 @@ cores = machine.usable_cores
 PHOTO = None  # or "my_photo.jpg"
 PIXELS = 50_000 if QUICK else 2_500_000
 
-whole = load_photo(PHOTO)  # in its own size
+whole = load_photo(PHOTO)  # at its own size
 photo = load_photo(PHOTO, pixels=PIXELS)
 seen = np.zeros((256, 256, 256), bool)  # all the colours there are
 seen[tuple(whole.reshape(-1, 3).T)] = True
@@ -69,9 +72,10 @@ different = np.count_nonzero(seen)
 print(f"{whole.shape[1]:,} × {whole.shape[0]:,} pixels, {different:,} different colours")
 print(f"at the size to measure with: {photo.shape[1]:,} × {photo.shape[0]:,}")
 if different < 64:
-    raise LabError(f"This picture has {different} colours already. Take one with at least 64: a photograph.")
+    raise LabError(f"This picture has only {different} colours. Choose one with at least 64, such as a photograph.")
 np.save(work / "photo.npy", photo)
 
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(5, 3.6))
 axis.imshow(photo)
 axis.set_title("The photo")
@@ -81,13 +85,13 @@ plots.show(figure, alt="The photo that this lab works on, as it is.")
 # %% [markdown]
 # ### Exercise 1 · How good is it?
 #
-# The usual measure is the **peak signal-to-noise ratio**, in decibels. It compares the largest possible value, 255,
-# with the mean squared error over all pixels and channels:
+# The usual measure is the [**peak signal-to-noise ratio**](../docs/glossary.md#psnr) (PSNR), in decibels. It compares
+# the largest possible value, 255, with the mean squared error over all pixels and channels:
 #
 # $$ \mathrm{PSNR} = 10 \log_{10} \frac{255^2}{\mathrm{MSE}} $$
 #
 # Above 40 dB you hardly see a difference. At 30 dB you do. Write `psnr(original, quantised)` for two `uint8` pictures
-# of the same shape. Equal pictures have no error: give `math.inf`. Try first what `np.uint8(3) - np.uint8(5)` is.
+# of the same shape. Equal pictures have no error: return `math.inf`. First try what `np.uint8(3) - np.uint8(5)` is.
 
 
 # %%
@@ -95,7 +99,7 @@ import math
 
 
 def psnr(original, quantised):
-    """Peak signal-to-noise ratio of two uint8 pictures in dB; math.inf for equal ones."""
+    """Return the peak signal-to-noise ratio of two uint8 pictures in dB; math.inf for equal ones."""
     ### BEGIN SOLUTION
     error = np.mean((original.astype(np.float64) - quantised) ** 2)
     return math.inf if error == 0 else 10 * math.log10(255**2 / error)
@@ -106,26 +110,28 @@ def psnr(original, quantised):
 psnr = check(1, psnr)
 
 # %%
-for bits in range(1, 8):  # the crudest palette: the highest bits of each channel, set to the middle of what they mean
+for bits in range(1, 8):  # the crudest palette: each channel's highest bits, in the middle of their range
     kept = (photo >> (8 - bits) << (8 - bits)) + (1 << (7 - bits))
     print(f"{bits} bits of each channel, {8**bits:>9,} colours: {float(psnr(photo, kept)):5.1f} dB")
 
 # %% [markdown]
-# These palettes are the same for every photo, whatever is in it. Can as few colours do better, if they are chosen for
-# *this* photo?
+# These palettes are the same for every photo, whatever it shows. Can an equally small palette do better if it is chosen
+# for *this* photo?
 #
 # ## 2 · K-Means in one process
 #
-# K-Means looks for the *k* colours, the **centroids**, for which the sum of squared distances from each pixel to its
-# nearest centroid is smallest. That sum is the **objective**. Nobody knows how to find its minimum fast, but Lloyd's
-# algorithm never makes it worse:
+# K-Means looks for the *k* colours, the [**centroids**](../docs/glossary.md#centroid), for which the sum of squared
+# distances from each pixel to its nearest centroid is smallest. That sum is the
+# [**objective**](../docs/glossary.md#objective). Nobody knows how to find its minimum fast, but Lloyd's algorithm never
+# makes it worse:
 #
 # 1. **Assign**: each pixel gets the label of its nearest centroid.
 # 2. **Update**: each centroid moves to the mean of its pixels.
-# 3. Again, for a number of iterations or until nothing moves.
+# 3. **Repeat**, for a number of iterations or until nothing moves.
 #
-# `daal4py` gives Python the algorithms of oneDAL, Intel's library for classic machine learning. An algorithm there is
-# made with its parameters, and then computes. Pixels are the rows of a matrix with three columns.
+# [**daal4py**](../docs/glossary.md#daal4py) makes the algorithms of oneDAL, Intel's library for classic machine
+# learning, available in Python. You create an algorithm with its parameters, and then call `compute`. Pixels are the
+# rows of a matrix with three columns.
 
 # %%
 K, ITERATIONS = 16, 5 if QUICK else 30
@@ -135,7 +141,7 @@ with load.watch("section 2"):
     began = time.perf_counter()
     start = d4p.kmeans_init(K, method="plusPlusDense").compute(pixels).centroids
     drawn = time.perf_counter()
-    # accuracyThreshold=0: don't stop before the last iteration, so that every run here does the same work.
+    # accuracyThreshold=0: don't stop before the last iteration, so that every run does the same work.
     fitted = d4p.kmeans(K, ITERATIONS, accuracyThreshold=0).compute(pixels, start)
     done = time.perf_counter()
 
@@ -145,15 +151,15 @@ print(f"first centroids: {drawn - began:.2f} s; {fitted.nIterations.item()} iter
 print(f"objective {objective:.4g}: a mean squared error of {objective / pixels.size:.1f} for each channel of a pixel")
 
 # %% [markdown]
-# The objective *is* the error: divided by the number of pixels and by 3, it is the mean squared error, up to the
-# rounding of the centroids to whole numbers.
+# The objective *is* the error: divide it by the number of pixels and by 3, and you have the mean squared error, up to
+# the rounding of the centroids to whole numbers.
 #
 # ### A good start
 #
-# Lloyd's algorithm ends in the nearest valley, so the start decides. `randomDense` draws any *k* pixels: with much
-# sky in a photo, most of them are sky. **k-means++** (`plusPlusDense`) draws one pixel after the other, with a
-# probability that grows with the squared distance to what it already has, so that rare but distant colours get a
-# centroid too. How much is that worth?
+# Lloyd's algorithm ends in the nearest valley, so the start decides. `randomDense` draws any *k* pixels: if a photo is
+# mostly sky, most of them are sky. **k-means++** (`plusPlusDense`) draws one pixel after another, with a probability
+# that grows with the squared distance to those already drawn. So rare but distant colours get a centroid too. How much
+# does that gain?
 
 # %%
 some = pixels[:: 1 if QUICK else 25]
@@ -169,6 +175,7 @@ for seed in range(3 if QUICK else 8):
             now = step.centroids
             path[-1].append(step.objectiveFunction.item() / some.size)
 
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots()
 for method, (label, colour, marker) in STARTS.items():
     for seed, path in enumerate(paths[method]):
@@ -179,35 +186,36 @@ axis.yaxis.set_minor_formatter("{x:.0f}")
 axis.yaxis.set_major_formatter("{x:.0f}")
 axis.legend()
 ends = {method: np.array(path)[:, -1] for method, path in paths.items()}
-told = "; ".join(
+summary = "; ".join(
     f"{STARTS[method][0]}: median {np.median(np.array(paths[method])[:, 0]):.0f} at the start, "
     f"{np.median(end):.0f} at the end, worst {end.max():.0f}"
     for method, end in ends.items()
 )
-plots.show(figure, alt=f"Mean squared error against iteration, a line for each start. {told}.")
-print(told.replace("; ", "\n"))
+plots.show(figure, alt=f"Mean squared error against iteration, a line for each start. {summary}.")
+print(summary.replace("; ", "\n"))
 
 # %% [markdown]
-# Look at three things: how far apart the lines begin, how many iterations the worse start needs to make up for it,
-# and whether all lines end at the same height. Those that end higher are in a valley of their own, and more
-# iterations don't bring them out.
+# Look at three things: how far apart the lines begin, how many iterations the worse start needs to catch up, and
+# whether all lines end at the same height. A line that ends higher is in a valley of its own, and more iterations don't
+# get it out.
 #
 # ### Exercise 2 · Which colour for which pixel?
 #
-# The fit gives centroids. A picture needs a **label** for each pixel: the number of its nearest centroid. daal4py has
-# no function for that, and needs none: fitting with **0 iterations** assigns and never updates. With
-# `assignFlag=True` the result has `assignments`, in one column.
+# The fit returns centroids. A picture needs a **label** for each pixel: the number of its nearest centroid. daal4py has
+# no function for that, and needs none: fitting with **0 iterations** assigns and never updates. With `assignFlag=True`
+# the result has `assignments`, in one column.
 #
-# Write `labels_of(pixels, centroids)` for `(n, 3)` pixels and `(k, 3)` centroids: an array of `n` whole numbers, of an
-# integer type, in one dimension. The photo has 2.5 million pixels, so let numpy or daal4py go through them.
+# Write `labels_of(pixels, centroids)` for `(n, 3)` pixels and `(k, 3)` centroids. It returns an array of `n` whole
+# numbers, of an integer type, in one dimension. The photo has 2.5 million pixels, so let numpy or daal4py loop over
+# them.
 #
-# This function and the next one move into a module later. There they have `import math`, `import numpy as np`,
-# `import daal4py as d4p` and each other, and nothing else of this notebook.
+# This function and the next one will move into a module. There they have `import math`, `import numpy as np`,
+# `import daal4py as d4p` and each other, and nothing else from this notebook.
 
 
 # %%
 def labels_of(pixels, centroids):
-    """The number of the nearest centroid for each pixel."""
+    """Return the number of the nearest centroid for each pixel."""
     ### BEGIN SOLUTION
     result = d4p.kmeans(len(centroids), 0, assignFlag=True).compute(pixels, centroids)
     return result.assignments.ravel()
@@ -218,19 +226,19 @@ def labels_of(pixels, centroids):
 labels_of = check(2, labels_of)
 
 # %% [markdown]
-# With it, a photo in any number of colours is three lines. Here are some.
+# With it, showing a photo in any number of colours takes three lines. Here are some.
 
 # %%
 COLOURS = (4, 8, 16, 32, 64)
 
 
 def label(found):
-    """Every pixel's label; some pixels at a time, so that no way to write labels_of takes gigabytes."""
+    """Return every pixel's label; some pixels at a time, so that no version of labels_of takes gigabytes."""
     return np.concatenate([labels_of(part, found) for part in np.array_split(pixels, 20)])
 
 
 def quantise(k):
-    """The palette of k colours and the photo's labels, (height, width)."""
+    """Return the palette of k colours and the photo's labels, (height, width)."""
     begin = d4p.kmeans_init(k, method="plusPlusDense").compute(pixels).centroids
     found = d4p.kmeans(k, ITERATIONS, accuracyThreshold=0).compute(pixels, begin).centroids
     return np.rint(found).astype(np.uint8), label(found).reshape(photo.shape[:2])
@@ -239,6 +247,7 @@ def quantise(k):
 quantised = {k: quantise(k) for k in COLOURS}
 decibels = {k: float(psnr(photo, palette[labels])) for k, (palette, labels) in quantised.items()}
 
+# %% jupyter={"source_hidden": true}
 figure, axes = plt.subplots(2, 3, figsize=(10.5, 5.6))
 shown = (4, 8, 16, 64)
 axes.flat[0].imshow(photo)
@@ -275,6 +284,7 @@ for k, (palette, labels) in quantised.items():
 Image.fromarray(photo).save(work / "colours-all.png")
 sizes["original"] = (work / "colours-all.png").stat().st_size / 1e6
 
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots()
 axis.plot(COLOURS, list(decibels.values()))
 for k, value in decibels.items():
@@ -284,46 +294,59 @@ axis.set_xticks(COLOURS, COLOURS)
 axis.set(xlabel="colours in the palette", ylabel="PSNR (dB)", title="Error by number of colours, and the PNG's size")
 axis.set_ylim(min(decibels.values()) - 2.5)
 axis.margins(x=0.15)
-told = "; ".join(f"{k} colours {decibels[k]:.1f} dB in {sizes[k]:.2g} MB" for k in COLOURS)
-plots.show(figure, alt=f"PSNR against the number of colours, with sizes on disk. {told}.", keep=results)
+summary = "; ".join(f"{k} colours {decibels[k]:.1f} dB in {sizes[k]:.2g} MB" for k in COLOURS)
+plots.show(figure, alt=f"PSNR against the number of colours, with sizes on disk. {summary}.", keep=results)
 print(f"The original as a PNG: {sizes['original']:.2g} MB")
 
 # %% [markdown]
-# Each doubling of the palette costs one bit a pixel before compression. What does it bring, in decibels? And how do 8
+# Each doubling of the palette costs one bit per pixel before compression. How many decibels does it gain? And how do 8
 # and 64 colours chosen for the photo compare with the 8 and 64 of section 1?
 #
 # ## 3 · SPMD: one program, many shares
 #
-# *Single program, multiple data*: every rank runs the same script, on its own rows. In daal4py this is a word on an
-# algorithm, `distributed=True`. Each rank calls `compute` with *its* rows, and all get the result of *all* rows. What
-# goes between the ranks is small. In an iteration of K-Means, each rank sends for each centroid the sum and the
-# number of its own pixels: *k* × 4 numbers, however many pixels there are.
+# *Single program, multiple data*, or [**SPMD**](../docs/glossary.md#spmd): every rank runs the same script, on its own
+# rows. In daal4py you add one argument to an algorithm, `distributed=True`. Each rank calls `compute` with *its* rows,
+# and all get the result of *all* rows. Only a little data travels between the ranks. In each iteration of K-Means, each
+# rank sends, for each centroid, the sum and the number of its own pixels: *k* × 4 numbers, however many pixels there
+# are.
+#
+# ```mermaid
+# flowchart LR
+#     accTitle: K-Means as SPMD on three ranks
+#     accDescr {
+#         The photo is cut into three shares. Each of three ranks runs the same script on its own share.
+#         In each iteration they add up their sums and counts, and so all hold the same centroids.
+#     }
+#     photo["photo"] --> r0["rank 0: first share"] & r1["rank 1: second share"] & r2["rank 2: third share"]
+#     r0 & r1 & r2 --> sum(["in each iteration: add up sums and counts"])
+#     sum --> same["the same centroids on every rank"]
+# ```
 #
 # | daal4py | what it does |
 # | --- | --- |
-# | `d4p.my_procid()`, `d4p.num_procs()` | the rank and the size; the first such call starts MPI |
+# | `d4p.my_procid()`, `d4p.num_procs()` | return the rank and the size; the first such call starts MPI |
 # | `d4p.daalinit(nthreads)` | sets the number of threads of this process |
 # | `d4p.daalfini()` | ends MPI: after it, nothing distributed works in this process |
 #
-# In older versions `daalinit()` also started MPI. Today the first call that needs MPI does, and if `mpi4py` was
-# imported before, MPI runs already.
+# In older versions `daalinit()` also started [**MPI**](../docs/glossary.md#mpi). Today the first call that needs MPI
+# does, unless `mpi4py` was imported before: then MPI is already running.
 #
 # ### Exercise 3 · Whose pixels?
 #
-# Write `share(n, rank, size)`: `(start, stop)`, two ints, so that this rank's pixels are those from `start` up to, but
-# without, `stop`.
+# Write `share(n, rank, size)`. It returns `(start, stop)`, two ints: this rank's pixels are those from `start` up to,
+# but not including, `stop`.
 #
 # - No pixel is lost, none is on two ranks, and they stay in order: rank 0 has the first ones.
 # - Shares differ by at most one pixel. When `n` is less than `size`, some are empty.
 #
-# In lab 07 all shares had to be equal, because each training step of one rank met one of all others. Here all ranks do
-# the same number of iterations whatever the size of their shares. So nobody waits for ever, and there is no reason to
-# drop a pixel: there would be a hole in the picture.
+# In lab 07 all shares had to be equal, because every rank's training step had to meet a step of all the others. Here
+# all ranks do the same number of iterations, whatever the size of their shares. So nobody waits for ever, and there is
+# no reason to drop a pixel: that would leave a hole in the picture.
 
 
 # %%
 def share(n, rank, size):
-    """Where this rank's share of n pixels starts, and where it stops."""
+    """Return where this rank's share of n pixels starts, and where it stops."""
     ### BEGIN SOLUTION
     each, left = divmod(n, size)
     start = rank * each + min(rank, left)  # the first `left` ranks take one more
@@ -350,12 +373,12 @@ print(pieces)
 # %% [markdown]
 # ## 4 · It looks distributed
 #
-# Here is a script that was copied many times. Each rank reads its share: `mmap_mode="r"` maps the file into memory, and
-# only the rows that a rank touches are really read. The first centroids are drawn by all ranks together.
+# Many people have copied a script like this one. Each rank reads its share: `mmap_mode="r"` maps the file into memory,
+# so a rank really reads only the rows that it touches. All ranks together draw the first centroids.
 
 # %%
 # %%writefile work/looks.py
-"""Find a photo's colours on several ranks, or so it looks: mpirun -n 2 python work/looks.py PHOTO COLOURS ITERATIONS"""
+"""Find a photo's colours on several ranks, or seem to: mpirun -n 2 python work/looks.py PHOTO COLOURS ITERATIONS"""
 
 import sys
 
@@ -379,21 +402,22 @@ run_ranks(2, "work/looks.py", work / "photo.npy", 16, ITERATIONS)
 print(f"one process found: objective {objective:.4g}")
 
 # %% [markdown]
-# It started on two ranks, it ended, it reports. The objective is even *smaller* than that of one process. Should that
-# make you glad, or suspicious?
+# It started on two ranks, it ended, and it reported a result. The objective is even *smaller* than that of one process.
+# Should you be glad, or suspicious?
 #
 # ### Exercise 4 · Find the mistake, and prove it
 #
-# What K-Means gives is its centroids. If the ranks worked together, **all ranks hold the same ones**. So measure that
-# before you believe anything. Complete two functions:
+# The result of K-Means is its centroids. If the ranks worked together, **all ranks hold the same ones**. So measure
+# that before you believe anything. Complete two functions:
 #
 # - `spread(centroids)`: the largest difference between any two ranks, in any number of any centroid. Every rank gets
-#   the answer. `MPI.COMM_WORLD.allgather(x)` gives every rank a list of what each rank has.
-# - `fit(mine, begin, iterations)`: what the script above does after it drew `begin`, without its mistake; it returns
-#   the centroids.
+#   the answer. `MPI.COMM_WORLD.allgather(x)`, an [**all-gather**](../docs/glossary.md#all-gather), gives every rank a
+#   list of what each rank has.
+# - `fit(mine, begin, iterations)`: what the script above does after it has drawn `begin`, without its mistake; it
+#   returns the centroids.
 #
-# Begin with the script's own line in `fit`, run it, and let your `spread` speak. Then mend the line. The check runs the
-# script on 3 and on 2 ranks, 60 s at most each.
+# Begin with the script's own line in `fit`, run it, and see what your `spread` reports. Then correct the line. The
+# check runs the script on 3 and on 2 ranks, for at most 60 s each.
 
 # %%
 # %%writefile work/fit.py
@@ -408,7 +432,7 @@ from pieces import share
 
 
 def spread(centroids):
-    """Largest difference between any two ranks in any centroid: 0.0 when all ranks hold the same."""
+    """Return the largest difference between any two ranks in any centroid: 0.0 if all ranks hold the same."""
     ### BEGIN SOLUTION
     every = np.stack(MPI.COMM_WORLD.allgather(centroids))
     return float((every.max(axis=0) - every.min(axis=0)).max())
@@ -416,17 +440,17 @@ def spread(centroids):
 
 
 def draw(mine, colours):
-    """The first centroids by k-means++, the same on every rank."""
+    """Return the first centroids by k-means++, the same on every rank."""
     # SPMD: drawn from the pixels of all ranks. Without distributed=True, each rank would draw from its own.
-    # Drawing takes 80 bytes a pixel, so from a large photo every 2nd, 3rd … is enough: no more than 5 million. They are
-    # copied, because distributed daal4py hangs on rows that don't lie side by side.
+    # Drawing takes 80 bytes a pixel, so from a large photo take every 2nd, 3rd …: no more than 5 million. Copy them,
+    # because distributed daal4py hangs on rows that are not next to each other in memory.
     some = mine[:: 1 + len(mine) // 5_000_000].copy()
     return d4p.kmeans_init(colours, method="plusPlusDense", distributed=True).compute(some).centroids
 
 
 def fit(mine, begin, iterations):
-    """The centroids after so many iterations over the pixels of all ranks, the same on every rank."""
-    # SPMD: in each iteration the sums of all ranks are added up. What tells the fit to do so?
+    """Return the centroids after `iterations` over the pixels of all ranks, the same on every rank."""
+    # SPMD: in each iteration the sums of all ranks are added up. Which argument makes the fit do so?
     ### BEGIN SOLUTION
     model = d4p.kmeans(len(begin), iterations, accuracyThreshold=0, distributed=True)
     return model.compute(mine, begin).centroids
@@ -441,7 +465,7 @@ def main(argv):
     mine = pixels[slice(*share(len(pixels), rank, size))].astype(np.float64)
     begin = draw(mine, colours)
     centroids = fit(mine, begin, iterations)
-    # SPMD: every rank takes part in the measurement, rank 0 tells.
+    # SPMD: every rank takes part in the measurement, rank 0 reports.
     before, after = spread(begin), spread(centroids)
     if rank == 0:
         print(f"largest difference between any two ranks: {before} in the start, {after} in the end")
@@ -455,29 +479,29 @@ if __name__ == "__main__":
 try:
     run = run_ranks(2, "work/fit.py", work / "photo.npy", 16, ITERATIONS, show=False)
     print(*run.lines[0], sep="\n")
-except LabError as error:  # while something is missing, say what, and go on
+except LabError as error:  # while something is missing, say what, and continue
     print(error)
 
 # %% [markdown]
 # The check compares two things: the ranks with each other, and the ranks together with one process that has all pixels
-# and begins at the same place. The same start matters: from another, Lloyd's algorithm may end in another valley.
+# and begins at the same place. The start must be the same: from another, Lloyd's algorithm may end in another valley.
 
 # %% tags=["nbval-check-output"]
 fit = check(4, "work/fit.py")
 
 # %% [markdown]
-# So the word was missing on the *fit* alone. The start was common, which makes it worse: all looks as if it were
-# shared. From there each rank went its own way, over its own pixels, and the objective that rank 0 reports is that of
-# *its share*. That is why it was smaller.
+# So `distributed=True` was missing on the *fit* alone. The ranks shared the start, which makes it worse: everything
+# looks as if it were shared. From there each rank continued alone, over its own pixels, and the objective that rank 0
+# reports is that of *its share*. That is why it was smaller.
 #
-# The one that works becomes a module, for the next script.
+# The script that works becomes a module, for the next scripts.
 
 # %%
 _ = (work / "spmd.py").write_text(Path(fit).read_text())
 
 # %%
 # %%writefile work/proof.py
-"""How far apart do the ranks of looks.py end? mpirun -n 2 python work/proof.py PHOTO COLOURS ITERATIONS"""
+"""Measure how far apart the ranks of looks.py end: mpirun -n 2 python work/proof.py PHOTO COLOURS ITERATIONS"""
 
 import sys
 
@@ -506,27 +530,28 @@ proof = run_ranks(2, "work/proof.py", work / "photo.npy", 16, ITERATIONS)
 # %% [markdown]
 # ## 5 · The whole picture
 #
-# The centroids are the same on all ranks, but each rank can label its own pixels only. Somebody must put the picture
-# together, and only one must write it.
+# The centroids are the same on all ranks, but each rank can label only its own pixels. Somebody must put the picture
+# together, and only one rank must write it.
 #
-# `Gatherv` collects arrays of *different* lengths on one rank (the *v* is for "varying"). The root says how many come
-# from each rank: `ranks.Gatherv(mine, [everybody, counts], root=0)`, where `everybody` is an array with room for all,
-# of the same type as `mine`. On the other ranks `everybody` is `None`.
+# `Gatherv` collects arrays of *different* lengths on one rank, the root (the *v* is for "varying"). The root says how
+# many come from each rank: `ranks.Gatherv(mine, [everybody, counts], root=0)`, where `everybody` is an array large
+# enough for all, of the same type as `mine`. On the other ranks `everybody` is `None`.
 #
 # ### Exercise 5 · Labels, picture, file
 #
-# Complete the script in two places:
+# Complete the script in two places. (The module that comes first holds what is not the lesson: arguments, times, the
+# log.)
 #
-# - `labels`: those of this rank's pixels, as `np.uint8`, with `labels_of` from exercise 2. One byte a pixel is what
-#   then travels.
-# - The picture: gather the labels on rank 0. There alone, make a picture of `height` rows and `width` columns, give it
+# - `labels`: those of this rank's pixels, as `np.uint8`, with `labels_of` from exercise 2. Then only one byte per pixel
+#   travels.
+# - The picture: gather the labels on rank 0. Only there, make a picture of `height` rows and `width` columns, give it
 #   the palette, and save it as `args.out / "photo.png"`. Section 2 has the lines for a picture with a palette.
 #
-# The check runs it on 3 and on 2 ranks, 60 s at most each.
+# The check runs it on 3 and on 2 ranks, for at most 60 s each.
 
 # %%
-# %%writefile work/kmeans.py
-"""Reduce a photo to a few colours on any number of ranks: mpirun -n 2 python work/kmeans.py --help"""
+# %%writefile work/kmeans_helpers.py
+"""What kmeans.py needs besides the lesson: its arguments, a check of the photo, times, and the log."""
 
 import argparse
 import json
@@ -538,26 +563,89 @@ import daal4py as d4p
 import numpy as np
 import psutil
 from mpi4py import MPI
-from pieces import labels_of, share
-from PIL import Image
-from spmd import draw, fit, spread
+from spmd import fit, spread
+
+RANKS = MPI.COMM_WORLD
 
 
-def cpu_seconds():
-    """CPU time of each thread of this process."""
-    return {thread.id: thread.user_time + thread.system_time for thread in psutil.Process().threads()}
-
-
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__)
+def parse_arguments(description, argv):
+    """Return the arguments of the command line."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--photo", type=Path, default=Path("work/photo.npy"), help="array (height, width, 3)")
     parser.add_argument("--colours", type=int, default=16, help="1 to 256")
     parser.add_argument("--iterations", type=int, default=30)
-    parser.add_argument("--threads", type=int, default=0, help="threads of each rank; 0: what the library takes")
+    parser.add_argument("--threads", type=int, default=0, help="threads of each rank; 0: the library's default")
     parser.add_argument("--repeat", type=int, default=1, help="fits to time; their median counts")
     parser.add_argument("--out", type=Path, default=Path("work/kmeans"), help="folder of picture and log")
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
 
+
+def require_colours(mine, n_pixels, colours):
+    """End all ranks if the photo has fewer different colours than `colours`, or a rank has fewer pixels than that."""
+    # k-means++ looks for ever when there are fewer colours to draw than it should, and wants that many pixels on each
+    # rank. All ranks come to the same answer, so all leave.
+    if not 1 <= colours <= 256 or n_pixels // RANKS.size < colours:
+        sys.exit(f"{colours} colours, {n_pixels} pixels, {RANKS.size} ranks: each rank needs a pixel for each colour")
+    # SPMD: a colour may be on several ranks, so they count together.
+    seen = np.zeros((256, 256, 256), bool)
+    seen[tuple(mine.T)] = True
+    some = RANKS.allgather(np.flatnonzero(seen)[:colours])
+    if len(np.unique(np.concatenate(some))) < colours:
+        sys.exit(f"the photo has fewer than {colours} different colours: choose fewer")
+
+
+def cpu_seconds():
+    """Return the CPU time of each thread of this process."""
+    return {thread.id: thread.user_time + thread.system_time for thread in psutil.Process().threads()}
+
+
+def timed_fit(mine, first, args):
+    """Return the centroids, the median seconds of `args.repeat` fits, and how many threads of this rank had work."""
+    seconds, before = [], cpu_seconds()
+    for _ in range(args.repeat):
+        RANKS.Barrier()  # SPMD: begin together, or the wait for the last would be measured too
+        begin = time.perf_counter()
+        centroids = fit(mine, first, args.iterations)
+        seconds.append(time.perf_counter() - begin)
+    busy = [after - before.get(thread, 0) for thread, after in cpu_seconds().items()]
+    return centroids, float(np.median(seconds)), sum(each > 0.1 * max(busy) for each in busy if each > 0)
+
+
+def write_log(args, mine, centroids, labels, seconds, working):
+    """Collect what all ranks measured; on rank 0, write the log and report."""
+    # SPMD: the objective is each rank's own, added up; a pass of 0 iterations gives it for the last centroids.
+    own = d4p.kmeans(args.colours, 0).compute(mine, centroids).objectiveFunction.item()
+    log = {
+        "ranks": RANKS.size,
+        "objective": RANKS.allreduce(own),
+        "spread": float(spread(centroids)),
+        "pixels": RANKS.gather(len(labels)),
+        "seconds": {what: RANKS.reduce(value, MPI.MAX) for what, value in seconds.items()},  # the slowest rank's
+        "allowed": RANKS.gather(d4p.num_threads()),  # threads that the library would use
+        "working": RANKS.gather(working),  # threads that had work
+    }
+    if RANKS.rank == 0:
+        (args.out / "log.json").write_text(json.dumps(log))
+        print(f"ranks: {RANKS.size}, fit: {log['seconds']['fit']:.2f} s, objective: {log['objective']:.10g}")
+
+
+# %%
+# %%writefile work/kmeans.py
+"""Reduce a photo to a few colours on any number of ranks: mpirun -n 2 python work/kmeans.py --help"""
+
+import time
+
+import daal4py as d4p
+import numpy as np
+from kmeans_helpers import parse_arguments, require_colours, timed_fit, write_log
+from mpi4py import MPI
+from pieces import labels_of, share
+from PIL import Image
+from spmd import draw
+
+
+def main(argv=None):
+    args = parse_arguments(__doc__, argv)
     d4p.daalinit(args.threads)  # changes nothing when it is 0
     # SPMD: this rank's number, how many there are, and this rank's share of the pixels.
     ranks = MPI.COMM_WORLD
@@ -566,34 +654,15 @@ def main(argv=None):
     height, width, _ = photo.shape
     shares = [share(height * width, other, size) for other in range(size)]
     mine = np.array(photo.reshape(-1, 3)[slice(*shares[rank])])
-
-    # k-means++ looks for ever when there are fewer colours to draw than it should, and wants that many pixels on each
-    # rank. All ranks come to the same answer, so all leave.
-    if not 1 <= args.colours <= 256 or height * width // size < args.colours:
-        sys.exit(
-            f"{args.colours} colours, {height * width} pixels, {size} ranks: each rank needs a pixel for each colour"
-        )
-    # SPMD: a colour may be on several ranks, so they count together.
-    seen = np.zeros((256, 256, 256), bool)
-    seen[tuple(mine.T)] = True
-    some = ranks.allgather(np.flatnonzero(seen)[: args.colours])
-    if len(np.unique(np.concatenate(some))) < args.colours:
-        sys.exit(f"the photo has fewer than {args.colours} different colours: ask for less")
-
+    require_colours(mine, height * width, args.colours)
     mine = mine.astype(np.float64)
+
     seconds = {}
     ranks.Barrier()
     begin = time.perf_counter()
     first = draw(mine, args.colours)
     seconds["start"] = time.perf_counter() - begin
-    fits, before = [], cpu_seconds()
-    for _ in range(args.repeat):
-        ranks.Barrier()  # SPMD: begin together, or the wait for the last would be measured too
-        begin = time.perf_counter()
-        centroids = fit(mine, first, args.iterations)
-        fits.append(time.perf_counter() - begin)
-    seconds["fit"] = float(np.median(fits))
-    busy = [after - before.get(thread, 0) for thread, after in cpu_seconds().items()]
+    centroids, seconds["fit"], working = timed_fit(mine, first, args)
 
     begin = time.perf_counter()
     # SPMD: each rank labels its own pixels, nobody else's.
@@ -615,20 +684,7 @@ def main(argv=None):
         picture.save(args.out / "photo.png")
     ### END SOLUTION
 
-    # SPMD: the objective is each rank's own, added up; a pass of 0 iterations gives it for the last centroids.
-    own = d4p.kmeans(args.colours, 0).compute(mine, centroids).objectiveFunction.item()
-    log = {
-        "ranks": size,
-        "objective": ranks.allreduce(own),
-        "spread": float(spread(centroids)),
-        "pixels": ranks.gather(len(labels)),
-        "seconds": {what: ranks.reduce(value, MPI.MAX) for what, value in seconds.items()},  # the slowest rank's
-        "allowed": ranks.gather(d4p.num_threads()),  # threads that the library would use
-        "working": ranks.gather(sum(each > 0.1 * max(busy) for each in busy if each > 0)),  # those that did
-    }
-    if rank == 0:
-        (args.out / "log.json").write_text(json.dumps(log))
-        print(f"ranks: {size}, fit: {log['seconds']['fit']:.2f} s, objective: {log['objective']:.10g}")
+    write_log(args, mine, centroids, labels, seconds, working)
     return first, centroids, labels
 
 
@@ -640,9 +696,9 @@ if __name__ == "__main__":
 kmeans = check(5, "work/kmeans.py")
 
 # %% [markdown]
-# Now on your photo, in its own size. Each rank holds its share alone: 24 bytes a pixel in double precision, so 480 MB
-# for 20 million pixels, over all ranks together. On top, each rank needs about 200 MB for libraries, and at most 500
-# MB for a moment while the first centroids are drawn.
+# Now run it on your photo, at its own size. Each rank holds only its share: 24 bytes per pixel in double precision, so
+# 480 MB for 20 million pixels, over all ranks together. On top of that, each rank needs about 200 MB for libraries, and
+# for a moment up to 500 MB while the first centroids are drawn.
 
 # %%
 np.save(work / "whole.npy", whole)
@@ -653,6 +709,7 @@ with Image.open(work / "kmeans-whole" / "photo.png") as sixteen:
     picture = sixteen.convert("RGB")
 picture.thumbnail((1000, 1000))
 
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(5, 3.6))
 axis.imshow(picture)
 axis.set_title(f"By two ranks: 16 colours, {10 * math.log10(255**2 / error):.1f} dB, {megabytes:.2g} MB", fontsize=12)
@@ -660,7 +717,7 @@ axis.axis("off")
 plots.show(figure, alt="The photo in 16 colours, as the two ranks found them and rank 0 wrote it.")
 
 # %% [markdown]
-# Is it the same, however many ranks work on it? Each line below is a run of its own, with one thread a rank. Every
+# Is the result the same on any number of ranks? Each line below is a run of its own, with one thread per rank. Every
 # pixel must be labelled once, and all ranks must hold the same centroids. Compare the objectives too.
 
 # %%
@@ -687,30 +744,36 @@ with load.watch("section 5") as fit_others:
 print(f"in section 2, without distributed=True: objective: {objective:.10g}")
 
 # %% [markdown]
-# Where the start is the same, the objectives agree to about as many digits as double precision has, whatever the number
-# of ranks: only the order of additions differs.
+# If the start is the same, the objectives agree to about as many digits as double precision has, on any number of
+# ranks: only the order of the additions differs.
 #
 # One trap is left. The objective that a *distributed* fit reports, `objectiveFunction`, is that of the centroids
-# *before* the last update; a fit in one process reports it for the centroids that it gives. That is why the script
-# asks for it in a pass of its own with 0 iterations, before it compares. A pass with 0 iterations is good for more
-# than labels.
+# *before* the last update; a fit in one process reports it for the centroids that it returns. That is why the script
+# computes it in a separate pass with 0 iterations before it compares. Such a pass is good for more than labels.
 #
 # ## 6 · Threads or processes?
 #
-# daal4py can also use several *threads* in one process. They share one memory, so there are no shares and nothing to
-# gather, and no MPI. Which is faster? And can the two be in each other's way?
+# daal4py can also use several *threads* in one process. They share one memory, so there are no shares, nothing to
+# gather, and no MPI. Which is faster? And can threads and processes get in each other's way?
 #
-# **Guess first.** Rank the settings of the table below. An old claim says that ranks with many threads never crowd each
-# other, "since the library sees only the cores that its rank owns". Whether a rank *owns* cores is up to `mpirun`.
-# `-bind-to` pins each rank to its own. A plain `mpirun -n 2 python work/kmeans.py`, with this MPI, pins nothing.
+# <div class="alert alert-block alert-info">
 #
-# `run_ranks` pins when ranks × threads fit on the cores, and not when you ask for more. So asking for all cores in
-# each rank gives what the plain `mpirun` gives. `OMP_NUM_THREADS`, which it also sets, is for other libraries:
-# daal4py's threads come from TBB. Each rank tells how many threads the library would use, and how many had work
-# during the fit.
+# **Guess first.** Put the settings of the table below in order, from the fastest to the slowest.
+#
+# </div>
+#
+# An old claim says that ranks with many threads never crowd each other, "since the library sees only the cores that its
+# rank owns". Whether a rank *owns* cores depends on [**mpirun**](../docs/glossary.md#mpirun). `-bind-to`
+# [**pins**](../docs/glossary.md#pinning) each rank to its own cores. A plain `mpirun -n 2 python work/kmeans.py`, with
+# this MPI, pins nothing.
+#
+# `run_ranks` pins the ranks if ranks × threads fit on the cores, and does not if you ask for more. So if you ask for
+# all cores in each rank, you get what the plain `mpirun` gives. It also sets `OMP_NUM_THREADS`, but that is for other
+# libraries: daal4py's threads come from TBB. Each rank reports how many threads the library would use, and how many had
+# work during the fit.
 
 # %%
-w = min(cores, 8)  # so many cores are enough to see it, and to be done soon
+w = min(cores, 8)  # enough cores to see the effect, and few enough for a short run
 settings = {
     "1 rank, 1 core": dict(ranks=1, threads=1),
     f"1 rank, {w} cores": dict(ranks=1, threads=w),
@@ -720,14 +783,14 @@ settings = {
     f"{w} ranks, not pinned, daalinit(1)": dict(ranks=w, threads=cores, nthreads=1),
     f"{2 * w} ranks, not pinned": dict(ranks=2 * w, threads=cores),
 }
-if w == 2:  # then this is one of the others
+if w == 2:  # then this setting repeats another
     del settings["2 ranks, 1 cores each, pinned"]
 if QUICK:
     settings = {name: settings[name] for name in list(settings)[:4]}
 
 
 def measure(ranks, threads, nthreads=0):
-    """The log of a run, and whether its ranks were pinned."""
+    """Return the log of a run, and whether its ranks were pinned."""
     repeat = 1 if QUICK else 3
     arguments = (
         "--iterations",
@@ -744,7 +807,7 @@ def measure(ranks, threads, nthreads=0):
 
 
 def span(numbers):
-    """The numbers, when they differ, as lowest to highest."""
+    """Return the numbers as text: lowest–highest if they differ."""
     return f"{min(numbers)}" if min(numbers) == max(numbers) else f"{min(numbers)}–{max(numbers)}"
 
 
@@ -758,7 +821,7 @@ with load.watch("section 6"):
         working = span(row["working"]) if min(row["working"]) else "?"  # too short for the kernel's clock
         print(f"{name:36} {pinned:7} {span(row['allowed']):15} {working:9} {fit_time:>7}", flush=True)
 
-# %%
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(10, 4.5))
 names = list(table)
 times = [row["seconds"]["fit"] for row in table.values()]
@@ -774,9 +837,10 @@ axis.bar_label(
 axis.invert_yaxis()
 axis.margins(x=0.45)
 axis.set(xlabel="seconds", title=f"Threads and processes: {ITERATIONS} iterations, {K} colours")
-told = "; ".join(f"{name} {seconds:.2f} s" for name, seconds in zip(names, times, strict=True))
-plots.show(figure, alt=f"Time of the fit by setting; hatched: not pinned. {told}.", keep=results)
+summary = "; ".join(f"{name} {seconds:.2f} s" for name, seconds in zip(names, times, strict=True))
+plots.show(figure, alt=f"Time of the fit by setting; hatched: not pinned. {summary}.", keep=results)
 
+# %%
 crowded = [name for name, row in table.items() if not row["pinned"] and sum(row["allowed"]) > cores]
 apart = [name for name, row in table.items() if row["pinned"] and row["ranks"] > 1]
 kept = all(sum(table[name]["allowed"]) <= len(machine.cpus) for name in apart)
@@ -789,26 +853,28 @@ if not crowded and not QUICK:
     print("- not pinned, it holds as well: is there a limit on the cores that this notebook sees?")
 
 # %% [markdown]
-# So the claim is about pinning, not about the library. Is being crowded expensive here? Threads that take turns cost
-# little as long as nobody waits for anybody. K-Means meets only once an iteration, for a few numbers. In lab 07 the
-# ranks meet many times a second, and MPI *polls* while it waits: there, more ranks than cores hurt more.
+# So the claim is about pinning, not about the library. Is it expensive here to have more threads than cores, that is,
+# [**oversubscription**](../docs/glossary.md#oversubscription)? Threads that take turns cost little as long as nobody
+# waits for anybody. In K-Means the ranks meet only once an iteration, to add up a few numbers. In lab 07 they meet many
+# times a second, and MPI *polls* while it waits: there, more ranks than cores slow each other down more.
 #
-# Why have processes at all, if threads are as fast? Because threads end where the machine ends. The script runs
-# unchanged on several machines, and each needs memory for its share alone.
+# Why use processes at all, if threads are as fast? Because threads can't leave their machine. The script runs unchanged
+# on several machines, and each needs memory only for its share.
 #
 # ## 7 · Against others, on the same pixels
 #
-# A library that is called fast should be compared. To be fair:
+# A library that claims to be fast should be compared with others. To be fair, keep these the same:
 #
-# - Same pixels in double precision, same number of colours, the same first centroids, the same number of iterations,
-#   where the algorithm is Lloyd's. Elkan's gives the same result and saves distances by the triangle inequality.
-# - Same number of threads for all that have threads.
-# - Time *and* error. What is not the same algorithm may be faster and worse, or slower and better.
+# - The pixels in double precision, the number of colours, the first centroids, and the number of iterations, if the
+#   algorithm is Lloyd's. Elkan's gives the same result, and saves distances by the triangle inequality.
+# - The number of threads, for all that have threads.
 #
-# Not the same algorithm are: **mini-batch** (each step looks at some pixels only; here each pixel once), **Lloyd on a
-# hundredth** of the pixels, chosen by chance, and Pillow's **median cut** (cut the box of all colours in two, again and
-# again), alone and with its own K-Means after it.
-# `sklearnex` is scikit-learn's interface on the same oneDAL that daal4py uses.
+# And report time *and* error. Another algorithm may be faster and worse, or slower and better.
+#
+# Four rows use another algorithm: **mini-batch** (each step looks at only some pixels; here at each pixel once),
+# **Lloyd on a hundredth** of the pixels, chosen at random, and Pillow's **median cut** (cut the box of all colours in
+# two, again and again), alone and followed by Pillow's own K-Means. `sklearnex` is scikit-learn's interface to the same
+# oneDAL that daal4py uses.
 
 # %%
 import warnings
@@ -819,14 +885,14 @@ from sklearnex.cluster import KMeans as ExtensionKMeans
 from threadpoolctl import threadpool_limits
 
 d4p.daalinit(cores)
-warnings.simplefilter("ignore", ConvergenceWarning)  # not to converge is the plan here
+warnings.simplefilter("ignore", ConvergenceWarning)  # stopping before convergence is intended
 picture = Image.fromarray(photo)
 hundredth = pixels[np.random.default_rng(0).choice(len(pixels), max(1000, len(pixels) // 100), replace=False)]
 same = dict(n_clusters=K, init=start, n_init=1, max_iter=ITERATIONS, tol=0)
 
 
 def scikit(model, rows=pixels):
-    """A fitted model's centroids; all must have made the same number of iterations."""
+    """Fit a model and return its centroids; all must make the same number of iterations."""
     model.fit(rows)
     if model.n_iter_ != same["max_iter"] and not isinstance(model, MiniBatchKMeans):
         print(f"  (ended after {model.n_iter_} iterations)")
@@ -834,7 +900,7 @@ def scikit(model, rows=pixels):
 
 
 def pillow(kmeans):
-    """The picture as Pillow quantises it: kmeans=0 is median cut alone."""
+    """Return the picture as Pillow quantises it: kmeans=0 is median cut alone."""
     found = picture.quantize(K, method=Image.Quantize.MEDIANCUT, kmeans=kmeans, dither=Image.Dither.NONE)
     return np.asarray(found.convert("RGB"))
 
@@ -854,14 +920,14 @@ contenders = {
 
 
 def quality(answer):
-    """PSNR of a picture, or of what a palette makes of the photo."""
+    """Return the PSNR of a picture, or of the photo in the colours of a palette."""
     if answer.ndim == 2:
         answer = np.clip(np.rint(answer), 0, 255).astype(np.uint8)[label(answer)].reshape(photo.shape)
     return float(psnr(photo, answer))
 
 
 def timed(function):
-    """The wall-clock seconds of a run, the CPU's seconds in it, and the answer."""
+    """Return the wall-clock seconds of a run, its CPU seconds, and the answer."""
     wall, cpu = time.perf_counter(), time.process_time()
     answer = function()
     return time.perf_counter() - wall, time.process_time() - cpu, answer
@@ -869,9 +935,9 @@ def timed(function):
 
 walls, busy, decibels_of = {name: [] for name in contenders}, {name: [] for name in contenders}, {}
 with threadpool_limits(cores), load.watch("section 7") as library_others:
-    for turn in range(1 if QUICK else 3):  # in turns, so that noise that lasts falls on all
+    for turn in range(1 if QUICK else 3):  # in turns, so that lasting noise affects all
         for name, function in contenders.items():
-            if sum(walls[name]) < 4:  # s; once is enough of what takes so long
+            if sum(walls[name]) < 4:  # s; a long run is measured once
                 seconds, cpu, answer = timed(function)
                 walls[name].append(seconds)
                 busy[name].append(cpu / seconds)
@@ -883,7 +949,7 @@ speed = {name: (np.median(walls[name]), np.median(busy[name]), decibels_of[name]
 
 
 def times_as_fast(name, other):
-    """How many times as fast one is as the other, by the rounds that both were in."""
+    """Return how many times as fast one is as the other, from the rounds that both were in."""
     return ratio(*(1 / np.array(walls[each][: min(len(walls[name]), len(walls[other]))]) for each in (name, other)))
 
 
@@ -897,6 +963,7 @@ for name, (_, _, decibel) in sorted(speed.items(), key=lambda item: item[1]):
         near += "" if near == "as good" else "better" if decibel > mine[2] else "worse"
         print(f"{name:28} {how:>36}, {near}")
 
+# %% jupyter={"source_hidden": true}
 LLOYD = ("daal4py", "sklearnex (oneDAL)", "scikit-learn, Lloyd", "scikit-learn, Elkan")
 names = sorted(speed, key=lambda name: speed[name][0])
 figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5), sharey=True, width_ratios=(3, 2))
@@ -915,19 +982,19 @@ left.margins(x=0.2)
 right.set(xlabel="PSNR (dB)", title="more is better")
 right.margins(x=0.15)
 figure.legend(*left.get_legend_handles_labels(), ncols=2, loc="outside lower center")
-told = "; ".join(f"{name} {seconds:.2f} s, {decibel:.1f} dB" for name, (seconds, _, decibel) in speed.items())
-plots.show(figure, alt=f"Seconds and PSNR of each, the fastest first. {told}.", keep=results)
+summary = "; ".join(f"{name} {seconds:.2f} s, {decibel:.1f} dB" for name, (seconds, _, decibel) in speed.items())
+plots.show(figure, alt=f"Seconds and PSNR of each, the fastest first. {summary}.", keep=results)
 
 # %% [markdown]
 # Before you choose a library, look at the row of the *hundredth*: how much time does it save, and how many decibels
-# does it cost? For a palette of 16 colours, most of the pixels tell nothing new. Often the best way to make a
-# computation fast is to see that you need less of it.
+# does it cost? For a palette of 16 colours, most of the pixels add nothing new. Often the best way to make a
+# computation fast is to find that you need less of it.
 #
 # ## 8 · Where is daal4py faster?
 #
-# Three numbers a pixel is very little for vector units that take 8 doubles at a time. Vectors elsewhere are wider: a
-# patch of 4 × 4 pixels has 48 numbers, an embedding has hundreds. So vary the width and the number of rows, with random
-# data, and measure daal4py against scikit-learn's Lloyd: same rows, same start, same iterations, same threads.
+# Three numbers per pixel are very few for vector units that process 8 doubles at a time. Vectors elsewhere are longer:
+# a patch of 4 × 4 pixels has 48 numbers, an embedding has hundreds. So vary the width and the number of rows, with
+# random data, and compare daal4py with scikit-learn's Lloyd: same rows, same start, same iterations, same threads.
 
 # %%
 widths, heights = ((3, 32), (2_000, 10_000)) if QUICK else ((3, 8, 32, 64), (10_000, 100_000, 400_000))
@@ -949,7 +1016,7 @@ with threadpool_limits(cores), load.watch("section 8") as gain_others:
             gains[height, width] = ratio(runs_a_second["ours"][1:], runs_a_second["theirs"][1:])
             print(f"{height:>7,} × {width:<2}: {gains[height, width]} times as fast as scikit-learn", flush=True)
 
-# %%
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots()
 for height in heights:
     axis.plot(widths, [gains[height, width].value for width in widths], label=f"{height:,} rows")
@@ -959,14 +1026,15 @@ axis.set_xticks(widths, widths)
 axis.set(xlabel="numbers in a row", ylabel="scikit-learn's time / daal4py's")
 axis.set_title(f"Above the line daal4py is faster: Lloyd, {K} centroids, {cores} cores")
 axis.legend()
-told = "; ".join(f"{height:,} × {width}: {gain.value:.2f}" for (height, width), gain in gains.items())
-plots.show(figure, alt=f"scikit-learn's time over daal4py's, by width and rows. {told}.", keep=results)
+summary = "; ".join(f"{height:,} × {width}: {gain.value:.2f}" for (height, width), gain in gains.items())
+plots.show(figure, alt=f"scikit-learn's time over daal4py's, by width and rows. {summary}.", keep=results)
 
-# The largest of many ratios is in part the luckiest. So: how many are surely above 1, and the one in the middle.
+# %%
+# The largest of many ratios is partly luck. So count those surely above 1, and take the median.
 faster = [shape for shape, gain in gains.items() if gain.low > 1]
 middle = np.median([gain.value for gain in gains.values()])
 print(f"On this machine daal4py is faster at {len(faster)} of {len(gains)} sizes, by more than chance.")
-print(f"In the median of the sizes it has {middle:.2f} times scikit-learn's speed.")
+print(f"Its median speed over all sizes is {middle:.2f} times scikit-learn's.")
 
 # %% [markdown]
 # ## Questions
@@ -976,56 +1044,63 @@ print(f"In the median of the sizes it has {middle:.2f} times scikit-learn's spee
 # 1. What is pixel-wise vector quantisation, and what is its code book here?
 # 2. How do `d4p.my_procid()` and `d4p.num_procs()` decide who works on what?
 # 3. What does `distributed=True` do on `kmeans_init`, and what on `kmeans`? What happens when one of them is missing?
-# 4. What is the meaning of `d4p.daalinit()` and `d4p.daalfini()`?
+# 4. What do `d4p.daalinit()` and `d4p.daalfini()` do?
 # 5. How do threads compare with processes here?
-# 6. Four claims: each process gets its own chunk of data; only process 0 reports; labels come from the training
-#    routine with 0 iterations; nothing is oversubscribed, because the library sees only the cores of its rank. Which
-#    of them does the library see to, which does the script, and which does `mpirun`?
+# 6. Here are four claims: each process gets its own chunk of data; only process 0 reports; labels come from the
+#    training routine with 0 iterations; nothing is oversubscribed, because the library sees only the cores of its rank.
+#    For which of them is the library responsible, for which the script, and for which `mpirun`?
 # 7. Is daal4py faster than scikit-learn?
 
 # %% [markdown] tags=["instructor"]
-# ### Answers, for the instructor
+# <div class="alert alert-block alert-warning">
+#
+# **For the instructor.** Answers to the questions, timing, and what goes wrong.
+#
+# ### Answers
 #
 # 1. Each pixel is a vector of three and is replaced by the nearest of *k* vectors. The code book is the palette: the
 #    centroids. The picture is then *k* colours and log2(*k*) bits a pixel.
-# 2. By `share`: rank *r* takes the *r*-th block of rows. daal4py doesn't distribute data; it takes what each rank
-#    gives it for a part of the whole. Two ranks with the same pixels would give the same centroids, and twice the
+# 2. Through `share`: rank *r* takes the *r*-th block of rows. daal4py doesn't distribute data; it treats what each rank
+#    passes in as a part of the whole. Two ranks with the same pixels would give the same centroids, and twice the
 #    objective.
-# 3. On `kmeans_init` all ranks draw one start from all pixels. On `kmeans`, sums and counts of all ranks are added up
-#    in each iteration. Left off the fit, ranks part at the first iteration. Left off the start, every rank begins
-#    elsewhere, and the first iteration adds up sums that belong to different centroids. From there on all agree, so
-#    the spread of the *end* is 0 and tells nothing: that is why `fit.py` measures the start as well.
+# 3. On `kmeans_init`, all ranks draw one start from all pixels. On `kmeans`, the sums and counts of all ranks are added
+#    up in each iteration. Without it on the fit, the ranks diverge at the first iteration. Without it on the start,
+#    every rank begins elsewhere, and the first iteration adds up sums that belong to different centroids. From then on
+#    all agree, so the spread of the *end* is 0 and reveals nothing: that is why `fit.py` measures the start as well.
 # 4. Today `daalinit(n)` sets the number of threads and nothing else; MPI starts with the first call that needs it.
-#    `daalfini()` calls `MPI_Finalize`. After it, `num_procs()` and everything distributed raise. In older versions
-#    the pair started and ended MPI, and many scripts still have it around all they do.
+#    `daalfini()` calls `MPI_Finalize`. After it, `num_procs()` and everything distributed raise an error. In older
+#    versions the pair started and ended MPI, and many scripts still put it around everything they do.
 # 5. On 2 quiet cores, 2 threads, 2 pinned ranks, and 2 or 4 ranks not pinned were within 5% of each other, and 1.9 to 2
 #    times as fast as one thread. On busy cores those not pinned lost 5 to 10%. There were twice or four times as many
 #    threads as cores, so the old claim is wrong, but what it warns of is cheap in this algorithm.
 # 6. Own chunk: the script (exercise 3). Only rank 0 reports: the script (exercise 5). Labels by 0 iterations: the
-#    library has no other way. No oversubscription: `mpirun`, by pinning. An MPI that pins by default makes it look
-#    like the library's doing.
+#    library has no other way. No oversubscription: `mpirun`, by pinning. With an MPI that pins by default, it looks as
+#    if the library did it.
 # 7. It depends on width, size, threads and machine. On 2 cores it was 1.2 to 1.4 times as fast as scikit-learn's
 #    Lloyd on the photo, and 1.4 to 2.1 times at the sizes of section 8: far from 26. The *hundredth* is 70 to 100
 #    times as fast.
 #
-# **Timing** Sections 1 and 2 take 20 minutes, 3 to 5 take 25, the rest 15. Who is stuck in exercise 5 at minute 45
-# goes on with the solution. Exercise 4 is the one nobody should miss: let people say first whether a *smaller*
+# **Timing** Sections 1 and 2 take 20 minutes, 3 to 5 take 25, the rest 15. Anyone still stuck in exercise 5 at minute
+# 45 should continue with the solution. Nobody should miss exercise 4: first let people say whether a *smaller*
 # objective is good.
 #
-# **Goes wrong** `(original - quantised) ** 2` on `uint8` wraps around: the PSNR is then too good to be true. A
-# picture with fewer colours than asked for, such as a logo, makes k-means++ search for ever; notebook and script
-# refuse it. A rank without pixels, or with fewer than there are colours, ends a daal4py run with an error or a crash;
-# the script refuses that too. A photo from a phone may be HEIC, which Pillow cannot read: export it as JPEG.
+# **What goes wrong** `(original - quantised) ** 2` on `uint8` wraps around: the PSNR is then too good to be true. A
+# picture with fewer colours than requested, such as a logo, makes k-means++ search for ever; notebook and script refuse
+# it. A rank without pixels, or with fewer pixels than colours, ends a daal4py run with an error or a crash; the script
+# refuses that too. A photo from a phone may be HEIC, which Pillow cannot read: export it as JPEG.
+#
+# </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - K-Means: assign, update, again. The objective is the error. A good start is worth many iterations.
-# - SPMD: the same script on every rank, its own rows, one result. `distributed=True` on the start *and* on the fit.
+# - K-Means: assign, update, repeat. The objective is the error. A good start is worth many iterations.
+# - SPMD: every rank runs the same script on its own rows, and gets one result. `distributed=True` belongs on the start
+#   *and* on the fit.
 # - Compare what all ranks hold. An objective that is too good is a warning.
-# - Labels are a fit of 0 iterations. Gather them on rank 0, and write there alone.
-# - Pin the ranks, or tell the library its number of threads.
-# - Compare time with quality beside it, and ask whether you need all the data.
+# - Labels are a fit of 0 iterations. Gather them on rank 0, and write only there.
+# - Pin the ranks, or set the library's number of threads.
+# - Compare time and quality together, and ask whether you need all the data.
 #
 # What was published, what you measured, and what the machine could do at most:
 
@@ -1037,13 +1112,13 @@ results.table(
     "K-Means",
     [
         (
-            f"fit, 2 ranks. There: 17.5 million pixels. Here: {size}, {ITERATIONS} iterations",
+            f"fit, 2 ranks. Published: 17.5 million pixels. Here: {size}, {ITERATIONS} iterations",
             "1.72 s",
             f"{two['fit']:.2f} s",
             f"{once['fit'] / 2:.2f} s: half of 1 rank's",
             fit_others,
         ),
-        ("labels, on the same", "0.20 s", f"{two['labels']:.3f} s", f"{once['labels'] / 2:.3f} s", fit_others),
+        ("labels of the same pixels", "0.20 s", f"{two['labels']:.3f} s", f"{once['labels'] / 2:.3f} s", fit_others),
         (
             "scikit-learn → oneDAL, on the publisher's data; here on the photo",
             "192.1 → 7.4 s: 26×",
@@ -1064,6 +1139,6 @@ results.table(
 
 # %% [markdown]
 # Published: F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019 (the photo; colours and
-# iterations not told), and the K-Means notebook of
+# iterations not stated), and the K-Means notebook of
 # [scikit-learn-intelex](https://github.com/uxlfoundation/scikit-learn-intelex) (its own data, its own machine). Your
-# pixels and colours are others, so compare ratios, not seconds.
+# pixels and colours are different, so compare ratios, not seconds.
