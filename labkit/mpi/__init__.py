@@ -1,4 +1,4 @@
-"""Ranks: started by `mpirun` with cores of their own, heard line by line, ended together; and what they send."""
+"""MPI ranks: started by `mpirun` on cores of their own, read line by line, ended together; what they send, counted."""
 
 from typing import TYPE_CHECKING
 

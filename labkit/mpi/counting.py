@@ -1,4 +1,4 @@
-"""What does a rank send? A communicator that counts messages and bytes."""
+"""A communicator that counts the messages and bytes that a rank sends."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -24,9 +24,9 @@ COLLECTIVES: dict[str, Callable[[int], float]] = {
 
 
 class CountingComm(MPI.Intracomm):
-    """A communicator that counts what this rank sends, and is otherwise as the one it is made from.
+    """A communicator that counts what this rank sends, and otherwise behaves as the one it is made from.
 
-    What is made from it, such as a ring by `Create_cart`, counts too.
+    Communicators made from it, such as a ring by `Create_cart`, count too.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ def _counting_collective(name: str, kind: str) -> Callable:
         done = method(self, *args, **kwargs)
         buffers = [*args, *kwargs.values()]
         in_place = buffers[0] is MPI.IN_PLACE
-        size = _size(buffers[1 if in_place else 0], pickled=name.islower())
+        size: float = _size(buffers[1 if in_place else 0], pickled=name.islower())
         if in_place and kind == "allgather":
             size /= self.size
         self.collectives.append((name, COLLECTIVES[kind](self.size) * size))
@@ -129,4 +129,4 @@ for _class in (CountingComm, CountingCartcomm):
                 setattr(_class, _form, _counting_collective(_form, _kind))
     for _name in ("Create", "Create_group", "Split", "Split_type"):
         setattr(_class, _name, _counting_too(_name, CountingComm))
-    _class.Create_cart = _counting_too("Create_cart", CountingCartcomm)
+    setattr(_class, "Create_cart", _counting_too("Create_cart", CountingCartcomm))  # noqa: B010

@@ -1,4 +1,4 @@
-"""How is mpirun kept from listening on all addresses of the machine? By a library, made from `loopback.c`."""
+"""A preloaded library, compiled from `loopback.c`, that keeps mpirun from listening on all addresses of the machine."""
 
 import contextlib
 import hashlib
@@ -12,7 +12,7 @@ from labkit.system.paths import STATE
 
 SOURCE = Path(__file__).with_name("loopback.c")
 COMPILER = "g++"  # which ./lab insists on, as Horovod needs it; CXX names another
-TIME_LIMIT = 60.0  # seconds, for what takes a twentieth of one
+COMPILE_TIMEOUT_S = 60.0  # for what takes a twentieth of a second
 
 
 def library(spare: Path) -> Path | None:
@@ -40,7 +40,7 @@ def _compile(made: Path) -> Path | None:
         compiler = shlex.split(os.environ.get("CXX") or COMPILER)
         command = [*compiler, "-x", "c", "-O1", "-shared", "-fPIC", "-o", str(unfinished), str(SOURCE)]
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIME_LIMIT)
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMPILE_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired):  # no such compiler
             return None
         if done.returncode:

@@ -1,4 +1,4 @@
-"""How is one mpirun started, heard line by line, and ended with all that it started?"""
+"""One mpirun: start it, read its ranks line by line, and end it with all that it started."""
 
 import contextlib
 import math
@@ -16,13 +16,13 @@ from pathlib import Path
 
 import psutil
 
-from labkit.mpi import rank_runner as runner
+from labkit.mpi import rank_runner
 from labkit.system import processes
 from labkit.system.errors import LabError
 
 BIN = Path(sysconfig.get_path("scripts"))
-GRACE = 1.0  # seconds mpirun has to end by itself once it has nothing more to pass on
-PATIENCE = 5.0  # seconds a rank's last report may take, behind all that others print
+EXIT_GRACE_S = 1.0  # for mpirun to end by itself once it has nothing more to pass on
+REPORT_TIMEOUT_S = 5.0  # for a rank's last report, behind all that others print
 
 _OUTER_RUN = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL")  # what an mpirun around this process has set for it
 _ABORT = re.compile(r"Abort\((\d+)\) .*application called MPI_Abort")  # as MPICH says before it ends the job
@@ -39,7 +39,7 @@ _NOTICES = re.compile(  # what TensorFlow 2.21 prints at every start, in each ra
 _BAD_TERMINATION = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES"
 _ROUTINE = re.compile(
     "$|=|YOUR APPLICATION|This typically|Please see the FAQ"
-    "|srun: cluster configuration lacks support for cpu binding"  # which it is asked not to do
+    "|srun: cluster configuration lacks support for cpu binding"  # although it is told not to bind
 )
 
 
@@ -53,35 +53,35 @@ class Rank:
         Its rank.
     lines : list of str
         What it printed on stdout and stderr.
-    mpi : list of str
-        What MPI's libraries printed there, for those who care for the machine.
-    heard : float
+    mpi_lines : list of str
+        What MPI's libraries printed there, for those who run the machine.
+    last_output_at : float
         When it last printed.
     started, local : bool
         Whether its Python has started, and on this node.
-    done : float or None
-        When its script was through.
-    code : int or None
+    finished_at : float or None
+        When its script had finished.
+    exit_code : int or None
         What it ended with, as it reports itself: its exit status, or minus the number of a signal.
-    end : float or None
+    ended_at : float or None
         When it ended, as far as is known.
     aborted : bool
         Whether it called MPI_Abort.
-    gone : float or None
+    gone_at : float or None
         When its process was seen to end.
     """
 
     number: int
     lines: list[str] = field(default_factory=list)
-    mpi: list[str] = field(default_factory=list)
-    heard: float = 0.0
+    mpi_lines: list[str] = field(default_factory=list)
+    last_output_at: float = 0.0
     started: bool = False
     local: bool = False
-    done: float | None = None
-    code: int | None = None
-    end: float | None = None
+    finished_at: float | None = None
+    exit_code: int | None = None
+    ended_at: float | None = None
     aborted: bool = False
-    gone: float | None = None
+    gone_at: float | None = None
 
 
 @dataclass
@@ -93,7 +93,7 @@ class _Stream:
     torn: bytes = b""  # of a line of the rank's own, what came before a line of MPI's
 
 
-class Job:
+class MpiRun:
     """One mpirun and its n ranks.
 
     Parameters
@@ -101,25 +101,25 @@ class Job:
     n : int
         Number of ranks.
     folder : Path
-        A folder, for the named pipes through which the ranks are heard.
+        A folder for the named pipes that the ranks' outputs come through.
     show : bool
-        Whether to print what they say.
+        Whether to print what they print.
     """
 
     def __init__(self, n: int, folder: Path, show: bool) -> None:
         self.ranks = [Rank(number) for number in range(n)]
-        self._said: list[str] = []  # by mpirun itself
+        self._output: list[str] = []  # by mpirun itself
         self._folder, self._show = folder, show
         self._token = uuid.uuid4().hex
         self._sessions: set[int] = set()  # Hydra gives each rank its own, with the number of the rank's process
         self._mpirun: subprocess.Popen | None = None
         self._selector = selectors.DefaultSelector()
         self._streams: list[_Stream] = []
-        self._to_print: list[str] = []
+        self._unprinted: list[str] = []
         self._began = time.monotonic()
-        self._heard = 0.0  # when anything was heard last, in seconds since the start
+        self._last_event_at = 0.0  # in seconds since the start
 
-    def clock(self) -> float:
+    def elapsed(self) -> float:
         """Return the seconds since the start."""
         return time.monotonic() - self._began
 
@@ -134,9 +134,9 @@ class Job:
                 fifo = self._folder / f"{rank.number}.{name}"
                 os.mkfifo(fifo)
                 # Open for writing too, it does not come to its end before mpirun opens it.
-                self._listen_to(os.open(fifo, os.O_RDWR), rank)
+                self._register(os.open(fifo, os.O_RDWR), rank)
         read, write = os.pipe()
-        self._listen_to(read, None)
+        self._register(read, None)
         # Nothing here changes how the ranks run, only where their output goes. Hydra splits this file at blanks and
         # has little room for the name of another, so the folder goes by a descriptor that mpirun inherits.
         folder = os.open(self._folder, os.O_RDONLY)
@@ -146,7 +146,7 @@ class Job:
         plumbing = {
             "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "HYDRA_CONFIG_FILE": f"/dev/fd/{folder}/hydra.conf",
-            runner.TOKEN: self._token,
+            rank_runner.RUN_VARIABLE: self._token,
         }
         if preload:
             (self._folder / "preload").symlink_to(preload)  # LD_PRELOAD is split at blanks, too
@@ -163,71 +163,78 @@ class Job:
             os.close(write)
 
     def wait(self, timeout: float) -> bool:
-        """Listen until the run is over or has failed; False when the time is up before."""
-        while self._mpirun.poll() is None:
-            if self._over():
+        """Read until the run is over or has failed; return False when the time is up before."""
+        while self._is_running():
+            if self._is_overdue():
                 return True
-            if self.clock() > timeout:
+            if self.elapsed() > timeout:
                 return False
-            self._listen(0.1)
+            self._poll(0.1)
         return True
 
-    def _over(self) -> bool:
-        """Whether mpirun should have ended: some time after a rank failed, or after the last is gone and heard out."""
-        now = self.clock()
-        failed = [rank.end + (GRACE if rank.code else PATIENCE) for rank in self.ranks if rank.end and rank.code != 0]
-        gone = all(rank.gone for rank in self.ranks)
-        return now > min(failed, default=math.inf) or (gone and now > self._heard + GRACE)
+    def _is_running(self) -> bool:
+        return self._mpirun is not None and self._mpirun.poll() is None
+
+    def _is_overdue(self) -> bool:
+        """Whether mpirun should have ended: some time after a rank failed, or after all are gone."""
+        now = self.elapsed()
+        failed = (
+            rank.ended_at + (EXIT_GRACE_S if rank.exit_code else REPORT_TIMEOUT_S)
+            for rank in self.ranks
+            if rank.ended_at and rank.exit_code != 0
+        )
+        gone = all(rank.gone_at for rank in self.ranks)
+        return now > min(failed, default=math.inf) or (gone and now > self._last_event_at + EXIT_GRACE_S)
 
     # Ending
 
     def end(self) -> None:
-        """End whatever is left of the run and hear it out, however often that is interrupted."""
+        """End whatever is left of the run and read the rest of its output, however often that is interrupted."""
         try:
             processes.despite_interrupts(self._end)
         finally:
-            for descriptor in list(self._selector.get_map()):
-                self._close(descriptor)
+            for key in list(self._selector.get_map().values()):
+                self._close(key.fd)
             self._selector.close()
 
     def _end(self) -> None:
-        """Kill the ranks first, so that mpirun can tell of them and tidy up; then mpirun, and what ranks left behind.
+        """Kill the ranks first, so that mpirun can report them and tidy up; then mpirun, and what ranks left behind.
 
         On the other nodes of a Slurm job, Hydra's proxies kill their ranks when they lose mpirun.
         """
-        if self._mpirun and self._mpirun.poll() is None:
+        if self._is_running():
             self._kill(ranks_only=True)
-            self._listen_while(lambda: self._mpirun.poll() is None)
-        self._listen_while(self._kill)
+            self._poll_while(self._is_running)
+        self._poll_while(self._kill)
         if self._mpirun:
             self._mpirun.wait()
-        while self._listen(0):
+        while self._poll(0):
             pass
         for stream in self._streams:
             for line in stream.splitter.flush():
-                self._hear(stream, line)
+                self._handle_line(stream, line)
             if stream.torn:
-                self._hear(stream, b"")
+                self._handle_line(stream, b"")
         self._print_lines()
 
     def _kill(self, ranks_only: bool = False) -> bool:
-        """Kill the processes of this run that still live, and say whether there were any."""
+        """Kill the processes of this run that still live; return whether there were any."""
 
         def is_wanted(process: psutil.Process) -> bool:
-            ours = processes.belongs(process, self._sessions, runner.TOKEN, self._token)
+            ours = processes.belongs(process, self._sessions, rank_runner.RUN_VARIABLE, self._token)
             return ours and (not ranks_only or "PMI_RANK" in processes.environ_of(process))
 
         return processes.kill(processes.find(is_wanted))
 
-    # Listening
+    # Reading
 
-    def _listen_to(self, descriptor: int, rank: Rank | None) -> None:
+    def _register(self, descriptor: int, rank: Rank | None) -> None:
         os.set_blocking(descriptor, False)
         self._streams.append(_Stream(rank))
         self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, self._streams[-1]))
 
-    def _listen(self, seconds: float) -> bool:
-        """Take in what comes first within so many seconds, and say whether anything came.
+    def _poll(self, seconds: float) -> bool:
+        """Handle the first events within so many seconds; return whether there were any.
 
         epoll gives events in the order in which they happened: of ranks that end at nearly the same time, the first.
         """
@@ -236,95 +243,95 @@ class Job:
             key.data(key.fd)
         self._print_lines()
         if events:
-            self._heard = self.clock()
+            self._last_event_at = self.elapsed()
         return bool(events)
 
-    def _listen_while(self, going_on: Callable[[], bool]) -> None:
-        """Listen until it has ended, or nothing was heard for a while."""
-        began = self.clock()
-        while going_on() and self.clock() < max(began, self._heard) + GRACE:
-            self._listen(0.05)
+    def _poll_while(self, continues: Callable[[], bool]) -> None:
+        """Read as long as it continues, until nothing has come for a while."""
+        began = self.elapsed()
+        while continues() and self.elapsed() < max(began, self._last_event_at) + EXIT_GRACE_S:
+            self._poll(0.05)
 
     def _print_lines(self) -> None:
-        if self._to_print and self._show:
-            print("\n".join(self._to_print), flush=True)
-        self._to_print.clear()
+        if self._unprinted and self._show:
+            print("\n".join(self._unprinted), flush=True)
+        self._unprinted.clear()
 
     def _read(self, stream: _Stream, descriptor: int) -> None:
         data = os.read(descriptor, 1 << 16)
         if not data:
             self._close(descriptor)
         if stream.rank:
-            stream.rank.heard = self.clock()
+            stream.rank.last_output_at = self.elapsed()
         for line in stream.splitter.split(data):
-            self._hear(stream, line)
+            self._handle_line(stream, line)
 
-    def _hear(self, stream: _Stream, line: bytes) -> None:
-        """Take in a line."""
+    def _handle_line(self, stream: _Stream, line: bytes) -> None:
+        """Handle a line of a rank's script, of MPI's libraries, of the rank's runner, or of mpirun."""
         rank = stream.rank
         if rank and (found := _MPI.search(line)):
             stream.torn += line[: found.start()]
-            rank.mpi.append(line[found.start() :].decode(errors="replace").rstrip())
-            self._to_print.append(f"[{rank.number}] MPI: {rank.mpi[-1]}")
+            rank.mpi_lines.append(line[found.start() :].decode(errors="replace").rstrip())
+            self._unprinted.append(f"[{rank.number}] MPI: {rank.mpi_lines[-1]}")
             return
         line, stream.torn = stream.torn + line, b""
-        raw, mark, report = line.partition(runner.MARK.encode())
+        raw, mark, report = line.partition(rank_runner.REPORT_PREFIX.encode())
         text = processes.last_state(raw)
         if rank is None:
-            self._said.append(text)
+            self._output.append(text)
         elif (text or not mark) and not _NOTICES.match(text):
             rank.lines.append(text)
-            self._to_print.append(f"[{rank.number}] {text}")
+            self._unprinted.append(f"[{rank.number}] {text}")
             if abort := _ABORT.match(text):
                 rank.aborted = True
-                self._note_end(rank, int(abort[1]) % 256 or 1, self.clock())
+                self._record_exit(rank, int(abort[1]) % 256 or 1, self.elapsed())
         if rank and mark:
-            self._note(rank, *report.decode().split())
+            self._handle_report(rank, *report.decode().split())
 
-    def _note(self, rank: Rank, event: str, *values: str) -> None:
-        """Take in what a rank's runner reports."""
+    def _handle_report(self, rank: Rank, event: str, *values: str) -> None:
+        """Handle what a rank's runner reports."""
         if event == "start":
             rank.started = True
-            self._watch(rank, int(values[0]))
+            self._watch_process(rank, int(values[0]))
         elif event == "done":
-            rank.done = self.clock()
+            rank.finished_at = self.elapsed()
         else:
             # Its report may come after others have ended for it. On this node, their clock is ours.
-            at = float(values[1]) - self._began if rank.local else self.clock()
-            self._note_end(rank, int(values[0]), at)
+            at = float(values[1]) - self._began if rank.local else self.elapsed()
+            self._record_exit(rank, int(values[0]), at)
 
-    def _note_end(self, rank: Rank, code: int | None, at: float) -> None:
-        if rank.code is None:
-            rank.code, rank.end = code, at
+    def _record_exit(self, rank: Rank, code: int | None, at: float) -> None:
+        if rank.exit_code is None:
+            rank.exit_code, rank.ended_at = code, at
 
-    def _watch(self, rank: Rank, pid: int) -> None:
+    def _watch_process(self, rank: Rank, pid: int) -> None:
         """Notice when the rank's process has ended, even if it cannot report that: mostly, when it is killed.
 
-        This is not to be had on the other nodes of a Slurm job, nor before Linux 5.3.
+        This is not possible on the other nodes of a Slurm job, nor before Linux 5.3.
         """
         with contextlib.suppress(OSError, psutil.Error):
-            if processes.environ_of(psutil.Process(pid)).get(runner.TOKEN) == self._token:
+            if processes.environ_of(psutil.Process(pid)).get(rank_runner.RUN_VARIABLE) == self._token:
                 rank.local = True
                 self._sessions.add(pid)
-                self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, partial(self._note_gone, rank))
+                self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, partial(self._handle_exit, rank))
 
-    def _note_gone(self, rank: Rank, descriptor: int) -> None:
+    def _handle_exit(self, rank: Rank, descriptor: int) -> None:
         self._close(descriptor)
-        rank.gone = self.clock()
-        self._note_end(rank, None, rank.gone)
+        rank.gone_at = self.elapsed()
+        self._record_exit(rank, None, rank.gone_at)
 
     def _close(self, descriptor: int) -> None:
         self._selector.unregister(descriptor)
         os.close(descriptor)
 
-    # What mpirun said
+    # What mpirun itself printed
 
     def remarks(self) -> tuple[str, ...]:
-        """Return what mpirun itself said, without what it says of every failure."""
-        return tuple(line for line in self._said if not _ROUTINE.match(line))
+        """Return what mpirun itself printed, without what it prints at every failure."""
+        return tuple(line for line in self._output if not _ROUTINE.match(line))
 
-    def aborted(self) -> int | None:
+    def abort_status(self) -> int | None:
         """Return the exit status that a rank ended the job with by MPI_Abort, if so."""
-        status = self._mpirun.returncode
+        status = self._mpirun.returncode if self._mpirun else 0
         own = [line for line in self.remarks() if not _MPI.match(line.encode())]
-        return status if status > 0 and _BAD_TERMINATION not in self._said and not own else None
+        return status if status > 0 and _BAD_TERMINATION not in self._output and not own else None

@@ -1,4 +1,4 @@
-"""How does a rank that fails end the whole job, instead of leaving the others waiting for it?
+"""Run a script in an MPI rank so that a failure ends the whole run, instead of leaving the other ranks waiting.
 
 `mpirun -n 2 python -u -m labkit.mpi.rank_runner train.py` runs `train.py` in each rank as `python -u train.py`
 would, up to a failure. There, Python would first call what was registered with `atexit`: `MPI_Finalize` among it, which
@@ -8,7 +8,7 @@ waits for ranks that wait for this one. So here a failed rank leaves at once, an
 
 The script runs in a child process of the one that mpirun started. The parent waits, and leaves just as its child did.
 As both hold the connection over which mpirun notices that a rank is gone, the parent can say how it went before mpirun
-ends the other ranks: under `labkit.mpi.launch`, in lines on stderr that start with `MARK`.
+ends the other ranks: under `labkit.mpi.launch`, in lines on stderr that start with `REPORT_PREFIX`.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from types import TracebackType
 
 from labkit.system.lifetime import end_with
 
-TOKEN = "LABKIT_RUN"  # the variable that all processes of one run share
-MARK = "\x1elabkit "  # ASCII's record separator first: no script prints it by chance
+RUN_VARIABLE = "LABKIT_RUN"  # the variable that all processes of one run share
+REPORT_PREFIX = "\x1elabkit "  # ASCII's record separator first: no script prints it by chance
 
 
 def main(script: str, *args: str) -> None:
@@ -46,14 +46,14 @@ def main(script: str, *args: str) -> None:
 
 
 def _report(*words: object) -> None:
-    if TOKEN in os.environ:
-        os.write(2, f"{MARK}{' '.join(map(str, words))}\n".encode())
+    if RUN_VARIABLE in os.environ:
+        os.write(2, f"{REPORT_PREFIX}{' '.join(map(str, words))}\n".encode())
 
 
 def _leave_as(child: int) -> None:
     """Wait for the child, report how it ended, and end the same way."""
-    for others in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(others, signal.SIG_IGN)  # mpirun passes such on to both, and it is for the script to act on them
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # mpirun sends such signals to both, and the script decides what to do
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     _report("end", code, time.monotonic())
@@ -65,7 +65,7 @@ def _leave_as(child: int) -> None:
 
 
 def _run(script: str) -> int:
-    """Run the script and give its exit status as Python would, having printed what Python would."""
+    """Run the script; return the exit status that Python would have, having printed what Python would."""
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as leave:
@@ -80,7 +80,7 @@ def _run(script: str) -> int:
 
 
 def _inside(script: str, trace: TracebackType | None) -> TracebackType | None:
-    """Leave out the frames that led to the script."""
+    """Return the traceback without the frames that led to the script."""
     while trace and trace.tb_frame.f_code.co_filename != script:
         trace = trace.tb_next
     return trace

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.mpi.launch import shares
+from labkit.mpi.planning import shares
 from labkit.system import load
 from labkit.system.machine import Machine, this_machine
 

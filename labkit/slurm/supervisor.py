@@ -29,7 +29,7 @@ from pathlib import Path
 
 import psutil
 
-from labkit.mpi.launch import SMALL_SLURM, shares
+from labkit.mpi.planning import SMALL_SLURM, shares
 from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with

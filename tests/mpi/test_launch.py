@@ -19,9 +19,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.mpi import launch, loopback, mpirun
-from labkit.mpi.launch import RankError, plan, run_ranks, shares
+from labkit.mpi import launch, loopback, mpirun, planning
+from labkit.mpi.launch import RankError, run_ranks
 from labkit.mpi.mpirun import Rank
+from labkit.mpi.planning import Plan, plan, shares
 from labkit.slurm import supervisor
 from labkit.system import cores
 from labkit.system.errors import LabError
@@ -38,8 +39,13 @@ def cores_of_these_tests(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def nothing_printed_before(monkeypatch):
+    monkeypatch.setattr(launch, "_printed", set())
+
+
+@pytest.fixture(autouse=True)
 def room_in_shared_memory(monkeypatch):
-    monkeypatch.setattr(launch, "SHM_A_RANK", 0)
+    monkeypatch.setattr(planning, "SHM_BYTES_PER_RANK", 0)
 
 
 def machine(cores: int, smt: int = 1, numa: int = 1, quota: float | None = None, first: int = 0) -> Machine:
@@ -55,16 +61,16 @@ def machine(cores: int, smt: int = 1, numa: int = 1, quota: float | None = None,
         memory_free=1 << 33,
         isa=("AVX2",),
         numa=tuple(tuple(sorted(cpu for core in node for cpu in core)) for node in nodes),
-        model="Made-up CPU",
+        model="Synthetic CPU",
     )
 
 
-def binding(todo: launch.Plan) -> str | None:
-    return todo.argv[todo.argv.index("-bind-to") + 1] if "-bind-to" in todo.argv else None
+def binding(planned: Plan) -> str | None:
+    return planned.argv[planned.argv.index("-bind-to") + 1] if "-bind-to" in planned.argv else None
 
 
-def variable(todo: launch.Plan, name: str) -> str:
-    return todo.argv[todo.argv.index(name) + 1]
+def variable(planned: Plan, name: str) -> str:
+    return planned.argv[planned.argv.index(name) + 1]
 
 
 class TestFreeCores:
@@ -79,66 +85,66 @@ class TestFreeCores:
     def test_the_next_run_gets_others_spread_as_evenly(self):
         first = plan(2, "train.py", machine=self.BIG, threads=1, environ={})
         assert binding(first) == "user:0+64,32+96"
-        todo = plan(2, "train.py", machine=self.BIG, threads=1, environ={}, free=self.without(self.BIG, 0, 32))
-        assert (binding(todo), todo.bound, todo.warning) == ("user:1+65,33+97", True, "")
+        planned = plan(2, "train.py", machine=self.BIG, threads=1, environ={}, free=self.without(self.BIG, 0, 32))
+        assert (binding(planned), planned.bound, planned.warning) == ("user:1+65,33+97", True, "")
 
     @pytest.mark.parametrize("n", [1, 2, 3, 7])
     def test_ranks_are_bound_to_free_cores_alone(self, n):
         free = self.without(self.BIG, *range(5, 40, 3))
-        todo = plan(n, "train.py", machine=self.BIG, environ={}, free=free)
-        assert todo.threads == len(free) // n
-        assert set(todo.cpus) <= {cpu for core in free for cpu in core}
-        assert len(todo.cpus) == 2 * n * todo.threads
-        assert todo.hidden[cores.LENT_VARIABLE] == ",".join(map(str, todo.cpus))
+        planned = plan(n, "train.py", machine=self.BIG, environ={}, free=free)
+        assert planned.threads == len(free) // n
+        assert set(planned.cpus) <= {cpu for core in free for cpu in core}
+        assert len(planned.cpus) == 2 * n * planned.threads
+        assert planned.hidden[cores.LENT_VARIABLE] == ",".join(map(str, planned.cpus))
 
     def test_fewer_threads_than_the_machine_has_cores_for_are_told(self):
-        todo = plan(2, "train.py", machine=self.BIG, environ={}, free=self.without(self.BIG, 0, 1, 2, 7))
-        assert (todo.threads, todo.bound) == (30, True)
-        assert todo.warning == "Warning: other runs have 4 of 64 cores (0-2, 7): 2 ranks × 30 threads on the rest."
+        planned = plan(2, "train.py", machine=self.BIG, environ={}, free=self.without(self.BIG, 0, 1, 2, 7))
+        assert (planned.threads, planned.bound) == (30, True)
+        assert planned.warning == "Warning: other runs have 4 of 64 cores (0-2, 7): 2 ranks × 30 threads on the rest."
 
     def test_too_few_are_told_and_ranks_run_unbound(self):
-        todo = plan(2, "train.py", machine=machine(4), threads=2, environ={}, free=((0,), (1,), (3,)))
-        assert (todo.threads, todo.bound, binding(todo), todo.cpus) == (2, False, None, ())
-        assert todo.warning.startswith("Warning: other runs have 1 of 4 cores (2): 2 ranks × 2 threads take turns")
-        assert cores.LENT_VARIABLE not in todo.hidden
+        planned = plan(2, "train.py", machine=machine(4), threads=2, environ={}, free=((0,), (1,), (3,)))
+        assert (planned.threads, planned.bound, binding(planned), planned.cpus) == (2, False, None, ())
+        assert planned.warning.startswith("Warning: other runs have 1 of 4 cores (2): 2 ranks × 2 threads take turns")
+        assert cores.LENT_VARIABLE not in planned.hidden
 
     def test_none_are_told(self):
-        todo = plan(1, "train.py", machine=machine(2), environ={}, free=())
-        assert (todo.threads, todo.bound) == (2, False)
-        assert "2 of 2 cores (0-1)" in todo.warning
+        planned = plan(1, "train.py", machine=machine(2), environ={}, free=())
+        assert (planned.threads, planned.bound) == (2, False)
+        assert "2 of 2 cores (0-1)" in planned.warning
 
 
 class TestPlan:
     def test_two_ranks_on_two_cores(self):
-        todo = plan(2, "train.py", "--epochs", 1, machine=machine(2), environ={})
-        assert todo.command == (
+        planned = plan(2, "train.py", "--epochs", 1, machine=machine(2), environ={})
+        assert planned.command == (
             "mpirun -n 2 -bind-to user:0,1 -genv OMP_NUM_THREADS 1 -genv TF_NUM_INTRAOP_THREADS 1 "
             "-genv TF_NUM_INTEROP_THREADS 1 -genv UCX_TLS posix,cma,self python -u "
             "-m labkit.mpi.rank_runner train.py --epochs 1"
         )
-        assert (todo.threads, todo.bound, todo.warning) == (1, True, "")
+        assert (planned.threads, planned.bound, planned.warning) == (1, True, "")
 
     def test_one_rank_gets_all_cores(self):
-        todo = plan(1, "train.py", machine=machine(2), environ={})
-        assert (todo.threads, binding(todo)) == (2, "user:0-1")
+        planned = plan(1, "train.py", machine=machine(2), environ={})
+        assert (planned.threads, binding(planned)) == (2, "user:0-1")
 
     def test_four_ranks_on_two_cores_run_unbound_with_a_warning(self):
-        todo = plan(4, "train.py", machine=machine(2), environ={})
-        assert (todo.threads, binding(todo)) == (1, None)
-        assert "4 ranks × 1 thread on 2 cores" in todo.warning
+        planned = plan(4, "train.py", machine=machine(2), environ={})
+        assert (planned.threads, binding(planned)) == (1, None)
+        assert "4 ranks × 1 thread on 2 cores" in planned.warning
 
     def test_more_threads_than_cores_run_unbound_with_a_warning(self):
-        todo = plan(1, "train.py", machine=machine(2), threads=4, environ={})
-        assert (todo.threads, binding(todo)) == (4, None)
-        assert "1 rank × 4 threads on 2 cores" in todo.warning
+        planned = plan(1, "train.py", machine=machine(2), threads=4, environ={})
+        assert (planned.threads, binding(planned)) == (4, None)
+        assert "1 rank × 4 threads on 2 cores" in planned.warning
 
     def test_two_ranks_on_two_sockets_get_one_each(self):
-        todo = plan(2, "train.py", machine=machine(64, smt=2, numa=2), environ={})
-        assert (todo.threads, binding(todo)) == (32, "user:0-31+64-95,32-63+96-127")
+        planned = plan(2, "train.py", machine=machine(64, smt=2, numa=2), environ={})
+        assert (planned.threads, binding(planned)) == (32, "user:0-31+64-95,32-63+96-127")
 
     def test_few_threads_are_spread_over_the_sockets(self):
-        todo = plan(2, "train.py", machine=machine(64, smt=2, numa=2), threads=4, environ={})
-        assert binding(todo) == "user:0-3+64-67,32-35+96-99"
+        planned = plan(2, "train.py", machine=machine(64, smt=2, numa=2), threads=4, environ={})
+        assert binding(planned) == "user:0-3+64-67,32-35+96-99"
 
     def test_sockets_whose_cpus_alternate(self):
         alternating = Machine(**{**vars(machine(4)), "numa": ((0, 2), (1, 3))})
@@ -158,8 +164,8 @@ class TestPlan:
         assert binding(plan(2, "train.py", machine=machine(2, first=6), environ={})) == "user:6,7"
 
     def test_under_a_cpu_quota_nothing_is_bound(self):
-        todo = plan(2, "train.py", machine=machine(64, quota=4.0), environ={})
-        assert (todo.threads, binding(todo), todo.warning) == (2, None, "")
+        planned = plan(2, "train.py", machine=machine(64, quota=4.0), environ={})
+        assert (planned.threads, binding(planned), planned.warning) == (2, None, "")
 
     def test_a_quota_that_takes_nothing_away_does_not_matter(self):
         assert binding(plan(2, "train.py", machine=machine(2, quota=2.0), environ={})) == "user:0,1"
@@ -167,9 +173,9 @@ class TestPlan:
     @pytest.mark.parametrize("cpus", [{"SLURM_CPUS_ON_NODE": "16"}, {"SLURM_JOB_CPUS_PER_NODE": "16(x2)"}])
     def test_in_a_slurm_job_each_node_shares_its_cores(self, cpus):
         job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", **cpus}
-        todo = plan(7, "train.py", machine=machine(2), environ=job)
-        assert (todo.threads, binding(todo), todo.warning) == (4, None, "")
-        assert todo.command.startswith("SLURM_OVERLAP=1 SLURM_CPU_BIND=none mpirun -n 7 -genv")
+        planned = plan(7, "train.py", machine=machine(2), environ=job)
+        assert (planned.threads, binding(planned), planned.warning) == (4, None, "")
+        assert planned.command.startswith("SLURM_OVERLAP=1 SLURM_CPU_BIND=none mpirun -n 7 -genv")
         assert "use at most 256," in error_of(plan, 257, "train.py", machine=machine(2), environ=job)
 
     @pytest.mark.parametrize(
@@ -188,33 +194,33 @@ class TestPlan:
         ],
     )
     def test_where_all_is_on_this_machine_nothing_listens_on_its_addresses(self, job, local, variable):
-        todo = plan(2, "train.py", machine=machine(2), environ=job)
-        assert todo.local == local
-        assert [arg for arg in todo.argv if arg.startswith("UCX_")] == ([variable] if variable else [])
-        assert (todo.hidden.get("HYDRA_IFACE") == "lo") == (local and bool(job))
+        planned = plan(2, "train.py", machine=machine(2), environ=job)
+        assert planned.local == local
+        assert [arg for arg in planned.argv if arg.startswith("UCX_")] == ([variable] if variable else [])
+        assert (planned.hidden.get("HYDRA_IFACE") == "lo") == (local and bool(job))
 
     @pytest.mark.parametrize("room", [0, 100 << 20])
     def test_shared_memory_that_none_but_the_user_may_read_if_there_is_room(self, monkeypatch, tmp_path, room):
-        monkeypatch.setattr(launch, "SHM_A_RANK", room)
-        monkeypatch.setattr(launch.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 64 << 20}))
-        todo = plan(1, "train.py", machine=machine(2), environ={})
-        assert variable(todo, "UCX_TLS") == ("sm,self" if room else "posix,cma,self")
+        monkeypatch.setattr(planning, "SHM_BYTES_PER_RANK", room)
+        monkeypatch.setattr(planning.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 64 << 20}))
+        planned = plan(1, "train.py", machine=machine(2), environ={})
+        assert variable(planned, "UCX_TLS") == ("sm,self" if room else "posix,cma,self")
 
     def test_own_variables_come_on_top(self):
         env = {"OMP_NUM_THREADS": 3, "HOROVOD_CYCLE_TIME": 0.5}
-        todo = plan(2, "train.py", machine=machine(2), env=env, environ={})
-        assert todo.argv.count("OMP_NUM_THREADS") == 1
-        assert [variable(todo, name) for name in ("OMP_NUM_THREADS", "HOROVOD_CYCLE_TIME")] == ["3", "0.5"]
+        planned = plan(2, "train.py", machine=machine(2), env=env, environ={})
+        assert planned.argv.count("OMP_NUM_THREADS") == 1
+        assert [variable(planned, name) for name in ("OMP_NUM_THREADS", "HOROVOD_CYCLE_TIME")] == ["3", "0.5"]
 
     @pytest.mark.parametrize(("threads", "inter_op"), [(1, "1"), (2, "2"), (16, "2")])
     def test_threads_of_tensorflow(self, threads, inter_op):
-        todo = plan(1, "train.py", machine=machine(16), threads=threads, environ={})
-        assert variable(todo, "TF_NUM_INTRAOP_THREADS") == variable(todo, "OMP_NUM_THREADS") == str(threads)
-        assert variable(todo, "TF_NUM_INTEROP_THREADS") == inter_op
+        planned = plan(1, "train.py", machine=machine(16), threads=threads, environ={})
+        assert variable(planned, "TF_NUM_INTRAOP_THREADS") == variable(planned, "OMP_NUM_THREADS") == str(threads)
+        assert variable(planned, "TF_NUM_INTEROP_THREADS") == inter_op
 
     def test_the_command_can_be_typed(self):
-        todo = plan(2, "my script.py", "a b", "$HOME", machine=machine(2), environ={})
-        assert tuple(shlex.split(todo.command)) == todo.argv
+        planned = plan(2, "my script.py", "a b", "$HOME", machine=machine(2), environ={})
+        assert tuple(shlex.split(planned.command)) == planned.argv
 
 
 def error_of(call, *args, **options) -> str:
@@ -382,7 +388,7 @@ class TestListening:
                 return super().write(text)
 
         monkeypatch.setattr(sys, "stdout", Slow())
-        monkeypatch.setattr(mpirun, "GRACE", 0.2)
+        monkeypatch.setattr(mpirun, "EXIT_GRACE_S", 0.2)
         assert [len(lines) for lines in run_ranks(2, name, timeout=60).lines] == [8_000, 0]
 
     def test_of_a_progress_bar_the_last_state_is_shown(self, script, capsys):
@@ -405,7 +411,10 @@ class TestListening:
         run = run_ranks(1, name, "a b", Path.cwd())  # of several ranks, the shell would get lines cut in pieces
         path = f"{launch.BIN}:{os.environ['PATH']}"
         typed = subprocess.run(
-            ["bash", "-c", run.command], env={**os.environ, "PATH": path}, capture_output=True, text=True
+            ["bash", "-c", run.command],
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
         )
         assert typed.stdout == f"{name} a b {Path.cwd()} True\n"
         assert run.lines == ((f"{name} a b {Path.cwd()} True",),)
@@ -545,13 +554,13 @@ class TestListeners:
 
     def test_without_a_compiler_all_runs_and_it_is_told_once(self, script, monkeypatch, tmp_path, capsys):
         monkeypatch.setattr(loopback, "STATE", tmp_path / "state")
-        monkeypatch.setattr(launch, "_told", set())
+        monkeypatch.setattr(launch, "_printed", set())
         monkeypatch.setenv("CXX", "no-such-compiler")
         name = script("print('hello')")
         runs = [run_ranks(1, name, threads=1) for _ in range(2)]
         assert [run.lines for run in runs] == [(("hello",),)] * 2
-        assert [run.warning for run in runs] == [launch.OPEN, ""]
-        assert capsys.readouterr().out.count(launch.OPEN) == 1
+        assert [run.warning for run in runs] == [launch.OPEN_PORT_WARNING, ""]
+        assert capsys.readouterr().out.count(launch.OPEN_PORT_WARNING) == 1
 
 
 def shared_memory(mark: str) -> dict[int, list[Path]]:
@@ -615,7 +624,7 @@ class TestSharing:
 
     def test_where_none_can_be_lent_all_is_as_before_and_told_once(self, script, monkeypatch, capsys):
         monkeypatch.setattr(cores, "_bind", lambda name: (_ for _ in ()).throw(PermissionError(1, "not allowed")))
-        monkeypatch.setattr(launch, "_told", set())
+        monkeypatch.setattr(launch, "_printed", set())
         name = script(self.AFFINITY)
         runs = [run_ranks(1, name, threads=1) for _ in range(2)]
         assert [run.bound for run in runs] == [this_machine().quota is None] * 2
@@ -800,51 +809,62 @@ class TestTimeLimit:
 
 
 class TestWhoFailedFirst:
-    """The verdict on made-up ends, for what real runs show only now and then."""
+    """The verdict on synthetic ends, for what real runs show only now and then."""
 
     @staticmethod
     def verdict(*ranks: dict, aborted: int | None = None) -> RankError | None:
         ranks = [Rank(number, **{"started": True, "local": True, **known}) for number, known in enumerate(ranks)]
-        return launch._failure(ranks, aborted, ())
+        return launch._first_failure(ranks, aborted, ())
 
     def test_nobody(self):
-        assert self.verdict({"code": 0, "end": 1.0}, {"code": 0, "end": 2.0}) is None
+        assert self.verdict({"exit_code": 0, "ended_at": 1.0}, {"exit_code": 0, "ended_at": 2.0}) is None
 
     def test_the_first_report_counts(self):
-        error = self.verdict({"code": 1, "end": 2.0}, {"code": 3, "end": 1.5}, {"code": None, "end": 1.6, "gone": 1.6})
+        error = self.verdict(
+            {"exit_code": 1, "ended_at": 2.0},
+            {"exit_code": 3, "ended_at": 1.5},
+            {"exit_code": None, "ended_at": 1.6, "gone_at": 1.6},
+        )
         assert (error.rank, error.status) == (1, 3)
 
     def test_one_that_failed_to_reach_a_dying_rank_is_not_blamed(self):
-        error = self.verdict({"code": 15, "end": 1.0}, {"code": -9, "end": 1.1})
+        error = self.verdict({"exit_code": 15, "ended_at": 1.0}, {"exit_code": -9, "ended_at": 1.1})
         assert (error.rank, error.signal) == (1, signal.SIGKILL)
 
     def test_one_that_gave_up_is_blamed_before_those_killed_for_it_long_after(self):
-        assert self.verdict({"code": 15, "end": 1.0}, {"code": -9, "end": 4.0}).rank == 0
+        assert self.verdict({"exit_code": 15, "ended_at": 1.0}, {"exit_code": -9, "ended_at": 4.0}).rank == 0
 
     def test_of_those_killed_the_first(self):
-        error = self.verdict({"end": 2.0, "gone": 2.0}, {"end": 1.9, "gone": 1.9}, {"code": 1, "end": 2.1})
+        error = self.verdict(
+            {"ended_at": 2.0, "gone_at": 2.0}, {"ended_at": 1.9, "gone_at": 1.9}, {"exit_code": 1, "ended_at": 2.1}
+        )
         assert (error.rank, error.signal) == (1, signal.SIGKILL)
 
     def test_on_another_node_a_rank_ends_without_a_word(self):
-        error = self.verdict({"code": 0, "end": 9.0}, {"local": False})
+        error = self.verdict({"exit_code": 0, "ended_at": 9.0}, {"local": False})
         assert (error.rank, error.status, error.signal) == (1, None, None)
         assert "without a word" in str(error)
 
     def test_a_crash_after_the_script(self):
-        error = self.verdict({"code": 0, "done": 1.0, "end": 1.2}, {"code": -11, "done": 1.0, "end": 1.2})
+        error = self.verdict(
+            {"exit_code": 0, "finished_at": 1.0, "ended_at": 1.2},
+            {"exit_code": -11, "finished_at": 1.0, "ended_at": 1.2},
+        )
         assert (error.rank, error.signal) == (1, signal.SIGSEGV)
 
     def test_who_had_finished_before_is_told(self):
-        error = self.verdict({"code": 1, "end": 5.0}, {"code": 0, "done": 1.0, "end": 1.1})
+        error = self.verdict({"exit_code": 1, "ended_at": 5.0}, {"exit_code": 0, "finished_at": 1.0, "ended_at": 1.1})
         assert error.rank == 0
         assert "Rank 1 had finished before." in str(error)
 
     def test_an_abort_that_nobody_owned(self):
-        error = self.verdict({"code": 0, "end": 1.0, "lines": ["sum 2"]}, {"code": 0, "end": 1.0}, aborted=7)
+        error = self.verdict(
+            {"exit_code": 0, "ended_at": 1.0, "lines": ["sum 2"]}, {"exit_code": 0, "ended_at": 1.0}, aborted=7
+        )
         assert (error.rank, error.status, error.lines) == (None, 7, ("rank 0: sum 2",))
 
     def test_mpirun_failed_before_any_rank_started(self):
-        error = launch._failure([Rank(0)], 255, ("srun: error: Unable to create step",))
+        error = launch._first_failure([Rank(0)], 255, ("srun: error: Unable to create step",))
         assert error.mpirun == error.lines == ("srun: error: Unable to create step",)
 
 

@@ -1,0 +1,263 @@
+"""The command that starts n ranks: each rank's share of the cores, and the variables that tell libraries of it."""
+
+import contextlib
+import math
+import operator
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import SupportsIndex
+
+from labkit.mpi import rank_runner
+from labkit.system.cores import LENT_VARIABLE, Core
+from labkit.system.errors import LabError
+from labkit.system.machine import Machine
+
+MAX_RANKS_PER_CORE = 8  # MPICH waits by polling, so already 2 on a core slow each other down
+SMALL_SLURM = "lab-cluster-"  # begins the name of a Slurm whose nodes are all this machine (labkit.slurm.cluster)
+SHARED_MEMORY = Path("/dev/shm")
+SHM_BYTES_PER_RANK = 16 << 20  # UCX 1.20 and MPICH take 5.4 MB at the start
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The command that starts the ranks, and what it gives them.
+
+    Attributes
+    ----------
+    n : int
+        Number of ranks.
+    options : tuple of str
+        What mpirun gets after `-n`.
+    script : tuple of str
+        The script and its arguments.
+    variables : mapping of str to str
+        Variables for mpirun itself.
+    hidden : mapping of str to str
+        Further ones that change nothing for who types the command.
+    cpus : tuple of int
+        The CPUs that ranks are bound to.
+    local : bool
+        Whether mpirun and all ranks are on this machine.
+    threads : int
+        Threads per rank.
+    bound : bool
+        Whether each rank gets cores of its own.
+    warning : str
+        What to print when the cores are not enough, else empty.
+    """
+
+    n: int
+    options: tuple[str, ...]
+    script: tuple[str, ...]
+    variables: Mapping[str, str]
+    hidden: Mapping[str, str]
+    cpus: tuple[int, ...]
+    local: bool
+    threads: int
+    bound: bool
+    warning: str
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The command; its `mpirun` and `python` are this environment's."""
+        return (*self._launcher, *self._program)
+
+    @property
+    def command(self) -> str:
+        """The command as one types it."""
+        return " ".join([*self._assignments, shlex.join(self.argv)])
+
+    @property
+    def _assignments(self) -> list[str]:
+        return [f"{name}={value}" for name, value in self.variables.items()]
+
+    @property
+    def _launcher(self) -> tuple[str, ...]:
+        return ("mpirun", "-n", str(self.n), *self.options)
+
+    @property
+    def _program(self) -> tuple[str, ...]:
+        return ("python", "-u", "-m", rank_runner.__name__, *self.script)
+
+
+def plan(
+    n: int,
+    script: str,
+    *args: object,
+    machine: Machine,
+    threads: int | None = None,
+    env: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    free: Sequence[Core] | None = None,
+) -> Plan:
+    """Share the cores out among n ranks, and return the command that does so.
+
+    Parameters
+    ----------
+    n, script, args, threads, env
+        As for `run_ranks`; `script` is relative to the folder where the command runs.
+    machine : Machine
+        What the ranks may use, unless in a Slurm job.
+    environ : mapping of str to str
+        The variables that describe a Slurm job.
+    free : sequence of tuple of int, optional
+        Those of the machine's cores that nobody else has; by default all. Ranks that find too few of them get none.
+
+    Raises
+    ------
+    LabError
+        When n or threads make no sense on this machine.
+    """
+    slurm = "SLURM_JOB_ID" in environ
+    nodes = int(environ.get("SLURM_JOB_NUM_NODES", 1)) if slurm else 1
+    most = _slurm_cpus(environ) if slurm else machine.usable_cores  # cores of a node
+    n = _check_count("n, the number of ranks,", n)
+    if n > MAX_RANKS_PER_CORE * most * nodes:
+        fit = f"use at most {MAX_RANKS_PER_CORE * most * nodes}, {MAX_RANKS_PER_CORE} for each core"
+        raise LabError(f"{n} ranks are more than fit here: {fit}.")
+    n_on_node = math.ceil(n / nodes)
+    # Under a CPU quota, this process shares all the CPUs it sees with others, and the kernel moves it to one that is
+    # free: bound, it would wait for its own. In a Slurm job, each node knows for itself which CPUs are the job's.
+    may_bind = not slurm and (machine.quota is None or machine.quota >= len(machine.cpus))
+    free = machine.cores if free is None else free
+    fair_share = max(1, most // n_on_node)
+    by_default = threads is None
+    if by_default:
+        threads = min(fair_share, len(free) // n) if may_bind and n <= len(free) else fair_share
+    threads = _check_count("threads", threads)
+    enough = n_on_node * threads <= most
+    bound = enough and may_bind and n * threads <= len(free)
+    warning = ""
+    if not enough:
+        warning = _too_few_cores(n_on_node, threads, most)
+    elif may_bind and (not bound or (by_default and threads < fair_share)):
+        warning = _cores_in_use(n, threads, bound, machine.cores, free)
+    options: list[str] = []
+    cpus: list[tuple[int, ...]] = []
+    if bound:
+        cpus = shares(replace(machine, cores=tuple(free)), n, threads)
+        # Hydra's `-bind-to core` would count all of the machine's cores, also those that this process may not use
+        # (MPICH 5.0.2 under taskset). After `user:` stand the CPUs by the kernel's numbers.
+        options += ["-bind-to", "user:" + ",".join(map(_ranges, cpus))]
+    small_slurm = slurm and environ.get("SLURM_CLUSTER_NAME", "").startswith(SMALL_SLURM)
+    local = small_slurm or (nodes == 1 and (not slurm or "SLURMD_NODENAME" in environ))
+    variables = _thread_variables(threads) | _ucx_variables(n, nodes, small_slurm, slurm)
+    for name, value in (variables | _check_env(env)).items():
+        options += ["-genv", name, str(value)]
+    all_cpus = tuple(sorted(set().union(*cpus)))
+    return Plan(
+        n=n,
+        options=tuple(options),
+        script=(script, *map(_check_argument, args)),
+        # Inside a job step, as a kernel may be, srun waits for that step to end unless told to overlap; and it would
+        # bind Hydra's proxy, with all the node's ranks under it, to one task's share.
+        variables={"SLURM_OVERLAP": "1", "SLURM_CPU_BIND": "none"} if slurm else {},
+        hidden=(
+            ({LENT_VARIABLE: ",".join(map(str, all_cpus))} if bound else {})
+            | ({"HYDRA_IFACE": "lo"} if slurm and local else {})  # where srun's proxies find mpirun's port
+        ),
+        cpus=all_cpus,
+        local=local,
+        threads=threads,
+        bound=bound,
+        warning=warning,
+    )
+
+
+def shares(machine: Machine, n: int, threads: int) -> list[tuple[int, ...]]:
+    """Return each rank's CPUs, of `threads` whole cores; ranks are spread evenly, one NUMA node after the other."""
+    node = {cpu: number for number, cpus in enumerate(machine.numa) for cpu in cpus}
+    cores = sorted(machine.cores, key=lambda core: (node[core[0]], core))
+    starts = [rank * len(cores) // n for rank in range(n)]
+    return [tuple(sorted(cpu for core in cores[start : start + threads] for cpu in core)) for start in starts]
+
+
+def _slurm_cpus(environ: Mapping[str, str]) -> int:
+    """Return the job's CPUs on this node; under salloc on another machine, on the job's first node, of `16(x2),8`."""
+    cpus = environ.get("SLURM_CPUS_ON_NODE") or environ.get("SLURM_JOB_CPUS_PER_NODE", "1")
+    return int(re.split(r"\D", cpus)[0])
+
+
+def _thread_variables(threads: int) -> dict[str, object]:
+    """Return the variables that OpenMP and TensorFlow take their numbers of threads from.
+
+    Inter-op threads are for operations that need not wait for each other. A network's layers do, and Horovod's
+    operations leave their thread at once, so one is enough; a second serves the input pipeline, given a core for it.
+    """
+    return {
+        "OMP_NUM_THREADS": threads,
+        "TF_NUM_INTRAOP_THREADS": threads,
+        "TF_NUM_INTEROP_THREADS": min(threads, 2),
+    }
+
+
+def _ucx_variables(n: int, nodes: int, small_slurm: bool, slurm: bool) -> dict[str, object]:
+    """Return the transports that UCX may use between ranks on one machine: shared memory, without listening sockets.
+
+    Of its two kinds, System V's is open to all of the user's group (`ipcs -m` shows 660, UCX 1.20), and POSIX' is not,
+    but needs room in /dev/shm; where there is little, as in many containers, UCX has the choice of all. To MPICH, the
+    nodes of a small Slurm are different machines: there it is sockets, on loopback.
+    """
+    if nodes > 1:
+        return {"UCX_NET_DEVICES": "lo"} if small_slurm else {}
+    room = 0
+    with contextlib.suppress(OSError):  # there is none in some containers
+        room = shutil.disk_usage(SHARED_MEMORY).free
+    return {"UCX_TLS": "posix,cma,self" if not slurm and room >= n * SHM_BYTES_PER_RANK else "sm,self"}
+
+
+def _check_env(env: object) -> dict[str, str]:
+    if not isinstance(env, Mapping | None):
+        raise LabError(f"env is a dict of variables, not {env!r}.")
+    for name, value in (env or {}).items():
+        if not (isinstance(name, str) and re.fullmatch(r"[^=\s\0]+", name)):
+            raise LabError(f"env has the name {name!r}: the name of a variable is a text without = and blanks.")
+        if value is None or "\0" in str(value):
+            raise LabError(f"env[{name!r}] is {value!r}, which no variable can have.")
+    return {name: str(value) for name, value in (env or {}).items()}
+
+
+def _check_argument(value: object) -> str:
+    if value is None or "\0" in str(value):
+        raise LabError(f"an argument of the script is {value!r}, which no command can have: leave it out.")
+    return str(value)
+
+
+def _check_count(what: str, value: object) -> int:
+    try:
+        count = operator.index(value) if isinstance(value, SupportsIndex) else 0
+    except TypeError:
+        count = 0
+    if count < 1 or isinstance(value, bool):
+        raise LabError(f"{what} is a whole number, 1 or more, not {value!r}.")
+    return count
+
+
+def _too_few_cores(n: int, threads: int, most: int) -> str:
+    ranks = f"{_plural(n, 'rank')} × {_plural(threads, 'thread')}"
+    return f"Warning: {ranks} on {_plural(most, 'core')}: they take turns, unbound."
+
+
+def _cores_in_use(n: int, threads: int, bound: bool, all_cores: Sequence[Core], free: Sequence[Core]) -> str:
+    taken = [core[0] for core in all_cores if core not in free]
+    others = f"Warning: other runs have {len(taken)} of {_plural(len(all_cores), 'core')} ({_ranges(taken, ', ')})"
+    ranks = f"{_plural(n, 'rank')} × {_plural(threads, 'thread')}"
+    if bound:
+        return f"{others}: {ranks} on the rest."
+    return f"{others}: {ranks} take turns with them, unbound, and figures will be noisy."
+
+
+def _plural(count: int, thing: str) -> str:
+    return f"{count} {thing}{'s' * (count > 1)}"
+
+
+def _ranges(cpus: Sequence[int], between: str = "+") -> str:
+    """Return CPUs as Hydra takes them, such as 0-3+8."""
+    starts = [cpu for cpu in cpus if cpu - 1 not in cpus]
+    ends = [cpu for cpu in cpus if cpu + 1 not in cpus]
+    return between.join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
