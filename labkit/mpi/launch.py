@@ -5,7 +5,7 @@ import math
 import numbers
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +23,7 @@ OPEN_PORT_WARNING = (
     "Warning: mpirun's port is open to other machines, as no C++ compiler was found that makes labkit/mpi/loopback.c: "
     "install g++, or name one in CXX."
 )
-_printed: set[str] = set()  # what is printed once in a process, as it is the same in each run
+_printed: set[Hashable] = set()  # what is printed once in a process, as it is the same in each run
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,9 @@ def run_ranks(
     comes after `[rank] MPI:`. Unless the run spans machines, it listens on loopback alone, and other users cannot
     connect to it.
 
+    The command is printed first, in whole and as a shell takes it; from the second run with the same options on, as
+    one short line.
+
     Parameters
     ----------
     n : int
@@ -161,7 +164,8 @@ def run_ranks(
             warnings.append(_once(OPEN_PORT_WARNING))
         warning = "\n".join(filter(None, warnings))
         if show:
-            print("\n".join(filter(None, [planned.command, warning])), flush=True)
+            command = _once(planned.wrapped_command, key=planned.options) or planned.short_command
+            print("\n".join(filter(None, [command, warning])), flush=True)
         mpirun = MpiRun(n, pipes, show)
         with _watch_cores(planned) as others:
             try:
@@ -213,10 +217,11 @@ def _check_timeout(timeout: object) -> float:
     return seconds
 
 
-def _once(text: str) -> str:
-    """Return the text the first time in this process, and nothing from then on."""
-    new = text not in _printed
-    _printed.add(text)
+def _once(text: str, key: Hashable = None) -> str:
+    """Return the text the first time in this process, and nothing from then on; the same key means the same text."""
+    key = key or text
+    new = key not in _printed
+    _printed.add(key)
     return text * new
 
 

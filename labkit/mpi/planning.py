@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import SupportsIndex
@@ -18,6 +18,7 @@ from labkit.system.errors import LabError
 from labkit.system.machine import Machine
 
 MAX_RANKS_PER_CORE = 8  # MPICH waits by polling, so already 2 on a core slow each other down
+COMMAND_WIDTH = 88  # columns: what a notebook shows beside its prompt
 SMALL_SLURM = "lab-cluster-"  # begins the name of a Slurm whose nodes are all this machine (labkit.slurm.cluster)
 SHARED_MEMORY = Path("/dev/shm")
 SHM_BYTES_PER_RANK = 16 << 20  # UCX 1.20 and MPICH take 5.4 MB at the start
@@ -73,6 +74,16 @@ class Plan:
         return " ".join([*self._assignments, shlex.join(self.argv)])
 
     @property
+    def wrapped_command(self) -> str:
+        """The command in lines that a shell takes as one, wrapped at options."""
+        return " \\\n    ".join([*_wrap([*self._assignments, *self._launcher]), *_wrap(self._program)])
+
+    @property
+    def short_command(self) -> str:
+        """The command without its options."""
+        return f"mpirun -n {self.n} … {shlex.join(self.script)}"
+
+    @property
     def _assignments(self) -> list[str]:
         return [f"{name}={value}" for name, value in self.variables.items()]
 
@@ -83,6 +94,28 @@ class Plan:
     @property
     def _program(self) -> tuple[str, ...]:
         return ("python", "-u", "-m", rank_runner.__name__, *self.script)
+
+
+def _wrap(words: Iterable[str]) -> list[str]:
+    """Return the lines of a command; between an option and its values, no line ends."""
+    lines: list[str] = []
+    for option in _options(words):
+        if lines and len(lines[-1]) + 1 + len(option) <= COMMAND_WIDTH:
+            lines[-1] += f" {option}"
+        else:
+            lines.append(option)
+    return lines
+
+
+def _options(words: Iterable[str]) -> list[str]:
+    """Return each option with its values, as typed; first, what comes before them."""
+    options: list[str] = []
+    for word in words:
+        if options and not word.startswith("-"):
+            options[-1] += f" {shlex.quote(word)}"
+        else:
+            options.append(shlex.quote(word))
+    return options
 
 
 def plan(

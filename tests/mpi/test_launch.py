@@ -222,6 +222,24 @@ class TestPlan:
         planned = plan(2, "my script.py", "a b", "$HOME", machine=machine(2), environ={})
         assert tuple(shlex.split(planned.command)) == planned.argv
 
+    def test_the_command_is_wrapped_at_options_and_the_same_in_a_shell(self):
+        planned = plan(2, "train.py", "--epochs", 1, machine=machine(2), environ={})
+        assert planned.wrapped_command == (
+            "mpirun -n 2 -bind-to user:0,1 -genv OMP_NUM_THREADS 1 -genv TF_NUM_INTRAOP_THREADS 1 \\\n"
+            "    -genv TF_NUM_INTEROP_THREADS 1 -genv UCX_TLS posix,cma,self \\\n"
+            "    python -u -m labkit.mpi.rank_runner train.py --epochs 1"
+        )
+        assert planned.short_command == "mpirun -n 2 … train.py --epochs 1"
+
+    @pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "16"}])
+    def test_however_it_is_wrapped_a_shell_takes_the_same(self, environ):
+        odd = ["two words", "$HOME", "line\nend", "-1", "--text=a b", "--x", "x" * 200, *("--flag", "value") * 20]
+        planned = plan(2, "my script.py", *odd, machine=machine(64), env={"A": "b c"}, environ=environ)
+        assert shlex.split(planned.wrapped_command.replace("\\\n", "")) == shlex.split(planned.command)
+        lines = planned.wrapped_command.split(" \\\n")
+        assert all(len(line) <= planning.COMMAND_WIDTH + 4 for line in lines if "xxx" not in line)
+        assert "--flag \\" not in planned.wrapped_command
+
 
 def error_of(call, *args, **options) -> str:
     with pytest.raises(LabError) as caught:
@@ -339,7 +357,7 @@ class TestListening:
             assert [line for line in lines if not line.startswith("err")] == out
             assert [line for line in lines if line.startswith("err")] == [f"err {rank} {i}" for i in range(count)]
         shown = capsys.readouterr().out.splitlines()
-        assert shown[0] == run.command
+        assert shown[0].startswith("mpirun -n 3 ")
         for rank, lines in enumerate(run.lines):
             assert [line for line in shown if line.startswith(f"[{rank}] ")] == [f"[{rank}] {line}" for line in lines]
 
@@ -402,16 +420,31 @@ class TestListening:
         assert run_ranks(1, name).lines == (("100%", "windows", "bye"),)
         assert capsys.readouterr().out.count("%") == 1
 
+    def test_the_options_are_printed_once(self, script, capsys):
+        name = script("print('hello')")
+        runs = [
+            run_ranks(1, name, *args, threads=1, env=env) for args, env in [((), {}), (("again",), {}), ((), {"A": 1})]
+        ]
+        first, again, other = capsys.readouterr().out.split("[0] hello\n")[:-1]
+        assert first.startswith("mpirun -n 1 ")
+        assert "OMP_NUM_THREADS 1" in first
+        if runs[0].command == runs[1].command.removesuffix(" again"):  # else it was bound to another core
+            assert again.splitlines()[0] == "mpirun -n 1 … ranks.py again"
+        assert "-genv A 1" in other
+        assert "OMP_NUM_THREADS 1" in runs[1].command
+
     def test_quiet(self, script, capsys):
         assert run_ranks(2, script("print('hello')"), show=False).lines == (("hello",), ("hello",))
         assert capsys.readouterr().out == ""
 
-    def test_what_is_printed_runs_in_a_shell(self, script, capsys):
+    @pytest.mark.parametrize("printed", [True, False], ids=["what is printed", "command"])
+    def test_the_command_runs_in_a_shell(self, script, capsys, printed):
         name = script("import sys; print(*sys.argv, sys.path[0] == sys.argv[-1])")
         run = run_ranks(1, name, "a b", Path.cwd())  # of several ranks, the shell would get lines cut in pieces
+        shown = capsys.readouterr().out.partition("\n[0] ")[0].partition("\nWarning")[0]
         path = f"{launch.BIN}:{os.environ['PATH']}"
         typed = subprocess.run(
-            ["bash", "-c", run.command],
+            ["bash", "-c", shown if printed else run.command],
             env={**os.environ, "PATH": path},
             capture_output=True,
             text=True,
