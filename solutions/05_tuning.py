@@ -7,9 +7,9 @@
 # %% [markdown]
 # # 05 · Let a program tune it
 #
-# **You will** look for the settings that make training fastest, and let a program do the looking. You will see how
-# much of the best it finds in how few trials, why the best trial always looks better than it is, and how to make sure
-# of a gain. Then you tune this machine, and a command of your own.
+# **You will learn** how a program can find the settings that make training fastest. You will see how much of the best
+# speed it finds in how few trials, why the best trial always looks better than it is, and how to make sure of a gain.
+# Then you tune this machine, and a command of your own.
 #
 # **Time** about 70 minutes: 35 to read and run, 35 for four exercises. Waiting in all: about 5 minutes.
 #
@@ -24,6 +24,7 @@ import itertools
 import math
 import os
 import re
+import shlex
 import sys
 import time
 from functools import partial
@@ -44,35 +45,34 @@ from labkit.system.statistics import ratio
 from labkit.tune import search as tune
 
 check, results, machine, work, QUICK = open_lab("05", globals())
-# Commands that are started below find the kit's Python and its package, wherever the notebook runs.
-os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-os.environ["PYTHONPATH"] = str(ROOT)
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # without it, older CPUs would get Eigen
-
-cores = machine.usable_cores
 
 # %% [markdown]
 # ## 1 · How many settings are there?
 #
-# A **knob** is anything that you can set before a program runs and that may change its speed. Its settings are a
-# **space** with one dimension for each knob. Training on a CPU has many:
+# A **knob** is anything that you can set before a program runs and that may change its speed. In machine learning, such
+# a setting is called a [**hyperparameter**](../docs/glossary.md#hyperparameter). All combinations of the knobs' values
+# form the [**search space**](../docs/glossary.md#search-space). It has one dimension for each knob. Training on a CPU
+# has many knobs:
 #
 # | knob | what it sets |
 # | --- | --- |
 # | intra-op threads | how many threads share one operation |
-# | inter-op threads | how many operations run side by side |
-# | `OMP_NUM_THREADS` | OpenMP's threads, in a build that has them |
-# | `KMP_BLOCKTIME` | milliseconds an OpenMP thread spins before it sleeps |
-# | `KMP_AFFINITY` | which core a thread stays on |
-# | allocator, huge pages | how memory is had from the system |
-# | `numactl` | on which node's memory |
+# | inter-op threads | how many operations run at the same time |
+# | `OMP_NUM_THREADS` | the threads of [**OpenMP**](../docs/glossary.md#openmp), in a build that uses it |
+# | `KMP_BLOCKTIME` | how many milliseconds an OpenMP thread spins before it sleeps |
+# | `KMP_AFFINITY` | on which core a thread stays ([**pinning**](../docs/glossary.md#pinning)) |
+# | allocator, huge pages | how memory is allocated |
+# | `numactl` | on which [**NUMA node**](../docs/glossary.md#numa-node) memory is allocated |
 #
-# In 2018, engineers of Intel had a program tune two of them for ResNet-50, on a machine with 2 × 28 cores: inter-op
-# threads from 1 to 28, and intra-op threads, even numbers from 10 to 56. It found intra 28, inter 2 after 2 hours and 8
-# minutes: 1.77 times as fast as before. (They also set `OMP_NUM_THREADS` to the intra-op threads.) By hand, they said,
-# this took tens of hours.
+# The first two are TensorFlow's [**intra-op parallelism**](../docs/glossary.md#intra-op-parallelism) and [**inter-op
+# parallelism**](../docs/glossary.md#inter-op-parallelism).
 #
-# Then they let it loose on the settings of the CPU and the operating system: 9.13 · 10¹⁷ combinations.
+# In 2018, engineers at Intel had a program tune these two for ResNet-50. The machine had 2 × 28 cores. The program
+# could choose inter-op threads from 1 to 28, and intra-op threads from the even numbers from 10 to 56. After 2 hours
+# and 8 minutes, it found intra 28 and inter 2: 1.77 times as fast as before. (They also set `OMP_NUM_THREADS` to the
+# number of intra-op threads.) By hand, they said, this took tens of hours.
+#
+# Then they gave it the settings of the CPU and of the operating system: 9.13 · 10¹⁷ combinations.
 
 # %% tags=["nbval-check-output"]
 two_knobs = len(range(1, 29)) * len(range(10, 57, 2))
@@ -83,14 +83,14 @@ print(
 )
 
 # %% [markdown]
-# They tried 173 of these settings with one network and 156 with another, and gained 8.3% and 8%. How can 173 of
-# 9.13 · 10¹⁷ be enough? That is this lab's question.
+# They tried 173 of these settings with one network and 156 with another, and gained 8.3% and 8%. How can 173 of 9.13 ·
+# 10¹⁷ be enough? That is the question of this lab.
 #
 # ## 2 · A landscape, measured whole
 #
-# To judge a search, you have to know the best there is. So here is a space that is small enough to be measured
-# **whole**: training the MNIST CNN with five knobs, in a build of TensorFlow with OpenMP. It was measured once, on
-# another machine, and comes with the kit. Each point twice, in two rounds, each in an order of its own.
+# To judge a search, you have to know the best result that is possible. So here is a space that is small enough to be
+# measured **whole**: training the MNIST CNN with five knobs, in a build of TensorFlow with OpenMP. It was measured
+# once, on another machine, and comes with the kit. Each point was measured twice, in two rounds with different orders.
 
 # %%
 GRID = DATA / "tuning-grid.csv"
@@ -124,7 +124,7 @@ for what, value in share.items():
     print(f"{what:26} {value * top:6,.0f} images/s, {value:4.0%} of the best")
 print(f"within 3% of the best: {np.mean(grid.images_s > 0.97 * top):.1%} of the points")
 
-# %%
+# %% jupyter={"source_hidden": true}
 rows, columns = ["omp", "blocktime"], ["intra", "inter"]
 pictures = grid.groupby("affinity", sort=False)
 marks = {tuple(default.values()): "D", max(speed, key=speed.get): "B"}
@@ -163,10 +163,10 @@ plots.show(
 )
 
 # %% [markdown]
-# Look before you go on. Which knob matters most? Which hardly at all? And which matters only when another one is set
-# wrong? A hand that turns one knob at a time sees one line of this picture.
+# Look at the picture before you go on. Which knob matters most? Which one hardly matters? And which one matters only
+# when another one has a bad value? Somebody who turns one knob at a time sees only one line of this picture.
 #
-# What the best can reach with each value of each knob:
+# This is the best speed that can be reached with each value of each knob:
 
 # %%
 for knob, values in space.items():
@@ -176,16 +176,20 @@ for knob, values in space.items():
 # %% [markdown]
 # ## 3 · Search blindly
 #
-# **Guess first**: you draw 14 points of the grid at random, 5% of it, measure them and take the best. How near do you
-# come to the best of all?
+# <div class="alert alert-block alert-info">
 #
-# **Random search** does just that, and is better than it sounds. It doesn't ask how large the space is, nor how many
-# knobs it has. It asks what *share* of the points is good.
+# **Guess first.** You draw 14 points of the grid at random, which is 5% of it. You measure them and take the best. How
+# near do you come to the best of all?
 #
-# ### Exercise 1 · What chance does it have?
+# </div>
 #
-# Write `chance(points, good, trials)`: of a space of so many `points`, `good` are good enough for you. You draw
-# `trials` different ones. What is the probability that at least one of them is good?
+# [**Random search**](../docs/glossary.md#random-search) does just that, and it is better than it sounds. It does not
+# depend on the size of the space, nor on the number of knobs. It depends on the *share* of the points that are good.
+#
+# ### Exercise 1 · What is its chance?
+#
+# Write `chance(points, good, trials)`. A space has so many `points`, and `good` of them are good enough for you. You
+# draw `trials` different points. What is the probability that at least one of them is good?
 
 
 # %%
@@ -208,36 +212,37 @@ for points in (len(grid), two_knobs, 1_000_000):
 print(f"60 trials, endless space: {1 - 0.95**60:.1%}")
 
 # %% [markdown]
-# That is the answer to half of section 1's question: the number of trials depends on how many points are *good*, and
-# hardly on how many there *are*. Sixty random trials find one of the best 5% of nearly anything (Bergstra and Bengio,
-# 2012).
+# That answers half of section 1's question. The number of trials depends on how many points are *good*, and hardly on
+# how many there *are*. Sixty random trials find one of the best 5% of nearly any space (Bergstra and Bengio, 2012).
 #
-# The other half: one of the best 5% need not be near the best. Where speed changes gently, it is: the best 5% are a
-# hilltop. Where one point in a thousand stands out, blind search won't see it.
+# The other half: one of the best 5% need not be near the best. Where speed changes gently, it is near, because the best
+# 5% are one hilltop. Where one point in a thousand stands out, a blind search will miss it.
 #
 # ## 4 · Search with a memory
 #
-# After a few trials you know something. A person would look at the good ones, see that they have something in common,
-# and try more of that. A **tree-structured Parzen estimator**, TPE (Bergstra et al., 2011), does the same:
+# One measured point is called a [**trial**](../docs/glossary.md#trial). After a few trials you know something. A person
+# would look at the good ones, see what they have in common, and try more of that. Programs that do so use [**Bayesian
+# optimisation**](../docs/glossary.md#bayesian-optimisation). One of its methods is the **tree-structured Parzen
+# estimator**, [**TPE**](../docs/glossary.md#tpe) (Bergstra et al., 2011):
 #
-# 1. Split the trials into the **good** ones, say the best fifth, and the **rest**.
-# 2. For each knob, count how often each value is among the good, and how often among the rest. These are two
+# 1. Split the trials into the **good** ones, such as the best fifth, and the **rest**.
+# 2. For each knob, count how often each value occurs among the good trials, and how often among the rest. These are two
 #    densities.
-# 3. Draw some points that nobody tried. Take the one whose values are frequent among the good **and** rare among the
-#    rest: the largest ratio of the two.
+# 3. Draw some points that have not been tried. Take the one whose values are frequent among the good trials **and**
+#    rare among the rest. Its ratio of the two densities is the largest.
 #
-# It has no model of speed, only of where to look. So it doesn't mind text as values, knobs that don't matter, or a
-# trial that failed: that one belongs to the rest.
+# TPE has no model of speed, only of where to look. So it can work with text as values, with knobs that don't matter,
+# and with a trial that failed: that one belongs to the rest.
 #
 # ### Exercise 2 · How promising is a value?
 #
-# Write `score(value, values, good, rest)` for one knob: `values` are all that it can have, `good` and `rest` are lists
-# of the values that it had in the good trials and in the rest. The score is
+# Write `score(value, values, good, rest)` for one knob. `values` are all values that the knob can have. `good` and
+# `rest` are lists of the values that it had in the good trials and in the rest. The score is
 #
 # $$\frac{\text{share of the value among the good}}{\text{share of the value among the rest}}$$
 #
-# A value that nobody tried would have a share of 0. So pretend that, in each of the two lists, **every value of the
-# knob was seen once more** than it was.
+# A value that nobody tried would have a share of 0. So pretend that **every value of the knob was seen once more** than
+# it really was, in each of the two lists.
 
 
 # %%
@@ -255,7 +260,7 @@ score = check(2, score)
 
 
 # %% [markdown]
-# With it, a search fits into a few lines. This is yours, and it takes each knob by itself:
+# With it, a search is a few lines long. This one is yours. It looks at each knob separately:
 
 
 # %%
@@ -268,28 +273,28 @@ def promise(point, space, good, rest):
 
 
 def your_search(space, objective, trials, seed):
-    """A small TPE: the figures of the points that it tried, in their order."""
+    """A small TPE: the metrics of the points that it tried, in their order."""
     rng = np.random.default_rng(seed)
     untried = list(itertools.product(*space.values()))
-    tried, figures = [], []
+    tried, metrics = [], []
     for number in range(trials):
         candidates = [untried[place] for place in rng.permutation(len(untried))[:24]]
         point = candidates[0]
         if number >= 5:  # enough to learn from
-            ranked = [tried[place] for place in np.argsort(figures)[::-1]]
+            ranked = [tried[place] for place in np.argsort(metrics)[::-1]]
             good, rest = ranked[: number // 5], ranked[number // 5 :]
             point = max(candidates, key=partial(promise, space=space, good=good, rest=rest))
         untried.remove(point)
         tried.append(point)
-        figures.append(objective(dict(zip(space, point))))
-    return figures
+        metrics.append(objective(dict(zip(space, point))))
+    return metrics
 
 
 # %% [markdown]
-# The kit's `lab tune` has Optuna's TPE, which looks at all knobs together and knows that 3 threads are next to 4. Let
-# them compete with blind search, and with a **grid search**, which tries all points in the order in which they are
-# written. Each search is a matter of luck, so each runs 20 times. No process is started: a trial is a look into the
-# table.
+# The kit's `lab tune` uses the TPE of Optuna, which looks at all knobs together and knows that 3 threads are next to 4.
+# Let them compete with random search, and with a [**grid search**](../docs/glossary.md#grid-search), which tries all
+# points in the order in which they are written. Each search depends on chance, so each runs 20 times. No process is
+# started: a trial only looks up a point in the table.
 
 # %%
 seeds, budget = (3, 30) if QUICK else (20, len(grid) // 5)
@@ -311,8 +316,9 @@ for name, one in SEARCHES.items():
     so_far[name] = np.maximum.accumulate([one(seed) for seed in range(seeds)], axis=1) / top
     print(f"{name}: {seeds} searches of {budget} trials, {time.monotonic() - began:.0f} s")
 in_order = np.maximum.accumulate(grid.images_s) / top  # the table has the points in the order of nested loops
+at = max(1, round(0.05 * len(grid)))  # trials after which the searches are compared
 
-# %%
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(10, 5))
 trials = np.arange(1, budget + 1)
 styles = {"random": (plots.ORANGE, "--", "s"), "yours": (plots.GREEN, "-.", "^"), "lab tune": (plots.BLUE, "-", "o")}
@@ -329,7 +335,6 @@ axis.secondary_xaxis("top", functions=(lambda n: 100 * n / len(grid), lambda p: 
 axis.set(xlabel="trials", ylabel="best so far, share of the grid's best", ylim=(None, 1.01))
 axis.legend(loc="lower right")
 axis.set_title("How much of the best is found in how many trials")
-at = max(1, round(0.05 * len(grid)))
 plots.show(
     figure,
     alt=f"Share of the grid's best so far against trials, mean of {seeds} searches with a band of 80% of them. "
@@ -355,39 +360,43 @@ for name, shares in so_far.items():
     print(f"{name:24}{shares[:, at - 1].mean():24.1%}{shares[:, -1].mean():12.1%}{to_97[name]:>30}")
 
 # %% [markdown]
-# Read the picture from the left. As long as nothing is known, all searches are blind, and alike. With some trials
-# behind it, a search with a memory looks where the good ones were. The grid in its order stays in one corner: don't
-# tune by nested loops if you can't wait for them to end.
+# Read the picture from the left. As long as nothing is known, all searches are blind, and alike. After some trials, a
+# search with a memory looks where the good points were. The grid in its order stays in one corner. So don't tune by
+# nested loops unless you can wait for their end.
 #
-# The last line of the table is how `lab tune` really works: it tries the **default first**, because that is what the
-# best has to be compared with. Whether it also helps the search depends on how good the default is. You have seen its
-# share of the best in section 2.
+# The last line of the table is how `lab tune` really works. It tries the **default first**, because the best has to be
+# compared with the default. Whether this also helps the search depends on how good the default is. You saw its share of
+# the best in section 2.
 #
 # ## 5 · Luck looks like speed
 #
-# So far a trial gave the same figure each time. On a machine it doesn't: other programs, the clock, where the memory
-# lies. Each point of the grid was measured twice. How far apart are the two?
+# So far a trial gave the same result each time. On a real machine it doesn't: other programs, the clock rate and the
+# place of data in memory change it. Each point of the grid was measured twice. How much do the two measurements differ?
 
 # %%
 first, second = grid.round1.to_numpy(), grid.round2.to_numpy()
 apart = np.expm1(np.abs(np.log(first / second)))
 print(f"the two rounds of a point differ by {np.median(apart):.1%} (median), {apart.max():.0%} at most")
-for number, figures in enumerate((first, second), 1):
-    print(f"the best of round {number}: point {np.argmax(figures)}, {figures.max():,.0f} images/s")
+for number, speeds in enumerate((first, second), 1):
+    print(f"the best of round {number}: point {np.argmax(speeds)}, {speeds.max():,.0f} images/s")
 
 # %% [markdown]
-# **Guess first**: you measure a hundred points once each. The best of them shows some figure. You measure that point
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** You measure a hundred points once each, and look at the best result. Then you measure that point
 # again. Will it be as fast, faster or slower?
+#
+# </div>
 #
 # ### Exercise 3 · How much does the winner flatter itself?
 #
-# Write `flattery(first, second)`: two rounds of the same points, as numpy arrays of images/s. The first round chooses
-# its winner. How many times as fast as in the second round did that point look?
+# Write `flattery(first, second)`. Both are numpy arrays of images/s, for two rounds of the same points. The first round
+# chooses its winner. How many times as fast did that point look in the first round as in the second?
 
 
 # %%
 def flattery(first, second):
-    """The first round's figure of its winner, over the same point's in the second round."""
+    """The speed of the first round's winner in that round, divided by its speed in the second round."""
     ### BEGIN SOLUTION
     winner = np.argmax(first)
     return first[winner] / second[winner]
@@ -406,6 +415,7 @@ for n in counts:
     both_ways = [float(flattery(a[draw], b[draw])) for draw in draws for a, b in ((first, second), (second, first))]
     promised.append(100 * (np.exp(np.mean(np.log(both_ways))) - 1))
 
+# %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots()
 axis.plot(counts, promised, color=plots.VERMILION, marker="o")
 for n, percent in zip(counts, promised):
@@ -428,50 +438,56 @@ plots.show(
 )
 
 # %% [markdown]
-# One point is as often too fast as too slow. The **best** of many was chosen for its figure, and good luck is part of
-# that figure. The more you try, the more it promises and doesn't hold. It is called the *winner's curse*, and a report
-# of the best trial's figure always has it in it. So a gain of a few per cent, found among 173 settings, needs a second
-# look before you believe it.
+# A single point is too fast as often as it is too slow. But the **best** of many points was chosen for its result, and
+# good luck is part of that result. The more points you try, the more the best one promises and does not keep. This is
+# called the **winner's curse**. It is in every report of a best trial. So a gain of a few per cent, found among 173
+# settings, needs a second look before you believe it.
 #
-# Two remedies, and you want both:
+# There are two remedies, and you want both:
 #
 # - **Repeats.** Measure a point several times, and take the median.
-# - **A confirmation.** When the search is over, measure the best and the default again, in turns. Report *that*
-#   ratio, with its interval.
+# - **A confirmation.** When the search is over, measure the best and the default again, in turns. Report *that* ratio,
+#   with its interval.
 #
-# Repeats cost time. But a point that is far behind in its first measurement needs no second one. To give it up early
-# is called **pruning**; `lab tune` does it to a trial that is far behind the best so far. Here each point has two
-# measurements to give, the two rounds:
+# Repeats cost time. But a point that is far behind in its first measurement needs no second one. To end such a trial
+# early is called [**pruning**](../docs/glossary.md#pruning). `lab tune` prunes a trial that is far behind the best so
+# far. Here each point has two measurements, one from each round:
 
 
 # %%
 def measured_anew(rounds):
     """An objective that gives each point's rounds one after the other."""
-    unused = {point: list(figures) for point, figures in zip(speed, zip(*rounds))}
+    unused = {point: list(speeds) for point, speeds in zip(speed, zip(*rounds))}
     return lambda settings: unused[tuple(settings.values())].pop(0)
 
 
-print(f"Given up is what is more than {tune.PRUNING_MARGIN:.0%} behind.")
+print(f"A trial is pruned when it is more than {tune.PRUNING_MARGIN:.0%} behind the best.")
 for repeats in (1, 2):
     tried = tune.search(space, measured_anew((first, second)), 2 * at, seed=1, repeats=repeats)
     chosen = tune.best(tried)
     pruned = sum(trial.state == "pruned" for trial in tried)
     runs = sum(len(trial.values) for trial in tried)
-    print(f"repeats {repeats}: {len(tried)} trials, of them {pruned} given up early; {runs} measurements")
+    print(f"repeats {repeats}: {len(tried)} trials, {pruned} of them pruned; {runs} measurements")
     print(f"   promised {chosen.value:,.0f} images/s; both rounds say {look_up(chosen.settings):,.0f}")
 
 # %% [markdown]
-# With two repeats, the promise is all that the table knows of a point, so it has to hold. A machine can be asked a
-# third time: that is the confirmation, at the end of the next section.
+# With two repeats, the promise is all that the table knows about a point, so it has to be true. A real machine can be
+# asked a third time. That is the confirmation, at the end of the next section.
 #
 # ## 6 · This machine, live
 #
-# Now without a table: a trial runs a command and reads its figure. The command is the kit's benchmark, training the
-# MNIST CNN. Every setting is an environment variable here, which is all that a search has to know about a program. The
-# search of 2018 worked in the same way: a script got both knobs as variables, ran a few batches, and left its figure in
-# a file.
+# Now without a table: a trial runs a command and reads the number that it prints, its **metric**. The command is the
+# kit's benchmark, which trains the MNIST CNN. Every setting is an environment variable here, and a search needs to know
+# nothing else about a program. The search of 2018 worked in the same way: a script got both knobs as variables, ran a
+# few batches, and left its result in a file.
 
 # %%
+# The commands that are started below find the kit's Python and its package, wherever this notebook runs.
+os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+os.environ["PYTHONPATH"] = str(ROOT)
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # without it, older CPUs would get Eigen
+
+cores = machine.usable_cores
 openmp = configurations.OPENMP.exists()  # the Python of the build with OpenMP
 seen = len(machine.cpus)  # hardware threads: as many threads TensorFlow and OpenMP take by default
 inter = 2 if openmp else seen  # TensorFlow's source: NumInterOpThreadsFromSessionOptions in process_util.cc
@@ -503,20 +519,21 @@ if not QUICK:
     print(*done.lines[-8:], sep="\n")
 
 # %% [markdown]
-# The first trial is always the **default**: what the programs take by themselves when nobody sets anything. It is what
-# you compare with, and often it is hard to beat.
+# The first trial is always the **default**: what the programs choose when nobody sets anything. It is what you compare
+# with, and it is often hard to beat.
 #
 # ### Exercise 4 · An objective
 #
-# A search calls a function, the **objective**: settings in, figure out. Write `throughput(argv, settings, timeout)`. It
-# runs a command with the settings in its environment, and gives the number behind `total images/sec: ` as a float.
-# (Not that of a line such as `10  images/sec: 4321.0`.)
+# A search calls a function, the [**objective**](../docs/glossary.md#objective), which takes the settings and returns
+# the metric. Write `throughput(argv, settings, timeout)`. It runs a command with the settings in its environment, and
+# returns the number after `total images/sec: ` as a float. (Not the number of a line such as `10  images/sec: 4321.0`.)
 #
-# With some settings a command will crash, hang, or print nothing. Then raise a `LabError` that says why. The search
-# records it and goes on. A command that prints its figure and **then** crashes has failed, too.
+# With some settings, a command will crash, hang, or print nothing. Then raise a `LabError` that says why. The search
+# records it and goes on. A command that prints its metric and **then** crashes has failed, too.
 #
-# `processes.run(argv, env=…, timeout=…)` is at hand. It starts a command with these variables added to the environment,
-# ends it after `timeout` seconds, and gives `lines`, what it printed, and `failure`, which is empty unless it failed.
+# Use `processes.run(argv, env=…, timeout=…)`. It starts a command with these variables added to the environment, and
+# ends it after `timeout` seconds. What it returns has `lines`, which the command printed, and `failure`, which is empty
+# unless the command failed.
 
 
 # %%
@@ -538,20 +555,18 @@ def throughput(argv, settings, timeout=120):
 throughput = check(4, throughput)
 
 # %% [markdown]
-# The search is the one of section 4, with your objective. It measures each trial twice, unless the first one was
-# hopeless. A few seconds of each go into starting TensorFlow.
+# The search is the one of section 4, with your objective. It measures each trial twice, unless it prunes it after the
+# first measurement. Each measurement needs a few seconds to start TensorFlow.
 
 # %%
 n_trials, repeats = (2, 1) if QUICK else (16, 2)
 began = time.monotonic()
 
 
-def tell(trial, so_far):
-    """A line for each trial."""
+def print_trial(trial, so_far):
+    """Print a line for each trial."""
     best = tune.best(so_far)
-    what = (
-        f"{trial.value:8,.0f} images/s" + " (given up)" * (trial.state == "pruned") + f" {load.BUSY_MARK}" * trial.busy
-    )
+    what = f"{trial.value:8,.0f} images/s" + " (pruned)" * (trial.state == "pruned") + f" {load.BUSY_MARK}" * trial.busy
     changed = [f"{knob}={value}" for knob, value in trial.settings.items() if value != live_default[knob]]
     print(
         f"{len(so_far):2} of {n_trials}  {time.monotonic() - began:3.0f} s ",
@@ -569,12 +584,12 @@ with load.watch("section 6") as search_others:
         trials=n_trials,
         repeats=repeats,
         default=live_default,
-        on_trial=tell,
+        on_trial=print_trial,
     )
 winner = tune.best(tried)
 minutes = (time.monotonic() - began) / 60
 
-# %%
+# %% jupyter={"source_hidden": true}
 values = np.array([trial.value for trial in tried])
 states = np.array([trial.state for trial in tried])
 numbers = np.arange(1, len(tried) + 1)
@@ -583,7 +598,7 @@ finished = np.where(states == "done", values, -np.inf)
 axis.step(numbers, np.maximum.accumulate(finished), where="post", color=plots.BLUE, marker="", label="best so far")
 for state, colour, marker, label in (
     ("done", plots.BLUE, "o", "a trial, median"),
-    ("pruned", plots.VERMILION, "X", "given up"),
+    ("pruned", plots.VERMILION, "X", "pruned"),
 ):
     axis.scatter(numbers[states == state], values[states == state], color=colour, marker=marker, s=70, label=label)
 axis.axhline(values[0], color=plots.BLACK, linestyle="--", linewidth=1.5, marker="", label="default")
@@ -599,8 +614,9 @@ plots.show(
 )
 
 # %% [markdown]
-# The best trial has a figure. You know by now what that figure is worth. So: the default and the best again, in turns,
-# a new process each. Each round gives a ratio, and how far the rounds agree gives its 95% interval.
+# The best trial has a result, and by now you know what that result is worth. So the default and the best are measured
+# again, in turns, each time in a new process. Each round gives a ratio. How well the rounds agree gives the 95%
+# [**confidence interval**](../docs/glossary.md#confidence-interval).
 
 # %%
 rounds = 1 if QUICK else 5
@@ -608,7 +624,8 @@ won_by_default = winner.settings == live_default
 challenger = tune.best([trial for trial in tried if trial.settings != live_default])  # which had all its repeats
 if won_by_default:
     print(
-        "The default won.", "Here is the best of the others against it:" if challenger else "All others were given up."
+        "The default won.",
+        "Here is the best of the others against it:" if challenger else "All others were pruned or failed.",
     )
 if challenger:
     again = {"default": [], "best": []}
@@ -616,10 +633,10 @@ if challenger:
         for number in range(1, rounds + 1):
             for name, settings in (("default", live_default), ("best", challenger.settings)):
                 again[name].append(throughput(train, settings))
-            measured = ", ".join(f"{name} {figures[-1]:8,.0f}" for name, figures in again.items())
+            measured = ", ".join(f"{name} {speeds[-1]:8,.0f}" for name, speeds in again.items())
             print(f"round {number} of {rounds}: {measured} images/s", flush=True)
     gain = ratio(again["best"], again["default"])
-    print(f"\nThe search promised {challenger.value / values[0]:.2f} times the default. Confirmed: {gain} times.")
+    print(f"\nThe search promised {challenger.value / tried[0].value:.2f} times the default. Confirmed: {gain} times.")
     if rounds == 1:
         print("One round has no interval: this was a small run.")
     elif gain.low > 1:
@@ -627,27 +644,28 @@ if challenger:
     elif gain.high < 1:
         print("It is slower than the default. Keep the default.")
     else:
-        print("The interval holds 1: nothing was gained that could be told from luck. Keep the default.")
+        print("The interval contains 1, so the difference may be luck. Keep the default.")
 
 # %% [markdown]
-# Nothing gained is a result. By default, TensorFlow and OpenMP take a thread for each *hardware thread* that they see.
-# Where each core has one, that may well be the hilltop already. The machine of 2018 had 112 of them on 56 cores. And in
-# a container that is allowed two of many cores, they see all of the cores. There is much to gain in both.
+# No gain is a result, too. By default, TensorFlow and OpenMP start one thread for each *hardware thread* that they see.
+# Where each core has one hardware thread, that may already be the hilltop. The machine of 2018 had 112 of them on 56
+# cores. And in a container that may use two of many cores, they see all of the cores. There is much to gain in both
+# cases.
 #
-# **A gain is a statement about two settings: the best, and the one you started from.** Those 8.3% are no exception.
-# What mattered there were the prefetchers of the caches, the clock of the uncore, and how readily the kernel wakes a
-# process. And afterwards it turned out that the server had its L2 prefetcher switched off when the search began. The
-# search switched it on, as it is by default. It repaired the machine.
+# **A gain is a statement about two settings: the best, and the one that you started from.** Those 8.3% are no
+# exception. The settings that mattered there were the prefetchers of the caches, the clock rate of the uncore, and how
+# readily the kernel wakes a process. Afterwards it turned out that the L2 prefetcher of the server had been switched
+# off before the search began. The search switched it on, as it is by default. It repaired the machine.
 #
 # ## 7 · A command of your own
 #
-# All of that is one command: `lab tune -- COMMAND`. It tunes any program that prints a figure. Let it tune one that has
+# All of that is one command: `lab tune -- COMMAND`. It tunes any program that prints a metric. Let it tune one that has
 # nothing to do with TensorFlow. This script finds the nearest of 64 colours for each pixel, as the K-Means of lab 09
-# does, some pixels at a time.
+# does. It works on some pixels at a time.
 
 # %%
 # %%writefile work/nearest.py
-"""How many pixels a second find the nearest of 64 colours?"""
+"""Find the nearest of 64 colours for each pixel, and print how many pixels that makes in a second."""
 
 import argparse
 import time
@@ -664,16 +682,20 @@ nearest = np.empty(len(pixels), int)
 start = time.perf_counter()
 for first in range(0, len(pixels), chunk):
     part = slice(first, first + chunk)
-    distances = np.square(colours).sum(axis=1) - 2 * pixels[part] @ colours.T  # but for what all have in common
+    distances = np.square(colours).sum(axis=1) - 2 * pixels[part] @ colours.T  # without the term that all colours share
     nearest[part] = distances.argmin(axis=1)
 print(f"pixels/s: {len(pixels) / (time.perf_counter() - start):.0f}")
 
 # %% [markdown]
-# **Guess first**: how many pixels at a time are best? And can a setting of the memory allocator matter, in a program
+# <div class="alert alert-block alert-info">
+#
+# **Guess first.** How many pixels at a time are best? And can a setting of the memory allocator matter in a program
 # that only multiplies?
 #
-# The knobs are a small file. Each says what it can be and where its value goes: into a variable (`env`), behind the
-# command (`flag`), or before it (`prefix`, as for `numactl`).
+# </div>
+#
+# The knobs are in a small file. For each knob, it says which values are possible and where the value goes: into a
+# variable (`env`), after the command (`flag`), or before it (`prefix`, as for `numactl`).
 
 # %%
 knobs = """\
@@ -684,7 +706,7 @@ values = [64, 256, 1024, 4096, 16384, 65536, 262144]
 flag = "--chunk={value}"
 
 [threads]
-text = "OpenBLAS' threads, for the product"
+text = "threads of OpenBLAS, for the product"
 type = "integer"
 low = 1
 high = "cpus"
@@ -700,46 +722,44 @@ env = "MALLOC_TOP_PAD_"
 Code(knobs, language="toml")
 
 # %% [markdown]
-# In a terminal of JupyterLab, which opens in the folder of the notebooks, you would type this. It runs each point three
-# times, and confirms at the end:
-#
-# ```
-# ../lab tune --knobs work/knobs.toml --metric 'pixels/s: (\d+)' --trials 30 -- python work/nearest.py
-# ```
+# The next cell prints the command, and runs it. To type it yourself, open a terminal in JupyterLab: it starts in the
+# folder of your notebooks. `lab tune` runs each point three times, and confirms the best at the end.
 
 # %%
 n_trials, rounds = (4, 2) if QUICK else (30, 5)
 out = work / "tune-nearest"
-tool = ["labkit", "tune", "--knobs", "work/knobs.toml", "--metric", r"pixels/s: (\d+)", "--out", str(out)]
+tool = ["tune", "--knobs", "work/knobs.toml", "--metric", r"pixels/s: (\d+)", "--out", str(out)]
 tool += ["--trials", str(n_trials), "--rounds", str(rounds), "--", "python", "work/nearest.py"]
+print(shlex.join([os.path.relpath(ROOT / "lab"), *tool]), end="\n\n")
 with load.watch("section 7") as own_others:
-    done = processes.run(tool, env={"FORCE_COLOR": None}, timeout=300, on_line=print)  # Jupyter asks for colours
+    no_colours = {"FORCE_COLOR": None}  # Jupyter asks for them
+    done = processes.run(["labkit", *tool], env=no_colours, timeout=300, on_line=print)
 if done.failure:
     raise LabError(f"lab tune: {done.failure}. Its last lines are above.")
 verdict = next((line for line in done.lines if "confirmed: " in line), "the default was the best")
 
-# %%
+# %% jupyter={"source_hidden": true}
 for name in ("search.png", "importance.png"):
-    told = [line.split(": ", 1)[1] for line in done.lines if line.startswith(f"{out / name}: ")]
-    if told:  # the importance of knobs needs a few trials
-        display(Image(out / name, alt=told[0]))
+    captions = [line.split(": ", 1)[1] for line in done.lines if line.startswith(f"{out / name}: ")]
+    if captions:  # the importance of knobs needs a few trials
+        display(Image(out / name, alt=captions[0]))
 
 # %% [markdown]
-# And this is what you take along, a file to `source`, with the verdict in it:
+# You take a file along, which you can `source`. It contains the verdict, too:
 
 # %%
 Code(filename=out / "best.env", language="bash")
 
 # %% [markdown]
-# Is there a gain, and can you explain it? The default takes all pixels at once, and its distances fit into no cache.
-# With small chunks, Python's loop costs more than the work. In between, the memory of each chunk's arrays is given back
-# to the system and asked for again, over and over: a setting of the *allocator* changes the speed of arithmetic. Few
-# people would have tried that by hand. The search had it in its list.
+# Is there a gain, and can you explain it? The default works on all pixels at once, and its distances fit into no cache.
+# With small chunks, Python's loop takes more time than the work. In between, the memory of each chunk's arrays is given
+# back to the system and requested again, over and over. So a setting of the *allocator* changes the speed of
+# arithmetic. Few people would have tried that by hand. The search had it in its list.
 #
-# **Now yours.** Take a program that you run often, and one that prints a figure, or make it print one. Write down three
-# knobs, and guess which of them matters. Then let it run: in a terminal, with `--minutes 10`. When you interrupt it,
-# the same line goes on from there; when you change the knobs, give it another folder with `--out`.
-# `../lab tune --help` lists the rest, and without a command it tunes the kit's ResNet-50.
+# **Now yours.** Take a program that you often run and that prints a metric, or make it print one. Write down three
+# knobs, and guess which of them matters. Then run `lab tune` in a terminal, with `--minutes 10`. When you interrupt it,
+# the same command goes on from there. When you change the knobs, name another folder with `--out`. `--help` lists the
+# other options. Without a command, `lab tune` tunes the kit's ResNet-50.
 
 # %% [markdown]
 # ## Questions
@@ -748,62 +768,68 @@ Code(filename=out / "best.env", language="bash")
 #
 # 1. What do inter-op and intra-op threads set, and why are their best values hard to know beforehand?
 # 2. Why did 173 trials of 9.13 · 10¹⁷ settings find something? What would they have missed?
-# 3. Intra 28, inter 2, on 2 × 28 cores with two hardware threads each: what do these numbers have to do with the
-#    machine?
-# 4. "1.77 times": times what? What else was changed beside the two knobs?
+# 3. Intra 28, inter 2, on 2 × 28 cores with two hardware threads each: how are these numbers related to the machine?
+# 4. "1.77 times": times what? What was changed besides the two knobs?
 # 5. The L2 prefetcher was off before the search began. What does that say about the 8.3%?
-# 6. Why is the best trial's figure too good? Does it help to run more trials?
+# 6. Why is the best trial's metric too good? Does it help to run more trials?
 # 7. When does random search do as well as TPE?
-# 8. Two hours of a program against tens of hours of an engineer: what has the engineer still to do?
+# 8. Two hours of a program replace tens of hours of an engineer. What does the engineer still have to do?
 # 9. You tuned with batch size 64. Would you trust the result for 256? For another machine?
 
 # %% [markdown] tags=["instructor"]
-# ### Answers, for the instructor
+# ### Answers
 #
-# 1. Inter-op: how many independent operations run side by side; intra-op: how many threads share one. The machine's
-#    cores are known, but not how many operations of a graph can run side by side at each moment. And more threads also
-#    mean more contention for caches and memory.
-# 2. Because many settings hardly matter, so that a large share of all combinations is good: what counts is the share of
-#    good points, not their number. A rare combination, one in a thousand or fewer, would have been missed, and nobody
-#    would know.
-# 3. 28 is one socket's cores: one operation's threads stay within one socket's memory and don't share a core with
-#    another hardware thread. 2 operations side by side then use both sockets. So a person could have guessed it. That
-#    is no accident: most optima can be explained afterwards.
+# <div class="alert alert-block alert-warning">
+#
+# **For the instructor.** Answers to the questions:
+#
+# 1. Inter-op: how many independent operations run at the same time. Intra-op: how many threads share one operation. The
+#    number of cores is known, but not how many operations of a graph can run at the same time at each moment. And more
+#    threads also mean more contention for caches and memory.
+# 2. Many settings hardly matter, so a large share of all combinations is good. What counts is the share of good points,
+#    not their number. A rare combination, one in a thousand or fewer, would have been missed, and nobody would know.
+# 3. 28 is the number of one socket's cores. The threads of one operation stay within one socket's memory, and don't
+#    share a core with another hardware thread. Two operations at the same time then use both sockets. So a person could
+#    have guessed it. That is typical: most optima can be explained afterwards.
 # 4. Times a baseline that the report does not describe. If it was TensorFlow's default, it had an intra-op thread for
-#    each of 112 hardware threads. `OMP_NUM_THREADS` was set as well, to the intra-op threads: a third knob, and nobody
-#    can tell what each contributed. Nor does it say how many trials there were, or how much a figure varied.
-# 5. Part of the gain was repairing a machine that was set wrong. On a server with its prefetcher on, the same settings
-#    would have gained less. The baseline belongs into every report. It is also the best argument for a search: nobody
-#    had noticed.
-# 6. It was chosen for its figure, and luck is part of that. More trials make it worse; repeats and a confirmation with
+#    each of 112 hardware threads. `OMP_NUM_THREADS` was set as well, to the number of intra-op threads. This is a third
+#    knob, and nobody can tell what each knob contributed. The report also does not say how many trials there were, or
+#    how much the metric varied.
+# 5. Part of the gain was the repair of a machine that was set wrongly. On a server with its prefetcher on, the same
+#    settings would have gained less. The baseline belongs in every report. It is also the best argument for a search:
+#    nobody had noticed.
+# 6. It was chosen for its metric, and luck is part of that. More trials make it worse. Repeats and a confirmation with
 #    new measurements help.
-# 7. When many points are good, when knobs don't depend on what was learnt, when noise is larger than differences, and
-#    for the first trials. It is also easy to run on many machines at once.
-# 8. Choose the knobs and the values, a workload that stands for the real one, and a figure that measures what matters
-#    (images/s says nothing about accuracy; batch size changes both). Then understand the result, to know when it will
-#    stop being true.
+# 7. When many points are good, when knobs don't depend on what was learnt, when noise is larger than the differences,
+#    and for the first trials. It is also easy to run on many machines at the same time.
+# 8. Choose the knobs and their values, a workload that represents the real one, and a metric that measures what
+#    matters. (Images/s says nothing about accuracy, and batch size changes both.) Then understand the result, to know
+#    when it will stop being true.
 # 9. Neither. Larger operations keep more threads busy, and another machine has other cores, caches, and defaults. Tune
-#    again, beginning with the old best as one of the trials.
+#    again, with the old best as one of the first trials.
 #
-# **Timing** Sections 1 and 2 take 12 minutes, 3 takes 8, 4 takes 18, 5 takes 12, the rest 20. The live search runs
-# about 2 minutes, and the confirmation 1: start it, and take question 4 or 5 meanwhile. Who is late skips section 7 and
-# runs it at home with a program of their own, which is the better exercise anyway.
+# **Timing** Sections 1 and 2 take 12 minutes, section 3 takes 8, section 4 takes 18, section 5 takes 12, and the rest
+# 20. The live search runs for about 2 minutes, and the confirmation for 1. Start it, and discuss question 4 or 5
+# meanwhile. Short of time? Skip section 7. Students can run it at home with a program of their own, which is the better
+# exercise anyway.
 #
 # **Goes wrong** Two notebooks that tune at the same time on the same cores tune each other. In a room with one machine
-# for all, run section 6 once, for everyone to see. A laptop on battery, or one that gets warm, drifts: the confirmation
-# takes turns for that reason, so its interval is honest, but wide. To measure the grid of section 2 on a machine of
+# for all, run section 6 once, for everyone to see. A laptop that runs on battery, or that gets warm, drifts. That is
+# why the confirmation takes turns: its interval is honest, but wide. To measure the grid of section 2 on a machine of
 # your own, see `data/README.md`; it takes 20 minutes.
+#
+# </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - Count the space before you search it. Then think of the share of good points, not of the number of points.
-# - Random search is never silly. A search with a memory needs fewer trials, once it has seen a few.
+# - Count the points of the space before you search it. Then think of the share of good points, not of their number.
+# - Random search is never a bad idea. A search with a memory needs fewer trials, once it has seen a few.
 # - The best of many trials is also the luckiest. Confirm it against the default, in turns, with an interval.
-# - A gain is a statement about two settings. Say which was the baseline.
+# - A gain is a statement about two settings. Say which one was the baseline.
 # - A failed trial is a result: record it and go on.
 #
-# What was published, what you measured, and what the machine could do at most:
+# Here is what was published, what you measured, and what the machine could do at most:
 
 # %%
 tuned = "the default won" if won_by_default else f"{gain}×"
