@@ -21,6 +21,7 @@ from labkit.system.errors import LabError
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STUB = f"# {'─' * 20} YOUR CODE HERE {'─' * 20}\nraise NotImplementedError()"
+KEPT_METADATA = ("tags", "jupyter")  # of a cell; `jupyter={"source_hidden": true}` folds it in JupyterLab
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,9 @@ def read(source: Path) -> NotebookNode:
     for cell in parsed.cells:
         digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
         seen[digest] += 1
-        tags = cell.metadata.get("tags")
+        kept = {key: cell.metadata[key] for key in KEPT_METADATA if key in cell.metadata}
         new = nbformat.v4.new_code_cell if cell.cell_type == "code" else nbformat.v4.new_markdown_cell
-        notebook.cells.append(
-            new(cell.source, id=f"{digest}-{seen[digest]}", metadata={"tags": list(tags)} if tags else {})
-        )
+        notebook.cells.append(new(cell.source, id=f"{digest}-{seen[digest]}", metadata=kept))
     return notebook
 
 

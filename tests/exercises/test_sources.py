@@ -20,6 +20,13 @@ def test_an_id_stays_when_a_cell_is_put_before_it(write_source):
     assert [cell.id for cell in before.cells] == [cell.id for cell in after.cells][1:]
 
 
+def test_cells_keep_their_tags_and_whether_they_are_folded(write_source):
+    source = write_source('[markdown] tags=["instructor"]\n# secret', "x = 1", name="42_made_up.py")
+    source.write_text(source.read_text() + '# %% jupyter={"source_hidden": true}\ny = 2\n')
+    metadata = [{"tags": ["instructor"]}, {}, {"jupyter": {"source_hidden": True}}]
+    assert [cell.metadata for cell in sources.read(source).cells] == metadata
+
+
 def test_blanking_leaves_the_signature_and_no_trace_of_the_solution(write_source):
     notebook = sources.read(write_source(ANSWER, CHECK))
     blanked = sources.blank(notebook)
