@@ -37,7 +37,7 @@ StudentFolder = Annotated[
 
 
 def main() -> None:
-    """Run a command; an error that the user can mend is one line, and exit code 2."""
+    """Run a command; print an error that the user can mend in one line, with exit code 2."""
     try:
         try:
             app(prog_name="lab")
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _flush() -> None:
-    """Bring what was printed to where it goes, so that a full disk there is told; nobody listens to what is left."""
+    """Flush standard output, and raise the error of a full disk there; ignore a reader that has left."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -70,7 +70,7 @@ def _flush() -> None:
 
 @app.command(epilog="Example: `./lab setup`")
 def setup() -> None:
-    """Make the environments, or mend them. Every command does it when needed."""
+    """Make the environments, or repair them. Every command does it when needed."""
     print("The environments are ready. Next: ./lab start")  # ./lab has made it, or this could not run
 
 
@@ -94,8 +94,8 @@ def start(
     notebook = copies.copy_path(sources.find(lab), folder)
     _report_copies(folder)
     own = str(paths.ENV / "jupyter")
-    os.environ["JUPYTER_CONFIG_PATH"] = _joined(own, os.environ.get("JUPYTER_CONFIG_PATH"))
-    os.environ["JUPYTER_PATH"] = _joined(os.environ.get("JUPYTER_PATH"), own)  # a user's kernels go on coming first
+    os.environ["JUPYTER_CONFIG_PATH"] = _join_paths(own, os.environ.get("JUPYTER_CONFIG_PATH"))
+    os.environ["JUPYTER_PATH"] = _join_paths(os.environ.get("JUPYTER_PATH"), own)  # a user's kernels go on coming first
     options = [
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{notebook.name}",
@@ -127,7 +127,7 @@ def _report_copies(folder: Path) -> None:
         print("Move what you need into your folder; then git checkout notebooks, and updates can be pulled.")
 
 
-def _joined(*search_paths: str | None) -> str:
+def _join_paths(*search_paths: str | None) -> str:
     return os.pathsep.join(filter(None, search_paths))
 
 
@@ -141,9 +141,9 @@ def test(context: typer.Context) -> None:
 
 @app.command(epilog="Example: `./lab doctor --json > machine.json`")
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="for programs: all that was found, as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print all results as JSON, for programs")] = False,
 ) -> None:
-    """Tell whether this machine can run each lab, and what to do if not. Exit code 1 when one can't run."""
+    """Check whether this machine can run each lab, and say what to do if not. Exit code 1 when one can't run."""
     from labkit.doctor import checks, view
 
     report = checks.examine()
@@ -159,7 +159,10 @@ def doctor(
     epilog="Example: `./lab bench --model=resnet50 --config eigen,onednn,openmp-kmp`",
 )
 def bench(context: typer.Context) -> None:
-    """Measure images/s of ResNet-50 and others, in one or several configurations. Flags: `./lab bench --help`."""
+    """Measure images/s of ResNet-50 and others, in one configuration or several.
+
+    `./lab bench --help` lists the flags.
+    """
     from labkit.bench import flags
 
     config = flags.parse(context.args)
@@ -172,19 +175,21 @@ def bench(context: typer.Context) -> None:
 
     steps = math.ceil(config.num_batches / config.rounds)
     shared = flags.as_flags(config, without=("num_batches", "json"))
-    found = configurations.compare(config.configurations, *shared, f"--num_batches={steps}", rounds=config.rounds)
+    comparison = configurations.compare(config.configurations, *shared, f"--num_batches={steps}", rounds=config.rounds)
     if config.json:
-        files.write(config.json, json.dumps(found.as_dict(), indent=1))
-    Console().print("", configurations.table(found), sep="\n")
-    raise SystemExit(1 if found.failed else 0)
+        files.write(config.json, json.dumps(comparison.as_dict(), indent=1))
+    Console().print("", configurations.table(comparison), sep="\n")
+    raise SystemExit(1 if comparison.failed else 0)
 
 
 @app.command(epilog="Example: `./lab roofline --again`")
 def roofline(
-    again: Annotated[bool, typer.Option("--again", help="measure anew; by default it is done once a machine")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="for programs: the figures, as JSON")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="measure again; by default each machine is measured once")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON, for programs")] = False,
 ) -> None:
-    """Tell what this machine does at most: matrix products in 32, 16 and 8 bits, and memory bandwidth."""
+    """Measure the limits of this machine: matrix products in 32, 16 and 8 bits, and memory bandwidth."""
     from labkit.roofline import measure
 
     limits = measure.limits(again, insist=True)
@@ -197,34 +202,41 @@ def roofline(
 @app.command(epilog="Example: `./lab tune --minutes 20 --metric 'speed: (.*)' -- python train.py`")
 def tune(
     argv: Annotated[
-        list[str] | None, typer.Argument(metavar="-- COMMAND", help="what to tune", show_default="lab bench")
+        list[str] | None, typer.Argument(metavar="-- COMMAND", help="the command to tune", show_default="lab bench")
     ] = None,
     knobs: Annotated[
-        Path | None, typer.Option(help="what can be set: a TOML file", show_default="labkit/tune/knobs.toml")
+        Path | None, typer.Option(help="the TOML file of what can be set", show_default="labkit/tune/knobs.toml")
     ] = None,
     metric: Annotated[
         str | None,
         typer.Option(help="regular expression that finds the metric, last match", show_default="total images/sec: (…)"),
     ] = None,
-    json_field: Annotated[str | None, typer.Option(help="or: the field of the JSON it prints, as run.speed")] = None,
+    json_field: Annotated[
+        str | None, typer.Option(help="or: the field of the JSON that it prints, such as run.speed")
+    ] = None,
     minimize: Annotated[bool, typer.Option("--minimize", help="a small metric is good, as with times")] = False,
-    openmp: Annotated[bool, typer.Option("--openmp", help="it runs an OpenMP build: OMP and KMP knobs act")] = False,
+    openmp: Annotated[
+        bool, typer.Option("--openmp", help="the command runs an OpenMP build, on which OMP and KMP knobs act")
+    ] = False,
     trials: Annotated[int | None, typer.Option(help="points to try at most", show_default="40")] = None,
-    minutes: Annotated[float | None, typer.Option(help="start no trial after so many")] = None,
+    minutes: Annotated[float | None, typer.Option(help="minutes after which no trial starts")] = None,
     repeats: Annotated[int, typer.Option(help="runs of each point; their median counts", min=1)] = 3,
-    rounds: Annotated[int, typer.Option(help="of the confirmation, best against default", min=2)] = 5,
+    rounds: Annotated[int, typer.Option(help="rounds of the confirmation, best against default", min=2)] = 5,
     timeout: Annotated[
         float | None, typer.Option(help="seconds for one run", show_default="10 times the default's", min=0.1)
     ] = None,
-    sampler: Annotated[Literal["tpe", "random"], typer.Option(help="random: to compare with")] = "tpe",
-    seed: Annotated[int, typer.Option(help="of the search", min=0)] = 0,
+    sampler: Annotated[
+        Literal["tpe", "random"],
+        typer.Option(help="how the search chooses: tpe learns from its trials, random does not"),
+    ] = "tpe",
+    seed: Annotated[int, typer.Option(help="seed of the search", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="the folder to write to", show_default="work/tune-NAME")] = None,
 ) -> None:
     """Find the settings with which a command is fastest: threads, memory, whatever a file of knobs names.
 
-    All before `--` is for lab tune, all after it is the command. It starts with the command as it stands, goes on with
-    what Optuna proposes, and ends by measuring the best against the default anew. Ctrl-C keeps the trials: the same
-    line goes on from there.
+    What stands before `--` is for lab tune; what stands after it is the command. The search starts with the default
+    settings and goes on with those that Optuna proposes. At the end, the best and the default are measured again, in
+    turns. Ctrl-C keeps the trials: the same command goes on from there.
     """
     from labkit.tune import run
 
@@ -306,13 +318,13 @@ def fetch() -> None:
 
 @data.command(epilog="Example: `./lab data status`")
 def status() -> None:
-    """Tell which data is here, and whether it is intact. Exit code 1 when a file is damaged."""
+    """List the data files, and whether they are intact. Exit code 1 when one is damaged."""
     from labkit.data import mnist
 
-    found = mnist.status()
-    for file in found:
+    data_files = mnist.status()
+    for file in data_files:
         print(f"{file.name:32} {file.state:10} {file.detail}{f': {file.fix}' if file.fix else ''}")
-    raise SystemExit(1 if any(file.state == "damaged" for file in found) else 0)
+    raise SystemExit(1 if any(file.state == "damaged" for file in data_files) else 0)
 
 
 @data.command(epilog="Example: `./lab data tfrecords work/synthetic --train 5000`")
@@ -326,38 +338,38 @@ def tfrecords(
     """Write a small synthetic set of ten classes, in the layout of ImageNet's TFRecords, for lab 08 and `lab bench`."""
     from labkit.data import synthetic
 
-    # Nothing is computed by TensorFlow here, so its notices, of oneDNN too, tell nobody anything. Errors still come.
+    # TensorFlow computes nothing here, so its notices, of oneDNN too, are of no use. Errors are still printed.
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
     folder = folder or paths.DATA / "synthetic"
     new = synthetic.write(folder, train, validation, size, seed=seed)
-    shown = paths.shown(folder)
-    print(f"{shown}: {train:,} training and {validation:,} validation images{'' if new else ' are there already'}")
-    print(f"Next: ./lab start 08, or ./lab bench --model=resnet50 --data_dir={shown}")
+    place = paths.shown(folder)
+    print(f"{place}: {train:,} training and {validation:,} validation images{'' if new else ' are there already'}")
+    print(f"Next: ./lab start 08, or ./lab bench --model=resnet50 --data_dir={place}")
 
 
 @cluster.command("up", epilog="Example: `./lab cluster up --nodes 2`")
 def cluster_up(
-    nodes: Annotated[int, typer.Option(help="how many, each with an equal share of the cores")] = 2,
+    nodes: Annotated[int, typer.Option(help="how many nodes, each with an equal share of the cores")] = 2,
 ) -> None:
     """Start a Slurm whose nodes are shares of this machine, for yourself alone. It stays until `./lab cluster down`."""
     from labkit.slurm import cluster, supervisor
     from labkit.system.machine import this_machine
 
-    there, cores, address = cluster.start_slurm(nodes), this_machine().usable_cores, supervisor.address()
-    print(f"Slurm is up, for you alone. Nodes: {there.nodes}, cores of each: {there.cpus_per_node}.")
+    slurm, cores, address = cluster.start_slurm(nodes), this_machine().usable_cores, supervisor.address()
+    print(f"Slurm is up, for you alone. Nodes: {slurm.nodes}, cores of each: {slurm.cpus_per_node}.")
     if nodes > cores:
         print(f"The nodes take turns: this machine has fewer cores, {cores}.")
     if not address.startswith("127."):
-        print(f"It listens on {address}, this machine's own address, and answers those alone who have its key: you.")
+        print(f"It listens on {address}, this machine's own address, and answers only those who have its key: you.")
     print("Next, in each terminal that is to use it:")
-    for name, value in there.variables.items():
+    for name, value in slurm.variables.items():
         print(f"  export {name}={value}")
     print("  sinfo\nWhen done: ./lab cluster down")
 
 
 @cluster.command("status", epilog="Example: `./lab cluster status`")
 def cluster_status() -> None:
-    """Tell how that Slurm is: nodes, jobs, what has died. Exit code 1 when it is not up, or not whole."""
+    """Show the nodes and jobs of that Slurm, and what has died. Exit code 1 when it is not up, or not whole."""
     from labkit.slurm import cluster
 
     status = cluster.Cluster().status()
@@ -374,7 +386,7 @@ def cluster_status() -> None:
 
 @cluster.command("down", epilog="Example: `./lab cluster down`")
 def cluster_down() -> None:
-    """End that Slurm and its jobs, which get a few seconds to save."""
+    """Stop that Slurm and its jobs, which get a few seconds to save."""
     from labkit.slurm import cluster
 
     print("Slurm and its jobs are ended." if cluster.stop_slurm() else "No Slurm of these labs was up.")
