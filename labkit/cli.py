@@ -94,6 +94,7 @@ def start(
     notebook = copies.copy_path(sources.find(lab), folder)
     _report_copies(folder)
     own = str(paths.ENV / "jupyter")
+    os.environ["LAB_FOLDER"] = str(folder)  # for lab reset and lab report in JupyterLab's terminals
     os.environ["JUPYTER_CONFIG_PATH"] = _join_paths(own, os.environ.get("JUPYTER_CONFIG_PATH"))
     os.environ["JUPYTER_PATH"] = _join_paths(os.environ.get("JUPYTER_PATH"), own)  # a user's kernels go on coming first
     options = [

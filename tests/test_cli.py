@@ -182,7 +182,7 @@ def test_bench_compares_set_ups_shares_the_steps_out_and_tells_of_failures(monke
 def test_start_opens_a_copy_of_the_lab_on_this_machine_only_and_keeps_the_token(monkeypatch, capsys, tmp_path):
     started = []
     monkeypatch.setattr(LabApp, "launch_instance", started.extend)
-    for variable in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH", "JUPYTER_RUNTIME_DIR"):
+    for variable in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH", "JUPYTER_RUNTIME_DIR", "LAB_FOLDER"):
         monkeypatch.setenv(variable, "/mine")
     folder = tmp_path / "mine"
     assert run(monkeypatch, "start", "--no-browser", "--port", "8899", "--folder", str(folder)) == 0
@@ -192,6 +192,7 @@ def test_start_opens_a_copy_of_the_lab_on_this_machine_only_and_keeps_the_token(
     assert f"--ServerApp.root_dir={folder}" in started
     assert "--LabApp.default_url=/lab/tree/00_welcome.ipynb" in started
     assert (folder / "00_welcome.ipynb").exists()
+    assert os.environ["LAB_FOLDER"] == str(folder), "lab reset in JupyterLab's terminal finds it"
     assert f"Your labs are in {folder}\n" in capsys.readouterr().out
     assert not any("token" in argument or "password" in argument for argument in started)
     assert os.environ["JUPYTER_CONFIG_PATH"] == f"{paths.ENV / 'jupyter'}:/mine"

@@ -66,7 +66,7 @@ def update(folder: Path) -> Update:
         _copy(GLOSSARY.read_text(), folder / GLOSSARY.name, record)
     for source in sources.labs():
         path, text = copy_path(source, folder), fresh(source)
-        if not _copy(text, path, record) and made.get(path.name) != _hash(text.encode()):
+        if not _copy(text, path, record) and made.get(path.name) != _fingerprint(text.encode()):
             outdated.append(source.stem[:2])
         elif path.name in made and record[path.name] != made[path.name]:
             refreshed.append(source.stem[:2])
@@ -86,11 +86,11 @@ def reset(source: Path, folder: Path) -> Path | None:
         folder.mkdir(parents=True, exist_ok=True)
     path, text, record = copy_path(source, folder), fresh(source), _read_record(folder)
     kept = None
-    if path.exists() and path.read_bytes() != text.encode():
+    if path.exists() and _fingerprint(path.read_bytes()) != _fingerprint(text.encode()):
         kept = next(free for number in count(1) if not (free := path.with_suffix(f".backup-{number}.ipynb")).exists())
         files.write(kept, path.read_bytes())  # a copy, so that the student's own stays in place should this end here
     files.write(path, text, OTHER_FOLDER)
-    record[path.name] = _hash(text.encode())
+    record[path.name] = _fingerprint(text.encode())
     _write_record(folder, record)
     return kept
 
@@ -111,17 +111,25 @@ def left_in_checkout() -> list[Path]:
 def _copy(text: str, path: Path, record: dict[str, str]) -> bool:
     """Write a copy where there is none, or one that was not edited, and record it; return whether it is fresh now."""
     content = text.encode()
-    before = path.read_bytes() if path.exists() else None
-    if before not in (None, content) and _hash(before) != record.get(path.name):
+    before = _fingerprint(path.read_bytes()) if path.exists() else None
+    if before not in (None, _fingerprint(content), record.get(path.name)):
         return False
-    if before != content:
+    if before != _fingerprint(content):
         files.write(path, content, OTHER_FOLDER)
-    record[path.name] = _hash(content)
+    record[path.name] = _fingerprint(content)
     return True
 
 
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _fingerprint(content: bytes) -> str:
+    """Return a hash of a copy; of a notebook, of its cells alone, since JupyterLab adds metadata when it opens one."""
+    try:
+        parts = [
+            [cell["cell_type"], "".join(cell["source"]), cell["metadata"], cell.get("outputs")]
+            for cell in json.loads(content)["cells"]
+        ]
+    except (ValueError, KeyError, TypeError):  # no notebook, or a damaged one
+        return hashlib.sha256(content).hexdigest()
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _read_record(folder: Path) -> dict[str, str]:

@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import subprocess
@@ -53,6 +54,23 @@ def test_a_new_version_refreshes_what_was_not_edited_and_keeps_what_was(kit, wri
     assert kept.read_text() == "my work"
     assert "x = 2" in edited.read_text()
     assert copies.update(kit) == copies.Update((), ())
+
+
+def test_a_copy_that_was_only_opened_counts_as_not_edited(kit, write_source):
+    copies.update(kit)
+    opened, ran = (copies.copy_path(source_of(kit, name), kit) for name in LABS)
+    notebook = json.loads(opened.read_text())
+    notebook["metadata"]["language_info"]["version"] = "3.11.9"  # as JupyterLab saves it
+    opened.write_text(json.dumps(notebook))
+    notebook["cells"][1]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": ["1\n"]}]
+    ran.write_text(json.dumps(notebook))
+    before = opened.read_bytes()
+    assert copies.update(kit) == copies.Update((), ())
+    assert opened.read_bytes() == before, "it may be open in JupyterLab"
+    assert copies.reset(source_of(kit), kit) is None
+    for name in LABS:
+        write_source("[markdown]\n# # Title", "x = 2", name=name)
+    assert copies.update(kit) == copies.Update(refreshed=("42",), outdated=("43",))
 
 
 def test_a_copy_that_was_deleted_is_made_anew(kit):
