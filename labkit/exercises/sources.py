@@ -6,6 +6,7 @@ A source is `solutions/NN_topic.py` in jupytext's percent format. A solution sta
 
 import ast
 import copy
+import functools
 import hashlib
 from collections import Counter
 from dataclasses import dataclass
@@ -75,7 +76,12 @@ def read(source: Path) -> NotebookNode:
 
     A cell's id is a hash of its text, so it stays when other cells come and go.
     """
-    parsed = jupytext.read(source, fmt="py:percent")
+    return copy.deepcopy(_read(source.read_text()))
+
+
+@functools.cache
+def _read(text: str) -> NotebookNode:
+    parsed = jupytext.reads(text, fmt="py:percent")
     notebook = nbformat.v4.new_notebook(
         metadata={
             "kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"},
@@ -133,7 +139,11 @@ def parse(cell: NotebookNode) -> ast.Module:
 
     Of a `%%writefile` cell it is the tree of the script, since that is the cell's Python.
     """
-    text = cell.source
+    return _parse(cell.source)
+
+
+@functools.cache
+def _parse(text: str) -> ast.Module:
     if text.startswith("%%writefile"):
         text = text.partition("\n")[2]
     return ast.parse(TransformerManager().transform_cell(text))
