@@ -132,12 +132,19 @@ def _join_paths(*search_paths: str | None) -> str:
     return os.pathsep.join(filter(None, search_paths))
 
 
-@app.command(context_settings=PASS_ON, epilog="Example: `./lab test -k launch` (arguments go to pytest)")
-def test(context: typer.Context) -> None:
-    """Run every test: code, exercises, notebooks. Half an hour on two cores."""
+@app.command("test", context_settings=PASS_ON, epilog="Example: `./lab test --fast` or `./lab test -k launch`")
+def run_tests(
+    context: typer.Context,
+    fast: Annotated[bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: a minute")] = False,
+    lab: Annotated[str | None, typer.Option(help="all that this lab is held to, such as 07")] = None,
+) -> None:
+    """Run every test: code, exercises, notebooks. Half an hour on two cores. Other arguments go to pytest."""
+    from labkit.authoring import testing
+
     os.chdir(paths.ROOT)
     os.environ["LAB_QUICK"] = "1"
-    os.execvp(sys.executable, [sys.executable, "-m", "pytest", *context.args])
+    selection = testing.selection(fast, lab)
+    os.execvp(sys.executable, [sys.executable, "-m", "pytest", *selection, *context.args])
 
 
 @app.command(epilog="Example: `./lab doctor --json > machine.json`")

@@ -7,12 +7,28 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import fast
 import pytest
 
 from labkit.slurm import cluster
 
 # `./lab test &` ignores interrupts, and what tests start would inherit that: some tests are about interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="only the tests without TensorFlow, ranks, Slurm, notebooks")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--fast"):
+        fast.begin()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--fast"):
+        fast.deselect_slow(config, items)
+
 
 SOURCE_HEAD = """\
 # ---

@@ -18,6 +18,7 @@ from jupyter_client.blocking import BlockingKernelClient
 
 from labkit.system import paths
 
+pytestmark = pytest.mark.slow  # each starts JupyterLab or a kernel
 NOBODY = 65534
 START = [sys.executable, "-c", "from labkit.cli import main; main()", "start", "--no-browser", "--folder"]
 

@@ -110,6 +110,7 @@ def test_executions_kernel_is_reached_by_sockets_and_has_nothing_to_warn_of(writ
     assert "WARNING" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_nbvals_kernel_is_reached_by_sockets(write_source, tmp_path):
     notebook = sources.read(write_source(TRANSPORT))
     notebook.cells[0].execution_count = 1

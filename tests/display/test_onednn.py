@@ -84,6 +84,7 @@ for function in (fused, product):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["0", "1"])
 def test_the_graph_that_ran_has_what_the_rewrite_made(on):
     """In a process of its own, since TensorFlow chooses at its start."""

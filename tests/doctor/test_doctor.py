@@ -566,6 +566,7 @@ def test_ranks_that_fail_or_hang(tmp_path):
     assert probes.try_ranks(script, timeout=2).error.startswith("Not over after 2 s")
 
 
+@pytest.mark.slow
 def test_probe_finds_a_rank_alone():
     """As under another MPI's mpirun, where each process takes itself for the only rank."""
     assert "This rank is alone" in probes.try_python(probes.SCRIPTS / "allreduce_daal4py.py").error
@@ -603,6 +604,7 @@ def test_kernel_of_an_environment_that_is_gone(stale_kernel):
     assert "/old/bin/python" in probe.error
 
 
+@pytest.mark.slow
 def test_kernel_that_dies_at_its_start(stale_kernel):
     stale_kernel(sys.executable, "-c", "raise SystemExit(1)")
     probe = probes.try_python(probes.SCRIPTS / "kernel.py")
@@ -614,6 +616,7 @@ def test_the_probes_kernel_has_nothing_to_warn_of():
     assert (probe.returncode, probe.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_this_machine_can_run_the_labs(monkeypatch):
     """All the real probes, on whatever runs the tests."""
     for name in ("TF_ENABLE_ONEDNN_OPTS", "PYTHONPATH", "JUPYTER_PATH"):
@@ -630,6 +633,7 @@ def test_this_machine_can_run_the_labs(monkeypatch):
         assert finding(report, name).status == "ok", finding(report, name)
 
 
+@pytest.mark.slow
 def test_switched_off_onednn_is_seen(monkeypatch):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     probe = probes.try_python(probes.SCRIPTS / "onednn.py")

@@ -187,6 +187,7 @@ def test_the_grid_has_the_median_of_its_rounds(grid):
     assert np.abs(rounds.median(axis=1) - grid.images_s).max() <= 0.51  # written as whole numbers
 
 
+@pytest.mark.slow
 def test_a_search_with_a_memory_leaves_random_search_behind_on_the_grid(grid):
     """What section 4 tells: the mean share of the best after a tenth of the space."""
     speed = grid.set_index(KNOBS).images_s.to_dict()

@@ -525,6 +525,7 @@ def listeners(mark: str) -> dict[tuple[str, int], set[str]]:
     return found
 
 
+@pytest.mark.slow
 class TestListeners:
     """Who else on this machine, or on another, can connect to a run?"""
 
@@ -608,6 +609,7 @@ def shared_memory(mark: str) -> dict[int, list[Path]]:
     return found
 
 
+@pytest.mark.slow
 class TestSharing:
     AFFINITY = "import os; print(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'])"
 

@@ -248,6 +248,7 @@ print("products in", *kinds)
 """
 
 
+@pytest.mark.slow
 def test_a_small_real_measurement():
     ended = processes.run([sys.executable, "-c", REAL], env={"TF_ENABLE_ONEDNN_OPTS": 1}, timeout=200)
     assert not ended.failure, ended.lines

@@ -40,6 +40,7 @@ TOP = {"threads": 5, "pin": "scatter", "spin": 1}
 # The search, without processes
 
 
+@pytest.mark.slow
 def test_the_whole_of_a_small_space_is_tried_and_no_point_twice():
     asked = []
     trials = search(GRID, lambda settings: asked.append(tuple(settings.values())) or speed(settings), 10_000)
@@ -515,6 +516,7 @@ def tune(monkeypatch, *arguments):
     return left.value.code or 0
 
 
+@pytest.mark.slow
 def test_from_a_command_to_its_best_settings(job, monkeypatch, capsys):
     assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "99", *SH) == 0
     said = capsys.readouterr().out
@@ -537,6 +539,7 @@ def test_from_a_command_to_its_best_settings(job, monkeypatch, capsys):
         assert f"out/{picture}: " in said
 
 
+@pytest.mark.slow
 def test_a_figure_that_is_never_there_is_told_after_the_default_trial(job, monkeypatch, capsys):
     assert tune(monkeypatch, *TUNE, "--metric", "sped: (.*)", *SH) == 2
     error = capsys.readouterr().err
@@ -546,6 +549,7 @@ def test_a_figure_that_is_never_there_is_told_after_the_default_trial(job, monke
     assert len((job / "runs").read_text().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_another_space_in_the_same_folder_is_refused_with_a_new_name(job, monkeypatch, capsys):
     assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "2", *SH) == 0
     runs = (job / "runs").read_text()
@@ -555,6 +559,7 @@ def test_another_space_in_the_same_folder_is_refused_with_a_new_name(job, monkey
     assert (job / "runs").read_text() == runs
 
 
+@pytest.mark.slow
 def test_when_nothing_beats_the_default_it_says_so(job, monkeypatch, capsys):
     (job / "job.sh").write_text('echo "speed: $((50 - ${A:-0} - ${B:-0}))"')
     assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "4", *SH) == 0
@@ -593,6 +598,7 @@ def test_a_damaged_study_is_told(job, monkeypatch, capsys):
     assert "out/study.db cannot be used" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_is_one_line_and_what_was_there_stays(job, monkeypatch, capsys):
     assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "2", *SH) == 0
     before = {path.name: path.read_bytes() for path in (job / "out").iterdir()}
@@ -614,6 +620,7 @@ def test_a_study_that_cannot_be_written_any_more_is_one_line(job, monkeypatch, c
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_interrupted_it_ends_what_runs_keeps_its_trials_and_goes_on(job):
     (job / "job.sh").write_text(
         'echo $A $B >> runs\n[ $(wc -l < runs) -eq 4 ] && sleep 60\necho "speed: $((1 + ${A:-0}))"\n'

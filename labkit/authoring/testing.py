@@ -1,0 +1,27 @@
+"""Which tests `lab test` runs, as pytest's arguments."""
+
+from labkit.exercises import sources
+from labkit.system import paths
+
+WORKERS = 2  # processes that share the fast tests, which time nothing
+
+
+def selection(fast: bool = False, lab: str | None = None) -> list[str]:
+    """Return the arguments that choose the fast tests, a lab's tests, or a lab's fast tests; none choose all.
+
+    Parameters
+    ----------
+    fast : bool
+        Only the tests without TensorFlow, ranks, Slurm and notebooks (`tests/fast.py`), side by side.
+    lab : str, optional
+        Only what this lab is held to: its exercises, its source, and both its notebooks.
+    """
+    arguments = ["--fast", f"-n{WORKERS}", "--dist=worksteal"] if fast else []
+    if lab is None:
+        return [*arguments, "tests"] if fast else []
+    source = sources.find(lab)
+    number = source.stem[:2]
+    exercises = sorted((paths.ROOT / "tests" / "exercises").glob(f"test_lab{number}*.py"))
+    arguments += [str(path.relative_to(paths.ROOT)) for path in exercises]
+    arguments += ["tests/authoring", f"-klab{number} or {source.stem}"]
+    return arguments if fast else [*arguments, f"solutions/{source.stem}.ipynb"]
