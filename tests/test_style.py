@@ -1,4 +1,4 @@
-"""The code is formatted, clean, and its shell scripts too."""
+"""The code is formatted and clean, its shell scripts too; its types fit; its imports go down the layers only."""
 
 import subprocess
 import sysconfig
@@ -17,6 +17,8 @@ BIN = Path(sysconfig.get_path("scripts"))
         ("ruff", "check", "."),
         ("ruff", "format", "--check", "."),
         ("shellcheck", "lab", ".ci/run"),
+        ("lint-imports",),
+        ("mypy",),
     ],
     ids=" ".join,
 )
