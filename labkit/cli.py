@@ -269,15 +269,33 @@ def tune(
         raise SystemExit(130) from None
 
 
+@app.command(epilog="Example: `./lab lint 07`")
+def lint(
+    labs: Annotated[list[str] | None, typer.Argument(help="the labs, such as 07; all by default")] = None,
+) -> None:
+    """Tell what is wrong with the labs' sources, all at once, by file and line. Exit code 1 when something is."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # some checks import TensorFlow, whose notices say nothing of a source
+    from labkit.authoring.lint import lint as problems_of
+    from labkit.exercises import sources
+
+    chosen = [sources.find(lab) for lab in labs] if labs else sources.labs()
+    problems = [problem for source in chosen for problem in problems_of(source)]
+    for problem in problems:
+        print(problem)
+    if problems:
+        raise SystemExit(1)
+
+
 @app.command(epilog="Example: `./lab build 07 --execute`")
 def build(
     labs: Annotated[list[str] | None, typer.Argument(help="the labs, such as 07; all by default")] = None,
     execute: Annotated[bool, typer.Option("--execute", help="run the solution notebook, to store its outputs")] = False,
 ) -> None:
-    """Make the student and solution notebooks from their sources (solutions/NN_topic.py)."""
+    """Make the student and solution notebooks from their sources, if `lab lint` finds nothing wrong there."""
     from labkit.authoring import notebooks
     from labkit.exercises import sources
 
+    lint(labs)
     for source in [sources.find(lab) for lab in labs] if labs else sources.labs():
         for path in notebooks.build(source, run=execute):
             print(f"wrote {paths.shown(path)}")

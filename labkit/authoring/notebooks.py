@@ -1,4 +1,4 @@
-"""How do a lab's two notebooks come from its source, and do they run?
+"""Build a lab's two notebooks from its source, and execute them.
 
 | made file | from | by |
 | --- | --- | --- |
@@ -6,11 +6,8 @@
 | solutions/NN_topic.ipynb | solutions/NN_topic.py without the solutions' markers, executed | `lab build --execute` |
 """
 
-import ast
 import os
-import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +18,11 @@ from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from labkit.exercises import core, sources
+from labkit.exercises import sources
 from labkit.system import files, kernels, paths
 from labkit.system.errors import LabError
 
 INSTRUCTOR = "instructor"  # tag of the cells that only the solution notebook has
-CHECKED = "nbval-check-output"  # tag of the cells whose output nbval compares with what is stored
 
 
 class ExecutionError(LabError):
@@ -200,65 +196,3 @@ def _with_outputs_of(notebook: NotebookNode, done: NotebookNode) -> NotebookNode
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = outputs[cell.id].outputs, outputs[cell.id].execution_count
     return executed
-
-
-def lint(source: Path) -> list[str]:
-    """Return what is wrong with a source, a line each with its cell; none when it is well made."""
-    notebook = sources.read(source)
-    problems = [f"cell {index}: {problem}" for index, cell in enumerate(notebook.cells) for problem in _lint_cell(cell)]
-    return problems + list(_lint_headings(notebook)) + list(_lint_exercises(source, notebook))
-
-
-ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<-])(?:/(?:home|root|Users|tmp|work|opt|mnt|usr|srv)\b|[A-Z]:\\|~/)")
-
-
-def _lint_cell(cell: NotebookNode) -> Iterator[str]:
-    if found := ABSOLUTE_PATH.search(cell.source):
-        yield f"absolute path '{found.group()}…': it exists on one machine only"
-    if cell.cell_type == "markdown":
-        if re.search(r"!\[\s*\]\(", cell.source) or re.search(r"<img(?![^>]*\balt=\"[^\"]+\")", cell.source):
-            yield "image without alternative text"
-        return
-    for node in ast.walk(sources.parse(cell)):
-        if not isinstance(node, ast.Call):
-            continue
-        function = ast.unparse(node.func)
-        if function in ("get_ipython().system", "get_ipython().getoutput"):
-            yield "bare !command: its failure would pass unnoticed; use run_ranks, subprocess or %%bash"
-        if function == "plt.show":
-            yield "plt.show() has no alternative text: use plots.show(figure, alt=…)"
-        if function == "plots.show" and not any(keyword.arg == "alt" for keyword in node.keywords):
-            yield "plots.show without alt=…"
-
-
-def _lint_headings(notebook: NotebookNode) -> Iterator[str]:
-    level = 0
-    for index, cell in enumerate(notebook.cells):
-        if cell.cell_type != "markdown":
-            continue
-        prose = re.sub(r"^```.*?^```", "", cell.source, flags=re.M | re.S)
-        for heading in re.findall(r"^(#+) ", prose, flags=re.M):
-            if level == 0 and len(heading) != 1:
-                yield f"cell {index}: the first heading is the title, with one #"
-            if level and len(heading) == 1:
-                yield f"cell {index}: a second title"
-            if len(heading) > level + 1:
-                yield f"cell {index}: heading jumps from level {level} to {len(heading)}"
-            level = len(heading)
-    if level == 0:
-        yield "no title"
-
-
-def _lint_exercises(source: Path, notebook: NotebookNode) -> Iterator[str]:
-    found = sources.exercises(notebook)
-    checks = core.checker(source.stem[:2], {}).lab.checks if found else {}
-    if list(found) != list(range(1, len(found) + 1)):
-        yield f"exercises are numbered {list(found)}, not 1, 2, 3 …"
-    for index, cell in enumerate(notebook.cells):
-        if sources.checks(cell) and CHECKED not in cell.metadata.get("tags", []):
-            yield f"cell {index} checks an exercise without the tag {CHECKED}: nobody would see the solution fail"
-    for number in found.keys() ^ checks.keys():
-        yield f"exercise {number} is in only one of the source and the lab's module of checks"
-    for number, check in checks.items():
-        if not check.hints or not all(hint.strip() for hint in check.hints):
-            yield f"exercise {number} has no hints"

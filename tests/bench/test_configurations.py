@@ -123,13 +123,8 @@ def test_an_unknown_name_lists_the_known_ones():
     assert list(configurations.choose(["all"])) == list(configurations.known())
 
 
-<<<<<<< HEAD:tests/bench/test_configurations.py
 @pytest.mark.slow
 def test_configurations_run_in_their_own_environments_whatever_the_callers_says(monkeypatch):
-=======
-@pytest.mark.slow
-def test_set_ups_run_in_their_own_environments_whatever_the_callers_says(monkeypatch):
->>>>>>> 7ad19bd (Test what needs no TensorFlow and no ranks with `lab test --fast`, one lab with `--lab 07`):tests/bench/test_setups.py
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     known = configurations.known()
     found = configurations.compare({name: known[name] for name in ("eigen", "openmp")}, *SMALL, rounds=1)
