@@ -128,7 +128,7 @@ if slurm:
         print(hello.read_output())
     except NotStarted as reason:
         print(reason)
-        slurm, NODE = None, "rank"  # so does the lab
+        slurm, NODE = None, "rank"  # the lab continues with ranks of this machine
 
 # %% [markdown]
 # And this is how to cancel a job. This one waits in the queue because of `--hold`.

@@ -1,6 +1,6 @@
 """Jobs: Slurm's commands, a job that is followed and signalled, and ranks of this machine in its place.
 
-`Job` and `RankJob` have the same methods, so that a notebook goes on where there is no Slurm.
+`Job` and `RankJob` have the same methods, so that a notebook runs where there is no Slurm, too.
 """
 
 import contextlib
@@ -37,7 +37,9 @@ class NotStarted(LabError):
     """Slurm does not take a job, or does not start it soon."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"{reason} With slurm = None, this cell and those after it go on with ranks of this machine.")
+        super().__init__(
+            f"{reason.rstrip('.')}. With slurm = None, this and the next cells run on ranks of this machine."
+        )
 
 
 def slurm_command(*argv: object) -> str:
