@@ -43,7 +43,7 @@ class Run:
     bound : bool
         Whether each rank had cores of its own, which no other run on this machine had.
     warning : str
-        Why figures of this run may be worse than the machine, such as too few free cores; else empty.
+        Why figures of this run may be worse than the machine could do, such as too few free cores; else empty.
     remarks : tuple of str
         What MPI's libraries and mpirun itself printed, such as `[0] MPI: …`.
     others : load.Others
@@ -66,9 +66,9 @@ class RankError(LabError):
     Attributes
     ----------
     rank : int or None
-        The rank that failed first; None when there is no such, as at the time limit.
+        The rank that failed first; None when that is unknown, or at the time limit.
     status : int or None
-        Its exit status; None when a signal killed it, or nobody knows.
+        Its exit status; None when a signal killed it, or when that is unknown.
     signal : signal.Signals or None
         The signal that killed it.
     lines : tuple of str
@@ -107,7 +107,7 @@ def run_ranks(
 ) -> Run:
     """Run a Python script in n MPI ranks and print their lines, whole, as they come, each after `[rank]`.
 
-    Each rank has cores of its own, which no other run on this machine has, whoever started that
+    Each rank has cores of its own, which no other run on this machine has, whichever user started it
     (`labkit.system.cores`); where they are too few, ranks take turns and a line says so. What MPI's libraries print
     comes after `[rank] MPI:`. Unless the run spans machines, it listens on loopback alone, and other users cannot
     connect to it.
@@ -159,7 +159,9 @@ def run_ranks(
         preload = loopback.library(pipes) if planned.local else None
         warnings = [planned.warning]
         if not_lent:
-            warnings.append(_once(f"Warning: others may use the same cores, as none can be lent here: {not_lent}."))
+            warnings.append(
+                _once(f"Warning: other runs may use the same cores, as cores cannot be reserved here: {not_lent}.")
+            )
         if planned.local and not preload:
             warnings.append(_once(OPEN_PORT_WARNING))
         warning = "\n".join(filter(None, warnings))
@@ -187,7 +189,7 @@ def run_ranks(
 
 
 def _watch_cores(planned: Plan) -> AbstractContextManager[load.Others]:
-    """Watch the cores that the ranks are bound to, or all; in a Slurm job, it is Slurm that starts them, anywhere."""
+    """Watch the cores that the ranks are bound to, or all; ranks of a Slurm job may be on any node."""
     unknown = "the ranks are of a Slurm job" if planned.variables else ""
     return load.watch(cpus=planned.cpus or None, unknown=unknown, show=False)
 
@@ -195,25 +197,29 @@ def _watch_cores(planned: Plan) -> AbstractContextManager[load.Others]:
 def _resolve(script: object, cwd: object) -> tuple[Path, Path]:
     """Return the folder to run in, and the script's path."""
     if not isinstance(script, str | os.PathLike):
-        raise LabError(f"script is the path of a script, not {script!r}.")
+        raise LabError(f"script must be the path of a script, not {script!r}.")
     if not isinstance(cwd, str | os.PathLike | None):
-        raise LabError(f"cwd is the path of the folder to run in, not {cwd!r}.")
+        raise LabError(f"cwd must be the path of the folder to run in, not {cwd!r}.")
     try:
         folder = Path(cwd or ".").resolve()
         if not folder.is_dir():
             raise LabError(f"There is no folder {cwd} to run in: give cwd the path of one.")
         path = (folder / script).resolve()
         if not path.is_file():
-            raise LabError(f"{script} {'is a folder' if path.is_dir() else 'is not there'}: give the path of a script.")
+            raise LabError(
+                f"{script} {'is a folder' if path.is_dir() else 'does not exist'}: give the path of a script."
+            )
     except (OSError, ValueError, RuntimeError) as error:  # too long; with a null byte; links in a circle
-        raise LabError(f"there can be no script {str(script)[:100]!r} in {str(cwd or '.')[:100]!r}: {error}") from error
+        raise LabError(
+            f"cannot look for the script {str(script)[:100]!r} in {str(cwd or '.')[:100]!r}: {error}"
+        ) from error
     return folder, path
 
 
 def _check_timeout(timeout: object) -> float:
     seconds = float(timeout) if isinstance(timeout, numbers.Real) and not isinstance(timeout, bool) else math.nan
     if not seconds > 0:
-        raise LabError(f"timeout is a time in seconds, more than 0, not {timeout!r}.")
+        raise LabError(f"timeout must be a time in seconds, more than 0, not {timeout!r}.")
     return seconds
 
 
@@ -304,8 +310,8 @@ def _timeout_error(ranks: list[Rank], timeout: float, now: float, remarks: tuple
         return f"rank {rank.number} was silent for {now - rank.last_output_at:.1f} s; {last}"
 
     return RankError(
-        f"Not over after {timeout:g} s, so all ranks were ended. Did one wait in a collective for another that never "
-        "came there? If not, give them more time with timeout=.",
+        f"Not over after {timeout:g} s, so all ranks were ended. Did one wait in a collective operation that another "
+        "never reached? If not, give them more time with timeout=.",
         (*map(state, ranks), *(() if all(rank.started for rank in ranks) else remarks[-QUOTED_LINES:])),
         mpirun=remarks,
         mpi=_quote_mpi(ranks)[-QUOTED_LINES:],

@@ -1,4 +1,4 @@
-"""The command that starts n ranks: each rank's share of the cores, and the variables that tell libraries of it."""
+"""The mpirun command for n ranks: each rank's share of the cores, and the variables that set libraries to it."""
 
 import contextlib
 import math
@@ -39,7 +39,7 @@ class Plan:
     variables : mapping of str to str
         Variables for mpirun itself.
     hidden : mapping of str to str
-        Further ones that change nothing for who types the command.
+        Further ones, which make no difference to those who type the command.
     cpus : tuple of int
         The CPUs that ranks are bound to.
     local : bool
@@ -139,7 +139,7 @@ def plan(
     environ : mapping of str to str
         The variables that describe a Slurm job.
     free : sequence of tuple of int, optional
-        Those of the machine's cores that nobody else has; by default all. Ranks that find too few of them get none.
+        The machine's cores that no other run has; by default all. Where they are too few, ranks are not bound.
 
     Raises
     ------
@@ -148,26 +148,26 @@ def plan(
     """
     slurm = "SLURM_JOB_ID" in environ
     nodes = int(environ.get("SLURM_JOB_NUM_NODES", 1)) if slurm else 1
-    most = _slurm_cpus(environ) if slurm else machine.usable_cores  # cores of a node
+    cores_per_node = _slurm_cpus(environ) if slurm else machine.usable_cores
     n = _check_count("n, the number of ranks,", n)
-    if n > MAX_RANKS_PER_CORE * most * nodes:
-        fit = f"use at most {MAX_RANKS_PER_CORE * most * nodes}, {MAX_RANKS_PER_CORE} for each core"
+    if n > MAX_RANKS_PER_CORE * cores_per_node * nodes:
+        fit = f"use at most {MAX_RANKS_PER_CORE * cores_per_node * nodes}, {MAX_RANKS_PER_CORE} for each core"
         raise LabError(f"{n} ranks are more than fit here: {fit}.")
     n_on_node = math.ceil(n / nodes)
     # Under a CPU quota, this process shares all the CPUs it sees with others, and the kernel moves it to one that is
     # free: bound, it would wait for its own. In a Slurm job, each node knows for itself which CPUs are the job's.
     may_bind = not slurm and (machine.quota is None or machine.quota >= len(machine.cpus))
     free = machine.cores if free is None else free
-    fair_share = max(1, most // n_on_node)
+    fair_share = max(1, cores_per_node // n_on_node)
     by_default = threads is None
     if by_default:
         threads = min(fair_share, len(free) // n) if may_bind and n <= len(free) else fair_share
     threads = _check_count("threads", threads)
-    enough = n_on_node * threads <= most
+    enough = n_on_node * threads <= cores_per_node
     bound = enough and may_bind and n * threads <= len(free)
     warning = ""
     if not enough:
-        warning = _too_few_cores(n_on_node, threads, most)
+        warning = _too_few_cores(n_on_node, threads, cores_per_node)
     elif may_bind and (not bound or (by_default and threads < fair_share)):
         warning = _cores_in_use(n, threads, bound, machine.cores, free)
     options: list[str] = []
@@ -233,8 +233,8 @@ def _ucx_variables(n: int, nodes: int, small_slurm: bool, slurm: bool) -> dict[s
     """Return the transports that UCX may use between ranks on one machine: shared memory, without listening sockets.
 
     Of its two kinds, System V's is open to all of the user's group (`ipcs -m` shows 660, UCX 1.20), and POSIX' is not,
-    but needs room in /dev/shm; where there is little, as in many containers, UCX has the choice of all. To MPICH, the
-    nodes of a small Slurm are different machines: there it is sockets, on loopback.
+    but needs room in /dev/shm; where there is little, as in many containers, UCX may use either. To MPICH, the
+    nodes of a small Slurm are different machines, so they use sockets, on loopback.
     """
     if nodes > 1:
         return {"UCX_NET_DEVICES": "lo"} if small_slurm else {}
@@ -246,10 +246,10 @@ def _ucx_variables(n: int, nodes: int, small_slurm: bool, slurm: bool) -> dict[s
 
 def _check_env(env: object) -> dict[str, str]:
     if not isinstance(env, Mapping | None):
-        raise LabError(f"env is a dict of variables, not {env!r}.")
+        raise LabError(f"env must be a dict of variables, not {env!r}.")
     for name, value in (env or {}).items():
         if not (isinstance(name, str) and re.fullmatch(r"[^=\s\0]+", name)):
-            raise LabError(f"env has the name {name!r}: the name of a variable is a text without = and blanks.")
+            raise LabError(f"env has the name {name!r}: the name of a variable must be a text without = and blanks.")
         if value is None or "\0" in str(value):
             raise LabError(f"env[{name!r}] is {value!r}, which no variable can have.")
     return {name: str(value) for name, value in (env or {}).items()}
@@ -267,13 +267,13 @@ def _check_count(what: str, value: object) -> int:
     except TypeError:
         count = 0
     if count < 1 or isinstance(value, bool):
-        raise LabError(f"{what} is a whole number, 1 or more, not {value!r}.")
+        raise LabError(f"{what} must be a whole number, 1 or more, not {value!r}.")
     return count
 
 
-def _too_few_cores(n: int, threads: int, most: int) -> str:
+def _too_few_cores(n: int, threads: int, cores: int) -> str:
     ranks = f"{_plural(n, 'rank')} × {_plural(threads, 'thread')}"
-    return f"Warning: {ranks} on {_plural(most, 'core')}: they take turns, unbound."
+    return f"Warning: {ranks} on {_plural(cores, 'core')}: they take turns, unbound."
 
 
 def _cores_in_use(n: int, threads: int, bound: bool, all_cores: Sequence[Core], free: Sequence[Core]) -> str:

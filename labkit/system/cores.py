@@ -2,9 +2,9 @@
 
 A CPU is lent to the process that has bound a Unix socket to the CPU's name in Linux's abstract namespace (unix(7)).
 One process alone can have a name; asking for it never waits; and the kernel frees it as soon as its holder ends, even
-by SIGKILL. A lock file for each core would need a folder that all users share, and care for what others put there:
-links, pipes, files that cannot be read. A name has no owner, mode or content, and as the socket does not listen, nobody
-can connect to it.
+by SIGKILL. A lock file for each core would need a folder that all users share, and protection against what others put
+there: links, pipes, files that cannot be read. A name has no owner, mode or content, and as the socket does not listen,
+nobody can connect to it.
 
 The process that asks for a run holds the names, and it alone: what it starts does not inherit the sockets (PEP 446), so
 nothing that a rank leaves behind can keep cores. Should that process be killed, mpirun and the ranks die within
@@ -95,7 +95,7 @@ def borrow(cores: Iterable[Core], minimum: int, environ: Mapping[str, str] = os.
     minimum : int
         How many cores the run needs.
     environ : mapping of str to str
-        The variables that tell a rank which CPUs its run has borrowed.
+        The variables, with those that its run has borrowed when this process is a rank.
     """
     own = {int(cpu) for cpu in environ.get(LENT_VARIABLE, "").split(",") if cpu.isdecimal()}
     for wait in (*(random.uniform(0, MAX_PAUSE_S) for _ in range(MAX_TRIES - 1)), 0):

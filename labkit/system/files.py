@@ -27,7 +27,7 @@ REMEDIES = {
 
 
 class NotWritten(LabError):
-    """A file could not be written: which, why, and what to do. What was there before is as it was."""
+    """A file could not be written: which, why, and what to do. What was there before is unchanged."""
 
 
 def describe_error(error: OSError, what: str, remedy: str = "") -> str:
@@ -45,7 +45,7 @@ def writing(path: Path, remedy: str = "") -> Iterator[None]:
     path : Path
         What the message names.
     remedy : str
-        What to do, where there is more to say than `REMEDIES` does.
+        What to do, where `REMEDIES` does not say enough.
     """
     try:
         yield

@@ -4,8 +4,8 @@
 what this process and all under it did (/proc/PID/stat), is the work of others; what a hypervisor took away (steal)
 counts with it. For how long a CPU quota held this process back, the control group tells.
 
-It is read here and not by psutil, which counts CPUs where the kernel numbers them, and is not in every environment that
-measures.
+These files are read here and not by psutil, which numbers CPUs by their order and not as the kernel does, and which is
+not in every environment that measures.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Others:
     again : str
         How it is measured again.
     share : float or None
-        The share of the cores, 0 to 1, that other processes and the hypervisor took; None when that can't be told.
+        The share of the cores, 0 to 1, that other processes and the hypervisor took; None when that is unknown.
     throttled : float
         The share of the time, 0 to 1, for which a CPU quota held this process back.
     by : tuple of str
@@ -47,7 +47,7 @@ class Others:
     busy : bool
         Whether what was measured meanwhile is doubtful.
     why : str
-        Why the share can't be told.
+        Why the share is unknown.
     """
 
     where: str = ""
@@ -58,7 +58,7 @@ class Others:
     busy: bool = False
     why: str = "nobody watched"
     inside: list["Others"] = field(default_factory=list, repr=False)  # what the watches inside saw
-    capacity: float = field(default=0.0, repr=False)  # CPU seconds that there were to be had
+    capacity: float = field(default=0.0, repr=False)  # the CPU seconds available
 
     @property
     def note(self) -> str:

@@ -108,7 +108,7 @@ def _online(root: Path) -> set[int]:
 
 
 def siblings(cpu: int, root: Path = Path("/")) -> set[int]:
-    """Return all CPUs of a CPU's core, be they for this process or not; where /sys is hidden, that CPU alone."""
+    """Return all CPUs of a CPU's core, usable by this process or not; where /sys is hidden, that CPU alone."""
     return _cpu_list(_text(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) | {cpu}
 
 

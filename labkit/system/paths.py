@@ -1,4 +1,4 @@
-"""Where things are: the one place that knows the layout of the checkout."""
+"""The layout of the checkout: where notebooks, sources, data and state are."""
 
 from pathlib import Path
 

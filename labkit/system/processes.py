@@ -228,7 +228,7 @@ def describe_exit(status: int) -> str:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether a process is there, has not ended, and is not another that got its number since."""
+    """Whether a process has not ended; another that has got its number since does not count."""
     with contextlib.suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False

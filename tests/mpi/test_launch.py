@@ -252,7 +252,7 @@ class TestInput:
     @pytest.mark.parametrize("n", [0, -1, 2.0, "2", None, True])
     def test_number_of_ranks(self, n):
         assert error_of(plan, n, "train.py", machine=machine(2), environ={}) == (
-            f"n, the number of ranks, is a whole number, 1 or more, not {n!r}."
+            f"n, the number of ranks, must be a whole number, 1 or more, not {n!r}."
         )
 
     def test_too_many_ranks(self):
@@ -264,20 +264,23 @@ class TestInput:
     @pytest.mark.parametrize(
         ("script", "options", "part"),
         [
-            ("gone.py", {}, "gone.py is not there"),
+            ("gone.py", {}, "gone.py does not exist"),
             (".", {}, "is a folder"),
             ("there.py", {"timeout": 0}, "timeout"),
             *(
-                ("there.py", {"timeout": odd}, f"timeout is a time in seconds, more than 0, not {odd!r}")
+                ("there.py", {"timeout": odd}, f"timeout must be a time in seconds, more than 0, not {odd!r}")
                 for odd in (math.nan, "5", None, True, -1, [5], 5j)
             ),
             ("there.py", {"cwd": "nowhere"}, "no folder nowhere"),
-            *(("there.py", {"cwd": odd}, "cwd is the path") for odd in (3, b".", ["."])),
-            *(("there.py", {"cwd": odd}, "there can be no script") for odd in ("a\0b", "x" * 5000)),
-            *((odd, {}, "script is the path") for odd in (None, 3, b"there.py", ["there.py"])),
-            *((odd, {}, "there can be no script") for odd in ("a\0b", "x" * 5000, "circle.py")),
-            *(("there.py", {"threads": odd}, "threads is a whole number") for odd in ("2", 1.5, True, [1], math.nan)),
-            *(("there.py", {"env": odd}, "env is a dict") for odd in ("A=1", ["A"], 3)),
+            *(("there.py", {"cwd": odd}, "cwd must be the path") for odd in (3, b".", ["."])),
+            *(("there.py", {"cwd": odd}, "cannot look for the script") for odd in ("a\0b", "x" * 5000)),
+            *((odd, {}, "script must be the path") for odd in (None, 3, b"there.py", ["there.py"])),
+            *((odd, {}, "cannot look for the script") for odd in ("a\0b", "x" * 5000, "circle.py")),
+            *(
+                ("there.py", {"threads": odd}, "threads must be a whole number")
+                for odd in ("2", 1.5, True, [1], math.nan)
+            ),
+            *(("there.py", {"env": odd}, "env must be a dict") for odd in ("A=1", ["A"], 3)),
             *(("there.py", {"env": {odd: "1"}}, "env has the name") for odd in (3, None, "", "A=B", "A B", "A\0")),
             *(("there.py", {"env": {"A": odd}}, "env['A'] is") for odd in (None, "a\0b")),
             ("there.py", {"env": {"A": "x" * 300_000}}, "cannot start mpirun: Argument list too long"),
@@ -665,7 +668,7 @@ class TestSharing:
         assert [run.bound for run in runs] == [this_machine().quota is None] * 2
         if runs[0].bound:
             assert [bool(run.warning) for run in runs] == [True, False]
-            assert capsys.readouterr().out.count("none can be lent here: not allowed") == 1
+            assert capsys.readouterr().out.count("cores cannot be reserved here: not allowed") == 1
 
     def test_a_run_inside_a_rank_shares_out_that_ranks_cores(self, script):
         here = this_machine()
