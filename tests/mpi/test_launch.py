@@ -1,10 +1,9 @@
-"""Are ranks planned well, heard well, and ended well, however they or their caller end?"""
+"""Are ranks read well, bound as planned, and ended well, however they or their caller end?"""
 
 import contextlib
 import io
 import math
 import os
-import shlex
 import signal
 import socket
 import subprocess
@@ -22,11 +21,10 @@ import pytest
 from labkit.mpi import launch, loopback, mpirun, planning
 from labkit.mpi.launch import RankError, run_ranks
 from labkit.mpi.mpirun import Rank
-from labkit.mpi.planning import Plan, plan, shares
-from labkit.slurm import supervisor
+from labkit.mpi.planning import shares
 from labkit.system import cores
 from labkit.system.errors import LabError
-from labkit.system.machine import Machine, this_machine
+from labkit.system.machine import this_machine
 from labkit.system.processes import wait_until
 
 SOON = 10  # seconds within which a rank's death must be known
@@ -48,199 +46,6 @@ def room_in_shared_memory(monkeypatch):
     monkeypatch.setattr(planning, "SHM_BYTES_PER_RANK", 0)
 
 
-def machine(cores: int, smt: int = 1, numa: int = 1, quota: float | None = None, first: int = 0) -> Machine:
-    """Make up a machine: as Linux numbers CPUs, all first siblings come before all second ones."""
-    grouped = tuple(tuple(range(first + core, first + cores * smt, cores)) for core in range(cores))
-    per_node = cores // numa
-    nodes = (grouped[node * per_node : (node + 1) * per_node] for node in range(numa))
-    return Machine(
-        cpus=tuple(range(first, first + cores * smt)),
-        cores=grouped,
-        quota=quota,
-        memory=1 << 34,
-        memory_free=1 << 33,
-        isa=("AVX2",),
-        numa=tuple(tuple(sorted(cpu for core in node for cpu in core)) for node in nodes),
-        model="Synthetic CPU",
-    )
-
-
-def binding(planned: Plan) -> str | None:
-    return planned.argv[planned.argv.index("-bind-to") + 1] if "-bind-to" in planned.argv else None
-
-
-def variable(planned: Plan, name: str) -> str:
-    return planned.argv[planned.argv.index(name) + 1]
-
-
-class TestFreeCores:
-    """What is planned when others have some of the cores."""
-
-    BIG = machine(64, smt=2, numa=2)
-
-    @staticmethod
-    def without(big: Machine, *taken: int) -> tuple[tuple[int, ...], ...]:
-        return tuple(core for core in big.cores if core[0] not in taken)
-
-    def test_the_next_run_gets_others_spread_as_evenly(self):
-        first = plan(2, "train.py", machine=self.BIG, threads=1, environ={})
-        assert binding(first) == "user:0+64,32+96"
-        planned = plan(2, "train.py", machine=self.BIG, threads=1, environ={}, free=self.without(self.BIG, 0, 32))
-        assert (binding(planned), planned.bound, planned.warning) == ("user:1+65,33+97", True, "")
-
-    @pytest.mark.parametrize("n", [1, 2, 3, 7])
-    def test_ranks_are_bound_to_free_cores_alone(self, n):
-        free = self.without(self.BIG, *range(5, 40, 3))
-        planned = plan(n, "train.py", machine=self.BIG, environ={}, free=free)
-        assert planned.threads == len(free) // n
-        assert set(planned.cpus) <= {cpu for core in free for cpu in core}
-        assert len(planned.cpus) == 2 * n * planned.threads
-        assert planned.hidden[cores.LENT_VARIABLE] == ",".join(map(str, planned.cpus))
-
-    def test_fewer_threads_than_the_machine_has_cores_for_are_told(self):
-        planned = plan(2, "train.py", machine=self.BIG, environ={}, free=self.without(self.BIG, 0, 1, 2, 7))
-        assert (planned.threads, planned.bound) == (30, True)
-        assert planned.warning == "Warning: other runs have 4 of 64 cores (0-2, 7): 2 ranks × 30 threads on the rest."
-
-    def test_too_few_are_told_and_ranks_run_unbound(self):
-        planned = plan(2, "train.py", machine=machine(4), threads=2, environ={}, free=((0,), (1,), (3,)))
-        assert (planned.threads, planned.bound, binding(planned), planned.cpus) == (2, False, None, ())
-        assert planned.warning.startswith("Warning: other runs have 1 of 4 cores (2): 2 ranks × 2 threads take turns")
-        assert cores.LENT_VARIABLE not in planned.hidden
-
-    def test_none_are_told(self):
-        planned = plan(1, "train.py", machine=machine(2), environ={}, free=())
-        assert (planned.threads, planned.bound) == (2, False)
-        assert "2 of 2 cores (0-1)" in planned.warning
-
-
-class TestPlan:
-    def test_two_ranks_on_two_cores(self):
-        planned = plan(2, "train.py", "--epochs", 1, machine=machine(2), environ={})
-        assert planned.command == (
-            "mpirun -n 2 -bind-to user:0,1 -genv OMP_NUM_THREADS 1 -genv TF_NUM_INTRAOP_THREADS 1 "
-            "-genv TF_NUM_INTEROP_THREADS 1 -genv UCX_TLS posix,cma,self python -u "
-            "-m labkit.mpi.rank_runner train.py --epochs 1"
-        )
-        assert (planned.threads, planned.bound, planned.warning) == (1, True, "")
-
-    def test_one_rank_gets_all_cores(self):
-        planned = plan(1, "train.py", machine=machine(2), environ={})
-        assert (planned.threads, binding(planned)) == (2, "user:0-1")
-
-    def test_four_ranks_on_two_cores_run_unbound_with_a_warning(self):
-        planned = plan(4, "train.py", machine=machine(2), environ={})
-        assert (planned.threads, binding(planned)) == (1, None)
-        assert "4 ranks × 1 thread on 2 cores" in planned.warning
-
-    def test_more_threads_than_cores_run_unbound_with_a_warning(self):
-        planned = plan(1, "train.py", machine=machine(2), threads=4, environ={})
-        assert (planned.threads, binding(planned)) == (4, None)
-        assert "1 rank × 4 threads on 2 cores" in planned.warning
-
-    def test_two_ranks_on_two_sockets_get_one_each(self):
-        planned = plan(2, "train.py", machine=machine(64, smt=2, numa=2), environ={})
-        assert (planned.threads, binding(planned)) == (32, "user:0-31+64-95,32-63+96-127")
-
-    def test_few_threads_are_spread_over_the_sockets(self):
-        planned = plan(2, "train.py", machine=machine(64, smt=2, numa=2), threads=4, environ={})
-        assert binding(planned) == "user:0-3+64-67,32-35+96-99"
-
-    def test_sockets_whose_cpus_alternate(self):
-        alternating = Machine(**{**vars(machine(4)), "numa": ((0, 2), (1, 3))})
-        assert shares(alternating, 2, 2) == [(0, 2), (1, 3)]
-
-    @pytest.mark.parametrize("n", [1, 2, 3, 7, 32, 64])
-    @pytest.mark.parametrize("smt", [1, 2])
-    def test_shares_are_whole_cores_of_ones_own(self, n, smt):
-        big = machine(64, smt=smt, numa=2)
-        threads = plan(n, "train.py", machine=big, environ={}).threads
-        given = shares(big, n, threads)
-        assert [len(cpus) for cpus in given] == [threads * smt] * n
-        assert len(set().union(*given)) == n * threads * smt
-        assert all(set(core) <= set(cpus) or not set(core) & set(cpus) for core in big.cores for cpus in given)
-
-    def test_only_cpus_this_process_may_use(self):
-        assert binding(plan(2, "train.py", machine=machine(2, first=6), environ={})) == "user:6,7"
-
-    def test_under_a_cpu_quota_nothing_is_bound(self):
-        planned = plan(2, "train.py", machine=machine(64, quota=4.0), environ={})
-        assert (planned.threads, binding(planned), planned.warning) == (2, None, "")
-
-    def test_a_quota_that_takes_nothing_away_does_not_matter(self):
-        assert binding(plan(2, "train.py", machine=machine(2, quota=2.0), environ={})) == "user:0,1"
-
-    @pytest.mark.parametrize("cpus", [{"SLURM_CPUS_ON_NODE": "16"}, {"SLURM_JOB_CPUS_PER_NODE": "16(x2)"}])
-    def test_in_a_slurm_job_each_node_shares_its_cores(self, cpus):
-        job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", **cpus}
-        planned = plan(7, "train.py", machine=machine(2), environ=job)
-        assert (planned.threads, binding(planned), planned.warning) == (4, None, "")
-        assert planned.command.startswith("SLURM_OVERLAP=1 SLURM_CPU_BIND=none mpirun -n 7 -genv")
-        assert "use at most 256," in error_of(plan, 257, "train.py", machine=machine(2), environ=job)
-
-    @pytest.mark.parametrize(
-        ("job", "local", "variable"),
-        [
-            ({}, True, "UCX_TLS"),
-            ({"SLURM_JOB_ID": "7"}, False, "UCX_TLS"),  # as after salloc, perhaps on another machine
-            ({"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}, True, "UCX_TLS"),
-            ({"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_JOB_NUM_NODES": "2"}, False, None),
-            ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CLUSTER_NAME": "a"}, False, None),
-            (
-                {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CLUSTER_NAME": f"{supervisor.PREFIX}x"},
-                True,
-                "UCX_NET_DEVICES",
-            ),
-        ],
-    )
-    def test_where_all_is_on_this_machine_nothing_listens_on_its_addresses(self, job, local, variable):
-        planned = plan(2, "train.py", machine=machine(2), environ=job)
-        assert planned.local == local
-        assert [arg for arg in planned.argv if arg.startswith("UCX_")] == ([variable] if variable else [])
-        assert (planned.hidden.get("HYDRA_IFACE") == "lo") == (local and bool(job))
-
-    @pytest.mark.parametrize("room", [0, 100 << 20])
-    def test_shared_memory_that_none_but_the_user_may_read_if_there_is_room(self, monkeypatch, tmp_path, room):
-        monkeypatch.setattr(planning, "SHM_BYTES_PER_RANK", room)
-        monkeypatch.setattr(planning.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 64 << 20}))
-        planned = plan(1, "train.py", machine=machine(2), environ={})
-        assert variable(planned, "UCX_TLS") == ("sm,self" if room else "posix,cma,self")
-
-    def test_own_variables_come_on_top(self):
-        env = {"OMP_NUM_THREADS": 3, "HOROVOD_CYCLE_TIME": 0.5}
-        planned = plan(2, "train.py", machine=machine(2), env=env, environ={})
-        assert planned.argv.count("OMP_NUM_THREADS") == 1
-        assert [variable(planned, name) for name in ("OMP_NUM_THREADS", "HOROVOD_CYCLE_TIME")] == ["3", "0.5"]
-
-    @pytest.mark.parametrize(("threads", "inter_op"), [(1, "1"), (2, "2"), (16, "2")])
-    def test_threads_of_tensorflow(self, threads, inter_op):
-        planned = plan(1, "train.py", machine=machine(16), threads=threads, environ={})
-        assert variable(planned, "TF_NUM_INTRAOP_THREADS") == variable(planned, "OMP_NUM_THREADS") == str(threads)
-        assert variable(planned, "TF_NUM_INTEROP_THREADS") == inter_op
-
-    def test_the_command_can_be_typed(self):
-        planned = plan(2, "my script.py", "a b", "$HOME", machine=machine(2), environ={})
-        assert tuple(shlex.split(planned.command)) == planned.argv
-
-    def test_the_command_is_wrapped_at_options_and_the_same_in_a_shell(self):
-        planned = plan(2, "train.py", "--epochs", 1, machine=machine(2), environ={})
-        assert planned.wrapped_command == (
-            "mpirun -n 2 -bind-to user:0,1 -genv OMP_NUM_THREADS 1 -genv TF_NUM_INTRAOP_THREADS 1 \\\n"
-            "    -genv TF_NUM_INTEROP_THREADS 1 -genv UCX_TLS posix,cma,self \\\n"
-            "    python -u -m labkit.mpi.rank_runner train.py --epochs 1"
-        )
-        assert planned.short_command == "mpirun -n 2 … train.py --epochs 1"
-
-    @pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "16"}])
-    def test_however_it_is_wrapped_a_shell_takes_the_same(self, environ):
-        odd = ["two words", "$HOME", "line\nend", "-1", "--text=a b", "--x", "x" * 200, *("--flag", "value") * 20]
-        planned = plan(2, "my script.py", *odd, machine=machine(64), env={"A": "b c"}, environ=environ)
-        assert shlex.split(planned.wrapped_command.replace("\\\n", "")) == shlex.split(planned.command)
-        lines = planned.wrapped_command.split(" \\\n")
-        assert all(len(line) <= planning.COMMAND_WIDTH + 4 for line in lines if "xxx" not in line)
-        assert "--flag \\" not in planned.wrapped_command
-
-
 def error_of(call, *args, **options) -> str:
     with pytest.raises(LabError) as caught:
         call(*args, **options)
@@ -249,18 +54,6 @@ def error_of(call, *args, **options) -> str:
 
 
 class TestInput:
-    @pytest.mark.parametrize("n", [0, -1, 2.0, "2", None, True])
-    def test_number_of_ranks(self, n):
-        assert error_of(plan, n, "train.py", machine=machine(2), environ={}) == (
-            f"n, the number of ranks, must be a whole number, 1 or more, not {n!r}."
-        )
-
-    def test_too_many_ranks(self):
-        assert "use at most 16," in error_of(plan, 65, "train.py", machine=machine(2), environ={})
-
-    def test_threads(self):
-        assert "threads" in error_of(plan, 1, "train.py", machine=machine(2), threads=0, environ={})
-
     @pytest.mark.parametrize(
         ("script", "options", "part"),
         [
