@@ -286,6 +286,33 @@ def lint(
         raise SystemExit(1)
 
 
+@app.command(epilog="Example: `./lab new 10 data_pipelines`")
+def new(
+    number: Annotated[str, typer.Argument(help="two digits, such as 10")],
+    topic: Annotated[str, typer.Argument(help="words joined by _, such as data_pipelines")],
+) -> None:
+    """Make a new lab with one exercise, which passes its tests at once."""
+    from labkit.authoring import notebooks, scaffold
+
+    made = scaffold.new_lab(number, topic)
+    made += notebooks.build(made[0], run=True)
+    for path in made:
+        print(paths.shown(path))
+    print(f"Its minutes and what one does in it go in README.md's agenda. Next: ./lab test --lab {number}")
+
+
+@app.command(epilog="Example: `./lab new-exercise 09`")
+def new_exercise(lab: Annotated[str, typer.Argument(help="the lab, such as 09")]) -> None:
+    """Add the next exercise to a lab: to its source, its checks and its tests."""
+    from labkit.authoring import scaffold
+    from labkit.exercises import sources
+
+    source = sources.find(lab)
+    exercise, changed = scaffold.new_exercise(source)
+    print(f"Exercise {exercise} is in {', '.join(paths.shown(path) for path in changed)}.")
+    print(f"Next: make it yours, then ./lab build {source.stem[:2]} --execute and ./lab test --lab {source.stem[:2]}")
+
+
 @app.command(epilog="Example: `./lab build 07 --execute`")
 def build(
     labs: Annotated[list[str] | None, typer.Argument(help="the labs, such as 07; all by default")] = None,

@@ -1,0 +1,29 @@
+"""Each lab has what belongs to a lab, beside its source and its notebooks."""
+
+import re
+
+import pytest
+
+from labkit.doctor import doctor
+from labkit.exercises import sources
+from labkit.system import paths
+
+SOURCES = pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)
+
+
+@SOURCES
+def test_it_has_a_line_in_the_agenda(source):
+    line = rf"^\| \[{source.stem[:2]} [^\]]+\]\(notebooks/{source.stem}\.ipynb\) \| .+ \| \d+ \|$"
+    assert re.search(line, (paths.ROOT / "README.md").read_text(), re.M), f"{source.stem} has no line in README.md"
+
+
+@SOURCES
+def test_it_has_a_line_in_the_doctors_table(source):
+    assert source.stem[:2] in [lab.name[:2] for lab in doctor.LABS], f"{source.stem} is not in the doctor's LABS"
+
+
+@SOURCES
+def test_its_exercises_are_tested(source):
+    tests = paths.ROOT / "tests" / "exercises" / f"test_lab{source.stem[:2]}.py"
+    assert tests.exists(), f"{source.stem} has no {paths.shown(tests)}"
+    assert "(ThreeWays)" in tests.read_text(), f"{paths.shown(tests)} has no subclass of ThreeWays"
