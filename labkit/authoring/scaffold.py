@@ -40,7 +40,8 @@ check, results, machine, work, QUICK = open_lab("$number", globals())
 # ## 1 · A question that this section answers
 #
 # Ask before you show.
-#
+
+# %% [markdown]
 # ## Remember
 #
 # - What to remember.
