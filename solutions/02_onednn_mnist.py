@@ -39,9 +39,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import tensorflow as tf
-from IPython.display import Code, Markdown, display
+from IPython.display import Code, display
 
-from labkit.display import graphs, onednn, plots
+from labkit.display import graphs, markdown, onednn, plots
 from labkit.exercises import open_lab
 from labkit.models import mnist_cnn
 from labkit.mpi import run_ranks
@@ -308,12 +308,15 @@ for name, (function, inputs, *_) in OPERATIONS.items():
     backward = of_onednn(onednn.graph_that_ran(both_ways(function), *inputs)[1]) - forward
     found[name] = forward, backward
 rows = [
-    f"| {name} | {tick(then_forward)} {tick(then_backward)} | {tick(forward)} {tick(backward)} "
-    f"| {', '.join(f'`{op}`' for op in forward | backward)} |"
+    (
+        name,
+        f"{tick(then_forward)} {tick(then_backward)}",
+        f"{tick(forward)} {tick(backward)}",
+        ", ".join(f"`{op}`" for op in forward | backward),
+    )
     for (name, (forward, backward)), (_, _, then_forward, then_backward) in zip(found.items(), OPERATIONS.values())
 ]
-head = "| operation | 2019: forward, backward | today | what ran |\n| --- | --- | --- | --- |"
-display(Markdown("\n".join([head, *rows])))
+display(markdown.table(("operation", "2019: forward, backward", "today", "what ran"), rows))
 
 # %% [markdown]
 # Compare each line with the old column. The operations that stayed do much arithmetic for each number: convolution,

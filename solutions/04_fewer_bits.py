@@ -44,7 +44,7 @@ from IPython.display import Markdown, display
 from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
 from labkit.data import load_digits
-from labkit.display import plots
+from labkit.display import markdown, plots
 from labkit.exercises import open_lab
 from labkit.mpi import run_ranks
 from labkit.system import load
@@ -119,10 +119,9 @@ rows = []
 for name, (e, f) in FORMATS.items():
     infinity, one = (2**e - 1) << f, (2 ** (e - 1) - 1) << f
     largest, normal, smallest, next_to_one = (float(decode(x, e, f)) for x in (infinity - 1, 1 << f, 1, one + 1))
-    rows.append(f"| {name} | ±{largest:.5g} | {normal:.3g} | {smallest:.3g} | {next_to_one - 1:.3g} |")
-rows.append("| INT8 | −128 to 127 | 1 | 1 | 1 |")
-head = "| format | range | smallest normal | smallest above 0 | step at 1 |\n| --- | --- | --- | --- | --- |"
-display(Markdown("\n".join([head, *rows])))
+    rows.append((name, f"±{largest:.5g}", f"{normal:.3g}", f"{smallest:.3g}", f"{next_to_one - 1:.3g}"))
+rows.append(("INT8", "−128 to 127", "1", "1", "1"))
+display(markdown.table(("format", "range", "smallest normal", "smallest above 0", "step at 1"), rows))
 
 # %% [markdown]
 # What happens to a number in each format? `tf.bfloat16` has its own NumPy type; the others are NumPy's. INT8 needs a

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from labkit.system import load, paths, processes, scratch
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
 from labkit.system.statistics import Ratio, ratio
+from labkit.system.tables import plain_table
 
 TIME_LIMIT_S = 1800.0  # for one process
 TAIL_LINES = 4  # of a failed process, that are shown
@@ -234,15 +235,14 @@ def run_once(configuration: Configuration, *flags: object) -> dict[str, Any]:
 def table(comparison: Comparison) -> Table:
     """Return the table of a comparison; ratios are to its first configuration."""
     first = next(iter(comparison.results))
-    found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption_justify="left")
+    heads = ("images/s", f"times {first}", "GFLOP/s")
+    found = plain_table(Column("configuration"), *(Column(head, justify="right") for head in heads), header=True)
+    found.caption_justify = "left"
     found.caption = (
         f"in brackets: the 95% interval of the ratio, over {len(comparison.results[first])} rounds, taken in turns"
     )
     if comparison.others.busy:
         found.caption += f"\n{comparison.others}"
-    found.add_column("configuration")
-    for head in ("images/s", f"times {first}", "GFLOP/s"):
-        found.add_column(head, justify="right")
     for name in comparison.results:
         times = "1" if name == first else str(comparison.ratio(name, first))
         found.add_row(name, f"{comparison.rate(name):,.2f}", times, f"{comparison.gflops(name):,.0f}")

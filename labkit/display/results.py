@@ -9,8 +9,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from IPython.display import Markdown, display
+from IPython.display import display
 
+from labkit.display import markdown
 from labkit.system import files
 from labkit.system.load import BUSY_MARK
 from labkit.system.machine import this_machine
@@ -56,9 +57,7 @@ class Results:
                 here += f" {BUSY_MARK}" if any(one.busy for one in others) else ""
                 notes |= dict.fromkeys(one.note for one in others if one.note)
             marked.append([name, published, here, limit])
-        lines = [(what, *COLUMNS), ("---",) * 4, *marked]
-        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        display(Markdown("\n\n".join([text, *notes])))
+        display(markdown.table((what, *COLUMNS), marked, notes))
         self._keep("table", {"what": what, "rows": marked, "notes": list(notes)})
 
     def picture(self, title: str, png: str, alt: str) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column
 
 from labkit.roofline import peaks
 from labkit.system import files, load, processes
@@ -27,6 +27,7 @@ from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
 from labkit.system.paths import STATE
 from labkit.system.progress import progress
+from labkit.system.tables import plain_table
 
 Kind = Literal["float32", "bfloat16", "int8"]
 # What the CPU needs to compute in that kind, instead of converting: any of these (names of `machine.Machine.isa`).
@@ -214,10 +215,7 @@ def _measure() -> dict[str, Any]:
 
 def render(limits: Limits, console: Console) -> None:
     """Show the limits in a small table, each with what it means."""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column()
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = plain_table(Column(), Column(justify="right", no_wrap=True), Column(overflow="fold"))
     for kind in INSTRUCTIONS:
         unit = "GOP/s" if kind == "int8" else "GFLOP/s"
         table.add_row(f"{kind} matrix products", f"{limits.peak(kind):,.0f} {unit}", _meaning(limits, kind))

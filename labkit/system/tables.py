@@ -1,0 +1,8 @@
+"""Tables in the terminal."""
+
+from rich.table import Column, Table
+
+
+def plain_table(*columns: Column, header: bool = False) -> Table:
+    """Return an empty table without lines, two spaces between its columns."""
+    return Table(*columns, box=None, show_header=header, pad_edge=False, padding=(0, 2, 0, 0))
