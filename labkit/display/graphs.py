@@ -1,4 +1,4 @@
-"""How is a TensorFlow graph drawn, and what a rewrite made of it?
+"""Pictures of TensorFlow graphs, and of what Grappler's rewrites made of them.
 
 An operation is a box, a tensor an arrow from the operation that makes it to one that takes it. Shape and colour tell
 inputs, constants, variables and operations apart. What only serves the machinery is left out: control edges, `NoOp`,
@@ -51,7 +51,7 @@ _FED = re.compile(r"_arg_(.+)_(\d+)_\d+")  # how a Session names what is fed in 
 
 _TITLE, _BOLD, _PLAIN = FontProperties(size=14), FontProperties(size=12, weight="bold"), FontProperties(size=11)
 _LINE, _PAD, _GAP = 15, 9, 20  # height of a line of text, room around it, room between boxes
-_LONGEST = 24  # characters of a name; a longer one is shown from its last parts
+_MAX_NAME_LENGTH = 24  # characters of a name; a longer one is shown from its last parts
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def read(graph: Any) -> tuple[list[Node], list[Edge]]:
 
 
 def classify_rewrites(before: Any, after: Any) -> dict[str, str]:
-    """Tell by name what a rewrite made of operations: MERGED, FOLDED, PRUNED or SPARED.
+    """Return by name what a rewrite made of operations: MERGED, FOLDED, PRUNED or SPARED.
 
     Operations that stayed what they were have no entry. Both graphs are as for `read`.
     """
@@ -114,31 +114,31 @@ def classify_rewrites(before: Any, after: Any) -> dict[str, str]:
     for edge in edges:
         sources[edge.target].append(edge.source)
     known: set[str] = set()  # what can be computed without running the graph
-    for node in _in_order(nodes, edges):
+    for node in _topological_order(nodes, edges):
         if node.kind == CONSTANT or (sources[node.name] and known.issuperset(sources[node.name])):
             known.add(node.name)
     kept = {node.name: node for node in read(after)[0]}
-    here = {name: next((of for of in _and_parents(name) if of in names), "") for name in kept}
+    origins = {name: next((of for of in _with_scopes(name) if of in names), "") for name in kept}
     merged: set[str] = set()
     for name, node in kept.items():
         if node.parts:
-            merged |= _upstream([here[name]], sources, within=(names - kept.keys() - known) | {here[name]})
+            merged |= _upstream([origins[name]], sources, within=(names - kept.keys() - known) | {origins[name]})
     fed = {name for name, node in kept.items() if node.kind == INPUT}  # and so nothing before it is needed
-    needed = _upstream(here.values(), {name: of for name, of in sources.items() if name not in fed}, within=names)
+    needed = _upstream(origins.values(), {name: of for name, of in sources.items() if name not in fed}, within=names)
 
-    told = {}
+    rewrites = {}
     for node in nodes:
         if node.name in merged:
-            told[node.name] = MERGED
+            rewrites[node.name] = MERGED
         elif node.name not in kept:
-            told[node.name] = PRUNED if node.name not in needed else FOLDED if node.name in known else SPARED
+            rewrites[node.name] = PRUNED if node.name not in needed else FOLDED if node.name in known else SPARED
         elif node.kind != CONSTANT and kept[node.name].kind == CONSTANT:
-            told[node.name] = FOLDED
-    return told | {name: MERGED for name, node in kept.items() if node.parts}
+            rewrites[node.name] = FOLDED
+    return rewrites | {name: MERGED for name, node in kept.items() if node.parts}
 
 
 def describe(graph: Any) -> str:
-    """Tell a graph in words, for those who can't see its picture."""
+    """Return a graph in words, for those who can't see its picture."""
     nodes, edges = read(graph)
     texts = []
     for node in nodes:
@@ -158,15 +158,15 @@ def draw(graph: Any, title: str, marks: dict[str, str] | None = None) -> Figure:
     title : str
         The picture's title.
     marks : dict, optional
-        What became or will become of operations, by name, as `classify_rewrites` tells: they are outlined by it.
+        What became or will become of operations, by name, as `classify_rewrites` returns them: each has its outline.
     """
-    return _figure(title, [("", _Drawing(graph, marks or {}))])
+    return _figure(title, [("", _Layout(graph, marks or {}))])
 
 
 def compare(before: Any, after: Any, title: str) -> Figure:
     """Draw a graph as written and, beside it, as a rewrite left it; what was rewritten is outlined in both."""
     marks = classify_rewrites(before, after)
-    return _figure(title, [("as written", _Drawing(before, marks)), ("as it runs", _Drawing(after, marks))])
+    return _figure(title, [("as written", _Layout(before, marks)), ("as it runs", _Layout(after, marks))])
 
 
 # Reading
@@ -189,13 +189,13 @@ def _node(node: Any, name: str) -> Node:
     return Node(name, node.op, FUSED, (*first, *parts))
 
 
-def _and_parents(name: str) -> list[str]:
-    """Return a name and those of the scopes that it is in: a rewrite names what it adds after what was there."""
+def _with_scopes(name: str) -> list[str]:
+    """Return a name and the scopes that it is in, innermost first: a rewrite puts what it adds in a node's scope."""
     parts = name.split("/")
     return ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
-def _in_order(nodes: list[Node], edges: list[Edge]) -> list[Node]:
+def _topological_order(nodes: list[Node], edges: list[Edge]) -> list[Node]:
     """Return the operations, each after all it takes from; in the graph's order where there is a loop."""
     graph = _graph(nodes, edges)
     return [nodes[index] for index in graph.topological_sorting()] if graph.is_dag() else nodes
@@ -221,7 +221,7 @@ def _upstream(names: Iterable[str], sources: dict[str, list[str]], within: set[s
 # Drawing
 
 
-class _Drawing:
+class _Layout:
     """A graph laid out: y runs downwards from 0 to `height`, x from 0 to `width`."""
 
     def __init__(self, graph: Any, marks: dict[str, str]):
@@ -232,34 +232,34 @@ class _Drawing:
         pairs = _graph(self.nodes, self.edges)
         layout = pairs.layout_sugiyama(layers=_layers(pairs))
         # Boxes first, then where edges pass by the boxes of a row: all are kept apart.
-        at, links, ways = list(layout.coords), [], []
+        at, links, routes = list(layout.coords), [], []
         for (source, target), route in zip(pairs.get_edgelist(), layout.edge_routing, strict=True):
             first, last = layout.coords[source][1], layout.coords[target][1]
             upwards = first > last  # where a loop closes; igraph then has points beside its ends too
             between = sorted((y, x) for x, y in route if min(first, last) < y < max(first, last))
-            ways.append(range(len(at), len(at) + len(between)))
+            routes.append(range(len(at), len(at) + len(between)))
             at += [[x, y] for y, x in (reversed(between) if upwards else between)]
-            links += [(two, one) if upwards else (one, two) for one, two in pairwise([source, *ways[-1], target])]
+            links += [(two, one) if upwards else (one, two) for one, two in pairwise([source, *routes[-1], target])]
         widths = [width for width, _ in self.sizes] + [0.0] * (len(at) - len(self.nodes))
         columns = _columns(at, links, widths)
         places = [(x, self.row / 2 + y * (self.row + 2 * _GAP)) for x, (_, y) in zip(columns, at, strict=True)]
         self.places = places[: len(self.nodes)]
-        self.bends = [[places[index] for index in way] for way in ways]
+        self.bends = [[places[index] for index in way] for way in routes]
         self.width = max((x + width / 2 for (x, _), width in zip(places, widths, strict=True)), default=0)
         self.height = max((y + self.row / 2 for _, y in places), default=0)
 
     def paint(self, axes: Axes, x0: float, y0: float) -> None:
-        """Draw it with its upper left corner there."""
+        """Draw it with its upper left corner at (x0, y0)."""
         number = {node.name: index for index, node in enumerate(self.nodes)}
-        ways = [
+        routes = [
             [self.places[number[edge.source]], *bends, self.places[number[edge.target]]]
             for edge, bends in zip(self.edges, self.bends, strict=True)
         ]
-        down = [1 if way[0][1] < way[-1][1] else -1 for way in ways]  # -1 where a loop closes
-        leaving = self._ports([number[edge.source] for edge in self.edges], [way[1][0] for way in ways], down)
+        down = [1 if way[0][1] < way[-1][1] else -1 for way in routes]  # -1 where a loop closes
+        leaving = self._ports([number[edge.source] for edge in self.edges], [way[1][0] for way in routes], down)
         up = [-side for side in down]
-        entering = self._ports([number[edge.target] for edge in self.edges], [way[-2][0] for way in ways], up)
-        for edge, way, side, start, end in zip(self.edges, ways, down, leaving, entering, strict=True):
+        entering = self._ports([number[edge.target] for edge in self.edges], [way[-2][0] for way in routes], up)
+        for edge, way, side, start, end in zip(self.edges, routes, down, leaving, entering, strict=True):
             beside = [(x, y + side * half) for x, y in way[1:-1] for half in (-self.row / 2, self.row / 2)]
             _arrow(axes, [(x0 + x, y0 + y) for x, y in (start, *beside, end)], f"{edge.source}→{edge.target}")
             if edge.output:
@@ -316,7 +316,7 @@ def _columns(at: list[list[float]], links: list[tuple[int, int]], widths: list[f
 
 def _lines(node: Node) -> list[tuple[str, FontProperties]]:
     name = node.name
-    while len(name) > _LONGEST and "/" in name.removeprefix("…/"):
+    while len(name) > _MAX_NAME_LENGTH and "/" in name.removeprefix("…/"):
         name = "…/" + name.removeprefix("…/").partition("/")[2]
     inside = [(" + ".join(node.parts), _PLAIN)] if node.parts else []
     return [("fed" if node.op == "_Arg" else node.op, _BOLD), *inside, (name, _PLAIN)]
@@ -325,10 +325,10 @@ def _lines(node: Node) -> list[tuple[str, FontProperties]]:
 def _size(node: Node) -> tuple[float, float]:
     lines = _lines(node)
     ends = _PAD if node.kind in (INPUT, VARIABLE) else 0  # these narrow towards their sides
-    return max(_long(text, font) for text, font in lines) + 2 * (_PAD + ends), len(lines) * _LINE + _PAD
+    return max(_text_width(text, font) for text, font in lines) + 2 * (_PAD + ends), len(lines) * _LINE + _PAD
 
 
-def _long(text: str, font: FontProperties) -> float:
+def _text_width(text: str, font: FontProperties) -> float:
     return TextPath((0, 0), text, prop=font).get_extents().width
 
 
@@ -370,23 +370,23 @@ def _arrow(axes: Axes, points: list[tuple[float, float]], name: str) -> None:
     axes.add_patch(FancyArrowPatch(path=whole, arrowstyle=style, color="0.25", linewidth=1.3, zorder=1, gid=name))
 
 
-def _figure(title: str, panels: list[tuple[str, _Drawing]]) -> Figure:
+def _figure(title: str, panels: list[tuple[str, _Layout]]) -> Figure:
     """Put drawings side by side under one title, and what shapes and outlines mean below them."""
-    there = [(node.kind, drawing.marks.get(node.name)) for _, drawing in panels for node in drawing.nodes]
+    drawn = [(node.kind, drawing.marks.get(node.name)) for _, drawing in panels for node in drawing.nodes]
     meanings: list[tuple[str, str | None, str]] = [
-        (kind, None, kind) for kind in FILLS if kind in {kind for kind, _ in there}
+        (kind, None, kind) for kind in FILLS if kind in {kind for kind, _ in drawn}
     ]
-    meanings += [(OPERATION, mark, mark) for mark in OUTLINES if mark in {mark for _, mark in there}]
+    meanings += [(OPERATION, mark, mark) for mark in OUTLINES if mark in {mark for _, mark in drawn}]
     content = sum(drawing.width for _, drawing in panels) + 3 * _GAP * (len(panels) - 1)
-    width = max(content, _long(title, _TITLE), 420) + 2 * _GAP
+    width = max(content, _text_width(title, _TITLE), 420) + 2 * _GAP
 
     legend, x, row = [], float(_GAP), 0
     for kind, mark, meaning in meanings:
-        long = 50 + _long(meaning, _PLAIN)
-        if x + long > width:
+        entry_width = 50 + _text_width(meaning, _PLAIN)
+        if x + entry_width > width:
             x, row = float(_GAP), row + 1
         legend.append((kind, mark, meaning, x, row))
-        x += long
+        x += entry_width
     head = 30 + 26 * any(name for name, _ in panels)
     foot = head + max(drawing.height for _, drawing in panels) + 2 * _GAP
     height = foot + 22 * (row + 1) - 6

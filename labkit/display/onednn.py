@@ -1,4 +1,4 @@
-"""What did oneDNN do: which operations did it take over, and what does its own log say?"""
+"""oneDNN's work: its log as a table, and the operations of a graph that it took over."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +25,7 @@ _DESCRIPTOR = re.compile(r"(\w+?)[:_]([a-z]+\d+):[a-z]*:blocked:(\w+)")
 def read_log(lines: Iterable[str], after: str | None = None) -> pd.DataFrame:
     """Return the table of a run under `ONEDNN_VERBOSE=1`: a row for each primitive that ran, in order.
 
-    The form differs between versions of oneDNN (3.2 and 3.7 are tested); the log's own template line tells it.
+    The form differs between versions of oneDNN (3.2 and 3.7 are tested); the log's own template line names its fields.
 
     Parameters
     ----------
@@ -47,15 +47,15 @@ def read_log(lines: Iterable[str], after: str | None = None) -> pd.DataFrame:
         When there is no such log in the lines.
     """
     lines = [line.strip() for line in lines]
-    names = next((names for line in lines if (names := _template(line))), None)
+    names = next((names for line in lines if (names := _field_names(line))), None)
     if names is None:
         raise LabError(
-            "these lines have no log of oneDNN: run with ONEDNN_VERBOSE=1 and TF_ENABLE_ONEDNN_OPTS=1, on a network "
+            "these lines hold no oneDNN log: run with ONEDNN_VERBOSE=1 and TF_ENABLE_ONEDNN_OPTS=1, on a network "
             "whose operations oneDNN has."
         )
     if after is not None:
         if after not in lines:
-            raise LabError(f"no line of the log is {after!r}, after which it was to be read.")
+            raise LabError(f"the log has no line {after!r} to start after.")
         lines = lines[lines.index(after) + 1 :]
     return pd.DataFrame(
         _rows(lines, names),
@@ -64,8 +64,8 @@ def read_log(lines: Iterable[str], after: str | None = None) -> pd.DataFrame:
 
 
 def describe(lines: Iterable[str]) -> dict[str, str]:
-    """Return what the log's head tells: oneDNN's `version`, its `threads` and the instruction sets (`isa`) it uses."""
-    found_in_log: dict[str, str] = {}
+    """Return what the log's head names: oneDNN's `version`, its `threads` and the instruction sets (`isa`) it uses."""
+    details: dict[str, str] = {}
     for line in lines:
         for key, pattern in (
             ("version", r"oneDNN v([\d.]+)"),
@@ -73,12 +73,12 @@ def describe(lines: Iterable[str]) -> dict[str, str]:
             ("isa", r"cpu,isa:(.+)"),
         ):
             if found := re.search(f"^{MARK},.*{pattern}", line):
-                found_in_log.setdefault(key, found[1].strip())
-    return found_in_log
+                details.setdefault(key, found[1].strip())
+    return details
 
 
 def graph_that_ran(function: Callable, *args: Any) -> tuple[list, list]:
-    """Run a function as a `tf.function`, and give the nodes that were written and those that ran.
+    """Run a function as a `tf.function`, and return the nodes that were written and those that ran.
 
     Returns
     -------
@@ -105,7 +105,7 @@ def _operations(nodes: Iterable) -> list:
     return [node for node in nodes if node.op not in ("_Arg", "_Retval", "NoOp")]
 
 
-def _template(line: str) -> list[str] | None:
+def _field_names(line: str) -> list[str] | None:
     """Return the fields' names, if this is the line that lists those of primitives."""
     found = re.match(rf"{MARK},.*?(?:primitive,info,|info,prim_)template:(.*)", line)
     return found[1].split(",") if found else None

@@ -1,4 +1,4 @@
-"""How does every picture of the labs look, and how is it shown to those who can't see it?"""
+"""The style of the labs' pictures, and `show`, which displays one with its alternative text."""
 
 import base64
 import html
@@ -54,7 +54,7 @@ def show(figure: Figure, alt: str, keep: Results | None = None) -> None:
     figure : matplotlib.figure.Figure
         It is closed afterwards, so that the notebook doesn't show it again.
     alt : str
-        What the picture tells, for those who can't see it.
+        What the picture shows, for those who can't see it.
     keep : Results, optional
         Where to keep the picture too, for the student's report, under its title.
     """

@@ -1,4 +1,4 @@
-"""What did a lab measure here? Kept in one small file, `work/results-NN.json`, for `lab report` to read."""
+"""A lab's results: its closing table, pictures and verdicts, kept in `work/results-NN.json` for `lab report`."""
 
 import base64
 import json
@@ -52,11 +52,11 @@ class Results:
         """
         marked: list[list[str]] = []
         notes: dict[str, None] = {}  # in their order, each once
-        for name, published, here, limit, *others in rows:
-            if here:
-                here += f" {BUSY_MARK}" if any(one.busy for one in others) else ""
+        for name, published, measured, limit, *others in rows:
+            if measured:
+                measured += f" {BUSY_MARK}" if any(one.busy for one in others) else ""
                 notes |= dict.fromkeys(one.note for one in others if one.note)
-            marked.append([name, published, here, limit])
+            marked.append([name, published, measured, limit])
         display(markdown.table((what, *COLUMNS), marked, notes))
         self._keep("table", {"what": what, "rows": marked, "notes": list(notes)})
 
@@ -74,7 +74,7 @@ class Results:
             kept = read(self.path)
         except (FileNotFoundError, ValueError):
             return {}
-        return {key: value for key, value in kept.items() if not _fault(key, value)}
+        return {key: value for key, value in kept.items() if not _part_problem(key, value)}
 
     def _keep(self, key: str, value: Any) -> None:
         """Put it beside, or in place of, what is kept; a lab goes on when that is not possible, and says so once."""
@@ -89,7 +89,7 @@ class Results:
                 value = before | value | {number: PASSED for number in before if before[number] == PASSED}
                 if value == before:
                     return
-            kept |= self._about | {key: value, "when": time.strftime("%Y-%m-%d %H:%M"), "on": _setting()}
+            kept |= self._about | {key: value, "when": time.strftime("%Y-%m-%d %H:%M"), "on": _describe_machine()}
             files.write(self.path, json.dumps(kept, indent=1))
         except files.NotWritten as error:
             files.warn(f"{error} Without that, ./lab report has nothing of it; the lab goes on.")
@@ -101,27 +101,27 @@ def read(path: Path) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        When it is no JSON object.
+        When it is not a JSON object.
     """
     try:
         kept = json.loads(path.read_bytes())
     except RecursionError as error:
-        raise ValueError("its lists are in lists without end") from error
+        raise ValueError("its lists are nested too deeply") from error
     if not isinstance(kept, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return kept
 
 
-def fault(kept: dict[str, Any]) -> str:
-    """Say what is wrong with what a lab has left; an empty text when nothing is."""
+def find_problem(kept: dict[str, Any]) -> str:
+    """Return what is wrong with the content of a lab's file; an empty text when nothing is."""
     for key in ("lab", "quick", "when", "on"):
         if key not in kept:
             return f"it has no {key!r}"
-    return next(filter(None, (_fault(key, value) for key, value in kept.items())), "")
+    return next(filter(None, (_part_problem(key, value) for key, value in kept.items())), "")
 
 
-def _fault(key: str, value: Any) -> str:
-    return "" if _SOUND.get(key, lambda value: True)(value) else f"its {key!r} is not what a lab writes"
+def _part_problem(key: str, value: Any) -> str:
+    return "" if _VALID.get(key, lambda value: True)(value) else f"its {key!r} is not what a lab writes"
 
 
 def _is_text(value: Any) -> bool:
@@ -129,7 +129,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
 
 
-def _is_setting(value: Any) -> bool:
+def _is_machine(value: Any) -> bool:
     texts = isinstance(value, dict) and all(map(_is_text, value))
     return texts and all(_is_text(held) or type(held) is int for held in value.values())
 
@@ -141,7 +141,7 @@ def _is_table(value: Any) -> bool:
     return all(isinstance(texts, list) and all(map(_is_text, texts)) for texts in lists)
 
 
-def _are_pictures(value: Any) -> bool:
+def _is_pictures(value: Any) -> bool:
     return isinstance(value, dict) and all(_is_text(title) and _is_picture(held) for title, held in value.items())
 
 
@@ -154,23 +154,23 @@ def _is_picture(value: Any) -> bool:
         return False
 
 
-def _are_verdicts(value: Any) -> bool:
+def _is_exercises(value: Any) -> bool:
     return isinstance(value, dict) and all(_is_text(text) for item in value.items() for text in item)
 
 
 # What each part of a lab's file is like; a part of another name is of a later version, and nobody reads it.
-_SOUND: dict[str, Callable[[Any], bool]] = {
+_VALID: dict[str, Callable[[Any], bool]] = {
     "lab": _is_text,
     "quick": lambda value: isinstance(value, bool),
     "when": _is_text,
-    "on": _is_setting,
+    "on": _is_machine,
     "table": _is_table,
-    "pictures": _are_pictures,
-    "exercises": _are_verdicts,
+    "pictures": _is_pictures,
+    "exercises": _is_exercises,
 }
 
 
-def _setting() -> dict[str, str | int]:
+def _describe_machine() -> dict[str, str | int]:
     """What the figures were measured on and with."""
     machine = this_machine()
     return {

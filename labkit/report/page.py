@@ -5,7 +5,7 @@ from typing import Any
 
 import jinja2
 
-from labkit.display.results import COLUMNS, NOT_ATTEMPTED, PASSED, fault, read
+from labkit.display.results import COLUMNS, NOT_ATTEMPTED, PASSED, find_problem, read
 from labkit.exercises import sources
 from labkit.system import files, paths
 from labkit.system.errors import LabError
@@ -60,7 +60,7 @@ def _lab(file: Path) -> dict[str, Any]:
     """Return what a lab has left, with its title, and a verdict for each of its exercises."""
     try:
         kept = read(file)
-        if wrong := fault(kept):
+        if wrong := find_problem(kept):
             raise ValueError(wrong)
         if kept["lab"] != file.stem[-2:]:
             raise ValueError(f"it is of lab {kept['lab']!r}")

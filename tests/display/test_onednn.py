@@ -58,7 +58,7 @@ def test_only_what_ran_after_a_line_counts():
     lines = log("3.7")
     marked = [*lines[:20], "warm", *lines[20:]]
     assert len(onednn.read_log(marked, after="warm")) == len(lines[20:])
-    with pytest.raises(LabError, match="no line of the log is 'hot'"):
+    with pytest.raises(LabError, match="the log has no line 'hot'"):
         onednn.read_log(marked, after="hot")
 
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from labkit.display import plots
-from labkit.display.results import Results, fault
+from labkit.display.results import Results, find_problem
 from labkit.system import files
 from labkit.system.load import BUSY_MARK, Others
 
@@ -111,12 +111,12 @@ def test_a_lab_goes_on_whatever_is_in_the_file_and_keeps_what_is_sound(results, 
     results.picture("Old", PIXEL, "alt")
     do_all(results)
     whole = kept(results)
-    assert fault(whole) == ""
+    assert find_problem(whole) == ""
     for odd in ODD:
         results.path.write_text(json.dumps(whole | {key: odd}))
         do_all(results)
         now = kept(results)
-        assert fault(now) == ""
+        assert find_problem(now) == ""
         if key != "exercises":
             assert now["exercises"] == {"1": "passed", "2": "passed"}
         if key != "pictures":
