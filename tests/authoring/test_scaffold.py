@@ -49,3 +49,9 @@ def test_each_lab_can_get_another_exercise(checkout, source):
     assert tests.read_text().count(f"({number}, same)") == 1
     for path in (checks, tests):
         compile(path.read_text(), str(path), "exec")
+
+
+def test_the_guide_shows_the_skeleton_as_it_is():
+    guide = (paths.ROOT / "CONTRIBUTING.md").read_text()
+    for template in (scaffold.EXERCISE, scaffold.CHECK, scaffold.MISTAKE, scaffold.RIGHT):
+        assert template.substitute(n=6).strip("\n") in guide
