@@ -162,7 +162,7 @@ def test_tfrecords_with_a_bad_number_is_one_line_and_exit_code_2(monkeypatch, ca
     assert error.count("\n") == 1
 
 
-def test_bench_compares_set_ups_shares_the_steps_out_and_tells_of_failures(monkeypatch, capsys, tmp_path):
+def test_bench_compares_configurations_shares_the_steps_out_and_tells_of_failures(monkeypatch, capsys, tmp_path):
     asked = []
 
     def compare(names, *flags, rounds):
@@ -174,7 +174,7 @@ def test_bench_compares_set_ups_shares_the_steps_out_and_tells_of_failures(monke
     out = tmp_path / "out.json"
     flags = ("--config=eigen,openmp", "--rounds=4", "--num_batches=10", "--model=mnist", f"--json={out}")
     assert run(monkeypatch, "bench", *flags) == 1
-    assert asked == [(["eigen", "openmp"], ("--model=mnist", "--num_batches=3"), 4)]
+    assert asked == [(("eigen", "openmp"), ("--model=mnist", "--num_batches=3"), 4)]
     assert "./lab setup makes it" in capsys.readouterr().out
     assert json.loads(out.read_text())["results"]["eigen"][3]["images_per_second"] == 2
 
