@@ -1,9 +1,9 @@
-"""Which tests `lab test` runs, as pytest's arguments."""
+"""Which tests `lab test` runs, and which of them side by side, as pytest's arguments."""
 
 from labkit.exercises import sources
 from labkit.system import paths
 
-WORKERS = 2  # processes that share the fast tests, which time nothing
+WORKERS = 2  # processes that share the tests
 
 
 def selection(fast: bool = False, lab: str | None = None) -> list[str]:
@@ -25,3 +25,8 @@ def selection(fast: bool = False, lab: str | None = None) -> list[str]:
     arguments += [str(path.relative_to(paths.ROOT)) for path in exercises]
     arguments += ["tests/authoring", f"-klab{number} or {source.stem}"]
     return arguments if fast else [*arguments, f"solutions/{source.stem}.ipynb"]
+
+
+def whole_suite() -> tuple[list[str], list[str]]:
+    """Return the arguments of the two runs of the whole suite: side by side, then those that need the cores alone."""
+    return [f"-n{WORKERS}", "--dist=loadgroup", "-mnot alone"], ["-malone"]

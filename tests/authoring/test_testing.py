@@ -14,3 +14,9 @@ def test_fast_tests_start_no_notebook():
     assert not any("solutions" in argument for argument in testing.selection(fast=True))
     assert not any("solutions" in argument for argument in testing.selection(fast=True, lab="09"))
     assert testing.selection() == []
+
+
+def test_the_whole_suite_is_two_runs_which_share_all_tests_between_them():
+    beside, alone = testing.whole_suite()
+    assert ("-mnot alone" in beside, "-malone" in alone) == (True, True)
+    assert not any(argument.startswith("-n") for argument in alone)

@@ -27,6 +27,8 @@ from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit.system.processes import wait_until
 
+pytestmark = pytest.mark.alone  # ranks are bound to cores, which other runs would have
+
 SOON = 10  # seconds within which a rank's death must be known
 
 

@@ -14,6 +14,8 @@ import pytest
 from labkit.system import cores
 from labkit.system.cores import LENT_VARIABLE, borrow
 
+pytestmark = pytest.mark.alone  # cores are lent, which other runs would have
+
 FOUR = ((0,), (1,), (2,), (3,))
 SMT = ((0, 4), (1, 5), (2, 6), (3, 7))
 

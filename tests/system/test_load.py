@@ -17,6 +17,8 @@ from labkit.mpi import launch, planning
 from labkit.system import load, processes
 from labkit.system.load import BUSY_SHARE, TICK_S, watch
 
+pytestmark = pytest.mark.alone  # what other work takes of the cores is measured
+
 SPIN = "import time; began = time.process_time()\nwhile time.process_time() - began < {}: pass"
 
 
