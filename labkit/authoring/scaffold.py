@@ -57,13 +57,13 @@ lab = Lab("$number")
 
 LAB_TESTS = Template("""\
 import pytest
-from labs import Bench, ThreeWays
+from labs import Student, ThreeWays
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch):
+def student(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Bench("$number", {})  # and what the notebook has imported: {"np": np}
+    return Student("$number", {})  # and what the notebook has imported: {"np": np}
 
 
 class TestExercises(ThreeWays):
@@ -109,14 +109,14 @@ def twice_$n(answer) -> None:
 
     for values in ([1, 2, 3], []):
         decide(values)
-    on_drawn(decide, values=st.lists(st.integers(-9, 9), max_size=5))
+    for_all(decide, values=st.lists(st.integers(-9, 9), max_size=5))
 ''')
 CHECK_IMPORTS = {
     "st": "from hypothesis import strategies as st",
     "call": "from labkit.exercises.answers import call",
-    "on_drawn": "from labkit.exercises.answers import on_drawn",
+    "for_all": "from labkit.exercises.answers import for_all",
     "number": "from labkit.exercises.values import number",
-    "expect": "from labkit.exercises.verdicts import expect",
+    "expect": "from labkit.exercises.outcomes import expect",
 }
 
 MISTAKE = Template('        ($n, swap("2 * sum(values)", "sum(values)"), "twice_$n([1, 2, 3]) to be 12; it is 6"),\n')

@@ -1,6 +1,6 @@
 """Running answers: calling functions, moving them into a module, starting scripts on ranks, trying many inputs.
 
-What an answer raises, prints or changes is told as the answer's doing, by the line that the student wrote.
+What an answer raises, prints or changes is reported as the answer's doing, by the line that the student wrote.
 """
 
 import contextlib
@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.exercises.ranks import FACTS, FAILED
+from labkit.exercises.outcomes import NotYet, expect
+from labkit.exercises.ranks import FAILED, REPORT
 from labkit.exercises.values import short
-from labkit.exercises.verdicts import NotYet, expect
 from labkit.mpi.launch import RankError, Run, run_ranks
 from labkit.system.paths import ROOT
 
 STUB_LINE = re.compile(r"raise NotImplementedError(\(\))?")  # the line that stands where a solution was
-EXAMPLES = 100  # drawn inputs at most
-DRAWING_S = 0.5  # of computing, however busy the machine is, for drawing and then for finding the smallest
-WAITING_S = 5.0  # after which no more are drawn, computing or not
+MAX_EXAMPLES = 100  # generated inputs at most
+CPU_LIMIT_S = 0.5  # of computing, however busy the machine is: to generate inputs, and then to find the smallest
+WALL_LIMIT_S = 5.0  # after which no more are generated, computing or not
 
 # What the answer's last call printed. The checker sets it for each check, and quotes it beside what went wrong.
 printed: ContextVar[io.StringIO] = ContextVar("printed")
@@ -46,9 +46,9 @@ def call(answer: Callable, *args: Any, **kwargs: Any) -> Any:
         When it raises or leaves, or changes an array, a table, a list or the like that it was given.
     """
     given, given_by_name = _copied(args), _copied(kwargs)
-    said = printed.get(io.StringIO())
-    said.seek(0)
-    said.truncate()
+    output = printed.get(io.StringIO())
+    output.seek(0)
+    output.truncate()
     try:
         # What is printed and warned about, the checker catches: not here, in a thread that may be left behind and would
         # undo it for the notebook at some later time.
@@ -57,9 +57,9 @@ def call(answer: Callable, *args: Any, **kwargs: Any) -> Any:
     except NotYet:  # of a function that the check gave to the answer
         raise
     except (Exception, SystemExit) as error:
-        raise NotYet(f"{failure(error, answer)}. The check called {_shown_call(answer, args, kwargs)}.") from error
+        raise NotYet(f"{failure(error, answer)}. The check called {_format_call(answer, args, kwargs)}.") from error
     for name, before, after in [
-        *((_parameter(answer, index), *pair) for index, pair in enumerate(zip(args, given, strict=True))),
+        *((_parameter_name(answer, index), *pair) for index, pair in enumerate(zip(args, given, strict=True))),
         *((name, kwargs[name], given_by_name[name]) for name in kwargs),
     ]:
         expect(
@@ -77,26 +77,26 @@ def failure(error: BaseException, answer: Callable | None = None, script: str = 
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if (frame.filename == script if script else is_students(frame.filename))
+        if (frame.filename == script if script else is_student_code(frame.filename))
     ]
     number, line = (frames[-1].lineno or 0, frames[-1].line or "") if frames else (0, "")
-    if isinstance(error, SyntaxError) and error.lineno and is_students(error.filename or ""):
+    if isinstance(error, SyntaxError) and error.lineno and is_student_code(error.filename or ""):
         number, line = error.lineno, (error.text or "").strip()
-    message, inner = _without_noise(str(getattr(error, "message", None) or error))
+    message, inner = _clean_message(str(getattr(error, "message", None) or error))
     if inner:  # inside a function that TensorFlow rewrote as a graph
         number, line = inner
     where = f', in line {number}: "{line}"' if line else ""
     if isinstance(error, NotImplementedError) and STUB_LINE.fullmatch(line):
-        return f'Line {number} still says "{line}": delete it, and have your code in its place'
+        return f'Line {number} still says "{line}": delete it, and put your code in its place'
     if isinstance(error, SystemExit):
         if script:
-            return f"Your script left by exit(){where}. Let its functions return instead, as the check goes on"
-        return f"{_name(answer)} left by exit(){where}. Return the result instead"
-    told = f": {message}" if message else ""
-    return f"{type(error).__name__}{told}{where}"
+            return f"Your script called exit(){where}. Let its functions return, since the check goes on after them"
+        return f"{_name(answer)} called exit(){where}. Return the result instead"
+    text = f": {message}" if message else ""
+    return f"{type(error).__name__}{text}{where}"
 
 
-def is_students(filename: str) -> bool:
+def is_student_code(filename: str) -> bool:
     """Whether a file holds a student's code: a cell or a script, and not the kit's, a library's or Python's own."""
     return (
         bool(linecache.getline(filename, 1))
@@ -115,14 +115,14 @@ def _is_library(filename: str) -> bool:
     return any(Path(filename).resolve().is_relative_to(Path(place).resolve()) for place in places)
 
 
-def _without_noise(message: str) -> tuple[str, tuple[int, str] | None]:
+def _clean_message(message: str) -> tuple[str, tuple[int, str] | None]:
     """Return a message on one line, without what TensorFlow adds to it; and the student's line, if it names one."""
     inner = None
     message = message.removeprefix("Graph execution error:").strip()
     if "in user code:" in message or "Detected at node" in message:  # while tracing; when a graph ran
         lines = message.partition("\nTraceback (")[0].splitlines()
         found = [place for line in lines if (place := re.match(r'\s*File "([^"]+)", line (\d+), in ', line))]
-        places = [(place[1], int(place[2])) for place in found if is_students(place[1])]
+        places = [(place[1], int(place[2])) for place in found if is_student_code(place[1])]
         inner = next(((at, linecache.getline(file, at).strip()) for file, at in reversed(places)), None)
         rest = message.partition(found[-1].string)[2] if found else message
         if "in user code:" in message:
@@ -141,12 +141,12 @@ def _name(answer: Any) -> str:
     return getattr(answer, "__name__", "your answer").replace("<lambda>", "your function")
 
 
-def _shown_call(answer: Callable, args: tuple, kwargs: dict[str, Any]) -> str:
+def _format_call(answer: Callable, args: tuple, kwargs: dict[str, Any]) -> str:
     shown = [short(arg, 40) for arg in args] + [f"{name}={short(value, 40)}" for name, value in kwargs.items()]
     return f"{_name(answer)}({', '.join(shown)})"
 
 
-def _parameter(answer: Callable, index: int) -> str:
+def _parameter_name(answer: Callable, index: int) -> str:
     """Return the name of a parameter by its place."""
     with contextlib.suppress(TypeError, ValueError, IndexError):
         return list(inspect.signature(answer).parameters)[index]
@@ -209,7 +209,7 @@ def isolate(answer: Callable, imports: str, beside: Sequence[Callable] = ()) -> 
         raise
     except Exception as error:
         raise NotYet(
-            f"{failure(error)}. So it goes when {name} is moved into a module, which has only: {has}."
+            f"{failure(error)}. That happens when {name} moves into a module, which has only: {has}."
         ) from error
     isolated = namespace[name]
 
@@ -247,18 +247,18 @@ def remember_lines(filename: str, text: str) -> None:
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
 
 
-# Many inputs
+# Generated inputs
 
 
-def on_drawn(decide: Callable[..., None], *, examples: int = EXAMPLES, **strategies: Any) -> None:
-    """Decide on drawn inputs as well, always the same ones; of those that fail, tell of the smallest.
+def for_all(decide: Callable[..., None], *, examples: int = MAX_EXAMPLES, **strategies: Any) -> None:
+    """Check generated inputs as well, always the same ones; of those that fail, report the smallest.
 
     Parameters
     ----------
     decide : callable
         Takes one input, given by the names of `strategies`; raises `NotYet` when the answer is wrong for it.
     examples : int
-        How many to draw at most; of an answer that is slow, fewer.
+        How many to generate at most; fewer for an answer that is slow.
     **strategies
         Hypothesis' strategies (https://hypothesis.readthedocs.io), by the names of the parameters.
     """
@@ -269,13 +269,13 @@ def on_drawn(decide: Callable[..., None], *, examples: int = EXAMPLES, **strateg
     def trial(**case: Any) -> None:
         nonlocal budget, until, failed
         if budget == math.inf:  # Hypothesis itself takes a while to begin
-            budget, until = time.thread_time() + DRAWING_S, time.monotonic() + WAITING_S
+            budget, until = time.thread_time() + CPU_LIMIT_S, time.monotonic() + WALL_LIMIT_S
         if time.thread_time() > budget or time.monotonic() > until:
             return
         try:
             decide(**case)
         except NotYet as error:
-            budget = time.thread_time() + DRAWING_S if failed is None else budget
+            budget = time.thread_time() + CPU_LIMIT_S if failed is None else budget
             failed = error  # while Hypothesis shrinks, each is smaller than the one before
             raise
 
@@ -292,7 +292,7 @@ def on_drawn(decide: Callable[..., None], *, examples: int = EXAMPLES, **strateg
     try:
         settings(hypothesis.given(**strategies)(trial))()
     except NotYet:
-        pass  # told below, without the notes that Hypothesis adds
+        pass  # reported below, without the notes that Hypothesis adds
     except hypothesis.errors.Flaky:
         pass  # the time was up, or the answer gave two different results for one input; the failure is there
     if failed:
@@ -308,27 +308,27 @@ def run_answer(ranks: int, script: Path, *args: Any, **options: Any) -> Run:
         return run_ranks(ranks, script, *args, show=False, **options)
     except RankError as error:
         if reported := [line for line in error.lines if line.startswith(FAILED)]:
-            told, where = json.loads(reported[-1].removeprefix(FAILED))
-            lines = [line for line in error.lines if line and not line.startswith((FACTS, FAILED))]
+            message, where = json.loads(reported[-1].removeprefix(FAILED))
+            lines = [line for line in error.lines if line and not line.startswith((REPORT, FAILED))]
             printed.get(io.StringIO()).write("\n".join(lines))
             where = where or f"on rank {error.rank}" + f" of {ranks}" * (ranks > 1)
-            raise NotYet(f"{told}{'' if told.endswith(('.', '?')) else '.'} That was {where}.") from error
+            raise NotYet(f"{message}{'' if message.endswith(('.', '?')) else '.'} That was {where}.") from error
         if any(STUB_LINE.fullmatch(line.strip()) for line in error.lines):
             raise NotYet(
-                'Your script still says "raise NotImplementedError()": delete the line, once your code is there.'
+                'Your script still says "raise NotImplementedError()": delete that line once your code is in place.'
             ) from error
         raise NotYet(f"Your script, on {ranks} {'rank' if ranks == 1 else 'ranks'}: {error}") from error
 
 
-def facts(run: Run) -> list[Any]:
-    """Return what a probe handed back on each rank, by rank; see `ranks.tell`.
+def reports(run: Run) -> list[Any]:
+    """Return what a probe handed back on each rank, by rank; see `ranks.report`.
 
     Raises
     ------
     NotYet
         When a rank ended before it came to that line, as after an early `sys.exit(0)`.
     """
-    told = [[line.removeprefix(FACTS) for line in lines if line.startswith(FACTS)] for lines in run.lines]
-    for rank, found in enumerate(told):
-        expect(bool(found), f"rank {rank} to come to the end of the script; it left before")
-    return [json.loads(found[-1]) for found in told]
+    found = [[line.removeprefix(REPORT) for line in lines if line.startswith(REPORT)] for lines in run.lines]
+    for rank, lines in enumerate(found):
+        expect(bool(lines), f"rank {rank} to reach the end of the script; it exited early")
+    return [json.loads(lines[-1]) for lines in found]

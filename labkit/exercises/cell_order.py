@@ -1,4 +1,4 @@
-"""Is a name undefined only because a cell of the notebook has not run? An extension of IPython.
+"""An IPython extension: tells a name that is undefined only because its cell has not run from one that is unknown.
 
 The kernels of `lab start` load it. A kernel that was restarted has forgotten all names; JupyterLab tells it which
 notebook it runs.
@@ -16,10 +16,10 @@ from IPython.core.interactiveshell import InteractiveShell
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Have `shell` say of such a name which cells to run. IPython calls this."""
-    shell.set_custom_exc((NameError,), _show)
+    shell.set_custom_exc((NameError,), _show_name_error)
 
 
-def _show(
+def _show_name_error(
     shell: InteractiveShell,
     kind: type[NameError],
     error: NameError,
@@ -27,29 +27,33 @@ def _show(
     tb_offset: int | None = None,
 ) -> None:
     """Show `error`: in two lines when the notebook defines the name, with its traceback otherwise."""
-    if kind is NameError and _raised_in(traceback) is shell.user_global_ns and error.name in _defined(shell):
-        told = (
+    if (
+        kind is NameError
+        and _globals_where_raised(traceback) is shell.user_global_ns
+        and error.name in _names_defined(shell)
+    ):
+        message = (
             f"{error.name} is not defined: the cell that defines it has not run since the kernel started.\n"
             "Run the notebook's first cells: menu Run ▸ Run All Above Selected Cell."
         )
-        error.__dict__["_render_traceback_"] = lambda: [told]  # IPython shows this instead
+        error.__dict__["_render_traceback_"] = lambda: [message]  # IPython shows this instead
     shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
 
 
-def _raised_in(traceback: TracebackType) -> dict:
+def _globals_where_raised(traceback: TracebackType) -> dict:
     """Return the globals of the function that raised."""
     while traceback.tb_next:
         traceback = traceback.tb_next
     return traceback.tb_frame.f_globals
 
 
-def _defined(shell: InteractiveShell) -> set[str]:
+def _names_defined(shell: InteractiveShell) -> set[str]:
     """Return the names that the notebook's cells define, but for the one that runs."""
     running = shell.history_manager.input_hist_raw[-1] if shell.history_manager else ""
-    return {name for cell in _cells() if cell != running for name in _assigned(shell.transform_cell(cell))}
+    return {name for cell in _code_cells() if cell != running for name in _names_assigned(shell.transform_cell(cell))}
 
 
-def _cells() -> list[str]:
+def _code_cells() -> list[str]:
     """Return the code cells of the notebook as it was last saved; none where it can't be read."""
     try:
         cells = json.loads(Path(os.environ["JPY_SESSION_NAME"]).read_text())["cells"]
@@ -58,7 +62,7 @@ def _cells() -> list[str]:
         return []
 
 
-def _assigned(code: str) -> Iterator[str]:
+def _names_assigned(code: str) -> Iterator[str]:
     try:
         table = symtable.symtable(code, "cell", "exec")
     except SyntaxError:

@@ -1,4 +1,4 @@
-"""How an answer is checked, and what the student is told.
+"""Checks an answer and reports the verdict to the student.
 
 A lab's module registers one function per exercise:
 
@@ -34,14 +34,14 @@ from typing import Any
 from labkit.display import verdict
 from labkit.display.results import CHECK_FAILED, NOT_ATTEMPTED, NOT_YET, PASSED, Results
 from labkit.exercises import sources
-from labkit.exercises.answers import is_students, isolate, printed, remember_lines
+from labkit.exercises.answers import is_student_code, isolate, printed, remember_lines
+from labkit.exercises.outcomes import NotAttempted, NotYet, expect
 from labkit.exercises.values import describe, short
-from labkit.exercises.verdicts import NotAttempted, NotYet, expect
 from labkit.system import files
 from labkit.system.errors import LabError
 
-TIME_S = 20.0  # in a function answer; a script's runs have limits of their own
-CHECK_S = 60.0  # for a whole check of a function, of which a slow machine may take a part for itself
+ANSWER_LIMIT_S = 20.0  # spent in a function of the student's; a script's runs have limits of their own
+CHECK_LIMIT_S = 60.0  # for a whole check of a function, of which a slow machine may take a part for itself
 POLL_S = 0.25  # between two looks at where it is
 
 
@@ -88,7 +88,7 @@ class Lab:
 
 
 class Checker:
-    """The `check` of a notebook: says how an answer does and gives back one that works.
+    """The `check` of a notebook: shows an answer's verdict and returns one that works.
 
     Parameters
     ----------
@@ -114,11 +114,11 @@ class Checker:
         self._namespace = namespace
         self.results = Results(lab.number, quick)
         self._tries: Counter[int] = Counter()
-        self._stand_ins: dict[int, Any] = {}
-        self._given_back: dict[int, Any] = {}
+        self._fallbacks: dict[int, Any] = {}
+        self._working: dict[int, Any] = {}
 
     def __call__(self, number: int, answer: Any) -> Any:
-        """Check `answer` to exercise `number`, say what came of it in print, and give an answer that works.
+        """Check `answer` to exercise `number`, show the verdict, and return an answer that works.
 
         Returns
         -------
@@ -127,12 +127,12 @@ class Checker:
         """
         if number not in self.lab.checks:
             raise LabError(f"lab {self.lab.number} has no exercise {number}, only {sorted(self.lab.checks)}.")
-        said = io.StringIO()
-        before = printed.set(said)
+        output = io.StringIO()
+        before = printed.set(output)
         try:
             self._refuse_stub(number, answer)
-            with contextlib.redirect_stdout(said), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of numpy on made-up inputs, say: the verdict tells what is wrong
+            with contextlib.redirect_stdout(output), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of numpy on odd inputs, say: the verdict says what is wrong
                 self._decide(number, answer)
         except NotAttempted as error:
             self._report(number, NOT_ATTEMPTED, f"{error}The lab goes on with a solution.")
@@ -140,7 +140,7 @@ class Checker:
             self._report(
                 number,
                 NOT_YET,
-                f"{error}\n{_quoted(said.getvalue())}{self._hint(number)}\nThe lab goes on with a solution.",
+                f"{error}\n{_quote_output(output.getvalue())}{self._hint(number)}\nThe lab goes on with a solution.",
             )
         except Exception:
             self._report(
@@ -151,27 +151,27 @@ class Checker:
             )
         else:
             self._report(number, PASSED)
-            self._given_back[number] = answer
+            self._working[number] = answer
             return answer
         finally:
             printed.reset(before)
-        self._given_back[number] = self._solution(number)
-        return self._given_back[number]
+        self._working[number] = self._solution(number)
+        return self._working[number]
 
     def _refuse_stub(self, number: int, answer: Any) -> None:
-        """Raise `NotAttempted` for a stand-in given back, and for what is still as the notebook had it."""
+        """Raise `NotAttempted` for the kit's own solution, and for what is still as the notebook had it."""
         exercise = self._exercises[number]
         blank = sources.blank(self._notebook).cells[exercise.cell].source
         if exercise.solution.startswith("%%writefile"):
             expect(isinstance(answer, str | Path), f"the path of your script; it is {describe(answer)}")
             script = Path(answer)
-            if number in self._stand_ins and script == self._stand_ins[number]:
-                raise NotAttempted("This is the solution that stood in. Check your own script. ")
+            if number in self._fallbacks and script == self._fallbacks[number]:
+                raise NotAttempted("This is the kit's solution, not yours. Check your own script. ")
             expect(script.is_file(), f"a script {script}; run the cell that writes it")
             if _same_script(script.read_text(encoding="utf-8", errors="replace"), _script_of(blank)):
                 raise NotAttempted
-        elif number in self._stand_ins and answer is self._stand_ins[number]:
-            raise NotAttempted("This is the solution that stood in. Run your own cell again first, then this one. ")
+        elif number in self._fallbacks and answer is self._fallbacks[number]:
+            raise NotAttempted("This is the kit's solution, not yours. Run your own cell again first, then this one. ")
         else:
             expect(
                 callable(answer) and not isinstance(answer, type),
@@ -187,9 +187,9 @@ class Checker:
             check.decide(answer)
             return
         if check.imports is not None:
-            beside = [self._given_back.get(other) or self._solution(other) for other in check.beside]
+            beside = [self._working.get(other) or self._solution(other) for other in check.beside]
             answer = isolate(answer, check.imports, beside)
-        _in_time(lambda: check.decide(answer), self._exercises[number].name)
+        _run_with_limit(lambda: check.decide(answer), self._exercises[number].name)
 
     def _solution(self, number: int) -> Any:
         """Return the solution from the lab's source: a function, or the path of a script beside the student's."""
@@ -198,14 +198,14 @@ class Checker:
             script = Path(exercise.solution.split("\n")[0].split()[-1])
             script = script.with_name(f"solution_{script.name}")
             script = files.write_with_fallback(script, _script_of(exercise.solution))
-            self._stand_ins[number] = script
+            self._fallbacks[number] = script
             return script
         filename = f"<solution of exercise {number}>"
         remember_lines(filename, exercise.solution)
         namespace = dict(self._namespace)
         exec(compile(exercise.solution, filename, "exec"), namespace)
-        self._stand_ins[number] = namespace[exercise.name]
-        return self._stand_ins[number]
+        self._fallbacks[number] = namespace[exercise.name]
+        return self._fallbacks[number]
 
     def _hint(self, number: int) -> str:
         hints = self.lab.checks[number].hints
@@ -229,9 +229,9 @@ def _script_of(cell_source: str) -> str:
     return cell_source.partition("\n")[2] + "\n"
 
 
-def _quoted(said: str) -> str:
+def _quote_output(output: str) -> str:
     """Return what an answer printed as a line of the verdict, which has room for its last words."""
-    lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line for line in output.splitlines() if line.strip()]
     return f"It printed: {' / '.join(short_line[:100] for short_line in lines[-3:])}\n" if lines else ""
 
 
@@ -252,7 +252,7 @@ def _same_code(answer: Any, module: CodeType, name: str) -> bool:
     return (code.co_code, code.co_names, code.co_varnames) == (stub.co_code, stub.co_names, stub.co_varnames)
 
 
-def _in_time(decide: Callable[[], None], name: str) -> None:
+def _run_with_limit(decide: Callable[[], None], name: str) -> None:
     """Let a check decide; raise `NotYet` with the student's line that it hangs in when the time is up.
 
     It has a thread of its own, which can be left behind when it waits in compiled code for what never comes.
@@ -269,14 +269,14 @@ def _in_time(decide: Callable[[], None], name: str) -> None:
     thread.start()
     began, inside_s, where = time.monotonic(), 0.0, ""
     try:
-        while thread.is_alive() and inside_s < TIME_S and time.monotonic() < began + CHECK_S:
+        while thread.is_alive() and inside_s < ANSWER_LIMIT_S and time.monotonic() < began + CHECK_LIMIT_S:
             thread.join(POLL_S)
-            if line := _students_line(thread):
+            if line := _student_line(thread):
                 inside_s, where = inside_s + POLL_S, f" It was in {line}."
         if thread.is_alive():
             raise NotYet(
-                f"Expected {name} to come to an end; it had not after {time.monotonic() - began:.0f} s.{where} Does "
-                "its loop end, and does what it waits for come?"
+                f"Expected {name} to finish; it was still running after {time.monotonic() - began:.0f} s.{where} Does "
+                "its loop end, and does what it waits for happen?"
             )
     finally:  # also after an interrupt
         _stop(thread)
@@ -284,12 +284,12 @@ def _in_time(decide: Callable[[], None], name: str) -> None:
         raise failed[0]
 
 
-def _students_line(thread: threading.Thread) -> str:
+def _student_line(thread: threading.Thread) -> str:
     """Return which line of the student's code a thread is in; empty when it is in none."""
     frame = sys._current_frames().get(thread.ident or 0)
     if frame is None:
         return ""
-    lines = [entry for entry in traceback.extract_stack(frame) if is_students(entry.filename)]
+    lines = [entry for entry in traceback.extract_stack(frame) if is_student_code(entry.filename)]
     return f'line {lines[-1].lineno}: "{lines[-1].line}"' if lines else ""
 
 

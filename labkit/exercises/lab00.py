@@ -1,4 +1,4 @@
-"""Are the answers to lab 00 right: threads of a rank, a hello from each, a sum over all?"""
+"""Checks of lab 00: threads of a rank, a hello from each, a sum over all."""
 
 import contextlib
 import math
@@ -6,22 +6,22 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from labkit.exercises.answers import call, facts, on_drawn, run_answer
+from labkit.exercises.answers import call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
+from labkit.exercises.outcomes import NotYet, expect
 from labkit.exercises.values import same, whole
-from labkit.exercises.verdicts import NotYet, expect
 
 lab = Lab("00")
 
 PROBE = Path(__file__).with_name("lab00_ranks.py")
 LOUDER = 100  # what rank 1 adds to each number that it sends
-TIME_S = 90.0  # for a run; a hang is told before, by its line
+RUN_LIMIT_S = 90.0  # for a run; a hang is reported before, by its line
 
 
 @lab.exercise(
     1,
     hints=(
-        "Share 8 cores among 2 ranks: how many has each? And 8 cores among 3, when a core can't be cut in two?",
+        "Share 8 cores among 2 ranks: how many does each get? And 8 among 3, when a core can't be cut in two?",
         "`//` divides and rounds down. What must come out when there are more ranks than cores?",
         "max(1, cores // ranks)",
     ),
@@ -31,13 +31,13 @@ def threads(answer: Callable) -> None:
     from hypothesis import strategies as st
 
     def decide(cores: int, ranks: int) -> None:
-        asked = f"threads_per_rank(cores={cores}, ranks={ranks})"
-        got = whole(call(answer, cores, ranks), asked)
-        same(got, max(1, cores // ranks), asked, rel=0, abs=0)
+        called = f"threads_per_rank(cores={cores}, ranks={ranks})"
+        got = whole(call(answer, cores, ranks), called)
+        same(got, max(1, cores // ranks), called, rel=0, abs=0)
 
     for cores, ranks in [(8, 2), (8, 3), (2, 1), (2, 4), (64, 16)]:
         decide(cores, ranks)
-    on_drawn(decide, examples=60, cores=st.integers(1, 300), ranks=st.integers(1, 300))
+    for_all(decide, examples=60, cores=st.integers(1, 300), ranks=st.integers(1, 300))
 
 
 @lab.exercise(
@@ -50,7 +50,7 @@ def threads(answer: Callable) -> None:
 def hello(answer: str) -> None:
     """One line a rank, with its own rank and the size, on 2 and on 3 ranks."""
     for size in (2, 3):
-        run = run_answer(size, PROBE, answer, timeout=TIME_S)
+        run = run_answer(size, PROBE, answer, timeout=RUN_LIMIT_S)
         for rank, lines in enumerate(run.lines):
             _says(lines, f"hello from rank {rank} of {size}", rank)
 
@@ -67,8 +67,8 @@ def total(answer: str) -> None:
     for size in (2, 3, 1):
         _adds_up(answer, size)
     try:
-        run = run_answer(4, PROBE, answer, LOUDER, timeout=TIME_S)
-        rank_1 = facts(run)[1]
+        run = run_answer(4, PROBE, answer, LOUDER, timeout=RUN_LIMIT_S)
+        rank_1 = reports(run)[1]
     except NotYet:  # it sends more than numbers to be added, such as a rank, and larger ones are wrong
         _adds_up(answer, 4)
         return
@@ -79,12 +79,12 @@ def total(answer: str) -> None:
     expect(
         not deaf or not rank_1["louder"],
         f"every rank to add up what the ranks send; when rank 1 sends {2 + LOUDER} instead of 2, the total of "
-        f"rank {min(deaf, default=0)} doesn't grow as much",
+        f"rank {min(deaf, default=0)} doesn't grow by as much",
     )
 
 
 def _adds_up(answer: str, size: int) -> None:
-    run = run_answer(size, PROBE, answer, timeout=TIME_S)
+    run = run_answer(size, PROBE, answer, timeout=RUN_LIMIT_S)
     for rank, lines in enumerate(run.lines):
         _says(lines, f"total {size * (size + 1) // 2}", rank)
 
@@ -98,8 +98,8 @@ def _total(lines: tuple[str, ...]) -> float:
 
 def _says(lines: tuple[str, ...], right: str, rank: int) -> None:
     """Decide on what a rank printed, in which MPI may have a word too."""
-    said = [line.rstrip() for line in lines if re.match(right.split()[0], line.strip(), re.IGNORECASE)]
+    found = [line.rstrip() for line in lines if re.match(right.split()[0], line.strip(), re.IGNORECASE)]
     expect(
-        said == [right],
+        found == [right],
         f"rank {rank} to print the line '{right}', once; it printed: {' / '.join(filter(None, lines)) or 'nothing'}",
     )

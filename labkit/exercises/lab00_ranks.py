@@ -1,9 +1,9 @@
-"""What does a student's script of lab 00 do on a rank? Run by `lab00`:
+"""A probe of lab 00: runs a student's script on a rank. Started by `lab00`:
 
     mpirun -n 4 python lab00_ranks.py SCRIPT [100]
 
-Runs the whole script, watched. With a number, rank 1 adds it to all numbers that it sends, and tells how often: a sum
-that another rank has without being told any stays the same.
+Runs the whole script, watched. With a number, rank 1 adds it to all numbers that it sends, and reports how often: a sum
+that another rank has without receiving any stays the same.
 """
 
 import sys
@@ -22,14 +22,14 @@ class Louder(MPI.Intracomm):
     """A communicator with which rank 1 sends larger numbers than it is given."""
 
     more: ClassVar[int] = 0
-    told: ClassVar[Counter[str]] = Counter(sent=0, louder=0)  # messages and collectives; numbers and arrays in them
+    counts: ClassVar[Counter[str]] = Counter(sent=0, louder=0)  # messages and collectives; numbers and arrays in them
 
     def louder(self, value: Any) -> Any:
         """Return a number, an array or a list of numbers with larger ones; anything else as it is."""
         if isinstance(value, list):
             return [self.louder(part) for part in value]
         if isinstance(value, int | float | np.number | np.ndarray) and not isinstance(value, bool):
-            self.told["louder"] += 1
+            self.counts["louder"] += 1
             return value + self.more
         return value
 
@@ -37,7 +37,7 @@ class Louder(MPI.Intracomm):
         """Make the numbers of a buffer larger, which mpi4py takes as an array or as [array, type]."""
         array = np.asarray(buffer[0] if isinstance(buffer, list | tuple) else buffer)
         if array.dtype.kind in "iuf" and array.itemsize > 1:
-            self.told["louder"] += 1
+            self.counts["louder"] += 1
             array += self.more
 
 
@@ -48,7 +48,7 @@ def _louder(name: str) -> Callable:
         root = kwargs.get("root", next((arg for arg in args[1:] if isinstance(arg, int)), 0))
         if self.rank != 1 or (name.lower().endswith(("bcast", "scatter")) and root != self.rank):  # it only receives
             return method(self, *args, **kwargs)
-        self.told["sent"] += 1
+        self.counts["sent"] += 1
         first, *rest = args or kwargs.values()
         if name.islower():
             first = self.louder(first)
@@ -68,16 +68,16 @@ for _name in (*SENDING, *EXCHANGING, *COLLECTIVES, "scan", "exscan"):
 
 
 def main() -> None:
-    """Run the script, and tell what rank 1 sent."""
+    """Run the script, and report what rank 1 sent."""
     # The first all-reduce of objects makes a communicator of its own, and nothing else in Python goes on meanwhile:
-    # no watch would tell of a rank that hangs there.
+    # no watch would report a rank that hangs there.
     MPI.COMM_WORLD.allreduce(0)
     if len(sys.argv) > 2:
         Louder.more = int(sys.argv.pop())
         MPI.COMM_WORLD = Louder(MPI.COMM_WORLD)  # type: ignore[misc]  # for the script, which takes it from there
     ranks.main()
     if Louder.more:
-        ranks.tell(Louder.told)
+        ranks.report(Louder.counts)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Are the answers to lab 01 right: a graph, a loop that doesn't grow it, threads, one trace, one merged operation?"""
+"""Checks of lab 01: a graph, a loop that doesn't grow it, threads, one trace, one merged operation."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 from labkit.display import graphs
 from labkit.exercises.answers import call, failure
 from labkit.exercises.core import Lab
+from labkit.exercises.outcomes import NotYet, expect
 from labkit.exercises.values import describe, is_number, is_tensor, parts, same, short
-from labkit.exercises.verdicts import NotYet, expect
 
 lab = Lab("01")
 v1 = tf.compat.v1
@@ -30,7 +30,7 @@ STORING = {
         "v1.placeholder(tf.float32) describes a value that comes later; without a shape it takes any. + - * describe "
         "the rest.",
         'a, b = v1.placeholder(tf.float32), v1.placeholder(tf.float32); return graph, {"a": a, "b": b}, '
-        "(a + b) * (b - 2). All but the return inside the `with`.",
+        "(a + b) * (b - 2). Everything but the return goes inside the `with`.",
     ),
 )
 def made_graph(answer: Callable) -> None:
@@ -43,7 +43,7 @@ def made_graph(answer: Callable) -> None:
                 session.run(tensor)
             except tf.errors.InvalidArgumentError:
                 continue  # as it must be
-            raise NotYet(f"Expected {name} to be a placeholder, which has no value until fed; yours has one by itself.")
+            raise NotYet(f"Expected {name} to be a placeholder, which has no value until fed; yours already has one.")
     rng = np.random.default_rng(1)
     shaped = [rng.uniform(-9, 9, (2, *shape)).astype(np.float32) for shape in ((), (4,), (2, 3), (2, 1, 3, 2))]
     plain: list[tuple[ArrayLike, ArrayLike]] = [(3.0, 4.0), (1.0, 2.0), (-1.0, 0.5), ([1.0, 2.0], [3.0, 5.0]), (-3, 7)]
@@ -58,7 +58,7 @@ def made_graph(answer: Callable) -> None:
 
 
 def _described(answer: Callable) -> tuple[tf.Graph, Mapping[str, tf.Tensor], tf.Tensor]:
-    graph, feeds, d = parts(_called(answer), 3, "make_graph() to give three things: graph, placeholders, d")
+    graph, feeds, d = parts(_called(answer), 3, "make_graph() to return three things: graph, placeholders, d")
     expect(isinstance(graph, tf.Graph), f"the first thing returned to be a tf.Graph; it is {describe(graph)}")
     expect(
         isinstance(feeds, Mapping) and set(feeds) == {"a", "b"},
@@ -92,7 +92,7 @@ def trained(answer: Callable) -> None:
     sizes = {}
     for count, rate in ((1, 0.1), (3, 0.1), (len(batches), 0.1), (3, 0.03)):
         got = parts(
-            _called(answer, batches[:count], rate), 2, "train(batches, rate) to give two things: the graph and w"
+            _called(answer, batches[:count], rate), 2, "train(batches, rate) to return two things: the graph and w"
         )
         graph, w = got
         expect(isinstance(graph, tf.Graph), f"the first thing returned to be a tf.Graph; it is {describe(graph)}")
@@ -118,7 +118,7 @@ def trained(answer: Callable) -> None:
 @lab.exercise(
     3,
     hints=(
-        "It is a v1.ConfigProto that has the number of inter-op threads, and a v1.Session that takes it as config.",
+        "A v1.ConfigProto holds the number of inter-op threads, and a v1.Session takes it as config.",
         "Sessions share one pool of threads, made by the first, unless the config says use_per_session_threads=True.",
         "config = v1.ConfigProto(inter_op_parallelism_threads=inter_op, use_per_session_threads=True), then "
         "`with v1.Session(graph=graph, config=config) as session:` and return session.run(fetches, feeds).",
@@ -198,10 +198,12 @@ def traced(answer: Callable) -> None:
         for x, factor in cases:
             got, numbers = call(graph, x, factor), np.asarray(x, np.float32)
             right = float(factor) * numbers + 1 if function is line else float(factor) * numbers.sum()
-            asked = f"{formula} for x = {numbers.tolist()} and factor = {float(factor)}"
-            expect(got is not None, f"the function you return to give what its function gives, {asked}; it gave None")
-            same(got, right, f"{asked},")
-        expect(not any(runs), "it to run as a graph; the function's Python ran by itself, as if without tf.function")
+            called = f"{formula} for x = {numbers.tolist()} and factor = {float(factor)}"
+            expect(
+                got is not None, f"the function you return to return what its function does, {called}; it returned None"
+            )
+            same(got, right, f"{called},")
+        expect(not any(runs), "it to run as a graph; the function's Python ran eagerly, as if without tf.function")
         expect(
             len(runs) == 1,
             f"1 trace for {len(cases)} calls of several lengths and factors; it was traced {len(runs)} times",
@@ -211,7 +213,7 @@ def traced(answer: Callable) -> None:
 @lab.exercise(
     5,
     hints=(
-        "Which of the operations stayed by themselves in the picture? Is there one that is made for its job?",
+        "Which operations are still separate in the picture? Is there one that is made for the job?",
         "tf.nn has an operation for adding a bias, and one for setting negative numbers to zero.",
         "tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(images, kernel, 1, 'SAME'), bias))",
     ),
@@ -259,7 +261,7 @@ def _called(answer: Callable, *args: Any) -> Any:
         fresh.join()
         raise NotYet(
             f"Expected operations to run at once again when {name} has returned; they still go into a graph. `with "
-            "graph.as_default():` and `with v1.Session(…):` end by themselves what they begin."
+            "graph.as_default():` and `with v1.Session(…):` end by themselves what they began."
         )
     if tf.config.functions_run_eagerly():
         tf.config.run_functions_eagerly(False)
@@ -277,25 +279,25 @@ def _ran(graph: tf.Graph, fetch: tf.Tensor, feeds: dict, config: Any = None, *op
         with v1.Session(graph=graph, config=config or _limited()) as session:
             return session.run(fetch, feeds, *options)
     except (tf.errors.OpError, ValueError, TypeError, RuntimeError) as error:
-        raise NotYet(f"{failure(error)}. So it goes when your graph is run.") from error
+        raise NotYet(f"{failure(error)}. That happens when your graph is run.") from error
 
 
 def _at_once(run: Callable[..., Any], enough: int) -> int:
     """Return how many operations were under way at once, at most, when `run` ran one more than is enough."""
-    changed, here, most, over = threading.Condition(), 0, 0, False
+    changed, waiting, most, over = threading.Condition(), 0, 0, False
 
     def meet() -> np.float32:
-        nonlocal here, most, over
+        nonlocal waiting, most, over
         with changed:
-            here += 1
-            most = max(most, here)
+            waiting += 1
+            most = max(most, waiting)
             changed.notify_all()
             # Threads need a while to come on a busy machine. One too many comes with them.
             changed.wait_for(lambda: over or most >= enough, timeout=3)
             changed.wait_for(lambda: over or most > enough or most < enough, timeout=0.3)
             over = True
             changed.notify_all()
-            here -= 1
+            waiting -= 1
         return np.float32(1)
 
     with tf.Graph().as_default() as graph:

@@ -1,14 +1,14 @@
-"""Are the answers to lab 02 right: a folded batch norm, offsets in three layouts, and two readings of oneDNN's log?"""
+"""Checks of lab 02: a folded batch norm, offsets in three layouts, oneDNN's log, an operation count."""
 
 from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
 
-from labkit.exercises.answers import call, on_drawn
+from labkit.exercises.answers import call, for_all
 from labkit.exercises.core import Lab
+from labkit.exercises.outcomes import expect
 from labkit.exercises.values import array_of_numbers, describe, parts, same, whole
-from labkit.exercises.verdicts import expect
 
 lab = Lab("02")
 
@@ -18,7 +18,7 @@ lab = Lab("02")
     hints=(
         "Write the formula as y = s * x + t, with s and t for each channel. What are they?",
         "s = gamma / sqrt(variance + epsilon). A convolution whose weights are s times as large gives s * x.",
-        "The weights are w * s, since numpy multiplies along the last dimension, which is channels out. The bias is "
+        "The weights are w * s, since numpy multiplies along the last dimension, the output channels. The bias is "
         "beta - mean * s.",
     ),
 )
@@ -33,11 +33,11 @@ def fold(answer: Callable) -> None:
         gamma, beta, mean = (rng.normal(size=c_out).astype("float32") for _ in range(3))
         variance = rng.uniform(least, 2, size=c_out).astype("float32")
         got = call(answer, w, gamma, beta, mean, variance, epsilon)
-        given = parts(got, 2, "fold(…) to give two things, the weights and the bias")
+        given = parts(got, 2, "fold(…) to return two things, the weights and the bias")
         weights = array_of_numbers(given[0], "weights that are numbers")
         bias = array_of_numbers(given[1], "a bias of numbers")
         expect(weights.shape == w.shape, f"weights of the shape {w.shape}, as w has; yours have {weights.shape}")
-        expect(bias.shape == (c_out,), f"a bias for each of {c_out} channels out; its shape is {bias.shape}")
+        expect(bias.shape == (c_out,), f"a bias for each of the {c_out} output channels; its shape is {bias.shape}")
         scale = gamma.astype(float) / np.sqrt(variance.astype(float) + epsilon)
         # With no input, the bias alone is left.
         same(
@@ -59,7 +59,7 @@ def fold(answer: Callable) -> None:
     decide((1, 1), (3, 5), 0.05, 0.1, 0)
     decide((2, 3), (4, 4), 0.001, 0.0, 1)
     length = st.integers(1, 4)
-    on_drawn(
+    for_all(
         decide,
         examples=30,
         kernel=st.tuples(length, length),
@@ -73,8 +73,8 @@ def fold(answer: Callable) -> None:
 @lab.exercise(
     2,
     hints=(
-        "Begin with nchw, and with n alone: how many elements does one whole picture have? Then c: how many has a "
-        "channel?",
+        "Begin with nchw, and with n alone: how many elements does one whole picture have? Then c: how many does a "
+        "channel have?",
         "From the outermost to the innermost dimension: multiply what you have by the next dimension's length, and add "
         "its index. For nhwc that is ((n * H + h) * W + w) * C + c.",
         "nChw16c has five dimensions: n, the block c // 16, h, w, and c % 16 within the block. There are "
@@ -94,16 +94,16 @@ def offset(answer: Callable) -> None:
             "nhwc": ((n, h, w, c), (N, H, W, C)),
             "nChw16c": ((n, c // 16, h, w, c % 16), (N, -(-C // 16), H, W, 16)),
         }[layout]
-        asked = f'offset({n}, {c}, {h}, {w}, {shape}, "{layout}")'
-        got = whole(call(answer, n, c, h, w, shape, layout), asked)
-        same(got, int(np.ravel_multi_index(place, lengths)), asked, rel=0, abs=0)
+        called = f'offset({n}, {c}, {h}, {w}, {shape}, "{layout}")'
+        got = whole(call(answer, n, c, h, w, shape, layout), called)
+        same(got, int(np.ravel_multi_index(place, lengths)), called, rel=0, abs=0)
 
     for shape in ((2, 32, 3, 5), (2, 20, 3, 3), (3, 16, 2, 4), (2, 3, 4, 2)):
         for layout in layouts:
             for element in list(np.ndindex(*shape))[:: max(1, shape[1] // 4)]:
                 decide(element, shape, layout)
     index = st.integers(0, 10**6)
-    on_drawn(
+    for_all(
         lambda shape, indices, layout: decide(
             tuple(index % length for index, length in zip(indices, shape, strict=True)), shape, layout
         ),
@@ -185,16 +185,16 @@ def time_by(answer: Callable) -> None:
         sums: dict[str, float] = {}
         for value, ms in zip(log[column], log.ms, strict=True):
             sums[value] = sums.get(value, 0) + ms
-        asked = f'time_by(log, "{column}")'
+        called = f'time_by(log, "{column}")'
         got = call(answer, log, column)
-        expect(isinstance(got, pd.Series | Mapping), f"{asked} to be a pandas Series or a dict; it is {describe(got)}")
+        expect(isinstance(got, pd.Series | Mapping), f"{called} to be a pandas Series or a dict; it is {describe(got)}")
         found = list(got.items())
         names = sorted(str(name) for name, _ in found)
-        expect(names == sorted(sums), f"{asked} to have {sorted(sums)}; it has {names}")
+        expect(names == sorted(sums), f"{called} to have {sorted(sums)}; it has {names}")
         for value, ms in found:
-            same(ms, sums[value], f"the ms of {value!r} in {asked}", rel=1e-6)
+            same(ms, sums[value], f"the ms of {value!r} in {called}", rel=1e-6)
         order = [float(ms) for _, ms in found]
-        expect(order == sorted(order, reverse=True), f"{asked} to begin with the largest; it gave {order}")
+        expect(order == sorted(order, reverse=True), f"{called} to begin with the largest; it gave {order}")
 
     for column in ("primitive", "implementation"):
         decide(LOG, column)
@@ -205,7 +205,7 @@ def time_by(answer: Callable) -> None:
         st.sampled_from(("jit:uni", "", "jit:avx2")),
         st.floats(0.0001, 9).map(lambda ms: round(ms, 6)),
     )
-    on_drawn(
+    for_all(
         lambda rows, column: decide(
             pd.DataFrame([_row(name, "a", "a", ms, "", made) for name, made, ms in rows], columns=COLUMNS), column
         ),
@@ -247,7 +247,7 @@ def blocking(answer: Callable) -> None:
     decide(LOG)
     layout = st.sampled_from((*PLAIN, *BLOCKED))
     first = _row("reorder", "cdba", "Acdb16a", 0.0168457)
-    on_drawn(
+    for_all(
         lambda rows: decide(
             pd.DataFrame(
                 [first, *(_row(name, src, dst, 1.0 + at) for at, (name, src, dst) in enumerate(rows))], columns=COLUMNS
@@ -261,7 +261,7 @@ def blocking(answer: Callable) -> None:
 @lab.exercise(
     5,
     hints=(
-        "How many elements has the output? And how many terms does each of them add up?",
+        "How many elements does the output have? And how many terms does each of them add up?",
         "mb * oc * oh * ow elements; ic * kh * kw terms each; two operations a term.",
         "2 * mb * oc * oh * ow * ic * kh * kw",
     ),
@@ -271,9 +271,9 @@ def flops(answer: Callable) -> None:
     from hypothesis import strategies as st
 
     def decide(**case: int) -> None:
-        asked = f"flops({', '.join(f'{name}={value}' for name, value in case.items())})"
+        called = f"flops({', '.join(f'{name}={value}' for name, value in case.items())})"
         right = 2 * int(np.prod(list(case.values()), dtype=np.int64))
-        same(call(answer, *case.values()), right, asked, rel=1e-12, abs=0)
+        same(call(answer, *case.values()), right, called, rel=1e-12, abs=0)
 
     names = ("mb", "ic", "oc", "oh", "ow", "kh", "kw")
     for case in (
@@ -282,6 +282,6 @@ def flops(answer: Callable) -> None:
     ):
         decide(**dict(zip(names, case, strict=True)))
     channels, side, kernel = st.integers(1, 1024), st.integers(1, 64), st.integers(1, 7)
-    on_drawn(
+    for_all(
         decide, examples=40, mb=st.integers(1, 256), ic=channels, oc=channels, oh=side, ow=side, kh=kernel, kw=kernel
     )

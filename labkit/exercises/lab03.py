@@ -1,4 +1,4 @@
-"""Are the answers to lab 03 right: three numbers of a line, settings, an operation count, a log read, a bottleneck?"""
+"""Checks of lab 03: the numbers of a benchmark, a configuration, an operation count, a log, a bottleneck."""
 
 import random
 import statistics
@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 from hypothesis import strategies as st
 
-from labkit.exercises.answers import call, on_drawn
+from labkit.exercises.answers import call, for_all
 from labkit.exercises.core import Lab
+from labkit.exercises.outcomes import expect
 from labkit.exercises.values import describe, number, parts, same, whole
-from labkit.exercises.verdicts import expect
 
 lab = Lab("03")
 
@@ -29,8 +29,8 @@ def speed(answer) -> None:
     """The three numbers of several runs: even steps, uneven ones, an even number of them, a single one."""
 
     def decide(images: int, seconds: list[float]) -> None:
-        asked = f"speed({images}, {seconds})"
-        got = parts(call(answer, images, seconds), 3, f"{asked} to be three numbers")
+        called = f"speed({images}, {seconds})"
+        got = parts(call(answer, images, seconds), 3, f"{called} to be three numbers")
         speeds = [images / value for value in seconds]
         middle = statistics.median(speeds)
         right = {
@@ -40,12 +40,12 @@ def speed(answer) -> None:
         }
         for (name, value), mine in zip(right.items(), got, strict=True):
             # What is left of equal speeds is what rounding makes of them.
-            same(mine, value, f"the {name} in {asked}", rel=1e-5, abs=1e-6 * right["mean"])
+            same(mine, value, f"the {name} in {called}", rel=1e-5, abs=1e-6 * right["mean"])
 
     for images, seconds in ((10, [1.0, 1.0, 1.0]), (12, [1.0, 2.0, 4.0]), (64, [2.0, 1.0, 1.25, 8.0]), (16, [0.5])):
         decide(images, seconds)
     tenths = st.integers(1, 60).map(lambda count: count / 10)
-    on_drawn(decide, images=st.integers(1, 256), seconds=st.lists(tenths, min_size=1, max_size=9))
+    for_all(decide, images=st.integers(1, 256), seconds=st.lists(tenths, min_size=1, max_size=9))
 
 
 def _lscpu(sockets: int, cores: int, threads: int, nodes: int, new: bool, seed: int = 0) -> str:
@@ -107,8 +107,8 @@ MACHINES = ((2, 9, 2, 2, False), (1, 2, 1, 1, True), (1, 64, 2, 4, True), (2, 28
         'Physical cores are "Core(s) per socket" times "Socket(s)". "CPU(s)" counts hardware threads.',
         'A line without its indentation, split at its first colon, gives a name and a value: line.strip().split(":", '
         '1). Several names end in "CPU(s)", so compare whole names.',
-        'found = dict(re.findall(r"^\\s*(.+?):\\s+(\\d+)$", lscpu, flags=re.M)) has all the numbers by name; they are '
-        'texts still. Interleave when int(found["NUMA node(s)"]) > 1.',
+        'found = dict(re.findall(r"^\\s*(.+?):\\s+(\\d+)$", lscpu, flags=re.M)) has all the numbers by name, still '
+        'as text. Interleave when int(found["NUMA node(s)"]) > 1.',
     ),
 )
 def settings_for(answer) -> None:
@@ -125,19 +125,19 @@ def settings_for(answer) -> None:
             f"{count} {what}" + "s" * (count > 1)
             for count, what in ((sockets, "socket"), (cores, "core"), (threads, "thread"), (nodes, "node"))
         )
-        told = f"for a machine of {machine} (cores for each socket, threads for each core)"
-        told += ", whose lscpu has its lines in another order" * (seed > 0)
+        case = f"for a machine of {machine} (cores for each socket, threads for each core)"
+        case += ", whose lscpu has its lines in another order" * (seed > 0)
         got = _named(call(answer, _lscpu(sockets, cores, threads, nodes, new, seed)), right)
         for name, value in right.items():
             if name == "interleave":
-                same(got[name], value, f"{name} {told}")
+                same(got[name], value, f"{name} {case}")
             else:
-                same(whole(got[name], f"{name} {told}", int_only=True), value, f"{name} {told}")
+                same(whole(got[name], f"{name} {case}", int_only=True), value, f"{name} {case}")
 
     for seed in range(3):
         for machine in MACHINES:
             decide(*machine, seed)
-    on_drawn(
+    for_all(
         decide,
         sockets=st.integers(1, 8),
         cores=st.integers(1, 128),
@@ -160,10 +160,10 @@ def _named(got: Any, names: Iterable[str]) -> dict[str, Any]:
 @lab.exercise(
     3,
     hints=(
-        "How many numbers has a layer's output? How many terms does each add up? And each term is two operations.",
+        "How many numbers does a layer's output have? How many terms does each add up? Each term is two operations.",
         "Forward: 2 * kernel**2 * channels_in * channels_out * side**2, summed over the layers.",
-        "Training is three times the way forward, less what the first layer takes for its gradient by the images: its "
-        "share of the way forward, once.",
+        "Training is three times the forward pass, less the gradient of the first layer with respect to the images: "
+        "that layer's share of the forward pass, once.",
     ),
 )
 def flops(answer) -> None:
@@ -171,10 +171,10 @@ def flops(answer) -> None:
 
     def decide(layers: list[tuple[int, int, int, int]]) -> None:
         each = [2 * k * k * c_in * c_out * side * side for k, c_in, c_out, side in layers]
-        asked = f"flops({layers})"
-        got = parts(call(answer, layers), 2, f"{asked} to be two numbers")
+        called = f"flops({layers})"
+        got = parts(call(answer, layers), 2, f"{called} to be two numbers")
         for name, mine, value in zip(("forward", "training"), got, (sum(each), 3 * sum(each) - each[0]), strict=True):
-            same(mine, value, f"{name} in {asked}")
+            same(mine, value, f"{name} in {called}")
 
     for layers in (
         [(1, 1, 1, 1)],
@@ -187,7 +187,7 @@ def flops(answer) -> None:
         decide(layers)
     channels = st.integers(1, 2048)
     layer = st.tuples(st.sampled_from((1, 2, 3, 5, 7, 11)), channels, channels, st.integers(1, 224))
-    on_drawn(decide, layers=st.lists(layer, min_size=1, max_size=6))
+    for_all(decide, layers=st.lists(layer, min_size=1, max_size=6))
 
 
 COLUMNS = ["primitive", "implementation", "type", "ms"]
@@ -216,7 +216,7 @@ MIXED = [  # other types, other primitives and times that are not whole
 @lab.exercise(
     4,
     hints=(
-        "Each share is a sum of ms over some rows, by the sum over all of them. Which rows does each question mean?",
+        "Each share is a sum of ms over some rows, divided by the sum over all of them. Which rows does each mean?",
         'log.type == "bf16" marks rows, and log.ms[log.type == "bf16"].sum() is their time.',
         'The other two: log.implementation.str.startswith("ref"), and log.primitive == "reorder". Divide each sum by '
         "log.ms.sum().",
@@ -225,8 +225,8 @@ MIXED = [  # other types, other primitives and times that are not whole
 def diagnose(answer) -> None:
     """The three shares of a log, of parts of it in which some are 0, and of logs with other primitives and types."""
 
-    def decide(rows: list[tuple[str, str, str, float]], told: str = "") -> None:
-        told = told or f"a log whose {', '.join(COLUMNS)} are {', '.join(map(str, rows))}"
+    def decide(rows: list[tuple[str, str, str, float]], case: str = "") -> None:
+        case = case or f"a log whose {', '.join(COLUMNS)} are {', '.join(map(str, rows))}"
         log = pd.DataFrame(rows, columns=COLUMNS).assign(direction="", src="", wei="", dst="", attributes="")
         got = _named(call(answer, log.assign(problem="mb1ic3_ih8oh8")), ("bf16", "reference", "reorder"))
         total = sum(ms for *_, ms in rows)
@@ -236,7 +236,7 @@ def diagnose(answer) -> None:
             "reorder": sum(ms for primitive, *_, ms in rows if primitive == "reorder"),
         }
         for name, ms in times.items():
-            same(got[name], ms / total, f'"{name}" of {told}', because=f"{ms:g} of {total:g} ms")
+            same(got[name], ms / total, f'"{name}" of {case}', because=f"{ms:g} of {total:g} ms")
 
     decide(LOG, "a log")
     decide([row for row in LOG if row[2] == "f32"], "a log in float32 alone")
@@ -250,7 +250,7 @@ def diagnose(answer) -> None:
         st.sampled_from(("f32", "bf16", "f16", "s8", "u8", "s32", "")),
         st.integers(1, 999).map(lambda count: count / 80),
     )
-    on_drawn(decide, examples=80, rows=st.lists(row, min_size=1, max_size=8))
+    for_all(decide, examples=80, rows=st.lists(row, min_size=1, max_size=8))
 
 
 # At 100 GFLOP/s and 10 GB/s: 1 GFLOP takes 10 ms, and so does 0.1 GB. The table is as by_kind makes it.
@@ -275,7 +275,7 @@ LIMITS = ((100.0, 10.0), (1000.0, 10.0), (128.0, 8.0))
         "longer one is the limit.",
         "moving = 1000 * row.gbyte / bandwidth and computing = 1000 * row.gflop / peak are in ms. The saving is row.ms "
         "less the larger of the two, and never below 0.",
-        "In the end: dict(sorted(found.items(), key=lambda item: item[1][1], reverse=True)), with found[name] = "
+        "Finally: dict(sorted(found.items(), key=lambda item: item[1][1], reverse=True)), with found[name] = "
         "(bound, saving).",
     ),
 )
@@ -296,7 +296,7 @@ def bottleneck(answer) -> None:
         st.integers(0, 256).map(lambda count: count / 8),
         st.integers(1, 64).map(lambda count: count / 64),
     )
-    on_drawn(
+    for_all(
         decide,
         examples=80,
         rows=st.lists(row, min_size=1, max_size=len(KINDS)),
@@ -307,7 +307,7 @@ def bottleneck(answer) -> None:
 
 def _one_machine(answer: Any, kinds: pd.DataFrame, peak: float, bandwidth: float) -> None:
     got = call(answer, kinds, peak, bandwidth)
-    asked = f"at {peak:g} GFLOP/s and {bandwidth:g} GB/s"
+    called = f"at {peak:g} GFLOP/s and {bandwidth:g} GB/s"
     expect(isinstance(got, Mapping), f"a dict; it is {describe(got)}")
     got = _named(got, kinds.index)
     for name, row in kinds.iterrows():
@@ -315,16 +315,16 @@ def _one_machine(answer: Any, kinds: pd.DataFrame, peak: float, bandwidth: float
         moving, computing = 1000 * row.gbyte / bandwidth, 1000 * row.gflop / peak
         least = max(moving, computing)
         needs = f"{row.gbyte:g} GB and {row.gflop:g} GFLOP: moving takes {moving:g} ms, computing {computing:g} ms"
-        same(bound, "memory" if moving > computing else "cores", f"the bound of {name} {asked}", because=needs)
+        same(bound, "memory" if moving > computing else "cores", f"the bound of {name} {called}", because=needs)
         same(
             saving,
             max(0.0, row.ms - least),
-            f"the saving of {name} {asked}",
+            f"the saving of {name} {called}",
             abs=1e-6 * row.ms,
-            because=f"it takes {row.ms:g} ms and must take {least:g}",
+            because=f"it takes {row.ms:g} ms and needs at least {least:g}",
         )
     savings = [number(saving, "the saving") for _, saving in got.values()]
     expect(
         savings == sorted(savings, reverse=True),
-        f"the largest saving first {asked}; the order is {', '.join(map(str, got))}",
+        f"the largest saving first {called}; the order is {', '.join(map(str, got))}",
     )

@@ -1,4 +1,4 @@
-"""Are the answers to lab 04 right: a float read from its bits, loss scaling, and a product of 8-bit numbers?"""
+"""Checks of lab 04: a float read from its bits, loss scaling, a product of 8-bit numbers and its error."""
 
 import math
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from labkit.exercises.answers import call, on_drawn
+from labkit.exercises.answers import call, for_all
 from labkit.exercises.core import Lab
+from labkit.exercises.outcomes import expect
 from labkit.exercises.values import describe, is_tensor, number, numeric_array, parts, same, whole
-from labkit.exercises.verdicts import expect
 
 lab = Lab("04")
 
@@ -30,9 +30,9 @@ def decode(answer) -> None:
     from ml_dtypes import bfloat16, float8_e5m2  # comes with TensorFlow; few commands need it
 
     def decide(pattern: int, e: int, f: int, right: float) -> None:
-        asked = f"decode({pattern:#x}, {e}, {f})"
+        called = f"decode({pattern:#x}, {e}, {f})"
         # The type of the number tells all of its digits, so that nothing is left to rounding.
-        same(call(answer, pattern, e, f), right, f"{asked}, {_kind_of_float(pattern, e, f)},", rel=1e-9, abs=0)
+        same(call(answer, pattern, e, f), right, f"{called}, {_kind_of_float(pattern, e, f)},", rel=1e-9, abs=0)
 
     formats = ((np.float16, np.uint16, 5, 10), (bfloat16, np.uint16, 8, 7), (np.float32, np.uint32, 8, 23))
     for kind, pattern_of, e, f in (*formats, (float8_e5m2, np.uint8, 5, 2)):
@@ -56,7 +56,7 @@ def decode(answer) -> None:
 
     for exponent in (0, 7, 14, 15):
         decide_on_parts(4, 3, sign=1, exponent=exponent, fraction=1)
-    on_drawn(
+    for_all(
         decide_on_parts,
         e=st.integers(2, 8),
         f=st.integers(1, 23),
@@ -79,9 +79,9 @@ def _kind_of_float(pattern: int, e: int, f: int) -> str:
     2,
     hints=(
         "Look first whether every number of every gradient is finite: np.isfinite(g).all(). What has to happen if not?",
-        "Not finite: give None, half the scale, and 0. Finite: convert each gradient to float32 before you divide by "
+        "Not finite: return None, half the scale, and 0. Finite: convert each gradient to float32 before you divide by "
         "the scale, or what was saved vanishes again. The step counts as calm.",
-        'true = [g.astype("float32") / scale for g in gradients]; when calm + 1 reaches patience, give '
+        'true = [g.astype("float32") / scale for g in gradients]; when calm + 1 reaches patience, return '
         "true, 2 * scale, 0, else true, scale, calm + 1.",
     ),
 )
@@ -99,14 +99,14 @@ def settle(answer) -> None:
             place, bad = spoiled[0]
             expect(
                 true is None,
-                f"None, for a step to skip, since gradient {place} has {bad} in it; it gave {describe(true)}",
+                f"None, since gradient {place} has {bad} in it and the step must be skipped; it gave {describe(true)}",
             )
             same(next_scale, scale / 2, "the next scale", because=f"half of scale {scale:g} after an overflow")
             same(next_calm, 0, "the calm steps after an overflow")
             return
         expect(
             true is not None,
-            f"the gradients of a step in which all is finite, such as {_shown(gradients)}; it gave None",
+            f"the gradients of a step in which everything is finite, such as {_shown(gradients)}; it gave None",
         )
         true = parts(true, len(gradients), f"a list of as many gradients as came in, {len(gradients)}")
         for place, (g, mine) in enumerate(zip(gradients, true, strict=True)):
@@ -119,7 +119,7 @@ def settle(answer) -> None:
             same(mine, g.astype("float64") / scale, what, abs=0)
         if calm + 1 == patience:
             same(next_scale, 2 * scale, f"the next scale {case}", because=f"twice the scale, at calm step {calm + 1}")
-            same(next_calm, 0, f"the calm steps {case}", because="the count begins anew when the scale is doubled")
+            same(next_calm, 0, f"the calm steps {case}", because="the count starts again when the scale is doubled")
         else:
             same(next_scale, scale, f"the next scale {case}", because="it stays, as nothing overflowed")
             same(next_calm, calm + 1, f"the calm steps {case}", because="this one is calm as well")
@@ -140,7 +140,7 @@ def settle(answer) -> None:
 
     value = st.sampled_from((1.0, 0.0, -0.25, 6e-8, 0.1, 65504.0, -65504.0, math.inf, -math.inf, math.nan))
     finite = value.filter(math.isfinite)
-    on_drawn(
+    for_all(
         decide_on_lists,
         rows=st.lists(st.lists(finite, min_size=1, max_size=4), min_size=1, max_size=3)
         | st.lists(st.lists(value, min_size=1, max_size=4), min_size=1, max_size=3),
@@ -167,27 +167,27 @@ def scale_and_zero(answer) -> None:
     """Steps as fine as the range allows, and 0 at the whole code nearest to it."""
 
     def decide(low: float, high: float) -> None:
-        asked = f"scale_and_zero({low}, {high})"
-        scale, zero = parts(call(answer, low, high), 2, f"{asked} to give scale and zero")
+        called = f"scale_and_zero({low}, {high})"
+        scale, zero = parts(call(answer, low, high), 2, f"{called} to return scale and zero")
         wide_low, wide_high = min(low, 0.0), max(high, 0.0)
         step = (wide_high - wide_low) / 255
         same(
             scale,
             step,
-            f"the scale of {asked}",
+            f"the scale of {called}",
             abs=0,
             because=f"255 steps between the 256 codes from {wide_low:g} to {wide_high:g}",
         )
-        code = whole(zero, f"the zero of {asked}, the code of 0.0,")
+        code = whole(zero, f"the zero of {called}, the code of 0.0,")
         nearest = abs(wide_low) / step
         expect(
-            abs(code - nearest) <= 0.5 + 1e-4, f"{asked} to give 0.0 the code nearest to {nearest:.2f}; it is {code}"
+            abs(code - nearest) <= 0.5 + 1e-4, f"{called} to give 0.0 the code nearest to {nearest:.2f}; it is {code}"
         )
 
     for low, high in ((0.0, 1.0), (-1.0, 1.0), (-0.3, 1.0), (2.0, 6.0), (-6.0, -2.0), (-1e-3, 0.0), (-3.2, 1.0)):
         decide(low, high)
     size = st.integers(1, 100_000).map(lambda count: count / 100)
-    on_drawn(
+    for_all(
         lambda ends: decide(*sorted(ends)),
         ends=st.tuples(size, size | size.map(lambda end: -end) | st.just(0.0))
         | st.tuples(size.map(lambda end: -end), st.just(0.0)),
@@ -217,7 +217,7 @@ def int8_product(answer) -> None:
         exact = a.astype("int64") @ b.astype("int64")
         same(sums, exact, f"the sums {about}", rel=0, abs=0, because=f"sums of {k} products")
         kind = getattr(sums, "dtype", None)
-        expect(kind == np.int32, f"sums of type int32, as the CPU has them; yours are {kind or describe(sums)}")
+        expect(kind == np.int32, f"sums of type int32, as the CPU computes them; yours are {kind or describe(sums)}")
         moved = a.astype(float) - zero
         size = scale_a * np.abs(moved) @ np.abs(scale_b * b)  # of what a sum adds up, for its rounding
         same(
@@ -234,7 +234,7 @@ def int8_product(answer) -> None:
             for per_column in (False, True):
                 decide(m, k, n, zero, per_column)
     small = st.integers(1, 4)
-    on_drawn(
+    for_all(
         decide,
         m=small,
         k=st.integers(1, 12),
@@ -296,4 +296,4 @@ def error_bound(answer) -> None:
         for per_column in (False, True):
             decide_on_normal(m, k, n, per_column)
     small = st.integers(1, 4)
-    on_drawn(decide_on_normal, m=small, k=st.integers(1, 8), n=small, per_column=st.booleans(), seed=st.integers(0, 99))
+    for_all(decide_on_normal, m=small, k=st.integers(1, 8), n=small, per_column=st.booleans(), seed=st.integers(0, 99))

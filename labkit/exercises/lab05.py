@@ -1,4 +1,4 @@
-"""Are the answers to lab 05 right: the chance of random search, TPE's score, a winner's flattery, and an objective?"""
+"""Checks of lab 05: the chance of random search, TPE's score, a winner's flattery, an objective."""
 
 import contextlib
 import math
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from labkit.exercises.answers import call, failure, on_drawn
+from labkit.exercises.answers import call, failure, for_all
 from labkit.exercises.core import Lab
+from labkit.exercises.outcomes import NotYet, expect
 from labkit.exercises.values import as_number, describe, same
-from labkit.exercises.verdicts import NotYet, expect
 from labkit.system.errors import LabError
 
 lab = Lab("05")
@@ -27,18 +27,18 @@ lab = Lab("05")
     ),
 )
 def chance(answer) -> None:
-    """CountingComm: on spaces so small that drawing without putting back shows, and on those that the lab asks for."""
+    """Right on spaces so small that drawing without replacement shows, and on those that the lab asks for."""
 
     def decide(points: int, good: int, trials: int) -> None:
         right = 1 - math.comb(points - good, trials) / math.comb(points, trials)
-        asked = f"chance({points}, {good}, {trials})"
+        called = f"chance({points}, {good}, {trials})"
         got = call(answer, points, good, trials)
         put_back = 1 - (1 - good / points) ** trials
         if math.isclose(as_number(got) or math.nan, put_back, rel_tol=1e-9) and not math.isclose(right, put_back):
             raise NotYet(
-                f"Expected {asked} to be {right:.4g}; it is {put_back:.4g}, as if a point could be drawn twice."
+                f"Expected {called} to be {right:.4g}; it is {put_back:.4g}, as if a point could be drawn twice."
             )
-        same(got, right, asked)
+        same(got, right, called)
 
     for points, good, trials in ((4, 1, 1), (4, 1, 2), (10, 3, 8), (20, 5, 0), (288, 15, 14), (672, 34, 60)):
         decide(points, good, trials)
@@ -47,7 +47,7 @@ def chance(answer) -> None:
     def decide_on_shares(points: int, good: int, trials: int) -> None:
         decide(points, min(good, points), min(trials, points))
 
-    on_drawn(decide_on_shares, points=st.integers(1, 60), good=st.integers(0, 60), trials=st.integers(0, 60))
+    for_all(decide_on_shares, points=st.integers(1, 60), good=st.integers(0, 60), trials=st.integers(0, 60))
 
 
 @lab.exercise(
@@ -65,9 +65,9 @@ def score(answer) -> None:
     def decide(value: Any, values: list, good: list, rest: list) -> None:
         in_good = (good.count(value) + 1) / (len(good) + len(values))
         in_rest = (rest.count(value) + 1) / (len(rest) + len(values))
-        asked = f"score({value!r}, {values}, {good}, {rest})"
+        called = f"score({value!r}, {values}, {good}, {rest})"
         same(
-            call(answer, value, values, good, rest), in_good / in_rest, asked, because=f"{in_good:.4g} / {in_rest:.4g}"
+            call(answer, value, values, good, rest), in_good / in_rest, called, because=f"{in_good:.4g} / {in_rest:.4g}"
         )
 
     for values, good, rest in (
@@ -85,7 +85,7 @@ def score(answer) -> None:
             decide(value, values, good, rest)
 
     places = st.lists(st.integers(0, 5), max_size=12)
-    on_drawn(
+    for_all(
         decide_on_places,
         values=st.sampled_from(([0, 1, 200], [1, 10, 100, 1000], ["none", "granularity=fine", "fine"], [2], [8, 1, 4])),
         good=places,
@@ -96,8 +96,8 @@ def score(answer) -> None:
 @lab.exercise(
     3,
     hints=(
-        "Only the first round decides which point wins. The second is there to ask that same point again.",
-        "np.argmax(first) is the winner's place. What did each of the two rounds say there?",
+        "Only the first round decides which point wins. The second measures that same point again.",
+        "np.argmax(first) is the winner's place. What did each of the two rounds measure there?",
         "winner = np.argmax(first), and then first[winner] / second[winner]",
     ),
 )
@@ -122,7 +122,7 @@ def flattery(answer) -> None:
         decide(first, second)
     speed = st.integers(10, 4000)  # whole numbers, as the table's
     rounds = st.lists(st.tuples(speed, speed), min_size=1, max_size=8, unique_by=lambda both: both[0])  # one winner
-    on_drawn(lambda both: decide(*map(list, zip(*both, strict=True))), both=rounds)
+    for_all(lambda both: decide(*map(list, zip(*both, strict=True))), both=rounds)
 
 
 # Commands as the search will meet them, as scripts of a shell: they print steps and a total, or fail.
@@ -146,11 +146,11 @@ TIMEOUT_S = 0.5  # for a command that takes longer
 )
 def throughput(answer) -> None:
     """The figure of a command that works, under the settings given; a LabError from one that does not."""
-    told = "a command that prints its steps' speeds and 'total images/sec: 123.40'"
+    command = "a command that prints its steps' speeds and 'total images/sec: 123.40'"
     works = STEPS + TOTAL.format("123.40")
     got = _run(answer, works, {})
-    expect(isinstance(got, float | np.floating), f"a float from {told}; it is {describe(got)}")
-    same(got, 123.4, f"the figure of {told}")
+    expect(isinstance(got, float | np.floating), f"a float from {command}; it is {describe(got)}")
+    same(got, 123.4, f"the figure of {command}")
     prints = f"what a command prints of the variable {KNOB}"
     same(_run(answer, BY_KNOB, {KNOB: 3}), 3.25, prints, because="the settings say 3")
     with _notebooks_environment():
@@ -161,13 +161,13 @@ def throughput(answer) -> None:
     _expect_failure(answer, "true", "prints nothing")
     _expect_failure(answer, f"{works} exit 3", "prints a total and then fails (exit status 3)")
     _expect_failure(answer, f"{works} kill -9 $$", "prints a total and is then killed")
-    # An answer that waits for longer than it was told to gets a figure in the end.
+    # An answer that ignores the timeout gets a figure in the end.
     late = f"sleep 4; {works}"
     _expect_failure(answer, late, f"is not over after timeout={TIMEOUT_S:g} seconds", timeout=TIMEOUT_S)
 
 
 def _run(answer: Callable, script: str, settings: dict[str, Any], **more: Any) -> Any:
-    """Call the answer with a command; tell it when it changes the notebook's environment."""
+    """Call the answer with a command; refuse it when it changes the notebook's environment."""
     failed = None
     with _notebooks_environment() as changed:
         try:
@@ -203,15 +203,15 @@ def _notebooks_environment() -> Iterator[list[str]]:
 
 def _expect_failure(answer: Callable, script: str, what: str, **more: Any) -> None:
     """Raise `NotYet` unless the answer raises a LabError with a reason."""
-    asked = f"a LabError from a command that {what}"
+    called = f"a LabError from a command that {what}"
     try:
         got = _run(answer, script, {}, **more)
-    except NotYet as told:
-        error = told.__cause__  # what the answer raised
+    except NotYet as refusal:
+        error = refusal.__cause__  # what the answer raised
         if error is None:
             raise
         if not isinstance(error, LabError):
-            raise NotYet(f"Expected {asked}, which the search records; {failure(error, answer)}.") from error
-        expect(bool(str(error).strip()), f"{asked} to say why; it says nothing")
+            raise NotYet(f"Expected {called}, which the search records; {failure(error, answer)}.") from error
+        expect(bool(str(error).strip()), f"{called} to say why; it says nothing")
         return
-    raise NotYet(f"Expected {asked}; it gave {describe(got)}.")
+    raise NotYet(f"Expected {called}; it gave {describe(got)}.")

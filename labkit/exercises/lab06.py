@@ -1,4 +1,4 @@
-"""Are the answers to lab 06 right: a parameter server, a ring, what they cost, a layer split over ranks, top-k?"""
+"""Checks of lab 06: a parameter server, a ring, what they cost, a layer split over ranks, top-k."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.exercises.answers import call, facts, on_drawn, run_answer
+from labkit.exercises.answers import call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
+from labkit.exercises.outcomes import expect
 from labkit.exercises.values import array_of_numbers, describe, same, short
-from labkit.exercises.verdicts import expect
 
 lab = Lab("06")
 
@@ -72,7 +72,7 @@ def ring(answer) -> None:
         expect(
             len(case["to"]) <= 1,
             f"each rank to send to one neighbour only; rank {rank} sent to ranks {_listed(case['to'])} for "
-            f"{case['case']}. Their sum is right, but that is no ring",
+            f"{case['case']}. The sum is right, but that is not a ring",
         )
         steps = 2 * (n - 1)
         expect(
@@ -111,11 +111,11 @@ def costs(answer) -> None:
         }[way]
         more = [servers] if servers > 1 else []
         got = call(answer, way, n, *more)
-        asked = f'cost("{way}", {", ".join(map(str, (n, *more)))})'
+        called = f'cost("{way}", {", ".join(map(str, (n, *more)))})'
         three = isinstance(got, tuple | list | np.ndarray) and len(got) == 3
-        expect(three, f"{asked} to give three numbers (steps, traffic, sums); it is {describe(got)}")
+        expect(three, f"{called} to return three numbers (steps, traffic, sums); it is {describe(got)}")
         for name, value, wanted in zip(("steps", "traffic", "sums"), got, right, strict=True):
-            same(value, wanted, f"{name} of {asked}")
+            same(value, wanted, f"{name} of {called}")
 
     for n, servers in ((2, 1), (4, 1), (64, 1), (8, 4), (100, 100), (1, 1)):
         decide("server", n, servers)
@@ -128,7 +128,7 @@ def costs(answer) -> None:
         decide("ring", n)
         decide("server", n, min(servers, n))
 
-    on_drawn(decide_both, n=st.integers(1, 2_000), servers=st.integers(1, 2_000), examples=100)
+    for_all(decide_both, n=st.integers(1, 2_000), servers=st.integers(1, 2_000), examples=100)
 
 
 @lab.exercise(
@@ -167,7 +167,7 @@ def split_dense(answer) -> None:
 @lab.exercise(
     5,
     hints=(
-        "What was not sent in earlier steps is in `residual`. It wants to be sent too: what do you choose from?",
+        "What was not sent in earlier steps is in `residual`. It has to be sent too: what do you choose from?",
         "wanted = gradient + residual. np.argpartition(np.abs(wanted), -k)[-k:] gives the places of the k largest. "
         "What remains is `wanted`, with zeros where something was sent.",
         "wanted = gradient + residual; indices = np.argpartition(np.abs(wanted), -k)[-k:]; values = wanted[indices]; "
@@ -196,7 +196,7 @@ def top_k(answer) -> None:
         gradient, residual = np.array(pairs, np.float32).T.copy()
         _decide_top_k(answer, gradient, residual, min(k, len(pairs)))
 
-    on_drawn(decide, pairs=pairs, k=st.integers(1, 8), examples=100)
+    for_all(decide, pairs=pairs, k=st.integers(1, 8), examples=100)
 
 
 def _decide_top_k(answer: Callable, gradient: np.ndarray, residual: np.ndarray, k: int) -> None:
@@ -266,9 +266,9 @@ def _decide_top_k(answer: Callable, gradient: np.ndarray, residual: np.ndarray, 
 
 
 def _cases(answer: str, function: str) -> Iterator[tuple[int, dict]]:
-    """Run a script's function on 1 to 4 ranks, and give the facts of each case with the rank that they are from."""
-    told = facts(run_answer(RANKS, PROBE, function, answer, threads=1, timeout=60))
-    every = [(case["rank"], case) for cases in told for case in cases]
+    """Run a script's function on 1 to 4 ranks, and yield each rank with its report of each case."""
+    ranks = reports(run_answer(RANKS, PROBE, function, answer, threads=1, timeout=60))
+    every = [(case["rank"], case) for cases in ranks for case in cases]
     yield from sorted(every, key=lambda entry: (entry[1]["order"], entry[0]))
 
 
@@ -299,5 +299,5 @@ def _listed(ranks: list[int]) -> str:
 
 
 def _named(type_name: str | None) -> str:
-    """Say what a rank returned that was no array, as `core.kind` does of a value that is here."""
+    """Say what a rank returned that was no array, as `values.describe` does of a value in this process."""
     return "None: does it return?" if type_name is None else f"a {type_name}"

@@ -1,9 +1,9 @@
-"""What does a student's script of lab 06 really do? Run by `lab06` on 4 ranks:
+"""A probe of lab 06: calls a function of a student's script. Started by `lab06` on 4 ranks:
 
     mpirun -n 4 python lab06_ranks.py WHAT SCRIPT
 
 WHAT is one of `CASES`. Calls the script's function on 1, 2, 3 and 4 of the ranks with all cases of that size, and
-hands back the facts of each rank.
+hands back what each rank found.
 """
 
 import contextlib
@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 from mpi4py import MPI
 
-from labkit.exercises.ranks import load, tell, watched
+from labkit.exercises.ranks import load, report, watched
 from labkit.mpi.counting import CountingComm
 
 # Ranks of MPI.COMM_WORLD that make up each communicator, in an order in which no rank keeps its number or neighbours.
-# What fails first is told, so the plainest size is first.
+# The first failure is the one reported, so the plainest size is first.
 MEMBERS = ((3, 1), (2, 0, 3), (2, 0, 3, 1), (1,))
 LENGTHS = (12, 1_000, 10, 5, 3, 2, 1, 300_003)  # also shorter than the ranks, and too long to be sent eagerly
 SHAPES = (  # rows of a rank, inputs, neurons of a rank
@@ -147,7 +147,7 @@ CASES: dict[str, Callable[[Callable, str, CountingComm], Iterator[dict]]] = {
 def main() -> None:
     """Run the script's function on each number of ranks, and print what came."""
     what, script = sys.argv[1:]
-    world, told = MPI.COMM_WORLD, []
+    world, findings = MPI.COMM_WORLD, []
     MPI.COMM_WORLD = World(world)  # type: ignore[misc]  # for the script, which takes it from there
     (function,) = load(script, what)
     for place, members in enumerate(MEMBERS):
@@ -157,7 +157,7 @@ def main() -> None:
         part = world.Split(0, key=members.index(world.rank))
         CountingComm.reset()
         for number, case in enumerate(CASES[what](function, script, Hesitant(part))):
-            told.append(
+            findings.append(
                 case
                 | {
                     "rank": part.rank,
@@ -171,7 +171,7 @@ def main() -> None:
             )
             CountingComm.reset()
             part.Barrier()
-    tell(told)
+    report(findings)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Are the answers to lab 07 right: shares, learning rate, steps, and two scripts that must be really distributed?"""
+"""Checks of lab 07: shares, learning rate, steps, and two scripts that must really be distributed."""
 
 import math
 import re
@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.answers import call, facts, on_drawn, run_answer
+from labkit.exercises.answers import call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
+from labkit.exercises.outcomes import expect
 from labkit.exercises.values import array_of_numbers, describe, same, short, whole
-from labkit.exercises.verdicts import expect
 from labkit.mpi.launch import Run
 
 lab = Lab("07")
@@ -19,9 +19,9 @@ lab = Lab("07")
 IMPORTS = "import math\n\nimport numpy as np"  # of plan.py, and so all that its functions may use
 PROBE = Path(__file__).with_name("lab07_ranks.py")
 DIGITS, RATE = 256, 0.02
-EXACT = 1e-3  # of the way that the weights went: what rounding in another order makes of it
+EXACT = 1e-3  # of the distance that the weights moved: what rounding in another order makes of it
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
-NOISE = re.compile(r"\d{4}-\d\d-\d\d |^[IWEF]\d{4} |^WARNING|^FACTS")  # lines of TensorFlow, Horovod and the probe
+NOISE = re.compile(r"\d{4}-\d\d-\d\d |^[IWEF]\d{4} |^WARNING|^REPORT")  # lines of TensorFlow, Horovod and the probe
 
 
 @lab.exercise(
@@ -53,16 +53,16 @@ def shards(answer) -> None:
 
     for n, size in ((12, 1), (12, 4), (10, 4), (1_797, 7), (5, 5), (70_000, 3)):
         decide(n, size)
-    on_drawn(decide, n=st.integers(1, 300), size=st.integers(1, 12), examples=100)
+    for_all(decide, n=st.integers(1, 300), size=st.integers(1, 12), examples=100)
 
 
 def _indices(share: Any, what: str) -> np.ndarray:
     """Return what the scripts pick digits by, `digits.x_train[share]`, as an array of whole numbers."""
-    asked = f"{what} to be a list or an array of ints, which picks rows of an array"
-    expect(not isinstance(share, tuple), f"{asked}; it is a tuple, by which numpy picks a single number: x[1, 2]")
-    array = array_of_numbers(share, asked)
+    expected = f"{what} to be a list or an array of ints, which picks rows of an array"
+    expect(not isinstance(share, tuple), f"{expected}; it is a tuple, by which numpy picks a single number: x[1, 2]")
+    array = array_of_numbers(share, expected)
     picks = array.ndim == 1 and (not len(array) or np.issubdtype(array.dtype, np.integer))
-    expect(picks, f"{asked}; it is {describe(share)}")
+    expect(picks, f"{expected}; it is {describe(share)}")
     return array.astype(np.int64)
 
 
@@ -82,11 +82,11 @@ def learning_rates(answer) -> None:
 
     def decide(step: int, base: float, size: int, warmup: int) -> None:
         right = base * size if step >= warmup else base + base * (size - 1) * step / warmup
-        asked = f"learning_rate(step={step}, base={base:g}, size={size}, warmup={warmup})"
+        expected = f"learning_rate(step={step}, base={base:g}, size={size}, warmup={warmup})"
         for a_step in (step, np.int64(step)):  # the scripts pass one, the picture of the plan the other
             got = call(answer, a_step, base, size, warmup=warmup)
-            same(got, right, asked)
-            expect(np.asarray(got).dtype != object, f"{asked} to be a float; it is {describe(got)}")
+            same(got, right, expected)
+            expect(np.asarray(got).dtype != object, f"{expected} to be a float; it is {describe(got)}")
 
     for step, base, size, warmup in (
         (0, 0.1, 4, 10),
@@ -99,7 +99,7 @@ def learning_rates(answer) -> None:
         (1, 0.001, 8, 250),
     ):
         decide(step, base, size, warmup)
-    on_drawn(
+    for_all(
         decide,
         step=st.integers(0, 2_000),
         base=st.sampled_from((0.01, 0.1, 0.5, 1.0, 1e-4)),
@@ -112,7 +112,7 @@ def learning_rates(answer) -> None:
 @lab.exercise(
     3,
     hints=(
-        "How many digits has one rank? You worked it out in exercise 1.",
+        "How many digits does one rank have? You worked it out in exercise 1.",
         "Then how many whole batches fit into its share?",
         "n // size // batch",
     ),
@@ -125,15 +125,15 @@ def steps(answer) -> None:
 
     def decide(n: int, batch: int, size: int) -> None:
         right = n // size // batch
-        asked = f"steps_per_epoch(n={n}, batch={batch}, size={size})"
+        expected = f"steps_per_epoch(n={n}, batch={batch}, size={size})"
         got = call(answer, n, batch, size)
-        found = whole(got, asked, int_only=True)
-        expect(hasattr(got, "__index__"), f"{asked} to be an int; it is {describe(got)}")
-        expect(found == right, f"{asked} to be {right}; it is {found}")
+        found = whole(got, expected, int_only=True)
+        expect(hasattr(got, "__index__"), f"{expected} to be an int; it is {describe(got)}")
+        expect(found == right, f"{expected} to be {right}; it is {found}")
 
     for n, batch, size in ((8000, 64, 1), (8000, 64, 2), (8000, 64, 4), (100, 64, 2), (1000, 10, 3), (127, 64, 2)):
         decide(n, batch, size)
-    on_drawn(decide, n=st.integers(1, 5_000), batch=st.integers(1, 200), size=st.integers(1, 16), examples=100)
+    for_all(decide, n=st.integers(1, 5_000), batch=st.integers(1, 200), size=st.integers(1, 16), examples=100)
 
 
 @lab.exercise(
@@ -171,11 +171,11 @@ def train_hvd(answer) -> None:
     )
     expect(
         resumed[0]["error"] < EXACT,
-        "two epochs, and a third one after --resume, to lead where three epochs in one go lead; the weights are off by "
-        f"{100 * resumed[0]['error']:.0f}% of the way they went. Does the learning rate count steps since the first "
-        "epoch?",
+        "two epochs, and a third one after --resume, to end where three epochs in one go end; the weights are off by "
+        f"{100 * resumed[0]['error']:.0f}% of the distance they moved. Does the learning rate count steps since the "
+        "first epoch?",
     )
-    _reports([*first[0]["history"], *resumed[0]["history"]], run)
+    _check_reports([*first[0]["history"], *resumed[0]["history"]], run)
 
 
 @lab.exercise(
@@ -193,33 +193,33 @@ def fit_hvd(answer) -> None:
 
 
 def _distributed(answer: str, *args: object) -> tuple[Run, list[list[dict]]]:
-    """Run a script on 2 ranks, each rank's share one batch, and give the facts of each rank and run of its main."""
+    """Run a script on 2 ranks, each rank's share one batch; return each rank's reports, one a run of its main."""
     run = run_answer(2, PROBE, answer, args[0], DIGITS, RATE, *args[1:], timeout=180)
-    return run, facts(run)
+    return run, reports(run)
 
 
-def _reports(history: list[dict], run: Run) -> None:
+def _check_reports(history: list[dict], run: Run) -> None:
     """Decide on who prints the line about each epoch: rank 0 and nobody else."""
-    said = [[line for line in lines if line and not NOISE.search(line)] for lines in run.lines]
+    printed = [[line for line in lines if line and not NOISE.search(line)] for lines in run.lines]
     forms = set()
     expect(
         len(history) == 3, f"an entry of the history for each epoch, in {{out}}/log.json; {len(history)} of 3 are there"
     )
     for entry in history:
         figures = [entry["loss"], entry["accuracy"], 100 * entry["accuracy"], entry["images_per_second"]]
-        lines = [line for line in said[0] if _tells(line, figures)]
+        lines = [line for line in printed[0] if _reports_figures(line, figures)]
         expect(
             bool(lines),
             f"a line from rank 0 about each epoch, with loss and accuracy (step 6). About epoch {entry['epoch']}, with "
             f"loss {entry['loss']:.3f} and accuracy {entry['accuracy']:.3f}, there is none",
         )
         forms |= {NUMBER.sub("#", line) for line in lines}
-    for rank, lines in enumerate(said[1:], start=1):
+    for rank, lines in enumerate(printed[1:], start=1):
         like = next((line for line in lines if NUMBER.sub("#", line) in forms), "")
         expect(not like, f"reports from rank 0 alone (step 6); rank {rank} printed {short(like)} as well")
 
 
-def _tells(line: str, figures: list[float]) -> bool:
+def _reports_figures(line: str, figures: list[float]) -> bool:
     """Whether one of these figures stands in a line, rounded to whatever digits."""
     if line.startswith("largest difference"):
         return False
@@ -237,7 +237,7 @@ def _equals_one_process(ranks: list[dict]) -> None:
         expect(
             first["spread"] == 0,
             f"both ranks to hold the same weights; they differ by {first['spread']:.3g}, as much as two fresh "
-            "models do. Nobody gave them the same start (step 5)",
+            "models do. Nothing gave them the same start (step 5)",
         )
     expect(
         first["spread"] == 0,
@@ -247,6 +247,6 @@ def _equals_one_process(ranks: list[dict]) -> None:
     expect(
         first["error"] < EXACT,
         "two ranks to take the step that one process takes with all digits; the weights are off by "
-        f"{100 * first['error']:.0f}% of the way they went. Does each rank train on its own share (step 3), with the "
-        "right learning rate in each step, and are gradients averaged rather than added up?",
+        f"{100 * first['error']:.0f}% of the distance they moved. Does each rank train on its own share (step 3), with "
+        "the right learning rate in each step, and are gradients averaged rather than added up?",
     )

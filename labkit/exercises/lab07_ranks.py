@@ -1,9 +1,9 @@
-"""What did a student's training script really do? Run by `lab07` on 2 ranks:
+"""A probe of lab 07: runs a student's training script. Started by `lab07` on 2 ranks:
 
     mpirun -n 2 python lab07_ranks.py SCRIPT train DIGITS RATE OUT
     mpirun -n 2 python lab07_ranks.py SCRIPT fit DIGITS RATE
 
-Calls SCRIPT's main, which gives (model, optimizer), for each of `RUNS`, and hands back the facts of each run. With
+Calls SCRIPT's main, which gives (model, optimizer), for each of `RUNS`, and hands back a report of each run. With
 "train", the second run goes on from the checkpoint of the first, which rank 0 alone has: each rank has a folder of its
 own. Each rank's share is one batch, so that the order of the digits doesn't matter, and an epoch is one step.
 """
@@ -21,13 +21,13 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from labkit.data import load_digits
-from labkit.exercises.ranks import fail, load, tell, watched
+from labkit.exercises.ranks import fail, load, report, watched
 from labkit.models.mnist import mnist_cnn
 
 RANKS = MPI.COMM_WORLD
 # Seconds in one line, which takes two or three when TensorFlow traces it on a machine that is not busy, and in all. All
 # of fit is one line.
-STUCK_S, IN_ALL_S = {"train": 20.0, "fit": 40.0}, 120.0
+LINE_LIMIT_S, TOTAL_LIMIT_S = {"train": 20.0, "fit": 40.0}, 120.0
 # By kind: the arguments of each run, and the learning rates of all its steps in multiples of one rank's.
 RUNS = {
     "train": (
@@ -69,23 +69,25 @@ def begun_alike(learning_rate: Callable) -> Callable:
     begun = False
 
     @functools.wraps(learning_rate)
-    def asked(*args: Any, **kwargs: Any) -> Any:
+    def compared(*args: Any, **kwargs: Any) -> Any:
         nonlocal begun
         if not begun:
             begun = True
             first = RANKS.allgather(int(args[0] if args else kwargs["step"]))
             if len(set(first)) > 1:
-                told = ", ".join(f"rank {rank} begins with step {step}" for rank, step in enumerate(first))
+                steps = ", ".join(f"rank {rank} begins with step {step}" for rank, step in enumerate(first))
                 fail(
-                    f"Expected all ranks to go on with the same step after --resume; {told}. Rank 0 alone reads "
+                    f"Expected all ranks to go on with the same step after --resume; {steps}. Rank 0 alone reads "
                     "the checkpoint: step 5 has to give `done` to all"
                 )
         return learning_rate(*args, **kwargs)
 
-    return asked
+    return compared
 
 
-def run(main: Callable, script: str, arguments: list[str], stuck: float, resumed: bool) -> tuple[keras.Model, Any]:
+def run(
+    main: Callable, script: str, arguments: list[str], line_limit_s: float, resumed: bool
+) -> tuple[keras.Model, Any]:
     """Call the script's main, and return the model and the optimizer that it gives."""
     where = f"on rank {RANKS.rank} of {RANKS.size}{RESUMED * resumed}"
     variables = main.__globals__
@@ -93,7 +95,7 @@ def run(main: Callable, script: str, arguments: list[str], stuck: float, resumed
         variables["learning_rate"] = begun_alike(variables["learning_rate"])
     # As in a fresh process, layers are numbered from the start: they are in the names by which Horovod pairs gradients.
     keras.backend.clear_session()
-    with watched(script, where, stuck=stuck, in_all=IN_ALL_S):
+    with watched(script, where, line_limit_s=line_limit_s, total_limit_s=TOTAL_LIMIT_S):
         got = main(arguments)
     match got:
         case (keras.Model() as model, keras.optimizers.Optimizer() as optimizer):
@@ -103,18 +105,18 @@ def run(main: Callable, script: str, arguments: list[str], stuck: float, resumed
 
 
 def main() -> None:
-    """Run the script as often as it takes, gather the ranks' weights, hand back the facts."""
+    """Run the script as often as it takes, gather the ranks' weights, hand back what came."""
     script, kind, n_digits, rate, *out = sys.argv[1:]
     (student_main,) = load(script, "main")
     common = ["--digits", n_digits, "--batch", str(int(n_digits) // RANKS.size), "--lr", rate]
     folder = Path(*out, f"rank-{RANKS.rank}") if out else None
     seeds = float(np.abs(flat(fresh(0)) - flat(fresh(1))).max())
-    told = []
+    runs = []
     for number, (options, multiples) in enumerate(RUNS[kind]):
         arguments = [*common, *map(str, options), *(["--out", str(folder)] if folder else [])]
-        model, optimizer = run(student_main, script, arguments, STUCK_S[kind], resumed=number > 0)
+        model, optimizer = run(student_main, script, arguments, LINE_LIMIT_S[kind], resumed=number > 0)
         weights = np.stack(RANKS.allgather(flat(model)))
-        facts = {
+        findings = {
             "rank": RANKS.rank,
             "rate": float(optimizer.learning_rate),
             "spread": float(np.ptp(weights, axis=0).max()),
@@ -123,14 +125,14 @@ def main() -> None:
         }
         if RANKS.rank == 0:
             right = one_process(int(n_digits), [float(rate) * multiple for multiple in multiples])
-            facts["error"] = float(np.abs(weights[0] - right).max() / np.abs(right - flat(fresh(0))).max())
+            findings["error"] = float(np.abs(weights[0] - right).max() / np.abs(right - flat(fresh(0))).max())
             log = folder / "log.json" if folder else None
-            facts["history"] = json.loads(log.read_text())["history"] if log and log.is_file() else []
-        told.append(facts)
+            findings["history"] = json.loads(log.read_text())["history"] if log and log.is_file() else []
+        runs.append(findings)
         # A run can go on from a checkpoint, and tells more, only when the one before was right.
-        if not all(RANKS.allgather(facts["spread"] == 0 and facts["wrote"] == (RANKS.rank == 0))):
+        if not all(RANKS.allgather(findings["spread"] == 0 and findings["wrote"] == (RANKS.rank == 0))):
             break
-    tell(told)
+    report(runs)
 
 
 if __name__ == "__main__":

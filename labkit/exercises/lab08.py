@@ -5,10 +5,10 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from labkit.exercises.answers import call, on_drawn
+from labkit.exercises.answers import call, for_all
 from labkit.exercises.core import Lab
+from labkit.exercises.outcomes import expect
 from labkit.exercises.values import as_number, describe, numeric_array, same, short, whole
-from labkit.exercises.verdicts import expect
 
 lab = Lab("08")
 
@@ -50,7 +50,7 @@ def learning_rates(answer) -> None:
         (5, 10, 20, 256, "a warm-up longer than the run"),
     ]:
         decide(step, steps, warmup, batch, 0.256, why)
-    on_drawn(
+    for_all(
         lambda run, warmup, batch, lr_init: decide(run[0], run[1], warmup, batch, lr_init),
         run=st.integers(1, 2000).flatmap(lambda steps: st.tuples(st.integers(0, steps - 1), st.just(steps))),
         warmup=st.one_of(st.integers(0, 1000), st.floats(0, 1000, width=16)),
@@ -88,7 +88,7 @@ def shares(answer) -> None:
     for n, ranks, batch in [(12, 1, 4), (12, 2, 3), (12, 3, 2), (10, 2, 3), (10, 3, 4), (5, 2, 4), (3, 2, 5)]:
         for step in range(4):
             decide(step, n, ranks, batch)
-    on_drawn(
+    for_all(
         decide,
         examples=50,
         step=st.integers(0, 12),
@@ -169,7 +169,7 @@ def efficiencies(answer) -> None:
         network = {"gradient": 1e6 * megabytes, "latency": latency, "bandwidth": 1e9}
         decide(n, why, compute=0.1, **network, hidden=hidden, reading=reading)
     decide(4, "hidden and reading left at 0", compute=0.1, gradient=1e8, latency=0.0, bandwidth=1e9)
-    on_drawn(
+    for_all(
         decide,
         n=st.integers(1, 2048),
         compute=st.sampled_from((0.01, 0.1, 1.0)),
@@ -229,7 +229,7 @@ def accumulation(answer) -> None:
 
     for count, most in [(12, 4), (10, 4), (3, 8), (7, 1), (9, 8)]:
         decide(count, most)
-    on_drawn(decide, examples=50, count=st.integers(1, 30), most=st.integers(1, 32))
+    for_all(decide, examples=50, count=st.integers(1, 30), most=st.integers(1, 32))
 
 
 def _softmax_gradient(weights: np.ndarray, biases: np.ndarray, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
@@ -280,7 +280,7 @@ def trust_ratios(answer) -> None:
         decide(f"{text}, coefficient {coefficient:g}", weight, gradient, decay, coefficient)
 
     scales = st.sampled_from((1.0, 0.01, 100.0, 0.0))
-    on_drawn(
+    for_all(
         decide_random,
         examples=60,
         shape=st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple),

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from labkit.exercises.answers import call, facts, on_drawn, run_answer
+from labkit.exercises.answers import call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
+from labkit.exercises.outcomes import expect
 from labkit.exercises.values import describe, same, whole
-from labkit.exercises.verdicts import expect
 
 lab = Lab("09")
 
@@ -50,7 +50,7 @@ def ratios(answer) -> None:
     decide(grey, faint, "when one channel of one pixel in 20 is 1 too large")
     decide(grey, grey.copy(), "when both are equal")
     shapes = st.tuples(st.integers(1, 4), st.integers(1, 4), st.just(3))
-    on_drawn(
+    for_all(
         lambda pair: decide(pair[0], pair[1], f"of {pair[0].tolist()} and {pair[1].tolist()}"),
         pair=shapes.flatmap(lambda shape: st.tuples(*[arrays(np.uint8, shape)] * 2)),
     )
@@ -89,13 +89,13 @@ def labels(answer) -> None:
             "would move the centroids",
         )
 
-    def drawn(n: int, k: int, seed: int) -> None:
+    def decide_on_random(n: int, k: int, seed: int) -> None:
         rng = np.random.default_rng(seed)
         decide(rng.integers(0, 256, (n, 3)).astype(np.float64), rng.uniform(0, 255, (k, 3)))
 
     for n, k in [(500, 7), (3, 3), (1000, 2), (600, 256)]:
-        drawn(n, k, seed=9)
-    on_drawn(drawn, n=st.integers(1, 40), k=st.integers(1, 9), seed=st.integers(0, 99))
+        decide_on_random(n, k, seed=9)
+    for_all(decide_on_random, n=st.integers(1, 40), k=st.integers(1, 9), seed=st.integers(0, 99))
 
 
 @lab.exercise(
@@ -141,13 +141,13 @@ def shares(answer) -> None:
 
     for n, size in [(12, 1), (12, 4), (2173, 2), (2173, 3), (10, 4), (3, 5), (0, 2), (2_500_001, 7), (100_000_007, 7)]:
         decide(n, size)
-    on_drawn(decide, n=st.one_of(st.integers(0, 100), st.integers(0, 10**9)), size=st.integers(1, 40))
+    for_all(decide, n=st.one_of(st.integers(0, 100), st.integers(0, 10**9)), size=st.integers(1, 40))
 
 
 @lab.exercise(
     4,
     hints=(
-        "Compare the two calls of daal4py in looks.py. Which word has one that the other doesn't?",
+        "Compare the two calls of daal4py in looks.py. Which argument does one have that the other doesn't?",
         "d4p.kmeans(…, distributed=True). For spread: np.stack(MPI.COMM_WORLD.allgather(centroids)) has one more axis "
         "in front, over the ranks.",
         "fit: return d4p.kmeans(len(begin), iterations, accuracyThreshold=0, distributed=True).compute(mine, "
@@ -158,7 +158,7 @@ def fit(answer) -> None:
     """On 3 and on 2 ranks: spread is right, all hold the same centroids, and those are one process's."""
     photo = _photo(answer)
     for size in (3, 2):
-        ranks = facts(run_answer(size, PROBE, "fit", answer, photo, COLOURS, ITERATIONS, threads=1, timeout=60))
+        ranks = reports(run_answer(size, PROBE, "fit", answer, photo, COLOURS, ITERATIONS, threads=1, timeout=60))
         for number, rank in enumerate(ranks):
             for shifts, got in zip(rank["shifts"], rank["spread"], strict=True):
                 right = max(shifts) - min(shifts)
@@ -210,7 +210,7 @@ def kmeans(answer) -> None:
     for size in (3, 2):
         shutil.rmtree(out, ignore_errors=True)
         arguments = ("--photo", photo, "--colours", COLOURS, "--iterations", ITERATIONS, "--out", out / "rank-{rank}")
-        ranks = facts(run_answer(size, PROBE, "kmeans", answer, *arguments, threads=1, timeout=60))
+        ranks = reports(run_answer(size, PROBE, "kmeans", answer, *arguments, threads=1, timeout=60))
         for number, rank in enumerate(ranks):
             labels = rank["labels"]
             expect(
@@ -263,5 +263,5 @@ def _photo(answer: str) -> Path:
     return path
 
 
-def _shape(told: list[int] | str) -> str:
-    return f"an array of the shape {tuple(told)}" if isinstance(told, list) else told
+def _shape(found: list[int] | str) -> str:
+    return f"an array of the shape {tuple(found)}" if isinstance(found, list) else found

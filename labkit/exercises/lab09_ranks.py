@@ -1,9 +1,9 @@
-"""Facts of a student's K-Means script. Run by `lab09` on some ranks:
+"""A probe of lab 09: runs a student's K-Means script. Started by `lab09` on some ranks:
 
     mpirun -n 3 python lab09_ranks.py fit SCRIPT PHOTO COLOURS ITERATIONS
     mpirun -n 3 python lab09_ranks.py kmeans SCRIPT ARGUMENTS…
 
-Imports SCRIPT, lets its functions work on the shares of a small photo, and hands back one set of facts per rank. What
+Imports SCRIPT, lets its functions work on the shares of a small photo, and hands back one report per rank. What
 one process finds from the same start is computed beside it, to compare with.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from mpi4py import MPI
 from PIL import Image
 
-from labkit.exercises.ranks import load, tell, watched
+from labkit.exercises.ranks import load, report, watched
 
 RANKS = MPI.COMM_WORLD
 # By how much a number of a centroid is shifted on each rank: the extremes are on other ranks each time.
@@ -50,32 +50,32 @@ def shape(what: Any) -> list[int] | str:
     return list(what.shape) if isinstance(what, np.ndarray) else f"of type {type(what).__name__}"
 
 
-def fit_facts(script: str, photo: str, colours: str, iterations: str) -> dict[str, Any]:
+def fit_findings(script: str, photo: str, colours: str, iterations: str) -> dict[str, Any]:
     """Facts of the functions `spread` and `fit`."""
     spread, fit = load(script, "spread", "fit")
     where = f"on rank {RANKS.rank} of {RANKS.size}"
     pixels = np.load(photo).reshape(-1, 3).astype(np.float64)
-    facts: dict[str, Any] = {"shifts": SHIFTS[RANKS.size], "spread": []}
+    findings: dict[str, Any] = {"shifts": SHIFTS[RANKS.size], "spread": []}
     for shifts in SHIFTS[RANKS.size]:
         centroids = np.arange(12.0).reshape(4, 3)
         centroids[2, 1] += shifts[RANKS.rank]
         with watched(script, f"in spread, {where}"):
-            facts["spread"].append(told(spread(centroids)))
+            findings["spread"].append(json_value(spread(centroids)))
     begin = RANKS.bcast(pixels[:: len(pixels) // int(colours)][: int(colours)])
     mine = np.array_split(pixels, RANKS.size)[RANKS.rank].copy()
     given = {"mine": mine.copy(), "begin": begin.copy()}
     with watched(script, f"in fit, {where}"):
         end = fit(*given.values(), int(iterations))
-    facts["changed"] = [
+    findings["changed"] = [
         name for name, before in (("mine", mine), ("begin", begin)) if not np.array_equal(given[name], before)
     ]
-    facts["shape"], facts["wanted"] = shape(end), list(begin.shape)
-    if not all(RANKS.allgather(facts["shape"] == facts["wanted"])):
-        return facts
+    findings["shape"], findings["wanted"] = shape(end), list(begin.shape)
+    if not all(RANKS.allgather(findings["shape"] == findings["wanted"])):
+        return findings
     every = np.stack(RANKS.allgather(end))
     batch = one_process(pixels, begin, int(iterations))
     own = one_process(mine, begin, int(iterations))
-    return facts | {
+    return findings | {
         "apart": float(np.ptp(every, axis=0).max()),
         "alone": bool(np.allclose(end, own, rtol=1e-6)),
         "stayed": bool(np.array_equal(end, begin)),
@@ -84,13 +84,13 @@ def fit_facts(script: str, photo: str, colours: str, iterations: str) -> dict[st
     }
 
 
-def told(value: Any) -> float | str:
+def json_value(value: Any) -> float | str:
     """A number as it is, of an array of dimension 0 as well; anything else by what it is."""
     is_number = np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iuf"
     return float(value) if is_number else str(shape(value))
 
 
-def kmeans_facts(script: str, *arguments: str) -> dict[str, Any]:
+def kmeans_findings(script: str, *arguments: str) -> dict[str, Any]:
     """Facts of the whole script: the labels on each rank, and the picture that it wrote."""
     arguments = tuple(argument.format(rank=RANKS.rank) for argument in arguments)
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
@@ -101,13 +101,17 @@ def kmeans_facts(script: str, *arguments: str) -> dict[str, Any]:
     pixels = photo.reshape(-1, 3).astype(np.float64)
     share: Callable = importlib.import_module("pieces").share  # the student's, which lies beside the script
     mine = pixels[slice(*share(len(pixels), RANKS.rank, RANKS.size))]
-    facts: dict[str, Any] = {"labels": shape(labels), "wanted": [len(mine)], "type": str(getattr(labels, "dtype", ""))}
-    if not all(RANKS.allgather(facts["labels"] == facts["wanted"] and labels.dtype == np.uint8)):
-        return facts
+    findings: dict[str, Any] = {
+        "labels": shape(labels),
+        "wanted": [len(mine)],
+        "type": str(getattr(labels, "dtype", "")),
+    }
+    if not all(RANKS.allgather(findings["labels"] == findings["wanted"] and labels.dtype == np.uint8)):
+        return findings
     every, away = np.stack(RANKS.allgather(centroids)), distances(mine, centroids)
     # A pixel halfway between two centroids may have either.
     nearest = away[np.arange(len(mine)), np.minimum(labels, len(centroids) - 1)] <= away.min(axis=1) * (1 + 1e-9) + 1e-9
-    facts |= {
+    findings |= {
         "nearest": float(nearest.mean()),
         "apart": float(np.ptp(every, axis=0).max()),
         "objective": objective(pixels, centroids),
@@ -115,24 +119,24 @@ def kmeans_facts(script: str, *arguments: str) -> dict[str, Any]:
     }
     labels = RANKS.allgather(labels)
     written = Path(options["--out"]) / "photo.png"
-    facts["wrote"] = written.is_file()
-    if facts["wrote"]:
+    findings["wrote"] = written.is_file()
+    if findings["wrote"]:
         with Image.open(written) as image:
             picture = np.asarray(image.convert("RGB"))
         right = np.rint(centroids).astype(np.uint8)[np.concatenate(labels)].reshape(photo.shape)
-        facts["shape"], facts["photo"] = list(picture.shape[:2]), list(photo.shape[:2])
+        findings["shape"], findings["photo"] = list(picture.shape[:2]), list(photo.shape[:2])
         if picture.shape == right.shape:
-            facts["same"] = float((picture == right).all(axis=2).mean())
-    return facts
+            findings["same"] = float((picture == right).all(axis=2).mean())
+    return findings
 
 
-KINDS: dict[str, Callable[..., dict[str, Any]]] = {"fit": fit_facts, "kmeans": kmeans_facts}
+KINDS: dict[str, Callable[..., dict[str, Any]]] = {"fit": fit_findings, "kmeans": kmeans_findings}
 
 
 def main() -> None:
-    """Let the script work, hand back the facts."""
+    """Let the script work, hand back what came."""
     kind, *arguments = sys.argv[1:]
-    tell(KINDS[kind](*arguments))
+    report(KINDS[kind](*arguments))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What does a student's script do on a rank? Its failures and hangs are told by its own lines.
+"""A student's script on a rank: its failures and hangs are reported by its own lines.
 
 A lab's probe runs on every rank. It takes the script's functions by `load`, calls them within `watched`, and hands
-back what it found by `tell`; `answers.run_answer` and `answers.facts` take that in. This module itself runs a whole
+back what it found by `report`; `answers.run_answer` and `answers.reports` read that. This module itself runs a whole
 script, watched:
 
     mpirun -n 2 python ranks.py SCRIPT ARGUMENTS…
@@ -22,20 +22,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-FACTS, FAILED = "FACTS ", "FAILED "  # what lines for the check begin with
-STUCK_S = 10.0  # seconds in one line of the script, and by default in all; the longest takes a fraction of one
-IMPORT_S = 30.0  # seconds for all that a script imports
+REPORT, FAILED = "REPORT ", "FAILED "  # what lines for the check begin with
+LINE_LIMIT_S = 10.0  # seconds in one line of the script, and by default in all; the longest takes a fraction of one
+IMPORT_LIMIT_S = 30.0  # seconds for all that a script imports
 POLL_S = 0.1
-WAITS = "Does every rank come to the call that this one waits for, and does each loop end?"
-SENDS = (
-    "Does the rank that it waits for wait too? Send returns at once only with a short message: with a long one it "
+WAIT_HINT = "Does every rank reach the call that this one waits for, and does each loop end?"
+SEND_HINT = (
+    "Is the rank that it waits for waiting too? Send returns at once only for a short message; with a long one it "
     "waits until the other rank receives."
 )
 
 
 def load(script: str, *names: str) -> list[Callable]:
     """Return functions of a script, run as `import` would run it."""
-    with watched(script, stuck=IMPORT_S, in_all=IMPORT_S):
+    with watched(script, line_limit_s=IMPORT_LIMIT_S, total_limit_s=IMPORT_LIMIT_S):
         sys.path[0] = str(Path(script).resolve().parent)  # as for a script of its own
         module = runpy.run_path(script, run_name="answer")
     for name in names:
@@ -44,20 +44,22 @@ def load(script: str, *names: str) -> list[Callable]:
     return [module[name] for name in names]
 
 
-def tell(facts: Any) -> None:
-    """Hand facts, as JSON takes them, to the check; on a line of their own, whatever was printed before."""
-    print(f"\n{FACTS}{json.dumps(facts)}", flush=True)
+def report(findings: Any) -> None:
+    """Send findings, as JSON takes them, to the check; on a line of their own, whatever was printed before."""
+    print(f"\n{REPORT}{json.dumps(findings)}", flush=True)
 
 
-def fail(told: str, where: str = "") -> NoReturn:
-    """End this rank, and with it all, with what the student is told: what happened, and on which rank in which case."""
-    print(f"\n{FAILED}{json.dumps([told, where])}", flush=True)
+def fail(message: str, where: str = "") -> NoReturn:
+    """End this rank, and with it all, with a message to the student: what happened, and on which rank in which case."""
+    print(f"\n{FAILED}{json.dumps([message, where])}", flush=True)
     os._exit(1)
 
 
 @contextlib.contextmanager
-def watched(script: str, where: str = "", stuck: float = STUCK_S, in_all: float = STUCK_S) -> Iterator[None]:
-    """End this rank when what is inside fails, leaves or hangs, and tell by which line of the script.
+def watched(
+    script: str, where: str = "", line_limit_s: float = LINE_LIMIT_S, total_limit_s: float = LINE_LIMIT_S
+) -> Iterator[None]:
+    """End this rank when what is inside fails, leaves or hangs, and report the line of the script.
 
     Parameters
     ----------
@@ -65,11 +67,11 @@ def watched(script: str, where: str = "", stuck: float = STUCK_S, in_all: float 
         The student's script, as it was loaded.
     where : str
         Where that is, such as "on rank 1, for 12 numbers on 2 ranks".
-    stuck, in_all : float
+    line_limit_s, total_limit_s : float
         How many seconds may pass in one line of the script, and in all.
     """
     over = threading.Event()
-    watch = (script, where, threading.get_ident(), over, stuck, in_all)
+    watch = (script, where, threading.get_ident(), over, line_limit_s, total_limit_s)
     threading.Thread(target=_watch, args=watch, daemon=True).start()
     try:
         yield
@@ -82,8 +84,10 @@ def watched(script: str, where: str = "", stuck: float = STUCK_S, in_all: float 
         over.set()
 
 
-def _watch(script: str, where: str, thread: int, over: threading.Event, stuck: float, in_all: float) -> None:
-    """Tell the line that a thread hangs in, unless it is over before."""
+def _watch(
+    script: str, where: str, thread: int, over: threading.Event, line_limit_s: float, total_limit_s: float
+) -> None:
+    """Report the line that a thread hangs in, unless it ends in time."""
     began = since = time.monotonic()
     place = None
     while not over.wait(POLL_S):
@@ -92,11 +96,11 @@ def _watch(script: str, where: str, thread: int, over: threading.Event, stuck: f
         lines = [(frame.lineno, frame.line) for frame in stack if frame.filename == script]
         if lines != place:
             place, since = lines, now
-        if now - since > stuck or now - began > in_all:
+        if now - since > line_limit_s or now - began > total_limit_s:
             number, line = lines[-1] if lines else (0, "")
             in_line = f' in line {number}: "{line}"' if lines else ""
-            why = SENDS if re.search(r"\b[Ss]end\(", line or "") else WAITS
-            fail(f"It hangs: after {now - began:.0f} s it still is{in_line}. {why}", where)
+            why = SEND_HINT if re.search(r"\b[Ss]end\(", line or "") else WAIT_HINT
+            fail(f"It hangs: after {now - began:.0f} s it is still{in_line}. {why}", where)
 
 
 def main() -> None:
@@ -104,7 +108,7 @@ def main() -> None:
     del sys.argv[0]
     script = sys.argv[0]
     sys.path[0] = str(Path(script).resolve().parent)
-    with watched(script, in_all=60.0):
+    with watched(script, total_limit_s=60.0):
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as leave:

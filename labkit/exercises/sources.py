@@ -1,4 +1,4 @@
-"""What does a lab's one source hold: its cells, its exercises, its solutions?
+"""Reads a lab's source: its cells, its exercises, its solutions.
 
 A source is `solutions/NN_topic.py` in jupytext's percent format. A solution stands between `### BEGIN SOLUTION` and
 `### END SOLUTION`; the line `name = check(N, …)` after it makes its cell exercise N.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.exercises.verdicts import expect, refuse
+from labkit.exercises.outcomes import expect, refuse
 
 WIDTH = 80  # characters of a value in a message
 
@@ -53,7 +53,7 @@ def describe(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape}, {value.dtype}" + f": {short(value)}" * (value.size <= 8)
     if isinstance(value, bool | np.bool_):
-        return f"{value}, which is no number"
+        return f"{value}, which is not a number"
     if isinstance(value, str | bytes | numbers.Number):
         return f"{short(value)}, of type {type(value).__name__}"
     name = type(value).__name__
@@ -184,7 +184,7 @@ def same(got: Any, right: Any, what: str, rel: float = 1e-6, abs: float = 1e-9, 
     elif (wanted := as_number(right)) is not None:
         found = number(got, what)
         if not _close(found, wanted, rel, abs):
-            ours, theirs = tell_apart(wanted, found)
+            ours, theirs = distinguish(wanted, found)
             refuse(f"{what} to be {ours}{because}; it is {theirs}")
     elif isinstance(right, bool | np.bool_):
         # numpy's True is not Python's, and 1 is neither.
@@ -204,7 +204,7 @@ def _same_array(got: Any, right: np.ndarray, what: str, rel: float, abs: float, 
     differs = ~np.isclose(array, right.astype(wide), rtol=rel, atol=abs, equal_nan=True)
     if differs.any():
         place = tuple(map(int, np.argwhere(differs)[0]))
-        ours, theirs = tell_apart(right[place], array[place])
+        ours, theirs = distinguish(right[place], array[place])
         index = ", ".join(map(str, place))
         others = f", and {differs.sum() - 1:,} more of {differs.size:,} differ" if differs.sum() > 1 else ""
         refuse(f"{what} to have {ours} at [{index}]{because}; it has {theirs} there{others}")
@@ -237,7 +237,7 @@ def array_of_numbers(value: Any, what: str) -> np.ndarray:
     return array
 
 
-def tell_apart(right: Any, got: Any) -> tuple[str, str]:
+def distinguish(right: Any, got: Any) -> tuple[str, str]:
     """Return two different numbers in as few digits as show the difference."""
     wanted, found = as_number(right), as_number(got)
     if isinstance(wanted, int) and isinstance(found, int):

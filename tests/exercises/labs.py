@@ -1,4 +1,4 @@
-"""How a lab's exercises are tested: untouched, with planted mistakes, and right in another way."""
+"""Tests of a lab's exercises: untouched, with planted mistakes, and right in another way."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +10,8 @@ from labkit.exercises import sources
 from labkit.exercises.core import Checker, checker
 
 
-class Bench:
-    """A lab's exercises in an empty folder, as a notebook has them.
+class Student:
+    """A student of a lab, whose answers are made from its solutions, in an empty folder.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Bench:
         self._blank = {n: blank.cells[e.cell].source for n, e in sources.exercises(notebook).items()}
 
     def answer(self, number: int, edit: Callable[[str], str] | None = None) -> Any:
-        """Give the answer that the solution's text makes after `edit`; the untouched one without an edit."""
+        """Return the answer that the solution's text makes after `edit`; the untouched one without an edit."""
         text = self._blank[number] if edit is None else edit(self._solved[number])
         assert edit is None or text != self._solved[number] or edit is same, "the edit changed nothing"
         if text.startswith("%%writefile"):
@@ -45,7 +45,7 @@ class Bench:
 
 
 class ThreeWays:
-    """The tests of a lab's exercises; its module has a subclass, and a fixture `bench`.
+    """The tests of a lab's exercises; its module has a subclass, and a fixture `student`.
 
     Attributes
     ----------
@@ -61,18 +61,18 @@ class ThreeWays:
     mistakes: list[tuple[int, Callable[[str], str], str]]
     right: list[tuple[int, Callable[[str], str]]]
 
-    def test_untouched_is_not_attempted(self, bench, exercise, capsys):
-        bench.check(exercise, bench.answer(exercise))
+    def test_untouched_is_not_attempted(self, student, exercise, capsys):
+        student.check(exercise, student.answer(exercise))
         assert f"Exercise {exercise} · not attempted." in capsys.readouterr().out
 
-    def test_mistakes_are_told(self, bench, exercise, edit, message, capsys):
-        bench.check(exercise, bench.answer(exercise, edit))
+    def test_mistakes_are_told(self, student, exercise, edit, message, capsys):
+        student.check(exercise, student.answer(exercise, edit))
         out = capsys.readouterr().out
         assert f"Exercise {exercise} · not yet." in out
         assert message in out
 
-    def test_right_answers_pass(self, bench, exercise, edit, capsys):
-        bench.check(exercise, bench.answer(exercise, edit))
+    def test_right_answers_pass(self, student, exercise, edit, capsys):
+        student.check(exercise, student.answer(exercise, edit))
         out = capsys.readouterr().out
         assert f"Exercise {exercise} · passed." in out, out
 

@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from labkit.exercises.answers import call, failure, isolate, on_drawn, remember_lines
+from labkit.exercises.answers import call, failure, for_all, isolate, remember_lines
+from labkit.exercises.outcomes import NotYet
 from labkit.exercises.values import same
-from labkit.exercises.verdicts import NotYet
 
 
 def written(text: str, **notebook):
@@ -71,7 +71,7 @@ def test_a_stub_left_below_an_answer_is_told_by_its_line():
 
 @pytest.mark.parametrize("leave", ["exit(0)", "raise SystemExit", "import sys; sys.exit('bye')"])
 def test_leaving_is_told(leave):
-    assert told(written(f"def half(x):\n    {leave}\n"), 4).startswith("half left by exit(), in line 2:")
+    assert told(written(f"def half(x):\n    {leave}\n"), 4).startswith("half called exit(), in line 2:")
 
 
 def test_too_few_parameters_are_told_by_the_call():
@@ -151,7 +151,7 @@ def test_a_variable_of_the_notebook_is_missing_in_a_module():
 
 def test_what_fails_while_a_function_moves_is_told():
     answer = written("def half(n: Sequence) -> int:\n    return n // 2\n", Sequence=list)
-    with pytest.raises(NotYet, match=r"NameError: name 'Sequence' is not defined.* when half is moved into a module"):
+    with pytest.raises(NotYet, match=r"NameError: name 'Sequence' is not defined.* when half moves into a module"):
         isolate(answer, "import math")
 
 
@@ -169,13 +169,13 @@ def test_the_smallest_wrong_input_is_told():
         same(n if n < 37 else n + 1, n, f"f({n})")
 
     with pytest.raises(NotYet, match=r"f\(37\) to be 37; it is 38"):
-        on_drawn(decide, n=st.integers(0, 10**6))
+        for_all(decide, n=st.integers(0, 10**6))
 
 
 def test_right_for_all_drawn_inputs_passes_and_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     seen = []
-    on_drawn(lambda n, text: seen.append(n), n=st.integers(0, 100), text=st.text())
+    for_all(lambda n, text: seen.append(n), n=st.integers(0, 100), text=st.text())
     assert len(seen) > 10
     assert list(tmp_path.iterdir()) == []
 
@@ -183,7 +183,7 @@ def test_right_for_all_drawn_inputs_passes_and_leaves_nothing_behind(tmp_path, m
 def test_the_same_inputs_are_drawn_each_time():
     runs = [[], []]
     for seen in runs:
-        on_drawn(lambda n, seen=seen: seen.append(n), n=st.integers(0, 10**9), examples=20)
+        for_all(lambda n, seen=seen: seen.append(n), n=st.integers(0, 10**9), examples=20)
     assert runs[0] == runs[1]
 
 
@@ -195,7 +195,7 @@ def test_an_answer_that_is_wrong_only_now_and_then_is_not_yet():
         same(len(calls) % 7 == 0, False, "it")
 
     with pytest.raises(NotYet):
-        on_drawn(decide, n=st.integers())
+        for_all(decide, n=st.integers())
 
 
 def test_a_failure_of_the_check_itself_is_not_the_answers():
@@ -203,7 +203,7 @@ def test_a_failure_of_the_check_itself_is_not_the_answers():
         raise KeyError(n)
 
     with pytest.raises(KeyError):
-        on_drawn(decide, n=st.integers())
+        for_all(decide, n=st.integers())
 
 
 def test_slow_answers_are_tried_on_fewer_inputs():
@@ -213,7 +213,7 @@ def test_slow_answers_are_tried_on_fewer_inputs():
         time.sleep(1)
         seen.append(n)
 
-    on_drawn(decide, n=st.integers())
+    for_all(decide, n=st.integers())
     assert 1 <= len(seen) <= 6
 
 

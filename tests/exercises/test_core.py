@@ -6,7 +6,7 @@ import pytest
 from labkit.exercises import core, sources
 from labkit.exercises.answers import call, remember_lines, run_answer
 from labkit.exercises.core import Checker, Lab
-from labkit.exercises.verdicts import expect
+from labkit.exercises.outcomes import expect
 from labkit.system.errors import LabError
 
 ANSWER = "def double(x):\n    ### BEGIN SOLUTION\n    return scale * x\n    ### END SOLUTION"
@@ -205,18 +205,18 @@ def test_what_a_right_answer_printed_does_not_come_between(check, capsys):
     ],
 )
 def test_an_answer_that_hangs_is_told_by_its_line_and_the_lab_goes_on(check, capsys, monkeypatch, loop, line):
-    monkeypatch.setattr(core, "TIME_S", 1.0)
+    monkeypatch.setattr(core, "ANSWER_LIMIT_S", 1.0)
     assert check(1, written(f"def double(x):\n    {loop}\n"))(5) == 10
     out = capsys.readouterr().out
     assert "not yet" in out
-    assert "double to come to an end" in out
+    assert "Expected double to finish" in out
     assert line in out
     print("still heard")  # what the answer's thread was told to print into is not left in place
     assert capsys.readouterr().out == "still heard\n"
 
 
 def test_an_answer_that_comes_late_takes_no_output_with_it(check, capsys, monkeypatch):
-    monkeypatch.setattr(core, "TIME_S", 0.5)
+    monkeypatch.setattr(core, "ANSWER_LIMIT_S", 0.5)
     before = set(threading.enumerate())
     check(1, written("def double(x):\n    import time; time.sleep(4)\n"))  # in compiled code, which can't be ended
     (late,) = set(threading.enumerate()) - before
@@ -228,8 +228,8 @@ def test_an_answer_that_comes_late_takes_no_output_with_it(check, capsys, monkey
 
 
 def test_time_that_the_check_itself_takes_is_not_the_answers(write_source, capsys, monkeypatch):
-    monkeypatch.setattr(core, "TIME_S", 0.5)
-    monkeypatch.setattr(core, "is_students", lambda file: file.startswith("<cell"))  # and this file is the kit's
+    monkeypatch.setattr(core, "ANSWER_LIMIT_S", 0.5)
+    monkeypatch.setattr(core, "is_student_code", lambda file: file.startswith("<cell"))  # and this file is the kit's
     lab = Lab("42")
 
     @lab.exercise(1, hints=("none",))
@@ -291,7 +291,7 @@ def test_what_is_no_script_is_told(check, capsys, answer):
 def test_the_script_that_stood_in_is_not_the_students(check, tmp_path, capsys):
     (tmp_path / "work" / "two.py").write_text("print(3)")
     check(2, check(2, "work/two.py"))
-    assert "This is the solution that stood in." in capsys.readouterr().out
+    assert "This is the kit's solution, not yours." in capsys.readouterr().out
 
 
 def test_a_stub_line_left_in_a_script_is_told(check, tmp_path, capsys):

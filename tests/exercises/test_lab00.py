@@ -1,11 +1,11 @@
 import pytest
-from labs import Bench, ThreeWays, same, swap
+from labs import Student, ThreeWays, same, swap
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch):
+def student(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Bench("00", {})
+    return Student("00", {})
 
 
 ALL = "everybody.allreduce(number)"

@@ -3,15 +3,15 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from labs import Bench, ThreeWays, same, swap
+from labs import Student, ThreeWays, same, swap
 
 from labkit.exercises import core
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch):
+def student(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Bench("01", {"np": np, "tf": tf, "v1": tf.compat.v1, "time": time})
+    return Student("01", {"np": np, "tf": tf, "v1": tf.compat.v1, "time": time})
 
 
 D = 'd = tf.multiply(a + b, b - 2, name="d")'
@@ -66,7 +66,7 @@ class TestExercises(ThreeWays):
         (
             1,
             swap("    return graph,", "    print(graph) #"),
-            "to give three things: graph, placeholders, d; it is None: does it return?",
+            "to return three things: graph, placeholders, d; it is None: does it return?",
         ),
         (
             1,
@@ -85,7 +85,7 @@ class TestExercises(ThreeWays):
         (
             1,
             swap("tf.float32, name", "tf.float32, [], name"),
-            "ValueError: Cannot feed value of shape (2,) for Tensor a:0, which has shape (). So it goes",
+            "ValueError: Cannot feed value of shape (2,) for Tensor a:0, which has shape (). That happens",
         ),
         (1, swap("b - 2", "b + 2"), "d, for a = 3.0 and b = 4.0, to be 14; it is 42"),
         (1, swap("}, d", "}, d.op"), "d to be a tensor, such as an operation's outputs[0]; it is an Operation"),
@@ -162,9 +162,9 @@ class TestExercises(ThreeWays):
             swap("return session.run(fetches, feeds)", "return fetches"),
             "one + 1 for one = 1 to be a number; it is a SymbolicTensor",
         ),
-        (4, swap(SIGNED, "lambda x, factor: print(x)"), "it gave None"),
+        (4, swap(SIGNED, "lambda x, factor: print(x)"), "it returned None"),
         (4, swap(SIGNED, "lambda x, factor: 'two'"), "to be a number; it is 'two', of type str"),
-        (4, swap(SIGNED, "function"), "the function's Python ran by itself"),
+        (4, swap(SIGNED, "function"), "the function's Python ran eagerly"),
         (4, swap(SIGNED, "tf.function(function)"), "it was traced 6 times"),
         (4, swap(SIGNED, "tf.function(function, reduce_retracing=True)"), "1 trace for 6 calls"),
         (
@@ -213,18 +213,18 @@ class TestExercises(ThreeWays):
     ]
 
 
-def test_an_answer_that_waits_in_a_session_is_told_by_its_line(bench, capsys, monkeypatch):
-    monkeypatch.setattr(core, "TIME_S", 1.0)
+def test_an_answer_that_waits_in_a_session_is_told_by_its_line(student, capsys, monkeypatch):
+    monkeypatch.setattr(core, "ANSWER_LIMIT_S", 1.0)
     waits = """with tf.Graph().as_default(), v1.Session() as empty:
         empty.run(tf.queue.FIFOQueue(1, tf.float32).dequeue())
     with v1.Session("""
-    bench.check(3, bench.answer(3, swap("with v1.Session(", waits)))
+    student.check(3, student.answer(3, swap("with v1.Session(", waits)))
     assert 'It was in line 6: "empty.run(tf.queue.FIFOQueue(1, tf.float32).dequeue())".' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("spoil", ["v1.disable_eager_execution()", "tf.config.run_functions_eagerly(True)"])
-def test_an_answer_that_changes_how_tensorflow_works_is_told_and_undone(bench, capsys, spoil):
-    bench.check(4, bench.answer(4, swap("signature =", f"{spoil}; signature =")))
+def test_an_answer_that_changes_how_tensorflow_works_is_told_and_undone(student, capsys, spoil):
+    student.check(4, student.answer(4, swap("signature =", f"{spoil}; signature =")))
     assert "Exercise 4 · not yet." in capsys.readouterr().out
-    bench.check(4, bench.answer(4, same))
+    student.check(4, student.answer(4, same))
     assert "Exercise 4 · passed." in capsys.readouterr().out

@@ -2,13 +2,13 @@ import math
 
 import numpy as np
 import pytest
-from labs import Bench, ThreeWays, same, swap
+from labs import Student, ThreeWays, same, swap
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch):
+def student(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Bench("02", {"np": np, "math": math})
+    return Student("02", {"np": np, "math": math})
 
 
 BY_STRIDES = swap(

@@ -2,13 +2,13 @@ import re
 
 import numpy as np
 import pytest
-from labs import Bench, ThreeWays, same, swap
+from labs import Student, ThreeWays, same, swap
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch):
+def student(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Bench("03", {"np": np, "re": re})
+    return Student("03", {"np": np, "re": re})
 
 
 BY_LINES = swap(

@@ -2,13 +2,13 @@ import math
 
 import numpy as np
 import pytest
-from labs import Bench, ThreeWays, same, swap
+from labs import Student, ThreeWays, same, swap
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch):
+def student(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Bench("04", {"np": np, "math": math})
+    return Student("04", {"np": np, "math": math})
 
 
 IN_PLACE = swap(
@@ -80,7 +80,7 @@ class TestExercises(ThreeWays):
         (
             2,
             swap("np.isfinite(g).all()", "np.isfinite(g.sum())"),
-            "in which all is finite, such as [[[65504.0, 65504.0]]]",
+            "in which everything is finite, such as [[[65504.0, 65504.0]]]",
         ),
         (2, swap(" / scale for", " for"), "to have 0.1875 at [0, 0]; it has 1.5 there"),
         (2, swap("np.isfinite(g).all()", "not np.isinf(g).any()"), "since gradient 0 has nan in it"),
@@ -91,8 +91,12 @@ class TestExercises(ThreeWays):
             swap("None, scale / 2, 0", "None, scale, 0"),
             "to be 512 (half of scale 1024 after an overflow); it is 1024",
         ),
-        (2, swap("None, scale / 2, 0", "gradients, scale / 2, 0"), "None, for a step to skip"),
-        (2, swap("scale * 2, 0", "scale * 2, calm + 1"), "(the count begins anew when the scale is doubled); it is 10"),
+        (2, swap("None, scale / 2, 0", "gradients, scale / 2, 0"), "None, since gradient"),
+        (
+            2,
+            swap("scale * 2, 0", "scale * 2, calm + 1"),
+            "(the count starts again when the scale is doubled); it is 10",
+        ),
         (2, swap("scale * 2, 0", "scale, 0"), "to be 32 (twice the scale, at calm step 10); it is 16"),
         (2, swap("calm + 1 == patience", "calm == patience"), "to be 32 (twice the scale, at calm step 10)"),
         (2, swap("scale, calm + 1", "scale, calm"), "patience 10 to be 1 (this one is calm as well); it is 0"),
@@ -109,11 +113,11 @@ class TestExercises(ThreeWays):
         (3, swap("round(-low / scale)", "128"), "the code nearest to 0.00; it is 128"),
         (3, swap("round(-low / scale)", "int(-low / scale)"), "the code nearest to 58.85; it is 58"),
         (3, swap("round(-low / scale)", "int(np.ceil(-low / scale))"), "the code nearest to 194.29; it is 195"),
-        (3, swap(", round(-low / scale)", ""), "to give scale and zero"),
+        (3, swap(", round(-low / scale)", ""), "to return scale and zero"),
         (
             4,
             swap('a.astype("int32") @ b.astype("int32")', "a @ b"),
-            "sums of type int32, as the CPU has them; yours are int16",
+            "sums of type int32, as the CPU computes them; yours are int16",
         ),
         (
             4,

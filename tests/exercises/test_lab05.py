@@ -7,7 +7,7 @@ import subprocess
 import numpy as np
 import pandas as pd
 import pytest
-from labs import Bench, ThreeWays, same, swap
+from labs import Student, ThreeWays, same, swap
 
 from labkit.system import processes
 from labkit.system.errors import LabError
@@ -16,10 +16,10 @@ from labkit.tune.search import search
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch):
+def student(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"math": math, "np": np, "os": os, "re": re, "subprocess": subprocess}
-    return Bench("05", names | {"processes": processes, "LabError": LabError})
+    return Student("05", names | {"processes": processes, "LabError": LabError})
 
 
 BY_PRODUCT = swap(
@@ -156,13 +156,13 @@ class TestExercises(ThreeWays):
 
 
 @pytest.mark.parametrize("edit", [LEAKS, REPLACES_ENVIRONMENT])
-def test_settings_that_an_answer_leaves_in_the_environment_are_taken_away(bench, edit, capsys):
+def test_settings_that_an_answer_leaves_in_the_environment_are_taken_away(student, edit, capsys):
     environ, before = os.environ, dict(os.environ)
-    bench.check(4, bench.answer(4, edit))
+    student.check(4, student.answer(4, edit))
     assert "LAB05_KNOB changed in the notebook's environment too" in capsys.readouterr().out
     assert os.environ is environ
     assert dict(environ) == before
-    bench.check(4, bench.answer(4, same))
+    student.check(4, student.answer(4, same))
     assert "Exercise 4 · passed." in capsys.readouterr().out
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from labs import Bench, ThreeWays, after, same, swap
+from labs import Student, ThreeWays, after, same, swap
 from mpi4py import MPI
 
 from labkit.exercises import sources
@@ -13,13 +13,13 @@ from labkit.mpi.launch import run_ranks
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch):
+def student(tmp_path, monkeypatch):
     """The lab up to its exercises: chunks.py from the lab."""
     monkeypatch.chdir(tmp_path)
-    bench = Bench("06", {"np": np, "math": math})
+    student = Student("06", {"np": np, "math": math})
     (tmp_path / "work").mkdir()
     write(tmp_path, "chunks")
-    return bench
+    return student
 
 
 def write(folder, script):
@@ -199,8 +199,8 @@ class TestExercises(ThreeWays):
         (1, served_by("    return gradient.copy()\n"), "`total` to be filled on every rank"),
         (1, swap("chunk, incoming = total[start:stop]", "chunk, incoming = gradient[start:stop]"), "changed its own"),
         (1, swap("chunk += incoming\n", "chunk += incoming\n            gradient[0] = 0\n"), "changed its own"),
-        (1, swap("tag=PULL) for worker in others", "tag=PULL) for worker in others[:-1]"), 'after 10 s it still is'),
-        (1, BLOCKING, '"ranks.Send(gradient[start:stop], dest=server, tag=PUSH)". Does the rank that'),
+        (1, swap("tag=PULL) for worker in others", "tag=PULL) for worker in others[:-1]"), 'after 10 s it is still'),
+        (1, BLOCKING, '"ranks.Send(gradient[start:stop], dest=server, tag=PUSH)". Is the rank that'),
         (1, swap("parameter_server(", "server("), "no function parameter_server"),
         (1, swap("ranks.Recv", "MPI.COMM_WORLD.Recv"), "MPI.COMM_WORLD.Recv is used"),
         (1, swap("ranks.size, ranks.rank", "ranks.size, MPI.COMM_WORLD.rank"), "in another order: use ranks.rank"),
@@ -215,19 +215,19 @@ class TestExercises(ThreeWays):
         (2, swap("total[:] = gradient\n", "total = gradient\n"), "`gradient` to stay as it was"),
         (2, by_the_world, "COMM_WORLD.Sendrecv is used"),
         (2, EVERYTHING, "one chunk in each of 2(n - 1) steps"),
-        (2, ALL_TO_ALL, "that is no ring"),
+        (2, ALL_TO_ALL, "that is not a ring"),
         (2, by("    ranks.Allreduce(gradient, total)\n"), "yours used Allreduce"),
         (2, by("    if me == 1:\n        raise ValueError('oh')\n    ranks.Barrier()\n"), "ValueError: oh"),
         (2, by("    ranks.Reduce(gradient, total)\n"), "yours used Reduce"),
         (2, right_on_rank_0_alone, "on rank 1, 12 of 12 are wrong. It is this rank's gradient alone"),
         (2, by("    for step in range(n - 1)\n"), "SyntaxError: expected ':'"),
-        (2, by("    raise SystemExit(0)\n"), "Your script left by exit(), in line"),
-        (2, by("    while True:\n        pass\n"), 'it still is in line'),
+        (2, by("    raise SystemExit(0)\n"), "Your script called exit(), in line"),
+        (2, by("    while True:\n        pass\n"), 'it is still in line'),
         (3, swap("2 * (n - 1) / servers", "2 * (n - 1)"), 'traffic of cost("server", 8, 4) to be 3.5; it is 14'),
         (3, swap("return 2 * (n - 1), 2 * (n - 1) / n, ", "return n - 1, 2 * (n - 1) / n, "), "steps of cost("),
         (3, swap("(n - 1) / n\n", "1\n"), 'sums of cost("ring", 2) to be 0.5; it is 1'),
         (3, swap("math.log2(n),", "n,"), 'steps of cost("doubling", 2) to be 1; it is 2'),
-        (3, swap("return (math.log2(n),) * 3", "pass"), "to give three numbers (steps, traffic, sums); it is None"),
+        (3, swap("return (math.log2(n),) * 3", "pass"), "to return three numbers (steps, traffic, sums); it is None"),
         (3, swap("return (math.log2(n),) * 3", "return [math.nan] * 3"), "to be 1; it is nan"),
         (3, swap("return (math.log2(n),) * 3", "return True, True, True"), "a number; it is True"),
         (3, swap("2 * (n - 1) / n,", "2 - 2 / n if n % 2 == 0 else 2,"), 'traffic of cost("ring", 3) to be 1.333'),
@@ -282,10 +282,10 @@ class TestExercises(ThreeWays):
     ]
 
 
-def test_bytes_and_messages_are_those_of_theory(bench, tmp_path):
+def test_bytes_and_messages_are_those_of_theory(student, tmp_path):
     """For the solutions, as the lab counts them."""
     write(tmp_path, "count")
-    servers, ring = (bench.answer(number, same) for number in (1, 2))
+    servers, ring = (student.answer(number, same) for number in (1, 2))
     assert (servers, ring) == ("work/servers.py", "work/ring.py")
     lines = run_ranks(4, "work/count.py", "servers", "ring", threads=1, show=False).lines[0]
     told = [[part.strip() for part in line.replace("in theory", "theory").split("|")] for line in lines]
@@ -296,7 +296,7 @@ def test_bytes_and_messages_are_those_of_theory(bench, tmp_path):
     assert len(told) == 2 * (3 + 3 + 4)
 
 
-def test_every_rank_ends_the_training_with_equal_weights(bench, tmp_path):
+def test_every_rank_ends_the_training_with_equal_weights(student, tmp_path):
     """With a top_k that gives lists too. And what it says it sent is what theory says, as FP16 half of float32."""
     write(tmp_path, "compress")
     writing = next(
@@ -304,11 +304,11 @@ def test_every_rank_ends_the_training_with_equal_weights(bench, tmp_path):
         for cell in sources.read(sources.find("06")).cells
         if "top_k)" in cell.source and "write_text" in cell.source
     )
-    top_k = bench.answer(5, LISTS)
+    top_k = student.answer(5, LISTS)
     exec(writing, {"inspect": inspect, "work": tmp_path / "work", "top_k": top_k})
     assert (
         tmp_path / "work" / "topk.py"
-    ).read_text() == f"{bench.check.lab.checks[5].imports}\n\n\n{inspect.getsource(top_k)}"
+    ).read_text() == f"{student.check.lab.checks[5].imports}\n\n\n{inspect.getsource(top_k)}"
     run = run_ranks(2, "work/compress.py", "out.json", 256, 1, threads=1, show=False)
     assert [line.rpartition(" ")[2] for line in run.lines[0]] == ["0.0"] * 6
     sent = {way: told["megabytes"][-1] for way, told in json.loads((tmp_path / "out.json").read_text()).items()}

@@ -4,29 +4,29 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from labs import Bench, ThreeWays, same, swap
+from labs import Student, ThreeWays, same, swap
 
 FUNCTIONS = ("shard", "learning_rate", "steps_per_epoch")
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch):
+def student(tmp_path, monkeypatch):
     """The lab up to its scripts: plan.py from the solutions, agree.py and train_helpers.py from the lab."""
     from labkit.exercises import sources
 
     monkeypatch.chdir(tmp_path)
-    bench = Bench("07", {"np": np, "math": math})
+    student = Student("07", {"np": np, "math": math})
     (tmp_path / "work").mkdir()
     cells = sources.read(sources.find("07")).cells
     plan = next(cell.source for cell in cells if "plan.py" in cell.source and "write_text" in cell.source)
-    texts = {name: inspect.getsource(bench.answer(number, same)) for number, name in enumerate(FUNCTIONS, start=1)}
+    texts = {name: inspect.getsource(student.answer(number, same)) for number, name in enumerate(FUNCTIONS, start=1)}
     getsource = lambda function: texts[function]  # noqa: E731, each has a file of its own in a notebook
     names = {"inspect": SimpleNamespace(getsource=getsource), "work": tmp_path / "work"}
     exec(plan, names | {name: name for name in FUNCTIONS})
     for module in ("agree", "train_helpers"):
         text = next(cell.source for cell in cells if cell.source.startswith(f"%%writefile work/{module}.py"))
         (tmp_path / "work" / f"{module}.py").write_text(text.partition("\n")[2])
-    return bench
+    return student
 
 
 INTERLEAVED = swap("np.arange(rank * share, (rank + 1) * share)", "range(n)[rank : share * size : size]")
@@ -101,7 +101,7 @@ class TestExercises(ThreeWays):
         (
             4,
             swap("[v.value for v in model.variables + optimizer.variables] + [done]", "[done]"),
-            "Nobody gave them the same start (step 5)",
+            "Nothing gave them the same start (step 5)",
         ),
         (
             4,
@@ -126,7 +126,7 @@ class TestExercises(ThreeWays):
         (4, swap(REPORT, ""), "About epoch 1, with loss"),
         (4, BY_ALL, "reports from rank 0 alone (step 6); rank 1 printed"),
         (4, swap("return model, optimizer", "return model"), "Expected main to return model and optimizer"),
-        (4, swap("    return model, optimizer", "    exit()"), "Your script left by exit()"),
+        (4, swap("    return model, optimizer", "    exit()"), "Your script called exit()"),
         (5, swap("hvd.DistributedGradientTape(tape)", "tape"), "gradients are not averaged (step 4)"),
         (5, swap("hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)", "pass"), "step 5"),
         (5, swap("self.optimizer.apply_gradients", "list"), "off by 100%"),
@@ -148,24 +148,24 @@ class TestExercises(ThreeWays):
     ]
 
 
-def test_the_module_is_what_the_checks_know(bench, tmp_path):
+def test_the_module_is_what_the_checks_know(student, tmp_path):
     """Its imports, and the functions in the order of the exercises: each stands beside those before it."""
     text = (tmp_path / "work" / "plan.py").read_text()
-    assert text.startswith(bench.check.lab.checks[1].imports + "\n")
+    assert text.startswith(student.check.lab.checks[1].imports + "\n")
     assert text.count("import") == 2
     places = [text.index(f"def {name}(") for name in FUNCTIONS]
     assert places == sorted(places)
-    assert [bench.check.lab.checks[number].beside for number in (1, 2, 3)] == [(), (1,), (1, 2)]
-    assert len({bench.check.lab.checks[number].imports for number in (1, 2, 3)}) == 1
+    assert [student.check.lab.checks[number].beside for number in (1, 2, 3)] == [(), (1,), (1, 2)]
+    assert len({student.check.lab.checks[number].imports for number in (1, 2, 3)}) == 1
 
 
-def test_the_solution_resumes_where_it_stopped(bench, tmp_path):
+def test_the_solution_resumes_where_it_stopped(student, tmp_path):
     """Two epochs, stopped and resumed on two ranks, are three epochs in one go."""
     import json
 
     from labkit.mpi.launch import run_ranks
 
-    script = bench.answer(4, same)
+    script = student.answer(4, same)
     common = ("--digits", 256, "--batch", 32)
     run_ranks(2, script, *common, "--epochs", 3, "--out", "whole", show=False)
     run_ranks(2, script, *common, "--epochs", 2, "--out", "parts", show=False)

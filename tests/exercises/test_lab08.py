@@ -4,17 +4,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labs import Bench, ThreeWays, same, swap
+from labs import Student, ThreeWays, same, swap
 
 from labkit.exercises import sources
 from labkit.system.paths import ROOT
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch):
+def student(tmp_path, monkeypatch):
     """The lab in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    return Bench("08", {"np": np, "math": math})
+    return Student("08", {"np": np, "math": math})
 
 
 BY_INTERPOLATION = swap("return peak * step / warmup", "return float(np.interp(step, [0, warmup], [0, peak]))")

@@ -4,25 +4,25 @@ import math
 import daal4py as d4p
 import numpy as np
 import pytest
-from labs import Bench, ThreeWays, same, swap
+from labs import Student, ThreeWays, same, swap
 
 from labkit.exercises import sources
 from labkit.exercises.lab09 import IMPORTS
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch):
+def student(tmp_path, monkeypatch):
     """The lab up to its scripts: pieces.py and spmd.py from the solutions, kmeans_helpers.py from the lab."""
     monkeypatch.chdir(tmp_path)
-    bench = Bench("09", {"np": np, "math": math, "d4p": d4p})
+    student = Student("09", {"np": np, "math": math, "d4p": d4p})
     (tmp_path / "work").mkdir()
-    pieces = [inspect.getsource(bench.answer(number, same)) for number in (2, 3)]
+    pieces = [inspect.getsource(student.answer(number, same)) for number in (2, 3)]
     (tmp_path / "work" / "pieces.py").write_text("\n".join([IMPORTS, *pieces]))
-    (tmp_path / "work" / "spmd.py").write_text((tmp_path / bench.answer(4, same)).read_text())
+    (tmp_path / "work" / "spmd.py").write_text((tmp_path / student.answer(4, same)).read_text())
     cells = sources.read(sources.find("09")).cells
     helpers = next(cell.source for cell in cells if cell.source.startswith("%%writefile work/kmeans_helpers.py"))
     (tmp_path / "work" / "kmeans_helpers.py").write_text(helpers.partition("\n")[2])
-    return bench
+    return student
 
 
 PREDICTED = swap(

@@ -12,7 +12,7 @@ from labkit.exercises import sources
 from labkit.mpi.launch import RankError, run_ranks
 
 HEIGHT, WIDTH, COLOURS, ITERATIONS = 41, 53, 7, 15  # 2,173 pixels: uneven shares for 2, 3 and 4 ranks
-MARK = "FACTS "  # MPI may have a word on stderr too
+MARK = "REPORT "  # MPI may have a word on stderr too
 DRIVER = """\
 import json, sys
 import numpy as np
@@ -20,8 +20,8 @@ from kmeans import main
 from mpi4py import MPI
 
 begin, centroids, labels = main(sys.argv[1:])
-facts = {"begin": begin.tolist(), "centroids": centroids.tolist(), "labels": labels.tolist()}
-print("FACTS", json.dumps(facts | {"type": str(labels.dtype)}), flush=True)
+reports = {"begin": begin.tolist(), "centroids": centroids.tolist(), "labels": labels.tolist()}
+print("REPORT", json.dumps(reports | {"type": str(labels.dtype)}), flush=True)
 """
 
 
@@ -62,49 +62,49 @@ def run(folder, ranks, *arguments, photo="photo.npy", script="driver.py", out="o
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4])
 def ranks(folder, request):
-    """Facts of each rank, the folder of the output, and the picture's pixels."""
-    facts, out = run(folder, request.param)
-    assert len(facts) == request.param
-    return facts, out, np.load(folder / "work" / "photo.npy").reshape(-1, 3).astype(np.float64)
+    """Reports of each rank, the folder of the output, and the picture's pixels."""
+    reports, out = run(folder, request.param)
+    assert len(reports) == request.param
+    return reports, out, np.load(folder / "work" / "photo.npy").reshape(-1, 3).astype(np.float64)
 
 
 def test_all_ranks_hold_the_same_centroids(ranks):
-    facts, out, _ = ranks
-    for rank in facts[1:]:
-        np.testing.assert_array_equal(rank["begin"], facts[0]["begin"])
-        np.testing.assert_array_equal(rank["centroids"], facts[0]["centroids"])
+    reports, out, _ = ranks
+    for rank in reports[1:]:
+        np.testing.assert_array_equal(rank["begin"], reports[0]["begin"])
+        np.testing.assert_array_equal(rank["centroids"], reports[0]["centroids"])
     assert json.loads((out / "log.json").read_text())["spread"] == 0.0
 
 
 def test_the_ranks_find_what_one_process_finds(ranks):
-    facts, out, pixels = ranks
-    begin = np.array(facts[0]["begin"])
+    reports, out, pixels = ranks
+    begin = np.array(reports[0]["begin"])
     batch = d4p.kmeans(COLOURS, ITERATIONS, accuracyThreshold=0).compute(pixels, begin)
-    np.testing.assert_allclose(facts[0]["centroids"], batch.centroids, rtol=1e-9)
+    np.testing.assert_allclose(reports[0]["centroids"], batch.centroids, rtol=1e-9)
     reported = json.loads((out / "log.json").read_text())["objective"]
     assert math.isclose(reported, batch.objectiveFunction.item(), rel_tol=1e-9)
     assert math.isclose(reported, squares(pixels, batch.centroids).min(axis=1).sum(), rel_tol=1e-9)
 
 
 def test_every_pixel_is_labelled_once_with_its_nearest_centroid(ranks):
-    facts, out, pixels = ranks
-    counts = [len(rank["labels"]) for rank in facts]
+    reports, out, pixels = ranks
+    counts = [len(rank["labels"]) for rank in reports]
     assert sum(counts) == HEIGHT * WIDTH
     assert max(counts) - min(counts) <= 1
     assert json.loads((out / "log.json").read_text())["pixels"] == counts
-    assert {rank["type"] for rank in facts} == {"uint8"}
-    labels = np.concatenate([rank["labels"] for rank in facts])
-    away = squares(pixels, np.array(facts[0]["centroids"]))
+    assert {rank["type"] for rank in reports} == {"uint8"}
+    labels = np.concatenate([rank["labels"] for rank in reports])
+    away = squares(pixels, np.array(reports[0]["centroids"]))
     np.testing.assert_allclose(away[np.arange(len(pixels)), labels], away.min(axis=1), rtol=1e-12)
 
 
 def test_the_picture_has_the_palette_s_colours_in_their_places(ranks):
-    facts, out, _ = ranks
-    labels = np.concatenate([rank["labels"] for rank in facts])
+    reports, out, _ = ranks
+    labels = np.concatenate([rank["labels"] for rank in reports])
     with Image.open(out / "photo.png") as image:
         assert image.mode == "P"
         picture = np.asarray(image.convert("RGB"))
-    colours = np.rint(facts[0]["centroids"]).astype(np.uint8)
+    colours = np.rint(reports[0]["centroids"]).astype(np.uint8)
     np.testing.assert_array_equal(picture, colours[labels].reshape(HEIGHT, WIDTH, 3))
 
 
@@ -147,8 +147,8 @@ def test_a_share_of_one_colour_is_fine(folder):
     photo = np.load(folder / "work" / "photo.npy")
     photo[: HEIGHT // 2] = 255  # a white sky: all of rank 0's pixels, and more
     np.save(folder / "work" / "sky.npy", photo)
-    facts, _ = run(folder, 3, photo="sky.npy", out="sky")
-    assert facts[0]["centroids"] == facts[2]["centroids"]
+    reports, _ = run(folder, 3, photo="sky.npy", out="sky")
+    assert reports[0]["centroids"] == reports[2]["centroids"]
 
 
 def squares(pixels, centroids):

@@ -1,20 +1,20 @@
-"""Is what happens to a student's script on the ranks told by the script's own lines?"""
+"""What happens to a student's script on the ranks is reported by the script's own lines."""
 
 import io
 
 import pytest
 
 from labkit.exercises import ranks
-from labkit.exercises.answers import facts, printed, run_answer
-from labkit.exercises.verdicts import NotYet
+from labkit.exercises.answers import printed, reports, run_answer
+from labkit.exercises.outcomes import NotYet
 
 PROBE = """
 import sys
-from labkit.exercises.ranks import load, tell, watched
+from labkit.exercises.ranks import load, report, watched
 (answer,) = load(sys.argv[1], "answer")
-with watched(sys.argv[1], "in the test", stuck=0.5, in_all=1.0):
+with watched(sys.argv[1], "in the test", line_limit_s=0.5, total_limit_s=1.0):
     got = answer()
-tell({"got": got})
+report({"got": got})
 """
 
 
@@ -27,13 +27,13 @@ def probe(tmp_path, monkeypatch):
 
     def run(text):
         (tmp_path / "work" / "script.py").write_text(text)
-        return facts(run_answer(1, "probe.py", "work/script.py", timeout=60))[0]["got"]
+        return reports(run_answer(1, "probe.py", "work/script.py", timeout=60))[0]["got"]
 
     return run
 
 
-def test_facts_come_through_whatever_the_script_prints(probe):
-    assert probe("def answer():\n    print('FACTS of mine')\n    print('no end', end='')\n    return 3") == 3
+def test_reports_come_through_whatever_the_script_prints(probe):
+    assert probe("def answer():\n    print('REPORT of mine')\n    print('no end', end='')\n    return 3") == 3
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,10 @@ def test_facts_come_through_whatever_the_script_prints(probe):
     [
         ("def answer():\n    return 1 / 0", 'ZeroDivisionError: division by zero, in line 2: "return 1 / 0"'),
         ("import json\ndef answer():\n    return json.loads('{')", 'in line 3: "return json.loads(\'{\')"'),
-        ("def answer():\n    exit()", 'Your script left by exit(), in line 2: "exit()"'),
+        ("def answer():\n    exit()", 'Your script called exit(), in line 2: "exit()"'),
         ("def answer():\n    raise NotImplementedError()", 'Line 2 still says "raise NotImplementedError()": delete'),
         ("def answer():\n    while True:\n        pass", "It hangs: after "),
-        ("def answer():\n    import time\n    time.sleep(9)", 's it still is in line 3: "time.sleep(9)"'),
+        ("def answer():\n    import time\n    time.sleep(9)", 's it is still in line 3: "time.sleep(9)"'),
     ],
 )  # fmt: skip
 def test_what_happens_in_a_function_is_told_by_the_scripts_line(probe, text, told):
@@ -61,7 +61,7 @@ def test_what_happens_in_a_function_is_told_by_the_scripts_line(probe, text, tol
         ("def answer(:", "SyntaxError"),
         ("def other():\n    pass", "There is no function answer in script.py"),
         ("answer = 3", "There is no function answer in script.py"),
-        ("import sys\nsys.exit()", 'Your script left by exit(), in line 2: "sys.exit()"'),
+        ("import sys\nsys.exit()", 'Your script called exit(), in line 2: "sys.exit()"'),
     ],
 )
 def test_what_happens_on_import_is_told_by_the_scripts_line(probe, text, told):

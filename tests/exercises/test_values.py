@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from ml_dtypes import bfloat16
 
+from labkit.exercises.outcomes import NotYet
 from labkit.exercises.values import as_number, describe, number, same, short, whole
-from labkit.exercises.verdicts import NotYet
 
 NUMBERS = [
     (3, 3),
@@ -85,7 +85,7 @@ def test_equal_values_are_the_same(got, right):
     [
         (2, 3, "Expected it to be 3; it is 2."),
         (1, True, "Expected it to be True; it is 1, of type int."),
-        (True, 1, "it is True, which is no number"),
+        (True, 1, "it is True, which is not a number"),
         (float("nan"), 1, "it is nan"),
         (1.0000017, 1.0, "to be 1; it is 1.000002"),  # as many digits as show the difference
         (2**40, 2**40 + 2**30, "1,100,585,369,600; it is 1,099,511,627,776"),

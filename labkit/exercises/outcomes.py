@@ -1,4 +1,4 @@
-"""What a check decides: right when it returns, otherwise one of these."""
+"""The outcomes of a check: it returns when an answer is right, and raises one of these otherwise."""
 
 from typing import NoReturn
 
@@ -8,7 +8,7 @@ class NotYet(Exception):
 
 
 class NotAttempted(Exception):
-    """The answer is still the stub, or the solution that stood in for it: what to do, if anything, for the student."""
+    """The answer is still the stub, or the kit's own solution: what to do, if anything, for the student."""
 
 
 def expect(condition: bool, expectation: str) -> None:
