@@ -3,6 +3,7 @@
 import shlex
 
 import pytest
+from machines import machine
 
 from labkit.mpi import planning
 from labkit.mpi.planning import Plan, plan, shares
@@ -10,23 +11,6 @@ from labkit.slurm import supervisor
 from labkit.system import cores
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine
-
-
-def machine(cores: int, smt: int = 1, numa: int = 1, quota: float | None = None, first: int = 0) -> Machine:
-    """Make up a machine: as Linux numbers CPUs, all first siblings come before all second ones."""
-    grouped = tuple(tuple(range(first + core, first + cores * smt, cores)) for core in range(cores))
-    per_node = cores // numa
-    nodes = (grouped[node * per_node : (node + 1) * per_node] for node in range(numa))
-    return Machine(
-        cpus=tuple(range(first, first + cores * smt)),
-        cores=grouped,
-        quota=quota,
-        memory=1 << 34,
-        memory_free=1 << 33,
-        isa=("AVX2",),
-        numa=tuple(tuple(sorted(cpu for core in node for cpu in core)) for node in nodes),
-        model="Synthetic CPU",
-    )
 
 
 def binding(planned: Plan) -> str | None:

@@ -15,28 +15,18 @@ from pathlib import Path
 
 import psutil
 import pytest
+from machines import machine
 
 from labkit.slurm import cluster, supervisor
 from labkit.slurm.cluster import Cluster
 from labkit.slurm.supervisor import node_cores, node_cpus, slurm_conf
 from labkit.system import load
 from labkit.system.errors import LabError
-from labkit.system.machine import Machine
 from labkit.system.processes import wait_until
 
 # What a job's process is known by, in case it has left all else that could tell.
 NUMBER = f"{os.getpid()}.5"
 PYTHON = shlex.quote(sys.executable)  # the checkout's path may have spaces
-
-
-def machine(cores: int, nodes: int = 1, smt: int = 1, quota: float | None = None, gib: int = 16) -> Machine:
-    groups = tuple(tuple(range(core, cores * smt, cores)) for core in range(cores))
-    share = cores // nodes
-    numa = tuple(
-        tuple(sorted(cpu for core in groups[n * share : (n + 1) * share] for cpu in core)) for n in range(nodes)
-    )
-    cpus = tuple(range(cores * smt))
-    return Machine(cpus, groups, quota, gib * 2**30, gib * 2**30, ("AVX",), numa, "Synthetic CPU")
 
 
 def eventually(true, seconds: float = 20.0) -> bool:
@@ -594,7 +584,7 @@ def test_the_slurm_found_is_what_was_started_else_the_real_one(monkeypatch):
 
 
 def test_nodes_share_the_cores_and_the_memory_of_a_big_machine():
-    big = machine(cores=64, nodes=2, smt=2, gib=512)
+    big = machine(cores=64, numa=2, smt=2, gib=512)
     assert node_cores(big, 4) == 16
     nodes = node_cpus(big, 4)
     assert sorted(cpu for cpus in nodes for cpu in cpus) == list(range(128))
