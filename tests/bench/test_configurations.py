@@ -3,32 +3,26 @@ import sys
 from pathlib import Path
 
 import pytest
+from machines import machine
 from rich.console import Console
 
 from labkit.bench import configurations
 from labkit.bench.configurations import Configuration
 from labkit.system import load
 from labkit.system.errors import LabError
-from labkit.system.machine import Machine
 
 SMALL = ("--model=mnist", "--batch_size=2", "--num_batches=2", "--num_warmup_batches=1")
 
 
-def machine(cores):
-    cpus = tuple(range(2 * cores))
-    pairs = tuple((core, core + cores) for core in range(cores))
-    return Machine(cpus, pairs, None, 2**36, 2**36, ("AVX", "AVX2"), (cpus,), "synthetic")
-
-
 def test_threads_are_the_machines_physical_cores():
-    kmp = configurations.known(machine(18))["openmp-kmp"]
+    kmp = configurations.known(machine(18, smt=2))["openmp-kmp"]
     assert kmp.env["OMP_NUM_THREADS"] == 18
     assert "--num_intra_threads=18" in kmp.flags
-    assert "OMP_NUM_THREADS" not in configurations.known(machine(18))["openmp"].env
+    assert "OMP_NUM_THREADS" not in configurations.known(machine(18, smt=2))["openmp"].env
 
 
 def test_each_configuration_differs_from_the_one_before_in_what_its_name_says():
-    known = configurations.known(machine(4))
+    known = configurations.known(machine(4, smt=2))
     assert known["openmp-kmp-numactl"].prefix == ("numactl", "--interleave=all")
     assert known["openmp-kmp-numactl"].env == known["openmp-kmp"].env
     for name in ("eigen", "onednn", "openmp", "openmp-kmp", "openmp-kmp-numactl"):
@@ -38,7 +32,7 @@ def test_each_configuration_differs_from_the_one_before_in_what_its_name_says():
 
 
 def test_the_command_is_what_one_types():
-    assert configurations.known(machine(2))["openmp-kmp-numactl"].command("--model=mnist") == (
+    assert configurations.known(machine(2, smt=2))["openmp-kmp-numactl"].command("--model=mnist") == (
         "TF_ENABLE_ONEDNN_OPTS=1 OMP_NUM_THREADS=2 KMP_AFFINITY=granularity=fine,compact,1,0 KMP_BLOCKTIME=1 "
         "numactl --interleave=all env/openmp/.venv/bin/python -m labkit.bench "
         "--num_intra_threads=2 --num_inter_threads=1 --model=mnist"
