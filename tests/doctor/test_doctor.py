@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from machines import machine
 from rich.console import Console
 
 from labkit.data.mnist import FileStatus
@@ -17,7 +18,6 @@ from labkit.doctor.labs import LABS, Lab
 from labkit.doctor.probes import Facts, ProbeResult
 from labkit.exercises import sources
 from labkit.slurm import cluster
-from labkit.system.machine import Machine
 from labkit.system.paths import DATA
 
 GIB = 2**30
@@ -49,16 +49,6 @@ onednn_verbose,exec,cpu,convolution,jit:avx2,forward_training,src_f32::blocked:a
 """
 
 
-def a_machine(cores: int = 2, smt: int = 1, nodes: int = 1, gib: float = 16, isa=FULL, quota=None) -> Machine:
-    groups = tuple(tuple(range(core, cores * smt, cores)) for core in range(cores))
-    share = cores // nodes
-    numa = tuple(
-        tuple(sorted(cpu for core in groups[n * share : (n + 1) * share] for cpu in core)) for n in range(nodes)
-    )
-    cpus = tuple(range(cores * smt))
-    return Machine(cpus, groups, quota, int(gib * GIB), int(gib * GIB * 0.9), isa, numa, "Made-up CPU")
-
-
 def a_file(state: str, detail: str = "", fix: str = "", name: str = "mnist.npz") -> FileStatus:
     return FileStatus(name, state, DATA / name, detail, fix)
 
@@ -71,7 +61,7 @@ GOOD = Facts(
     python="3.11.9",
     prefix="/home/student/labs/.venv",
     environ={"HOME": "/home/student", "OMPI_MCA_btl": "tcp", "I_MPI_ROOT": "/opt/intel/mpi"},
-    machine=a_machine(),
+    machine=machine(),
     disk_free=20 * GIB,
     mpirun="/home/student/labs/.venv/bin/mpirun",
     typed_mpirun="/home/student/labs/.venv/bin/mpirun",
@@ -128,7 +118,7 @@ def test_two_core_vm():
 
 
 def test_big_machine():
-    report = judged(machine=a_machine(cores=64, smt=2, nodes=2, gib=512))
+    report = judged(machine=machine(cores=64, smt=2, numa=2, gib=512))
     assert verdicts(report) == ("ok", "ok")
     assert finding(report, "cores").seen == "64 usable"
     assert finding(report, "NUMA").seen == "2 nodes, 64 + 64 CPUs"
@@ -137,7 +127,7 @@ def test_big_machine():
 
 def test_four_cores_8_gb_without_avx512():
     """TensorFlow leaves oneDNN off on such a CPU until told otherwise."""
-    report = judged(machine=a_machine(cores=4, gib=8, isa=AVX2), onednn=ProbeResult(ONEDNN_OFF))
+    report = judged(machine=machine(cores=4, gib=8, isa=AVX2), onednn=ProbeResult(ONEDNN_OFF))
     assert report.ok
     assert verdicts(report) == ("ok", "warn")
     assert finding(report, "ISA") == Finding("ISA", "ok", "AVX2; no AVX-512, VNNI, BF16, AMX", "")
@@ -148,9 +138,9 @@ def test_four_cores_8_gb_without_avx512():
 @pytest.mark.parametrize(
     ("machine", "seen", "fix"),
     [
-        (a_machine(cores=1), "1 usable;", "-c 2"),
-        (a_machine(cores=1, smt=2), "1 usable;", "-c 2"),
-        (a_machine(cores=8, quota=1.5), "1 usable of 8: the CPU quota is 1.5;", "raise the CPU quota"),
+        (machine(cores=1), "1 usable;", "-c 2"),
+        (machine(cores=1, smt=2), "1 usable;", "-c 2"),
+        (machine(cores=8, quota=1.5), "1 usable of 8: the CPU quota is 1.5;", "raise the CPU quota"),
     ],
 )
 def test_one_usable_core_runs_but_cannot_show_scaling(machine, seen, fix):
@@ -163,21 +153,21 @@ def test_one_usable_core_runs_but_cannot_show_scaling(machine, seen, fix):
 
 
 def test_quota_that_feeds_two_cores_is_told():
-    report = judged(machine=a_machine(cores=8, quota=2.5))
+    report = judged(machine=machine(cores=8, quota=2.5))
     assert verdicts(report) == ("ok", "ok")
     assert finding(report, "cores").seen == "2 usable of 8: the CPU quota is 2.5"
 
 
 def test_little_memory_stops_the_lab_with_four_ranks_alone():
-    report = judged(machine=a_machine(gib=2))
+    report = judged(machine=machine(gib=2))
     assert not report.ok
     assert verdicts(report) == ("ok", "fail")
     assert "4 GiB of memory or more" in fixes(report, "07")[0]
 
 
 def test_memory_that_others_use():
-    machine = dataclasses.replace(a_machine(gib=8), memory_free=2 * GIB)
-    report = judged(machine=machine)
+    little = dataclasses.replace(machine(gib=8), memory_free=2 * GIB)
+    report = judged(machine=little)
     assert verdicts(report) == ("ok", "warn")
     assert fixes(report, "07") == ["shut down kernels and programs that you don't need"]
 
@@ -192,13 +182,13 @@ def test_disk(free, status):
 
 def test_cpu_without_avx():
     crash = ProbeResult(error="killed by SIGILL")
-    report = judged(machine=a_machine(isa=()), onednn=crash)
+    report = judged(machine=machine(isa=()), onednn=crash)
     assert verdicts(report) == ("ok", "fail")
     assert fixes(report, "07") == ["use a CPU, or a CPU type of the virtual machine, with AVX2"]
 
 
 def test_cpu_without_avx2():
-    report = judged(machine=a_machine(isa=("AVX",)))
+    report = judged(machine=machine(isa=("AVX",)))
     assert report.ok
     assert finding(report, "ISA").status == "warn"
     assert verdicts(report) == ("ok", "warn")
@@ -269,7 +259,7 @@ def test_tensorflow_that_does_not_import():
 )
 def test_onednn_off(setting, isa, seen, fix):
     environ = {} if setting is None else {"TF_ENABLE_ONEDNN_OPTS": setting}
-    report = judged(environ=environ, onednn=ProbeResult(ONEDNN_OFF), machine=a_machine(isa=isa))
+    report = judged(environ=environ, onednn=ProbeResult(ONEDNN_OFF), machine=machine(isa=isa))
     assert report.ok
     assert verdicts(report) == ("ok", "warn")
     assert finding(report, "oneDNN")[1:3] == ("warn", seen)
@@ -314,7 +304,7 @@ LAB_03 = tuple(lab for lab in LABS if lab.name.startswith("03"))
             "rm -rf env/openmp/.venv",
         ),
         ({"openmp": ProbeResult(error="killed by SIGKILL")}, "killed by SIGKILL", "4 GiB"),
-        ({"openmp": ProbeResult(error="killed by SIGILL"), "machine": a_machine(isa=())}, "killed by SIGILL", "AVX2"),
+        ({"openmp": ProbeResult(error="killed by SIGILL"), "machine": machine(isa=())}, "killed by SIGILL", "AVX2"),
     ],
 )
 def test_openmp_build_that_does_not_work(facts, seen, fix):
@@ -355,7 +345,7 @@ def test_slurm_is_a_cluster_or_one_that_can_be_started(monkeypatch, there, why_n
     assert probes.try_slurm() == told
 
 
-TWO_NODES = a_machine(cores=8, nodes=2)
+TWO_NODES = machine(cores=8, numa=2)
 FORBIDDEN = ProbeResult(error="failed\nset_mempolicy: Operation not permitted")
 
 
@@ -365,8 +355,8 @@ FORBIDDEN = ProbeResult(error="failed\nset_mempolicy: Operation not permitted")
         (ProbeResult(), TWO_NODES, "ok", "can interleave", ""),
         (None, TWO_NODES, "warn", "not installed", "`sudo apt-get install numactl`"),
         (FORBIDDEN, TWO_NODES, "warn", "Operation not permitted", "--cap-add SYS_NICE"),
-        (None, a_machine(), "ok", "not installed; with 1 NUMA node it would change nothing", ""),
-        (FORBIDDEN, a_machine(), "ok", "with 1 NUMA node", ""),
+        (None, machine(), "ok", "not installed; with 1 NUMA node it would change nothing", ""),
+        (FORBIDDEN, machine(), "ok", "with 1 NUMA node", ""),
     ],
 )
 def test_numactl(numactl, machine, status, seen, fix):
@@ -477,7 +467,7 @@ def test_a_lab_runs_without_what_only_makes_it_better():
 
 
 def test_as_dict_goes_through_json_and_keeps_its_keys():
-    report = judged(data=(DAMAGED,), machine=a_machine(cores=8, quota=1.5))
+    report = judged(data=(DAMAGED,), machine=machine(cores=8, quota=1.5))
     seen = json.loads(json.dumps(report.as_dict()))
     assert seen.keys() == {"ok", "machine", "checks", "labs"}
     machine_keys = {"cpus", "cores", "quota", "memory", "memory_free", "isa", "numa", "model", "usable_cores"}
@@ -495,7 +485,7 @@ def test_as_dict_goes_through_json_and_keeps_its_keys():
 
 
 def test_screen_is_readable_at_80_columns_and_without_colour():
-    report = judged(data=(DAMAGED,), machine=a_machine(cores=1), environ={"PYTHONPATH": "/[b]apps[/b]"})
+    report = judged(data=(DAMAGED,), machine=machine(cores=1), environ={"PYTHONPATH": "/[b]apps[/b]"})
     plain = text(report, color_system=None)
     assert max(len(line) for line in plain.splitlines()) <= 80
     assert "\x1b" not in plain
