@@ -8,6 +8,7 @@ import os
 import sys
 
 import pytest
+from machines import machine
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -16,7 +17,7 @@ from labkit.roofline import measure, peaks
 from labkit.roofline.measure import Limits
 from labkit.system import processes
 from labkit.system.errors import LabError
-from labkit.system.machine import Machine, this_machine
+from labkit.system.machine import this_machine
 from labkit.system.processes import Ended
 
 GIB = 2**30
@@ -28,7 +29,7 @@ MEASURED = {
     "others": {"share": 0.0, "throttled": 0.0, "busy": False, "why": ""},
 }
 LIMITS = measure._limits(MEASURED | {"when": "2026-01-01 10:00"}, ("AVX", "AVX2", "AVX-512", "VNNI", "BF16"))
-HERE = Machine((0, 1), ((0,), (1,)), None, 8 * GIB, 4 * GIB, LIMITS.isa, ((0, 1),), "Made-up CPU")
+HERE = dataclasses.replace(machine(2, gib=8, isa=LIMITS.isa), memory_free=4 * GIB)
 
 
 class Measurements:
