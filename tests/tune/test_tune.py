@@ -13,12 +13,12 @@ from pathlib import Path
 
 import optuna
 import pytest
+from machines import machine
 
 from labkit import cli
 from labkit.bench import configurations
 from labkit.system import load
 from labkit.system.errors import LabError
-from labkit.system.machine import Machine
 from labkit.tune import report, run, space
 from labkit.tune.search import PRUNING_MARGIN, best, search, size, trials_of
 from labkit.tune.trial import Command, by_field, by_pattern
@@ -186,12 +186,9 @@ def test_a_trial_left_running_by_a_killed_process_does_not_count():
 
 
 def host(cpus=2, nodes=1, memory=16 * GIB, smt=1, quota=None, **other):
-    numbers = tuple(range(cpus))
-    cores = tuple(numbers[core :: cpus // smt] for core in range(cpus // smt))
-    numa = tuple(numbers[node::nodes] for node in range(nodes))
-    machine = Machine(numbers, cores, quota, memory, memory, ("AVX2",), numa, "Synthetic CPU")
+    hardware = machine(cpus // smt, smt, nodes, quota=quota, gib=memory / GIB)
     rest = {"libraries": {}, "numactl": True, "glibc": (2, 36), "huge_pages": "madvise"} | other
-    return space.Host(machine, **rest)
+    return space.Host(hardware, **rest)
 
 
 def test_defaults_on_two_cores():
