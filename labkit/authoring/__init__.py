@@ -1,1 +1,1 @@
-"""From a lab's source to its notebooks: build, lint, execute."""
+"""Make, lint, execute and test the labs' notebooks, which come from one source each."""

@@ -22,6 +22,7 @@ from labkit.exercises import sources
 from labkit.system import files, kernels, paths
 from labkit.system.errors import LabError
 
+CELL_TIMEOUT_S = 900
 INSTRUCTOR = "instructor"  # tag of the cells that only the solution notebook has
 
 
@@ -42,12 +43,12 @@ def solution(source: Path) -> NotebookNode:
 
 
 def student_path(source: Path) -> Path:
-    """Where the notebook that students open belongs."""
+    """Return where the notebook that students open belongs."""
     return paths.NOTEBOOKS / f"{source.stem}.ipynb"
 
 
 def solution_path(source: Path) -> Path:
-    """Where the executed notebook belongs."""
+    """Return where the executed notebook belongs."""
     return source.with_suffix(".ipynb")
 
 
@@ -106,12 +107,12 @@ def drifted(source: Path, executed: Path) -> bool:
 
 
 def _is(path: Path, text: str) -> bool:
-    """Whether a file is there and has this text."""
+    """Tell whether a file is there and has this text."""
     return path.exists() and path.read_bytes() == text.encode()
 
 
 def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, **parameters: Any) -> NotebookNode:
-    """Run a notebook from its first cell to its last, strictly, and give it back with its outputs.
+    """Run a notebook from its first cell to its last, strictly, and return it with its outputs.
 
     Strictly: parameters it does not have are refused, a kernel that leaves early is noticed, the kernel is this
     environment's whatever the notebook names, and a failing notebook is kept for reading.
@@ -137,11 +138,11 @@ def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, *
         A parameter that the notebook does not have.
     """
     scratch = paths.STATE / "executed"
-    asked, ran = scratch / f"{name}.in.ipynb", scratch / f"{name}.ipynb"
-    with files.writing(asked):
+    given, ran = scratch / f"{name}.in.ipynb", scratch / f"{name}.ipynb"
+    with files.writing(given):
         scratch.mkdir(parents=True, exist_ok=True)
-        asked.write_text(dumps(notebook))
-    _refuse_unknown(parameters, asked, name)
+        given.write_text(dumps(notebook))
+    _refuse_unknown(parameters, given, name)
     before = dict(os.environ)
     os.environ.update({"LAB_QUICK": "1"} if quick else {})
     # The environment's own kernel, also where a user-level kernel of the same name points elsewhere.
@@ -150,13 +151,13 @@ def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, *
         _require_own_kernel()
         with kernels.private_folder() as folder:
             papermill.execute_notebook(
-                asked,
+                given,
                 ran,
                 parameters=parameters,
                 kernel_name="python3",
                 cwd=cwd,
                 progress_bar=sys.stderr.isatty(),
-                execution_timeout=900,
+                execution_timeout=CELL_TIMEOUT_S,
                 config=Config(KernelManager=kernels.options(folder)),
             )
     except PapermillExecutionError as error:
@@ -171,7 +172,7 @@ def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, *
         if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
             raise ExecutionError(f"{name}: ended early, cell {index} was never run (kept: {paths.shown(ran)})")
     ran.unlink()
-    asked.unlink()
+    given.unlink()
     return _with_outputs_of(notebook, done)
 
 
