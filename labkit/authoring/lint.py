@@ -12,7 +12,7 @@ from labkit.system import paths
 from labkit.system.errors import LabError
 
 CHECKED = "nbval-check-output"  # tag of the cells whose output nbval compares with what is stored
-MAX_GAP_LINES = 120  # of a cell in which a student looks for the gap
+MAX_GAP_LINES = 60  # of a cell in which a student looks for the gap
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<-])(?:/(?:home|root|Users|tmp|work|opt|mnt|usr|srv)\b|[A-Z]:\\|~/)")
 MARKER = re.compile(r"^# %%(?!%|\w)")
 
