@@ -14,6 +14,7 @@ from pathlib import Path
 from labkit.authoring import notebooks
 from labkit.exercises import sources
 from labkit.system import files, paths
+from labkit.system.errors import LabError
 
 RECORD = ".lab-copies.json"
 GLOSSARY = paths.ROOT / "docs" / "glossary.md"
@@ -56,9 +57,10 @@ def update(folder: Path) -> Update:
     ------
     NotWritten
         When a copy can't be written; every copy is whole, new or old.
+    LabError
+        When the folder is the kit's own.
     """
-    with files.writing(folder, OTHER_FOLDER):
-        folder.mkdir(parents=True, exist_ok=True)
+    _make_folder(folder)
     made = _read_record(folder)
     record = dict(made)
     refreshed, outdated = [], []
@@ -82,8 +84,7 @@ def reset(source: Path, folder: Path) -> Path | None:
     Path or None
         Where the student's own is kept, numbered; None when there was none or it was still fresh.
     """
-    with files.writing(folder, OTHER_FOLDER):
-        folder.mkdir(parents=True, exist_ok=True)
+    _make_folder(folder)
     path, text, record = copy_path(source, folder), fresh(source), _read_record(folder)
     kept = None
     if path.exists() and _fingerprint(path.read_bytes()) != _fingerprint(text.encode()):
@@ -106,6 +107,13 @@ def left_in_checkout() -> list[Path]:
     work = paths.NOTEBOOKS / "work"
     backups = paths.NOTEBOOKS.glob("*.backup-*.ipynb")
     return [*edited, *sorted(backups), *([work] if work.is_dir() and any(work.iterdir()) else [])]
+
+
+def _make_folder(folder: Path) -> None:
+    if folder.resolve() in (paths.NOTEBOOKS, paths.SOLUTIONS):
+        raise LabError(f"{paths.shown(folder)} is the kit's own folder, which git tracks: {OTHER_FOLDER}.")
+    with files.writing(folder, OTHER_FOLDER):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def _copy(text: str, path: Path, record: dict[str, str]) -> bool:

@@ -123,6 +123,16 @@ def full_disk(monkeypatch):
         yield
 
 
+def test_the_kits_own_folders_are_refused(kit):
+    before = notebooks.student_path(source_of(kit)).read_bytes()
+    for folder in (paths.NOTEBOOKS, paths.SOLUTIONS):
+        with pytest.raises(LabError, match="which git tracks: name a folder of your own with --folder"):
+            copies.update(folder)
+        with pytest.raises(LabError, match="which git tracks"):
+            copies.reset(source_of(kit), folder)
+    assert notebooks.student_path(source_of(kit)).read_bytes() == before
+
+
 def test_on_a_full_disk_no_half_copy_is_left(kit, full_disk):
     with pytest.raises(files.NotWritten, match="No space left on device"):
         copies.update(kit)
