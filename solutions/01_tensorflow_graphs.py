@@ -400,7 +400,7 @@ def run(graph, fetches, feeds, inter_op):
 run = check(3, run)
 
 # %% [markdown]
-# ### What do they gain?
+# ### What do the threads gain?
 #
 # Here are four branches. Each is a chain of matrix products, and no branch needs the results of another. The script
 # times them with each number of inter-op threads, in a session of its own. TensorFlow also records when each operation
@@ -610,9 +610,9 @@ plots.show(
 # ## 5 · Today: `tf.function`
 #
 # Since TensorFlow 2, operations run immediately, as Python's do. This is **eager execution**. It is easier to debug,
-# but there is no graph any more, and nothing that needs a graph. `tf.function` brings the graph back. It runs your
-# Python function **once**, with placeholders for the arguments, and records which operations the function calls. This
-# is [**tracing**](../docs/glossary.md#tracing). Later calls run the recorded graph and don't run your Python code any
+# but there is no graph, and none of a graph's advantages. `tf.function` brings the graph back. It runs your Python
+# function **once**, with placeholders for the arguments, and records which operations the function calls. This is
+# [**tracing**](../docs/glossary.md#tracing). Later calls run the recorded graph and don't run your Python code any
 # more. You still define first and run later, but TensorFlow decides when.
 
 
@@ -662,7 +662,7 @@ for what, (numbers, factor) in arguments.items():
 #
 # TensorFlow records a graph for one shape and one type. Other shapes and types need another graph. A Python number is
 # not data: it becomes a constant, part of the graph, so **each new number is a new graph**. If you pass a learning rate
-# or a step number as a Python number, each new value is traced again.
+# or a step number as a Python number, each new value causes a new trace.
 #
 # What does that cost? The next function is a little longer, so that there is something to trace.
 

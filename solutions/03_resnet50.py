@@ -84,7 +84,7 @@ print(f"batch size {batch}, {memory_gb:.0f} GB of memory free")
 # processed in a second. It is no longer maintained. This kit's `./lab bench` takes the same flags and prints the same
 # lines.
 #
-# In a terminal, at the top of the kit, you can start the run below, apart from a few flags, with
+# In a terminal, in the kit's folder, this command starts the run below, apart from a few flags:
 #
 # ```bash
 # ONEDNN_VERBOSE=1 ./lab bench --model=resnet50 --batch_size=16 --num_batches=5
@@ -92,7 +92,8 @@ print(f"batch size {batch}, {memory_gb:.0f} GB of memory free")
 #
 # `ONEDNN_VERBOSE=1` makes oneDNN write one line for everything it does. At the time of the published results, the
 # variables were `MKL_VERBOSE=1` and `MKLDNN_VERBOSE=1`, and their lines proved that TensorFlow really used the library.
-# In today's TensorFlow, both names have no effect. The cell keeps these lines for section 4; you see the others.
+# In today's TensorFlow, both names have no effect. The cell keeps oneDNN's lines for section 4, and shows you the
+# others.
 #
 # `--trace_file` also writes the timeline of one step, again for section 4.
 

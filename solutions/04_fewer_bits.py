@@ -352,8 +352,8 @@ plots.show(
 # ## 3 · Training in bfloat16
 #
 # Now you train a real network. First the digits get harder, in a way that cameras know: **each digit has its own
-# brightness**, from full light down to 1/64 of it. Nothing else changes. A person hardly notices, and floating-point
-# numbers hardly lose precision.
+# brightness**, from full light down to 1/64 of it. Nothing else changes. People hardly notice, and floating-point
+# numbers lose hardly any precision.
 
 # %%
 DIMMEST = 1 / 64
