@@ -544,12 +544,12 @@ logs["float32"].drop(columns=["attributes"]).head(6)
 # Before you tune anything, check in the log that the run was what you think it was. Write `diagnose(log)`. It returns a
 # dict with three shares of the log's **time** (`ms`), each between 0 and 1, not rounded:
 #
-# - `"bf16"`: the share of [**primitives**](../docs/glossary.md#primitive) whose `type` is `bf16`. You asked for
-#   bfloat16: did you get it?
-# - `"reference"`: the share of implementations whose name begins with `ref`. This is oneDNN's plain C++ code, for cases
-#   in which it has no fast code for this CPU. It takes ten to a hundred times as long.
-# - `"reorder"`: the share of [**reorder**](../docs/glossary.md#reorder) primitives. They compute nothing; they only
-#   convert numbers to another layout.
+# - `"bf16"`: time in [**primitives**](../docs/glossary.md#primitive) whose `type` is `bf16`. You asked for bfloat16:
+#   did you get it?
+# - `"reference"`: time in implementations whose name begins with `ref`. This is oneDNN's plain C++ code, for cases in
+#   which it has no fast code for this CPU. It takes ten to a hundred times as long.
+# - `"reorder"`: time in [**reorder**](../docs/glossary.md#reorder) primitives. They compute nothing; they only convert
+#   numbers to another layout.
 
 
 # %%
