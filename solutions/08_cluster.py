@@ -432,7 +432,7 @@ def train(name, nodes, *flags, stop_at=None, signal="TERM", resume=False):
         if record["event"] == "stop" and sent:
             stopping[name] = time.monotonic() - sent
 
-    job.wait(folder / log.NAME, on_line, on_state=lambda state: print("  ", state))
+    job.wait(folder / log.FILE_NAME, on_line, on_state=lambda state: print("  ", state))
     return log.read(folder)
 
 
