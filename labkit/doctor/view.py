@@ -3,10 +3,11 @@
 import io
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from labkit.doctor.checks import GIB, Report
+from labkit.system.tables import plain_table
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 VERDICTS = {"ok": "can run", "warn": "can run, but look at", "fail": "cannot run"}
@@ -20,10 +21,10 @@ def render(report: Report, console: Console) -> None:
         markup=False,
         highlight=False,
     )
-    checks = _grid(columns=3)
+    checks = _columns(3)
     for finding in report.findings:
         checks.add_row(Text(finding.status, STYLES[finding.status]), finding.name, _lines(finding.seen, finding.fix))
-    labs = _grid(columns=2)
+    labs = _columns(2)
     for verdict in report.verdicts:
         because = ", ".join(finding.name for finding in verdict.because)
         word = VERDICTS[verdict.status] + (": " if because else "")
@@ -39,11 +40,9 @@ def as_text(report: Report) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
-def _grid(columns: int) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for _ in range(columns):
-        table.add_column(overflow="fold")  # a path is shown whole
-    return table
+def _columns(count: int) -> Table:
+    """Return a table in which a path is shown whole."""
+    return plain_table(*(Column(overflow="fold") for _ in range(count)))
 
 
 def _lines(text: str, *fixes: str) -> Text:
