@@ -224,7 +224,7 @@ def test_an_update_pulls_cleanly_over_a_used_checkout(tmp_path, monkeypatch):
 
     for stem in stems:
         source = upstream / f"solutions/{stem}.py"
-        source.write_text(source.read_text().replace("**You will**", "**This time you will**"))
+        source.write_text(source.read_text() + "\n# %% [markdown]\n# A new last paragraph.\n")
         text = notebooks.dumps(notebooks.student(source))
         (upstream / f"notebooks/{stem}.ipynb").write_text(text)
     git("commit", "--quiet", "-am", "second", cwd=upstream)
@@ -235,6 +235,6 @@ def test_an_update_pulls_cleanly_over_a_used_checkout(tmp_path, monkeypatch):
     assert "Lab 00 has a new version, and yours is kept. To get the new one beside yours: ./lab reset 00\n" in said
     assert "earlier work" not in said
     assert edited.read_text() == mine
-    assert "This time you will" in untouched.read_text()
+    assert "A new last paragraph." in untouched.read_text()
     assert (clone / "my-labs/work/results-00.json").exists()
     assert git("status", "--porcelain", cwd=clone) == ""
