@@ -95,7 +95,7 @@ for ranks in (1, 2, 4, 8):
     print(f"{ranks:5}  {here:18}  {there:25}")
 
 # %% [markdown] tags=["instructor"]
-# <div class="alert alert-block alert-warning">
+# <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor.** Ask the room how many cores each person has, and write the range on the board. It explains
 # later why neighbours measure different speeds. If someone's doctor reports a failure, that person works with a

@@ -147,7 +147,7 @@ with v1.Session(graph=built) as session:
     print("d =", session.run(d, feed_dict={feeds["a"]: [1.0, 2.0, 3.0], feeds["b"]: [4.0, 5.0, 6.0]}))
 
 # %% [markdown]
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** You open a new session and fetch the straight line's `y`. What happens if you feed a value for `x`?
 # And if you don't?
@@ -179,7 +179,7 @@ with v1.Session(graph=graph) as session:
 # **You can feed any tensor**, not only placeholders. The value that you feed replaces the operation's output for this
 # run, and TensorFlow ignores that operation's own inputs. **You can fetch several tensors** at once.
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** The next cell prints the answers to four questions. Guess each answer before you read it.
 #
@@ -497,7 +497,7 @@ for m in measured:
 args.out.write_text(json.dumps(measured))
 
 # %% [markdown]
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** There are small matrices, 256 × 256, and large ones, 1024 × 1024. For which do inter-op threads gain
 # more, and for which intra-op threads?
@@ -630,7 +630,7 @@ for call in (1, 2, 3):
 # There is one `print` for three calls. When does TensorFlow trace **again**? This is called
 # [**retracing**](../docs/glossary.md#retracing).
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** Which of these calls are traced? Guess for each before you run the cell.
 #
@@ -729,7 +729,7 @@ print(traces)
 #
 # Everything in the function that is not TensorFlow happens during tracing, and never again.
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** What does the next cell print?
 #
@@ -824,7 +824,7 @@ def show_rewrite(graph, fetch, feeds, title, keep=None):
 # [**constant folding**](../docs/glossary.md#constant-folding). The two sides of the picture show the same graph, before
 # and after.
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** What does this graph still have to compute when *x* comes?
 #
@@ -894,7 +894,7 @@ show_rewrite(fusing, "activation:0", {"images:0": IMAGES}, "Three operations mer
 # Is fusion worth anything? The next cell times two blocks, with Grappler and without. One is like the first block of a
 # network: it reads few channels and writes large images. The other is like a block from the middle, with many channels.
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** Which of the two blocks gains more?
 #
@@ -1011,7 +1011,7 @@ plots.show(
 # 7. Which of Grappler's rewrites change how much is computed, and which only change how it is computed?
 
 # %% [markdown] tags=["instructor"]
-# <div class="alert alert-block alert-warning">
+# <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor.** Answers to the questions, timing, what to expect, and what goes wrong.
 #

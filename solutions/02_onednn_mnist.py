@@ -134,7 +134,7 @@ if __name__ == "__main__":
 
 
 # %% [markdown]
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** How many times as fast is training with oneDNN, on your machine? And inference?
 #
@@ -783,7 +783,7 @@ plots.show(
 # | inter-op (`TF_NUM_INTEROP_THREADS`) | run independent operations at the same time | TensorFlow's |
 # | `OMP_NUM_THREADS`, `KMP_AFFINITY`, `KMP_BLOCKTIME` | OpenMP's | are there any? |
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** Which of these settings matter for this small network, whose layers wait for each other?
 #
@@ -838,7 +838,7 @@ plots.show(figure, alt="Images per second: " + "; ".join(f"{name} {rate:,.0f}" f
 # 7. What are intra-op and inter-op threads, and what is `OMP_NUM_THREADS` in a build with OpenMP?
 
 # %% [markdown] tags=["instructor"]
-# <div class="alert alert-block alert-warning">
+# <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor.** Answers to the questions, timing, and what goes wrong.
 #

@@ -246,7 +246,7 @@ if QUICK:
 print(f"{len(asked)} configurations: {', '.join(asked)}")
 
 # %% [markdown]
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** How many times as fast as `eigen` is each of them, on your machine? Write your guesses in the next
 # cell, for as many as you like. The picture will show them beside the measurements.
@@ -839,7 +839,7 @@ for norm in (keras_norm, fused_norm):
 # At this point, people often propose one more thing: let a compiler merge what the library does not. TensorFlow's
 # compiler is XLA, and `--xla_compile` makes it compile the whole step.
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** How much does each of them gain or cost: a batch norm in small operations, and XLA?
 #
@@ -1018,7 +1018,7 @@ shares(inference).style.format(FORMATS)
 # 9. Somebody shows you a gain of 2% from one run each. What do you ask for?
 
 # %% [markdown] tags=["instructor"]
-# <div class="alert alert-block alert-warning">
+# <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor.** Answers to the questions, timing, and what goes wrong.
 #

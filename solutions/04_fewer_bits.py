@@ -79,7 +79,7 @@ for name, what in (("BF16", "bfloat16"), ("VNNI", "sums of 8-bit products")):
 # | [**FP16**](../docs/glossary.md#fp16), float16, half precision | 1 | 5 | 10 |
 # | BF16, [**bfloat16**](../docs/glossary.md#bfloat16) | 1 | 8 | 7 |
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** Both FP16 and BF16 have 16 bits. Which of them can hold 70,000? And which of them can hold 257?
 #
@@ -844,7 +844,7 @@ compute.value_counts(["primitive", "kernel", "source"]).rename("made").reset_ind
 # limits what oneDNN may use, and nothing else changes. oneDNN reads it when it starts, so each setting needs a process
 # of its own. The processes run in rounds that take turns.
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** Without VNNI, is INT8 still faster than FP32?
 #
@@ -937,7 +937,7 @@ pd.DataFrame({name: by_light(correct).round(1) for name, correct in found.items(
 # - **all lights, largest**: the same digits, but the brightest one sets the range.
 # - **0 to 255**: these digits too, but somebody forgot that the network needs its pixels from 0 to 1.
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** Which of these four is the best, and which is the worst?
 #
@@ -1057,7 +1057,7 @@ else:
 # 8. INT8's error in a sum of *k* terms: how does your bound grow, how does the error grow, and why do they differ?
 
 # %% [markdown] tags=["instructor"]
-# <div class="alert alert-block alert-warning">
+# <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor.** Answers to the questions, timing, what to expect, and what goes wrong.
 #

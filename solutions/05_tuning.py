@@ -176,7 +176,7 @@ for knob, values in space.items():
 # %% [markdown]
 # ## 3 · Search blindly
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** You draw 14 points of the grid at random, which is 5% of it. You measure them and take the best. How
 # near do you come to the best of all?
@@ -381,7 +381,7 @@ for number, speeds in enumerate((first, second), 1):
     print(f"the best of round {number}: point {np.argmax(speeds)}, {speeds.max():,.0f} images/s")
 
 # %% [markdown]
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** You measure a hundred points once each, and look at the best result. Then you measure that point
 # again. Will it be as fast, faster or slower?
@@ -687,7 +687,7 @@ for first in range(0, len(pixels), chunk):
 print(f"pixels/s: {len(pixels) / (time.perf_counter() - start):.0f}")
 
 # %% [markdown]
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** How many pixels at a time are best? And can a setting of the memory allocator matter in a program
 # that only multiplies?
@@ -779,7 +779,7 @@ Code(filename=out / "best.env", language="bash")
 # %% [markdown] tags=["instructor"]
 # ### Answers
 #
-# <div class="alert alert-block alert-warning">
+# <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor.** Answers to the questions:
 #

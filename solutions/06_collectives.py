@@ -71,7 +71,7 @@ for name, (weights, products) in NETWORKS.items():
     )
 
 # %% [markdown]
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** Which of the four is hardest to spread over many machines? Write it down; the questions at the end
 # come back to it.
@@ -121,7 +121,7 @@ print("Allreduce:", total)
 messages = run_ranks(2, "work/messages.py", threads=1)
 
 # %% [markdown]
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** Everybody makes this mistake once: here both ranks **send first, and then receive**. Does it work?
 #
@@ -349,7 +349,7 @@ plots.show(
 # In each step, each rank sends **one** chunk to its right neighbour. As before, send messages from rank to rank, and
 # only through `ranks`.
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** Which chunk does rank *r* send in step 0? And in step 1?
 #
@@ -467,7 +467,7 @@ counts = run_ranks(4, "work/count.py", Path(servers).stem, Path(ring).stem, thre
 #
 # ## 5 · How long does it take?
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** Your ring is written in Python, `MPI_Allreduce` in C. How many times as long does yours take for 64
 # MiB? And for 8 bytes?
@@ -1014,7 +1014,7 @@ for name, inputs, neurons in (("VGG-16, first dense layer", 25_088, 4_096), ("Re
 # [**overlap**](../docs/glossary.md#overlap). In the best case all sending is hidden behind computing, except for the
 # layer whose gradient is ready last.
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** What share of the sending can be hidden on this machine?
 #
@@ -1403,7 +1403,7 @@ for name, run in history.items():
 # 7. From how many ranks on does top-k with 1% send more than a ring with float32?
 
 # %% [markdown] tags=["instructor"]
-# <div class="alert alert-block alert-warning">
+# <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor.** Answers to the questions, timing, and what goes wrong.
 #

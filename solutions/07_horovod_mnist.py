@@ -479,7 +479,7 @@ train_hvd = check(4, "work/train_hvd.py")
 # %% [markdown]
 # ## 5 · 1, 2 and 4 ranks
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** How many times as many images per second do 2 ranks give as 1? And 4? Write it down.
 #
@@ -852,7 +852,7 @@ if not QUICK:
 # 7. How does one process compare with 2 and with 4 ranks on your machine?
 
 # %% [markdown] tags=["instructor"]
-# <div class="alert alert-block alert-warning">
+# <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor.** Answers to the questions, timing, and what goes wrong.
 #

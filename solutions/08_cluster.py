@@ -230,7 +230,7 @@ def make_train_step(config, network, optimizer):
 # %% [markdown]
 # The program marks each place where it has to know about other ranks. The next cell prints them all.
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** All ranks have the same weights. Why, then, does the program average the moving averages of the batch
 # norms over the ranks before it saves them?
@@ -305,7 +305,7 @@ plots.show(
 # Plotted against epochs, all curves have the same shape. Counted in steps they do not: 1,024 workers take five steps an
 # epoch, with a peak of 262.
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** Can a training run with that peak work? Section 9 returns to this question.
 #
@@ -445,7 +445,7 @@ def newest(name):
 # The first run has one node with 64 images a step. The second has two nodes with 32 each: **the same 64 images a
 # step**, so the same training.
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** How many times as fast is the run on two nodes? And do both runs reach the same accuracy, to the last
 # digit?
@@ -552,7 +552,7 @@ else:
 # SIGUSR2 has the same effect as a power cut. The program does not handle this signal, so it ends every rank at once.
 # (SIGKILL would do so too, but Slurm takes `scancel --signal=KILL` for a cancellation, and sends SIGTERM first.)
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** How many steps are lost?
 #
@@ -893,7 +893,7 @@ accumulate = check(4, accumulate)
 # That model had no batch norms. ResNet has them. The next cell compares twice: once the batch norms use their stored
 # averages; once, as in training, they take mean and variance from the images they see.
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** In which of the two do 4 × 16 images give the same gradient as 64?
 #
@@ -994,7 +994,7 @@ plots.show(
 # Now a real run: 500 images a step in place of 64, so only 4 steps an epoch. One run has momentum and the rate of the
 # linear rule, the other has LARS. LARS needs a different rate, because its trust ratio already scales the step.
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** What does the larger batch cost in accuracy?
 #
@@ -1080,7 +1080,7 @@ if started:  # by this notebook, so nobody else needs it
 #    same?
 
 # %% [markdown] tags=["instructor"]
-# <div class="alert alert-block alert-warning">
+# <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor.** The answers:
 #

@@ -756,7 +756,7 @@ print(f"in section 2, without distributed=True: objective: {objective:.10g}")
 # daal4py can also use several *threads* in one process. They share one memory, so there are no shares, nothing to
 # gather, and no MPI. Which is faster? And can threads and processes get in each other's way?
 #
-# <div class="alert alert-block alert-info">
+# <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** Put the settings of the table below in order, from the fastest to the slowest.
 #
@@ -1052,7 +1052,7 @@ print(f"Its median speed over all sizes is {middle:.2f} times scikit-learn's.")
 # 7. Is daal4py faster than scikit-learn?
 
 # %% [markdown] tags=["instructor"]
-# <div class="alert alert-block alert-warning">
+# <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor.** Answers to the questions, timing, and what goes wrong.
 #
