@@ -183,7 +183,7 @@ print(f"with one more, very slow step:  images/sec: {mean:.1f} +/- {uncertainty:
 # %%
 PLAIN = ("eigen", "onednn", "openmp", "openmp-kmp", "openmp-kmp-numactl")
 for name in PLAIN:
-    print(f"{name}: {known[name].text}\n  {known[name].command(RUN[0], whole)}\n")
+    print(f"{name}: {known[name].description}\n  {known[name].command(RUN[0], whole)}\n")
 
 # %% [markdown]
 # Line by line, this is what each configuration changes:

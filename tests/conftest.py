@@ -9,7 +9,6 @@ from pathlib import Path
 
 import fast
 import pytest
-from nbval.plugin import IPyNbCell
 
 from labkit.slurm import cluster
 
@@ -29,9 +28,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--fast"):
         fast.deselect_slow(config, items)
-    for item in items:
-        if isinstance(item, IPyNbCell) or item.path.parent.name == "slurm":  # cells of one kernel, tests of one Slurm
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 SOURCE_HEAD = """\

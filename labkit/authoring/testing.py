@@ -29,4 +29,4 @@ def selection(fast: bool = False, lab: str | None = None) -> list[str]:
 
 def whole_suite() -> tuple[list[str], list[str]]:
     """Return the arguments of the two runs of the whole suite: side by side, then those that need the cores alone."""
-    return [f"-n{WORKERS}", "--dist=loadgroup", "-mnot alone"], ["-malone"]
+    return [f"-n{WORKERS}", "--dist=loadfile", "-mnot alone"], ["-malone"]

@@ -103,7 +103,7 @@ class TestExercises(ThreeWays):
         (
             1,
             swap(D, "d = tf.reshape(a, [3])"),
-            'requested shape has 3, in line 8: "d = tf.reshape(a, [3])". So it goes',
+            'requested shape has 3, in line 8: "d = tf.reshape(a, [3])". That happens',
         ),
         (
             2,

@@ -31,7 +31,11 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab09")
     work = folder / "work"
     work.mkdir()
-    solved = {n: e.solution for n, e in sources.exercises(sources.read(sources.find("09"))).items()}
+    notebook = sources.read(sources.find("09"))
+    solved = {n: e.solution for n, e in sources.exercises(notebook).items()}
+    helpers = "%%writefile work/kmeans_helpers.py\n"
+    cell = next(cell.source for cell in notebook.cells if cell.source.startswith(helpers))
+    (work / "kmeans_helpers.py").write_text(cell.removeprefix(helpers))
     scripts = {4: "spmd.py", 5: "kmeans.py"}
     for number, name in scripts.items():
         (work / name).write_text(solved[number].partition("\n")[2] + "\n")
