@@ -230,15 +230,17 @@ for name in PLAIN:
 
 # %%
 base = "onednn" if known["openmp-kmp"].missing else "openmp-kmp"  # the best there is here, for all that follows
-interleaved = replace(known[base], text=f"{base}, memory spread", prefix=("numactl", "--interleave=all"))
+interleaved = replace(known[base], description=f"{base}, memory spread", prefix=("numactl", "--interleave=all"))
 nchw = (*known[base].flags, "--data_format=NCHW")
 asked = {name: known[name] for name in PLAIN} | {
     f"{base}-numactl": interleaved,
-    f"{base}-nchw": replace(known[base], text=f"{base}, NCHW", flags=nchw),
-    f"{base}-numactl-nchw": replace(interleaved, text=f"{base}, both", flags=nchw),
+    f"{base}-nchw": replace(known[base], description=f"{base}, NCHW", flags=nchw),
+    f"{base}-numactl-nchw": replace(interleaved, description=f"{base}, both", flags=nchw),
 }
 if nodes > 1:
-    asked[f"{base}-one-node"] = replace(known[base], text="all memory on one node", prefix=("numactl", "--membind=0"))
+    asked[f"{base}-one-node"] = replace(
+        known[base], description="all memory on one node", prefix=("numactl", "--membind=0")
+    )
 if BF16:
     asked |= {name: known[name] for name in ("onednn-bf16", "openmp-kmp-bf16")}
 if QUICK:
