@@ -31,7 +31,12 @@ class Lab:
         home.mkdir()
         self.log = home / "log"
         with self.log.open("w") as log:
-            self.process = subprocess.Popen([*START, home / "labs"], env={**os.environ, "HOME": str(home)}, stderr=log)
+            self.process = subprocess.Popen(
+                [*START, home / "labs"],
+                env={**os.environ, "HOME": str(home)},
+                stderr=log,
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # which `nohup ./lab test` ignores
+            )
         try:
             self._wait()
         except BaseException:
