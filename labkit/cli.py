@@ -136,7 +136,9 @@ def _join_paths(*search_paths: str | None) -> str:
 @app.command("test", context_settings=PASS_ON, epilog="Example: `./lab test --fast` or `./lab test -k launch`")
 def run_tests(
     context: typer.Context,
-    fast: Annotated[bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: a minute")] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: two minutes")
+    ] = False,
     lab: Annotated[str | None, typer.Option(help="all that this lab is held to, such as 07")] = None,
 ) -> None:
     """Run every test: code, exercises, notebooks. About 25 minutes on two cores. Other arguments go to pytest."""
