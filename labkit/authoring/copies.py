@@ -102,7 +102,7 @@ def left_in_checkout() -> list[Path]:
     edited = [
         path
         for path, source in tracked.items()
-        if path.exists() and path.read_bytes() != notebooks.dumps(notebooks.student(source)).encode()
+        if path.exists() and not notebooks.has_text(path, notebooks.dumps(notebooks.student(source)))
     ]
     work = paths.NOTEBOOKS / "work"
     backups = paths.NOTEBOOKS.glob("*.backup-*.ipynb")
@@ -119,12 +119,12 @@ def _make_folder(folder: Path) -> None:
 def _copy(text: str, path: Path, record: dict[str, str]) -> bool:
     """Write a copy where there is none, or one that was not edited, and record it; return whether it is fresh now."""
     content = text.encode()
-    before = _fingerprint(path.read_bytes()) if path.exists() else None
-    if before not in (None, _fingerprint(content), record.get(path.name)):
+    before, after = _fingerprint(path.read_bytes()) if path.exists() else None, _fingerprint(content)
+    if before not in (None, after, record.get(path.name)):
         return False
-    if before != _fingerprint(content):
+    if before != after:
         files.write(path, content, OTHER_FOLDER)
-    record[path.name] = _fingerprint(content)
+    record[path.name] = after
     return True
 
 

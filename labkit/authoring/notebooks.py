@@ -78,7 +78,7 @@ def build(source: Path, run: bool = False) -> list[Path]:
     """
     written = []
     fresh, target = dumps(student(source)), student_path(source)
-    if not _is(target, fresh):
+    if not has_text(target, fresh):
         files.write(target, fresh)
         written.append(target)
     target = solution_path(source)
@@ -106,7 +106,7 @@ def drifted(source: Path, executed: Path) -> bool:
     return dumps(without_outputs(nbformat.read(executed, as_version=4))) != dumps(solution(source))
 
 
-def _is(path: Path, text: str) -> bool:
+def has_text(path: Path, text: str) -> bool:
     """Tell whether a file is there and has this text."""
     return path.exists() and path.read_bytes() == text.encode()
 

@@ -157,7 +157,7 @@ def new_lab(number: str, topic: str) -> list[Path]:
         files.write(path, template.substitute(names))
     readme = paths.ROOT / "README.md"
     _insert(readme, r"(?:^\| \[\d\d .*\n)+", AGENDA.substitute(names), "the agenda's table")
-    doctor = next(path for path in (paths.ROOT / "labkit" / "doctor").glob("*.py") if "\nLABS = (" in path.read_text())
+    doctor = paths.ROOT / "labkit" / "doctor" / "labs.py"
     _insert(doctor, r"^LABS = \(\n(?:[ ].*\n)+", DOCTOR.substitute(names), "the table LABS")
     new_exercise(source)
     return [*made, readme, doctor]

@@ -1,4 +1,4 @@
-"""Which photo do the labs work on, and what is in it as plain red, green and blue?"""
+"""The photo that the labs work on, as plain red, green and blue."""
 
 import math
 import struct

@@ -1,4 +1,4 @@
-"""What does a student take home: one page with the machine, the figures, the pictures, the exercises passed?"""
+"""The page that a student takes home: the machine, the figures, the pictures, the exercises passed."""
 
 from pathlib import Path
 from typing import Any

@@ -1,1 +1,1 @@
-"""Which small scripts does the doctor try? Each also runs by hand, as its first line says."""
+"""The small scripts that the doctor tries. Each also runs by hand, as its first line says."""

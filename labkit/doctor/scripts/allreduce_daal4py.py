@@ -1,5 +1,5 @@
 # mpirun -n 2 python labkit/doctor/scripts/allreduce_daal4py.py
-"""Does a distributed daal4py algorithm give every rank what one process gets from all the rows?"""
+"""Check that a distributed daal4py algorithm gives every rank what one process gets from all the rows."""
 
 import sys
 from importlib.metadata import version

@@ -1,5 +1,5 @@
 # mpirun -n 2 python labkit/doctor/scripts/allreduce_horovod.py
-"""Does an allreduce through Horovod give every rank the sum over the ranks?"""
+"""Check that an allreduce through Horovod gives every rank the sum over the ranks."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # python labkit/doctor/scripts/kernel.py
-"""Which Python answers when JupyterLab starts the kernel `python3`?"""
+"""Print which Python answers when JupyterLab starts the kernel `python3`."""
 
 import ast
 

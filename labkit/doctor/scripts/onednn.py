@@ -1,5 +1,5 @@
 # python labkit/doctor/scripts/onednn.py
-"""Does TensorFlow run a convolution through oneDNN? oneDNN's own log tells, when it does."""
+"""Run a convolution by TensorFlow; oneDNN's own log shows whether it went through oneDNN."""
 
 import os
 
