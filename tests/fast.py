@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 MODULES = {"tensorflow", "keras", "horovod", "openvino", "nncf"}
-PROGRAMS = {"mpirun", "munged", "slurmctld", "slurmd", "sbatch", "srun", "ipykernel_launcher"}
+PROGRAMS = {
+    "mpirun",
+    "labkit.slurm.supervisor",
+    "munged",
+    "slurmctld",
+    "slurmd",
+    "sbatch",
+    "srun",
+    "ipykernel_launcher",
+}
 
 
 class _Imports:

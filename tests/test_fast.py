@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from labkit.system import paths
 
 TESTS = """
@@ -25,6 +27,7 @@ def test_marked():
 """
 
 
+@pytest.mark.slow
 def test_what_imports_tensorflow_or_starts_ranks_is_left_out(tmp_path):
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "test_module.py").write_text("import tensorflow as tf\n\n\ndef test_it():\n    tf.zeros(1)\n")

@@ -176,6 +176,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("git"), reason="there is no git here")
 def test_an_update_pulls_cleanly_over_a_used_checkout(tmp_path, monkeypatch):
     """A clone is used, two of its labs change upstream, and it pulls: one copy was edited, one was not."""

@@ -1,5 +1,6 @@
 """Tests of a lab's exercises: untouched, with planted mistakes, and right in another way."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,7 @@ class Student:
     def __init__(self, number: str, namespace: dict[str, Any]):
         self.namespace = namespace
         self.check: Checker = checker(number, namespace)
-        notebook = sources.read(sources.find(number))
-        self._solved = {n: e.solution for n, e in sources.exercises(notebook).items()}
-        blank = sources.blank(notebook)
-        self._blank = {n: blank.cells[e.cell].source for n, e in sources.exercises(notebook).items()}
+        self._solved, self._blank = _solved_and_blank(number)
 
     def answer(self, number: int, edit: Callable[[str], str] | None = None) -> Any:
         """Return the answer that the solution's text makes after `edit`; the untouched one without an edit."""
@@ -42,6 +40,14 @@ class Student:
         namespace = dict(self.namespace)
         exec(compile(_remembered(text), _FILE, "exec"), namespace)
         return next(value for name, value in namespace.items() if name not in self.namespace and name != "__builtins__")
+
+
+@functools.cache
+def _solved_and_blank(number: str) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the cells of a lab's exercises by their number, with the solution and with the stub."""
+    notebook = sources.read(sources.find(number))
+    exercises, blank = sources.exercises(notebook), sources.blank(notebook)
+    return {n: e.solution for n, e in exercises.items()}, {n: blank.cells[e.cell].source for n, e in exercises.items()}
 
 
 class ThreeWays:

@@ -668,6 +668,7 @@ def test_lab_bench_runs_in_the_set_up_it_names_and_has_that_ones_knobs():
     assert not there.bench
 
 
+@pytest.mark.slow
 def test_a_study_of_an_earlier_version_goes_on(job, monkeypatch, capsys):
     """Its metric was a `figure`, and a trial's failure its `why`."""
     arguments = (*TUNE, "--repeats", "1", "--trials", "24", *SH)
