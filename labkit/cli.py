@@ -137,7 +137,7 @@ def _join_paths(*search_paths: str | None) -> str:
 def run_tests(
     context: typer.Context,
     fast: Annotated[
-        bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: two minutes")
+        bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: about a minute")
     ] = False,
     lab: Annotated[str | None, typer.Option(help="all that this lab is held to, such as 07")] = None,
 ) -> None:

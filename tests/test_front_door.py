@@ -304,7 +304,7 @@ def test_nothing_is_installed_without_root_or_where_all_is_there(checkout, user,
         ("df", "x\n/dev/sda 9 9 1048576 9% /", "1 GB are free here and set-up needs"),
     ],
 )
-def test_a_machine_that_cannot_serve_is_told_in_one_line(checkout, program, says, told):
+def test_a_machine_that_cannot_serve_is_reported_in_one_line(checkout, program, says, told):
     checkout.program(program, f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
     code, _, err = checkout.run("start")
     assert code == 2

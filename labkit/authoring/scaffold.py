@@ -101,7 +101,7 @@ CHECK = Template('''
 
 @lab.exercise($n, hints=("Which function of Python's adds up a list?", "return 2 * sum(values)"))
 def twice_$n(answer) -> None:
-    """Twice the sum, of drawn lists and of the empty one."""
+    """Twice the sum, of generated lists and of the empty one."""
 
     def decide(values: list[int]) -> None:
         got, right = number(call(answer, values), f"twice_$n({values})"), 2 * sum(values)

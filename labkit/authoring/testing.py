@@ -4,6 +4,7 @@ from labkit.exercises import sources
 from labkit.system import paths
 
 WORKERS = 2  # processes that share the tests
+FAST_WORKERS = 3  # of the fast tests, some of which wait
 
 
 def selection(fast: bool = False, lab: str | None = None) -> list[str]:
@@ -16,7 +17,7 @@ def selection(fast: bool = False, lab: str | None = None) -> list[str]:
     lab : str, optional
         Only what this lab is held to: its exercises, its source, and both its notebooks.
     """
-    arguments = ["--fast", f"-n{WORKERS}", "--dist=worksteal"] if fast else []
+    arguments = ["--fast", f"-n{FAST_WORKERS}", "--dist=worksteal"] if fast else []
     if lab is None:
         return [*arguments, "tests"] if fast else []
     source = sources.find(lab)

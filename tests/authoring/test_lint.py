@@ -10,7 +10,7 @@ def test_sources_are_well_made(source):
         pytest.fail("\n".join(problems), pytrace=False)
 
 
-def test_a_problem_is_told_by_file_and_line(write_source):
+def test_a_problem_is_reported_by_file_and_line(write_source):
     source = write_source("[markdown]\n# # T", "x = 1\n\nplt.show()")
     number = source.read_text().splitlines().index("plt.show()") + 1
     assert [problem.partition(": ")[0].endswith(f"{source.name}:{number}") for problem in lint.lint(source)] == [True]

@@ -106,7 +106,7 @@ def test_what_is_not_installed_is_left_out_with_the_remedy(monkeypatch, capsys):
     assert "no-such-program is not installed: sudo apt-get install no-such-program" in capsys.readouterr().out
 
 
-def test_when_none_can_run_each_reason_is_told():
+def test_when_none_can_run_each_reason_is_reported():
     with pytest.raises(LabError, match=r"no configuration could run\. a: /no/such/python is not there"):
         configurations.compare({"a": Configuration("a", python=Path("/no/such/python"))}, rounds=1)
 

@@ -100,7 +100,7 @@ def test_a_damaged_file_is_named_with_its_record(tmp_path, damage):
     assert "{{" not in str(raised.value)
 
 
-def test_files_without_a_record_are_told(tmp_path):
+def test_files_without_a_record_are_reported(tmp_path):
     write(tmp_path, in_each=0)
     with pytest.raises(LabError, match=r"no train file in .* has a record"):
         take(1, tmp_path)

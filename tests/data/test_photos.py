@@ -168,7 +168,7 @@ def test_a_bomb_is_refused(save):
         photos.load_photo(path)
 
 
-def test_a_missing_photo_is_told(tmp_path, monkeypatch):
+def test_a_missing_photo_is_reported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LabError, match=r"holiday.jpg is not there: give the path of a photo"):
         photos.load_photo("holiday.jpg")
@@ -191,7 +191,7 @@ def png():
 
 @pytest.mark.parametrize("whole", [jpeg(), png()], ids=["jpeg", "png"])
 @pytest.mark.parametrize("kept", [0.1, 0.5, 0.9])
-def test_a_truncated_photo_is_told(tmp_path, whole, kept):
+def test_a_truncated_photo_is_reported(tmp_path, whole, kept):
     path = tmp_path / "p"
     path.write_bytes(whole[: int(kept * len(whole))])
     with pytest.raises(LabError, match=r"damaged or not whole|no picture"):
@@ -199,7 +199,7 @@ def test_a_truncated_photo_is_told(tmp_path, whole, kept):
 
 
 @pytest.mark.parametrize("content", [b"", b"this is text\n", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"])
-def test_what_is_no_picture_is_told(tmp_path, content):
+def test_what_is_no_picture_is_reported(tmp_path, content):
     path = tmp_path / "p.jpg"
     path.write_bytes(content)
     with pytest.raises(LabError, match=r"no picture|damaged"):
@@ -207,7 +207,7 @@ def test_what_is_no_picture_is_told(tmp_path, content):
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"])
-def test_a_photo_with_wrong_bytes_is_read_or_told(tmp_path, kind):
+def test_a_photo_with_wrong_bytes_is_read_or_reported(tmp_path, kind):
     buffer = io.BytesIO()
     Image.fromarray(CORNERS).save(buffer, kind)
     rng, path = np.random.default_rng(0), tmp_path / "p"
@@ -220,6 +220,6 @@ def test_a_photo_with_wrong_bytes_is_read_or_told(tmp_path, kind):
 
 
 @pytest.mark.parametrize("pixels", [0, -5, 10**12])
-def test_an_impossible_size_is_told(pixels):
+def test_an_impossible_size_is_reported(pixels):
     with pytest.raises(LabError, match="pixels is how many"):
         photos.load_photo(pixels=pixels)

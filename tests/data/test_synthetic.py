@@ -1,4 +1,4 @@
-"""Are the synthetic images in ImageNet's layout, the same each time, and neither too easy nor half written?"""
+"""Synthetic images have ImageNet's layout, are the same each time, and are neither too easy nor half written."""
 
 import io
 import itertools
@@ -167,7 +167,7 @@ def other_records(folder):
     ],
     ids=["seed", "one more", "more", "less", "size", "shards", "damaged", "one more file", "files", "other records"],
 )
-def test_what_is_there_is_never_overwritten_and_told_before_anything_is_drawn(tmp_path, monkeypatch, prepare):
+def test_what_is_there_is_never_overwritten_and_reported_before_anything_is_drawn(tmp_path, monkeypatch, prepare):
     folder = tmp_path / "set"
     prepare(folder)
     before = contents(folder)
@@ -179,7 +179,7 @@ def test_what_is_there_is_never_overwritten_and_told_before_anything_is_drawn(tm
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
 
-def test_a_set_whose_pictures_are_others_is_told_and_stays(tmp_path, monkeypatch):
+def test_a_set_whose_pictures_are_others_is_reported_and_stays(tmp_path, monkeypatch):
     folder = tmp_path / "set"
     with monkeypatch.context() as patch:
         patch.setattr(synthetic, "_JPEG_QUALITY", 80)
@@ -190,7 +190,7 @@ def test_a_set_whose_pictures_are_others_is_told_and_stays(tmp_path, monkeypatch
     assert contents(folder) == before
 
 
-def test_a_file_of_that_name_is_told(tmp_path):
+def test_a_file_of_that_name_is_reported(tmp_path):
     (tmp_path / "set").write_text("mine")
     with pytest.raises(LabError, match="holds something else"):
         synthetic.write(tmp_path / "set", **SMALL)
@@ -242,7 +242,7 @@ def test_when_it_is_stopped_nothing_is_left(tmp_path, monkeypatch, stop, told):
         ({"train": 10.5}, "train images: 10.5 is not possible"),
     ],
 )
-def test_impossible_numbers_are_told_before_anything_is_made(tmp_path, wrong, told):
+def test_impossible_numbers_are_reported_before_anything_is_made(tmp_path, wrong, told):
     with pytest.raises(LabError, match=told):
         synthetic.write(tmp_path / "set", **SMALL | wrong)
     assert not list(tmp_path.iterdir())

@@ -119,7 +119,7 @@ SPOILT = {
 
 @pytest.mark.parametrize(("spoil", "told"), SPOILT.values(), ids=SPOILT.keys())
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_is_wrong_is_told_on_every_rank(folder, tmp_path, ranks, spoil, told):
+def test_what_is_wrong_is_reported_on_every_rank(folder, tmp_path, ranks, spoil, told):
     copy = shutil.copytree(folder, tmp_path / "copy")
     spoil(copy)
     for error in together(ranks, lambda rank, allgather: tfrecords.index(copy, "train", rank, ranks, allgather)):
@@ -129,7 +129,7 @@ def test_what_is_wrong_is_told_on_every_rank(folder, tmp_path, ranks, spoil, tol
         assert "\n" not in str(error)
 
 
-def test_nodes_with_other_files_are_told(folder, tmp_path):
+def test_nodes_with_other_files_are_reported(folder, tmp_path):
     other = write_set(tmp_path, [example(b"", 1)], files=1)
     folders = [folder, other]
     for error in together(2, lambda rank, allgather: tfrecords.index(folders[rank], "train", rank, 2, allgather)):
@@ -276,7 +276,7 @@ def test_any_altered_bit_of_a_record_is_noticed(tmp_path, make):
     take(1, make(found, 16, 3))
 
 
-def test_a_file_that_went_away_or_shrank_is_told(folder, tmp_path):
+def test_a_file_that_went_away_or_shrank_is_reported(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
     found = tfrecords.index(copy, "train")
     last = found.files[-1]

@@ -176,7 +176,7 @@ def test_long_names_are_shown_from_their_end():
     )
 
 
-def test_a_graph_is_told_in_words():
+def test_a_graph_is_reported_in_words():
     defs = [node("x", "Placeholder"), node("y", "_FusedConv2D", "x", "x", fused_ops=["Relu"])]
     assert graphs.describe(defs) == "x (Placeholder); y (_FusedConv2D: Conv2D + Relu) takes x, x"
     assert graphs.describe([]) == "no operation"
@@ -216,7 +216,7 @@ def test_what_comes_before_a_fed_operation_is_not_needed():
     }
 
 
-def test_a_rewrite_of_tensorflow_is_told():
+def test_a_rewrite_of_tensorflow_is_reported():
     """What TensorFlow of today calls its merged operations, with oneDNN or without."""
     rng = np.random.default_rng(0)
     with tf.Graph().as_default() as graph:

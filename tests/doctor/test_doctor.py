@@ -1,4 +1,4 @@
-"""Does the doctor judge made-up machines right, and do its probes see this one?"""
+"""The doctor judges made-up machines right, and its probes see this one."""
 
 import dataclasses
 import io
@@ -152,7 +152,7 @@ def test_one_usable_core_runs_but_cannot_show_scaling(machine, seen, fix):
     assert fix in fixes(report, "07")[0]
 
 
-def test_quota_that_feeds_two_cores_is_told():
+def test_quota_that_feeds_two_cores_is_reported():
     report = judged(machine=machine(cores=8, quota=2.5))
     assert verdicts(report) == ("ok", "ok")
     assert finding(report, "cores").seen == "2 usable of 8: the CPU quota is 2.5"

@@ -71,7 +71,7 @@ class ThreeWays:
         student.check(exercise, student.answer(exercise))
         assert f"Exercise {exercise} · not attempted." in capsys.readouterr().out
 
-    def test_mistakes_are_told(self, student, exercise, edit, message, capsys):
+    def test_mistakes_are_reported(self, student, exercise, edit, message, capsys):
         student.check(exercise, student.answer(exercise, edit))
         out = capsys.readouterr().out
         assert f"Exercise {exercise} · not yet." in out

@@ -57,24 +57,24 @@ def test_tensorflows_own_words_are_left_out():
     assert 'in line 2: "return tf.matmul(a, a)"' in message
 
 
-def test_an_error_inside_a_traced_function_is_told_by_the_students_line():
+def test_an_error_inside_a_traced_function_is_reported_by_the_students_line():
     answer = written("@tf.function\ndef traced(x):\n    y = x + 1\n    return np.maximum(y, 0)\n", tf=tf, np=np)
     message = told(lambda x: answer(x), tf.constant([1.0]))
     assert message.startswith("NotImplementedError: Cannot convert a symbolic")
     assert 'in line 4: "return np.maximum(y, 0)"' in message
 
 
-def test_a_stub_left_below_an_answer_is_told_by_its_line():
+def test_a_stub_left_below_an_answer_is_reported_by_its_line():
     answer = written("def half(x):\n    y = x / 2\n    raise NotImplementedError()\n")
     assert told(answer, 4).startswith('Line 3 still says "raise NotImplementedError()": delete it')
 
 
 @pytest.mark.parametrize("leave", ["exit(0)", "raise SystemExit", "import sys; sys.exit('bye')"])
-def test_leaving_is_told(leave):
+def test_leaving_is_reported(leave):
     assert told(written(f"def half(x):\n    {leave}\n"), 4).startswith("half called exit(), in line 2:")
 
 
-def test_too_few_parameters_are_told_by_the_call():
+def test_too_few_parameters_are_reported_by_the_call():
     message = told(written("def half(x):\n    return x\n"), 4, 5)
     assert "takes 1 positional argument but 2 were given" in message
     assert message.endswith("The check called half(4, 5).")
@@ -109,7 +109,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("kind", GIVEN)
-def test_a_changed_argument_is_told_and_the_checks_own_is_whole(kind):
+def test_a_changed_argument_is_reported_and_the_checks_own_is_whole(kind):
     mine = GIVEN[kind]
     before = repr(mine)
     message = told(written(f"def spoil(given):\n    {CHANGES[kind]}\n    return given\n"), mine)
@@ -149,14 +149,14 @@ def test_a_variable_of_the_notebook_is_missing_in_a_module():
     assert 'in line 4: "return n // parts"' in message
 
 
-def test_what_fails_while_a_function_moves_is_told():
+def test_what_fails_while_a_function_moves_is_reported():
     answer = written("def half(n: Sequence) -> int:\n    return n // 2\n", Sequence=list)
     with pytest.raises(NotYet, match=r"NameError: name 'Sequence' is not defined.* when half moves into a module"):
         isolate(answer, "import math")
 
 
 @pytest.mark.parametrize("answer", [lambda n: n // 2, len, np.floor])
-def test_what_has_no_text_to_move_is_told(answer):
+def test_what_has_no_text_to_move_is_reported(answer):
     with pytest.raises(NotYet, match="a function that a cell defines by `def"):
         isolate(answer, "import math")
 
@@ -164,7 +164,7 @@ def test_what_has_no_text_to_move_is_told(answer):
 # Drawn inputs
 
 
-def test_the_smallest_wrong_input_is_told():
+def test_the_smallest_wrong_input_is_reported():
     def decide(n):
         same(n if n < 37 else n + 1, n, f"f({n})")
 
@@ -172,7 +172,7 @@ def test_the_smallest_wrong_input_is_told():
         for_all(decide, n=st.integers(0, 10**6))
 
 
-def test_right_for_all_drawn_inputs_passes_and_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_right_for_all_generated_inputs_passes_and_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     seen = []
     for_all(lambda n, text: seen.append(n), n=st.integers(0, 100), text=st.text())
@@ -180,7 +180,7 @@ def test_right_for_all_drawn_inputs_passes_and_leaves_nothing_behind(tmp_path, m
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_same_inputs_are_drawn_each_time():
+def test_the_same_inputs_are_generated_each_time():
     runs = [[], []]
     for seen in runs:
         for_all(lambda n, seen=seen: seen.append(n), n=st.integers(0, 10**9), examples=20)

@@ -176,7 +176,7 @@ def test_a_not_implemented_error_of_a_library_is_not_the_stub(check, capsys):
     assert "NotImplementedError: of numpy, in line 4" in out
 
 
-def test_the_stubs_line_left_below_an_answer_is_told(check, capsys):
+def test_the_stubs_line_left_below_an_answer_is_reported(check, capsys):
     check(1, written("def double(x):\n    y = 2 * x\n    raise NotImplementedError()\n"))
     out = capsys.readouterr().out
     assert "not yet" in out
@@ -204,7 +204,7 @@ def test_what_a_right_answer_printed_does_not_come_between(check, capsys):
         ("import threading; threading.Event().wait()", "line 2"),
     ],
 )
-def test_an_answer_that_hangs_is_told_by_its_line_and_the_lab_goes_on(check, capsys, monkeypatch, loop, line):
+def test_an_answer_that_hangs_is_reported_by_its_line_and_the_lab_goes_on(check, capsys, monkeypatch, loop, line):
     monkeypatch.setattr(core, "ANSWER_LIMIT_S", 1.0)
     assert check(1, written(f"def double(x):\n    {loop}\n"))(5) == 10
     out = capsys.readouterr().out
@@ -277,13 +277,13 @@ def test_a_function_that_moves_into_a_module_has_the_functions_of_earlier_exerci
 
 
 @pytest.mark.parametrize("answer", [None, 3, "double", int, [stub]])
-def test_what_is_no_function_is_told(check, capsys, answer):
+def test_what_is_no_function_is_reported(check, capsys, answer):
     check(1, answer)
     assert "Expected a function; " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("answer", [None, 3, stub])
-def test_what_is_no_script_is_told(check, capsys, answer):
+def test_what_is_no_script_is_reported(check, capsys, answer):
     check(2, answer)
     assert "Expected the path of your script; it is " in capsys.readouterr().out
 
@@ -294,7 +294,7 @@ def test_the_script_that_stood_in_is_not_the_students(check, tmp_path, capsys):
     assert "This is the kit's solution, not yours." in capsys.readouterr().out
 
 
-def test_a_stub_line_left_in_a_script_is_told(check, tmp_path, capsys):
+def test_a_stub_line_left_in_a_script_is_reported(check, tmp_path, capsys):
     (tmp_path / "work" / "two.py").write_text("print(2)\nraise NotImplementedError()\n")
     check(2, "work/two.py")
     assert 'Your script still says "raise NotImplementedError()"' in capsys.readouterr().out

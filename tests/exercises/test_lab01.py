@@ -213,7 +213,7 @@ class TestExercises(ThreeWays):
     ]
 
 
-def test_an_answer_that_waits_in_a_session_is_told_by_its_line(student, capsys, monkeypatch):
+def test_an_answer_that_waits_in_a_session_is_reported_by_its_line(student, capsys, monkeypatch):
     monkeypatch.setattr(core, "ANSWER_LIMIT_S", 1.0)
     waits = """with tf.Graph().as_default(), v1.Session() as empty:
         empty.run(tf.queue.FIFOQueue(1, tf.float32).dequeue())
@@ -223,7 +223,7 @@ def test_an_answer_that_waits_in_a_session_is_told_by_its_line(student, capsys, 
 
 
 @pytest.mark.parametrize("spoil", ["v1.disable_eager_execution()", "tf.config.run_functions_eagerly(True)"])
-def test_an_answer_that_changes_how_tensorflow_works_is_told_and_undone(student, capsys, spoil):
+def test_an_answer_that_changes_how_tensorflow_works_is_reported_and_undone(student, capsys, spoil):
     student.check(4, student.answer(4, swap("signature =", f"{spoil}; signature =")))
     assert "Exercise 4 · not yet." in capsys.readouterr().out
     student.check(4, student.answer(4, same))

@@ -47,7 +47,7 @@ def test_reports_come_through_whatever_the_script_prints(probe):
         ("def answer():\n    import time\n    time.sleep(9)", 's it is still in line 3: "time.sleep(9)"'),
     ],
 )  # fmt: skip
-def test_what_happens_in_a_function_is_told_by_the_scripts_line(probe, text, told):
+def test_what_happens_in_a_function_is_reported_by_the_scripts_line(probe, text, told):
     with pytest.raises(NotYet) as error:
         probe(text)
     assert told in str(error.value)
@@ -64,7 +64,7 @@ def test_what_happens_in_a_function_is_told_by_the_scripts_line(probe, text, tol
         ("import sys\nsys.exit()", 'Your script called exit(), in line 2: "sys.exit()"'),
     ],
 )
-def test_what_happens_on_import_is_told_by_the_scripts_line(probe, text, told):
+def test_what_happens_on_import_is_reported_by_the_scripts_line(probe, text, told):
     with pytest.raises(NotYet) as error:
         probe(text)
     assert told in str(error.value)

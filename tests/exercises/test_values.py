@@ -44,7 +44,7 @@ def test_a_tensor_of_dimension_0_is_a_number():
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=label)
-def test_what_is_no_number_is_told_by_what_it_is(value):
+def test_what_is_no_number_is_reported_by_what_it_is(value):
     with pytest.raises(NotYet, match="Expected the share to be a number; it is "):
         number(value, "the share")
 
@@ -62,7 +62,7 @@ def test_an_int_that_the_text_asks_for_is_not_a_float():
 
 
 @pytest.mark.parametrize("value", [2.5, float("nan"), float("inf")])
-def test_what_is_not_whole_is_told(value):
+def test_what_is_not_whole_is_reported(value):
     with pytest.raises(NotYet, match="whole number"):
         whole(value, "n")
 

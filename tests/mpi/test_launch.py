@@ -1,4 +1,4 @@
-"""Are ranks read well, bound as planned, and ended well, however they or their caller end?"""
+"""Ranks are read well, bound as planned, and ended well, however they or their caller end."""
 
 import contextlib
 import io
@@ -384,7 +384,7 @@ class TestListeners:
         name = script("import os; print(os.environ['LD_PRELOAD'])")
         assert run_ranks(1, name, show=False).lines == (("libc.so.6:libm.so.6",),)
 
-    def test_without_a_compiler_all_runs_and_it_is_told_once(self, script, monkeypatch, tmp_path, capsys):
+    def test_without_a_compiler_all_runs_and_it_is_reported_once(self, script, monkeypatch, tmp_path, capsys):
         monkeypatch.setattr(loopback, "STATE", tmp_path / "state")
         monkeypatch.setattr(launch, "_printed", set())
         monkeypatch.setenv("CXX", "no-such-compiler")
@@ -455,7 +455,7 @@ class TestSharing:
         assert last.warning in capsys.readouterr().out.splitlines()
         assert run_ranks(1, quick, threads=1, show=False).bound
 
-    def test_where_none_can_be_lent_all_is_as_before_and_told_once(self, script, monkeypatch, capsys):
+    def test_where_none_can_be_lent_all_is_as_before_and_reported_once(self, script, monkeypatch, capsys):
         monkeypatch.setattr(cores, "_bind", lambda name: (_ for _ in ()).throw(PermissionError(1, "not allowed")))
         monkeypatch.setattr(launch, "_printed", set())
         name = script(self.AFFINITY)
@@ -685,7 +685,7 @@ class TestWhoFailedFirst:
         )
         assert (error.rank, error.signal) == (1, signal.SIGSEGV)
 
-    def test_who_had_finished_before_is_told(self):
+    def test_who_had_finished_before_is_reported(self):
         error = self.verdict({"exit_code": 1, "ended_at": 5.0}, {"exit_code": 0, "finished_at": 1.0, "ended_at": 1.1})
         assert error.rank == 0
         assert "Rank 1 had finished before." in str(error)

@@ -1,4 +1,4 @@
-"""Are the cores shared out among ranks as the machine, other runs and Slurm allow, in a command that can be typed?"""
+"""Ranks share the cores as the machine, other runs and Slurm allow, in a command that can be typed."""
 
 import shlex
 
@@ -45,18 +45,18 @@ class TestFreeCores:
         assert len(planned.cpus) == 2 * n * planned.threads
         assert planned.hidden[cores.LENT_VARIABLE] == ",".join(map(str, planned.cpus))
 
-    def test_fewer_threads_than_the_machine_has_cores_for_are_told(self):
+    def test_fewer_threads_than_the_machine_has_cores_for_are_reported(self):
         planned = plan(2, "train.py", machine=self.BIG, environ={}, free=self.without(self.BIG, 0, 1, 2, 7))
         assert (planned.threads, planned.bound) == (30, True)
         assert planned.warning == "Warning: other runs have 4 of 64 cores (0-2, 7): 2 ranks × 30 threads on the rest."
 
-    def test_too_few_are_told_and_ranks_run_unbound(self):
+    def test_too_few_are_reported_and_ranks_run_unbound(self):
         planned = plan(2, "train.py", machine=machine(4), threads=2, environ={}, free=((0,), (1,), (3,)))
         assert (planned.threads, planned.bound, binding(planned), planned.cpus) == (2, False, None, ())
         assert planned.warning.startswith("Warning: other runs have 1 of 4 cores (2): 2 ranks × 2 threads take turns")
         assert cores.LENT_VARIABLE not in planned.hidden
 
-    def test_none_are_told(self):
+    def test_none_are_reported(self):
         planned = plan(1, "train.py", machine=machine(2), environ={}, free=())
         assert (planned.threads, planned.bound) == (2, False)
         assert "2 of 2 cores (0-1)" in planned.warning

@@ -1,4 +1,4 @@
-"""Does every rank start without loading what only its launcher needs?"""
+"""Every rank starts without loading what only its launcher needs."""
 
 import subprocess
 import sys

@@ -58,7 +58,7 @@ def test_the_page_needs_no_other_file_and_no_network(page):
     assert not re.search(r"url\(|@import|https?:", page)
 
 
-def test_small_runs_and_labs_to_come_are_told(page):
+def test_small_runs_and_labs_to_come_are_reported(page):
     text = Page(page).text
     assert text.count("A small run") == 1
     to_come = text.partition("Still to come")[2]
@@ -66,7 +66,7 @@ def test_small_runs_and_labs_to_come_are_told(page):
     assert [title in to_come for title in titles] == [not title.startswith(("02", "07")) for title in titles]
 
 
-def test_figures_of_a_busy_machine_are_marked_and_told_at_the_top(tmp_path):
+def test_figures_of_a_busy_machine_are_marked_and_reported_at_the_top(tmp_path):
     quiet = {"what": "speed", "rows": [["CNN", "", "2.1×", ""]], "notes": ["section 1: whether is not known."]}
     busy = {"what": "speed", "rows": [["CNN", "", "96×", ""]], "notes": ["⚠ section 8: run it <again>."]}
     leave(tmp_path, "02", table=quiet)
@@ -151,7 +151,7 @@ def test_whatever_is_of_another_shape_is_one_line_that_names_the_file_or_a_page(
         {"lab": "03"},
     ],
 )
-def test_a_part_that_is_wrong_is_told(tmp_path, wrong):
+def test_a_part_that_is_wrong_is_reported(tmp_path, wrong):
     (tmp_path / "results-02.json").write_text(json.dumps(SOUND))
     assert "CNN" in render(tmp_path)
     (tmp_path / "results-02.json").write_text(json.dumps(SOUND | wrong))
@@ -159,7 +159,7 @@ def test_a_part_that_is_wrong_is_told(tmp_path, wrong):
         render(tmp_path)
 
 
-def test_results_of_no_lab_and_a_file_that_cannot_be_read_are_told(tmp_path):
+def test_results_of_no_lab_and_a_file_that_cannot_be_read_are_reported(tmp_path):
     leave(tmp_path, "77")
     with pytest.raises(LabError, match=r"results-77\.json is of no lab that is here"):
         render(tmp_path)

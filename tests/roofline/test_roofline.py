@@ -1,4 +1,4 @@
-"""Are the machine's limits measured, kept for the right machine, and compared with as they should be?"""
+"""The machine's limits are measured, kept for the right machine, and compared with as they should be."""
 
 import dataclasses
 import io
@@ -166,7 +166,7 @@ def test_a_damaged_file_is_measured_anew(measurements, tmp_path, damage):
     assert measure.limits(folder=tmp_path).float32 == 102
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_the_work(measurements, tmp_path):
+def test_a_folder_that_cannot_be_written_is_reported_before_the_work(measurements, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(LabError, match=r"cannot write .*file: File exists\. Name another place to write to"):
         measure.limits(folder=tmp_path / "file", insist=True)
@@ -229,7 +229,7 @@ def test_it_is_free_of_the_callers_settings(monkeypatch):
         (Ended((), 0, 2.0), "it printed no figures"),
     ],
 )
-def test_a_measurement_that_fails_is_told_in_one_line_and_nothing_is_kept(monkeypatch, tmp_path, ended, told):
+def test_a_measurement_that_fails_is_reported_in_one_line_and_nothing_is_kept(monkeypatch, tmp_path, ended, told):
     monkeypatch.setattr(processes, "run", lambda *args, **more: ended)
     with pytest.raises(LabError, match=told) as error:
         measure.limits(folder=tmp_path)

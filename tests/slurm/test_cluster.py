@@ -427,7 +427,7 @@ def test_missing_packages_are_named_with_the_command(empty_path, tmp_path):
         Cluster(tmp_path / "cluster").up(2)
 
 
-def test_a_machine_whose_name_leads_nowhere_is_told_what_to_do(monkeypatch):
+def test_a_machine_whose_name_leads_nowhere_is_reported_what_to_do(monkeypatch):
     monkeypatch.setattr(cluster, "PACKAGES", {})
     monkeypatch.setattr(socket, "gethostname", lambda: "no-such-name.invalid")
     assert "Put '127.0.1.1 no-such-name.invalid' into /etc/hosts" in cluster.obstacle()
@@ -504,7 +504,7 @@ def test_root_does_not_use_what_another_user_may_have_written(tmp_path, monkeypa
         folder.rmdir()
 
 
-def test_a_tmp_in_which_others_can_replace_files_is_told(monkeypatch, tmp_path):
+def test_a_tmp_in_which_others_can_replace_files_is_reported(monkeypatch, tmp_path):
     monkeypatch.setattr(cluster, "PACKAGES", {})
     monkeypatch.setattr(supervisor, "TMP", tmp_path)
     tmp_path.chmod(0o777)

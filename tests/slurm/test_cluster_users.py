@@ -227,7 +227,7 @@ def test_a_stranger_with_a_credential_finds_no_partition_and_sees_nothing(machin
         machine.folder.chmod(0o700)
 
 
-def test_a_stranger_is_told_whose_it_is_and_cannot_take_it_down(machine):
+def test_a_stranger_is_reported_whose_it_is_and_cannot_take_it_down(machine):
     """The checkout may be shared: its link can be read by all."""
     text = "from pathlib import Path; from labkit.slurm.cluster import Cluster; "
     text += f"Cluster(Path({str(machine.link)!r})).down()"

@@ -88,7 +88,7 @@ def test_commands_know_nothing_of_a_job_around_this_process(slurm, tmp_path, mon
     assert job.number == f",/etc/slurm.conf,{tmp_path}"
 
 
-def test_each_state_is_told_once(job, tmp_path):
+def test_each_state_is_reported_once(job, tmp_path):
     says(tmp_path, "PENDING", "PENDING", "RUNNING", "RUNNING", "COMPLETED")
     seen = []
     assert job.wait(on_state=seen.append) == "COMPLETED"
@@ -143,7 +143,7 @@ def test_a_job_that_slurm_has_forgotten_is_over_and_a_silent_slurm_is_asked_agai
     assert job.state() == "UNKNOWN"
 
 
-def test_output_that_is_nowhere_to_be_seen_is_told(slurm, tmp_path, monkeypatch):
+def test_output_that_is_nowhere_to_be_seen_is_reported(slurm, tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "OUTPUT_TIMEOUT_S", 0.1)
     with pytest.raises(LabError, match="on a file system that all nodes see"):
         Job(slurm, "7", tmp_path / "none.log").read_output()
@@ -225,7 +225,7 @@ def test_a_job_is_followed_to_its_end(start, tmp_path):
 
 
 @everywhere
-def test_a_job_is_told_to_stop_at_a_line_and_saves(start, tmp_path):
+def test_a_job_is_reported_to_stop_at_a_line_and_saves(start, tmp_path):
     job, lines = start(1000), []
 
     def on_line(line):

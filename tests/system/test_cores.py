@@ -1,4 +1,4 @@
-"""Does each run get cores that no other has, whoever started that one, and however it ends?"""
+"""Each run gets cores that no other has, whoever started that one, and however it ends."""
 
 import contextlib
 import os
@@ -93,7 +93,7 @@ def test_what_is_not_kept_is_free_for_others():
         assert free(of=SMT) == (SMT[0], *SMT[2:])
 
 
-def test_too_few_are_told_and_none_is_held(hold):
+def test_too_few_are_reported_and_none_is_held(hold):
     hold(0, 1, 2)
     with contextlib.closing(borrow(FOUR, 2, {})) as loan:
         assert loan.free == ((3,),)

@@ -1,4 +1,4 @@
-"""Is a file whole or not at all, and does what keeps it from being written come as one line with what to do?"""
+"""A file is whole or not there, and what keeps it from being written is one line with what to do."""
 
 import errno
 import os
@@ -124,7 +124,7 @@ def as_nobody(program, *arguments):
     return ended.stderr.splitlines()[-1]
 
 
-def test_a_folder_that_is_write_protected_is_told_with_what_to_do(tmp_path):
+def test_a_folder_that_is_write_protected_is_reported_with_what_to_do(tmp_path):
     for above in (tmp_path, *tmp_path.parents[:2]):
         above.chmod(0o755)
     (tmp_path / "kept").mkdir()

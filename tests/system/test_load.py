@@ -1,4 +1,4 @@
-"""Is it noticed when others have the cores, and only then?"""
+"""Work of others on the cores is noticed, and nothing else is."""
 
 import contextlib
 import os

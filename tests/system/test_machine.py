@@ -1,4 +1,4 @@
-"""Does `this_machine` read synthetic machines right, and this one?"""
+"""`this_machine` reads synthetic machines right, and this one."""
 
 import os
 from pathlib import Path

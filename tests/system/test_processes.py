@@ -63,7 +63,7 @@ def test_what_outlives_the_command_is_ended_and_not_waited_for():
     assert not alive(int(done.lines[0]))
 
 
-def test_a_signal_is_told():
+def test_a_signal_is_reported():
     done = processes.run(python("import os; os.kill(os.getpid(), 9)"))
     assert done.failure == "killed by SIGKILL (did memory run out?)"
 

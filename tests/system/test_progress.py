@@ -1,4 +1,4 @@
-"""Is progress told where somebody waits, and nothing said where nobody does?"""
+"""Progress is shown where somebody waits, and nothing is printed where nobody does."""
 
 from rich.console import Console
 

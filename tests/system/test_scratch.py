@@ -1,4 +1,4 @@
-"""Is what killed processes left behind swept, and nothing else?"""
+"""What killed processes left behind is swept, and nothing else."""
 
 import os
 import subprocess

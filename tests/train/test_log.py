@@ -49,7 +49,7 @@ def test_a_spoilt_line_is_left_out_and_the_others_stay(tmp_path, spoilt):
     assert [record["step"] for record in read(tmp_path)] == [10]
 
 
-def test_a_log_that_cannot_be_written_is_told(tmp_path):
+def test_a_log_that_cannot_be_written_is_reported(tmp_path):
     (tmp_path / "log.jsonl").mkdir()
     with pytest.raises(LabError, match=r"cannot write .*log\.jsonl: Is a directory"):
         write(tmp_path, 10)

@@ -92,7 +92,7 @@ def test_with_a_rank_killed_two_end_as_if_it_never_was(train, tmp_path):
         np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def test_told_to_stop_all_ranks_save_and_leave_and_the_same_line_goes_on(train, tmp_path):
+def test_asked_to_stop_all_ranks_save_and_leave_and_the_same_line_goes_on(train, tmp_path):
     with pytest.raises(RankError) as error:
         train(2, "run", "--num_iter=5000", "--mode=train", signalled="SIGTERM,1,5")
     assert error.value.status == loop.STOPPED_STATUS
@@ -233,7 +233,7 @@ def test_a_spoilt_image_is_named(tmp_path):
     assert "train-00000-of-00001, record" in text
 
 
-def test_a_label_that_the_network_does_not_know_is_told(train, tmp_path):
+def test_a_label_that_the_network_does_not_know_is_reported(train, tmp_path):
     jpeg = tf.io.encode_jpeg(np.zeros((32, 32, 3), np.uint8)).numpy()
     for label, name in ((10, "train-00000-of-00002"), (11, "train-00001-of-00002")):
         features = {

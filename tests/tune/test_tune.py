@@ -374,12 +374,12 @@ def test_the_figure_is_picked(figure, lines, number):
         (by_field("run"), ['{"run": {"time": 1}}'], "not a number"),
     ],
 )
-def test_no_figure_is_told_with_the_last_lines(figure, lines, told):
+def test_no_figure_is_reported_with_the_last_lines(figure, lines, told):
     with pytest.raises(LabError, match=told):
         Command(printing(*lines), {}, figure)({})
 
 
-def test_a_crash_and_a_hang_are_told():
+def test_a_crash_and_a_hang_are_reported():
     with pytest.raises(LabError, match=r"exit status 3\. Its last lines:\n  out of luck"):
         Command(printing("out of luck", status=3), {}, by_pattern("x"))({})
     with pytest.raises(LabError, match=r"not over after 1 s\. It printed nothing"):
@@ -537,7 +537,7 @@ def test_from_a_command_to_its_best_settings(job, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_figure_that_is_never_there_is_told_after_the_default_trial(job, monkeypatch, capsys):
+def test_a_figure_that_is_never_there_is_reported_after_the_default_trial(job, monkeypatch, capsys):
     assert tune(monkeypatch, *TUNE, "--metric", "sped: (.*)", *SH) == 2
     error = capsys.readouterr().err
     assert "as it stands" in error
@@ -588,7 +588,7 @@ def test_bad_input_is_one_line_and_exit_code_2(job, monkeypatch, capsys, argumen
     assert "Traceback" not in error
 
 
-def test_a_damaged_study_is_told(job, monkeypatch, capsys):
+def test_a_damaged_study_is_reported(job, monkeypatch, capsys):
     (job / "out").mkdir()
     (job / "out/study.db").write_text("no database " * 100)
     assert tune(monkeypatch, *TUNE, *SH) == 2
