@@ -99,7 +99,8 @@ def main(argv=None):
     optimizer = keras.optimizers.SGD(args.lr, momentum=0.9)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    @tf.function
+    # A graph, as in lab 01. AutoGraph would look for loops and ifs to translate, in Horovod too; there are none.
+    @tf.function(autograph=False)
     def train_step(images, labels):
         with tf.GradientTape() as tape:
             loss = loss_of(labels, model(images, training=True))
@@ -418,7 +419,7 @@ def main(argv=None):
     steps = steps_per_epoch(len(digits.x_train), args.batch, size)
     model, optimizer, loss_of = build(args.lr, seed=rank)  # different weights on each rank: step 5 has to mend it
 
-    @tf.function
+    @tf.function(autograph=False)
     def train_step(images, labels):
         with tf.GradientTape() as tape:
             loss = loss_of(labels, model(images, training=True))

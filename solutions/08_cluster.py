@@ -200,14 +200,14 @@ def make_train_step(config, network, optimizer):
         gradients = tape.gradient(scaled, network.weights)
         return loss, [g * (share / scale) for g in gradients]
 
-    @tf.function
+    @tf.function(autograph=False)  # it has no loop or if to translate, and would look for them in Horovod for seconds
     def accumulate(images, labels):
         loss, gradients = backward(images, labels)
         for total, g in zip(sums, gradients, strict=True):
             total.assign_add(g)
         return loss
 
-    @tf.function
+    @tf.function(autograph=False)
     def update(images, labels, rate):
         loss, gradients = backward(images, labels)
         if sums:

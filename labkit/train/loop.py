@@ -103,14 +103,14 @@ def make_train_step(
         gradients = tape.gradient(scaled, network.weights)
         return loss, [g * (share / scale) for g in gradients]
 
-    @tf.function
+    @tf.function(autograph=False)  # it has no loop or if to translate, and would look for them in Horovod for seconds
     def accumulate(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         loss, gradients = backward(images, labels)
         for total, g in zip(sums, gradients, strict=True):
             total.assign_add(g)
         return loss
 
-    @tf.function
+    @tf.function(autograph=False)
     def update(images: tf.Tensor, labels: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
         loss, gradients = backward(images, labels)
         if sums:
@@ -231,7 +231,8 @@ class Training:
 
         # The last batch is a smaller one: without a signature, it would be traced on its own.
         @tf.function(
-            input_signature=[tf.TensorSpec((None, size, size, channels), tf.float32), tf.TensorSpec((None,), tf.int32)]
+            autograph=False,
+            input_signature=[tf.TensorSpec((None, size, size, channels), tf.float32), tf.TensorSpec((None,), tf.int32)],
         )
         def count_hits(pixels: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
             logits = network(pixels, training=False)
