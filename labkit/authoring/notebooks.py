@@ -106,6 +106,12 @@ def drifted(source: Path, executed: Path) -> bool:
     return dumps(without_outputs(nbformat.read(executed, as_version=4))) != dumps(solution(source))
 
 
+def is_executed(path: Path) -> bool:
+    """Tell whether all code cells of a stored notebook have run."""
+    code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    return all(cell.execution_count for cell in code)
+
+
 def has_text(path: Path, text: str) -> bool:
     """Tell whether a file is there and has this text."""
     return path.exists() and path.read_bytes() == text.encode()

@@ -119,7 +119,10 @@ CHECK_IMPORTS = {
     "expect": "from labkit.exercises.outcomes import expect",
 }
 
-MISTAKE = Template('        ($n, swap("2 * sum(values)", "sum(values)"), "twice_$n([1, 2, 3]) to be 12; it is 6"),\n')
+MISTAKE = Template("""\
+        ($n, swap("2 * sum(values)", "sum(values)"), "twice_$n([1, 2, 3]) to be 12; it is 6"),
+        ($n, swap("return 2 * sum(values)", "pass"), "a number; it is None"),
+""")
 RIGHT = Template('        ($n, same),\n        ($n, swap("2 * sum(values)", "sum(values + values)")),\n')
 TEST_IMPORTS = {name: f"from labs import {name}" for name in ("same", "swap")}
 

@@ -74,8 +74,9 @@ class ThreeWays:
     def test_mistakes_are_reported(self, student, exercise, edit, message, capsys):
         student.check(exercise, student.answer(exercise, edit))
         out = capsys.readouterr().out
-        assert f"Exercise {exercise} · not yet." in out
-        assert message in out
+        assert message, "the message that the student must see is empty"
+        assert f"Exercise {exercise} · not yet." in out, out
+        assert message in out, out
 
     def test_right_answers_pass(self, student, exercise, edit, capsys, request, monkeypatch):
         if request.config.getoption("--fast"):  # what is right passes after any time; the whole suite draws for longer
