@@ -65,6 +65,8 @@ def set_variables(config: BenchConfig) -> None:
     }
     if config.mkl is not None:
         variables["TF_ENABLE_ONEDNN_OPTS"] = str(int(config.mkl))
+    if config.variable_update != "horovod":  # which needs Keras; the networks here are TensorFlow's own
+        variables["TF_USE_LEGACY_KERAS"] = "1"  # then TensorFlow imports no Keras, which takes half of its start
     if config.mkl and config.num_intra_threads:
         variables["OMP_NUM_THREADS"] = str(config.num_intra_threads)
     os.environ.update({name: value for name, value in variables.items() if value is not None})

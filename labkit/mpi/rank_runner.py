@@ -13,7 +13,6 @@ ends the other ranks: under `labkit.mpi.launch`, in lines on stderr that start w
 
 import contextlib
 import faulthandler
-import gc
 import os
 import runpy
 import signal
@@ -25,7 +24,6 @@ from types import TracebackType
 from labkit.system.lifetime import end_with
 
 RUN_VARIABLE = "LABKIT_RUN"  # the variable that all processes of one run share
-COLLECT_AFTER = 50_000  # new objects; after Python's 700, importing TensorFlow takes a second longer, of four
 REPORT_PREFIX = "\x1elabkit "  # ASCII's record separator first: no script prints it by chance
 
 
@@ -38,7 +36,6 @@ def main(script: str, *args: str) -> None:
     end_with(parent)
     sys.argv[:] = [script, *args]
     sys.path[0] = os.path.dirname(os.path.realpath(script))  # noqa: PTH120
-    gc.set_threshold(COLLECT_AFTER)
     faulthandler.enable(all_threads=False)  # a crash in compiled code then shows where Python was
     status = _run(script)
     with contextlib.suppress(OSError):

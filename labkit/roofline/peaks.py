@@ -40,6 +40,7 @@ ROUNDS = 5
 
 def main(sizes: Sequence[int] = SIZES) -> None:
     """Measure, and print the figures: GFLOP/s, for int8 GOP/s; GB/s; and what others took of the cores."""
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # TensorFlow then imports no Keras, which takes half of its start
     machine = this_machine()
     with load.watch(show=False) as others:
         print(f"Measuring memory bandwidth on {machine.usable_cores} threads …", flush=True)

@@ -84,9 +84,20 @@ def test_flags_for_the_library_become_its_variables(monkeypatch):
     environ = {"OMP_NUM_THREADS": "7"}
     monkeypatch.setattr(os, "environ", environ)
     flags.set_variables(flags.parse(["--num_intra_threads=3", "--kmp_blocktime=1", "--kmp_affinity=compact"]))
-    threads = {"KMP_BLOCKTIME": "1", "KMP_AFFINITY": "compact", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    assert environ == {"OMP_NUM_THREADS": "7", **threads}
+    others = {
+        "KMP_BLOCKTIME": "1",
+        "KMP_AFFINITY": "compact",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TF_USE_LEGACY_KERAS": "1",
+    }
+    assert environ == {"OMP_NUM_THREADS": "7", **others}
     flags.set_variables(flags.parse(["--mkl", "--num_intra_threads=3"]))
-    assert environ == {"OMP_NUM_THREADS": "3", "TF_ENABLE_ONEDNN_OPTS": "1", **threads}
+    assert environ == {"OMP_NUM_THREADS": "3", "TF_ENABLE_ONEDNN_OPTS": "1", **others}
     flags.set_variables(flags.parse(["--nomkl"]))
     assert environ["TF_ENABLE_ONEDNN_OPTS"] == "0"
+
+
+def test_keras_is_imported_for_horovod_alone(monkeypatch):
+    monkeypatch.setattr(os, "environ", environ := {})
+    flags.set_variables(flags.parse(["--variable_update=horovod"]))
+    assert "TF_USE_LEGACY_KERAS" not in environ
