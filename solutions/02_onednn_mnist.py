@@ -56,9 +56,10 @@ cores = machine.usable_cores
 # ## 1 · One network, two libraries
 #
 # A layer of a network is a few nested loops over numbers. TensorFlow says *which* loops to run; a library runs them. On
-# CPUs, TensorFlow has two such libraries: **Eigen**, which it has always had, and **oneDNN**, written by Intel for its
-# CPUs and now open source. One variable chooses between them, `TF_ENABLE_ONEDNN_OPTS`, and TensorFlow reads it only
-# when it starts. So each measurement needs a process of its own.
+# CPUs, TensorFlow has two such libraries: **Eigen**, which it has always had, and **oneDNN**. Intel began oneDNN, as
+# MKL-DNN; today several companies write it in the open, and it is as much for AMD's CPUs as for Intel's. One variable
+# chooses between the two, `TF_ENABLE_ONEDNN_OPTS`, and TensorFlow reads it only when it starts. So each measurement
+# needs a process of its own.
 #
 # All labs use the same network: two convolutions and two dense layers.
 
@@ -320,9 +321,10 @@ display(markdown.table(("operation", "2019: forward, backward", "today", "what r
 
 # %% [markdown]
 # Compare each line with the old column. The operations that stayed do much arithmetic for each number: convolution,
-# matrix product, pooling, [**batch normalisation**](../docs/glossary.md#batch-normalisation) (batch norm). Simple
-# functions of one number, such as Relu, are as fast in Eigen and are no longer replaced. That does not mean that they
-# cost a pass over memory: look for them in the next section.
+# matrix product, pooling, [**batch normalisation**](../docs/glossary.md#batch-normalisation) (batch norm). Those that
+# do little for each number are limited by memory in either library, and several are no longer replaced: Relu, a
+# function of one number; LRN, which looks at a few neighbours; Concat, which only copies. That does not mean that Relu
+# costs a pass over memory: look for it in the next section.
 #
 # Now the real network. Here is what was written, and what ran, for one training step:
 
@@ -847,8 +849,8 @@ plots.show(figure, alt="Images per second: " + "; ".join(f"{name} {rate:,.0f}" f
 # 1. Measured above. On 2 AVX-512 cores, training gained 2.0 to 2.5 times and inference 1.4 to 1.7 times. The backward
 #    pass has two convolutions for each one in the forward pass, and Eigen's are further from the limit there.
 # 2. Convolution, matrix product, pooling and batch norm, forward and backward; softmax, transpose, einsum and depthwise
-#    convolution came later. Eigen runs Relu, Tanh, Elu, LRN and Concat again: for a function of one number, the only
-#    thing left to save is the pass over memory, and fusion saves that.
+#    convolution came later. Eigen runs Relu, Tanh, Elu, LRN and Concat again. For a function of one number, such as the
+#    first three, the only thing left to save is the pass over memory, and fusion saves that.
 # 3. Memory traffic. All the additions and maxima are still computed.
 # 4. In the `reorder` rows: the weights into blocks, their gradients back. A few per cent here, because the weights are
 #    small compared with the images. In a frozen graph, the weights are constants and are blocked only once.

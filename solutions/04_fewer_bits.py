@@ -476,9 +476,10 @@ display(Markdown(f"{told} The limit is 2 times, or more where there is AMX."))
 # In theory, the gain is 2: an instruction takes 32 BF16 numbers where it took 16 FP32 numbers, and each number has half
 # as many bytes. But the optimizer, the loss and the weights stay in FP32, and some layers are too small to gain.
 #
-# And FP16? Its [**instruction set**](../docs/glossary.md#instruction-set) is AVX512-FP16, which few CPUs have. Without
-# it, oneDNN refuses (it says so in red), and TensorFlow's own Eigen converts to FP32 and back in each operation. A few
-# steps show what that costs:
+# And FP16? Its [**instruction set**](../docs/glossary.md#instruction-set) is AVX512-FP16. Intel's Xeons have it since
+# Sapphire Rapids (2023); AMD's CPUs and most laptops don't. Without it, oneDNN refuses, and TensorFlow's own Eigen
+# converts to FP32 and back in each operation. A line in red then says so: `DT_HALF` is TensorFlow's name for FP16, and
+# the "AVX-512" that it misses is AVX512-FP16. A few steps show the speed:
 
 # %%
 fp16_step, order = training_step(digit_net("mixed_float16")), np.arange(64 * (1 if QUICK else 4))
@@ -1005,6 +1006,9 @@ plots.show(
 # | one GPU, FP32, batch 128 | about 400 images/s |
 # | one GPU, FP16, batch 256 | twice that |
 # | 8 GPUs, ImageNet, 10 epochs in about 30 minutes | about 5,800 images/s, 48% validation accuracy |
+#
+# The last line does not quite add up: ten epochs are 12.8 million images, and at 5,800 a second they take 37 minutes.
+# One of the figures is rounded, or they are of different runs.
 #
 # In FP16 the batch is twice as large, because activations take half the memory. So two things change at once. To tell
 # them apart, also measure FP16 with batch 128. If TensorFlow sees a GPU, the next cell does so.

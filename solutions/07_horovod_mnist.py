@@ -173,6 +173,10 @@ with load.watch("section 2"):
 # | 5 | [**broadcast**](../docs/glossary.md#broadcast) the start from rank 0 | copies stay equal if they start equal |
 # | 6 | [**checkpoints**](../docs/glossary.md#checkpoint) and reports on rank 0 only | two writers destroy a file |
 #
+# Horovod's last release, 0.28.1, is of June 2023. The lab uses it because its six steps are all there is to see, and
+# because they are the same elsewhere: PyTorch's `DistributedDataParallel` does steps 4 and 5 when it wraps the network,
+# `init_process_group` is step 1, `DistributedSampler` is step 3's share, and steps 2 and 6 stay yours.
+#
 # Step 3 is arithmetic. You write it first, as three small functions. The scripts run in processes of their own, so the
 # functions will move into a module that they import, `work/plan.py`. There, each function can use `math`, numpy as `np`
 # and the functions of the exercises before it, but nothing else from this notebook.

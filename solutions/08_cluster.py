@@ -144,7 +144,9 @@ if slurm:
 #
 # In 2020, the guide of Bede, a GPU cluster of British universities, showed how to train ResNet-50 on ImageNet. The kit
 # has a program that takes the same flags, written for CPUs and for any number of ranks, that is, any
-# [**world size**](../docs/glossary.md#world-size): `labkit/train`. This is what the flags are for:
+# [**world size**](../docs/glossary.md#world-size): `labkit/train`. Like Bede's, it uses Horovod, whose last release is
+# of 2023. The recipe, the flags and the job script would be the same with PyTorch's `DistributedDataParallel`; lab 07
+# says which call stands for which. This is what the flags are for:
 #
 # | flag | value on Bede | what it is for | here, on the small set |
 # | --- | --- | --- | --- |
