@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from labkit.system import load, paths, processes, scratch
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
-from labkit.system.statistics import Ratio, ratio
+from labkit.system.statistics import Ratio, ratios
 from labkit.system.tables import plain_table
 
 TIME_LIMIT_S = 1800.0  # for one process
@@ -133,8 +133,8 @@ class Comparison(NamedTuple):
         return statistics.fmean(result["gflops"] for result in self.results[name])
 
     def ratio(self, name: str, reference: str) -> Ratio:
-        """Return how many times as fast as `reference` it is, with the interval."""
-        return ratio(self.rates(name), self.rates(reference))
+        """Return how many times as fast as `reference` it is, with the interval: noise is pooled over all of them."""
+        return ratios({each: self.rates(each) for each in self.results}, reference)[name]
 
 
 def compare(
@@ -239,7 +239,8 @@ def table(comparison: Comparison) -> Table:
     found = plain_table(Column("configuration"), *(Column(head, justify="right") for head in heads), header=True)
     found.caption_justify = "left"
     found.caption = (
-        f"in brackets: the 95% interval of the ratio, over {len(comparison.results[first])} rounds, taken in turns"
+        f"in brackets: the 95% interval of the ratio, over {len(comparison.results[first])} rounds, taken in turns, "
+        "with the noise of all configurations pooled"
     )
     if comparison.others.busy:
         found.caption += f"\n{comparison.others}"
