@@ -324,7 +324,7 @@ def build(
     execute: Annotated[bool, typer.Option("--execute", help="run the solution notebook, to store its outputs")] = False,
 ) -> None:
     """Make the student and solution notebooks from their sources, if `lab lint` finds nothing wrong there."""
-    from labkit.authoring import notebooks
+    from labkit.authoring import minutes, notebooks
     from labkit.exercises import sources
 
     lint(labs)
@@ -334,6 +334,8 @@ def build(
         if not notebooks.is_executed(notebooks.solution_path(source)):
             stored = paths.shown(notebooks.solution_path(source))
             print(f"{stored} has no outputs, as its code is new: ./lab build {source.stem[:2]} --execute")
+    if readme := minutes.write_agenda():
+        print(f"wrote {paths.shown(readme)}")
 
 
 @app.command(epilog="Example: `./lab reset 07`")

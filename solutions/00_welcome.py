@@ -10,7 +10,7 @@
 # **You will learn** whether your machine is ready, how the exercises work, and how to start two processes that exchange
 # numbers.
 #
-# **Time** about 20 minutes: 10 to read and run, 10 for three exercises. Waiting in all: about half a minute.
+# **Time** {minutes}
 #
 # **Connects to** every other lab. Each lab is a notebook like this one, and each measures on *your* machine.
 #

@@ -11,7 +11,7 @@
 # time. Then you follow the same graph to today's TensorFlow: where `tf.function` hides it, what it costs to make one,
 # and what TensorFlow rewrites in it before it runs.
 #
-# **Time** about 60 minutes: 30 to read and run, 30 for five exercises. Waiting in all: under a minute.
+# **Time** {minutes}
 #
 # **Connects to** lab 02, which looks at the operations that a rewritten graph hands to oneDNN; lab 03, which changes
 # the two thread settings of section 4 for ResNet-50; and lab 07, whose training step is a `tf.function`.

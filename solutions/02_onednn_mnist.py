@@ -11,7 +11,7 @@
 # own Eigen and oneDNN: which operations were replaced, which were merged into one, how the numbers lie in memory, and
 # which instructions work on them.
 #
-# **Time** about 75 minutes: 40 to read and run, 35 for five exercises. Waiting in all: about 3 minutes.
+# **Time** {minutes}
 #
 # **Connects to** lab 01, which shows how TensorFlow rewrites a graph; lab 03, which asks how far ResNet-50 is from the
 # machine's limit; and lab 07, which trains this same network with several processes.

@@ -11,8 +11,7 @@
 # the default of years ago to the fastest that your machine has; how to count the operations in a step; and how to draw
 # how far each part of a step is from your machine's limit.
 #
-# **Time** about 100 minutes: 60 to read and run, 40 for five exercises. Waiting in all: about 13 minutes on two cores,
-# half of it in one piece, with an exercise to write meanwhile.
+# **Time** {minutes} Half of the waiting is in one piece, with an exercise to write meanwhile.
 #
 # **Connects to** lab 02, which reads oneDNN's log on a small network; lab 04, which continues with fewer bits; lab 05,
 # in which a program finds the settings; and lab 08, which takes this network to a cluster.

@@ -11,7 +11,7 @@
 # how to multiply matrices of 8-bit numbers with a bound on the error, and how to make your own trained network several
 # times as fast by quantising it. You will also see what that costs, and why calibration matters.
 #
-# **Time** about 90 minutes: 50 to read and run, 40 for five exercises. Waiting in all: about 4 minutes.
+# **Time** {minutes}
 #
 # **Connects to** lab 02, which capped instruction sets one by one on a network that used no 16-bit or 8-bit numbers;
 # lab 03, which trains ResNet-50 in bfloat16; and lab 08, where 16-bit gradients travel between machines.

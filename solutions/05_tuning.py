@@ -11,7 +11,7 @@
 # speed it finds in how few trials, why the best trial always looks better than it is, and how to make sure of a gain.
 # Then you tune this machine, and a command of your own.
 #
-# **Time** about 70 minutes: 35 to read and run, 35 for four exercises. Waiting in all: about 5 minutes.
+# **Time** {minutes}
 #
 # **Connects to** lab 02, which explains the threads that are tuned here, and lab 03, which tries a few settings for
 # ResNet-50 by hand.

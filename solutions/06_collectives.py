@@ -13,8 +13,7 @@
 # what they send, measure how long they take, fit a model of this machine to the times, and draw that model up to 1,024
 # ranks. Then you try three ways to send less, or to hide the sending.
 #
-# **Time** about 90 minutes: 45 to read and run, 45 for five exercises. Waiting in all: about 2 minutes. Short of time?
-# Skip exercises 4 and 5 with their sections 8 and 10: nothing later needs them.
+# **Time** {minutes}
 #
 # **Connects to** lab 00, where two ranks first add up their numbers; lab 07, where Horovod does all of this for you;
 # and lab 08, where it limits how far training scales.

@@ -11,7 +11,7 @@
 # with [**Horovod**](../docs/glossary.md#horovod), and prove that it really does. You will see how much faster it gets
 # on your machine, what stops it from getting faster still, and how a run can look distributed without being so.
 #
-# **Time** about 75 minutes: 35 to read and run, 40 for five exercises. Waiting in all: about 4 minutes.
+# **Time** {minutes}
 #
 # **Connects to** lab 02, which looks inside one process that trains the same network; lab 06, which builds an
 # all-reduce by hand; and lab 08, which takes these steps to ResNet-50 on a cluster.

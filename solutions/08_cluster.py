@@ -11,7 +11,7 @@
 # You will measure how it scales, use a model to find out why a published run gained nothing beyond 16 GPUs, and try two
 # ways to move that limit.
 #
-# **Time** about 90 minutes: 50 to read and run, 40 for five exercises. Waiting in all: about 5 minutes.
+# **Time** {minutes}
 #
 # **Connects to** lab 03, which makes one process of ResNet-50 fast; lab 04, where small gradients vanish in 16 bits and
 # loss scaling saves them; lab 06, which builds the all-reduce and its model; and lab 07, which makes a script

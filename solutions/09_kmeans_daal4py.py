@@ -12,7 +12,7 @@
 # share of the pixels. You will find a mistake that raises no error, compare [**threads**](../docs/glossary.md#thread)
 # with processes, and compare the library with others, in time and in quality.
 #
-# **Time** about 60 minutes: 30 to read and run, 30 for five exercises. Waiting in all: about 3 minutes.
+# **Time** {minutes}
 #
 # **Connects to** lab 00, where two ranks first add up their numbers; and lab 07, where ranks share digits and add up
 # gradients.

@@ -18,6 +18,7 @@ from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
+from labkit.authoring import minutes
 from labkit.exercises import sources
 from labkit.system import files, kernels, paths
 from labkit.system.errors import LabError
@@ -34,12 +35,12 @@ def student(source: Path) -> NotebookNode:
     """Return the notebook students open: exercises blank, no instructor's cells, no outputs."""
     notebook = sources.blank(sources.read(source))
     notebook.cells = [cell for cell in notebook.cells if INSTRUCTOR not in cell.metadata.get("tags", [])]
-    return notebook
+    return minutes.fill(notebook, source)
 
 
 def solution(source: Path) -> NotebookNode:
     """Return the instructor's notebook, not executed: solutions without their markers."""
-    return sources.solved(sources.read(source))
+    return minutes.fill(sources.solved(sources.read(source)), source)
 
 
 def student_path(source: Path) -> Path:

@@ -9,6 +9,7 @@ import sysconfig
 from pathlib import Path
 from string import Template
 
+from labkit.authoring import minutes
 from labkit.exercises import sources
 from labkit.system import files, paths
 from labkit.system.errors import LabError
@@ -27,7 +28,7 @@ LAB_SOURCE = Template("""\
 #
 # **You will** …
 #
-# **Time** about 20 minutes: 10 to read and run, 10 for the exercises.
+# **Time** {minutes}
 #
 # **Connects to** lab 00.
 
@@ -74,6 +75,10 @@ class TestExercises(ThreeWays):
     ]
 """)
 
+MINUTES = Template("""
+[$number]
+1 = { read = 10, do = 10 }
+""")
 AGENDA = Template("| [$number $title](notebooks/$name.ipynb) | … | 20 |\n")
 DOCTOR = Template('    Lab("$number $title", needs=NOTEBOOK, better_with=()),\n')
 
@@ -128,7 +133,7 @@ TEST_IMPORTS = {name: f"from labs import {name}" for name in ("same", "swap")}
 
 
 def new_lab(number: str, topic: str) -> list[Path]:
-    """Make a lab with one exercise: its source, checks, tests, and its lines in the agenda and the doctor's table.
+    """Make a lab with one exercise: source, checks, tests, and its lines in plan, agenda and the doctor's table.
 
     Parameters
     ----------
@@ -158,12 +163,14 @@ def new_lab(number: str, topic: str) -> list[Path]:
     made = {source: LAB_SOURCE, _checks_of(number): LAB_CHECKS, _tests_of(number): LAB_TESTS}
     for path, template in made.items():
         files.write(path, template.substitute(names))
+    plan = paths.SOLUTIONS / minutes.FILE
+    files.write(plan, plan.read_text() + MINUTES.substitute(names))
     readme = paths.ROOT / "README.md"
     _insert(readme, r"(?:^\| \[\d\d .*\n)+", AGENDA.substitute(names), "the agenda's table")
     doctor = paths.ROOT / "labkit" / "doctor" / "labs.py"
     _insert(doctor, r"^LABS = \(\n(?:[ ].*\n)+", DOCTOR.substitute(names), "the table LABS")
     new_exercise(source)
-    return [*made, readme, doctor]
+    return [*made, plan, readme, doctor]
 
 
 def new_exercise(source: Path) -> tuple[int, list[Path]]:

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from labkit.authoring import minutes, notebooks
 from labkit.doctor.labs import LABS
 from labkit.exercises import sources
 from labkit.system import paths
@@ -13,8 +14,15 @@ SOURCES = pytest.mark.parametrize("source", sources.labs(), ids=lambda source: s
 
 @SOURCES
 def test_it_has_a_line_in_the_agenda(source):
-    line = rf"^\| \[{source.stem[:2]} [^\]]+\]\(notebooks/{source.stem}\.ipynb\) \| .+ \| \d+ \|$"
-    assert re.search(line, (paths.ROOT / "README.md").read_text(), re.M), f"{source.stem} has no line in README.md"
+    whole = minutes.total(minutes.plan(source))
+    line = rf"^\| \[{source.stem[:2]} [^\]]+\]\(notebooks/{source.stem}\.ipynb\) \| .+ \| {whole} \|$"
+    assert re.search(line, (paths.ROOT / "README.md").read_text(), re.M), f"{source.stem}, {whole} minutes: ./lab build"
+
+
+@SOURCES
+def test_its_head_has_its_minutes(source):
+    assert notebooks.student(source).cells[0].source.count(" minutes: ") == 1
+    assert minutes.HEAD not in notebooks.dumps(notebooks.student(source))
 
 
 @SOURCES

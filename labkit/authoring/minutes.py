@@ -1,0 +1,127 @@
+"""The plan for minutes, `solutions/minutes.toml`, in the notebooks' heads and headings and in the README's agenda."""
+
+import re
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from labkit.exercises import sources
+from labkit.system import files, paths
+from labkit.system.errors import LabError
+
+FILE = "minutes.toml"  # in solutions/
+HEAD = "{minutes}"  # where a lab's times go in its source
+OPTIONAL = " · optional"
+HEADING = re.compile(r"^## (?:(\d+) · .+|(Questions))$", re.M)
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+@dataclass(frozen=True)
+class Section:
+    """The minutes of one section of a lab.
+
+    Attributes
+    ----------
+    name : str
+        Its number, or "questions".
+    read, do, wait : float
+        Minutes to read it and run its cells, to do its exercises, and to wait for its cells on two cores.
+    core : bool
+        Whether later sections or labs need it.
+    """
+
+    name: str
+    read: float = 0
+    do: float = 0
+    wait: float = 0
+    core: bool = True
+
+    @property
+    def minutes(self) -> float:
+        """All its minutes."""
+        return self.read + self.do + self.wait
+
+
+def plan(source: Path) -> list[Section]:
+    """Return the sections of a lab, in their order.
+
+    Raises
+    ------
+    LabError
+        When the file and the lab's headings have not the same sections, or the file has an unknown word.
+    """
+    path = paths.SOLUTIONS / FILE
+    known = {field.name for field in fields(Section)} - {"name"}
+    lab = tomllib.loads(path.read_text()).get(source.stem[:2], {})
+    for name, entry in lab.items():
+        if unknown := entry.keys() - known:
+            raise LabError(
+                f"{paths.shown(path)}: section {name} of lab {source.stem[:2]} has {', '.join(sorted(unknown))}; "
+                f"it can have {', '.join(sorted(known))}."
+            )
+    headings = [number or "questions" for number, _ in HEADING.findall(_prose(source))]
+    if list(lab) != headings:
+        raise LabError(
+            f"{paths.shown(path)} has {', '.join(lab) or 'nothing'} for lab {source.stem[:2]}, whose sections are "
+            f"{', '.join(headings)}: give each a line, in their order."
+        )
+    return [Section(name, **entry) for name, entry in lab.items()]
+
+
+def total(sections: list[Section]) -> int:
+    """Return the minutes of some sections together, to the next five."""
+    return 5 * round(sum(section.minutes for section in sections) / 5)
+
+
+def head(sections: list[Section], exercises: int) -> str:
+    """Return a lab's times in two sentences or three, as its first cell has them."""
+    minutes = {part: round(sum(getattr(section, part) for section in sections)) for part in ("read", "do", "wait")}
+    count = "one exercise" if exercises == 1 else f"{NUMBERS[exercises]} exercises"
+    waiting = f"{minutes['wait']} of waiting" if minutes["wait"] else "under one of waiting"
+    text = (
+        f"about {total(sections)} minutes: {minutes['read']} to read and run, {minutes['do']} for {count}, {waiting}."
+    )
+    core = [section for section in sections if section.core]
+    if optional := [section.name for section in sections if not section.core]:
+        text += f" Short of time? The core takes {total(core)}: {_listed(optional)} optional."
+    return text
+
+
+def fill(notebook: NotebookNode, source: Path) -> NotebookNode:
+    """Put a lab's times where `HEAD` stands, and mark the headings of what is optional; return the notebook."""
+    if not any(HEAD in cell.source for cell in notebook.cells):
+        return notebook
+    sections = plan(source)
+    optional = {section.name for section in sections if not section.core}
+    exercises = len(sources.exercises(sources.read(source)))
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = cell.source.replace(HEAD, head(sections, exercises), 1)
+            cell.source = HEADING.sub(lambda heading: heading[0] + OPTIONAL * (heading[1] in optional), cell.source)
+    return notebook
+
+
+def write_agenda() -> Path | None:
+    """Put each lab's minutes into its line of the README's agenda; return the README when that changed it."""
+    readme = paths.ROOT / "README.md"
+    text = before = readme.read_text()
+    for source in sources.labs():
+        line = rf"^(\| \[{source.stem[:2]} .* \| )\d+( \|)$"
+        text = re.sub(line, rf"\g<1>{total(plan(source))}\g<2>", text, flags=re.M)
+    if text == before:
+        return None
+    files.write(readme, text)
+    return readme
+
+
+def _prose(source: Path) -> str:
+    return "\n".join(cell.source for cell in sources.read(source).cells if cell.cell_type == "markdown")
+
+
+def _listed(names: list[str]) -> str:
+    """Return sections in words, with their verb: "section 7 is", "sections 3, 4 and 6 are"."""
+    if len(names) == 1:
+        return f"section {names[0]} is"
+    return f"sections {', '.join(names[:-1])} and {names[-1]} are"
