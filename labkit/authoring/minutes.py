@@ -54,7 +54,7 @@ def plan(source: Path) -> list[Section]:
     """
     path = paths.SOLUTIONS / FILE
     known = {field.name for field in fields(Section)} - {"name"}
-    lab = tomllib.loads(path.read_text()).get(source.stem[:2], {})
+    lab = tomllib.loads(path.read_text() if path.exists() else "").get(source.stem[:2], {})
     for name, entry in lab.items():
         if unknown := entry.keys() - known:
             raise LabError(

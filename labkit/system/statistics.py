@@ -49,7 +49,7 @@ def ratio(measured: Sequence[float], reference: Sequence[float]) -> Ratio:
 
 
 def ratios(speeds: Mapping[str, Sequence[float]], reference: str) -> dict[str, Ratio]:
-    """Return the ratio of each speed to one of them, all measured in turns, in the same rounds.
+    """Return the ratio of each speed to one of them, which has 1; all measured in turns, in the same rounds.
 
     A round is slow for all alike: that is taken out of each speed's logarithm. What is left is noise, which is taken
     to be as large for each of them. Pooled over all, it is known from few rounds: with 6 speeds and 3 rounds, an
@@ -71,7 +71,7 @@ def ratios(speeds: Mapping[str, Sequence[float]], reference: str) -> dict[str, R
         noise = logs - logs.mean(axis=1, keepdims=True) - logs.mean(axis=0) + logs.mean()
         degrees = (kinds - 1) * (rounds - 1)
         half = stats.t.ppf(0.975, degrees) * math.sqrt((noise**2).sum() / degrees * 2 / rounds)
-    found = {}
+    found = {reference: Ratio(1.0, 1.0, 1.0)}
     for name in speeds:
         if name != reference:
             log = means[name] - means[reference]

@@ -205,6 +205,7 @@ def test_an_update_pulls_cleanly_over_a_used_checkout(tmp_path, monkeypatch):
         for file in (f"solutions/{stem}.py", f"notebooks/{stem}.ipynb"):
             (upstream / file).parent.mkdir(exist_ok=True)
             shutil.copy(paths.ROOT / file, upstream / file)
+    shutil.copy(paths.SOLUTIONS / "minutes.toml", upstream / "solutions")
     monkeypatch.setattr(paths, "NOTEBOOKS", upstream / "notebooks")
     for stem in stems:  # whatever is stored: the notebooks are what their sources give
         text = notebooks.dumps(notebooks.student(upstream / f"solutions/{stem}.py"))
