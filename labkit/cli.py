@@ -303,7 +303,9 @@ def new(
     made += notebooks.build(made[0], run=True)
     for path in made:
         print(paths.shown(path))
-    print(f"Its minutes and what one does in it go in README.md's agenda. Next: ./lab test --lab {number}")
+    print(
+        f"Its minutes go in solutions/minutes.toml, what one does in it in README.md. Next: ./lab test --lab {number}"
+    )
 
 
 @app.command(epilog="Example: `./lab new-exercise 09`")

@@ -477,9 +477,9 @@ display(Markdown(f"{told} The limit is 2 times, or more where there is AMX."))
 # as many bytes. But the optimizer, the loss and the weights stay in FP32, and some layers are too small to gain.
 #
 # And FP16? Its [**instruction set**](../docs/glossary.md#instruction-set) is AVX512-FP16. Intel's Xeons have it since
-# Sapphire Rapids (2023); AMD's CPUs and most laptops don't. Without it, oneDNN refuses, and TensorFlow's own Eigen
-# converts to FP32 and back in each operation. A line in red then says so: `DT_HALF` is TensorFlow's name for FP16, and
-# the "AVX-512" that it misses is AVX512-FP16. A few steps show the speed:
+# Sapphire Rapids (2023); most laptops and AMD's CPUs up to Zen 5 don't. Without it, oneDNN refuses, and TensorFlow's
+# own Eigen converts to FP32 and back in each operation. A line in red then says so: `DT_HALF` is TensorFlow's name for
+# FP16, and the "AVX-512" that it misses is AVX512-FP16. A few steps show the speed:
 
 # %%
 fp16_step, order = training_step(digit_net("mixed_float16")), np.arange(64 * (1 if QUICK else 4))

@@ -14,7 +14,7 @@ from labkit.system.errors import LabError
 FILE = "minutes.toml"  # in solutions/
 HEAD = "{minutes}"  # where a lab's times go in its source
 OPTIONAL = " · optional"
-HEADING = re.compile(r"^## (?:(\d+) · .+|(Questions))$", re.M)
+HEADING = re.compile(r"^(?:# )?## (?:(\d+) · .+|(Questions))$", re.M)
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -61,7 +61,7 @@ def plan(source: Path) -> list[Section]:
                 f"{paths.shown(path)}: section {name} of lab {source.stem[:2]} has {', '.join(sorted(unknown))}; "
                 f"it can have {', '.join(sorted(known))}."
             )
-    headings = [number or "questions" for number, _ in HEADING.findall(_prose(source))]
+    headings = [number or "questions" for number, _ in HEADING.findall(source.read_text())]
     if list(lab) != headings:
         raise LabError(
             f"{paths.shown(path)} has {', '.join(lab) or 'nothing'} for lab {source.stem[:2]}, whose sections are "
@@ -95,7 +95,7 @@ def fill(notebook: NotebookNode, source: Path) -> NotebookNode:
         return notebook
     sections = plan(source)
     optional = {section.name for section in sections if not section.core}
-    exercises = len(sources.exercises(sources.read(source)))
+    exercises = sum(len(sources.checks(cell)) for cell in notebook.cells)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = cell.source.replace(HEAD, head(sections, exercises), 1)
@@ -114,10 +114,6 @@ def write_agenda() -> Path | None:
         return None
     files.write(readme, text)
     return readme
-
-
-def _prose(source: Path) -> str:
-    return "\n".join(cell.source for cell in sources.read(source).cells if cell.cell_type == "markdown")
 
 
 def _listed(names: list[str]) -> str:

@@ -63,17 +63,13 @@ def ratios(speeds: Mapping[str, Sequence[float]], reference: str) -> dict[str, R
     reference : str
         Which of them the others are compared with.
     """
-    logs = np.log(np.array([*speeds.values()], float))
+    logs = np.log(np.array([*speeds.values()], float) / np.asarray(speeds[reference], float))
     kinds, rounds = logs.shape
-    means = dict(zip(speeds, logs.mean(axis=1), strict=True))
     half = math.nan
     if rounds > 1:
         noise = logs - logs.mean(axis=1, keepdims=True) - logs.mean(axis=0) + logs.mean()
         degrees = (kinds - 1) * (rounds - 1)
         half = stats.t.ppf(0.975, degrees) * math.sqrt((noise**2).sum() / degrees * 2 / rounds)
-    found = {reference: Ratio(1.0, 1.0, 1.0)}
-    for name in speeds:
-        if name != reference:
-            log = means[name] - means[reference]
-            found[name] = Ratio(*(math.exp(log + shift) for shift in (0, -half, half)))
-    return found
+    means = zip(speeds, logs.mean(axis=1), strict=True)
+    found = {name: Ratio(*(math.exp(mean + shift) for shift in (0, -half, half))) for name, mean in means}
+    return found | {reference: Ratio(1.0, 1.0, 1.0)}

@@ -218,7 +218,7 @@ def test_an_answer_that_hangs_is_reported_by_its_line_and_the_lab_goes_on(check,
 def test_an_answer_that_comes_late_takes_no_output_with_it(check, capsys, monkeypatch):
     monkeypatch.setattr(core, "ANSWER_LIMIT_S", 0.5)
     before = set(threading.enumerate())
-    check(1, written("def double(x):\n    import time; time.sleep(2)\n"))  # in compiled code, which can't be ended
+    check(1, written("def double(x):\n    import time; time.sleep(4)\n"))  # in compiled code, which can't be ended
     (late,) = set(threading.enumerate()) - before
     late.join(30)
     assert not late.is_alive()
