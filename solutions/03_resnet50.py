@@ -347,13 +347,7 @@ def tell(comparison, name, reference):
         print(f"{name} against {reference}: not measured here")
         return
     times = comparison.ratio(name, reference)
-    if np.isnan(times.low):
-        verdict = "one round only, so there is no interval"
-    elif times.significant:
-        verdict = "faster" if times.value > 1 else "slower"
-    else:
-        verdict = "no difference beyond chance"
-    print(f"{name:26} {times} times {reference}: {verdict}")
+    print(f"{name:26} {times} times {reference}: {times.verdict}")
 
 
 for name in list(training.results)[1:]:

@@ -29,6 +29,15 @@ class Ratio(NamedTuple):
         """Whether the interval excludes 1: one is faster, and that is not luck."""
         return self.low > 1 or self.high < 1
 
+    @property
+    def verdict(self) -> str:
+        """What the interval says, in words, and no more than that."""
+        if math.isnan(self.low):
+            return "one round only, so there is no interval"
+        if not self.significant:
+            return "no difference beyond chance"
+        return "faster" if self.value > 1 else "slower"
+
     def __str__(self) -> str:
         """Return it as in `3.42 (3.31 to 3.53)`."""
         return f"{self.value:.2f}" + ("" if math.isnan(self.low) else f" ({self.low:.2f} to {self.high:.2f})")

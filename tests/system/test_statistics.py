@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labkit.system.statistics import ratio, ratios
+from labkit.system.statistics import Ratio, ratio, ratios
 
 
 def test_noise_that_falls_on_both_alike_leaves_the_ratio_sure():
@@ -25,6 +25,19 @@ def test_one_round_says_nothing_of_how_sure_it_is():
     assert math.isnan(found.low)
     assert not found.significant
     assert str(found) == "1.50"
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (Ratio(1.2, 1.1, 1.3), "faster"),
+        (Ratio(0.8, 0.7, 0.9), "slower"),
+        (Ratio(0.4, 0.1, 1.6), "no difference beyond chance"),
+        (Ratio(3.0), "one round only, so there is no interval"),
+    ],
+)
+def test_a_verdict_says_what_the_interval_says(found, verdict):
+    assert found.verdict == verdict
 
 
 def test_nineteen_of_twenty_intervals_hold_the_true_ratio():
