@@ -333,9 +333,12 @@ def build(
     for source in [sources.find(lab) for lab in labs] if labs else sources.labs():
         for path in notebooks.build(source, run=execute):
             print(f"wrote {paths.shown(path)}")
-        if not notebooks.is_executed(notebooks.solution_path(source)):
+        if not notebooks.is_executed(source):
             stored = paths.shown(notebooks.solution_path(source))
             print(f"{stored} has no outputs, as its code is new: ./lab build {source.stem[:2]} --execute")
+        elif execute:
+            for line in minutes.overruns(source, notebooks.stored(source)):
+                print(line)
     if readme := minutes.write_agenda():
         print(f"wrote {paths.shown(readme)}")
 

@@ -1,8 +1,12 @@
-"""The plan for minutes, `solutions/minutes.toml`, in the notebooks' heads and headings and in the README's agenda."""
+"""The plan for minutes, `solutions/minutes.toml`, in the notebooks' heads and headings and in the README's agenda.
+
+A stored notebook has the times at which its cells ran, so that what it waited can be compared with the plan.
+"""
 
 import re
 import tomllib
 from dataclasses import dataclass, fields
+from datetime import datetime
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -15,6 +19,8 @@ FILE = "minutes.toml"  # in solutions/
 HEAD = "{minutes}"  # where a lab's times go in its source
 OPTIONAL = " · optional"
 HEADING = re.compile(r"^(?:# )?## (?:(\d+) · .+|(Questions))$", re.M)
+TIMES = "execution"  # a cell's metadata, as JupyterLab writes it
+UNNOTICED = 0.1  # minutes in a section, of cells that nobody would call waiting
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -101,6 +107,45 @@ def fill(notebook: NotebookNode, source: Path) -> NotebookNode:
             cell.source = cell.source.replace(HEAD, head(sections, exercises), 1)
             cell.source = HEADING.sub(lambda heading: heading[0] + OPTIONAL * (heading[1] in optional), cell.source)
     return notebook
+
+
+def waited(notebook: NotebookNode) -> dict[str, float]:
+    """Return the minutes that the cells of each section took when the notebook was executed.
+
+    What stands before the first section counts to it.
+
+    Raises
+    ------
+    LabError
+        When a cell has no times.
+    """
+    took, name = {"": 0.0}, ""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            for heading in HEADING.finditer(cell.source):
+                name = heading[1] or "questions"
+                took[name] = 0.0
+        elif cell.source.strip():
+            times = cell.metadata.get(TIMES, {})
+            try:
+                begin, end = (datetime.fromisoformat(times[f"iopub.status.{state}"]) for state in ("busy", "idle"))
+            except KeyError:
+                raise LabError(f"the cell {cell.source.splitlines()[0]!r} has no times: execute the lab.") from None
+            took[name] += (end - begin).total_seconds() / 60
+    before = took.pop("")
+    took[next(iter(took))] += before
+    return took
+
+
+def overruns(source: Path, notebook: NotebookNode) -> list[str]:
+    """Return a line for each section of an executed lab that waited for longer than its plan says."""
+    took = waited(notebook)
+    return [
+        f"section {section.name} of lab {source.stem[:2]} waited {took[section.name]:.1f} minutes, "
+        f"and {FILE} says {section.wait:g}"
+        for section in plan(source)
+        if took[section.name] > max(section.wait, UNNOTICED)
+    ]
 
 
 def write_agenda() -> Path | None:

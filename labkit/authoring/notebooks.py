@@ -19,6 +19,7 @@ from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
 from labkit.authoring import minutes
+from labkit.authoring.minutes import TIMES
 from labkit.exercises import sources
 from labkit.system import files, kernels, paths
 from labkit.system.errors import LabError
@@ -64,6 +65,7 @@ def without_outputs(notebook: NotebookNode) -> NotebookNode:
     for cell in bare.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
+            cell.metadata.pop(TIMES, None)
     return bare
 
 
@@ -87,30 +89,34 @@ def build(source: Path, run: bool = False) -> list[Path]:
         executed = execute(solution(source), name=f"{source.stem}-solution", cwd=paths.SOLUTIONS)
         files.write(target, dumps(executed))
         written.append(target)
-    elif not target.exists() or drifted(source, target):
-        files.write(target, dumps(_keeping_outputs(solution(source), target)))
+    elif not target.exists() or drifted(source):
+        files.write(target, dumps(_keeping_outputs(source)))
         written.append(target)
     return written
 
 
-def _keeping_outputs(fresh: NotebookNode, path: Path) -> NotebookNode:
-    """Return `fresh` with the outputs stored at `path`, if the code there is the same and only prose has changed."""
-    if not path.exists():
+def _keeping_outputs(source: Path) -> NotebookNode:
+    """Return the solution notebook with the outputs that are stored, if its code is the same and only prose changed."""
+    fresh = solution(source)
+    if not solution_path(source).exists():
         return fresh
-    stored = nbformat.read(path, as_version=4)
-    before, now = ([cell.id for cell in nb.cells if cell.cell_type == "code"] for nb in (stored, fresh))
-    return _with_outputs_of(fresh, stored) if before == now else fresh
+    before, now = ([cell.id for cell in nb.cells if cell.cell_type == "code"] for nb in (stored(source), fresh))
+    return _with_outputs_of(fresh, stored(source)) if before == now else fresh
 
 
-def drifted(source: Path, executed: Path) -> bool:
-    """Tell whether an executed notebook's cells differ from its source's."""
-    return dumps(without_outputs(nbformat.read(executed, as_version=4))) != dumps(solution(source))
+def stored(source: Path) -> NotebookNode:
+    """Return a lab's solution notebook as it is stored."""
+    return nbformat.read(solution_path(source), as_version=4)
 
 
-def is_executed(path: Path) -> bool:
-    """Tell whether all code cells of a stored notebook have run."""
-    code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    return all(cell.execution_count for cell in code)
+def drifted(source: Path) -> bool:
+    """Tell whether the cells of the stored solution notebook differ from its source's."""
+    return dumps(without_outputs(stored(source))) != dumps(solution(source))
+
+
+def is_executed(source: Path) -> bool:
+    """Tell whether all code cells of the stored solution notebook have run."""
+    return all(cell.execution_count for cell in stored(source).cells if cell.cell_type == "code")
 
 
 def has_text(path: Path, text: str) -> bool:
@@ -197,10 +203,13 @@ def _refuse_unknown(parameters: dict[str, Any], notebook: Path, name: str) -> No
 
 
 def _with_outputs_of(notebook: NotebookNode, done: NotebookNode) -> NotebookNode:
-    """Return `notebook` with the outputs of `done`, without papermill's own cells, times and paths."""
+    """Return `notebook` with the outputs of `done` and its cells' times, without papermill's own cells and paths."""
     outputs = {cell.id: cell for cell in done.cells if cell.cell_type == "code"}
     executed = nbformat.from_dict(notebook)
     for cell in executed.cells:
         if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = outputs[cell.id].outputs, outputs[cell.id].execution_count
+            ran = outputs[cell.id]
+            cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
+            if TIMES in ran.metadata:
+                cell.metadata[TIMES] = ran.metadata[TIMES]
     return executed

@@ -26,6 +26,16 @@ def test_its_head_has_its_minutes(source):
 
 
 @SOURCES
+def test_its_stored_run_waited_no_longer_than_planned(source):
+    assert minutes.overruns(source, notebooks.stored(source)) == []
+
+
+@SOURCES
+def test_it_waits_for_six_minutes_at_most(source):
+    assert sum(section.wait for section in minutes.plan(source)) <= 6
+
+
+@SOURCES
 def test_it_has_a_line_in_the_doctors_table(source):
     assert source.stem[:2] in [lab.name[:2] for lab in LABS], f"{source.stem} is not in the doctor's LABS"
 

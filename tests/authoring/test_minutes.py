@@ -1,5 +1,8 @@
 """The plan for minutes is complete, and the notebooks' heads and the agenda say what it says."""
 
+from datetime import UTC, datetime, timedelta
+
+import nbformat
 import pytest
 
 from labkit.authoring import minutes
@@ -62,6 +65,41 @@ def test_the_notebook_has_its_times_and_marks_what_is_optional(lab):
 def test_a_plan_of_other_sections_is_refused(lab, lines, message):
     with pytest.raises(LabError, match=message):
         minutes.plan(lab(*lines))
+
+
+def executed(*cells):
+    """A notebook of headings, and of code cells that took these seconds."""
+    notebook, begin = nbformat.v4.new_notebook(), datetime(2026, 1, 1, tzinfo=UTC)
+    for cell in cells:
+        if isinstance(cell, str):
+            notebook.cells.append(nbformat.v4.new_markdown_cell(cell))
+            continue
+        states = {"iopub.status.busy": begin, "iopub.status.idle": begin + timedelta(seconds=cell)}
+        times = {state: when.isoformat() for state, when in states.items()}
+        notebook.cells.append(nbformat.v4.new_code_cell("x = 1", metadata={minutes.TIMES: times}))
+    return notebook
+
+
+RAN = ("# Title", 6, "## 1 · One", 24, 30, "text", 6, "## 2 · Two · optional", 3, "## Questions")
+
+
+def test_what_a_stored_run_waited_is_known_for_each_section():
+    assert minutes.waited(executed(*RAN)) == {"1": pytest.approx(1.1), "2": pytest.approx(0.05), "questions": 0}
+
+
+def test_a_stored_run_that_waited_longer_than_planned_is_reported(lab):
+    planned = ("2 = {read = 5, core = false}", "questions = {read = 2}")
+    assert minutes.overruns(lab("1 = {wait = 1.2}", *planned), executed(*RAN)) == []
+    assert minutes.overruns(lab("1 = {wait = 1}", *planned), executed(*RAN)) == [
+        "section 1 of lab 42 waited 1.1 minutes, and minutes.toml says 1"
+    ]
+
+
+def test_a_stored_run_without_times_is_refused():
+    notebook = executed(*RAN)
+    del notebook.cells[1].metadata[minutes.TIMES]
+    with pytest.raises(LabError, match="'x = 1' has no times: execute the lab"):
+        minutes.waited(notebook)
 
 
 def test_the_agenda_gets_the_minutes_of_the_plan(lab, tmp_path, monkeypatch):

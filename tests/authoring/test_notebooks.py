@@ -6,7 +6,7 @@ import sys
 import nbformat
 import pytest
 
-from labkit.authoring import notebooks
+from labkit.authoring import minutes, notebooks
 from labkit.exercises import sources
 from labkit.system import paths
 from labkit.system.errors import LabError
@@ -30,9 +30,8 @@ def test_student_notebook_is_what_its_source_gives(source):
 
 @pytest.mark.parametrize("source", LABS, ids=by_name)
 def test_solution_notebook_is_its_source_executed(source):
-    path = notebooks.solution_path(source)
-    assert not notebooks.drifted(source, path), "run ./lab build --execute"
-    assert notebooks.is_executed(path), "run ./lab build --execute"
+    assert not notebooks.drifted(source), "run ./lab build --execute"
+    assert notebooks.is_executed(source), "run ./lab build --execute"
 
 
 @pytest.mark.parametrize("source", LABS, ids=by_name)
@@ -63,7 +62,7 @@ def test_untouched_student_notebook_runs_to_its_end(source, tmp_path):
 
 @pytest.mark.parametrize("source", LABS, ids=by_name)
 def test_stored_solutions_passed_their_checks(source):
-    cells = nbformat.read(notebooks.solution_path(source), as_version=4).cells
+    cells = notebooks.stored(source).cells
     verdicts = [verdict_of(cell) for cell in cells if sources.checks(cell)]
     assert verdicts == [f"Exercise {number} · passed." for number in range(1, len(verdicts) + 1)]
 
@@ -126,19 +125,20 @@ def test_build_keeps_outputs_while_only_prose_changes(write_source, tmp_path, mo
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "students")
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
     (tmp_path / "students").mkdir()
-    source = write_source("[markdown]\n# # Title", "print(6 * 7)")
+    source = write_source("[markdown]\n# # Title\n#\n# ## 1 · One", "print(6 * 7)")
     stored = notebooks.solution_path(source)
     notebooks.build(source, run=True)
     assert "42" in stored.read_text()
-    write_source("[markdown]\n# # Another title", "print(6 * 7)")
+    write_source("[markdown]\n# # Another title\n#\n# ## 1 · One", "print(6 * 7)")
     notebooks.build(source)
     assert "42" in stored.read_text()
     assert "Another title" in stored.read_text()
-    assert notebooks.is_executed(stored)
+    assert minutes.waited(notebooks.stored(source))["1"] > 0
+    assert notebooks.is_executed(source)
     write_source("[markdown]\n# # Another title", "print(6 * 8)")
     notebooks.build(source)
-    assert not notebooks.is_executed(stored)
-    assert not notebooks.drifted(source, stored)
+    assert not notebooks.is_executed(source)
+    assert not notebooks.drifted(source)
     assert '"outputs": []' in stored.read_text()
 
 
@@ -150,7 +150,7 @@ def test_a_solution_notebook_shows_the_answer_without_markers_and_is_its_source(
     notebooks.build(source)
     stored = notebooks.solution_path(source)
     assert nbformat.read(stored, as_version=4).cells[1].source == "def f():\n    print(6 * 7)"
-    assert not notebooks.drifted(source, stored)
+    assert not notebooks.drifted(source)
 
 
 def test_instructors_cells_are_in_the_solution_alone(write_source):
