@@ -195,21 +195,39 @@ def bench(context: typer.Context) -> None:
     raise SystemExit(1 if comparison.failed else 0)
 
 
-@app.command(epilog="Example: `./lab roofline --again`")
+@app.command(epilog="Examples: `./lab roofline`, `./lab roofline --model resnet50 --batch_size 16`")
 def roofline(
     again: Annotated[
         bool, typer.Option("--again", help="measure again; by default each machine is measured once")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON, for programs")] = False,
+    model: Annotated[
+        str | None, typer.Option(help="also measure a step of this network, one of lab bench's, beside its limit")
+    ] = None,
+    batch_size: Annotated[int, typer.Option("--batch_size", help="images in that step", min=1)] = 16,
+    use_fp16: Annotated[bool, typer.Option("--use_fp16", help="activations in bfloat16")] = False,
+    forward_only: Annotated[bool, typer.Option("--forward_only", help="classify instead of training")] = False,
 ) -> None:
-    """Measure the limits of this machine: matrix products in 32, 16 and 8 bits, and memory bandwidth."""
+    """Measure the limits of this machine: matrix products in 32, 16 and 8 bits, and memory bandwidth.
+
+    With --model, also a network's limit, the sum over its operations of what takes longer, computing or memory, and
+    which of them lose the rest.
+    """
     from labkit.roofline import measure
 
-    limits = measure.limits(again, insist=True)
-    if as_json:
-        print(json.dumps(limits.as_dict(), indent=2))
-    else:
-        measure.render(limits, Console())
+    if model is None:
+        limits = measure.limits(again, insist=True)
+        print(json.dumps(limits.as_dict(), indent=2)) if as_json else measure.render(limits, Console())
+        return
+    from labkit.bench import flags
+
+    shape = [f"--batch_size={batch_size}", *["--use_fp16"] * use_fp16, *["--forward_only"] * forward_only]
+    config = flags.parse([f"--model={model}", *shape])
+    flags.set_variables(config)
+    from labkit.roofline import network
+
+    step = network.measure_step(config, measure.limits(again, insist=True))
+    print(json.dumps(step.as_dict(), indent=2)) if as_json else network.render(step, Console())
 
 
 @app.command(epilog="Example: `./lab tune --minutes 20 --metric 'speed: (.*)' -- python train.py`")

@@ -108,8 +108,7 @@ def _measure(config: BenchConfig, hvd: Any) -> None:
     for _ in range(config.num_warmup_batches):
         step(*next(batches)).numpy()
     if rank == 0 and (config.trace_file or config.partitioned_graph_file_prefix):
-        traced = trace.trace(lambda: _network(config), lambda network: _step(config, network), config.batch_size)
-        traced.write(config.trace_file, config.partitioned_graph_file_prefix)
+        trace.trace(graph_for(config)).write(config.trace_file, config.partitioned_graph_file_prefix)
     report("Done warm up\nStep\tImg/sec\ttotal_loss")
 
     seconds: list[float] = []
@@ -154,6 +153,11 @@ def _horovod() -> Any:
         ) from error
     hvd.init()
     return hvd
+
+
+def graph_for(config: BenchConfig) -> trace.StepGraph:
+    """Return the step that is measured as a graph of TensorFlow 1, without other ranks."""
+    return trace.step_graph(lambda: _network(config), lambda network: _step(config, network), config.batch_size)
 
 
 def _network(config: BenchConfig) -> Network:

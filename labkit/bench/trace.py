@@ -34,8 +34,26 @@ class Trace(NamedTuple):
             files.write(Path(f"{graph_prefix}{number}.pbtxt"), str(graph))
 
 
-def trace(make_network: Callable[[], Network], make_step: Callable[[Network], Step], batch_size: int) -> Trace:
-    """Run a step of a copy of the network in a session, since a `tf.function` does not record when each operation ran.
+class StepGraph(NamedTuple):
+    """A step as a graph of TensorFlow 1.
+
+    Attributes
+    ----------
+    graph : tf.Graph
+        All of it, the making of the variables too.
+    step : tf.Tensor
+        The loss, which comes when all weights are updated.
+    network : Network
+        The one in the graph.
+    """
+
+    graph: tf.Graph
+    step: tf.Tensor
+    network: Network
+
+
+def step_graph(make_network: Callable[[], Network], make_step: Callable[[Network], Step], batch_size: int) -> StepGraph:
+    """Return the graph of a step on random images.
 
     Parameters
     ----------
@@ -44,9 +62,8 @@ def trace(make_network: Callable[[], Network], make_step: Callable[[Network], St
     make_step : callable
         Takes the network and returns its step, as those of `labkit.bench.steps`.
     batch_size : int
-        Images in the step, random ones.
+        Images in the step.
     """
-    v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
         network = make_network()
         height, width, channels = network.model.shape
@@ -55,11 +72,16 @@ def trace(make_network: Callable[[], Network], make_step: Callable[[Network], St
         labels = tf.Variable(tf.random.uniform((batch_size,), 0, network.model.classes, tf.int32), trainable=False)
         loss = make_step(network)(images.read_value(), labels.read_value())
         with tf.control_dependencies([op for op in graph.get_operations() if op.type.startswith("ResourceApply")]):
-            step = tf.identity(loss)
-        with v1.Session(graph=graph) as session:
-            session.run(v1.global_variables_initializer())
-            session.run(step)
-            options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
-            metadata = v1.RunMetadata()
-            session.run(step, options=options, run_metadata=metadata)
+            return StepGraph(graph, tf.identity(loss), network)
+
+
+def trace(whole: StepGraph) -> Trace:
+    """Run a step in a session, since a `tf.function` does not record when each operation ran."""
+    v1 = tf.compat.v1
+    with whole.graph.as_default(), v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        session.run(whole.step)
+        options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
+        metadata = v1.RunMetadata()
+        session.run(whole.step, options=options, run_metadata=metadata)
     return Trace(timeline.Timeline(metadata.step_stats).generate_chrome_trace_format(), list(metadata.partition_graphs))

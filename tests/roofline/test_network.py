@@ -1,0 +1,124 @@
+"""A network's limit is the sum of what each of its operations needs, and what a step took is set beside it."""
+
+import io
+import math
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from test_roofline import LIMITS
+from typer.testing import CliRunner
+
+from labkit import cli
+from labkit.bench.config import BenchConfig
+from labkit.models.networks import Network
+from labkit.roofline import network
+from labkit.system.errors import LabError
+
+BATCH = 4
+MNIST = BenchConfig(model="mnist", batch_size=BATCH)
+NO_WAIT_FOR_MEMORY = replace(LIMITS, streams={"read": 1e15})
+NO_WAIT_FOR_CORES = replace(LIMITS, float32=1e15, bfloat16=1e15)
+
+
+def least(config, limits):
+    return math.fsum(work.least for work in network.operations(config, limits).values())
+
+
+@pytest.mark.parametrize("model", ["mnist", "mobilenet"])
+@pytest.mark.parametrize("forward_only", [True, False])
+def test_the_operations_are_those_that_the_network_counts(model, forward_only):
+    config = BenchConfig(model=model, batch_size=BATCH, forward_only=forward_only)
+    counted = Network(model).flops if forward_only else Network(model).flops_training
+    assert sum(work.flop for work in network.operations(config, LIMITS).values()) == BATCH * counted
+
+
+def test_without_a_memory_to_wait_for_the_limit_is_the_peak():
+    assert least(MNIST, NO_WAIT_FOR_MEMORY) == pytest.approx(BATCH * Network("mnist").flops_training / 200e9, rel=1e-3)
+
+
+def test_without_cores_to_wait_for_the_limit_is_each_tensor_once_through_memory():
+    found = network.operations(MNIST, NO_WAIT_FOR_CORES)
+    assert least(MNIST, NO_WAIT_FOR_CORES) == pytest.approx(sum(work.moved for work in found.values()) / 20e9)
+    relus = [work.moved for name, work in found.items() if name.startswith("Relu")]
+    assert max(relus) == 2 * 4 * BATCH * 28 * 28 * 32  # read and written: float32, 32 channels
+
+
+def test_each_operation_takes_the_longer_of_both():
+    found = network.operations(MNIST, LIMITS)
+    assert all(work.least >= max(work.flop / 200e9, work.moved / 20e9) - 1e-15 for work in found.values())
+    assert least(MNIST, LIMITS) > max(least(MNIST, NO_WAIT_FOR_MEMORY), least(MNIST, NO_WAIT_FOR_CORES))
+
+
+def test_bfloat16_has_its_own_peak_and_half_the_bytes_of_activations():
+    config = replace(MNIST, use_fp16=True)
+    assert least(config, NO_WAIT_FOR_MEMORY) == pytest.approx(least(MNIST, NO_WAIT_FOR_MEMORY) / 2, rel=1e-3)
+    moved = [
+        sum(work.moved for work in network.operations(each, LIMITS).values() if work.family == network.NORMS)
+        for each in (config, MNIST)
+    ]
+    assert moved[0] == pytest.approx(moved[1] / 2, rel=1e-4)  # the loss is float32
+
+
+def test_the_update_of_a_weight_reads_it_and_its_gradient_and_writes_it():
+    found = network.operations(MNIST, LIMITS).values()
+    weights = sum(math.prod(weight.shape) for weight in Network("mnist").weights)
+    updates = [work for work in found if work.family == network.WEIGHTS]
+    assert sum(work.moved for work in updates) >= 3 * 4 * weights
+
+
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [
+        ("_MklNativeConv2DBackpropInput", "convolutions"),
+        ("_FusedConv2D", "convolutions"),
+        ("DepthwiseConv2dNative", "convolutions"),
+        ("_MklMatMul", "matrix products"),
+        ("_MklFusedBatchNormGradV3", network.NORMS),
+        ("_FusedBatchNormEx", network.NORMS),
+        ("ResourceApplyMomentum", network.WEIGHTS),
+        ("Softmax", network.OTHER),
+    ],
+)
+def test_what_is_fused_or_onednns_has_its_family(kind, family):
+    assert network.family(kind) == family
+
+
+def event(name, kind, milliseconds):
+    return {"ph": "X", "name": kind, "dur": 1000 * milliseconds, "args": {"name": name}}
+
+
+def test_a_steps_work_is_beside_what_it_needs_and_the_greatest_loss_is_first():
+    needed = {
+        "conv": network.Work("convolutions", flop=2e9, moved=1e6, least=0.010),
+        "relu": network.Work(network.NORMS, moved=2e7, least=0.001, by_memory=0.001),
+    }
+    timeline = [
+        {"ph": "M", "name": "process_name", "args": {"name": "cpu"}},
+        event("conv", "_MklConv2D", 12),
+        event("relu", "Relu", 4),
+        event("made/by/a/rewrite", "Transpose", 1),
+    ]
+    step = network.beside(MNIST, needed, timeline, seconds=0.020)
+    assert [(each.family, each.took) for each in step.work] == [
+        (network.NORMS, pytest.approx(0.004)),
+        ("convolutions", pytest.approx(0.012)),
+        (network.OTHER, pytest.approx(0.001)),
+    ]
+    assert step.least == pytest.approx(0.011)
+    assert step.share == pytest.approx(0.55)
+    network.render(step, Console(file=(out := io.StringIO()), width=200))
+    assert "takes 20 ms (200.0 images/s), and at least 11 ms (363.6 images/s): it reaches 55%" in out.getvalue()
+
+
+def test_a_step_is_measured(monkeypatch):
+    step = network.measure_step(MNIST, LIMITS)
+    assert {each.family for each in step.work} >= {"convolutions", "matrix products", network.NORMS, network.WEIGHTS}
+    assert all(each.took > 0 for each in step.work if each.flop)
+    assert step.as_dict()["seconds"] > 0
+
+
+def test_an_unknown_network_is_refused_in_a_line():
+    result = CliRunner().invoke(cli.app, ["roofline", "--model", "resnet5"])
+    assert isinstance(result.exception, LabError)
+    assert "invalid choice: 'resnet5'" in str(result.exception)
