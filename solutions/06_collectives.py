@@ -147,7 +147,7 @@ print("received")
 # %%
 run_ranks(2, "work/deadlock.py", 10, threads=1)
 try:
-    run_ranks(2, "work/deadlock.py", 1_000_000, threads=1, timeout=4)
+    run_ranks(2, "work/deadlock.py", 1_000_000, threads=1, timeout=1.5 if QUICK else 4)
 except RankError as error:
     print(f"\nRankError: {error}")
 
@@ -457,7 +457,7 @@ for n in range(2, world.size + 1):
 
 # %%
 print("A gradient of 4 MB: what ranks 0, 1, … send")
-counts = run_ranks(4, "work/count.py", Path(servers).stem, Path(ring).stem, threads=1)
+counts = run_ranks(2 if QUICK else 4, "work/count.py", Path(servers).stem, Path(ring).stem, threads=1)
 
 # %% [markdown]
 # For each number of ranks, compare the last two ways. With as many servers as ranks, each rank sends as many bytes as
@@ -1105,7 +1105,7 @@ with load.watch("section 9"):
         out = work / "overlap.json"
         env = {"OMP_NUM_THREADS": 1, "MPIR_CVAR_ASYNC_PROGRESS": progress}
         # Two cores for each rank if there are enough: one computes, the other is for the progress thread.
-        run_ranks(2, "work/overlap.py", out, 3 if QUICK else 15, threads=2 if cores >= 4 else 1, env=env)
+        run_ranks(2, "work/overlap.py", out, 1 if QUICK else 15, threads=2 if cores >= 4 else 1, env=env)
         overlap[setting] = json.loads(out.read_text())
 
 
@@ -1345,7 +1345,7 @@ if ranks.rank == 0:
     out.write_text(json.dumps(history))
 
 # %%
-n_train, epochs = (1_000, 3) if QUICK else (8_000, 8)
+n_train, epochs = (500, 2) if QUICK else (8_000, 8)
 team = min(4, max(2, cores))
 run_ranks(team, "work/compress.py", work / "compress.json", n_train, epochs, threads=1)
 history = json.loads((work / "compress.json").read_text())

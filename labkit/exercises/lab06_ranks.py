@@ -1,8 +1,8 @@
 """A probe of lab 06: calls a function of a student's script. Started by `lab06` on 4 ranks:
 
-    mpirun -n 4 python lab06_ranks.py WHAT SCRIPT
+    mpirun -n 4 python lab06_ranks.py WHAT SCRIPT LIMIT
 
-WHAT is one of `CASES`. Calls the script's function on 1, 2, 3 and 4 of the ranks with all cases of that size, and
+WHAT is one of `CASES`, LIMIT how many seconds a call may take. Calls the script's function on 1, 2, 3 and 4 of the ranks with all cases of that size, and
 hands back what each rank found.
 """
 
@@ -70,7 +70,8 @@ for _name in ("recv", "Recv", "irecv", "Irecv"):
 @contextlib.contextmanager
 def calling(script: str, ranks: CountingComm, case: str) -> Iterator[None]:
     """Watch a call of a student's function on a communicator, with which all of it is to be done."""
-    with watched(script, f"on rank {ranks.rank}, for {case}"):
+    limit_s = float(sys.argv[3])
+    with watched(script, f"on rank {ranks.rank}, for {case}", limit_s, limit_s):
         World.closed = True
         yield
         World.closed = False
@@ -146,7 +147,7 @@ CASES: dict[str, Callable[[Callable, str, CountingComm], Iterator[dict]]] = {
 
 def main() -> None:
     """Run the script's function on each number of ranks, and print what came."""
-    what, script = sys.argv[1:]
+    what, script = sys.argv[1:3]
     world, findings = MPI.COMM_WORLD, []
     MPI.COMM_WORLD = World(world)  # type: ignore[misc]  # for the script, which takes it from there
     (function,) = load(script, what)

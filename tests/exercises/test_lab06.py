@@ -7,15 +7,17 @@ import pytest
 from labs import Student, ThreeWays, after, same, swap
 from mpi4py import MPI
 
-from labkit.exercises import sources
+from labkit.exercises import lab06, sources
 from labkit.mpi import counting
 from labkit.mpi.launch import run_ranks
 
 
 @pytest.fixture
-def student(tmp_path, monkeypatch):
-    """The lab up to its exercises: chunks.py from the lab."""
+def student(tmp_path, monkeypatch, request):
+    """The lab up to its exercises: chunks.py from the lab. What a mistake hangs in is reported sooner than live."""
     monkeypatch.chdir(tmp_path)
+    if "message" in request.fixturenames:
+        monkeypatch.setattr(lab06, "CALL_LIMIT_S", 3.0)
     student = Student("06", {"np": np, "math": math})
     (tmp_path / "work").mkdir()
     write(tmp_path, "chunks")
@@ -199,7 +201,7 @@ class TestExercises(ThreeWays):
         (1, served_by("    return gradient.copy()\n"), "`total` to be filled on every rank"),
         (1, swap("chunk, incoming = total[start:stop]", "chunk, incoming = gradient[start:stop]"), "changed its own"),
         (1, swap("chunk += incoming\n", "chunk += incoming\n            gradient[0] = 0\n"), "changed its own"),
-        (1, swap("tag=PULL) for worker in others", "tag=PULL) for worker in others[:-1]"), 'after 10 s it is still'),
+        (1, swap("tag=PULL) for worker in others", "tag=PULL) for worker in others[:-1]"), 'after 3 s it is still'),
         (1, BLOCKING, '"ranks.Send(gradient[start:stop], dest=server, tag=PUSH)". Is the rank that'),
         (1, swap("parameter_server(", "server("), "no function parameter_server"),
         (1, swap("ranks.Recv", "MPI.COMM_WORLD.Recv"), "MPI.COMM_WORLD.Recv is used"),
@@ -287,7 +289,8 @@ def test_bytes_and_messages_are_those_of_theory(student, tmp_path):
     write(tmp_path, "count")
     servers, ring = (student.answer(number, same) for number in (1, 2))
     assert (servers, ring) == ("work/servers.py", "work/ring.py")
-    lines = run_ranks(4, "work/count.py", "servers", "ring", threads=1, show=False).lines[0]
+    env = lab06.SLEEP_WHILE_WAITING
+    lines = run_ranks(4, "work/count.py", "servers", "ring", threads=1, env=env, show=False).lines[0]
     told = [[part.strip() for part in line.replace("in theory", "theory").split("|")] for line in lines]
     for (way, *counted), (same_way, *theory) in zip(told[::2], told[1::2], strict=True):
         assert way.split()[:-1] == same_way.split()[:-1]
