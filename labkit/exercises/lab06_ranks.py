@@ -2,8 +2,8 @@
 
     mpirun -n 4 python lab06_ranks.py WHAT SCRIPT LIMIT
 
-WHAT is one of `CASES`, LIMIT how many seconds a call may take. Calls the script's function on 1, 2, 3 and 4 of the ranks with all cases of that size, and
-hands back what each rank found.
+WHAT is one of `CASES`, LIMIT how many seconds a call may take. Calls the script's function on 1, 2, 3 and 4 of the
+ranks with all cases of that size, and hands back what each rank found.
 """
 
 import contextlib
