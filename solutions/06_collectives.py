@@ -38,7 +38,7 @@ from labkit.display import plots
 from labkit.exercises import open_lab
 from labkit.mpi import RankError, run_ranks
 from labkit.system import load
-from labkit.system.statistics import ratio
+from labkit.system.statistics import ratio, ratios
 
 check, results, machine, work, QUICK = open_lab("06", globals())
 cores = machine.usable_cores
@@ -482,7 +482,8 @@ counts = run_ranks(2 if QUICK else 4, "work/count.py", Path(servers).stem, Path(
 # - **copy**: copying an array within one rank, on all ranks at once.
 #
 # In each round all of them take turns, so if the machine is busy for a while, that affects them all. The time of a
-# round is that of the slowest rank.
+# round is that of the slowest rank. The script also counts [**page faults**](../docs/glossary.md#page-fault): they tell
+# how much memory the system had to provide. The cell takes about half a minute.
 
 # %%
 # %%writefile work/measure.py
@@ -494,6 +495,7 @@ import time
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 
 import numpy as np
 from mpi4py import MPI
@@ -524,57 +526,63 @@ def exchange_and_add(mine, theirs):
     mine += theirs
 
 
-def exchange_unchanged(mine, theirs):
-    ranks.Sendrecv(mine, dest=right, recvbuf=theirs, source=left)
-
-
-def seconds_of(work, times):
-    """Return the seconds that one call of `work` takes on the slowest rank."""
+def run(work, times):
+    """Return the seconds and the page faults of one call of `work`, on the rank that has most of them."""
     ranks.Barrier()
-    start = time.perf_counter()
+    faults, start = getrusage(RUSAGE_SELF).ru_minflt, time.perf_counter()
     for _ in range(times):
         work()
-    return ranks.allreduce((time.perf_counter() - start) / times, op=MPI.MAX)
+    spent = time.perf_counter() - start, getrusage(RUSAGE_SELF).ru_minflt - faults
+    return [ranks.allreduce(value / times, op=MPI.MAX) for value in spent]
 
 
-measured = {}  # by way, then by bytes: seconds of each round
+measured = {"seconds": {}, "faults": {}}  # by way, then by bytes: of each round
 for size in sizes:
     gradient, total = np.full((2, size // 4), 0.0, np.float32)  # zeros can be added for ever
     ways = {
         "ping-pong": partial(ping_pong, gradient),
         "exchange": partial(exchange, gradient, total),
         "exchange and add": partial(exchange_and_add, gradient, total),
-        "exchange, unchanged": partial(exchange_unchanged, gradient, total),
         "copy": partial(np.copyto, total, gradient),
         "MPI_Allreduce": partial(ranks.Allreduce, gradient, total),
         "ring": partial(ring_allreduce, ranks, gradient, total),
         "1 server": partial(parameter_server, ranks, gradient, total, 1),
     }
-    # The first call touches memory and opens connections. The second shows how many calls fit into 5 ms.
     times = {}
     for name, way in ways.items():
-        way()
-        times[name] = max(1, min(200, int(0.005 / seconds_of(way, 1))))
+        way()  # touches memory and opens connections
+        times[name] = max(1, min(200, int(0.005 / run(way, 1)[0])))  # as many calls as fit into 5 ms
     for _ in range(rounds):
         for name, way in ways.items():
-            spent = seconds_of(way, times[name]) / (2 if name in ("ping-pong", "exchange") else 1)
-            measured.setdefault(name, {}).setdefault(size, []).append(spent)
+            for what, value in zip(measured, run(way, times[name])):
+                value /= 2 if name in ("ping-pong", "exchange") else 1
+                measured[what].setdefault(name, {}).setdefault(size, []).append(value)
     if ranks.rank == 0:
-        typical = {name: f"{1e6 * np.median(by[size]):,.0f} µs" for name, by in measured.items()}
+        typical = {name: f"{1e6 * np.median(by[size]):,.0f} µs" for name, by in measured["seconds"].items()}
         print(f"{size:>12,} bytes: " + ", ".join(f"{name} {typical[name]}" for name in ("exchange", *list(ways)[-3:])))
 if ranks.rank == 0:
     out.write_text(json.dumps(measured))
 
 # %%
-sizes = [2**power for power in ((3, 9, 13, 16, 18, 20) if QUICK else (3, 6, 9, 11, 13, 14, 15, 16, 18, 20, 22, 24, 26))]
+powers = (3, 9, 13, 16, 19, 20) if QUICK else (3, 6, 9, 11, 13, 14, 15, 16, 18, 20, 22, 24, 25, 26)
+sizes = [2**power for power in powers]
 rounds = 3 if QUICK else 7
-measured = {}  # by ranks, way and bytes: seconds of each round
+
+
+def measure(n_ranks, sizes, env=None):
+    """Run the script, and return seconds and page faults of a call: each by way and bytes, of each round."""
+    out = work / "allreduce.json"
+    run_ranks(n_ranks, "work/measure.py", Path(servers).stem, Path(ring).stem, out, rounds, *sizes, threads=1, env=env)
+    return [
+        {way: {int(n_bytes): values for n_bytes, values in by_bytes.items()} for way, by_bytes in by_way.items()}
+        for by_way in json.loads(out.read_text()).values()
+    ]
+
+
+measured, faults = {}, {}  # by number of ranks
 with load.watch("section 5") as measured_others:
     for size in (2,) if QUICK else (2, 4):
-        out = work / f"allreduce-{size}.json"
-        run_ranks(size, "work/measure.py", Path(servers).stem, Path(ring).stem, out, rounds, *sizes, threads=1)
-        recorded = json.loads(out.read_text())
-        measured[size] = {way: {int(n_bytes): spent for n_bytes, spent in by.items()} for way, by in recorded.items()}
+        measured[size], faults[size] = measure(size, sizes)
 
 
 # %%
@@ -609,9 +617,10 @@ plots.show(
 
 
 # %%
-def speed(size, way, n_bytes):
-    """Return the all-reduces per second, in each round."""
-    return 1 / np.array(measured[size][way][n_bytes])
+def compare(by_way, n_bytes):
+    """Return your ring's speed over MPI_Allreduce's. How much the rounds vary is taken from all three ways together."""
+    speeds = {way: 1 / np.array(by_way[way][n_bytes]) for way in ("MPI_Allreduce", "ring", "1 server")}
+    return ratios(speeds, "MPI_Allreduce")["ring"]
 
 
 apart = np.median([max(spent) / min(spent) for by_size in measured[2].values() for spent in by_size.values()])
@@ -621,9 +630,8 @@ largest = sizes[-1]
 against = {}  # by ranks: your ring's speed over MPI's, at the largest size
 for size in measured:
     for n_bytes in (sizes[0], largest):
-        one = ratio(speed(size, "ring", n_bytes), speed(size, "MPI_Allreduce", n_bytes))
-        verdict = "no clear difference" if not one.significant else "your ring wins" if one.value > 1 else "MPI wins"
-        print(f"{size} ranks, {n_bytes:>11,} bytes: your ring is {one} times as fast as MPI_Allreduce: {verdict}")
+        one = compare(measured[size], n_bytes)
+        print(f"{size} ranks, {n_bytes:>11,} bytes: your ring is {one} times as fast as MPI_Allreduce: {one.verdict}")
     against[size] = one
     if size > cores:
         print(f"   {size} ranks take turns on {cores} cores here, and waiting takes a core too: don't generalise this")
@@ -631,7 +639,48 @@ for size in measured:
 # %% [markdown]
 # Small messages take the **same** time whatever their size: that is [**latency**](../docs/glossary.md#latency), and
 # here Python's own time is part of it. For large ones the time grows with the bytes: that is
-# [**bandwidth**](../docs/glossary.md#bandwidth), and Python copies bytes no more slowly than C does.
+# [**bandwidth**](../docs/glossary.md#bandwidth), and numpy and mpi4py copy bytes in C.
+#
+# ### Fresh memory
+#
+# A ring in Python may even win at 64 MiB. Is the ring the better algorithm? Don't believe it before you have looked at
+# the memory. An all-reduce needs a buffer for what it receives. At the end of the call it is freed, and the C library
+# gives a large one (with glibc, always one of more than 32 MiB) back to the system. So the next call gets *fresh*
+# pages, and the system has to fill each page with zeros first, at a page fault. Two variables tell glibc to keep what
+# is freed. The next cell measures the largest size again, with them, in a few seconds.
+
+# %%
+KEEP = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**40}  # man mallopt
+with load.watch("section 5, memory kept") as kept_others:
+    kept, kept_faults = measure(2, [largest], KEEP)
+
+
+def tell_memory(usual, kept, usual_faults, kept_faults):
+    """Say what fresh memory costs MPI_Allreduce, from your ring's speed over its speed and its page faults."""
+    saved = usual_faults - kept_faults
+    if usual_faults < 2 * kept_faults + 8:
+        return "Keeping memory saves MPI_Allreduce hardly a page fault here, so fresh memory doesn't explain the ratio."
+    if kept.high < usual.low:
+        return f"Keeping memory saves MPI_Allreduce {saved:,.0f} page faults, and it gains on your ring."
+    if kept.low > usual.high:
+        return f"Keeping memory saves MPI_Allreduce {saved:,.0f} page faults, but your ring gains more by it."
+    return f"Keeping memory saves MPI_Allreduce {saved:,.0f} page faults; that changes the ratio no more than chance."
+
+
+against_kept = compare(kept, largest)
+by_setting = {"as usual": (measured[2], faults[2], against[2]), "memory kept": (kept, kept_faults, against_kept)}
+for setting, (seconds, by_way, one) in by_setting.items():
+    of_each = ", ".join(
+        f"{way} {1e3 * np.median(seconds[way][largest]):.1f} ms with {np.median(by_way[way][largest]):,.0f} page faults"
+        for way in ("MPI_Allreduce", "ring")
+    )
+    print(f"{setting + ':':12} {of_each}; your ring is {one} times as fast: {one.verdict}")
+mpi_faults = [np.median(by_way["MPI_Allreduce"][largest]) for by_way in (faults[2], kept_faults)]
+print(tell_memory(against[2], against_kept, *mpi_faults))
+
+# %% [markdown]
+# What should a framework do that reduces the same gradients in each step? Keep its buffers: Horovod has a *fusion
+# buffer*, in lab 07.
 #
 # ## 6 · A model with three numbers
 #
@@ -720,23 +769,14 @@ def seconds_of(way, n, n_bytes, machine, servers=1):
 
 fitted = fit(sizes, typical(2, "exchange"), typical(2, "exchange and add"))
 print(f"latency {1e6 * fitted.latency:.1f} µs, bandwidth {fitted.bandwidth / 1e9:.1f} GB/s in each direction, ", end="")
-print(f"adding {fitted.adding / 1e9:.1f} GB/s")
+print(f"adding {fitted.adding / 1e9:.1f} GB/s" if fitted.adding < 1e12 else "adding too fast to be seen in this noise")
 
 both = typical(2, "exchange") / typical(2, "ping-pong")
 print(f"\nSending both ways at once takes {both.min():.1f} to {both.max():.1f} times as long as one way.")
-flattered = typical(2, "exchange") / typical(2, "exchange, unchanged")
-print(
-    f"Sending one array repeatedly looks {np.median(flattered):.1f} times as fast as passing on what was received: "
-    f"the median over all sizes, which range from {flattered.min():.1f} to {flattered.max():.1f}."
-)
 
 # %% [markdown]
 # On a network card, sending both ways at once would take as long as sending one way. Between two processes of one
 # machine, cores copy through memory, and the two directions may compete: shared memory is **not a network**.
-#
-# The last line shows a trap. An array that nobody writes to stays in the caches of *both* cores, and is hardly sent at
-# all. In a ring, another core has just written each chunk, and it has to be fetched from there. So measure with the
-# data that is really sent.
 #
 # How good is the model? It was fitted to single messages. Now let it predict whole all-reduces, which it has not seen.
 # It does not describe ranks that take turns on a core, so it predicts only for as many ranks as there are cores.
@@ -799,9 +839,10 @@ plots.show(
 
 # %% [markdown]
 # Where do points leave their line? A machine has more than three numbers. MPI sends small messages in another way than
-# large ones. It matters whether the data fits into a cache, and into which core's. And in each step of your ring,
-# Python takes some microseconds that no message needs. A model of three numbers can be right about the *shape*, and
-# that is all the next section needs.
+# large ones. It matters whether the data fits into a cache, and into which core's. In each step of your ring, Python
+# takes some microseconds that no message needs, and before the first step, your ring copies the whole gradient into
+# `total`. `MPI_Allreduce` gets its fresh memory. A model of three numbers can be right about the *shape*, and that is
+# all the next section needs.
 #
 # ## 7 · To 1,024 ranks
 #
@@ -1446,11 +1487,11 @@ for name, run in history.items():
 #
 # **Guesses** Most people expect their ring to be several times slower at 64 MiB. Where this was written, on 2 cores, it
 # was the faster one at that size, and the slower one below a few kilobytes. That is not because of the ring: in each
-# call, MPICH 5.0 allocates a buffer as large as the gradient, and the system has to clear fresh pages for it. If you
-# tell the C library to keep such memory (`env={"MALLOC_MMAP_THRESHOLD_": 2 * 10**9, "MALLOC_TRIM_THRESHOLD_": 4 *
-# 10**9}` in section 5's `run_ranks`), both take about the same time. A good question for those who finish early: what
-# should a framework do if it reduces the same gradients in each step? Keep its buffers, as Horovod does with its fusion
-# buffer.
+# call, MPICH 5.0 had 8,193 page faults, which are 32 MiB in pages of 4 KiB, and with memory kept none. Your ring's
+# `incoming` is 32 MiB of fresh memory too. But numpy asks Linux for pages of 2 MiB (`NUMPY_MADVISE_HUGEPAGE`), so it
+# has few page faults, each of which brings 512 times as much. glibc never keeps a buffer of more than 32 MiB unless it
+# is told to: `man mallopt`, M_MMAP_THRESHOLD. With a C library other than glibc the variables do nothing, and the cell
+# says so.
 #
 # </div>
 
@@ -1464,6 +1505,7 @@ for name, run in history.items():
 # - How many bytes a network sends for each second of computing decides how well it scales.
 # - Sending is hidden only if somebody else does it: a network card, or another core.
 # - Gradients tolerate a lot of compression: 16 bits, or 1% of the numbers, if what is left out is remembered.
+# - Before you call an algorithm faster, look at what else is in its time, such as fresh memory.
 #
 # What was published, what you measured, and what the machine could do at most:
 
@@ -1473,13 +1515,17 @@ rows = [
     ("the same, VGG-16", "68%", "", ""),
     ("a message of 8 bytes, 2 ranks", "", f"{1e6 * typical(2, 'ping-pong')[0]:.1f} µs", "", measured_others),
 ]
-for what, way in (("from rank to rank", "ping-pong"), ("copied by numpy in both ranks at once", "copy")):
-    moved = f"{largest / typical(2, way)[-1] / 1e9:.1f} GB/s"
-    rows.append((f"{largest / 2**20:.0f} MiB {what}", "", moved, "", measured_others))
+large = f"{largest / 2**20:.0f} MiB"
+# On 2 ranks, a ring copies the gradient, exchanges half of it and adds, and exchanges half of it. So at best:
+halves = sum(np.median(measured[2][way][largest // 2]) for way in ("exchange", "exchange and add"))
+at_best = f"{1e3 * (typical(2, 'copy')[-1] + halves):.1f} ms, its copy and its messages alone"
+rows.append((f"your ring, {large}, 2 ranks", "", f"{1e3 * typical(2, 'ring')[-1]:.1f} ms", at_best, measured_others))
 for size, one in against.items():
-    turns = f", taking turns on {cores} cores" * (size > cores)
-    what = f"your ring over MPI_Allreduce, {largest / 2**20:.0f} MiB, {size} ranks{turns}"
-    rows.append((what, "", f"{one}×", "", measured_others))
+    turns = f", taking turns on {cores} core{'s' * (cores > 1)}" * (size > cores)
+    what = f"your ring's speed over MPI_Allreduce's, {large}, {size} ranks{turns}"
+    rows.append((f"{what}, each call with fresh memory", "", f"{one}×", "", measured_others))
+    if size == 2:
+        rows.append((f"{what}, memory kept", "", f"{against_kept}×", "", kept_others))
 for way in ("ring", "MPI_Allreduce"):
     off = np.abs(list(errors[way].values()))
     name = "your ring" if way == "ring" else way
