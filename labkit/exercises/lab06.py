@@ -1,4 +1,4 @@
-"""Checks of lab 06: a parameter server, a ring, what they cost, a layer split over ranks, top-k."""
+"""Checks of lab 06: a parameter server, a ring, what they cost, a layer split over ranks, a card's order, top-k."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ import numpy as np
 from labkit.exercises.answers import call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect
-from labkit.exercises.values import array_of_numbers, describe, same, short
+from labkit.exercises.values import array_of_numbers, describe, parts, same, short, whole
 
 lab = Lab("06")
 
@@ -170,6 +170,61 @@ def split_dense(answer) -> None:
 
 @lab.exercise(
     5,
+    hints=(
+        "First list what is waiting: ready by `now`, and not yet sent. Which of these goes first?",
+        "If the list is empty, return None. With urgent_first, the layer is min(waiting). Otherwise, it is the one "
+        "whose `ready` is smallest: min has a parameter key=. And for how long does the card send, if less is left "
+        "than a chunk?",
+        "waiting = [layer for layer in range(len(left)) if left[layer] and ready[layer] <= now]; if not waiting: "
+        "return None; layer = min(waiting) if urgent_first else min(waiting, key=lambda layer: ready[layer]); "
+        "return layer, min(chunk, left[layer])",
+    ),
+)
+def next_chunk(answer) -> None:
+    """Each chunk of a simulated card is chosen by the rules; it may be shorter than it has to be."""
+    from hypothesis import strategies as st
+
+    def decide(ready: list[int], needs: list[int], urgent_first: bool, chunk: int) -> None:
+        now, left = 0, list(needs)
+        while any(left):
+            got = call(answer, now, ready, left, urgent_first, chunk)
+            called = f"next_chunk({now}, {ready}, {left}, {urgent_first}, {chunk})"
+            waiting = [layer for layer, rest in enumerate(left) if rest and ready[layer] <= now]
+            if not waiting:
+                expect(got is None, f"{called} to be None, as nothing is waiting; it is {describe(got)}")
+                now = min(when for when in ready if when > now)
+                continue
+            two = parts(got, 2, f"{called} to be (layer, spent)")
+            layer, spent = (whole(value, f"both numbers of {called}") for value in two)
+            called += f", which is ({layer}, {spent}),"
+            expect(layer in range(len(left)), f"{called} to name a layer from 0 to {len(left) - 1}")
+            expect(ready[layer] <= now, f"{called} to name a layer that is ready")
+            expect(left[layer] > 0, f"{called} to name a layer that is not yet sent")
+            right = min(waiting) if urgent_first else min(waiting, key=lambda layer: ready[layer])
+            why = "the forward pass needs it first" if urgent_first else "it was ready first"
+            expect(layer == right, f"{called} to name layer {right}: of those waiting, {why}")
+            expect(spent > 0, f"{called} to send something")
+            expect(spent <= chunk, f"{called} to send at most a chunk, which takes {chunk}")
+            expect(spent <= left[layer], f"{called} to send at most what is left of layer {layer}")
+            left[layer] -= spent
+            now += spent
+
+    for urgent_first in (False, True):
+        decide([9, 5, 2], [2, 3, 6], urgent_first, 2)
+        decide([20, 3], [1, 2], urgent_first, 100)
+        decide([4], [3], urgent_first, 1)
+    times = st.integers(1, 9)
+
+    def decide_backward(layers: list[tuple[int, int]], urgent_first: bool, chunk: int) -> None:
+        ready = [sum(spent for spent, _ in layers[layer:]) for layer in range(len(layers))]
+        decide(ready, [needed for _, needed in layers], urgent_first, chunk)
+
+    layers = st.lists(st.tuples(times, times), min_size=1, max_size=5)
+    for_all(decide_backward, layers=layers, urgent_first=st.booleans(), chunk=times, examples=100)
+
+
+@lab.exercise(
+    6,
     hints=(
         "What was not sent in earlier steps is in `residual`. It has to be sent too: what do you choose from?",
         "wanted = gradient + residual. np.argpartition(np.abs(wanted), -k)[-k:] gives the places of the k largest. "

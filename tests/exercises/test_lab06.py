@@ -2,6 +2,7 @@ import inspect
 import json
 import math
 
+import lab_cells
 import numpy as np
 import pytest
 from labs import Student, ThreeWays, after, same, swap
@@ -10,6 +11,8 @@ from mpi4py import MPI
 from labkit.exercises import lab06, sources
 from labkit.mpi import counting
 from labkit.mpi.launch import run_ranks
+from labkit.system import statistics
+from labkit.system.statistics import Ratio
 
 
 @pytest.fixture
@@ -172,6 +175,15 @@ WEIGHTS_MOVED = swap(
     ALLTOALL + f"    return {SIDE_BY_SIDE}",
     "    return x @ np.hstack(ranks.allgather(weights)) + np.hstack(ranks.allgather(bias))",
 )
+SHORT_CHUNKS = swap("min(chunk, left[layer])", "1")
+BY_SORTING = after(
+    '    """Return (layer, spent) of what the card sends at the time `now`; None if nothing is waiting."""',
+    """    order = range(len(left)) if urgent_first else sorted(range(len(left)), key=ready.__getitem__)
+    for layer in order:
+        if ready[layer] <= now and left[layer] > 0:
+            return layer, chunk if chunk < left[layer] else left[layer]
+""",
+)
 FLOAT64 = swap("gradient + residual", "gradient.astype(np.float64) + residual")
 TIES = swap("np.argpartition(np.abs(wanted), -k)[-k:]", "np.flatnonzero(np.abs(wanted) >= np.sort(np.abs(wanted))[-k])")
 LISTS = swap("return indices, values, wanted", "return indices.tolist(), values.tolist(), wanted.tolist()")
@@ -244,26 +256,42 @@ class TestExercises(ThreeWays):
         (4, swap(f"return {SIDE_BY_SIDE}", f"x *= 0\n    return {SIDE_BY_SIDE}"), "to stay as they were"),
         (4, WEIGHTS_MOVED, "2 rows and 48 neurons a rank, on 2 ranks: its rows to all"),
         (4, GATHERED, "each rank's outputs to that rank alone"),
-        (5, swap("wanted = gradient + residual", "wanted = gradient.copy()"), "never sent"),
-        (5, swap("wanted = gradient + residual", "wanted = gradient; wanted += residual"), "gradient to stay"),
-        (5, swap("    wanted[indices] = 0\n", ""), "nothing may be lost, nor sent twice"),
-        (5, swap("np.abs(wanted)", "wanted"), "largest in magnitude"),
-        (5, swap("values = wanted[indices]", "values = np.abs(wanted[indices])"), "with their signs"),
-        (5, swap("[-k:]", "[:k]"), "largest in magnitude"),
-        (5, swap("[-k:]\n", "\n"), "indices of shape (2,)"),
-        (5, TIES, "indices of shape (2,) for 6 numbers"),
-        (5, FLOAT64, "values of type float32, as the gradient's, for 5 numbers"),
-        (5, swap("indices, values, wanted", "indices, values, wanted.astype(np.float64)"), "residual of type float32"),
-        (5, swap("indices, values, wanted", "indices, values, wanted.round(6)"), "the new residual for 50 numbers"),
-        (5, swap("return indices,", "return np.isin(np.arange(len(wanted)), indices),"), "a boolean mask of shape"),
-        (5, swap("return indices,", "return indices.astype(float),"), "different whole numbers as indices"),
-        (5, swap("return indices, values, wanted", "return values"), "three arrays"),
-        (5, swap("return indices, values, wanted", "pass"), "it is None: does it return?"),
-        (5, swap("return indices, values, wanted", "return indices, values * np.nan, wanted"), "with their signs"),
-        (5, swap("return indices, values, wanted", "return indices + 5, values, wanted"), "indices from 0 to 4"),
-        (5, swap("return indices, values, wanted", "return None, None, None"), "an array of numbers as indices"),
-        (5, swap("gradient + residual", "gradient + left"), "NameError"),
-        (5, swap("gradient + residual", "cost('ring', 4)"), "top_k moves into a module"),
+        (5, swap(" and ready[layer] <= now", ""), "to be None, as nothing is waiting; it is a tuple"),
+        (5, swap("if left[layer] and ready[layer] <= now", "if ready[layer] <= now"), "a layer that is not yet sent"),
+        (5, swap("<= now", "< now"), "to be (layer, spent); it is None"),
+        (5, swap("    if not waiting:\n        return None\n", ""), "ValueError"),
+        (5, swap("min(waiting) if urgent_first", "min(waiting) if not urgent_first"), "to name layer 2: of those"),
+        (5, swap("min(waiting) if urgent_first else ", ""), "to name layer 1: of those waiting, the forward"),
+        (5, swap("min(waiting) if urgent_first", "max(waiting) if urgent_first"), "the forward pass needs it first"),
+        (5, swap("else min(waiting, key=lambda layer: ready[layer])", "else min(waiting)"), "it was ready first"),
+        (5, swap("min(chunk, left[layer])", "left[layer]"), "to send at most a chunk, which takes 2"),
+        (5, swap("min(chunk, left[layer])", "chunk"), "to send at most what is left of layer 1"),
+        (5, swap("min(chunk, left[layer])", "0"), "to send something"),
+        (5, swap("return layer, min(chunk, left[layer])", "return layer"), "to be (layer, spent); it is 2"),
+        (5, swap("return layer, min(chunk, left[layer])", "return layer + 1, 1"), "a layer from 0 to 2"),
+        (5, swap("return layer, min(chunk, left[layer])", "return layer, 0.5"), "to be a whole number"),
+        (5, swap("return layer, min(", "left[layer] -= 1; return layer, min("), "left to stay as it was"),
+        (5, swap("    return layer, min(chunk, left[layer])", "    pass"), "it is None: does it return?"),
+        (6, swap("wanted = gradient + residual", "wanted = gradient.copy()"), "never sent"),
+        (6, swap("wanted = gradient + residual", "wanted = gradient; wanted += residual"), "gradient to stay"),
+        (6, swap("    wanted[indices] = 0\n", ""), "nothing may be lost, nor sent twice"),
+        (6, swap("np.abs(wanted)", "wanted"), "largest in magnitude"),
+        (6, swap("values = wanted[indices]", "values = np.abs(wanted[indices])"), "with their signs"),
+        (6, swap("[-k:]", "[:k]"), "largest in magnitude"),
+        (6, swap("[-k:]\n", "\n"), "indices of shape (2,)"),
+        (6, TIES, "indices of shape (2,) for 6 numbers"),
+        (6, FLOAT64, "values of type float32, as the gradient's, for 5 numbers"),
+        (6, swap("indices, values, wanted", "indices, values, wanted.astype(np.float64)"), "residual of type float32"),
+        (6, swap("indices, values, wanted", "indices, values, wanted.round(6)"), "the new residual for 50 numbers"),
+        (6, swap("return indices,", "return np.isin(np.arange(len(wanted)), indices),"), "a boolean mask of shape"),
+        (6, swap("return indices,", "return indices.astype(float),"), "different whole numbers as indices"),
+        (6, swap("return indices, values, wanted", "return values"), "three arrays"),
+        (6, swap("return indices, values, wanted", "pass"), "it is None: does it return?"),
+        (6, swap("return indices, values, wanted", "return indices, values * np.nan, wanted"), "with their signs"),
+        (6, swap("return indices, values, wanted", "return indices + 5, values, wanted"), "indices from 0 to 4"),
+        (6, swap("return indices, values, wanted", "return None, None, None"), "an array of numbers as indices"),
+        (6, swap("gradient + residual", "gradient + left"), "NameError"),
+        (6, swap("gradient + residual", "cost('ring', 4)"), "top_k moves into a module"),
     ]  # fmt: skip
     right = [
         (1, same),
@@ -279,8 +307,12 @@ class TestExercises(ThreeWays):
         (4, same),
         (4, PIECES),
         (5, same),
-        (5, SORTED),
-        (5, LISTS),
+        (5, SHORT_CHUNKS),
+        (5, BY_SORTING),
+        (5, swap("return layer, min(chunk, left[layer])", "return np.array([layer, min(chunk, left[layer])])")),
+        (6, same),
+        (6, SORTED),
+        (6, LISTS),
     ]
 
 
@@ -307,11 +339,11 @@ def test_every_rank_ends_the_training_with_equal_weights(student, tmp_path):
         for cell in sources.read(sources.find("06")).cells
         if "top_k)" in cell.source and "write_text" in cell.source
     )
-    top_k = student.answer(5, LISTS)
+    top_k = student.answer(6, LISTS)
     exec(writing, {"inspect": inspect, "work": tmp_path / "work", "top_k": top_k})
     assert (
         tmp_path / "work" / "topk.py"
-    ).read_text() == f"{student.check.lab.checks[5].imports}\n\n\n{inspect.getsource(top_k)}"
+    ).read_text() == f"{student.check.lab.checks[6].imports}\n\n\n{inspect.getsource(top_k)}"
     run = run_ranks(2, "work/compress.py", "out.json", 256, 1, threads=1, show=False)
     assert [line.rpartition(" ")[2] for line in run.lines[0]] == ["0.0"] * 6
     sent = {way: told["megabytes"][-1] for way, told in json.loads((tmp_path / "out.json").read_text()).items()}
@@ -319,6 +351,49 @@ def test_every_rank_ends_the_training_with_equal_weights(student, tmp_path):
     assert sent["float32"] == pytest.approx(4 * 4 * weights / 1e6)  # 256 digits in batches of 64: 4 steps
     assert sent["FP16"] == pytest.approx(sent["float32"] / 2)
     assert sent["top 1%"] == sent["top 1%, error feedback"] == pytest.approx(4 * 8 * (weights // 100) / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("usual", "kept", "faults", "verdict"),
+    [
+        (Ratio(1.9, 1.8, 2.0), Ratio(1.0, 0.9, 1.1), (8193, 0), "saves MPI_Allreduce 8,193 page faults, and it gains"),
+        (Ratio(0.9, 0.8, 1.0), Ratio(0.5, 0.4, 0.6), (16, 0), "saves MPI_Allreduce 16 page faults, and it gains"),
+        (Ratio(0.5, 0.4, 0.6), Ratio(0.9, 0.8, 1.0), (8193, 0), "but your ring gains more by it"),
+        (Ratio(1.9, 1.0, 3.0), Ratio(1.0, 0.9, 1.1), (8193, 17), "that changes the ratio no more than chance"),
+        (Ratio(1.9), Ratio(1.0), (8193, 0), "that changes the ratio no more than chance"),
+        (Ratio(1.9, 1.8, 2.0), Ratio(1.0, 0.9, 1.1), (8193, 8193), "doesn't explain the ratio"),
+        (Ratio(1.9, 1.8, 2.0), Ratio(1.0, 0.9, 1.1), (0, 0), "doesn't explain the ratio"),
+    ],
+)
+def test_what_fresh_memory_costs_is_said_from_the_intervals(usual, kept, faults, verdict):
+    tell = lab_cells.functions("06", "tell_memory")["tell_memory"]
+    assert verdict in tell(usual, kept, *faults)
+
+
+def test_rings_are_compared_with_the_noise_of_all_ways():
+    compare = lab_cells.functions("06", "compare", np=np, ratios=statistics.ratios)["compare"]
+    rounds = {"MPI_Allreduce": [2.0, 2.1, 1.9], "ring": [1.0, 1.0, 1.0], "1 server": [3.0, 3.1, 2.9]}
+    one = compare({way: {8: spent} for way, spent in rounds.items()}, 8)
+    assert one.verdict == "faster"
+    assert one.value == pytest.approx(2, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("after", "started", "verdict"),
+    [
+        ([50.0, 51.0, 49.0], [42.0, 43.0, 41.0], "as after: 80% of the sending is hidden"),
+        ([50.0, 51.0, 49.0], [30.0, 31.0, 29.0], "as after: 100% of the sending is hidden"),
+        ([50.0, 51.0, 49.0], [54.0, 55.0, 53.0], "as after: slower; no sending is seen to be hidden"),
+        ([50.0, 51.0, 49.0], [49.0, 52.0, 48.0], "no difference beyond chance; no sending is seen to be hidden"),
+        ([50.0], [42.0], "one round only, so there is no interval; no sending is seen to be hidden"),
+        ([40.0, 40.0, 40.0], [30.0, 30.0, 30.0], "faster, but its share can't be told"),
+    ],
+)
+def test_what_is_hidden_is_said_from_the_interval(after, started, verdict):
+    tell = lab_cells.functions("06", "tell_overlap", np=np, ratios=statistics.ratios)["tell_overlap"]
+    milliseconds = {"compute": [40.0] * len(after), "after": after, "started": started}
+    said = tell({way: [spent / 1e3 for spent in rounds] for way, rounds in milliseconds.items()})
+    assert verdict in said
 
 
 @pytest.mark.parametrize(
