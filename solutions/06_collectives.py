@@ -210,9 +210,11 @@ if __name__ == "__main__":
 # Write `parameter_server(ranks, gradient, total, servers)`. Ranks 0 to `servers - 1` are servers, and they are
 # **workers too**: like all others, they have a gradient of their own.
 #
-# - Push: each rank sends each server its chunk of the gradient, and nothing else.
+# - Push: each rank sends each server its chunk of the gradient, and nothing else. **This round is written.**
 # - Each server adds up the chunks it gets.
 # - Pull: each server sends its sum to every rank.
+#
+# (You may replace what is written. Why does it use `Isend`, and not `Send`?)
 #
 # In the end, `total` holds the sum **on every rank**, and `gradient` is unchanged. It has to work with any number of
 # ranks and any length, even if some chunks are empty. Send messages from rank to rank only: no `Allreduce`, no `Bcast`.
@@ -235,12 +237,12 @@ def parameter_server(ranks, gradient, total, servers):
     n, me = ranks.size, ranks.rank
     parts = bounds(len(gradient), servers)  # (start, stop) of each server's chunk
     others = [rank for rank in range(n) if rank != me]
-    ### BEGIN SOLUTION
     requests = [
         ranks.Isend(gradient[start:stop], dest=server, tag=PUSH)
         for server, (start, stop) in enumerate(parts)
         if server != me
     ]
+    ### BEGIN SOLUTION
     if me < servers:
         start, stop = parts[me]
         chunk, incoming = total[start:stop], np.empty(stop - start, gradient.dtype)
@@ -487,23 +489,11 @@ counts = run_ranks(2 if QUICK else 4, "work/count.py", Path(servers).stem, Path(
 # how much memory the system had to provide. The cell takes about half a minute.
 
 # %%
-# %%writefile work/measure.py
-"""Time all-reduces and their parts: mpirun -n 2 python work/measure.py SERVERS RING OUT ROUNDS SIZE …"""
+# %%writefile work/steps.py
+"""Single steps of an all-reduce."""
 
-import json
-import sys
-import time
-from functools import partial
-from importlib import import_module
-from pathlib import Path
-from resource import RUSAGE_SELF, getrusage
-
-import numpy as np
 from mpi4py import MPI
 
-parameter_server = import_module(sys.argv[1]).parameter_server
-ring_allreduce = import_module(sys.argv[2]).ring_allreduce
-out, rounds, sizes = Path(sys.argv[3]), int(sys.argv[4]), [int(size) for size in sys.argv[5:]]
 ranks = MPI.COMM_WORLD
 left, right = (ranks.rank - 1) % ranks.size, (ranks.rank + 1) % ranks.size
 
@@ -525,6 +515,27 @@ def exchange(mine, theirs):
 def exchange_and_add(mine, theirs):
     ranks.Sendrecv(mine, dest=right, recvbuf=theirs, source=left)
     mine += theirs
+
+
+# %%
+# %%writefile work/measure.py
+"""Time all-reduces and their parts: mpirun -n 2 python work/measure.py SERVERS RING OUT ROUNDS SIZE …"""
+
+import json
+import sys
+import time
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+
+import numpy as np
+from mpi4py import MPI
+from steps import exchange, exchange_and_add, ping_pong, ranks
+
+parameter_server = import_module(sys.argv[1]).parameter_server
+ring_allreduce = import_module(sys.argv[2]).ring_allreduce
+out, rounds, sizes = Path(sys.argv[3]), int(sys.argv[4]), [int(size) for size in sys.argv[5:]]
 
 
 def run(work, times):
@@ -707,16 +718,16 @@ print(tell_memory(against[2], against_kept, *mpi_faults))
 # ### Exercise 3 · What does each algorithm cost?
 #
 # Write `cost(way, n, servers=1)`. It returns the three factors as a tuple `(steps, traffic, sums)`, for `way` "server"
-# (with `servers` of them), "ring" or "doubling", on `n` ranks. Look at a server: it receives from all, one after the
-# other, and then sends to all. On 1 rank everything costs 0.
+# (with `servers` of them), "ring" or "doubling", on `n` ranks. The line for servers is written: a server receives from
+# all, one after the other, and then sends to all. How is it for the other two? On 1 rank everything costs 0.
 
 
 # %%
 def cost(way, n, servers=1):
     """Return (steps, traffic, sums) of the busiest rank, for an all-reduce on n ranks."""
-    ### BEGIN SOLUTION
     if way == "server":
         return 2 * (n - 1), 2 * (n - 1) / servers, (n - 1) / servers
+    ### BEGIN SOLUTION
     if way == "ring":
         return 2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n
     return (math.log2(n),) * 3
@@ -903,7 +914,7 @@ plots.show(
     figure,
     alt="Milliseconds of an all-reduce against the number of ranks, by the model. On 1,024 ranks: "
     + "; ".join(
-        f"{name}: " + ", ".join(f"{way} {1e3 * WAYS[way](at_most, n_bytes):,.3g} ms" for way in WAYS)
+        f"{name}: " + ", ".join(f"{way} {1e3 * WAYS[way](at_most, n_bytes):,.2f} ms" for way in WAYS)
         for name, n_bytes in gradients.items()
     )
     + ".",
@@ -1373,32 +1384,22 @@ def top_k(gradient, residual, k):
 top_k = check(6, top_k)
 
 # %% [markdown]
-# What does compression cost in accuracy? Here is a training run in numpy alone, so that you can see every part of it:
-# one hidden layer of 64 neurons, on the digits of the other labs. Each rank has a share of the digits and computes its
-# gradient; one of three functions averages the gradients over the ranks. FP16 needs a sum of its own, as MPI has none
-# for it. The top-k numbers have different positions on each rank, so they can't be added on the way: an `Allgather`
-# gives each rank those of all ranks.
+# What does compression cost in accuracy? Three functions average the gradients over the ranks. FP16 needs a sum of its
+# own, as MPI has none for it. The top-k numbers have different positions on each rank, so they can't be added on the
+# way: an `Allgather` gives each rank those of all ranks.
 
 # %%
 text = "import math\n\nimport numpy as np\n\n\n" + inspect.getsource(top_k)
-print(f"work/topk.py: {(work / 'topk.py').write_text(text)} characters, for the script below to import")
+print(f"work/topk.py: {(work / 'topk.py').write_text(text)} characters, for the next script to import")
 
 # %%
-# %%writefile work/compress.py
-"""Train with compressed gradients, and compare the accuracy: mpirun -n 2 python work/compress.py OUT DIGITS EPOCHS"""
-
-import json
-import sys
-from functools import partial
-from pathlib import Path
+# %%writefile work/averages.py
+"""Average gradients over all ranks, compressed or not."""
 
 import numpy as np
 from mpi4py import MPI
 from topk import top_k
 
-from labkit.data import load_digits
-
-BATCH, RATE, HIDDEN = 64, 0.2, 64  # the batch is that of all ranks together
 ranks = MPI.COMM_WORLD
 n = ranks.size
 
@@ -1441,6 +1442,19 @@ def sparse(gradient, residual, share, feedback):
     return total / n, residual, (n - 1) * 8 * k
 
 
+# %% [markdown]
+# To train, here is a network in numpy alone, with one hidden layer of 64 neurons, for the digits of the other labs.
+# Each rank has a share of the digits and computes its gradient.
+
+# %%
+# %%writefile work/network.py
+"""A network with one hidden layer, whose weights and gradient are one array each."""
+
+import numpy as np
+
+HIDDEN = 64
+
+
 def views(flat):
     """Yield the two layers' weights and biases, as views into one array."""
     shapes, place = ((784, HIDDEN), (HIDDEN,), (HIDDEN, 10), (10,)), 0
@@ -1478,6 +1492,22 @@ def fresh():
     return weights
 
 
+# %%
+# %%writefile work/compress.py
+"""Train with compressed gradients, and compare the accuracy: mpirun -n 2 python work/compress.py OUT DIGITS EPOCHS"""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from averages import float16, float32, n, ranks, sparse
+from network import fresh, gradient_of, scores
+
+from labkit.data import load_digits
+
+BATCH, RATE = 64, 0.2  # the batch is that of all ranks together
 out, n_digits, epochs = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 digits = load_digits(n_train=n_digits, n_test=n_digits // 4)
 x, x_test = (images.reshape(len(images), -1) for images in (digits.x_train, digits.x_test))
@@ -1548,8 +1578,8 @@ for name, run in history.items():
 # Look at the two pairs of top-k lines. Whatever error feedback gains, it sends not a single byte more: it only
 # remembers.
 #
-# The accuracy is that of a single run. Differences of a point or so are noise: they depend on the order in which the
-# digits come.
+# The accuracy is that of a single run, on 2,000 held-out digits. Where 95% are right, chance alone moves that by half a
+# point (one standard error), and the order in which the digits come moves it too.
 #
 # There is a catch. Each rank sends its pairs to all others, so the bytes of top-k **grow with the number of ranks**,
 # while those of the ring don't. Finding the largest numbers takes time as well, and on a fast link that may cost more
@@ -1570,6 +1600,10 @@ for name, run in history.items():
 #    VGG-16? Section 1 has the numbers.
 # 6. Is there an algorithm with the bytes of the ring and the steps of recursive doubling?
 # 7. From how many ranks on does top-k with 1% send more than a ring with float32?
+#
+# **Time left?** Write `doubling_allreduce(ranks, gradient, total)`, by recursive doubling, and add it to the `ways` of
+# `work/measure.py`. From which size on does your ring win? Does the map of section 7 say so, if you give it this
+# machine's numbers?
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
@@ -1605,14 +1639,17 @@ for name, run in history.items():
 #    so no two messages share a cable. Partners n/2 apart may all meet in one switch.
 # 7. Ring: 2(n − 1)/n · S. Top-k: (n − 1) · 0.01 · 2 · S, as each number goes with its index. They are equal at n = 100.
 #
-# **Timing** Sections 1 and 2 take 25 minutes, section 3 takes 20. Anyone still stuck in exercise 2 at minute 50 should
-# continue with the solution: nobody should miss sections 5 to 7. Sections 8 and 10 take 15 minutes each, with their
-# exercises.
+# **Timing** By the plan, sections 1 and 2 take 18 minutes, section 3 takes 15, 4 and 5 take 9, 6 takes 10, 7 takes 4,
+# and the questions 3: an hour, if nobody gets stuck. Anyone still in exercise 2 at minute 35 should continue with the
+# solution: nobody should miss sections 5 to 7. Of the optional sections, 8 and 9 take 12 minutes each, and 10 takes 15.
+# Each stands by itself, but for the model of section 6, which 9 uses. "Time left?" has no solution here; a hint for it:
+# in each step, `Sendrecv` with the partner `me ^ distance`, then add, and double the distance.
 #
-# **What goes wrong** Exercise 1: a blocking `Send` between two servers passes with short arrays and hangs with the long
-# one; the check stops it after 10 s and quotes the line. Exercise 2: `chunks[i] = chunks[i] + room` puts a new array
-# into the list and leaves `total` unchanged; it has to be `chunks[i] += room`. Exercise 4: `blocks.reshape(rows, -1)`
-# without the transposition has the right shape and the wrong rows.
+# **What goes wrong** Exercise 1: whoever puts a blocking `Send` in place of the push passes with short arrays, and
+# hangs with the long one, where two servers send to each other; the check stops it after 10 s and quotes the line.
+# Exercise 2: `chunks[i] = chunks[i] + room` puts a new array into the list and leaves `total` unchanged; it has to be
+# `chunks[i] += room`. Exercise 4: `blocks.reshape(rows, -1)` without the transposition has the right shape and the
+# wrong rows. Exercise 5: `ready[layer] < now` lets the card wait for a gradient that is ready at this very moment.
 #
 # **Guesses** Most people expect their ring to be several times slower at 64 MiB. Where this was written, on 2 cores, it
 # was the faster one at that size, and the slower one below a few kilobytes. That is not because of the ring: in each

@@ -25,13 +25,14 @@ PICKLING = 300  # bytes that a message may be longer than its numbers, for those
 @lab.exercise(
     1,
     hints=(
-        "Two rounds. First each rank sends each server its part. Then each server sends its sum to each rank. Who "
-        "receives what, in each of the two?",
-        "A server is a worker too, and two servers send to each other. So use Isend for what you send, and wait for "
-        "it only when everything has been received. Give the two rounds different tags.",
-        "Push: requests = [ranks.Isend(gradient[a:b], dest=s, tag=PUSH) for s, (a, b) in enumerate(parts) if s != me]. "
-        "A server then starts from gradient[a:b], its own part, and does ranks.Recv(incoming, source=worker, tag=PUSH) "
-        "and += for each other worker. Pull is the reverse; and at the end MPI.Request.Waitall(requests).",
+        "Two rounds. In the first, each rank has sent each server its part. In the second, each server sends its sum "
+        "to each rank. Who receives what, in each of the two?",
+        "A server is a worker too, and two servers send to each other. So use Isend for the second round as well, and "
+        "wait for all requests only when everything has been received. Give the two rounds different tags.",
+        "If me < servers: a, b = parts[me]; total[a:b] = gradient[a:b]; then, for each of the others, "
+        "ranks.Recv(incoming, source=worker, tag=PUSH) and total[a:b] += incoming; and requests += "
+        "[ranks.Isend(total[a:b], dest=worker, tag=PULL) for worker in others]. Every rank then receives each other "
+        "server's part into total, with tag PULL; and at the end MPI.Request.Waitall(requests).",
     ),
 )
 def parameter_server(answer) -> None:
@@ -96,11 +97,9 @@ def ring(answer) -> None:
     hints=(
         "Start with the ring: 2(n - 1) steps, each with one chunk, of which n make the gradient. In how many of the "
         "steps does it add?",
-        "One server receives n - 1 gradients and sends n - 1, one after the other through its one link, and adds n - 1 "
-        "times. With k servers each has one k-th of the gradient. Doubling sends, receives and adds the whole gradient "
-        "in each of its math.log2(n) steps.",
-        "ring: 2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n. server: 2 * (n - 1), 2 * (n - 1) / servers, "
-        "(n - 1) / servers. doubling: math.log2(n), three times.",
+        "It adds in the n - 1 steps of the reduce-scatter alone. Doubling sends, receives and adds the whole gradient "
+        "in each of its steps: with 2 ranks one step, with 4 two, with 8 three.",
+        "ring: 2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n. doubling: math.log2(n), three times.",
     ),
 )
 def costs(answer) -> None:

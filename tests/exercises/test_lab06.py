@@ -188,13 +188,8 @@ FLOAT64 = swap("gradient + residual", "gradient.astype(np.float64) + residual")
 TIES = swap("np.argpartition(np.abs(wanted), -k)[-k:]", "np.flatnonzero(np.abs(wanted) >= np.sort(np.abs(wanted))[-k])")
 LISTS = swap("return indices, values, wanted", "return indices.tolist(), values.tolist(), wanted.tolist()")
 SORTED = swap("np.argpartition(np.abs(wanted), -k)[-k:]", "np.argsort(-np.abs(wanted))[:k].tolist()")
-TABLE = swap(
-    """    if way == "server":
-        return 2 * (n - 1), 2 * (n - 1) / servers, (n - 1) / servers
-    if way == "ring":
-        return 2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n
-    return (math.log2(n),) * 3
-""",
+TABLE = after(
+    '    """Return (steps, traffic, sums) of the busiest rank, for an all-reduce on n ranks."""',
     """    others, rounds = n - 1, n.bit_length() - 1
     parts = {"server": servers, "ring": n}.get(way)
     return [rounds] * 3 if parts is None else [2 * others, 2 * others / parts, others / parts]
@@ -333,7 +328,8 @@ def test_bytes_and_messages_are_those_of_theory(student, tmp_path):
 
 def test_every_rank_ends_the_training_with_equal_weights(student, tmp_path):
     """With a top_k that gives lists too. And what it says it sent is what theory says, as FP16 half of float32."""
-    write(tmp_path, "compress")
+    for script in ("averages", "network", "compress"):
+        write(tmp_path, script)
     writing = next(
         cell.source
         for cell in sources.read(sources.find("06")).cells
