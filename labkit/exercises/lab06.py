@@ -131,7 +131,7 @@ def costs(answer) -> None:
         decide("ring", n)
         decide("server", n, min(servers, n))
 
-    for_all(decide_both, n=st.integers(1, 2_000), servers=st.integers(1, 2_000), examples=100)
+    for_all(decide_both, n=st.integers(1, 2_000), servers=st.integers(1, 2_000), examples=50)
 
 
 @lab.exercise(
@@ -219,7 +219,7 @@ def next_chunk(answer) -> None:
         decide(ready, [needed for _, needed in layers], urgent_first, chunk)
 
     layers = st.lists(st.tuples(times, times), min_size=1, max_size=5)
-    for_all(decide_backward, layers=layers, urgent_first=st.booleans(), chunk=times, examples=100)
+    for_all(decide_backward, layers=layers, urgent_first=st.booleans(), chunk=times, examples=50)
 
 
 @lab.exercise(
@@ -254,7 +254,7 @@ def top_k(answer) -> None:
         gradient, residual = np.array(pairs, np.float32).T.copy()
         _decide_top_k(answer, gradient, residual, min(k, len(pairs)))
 
-    for_all(decide, pairs=pairs, k=st.integers(1, 8), examples=100)
+    for_all(decide, pairs=pairs, k=st.integers(1, 8), examples=50)
 
 
 def _decide_top_k(answer: Callable, gradient: np.ndarray, residual: np.ndarray, k: int) -> None:
