@@ -1,8 +1,11 @@
 import math
 
+import lab_cells
 import numpy as np
 import pytest
 from labs import Student, ThreeWays, same, swap
+
+from labkit.system.statistics import ratios
 
 
 @pytest.fixture
@@ -100,3 +103,19 @@ class TestExercises(ThreeWays):
         (5, same),
         (5, swap("2 * mb * oc * oh * ow * ic * kh * kw", "2 * math.prod((mb, oc, oh, ow, ic, kh, kw))")),
     ]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "verdict"),
+    [
+        ([20.0, 20.2, 19.9], "faster"),
+        ([5.0, 5.1, 4.9], "slower"),
+        ([10.0, 9.8, 10.3], "no difference beyond chance"),
+        ([20.0], "one round only, so there is no interval"),
+    ],
+)
+def test_what_is_said_of_a_configuration_is_what_its_rounds_show(speeds, verdict, capsys):
+    tell = lab_cells.functions("02", "tell", ratios=ratios)["tell"]
+    first = [10.0, 10.1, 9.9][: len(speeds)]
+    tell({"Eigen": first, "oneDNN": speeds})
+    assert capsys.readouterr().out.rstrip().endswith(f" times as fast: {verdict}")
