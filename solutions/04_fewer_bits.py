@@ -178,7 +178,7 @@ plots.show(
 # FP16 does: the GPU multiplies in 16 bits, sums in 32, and stores in 16.
 
 # %%
-n_train, n_held_out, n_test = (2_400, 150, 1_000) if QUICK else (8_000, 500, 4_000)
+n_train, n_held_out, n_test = (640, 50, 500) if QUICK else (8_000, 500, 4_000)
 digits = load_digits(n_train + n_held_out, n_test)
 print(digits.source)
 
@@ -299,7 +299,7 @@ settle = check(2, settle)
 
 
 # %%
-def train(kind, scale=1.0, dynamic=False, steps=100 if QUICK else 300):
+def train(kind, scale=1.0, dynamic=False, steps=40 if QUICK else 300):
     """Return the loss and the scale of each step."""
     weights, calm, losses, scales = fresh_weights(), 0, [], []
     for _ in range(steps):
@@ -760,7 +760,7 @@ batch = max(64, 16 * cores)
 VARIANTS = {"FP32": ("work/fp32.xml", "f32"), "BF16": ("work/fp32.xml", "bf16"), "INT8": ("work/int8.xml", "f32")}
 
 
-def infer(*names, rounds=8 if QUICK else 20, runs=3 if QUICK else 10, **env):
+def infer(*names, rounds=3 if QUICK else 20, runs=1 if QUICK else 10, **env):
     """Run these variants in one process; return the images/s of each round with the layers, and what it printed."""
     wanted = [part for name in names for part in ("--variant", name, *VARIANTS[name])]
     counts = ("--batch", batch, "--rounds", rounds, "--runs", runs)
@@ -865,7 +865,7 @@ rounds = 1 if QUICK else 3
 with load.watch("section 6") as capped_others:
     for turn in range(rounds):
         for cap, names in caps.items():
-            seen, _ = infer("FP32", *names, rounds=5, ONEDNN_MAX_CPU_ISA=cap)
+            seen, _ = infer("FP32", *names, rounds=2 if QUICK else 5, ONEDNN_MAX_CPU_ISA=cap)
             for name in ("FP32", *names):
                 capped.setdefault((name, cap), []).append(np.median(seen[name]["images/s"]))
             told = ", ".join(f"{name} {capped[name, cap][-1]:,.0f}" for name in ("FP32", *names))
