@@ -148,9 +148,9 @@ if __name__ == "__main__":
 # the machine is busy for a while, it is busy for both. `load.watch` looks at what else used the cores meanwhile. If
 # that was a lot, it says so: then run the cell again when the machine is quiet. Six processes take about 40 s.
 #
-# `tell` prints each ratio with its 95% confidence interval, in brackets. All configurations of a comparison are taken
-# to be equally noisy, so that a few rounds are enough to say how noisy. Only if the interval excludes 1 does it say
-# "faster" or "slower".
+# `tell` prints each ratio with its 95% [**confidence interval**](../docs/glossary.md#confidence-interval), in brackets.
+# All configurations of a comparison are taken to be equally noisy, so that a few rounds are enough to say how noisy.
+# Only if the interval excludes 1 does it say "faster" or "slower".
 
 # %%
 rounds, steps = (1, 5) if QUICK else (3, 60)

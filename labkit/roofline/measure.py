@@ -32,6 +32,12 @@ from labkit.system.tables import plain_table
 Kind = Literal["float32", "bfloat16", "int8"]
 # What the CPU needs to compute in that kind, instead of converting: any of these (names of `machine.Machine.isa`).
 INSTRUCTIONS: dict[Kind, set[str]] = {"float32": {"AVX"}, "bfloat16": {"BF16", "AMX"}, "int8": {"VNNI", "AMX"}}
+# What there is not under a cap, a value of `ONEDNN_MAX_CPU_ISA`, which oneDNN heeds in TensorFlow and in OpenVINO.
+BEYOND: dict[str, set[str]] = {
+    "AVX512_CORE": {"VNNI", "BF16", "AMX"},
+    "AVX512_CORE_VNNI": {"BF16", "AMX"},
+    "AVX512_CORE_BF16": {"AMX"},
+}
 
 CACHE = STATE / "roofline"
 SOFTWARE = ("tensorflow-cpu", "openvino", "numpy")
@@ -57,7 +63,7 @@ class Limits:
     when : str
         The date of the measurement.
     isa : tuple of str
-        As in `Machine`.
+        As in `Machine`; under a cap, those that it leaves.
     """
 
     float32: float
@@ -112,7 +118,7 @@ class Limits:
         return speed / self.attainable(intensity, kind)
 
 
-def limits(again: bool = False, folder: Path = CACHE, insist: bool = False) -> Limits:
+def limits(again: bool = False, folder: Path = CACHE, insist: bool = False, cap: str | None = None) -> Limits:
     """Return this machine's limits: those kept, or else measured now, in about 15 s.
 
     A lab goes on with limits that can't be kept, and says so.
@@ -125,20 +131,25 @@ def limits(again: bool = False, folder: Path = CACHE, insist: bool = False) -> L
         Where they are kept.
     insist : bool
         Whether it is an error, raised before they are measured, that they can't be kept.
+    cap : str, optional
+        One of `BEYOND`: what the machine could do without newer instruction sets. Kept apart from the machine's own.
 
     Raises
     ------
     LabError
         When they can't be measured, or should be kept and can't.
     """
+    if cap is not None and cap not in BEYOND:
+        raise LabError(f"there is no cap {cap!r}: choose from {', '.join(BEYOND)}.")
     machine = this_machine()
-    about = conditions(machine)
+    isa = tuple(name for name in machine.isa if cap is None or name not in BEYOND[cap])
+    about = conditions(machine) | ({"cap": cap} if cap else {})
     file = path_for(about, folder)
     figures = None if again else _read(file, about)
     if figures is None:
         if insist:
             _make(folder)  # before the work, should it fail
-        figures = {**_measure(), "when": time.strftime("%Y-%m-%d %H:%M")}
+        figures = {**_measure(cap), "when": time.strftime("%Y-%m-%d %H:%M")}
         try:
             _make(folder)
             files.write(file, json.dumps({"about": about, "figures": figures}, indent=1))
@@ -146,7 +157,7 @@ def limits(again: bool = False, folder: Path = CACHE, insist: bool = False) -> L
             if insist:
                 raise
             files.warn(f"{error} Until then the limits are measured each time.")
-    return _limits(figures, machine.isa)
+    return _limits(figures, isa)
 
 
 def _limits(figures: Mapping[str, Any], isa: tuple[str, ...]) -> Limits:
@@ -194,9 +205,11 @@ def _make(folder: Path) -> None:
         tempfile.TemporaryFile(dir=folder).close()
 
 
-def _measure() -> dict[str, Any]:
-    """Run `labkit.roofline.peaks` in a process of its own, with no variable set that changes the figures."""
-    settings = {name: None for name in os.environ if name.startswith(VARIABLE_PREFIXES)}
+def _measure(cap: str | None) -> dict[str, Any]:
+    """Run `labkit.roofline.peaks` in a process of its own; only the cap is set of what changes the figures."""
+    settings: dict[str, Any] = {name: None for name in os.environ if name.startswith(VARIABLE_PREFIXES)}
+    if cap:
+        settings["ONEDNN_MAX_CPU_ISA"] = cap
     with progress("Measuring …") as report:
         ended = processes.run(
             [sys.executable, "-m", peaks.__name__],

@@ -37,9 +37,11 @@ class Measurements:
 
     def __init__(self):
         self.count = 0
+        self.caps = []
 
-    def __call__(self) -> dict:
+    def __call__(self, cap: str | None) -> dict:
         self.count += 1
+        self.caps.append(cap)
         return MEASURED | {"float32": 100.0 + self.count}
 
 
@@ -142,6 +144,19 @@ def test_another_version_of_a_library_is_measured_anew(measurements, tmp_path, m
     assert measure.limits(folder=tmp_path).float32 == 102
 
 
+def test_what_the_machine_could_do_without_newer_instructions_is_kept_apart(measurements, tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "this_machine", lambda: dataclasses.replace(HERE, isa=(*HERE.isa, "AMX")))
+    own = measure.limits(folder=tmp_path)
+    capped = measure.limits(folder=tmp_path, cap="AVX512_CORE_BF16")
+    assert measurements.caps == [None, "AVX512_CORE_BF16"]
+    assert (capped.float32, capped.isa) == (102, HERE.isa)
+    assert measure.limits(folder=tmp_path, cap="AVX512_CORE_BF16") == capped
+    assert measure.limits(folder=tmp_path) == own
+    assert measure.limits(folder=tmp_path, cap="AVX512_CORE").as_dict()["emulated"] == ["bfloat16", "int8"]
+    with pytest.raises(LabError, match="no cap 'AVX'"):
+        measure.limits(folder=tmp_path, cap="AVX")
+
+
 DAMAGE = {
     "empty": lambda text: "",
     "cut off": lambda text: text[: len(text) // 2],
@@ -212,12 +227,14 @@ def test_it_is_free_of_the_callers_settings(monkeypatch):
     for name in ("ONEDNN_MAX_CPU_ISA", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/kept")
-    assert measure._measure() == MEASURED
+    assert measure._measure(None) == MEASURED
     ((argv, env),) = calls
     assert argv == [sys.executable, "-m", "labkit.roofline.peaks"]
     assert env["ONEDNN_MAX_CPU_ISA"] is env["TF_NUM_INTRAOP_THREADS"] is env["OMP_NUM_THREADS"] is None
     assert env["TF_ENABLE_ONEDNN_OPTS"] == 1
     assert "LD_LIBRARY_PATH" not in env
+    measure._measure("AVX512_CORE")
+    assert calls[1][1]["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE"
 
 
 @pytest.mark.parametrize(
