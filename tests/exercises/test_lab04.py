@@ -3,6 +3,7 @@ import re
 
 import lab_cells
 import numpy as np
+import pandas as pd
 import pytest
 from labs import Student, ThreeWays, same, swap
 
@@ -311,3 +312,16 @@ def test_streams_are_told_by_throughput_and_latency(second, throughput, latency,
     assert told[1].endswith(f" times: {throughput}")
     assert told[2].endswith(f" times: {latency}")
     assert rate["2:2"].value == pytest.approx(second[0] / 1000, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("int8", "near", "fp32_share", "int8_share"),
+    [([1.0, 1.0, 1.0], 1, 67, 33), ([1.0, 0.25, 0.25], 3, 100, 100), ([4.0, 1.0, 1.0], 0, 0, 0)],
+)
+def test_which_layers_come_near_the_limit(int8, near, fp32_share, int8_share, capsys):
+    tell = lab_cells.functions("04", "tell_layers")["tell_layers"]
+    layers = pd.DataFrame({"FP32": [4.0, 1.0, 1.0], "INT8": int8})
+    tell(layers.assign(gain=layers.FP32 / layers.INT8), 4.0)
+    told = capsys.readouterr().out
+    assert f"{near} of 3 layers reach 80% of the limit of 4.0 times" in told
+    assert f"They take {fp32_share}% of FP32's time and {int8_share}% of INT8's." in told
