@@ -417,7 +417,7 @@ print(f"one process found: objective {objective:.4g}")
 #   returns the centroids.
 #
 # Begin with the script's own line in `fit`, run it, and see what your `spread` reports. Then correct the line. The
-# check runs the script on 3 and on 2 ranks, for at most 60 s each.
+# check runs the script on 3 ranks, for at most 60 s.
 
 # %%
 # %%writefile work/fit.py
@@ -547,7 +547,7 @@ proof = run_ranks(2, "work/proof.py", work / "photo.npy", 16, ITERATIONS)
 # - The picture: gather the labels on rank 0. Only there, make a picture of `height` rows and `width` columns, give it
 #   the palette, and save it as `args.out / "photo.png"`. Section 2 has the lines for a picture with a palette.
 #
-# The check runs it on 3 and on 2 ranks, for at most 60 s each.
+# The check runs it on 3 ranks, for at most 60 s.
 
 # %%
 # %%writefile work/kmeans_helpers.py

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from labkit.display import onednn
 from labkit.doctor.labs import LABS, Lab
-from labkit.doctor.probes import CANNOT_START, Facts, ProbeResult, gather
+from labkit.doctor.probes import CANNOT_START, NOT_TRIED, Facts, ProbeResult, gather
 from labkit.system.machine import Machine
 from labkit.system.paths import shown
 from labkit.system.progress import progress
@@ -355,16 +355,36 @@ CHECKS: dict[str, Callable[[Facts], Judgement]] = {
 }
 
 
-def examine() -> Report:
-    """Look at this machine and judge it. It takes about half a minute and shows what it is trying."""
+# The checks that rest on a probe, and its name among the facts.
+PROBE_OF = {
+    "TensorFlow": "onednn",
+    "oneDNN": "onednn",
+    "OpenMP build": "openmp",
+    "Horovod": "horovod",
+    "daal4py": "daal4py",
+    "JupyterLab": "jupyterlab",
+    "kernel": "kernel",
+}
+
+
+def examine(quick: bool = False) -> Report:
+    """Look at this machine and judge it. It takes about half a minute and shows what it is trying.
+
+    A quick look takes a second, and tries nothing.
+    """
     with progress("Looking at this machine …") as report_step:
-        facts = gather(lambda step: report_step(f"Trying {step} …"))
+        facts = gather(lambda step: report_step(f"Trying {step} …"), quick)
     return judge(facts)
 
 
 def judge(facts: Facts, labs: tuple[Lab, ...] = LABS) -> Report:
     """Make findings of the facts, and a verdict on each lab of the findings."""
-    findings = {name: Finding(name, *check(facts)) for name, check in CHECKS.items()}
+    findings = {
+        name: Finding(name, "warn", NOT_TRIED.error, "`./lab doctor` tries it")
+        if name in PROBE_OF and getattr(facts, PROBE_OF[name]) == NOT_TRIED
+        else Finding(name, *check(facts))
+        for name, check in CHECKS.items()
+    }
     return Report(facts.machine, tuple(findings.values()), tuple(_verdict(lab, findings) for lab in labs))
 
 

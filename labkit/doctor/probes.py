@@ -32,6 +32,10 @@ class ProbeResult(NamedTuple):
     error: str = ""
 
 
+PROBES = ("onednn", "horovod", "daal4py", "kernel", "jupyterlab", "openmp")  # which take seconds
+NOT_TRIED = ProbeResult(error="not tried in a quick look")
+
+
 @dataclass(frozen=True)
 class Facts:
     """All that a judgement rests on.
@@ -82,41 +86,47 @@ class Facts:
     slurm: ProbeResult
 
 
-def gather(on_step: Callable[[str], None]) -> Facts:
-    """Look at this machine and try what the labs need; `on_step` is called with what is being tried."""
+def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
+    """Look at this machine and try what the labs need; `on_step` is called with what is being tried.
+
+    A quick look starts no TensorFlow, ranks or kernel: these probes are `NOT_TRIED`.
+    """
     prefix = Path(sys.prefix).resolve()
+    tried = dict.fromkeys(PROBES, NOT_TRIED) if quick else _try_probes(on_step)
+    return Facts(
+        system=f"{platform.system()} {platform.machine()}",
+        python=platform.python_version(),
+        prefix=str(prefix),
+        environ=dict(os.environ),
+        machine=this_machine(),
+        disk_free=shutil.disk_usage(ROOT).free,
+        mpirun=shutil.which("mpirun", path=prefix / "bin"),
+        typed_mpirun=shutil.which("mpirun"),
+        other_mpi=other_mpi(os.environ.get("LD_LIBRARY_PATH", ""), prefix / "lib"),
+        data=_data(),
+        numactl=try_command("numactl", "--interleave=all", "true") if shutil.which("numactl") else None,
+        slurm=try_slurm(),
+        **tried,
+    )
+
+
+def _try_probes(on_step: Callable[[str], None]) -> dict[str, ProbeResult]:
+    """Try each of `PROBES`; return what came of it, by its name."""
     # Ranks start from this thread, so that an interrupt ends them at once. The other probes run one after the other
     # beside them: two cores have no room for more.
     beside = ThreadPoolExecutor(max_workers=1)
     try:
-        onednn = beside.submit(try_python, SCRIPTS / "onednn.py")
-        kernel = beside.submit(try_python, SCRIPTS / "kernel.py")
-        jupyterlab = beside.submit(try_python, "-m", "jupyterlab", "--version")
-        openmp = beside.submit(try_command, OPENMP_PYTHON, SCRIPTS / "onednn.py")
+        others = {
+            "onednn": beside.submit(try_python, SCRIPTS / "onednn.py"),
+            "kernel": beside.submit(try_python, SCRIPTS / "kernel.py"),
+            "jupyterlab": beside.submit(try_python, "-m", "jupyterlab", "--version"),
+            "openmp": beside.submit(try_command, OPENMP_PYTHON, SCRIPTS / "onednn.py"),
+        }
         on_step("TensorFlow with oneDNN, and Horovod on 2 ranks")
         horovod = try_ranks(SCRIPTS / "allreduce_horovod.py")
         on_step("daal4py on 2 ranks, and the notebooks' kernel")
         daal4py = try_ranks(SCRIPTS / "allreduce_daal4py.py")
-        return Facts(
-            system=f"{platform.system()} {platform.machine()}",
-            python=platform.python_version(),
-            prefix=str(prefix),
-            environ=dict(os.environ),
-            machine=this_machine(),
-            disk_free=shutil.disk_usage(ROOT).free,
-            mpirun=shutil.which("mpirun", path=prefix / "bin"),
-            typed_mpirun=shutil.which("mpirun"),
-            other_mpi=other_mpi(os.environ.get("LD_LIBRARY_PATH", ""), prefix / "lib"),
-            data=_data(),
-            onednn=onednn.result(),
-            horovod=horovod,
-            daal4py=daal4py,
-            kernel=kernel.result(),
-            jupyterlab=jupyterlab.result(),
-            openmp=openmp.result(),
-            numactl=try_command("numactl", "--interleave=all", "true") if shutil.which("numactl") else None,
-            slurm=try_slurm(),
-        )
+        return {"horovod": horovod, "daal4py": daal4py} | {name: other.result() for name, other in others.items()}
     finally:
         beside.shutdown(cancel_futures=True)
 

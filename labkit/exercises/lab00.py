@@ -63,8 +63,8 @@ def hello(answer: str) -> None:
     ),
 )
 def total(answer: str) -> None:
-    """Every rank prints the sum of 1 to size, on 1 to 4 ranks; and it comes of what the ranks send."""
-    for size in (2, 3, 1):
+    """Every rank prints the sum of 1 to size, on 1, 3 and 4 ranks; and it comes of what the ranks send."""
+    for size in (3, 1):
         _adds_up(answer, size)
     try:
         run = run_answer(4, PROBE, answer, LOUDER, timeout=RUN_LIMIT_S)

@@ -22,10 +22,7 @@ from labkit.exercises.ranks import load, report, watched
 
 RANKS = MPI.COMM_WORLD
 # By how much a number of a centroid is shifted on each rank: the extremes are on other ranks each time.
-SHIFTS: dict[int, list[tuple[float, ...]]] = {
-    2: [(0.0, 0.0), (0.0, 2.5), (0.0, -2.5), (-1.5, 1.0)],
-    3: [(0.0, 0.0, 0.0), (0.0, 1.5, -2.5), (0.0, -2.5, 1.5), (-1.0, 0.5, 3.0), (3.0, 0.5, -1.0), (0.5, 0.5, 4.0)],
-}
+SHIFTS = ((0.0, 0.0, 0.0), (0.0, 1.5, -2.5), (0.0, -2.5, 1.5), (-1.0, 0.5, 3.0), (3.0, 0.5, -1.0), (0.5, 0.5, 4.0))
 
 
 def objective(pixels: np.ndarray, centroids: np.ndarray) -> float:
@@ -55,8 +52,8 @@ def fit_findings(script: str, photo: str, colours: str, iterations: str) -> dict
     spread, fit = load(script, "spread", "fit")
     where = f"on rank {RANKS.rank} of {RANKS.size}"
     pixels = np.load(photo).reshape(-1, 3).astype(np.float64)
-    findings: dict[str, Any] = {"shifts": SHIFTS[RANKS.size], "spread": []}
-    for shifts in SHIFTS[RANKS.size]:
+    findings: dict[str, Any] = {"shifts": SHIFTS, "spread": []}
+    for shifts in SHIFTS:
         centroids = np.arange(12.0).reshape(4, 3)
         centroids[2, 1] += shifts[RANKS.rank]
         with watched(script, f"in spread, {where}"):

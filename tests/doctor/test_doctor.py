@@ -623,6 +623,16 @@ def test_this_machine_can_run_the_labs(monkeypatch):
         assert finding(report, name).status == "ok", finding(report, name)
 
 
+def test_a_quick_look_starts_nothing_and_says_so(monkeypatch):
+    for name in ("try_python", "try_ranks"):
+        monkeypatch.setattr(probes, name, lambda *args: pytest.fail("it was tried"))
+    report = checks.examine(quick=True)
+    untried = {finding.name for finding in report.findings if finding.seen == "not tried in a quick look"}
+    assert untried == checks.PROBE_OF.keys()
+    assert {finding(report, name).status for name in untried} == {"warn"}
+    assert "`./lab doctor` tries it" in fixes(report, "00")
+
+
 @pytest.mark.slow
 def test_switched_off_onednn_is_seen(monkeypatch):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
