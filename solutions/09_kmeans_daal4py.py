@@ -1113,8 +1113,8 @@ print(f"Its median speed over all sizes is {middle:.2f} times scikit-learn's.")
 #    For which of them is the library responsible, for which the script, and for which `mpirun`?
 # 7. Is daal4py faster than scikit-learn?
 #
-# **Open extension.** How few pixels are enough? Take random samples of 300 to 50,000 pixels, several of each size, fit 4
-# and 64 colours to each, and draw the PSNR on the whole photo against the sample's size, with its spread. From which
+# **Open extension.** How few pixels are enough? Take random samples of 300 to 50,000 pixels, several of each size, fit
+# 4 and 64 colours to each, and draw the PSNR on the whole photo against the sample's size, with its spread. From which
 # size on does a larger sample gain less than another start does? `label` and `psnr` are still there. (A sample needs
 # more different colours than the palette: k-means++ would look for them for ever.) There is no check.
 

@@ -40,7 +40,8 @@ class Results:
     def table(self, what: str, rows: Sequence[Sequence]) -> None:
         """Show and keep the lab's closing table.
 
-        What was measured while other work had the cores is marked, and below stands what to do.
+        What was measured while other work had the cores is marked, and below stands what to do. A column that is empty
+        in all rows is not shown.
 
         Parameters
         ----------
@@ -57,7 +58,9 @@ class Results:
                 measured += f" {BUSY_MARK}" if any(one.busy for one in others) else ""
                 notes |= dict.fromkeys(one.note for one in others if one.note)
             marked.append([name, published, measured, limit])
-        display(markdown.table((what, *COLUMNS), marked, notes))
+        columns = zip((what, *COLUMNS), *marked, strict=True)
+        head, *shown = zip(*(column for column in columns if any(column[1:]) or not marked), strict=True)
+        display(markdown.table(head, shown, notes))
         self._keep("table", {"what": what, "rows": marked, "notes": list(notes)})
 
     def picture(self, title: str, png: str, alt: str) -> None:

@@ -35,6 +35,23 @@ def test_a_table_is_shown_and_kept_with_what_it_was_measured_on(results, capsys)
     assert kept(results)["quick"] is False
 
 
+@pytest.mark.parametrize(
+    ("rows", "head"),
+    [
+        ([("a", "", "1", ""), ("b", "", "2", "")], "| speed | this machine |"),
+        ([("a", "", "1", "2"), ("b", "3", "", "")], "| speed | published | this machine | its limit |"),
+        ([], "| speed | published | this machine | its limit |"),
+    ],
+)
+def test_a_column_that_is_empty_in_all_rows_is_not_shown(results, rows, head, monkeypatch):
+    tables = []
+    monkeypatch.setattr("labkit.display.results.display", lambda table: tables.append(table.data.splitlines()))
+    results.table("speed", rows)
+    assert tables[0][0] == head
+    assert {line.count("|") for line in tables[0]} == {head.count("|")}
+    assert kept(results)["table"]["rows"] == [list(row) for row in rows]
+
+
 def test_figures_of_a_busy_machine_are_marked_where_they_are_shown_and_kept(results, capsys):
     quiet, unknown = Others("section 2", share=0.01), Others("section 3", why="its jobs run elsewhere")
     busy = Others("section 4", "run section 4 again", share=0.31, busy=True)

@@ -1,11 +1,13 @@
 import time
 
+import lab_cells
 import numpy as np
 import pytest
 import tensorflow as tf
 from labs import Student, ThreeWays, same, swap
 
 from labkit.exercises import core
+from labkit.system.statistics import ratio, ratios
 
 
 @pytest.fixture
@@ -228,3 +230,28 @@ def test_an_answer_that_changes_how_tensorflow_works_is_reported_and_undone(stud
     assert "Exercise 4 · not yet." in capsys.readouterr().out
     student.check(4, student.answer(4, same))
     assert "Exercise 4 · passed." in capsys.readouterr().out
+
+
+# What the lab says of its measurements, from invented ones of each kind.
+
+WORDS = lab_cells.functions("01", "gain_in_words", "tell", np=np, ratio=ratio, ratios=ratios)
+KINDS = [(1.8, "faster"), (0.6, "slower"), (1.0, "no difference beyond chance")]
+
+
+@pytest.mark.parametrize(("speed", "verdict"), KINDS)
+def test_threads_gain_what_the_rounds_show(speed, verdict):
+    one = {"inter": 1, "intra": 1, "rounds": [5.0, 5.1, 4.9, 5.0]}
+    more = {"inter": 4, "intra": 1, "rounds": [ms / speed for ms in (5.0, 4.9, 5.1, 5.1)]}
+    assert WORDS["gain_in_words"](more, one).endswith(f"times as fast with 4 threads: {verdict}")
+    more["rounds"][1] *= 9  # one disturbed round
+    assert WORDS["gain_in_words"](more, one).endswith("no difference beyond chance")
+
+
+@pytest.mark.parametrize(("speed", "verdict"), KINDS)
+def test_merging_gains_what_the_rounds_show(speed, verdict, capsys):
+    rounds = [1.0, 1.02, 0.99]
+    speeds = {"apart": rounds, "merged": [speed * each for each in rounds[::-1]], "convolution alone": [2.0] * 3}
+    gain, most = WORDS["tell"]("first block", speeds)
+    assert f" times as fast: {verdict}; the convolution alone 1.99 (" in capsys.readouterr().out
+    assert gain.verdict == verdict
+    assert most.verdict == "faster"
