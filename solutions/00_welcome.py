@@ -19,7 +19,11 @@
 # nothing.
 
 # %%
+from pathlib import Path
 
+import matplotlib.pyplot as plt
+
+from labkit.display import plots
 from labkit.doctor import as_text, examine
 from labkit.exercises import open_lab
 from labkit.mpi import run_ranks
@@ -196,6 +200,107 @@ total = check(3, "work/total.py")
 # %%
 for ranks in (3,) if QUICK else (1, 2, 3):
     run_ranks(ranks, total)
+
+# %% [markdown]
+# ## 4 · Why CPUs, and with which software?
+#
+# Large networks are mostly trained on GPUs. A lot of other work is done on CPUs:
+#
+# - [**Inference**](../docs/glossary.md#inference), that is, using a trained network. Requests often come one by one,
+#   too few at a time to fill a GPU, and every server has a CPU.
+# - The data's way to the network. Files are read, decoded and changed on CPUs, also where a GPU trains.
+# - Classic machine learning: decision trees, regression, clustering (lab 09).
+# - Whatever needs much memory. A server can have more than a terabyte, many times as much as a GPU.
+# - Training on the machines that there are: a cluster without GPUs, or its idle nodes (lab 08).
+#
+# A framework such as TensorFlow describes *what* to compute. A library below it knows *how* to do so on this processor.
+#
+# ```mermaid
+# flowchart TB
+#     accTitle: The software stack of the labs
+#     accDescr {
+#         TensorFlow calls oneDNN for its layers, scikit-learn's extension and daal4py call oneDAL,
+#         and Horovod calls MPI to exchange gradients. oneDNN and oneDAL run threads that use the CPU's
+#         instruction sets; MPI uses shared memory and the network.
+#     }
+#     tensorflow["TensorFlow<br>labs 01 to 05"] --> onednn["oneDNN<br>layers of networks"]
+#     sklearn["scikit-learn-intelex, daal4py<br>lab 09"] --> onedal["oneDAL<br>classic machine learning"]
+#     horovod["Horovod<br>labs 07 and 08"] --> mpi["MPI<br>messages between ranks (lab 06)"]
+#     onednn & onedal --> cpu["threads and instruction sets of the CPU"]
+#     mpi --> net["shared memory and network"]
+# ```
+#
+# Three of the libraries had other names when most of the advice that you find on the web was written.
+#
+# | then | today | what it is for |
+# | --- | --- | --- |
+# | MKL-DNN (DNNL for a while) | oneDNN | convolutions, matrix products and other layers |
+# | DAAL | oneDAL | classic machine learning |
+# | MLSL | oneCCL | collectives for training on several nodes; Horovod can use it in place of MPI's |
+#
+# People who come from statistics know much of this by other words.
+#
+# | machine learning | statistics |
+# | --- | --- |
+# | feature, input | predictor, independent variable |
+# | label, target | response, dependent variable |
+# | weights | parameters, coefficients |
+# | bias (of a layer) | intercept |
+# | training, learning | fitting, estimation |
+# | inference | prediction. In statistics, *inference* is what you conclude about a population from a sample |
+# | loss | such as the negative log-likelihood |
+# | supervised learning | regression, classification |
+# | unsupervised learning | clustering, density estimation |
+#
+# Each term that is bold in a lab leads to the glossary, with the words to search for.
+#
+# ### What the processors learned
+#
+# A network is mostly multiplications and additions. Over the years, processors have got instructions that do more of
+# them at a time: first by wider registers, then by numbers with fewer bits, then by whole small matrices. The picture
+# shows in which year each came to a server processor, and which ones *this* machine has.
+
+# %% jupyter={"source_hidden": true}
+# The first server generation of each maker that has it, and its year. Sources: Intel, Architecture Instruction Set
+# Extensions Programming Reference, chapter 1 (which generation has what); AMD, Software Optimization Guide for the
+# AMD Zen4 Microarchitecture. AMX and AVX512-FP16 are in no EPYC up to Zen 5 (2024).
+CAME = {
+    "AVX2": {"Intel": (2014, "Haswell-EP"), "AMD": (2017, "Zen")},
+    "AVX-512": {"Intel": (2017, "Skylake-SP"), "AMD": (2022, "Zen 4")},
+    "VNNI": {"Intel": (2019, "Cascade Lake"), "AMD": (2022, "Zen 4")},
+    "BF16": {"Intel": (2020, "Cooper Lake"), "AMD": (2022, "Zen 4")},
+    "AMX": {"Intel": (2023, "Sapphire Rapids")},
+    "AVX512-FP16": {"Intel": (2023, "Sapphire Rapids")},
+}
+fp16 = "avx512_fp16" in Path("/proc/cpuinfo").read_text().split()
+present = {*machine.isa} | ({"AVX512-FP16"} if fp16 else set())
+figure, axis = plt.subplots(figsize=(10, 4.5))
+for maker, colour, marker in (("Intel", plots.BLUE, "o"), ("AMD", plots.ORANGE, "s")):
+    rows = [row for row, name in enumerate(CAME) if maker in CAME[name]]
+    came = [CAME[name][maker] for name in CAME if maker in CAME[name]]
+    axis.plot([year for year, _ in came], rows, ls="", marker=marker, ms=10, color=colour, label=maker)
+    for row, (year, generation) in zip(rows, came):
+        axis.annotate(generation, (year, row), xytext=(0, 10), textcoords="offset points", ha="center", fontsize=11)
+axis.set_yticks(range(len(CAME)), [f"{name} ({'here' if name in present else 'not here'})" for name in CAME])
+for tick, name in zip(axis.get_yticklabels(), CAME):
+    tick.set_fontweight("bold" if name in present else "normal")
+axis.invert_yaxis()
+axis.margins(x=0.12, y=0.15)
+axis.set(xlabel="year of the first server processor", title="Instruction sets that deep learning uses")
+axis.legend(loc="lower left")
+summary = "; ".join(
+    f"{name}: {', '.join(f'{maker} {year} ({generation})' for maker, (year, generation) in makers.items())}, "
+    + ("on this machine" if name in present else "not on this machine")
+    for name, makers in CAME.items()
+)
+plots.show(figure, alt=f"When instruction sets came to server processors. {summary}.", keep=results)
+
+# %% [markdown]
+# AVX2 and [AVX-512](../docs/glossary.md#avx-512) widened the registers to 256 and 512 bits.
+# [VNNI](../docs/glossary.md#vnni) multiplies 8-bit integers, and BF16 multiplies 16-bit numbers; both add up in 32
+# bits. AVX512-FP16 computes in 16 bits throughout. [AMX](../docs/glossary.md#amx) multiplies small matrices of 8-bit
+# integers or BF16 numbers. A later processor does not always have all of an earlier one's: Ice Lake-SP (2021) came
+# after Cooper Lake, and has no BF16. Lab 04 measures what fewer bits are worth here.
 
 # %% [markdown]
 # ## Remember
