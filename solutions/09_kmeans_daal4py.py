@@ -851,7 +851,8 @@ def compare(fits, name, other):
     return f"{name}: {gain} times as fast as {other}: {gain.verdict}"
 
 
-for name, other in ((THREADS, ALONE), (PROCESSES, THREADS), (UNPINNED, PROCESSES), (DOUBLE, PROCESSES)):
+pairs = [(THREADS, ALONE), (PROCESSES, ALONE), (PROCESSES, THREADS), (UNPINNED, PROCESSES), (DOUBLE, PROCESSES)]
+for name, other in pairs if w > 1 else [(DOUBLE, ALONE)]:
     if name in fits and other in fits:
         print(compare(fits, name, other))
 
@@ -863,7 +864,8 @@ for name, other in ((THREADS, ALONE), (PROCESSES, THREADS), (UNPINNED, PROCESSES
 def crowding(allowed, cpus):
     """Return in words whether there is a CPU for each thread; allowed has each rank's number of threads."""
     threads = sum(allowed)
-    return f"{threads} threads on {cpus} CPUs: {'a CPU for each' if threads <= cpus else 'oversubscribed'}"
+    verdict = "a CPU for each" if threads <= cpus else "oversubscribed"
+    return f"{threads} threads on {cpus} CPU{'s' * (cpus > 1)}: {verdict}"
 
 
 for name, row in table.items():
