@@ -58,9 +58,7 @@ class Results:
                 measured += f" {BUSY_MARK}" if any(one.busy for one in others) else ""
                 notes |= dict.fromkeys(one.note for one in others if one.note)
             marked.append([name, published, measured, limit])
-        columns = zip((what, *COLUMNS), *marked, strict=True)
-        head, *shown = zip(*(column for column in columns if any(column[1:]) or not marked), strict=True)
-        display(markdown.table(head, shown, notes))
+        display(markdown.table(*without_empty_columns((what, *COLUMNS), marked), notes))
         self._keep("table", {"what": what, "rows": marked, "notes": list(notes)})
 
     def picture(self, title: str, png: str, alt: str) -> None:
@@ -96,6 +94,14 @@ class Results:
             files.write(self.path, json.dumps(kept, indent=1))
         except files.NotWritten as error:
             files.warn(f"{error} Without that, ./lab report has nothing of it; the lab goes on.")
+
+
+def without_empty_columns(head: Sequence[str], rows: Sequence[Sequence]) -> tuple[list[str], list[list]]:
+    """Return a closing table's head and rows without the columns in which no row has anything."""
+    used = [
+        place for place in range(len(head)) if not rows or any(row[place : place + 1] not in ([], [""]) for row in rows)
+    ]
+    return [head[place] for place in used], [[row[place] for place in used if place < len(row)] for row in rows]
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import jinja2
 
-from labkit.display.results import COLUMNS, NOT_ATTEMPTED, PASSED, find_problem, read
+from labkit.display.results import COLUMNS, NOT_ATTEMPTED, PASSED, find_problem, read, without_empty_columns
 from labkit.exercises import sources
 from labkit.system import files, paths
 from labkit.system.errors import LabError
@@ -38,11 +38,12 @@ def render(folder: Path) -> str:
         machines.setdefault(tuple(lab["on"].items()), []).append(lab["lab"])
     ran = {lab["lab"] for lab in labs}
     verdicts = [verdict for lab in labs for verdict in lab["exercises"].values()]
+    for table in [lab["table"] for lab in labs if lab.get("table")]:
+        table["head"], table["rows"] = without_empty_columns((table["what"], *COLUMNS), table["rows"])
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         labs=labs,
         machines=machines,
-        columns=COLUMNS,
         busy=[lab["lab"] for lab in labs if _busy(lab)],
         mark=BUSY_MARK,
         passed=verdicts.count(PASSED),

@@ -58,6 +58,15 @@ def test_the_page_needs_no_other_file_and_no_network(page):
     assert not re.search(r"url\(|@import|https?:", page)
 
 
+def test_a_column_in_which_no_figure_stands_is_left_out(tmp_path):
+    leave(
+        tmp_path, "02", table={"what": "speed", "rows": [["CNN", "", "2.1×", ""], ["more", "", "3×", ""]], "notes": []}
+    )
+    table = Page(render(tmp_path)).text.partition("02 · ")[2].partition("07 · ")[0]
+    assert "this machine" in table
+    assert "published" not in table
+
+
 def test_small_runs_and_labs_to_come_are_reported(page):
     text = Page(page).text
     assert text.count("A small run") == 1
