@@ -25,12 +25,14 @@ class TrainConfig:
         Images at a time, and batches in a step, both of one rank.
     evaluate_every : int
         Epochs between evaluations; 0 is one at the end.
-    lr_init, lr_warmup_epochs, cosine_lr
+    lr_init, lr_warmup_epochs, use_cosine_lr
         The learning rate for 256 images a step, the epochs over which it rises, and whether it falls as a cosine.
     label_smoothing, momentum, weight_decay, optimizer
         Of the recipe, see `labkit.models.losses` and `labkit.models.optimizers`.
-    precision, static_loss_scale
-        Of activations, and the factor of the loss that keeps small gradients from vanishing in 16 bits.
+    precision, use_static_loss_scaling, loss_scale
+        Of activations; whether the loss has a factor that keeps small gradients from vanishing in 16 bits, and which.
+    use_xla : bool
+        Whether XLA compiles the forward and the backward pass.
     compression
         Of gradients, on their way between ranks.
     data_dir : Path or None
@@ -56,13 +58,15 @@ class TrainConfig:
     evaluate_every: int = 0
     lr_init: float = 0.256
     lr_warmup_epochs: float = 8
-    cosine_lr: bool = False
+    use_cosine_lr: bool = False
     label_smoothing: float = 0.1
     momentum: float = 0.875
     weight_decay: float = 2**-15
     optimizer: OptimizerName = "momentum"
     precision: Precision = "fp32"
-    static_loss_scale: float = 1
+    use_static_loss_scaling: bool = False
+    loss_scale: float = 1024
+    use_xla: bool = False
     compression: Compression = "none"
     data_dir: Path | None = None
     least_area: float = 0.08
@@ -82,3 +86,8 @@ class TrainConfig:
     def evaluates(self) -> bool:
         """Whether it evaluates."""
         return self.mode != "train"
+
+    @property
+    def static_loss_scale(self) -> float:
+        """The factor of the loss; 1 without loss scaling."""
+        return self.loss_scale if self.use_static_loss_scaling else 1.0

@@ -12,7 +12,7 @@ from labkit.train.config import Compression, IterUnit, Mode, OptimizerName, Prec
 EXAMPLES = """\
 examples:
   python -m labkit.train --num_iter 20 --iter_unit batch
-  mpirun -n 2 python -m labkit.train --model resnet8 --data_dir data/synthetic --num_iter 10 --cosine_lr
+  mpirun -n 2 python -m labkit.train --model resnet8 --data_dir data/synthetic --num_iter 10 --use_cosine_lr
   sbatch --nodes 2 env/slurm/train.sbatch --num_iter 50 --data_dir /datasets/imagenet --results_dir run1
 
 The same line again goes on from the last checkpoint in --results_dir. Stopped by SIGTERM, SIGUSR1 or Ctrl-C, it saves
@@ -27,11 +27,14 @@ def parse(args: Sequence[str]) -> TrainConfig:
     LabError
         When one is unknown, or makes no sense.
     """
-    config = TrainConfig(**vars(parser().parse_args(args)))
+    given = vars(parser().parse_args(args))
+    config = TrainConfig(**given)
     if config.data_dir and not config.data_dir.is_dir():
         raise LabError(f"--data_dir={config.data_dir} is not a folder: name the one that has the TFRecords.")
-    if config.static_loss_scale != 1 and config.precision == "fp32":
-        raise LabError("--static_loss_scale is for 16 bits: add --precision fp16, or leave it out.")
+    if config.use_static_loss_scaling and config.precision == "fp32":
+        raise LabError("--use_static_loss_scaling is for 16 bits: add --precision fp16, or leave it out.")
+    if "loss_scale" in given and not config.use_static_loss_scaling:
+        raise LabError("--loss_scale does nothing alone: add --use_static_loss_scaling, or leave it out.")
     return config
 
 
@@ -60,13 +63,17 @@ def parser() -> Parser:
     group = parser.add_argument_group("the recipe")
     group.add_argument("--lr_init", type=number(0), metavar="R", help="rate for 256 images a step (0.256)")
     group.add_argument("--lr_warmup_epochs", type=number(0), metavar="N", help="rate rises from 0 over N (8)")
-    group.add_argument("--cosine_lr", action="store_true", help="then it falls as a cosine; else to a tenth, 3 times")
+    group.add_argument(
+        "--use_cosine_lr", action="store_true", help="then it falls as a cosine; else to a tenth, 3 times"
+    )
     group.add_argument("--label_smoothing", type=share, metavar="P", help="share of the target for all classes (0.1)")
     group.add_argument("--momentum", type=share, metavar="M", help="share of past steps (0.875)")
     group.add_argument("--weight_decay", type=number(0), metavar="D", help="pulls weights to 0 (2^-15)")
     group.add_argument("--optimizer", choices=get_args(OptimizerName), help="how weights follow gradients (momentum)")
     group.add_argument("--precision", choices=get_args(Precision), help="of activations (fp32)")
-    group.add_argument("--static_loss_scale", type=number(1), metavar="S", help="of the loss, in 16 bits (1)")
+    group.add_argument("--use_static_loss_scaling", action="store_true", help="multiply the loss, in 16 bits")
+    group.add_argument("--loss_scale", type=number(1), metavar="S", help="by this (1024)")
+    group.add_argument("--use_xla", action="store_true", help="XLA compiles forward and backward; slower on most CPUs")
     group.add_argument("--compression", choices=get_args(Compression), help="of gradients on the way (none)")
 
     group = parser.add_argument_group("data and results")

@@ -103,6 +103,9 @@ def make_train_step(
         gradients = tape.gradient(scaled, network.weights)
         return loss, [g * (share / scale) for g in gradients]
 
+    if config.use_xla:  # it can compile all but Horovod's operations, so the gradients leave it all at once
+        backward = tf.function(backward, autograph=False, jit_compile=True)
+
     @tf.function(autograph=False)  # it has no loop or if to translate, and would look for them in Horovod for seconds
     def accumulate(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         loss, gradients = backward(images, labels)
@@ -171,7 +174,7 @@ class Training:
         peak, warmup = peak_rate(config.lr_init, plan.global_batch), config.lr_warmup_epochs * plan.steps_per_epoch
         seconds: list[float] = []  # of the steps since the last log line, without the warm-up
         for step in range(first, plan.steps):
-            rate = learning_rate(step, plan.steps, warmup, peak, config.cosine_lr)
+            rate = learning_rate(step, plan.steps, warmup, peak, config.use_cosine_lr)
             began = time.perf_counter()
             loss = train_step(batches, rate)
             # Horovod: sum over the ranks, so that all see the same loss, and stop together when one is to stop.
@@ -183,7 +186,7 @@ class Training:
             if not math.isfinite(loss):
                 raise LabError(
                     f"the loss of step {done} is {loss}: lower --lr_init or lengthen --lr_warmup_epochs; in fp16, try "
-                    "another --static_loss_scale. The last checkpoint is as it was."
+                    "another --loss_scale. The last checkpoint is as it was."
                 )
             at_end = done == plan.steps
             if done % config.log_every == 0 or at_end or stop:

@@ -1,3 +1,4 @@
+import functools
 import json
 import sys
 from itertools import pairwise
@@ -5,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import tensorflow as tf
+from guide_flags import GUIDE
 
 from labkit.data import synthetic
 from labkit.mpi.launch import RankError, run_ranks
@@ -40,19 +42,31 @@ def data(tmp_path_factory):
     return folder
 
 
+def train_in(folder, data, n, results, *flags, signalled=None):
+    """Run the program on n ranks; return rank 0's lines and the log's records."""
+    (folder / "train.py").write_text(PROGRAM)
+    given = [f"{signalled},{results}"] if signalled else []
+    options = (*SMALL, f"--data_dir={data}", f"--results_dir={results}", *flags)
+    ended = run_ranks(n, "train.py", *given, *options, cwd=folder, show=False, timeout=200)
+    return [line for line in ended.lines[0] if "absl" not in line], log.read(folder / results)
+
+
 @pytest.fixture
-def train(data, tmp_path, monkeypatch):
-    """Run the program on n ranks; gives their lines and the log's records."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(PROGRAM)
+def train(data, tmp_path):
+    """Run the program in the test's folder."""
+    return functools.partial(train_in, tmp_path, data)
 
-    def run(n, results, *flags, signalled=None):
-        given = [f"{signalled},{results}"] if signalled else []
-        options = (*SMALL, f"--data_dir={data}", f"--results_dir={results}", *flags)
-        ended = run_ranks(n, "train.py", *given, *options, show=False, timeout=200)
-        return [line for line in ended.lines[0] if "absl" not in line], log.read(tmp_path / results)
 
-    return run
+# Of 96 images; with 2 ranks × 8 a step, they are 12 steps.
+TWO_EPOCHS = "--num_iter=2 --iter_unit=epoch --use_cosine_lr --evaluate_every=1 --checkpoint_every=4 --deterministic"
+TWO_EPOCHS = TWO_EPOCHS.split()
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """A run of two ranks that nothing disturbed: its folder, rank 0's lines, the log's records."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder / "run", *train_in(folder, data, 2, "run", *TWO_EPOCHS)
 
 
 def weights(results, step):
@@ -78,15 +92,13 @@ def test_killed_on_one_rank_it_ends_as_if_it_never_was_to_the_last_bit(train, tm
     assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_with_a_rank_killed_two_end_as_if_it_never_was(train, tmp_path):
-    flags = ("--num_iter=20", "--checkpoint_every=6", "--deterministic", "--mode=train")
-    train(2, "whole", *flags)
+def test_with_a_rank_killed_two_end_as_if_it_never_was(train, whole, tmp_path):
     with pytest.raises(RankError) as error:
-        train(2, "killed", *flags, signalled="SIGKILL,1,9")
+        train(2, "killed", *TWO_EPOCHS, signalled="SIGKILL,1,5")
     assert error.value.rank == 1
-    _, records = train(2, "killed", *flags)
-    assert steps(records) == list(range(1, 21))
-    got, expected = weights(tmp_path / "killed", 20), weights(tmp_path / "whole", 20)
+    _, records = train(2, "killed", *TWO_EPOCHS)
+    assert steps(records) == list(range(1, 13))
+    got, expected = weights(tmp_path / "killed", 12), weights(whole[0], 12)
     assert got.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
@@ -107,9 +119,9 @@ def test_asked_to_stop_all_ranks_save_and_leave_and_the_same_line_goes_on(train,
     assert records[-1]["event"] == "evaluate"
 
 
-def test_every_validation_image_counts_once_on_any_number_of_ranks(train):
-    train(1, "run", "--num_iter=24", "--mode=train")
-    found = [train(n, "run", "--mode=evaluate")[1][-1] for n in (1, 2, 3)]
+def test_every_validation_image_counts_once_on_any_number_of_ranks(train, whole):
+    folder, _, records = whole
+    found = [records[-1], *(train(n, folder, "--mode=evaluate")[1][-1] for n in (1, 3))]
     assert [record["images"] for record in found] == [VALIDATED] * 3
     for name in ("top1", "top5"):
         assert len({record[name] for record in found}) == 1
@@ -117,10 +129,10 @@ def test_every_validation_image_counts_once_on_any_number_of_ranks(train):
     assert found[0]["top1"] <= found[0]["top5"]
 
 
-def test_the_log_has_what_a_script_needs(train):
-    said, records = train(2, "run", "--num_iter=2", "--iter_unit=epoch", "--cosine_lr", "--evaluate_every=1")
+def test_the_log_has_what_a_script_needs(whole):
+    _, said, records = whole
     trained = [record for record in records if record["event"] == "train"]
-    assert steps(records) == list(range(1, 13))  # 2 epochs of 96 images, 2 ranks × 8 a step
+    assert steps(records) == list(range(1, 13))
     assert [record["step"] for record in records if record["event"] == "evaluate"] == [6, 12]
     for record in trained:
         assert record["total_loss"] == pytest.approx(record["cross_entropy"] + record["l2_loss"])
@@ -133,13 +145,21 @@ def test_the_log_has_what_a_script_needs(train):
     assert sum(line.startswith("step ") for line in said) == len(trained)
 
 
-def test_it_learns_on_two_ranks(tmp_path, monkeypatch, train):
+def test_it_learns_on_two_ranks(tmp_path, train):
     synthetic.write(tmp_path / "more", train=800, validation=200, size=48, shards=(4, 2))
     flags = ("--batch_size=32", "--iter_unit=epoch", "--num_iter=12", "--lr_init=0.8", "--lr_warmup_epochs=2")
-    _, records = train(2, "run", f"--data_dir={tmp_path / 'more'}", *flags, "--cosine_lr", "--least_area=0.5")
+    _, records = train(2, "run", f"--data_dir={tmp_path / 'more'}", *flags, "--use_cosine_lr", "--least_area=0.5")
     trained = [record["cross_entropy"] for record in records if record["event"] == "train"]
     assert np.mean(trained[-10:]) < 0.7 * np.mean(trained[:10])
     assert records[-1]["top1"] > 0.4  # by chance it would be 0.1
+
+
+def test_the_guides_flags_train(train, data):
+    """In fp16 with loss scaling, compiled by XLA; the last of a flag's values counts, and those make it small."""
+    small = ("--model=resnet8", "--batch_size=8", "--iter_unit=batch", "--num_iter=2")
+    _, records = train(1, "run", *GUIDE, f"--data_dir={data}", "--results_dir=run", *small)
+    assert steps(records) == [1, 2]
+    assert records[-1]["event"] == "evaluate"
 
 
 CASES = {"plain": [], "lars, fp16": ["--optimizer=lars", "--compression=fp16"], "bf16": ["--precision=bf16"]}
@@ -154,9 +174,10 @@ from labkit.models.optimizers import Momentum
 from labkit.train import flags, loop
 
 hvd.init()
-batch, accumulate = map(int, sys.argv[1:3])
-found = {}
-for case, more in json.loads(sys.argv[3]).items():
+cases = json.loads(sys.argv[1])
+
+
+def train(batch, accumulate, more):  # the losses of three steps, and the weights after them
     config = flags.parse([f"--batch_size={batch}", f"--accumulate={accumulate}", *more])
     network = Network("mnist")  # without batch norms, which would see other batches
     optimizer = Momentum(network.weights, 0.9, 1e-3, lars=config.optimizer == "lars")
@@ -167,24 +188,30 @@ for case, more in json.loads(sys.argv[3]).items():
     step = loop.make_train_step(config, network, optimizer)
     losses = [float(hvd.allreduce(step(mine, 0.05))) for _ in range(3)]
     assert not list(mine)
-    for number, w in enumerate(network.weights):
+    for w in network.weights:
         everywhere = hvd.allgather(w[None])
         assert np.array_equal(everywhere[0], everywhere[-1])
-        found[f"{case}/{number}"] = w.numpy()
-    found[f"{case}/losses"] = losses
-if hvd.rank() == 0:
-    np.savez(f"{hvd.size()}-{batch}-{accumulate}.npz", **found)
+    return [losses, *(w.numpy() for w in network.weights)]
+
+
+for batch, accumulate in json.loads(sys.argv[2]):
+    found = {
+        f"{case}/{number}": value
+        for case, more in cases.items()
+        for number, value in enumerate(train(batch, accumulate, more))
+    }
+    if hvd.rank() == 0:
+        np.savez(f"{hvd.size()}-{batch}-{accumulate}.npz", **found)
 """
 
 
 def test_ranks_and_accumulated_batches_step_as_one_large_batch(tmp_path):
     (tmp_path / "step.py").write_text(STEP)
-    found = []
-    for ranks, batch, accumulate in ((1, 32, 1), (2, 16, 1), (2, 4, 4)):
-        run_ranks(ranks, "step.py", batch, accumulate, json.dumps(CASES), cwd=tmp_path, show=False)
-        found.append(np.load(tmp_path / f"{ranks}-{batch}-{accumulate}.npz"))
-    for other in found[1:]:
-        for name, value in found[0].items():
+    for ranks, batches in ((1, [(32, 1)]), (2, [(16, 1), (4, 4)])):
+        run_ranks(ranks, "step.py", json.dumps(CASES), json.dumps(batches), cwd=tmp_path, show=False)
+    one, *others = (np.load(tmp_path / f"{name}.npz") for name in ("1-32-1", "2-16-1", "2-4-4"))
+    for other in others:
+        for name, value in one.items():
             tolerance = 1e-5 if name.startswith("plain") else 5e-3
             np.testing.assert_allclose(
                 other[name], value, rtol=tolerance, atol=tolerance * np.abs(value).max(), err_msg=name
@@ -208,21 +235,20 @@ def refused(*flags, cwd):
         (["--momentum=2"], "argument --momentum: 2 is more than 1."),
         (["--num_iter=ten"], "invalid whole number value: 'ten'"),
         (["--data_dir=nowhere"], "--data_dir=nowhere is not a folder"),
-        (["--static_loss_scale=128"], "--static_loss_scale is for 16 bits"),
+        (["--use_static_loss_scaling"], "--use_static_loss_scaling is for 16 bits"),
     ],
 )
 def test_a_wrong_flag_is_one_line(tmp_path, flags, message):
     assert message in refused(*flags, cwd=tmp_path)
 
 
-def test_what_it_cannot_go_on_with_is_one_line(data, tmp_path):
+def test_what_it_cannot_go_on_with_is_one_line(data, whole, tmp_path):
     flags = [*SMALL, f"--data_dir={data}", "--num_iter=2"]
     assert "there is nothing to evaluate in results: train first" in refused(*flags, "--mode=evaluate", cwd=tmp_path)
     text = refused(*flags, "--lr_init=1e30", "--lr_warmup_epochs=0", "--num_iter=20", cwd=tmp_path)
     assert "lower --lr_init or lengthen --lr_warmup_epochs" in text
-    assert processes.run([sys.executable, "-m", "labkit.train", *flags], cwd=tmp_path).status == 0
-    text = refused(*flags, "--batch_size=16", cwd=tmp_path)
-    assert "results/checkpoints is of a run with global_batch 8, and this one has 16: name another" in text
+    text = refused(*flags, "--results_dir=run", cwd=whole[0].parent)
+    assert "run/checkpoints is of a run with global_batch 16, and this one has 8: name another" in text
 
 
 def test_a_spoilt_image_is_named(tmp_path):

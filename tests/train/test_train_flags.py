@@ -1,6 +1,8 @@
 import dataclasses
+from pathlib import Path
 
 import pytest
+from guide_flags import GUIDE
 
 from labkit.system.errors import LabError
 from labkit.train import flags
@@ -14,7 +16,36 @@ def test_each_flag_is_a_field_of_the_configuration():
 
 def test_what_is_not_given_is_as_the_configuration_has_it():
     assert flags.parse([]) == TrainConfig()
-    assert flags.parse(["--batch_size=64", "--cosine_lr"]) == TrainConfig(batch_size=64, cosine_lr=True)
+    assert flags.parse(["--batch_size=64", "--use_cosine_lr"]) == TrainConfig(batch_size=64, use_cosine_lr=True)
+
+
+def test_the_guides_line_is_taken_as_it_is(tmp_path):
+    found = flags.parse([*GUIDE, f"--data_dir={tmp_path}"])  # only the images are elsewhere
+    assert found == TrainConfig(
+        mode="train_and_evaluate",
+        iter_unit="epoch",
+        num_iter=50,
+        batch_size=256,
+        warmup_steps=100,
+        use_cosine_lr=True,
+        label_smoothing=0.1,
+        lr_init=0.256,
+        lr_warmup_epochs=8,
+        momentum=0.875,
+        weight_decay=2**-15,
+        data_dir=tmp_path,
+        results_dir=Path("run_results"),
+        use_xla=True,
+        precision="fp16",
+        loss_scale=1024,
+        use_static_loss_scaling=True,
+    )
+    assert found.static_loss_scale == 1024
+
+
+def test_a_loss_scale_needs_both_its_flags():
+    assert flags.parse(["--precision=fp16"]).static_loss_scale == 1
+    assert flags.parse(["--precision=bf16", "--use_static_loss_scaling", "--loss_scale=8"]).static_loss_scale == 8
 
 
 def test_a_configuration_cannot_be_changed():
@@ -37,7 +68,8 @@ def test_a_mode_says_what_is_done(mode, trains, evaluates):
         ("--label_smoothing=1.5", "--label_smoothing: 1.5 is more than 1"),
         ("--least_area=nan", "--least_area: nan is more than 1"),
         ("--model=vgg16", "invalid choice: 'vgg16'"),
-        ("--static_loss_scale=128", "--static_loss_scale is for 16 bits"),
+        ("--use_static_loss_scaling", "--use_static_loss_scaling is for 16 bits"),
+        ("--loss_scale=128", "--loss_scale does nothing alone: add --use_static_loss_scaling"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(args, message):
