@@ -1,4 +1,4 @@
-"""Checks of lab 08: schedule, a rank's images, efficiency, accumulation, LARS' trust ratio."""
+"""Checks of lab 08: flags within limits, a rank's images, efficiency, accumulation, what the rounds show."""
 
 import math
 
@@ -8,54 +8,75 @@ from hypothesis import strategies as st
 from labkit.exercises.answers import call, for_all
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect
-from labkit.exercises.values import as_number, describe, numeric_array, same, short, whole
+from labkit.exercises.values import as_number, describe, number, numeric_array, parts, same, short, whole
+from labkit.system import statistics
 
 lab = Lab("08")
+
+
+LR_INIT, BASE_BATCH = 0.256, 256  # Bede's rate, and the images a step that it is for
 
 
 @lab.exercise(
     1,
     hints=(
-        "Two cases: before step `warmup`, and from it on. What share of each part is over at step `step`?",
-        "The peak is lr_init * batch / 256. In the warm-up the rate is step / warmup of it. Afterwards it is half of 1 "
-        "+ the cosine of π times the share of the remaining steps that is over.",
-        "peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) once step >= warmup. This order "
-        "also avoids 0 / 0.",
+        "How many images does the run see in its hours, and how many epochs are that? What is the peak, once you have "
+        "the batch? Only then turn both into flags.",
+        "The program multiplies --lr_init by batch / 256, so divide the peak by that. In a warm-up of n steps from 0 "
+        "to the peak, the rate rises by peak / n a step. How many epochs are n steps?",
+        "epochs = int(hours * 3600 * speed / images); peak = min(0.256 * batch / 256, max_rate); lr_init = peak * 256 "
+        "/ batch; warm-up in epochs = peak / max_rise * batch / images.",
     ),
 )
-def learning_rates(answer) -> None:
-    """A ramp from 0 to the peak of the linear rule, then half a cosine down to 0."""
+def limits_kept(answer) -> None:
+    """As long as the hours admit, the linear rule's peak or the limit, and the shortest warm-up."""
 
-    def decide(step: int, steps: int, warmup: float, batch: int, lr_init: float, why: str = "") -> None:
-        peak = lr_init * batch / 256
-        if step < warmup:
-            right = peak * (step / warmup)
-        else:
-            right = peak / 2 + peak / 2 * math.cos(math.pi * (step - warmup) / (steps - warmup))
-        got = call(answer, step, steps, warmup, batch, lr_init)
-        case = f"learning_rate(step={step}, steps={steps}, warmup={warmup:g}, batch={batch}, lr_init={lr_init:g})"
-        same(got, right, case, rel=1e-5, abs=1e-6 * peak, because=why)
+    def decide(images: int, batch: int, speed: float, hours: float, max_rate: float, max_rise: float) -> None:
+        case = f"choose_flags({images}, {batch}, {speed:g}, {hours:g}, {max_rate:g}, {max_rise:g})"
+        got = parts(call(answer, images, batch, speed, hours, max_rate, max_rise), 3, f"{case} to be three values")
+        epochs = whole(got[0], f"num_iter of {case}")
+        lr_init, warmup = number(got[1], f"lr_init of {case}"), number(got[2], f"lr_warmup_epochs of {case}")
+        fit = hours * 3600 * speed / images
+        expect(
+            epochs <= fit * (1 + 1e-9),
+            f"{case} to fit into its hours; {epochs} epochs take {epochs / fit * hours:.3g} hours",
+        )
+        expect(
+            epochs + 1 > fit * (1 - 1e-9),
+            f"{case} to use its hours; after {epochs} epochs there is time for {fit - epochs:.3g} more",
+        )
+        peak, right = lr_init * batch / BASE_BATCH, min(LR_INIT * batch / BASE_BATCH, max_rate)
+        limit = "the limit" if right == max_rate else "by the linear rule"
+        same(peak, right, f"the peak of {case}, lr_init × batch / 256,", rel=1e-5, because=limit)
+        steps = warmup * images / batch
+        expect(steps > 0, f"the warm-up of {case} to be longer than 0, as the rate cannot jump; it is {warmup:g}")
+        expect(
+            right / steps <= max_rise * (1 + 1e-5),
+            f"the rate of {case} to rise by {max_rise:g} a step at most; in {warmup:.4g} epochs, {steps:.4g} steps, it "
+            f"rises by {right / steps:.3g} a step",
+        )
+        expect(
+            right / steps >= max_rise * (1 - 1e-5),
+            f"the warm-up of {case} to be as short as it may; in {warmup:.4g} epochs, {steps:.4g} steps, the rate "
+            f"rises by only {right / steps:.3g} a step",
+        )
 
-    for step, steps, warmup, batch, why in [
-        (100, 1000, 100, 256, "the peak for 256 images a step"),
-        (100, 1000, 100, 1024, "four times the images, four times the rate"),
-        (100, 1000, 100, 64, "a quarter of the images, a quarter of the rate"),
-        (0, 1000, 100, 1024, "the warm-up starts at 0"),
-        (50, 1000, 100, 1024, "half of the warm-up"),
-        (550, 1000, 100, 1024, "halfway down the cosine"),
-        (325, 1000, 100, 1024, "a quarter of the way down the cosine"),
-        (999, 1000, 100, 256, "the last step, nearly 0"),
-        (30, 200, 62.5, 512, "the warm-up need not be whole steps"),
-        (0, 1000, 0, 256, "no warm-up"),
-        (5, 10, 20, 256, "a warm-up longer than the run"),
+    for case in [
+        (1_000_000, 1024, 4_500, 4, 10, 0.001),
+        (1_000_000, 256, 1_000, 10, 10, 0.001),
+        (1_000_000, 64, 1_000, 10.1, 10, 0.0001),
+        (1_000_000, 65_536, 50_000, 1, 8, 0.01),
+        (2_000, 64, 1_250, 0.01, 0.05, 0.002),
     ]:
-        decide(step, steps, warmup, batch, 0.256, why)
+        decide(*case)
     for_all(
-        lambda run, warmup, batch, lr_init: decide(run[0], run[1], warmup, batch, lr_init),
-        run=st.integers(1, 2000).flatmap(lambda steps: st.tuples(st.integers(0, steps - 1), st.just(steps))),
-        warmup=st.one_of(st.integers(0, 1000), st.floats(0, 1000, width=16)),
+        decide,
+        images=st.integers(1_000, 2_000_000),
         batch=st.integers(1, 65_536),
-        lr_init=st.sampled_from((0.1, 0.256, 0.8, 1.0, 8)),
+        speed=st.floats(1_000, 100_000),
+        hours=st.floats(1, 24),
+        max_rate=st.sampled_from((0.05, 1.0, 8.0, 100.0)),
+        max_rise=st.sampled_from((1e-4, 1e-3, 0.02)),
     )
 
 
@@ -240,53 +261,72 @@ def _softmax_gradient(weights: np.ndarray, biases: np.ndarray, x: np.ndarray, y:
     return [x.T @ error, error.sum(axis=0)]
 
 
+SUSPECTS = {"reading": "32, no reading", "network": "32, fp16 gradients"}
+# Of three rounds: by how much each differs from the others, in ways that have a mean of 0.
+DEVIATIONS = {"16": (1, 0, -1), "32": (0, 1, -1), "32, no reading": (-1, 0, 1), "32, fp16 gradients": (1, -1, 0)}
+SMALL, LARGE = 0.004, 0.9  # of those, in the logarithm: so a gain of a tenth is clear, or one of a half is not
+
+
 @lab.exercise(
     5,
     hints=(
-        "A norm is the square root of the sum of all squares: np.linalg.norm, which takes arrays of any shape.",
-        "coefficient * ‖w‖ / (‖g‖ + decay * ‖w‖). In which cases does this not help, because a norm is 0?",
-        "size, slope = np.linalg.norm(weight), np.linalg.norm(gradient); return 1.0 if size == 0 or slope == 0.",
+        "With which run do you compare the one without reading, and the one with fp16 gradients: with 16 workers or "
+        "with 32? And what must its interval exclude, before the run shows anything?",
+        "A gain is shown when the interval of statistics.ratio(speeds[run], speeds['32']) lies above 1: its .low is. "
+        "Only if neither is shown, compare '32' with '16' in the same way.",
+        "gains = {word: statistics.ratio(speeds[run], speeds['32']) …}; shown = [word for word, gain in gains.items() "
+        "if gain.low > 1]; of those, the one with the largest .value.",
     ),
 )
-def trust_ratios(answer) -> None:
-    """c·‖w‖ / (‖g‖ + d·‖w‖), and 1 where a norm is 0."""
+def next_changes(answer) -> None:
+    """What the intervals show: the larger of two gains, else the speed of 32 workers, else nothing."""
 
-    def decide(case: str, weight: np.ndarray, gradient: np.ndarray, decay: float, *coefficient: float) -> None:
-        size, slope = (math.sqrt((array.astype(float) ** 2).sum()) for array in (weight, gradient))
-        right = 1.0 if 0 in (size, slope) else (*coefficient, 0.001)[0] * size / (slope + decay * size)
-        same(call(answer, weight, gradient, decay, *coefficient), right, f"the factor for {case}", rel=1e-4)
-
-    rng = np.random.default_rng(0)
-    w, g = rng.normal(size=(3, 3, 2, 4)).astype("float32"), 0.1 * rng.normal(size=(3, 3, 2, 4)).astype("float32")
-    cases: list[tuple[str, np.ndarray, np.ndarray, float, tuple[float, ...]]] = [
-        ("a 3 × 3 × 2 × 4 convolution without decay", w, g, 0.0, ()),
-        ("the same with decay 0.1", w, g, 0.1, ()),
-        ("the same with coefficient 0.02", w, g, 0.1, (0.02,)),
-        ("a dense layer", w[0, 0], g[0, 0], 0.1, ()),
-        ("weights and gradient 1,000 times as large, decay 0.1", 1000 * w, 1000 * g, 0.1, ()),
-        ("weights that are all 0", 0 * w, g, 0.1, ()),
-        ("a gradient that is all 0", w, 0 * g, 0.1, ()),
-        ("weights and gradient that are all 0, without decay", 0 * w, 0 * g, 0.0, ()),
-    ]
-    for case, weight, gradient, decay, coefficient in cases:
-        decide(case, weight, gradient, decay, *coefficient)
-
-    def decide_random(
-        shape: tuple[int, ...], seed: int, large: float, small: float, decay: float, coefficient: float
+    def decide(
+        scaling: float,
+        reading: float,
+        network: float,
+        unclear: str = "",
+        rounds: tuple[float, ...] = (1.0, 1.0, 1.0),
+        why: str = "",
     ) -> None:
-        rng = np.random.default_rng(seed)
-        weight, gradient = (scale * rng.normal(size=shape).astype("float32") for scale in (large, small))
-        text = f"normal numbers of shape {shape}, times {large:g} and {small:g}, decay {decay:g}"
-        decide(f"{text}, coefficient {coefficient:g}", weight, gradient, decay, coefficient)
+        gains = {"16": 1 / scaling, "32": 1.0, SUSPECTS["reading"]: reading, SUSPECTS["network"]: network}
+        speeds = {
+            run: [
+                round(18_000 * slow * gain * math.exp((LARGE if run == unclear else SMALL) * shift))
+                for slow, shift in zip(rounds, DEVIATIONS[run], strict=True)
+            ]
+            for run, gain in gains.items()
+        }
+        ratios = {word: statistics.ratio(speeds[run], speeds["32"]) for word, run in SUSPECTS.items()}
+        shown = [word for word, ratio in ratios.items() if ratio.low > 1]
+        faster = statistics.ratio(speeds["32"], speeds["16"]).low > 1
+        right = max(shown, key=lambda word: ratios[word].value) if shown else "batch" if faster else "measure"
+        got = call(answer, speeds)
+        case = "; ".join(f"{run}: {', '.join(map(str, each))}" for run, each in speeds.items())
+        expect(isinstance(got, str) and got == right, f'"{right}" of {case}{why and f" ({why})"}; it is {short(got)}')
 
-    scales = st.sampled_from((1.0, 0.01, 100.0, 0.0))
+    for scaling, reading, network, unclear, why in [
+        (1.0, 1.9, 1.0, "", "without reading it is nearly twice as fast"),
+        (1.0, 1.0, 1.5, "", "with half the bytes it is faster"),
+        (1.2, 1.2, 1.5, "", "both help, the second more"),
+        (1.2, 1.7, 1.3, "", "both help, the first more"),
+        (1.9, 1.0, 1.0, "", "nothing helps, and 32 are faster than 16"),
+        (1.0, 1.0, 1.0, "", "all are as fast"),
+        (1.0, 1.4, 1.0, SUSPECTS["reading"], "a higher mean whose interval has 1 in it"),
+        (1.9, 1.4, 1.0, SUSPECTS["reading"], "a higher mean whose interval has 1 in it"),
+        (1.3, 1.0, 1.0, "16", "32 have a higher mean than 16, and the interval has 1 in it"),
+        (1.0, 0.6, 0.6, "", "both are slower"),
+        (1.9, 0.6, 1.0, "", "one is slower, and 32 are faster than 16"),
+        (1.0, 1.6, 1.2, SUSPECTS["reading"], "the larger gain is not shown"),
+    ]:
+        decide(scaling, reading, network, unclear, why=why)
+    decide(1.0, 1.3, 1.0, "", (1.0, 0.4, 0.7), "one round was slow for all, and each round shows the same gain")
     for_all(
-        decide_random,
+        decide,
         examples=60,
-        shape=st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple),
-        seed=st.integers(0, 9),
-        large=scales,
-        small=scales,
-        decay=st.sampled_from((0.0, 1e-4, 0.1, 1.0)),
-        coefficient=st.sampled_from((0.001, 0.01, 1.0)),
+        scaling=st.sampled_from((0.7, 1.0, 1.2, 1.9)),
+        reading=st.sampled_from((0.6, 1.0, 1.1, 1.7)),
+        network=st.sampled_from((0.6, 1.0, 1.2, 2.0)),
+        unclear=st.sampled_from(("", SUSPECTS["reading"], SUSPECTS["network"])),
+        rounds=st.sampled_from(((1.0, 1.0, 1.0), (1.0, 0.4, 0.7), (0.8, 1.0, 0.9))),
     )

@@ -2,25 +2,33 @@ import ast
 import math
 from pathlib import Path
 
+import lab_cells
 import numpy as np
 import pytest
 from labs import Student, ThreeWays, same, swap
 
 from labkit.exercises import sources
+from labkit.system import statistics
 from labkit.system.paths import ROOT
+from labkit.train import schedule
 
 
 @pytest.fixture
 def student(tmp_path, monkeypatch):
     """The lab in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    return Student("08", {"np": np, "math": math})
+    return Student("08", {"np": np, "math": math, "statistics": statistics})
 
 
-BY_INTERPOLATION = swap("return peak * step / warmup", "return float(np.interp(step, [0, warmup], [0, peak]))")
-HALF_ANGLE = swap(
-    "0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))",
-    "math.cos(0.5 * math.pi * (step - warmup) / (steps - warmup)) ** 2",
+STEP_BY_STEP = swap(
+    """    epochs = int(hours * 3600 * speed / images)
+    peak = min(0.256 * batch / 256, max_rate)
+    warmup_steps = peak / max_rise  # the rate rises by peak / warmup_steps a step
+    return epochs, peak * 256 / batch, warmup_steps * batch / images""",
+    """    lr_init = min(0.256, max_rate * 256 / batch)
+    steps_per_epoch = images / batch
+    warmup = lr_init * batch / 256 / max_rise / steps_per_epoch
+    return [np.floor(hours * 3600 / (images / speed)), np.float64(lr_init), warmup]""",
 )
 INTERLEAVED = swap(
     """first = (step * ranks + rank) * batch
@@ -37,25 +45,46 @@ SUMS = swap(
         total = parts if total is None else tuple(sum_ + part for sum_, part in zip(total, parts))
     return [part / len(x) for part in total]""",
 )
-BY_DOT_PRODUCT = swap("np.linalg.norm(weight)", "math.sqrt(np.vdot(weight, weight))")
+CASE_BY_CASE = swap(
+    """    suspects = {"reading": "32, no reading", "network": "32, fp16 gradients"}
+    gains = {word: statistics.ratio(speeds[run], speeds["32"]) for word, run in suspects.items()}
+    shown = [word for word, gain in gains.items() if gain.low > 1]
+    if shown:
+        return max(shown, key=lambda word: gains[word].value)
+    return "batch" if statistics.ratio(speeds["32"], speeds["16"]).low > 1 else "measure\"""",
+    """    reading = statistics.ratio(speeds["32, no reading"], speeds["32"])
+    network = statistics.ratio(speeds["32, fp16 gradients"], speeds["32"])
+    if reading.verdict == "faster" and not (network.verdict == "faster" and network.value > reading.value):
+        return "reading"
+    if network.verdict == "faster":
+        return "network"
+    if statistics.ratio(speeds["32"], speeds["16"]).verdict == "faster":
+        return "batch"
+    return "measure\"""",
+)
 RATIO_OF_STEPS = swap("return step(1) / step(n)", "return np.float64(max(compute, reading) / step(n))")
 
 
 class TestExercises(ThreeWays):
     lab = "08"
     mistakes = [
-        (1, swap("lr_init * batch / 256", "lr_init"), "to be 1.024 (four times the images, four times the rate)"),
-        (1, swap("lr_init * batch / 256", "lr_init * batch"), "to be 0.256 (the peak for 256 images a step)"),
-        (1, swap("if step < warmup", "if False"), "(the warm-up starts at 0)"),
-        (1, swap("if step < warmup", "if step <= warmup"), "ZeroDivisionError"),
-        (1, swap("(step - warmup) / (steps - warmup)", "step / steps"), "(the peak for 256 images a step)"),
-        (1, swap("peak * 0.5 * (1 +", "peak * (1 +"), "to be 0.256 (the peak for 256 images a step); it is 0.512"),
-        (1, swap("math.pi * ", "0.5 * math.pi * "), "(halfway down the cosine)"),
-        (1, swap("step / warmup", "step / int(warmup)"), "(the warm-up need not be whole steps)"),
-        (1, swap("return peak * step / warmup", "return math.nan"), "(the warm-up starts at 0); it is nan"),
-        (1, swap("return peak * 0.5", "peak * 0.5"), "to be a number; it is None: does it return?"),
-        (1, swap("batch / 256", "(batch // 256)"), "(a quarter of the images, a quarter of the rate)"),
-        (1, swap("batch / 256", "max(batch / 256, 0.25)"), "batch="),
+        (1, swap("hours * 3600 * speed", "hours * 60 * speed"), "to use its hours; after 1 epochs there is time for"),
+        (
+            1,
+            swap("int(hours * 3600 * speed / images)", "math.ceil(hours * 3600 * speed / images)"),
+            "65 epochs take 4.01",
+        ),
+        (1, swap("int(hours * 3600 * speed / images)", "hours * 3600 * speed / images"), "to be a whole number"),
+        (1, swap("speed / images", "speed * batch / images"), "to fit into its hours"),
+        (1, swap("min(0.256 * batch / 256, max_rate)", "0.256 * batch / 256"), "to be 8 (the limit); it is 65.54"),
+        (1, swap("min(0.256 * batch / 256, max_rate)", "max_rate"), "to be 1.024 (by the linear rule); it is 10"),
+        (1, swap("peak * 256 / batch,", "peak,"), "to be 1.024 (by the linear rule); it is 4.096"),
+        (1, swap("warmup_steps * batch / images", "warmup_steps"), "as short as it may"),
+        (1, swap("warmup_steps * batch / images", "warmup_steps / images"), "at most; in"),
+        (1, swap("warmup_steps * batch / images", "8"), "as short as it may; in 8 epochs"),
+        (1, swap("warmup_steps * batch / images", "0"), "as the rate cannot jump; it is 0"),
+        (1, swap("return epochs,", "epochs,"), "to be three values; it is None: does it return?"),
+        (1, swap("return epochs,", "return f'{epochs}',"), "to be a number; it is '64'"),
         (
             2,
             swap("order(place // n)[place % n]", "np.sort(order(place // n))[place % n]"),
@@ -104,27 +133,27 @@ class TestExercises(ThreeWays):
         (4, swap("    return total", "    return total[0]"), "a list of gradients for 12 images"),
         (4, swap("    return total", "    return total[::-1]"), "gradients of shapes (3, 4) and (4,)"),
         (4, swap("    total = None", "    total = None\n    x /= 255"), "x to stay as it was; accumulate changed it"),
-        (5, swap("coefficient * size", "0.001 * size"), "the same with coefficient 0.02"),
-        (5, swap("slope == 0", "slope < 0.1"), "the factor for"),
-        (5, swap("coefficient * size", "size"), "for a 3 × 3 × 2 × 4 convolution"),
-        (5, swap("slope + decay * size", "slope"), "for the same with decay 0.1"),
-        (5, swap("coefficient * size / (slope", "coefficient * slope / (size"), "for a 3 × 3 × 2 × 4 convolution"),
-        (5, swap("np.linalg.norm(weight)", "np.abs(weight).sum()"), "for a 3 × 3 × 2 × 4 convolution"),
-        (5, swap("if size == 0 or slope == 0", "if False"), "the factor for weights that are all 0 to be 1; it is 0"),
-        (5, swap("if size == 0 or slope == 0", "if size == 0"), "the factor for a gradient that is all 0 to be 1"),
-        (5, swap("    size, slope", "    gradient += 1\n    size, slope"), "gradient to stay as it was"),
-        (5, swap("return float(", "weight *= 0\n    return float("), "weight to stay as it was"),
+        (5, swap("gain.low > 1", "gain.value > 1"), "(a higher mean whose interval has 1 in it)"),
+        (5, swap("gain.low > 1", "gain.significant"), "(both are slower)"),
         (
             5,
-            swap("return float(coefficient * size", "return (coefficient * np.abs(weight)"),
-            "to be a number; it is an array of shape (3, 3, 2, 4), float32",
+            swap('speeds[run], speeds["32"])', 'speeds[run], speeds["16"])'),
+            "(nothing helps, and 32 are faster than 16)",
         ),
+        (5, swap('speeds[run], speeds["32"])', 'speeds["32"], speeds[run])'), "(without reading it is nearly twice"),
+        (5, swap("max(shown", "min(shown"), "(both help, the second more)"),
+        (5, swap("max(shown, key=lambda word: gains[word].value)", "shown[-1]"), "(both help, the first more)"),
+        (5, swap("if shown:", "if len(shown) == 1:"), "(both help, the second more)"),
+        (5, swap("max(shown, key", "max(gains, key"), "(the larger gain is not shown)"),
+        (5, swap('["16"]).low > 1', '["16"]).value > 1'), "(32 have a higher mean than 16"),
+        (5, swap('else "measure"', 'else "batch"'), '"measure" of 16: '),
+        (5, swap('return "batch" if', 'return "reading" if'), "(nothing helps, and 32 are faster than 16)"),
+        (5, swap("        return max(", "        max("), "(without reading it is nearly twice as fast); it is"),
     ]
     right = [
         (1, same),
-        (1, BY_INTERPOLATION),
-        (1, HALF_ANGLE),
-        (1, swap("return peak * 0.5", "return np.float32(peak) * 0.5")),
+        (1, STEP_BY_STEP),
+        (1, swap("int(hours * 3600 * speed / images)", "hours * 3600 * speed // images")),
         (2, same),
         (2, INTERLEAVED),
         (
@@ -139,7 +168,7 @@ class TestExercises(ThreeWays):
         (4, same),
         (4, SUMS),
         (5, same),
-        (5, BY_DOT_PRODUCT),
+        (5, CASE_BY_CASE),
     ]
 
 
@@ -157,3 +186,67 @@ def code_of(path: Path, name: str) -> str:
 def test_the_training_step_that_students_read_is_the_programs():
     program = ROOT / "labkit" / "train" / "loop.py"
     assert code_of(sources.find("08"), "make_train_step") == code_of(program, "make_train_step")
+
+
+@pytest.mark.parametrize("warmup", [0, 62.5, 100, 400])
+def test_the_rate_that_students_read_is_the_programs(warmup):
+    rate = lab_cells.functions("08", "learning_rate", math=math)["learning_rate"]
+    for step in range(200):
+        right = schedule.learning_rate(step, 200, warmup, schedule.peak_rate(0.8, 64), cosine=True)
+        assert rate(step, 200, warmup, 64, 0.8) == pytest.approx(right, abs=1e-12)
+
+
+def cells(*names):
+    """Return functions of the lab's cells that judge a measurement."""
+    return lab_cells.functions("08", *names, math=math, np=np, statistics=statistics)
+
+
+@pytest.mark.parametrize(
+    ("strong", "weak", "of_strong", "of_weak", "between"),
+    [
+        ([1800, 1810, 1790], [1960, 1950, 1970], "): below 100%", "below 100%", "faster"),
+        ([2000, 2010, 1990], [2005, 1990, 2000], "not told apart from 100%", "not told apart", "no difference beyond"),
+        ([2400, 2410, 2390], [2200, 2210, 2190], "above 100%", "above 100%", "slower"),
+        ([1500, 2600, 1900], [1950, 1990, 2100], "not told apart from 100%", "not told apart", "no difference beyond"),
+        ([1800], [1960], "efficiency 90%: one round only", "efficiency 98%: one round only", "one round only"),
+        (None, [1960], None, "efficiency 98%: one round only", None),
+    ],
+)
+def test_scaling_is_told_as_far_as_its_rounds_show(strong, weak, of_strong, of_weak, between, capsys):
+    one = [1000, 1005, 995][: len(weak)]
+    speeds = {("weak", 1): one, ("weak", 2): weak} | ({("strong", 2): strong} if strong else {})
+    cells("efficiency_of", "tell_efficiency")["tell_efficiency"](speeds)
+    lines = capsys.readouterr().out.splitlines()
+    assert of_weak in next(line for line in lines if line.startswith("weak "))
+    for beginning, text in (("strong ", of_strong), ("on 2, weak", between)):
+        found = [line for line in lines if line.startswith(beginning)]
+        assert len(found) == (strong is not None)
+        assert all(text in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("top1", "reference", "verdict"),
+    [
+        (0.946, 0.942, "+0.4 points, no more than the 2.9 of chance"),
+        (0.686, 0.946, "-26.0 points, more than the"),
+        (0.99, 0.90, "+9.0 points, more than the"),
+        (1.0, 1.0, "+0.0 points, no more than the 0.0 of chance"),
+    ],
+)
+def test_two_accuracies_are_told_apart_only_beyond_chance(top1, reference, verdict, capsys):
+    cells("tell_accuracy")["tell_accuracy"]("a run", top1, reference, 500)
+    assert verdict in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (statistics.Ratio(0.96, 0.94, 0.98), "predicts 97%, which is inside the measured 94% to 98%"),
+        (statistics.Ratio(0.90, 0.88, 0.92), "predicts 97%, which is outside the measured 88% to 92%"),
+        (statistics.Ratio(1.05, 1.0, 1.1), "outside"),
+        (statistics.Ratio(0.96), "one round measured 96%, so there is no interval"),
+    ],
+)
+def test_a_prediction_is_held_against_the_interval(found, text, capsys):
+    cells("tell_prediction")["tell_prediction"](0.97, found)
+    assert text in capsys.readouterr().out
