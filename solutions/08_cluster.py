@@ -148,9 +148,10 @@ if slurm:
 # In 2020, the guide of Bede, a GPU cluster of British universities, showed how to train ResNet-50 on ImageNet. The kit
 # has a program that takes all the flags of the guide's command line, written for CPUs and for any number of ranks, that
 # is, any [**world size**](../docs/glossary.md#world-size): `labkit/train`. Pasted behind `python -m labkit.train`, the
-# guide's flags run here too; only the two folders are others. Like Bede's program, it uses Horovod, whose last release
-# is of 2023. The recipe and the job script would be the same with PyTorch's `DistributedDataParallel`; lab 07 says
-# which call stands for which. This is what the flags are for:
+# guide's flags run here too; only the two folders are others. (256 images of ResNet-50 at a time need a node with much
+# memory, so this lab takes smaller values.) Like Bede's program, it uses Horovod, whose last release is of 2023. The
+# recipe and the job script would be the same with PyTorch's `DistributedDataParallel`; lab 07 says which call stands
+# for which. This is what the flags are for:
 #
 # | flag | value on Bede | what it is for | here, on the small set |
 # | --- | --- | --- | --- |
@@ -323,8 +324,8 @@ plots.show(
 # `batch` the number of images in a step of all ranks, and `speed` is in images/s. Return a tuple of three values, for
 # `--num_iter` (in epochs), `--lr_init` and `--lr_warmup_epochs`, so that:
 #
-# - the run has as many whole epochs as fit into its hours; the schedule must be over by then, as a cosine that is cut
-#   off ends with large steps;
+# - the run has as many whole epochs as fit into its hours (count the training alone); the schedule must be over by
+#   then, as a cosine that is cut off ends with large steps;
 # - the peak is the one of Bede's `--lr_init=0.256` by the linear rule, or `max_rate` where that is less;
 # - the warm-up is as short as `max_rise` admits. It need not be a whole number of epochs, and no rounding is needed.
 #
@@ -347,7 +348,8 @@ choose_flags = check(1, choose_flags)
 
 # %% [markdown]
 # The next cell asks for three published runs, and for 1,024 workers with 64 times the speed of 16 GPUs. **The limits of
-# the rate are our assumption**: a peak of 10, and a rise of 0.0017 a step, about that of Bede's run on 16 GPUs.
+# the rate are our assumption**: a peak of 10, and a rise of 0.0017 a step, about that of Bede's run on 16 GPUs. So is
+# the batch of the third run.
 
 # %% tags=["nbval-check-output"]
 for name, batch, speed, hours in (
@@ -365,7 +367,7 @@ for name, batch, speed, hours in (
 # has risen. That is one reason why adding workers needs more than the linear rule.
 #
 # And look at the half hour on 8 V100: whoever published 5,800 images/s for it also published ten epochs in those 30
-# minutes. Which of the two can be right? Question 8 has more of these figures.
+# minutes. Can both be right? Question 8 has more of these figures.
 #
 # ## 4 · The images, and who reads which
 #
@@ -734,7 +736,7 @@ if not slurm or slurm.kind == "own":
 # | c | the batch: 32 × 256 = 8,192 images a step, and the accuracy suffers | rate, warm-up, optimizer |
 # | d | what does not shrink: start, evaluation, checkpoints | how often each is done |
 #
-# Arithmetic can decide between some of them. Here is a model of one step, for n workers:
+# Arithmetic can show what some of them would look like. Here is a model of one step, for n workers:
 #
 # - **Computing** takes `compute` seconds on each worker, on all of them at the same time.
 # - The [**all-reduce**](../docs/glossary.md#all-reduce) is a [**ring**](../docs/glossary.md#ring): 2(n − 1) messages,

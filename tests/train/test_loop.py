@@ -154,14 +154,6 @@ def test_it_learns_on_two_ranks(tmp_path, train):
     assert records[-1]["top1"] > 0.4  # by chance it would be 0.1
 
 
-def test_the_guides_flags_train(train, data):
-    """In fp16 with loss scaling, compiled by XLA; the last of a flag's values counts, and those make it small."""
-    small = ("--model=resnet8", "--batch_size=8", "--iter_unit=batch", "--num_iter=2")
-    _, records = train(1, "run", *GUIDE, f"--data_dir={data}", "--results_dir=run", *small)
-    assert steps(records) == [1, 2]
-    assert records[-1]["event"] == "evaluate"
-
-
 CASES = {"plain": [], "lars, fp16": ["--optimizer=lars", "--compression=fp16"], "bf16": ["--precision=bf16"]}
 STEP = """\
 import json
@@ -242,21 +234,70 @@ def test_a_wrong_flag_is_one_line(tmp_path, flags, message):
     assert message in refused(*flags, cwd=tmp_path)
 
 
-def test_what_it_cannot_go_on_with_is_one_line(data, whole, tmp_path):
-    flags = [*SMALL, f"--data_dir={data}", "--num_iter=2"]
-    assert "there is nothing to evaluate in results: train first" in refused(*flags, "--mode=evaluate", cwd=tmp_path)
-    text = refused(*flags, "--lr_init=1e30", "--lr_warmup_epochs=0", "--num_iter=20", cwd=tmp_path)
-    assert "lower --lr_init or lengthen --lr_warmup_epochs" in text
-    text = refused(*flags, "--results_dir=run", cwd=whole[0].parent)
-    assert "run/checkpoints is of a run with global_batch 16, and this one has 8: name another" in text
+# Runs the program several times, each with its own arguments, as TensorFlow takes seconds to load.
+SEVERAL = """\
+import json, sys
+from labkit.train.__main__ import main
+
+for args in json.loads(sys.argv[1]):
+    sys.argv[1:] = args
+    try:
+        main()
+    except SystemExit as end:
+        print(json.dumps({"status": end.code}), flush=True)
+"""
 
 
-def test_a_spoilt_image_is_named(tmp_path):
-    synthetic.write(tmp_path / "set", train=16, validation=4, size=32, shards=(1, 1))
-    file = tmp_path / "set" / "train-00000-of-00001"
+@pytest.fixture(scope="module")
+def single(data, whole, tmp_path_factory):
+    """Runs of one rank, by name: their folder, exit status and last line."""
+    folder = tmp_path_factory.mktemp("single")
+    synthetic.write(folder / "spoilt", train=16, validation=4, size=32, shards=(1, 1))
+    file = folder / "spoilt" / "train-00000-of-00001"
     file.write_bytes(file.read_bytes().replace(b"\xff\xd8\xff", b"GIF"))
-    text = refused(*SMALL, "--data_dir=set", "--num_iter=4", cwd=tmp_path)
-    assert "train-00000-of-00001, record" in text
+    small = [*SMALL, f"--data_dir={data}", "--num_iter=2"]
+    runs = {
+        "nothing": [*small, "--mode=evaluate"],
+        "explodes": [*small, "--lr_init=1e30", "--lr_warmup_epochs=0", "--num_iter=20"],
+        "other": [*small, f"--results_dir={whole[0]}"],
+        "spoilt": [*small, "--data_dir=spoilt", "--num_iter=4"],
+        "run_results": [*GUIDE, *small],  # the guide's folder; the last of a flag's values counts: these make it small
+    }
+    named = [[f"--results_dir={name}", *flags] for name, flags in runs.items()]
+    (folder / "several.py").write_text(SEVERAL)
+    lines = processes.run([sys.executable, "several.py", json.dumps(named)], cwd=folder, timeout=200).lines
+    assert not any("Traceback" in line for line in lines)
+    ends = [number for number, line in enumerate(lines) if line.startswith('{"status"')]
+    assert len(ends) == len(runs), lines
+    return {
+        name: (folder / name, json.loads(lines[end])["status"], [line for line in lines[:end] if "lab: " in line][-1:])
+        for name, end in zip(runs, ends, strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing", "there is nothing to evaluate in nothing: train first"),
+        ("explodes", "lower --lr_init or lengthen --lr_warmup_epochs"),
+        ("other", "run/checkpoints is of a run with global_batch 16, and this one has 8: name another"),
+        ("spoilt", "train-00000-of-00001, record"),
+    ],
+)
+def test_what_it_cannot_go_on_with_is_one_line(single, name, message):
+    _, status, (line,) = single[name]
+    assert status == 2
+    assert line.startswith("lab: ")
+    assert message in line
+
+
+def test_the_guides_flags_train(single):
+    """In fp16 with loss scaling, compiled by XLA."""
+    folder, status, _ = single["run_results"]
+    records = log.read(folder)
+    assert status == 0
+    assert steps(records) == [1, 2]
+    assert records[-1]["event"] == "evaluate"
 
 
 def test_a_label_that_the_network_does_not_know_is_reported(train, tmp_path):
