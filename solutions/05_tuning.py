@@ -512,7 +512,7 @@ print(f"{points} points on {cores} cores:")
 for knob, values in live_space.items():
     print(f"{knob:24} {', '.join(map(str, values))}")
 
-steps = 20 if QUICK else 100
+steps = 5 if QUICK else 100
 train = [str(python), "-m", "labkit.bench", "--model=mnist", "--batch_size=64", f"--num_batches={steps}"]
 if not QUICK:
     done = processes.run(train, env=live_default, timeout=120)
@@ -726,10 +726,11 @@ Code(knobs, language="toml")
 # folder of your notebooks. `lab tune` runs each point three times, and confirms the best at the end.
 
 # %%
-n_trials, rounds = (4, 2) if QUICK else (30, 5)
-out = work / "tune-nearest"
+n_trials, repeats, rounds = (2, 1, 2) if QUICK else (30, 3, 5)
+out = work / ("tune-nearest-quick" if QUICK else "tune-nearest")
 tool = ["tune", "--knobs", "work/knobs.toml", "--metric", r"pixels/s: (\d+)", "--out", str(out)]
-tool += ["--trials", str(n_trials), "--rounds", str(rounds), "--", "python", "work/nearest.py"]
+tool += ["--trials", str(n_trials), "--repeats", str(repeats), "--rounds", str(rounds)]
+tool += ["--", "python", "work/nearest.py"]
 print(shlex.join([os.path.relpath(ROOT / "lab"), *tool]), end="\n\n")
 with load.watch("section 7") as own_others:
     no_colours = {"FORCE_COLOR": None}  # Jupyter asks for them
