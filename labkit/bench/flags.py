@@ -34,6 +34,8 @@ def parse(args: Sequence[str]) -> BenchConfig:
     config = BenchConfig(**given)
     if data_name not in (None, config.data_name):
         command_line.error(f"--model={config.model} takes --data_name={config.data_name}, not {data_name}.")
+    if config.data_dir and config.data_name == "sequences":
+        command_line.error(f"--model={config.model} reads no files: without --data_dir, its sequences are synthetic.")
     if config.data_dir and not config.data_dir.is_dir():
         command_line.error(f"--data_dir={config.data_dir} is not a folder: name the one that has the TFRecords.")
     for file in filter(None, (config.json, config.trace_file, config.partitioned_graph_file_prefix)):
@@ -77,7 +79,7 @@ def parser() -> Parser:
     """Return the parser; each of its flags is a field of `BenchConfig`, and --data_name follows from the model."""
     parser = Parser(
         "./lab bench",
-        "Measure how many images a second a network trains on, or classifies, on these cores.",
+        "Measure how many images (or sequences) a second a network trains on, or classifies, on these cores.",
         EXAMPLES,
     )
     count, count_or_0 = whole_number(1), whole_number(0)

@@ -18,6 +18,7 @@ from labkit.bench import images, steps, trace
 from labkit.bench.config import BenchConfig
 from labkit.data.synthetic_batch import synthetic_batches
 from labkit.models.networks import Network
+from labkit.models.registry import MODELS
 from labkit.system import files, load
 from labkit.system.errors import LabError, reason
 from labkit.system.machine import this_machine
@@ -183,10 +184,13 @@ def _batches(config: BenchConfig, network: Network, rank: int, ranks: int, hvd: 
 
 def _header(config: BenchConfig, ranks: int) -> str:
     emulated = "" if {"BF16", "AMX"} & set(this_machine().isa) else ", emulated: this CPU has no bfloat16"
+    model = MODELS[config.model]
+    one = {"An image is": f"here {model.example}"} if model.dataset == "sequences" else {}
     rows = {
         "TensorFlow": tf.__version__,
         "Model": config.model,
         "Dataset": f"{config.data_name} ({'synthetic' if config.data_dir is None else config.data_dir})",
+        **one,
         "Mode": "forward-only" if config.forward_only else "training",
         "Batch size": f"{config.batch_size * ranks} global\n{'':13}{config.batch_size} per device",
         "Num batches": config.num_batches,

@@ -156,6 +156,23 @@ def mobilenet(classes: int) -> Layers:
     return layers
 
 
+def speech(classes: int) -> Layers:
+    """Return a small recurrent network in the manner of Deep Speech (Hannun et al. 2014, arXiv 1412.5567).
+
+    It tells sequences apart: dense layers on each frame, a bidirectional LSTM over the frames, a dense layer, and the
+    mean over the frames. Deep Speech has wider layers, and reads letters off the frames (CTC).
+    """
+
+    def layers(p: "Pass", x):
+        x = p.sequence(x)
+        for _ in range(2):
+            x = p.relu(p.dense_by_frame(x, 256))
+        x = p.bidirectional_lstm(x, 128)
+        return p.dense(p.mean_over_time(p.relu(p.dense_by_frame(x, 256))), classes)
+
+    return layers
+
+
 def mnist(classes: int) -> Layers:
     """Return the MNIST CNN of the labs, the same as Keras builds in labkit/models/mnist.py."""
 

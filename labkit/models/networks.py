@@ -127,6 +127,48 @@ class Pass:
         self._count(2 * x.shape[1], y)
         return self._add_bias(y, "N...C")
 
+    def sequence(self, x):
+        """Return images of one channel as sequences: their rows are the frames, (n, frames, numbers)."""
+        return tf.squeeze(x, self.channel_axis)
+
+    def dense_by_frame(self, x, units):
+        """Return the same dense layer with bias for each frame: (n, frames, units)."""
+        _, frames, numbers = x.shape
+        w = self._kernel((numbers, units))
+        y = tf.reshape(tf.matmul(tf.reshape(x, (-1, numbers)), w), (-1, frames, units))
+        self._count(2 * numbers, y)
+        return self._add_bias(y, "N...C")
+
+    def bidirectional_lstm(self, x, units):
+        """Return an LSTM over the frames and one from the last to the first, side by side: (n, frames, 2 units).
+
+        Nothing in one depends on the other, so both can run at the same time.
+        """
+        backward = tf.reverse(self._lstm(tf.reverse(x, [1]), units), [1])
+        return tf.concat([self._lstm(x, units), backward], 2)
+
+    def _lstm(self, x, units):
+        """Return the outputs of an LSTM (Hochreiter and Schmidhuber 1997), frame by frame: (n, frames, units).
+
+        The frames' own part of all gates is one product; the step from frame to frame has a small one each. The loop
+        is unrolled, as a graph's operations.
+        """
+        gates = tf.unstack(self.dense_by_frame(x, 4 * units), axis=1)
+        w = self._kernel((units, 4 * units))
+        state = memory = tf.zeros((tf.shape(x)[0], units), self.dtype)
+        outputs = []
+        for gate in gates:
+            taken, kept, shown, new = tf.split(gate + tf.matmul(state, w), 4, axis=1)
+            memory = tf.sigmoid(kept) * memory + tf.sigmoid(taken) * tf.tanh(new)
+            state = tf.sigmoid(shown) * tf.tanh(memory)
+            outputs.append(state)
+        self.flops.append(2 * units * 4 * units * len(outputs))
+        return tf.stack(outputs, axis=1)
+
+    def mean_over_time(self, x):
+        """Return the mean over all frames of sequences: (n, units)."""
+        return tf.reduce_mean(x, 1)
+
     def batch_norm(self, x):
         """Return batch norm; in training, its moving averages move."""
         network, shape = self.network, (x.shape[self.channel_axis],)
@@ -214,7 +256,7 @@ class Pass:
         return tf.cast(w, self.dtype)
 
     def _add_bias(self, y, data_format=None):
-        channels = y.shape[1 if data_format else self.channel_axis]
+        channels = y.shape[-1 if data_format else self.channel_axis]
         bias = self.network.variable(f"{self._layer}/bias", lambda: tf.zeros(channels))
         return tf.nn.bias_add(y, tf.cast(bias, self.dtype), data_format or self.data_format)
 

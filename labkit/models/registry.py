@@ -1,4 +1,4 @@
-"""The registry of the networks: their names, what images they take, and how many classes they tell apart.
+"""The registry of the networks: their names, what images or sequences they take, how many classes they tell apart.
 
 It imports no TensorFlow: programs read their choices of `--model` from it before they load anything that takes long.
 """
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from labkit.models import architectures
 from labkit.models.architectures import Layers
 
-Dataset = Literal["imagenet", "synthetic", "mnist"]
+Dataset = Literal["imagenet", "synthetic", "mnist", "sequences"]
 
 
 class Model(NamedTuple):
@@ -19,11 +19,11 @@ class Model(NamedTuple):
     layers : callable
         Takes a `networks.Pass` and the images, returns the logits.
     shape : tuple of int
-        (height, width, channels) of an image.
+        (height, width, channels) of an image; of a sequence, (frames, numbers in each, 1).
     classes : int
         How many it tells apart.
-    dataset : {"imagenet", "synthetic", "mnist"}
-        The images it is for; the synthetic ones are those of `lab data tfrecords`.
+    dataset : {"imagenet", "synthetic", "mnist", "sequences"}
+        What it is for. The synthetic images are those of `lab data tfrecords`; of sequences there are no files.
     recipe : bool
         Whether the recipe of `labkit.train` is for it.
     """
@@ -34,9 +34,18 @@ class Model(NamedTuple):
     dataset: Dataset
     recipe: bool = False
 
+    @property
+    def example(self) -> str:
+        """What one example is, in words."""
+        first, second, channels = self.shape
+        if self.dataset == "sequences":
+            return f"a sequence of {first} frames of {second} numbers"
+        return f"an image of {first}×{second}×{channels}"
+
 
 IMAGENET_CLASSES = 1001  # ImageNet's TFRecords number them from 1 to 1,000
 SYNTHETIC_CLASSES = 11  # those of `lab data tfrecords`, numbered from 1 too
+SEQUENCE_CLASSES = 10
 
 
 def _imagenet(layers: Layers, side: int = 224, recipe: bool = False) -> Model:
@@ -57,4 +66,6 @@ MODELS = {
     "inception3": _imagenet(architectures.inception3(IMAGENET_CLASSES), side=299),
     "mobilenet": _imagenet(architectures.mobilenet(IMAGENET_CLASSES)),
     "mnist": Model(architectures.mnist(10), (28, 28, 1), 10, "mnist"),
+    # 40 frames of 80 numbers: 0.4 s of speech, as filter banks every 10 ms
+    "speech": Model(architectures.speech(SEQUENCE_CLASSES), (40, 80, 1), SEQUENCE_CLASSES, "sequences"),
 }

@@ -57,6 +57,7 @@ def test_the_command_of_2018_is_understood():
         ("--model=alexnet", "invalid choice: 'alexnet'"),
         ("--device=gpu", "invalid choice: 'gpu'"),
         ("--model=mnist --data_name=imagenet", "--model=mnist takes --data_name=mnist, not imagenet"),
+        ("--model=speech --data_dir=.", "--model=speech reads no files"),
         ("--data_dir=no/such/folder", "no/such/folder is not a folder"),
         ("--json no/such/folder/x.json", "no folder no/such/folder to write x.json to"),
         ("--nomkl --data_format=NCHW", "NCHW needs oneDNN"),

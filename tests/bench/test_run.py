@@ -94,6 +94,13 @@ def test_classifying_costs_a_third_of_the_operations_and_changes_nothing(tmp_pat
     assert result["gflop_per_image"] == pytest.approx(0.0085, rel=0.05)
 
 
+def test_sequences_are_measured_too_and_it_says_what_an_image_is():
+    done = bench("--model=speech", "--forward_only")
+    assert not done.failure, done.lines
+    assert "An image is: here a sequence of 40 frames of 80 numbers" in done.lines
+    assert re.match(r"total images/sec: \d+\.\d\d$", next(line for line in done.lines if line.startswith("total")))
+
+
 def test_what_tensorflow_cannot_run_is_one_line_and_exit_code_2():
     done = bench("--data_format=NCHW", env={"TF_ENABLE_ONEDNN_OPTS": 0})
     assert done.status == 2

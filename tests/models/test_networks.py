@@ -5,7 +5,7 @@ import tensorflow as tf
 from labkit.bench import steps
 from labkit.data.synthetic_batch import synthetic_batches
 from labkit.models.mnist import mnist_cnn
-from labkit.models.networks import Network
+from labkit.models.networks import Network, Pass
 from labkit.models.registry import MODELS
 
 # Weights for 1,000 classes, batch norms' scales and offsets included, as torchvision counts them
@@ -69,6 +69,52 @@ def test_batch_norm_is_the_same_fused_and_unfused(training):
     for one, two in zip(fused.averages, unfused.averages, strict=True):
         # the fused operation's variance has Bessel's correction, n / (n - 1): least places 4 × 7 × 7
         np.testing.assert_allclose(one, two, rtol=0.02, atol=1e-3)
+
+
+def test_the_lstm_is_that_of_the_formulas_in_both_directions():
+    frames, units = 40, 128
+    network = Network("speech")
+    network.weights, network._made = [], {}  # this layer's alone
+    found = Pass(network, training=False, data_format="NHWC", dtype=tf.float32)
+    x = tf.constant(np.random.default_rng(0).normal(size=(3, frames, 256)).astype("float32"))
+    got = found.bidirectional_lstm(x, units).numpy()
+    made = {variable.name.removesuffix(":0"): variable.numpy() for variable in network.weights}
+
+    def sigmoid(z):
+        return 1 / (1 + np.exp(-z))
+
+    def lstm(x, kernel, bias, recurrent):
+        state = memory = np.zeros((len(x), units))
+        outputs = []
+        for frame in range(frames):
+            z = x[:, frame] @ kernel + bias + state @ recurrent
+            i, f, o, g = np.split(z, 4, axis=1)
+            memory = sigmoid(f) * memory + sigmoid(i) * np.tanh(g)
+            state = sigmoid(o) * np.tanh(memory)
+            outputs.append(state)
+        return np.stack(outputs, axis=1)
+
+    backward = lstm(x.numpy()[:, ::-1], made["1/weights"], made["1/bias"], made["2/weights"])[:, ::-1]
+    forward = lstm(x.numpy(), made["3/weights"], made["3/bias"], made["4/weights"])
+    np.testing.assert_allclose(got, np.concatenate([forward, backward], 2), atol=1e-4)
+
+
+def test_the_recurrent_network_counts_all_its_products_and_learns():
+    network = Network("speech")
+    dense = 2 * 40 * (80 * 256 + 256 * 256 + 256 * 256)
+    lstm = 2 * 2 * 40 * (256 * 512 + 128 * 512)
+    assert network.flops == dense + lstm + 2 * 256 * 10
+    assert network.flops_training == 3 * network.flops - 2 * 40 * 80 * 256
+    x, labels = batch("speech")
+    step = tf.function(steps.make_train_step(network, "momentum", 0.01, 1e-4))
+    losses = [float(step(x, labels)) for _ in range(12)]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_sequences_are_the_same_in_both_layouts():
+    (x, _), (y, _) = batch("speech"), batch("speech", data_format="NCHW")
+    one, other = Network("speech"), Network("speech", data_format="NCHW")
+    np.testing.assert_allclose(one(x, training=False), other(y, training=False), atol=1e-5)
 
 
 def operations(network):
