@@ -1,0 +1,185 @@
+"""How busy each core is while something runs: live in a notebook, then as a picture.
+
+The kernel counts for each CPU how long it has worked (/proc/stat, proc(5)). Two looks a moment apart give its use in
+between. The counters know nothing of programs: other people's work on the same cores is in them too.
+"""
+
+import contextlib
+import contextvars
+import html
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from IPython.display import display
+from matplotlib.figure import Figure
+
+from labkit.display import plots
+from labkit.display.results import Results
+from labkit.system.machine import this_machine
+
+INTERVAL_S = 0.25  # between two looks; the counters have a resolution of 0.01 s
+MAX_NAMED = 16  # cores that the alternative text names one by one
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # the unit of /proc/stat
+UNKNOWN = "The use of the cores is not known: /proc/stat does not show them here."
+
+
+class CoreUse:
+    """The use of each core over time.
+
+    Attributes
+    ----------
+    cpus : tuple of int
+        The CPUs that this process may use, by the kernel's numbers.
+    times : list of float
+        Seconds from the start, at the end of each look.
+    shares : list of ndarray
+        For each look, the share of the time since the one before for which each CPU worked, 0 to 1.
+    """
+
+    def __init__(self, cpus: Sequence[int], root: Path = Path("/")):
+        self.cpus = tuple(cpus)
+        self.times: list[float] = []
+        self.shares: list[np.ndarray] = []
+        self._root = root
+        self._began = time.monotonic()
+        self._before = self._read()
+
+    @property
+    def known(self) -> bool:
+        """Whether the kernel shows these CPUs."""
+        return self._before is not None
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The use of each CPU over the whole time."""
+        return np.average(self.shares, axis=0, weights=np.diff([0.0, *self.times]))
+
+    def look(self) -> None:
+        """Add what the CPUs have done since the last look."""
+        now = self._read()
+        if self._before is None or now is None or now[0] <= self._before[0]:
+            return
+        (clock, worked), (clock_before, worked_before) = now, self._before
+        self.shares.append(np.clip((worked - worked_before) / (clock - clock_before), 0, 1))
+        self.times.append(clock - self._began)
+        self._before = now
+
+    def _read(self) -> tuple[float, np.ndarray] | None:
+        """Return the clock, and the seconds for which each CPU has worked so far; None where they aren't shown."""
+        worked = {}
+        with contextlib.suppress(OSError):
+            for line in (self._root / "proc/stat").read_text().splitlines():
+                name, *ticks = line.split() or [""]
+                if name.startswith("cpu") and name != "cpu":
+                    user, nice, system, _idle, _iowait, irq, softirq, *_ = (*map(int, ticks), *[0] * 7)
+                    worked[int(name[3:])] = TICK_S * (user + nice + system + irq + softirq)
+        if not set(self.cpus) <= worked.keys():
+            return None
+        return time.monotonic(), np.array([worked[cpu] for cpu in self.cpus])
+
+
+@contextlib.contextmanager
+def record(on_look: Callable[[CoreUse], None] = lambda seen: None, root: Path = Path("/")) -> Iterator[CoreUse]:
+    """Look at the cores that this process may use, a few times a second, while the block runs.
+
+    Parameters
+    ----------
+    on_look : callable
+        Is given what was seen so far, after each look.
+    root : Path
+        Where proc/ is; tests point it at synthetic trees.
+    """
+    seen = CoreUse(this_machine().cpus, root)
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(INTERVAL_S):
+            seen.look()
+            if seen.shares:
+                on_look(seen)
+
+    # In this context, so that what it shows belongs to the cell that is running.
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(watch,), daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+        seen.look()
+
+
+@contextlib.contextmanager
+def live(what: str = "while it ran", keep: Results | None = None, root: Path = Path("/")) -> Iterator[CoreUse]:
+    """Show a bar for each core while the block runs, and at its end a picture of their use over time.
+
+    Parameters
+    ----------
+    what : str
+        What ran, for the picture's title: "Use of each core …".
+    keep : Results, optional
+        Where to keep the picture too.
+    root : Path
+        As for `record`.
+    """
+    shown = display({"text/html": "", "text/plain": ""}, raw=True, display_id=True)
+
+    def on_look(seen: CoreUse) -> None:
+        if shown:  # outside of notebooks there is nothing to update
+            shown.update({"text/html": bars(seen), "text/plain": describe(seen.cpus, seen.shares[-1])}, raw=True)
+
+    with record(on_look, root) as seen:
+        yield seen
+    if not seen.shares:
+        print(UNKNOWN if not seen.known else "It was over too soon to see the use of the cores.")
+        return
+    text = f"Mean use of each core {what}, {seen.times[-1]:.0f} s: {describe(seen.cpus, seen.mean)}"
+    if shown:
+        shown.update({"text/plain": text}, raw=True)
+    plots.show(draw(seen, what), f"{text}.", keep)
+
+
+def describe(cpus: Sequence[int], shares: Sequence[float] | np.ndarray) -> str:
+    """Return the use of each core in words; of many, of the least and the most used."""
+    if len(cpus) <= MAX_NAMED:
+        return ", ".join(f"core {cpu} {share:.0%}" for cpu, share in zip(cpus, shares, strict=True))
+    least, most = int(np.argmin(shares)), int(np.argmax(shares))
+    return (
+        f"{len(cpus)} cores, {np.mean(shares):.0%} on average, "
+        f"core {cpus[least]} {shares[least]:.0%} and core {cpus[most]} {shares[most]:.0%}"
+    )
+
+
+def bars(seen: CoreUse) -> str:
+    """Return a bar for each core, as HTML, of the last look."""
+    each = "".join(
+        f'<span style="display: inline-block; width: 11em">{cpu:3} '
+        f'<span style="display: inline-block; width: 6em; border: 1px solid">'
+        f'<span style="display: block; width: {share:.0%}; background: {plots.BLUE}">&nbsp;</span></span>'
+        f" {share:4.0%}</span>"
+        for cpu, share in zip(seen.cpus, seen.shares[-1], strict=True)
+    )
+    label = html.escape(describe(seen.cpus, seen.shares[-1]))
+    return f'<div role="img" aria-label="{label}" style="font-family: monospace; white-space: pre-wrap">{each}</div>'
+
+
+def draw(seen: CoreUse, what: str) -> Figure:
+    """Draw the use of each core over time."""
+    plots.use_style()
+    figure, axes = plt.subplots(figsize=(10, min(8, 1.6 + 0.45 * len(seen.cpus))))
+    edges = [0.0, *seen.times]
+    picture = axes.pcolormesh(
+        edges, np.arange(len(seen.cpus) + 1), 100 * np.array(seen.shares).T, cmap="cividis", vmin=0, vmax=100
+    )
+    axes.invert_yaxis()
+    every = -(-len(seen.cpus) // MAX_NAMED)  # so that the numbers don't overlap
+    axes.set_yticks(np.arange(len(seen.cpus))[::every] + 0.5, [str(cpu) for cpu in seen.cpus[::every]])
+    axes.grid(False)
+    axes.set(xlabel="seconds", ylabel="core", title=f"Use of each core {what}")
+    figure.colorbar(picture, label="busy, %")
+    return figure

@@ -1,0 +1,94 @@
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from labkit.display import core_use, plots
+from labkit.system.machine import this_machine
+
+BUSY = (
+    "import os, time; os.sched_setaffinity(0, {%d}); end = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
+)
+
+
+@pytest.mark.slow
+def test_a_busy_loop_is_seen_on_its_core():
+    cpu = max(this_machine().cpus)
+    with core_use.record() as seen:
+        subprocess.run([sys.executable, "-c", BUSY % cpu], check=True)
+    assert seen.cpus == tuple(sorted(os.sched_getaffinity(0)))
+    share = dict(zip(seen.cpus, np.array(seen.shares).T, strict=True))[cpu]
+    assert np.median(share) > 0.5
+    assert seen.times == sorted(seen.times)
+    assert len(seen.times) >= 3
+
+
+def stat(root, *ticks):
+    """Write the counters of CPUs 0, 1, …: user, nice, system, idle, iowait, irq, softirq, steal."""
+    (root / "proc").mkdir(exist_ok=True)
+    rows = "".join(f"cpu{cpu} {' '.join(map(str, row))}\n" for cpu, row in enumerate(ticks))
+    (root / "proc/stat").write_text(f"cpu  1 2 3 4\n{rows}intr 5\n")
+
+
+def look(tmp_path, monkeypatch, *ticks, cpus=(0, 2), seconds=1.0):
+    clock = iter([100.0, 100.0, 100.0 + seconds])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    stat(tmp_path, *[[0] * 8] * 3)
+    seen = core_use.CoreUse(cpus, tmp_path)
+    stat(tmp_path, *ticks)
+    seen.look()
+    return seen
+
+
+def test_use_is_all_work_but_idle_waiting_and_stolen_time_of_the_cores_one_may_use(tmp_path, monkeypatch):
+    hundred = round(1 / core_use.TICK_S)
+    half = hundred // 2
+    seen = look(tmp_path, monkeypatch, [half, 0, 0, half, 0, 0, 0, 0], [9] * 8, [1, 2, 3, 4, 900, 5, 6, 700])
+    assert seen.shares[0] == pytest.approx([half / hundred, 17 / hundred])
+    assert seen.times == [1.0]
+    assert core_use.describe(seen.cpus, seen.shares[0]) == "core 0 50%, core 2 17%"
+    assert 'aria-label="core 0 50%, core 2 17%"' in core_use.bars(seen)
+
+
+def test_of_many_cores_the_least_and_the_most_used_are_named():
+    shares = [0.5] * 64
+    shares[7], shares[40] = 0.0, 1.0
+    assert core_use.describe(range(64), shares) == "64 cores, 50% on average, core 7 0% and core 40 100%"
+
+
+@pytest.mark.parametrize("cores", [1, 2, 64])
+def test_the_picture_has_a_row_for_each_core_and_labelled_axes(cores, tmp_path, monkeypatch):
+    seen = look(tmp_path, monkeypatch, [9] * 8, cpus=(0,))
+    seen.cpus, seen.times = tuple(range(cores)), [0.25, 0.5]
+    seen.shares = [np.full(cores, 0.5), np.full(cores, 1.0)]
+    assert seen.mean == pytest.approx([0.75] * cores)
+    figure = core_use.draw(seen, "while it ran")
+    axes = figure.axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("seconds", "core")
+    assert axes.collections[0].get_array().shape == (cores, 2)
+    assert 1 <= len(axes.get_yticks()) <= core_use.MAX_NAMED
+    core_use.plt.close(figure)
+
+
+def test_live_leaves_a_picture_with_alternative_text_and_no_thread(monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr(plots, "show", lambda figure, alt, keep: shown.append(alt))
+    threads = threading.active_count()
+    with pytest.raises(KeyError), core_use.live():
+        raise KeyError
+    with core_use.live("during a pause") as seen:
+        time.sleep(0.6)
+    assert threading.active_count() == threads
+    assert len(shown) == 1
+    assert shown[0].startswith("Mean use of each core during a pause, 1 s: core ")
+    assert len(seen.times) >= 2
+
+
+def test_where_the_kernel_shows_no_cores_it_says_so_and_the_block_runs(tmp_path, capsys):
+    with core_use.live(root=tmp_path):
+        print("ran")
+    assert capsys.readouterr().out.splitlines()[-2:] == ["ran", core_use.UNKNOWN]
