@@ -7,6 +7,7 @@ between. The counters know nothing of programs: other people's work on the same 
 import contextlib
 import contextvars
 import html
+import math
 import os
 import threading
 import time
@@ -23,6 +24,7 @@ from labkit.display.results import Results
 from labkit.system.machine import this_machine
 
 INTERVAL_S = 0.25  # between two looks; the counters have a resolution of 0.01 s
+BUSY = 0.8  # the share of a look from which a core counts as busy
 MAX_NAMED = 16  # cores that the alternative text names one by one
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # the unit of /proc/stat
 UNKNOWN = "The use of the cores is not known: /proc/stat does not show them here."
@@ -58,6 +60,13 @@ class CoreUse:
     def mean(self) -> np.ndarray:
         """The use of each CPU over the whole time."""
         return np.average(self.shares, axis=0, weights=np.diff([0.0, *self.times]))
+
+    @property
+    def all_busy(self) -> float:
+        """The share of the time for which every CPU was busy, for more than `BUSY` of it; not a number when unknown."""
+        if not self.shares:
+            return math.nan
+        return float(np.average(np.min(self.shares, axis=1) > BUSY, weights=np.diff([0.0, *self.times])))
 
     def look(self) -> None:
         """Add what the CPUs have done since the last look."""

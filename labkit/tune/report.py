@@ -93,6 +93,11 @@ def confirm(
     return Confirmation(ratio(other, one) if minimize else ratio(one, other), one, other, others)
 
 
+def format_metric(value: float) -> str:
+    """Return a metric with at least four digits, large ones without an exponent: 13,580,000."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def format_settings(settings: Mapping[str, Any]) -> str:
     """Return settings as in `intra=2 omp=2`, without the knobs that are left alone."""
     return " ".join(f"{name}={shlex.quote(str(value))}" for name, value in settings.items() if value is not None) or (
@@ -166,8 +171,8 @@ def draw_search(trials: Sequence[Trial], unit: str, minimize: bool = False) -> t
     found = best(trials, minimize) or trials[0]
     alt = (
         f"{len(trials)} trials: {sum(trial.state == 'pruned' for trial in trials)} pruned, {len(failed)} failed. "
-        f"The default settings, trial 1, gave {trials[0].value:.4g}; the best, trial {trials.index(found) + 1}, "
-        f"{found.value:.4g} ({format_settings(found.settings)})."
+        f"The default settings, trial 1, gave {format_metric(trials[0].value)}; "
+        f"the best, trial {trials.index(found) + 1}, {format_metric(found.value)} ({format_settings(found.settings)})."
     )
     return figure, alt
 

@@ -130,7 +130,7 @@ def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> report.Co
     report_line(f"Confirming: best against default, in turns, {config.rounds} rounds")
 
     def on_measurement(number: int, which: str, metric: float) -> None:
-        report_line(f"  round {number} of {config.rounds}  {which:8} {metric:12,.4g}")
+        report_line(f"  round {number} of {config.rounds}  {which:8} {report.format_metric(metric):>12}")
 
     try:
         confirmation = report.confirm(command, found.settings, default, config.rounds, config.minimize, on_measurement)
@@ -283,15 +283,17 @@ def _search(
 
         def show(so_far: list[Trial]) -> None:
             found = best(so_far, config.minimize)
-            text = f"best {found.value:,.4g}: {report.format_settings(found.settings)}" if found else ""
+            text = (
+                f"best {report.format_metric(found.value)}: {report.format_settings(found.settings)}" if found else ""
+            )
             progress.update(task, completed=len(so_far), best=text)
 
         def on_trial(trial: Trial, so_far: list[Trial]) -> None:
             _limit_time(command, trial, default, config)
-            metric = "failed" if trial.state == "failed" else f"{trial.value:,.4g}"
+            metric = "failed" if trial.state == "failed" else report.format_metric(trial.value)
             state = f"  ({trial.state})" if trial.state == "pruned" else ""
             state += f"  {load.BUSY_MARK}: other work took {trial.others:.0%} of the cores" if trial.busy else ""
-            line = f"{len(so_far):4}  {metric:>10}  {report.format_settings(trial.settings)}{state}"
+            line = f"{len(so_far):4}  {metric:>12}  {report.format_settings(trial.settings)}{state}"
             notes = "".join(f"\n{'':6}{part}" for part in trial.failure.splitlines())
             if len(so_far) == 1:
                 once = trial.seconds / len(trial.values)
@@ -340,7 +342,8 @@ def _write(
     """Write what came of the search, and print it."""
     found, default = _best(trials, config), trials[0]
     failed = sum(trial.state == "failed" for trial in trials)
-    report_line(f"Best of {len(trials)} trials ({failed} failed): {found.value:,.4g}; default: {default.value:,.4g}")
+    best_metric, default_metric = report.format_metric(found.value), report.format_metric(default.value)
+    report_line(f"Best of {len(trials)} trials ({failed} failed): {best_metric}; default: {default_metric}")
     report_line(f"  {command.line(found.settings)}")
     if busy := sum(trial.busy for trial in trials):
         report_line(

@@ -1,3 +1,4 @@
+import math
 import os
 import subprocess
 import sys
@@ -66,6 +67,7 @@ def test_the_picture_has_a_row_for_each_core_and_labelled_axes(cores, tmp_path, 
     seen.cpus, seen.times = tuple(range(cores)), [0.25, 0.5]
     seen.shares = [np.full(cores, 0.5), np.full(cores, 1.0)]
     assert seen.mean == pytest.approx([0.75] * cores)
+    assert seen.all_busy == pytest.approx(0.5)
     figure = core_use.draw(seen, "while it ran")
     axes = figure.axes[0]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("seconds", "core")
@@ -89,6 +91,7 @@ def test_live_leaves_a_picture_with_alternative_text_and_no_thread(monkeypatch, 
 
 
 def test_where_the_kernel_shows_no_cores_it_says_so_and_the_block_runs(tmp_path, capsys):
-    with core_use.live(root=tmp_path):
+    with core_use.live(root=tmp_path) as seen:
         print("ran")
+    assert math.isnan(seen.all_busy)
     assert capsys.readouterr().out.splitlines()[-2:] == ["ran", core_use.UNKNOWN]

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 
+import lab_cells
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +13,7 @@ from labs import Student, ThreeWays, same, swap
 from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit.system.paths import DATA
+from labkit.system.statistics import ratio
 from labkit.tune.search import search
 
 
@@ -164,6 +166,45 @@ def test_settings_that_an_answer_leaves_in_the_environment_are_taken_away(studen
     assert dict(environ) == before
     student.check(4, student.answer(4, same))
     assert "Exercise 4 · passed." in capsys.readouterr().out
+
+
+DEFAULT = [100.0, 101.0, 99.0, 100.5, 99.5]
+
+
+@pytest.mark.parametrize(
+    ("best", "promised", "said"),
+    [
+        ([120.0, 121.0, 119.5, 120.0, 119.0], 1.2, ["times, faster.", "Use these settings."]),
+        ([120.0, 121.0, 119.5, 120.0, 119.0], 1.5, ["times, faster.", "above the interval", "Use these settings."]),
+        ([80.0, 81.0, 80.0, 79.0, 79.5], 1.1, ["times, slower.", "above the interval", "Keep the default."]),
+        ([120.0, 90.0, 101.0, 95.0, 104.0], 1.1, ["times, no difference beyond chance.", "Keep the default."]),
+        ([120.0], 1.2, ["times, one round only, so there is no interval.", "Keep the default."]),
+        (None, 1.2, ["That is not confirmed: nothing was measured again."]),
+    ],
+)
+def test_the_gain_is_told_as_the_rounds_show_it(best, promised, said, capsys):
+    tell = lab_cells.functions("05", "tell_gain")["tell_gain"]
+    tell(promised, best and ratio(best, DEFAULT[: len(best)]))
+    told = capsys.readouterr().out
+    assert told.startswith(f"The search promised {promised:.2f} times the default.")
+    assert all(part in told for part in said)
+    for part in ("above the interval", "Use these settings.", "Keep the default."):
+        assert (part in told) == any(part in wanted for wanted in said)
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        ([60.0, 61.0, 60.5, 59.0, 60.0], "slower: with it, the script is faster"),
+        ([120.0, 121.0, 119.5, 120.0, 119.0], "faster: the script is better off without it"),
+        ([120.0, 90.0, 101.0, 95.0, 104.0], "no difference beyond chance"),
+        ([100.0], "one round only, so there is no interval"),
+    ],
+)
+def test_a_knob_is_worth_what_the_rounds_show(without, said, capsys):
+    tell = lab_cells.functions("05", "tell_worth")["tell_worth"]
+    tell("chunk", ratio(without, DEFAULT[: len(without)]))
+    assert capsys.readouterr().out.rstrip().endswith(f"times as fast: {said}")
 
 
 @pytest.fixture(scope="module")

@@ -454,6 +454,13 @@ def test_trials_and_confirmations_on_a_busy_machine_are_marked(tmp_path):
     assert not quiet.others.busy
 
 
+@pytest.mark.parametrize(
+    ("metric", "text"), [(13_580_000.4, "13,580,000"), (1234.5, "1,234"), (123.456, "123.5"), (0.0123456, "0.01235")]
+)
+def test_a_metric_has_no_exponent(metric, text):
+    assert report.format_metric(metric) == text
+
+
 def test_slower_than_the_default_is_said():
     found = report.confirm(lambda settings: settings["x"] + random.random() / 100, {"x": 1.0}, {"x": 2.0})
     assert not found.gained
