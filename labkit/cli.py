@@ -257,17 +257,17 @@ def tune(
         float | None, typer.Option(help="seconds for one run", show_default="10 times the default's", min=0.1)
     ] = None,
     sampler: Annotated[
-        Literal["tpe", "random"],
-        typer.Option(help="how the search chooses: tpe learns from its trials, random does not"),
-    ] = "tpe",
+        Literal["gp", "tpe", "random"],
+        typer.Option(help="how the search chooses: gp and tpe learn from their trials, random does not"),
+    ] = "gp",
     seed: Annotated[int, typer.Option(help="seed of the search", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="the folder to write to", show_default="work/tune-NAME")] = None,
 ) -> None:
     """Find the settings with which a command is fastest: threads, memory, whatever a file of knobs names.
 
     What stands before `--` is for lab tune; what stands after it is the command. The search starts with the default
-    settings and goes on with those that Optuna proposes. At the end, the best and the default are measured again, in
-    turns. Ctrl-C keeps the trials: the same command goes on from there.
+    settings and goes on with those that a model of the trials so far proposes. At the end, the best and the default are
+    measured again, in turns. Ctrl-C keeps the trials: the same command goes on from there.
     """
     from labkit.tune import run
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import optuna
 from rich.console import Console
@@ -18,7 +18,7 @@ from labkit.bench import configurations, flags
 from labkit.system import files, load, paths
 from labkit.system.errors import LabError
 from labkit.tune import report, space
-from labkit.tune.search import Settings, Space, Trial, best, search, size, trials_of
+from labkit.tune.search import SamplerName, Settings, Space, Trial, best, search, size, trials_of
 from labkit.tune.trial import IMAGES_PER_SECOND, Command, by_field, by_pattern
 
 # What `lab tune` tunes without a command: few steps, since there are many trials.
@@ -67,7 +67,7 @@ class TuneConfig:
     json_field: str | None = None
     minimize: bool = False
     openmp: bool = False
-    sampler: Literal["tpe", "random"] = "tpe"
+    sampler: SamplerName = "gp"
     seed: int = 0
 
 

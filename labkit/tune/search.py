@@ -1,9 +1,23 @@
 """The search for the best point of a space when only few of its points can be tried.
 
-Optuna's tree-structured Parzen estimator (TPE) proposes what to try next: Bergstra et al. 2011, "Algorithms for
-Hyper-Parameter Optimization"; several knobs together: Falkner et al. 2018, arXiv 1807.01774.
+A Gaussian process (`gaussian_process`) proposes what to try next, in a study of Optuna's. Or Optuna's tree-structured
+Parzen estimator (TPE) does: Bergstra et al. 2011, "Algorithms for Hyper-Parameter Optimization"; several knobs
+together: Falkner et al. 2018, arXiv 1807.01774.
+
+Why a Gaussian process: with 5% of the points of lab 05's grid, it found 95.6% of the best speed, TPE 93.6% and random
+search 92.3% (means of 200 seeds, standard errors 0.3); with the default settings first, 95.4%, and TPE 92.4%. With two
+measurements of each point, pruned as here, 5% of the grid's measurements found 96.6%. On other landscapes, 100 seeds
+each, it and TPE found with 5% of the points (30 at most):
+
+- the grid with each knob's values shuffled: 95.6% and 93.9%; its inverse, where the slowest is best: 81.2% and 83.5%;
+- random effects of five knobs and their pairs: 96.2% and 93.1%; eight knobs of which two matter: 96.8% and 95.1%;
+- two knobs, 672 points, a smooth top: 99.0% and 97.0%.
+
+Other settings of TPE (start-up trials, share of good ones, candidates, prior) were no better on the grid. With all
+knobs as choices without an order and a Sobol start it found 96.1% there, and 94.0% where the top is smooth.
 """
 
+import itertools
 import math
 import statistics
 import time
@@ -15,17 +29,22 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.pruners import ThresholdPruner
 from optuna.samplers import TPESampler
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+from scipy.stats import qmc
 
 from labkit.system import load
 from labkit.system.errors import LabError
+from labkit.tune import gaussian_process
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)  # it reports every trial, and so does `lab tune`
 
-STARTUP_TRIALS = 5  # random ones before TPE; 3 to 10 did equally well on ten synthetic spaces, with 5% of each tried
+STARTUP_TRIALS = 5  # blind ones before the search learns; 3 to 10 did equally well, with 5% of each space tried
+MAX_CANDIDATES = 4000  # points that a Gaussian process looks at before each trial
 MAX_PROPOSALS = 10  # of TPE's that may be points tried already, before a random point is taken
 PRUNING_MARGIN = 0.2  # a trial that is farther behind the best, as a share of it, is not repeated
 
+SamplerName = Literal["gp", "tpe", "random"]
 State = Literal["done", "pruned", "failed"]
 Settings = dict[str, Any]
 Space = Mapping[str, Sequence[Any]]
@@ -80,7 +99,7 @@ def search(
     objective: Callable[[Settings], float],
     trials: int,
     seed: int = 0,
-    sampler: Literal["tpe", "random"] = "tpe",
+    sampler: SamplerName = "gp",
     minimize: bool = False,
     default: Settings | None = None,
     repeats: int = 1,
@@ -101,8 +120,8 @@ def search(
         How many there may be at most, with those that the study has already.
     seed : int
         Of the sampler: the same metrics give the same search.
-    sampler : {"tpe", "random"}
-        Random search draws evenly from the points that are left.
+    sampler : {"gp", "tpe", "random"}
+        A Gaussian process, TPE, or random search, which draws evenly from the points that are left.
     minimize : bool
         Whether a small metric is good, as with times.
     default : dict, optional
@@ -128,7 +147,8 @@ def search(
     study = study or optuna.create_study(direction="minimize" if minimize else "maximize")
     ended = trials_of(study)
     startup = size(space) if sampler == "random" else STARTUP_TRIALS
-    proposer = _UntriedSampler(space, ended, startup, seed + len(ended))
+    kind = _GaussianProcessSampler if sampler == "gp" else _UntriedSampler
+    proposer = kind(space, ended, startup, seed + len(ended))
     study.sampler = proposer
     waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))  # proposed when it was interrupted
     if default and not waiting and proposer.point(default) not in proposer.tried:
@@ -235,6 +255,7 @@ class _UntriedSampler(TPESampler):
         super().__init__(multivariate=True, constant_liar=False, n_startup_trials=startup, seed=seed)
         self._space = {name: list(values) for name, values in space.items()}
         self._random = np.random.default_rng(seed)
+        self._ended, self._startup = ended, startup
         self.distributions = {name: _distribution(name, values) for name, values in space.items()}
         self.tried = {self.point(trial.settings) for trial in ended}
 
@@ -259,11 +280,60 @@ class _UntriedSampler(TPESampler):
                 break
             if tuple(proposed.get(name, 0) for name in self._space) not in self.tried:
                 return proposed
-        while len(self.tried) < size(self._space):
+        return dict(zip(self._space, self.draw(), strict=True)) if len(self.tried) < size(self._space) else {}
+
+    def draw(self) -> tuple[int, ...]:
+        """Return a random point that is left."""
+        while True:
             point = tuple(int(self._random.integers(len(values))) for values in self._space.values())
             if point not in self.tried:
-                return dict(zip(self._space, point, strict=True))
-        return {}
+                return point
+
+
+class _GaussianProcessSampler(_UntriedSampler):
+    """A Gaussian process in place of TPE; its start-up trials are spread over the space, by a Sobol sequence."""
+
+    def __init__(self, space: Space, ended: Sequence[Trial], startup: int, seed: int):
+        super().__init__(space, ended, startup, seed)
+        spread = qmc.Sobol(len(space), rng=np.random.default_rng(seed)).random(2 ** math.ceil(math.log2(startup)))
+        self._spread = [
+            tuple(int(x * len(values)) for x, values in zip(row, space.values(), strict=True)) for row in spread
+        ]
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, int]:
+        """Propose a point."""
+        if len(self.tried) == size(self._space):
+            return {}
+        return dict(zip(self._space, self._propose(study.direction == StudyDirection.MINIMIZE), strict=True))
+
+    def _propose(self, minimize: bool) -> tuple[int, ...]:
+        metrics = np.array([trial.value for trial in self._ended])
+        known = np.isfinite(metrics)
+        if len(metrics) < self._startup or not known.any():
+            left = [point for point in self._spread if point not in self.tried]
+            return left[0] if left else self.draw()
+        if (metrics[known] > 0).all():
+            metrics = np.log(metrics)  # twice as fast is as much, wherever it begins
+        metrics = -metrics if minimize else metrics
+        metrics[~known] = metrics[known].min()  # a failure is as bad as the worst
+        tried = np.array([self.point(trial.settings) for trial in self._ended], float)
+        candidates = self._candidates(tried[metrics.argmax()])
+        ordered = [isinstance(values, IntDistribution) for values in self.distributions.values()]
+        best = gaussian_process.most_promising(tried, metrics, np.array(candidates, float), ordered, self._random)
+        return candidates[best]
+
+    def _candidates(self, best: np.ndarray) -> list[tuple[int, ...]]:
+        """Return the points that are left; of many, some at random and all that differ from the best in one knob."""
+        sizes = [len(values) for values in self._space.values()]
+        if size(self._space) <= MAX_CANDIDATES:
+            points = set(itertools.product(*map(range, sizes)))
+        else:
+            points = {self.draw() for _ in range(MAX_CANDIDATES)}
+            near = tuple(map(int, best))
+            points |= {(*near[:knob], at, *near[knob + 1 :]) for knob, count in enumerate(sizes) for at in range(count)}
+        return sorted(points - self.tried)
 
 
 def _distribution(name: str, values: Sequence[Any]) -> BaseDistribution:

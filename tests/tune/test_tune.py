@@ -49,24 +49,33 @@ def test_the_whole_of_a_small_space_is_tried_and_no_point_twice():
     assert best(trials).settings == TOP
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.parametrize("sampler", ["gp", "tpe", "random"])
 def test_the_same_seed_gives_the_same_search_and_another_seed_another(sampler):
     one, same, other = (search(GRID, speed, 15, seed=seed, sampler=sampler) for seed in (3, 3, 4))
     assert [trial.settings for trial in one] == [trial.settings for trial in same]
     assert [trial.settings for trial in one] != [trial.settings for trial in other]
 
 
-def test_tpe_finds_better_points_than_random_search_with_as_many_trials():
-    found = {
-        sampler: [best(search(GRID, speed, 20, seed=seed, sampler=sampler)).value for seed in range(8)]
-        for sampler in ("tpe", "random")
-    }
-    assert sum(found["tpe"]) > sum(found["random"])
-    assert max(found["tpe"]) == speed(TOP)
+@pytest.mark.parametrize("sampler", ["gp", "tpe"])
+def test_what_learns_finds_better_points_than_random_search_with_as_many_trials(sampler):
+    found, blind = (
+        [best(search(GRID, speed, 20, seed=seed, sampler=kind)).value for seed in range(8)]
+        for kind in (sampler, "random")
+    )
+    assert sum(found) > sum(blind)
+    assert max(found) == speed(TOP)
 
 
-def test_minimize_turns_it_round():
-    trials = search({"x": range(30)}, lambda settings: 1 + (settings["x"] - 11) ** 2, 20, minimize=True)
+def test_a_large_space_is_searched_by_a_part_of_its_points():
+    space = {f"knob{number}": range(10) for number in range(6)}
+    seen = search(space, lambda settings: 100.0 - sum(abs(place - 4) for place in settings.values()), 40, seed=1)
+    assert best(seen).value > max(trial.value for trial in seen[:5])
+    assert best(seen).value >= 94  # at random, one point in a thousand
+
+
+@pytest.mark.parametrize("shift", [1, -50])  # metrics below 0 too
+def test_minimize_turns_it_round(shift):
+    trials = search({"x": range(30)}, lambda settings: shift + (settings["x"] - 11) ** 2, 20, minimize=True)
     assert best(trials, minimize=True).settings == {"x": 11}
 
 
@@ -124,13 +133,14 @@ def test_failures_are_recorded_and_the_search_goes_on():
     assert best(trials).settings == TOP
 
 
-def test_tpe_keeps_away_from_where_all_fails():
+@pytest.mark.parametrize("sampler", ["gp", "tpe"])
+def test_what_learns_keeps_away_from_where_all_fails(sampler):
     def fragile(settings):
         if settings["x"] >= 20:
             raise LabError("crash")
         return 50.0 - abs(settings["x"] - 10)
 
-    trials = search({"x": range(40), "y": range(10)}, fragile, 60, seed=1)
+    trials = search({"x": range(40), "y": range(10)}, fragile, 60, seed=1, sampler=sampler)
     assert sum(trial.state == "failed" for trial in trials[20:]) < 15  # at random it would be half of 40
 
 
