@@ -296,11 +296,11 @@ def your_search(space, objective, trials, seed):
 # takes it that points near each other are alike: 3 threads are next to 4. For each untried point, it tells a likely
 # speed, and how sure that is. It tries the point where most can be gained. Optuna's TPE looks at all knobs together
 # too. Let them compete with yours, with random search, and with a [**grid search**](../docs/glossary.md#grid-search),
-# which tries all points in the order in which they are written. Each search depends on chance, so each runs 20 times:
+# which tries all points in the order in which they are written. Each search depends on chance, so each runs 15 times:
 # **about 20 seconds**. No process is started: a trial only looks up a point in the table.
 
 # %%
-seeds, budget = (2, 20) if QUICK else (20, len(grid) // 5)
+seeds, budget = (2, 20) if QUICK else (15, len(grid) // 5)
 began = time.monotonic()
 
 

@@ -8,7 +8,6 @@ how sure that is. The next to try is the point with the largest expected improve
 Optuna's own `GPSampler` does the same, and needs PyTorch. At five knobs and twenty trials, numpy does.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,39 +40,45 @@ def most_promising(
     """
     scale = np.maximum(1, np.vstack([tried, candidates]).max(axis=0))
     standard = (metrics - metrics.mean()) / (metrics.std() or 1.0)
-    models = [_Model(tried / scale, standard, np.asarray(ordered), random) for _ in range(MODELS)]
-    mean, spread = max(models, key=lambda model: model.likelihood).predict(candidates / scale)
+    apart = _squared_distances(tried / scale, tried / scale)
+    models = [_Model(apart, standard, np.asarray(ordered), random) for _ in range(MODELS)]
+    likeliest = max(models, key=lambda model: model.likelihood)
+    mean, spread = likeliest.predict(_squared_distances(candidates / scale, tried / scale))
     better = (mean - standard.max()) / spread
     improvement = spread * (better * stats.norm.cdf(better) + stats.norm.pdf(better))
     return int(np.argmax(improvement))
 
 
+def _squared_distances(points: Points, others: Points) -> np.ndarray:
+    """Return, for each knob, the squares of how far points are from others: (2, knobs, points, others).
+
+    A knob is as wide as the distance from its first to its last value. First for values without an order, any two of
+    which are that far apart, then for those in an order.
+    """
+    apart = np.abs(points.T[:, :, None] - others.T[:, None, :])
+    return np.array([np.sign(apart), apart**2])
+
+
 class _Model:
     """A Gaussian process with a Matérn kernel (ν = 5/2) whose length scales, noise and kinds of knobs are drawn."""
 
-    def __init__(self, tried: Points, metrics: np.ndarray, ordered: np.ndarray, random: np.random.Generator):
-        self._tried = tried
-        # Knobs with a long length scale hardly matter. A knob is as wide as the distance from its first to its last
-        # value; where its values have no order, any two are that far apart.
-        log_lengths = random.normal(size=tried.shape[1])
-        self._lengths = np.exp(log_lengths)
-        self._ordered = ordered & (random.random(len(ordered)) >= UNORDERED_SHARE)
+    def __init__(self, apart: np.ndarray, metrics: np.ndarray, ordered: np.ndarray, random: np.random.Generator):
+        log_lengths = random.normal(size=len(ordered))  # knobs with a long length scale hardly matter
+        self._shares = np.exp(-2 * log_lengths)
+        self._kinds = (ordered & (random.random(len(ordered)) >= UNORDERED_SHARE)).astype(int)
         noise = NOISE * 10 ** random.uniform(-1, 1)
-        self._factor = linalg.cholesky(self._kernel(tried) + noise * np.eye(len(tried)), lower=True)
+        self._factor = linalg.cholesky(self._kernel(apart) + noise * np.eye(len(metrics)), lower=True)
         self._weights = linalg.cho_solve((self._factor, True), metrics)
         fit = -0.5 * np.dot(metrics, self._weights) - np.sum(np.log(np.diag(self._factor)))
         self.likelihood = float(fit - 0.5 * np.sum(log_lengths**2))  # with the lengths' own
 
-    def predict(self, points: Points) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean and the standard deviation of each point's metric."""
-        kernel = self._kernel(points)
+    def predict(self, apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean and the standard deviation of each point's metric, from its distances to what was tried."""
+        kernel = self._kernel(apart)
         explained = linalg.solve_triangular(self._factor, kernel.T, lower=True)
         return kernel @ self._weights, np.sqrt(np.maximum(1e-9, 1 - (explained**2).sum(axis=0)))
 
-    def _kernel(self, points: Points) -> np.ndarray:
-        squares = np.zeros((len(points), len(self._tried)))
-        for knob, (length, ordered) in enumerate(zip(self._lengths, self._ordered, strict=True)):
-            apart = np.abs(points[:, None, knob] - self._tried[None, :, knob])
-            squares += ((apart if ordered else np.sign(apart)) / length) ** 2
-        distance = math.sqrt(5) * np.sqrt(squares)
+    def _kernel(self, apart: np.ndarray) -> np.ndarray:
+        of_knobs = apart[self._kinds, np.arange(len(self._kinds))]
+        distance = np.sqrt(5 * np.tensordot(self._shares, of_knobs, axes=1))
         return (1 + distance + distance**2 / 3) * np.exp(-distance)
