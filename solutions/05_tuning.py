@@ -342,6 +342,7 @@ axis.secondary_xaxis("top", functions=(lambda n: 100 * n / len(grid), lambda p: 
     "share of the space tried, %", fontsize=11
 )
 axis.set(xlabel="trials", ylabel="best so far, share of the grid's best", ylim=(None, 1.01))
+axis.xaxis.get_major_locator().set_params(integer=True)
 axis.legend(loc="lower right")
 axis.set_title("How much of the best is found in how many trials")
 plots.show(
