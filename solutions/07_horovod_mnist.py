@@ -45,7 +45,7 @@ check, results, machine, work, QUICK = open_lab("07", globals())
 # It prints which.
 
 # %%
-n_train, epochs = (2_000, 2) if QUICK else (8_000, 6)
+n_train, epochs = (512, 2) if QUICK else (8_000, 6)
 digits = load_digits(n_train=n_train, n_test=n_train // 4)
 print(digits.source)
 
@@ -135,8 +135,9 @@ if __name__ == "__main__":
 # TensorFlow prepares its kernels and touches its memory for the first time.
 
 # %%
-with load.watch("section 2"):
-    serial = run_ranks(1, "work/serial.py", "--digits", n_train, "--epochs", epochs)
+if not QUICK:
+    with load.watch("section 2"):
+        run_ranks(1, "work/serial.py", "--digits", n_train, "--epochs", epochs)
 
 # %% [markdown]
 # ## 3 · What changes with many processes
@@ -717,7 +718,8 @@ print("loss by epoch:", *(f"{loss:.3f}" for loss in past.history["loss"]))
 print(f"largest difference between any two ranks' weights: {spread(model)}")
 
 # %%
-silent = run_ranks(2, "work/silent.py", n_train, threads=1)
+if not QUICK:
+    run_ranks(2, "work/silent.py", n_train, threads=1)
 
 # %% [markdown]
 # There is no error and no warning, and the loss falls. But the last line shows that there are two different networks.

@@ -18,7 +18,7 @@ lab = Lab("07")
 
 IMPORTS = "import math\n\nimport numpy as np"  # of plan.py, and so all that its functions may use
 PROBE = Path(__file__).with_name("lab07_ranks.py")
-DIGITS, RATE = 256, 0.02
+DIGITS, RATE = 128, 0.02
 EXACT = 1e-3  # of the distance that the weights moved: what rounding in another order makes of it
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 NOISE = re.compile(r"\d{4}-\d\d-\d\d |^[IWEF]\d{4} |^WARNING|^REPORT")  # lines of TensorFlow, Horovod and the probe

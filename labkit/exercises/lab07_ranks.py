@@ -50,18 +50,21 @@ def fresh(seed: int) -> keras.Model:
     return mnist_cnn()
 
 
-def one_process(n_digits: int, rates: list[float]) -> np.ndarray:
-    """The weights of one process that takes a step on all digits for each learning rate, from seed 0."""
+@functools.cache
+def one_process(n_digits: int, rates: tuple[float, ...]) -> list[np.ndarray]:
+    """The weights after each step of one process that takes one on all digits for each learning rate, from seed 0."""
     digits = load_digits(n_train=n_digits, n_test=n_digits // 4)
     model, optimizer = fresh(0), keras.optimizers.SGD(momentum=0.9)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    weights = []
     for rate in rates:
         with tf.GradientTape() as tape:
             loss = loss_of(digits.y_train, model(digits.x_train, training=True))
         optimizer.learning_rate.assign(rate)
         gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-    return flat(model)
+        weights.append(flat(model))
+    return weights
 
 
 def begun_alike(learning_rate: Callable) -> Callable:
@@ -110,7 +113,8 @@ def main() -> None:
     (student_main,) = load(script, "main")
     common = ["--digits", n_digits, "--batch", str(int(n_digits) // RANKS.size), "--lr", rate]
     folder = Path(*out, f"rank-{RANKS.rank}") if out else None
-    seeds = float(np.abs(flat(fresh(0)) - flat(fresh(1))).max())
+    start = flat(fresh(0))
+    seeds = float(np.abs(start - flat(fresh(1))).max())
     runs = []
     for number, (options, multiples) in enumerate(RUNS[kind]):
         arguments = [*common, *map(str, options), *(["--out", str(folder)] if folder else [])]
@@ -124,8 +128,9 @@ def main() -> None:
             "wrote": bool(folder and list(folder.glob("*.index"))),
         }
         if RANKS.rank == 0:
-            right = one_process(int(n_digits), [float(rate) * multiple for multiple in multiples])
-            findings["error"] = float(np.abs(weights[0] - right).max() / np.abs(right - flat(fresh(0))).max())
+            every = one_process(int(n_digits), tuple(float(rate) * multiple for multiple in RUNS[kind][-1][1]))
+            right = every[len(multiples) - 1]
+            findings["error"] = float(np.abs(weights[0] - right).max() / np.abs(right - start).max())
             log = folder / "log.json" if folder else None
             findings["history"] = json.loads(log.read_text())["history"] if log and log.is_file() else []
         runs.append(findings)

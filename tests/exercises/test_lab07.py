@@ -1,32 +1,97 @@
 import inspect
+import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from labs import Student, ThreeWays, same, swap
 
+from labkit.exercises import ranks
+
 FUNCTIONS = ("shard", "learning_rate", "steps_per_epoch")
+PROBED = {4: "train", 5: "fit"}  # exercises that run on ranks: what their probe is told
+ALONE = {"serial.py": ["--digits", 256, "--epochs", 2], "silent.py": [256]}  # the lab's own scripts, and arguments
+BATCH = Path(__file__).with_name("lab07_batch.py")
 
 
-@pytest.fixture
-def student(tmp_path, monkeypatch):
-    """The lab up to its scripts: plan.py from the solutions, agree.py and train_helpers.py from the lab."""
+def make_student(folder):
+    """The lab up to its scripts, in a folder: plan.py from the solutions, the other modules from the lab."""
     from labkit.exercises import sources
 
-    monkeypatch.chdir(tmp_path)
     student = Student("07", {"np": np, "math": math})
-    (tmp_path / "work").mkdir()
+    (folder / "work").mkdir()
     cells = sources.read(sources.find("07")).cells
     plan = next(cell.source for cell in cells if "plan.py" in cell.source and "write_text" in cell.source)
     texts = {name: inspect.getsource(student.answer(number, same)) for number, name in enumerate(FUNCTIONS, start=1)}
     getsource = lambda function: texts[function]  # noqa: E731, each has a file of its own in a notebook
-    names = {"inspect": SimpleNamespace(getsource=getsource), "work": tmp_path / "work"}
+    names = {"inspect": SimpleNamespace(getsource=getsource), "work": folder / "work"}
     exec(plan, names | {name: name for name in FUNCTIONS})
-    for module in ("agree", "train_helpers"):
-        text = next(cell.source for cell in cells if cell.source.startswith(f"%%writefile work/{module}.py"))
-        (tmp_path / "work" / f"{module}.py").write_text(text.partition("\n")[2])
+    for cell in cells:
+        head, _, text = cell.source.partition("\n")
+        if head.startswith("%%writefile work/") and "### BEGIN SOLUTION" not in text:
+            (folder / head.split()[-1]).write_text(text)
     return student
+
+
+@pytest.fixture(scope="module")
+def launched(request, tmp_path_factory):
+    """What each rank printed, for each script of the tests that run: all in one launch, by lab07_batch.py.
+
+    A script of exercise 4 or 5 is found by its text, one of the lab's own by its name.
+    """
+    from labkit.exercises import lab07
+    from labkit.mpi.launch import run_ranks
+
+    folder = tmp_path_factory.mktemp("batch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        student = make_student(folder)
+        scripts = {}
+        for item in request.session.items:
+            case = getattr(item, "callspec", None)
+            if item.module is request.module and case and case.params.get("exercise") in PROBED:
+                exercise, edit = case.params["exercise"], case.params.get("edit")
+                text = Path(student.answer(exercise, edit)).read_text() if edit else None
+                if text and text not in scripts:
+                    path = folder / "work" / f"{len(scripts)}.py"
+                    path.write_text(text)
+                    out = [folder / f"out-{len(scripts)}"] if PROBED[exercise] == "train" else []
+                    scripts[text] = [lab07.PROBE, path, PROBED[exercise], lab07.DIGITS, lab07.RATE, *out]
+        for name, arguments in ALONE.items():
+            scripts[name] = [folder / "work" / name, *arguments]
+        (folder / "list.json").write_text(json.dumps([[*map(str, words)] for words in scripts.values()]))
+        run = run_ranks(2, BATCH, "list.json", threads=1, show=False, timeout=400)
+    found = {key: [] for key in scripts}
+    for lines in run.lines:
+        marks = [number for number, line in enumerate(lines) if line.startswith("\x1escript ")]
+        assert len(marks) == len(scripts), lines[-20:]
+        for key, begin, end in zip(scripts, marks, [*marks[1:], len(lines)], strict=True):
+            found[key].append(lines[begin + 1 : end])
+    return found
+
+
+@pytest.fixture
+def student(tmp_path, monkeypatch, request):
+    """A student whose scripts of exercises 4 and 5 have run in the one launch of `launched`."""
+    from labkit.exercises import answers
+    from labkit.mpi.launch import RankError, Run
+
+    monkeypatch.chdir(tmp_path)
+    alone = answers.run_ranks
+
+    def run_ranks(n, probe, script, *args, **options):
+        if "edit" not in request.fixturenames:
+            return alone(n, probe, script, *args, **options)
+        lines = request.getfixturevalue("launched")[Path(script).read_text()]
+        for rank, printed in enumerate(lines):
+            if any(line.startswith(ranks.FAILED) for line in printed):
+                raise RankError(f"Rank {rank} failed.", tuple(printed), rank)
+        return Run("mpirun", tuple(map(tuple, lines)), 0.0, 1, True, "", ())
+
+    monkeypatch.setattr(answers, "run_ranks", run_ranks)
+    return make_student(tmp_path)
 
 
 INTERLEAVED = swap("np.arange(rank * share, (rank + 1) * share)", "range(n)[rank : share * size : size]")
@@ -159,18 +224,19 @@ def test_the_module_is_what_the_checks_know(student, tmp_path):
     assert len({student.check.lab.checks[number].imports for number in (1, 2, 3)}) == 1
 
 
-def test_the_solution_resumes_where_it_stopped(student, tmp_path):
-    """Two epochs, stopped and resumed on two ranks, are three epochs in one go."""
-    import json
+def test_a_script_that_fails_in_a_launch_of_its_own(student, capsys):
+    """As a student runs it, and not in the one launch of the tests above."""
+    student.check(4, student.answer(4, swap("    hvd.init()\n", "")))
+    assert "has not been initialized; use hvd.init(), in line" in capsys.readouterr().out
 
-    from labkit.mpi.launch import run_ranks
 
-    script = student.answer(4, same)
-    common = ("--digits", 256, "--batch", 32)
-    run_ranks(2, script, *common, "--epochs", 3, "--out", "whole", show=False)
-    run_ranks(2, script, *common, "--epochs", 2, "--out", "parts", show=False)
-    run_ranks(2, script, *common, "--epochs", 3, "--out", "parts", "--resume", show=False)
-    whole, parts = (json.loads((tmp_path / out / "log.json").read_text()) for out in ("whole", "parts"))
-    assert [entry["epoch"] for entry in parts["history"]] == [3]
-    assert parts["history"][-1]["loss"] == pytest.approx(whole["history"][-1]["loss"], rel=1e-3)
-    assert parts["spread"] == whole["spread"] == 0.0
+def test_the_serial_script_trains(launched):
+    lines = [line for line in launched["serial.py"][0] if line.startswith("epoch")]
+    assert [line.partition(":")[0] for line in lines] == ["epoch 1", "epoch 2"]
+
+
+def test_the_run_that_looks_distributed_is_not(launched):
+    """What section 8 is about: no error, and yet the weights differ."""
+    for lines in launched["silent.py"]:
+        (difference,) = [line for line in lines if line.startswith("largest difference")]
+        assert float(difference.split()[-1]) > 0
