@@ -1,5 +1,6 @@
-"""Checks of lab 07: shares, learning rate, steps, and two scripts that must really be distributed."""
+"""Checks of lab 07: shares, learning rate, steps, two scripts that must really be distributed, and pinning."""
 
+import itertools
 import math
 import re
 import shutil
@@ -11,7 +12,7 @@ import numpy as np
 from labkit.exercises.answers import call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect
-from labkit.exercises.values import array_of_numbers, describe, same, short, whole
+from labkit.exercises.values import array_of_numbers, describe, parts, same, short, whole
 from labkit.mpi.launch import Run
 
 lab = Lab("07")
@@ -20,6 +21,7 @@ IMPORTS = "import math\n\nimport numpy as np"  # of plan.py, and so all that its
 PROBE = Path(__file__).with_name("lab07_ranks.py")
 DIGITS, RATE = 128, 0.02
 EXACT = 1e-3  # of the distance that the weights moved: what rounding in another order makes of it
+PINNING = ("the pairs of ranks that share a core", "the ranks with more threads than cores", "the cores without a rank")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 NOISE = re.compile(r"\d{4}-\d\d-\d\d |^[IWEF]\d{4} |^WARNING|^REPORT")  # lines of TensorFlow, Horovod and the probe
 
@@ -190,6 +192,76 @@ def train_hvd(answer) -> None:
 def fit_hvd(answer) -> None:
     """Two ranks under fit agree and equal one process on all digits."""
     _equals_one_process([rank[0] for rank in _distributed(answer, "fit")[1]])
+
+
+@lab.exercise(
+    6,
+    hints=(
+        "On which cores may a rank run? CPUs 0 and 4 are two CPUs, but here one core.",
+        "First make, for each rank, the set of the numbers of its cores. Then all three answers are about these sets.",
+        "used = [{c for c, cpus in enumerate(cores) if mask & set(cpus)} for mask in masks]. Two ranks share a core "
+        "when used[a] & used[b] is not empty; a rank has too many threads when threads > len(used[rank]).",
+    ),
+)
+def pinnings(answer) -> None:
+    """Ranks that share cores, ranks with more threads than cores, and idle cores, all by cores and not by CPUs."""
+    from hypothesis import strategies as st
+
+    def decide(masks: list[set[int]], cores: list[tuple[int, ...]], threads: int) -> None:
+        case = f"for masks {masks}, cores {cores} and {threads} {'thread' if threads == 1 else 'threads'}"
+        used = [{number for number, cpus in enumerate(cores) if mask & set(cpus)} for mask in masks]
+        right = (
+            {(a, b) for a, b in itertools.combinations(range(len(masks)), 2) if used[a] & used[b]},
+            {rank for rank, own in enumerate(used) if threads > len(own)},
+            set(range(len(cores))).difference(*used),
+        )
+        sharing, crowded, idle = parts(call(answer, masks, cores, threads), 3, f"three sets {case}")
+        got = (_pairs(sharing, case), _numbers(crowded, "ranks", case), _numbers(idle, "cores", case))
+        for what, found, expected in zip(PINNING, got, right, strict=True):
+            expect(found == expected, f"{what} to be {_show(expected)} {case}; yours are {_show(found)}")
+
+    node = [(0, 4), (1, 5), (2, 6), (3, 7)]
+    for masks, cores, threads in (
+        ([{0, 4}, {1, 5}], node, 1),
+        ([{0, 4}, {1, 5}], node, 2),
+        ([{0}, {4}], node, 1),
+        ([set(range(8)), set(range(8))], node, 4),
+        ([{0, 1}, {2, 3}, {1, 2}], node, 2),
+        ([{2, 3}], [(0, 1), (2, 3)], 2),
+        ([{0}, {1}], [(0,), (1,)], 1),
+    ):
+        decide(masks, cores, threads)
+
+    @st.composite
+    def nodes(draw: st.DrawFn) -> tuple[list[set[int]], list[tuple[int, ...]]]:
+        count, ways = draw(st.integers(1, 4)), draw(st.integers(1, 2))
+        cores = [tuple(core + count * way for way in range(ways)) for core in range(count)]
+        mask = st.sets(st.integers(0, count * ways - 1), min_size=1)
+        return draw(st.lists(mask, min_size=1, max_size=4)), cores
+
+    for_all(lambda node, threads: decide(*node, threads), node=nodes(), threads=st.integers(1, 4))
+
+
+def _pairs(found: Any, case: str) -> set[tuple[int, int]]:
+    """Return pairs of ranks, the smaller first."""
+    pairs = [parts(pair, 2, f"each pair of ranks {case}") for pair in _members(found, "pairs of ranks", case)]
+    ranks = [[whole(rank, f"each rank in a pair {case}") for rank in pair] for pair in pairs]
+    return {(min(pair), max(pair)) for pair in ranks}
+
+
+def _numbers(found: Any, what: str, case: str) -> set[int]:
+    return {whole(one, f"each of the {what} {case}") for one in _members(found, what, case)}
+
+
+def _members(found: Any, what: str, case: str) -> list[Any]:
+    several = isinstance(found, set | frozenset | list | tuple)
+    expect(several, f"a set of {what} {case}; it is {describe(found)}")
+    return list(found)
+
+
+def _show(found: set) -> str:
+    """Return a set in order, as Python writes it."""
+    return f"{{{', '.join(map(str, sorted(found)))}}}" if found else "set()"
 
 
 def _distributed(answer: str, *args: object) -> tuple[Run, list[list[dict]]]:

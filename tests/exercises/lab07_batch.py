@@ -6,6 +6,7 @@ LIST is a JSON file of argument lists: what would follow `python` in a launch of
 rank prints MARK and its number. A probe that ends its rank by `ranks.fail` ends the script here, so on all ranks alike.
 """
 
+import contextlib
 import json
 import runpy
 import sys
@@ -45,10 +46,8 @@ def main() -> None:
     for number, words in enumerate(json.loads(Path(sys.argv[1]).read_text())):
         MPI.COMM_WORLD.Barrier()
         print(f"\n{MARK}{number}", flush=True)
-        try:
+        with contextlib.suppress(Failed):
             run(*words)
-        except Failed:
-            pass
         hvd.shutdown()
 
 

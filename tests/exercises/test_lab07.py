@@ -4,15 +4,23 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
+import lab_cells
 import numpy as np
 import pytest
 from labs import Student, ThreeWays, same, swap
 
 from labkit.exercises import ranks
+from labkit.system import statistics
 
 FUNCTIONS = ("shard", "learning_rate", "steps_per_epoch")
 PROBED = {4: "train", 5: "fit"}  # exercises that run on ranks: what their probe is told
-ALONE = {"serial.py": ["--digits", 256, "--epochs", 2], "silent.py": [256]}  # the lab's own scripts, and arguments
+WAYS = {"one rank": (1, 512), "side by side": (2, 512)}
+# The lab's own scripts, and their arguments.
+ALONE = {
+    "serial.py": ["--digits", 256, "--epochs", 2],
+    "silent.py": [256],
+    "compare.py": ["ways.json", "speeds.json"],
+}
 BATCH = Path(__file__).with_name("lab07_batch.py")
 
 
@@ -61,6 +69,7 @@ def launched(request, tmp_path_factory):
                     scripts[text] = [lab07.PROBE, path, PROBED[exercise], lab07.DIGITS, lab07.RATE, *out]
         for name, arguments in ALONE.items():
             scripts[name] = [folder / "work" / name, *arguments]
+        (folder / "ways.json").write_text(json.dumps([True, WAYS]))
         (folder / "list.json").write_text(json.dumps([[*map(str, words)] for words in scripts.values()]))
         run = run_ranks(2, BATCH, "list.json", threads=1, show=False, timeout=400)
     found = {key: [] for key in scripts}
@@ -69,7 +78,7 @@ def launched(request, tmp_path_factory):
         assert len(marks) == len(scripts), lines[-20:]
         for key, begin, end in zip(scripts, marks, [*marks[1:], len(lines)], strict=True):
             found[key].append(lines[begin + 1 : end])
-    return found
+    return found | {"speeds": json.loads((folder / "speeds.json").read_text())}
 
 
 @pytest.fixture
@@ -195,6 +204,14 @@ class TestExercises(ThreeWays):
         (5, swap("hvd.DistributedGradientTape(tape)", "tape"), "gradients are not averaged (step 4)"),
         (5, swap("hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)", "pass"), "step 5"),
         (5, swap("self.optimizer.apply_gradients", "list"), "off by 100%"),
+        (6, swap("used[a] & used[b]", "masks[a] & masks[b]"), "share a core to be {(0, 1)} for masks [{0}, {4}]"),
+        (6, swap("threads > len(used[rank])", "threads > len(masks[rank])"), "more threads than cores to be {0, 1}"),
+        (6, swap("threads > len(used[rank])", "threads >= len(used[rank])"), "more threads than cores to be set()"),
+        (6, swap("- set().union(*used)", "- set().union(*masks)"), "without a rank to be {0} for masks [{2, 3}]"),
+        (6, swap("a < b and", ""), "share a core to be set()"),
+        (6, swap("a < b and", "a + 1 == b and"), "share a core to be {(0, 2), (1, 2)}"),
+        (6, swap("sharing, crowded, set", "crowded, set"), "three sets"),
+        (6, swap("return sharing, crowded,", "return sharing, len(crowded),"), "a set of ranks"),
     ]
     right = [
         (1, same),
@@ -210,6 +227,8 @@ class TestExercises(ThreeWays):
         (4, and_says_who_it_is),
         (5, same),
         (5, BY_HAND),
+        (6, same),
+        (6, swap("return sharing, crowded,", "return [[b, a] for a, b in sharing], sorted(crowded),")),
     ]
 
 
@@ -240,3 +259,107 @@ def test_the_run_that_looks_distributed_is_not(launched):
     for lines in launched["silent.py"]:
         (difference,) = [line for line in lines if line.startswith("largest difference")]
         assert float(difference.split()[-1]) > 0
+
+
+def test_a_launch_measures_each_way(launched):
+    assert list(launched["speeds"]) == list(WAYS)
+    assert min(launched["speeds"].values()) > 0
+
+
+def test_a_round_has_each_launch_once():
+    began = []
+
+    def launch(ways, **options):
+        began.append(options["ranks"])
+        return {name: 10.0 * len(began) for name in ways}
+
+    compare = lab_cells.functions("07", "compare", launch=launch)["compare"]
+    assert compare([{"ranks": 1, "ways": ["a", "b"]}, {"ranks": 2, "ways": ["c"]}], rounds=2) == {
+        "a": [10.0, 30.0],
+        "b": [10.0, 30.0],
+        "c": [20.0, 40.0],
+    }
+    assert began == [1, 2, 1, 2]
+    assert compare([{"ranks": 1, "ways": ["a"]}], rounds=0) == {}
+
+
+# What the lab says of its measurements, played invented results of each kind
+
+
+NOISE = np.array([1.0, 1.01, 0.99, 1.005])
+
+
+def played(*names):
+    given = {"statistics": statistics, "math": math, "np": np}
+    return lab_cells.functions("07", "percent", *names, **given)
+
+
+def speeds_of(**factors):
+    return {
+        name.replace("__", ", ").replace("_", " "): list(100 * factor * np.roll(NOISE, shift))
+        for shift, (name, factor) in enumerate(factors.items())
+    }
+
+
+@pytest.mark.parametrize(
+    ("weak", "sentence"),
+    [
+        (1.6, "averaging costs 11% of the images per second"),
+        (1.8, "no difference beyond chance"),
+        (2.2, "something else changed: measure again"),
+    ],
+)
+def test_the_cost_of_averaging_is_what_the_rounds_show(weak, sentence, capsys):
+    speeds = speeds_of(one_rank=1, weak=weak, weak__side_by_side=1.8, strong=1.2, strong__side_by_side=1.7)
+    played("tell_scaling")["tell_scaling"](speeds, 2)
+    out = capsys.readouterr().out.splitlines()
+    assert out[2].endswith(sentence)
+    assert out[0].startswith(f"weak scaling on 2 ranks: efficiency {weak / 2:.0%} (")
+    assert out[-1].endswith("slower")
+
+
+def test_one_round_has_no_interval(capsys):
+    speeds = {
+        name: rounds[:1]
+        for name, rounds in speeds_of(
+            one_rank=1, weak=1.6, weak__side_by_side=1.8, strong=1.2, strong__side_by_side=1.7
+        ).items()
+    }
+    played("tell_scaling")["tell_scaling"](speeds, 2)
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "weak scaling on 2 ranks: efficiency 80%"
+    assert out[2].endswith("one round only, so there is no interval")
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(1.3, "faster"), (0.7, "slower"), (1.0, "no difference beyond chance")])
+def test_a_setting_is_worth_what_the_rounds_show(value, verdict, capsys):
+    speeds = speeds_of(as_it_is=1, cycle=value, batch_256=2 * value) | speeds_of(
+        one_rank__batch_64=1, one_rank__batch_256=2
+    )
+    played("tell_settings")["tell_settings"](speeds, 2)
+    cycle, _, efficiency = capsys.readouterr().out.splitlines()
+    assert cycle.startswith("cycle ")
+    assert cycle.endswith(verdict)
+    assert efficiency.endswith({"faster": "higher", "slower": "lower"}.get(verdict, verdict))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "claim"),
+    [(1.3, "faster, as the talk says"), (0.7, "slower, not what the talk says"), (1.0, "chance, undecided here")],
+)
+def test_more_ranks_or_threads_is_what_the_rounds_show(ranks, claim, capsys):
+    given = speeds_of(a=1, b=ranks, c=1, d=ranks)
+    speeds = dict(zip(("1 × 2", "2 × 1", "2 × 2", "4 × 2"), given.values(), strict=True))
+    played("tell_threads")["tell_threads"](speeds, 2)
+    out = capsys.readouterr().out.splitlines()
+    assert "oversubscribed: 8 threads on 2 cores" in out[3]
+    assert "oversubscribed" not in out[0]
+    assert [line.endswith(claim) for line in out[4:]] == [True, True]
+
+
+def test_what_is_said_of_a_pinning():
+    tell = lab_cells.functions("07", "pinning", "tell_pinning")["tell_pinning"]
+    node = [(0, 4), (1, 5)]
+    assert tell([{0}, {4}], node, 1) == "pairs of ranks that may share a core: 1; cores with nothing to do: 1 of 2"
+    assert tell([{0, 4}, {1, 5}], node, 2) == "ranks whose threads take turns: 2"
+    assert tell([{0, 4}, {1, 5}], node, 1) == "each rank has cores of its own, and none is left over"
