@@ -800,7 +800,8 @@ def tell_settings(speeds, ranks):
             print(f"{name:14} {ratio} times as many images per second as it is: {ratio.verdict}")
     small = statistics.ratios(speeds, "one rank, batch 64")["as it is"]
     large = statistics.ratios(speeds, "one rank, batch 256")["batch 256"]
-    words = "higher" if large.low > small.high else "lower" if large.high < small.low else "no difference beyond chance"
+    same = "one round only" if math.isnan(small.low) else "the intervals overlap, so it may be chance"
+    words = "higher" if large.low > small.high else "lower" if large.high < small.low else same
     print(f"efficiency at batch 256: {percent(large, ranks)}; at batch 64: {percent(small, ranks)}: {words}")
 
 
@@ -1009,6 +1010,8 @@ if not QUICK:
 # | c | MPICH's Hydra: `HYDRA_TOPO_DEBUG=1` | `process 0 binding: 10000000`, `process 1 binding: 00001000` | 1 |
 # | d | the kernel: `/proc/self/status` | `Cpus_allowed_list: 0-7` on each of 2 ranks | 4 |
 #
+# In (b), a slash separates two cores, and each B is a hyperthread on which the rank may run. In (c), each digit is a CPU.
+#
 # ### Exercise 6 · Who shares a core?
 #
 # Formats differ, but all say the same: a **mask** for each rank, the set of CPUs on which it may run. Write
@@ -1085,8 +1088,8 @@ for threads in (1, machine.usable_cores):
 #
 # The same number of threads can be one process with many, or many ranks with few. A talk of 2018 ran this network with
 # 2 ranks × 2 threads and 4 ranks × 2 threads. It says that 4 ranks can be faster, since small convolutions then have to
-# keep fewer threads busy. Here are these two, and one thread against two, in turns: about 70 s. With
-# more threads than cores, they are [**oversubscribed**](../docs/glossary.md#oversubscription).
+# keep fewer threads busy. Here are these two, and 2 ranks × 1 thread against 1 × 2, in turns: about 70 s. With more
+# threads than cores, they are [**oversubscribed**](../docs/glossary.md#oversubscription).
 
 # %%
 grid = [(1, 2), (2, 1), (2, 2), (4, 2)]  # ranks, threads of each
@@ -1164,6 +1167,13 @@ if threaded:
 #
 # **Timing** Sections 1 to 3 take 20 minutes. Exercise 4 takes 20, and is where people need help. Anyone still stuck at
 # minute 50 should continue with the solution: nobody should miss section 8.
+#
+# The optional sections 6, 7, 9 and 10 take 30 minutes more. Short of time? Skip the strong half of section 5, and
+# read section 10's table of reports aloud: which runs would the room stop?
+#
+# **Exercise 6** Most compare CPUs instead of cores. Report (c) shows it: the masks have nothing in common, and yet the
+# two ranks share core 0. (a) wastes two cores, while each rank's two threads share one. (d) is the usual default
+# without a launcher's pinning.
 #
 # **What goes wrong** A student runs exercise 4 without `plan.py`: the cell before section 4 writes it. A second
 # notebook that uses the same cores halves every result. The cells say so when other work used the cores.

@@ -220,8 +220,8 @@ def pinnings(answer) -> None:
         for what, found, expected in zip(PINNING, got, right, strict=True):
             expect(found == expected, f"{what} to be {_show(expected)} {case}; yours are {_show(found)}")
 
-    node = [(0, 4), (1, 5), (2, 6), (3, 7)]
-    for masks, cores, threads in (
+    node: list[tuple[int, ...]] = [(0, 4), (1, 5), (2, 6), (3, 7)]
+    fixed: tuple[tuple[list[set[int]], list[tuple[int, ...]], int], ...] = (
         ([{0, 4}, {1, 5}], node, 1),
         ([{0, 4}, {1, 5}], node, 2),
         ([{0}, {4}], node, 1),
@@ -229,8 +229,9 @@ def pinnings(answer) -> None:
         ([{0, 1}, {2, 3}, {1, 2}], node, 2),
         ([{2, 3}], [(0, 1), (2, 3)], 2),
         ([{0}, {1}], [(0,), (1,)], 1),
-    ):
-        decide(masks, cores, threads)
+    )
+    for case in fixed:
+        decide(*case)
 
     @st.composite
     def nodes(draw: st.DrawFn) -> tuple[list[set[int]], list[tuple[int, ...]]]:
@@ -239,14 +240,19 @@ def pinnings(answer) -> None:
         mask = st.sets(st.integers(0, count * ways - 1), min_size=1)
         return draw(st.lists(mask, min_size=1, max_size=4)), cores
 
-    for_all(lambda node, threads: decide(*node, threads), node=nodes(), threads=st.integers(1, 4))
+    def decide_node(node: tuple[list[set[int]], list[tuple[int, ...]]], threads: int) -> None:
+        decide(*node, threads)
+
+    for_all(decide_node, node=nodes(), threads=st.integers(1, 4))
 
 
 def _pairs(found: Any, case: str) -> set[tuple[int, int]]:
     """Return pairs of ranks, the smaller first."""
     pairs = [parts(pair, 2, f"each pair of ranks {case}") for pair in _members(found, "pairs of ranks", case)]
     ranks = [[whole(rank, f"each rank in a pair {case}") for rank in pair] for pair in pairs]
-    return {(min(pair), max(pair)) for pair in ranks}
+    once = {(min(pair), max(pair)) for pair in ranks}
+    expect(len(once) == len(ranks), f"each pair of ranks once, as (a, b) with a < b, {case}; yours are {_show(ranks)}")
+    return once
 
 
 def _numbers(found: Any, what: str, case: str) -> set[int]:
@@ -259,8 +265,8 @@ def _members(found: Any, what: str, case: str) -> list[Any]:
     return list(found)
 
 
-def _show(found: set) -> str:
-    """Return a set in order, as Python writes it."""
+def _show(found: Any) -> str:
+    """Return what should be a set in order, as Python writes a set."""
     return f"{{{', '.join(map(str, sorted(found)))}}}" if found else "set()"
 
 

@@ -209,6 +209,7 @@ class TestExercises(ThreeWays):
         (6, swap("threads > len(used[rank])", "threads >= len(used[rank])"), "more threads than cores to be set()"),
         (6, swap("- set().union(*used)", "- set().union(*masks)"), "without a rank to be {0} for masks [{2, 3}]"),
         (6, swap("a < b and", ""), "share a core to be set()"),
+        (6, swap("a < b and", "a != b and"), "each pair of ranks once"),
         (6, swap("a < b and", "a + 1 == b and"), "share a core to be {(0, 2), (1, 2)}"),
         (6, swap("sharing, crowded, set", "crowded, set"), "three sets"),
         (6, swap("return sharing, crowded,", "return sharing, len(crowded),"), "a set of ranks"),
@@ -340,7 +341,15 @@ def test_a_setting_is_worth_what_the_rounds_show(value, verdict, capsys):
     cycle, _, efficiency = capsys.readouterr().out.splitlines()
     assert cycle.startswith("cycle ")
     assert cycle.endswith(verdict)
-    assert efficiency.endswith({"faster": "higher", "slower": "lower"}.get(verdict, verdict))
+    assert efficiency.endswith({"faster": "higher", "slower": "lower"}.get(verdict, "it may be chance"))
+
+
+def test_one_round_of_settings_has_no_verdict(capsys):
+    speeds = {"as it is": [2.0], "cycle": [3.0], "batch 256": [4.0]}
+    played("tell_settings")["tell_settings"](speeds | {f"one rank, batch {batch}": [1.0] for batch in (64, 256)}, 2)
+    cycle, _, efficiency = capsys.readouterr().out.splitlines()
+    assert cycle.endswith("one round only, so there is no interval")
+    assert efficiency == "efficiency at batch 256: 200%; at batch 64: 100%: one round only"
 
 
 @pytest.mark.parametrize(
