@@ -1010,7 +1010,7 @@ if not QUICK:
 # | c | MPICH's Hydra: `HYDRA_TOPO_DEBUG=1` | `process 0 binding: 10000000`, `process 1 binding: 00001000` | 1 |
 # | d | the kernel: `/proc/self/status` | `Cpus_allowed_list: 0-7` on each of 2 ranks | 4 |
 #
-# In (b), a slash separates two cores, and each B is a hyperthread on which the rank may run. In (c), each digit is a CPU.
+# In (b), a slash separates two cores, and a B is a hyperthread on which the rank may run. In (c), each digit is a CPU.
 #
 # ### Exercise 6 · Who shares a core?
 #

@@ -12,6 +12,8 @@ from labs import Student, ThreeWays, same, swap
 from labkit.exercises import ranks
 from labkit.system import statistics
 
+pytestmark = pytest.mark.timeout(900)  # the one launch of all scripts takes a minute, and many on a busy machine
+
 FUNCTIONS = ("shard", "learning_rate", "steps_per_epoch")
 PROBED = {4: "train", 5: "fit"}  # exercises that run on ranks: what their probe is told
 WAYS = {"one rank": (1, 512), "side by side": (2, 512)}
@@ -71,7 +73,7 @@ def launched(request, tmp_path_factory):
             scripts[name] = [folder / "work" / name, *arguments]
         (folder / "ways.json").write_text(json.dumps([True, WAYS]))
         (folder / "list.json").write_text(json.dumps([[*map(str, words)] for words in scripts.values()]))
-        run = run_ranks(2, BATCH, "list.json", threads=1, show=False, timeout=400)
+        run = run_ranks(2, BATCH, "list.json", threads=1, show=False, timeout=900)
     found = {key: [] for key in scripts}
     for lines in run.lines:
         marks = [number for number, line in enumerate(lines) if line.startswith("\x1escript ")]
