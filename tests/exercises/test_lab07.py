@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(900)  # the one launch of all scripts takes a m
 
 FUNCTIONS = ("shard", "learning_rate", "steps_per_epoch")
 PROBED = {4: "train", 5: "fit"}  # exercises that run on ranks: what their probe is told
-WAYS = {"one rank": (1, 512), "side by side": (2, 512)}
+WAYS = {"weak": (2, 512), "strong": (2, 256)}
 # The lab's own scripts, and their arguments.
 ALONE = {
     "serial.py": ["--digits", 256, "--epochs", 2],
