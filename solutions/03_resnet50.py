@@ -472,7 +472,7 @@ for side in (1, 3, 7):
 # terminal: `./lab roofline`; add `--again` to measure anew):
 
 # %%
-limits = measure.limits()
+limits = measure.limits(quick=QUICK)
 KINDS = ["float32", "bfloat16"] if BF16 else ["float32"]
 for kind in KINDS:
     emulated = " (emulated)" if limits.emulated(kind) else ""

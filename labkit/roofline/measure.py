@@ -118,7 +118,9 @@ class Limits:
         return speed / self.attainable(intensity, kind)
 
 
-def limits(again: bool = False, folder: Path = CACHE, insist: bool = False, cap: str | None = None) -> Limits:
+def limits(
+    again: bool = False, folder: Path = CACHE, insist: bool = False, cap: str | None = None, quick: bool = False
+) -> Limits:
     """Return this machine's limits: those kept, or else measured now, in about 15 s.
 
     A lab goes on with limits that can't be kept, and says so.
@@ -133,6 +135,8 @@ def limits(again: bool = False, folder: Path = CACHE, insist: bool = False, cap:
         Whether it is an error, raised before they are measured, that they can't be kept.
     cap : str, optional
         One of `BEYOND`: what the machine could do without newer instruction sets. Kept apart from the machine's own.
+    quick : bool
+        Whether, where none are kept, small products will do: too low a limit, which is not kept.
 
     Raises
     ------
@@ -149,7 +153,9 @@ def limits(again: bool = False, folder: Path = CACHE, insist: bool = False, cap:
     if figures is None:
         if insist:
             _make(folder)  # before the work, should it fail
-        figures = {**_measure(cap), "when": time.strftime("%Y-%m-%d %H:%M")}
+        figures = {**_measure(cap, quick), "when": time.strftime("%Y-%m-%d %H:%M")}
+        if quick:
+            return _limits(figures, isa)
         try:
             _make(folder)
             files.write(file, json.dumps({"about": about, "figures": figures}, indent=1))
@@ -205,14 +211,14 @@ def _make(folder: Path) -> None:
         tempfile.TemporaryFile(dir=folder).close()
 
 
-def _measure(cap: str | None) -> dict[str, Any]:
+def _measure(cap: str | None, quick: bool) -> dict[str, Any]:
     """Run `labkit.roofline.peaks` in a process of its own; only the cap is set of what changes the figures."""
     settings: dict[str, Any] = {name: None for name in os.environ if name.startswith(VARIABLE_PREFIXES)}
     if cap:
         settings["ONEDNN_MAX_CPU_ISA"] = cap
     with progress("Measuring …") as report:
         ended = processes.run(
-            [sys.executable, "-m", peaks.__name__],
+            [sys.executable, "-m", peaks.__name__, *["--quick"] * quick],
             # oneDNN, also on a CPU where TensorFlow does not use it by itself, and no news from TensorFlow.
             env=settings | {"TF_ENABLE_ONEDNN_OPTS": 1, "TF_CPP_MIN_LOG_LEVEL": 2},
             timeout=TIME_LIMIT_S,

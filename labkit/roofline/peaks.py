@@ -1,11 +1,13 @@
 """The measurement of matrix products and memory bandwidth: `python -m labkit.roofline.peaks`.
 
-It prints a line as it begins each of them, and in the end the figures as a line of JSON.
+It prints a line as it begins each of them, and in the end the figures as a line of JSON. With `--quick`, products are
+small: for tests of what uses the figures.
 `labkit.roofline.measure` runs it.
 """
 
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -222,4 +224,4 @@ def last_level_cache(cpus: Iterable[int], root: Path = Path("/")) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    main(SIZES[:1] if "--quick" in sys.argv else SIZES)

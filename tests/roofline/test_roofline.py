@@ -39,7 +39,7 @@ class Measurements:
         self.count = 0
         self.caps = []
 
-    def __call__(self, cap: str | None) -> dict:
+    def __call__(self, cap: str | None, quick: bool) -> dict:
         self.count += 1
         self.caps.append(cap)
         return MEASURED | {"float32": 100.0 + self.count}
@@ -104,6 +104,13 @@ def test_measured_once_and_kept(measurements, tmp_path):
     assert first.float32 == 101
     assert measure.limits(folder=tmp_path) == first
     assert measurements.count == 1
+
+
+def test_small_products_are_not_kept(measurements, tmp_path):
+    assert measure.limits(folder=tmp_path, quick=True).float32 == 101
+    assert not list(tmp_path.iterdir())
+    kept = measure.limits(folder=tmp_path)
+    assert measure.limits(folder=tmp_path, quick=True) == kept
 
 
 def test_measured_anew_when_asked_and_that_is_kept(measurements, tmp_path):
@@ -227,13 +234,13 @@ def test_it_is_free_of_the_callers_settings(monkeypatch):
     for name in ("ONEDNN_MAX_CPU_ISA", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/kept")
-    assert measure._measure(None) == MEASURED
+    assert measure._measure(None, quick=False) == MEASURED
     ((argv, env),) = calls
     assert argv == [sys.executable, "-m", "labkit.roofline.peaks"]
     assert env["ONEDNN_MAX_CPU_ISA"] is env["TF_NUM_INTRAOP_THREADS"] is env["OMP_NUM_THREADS"] is None
     assert env["TF_ENABLE_ONEDNN_OPTS"] == 1
     assert "LD_LIBRARY_PATH" not in env
-    measure._measure("AVX512_CORE")
+    measure._measure("AVX512_CORE", quick=False)
     assert calls[1][1]["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE"
 
 
