@@ -7,9 +7,9 @@
 # %% [markdown]
 # # 03 · ResNet-50, from default to fast
 #
-# **You will learn** what each setting changes when one well-known network runs in more than five configurations, from
-# the default of years ago to the fastest that your machine has; how to count the operations in a step; and how to draw
-# how far each part of a step is from your machine's limit.
+# **You will learn** what each setting changes when one well-known network runs in five configurations, from the default
+# of years ago to the fastest that your machine has; how to count the operations in a step; and how to draw how far each
+# part of a step is from your machine's limit.
 #
 # **Time** {minutes} Half of the waiting is in one piece, with an exercise to write meanwhile.
 #
@@ -39,14 +39,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import tensorflow as tf
-from IPython.display import display
 
 from labkit.bench import configurations
 from labkit.display import onednn, plots
 from labkit.exercises import open_lab
+from labkit.mpi import run_ranks
 from labkit.roofline import measure
 from labkit.system import load, processes
 from labkit.system.errors import LabError
+from labkit.system.statistics import Ratio
 
 check, results, machine, work, QUICK = open_lab("03", globals())
 cores, nodes = machine.usable_cores, len(machine.numa)
@@ -65,6 +66,7 @@ batch = 8 if QUICK else max(2, min(8 * cores, 128, int((memory_gb - 2) / 0.1))) 
 rounds, side_rounds, steps = (1, 1, 1) if QUICK else (3, 2, 2)
 RUN = (f"--model={'mnist' if QUICK else 'resnet50'}", "--num_warmup_batches=1", f"--num_batches={steps}")
 whole, half = f"--batch_size={batch}", f"--batch_size={max(2, batch // 2)}"
+operators = threads = ranked = configurations.Comparison({}, {})  # sections 5 to 7 are optional
 
 if {"BF16", "AMX"} & set(machine.isa):
     print("bfloat16: this CPU computes with it.")
@@ -72,7 +74,7 @@ elif "AVX-512" in machine.isa:
     print("bfloat16: emulated. This CPU converts to float32 and back, so expect no gain.")
 else:
     print("bfloat16: left out. oneDNN has no convolutions in it for this CPU.")
-BF16 = "AVX-512" in machine.isa and not QUICK  # BF16 and AMX come only with AVX-512
+BF16 = bool({"AVX-512", "BF16", "AMX"} & set(machine.isa)) and not QUICK
 print(f"batch size {batch}, {memory_gb:.0f} GB of memory free")
 
 # %% [markdown]
@@ -94,7 +96,8 @@ print(f"batch size {batch}, {memory_gb:.0f} GB of memory free")
 # In today's TensorFlow, both names have no effect. The cell keeps oneDNN's lines for section 4, and shows you the
 # others.
 #
-# `--trace_file` also writes the timeline of one step, again for section 4.
+# `--trace_file` also writes the timeline of one step, again for section 4. The run takes about 20 s. Meanwhile, `htop`
+# in a second terminal shows what each core does.
 
 # %%
 NOISE = (onednn.MARK, "WARNING: All log", "I0000 ")  # lines of the log, and of TensorFlow's start
@@ -127,47 +130,76 @@ onednn.describe(runs["float32"][1])
 # %% [markdown]
 # This is the proof: oneDNN prints its name, its threads, and the best instructions it found.
 #
-# ### Exercise 1 · The three numbers of a line
+# The walk-through ran 30 batches of 128 images, and kept what was printed:
+#
+# ```bash
+# ./lab bench --device=cpu --data_name=imagenet --model=resnet50 --data_format=NHWC \
+#     --batch_size=128 --num_batches=30 2>&1 | tee default.log
+# ```
+#
+# `2>&1` sends errors the same way as the output, and `tee` shows both and writes them to a file: when you compare runs
+# next week, you still have them. You can run it later; the cell below says how long it takes here.
 #
 # Each line has three numbers: `images/sec: 17.3 +/- 0.1 (jitter = 0.4)`. They come from the seconds that each step has
-# taken so far:
-#
-# - the **mean**: all images of all steps, divided by the time they took together;
-# - after `+/-`, the **uncertainty**: the standard error of the steps' speeds. The speed of a step is its images divided
-#   by its seconds. The standard error is the standard deviation of the speeds (NumPy's default, which divides by *n*),
-#   divided by the square root of their number;
-# - the **jitter**: 1.4826 times the median distance of the steps' speeds from their median (the median absolute
-#   deviation). If the speeds are normally distributed, this equals the standard deviation, but one slow step hardly
-#   changes it.
-#
-# Write `speed(images, seconds)` for steps of `images` images each; `seconds` is a list. Return the three numbers as a
-# tuple, not rounded.
+# taken so far: the **mean** of all steps; after `+/-`, the **uncertainty**, which is the standard error of the steps'
+# speeds; and the **jitter**, a spread that is taken from medians. This is how `tf_cnn_benchmarks` computes them:
 
 
 # %%
 def speed(images, seconds):
-    """(mean, uncertainty, jitter) in images/s, as tf_cnn_benchmarks prints them."""
-    ### BEGIN SOLUTION
+    """(mean, uncertainty, jitter) in images/s, of steps of so many images that took so many seconds."""
     speeds = images / np.array(seconds)
-    jitter = 1.4826 * np.median(np.abs(speeds - np.median(speeds)))
-    return images * len(speeds) / np.sum(seconds), np.std(speeds) / np.sqrt(len(speeds)), jitter
+    mean = images * len(speeds) / np.sum(seconds)  # all images by all the time
+    uncertainty = np.std(speeds) / np.sqrt(len(speeds))
+    jitter = 1.4826 * np.median(np.abs(speeds - np.median(speeds)))  # of normally distributed speeds, their deviation
+    return mean, uncertainty, jitter
+
+
+def line(images, seconds):
+    mean, uncertainty, jitter = speed(images, seconds)
+    return f"images/sec: {mean:.1f} +/- {uncertainty:.1f} (jitter = {jitter:.1f})"
+
+
+seconds = runs["float32"][0]["seconds"]
+print("this run:", line(batch, seconds))
+long_run = (3 + 30) * 128 / runs["float32"][0]["images_per_second"]
+print(f"3 + 30 batches of 128 take about {long_run / 60:.0f} minutes at this speed, and about 15 GB of memory")
+
+# %% [markdown]
+# ### Exercise 1 · What happened in this run?
+#
+# A colleague shows you the last line of a run of 10 steps with 16 images each:
+# `images/sec: 8.0 +/- 0.8 (jitter = 0.0)`. On the same machine, a step usually reaches 11 images/s. Which times of the
+# steps give such a line?
+#
+# Write `disturbed(images, steps, usual, mean)`. It returns a list with the seconds of that many steps, at least three,
+# of `images` images each, for which the line reads so:
+#
+# - its first number is `mean`, which is not more than `usual`;
+# - the jitter is 0;
+# - the usual step, which is the median of the steps' speeds, reaches `usual` images/s.
+
+
+# %%
+def disturbed(images, steps, usual, mean):
+    """Seconds of steps whose mean is lower than the usual step's speed, without any jitter."""
+    ### BEGIN SOLUTION
+    all_steps, each = steps * images / mean, images / usual
+    return [each] * (steps - 1) + [all_steps - (steps - 1) * each]
     ### END SOLUTION
 
 
 # %% tags=["nbval-check-output"]
-speed = check(1, speed)
+disturbed = check(1, disturbed)
 
 # %%
-seconds = runs["float32"][0]["seconds"]
-mean, uncertainty, jitter = map(float, speed(batch, seconds))
-print(f"yours, from the steps' seconds: images/sec: {mean:.1f} +/- {uncertainty:.1f} (jitter = {jitter:.1f})")
-mean, uncertainty, jitter = map(float, speed(batch, [*seconds, 3 * max(seconds)]))
-print(f"with one more, very slow step:  images/sec: {mean:.1f} +/- {uncertainty:.1f} (jitter = {jitter:.1f})")
+found = [float(value) for value in disturbed(16, 10, 11, 8)]
+print(line(16, found), "\nseconds:", *(f"{value:.2f}" for value in found))
 
 # %% [markdown]
-# The first line is the benchmark's last line. The second shows the purpose of the jitter: it tells you how much the
-# *usual* step varies. If the mean is far from the usual step and the jitter is small, something else used the machine
-# for a while.
+# Your list is one explanation. In the solution's, nine steps are as fast as ever, and one takes almost five times as
+# long. If the mean is far from the usual step and the jitter is small, something else used the machine for a while. The
+# mean alone cannot tell you this; nor can the jitter, which hardly changes when one step is slow.
 #
 # The uncertainty describes this one run. If you start the program again, the result may differ by more than that: other
 # memory, another time, other programs on the machine. So below, each configuration runs several times, taking turns
@@ -180,8 +212,8 @@ print(f"with one more, very slow step:  images/sec: {mean:.1f} +/- {uncertainty:
 # have.
 
 # %%
-PLAIN = ("eigen", "onednn", "openmp", "openmp-kmp", "openmp-kmp-numactl")
-for name in PLAIN:
+PLAIN = ("eigen", "onednn", "openmp", "openmp-kmp")
+for name in (*PLAIN, "openmp-kmp-numactl"):
     print(f"{name}: {known[name].description}\n  {known[name].command(RUN[0], whole)}\n")
 
 # %% [markdown]
@@ -225,23 +257,13 @@ for name in PLAIN:
 # ```
 #
 # The walk-through's last step changed two things at once: it added `numactl`, *and* it went from NHWC images to NCHW.
-# How much did each change gain? Two more configurations separate them.
+# Section 6 takes them apart. The others are compared now:
 
 # %%
 base = "onednn" if known["openmp-kmp"].missing else "openmp-kmp"  # the best there is here, for all that follows
-interleaved = replace(known[base], description=f"{base}, memory spread", prefix=("numactl", "--interleave=all"))
-nchw = (*known[base].flags, "--data_format=NCHW")
-asked = {name: known[name] for name in PLAIN} | {
-    f"{base}-numactl": interleaved,
-    f"{base}-nchw": replace(known[base], description=f"{base}, NCHW", flags=nchw),
-    f"{base}-numactl-nchw": replace(interleaved, description=f"{base}, both", flags=nchw),
-}
-if nodes > 1:
-    asked[f"{base}-one-node"] = replace(
-        known[base], description="all memory on one node", prefix=("numactl", "--membind=0")
-    )
+asked = {name: known[name] for name in PLAIN}
 if BF16:
-    asked |= {name: known[name] for name in ("onednn-bf16", "openmp-kmp-bf16")}
+    asked[f"{base}-bf16"] = known[f"{base}-bf16"]
 if QUICK:
     asked = {name: asked[name] for name in ("eigen", base)}
 print(f"{len(asked)} configurations: {', '.join(asked)}")
@@ -259,62 +281,71 @@ guess = {
     "onednn": None,
     "openmp": None,
     "openmp-kmp": None,
-    f"{base}-numactl": None,
-    f"{base}-nchw": None,
-    "onednn-bf16": None,
-    "openmp-kmp-bf16": None,
+    f"{base}-bf16": None,
 }
 
 # %% [markdown]
-# This takes about seven minutes, because each run is a new process. While it runs, read on and write exercise 2. (You
+# This takes about three minutes, because each run is a new process. While it runs, read on and write exercise 2. (You
 # can write in a cell while another runs.)
 
 # %%
 training = configurations.compare(asked, *RUN, whole, rounds=rounds, where="section 2")
 
 # %% [markdown]
-# ### Exercise 2 · The configuration for a machine you have never seen
+# ### Exercise 2 · Settings for machines you have never seen
 #
-# People copy settings from one machine to the next, where they no longer fit. `lscpu` shows what the settings should
-# be. This is its output on a machine like that of the walk-through, 18 cores with 2 hardware threads each:
+# People copy settings from one machine to the next, where they no longer fit. Here are four machines. Each row of
+# `cpus` is one logical CPU, as `lscpu -p=CPU,CORE,SOCKET,NODE` lists them: its number, its core, its socket, its NUMA
+# node. Linux numbers the first hardware thread of every core first, then the second ones. `allowed` has the CPUs on
+# which *you* may run: a batch system or `taskset` can give you less than the machine has. `quota` is the CPU time that
+# a container may take, in CPUs: with 2.5, two CPUs can be busy all the time, and a third half of the time. Without such
+# a limit, it is `None`.
+
 
 # %%
-RENTED = """\
-Architecture:        x86_64
-CPU(s):              36
-On-line CPU(s) list: 0-35
-Thread(s) per core:  2
-Core(s) per socket:  9
-Socket(s):           2
-NUMA node(s):        2
-Model name:          Intel(R) Xeon(R) CPU E5-2666 v3 @ 2.90GHz
-NUMA node0 CPU(s):   0-8,18-26
-NUMA node1 CPU(s):   9-17,27-35
-"""
+def box(sockets, cores_each, hardware_threads):
+    """The rows of a machine with a NUMA node for each socket."""
+    total = sockets * cores_each
+    return [
+        (thread * total + core, core, core // cores_each, core // cores_each)
+        for thread in range(hardware_threads)
+        for core in range(total)
+    ]
+
+
+MACHINES = {
+    "the walk-through's": {"cpus": box(2, 9, 2), "allowed": range(36), "quota": None},
+    "a laptop": {"cpus": box(1, 4, 2), "allowed": range(8), "quota": None},
+    "a container, quota 2.5": {"cpus": box(2, 28, 2), "allowed": range(112), "quota": 2.5},
+    "a login node, 4 of 64 cores": {"cpus": box(2, 32, 2), "allowed": [0, 1, 2, 3, 64, 65, 66, 67], "quota": None},
+}
+print("the laptop's CPUs (CPU, core, socket, node):", *MACHINES["a laptop"]["cpus"])
 
 # %% [markdown]
-# Write `settings_for(lscpu)`. It takes such a text and returns a dict: the walk-through's settings for that machine.
+# Write `settings_for(cpus, allowed, quota)`. It returns a dict: the walk-through's settings, for what you may use of
+# such a machine.
 #
-# - `"OMP_NUM_THREADS"` and `"num_intra_threads"`: the number of **physical cores**, an `int`;
-# - `"num_inter_threads"`: the number of sockets, also an `int`, as people advised at that time;
-# - `"interleave"`: True if there is memory to spread over, that is, more than one NUMA node; otherwise False.
+# - `"OMP_NUM_THREADS"` and `"num_intra_threads"`: one thread for each **physical core** that you may use. Two hardware
+#   threads of a core count once. Start no more threads than the quota can keep busy all the time, and at least one.
+# - `"num_inter_threads"`: the number of sockets on which you may use a core, as people advised at that time;
+# - `"interleave"`: True if your cores are on more than one NUMA node, so that there is memory to spread over; otherwise
+#   False.
 #
-# Newer versions of `lscpu` indent some of these lines, and list more of them, in another order. Some of the additional
-# lines have nothing after the colon, or a second colon: `!lscpu` in a cell shows yours.
+# The three numbers are of type `int`.
 
 
 # %%
-def settings_for(lscpu):
-    """The settings for the machine that a text of lscpu tells of."""
+def settings_for(cpus, allowed, quota):
+    """The settings for what one may use of a machine."""
     ### BEGIN SOLUTION
-    found = dict(re.findall(r"^\s*(.+?):\s+(\d+)$", lscpu, flags=re.M))
-    sockets = int(found["Socket(s)"])
-    physical = int(found["Core(s) per socket"]) * sockets
+    mine = [row for row in cpus if row[0] in allowed]
+    physical = len({core for _, core, _, _ in mine})
+    busy = physical if quota is None else max(1, min(physical, int(quota)))
     return {
-        "OMP_NUM_THREADS": physical,
-        "num_intra_threads": physical,
-        "num_inter_threads": sockets,
-        "interleave": int(found["NUMA node(s)"]) > 1,
+        "OMP_NUM_THREADS": busy,
+        "num_intra_threads": busy,
+        "num_inter_threads": len({socket for _, _, socket, _ in mine}),
+        "interleave": len({node for _, _, _, node in mine}) > 1,
     }
     ### END SOLUTION
 
@@ -323,19 +354,15 @@ def settings_for(lscpu):
 settings_for = check(2, settings_for)
 
 # %%
-print("the walk-through's machine:", settings_for(RENTED))
-try:
-    here = processes.run(["lscpu"], env={"LC_ALL": "C"}).lines
-    print("this machine:              ", settings_for("\n".join(here)))
-except Exception as problem:  # some virtual machines and containers hide what they are made of
-    print(f"this machine: its lscpu does not tell ({problem!r})")
-print(f"the kit's configuration:     {cores} threads, 1 inter-op")
+for name, about in MACHINES.items():
+    print(f"{name + ':':30}{settings_for(**about)}")
+print(f"{'the kit, on this machine:':30}{cores} threads, 1 inter-op")
 
 # %% [markdown]
-# If the last two lines show different numbers of threads, you are in a container, in a cluster job, or under a quota.
-# `lscpu` shows what the machine has, not what *you* may use. The kit uses what you may use. It also sets one inter-op
-# thread: ResNet-50's layers wait for each other, so few operations can run at the same time. Section 6 measures the
-# effect of a second one.
+# The walk-through's machine shows 36 CPUs and gets 18 threads. `lscpu` in a container or on a login node shows what the
+# machine has, not what *you* may use: a program that starts a thread for each of 112 CPUs under a quota of 2.5 is in
+# trouble (section 6). The kit uses what you may use. It also sets one inter-op thread: ResNet-50's layers wait for each
+# other, so few operations can run at the same time. Section 6 measures the effect of a second one.
 #
 # Now the result of the comparison. (In a terminal: `./lab bench --config eigen,onednn,openmp-kmp --rounds 3`.)
 
@@ -352,6 +379,9 @@ def tell(comparison, name, reference):
 
 for name in list(training.results)[1:]:
     tell(training, name, "eigen")
+print()
+for name, reference in (("openmp", "onednn"), ("openmp-kmp", "openmp"), (f"{base}-bf16", base)):
+    tell(training, name, reference)
 
 # %% jupyter={"source_hidden": true}
 names = list(training.results)
@@ -359,33 +389,37 @@ figure, axis = plt.subplots(figsize=(10, 0.55 * len(names) + 1.6))
 for row, name in enumerate(names):
     colour, hatch = (plots.ORANGE, "//") if name.endswith("bf16") else (plots.BLUE, "")
     bar = axis.barh(row, training.rate(name), color=colour, hatch=hatch, edgecolor="white", height=0.7)
-    axis.bar_label(bar, [f"{training.rate(name):.1f} = {training.ratio(name, 'eigen').value:.1f}×"], padding=6)
+    axis.bar_label(bar, [f"{training.rate(name):.1f} = {training.ratio(name, 'eigen')}×"], padding=6)
     if guess.get(name):
         axis.plot(guess[name] * training.rate("eigen"), row, "D", color=plots.BLACK, markersize=9)
 axis.set_yticks(range(len(names)), names)
 axis.invert_yaxis()
-axis.margins(x=0.22)
-axis.set(xlabel="images/s (black: your guess)", title="ResNet-50 training, configuration by configuration")
+axis.margins(x=0.45)
+axis.set(
+    xlabel="images/s = times eigen (95% interval); black: your guess",
+    title="ResNet-50 training, configuration by configuration",
+)
 plots.show(
     figure,
     alt=f"Training at batch {batch}: "
     + "; ".join(
-        f"{name} {training.rate(name):.1f} images/s, {training.ratio(name, 'eigen').value:.1f} times Eigen"
-        for name in names
+        f"{name} {training.rate(name):.1f} images/s, {training.ratio(name, 'eigen')} times eigen" for name in names
     ),
     keep=results,
 )
 
 # %% [markdown]
 # The numbers in brackets are the 95% [**confidence interval**](../docs/glossary.md#confidence-interval) of the ratio.
-# It comes from the rounds, each of which gives one ratio. If the interval contains 1, the result may be chance. Three
-# rounds are few; `rounds = 9` makes the intervals much narrower, if you have the time.
+# If it contains 1, the result may be chance. It comes from the rounds: what made a round slow for all configurations
+# alike is taken out, and what then still varies from round to round is pooled over all of them, as one noise that is
+# equally large for each. So three rounds are enough to say something; four times as many make the intervals half as
+# wide.
 #
-# Whether the OpenMP build is faster than the stock one has changed with the versions, and differs between machines. Two
-# results rarely differ: oneDNN is a large step, and so is bfloat16 where the CPU has it.
+# Whether the OpenMP build is faster than the stock one has changed with the versions, and differs between machines. The
+# last lines say what each of three steps is worth on yours: the other build, its threads set, and bfloat16.
 #
 # Was the step from `eigen` to `onednn` 4.6 times, as in 2019? If not, ask the log what `eigen` is today. The next cell
-# classifies one image with oneDNN switched *off*:
+# classifies one image with oneDNN switched *off*, and counts what the log has:
 
 # %%
 one_image = ("--batch_size=1", "--forward_only", "--num_warmup_batches=1", "--num_batches=1")
@@ -396,10 +430,10 @@ off = processes.run(
 print(Counter(line.split(",exec,cpu,")[1].split(",")[0] for line in off.lines if ",exec,cpu," in line))
 
 # %% [markdown]
-# The log shows oneDNN's matrix products, and nothing else. Eigen splits a convolution into many small matrix products.
-# Their innermost loop has been oneDNN's for some years, whatever the switch says. (TensorFlow's source calls it the
-# *contraction kernel*.) So the default has caught up with a part of the gain. What the switch still adds is whole
-# convolutions, with blocked weights, and batch norms.
+# If you see `gemm_api` (or `matmul`) alone, these are oneDNN's matrix products. Eigen splits a convolution into many
+# small ones. Their innermost loop has been oneDNN's for some years, whatever the switch says. (TensorFlow's source
+# calls it the *contraction kernel*.) So the default has caught up with a part of the gain. What the switch still adds
+# is whole convolutions, with blocked weights, and batch norms.
 #
 # ## 3 · How far is the limit?
 #
@@ -468,8 +502,8 @@ for side in (1, 3, 7):
 #
 # [**Batch norms**](../docs/glossary.md#batch-normalisation), Relus and additions are not counted. They compute little.
 # Their cost is memory traffic, and that is the other half of the limit: a core can only compute with numbers that have
-# come from memory. The next cell shows both limits. They are measured once on this machine and then kept (in a
-# terminal: `./lab roofline`; add `--again` to measure anew):
+# come from memory. The next cell shows both limits. They are measured once on this machine, in about 15 s, and then
+# kept (in a terminal: `./lab roofline`; add `--again` to measure anew):
 
 # %%
 limits = measure.limits(quick=QUICK)
@@ -478,6 +512,7 @@ for kind in KINDS:
     emulated = " (emulated)" if limits.emulated(kind) else ""
     print(f"{kind:9} {limits.peak(kind):7,.0f} GFLOP/s in large matrix products{emulated}")
 print(f"memory    {limits.bandwidth:7,.1f} GB/s")
+print(f"AMX, which multiplies small matrices: {'in the figure of bfloat16' if 'AMX' in machine.isa else 'not here'}")
 if limits.others.busy:
     print(limits.others)
 
@@ -522,7 +557,7 @@ for what, rate in {"default": 5.48, "Intel's build, threads set": 33.62}.items()
 # ## 4 · Where the time goes
 #
 # There is a gap to the limit. Which part of the step causes it? The log of section 1 has the answer. The next cell
-# makes one more log like it, in bfloat16, if that makes sense on your CPU.
+# makes one more log like it, in bfloat16, if that makes sense on your CPU (about 15 s).
 
 # %%
 if BF16:
@@ -785,7 +820,7 @@ for kind, table in kinds.items():
 # goes up. The memory-bound work gains only from the first. So the faster the cores, the larger the share of the time
 # that is not convolution.
 #
-# ## 5 · What one operator is worth
+# ## 5 · What one operator is worth, and what training costs
 #
 # So far each batch norm was one operation. Keras does not do that. The next cell compares Keras' layer with the fused
 # operation. Which operations did each run, forward and backward, and how often did they read or write whole images? The
@@ -831,29 +866,75 @@ for norm in (keras_norm, fused_norm):
 #
 # The benchmark can do both. With `--nofused_batch_norm` it computes as Keras 3 does, and nothing else changes.
 #
-# At this point, people often propose one more thing: let a compiler merge what the library does not. TensorFlow's
-# compiler is XLA, and `--xla_compile` makes it compile the whole step.
+# The same comparison answers a second question. To classify images you need only the forward pass (`--forward_only`): a
+# third of the operations, no gradients, and a batch norm that is a fixed formula. Does it get nearer to the limit?
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How much does each of them gain or cost: a batch norm in small operations, and XLA?
+# **Guess first.** What does a batch norm in small operations cost, in float32 and in bfloat16? Does the forward pass
+# reach more GFLOP/s than training, or fewer?
 #
 # </div>
+#
+# The next cell takes a bit more than a minute.
 
 # %%
-side = {"onednn": known["onednn"], "unfused": replace(known["onednn"], flags=("--nofused_batch_norm",))}
-if not QUICK:
-    side["xla"] = replace(known["onednn"], flags=("--xla_compile",))
-if BF16:
-    side["onednn-bf16"] = known["onednn-bf16"]
-    side["unfused-bf16"] = replace(known["onednn"], flags=("--use_fp16", "--nofused_batch_norm"))
-operators = configurations.compare(side, *RUN, half, rounds=side_rounds, where="section 5")
+side = {}
+for kind in KINDS:
+    name, flags = ("onednn", ()) if kind == "float32" else ("onednn-bf16", ("--use_fp16",))
+    side[name] = replace(known["onednn"], flags=flags)
+    side[f"{name}, unfused"] = replace(known["onednn"], flags=(*flags, "--nofused_batch_norm"))
+    side[f"{name}, forward"] = replace(known["onednn"], flags=(*flags, "--forward_only"))
+if QUICK:  # the runs of section 2 stand in for these
+    operators = training._replace(results=dict(zip(side, training.results.values())))
+else:
+    operators = configurations.compare(side, *RUN, half, rounds=side_rounds, where="section 5")
+
+
+# %%
+def quotient(first, second):
+    """The ratio of two ratios that have no speed in common, with its interval."""
+    times = first.value / second.value
+    if np.isnan([first.low, second.low]).any():
+        return Ratio(times)
+    spread = np.exp(np.hypot(np.log(first.high / first.value), np.log(second.high / second.value)))
+    return Ratio(times, times / spread, times * spread)
+
+
+def reached(comparison, name, reference):
+    """How many times the GFLOP/s of the reference a configuration reaches: its images/s, by what an image takes."""
+    work = [comparison.results[each][0]["gflop_per_image"] for each in (name, reference)]
+    return Ratio(*(work[0] / work[1] * value for value in comparison.ratio(name, reference)))
+
+
+def conclude(comparison):
+    """Print what the rounds say of the batch norm, of what bfloat16 changes in it, and of the forward pass."""
+    has = comparison.results.keys()
+    for plain in ("onednn", "onednn-bf16"):
+        tell(comparison, f"{plain}, unfused", plain)
+        if {plain, f"{plain}, forward"} <= has:
+            times = reached(comparison, f"{plain}, forward", plain)
+            print(f"{plain}, forward: {times} times the GFLOP/s of training: {more(times)}")
+    pairs = [("onednn-bf16, unfused", "onednn-bf16"), ("onednn, unfused", "onednn")]
+    if all({*pair} <= has for pair in pairs):
+        times = quotient(*(comparison.ratio(*pair) for pair in pairs))
+        costs = {"slower": "it costs more in bfloat16", "faster": "it costs less in bfloat16"}
+        print(f"unfused, bfloat16 against float32: {times}: {costs.get(times.verdict, times.verdict)}")
+
+
+def more(times):
+    """The verdict of a ratio that is not one of speeds in images/s."""
+    return {"faster": "more", "slower": "fewer"}.get(times.verdict, times.verdict)
+
+
+conclude(operators)
 
 
 # %% jupyter={"source_hidden": true}
 def draw(comparison, references, title, keep=None):
     """Bars of how many times as fast as its reference each configuration is."""
-    times = {name: comparison.ratio(name, ref) for name, ref in references.items() if name in comparison.results}
+    has = comparison.results.keys()
+    times = {name: comparison.ratio(name, ref) for name, ref in references.items() if {name, ref} <= has}
     figure, axis = plt.subplots(figsize=(10, 0.6 * len(times) + 1.5))
     for row, ratio in enumerate(times.values()):
         colour = (plots.GREEN if ratio.value > 1 else plots.VERMILION) if ratio.significant else plots.SKY
@@ -873,30 +954,44 @@ def draw(comparison, references, title, keep=None):
     plots.show(figure, alt=alt, keep=keep)
 
 
-references = {"unfused": "onednn", "unfused-bf16": "onednn-bf16", "xla": "onednn"}
-for name in references:
-    tell(operators, name, references[name])
-draw(operators, references, "Batch norm in small operations, and XLA", keep=results)
+references = {f"{plain}, unfused": plain for plain in ("onednn", "onednn-bf16")}
+draw(operators, references, "Batch norm in small operations, against fused", keep=results)
 
 # %% [markdown]
-# Two rounds are quick, and their interval is very wide: 12.7 standard errors to each side. With three rounds it is 4.3,
-# with nine 2.3. So if a bar is far from 1 and its interval still reaches 1, that does not mean "no effect". It means
-# "measure again": set `side_rounds` at the top to 4 or more, for this section and the next, if you have the time.
+# The lines above are as sure as their intervals: "no difference beyond chance" means "measure again", and not "no
+# effect". Set `side_rounds` at the top to 8 for intervals half as wide, if you have the time.
 #
-# Where both were measured, an unfused batch norm costs more in bfloat16 than in float32: the convolutions have become
-# faster, and the passes over memory have not. Keras 3 also computes its batch norm in float32 and converts before and
-# after.
+# Why can an unfused batch norm cost a larger share in bfloat16? The convolutions get faster, and the passes over memory
+# are as many as before. Keras 3 also computes its batch norm in float32 and converts before and after.
 #
-# XLA merges small operations well. But on a CPU it does not use oneDNN's convolutions: with `ONEDNN_VERBOSE=1` you find
-# none in its log, and thousands of small matrix products instead. You have measured what this does to a network that is
-# mostly convolutions. An optimisation that does not help is a result too: write it down, with the version, and try it
-# again in a year.
+# And the forward pass: what is left of it besides the convolutions, and which part of that could you fold away (lab 02,
+# exercise 1)? Lab 04 does that, with a compiler for inference, and goes down to 8 bits.
 #
-# ## 6 · Threads: too many, spinning, moving
+# ## 6 · Threads, layout, memory: one setting at a time
 #
-# The configuration *openmp-kmp* sets four things. Which of them matters? Undo one setting at a time, and leave the
-# others. Then try the classic mistake: twice as many threads as cores
-# ([**oversubscription**](../docs/glossary.md#oversubscription)).
+# The configuration *openmp-kmp* sets four things. Did they arrive? With `KMP_SETTINGS=1` (or the flag
+# `--kmp_settings=1`) Intel's OpenMP prints, as it starts, which variables it found and what it made of all the others.
+# Read it for one run before you believe in a setting: a misspelt name is not an error, it is only not in the list.
+
+# %%
+if known["openmp-kmp"].missing:
+    print(known["openmp-kmp"].missing)
+else:
+    small = ("--model=mnist", "--num_warmup_batches=1", "--num_batches=1")
+    told = processes.run(
+        [str(known["openmp-kmp"].python), "-m", "labkit.bench", *known["openmp-kmp"].flags, *small],
+        env={**known["openmp-kmp"].env, "KMP_SETTINGS": 1},
+    )
+    wanted = ("User", "Effective", "KMP_AFFINITY=", "KMP_BLOCKTIME=", "OMP_NUM_THREADS=")
+    print(*(text for text in told.lines if text.strip().startswith(wanted)), sep="\n")
+
+# %% [markdown]
+# Which of the settings matters? Undo one at a time, and leave the others. Then try the classic mistake: twice as many
+# threads as cores ([**oversubscription**](../docs/glossary.md#oversubscription)).
+#
+# The walk-through's last step, which gained 2%, changed the layout from NHWC to NCHW *and* spread the memory over two
+# nodes. On a machine with several NUMA nodes, all four combinations are measured here, and what the walk-through tried
+# too: all memory on one node. With one node, all memory is equally far from all cores: there is nothing to spread.
 
 # %%
 good = known[base]
@@ -912,90 +1007,141 @@ else:
     print("Without the OpenMP build there are only TensorFlow's own threads to change.\n")
     side[f"{2 * cores} threads"] = replace(good, flags=(*good.flags, f"--num_intra_threads={2 * cores}"))
 side["2 inter-op threads"] = replace(good, flags=(*good.flags, "--num_inter_threads=2"))
-if QUICK:
-    side = dict(list(side.items())[:2])
+nchw = (*good.flags, "--data_format=NCHW")
+side["NCHW"] = replace(good, flags=nchw)
+if nodes > 1:
+    spread = ("numactl", "--interleave=all")
+    side["memory spread"] = replace(good, prefix=spread)
+    side["memory spread, NCHW"] = replace(good, prefix=spread, flags=nchw)
+    side["memory on one node"] = replace(good, prefix=("numactl", "--membind=0"))
+else:
+    print("This machine has one NUMA node, so spreading the memory is not measured.\n")
 for name, configuration in side.items():
     print(f"{name}:\n  {configuration.command(RUN[0], half)}")
 
-# %%
-threads = configurations.compare(side, *RUN, half, rounds=side_rounds, where="section 6")
-
-# %%
-for name in list(side)[1:]:
-    tell(threads, name, "as set")
-draw(threads, dict.fromkeys(list(side)[1:], "as set"), "Threads: one setting changed at a time", keep=results)
-
 # %% [markdown]
-# With OpenMP, too many threads are not just no gain but a disaster. At the end of each piece of work, all threads wait
-# for the last one. A thread that waits spins, and keeps its core busy with nothing. The last thread may have no core,
-# because the others use it to wait for that thread. This continues until the operating system takes the core away from
-# a spinning thread. Then the next piece of work starts, and a training step has many hundreds of them.
-#
-# The same happens when *another program* runs on your cores: two jobs on one node, two ranks that each start a thread
-# for each core (lab 07), or a container with a quota below its number of cores.
-#
-# Spinning and moving matter on machines with many cores and several sockets, and when other programs run. On two cores
-# that have nothing else to do, a thread has hardly anywhere to move. Report what you see, with its interval, and not
-# what the advice says.
-#
-# ## 7 · Two changes at once, taken apart
-#
-# The walk-through's third configuration gained 2%. It changed the layout from NHWC to NCHW *and* spread the memory over
-# two nodes. Here are all four combinations, from the comparison of section 2.
+# This takes about a minute and a half, and half a minute more with several NUMA nodes.
 
 # %%
-grid = {
-    ("NHWC", "as it comes"): base,
-    ("NHWC", "spread over nodes"): f"{base}-numactl",
-    ("NCHW", "as it comes"): f"{base}-nchw",
-    ("NCHW", "spread over nodes"): f"{base}-numactl-nchw",
-}
-rates = {place: training.rate(name) if name in training.results else np.nan for place, name in grid.items()}
-display(pd.Series(rates).unstack().style.format("{:.1f} images/s", na_rep="not run"))
-for name in [*list(grid.values())[1:], *[f"{base}-one-node"] * (nodes > 1)]:
-    tell(training, name, base)
-if nodes == 1:
-    print(
-        "\nThis machine has one NUMA node. There is nothing to spread over: all memory is equally far from all cores."
-    )
+if QUICK:  # the runs of section 2 stand in for these
+    threads = training._replace(results=dict(zip(side, training.results.values())))
 else:
-    print(f"\nThis machine has {nodes} NUMA nodes, so spreading the memory can change something.")
+    threads = configurations.compare(side, *RUN, half, rounds=side_rounds, where="section 6")
+
+
+# %%
+def advise(comparison, name, reference):
+    """Say what a changed setting does, and what follows from it, as far as the interval reaches."""
+    tell(comparison, name, reference)
+    if not {name, reference} <= comparison.results.keys():
+        return
+    times = comparison.ratio(name, reference)
+    if np.isnan(times.low):
+        advice = "measure in rounds before you decide"
+    elif times.significant and times.value < 1:
+        advice = f"keep the setting: without it you lose {1 - times.high:.0%} at least"
+    elif times.significant:
+        advice = f"change it on this machine: you gain {times.low - 1:.0%} at least"
+    else:
+        advice = f"a difference of less than {times.high / times.value - 1:.0%} cannot be seen in these rounds"
+    print(f"  → {advice}")
+
+
+for name in list(side)[1:]:
+    advise(threads, name, "as set")
+if nodes > 1:
+    print()
+    tell(threads, "memory spread, NCHW", "NCHW")
+    tell(threads, "memory spread, NCHW", "memory spread")
+draw(threads, dict.fromkeys(list(side)[1:], "as set"), "One setting changed at a time", keep=results)
 
 # %% [markdown]
+# **Too many threads.** How can they be worse than useless? With OpenMP, at the end of each piece of work, all threads
+# wait for the last one. A thread that waits spins, and keeps its core busy with nothing. The last thread may have no
+# core, because the others use it to wait for that thread. This continues until the operating system takes the core away
+# from a spinning thread. Then the next piece of work starts, and a training step has many hundreds of them. The same
+# can happen when *another program* runs on your cores: two jobs on one node, two ranks that each start a thread for
+# each core (lab 07), or a container with a quota below its number of cores.
+#
+# **Spinning and moving** can matter on machines with many cores and several sockets, and when other programs run. On
+# two cores that have nothing else to do, a thread has hardly anywhere to move.
+#
 # **The layout.** In 2018, the advice for CPUs was NCHW: it was closer to the [**blocked
 # layout**](../docs/glossary.md#blocked-layout) that the library needed (lab 02). Today TensorFlow leaves images as they
 # are, and oneDNN has convolutions that work on NHWC directly. NCHW can cost twice: in the convolutions, which must
 # gather the channels of a pixel from far apart; and in the operations that oneDNN does not do, because TensorFlow's own
 # work best with NHWC. Advice gets old.
 #
-# **The memory.** With one node, `numactl` runs and changes nothing. With several nodes, it helps if one thread has
-# filled the memory that all threads use. It harms if each thread had its own part on its own node, because then a part
-# of the near memory becomes far. The opposite is the expensive mistake: with all memory on *one* node (`numactl -m 1`),
-# the walk-through fell from 34 to about 23.6 images/s. Half of the cores fetched everything from the far node, and one
-# node's memory had to serve all cores.
+# **The memory.** With one node, `numactl` runs and changes nothing. With several nodes, it can help if one thread has
+# filled the memory that all threads use. It can harm if each thread had its own part on its own node, because then a
+# part of the near memory becomes far. The opposite was the expensive mistake: with all memory on *one* node (`numactl
+# -m 1`), the walk-through fell from 34 to about 23.6 images/s. Half of the cores fetched everything from the far node,
+# and one node's memory had to serve all cores.
 #
-# So of the 6.24 times, the library and its threads gave 6.14. The rest came from two changes whose effects nobody can
-# tell apart. Change one thing at a time.
+# So of the walk-through's 6.24 times, the library and its threads gave 6.14. The rest came from two changes whose
+# effects nobody can tell apart. Report what you see, with its interval, and not what the advice says.
 #
-# ## 8 · Without training
+# ## 7 · The same program on several ranks
 #
-# To classify images you need only the forward pass: a third of the operations, no gradients, and a batch norm that is a
-# fixed formula.
+# Intel's talk ended with a benchmark on four [**ranks**](../docs/glossary.md#rank): processes that train together, each
+# on its own cores (labs 06 and 07 show how). All its flags have their place here:
+#
+# | the talk's command | here |
+# | --- | --- |
+# | `mpirun -np 4 -cpus-per-proc 10 map-by socket` | `run_ranks(4, …, threads=10)`: each on cores of its own |
+# | `--report-bindings` | lab 07 reads the masks |
+# | `--model inception3 --batch_size 64 --optimizer rmsprop` | the same; the batch is that of each rank |
+# | `--variable_update horovod` | the same |
+# | `--horovod_device cpu --local_parameter_device cpu` | nothing: here all is on the CPU |
+# | `--num_intra_threads 10 --num_inter_threads 2` | the same |
+# | `--mkl=True --kmp_blocktime 1` | the same; `KMP_*` acts only in the OpenMP build, which has no Horovod here |
+# | `--data_format NCHW` | NHWC, see section 6 |
+# | `--distortions=True --data_dir … --data_name imagenet` | synthetic images, which need no random crops and colours |
+#
+# In a terminal, on a machine with 40 cores: `mpirun -n 4 -bind-to core:10 -map-by socket ./lab bench --model=inception3
+# --batch_size=64 --optimizer=rmsprop --variable_update=horovod --num_intra_threads=10 --num_inter_threads=2`. The next
+# cell runs it small: all your cores in one rank, then the same images and the same cores in two (about half a minute).
 
 # %%
-forward_only = ["eigen", "onednn", "openmp-kmp"] + ["onednn-bf16", "openmp-kmp-bf16"] * BF16
-if QUICK:
-    forward_only = ["onednn"]
-flags = ("--forward_only", f"--num_batches={3 * steps}")
-inference = configurations.compare(forward_only, RUN[0], whole, *flags, rounds=1, where="section 8")
-
-# %%
-shares(inference).style.format(FORMATS)
+script = work / "bench_rank.py"
+script.write_text("from labkit.bench.__main__ import main\n\nmain()\n")
+images = 8  # a step, of all ranks together
+talk = ("--optimizer=rmsprop", "--variable_update=horovod", "--num_warmup_batches=1", f"--num_batches={steps}")
+seen = {}
+with load.watch("section 7") as rank_others:
+    for ranks in (1,) if QUICK or cores == 1 else (1, 2):
+        each, out = cores // ranks, work / "ranks.json"
+        sizes = (f"--model={'mnist' if QUICK else 'inception3'}", f"--batch_size={images // ranks}")
+        own = (f"--num_intra_threads={each}", "--num_inter_threads=1", f"--json={out.resolve()}")
+        run_ranks(ranks, script, *sizes, *talk, *own, threads=each, show=False)
+        seen[f"{ranks} × {each} threads"] = [json.loads(out.read_text())]
+ranked = configurations.Comparison(seen, {}, rank_others)
+for name in seen:
+    print(f"{name:14} {images} images a step, {ranked.rate(name):.2f} images/s of all ranks together")
+if len(seen) > 1:
+    tell(ranked, *reversed(seen))
 
 # %% [markdown]
-# There is only one round each, so look at large differences only. Is the share of the limit larger or smaller than in
-# training? What is left besides the convolutions, and which part of that could you fold away (lab 02, exercise 1)? Lab
-# 04 does that, with a compiler for inference, and goes down to 8 bits.
+# One round each, so do not rank them: put a loop of three rounds around it, as in section 2, if you want to know. What
+# can speak for more ranks on the same cores? Each rank's work is small enough for fewer threads, and nothing crosses
+# from socket to socket but gradients. Against them: each rank keeps its own weights in memory, and every step waits for
+# the slowest rank. And 64 images *a rank* means that with four ranks a step has 256: that changes the training, not
+# only its speed (labs 07 and 08).
+#
+# ### If you have time: a compiler
+#
+# An open task, without a check. People often propose to let a compiler merge what the library does not. TensorFlow's
+# compiler is XLA, and `--xla_compile` makes it compile the whole step. Guess, then measure it against `onednn`, in
+# turns:
+#
+# ```python
+# xla = {"onednn": known["onednn"], "xla": replace(known["onednn"], flags=("--xla_compile",))}
+# tell(configurations.compare(xla, *RUN, half, rounds=3), "xla", "onednn")  # about a minute
+# ```
+#
+# Then explain it: count the primitives in the log of both (`logged` in section 1 gives it). Which convolutions does
+# oneDNN still do? Is the answer the same for `--model=mnist`, and without the convolutions' share? An optimisation that
+# does not help is a result too: write it down, with the version, and try it again in a year.
 
 # %% [markdown]
 # ## Questions
@@ -1005,8 +1151,8 @@ shares(inference).style.format(FORMATS)
 # 1. Does oneDNN gain as much over `eigen` here as in the published results? Name two reasons why it need not.
 # 2. How do you prove that TensorFlow uses the library at all?
 # 3. Which part of the step could save the most time? Is it the one that takes the most time?
-# 4. Why does bfloat16 not double the speed of training, even where its peak is twice that of float32?
-# 5. Why do more threads than cores cost so much with OpenMP, and less with TensorFlow's own threads?
+# 4. Where the peak of bfloat16 is twice that of float32, why need training not be twice as fast?
+# 5. Why can more threads than cores cost so much with OpenMP, and less with TensorFlow's own threads?
 # 6. What does `KMP_BLOCKTIME` trade for what? When would you set it to 0?
 # 7. The walk-through's machine had 36 logical CPUs. Why did it set 18 threads?
 # 8. What would you measure there to find out how much the interleaved memory alone gained?
@@ -1023,8 +1169,9 @@ shares(inference).style.format(FORMATS)
 #    machines had more cores, and different ones; the walk-through compares two different builds.
 # 2. `ONEDNN_VERBOSE=1`: one line for each primitive, and the head names version, threads and instructions. At that time
 #    it was `MKL_VERBOSE` and `MKLDNN_VERBOSE`. Or the operations with `_Mkl` in the graph that ran (lab 02).
-# 3. See exercise 5. The convolutions take the most time, and are nearer to their limit: they could save a smaller share
-#    of a larger time. Batch norms and reorders could save most of a smaller time. The list shows which is larger here.
+# 3. See exercise 5. The convolutions mostly take the most time, and are nearer to their limit: they could save a
+#    smaller share of a larger time. Batch norms and reorders could save most of a smaller time. The list shows which is
+#    larger here.
 # 4. Only the work that the cores limit gains from the higher peak. The work that memory limits gains from half the
 #    bytes, at best; weights, their gradients and updates stay in float32; conversions come on top.
 # 5. OpenMP splits the work evenly, and waits by spinning. TensorFlow's threads take pieces from a queue and sleep when
@@ -1034,14 +1181,18 @@ shares(inference).style.format(FORMATS)
 #    node.
 # 7. Two hardware threads share a core's arithmetic units. A convolution that keeps them busy gains nothing from a
 #    second thread, and then each thread has only half the cache.
-# 8. NHWC with `numactl --interleave=all`, and NHWC without, in turns, several times. That is the 2 × 2 of section 7.
+# 8. NHWC with `numactl --interleave=all`, and NHWC without, in turns, several times. That is the 2 × 2 of section 6.
 # 9. More runs, in turns, and the interval. The walk-through's step from 33.62 to 34.18 is one run each.
 #
 # Published figures: F. Baruffa's talk *Deep Learning at Scale using Distributed Frameworks* (Intel, 2019) for 3.84 and
 # 17.69; the walk-through *6x training speedup using intel-tensorflow* for the others.
 #
-# **Timing** Sections 1 and 2 take 35 minutes with the comparison, 3 and 4 take 40, the rest 25. Start the comparison of
-# section 2 before you explain the settings. Short of time? Skip sections 6 and 8.
+# **XLA** (the open task): on a CPU it does not use oneDNN's convolutions, so the log has none of them. On one machine
+# with 2 cores it trained 5.6 images/s where oneDNN trained 11.4.
+#
+# **Timing** Sections 1 and 2 take 35 minutes with the comparison, 3 and 4 take 40, the rest 20. Start the comparison of
+# section 2 before you explain the settings: its three minutes are those of exercise 2. Short of time? Skip sections 5
+# to 7, which nothing else needs.
 #
 # **What goes wrong** The OpenMP build is a second environment, made by `./lab setup`; without it the lab continues with
 # the stock build, and section 6 has little to show. On a busy machine (the cells say so), the OpenMP configurations
@@ -1054,12 +1205,13 @@ shares(inference).style.format(FORMATS)
 # ## Remember
 #
 # - Measure in turns, several times, and report the interval. Change one thing at a time.
-# - The library and the type of number are the large steps. Wrong thread settings can cost a lot; right ones rarely gain
-#   much.
+# - Look for the large steps first: the library, the type of number, fused operations. Then set the threads, above all
+#   to avoid wrong ones.
 # - Use as many threads as physical cores that *you* may use. Never use more, above all with OpenMP.
 # - Count operations and bytes. Only then do you know whether something is slow, or at its limit.
-# - The cores limit convolutions; memory limits batch norms and additions. Fused operations save passes over memory.
-# - Advice gets old. NCHW was right once.
+# - Much to compute for each byte, as in most convolutions: the cores are the limit. Little, as in batch norms and
+#   additions: memory is. Fused operations save passes over memory.
+# - Advice gets old: measure it again.
 #
 # The closing table shows what was published, what you measured, and the most that the machine could do:
 
@@ -1085,23 +1237,20 @@ rows = [
     for what, published, name in (
         ("default → MKL-DNN (Intel, batch 16)", "3.84 → 17.69 images/s: 4.6×", "onednn"),
         ("default → Intel's build, threads set (batch 128)", "5.48 → 33.62 images/s: 6.14×", "openmp-kmp"),
-        ("… and memory spread, and NCHW", "34.18 images/s: 6.24×", f"{base}-numactl-nchw"),
-        ("… and all memory on one of the two nodes", "about 23.6 images/s", f"{base}-one-node"),
     )
 ]
-for what, comparison in (("training", training), ("classifying", inference)):
-    for name in comparison.results:
-        share = comparison.rate(name) / at_most(comparison, name)
-        rows.append(
-            (
-                f"{what}, {name}, batch {batch}",
-                "",
-                f"{comparison.rate(name):.1f} images/s",
-                f"{at_most(comparison, name):.1f} images/s; {share:.0%} of it",
-                comparison.others,
-                limits.others,
-            )
+for name in training.results:
+    share = training.rate(name) / at_most(training, name)
+    rows.append(
+        (
+            f"training, {name}, batch {batch}",
+            "",
+            f"{training.rate(name):.1f} images/s",
+            f"{at_most(training, name):.1f} images/s; {share:.0%} of it",
+            training.others,
+            limits.others,
         )
+    )
 rows += [
     (
         f"oneDNN's part of a step, {kind}",
@@ -1113,14 +1262,30 @@ rows += [
     )
     for kind, table in kinds.items()
 ]
+# What was published of a change, by its name in section 6.
+changes = {
+    "memory spread, NCHW": "33.62 → 34.18 images/s: 1.02×",
+    "memory on one node": "34.18 → about 23.6 images/s: 0.69×, there from spread",
+}
 rows += [
-    (f"{name} against {reference}", "", f"{operators.ratio(name, reference)} times", "", operators.others)
-    for name, reference in references.items()
-    if name in operators.results
+    (f"as set → {name}", text, "not run here", "") for name, text in changes.items() if name not in threads.results
 ]
+for comparison in (operators, threads):
+    references = {name: "as set" if comparison is threads else name.partition(",")[0] for name in comparison.results}
+    rows += [
+        (
+            f"{reference} → {name}",
+            changes.get(name, ""),
+            f"{comparison.ratio(name, reference)} times",
+            "",
+            comparison.others,
+        )
+        for name, reference in references.items()
+        if name != reference and reference in comparison.results
+    ]
 rows += [
-    (f"{name} against as set", "", f"{threads.ratio(name, 'as set')} times", "", threads.others)
-    for name in list(threads.results)[1:]
+    (f"Inception v3, ranks: {name}", "", f"{ranked.rate(name):.2f} images/s, one run", "", ranked.others)
+    for name in ranked.results
 ]
 results.table("ResNet-50", rows)
 

@@ -1,6 +1,5 @@
-"""Checks of lab 03: the numbers of a benchmark, a configuration, an operation count, a log, a bottleneck."""
+"""Checks of lab 03: a disturbed run, settings for machines, an operation count, a log, a bottleneck."""
 
-import random
 import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,132 +18,114 @@ lab = Lab("03")
 @lab.exercise(
     1,
     hints=(
-        "Make an array of the steps' speeds first: images / np.array(seconds). Two of the three numbers come from it. "
-        "The mean does not: a slow step takes more of the time.",
-        "The mean is images * n / sum(seconds). The uncertainty is np.std(speeds) / np.sqrt(n).",
-        "The jitter is 1.4826 * np.median(np.abs(speeds - np.median(speeds))).",
+        "At this mean, how long do all steps take together? How long would they take at their usual speed? The jitter "
+        "is 0 as long as more than half of the steps run at the usual speed.",
+        "All steps together take steps * images / mean seconds; a usual one takes images / usual.",
+        "Let all but one step be usual. The last one takes the rest: steps * images / mean - (steps - 1) * images / "
+        "usual.",
     ),
 )
-def speed(answer) -> None:
-    """The three numbers of several runs: even steps, uneven ones, an even number of them, a single one."""
+def disturbed(answer) -> None:
+    """The line that the answer's seconds give, for the colleague's run, an undisturbed one, and others."""
 
-    def decide(images: int, seconds: list[float]) -> None:
-        called = f"speed({images}, {seconds})"
-        got = parts(call(answer, images, seconds), 3, f"{called} to be three numbers")
+    def decide(images: int, steps: int, usual: float, mean: float) -> None:
+        called = f"disturbed({images}, {steps}, {usual:g}, {mean:g})"
+        got = parts(call(answer, images, steps, usual, mean), steps, f"{called} to be the seconds of {steps} steps")
+        seconds = [number(value, f"each of the seconds in {called}") for value in got]
+        expect(min(seconds) > 0, f"more than 0 seconds for each step in {called}; the least is {min(seconds):g}")
         speeds = [images / value for value in seconds]
         middle = statistics.median(speeds)
-        right = {
-            "mean": images * len(seconds) / sum(seconds),
-            "uncertainty": statistics.pstdev(speeds) / len(speeds) ** 0.5,
-            "jitter": 1.4826 * statistics.median(abs(value - middle) for value in speeds),
-        }
-        for (name, value), mine in zip(right.items(), got, strict=True):
-            # What is left of equal speeds is what rounding makes of them.
-            same(mine, value, f"the {name} in {called}", rel=1e-5, abs=1e-6 * right["mean"])
+        jitter = 1.4826 * statistics.median(abs(value - middle) for value in speeds)
+        same(images * steps / sum(seconds), mean, f"the line's first number for {called}", rel=1e-5)
+        same(middle, usual, f"the usual step's images/s in {called}", rel=1e-5)
+        same(jitter, 0.0, f"the jitter in {called}", abs=1e-5 * usual)
 
-    for images, seconds in ((10, [1.0, 1.0, 1.0]), (12, [1.0, 2.0, 4.0]), (64, [2.0, 1.0, 1.25, 8.0]), (16, [0.5])):
-        decide(images, seconds)
-    tenths = st.integers(1, 60).map(lambda count: count / 10)
-    for_all(decide, images=st.integers(1, 256), seconds=st.lists(tenths, min_size=1, max_size=9))
+    for images, steps, usual, mean in ((16, 10, 11.0, 8.0), (32, 3, 20.0, 5.0), (8, 4, 10.0, 10.0), (64, 7, 2.0, 0.5)):
+        decide(images, steps, usual, mean)
+
+    def slowed(images: int, steps: int, usual: int, tenths: int) -> None:
+        decide(images, steps, float(usual), usual * tenths / 10)
+
+    for_all(
+        slowed,
+        images=st.integers(1, 256),
+        steps=st.integers(3, 40),
+        usual=st.integers(1, 500),
+        tenths=st.integers(1, 10),
+    )
 
 
-def _lscpu(sockets: int, cores: int, threads: int, nodes: int, new: bool, seed: int = 0) -> str:
-    """What lscpu says of a machine, in its old form or in that since version 2.37; from seed 1, lines are shuffled."""
-    total = sockets * cores * threads
-    of_nodes = [
-        (2, f"NUMA node{node} CPU(s)", f"{node * total // nodes}-{(node + 1) * total // nodes - 1}")
-        for node in range(nodes)
+Row = tuple[int, int, int, int]  # a logical CPU: its number, its core, its socket, its NUMA node
+
+
+def _box(sockets: int, cores: int, threads: int, nodes: int) -> list[Row]:
+    """Return a machine's rows, its CPUs numbered as Linux does; so many cores and NUMA nodes in each socket."""
+    total = sockets * cores
+    return [
+        (thread * total + core, core, core // cores, core * sockets * nodes // total)
+        for thread in range(threads)
+        for core in range(total)
     ]
-    counts = [
-        (4, "Thread(s) per core", threads),
-        (4, "Core(s) per socket", cores),
-        (4, "Socket(s)", sockets),
-    ]
-    if new:
-        lines = [
-            (0, "Architecture", "x86_64"),
-            (2, "CPU op-mode(s)", "32-bit, 64-bit"),
-            (0, "CPU(s)", total),
-            (2, "On-line CPU(s) list", f"0-{total - 1}"),
-            (0, "Vendor ID", "GenuineIntel"),
-            (2, "Model name", "Some CPU @ 2.10GHz"),
-            (4, "Model", 85),
-            *counts,
-            (4, "Stepping", 7),
-            (4, "CPU(s) scaling MHz", "28%"),
-            (0, "Caches (sum of all)", ""),
-            (2, "L2", f"{sockets * cores} MiB ({sockets * cores} instances)"),
-            (0, "NUMA", ""),
-            (2, "NUMA node(s)", nodes),
-            *of_nodes,
-            (0, "Vulnerabilities", ""),
-            (2, "Spec rstack overflow", "Vulnerable: Safe RET, no microcode"),
-        ]
-    else:
-        lines = [
-            (0, "Architecture", "x86_64"),
-            (0, "CPU(s)", total),
-            (0, "On-line CPU(s) list", f"0-{total - 1}"),
-            *counts,
-            (0, "NUMA node(s)", nodes),
-            (0, "Model name", "Some CPU @ 2.10GHz"),
-            (0, "L2 cache", "1024K"),
-            *of_nodes,
-        ]
-    if seed:
-        random.Random(seed).shuffle(lines)
-    width = 41 if new else 21
-    return "".join(f"{' ' * (indent * new) + name + ':':{width}}{value}\n" for indent, name, value in lines)
 
 
-# Sockets, cores of each, threads of each core, NUMA nodes, whether lscpu is new.
-MACHINES = ((2, 9, 2, 2, False), (1, 2, 1, 1, True), (1, 64, 2, 4, True), (2, 28, 1, 1, False))
+# What it is; sockets, cores and NUMA nodes of each, threads of each core; the CPUs allowed, if not all; the quota.
+MACHINES: tuple[tuple[str, tuple[int, int, int, int], list[int] | None, float | None], ...] = (
+    ("18 cores of 2 threads each, on 2 sockets", (2, 9, 2, 1), None, None),
+    ("4 cores of 2 threads each", (1, 4, 2, 1), None, None),
+    ("2 cores of 1 thread each", (1, 2, 1, 1), None, None),
+    ("64 cores on one socket with 4 NUMA nodes", (1, 64, 2, 4), None, None),
+    ("56 cores under a quota of 2.5 CPUs", (2, 28, 2, 1), None, 2.5),
+    ("2 cores under a quota of half a CPU", (1, 2, 1, 1), None, 0.5),
+    ("4 cores under a quota of 6 CPUs", (1, 4, 2, 1), None, 6.0),
+    ("64 cores, of which 4 are allowed with both their threads", (2, 32, 2, 1), [0, 1, 2, 3, 64, 65, 66, 67], None),
+    ("64 cores, of which 2 are allowed, one on each socket", (2, 32, 2, 1), [5, 40], None),
+    ("64 cores, of which 3 are allowed, on the second socket", (2, 32, 2, 1), [33, 34, 99, 98], None),
+)
 
 
 @lab.exercise(
     2,
     hints=(
-        'Physical cores are "Core(s) per socket" times "Socket(s)". "CPU(s)" counts hardware threads.',
-        'A line without its indentation, split at its first colon, gives a name and a value: line.strip().split(":", '
-        '1). Several names end in "CPU(s)", so compare whole names.',
-        'found = dict(re.findall(r"^\\s*(.+?):\\s+(\\d+)$", lscpu, flags=re.M)) has all the numbers by name, still '
-        'as text. Interleave when int(found["NUMA node(s)"]) > 1.',
+        "First keep the rows of the CPUs that you may use: [row for row in cpus if row[0] in allowed]. Everything else "
+        "is counted in these.",
+        "Two hardware threads of a core have the same core number: len({core for _, core, _, _ in mine}) counts cores. "
+        "Sockets and nodes are counted in the same way.",
+        "With a quota, the threads are max(1, min(physical, int(quota))). Interleave when the set of nodes has more "
+        "than one.",
     ),
 )
 def settings_for(answer) -> None:
-    """The settings of machines of all sizes, whose texts have both forms, and their lines in any order."""
+    """The settings of machines of all sizes, of parts of them, and under quotas."""
 
-    def decide(sockets: int, cores: int, threads: int, nodes: int, new: bool, seed: int = 0) -> None:
+    def decide(what: str, cpus: list[Row], allowed: list[int], quota: float | None) -> None:
+        mine = [row for row in cpus if row[0] in allowed]
+        physical, sockets, nodes = (len({row[place] for row in mine}) for place in (1, 2, 3))
+        threads = physical if quota is None else max(1, min(physical, int(quota)))
         right = {
-            "OMP_NUM_THREADS": sockets * cores,
-            "num_intra_threads": sockets * cores,
+            "OMP_NUM_THREADS": threads,
+            "num_intra_threads": threads,
             "num_inter_threads": sockets,
             "interleave": nodes > 1,
         }
-        machine = ", ".join(
-            f"{count} {what}" + "s" * (count > 1)
-            for count, what in ((sockets, "socket"), (cores, "core"), (threads, "thread"), (nodes, "node"))
-        )
-        case = f"for a machine of {machine} (cores for each socket, threads for each core)"
-        case += ", whose lscpu has its lines in another order" * (seed > 0)
-        got = _named(call(answer, _lscpu(sockets, cores, threads, nodes, new, seed)), right)
+        got = _named(call(answer, cpus, allowed, quota), right)
         for name, value in right.items():
-            if name == "interleave":
-                same(got[name], value, f"{name} {case}")
-            else:
-                same(whole(got[name], f"{name} {case}", int_only=True), value, f"{name} {case}")
+            case = f"{name} for {what}"
+            same(got[name] if name == "interleave" else whole(got[name], case, int_only=True), value, case)
 
-    for seed in range(3):
-        for machine in MACHINES:
-            decide(*machine, seed)
+    for what, size, allowed, quota in MACHINES:
+        cpus = _box(*size)
+        decide(what, cpus, [cpu for cpu, *_ in cpus] if allowed is None else allowed, quota)
+
+    def part(size: tuple[int, int, int, int], picks: list[int], quota: float | None) -> None:
+        cpus = _box(*size)
+        allowed = sorted({pick % len(cpus) for pick in picks})
+        decide(f"cpus={cpus}, allowed={allowed}, quota={quota}", cpus, allowed, quota)
+
     for_all(
-        decide,
-        sockets=st.integers(1, 8),
-        cores=st.integers(1, 128),
-        threads=st.integers(1, 8),
-        nodes=st.integers(1, 12),
-        new=st.booleans(),
-        seed=st.integers(0, 99),
+        part,
+        size=st.tuples(*(st.integers(1, most) for most in (2, 6, 2, 2))),
+        picks=st.lists(st.integers(0, 47), min_size=1, max_size=8),
+        quota=st.none() | st.integers(1, 40).map(lambda tenths: tenths / 4),
     )
 
 

@@ -1,5 +1,3 @@
-import re
-
 import numpy as np
 import pytest
 from labs import Student, ThreeWays, same, swap
@@ -8,36 +6,29 @@ from labs import Student, ThreeWays, same, swap
 @pytest.fixture
 def student(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Student("03", {"np": np, "re": re})
+    return Student("03", {"np": np})
 
 
-BY_LINES = swap(
-    r"""found = dict(re.findall(r"^\s*(.+?):\s+(\d+)$", lscpu, flags=re.M))""",
-    """found = {}
-    for line in lscpu.splitlines():
-        name, _, value = line.partition(":")
-        found[name.strip()] = value.strip()""",
-)
-BY_PLACE = swap(
-    r"""found = dict(re.findall(r"^\s*(.+?):\s+(\d+)$", lscpu, flags=re.M))""",
-    """lines = lscpu.splitlines()
-    first = next(number for number, line in enumerate(lines) if "Core(s) per socket" in line)
-    found = {"Core(s) per socket": lines[first].split()[-1], "Socket(s)": lines[first + 1].split()[-1]}
-    found["NUMA node(s)"] = sum("NUMA node" in line for line in lines) - 1""",
-)
-BY_COLONS = swap(
-    r"""found = dict(re.findall(r"^\s*(.+?):\s+(\d+)$", lscpu, flags=re.M))""",
-    """found = dict(line.strip().split(":") for line in lscpu.splitlines())""",
-)
 IN_32_BITS = swap(
     "    return sum(each), ",
     """    each = np.array(each).astype("int32")
     return each.sum(dtype="int32"), 3 * each.sum(dtype="int32") - each[0]
     return sum(each), """,
 )
-AS_ARRAY = swap(
-    "    return images * len(speeds) / np.sum(seconds), np.std(speeds) / np.sqrt(len(speeds)), jitter",
-    "    return np.array([images / np.mean(seconds), np.std(speeds) / len(speeds) ** 0.5, jitter])",
+TWO_SLOW = swap(
+    "    return [each] * (steps - 1) + [all_steps - (steps - 1) * each]\n",
+    """    slow = 2 if steps > 4 else 1
+    rest = all_steps - (steps - slow) * each
+    return np.array([rest / slow] * slow + [each] * (steps - slow))
+""",
+)
+BY_LOOP = swap(
+    "    mine = [row for row in cpus if row[0] in allowed]\n    physical = len({core for _, core, _, _ in mine})\n",
+    """    import pandas
+    table = pandas.DataFrame(cpus, columns=["cpu", "core", "socket", "node"]).set_index("cpu").loc[list(allowed)]
+    mine = [(0, *row) for row in table.values.tolist()]
+    physical = table.core.nunique()
+""",
 )
 BY_COLUMNS = swap(
     "    for name, row in kinds.iterrows():\n",
@@ -60,43 +51,48 @@ class TestExercises(ThreeWays):
     mistakes = [
         (
             1,
-            swap("images * len(speeds) / np.sum(seconds)", "np.mean(speeds)"),
-            "the mean in speed(12, [1.0, 2.0, 4.0])",
+            swap("return [each] * (steps - 1) + [all_steps - (steps - 1) * each]", "return [images / mean] * steps"),
+            "the usual step's images/s in disturbed(16, 10, 11, 8) to be 11; it is 8",
         ),
-        (1, swap(" / np.sqrt(len(speeds))", ""), "the uncertainty in speed(12"),
-        (1, swap("np.std(speeds)", "np.std(speeds, ddof=1)"), "the uncertainty in speed(12"),
-        (1, swap("1.4826 * ", ""), "the jitter in speed(12"),
-        (1, swap("np.median(speeds)", "np.mean(speeds)"), "the jitter in speed(12"),
-        (1, swap("jitter = 1.4826 * np.median", "jitter = 1.4826 * np.mean"), "the jitter in speed(64"),
-        (1, swap(", jitter\n", "\n"), "to be three numbers; it is a tuple"),
-        (1, swap("return images", "images"), "None: does it return?"),
-        (1, swap("np.array(seconds)", "seconds"), "TypeError: unsupported operand type(s)"),
-        (1, swap(", jitter\n", ", round(jitter, 3)\n"), "the jitter in speed(12, [1.0, 2.0, 4.0]) to be 4.4478"),
-        (1, swap("    speeds = ", "    seconds.sort()\n    speeds = "), "Expected seconds to stay as it was"),
-        (2, swap('int(found["Core(s) per socket"]) * sockets', 'int(found["CPU(s)"])'), "to be 18; it is 36"),
-        (2, swap('int(found["Core(s) per socket"]) * sockets', 'int(found["Core(s) per socket"])'), "it is 9"),
-        (2, swap(r"^\s*(.+?)", r"^(\S.*?)"), "KeyError: 'Socket(s)', in line "),
+        (
+            1,
+            swap("all_steps - (steps - 1) * each", "images / (steps * mean - (steps - 1) * usual)"),
+            "more than 0 seconds for each step in disturbed(16, 10, 11, 8)",
+        ),
+        (
+            1,
+            swap("[each] * (steps - 1) + [all_steps - (steps - 1) * each]", "[each] * (steps - 1) + [each * 5]"),
+            "the line's first number for disturbed(16, 10, 11, 8) to be 8; it is",
+        ),
+        (
+            1,
+            swap(
+                "[each] * (steps - 1) + [all_steps - (steps - 1) * each]",
+                "[each] * (steps - 2) + [each * 0.9, all_steps - (steps - 2 + 0.9) * each]",
+            ),
+            "the jitter in disturbed(32, 3, 20, 5) to be 0",
+        ),
+        (1, swap("(steps - 1) + [", "steps + ["), "to be the seconds of 10 steps; it is a list"),
+        (1, swap("return [each]", "[each]"), "None: does it return?"),
+        (1, swap("images / usual", "usual / images"), "in disturbed(16, 10, 11, 8)"),
         (
             2,
-            swap('"num_inter_threads": sockets', '"num_inter_threads": int(found["NUMA node(s)"])'),
-            "to be 1; it is 4",
+            swap("len({core for _, core, _, _ in mine})", "len(mine)"),
+            "OMP_NUM_THREADS for 18 cores of 2 threads each, on 2 sockets to be 18; it is 36",
         ),
-        (2, swap('int(found["NUMA node(s)"]) > 1', "sockets > 1"), "to be True; it is False"),
-        (2, swap('int(found["NUMA node(s)"]) > 1', 'found["NUMA node(s)"]'), "to be True; it is '2', of type str"),
+        (2, swap("if row[0] in allowed", ""), "of which 4 are allowed with both their threads to be 4; it is 64"),
+        (2, swap("{socket for _, _, socket, _ in mine}", "{node for _, _, _, node in mine}"), "to be 1; it is 4"),
+        (2, swap("{node for _, _, _, node in mine}", "{node for _, _, node, _ in mine}"), "to be True; it is False"),
+        (2, swap("max(1, min(physical, int(quota)))", "physical"), "a quota of 2.5 CPUs to be 2; it is 56"),
+        (2, swap("int(quota)", "round(quota + 0.1)"), "a quota of 2.5 CPUs to be 2; it is 3"),
+        (2, swap("max(1, min(physical, int(quota)))", "min(physical, int(quota))"), "half a CPU to be 1; it is 0"),
+        (2, swap("max(1, min(physical, int(quota)))", "max(1, int(quota))"), "a quota of 6 CPUs to be 4; it is 6"),
+        (2, swap("int(quota)", "quota"), "to be a whole number; it is 2.5"),
+        (2, swap("physical if quota is None", "len(mine) if quota is None"), "to be 18; it is 36"),
         (2, swap('"interleave"', '"numactl"'), "the keys OMP_NUM_THREADS, interleave"),
         (2, swap("return {", "{"), "a dict; it is None: does it return?"),
-        (
-            2,
-            swap('"num_intra_threads": physical', '"num_intra_threads": str(physical)'),
-            "to be a number; it is '18', of type str",
-        ),
-        (
-            2,
-            swap('"num_intra_threads": physical', '"num_intra_threads": physical / 1'),
-            "to be an int; it is 18.0, a float",
-        ),
-        (2, BY_PLACE, "whose lscpu has its lines in another order"),
-        (2, BY_COLONS, "ValueError: dictionary update sequence element"),
+        (2, swap('"num_intra_threads": busy', '"num_intra_threads": str(busy)'), "to be a number; it is '18'"),
+        (2, swap('"num_intra_threads": busy', '"num_intra_threads": busy / 1'), "to be an int; it is 18.0, a float"),
         (3, swap("2 * kernel", "kernel"), "forward in flops([(1, 1, 1, 1)]) to be 2; it is 1"),
         (3, swap("kernel**2", "kernel"), "forward in flops([(3, 8, 16, 10)])"),
         (3, swap("side**2", "side"), "forward in flops([(3, 8, 16, 10)])"),
@@ -177,11 +173,10 @@ class TestExercises(ThreeWays):
     ]
     right = [
         (1, same),
-        (1, swap("images * len(speeds) / np.sum(seconds)", "len(speeds) / np.sum(1 / speeds)")),
-        (1, swap("np.array(seconds)", 'np.array(seconds, "float32")')),
-        (1, AS_ARRAY),
+        (1, TWO_SLOW),
         (2, same),
-        (2, BY_LINES),
+        (2, BY_LOOP),
+        (2, swap("len({node for _, _, _, node in mine}) > 1", "min(r[3] for r in mine) < max(r[3] for r in mine)")),
         (3, same),
         (3, swap("3 * sum(each) - each[0]", "2 * each[0] + 3 * sum(each[1:])")),
         (3, swap("return sum(each), ", "return np.array(sum(each)), 1.0 * ")),
