@@ -7,9 +7,9 @@
 # %% [markdown]
 # # 03 · ResNet-50, from default to fast
 #
-# **You will learn** what each setting changes when one well-known network runs in five configurations, from the default
-# of years ago to the fastest that your machine has; how to count the operations in a step; and how to draw how far each
-# part of a step is from your machine's limit.
+# **You will learn** what each setting changes when one well-known network runs in several configurations, from the
+# default of years ago to the fastest that your machine has; how to count the operations in a step; and how to draw how
+# far each part of a step is from your machine's limit.
 #
 # **Time** {minutes} Half of the waiting is in one piece, with an exercise to write meanwhile.
 #
@@ -54,15 +54,15 @@ cores, nodes = machine.usable_cores, len(machine.numa)
 
 # %% [markdown]
 # The [**batch size**](../docs/glossary.md#batch-size), the number of images in a step, depends on your machine. The
-# published runs had 16 images in a batch, and 128 on 18 cores: about 7 for each core. Here it is 8 for each core, up to
-# 128, and no more than fit into memory.
+# published runs had 16 images in a batch, and 128 on 18 cores: about 7 for each core. Here it is 4 for each core, so
+# that you wait less, up to 128, and no more than fit into memory.
 #
 # A run with 16-bit numbers ([**bfloat16**](../docs/glossary.md#bfloat16)) makes sense only where the CPU can compute
 # with them, or oneDNN can emulate them.
 
 # %%
 memory_gb = machine.memory_free / 2**30
-batch = 8 if QUICK else max(2, min(8 * cores, 128, int((memory_gb - 2) / 0.1)))  # about 2 GB, and 0.1 for each image
+batch = 8 if QUICK else max(2, min(4 * cores, 128, int((memory_gb - 2) / 0.1)))  # about 2 GB, and 0.1 for each image
 rounds, side_rounds, steps = (1, 1, 1) if QUICK else (3, 2, 2)
 RUN = (f"--model={'mnist' if QUICK else 'resnet50'}", "--num_warmup_batches=1", f"--num_batches={steps}")
 whole, half = f"--batch_size={batch}", f"--batch_size={max(2, batch // 2)}"
@@ -212,8 +212,7 @@ print(line(16, found), "\nseconds:", *(f"{value:.2f}" for value in found))
 # have.
 
 # %%
-PLAIN = ("eigen", "onednn", "openmp", "openmp-kmp")
-for name in (*PLAIN, "openmp-kmp-numactl"):
+for name in ("eigen", "onednn", "openmp", "openmp-kmp", "openmp-kmp-numactl"):
     print(f"{name}: {known[name].description}\n  {known[name].command(RUN[0], whole)}\n")
 
 # %% [markdown]
@@ -257,11 +256,11 @@ for name in (*PLAIN, "openmp-kmp-numactl"):
 # ```
 #
 # The walk-through's last step changed two things at once: it added `numactl`, *and* it went from NHWC images to NCHW.
-# Section 6 takes them apart. The others are compared now:
+# Section 6 takes them apart, and compares *openmp* as it comes with threads set. These are compared now:
 
 # %%
 base = "onednn" if known["openmp-kmp"].missing else "openmp-kmp"  # the best there is here, for all that follows
-asked = {name: known[name] for name in PLAIN}
+asked = {name: known[name] for name in ("eigen", "onednn", "openmp-kmp")}
 if BF16:
     asked[f"{base}-bf16"] = known[f"{base}-bf16"]
 if QUICK:
@@ -279,13 +278,12 @@ print(f"{len(asked)} configurations: {', '.join(asked)}")
 # %%
 guess = {
     "onednn": None,
-    "openmp": None,
     "openmp-kmp": None,
     f"{base}-bf16": None,
 }
 
 # %% [markdown]
-# This takes about three minutes, because each run is a new process. While it runs, read on and write exercise 2. (You
+# This takes about two minutes, because each run is a new process. While it runs, read on and write exercise 2. (You
 # can write in a cell while another runs.)
 
 # %%
@@ -380,7 +378,7 @@ def tell(comparison, name, reference):
 for name in list(training.results)[1:]:
     tell(training, name, "eigen")
 print()
-for name, reference in (("openmp", "onednn"), ("openmp-kmp", "openmp"), (f"{base}-bf16", base)):
+for name, reference in (("openmp-kmp", "onednn"), (f"{base}-bf16", base)):
     tell(training, name, reference)
 
 # %% jupyter={"source_hidden": true}
@@ -416,7 +414,7 @@ plots.show(
 # wide.
 #
 # Whether the OpenMP build is faster than the stock one has changed with the versions, and differs between machines. The
-# last lines say what each of three steps is worth on yours: the other build, its threads set, and bfloat16.
+# last two lines say what the other build and bfloat16 are worth on yours.
 #
 # Was the step from `eigen` to `onednn` 4.6 times, as in 2019? If not, ask the log what `eigen` is today. The next cell
 # classifies one image with oneDNN switched *off*, and counts what the log has:
@@ -876,17 +874,16 @@ for norm in (keras_norm, fused_norm):
 #
 # </div>
 #
-# The next cell takes a bit more than a minute.
+# The next cell takes about a minute.
 
 # %%
-side = {}
+side = {"onednn, forward": replace(known["onednn"], flags=("--forward_only",))}
 for kind in KINDS:
     name, flags = ("onednn", ()) if kind == "float32" else ("onednn-bf16", ("--use_fp16",))
     side[name] = replace(known["onednn"], flags=flags)
     side[f"{name}, unfused"] = replace(known["onednn"], flags=(*flags, "--nofused_batch_norm"))
-    side[f"{name}, forward"] = replace(known["onednn"], flags=(*flags, "--forward_only"))
 if QUICK:  # the runs of section 2 stand in for these
-    operators = training._replace(results=dict(zip(side, training.results.values())))
+    operators = training._replace(results=dict(zip(("onednn", "onednn, unfused"), training.results.values())))
 else:
     operators = configurations.compare(side, *RUN, half, rounds=side_rounds, where="section 5")
 
@@ -912,19 +909,15 @@ def conclude(comparison):
     has = comparison.results.keys()
     for plain in ("onednn", "onednn-bf16"):
         tell(comparison, f"{plain}, unfused", plain)
-        if {plain, f"{plain}, forward"} <= has:
-            times = reached(comparison, f"{plain}, forward", plain)
-            print(f"{plain}, forward: {times} times the GFLOP/s of training: {more(times)}")
     pairs = [("onednn-bf16, unfused", "onednn-bf16"), ("onednn, unfused", "onednn")]
     if all({*pair} <= has for pair in pairs):
         times = quotient(*(comparison.ratio(*pair) for pair in pairs))
         costs = {"slower": "it costs more in bfloat16", "faster": "it costs less in bfloat16"}
-        print(f"unfused, bfloat16 against float32: {times}: {costs.get(times.verdict, times.verdict)}")
-
-
-def more(times):
-    """The verdict of a ratio that is not one of speeds in images/s."""
-    return {"faster": "more", "slower": "fewer"}.get(times.verdict, times.verdict)
+        print(f"unfused, in bfloat16 against in float32: {times}: {costs.get(times.verdict, times.verdict)}")
+    if {"onednn, forward", "onednn"} <= has:
+        times = reached(comparison, "onednn, forward", "onednn")
+        amount = {"faster": "more", "slower": "fewer"}.get(times.verdict, times.verdict)
+        print(f"the forward pass reaches {times} times the GFLOP/s of training: {amount}")
 
 
 conclude(operators)
@@ -967,12 +960,12 @@ draw(operators, references, "Batch norm in small operations, against fused", kee
 # And the forward pass: what is left of it besides the convolutions, and which part of that could you fold away (lab 02,
 # exercise 1)? Lab 04 does that, with a compiler for inference, and goes down to 8 bits.
 #
-# ## 6 · Threads, layout, memory: one setting at a time
+# ## 6 · Threads, layout, memory
 #
 # The configuration *openmp-kmp* sets four things. Did they arrive? With `KMP_SETTINGS=1` (or the flag
-# `--kmp_settings=1`) Intel's OpenMP prints, as it starts, which variables it found and what it made of all the others.
-# Read it for one run before you believe in a setting: a misspelt name is not an error, it is only not in the list.
-
+# `--kmp_settings=1`) Intel's OpenMP prints, as it starts, which variables it found (*User settings*) and what it works
+# with (*Effective settings*). Read it for one run before you believe in a setting: a misspelt name is not an error. It
+# stands among the user settings, and changes nothing among the effective ones.
 # %%
 if known["openmp-kmp"].missing:
     print(known["openmp-kmp"].missing)
@@ -986,8 +979,9 @@ else:
     print(*(text for text in told.lines if text.strip().startswith(wanted)), sep="\n")
 
 # %% [markdown]
-# Which of the settings matters? Undo one at a time, and leave the others. Then try the classic mistake: twice as many
-# threads as cores ([**oversubscription**](../docs/glossary.md#oversubscription)).
+# Do these settings matter? First undo all of them: *as it comes*. Only if that makes a difference, it is worth asking
+# which one it was. Then try a second inter-op thread, and the classic mistake: twice as many threads as cores
+# ([**oversubscription**](../docs/glossary.md#oversubscription)).
 #
 # The walk-through's last step, which gained 2%, changed the layout from NHWC to NCHW *and* spread the memory over two
 # nodes. On a machine with several NUMA nodes, all four combinations are measured here, and what the walk-through tried
@@ -997,12 +991,8 @@ else:
 good = known[base]
 side = {"as set": good}
 if base == "openmp-kmp":
-    without = {name: {key: value for key, value in good.env.items() if key != name} for name in good.env}
-    side |= {
-        f"{2 * cores} threads": replace(good, env=good.env | {"OMP_NUM_THREADS": 2 * cores}),
-        "threads move": replace(good, env=without["KMP_AFFINITY"]),
-        "threads spin 200 ms": replace(good, env=without["KMP_BLOCKTIME"]),
-    }
+    side["as it comes"] = known["openmp"]
+    side[f"{2 * cores} threads"] = replace(good, env=good.env | {"OMP_NUM_THREADS": 2 * cores})
 else:
     print("Without the OpenMP build there are only TensorFlow's own threads to change.\n")
     side[f"{2 * cores} threads"] = replace(good, flags=(*good.flags, f"--num_intra_threads={2 * cores}"))
@@ -1020,7 +1010,7 @@ for name, configuration in side.items():
     print(f"{name}:\n  {configuration.command(RUN[0], half)}")
 
 # %% [markdown]
-# This takes about a minute and a half, and half a minute more with several NUMA nodes.
+# This takes a bit more than a minute, and about 40 s more with several NUMA nodes.
 
 # %%
 if QUICK:  # the runs of section 2 stand in for these
@@ -1039,9 +1029,9 @@ def advise(comparison, name, reference):
     if np.isnan(times.low):
         advice = "measure in rounds before you decide"
     elif times.significant and times.value < 1:
-        advice = f"keep the setting: without it you lose {1 - times.high:.0%} at least"
+        advice = f"stay with what is set: this loses {1 - times.high:.0%} at least"
     elif times.significant:
-        advice = f"change it on this machine: you gain {times.low - 1:.0%} at least"
+        advice = f"change it on this machine: this gains {times.low - 1:.0%} at least"
     else:
         advice = f"a difference of less than {times.high / times.value - 1:.0%} cannot be seen in these rounds"
     print(f"  → {advice}")
@@ -1053,7 +1043,7 @@ if nodes > 1:
     print()
     tell(threads, "memory spread, NCHW", "NCHW")
     tell(threads, "memory spread, NCHW", "memory spread")
-draw(threads, dict.fromkeys(list(side)[1:], "as set"), "One setting changed at a time", keep=results)
+draw(threads, dict.fromkeys(list(side)[1:], "as set"), "Threads, layout, memory: changed, against as set", keep=results)
 
 # %% [markdown]
 # **Too many threads.** How can they be worse than useless? With OpenMP, at the end of each piece of work, all threads
@@ -1064,7 +1054,9 @@ draw(threads, dict.fromkeys(list(side)[1:], "as set"), "One setting changed at a
 # each core (lab 07), or a container with a quota below its number of cores.
 #
 # **Spinning and moving** can matter on machines with many cores and several sockets, and when other programs run. On
-# two cores that have nothing else to do, a thread has hardly anywhere to move.
+# two cores that have nothing else to do, a thread has hardly anywhere to move. If *as it comes* differs on your
+# machine, undo one setting at a time: copy `good`, take `KMP_AFFINITY` or `KMP_BLOCKTIME` out of its `env`, and compare
+# again.
 #
 # **The layout.** In 2018, the advice for CPUs was NCHW: it was closer to the [**blocked
 # layout**](../docs/glossary.md#blocked-layout) that the library needed (lab 02). Today TensorFlow leaves images as they
@@ -1105,7 +1097,7 @@ draw(threads, dict.fromkeys(list(side)[1:], "as set"), "One setting changed at a
 # %%
 script = work / "bench_rank.py"
 script.write_text("from labkit.bench.__main__ import main\n\nmain()\n")
-images = 8  # a step, of all ranks together
+images = 4  # a step, of all ranks together
 talk = ("--optimizer=rmsprop", "--variable_update=horovod", "--num_warmup_batches=1", f"--num_batches={steps}")
 seen = {}
 with load.watch("section 7") as rank_others:
@@ -1190,13 +1182,13 @@ if len(seen) > 1:
 # **XLA** (the open task): on a CPU it does not use oneDNN's convolutions, so the log has none of them. On one machine
 # with 2 cores it trained 5.6 images/s where oneDNN trained 11.4.
 #
-# **Timing** Sections 1 and 2 take 35 minutes with the comparison, 3 and 4 take 40, the rest 20. Start the comparison of
-# section 2 before you explain the settings: its three minutes are those of exercise 2. Short of time? Skip sections 5
-# to 7, which nothing else needs.
+# **Timing** Sections 1 and 2 take 35 minutes with the comparison, 3 and 4 take 40, the rest 20. All waiting together is
+# under 6 minutes on 2 idle cores. Start the comparison of section 2 before you explain the settings: its two minutes
+# are those of exercise 2. Short of time? Skip sections 5 to 7, which nothing else needs.
 #
 # **What goes wrong** The OpenMP build is a second environment, made by `./lab setup`; without it the lab continues with
 # the stock build, and section 6 has little to show. On a busy machine (the cells say so), the OpenMP configurations
-# suffer first, by a factor of ten and more: that is section 6, live. If a share of the limit is over 100%, run
+# suffer first, sometimes by a factor of ten: that is section 6, live. If a share of the limit is over 100%, run
 # `./lab roofline --again` on a quiet machine.
 #
 # </div>

@@ -1,6 +1,10 @@
+import lab_cells
 import numpy as np
 import pytest
 from labs import Student, ThreeWays, same, swap
+
+from labkit.bench.configurations import Comparison
+from labkit.system.statistics import Ratio
 
 
 @pytest.fixture
@@ -186,3 +190,101 @@ class TestExercises(ThreeWays):
         (5, swap("max(0.0, row.ms - max(moving, computing))", "max(0, min(row.ms - moving, row.ms - computing))")),
         (5, swap('"memory" if moving > computing else "cores"', 'np.where(moving > computing, "memory", "cores")')),
     ]
+
+
+# --- What the lab says of its measurements, played invented results of each kind ---
+
+ROUNDS = [1.0, 1.02, 0.99]  # how fast each of three rounds is
+NOISE = [(1, -1, 0), (-1, 0, 1), (0, 1, -1), (-1, 1, 0)]  # of each configuration, in its rounds
+
+
+def comparison(speeds, rounds=3, noise=0.01, work=None):
+    """A comparison in which each configuration has this speed, in rounds that differ, with some noise of its own."""
+    results = {
+        name: [
+            {"images_per_second": speed * ROUNDS[turn] * (1 + noise * NOISE[row][turn]), "gflop_per_image": 1.0}
+            for turn in range(rounds)
+        ]
+        for row, (name, speed) in enumerate(speeds.items())
+    }
+    for name, gflop in (work or {}).items():
+        for result in results[name]:
+            result["gflop_per_image"] = gflop
+    return Comparison(results, {})
+
+
+def cells(*names):
+    return lab_cells.functions("03", *names, np=np, Ratio=Ratio)
+
+
+VERDICTS = [
+    ({"new": 20.0}, 3, "faster", "→ change it on this machine: this gains"),
+    ({"new": 3.0}, 3, "slower", "→ stay with what is set: this loses 6"),
+    ({"new": 10.0}, 3, "no difference beyond chance", "cannot be seen in these rounds"),
+    ({"new": 20.0}, 1, "one round only, so there is no interval", "→ measure in rounds before you decide"),
+    ({}, 3, "not measured here", ""),
+]
+
+
+@pytest.mark.parametrize(("speeds", "rounds", "verdict", "advice"), VERDICTS)
+def test_what_is_said_of_a_configuration_is_what_its_rounds_show(speeds, rounds, verdict, advice, capsys):
+    both = cells("tell", "advise")
+    found = comparison({"as set": 10.0, **speeds}, rounds)
+    both["tell"](found, "new", "as set")
+    assert capsys.readouterr().out.rstrip().endswith(f": {verdict}")
+    both["advise"](found, "new", "as set")
+    told = capsys.readouterr().out
+    assert f": {verdict}\n" in told
+    assert advice in told
+    assert ("→" in told) == bool(advice)
+
+
+def test_advice_that_the_noise_does_not_bear_is_not_given(capsys):
+    cells("tell", "advise")["advise"](comparison({"as set": 10.0, "new": 9.0}, noise=0.2), "new", "as set")
+    told = capsys.readouterr().out
+    assert "no difference beyond chance" in told
+    assert "stay" not in told
+
+
+FUSED = {"onednn": 10.0, "onednn, unfused": 8.0, "onednn-bf16": 20.0}
+
+
+@pytest.mark.parametrize(
+    ("unfused", "says"),
+    [
+        (10.0, "it costs more in bfloat16"),
+        (19.9, "it costs less in bfloat16"),
+        (16.0, "no difference beyond chance"),
+    ],
+)
+def test_what_bfloat16_does_to_the_batch_norm_is_what_four_speeds_show(unfused, says, capsys):
+    conclude = cells("tell", "quotient", "reached", "conclude")["conclude"]
+    conclude(comparison(FUSED | {"onednn-bf16, unfused": unfused}))
+    assert capsys.readouterr().out.rstrip().endswith(f": {says}")
+
+
+@pytest.mark.parametrize(
+    ("forward", "rounds", "says"),
+    [
+        (45.0, 3, "times the GFLOP/s of training: more"),
+        (20.0, 3, "times the GFLOP/s of training: fewer"),
+        (30.0, 3, "times the GFLOP/s of training: no difference beyond chance"),
+        (45.0, 1, "1.47 times the GFLOP/s of training: one round only, so there is no interval"),
+    ],
+)
+def test_the_forward_pass_is_compared_by_operations_and_not_by_images(forward, rounds, says, capsys):
+    conclude = cells("tell", "quotient", "reached", "conclude")["conclude"]
+    speeds = {"onednn": 10.0, "onednn, forward": forward}
+    conclude(comparison(speeds, rounds, work={"onednn": 24.0, "onednn, forward": 8.0}))
+    told = capsys.readouterr().out
+    assert "onednn-bf16, unfused against onednn-bf16: not measured here" in told
+    assert told.rstrip().endswith(says)
+
+
+def test_a_ratio_of_ratios_is_less_certain_than_either():
+    quotient = cells("quotient")["quotient"]
+    found = quotient(Ratio(2.0, 1.6, 2.5), Ratio(1.0, 0.8, 1.25))
+    assert found.value == 2
+    assert found.low == pytest.approx(2 / 1.25**2**0.5)
+    assert found.high == pytest.approx(2 * 1.25**2**0.5)
+    assert np.isnan(quotient(Ratio(2.0), Ratio(1.0)).low)
