@@ -155,13 +155,13 @@ def speed(images, seconds):
     return mean, uncertainty, jitter
 
 
-def line(images, seconds):
+def printed(images, seconds):
     mean, uncertainty, jitter = speed(images, seconds)
     return f"images/sec: {mean:.1f} +/- {uncertainty:.1f} (jitter = {jitter:.1f})"
 
 
 seconds = runs["float32"][0]["seconds"]
-print("this run:", line(batch, seconds))
+print("this run:", printed(batch, seconds))
 long_run = (3 + 30) * 128 / runs["float32"][0]["images_per_second"]
 print(f"3 + 30 batches of 128 take about {long_run / 60:.0f} minutes at this speed, and about 15 GB of memory")
 
@@ -194,7 +194,7 @@ disturbed = check(1, disturbed)
 
 # %%
 found = [float(value) for value in disturbed(16, 10, 11, 8)]
-print(line(16, found), "\nseconds:", *(f"{value:.2f}" for value in found))
+print(printed(16, found), "\nseconds:", *(f"{value:.2f}" for value in found))
 
 # %% [markdown]
 # Your list is one explanation. In the solution's, nine steps are as fast as ever, and one takes almost five times as
@@ -239,8 +239,8 @@ for name in ("eigen", "onednn", "openmp", "openmp-kmp", "openmp-kmp-numactl"):
 #   the thread that touches it first. If one thread fills all the memory, it lies on one node, and the cores of the
 #   other nodes must fetch it from there. Interleaving spreads the pages over all nodes.
 # - Each also comes with **bfloat16** (the benchmark's flag is `--use_fp16`): half the bytes and, where the CPU has
-#   instructions for it, twice the operations in a second. The weights stay in float32. (`eigen-bf16` is left out:
-#   TensorFlow's own kernels convert number by number, and a step takes many seconds.)
+#   instructions for it, twice the operations in a second, with AMX even more. The weights stay in float32.
+#   (`eigen-bf16` is left out: TensorFlow's own kernels convert number by number, and a step takes many seconds.)
 #
 # ```mermaid
 # flowchart LR
@@ -387,7 +387,8 @@ figure, axis = plt.subplots(figsize=(10, 0.55 * len(names) + 1.6))
 for row, name in enumerate(names):
     colour, hatch = (plots.ORANGE, "//") if name.endswith("bf16") else (plots.BLUE, "")
     bar = axis.barh(row, training.rate(name), color=colour, hatch=hatch, edgecolor="white", height=0.7)
-    axis.bar_label(bar, [f"{training.rate(name):.1f} = {training.ratio(name, 'eigen')}×"], padding=6)
+    times = "" if name == "eigen" else f" = {training.ratio(name, 'eigen')}×"
+    axis.bar_label(bar, [f"{training.rate(name):.1f}{times}"], padding=6)
     if guess.get(name):
         axis.plot(guess[name] * training.rate("eigen"), row, "D", color=plots.BLACK, markersize=9)
 axis.set_yticks(range(len(names)), names)
@@ -421,11 +422,9 @@ plots.show(
 
 # %%
 one_image = ("--batch_size=1", "--forward_only", "--num_warmup_batches=1", "--num_batches=1")
-off = processes.run(
-    [str(known["eigen"].python), "-m", "labkit.bench", RUN[0], *one_image],
-    env={**known["eigen"].env, "ONEDNN_VERBOSE": 1},
-)
-print(Counter(line.split(",exec,cpu,")[1].split(",")[0] for line in off.lines if ",exec,cpu," in line))
+verbose = replace(known["eigen"], env=known["eigen"].env | {"ONEDNN_VERBOSE": 1})
+lines = configurations.run(verbose, RUN[0], *one_image)
+print(Counter(line.split(",exec,cpu,")[1].split(",")[0] for line in lines if ",exec,cpu," in line))
 
 # %% [markdown]
 # If you see `gemm_api` (or `matmul`) alone, these are oneDNN's matrix products. Eigen splits a convolution into many
@@ -952,7 +951,7 @@ draw(operators, references, "Batch norm in small operations, against fused", kee
 
 # %% [markdown]
 # The lines above are as sure as their intervals: "no difference beyond chance" means "measure again", and not "no
-# effect". Set `side_rounds` at the top to 8 for intervals half as wide, if you have the time.
+# effect". Set `side_rounds` at the top to 8 for intervals half as wide or less, if you have the time.
 #
 # Why can an unfused batch norm cost a larger share in bfloat16? The convolutions get faster, and the passes over memory
 # are as many as before. Keras 3 also computes its batch norm in float32 and converts before and after.
@@ -966,17 +965,15 @@ draw(operators, references, "Batch norm in small operations, against fused", kee
 # `--kmp_settings=1`) Intel's OpenMP prints, as it starts, which variables it found (*User settings*) and what it works
 # with (*Effective settings*). Read it for one run before you believe in a setting: a misspelt name is not an error. It
 # stands among the user settings, and changes nothing among the effective ones.
+
 # %%
 if known["openmp-kmp"].missing:
     print(known["openmp-kmp"].missing)
 else:
     small = ("--model=mnist", "--num_warmup_batches=1", "--num_batches=1")
-    told = processes.run(
-        [str(known["openmp-kmp"].python), "-m", "labkit.bench", *known["openmp-kmp"].flags, *small],
-        env={**known["openmp-kmp"].env, "KMP_SETTINGS": 1},
-    )
+    told = replace(known["openmp-kmp"], env=known["openmp-kmp"].env | {"KMP_SETTINGS": 1})
     wanted = ("User", "Effective", "KMP_AFFINITY=", "KMP_BLOCKTIME=", "OMP_NUM_THREADS=")
-    print(*(text for text in told.lines if text.strip().startswith(wanted)), sep="\n")
+    print(*(text for text in configurations.run(told, *small) if text.strip().startswith(wanted)), sep="\n")
 
 # %% [markdown]
 # Do these settings matter? First undo all of them: *as it comes*. Only if that makes a difference, it is worth asking
@@ -1105,7 +1102,8 @@ with load.watch("section 7") as rank_others:
         each, out = cores // ranks, work / "ranks.json"
         sizes = (f"--model={'mnist' if QUICK else 'inception3'}", f"--batch_size={images // ranks}")
         own = (f"--num_intra_threads={each}", "--num_inter_threads=1", f"--json={out.resolve()}")
-        run_ranks(ranks, script, *sizes, *talk, *own, threads=each, show=False)
+        done = run_ranks(ranks, script, *sizes, *talk, *own, threads=each, show=False)
+        print(done.warning, end="\n" * bool(done.warning))
         seen[f"{ranks} × {each} threads"] = [json.loads(out.read_text())]
 ranked = configurations.Comparison(seen, {}, rank_others)
 for name in seen:

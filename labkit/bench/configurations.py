@@ -214,22 +214,29 @@ def run_once(configuration: Configuration, *flags: object) -> dict[str, Any]:
     """
     with scratch.folder() as folder:
         out = folder / "result.json"
-        argv = [
-            *configuration.prefix,
-            str(configuration.python),
-            "-m",
-            "labkit.bench",
-            *configuration.flags,
-            *map(str, flags),
-            f"--json={out}",
-        ]
-        path = (
-            {"PYTHONPATH": paths.ROOT} if configuration.python != STOCK else {}
-        )  # labkit is not installed in the other one
-        done = processes.run(argv, env=dict.fromkeys(_CLEARED) | path | dict(configuration.env), timeout=TIME_LIMIT_S)
-        if done.failure:
-            raise LabError("\n  ".join([f"{done.failure}. Its last lines:", *done.lines[-TAIL_LINES:]]))
+        run(configuration, *flags, f"--json={out}")
         return json.loads(out.read_text())
+
+
+def run(configuration: Configuration, *flags: object) -> tuple[str, ...]:
+    """Run the benchmark once in a configuration, and return the lines that it prints, errors among them.
+
+    Raises
+    ------
+    LabError
+        When it fails, with its last lines, or is not over in time.
+    """
+    command = [*configuration.prefix, str(configuration.python), "-m", "labkit.bench"]
+    # labkit is not installed in the other environment
+    path = {"PYTHONPATH": paths.ROOT} if configuration.python != STOCK else {}
+    done = processes.run(
+        [*command, *configuration.flags, *map(str, flags)],
+        env=dict.fromkeys(_CLEARED) | path | dict(configuration.env),
+        timeout=TIME_LIMIT_S,
+    )
+    if done.failure:
+        raise LabError("\n  ".join([f"{done.failure}. Its last lines:", *done.lines[-TAIL_LINES:]]))
+    return done.lines
 
 
 def table(comparison: Comparison) -> Table:

@@ -1,6 +1,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from machines import machine
@@ -128,6 +129,25 @@ def test_configurations_run_in_their_own_environments_whatever_the_callers_says(
     assert openmp["versions"]["tensorflow"] == "2.14.0"
     assert "OMP_NUM_THREADS" not in openmp["environment"]
     assert eigen["losses"] == pytest.approx(openmp["losses"], rel=1e-3)  # the same network, images and steps
+
+
+def test_a_run_has_the_variables_of_its_configuration_and_returns_its_lines(monkeypatch):
+    started = []
+
+    def run(argv, **options):
+        started.append((argv, options["env"]))
+        return SimpleNamespace(failure="", lines=("User settings:",))
+
+    monkeypatch.setattr(configurations.processes, "run", run)
+    monkeypatch.setenv("KMP_SETTINGS", "0")
+    other = Configuration("other", Path("/env/python"), {"OMP_NUM_THREADS": 2}, ("--num_inter_threads=1",), ("nice",))
+    assert configurations.run(other, *SMALL) == ("User settings:",)
+    argv, env = started[0]
+    assert argv == ["nice", "/env/python", "-m", "labkit.bench", "--num_inter_threads=1", *SMALL]
+    assert (env["OMP_NUM_THREADS"], env["KMP_SETTINGS"], env["PYTHONPATH"]) == (2, None, configurations.paths.ROOT)
+    configurations.run(Configuration("ours", env={"KMP_SETTINGS": 1}))
+    assert started[1][1]["KMP_SETTINGS"] == 1
+    assert "PYTHONPATH" not in started[1][1]
 
 
 def test_a_run_that_fails_tells_its_last_lines():
