@@ -423,7 +423,7 @@ plots.show(
 # %%
 one_image = ("--batch_size=1", "--forward_only", "--num_warmup_batches=1", "--num_batches=1")
 verbose = replace(known["eigen"], env=known["eigen"].env | {"ONEDNN_VERBOSE": 1})
-lines = configurations.run(verbose, RUN[0], *one_image)
+lines = runs["float32"][1] if QUICK else configurations.run(verbose, RUN[0], *one_image)
 print(Counter(line.split(",exec,cpu,")[1].split(",")[0] for line in lines if ",exec,cpu," in line))
 
 # %% [markdown]
@@ -1094,7 +1094,7 @@ draw(threads, dict.fromkeys(list(side)[1:], "as set"), "Threads, layout, memory:
 # %%
 script = work / "bench_rank.py"
 script.write_text("from labkit.bench.__main__ import main\n\nmain()\n")
-images = 4  # a step, of all ranks together
+images = min(2 * cores, 32)  # a step, of all ranks together
 talk = ("--optimizer=rmsprop", "--variable_update=horovod", "--num_warmup_batches=1", f"--num_batches={steps}")
 seen = {}
 with load.watch("section 7") as rank_others:
@@ -1130,8 +1130,8 @@ if len(seen) > 1:
 # ```
 #
 # Then explain it: count the primitives in the log of both (`logged` in section 1 gives it). Which convolutions does
-# oneDNN still do? Is the answer the same for `--model=mnist`, and without the convolutions' share? An optimisation that
-# does not help is a result too: write it down, with the version, and try it again in a year.
+# oneDNN still do? Is the answer the same for `--model=mnist`? An optimisation that does not help is a result too: write
+# it down, with the version, and try it again in a year.
 
 # %% [markdown]
 # ## Questions
