@@ -1030,7 +1030,7 @@ def advise(comparison, name, reference):
     elif times.significant:
         advice = f"change it on this machine: this gains {times.low - 1:.0%} at least"
     else:
-        advice = f"a difference of less than {times.high / times.value - 1:.0%} cannot be seen in these rounds"
+        advice = f"less than a factor of {times.high / times.value:.2f} cannot be seen in these rounds"
     print(f"  → {advice}")
 
 
