@@ -195,7 +195,7 @@ def bench(context: typer.Context) -> None:
     raise SystemExit(1 if comparison.failed else 0)
 
 
-@app.command(epilog="Examples: `./lab roofline`, `./lab roofline --model resnet50 --batch_size 16`")
+@app.command(epilog="Example: `./lab roofline --model resnet50 --batch_size 16`")
 def roofline(
     again: Annotated[
         bool, typer.Option("--again", help="measure again; by default each machine is measured once")

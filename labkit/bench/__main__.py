@@ -5,13 +5,14 @@ import sys
 from labkit.bench import flags
 from labkit.bench.config import BenchConfig
 from labkit.system.errors import LabError
+from labkit.system.imports import uncollected
 
 
 def measure(config: BenchConfig) -> None:
     """Measure: variables are set first, then TensorFlow is imported, which reads them."""
     flags.set_variables(config)
-    from labkit.bench import run
-
+    with uncollected():
+        from labkit.bench import run
     run.measure(config)
 
 

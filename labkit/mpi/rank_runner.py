@@ -24,7 +24,7 @@ from types import TracebackType
 
 from labkit.system.lifetime import end_with
 
-GC_THRESHOLDS = (50_000, 10, 10)  # with Python's own 700, a fifth of the time of TensorFlow's import is gc's
+GC_THRESHOLDS = (50_000, 10, 10)  # with Python's own 700, a fifth of TensorFlow's import is looking for garbage
 
 RUN_VARIABLE = "LABKIT_RUN"  # the variable that all processes of one run share
 REPORT_PREFIX = "\x1elabkit "  # ASCII's record separator first: no script prints it by chance
@@ -42,6 +42,7 @@ def main(script: str, *args: str) -> None:
     faulthandler.enable(all_threads=False)  # a crash in compiled code then shows where Python was
     gc.set_threshold(*GC_THRESHOLDS)
     status = _run(script)
+    gc.freeze()  # what is left needs no collecting at the end, which takes a second after TensorFlow
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     if status:
