@@ -18,9 +18,6 @@ from labkit.system.errors import LabError
 from labkit.system.machine import Machine
 
 MAX_RANKS_PER_CORE = 8  # MPICH waits by polling, so already 2 on a core slow each other down
-# Where ranks have to take turns, a rank that waits by polling keeps a core from the rank that it waits for; so there it
-# sleeps after a few polls. 4 ranks on 2 cores spent a third of the computing so (MPICH 5.0).
-YIELD = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10}
 COMMAND_WIDTH = 88  # columns: what a notebook shows beside its prompt
 SMALL_SLURM = "lab-cluster-"  # begins the name of a Slurm whose nodes are all this machine (labkit.slurm.cluster)
 SHARED_MEMORY = Path("/dev/shm")
@@ -182,8 +179,7 @@ def plan(
         options += ["-bind-to", "user:" + ",".join(map(_ranges, cpus))]
     small_slurm = slurm and environ.get("SLURM_CLUSTER_NAME", "").startswith(SMALL_SLURM)
     local = small_slurm or (nodes == 1 and (not slurm or "SLURMD_NODENAME" in environ))
-    crowded = not enough or (may_bind and not bound)
-    variables = _thread_variables(threads) | _ucx_variables(n, nodes, small_slurm, slurm) | (YIELD if crowded else {})
+    variables = _thread_variables(threads) | _ucx_variables(n, nodes, small_slurm, slurm)
     for name, value in (variables | _check_env(env)).items():
         options += ["-genv", name, str(value)]
     all_cpus = tuple(sorted(set().union(*cpus)))

@@ -166,18 +166,6 @@ class TestPlan:
         assert variable(planned, "TF_NUM_INTRAOP_THREADS") == variable(planned, "OMP_NUM_THREADS") == str(threads)
         assert variable(planned, "TF_NUM_INTEROP_THREADS") == inter_op
 
-    @pytest.mark.parametrize(
-        ("n", "threads", "free", "sleeps"),
-        [(2, 1, None, False), (4, 1, None, True), (2, 2, None, True), (2, 1, ((0,),), True), (1, 1, ((0,),), False)],
-    )
-    def test_ranks_that_take_turns_sleep_while_they_wait(self, n, threads, free, sleeps):
-        planned = plan(n, "train.py", machine=machine(2), threads=threads, environ={}, free=free)
-        assert ("MPIR_CVAR_ENABLE_HEAVY_YIELD" in planned.argv) == sleeps
-
-    def test_under_a_quota_ranks_that_have_cores_enough_poll(self):
-        planned = plan(2, "train.py", machine=machine(8, quota=2.0), environ={})
-        assert "MPIR_CVAR_ENABLE_HEAVY_YIELD" not in planned.argv
-
     def test_the_command_can_be_typed(self):
         planned = plan(2, "my script.py", "a b", "$HOME", machine=machine(2), environ={})
         assert tuple(shlex.split(planned.command)) == planned.argv
