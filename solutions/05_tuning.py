@@ -641,7 +641,7 @@ plots.show(
 
 # %% [markdown]
 # The best trial has a result, and by now you know what that result is worth. So the default and the best are measured
-# again, in turns, each time in a new process, which takes **about a minute**. Each round gives a ratio. How well the
+# again, in turns, each time in a new process, which takes **about half a minute**. Each round gives a ratio. How well the
 # rounds agree gives the 95% [**confidence interval**](../docs/glossary.md#confidence-interval).
 
 # %%
@@ -765,7 +765,7 @@ env = "MALLOC_TOP_PAD_"
 Code(knobs, language="toml")
 
 # %% [markdown]
-# The next cell prints the command, and runs it: **about a minute**. To type it yourself, open a terminal in JupyterLab:
+# The next cell prints the command, and runs it: **about half a minute**. To type it yourself, open a terminal in JupyterLab:
 # it starts in the folder of your notebooks. `lab tune` runs each point three times, and confirms the best at the end.
 
 # %%

@@ -486,7 +486,7 @@ counts = run_ranks(2 if QUICK else 4, "work/count.py", Path(servers).stem, Path(
 #
 # In each round all of them take turns, so if the machine is busy for a while, that affects them all. The time of a
 # round is that of the slowest rank. The script also counts [**page faults**](../docs/glossary.md#page-fault): they tell
-# how much memory the system had to provide. The cell takes about half a minute.
+# how much memory the system had to provide. The cell takes about a quarter of a minute.
 
 # %%
 # %%writefile work/steps.py
@@ -1441,7 +1441,7 @@ def sparse(gradient, residual, share, feedback):
 
 # %% [markdown]
 # To train, here is a network in numpy alone, with one hidden layer of 64 neurons, for the digits of the other labs.
-# Each rank has a share of the digits and computes its gradient. All six runs together take about a minute.
+# Each rank has a share of the digits and computes its gradient. All six runs together take about ten seconds.
 
 # %%
 # %%writefile work/network.py

@@ -1159,8 +1159,8 @@ if threaded:
 # 6. `n // size // batch`, from `hvd.size()`: exercise 3. All ranks must get the same number; otherwise those with one
 #    more wait for ever.
 # 7. Section 5 has the answer for your machine, and section 10 with intervals. In runs on 2 cores, 2 ranks with one
-#    thread each gave 1.6 to 1.9 times as much as one such rank: the efficiency moves with the machine. It was 0.87 to
-#    0.92 of the same ranks side by side, which hardly moves. One rank with 2 threads gave 1.3 to 1.6 times as much:
+#    thread each gave 1.6 to 1.9 times as much as one such rank: the efficiency moves with the machine. It was 0.86 to
+#    0.94 of the same ranks side by side. One rank with 2 threads gave 1.3 to 1.6 times as much:
 #    small convolutions don't fill two threads, and ranks have separate work. 4 ranks on 2 cores were between a third
 #    slower and 5% faster than 2, and need more epochs for the same accuracy: MPI waits by polling, so a waiting rank
 #    takes a core from a working one. With a core for each rank, measure again.

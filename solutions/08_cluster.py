@@ -501,7 +501,7 @@ def newest(name):
 
 # %% [markdown]
 # The first run has one node with 64 images a step. The second has two nodes with 32 each: **the same 64 images a
-# step**, so the same training. On two cores, both together take a little more than a minute.
+# step**, so the same training. On two cores, both together take about a minute and a half.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #

@@ -141,7 +141,7 @@ def overruns(source: Path, notebook: NotebookNode) -> list[str]:
     """Return a line for each section of an executed lab that waited for longer than its plan says."""
     took = waited(notebook)
     return [
-        f"section {section.name} of lab {source.stem[:2]} waited {took[section.name]:.1f} minutes, "
+        f"section {section.name} of lab {source.stem[:2]} waited {took[section.name]:.2f} minutes, "
         f"and {FILE} says {section.wait:g}"
         for section in plan(source)
         if took[section.name] > max(section.wait, UNNOTICED)

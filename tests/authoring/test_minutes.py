@@ -91,7 +91,7 @@ def test_a_stored_run_that_waited_longer_than_planned_is_reported(lab):
     planned = ("2 = {read = 5, core = false}", "questions = {read = 2}")
     assert minutes.overruns(lab("1 = {wait = 1.2}", *planned), executed(*RAN)) == []
     assert minutes.overruns(lab("1 = {wait = 1}", *planned), executed(*RAN)) == [
-        "section 1 of lab 42 waited 1.1 minutes, and minutes.toml says 1"
+        "section 1 of lab 42 waited 1.10 minutes, and minutes.toml says 1"
     ]
 
 
