@@ -283,8 +283,8 @@ guess = {
 }
 
 # %% [markdown]
-# This takes about a minute and a half, because each run is a new process. While it runs, read on and write exercise 2. (You
-# can write in a cell while another runs.)
+# This takes about a minute and a half, because each run is a new process. While it runs, read on and write exercise 2.
+# (You can write in a cell while another runs.)
 
 # %%
 training = configurations.compare(asked, *RUN, whole, rounds=rounds, where="section 2")
@@ -811,8 +811,8 @@ for kind, table in kinds.items():
 # This is a better limit than the one of section 3, because it takes into account that memory limits some of the work.
 # The rest of the step, which is not oneDNN's, comes on top: additions, the gradients of Relus, the update of the
 # weights. Memory limits all of that too. `./lab roofline --model resnet50`, in a terminal, adds up the limits of *all*
-# operations, and shows which kind of work loses the rest of the time. The remedy is [**operator fusion**](../docs/glossary.md#operator-fusion),
-# because it avoids passes over memory.
+# operations, and shows which kind of work loses the rest of the time. The remedy is [**operator
+# fusion**](../docs/glossary.md#operator-fusion), because it avoids passes over memory.
 #
 # If you have bfloat16, look at what it changes in the picture. Half the bytes mean twice the intensity, and the peak
 # goes up. The memory-bound work gains only from the first. So the faster the cores, the larger the share of the time
