@@ -641,8 +641,8 @@ plots.show(
 
 # %% [markdown]
 # The best trial has a result, and by now you know what that result is worth. So the default and the best are measured
-# again, in turns, each time in a new process, which takes **about half a minute**. Each round gives a ratio. How well the
-# rounds agree gives the 95% [**confidence interval**](../docs/glossary.md#confidence-interval).
+# again, in turns, each time in a new process, which takes **about half a minute**. Each round gives a ratio. How well
+# the rounds agree gives the 95% [**confidence interval**](../docs/glossary.md#confidence-interval).
 
 # %%
 rounds = 0 if QUICK else 5  # a small run measures nothing again
@@ -765,8 +765,9 @@ env = "MALLOC_TOP_PAD_"
 Code(knobs, language="toml")
 
 # %% [markdown]
-# The next cell prints the command, and runs it: **about half a minute**. To type it yourself, open a terminal in JupyterLab:
-# it starts in the folder of your notebooks. `lab tune` runs each point three times, and confirms the best at the end.
+# The next cell prints the command, and runs it: **about half a minute**. To type it yourself, open a terminal in
+# JupyterLab: it starts in the folder of your notebooks. `lab tune` runs each point three times, and confirms the best
+# at the end.
 
 # %%
 n_trials, repeats, rounds = (2, 1, 2) if QUICK else (30, 3, 5)
