@@ -100,8 +100,9 @@ def _keeping_outputs(source: Path) -> NotebookNode:
     fresh = solution(source)
     if not solution_path(source).exists():
         return fresh
-    before, now = ([cell.id for cell in nb.cells if cell.cell_type == "code"] for nb in (stored(source), fresh))
-    return _with_outputs_of(fresh, stored(source)) if before == now else fresh
+    executed = stored(source)
+    before, now = ([cell.id for cell in nb.cells if cell.cell_type == "code"] for nb in (executed, fresh))
+    return _with_outputs_of(fresh, executed) if before == now else fresh
 
 
 def stored(source: Path) -> NotebookNode:

@@ -39,9 +39,11 @@ FAMILIES = {
     WEIGHTS: ("ResourceApply", "L2Loss"),
 }
 OTHER = "other operations"
-# They name a tensor or look at its shape, and move nothing.
-_VIEWS = {"Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "Shape"}
-_SOURCES = {"Const", "VarHandleOp", "ReadVariableOp", "NoOp", "Placeholder"}
+# They name a tensor, make one or look at its shape, and move nothing.
+_MOVE_NOTHING = {
+    *("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "Shape"),
+    *("Const", "VarHandleOp", "ReadVariableOp", "NoOp", "Placeholder"),
+}
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ def _least(operation: tf.Operation, weights: set[tuple[int, ...]], limits: Limit
     kind = family(operation.type)
     if kind in (NORMS, OTHER) and shapes and all(shape in weights for shape in shapes):
         kind = WEIGHTS
-    if operation.type in _VIEWS | _SOURCES:
+    if operation.type in _MOVE_NOTHING:
         return Work(kind)
     moved = float(sum(_bytes(tensor) for tensor in tensors))
     if operation.type.startswith("ResourceApply"):  # each variable is read and written; a gradient is as large
