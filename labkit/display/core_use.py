@@ -8,7 +8,6 @@ import contextlib
 import contextvars
 import html
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +20,12 @@ from matplotlib.figure import Figure
 
 from labkit.display import plots
 from labkit.display.results import Results
+from labkit.system.load import cpu_times
 from labkit.system.machine import this_machine
 
 INTERVAL_S = 0.25  # between two looks; the counters have a resolution of 0.01 s
 BUSY = 0.8  # the share of a look from which a core counts as busy
 MAX_NAMED = 16  # cores that the alternative text names one by one
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # the unit of /proc/stat
 UNKNOWN = "The use of the cores is not known: /proc/stat does not show them here."
 
 
@@ -80,16 +79,11 @@ class CoreUse:
 
     def _read(self) -> tuple[float, np.ndarray] | None:
         """Return the clock, and the seconds for which each CPU has worked so far; None where they aren't shown."""
-        worked = {}
-        with contextlib.suppress(OSError):
-            for line in (self._root / "proc/stat").read_text().splitlines():
-                name, *ticks = line.split() or [""]
-                if name.startswith("cpu") and name != "cpu":
-                    user, nice, system, _idle, _iowait, irq, softirq, *_ = (*map(int, ticks), *[0] * 7)
-                    worked[int(name[3:])] = TICK_S * (user + nice + system + irq + softirq)
-        if not set(self.cpus) <= worked.keys():
+        times = cpu_times(self._root)
+        if not set(self.cpus) <= times.keys():
             return None
-        return time.monotonic(), np.array([worked[cpu] for cpu in self.cpus])
+        mine = [times[cpu] for cpu in self.cpus]
+        return time.monotonic(), np.array([t.user + t.nice + t.system + t.irq + t.softirq for t in mine])
 
 
 @contextlib.contextmanager

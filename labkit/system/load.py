@@ -231,6 +231,31 @@ def _allowed() -> set[int]:
     return cpus
 
 
+class CpuTimes(NamedTuple):
+    """The seconds that a CPU has spent so far, by what it did: proc(5)."""
+
+    user: float
+    nice: float
+    system: float
+    idle: float
+    iowait: float
+    irq: float
+    softirq: float
+    steal: float
+
+
+def cpu_times(root: Path = Path("/")) -> dict[int, CpuTimes]:
+    """Return the times of each CPU, by the kernel's number; of none where /proc/stat doesn't show them."""
+    seen = {}
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/stat").read_text().splitlines():
+            name, *ticks = line.split() or [""]
+            if name.startswith("cpu") and name != "cpu":
+                counted = [TICK_S * int(count) for count in ticks[: len(CpuTimes._fields)]]
+                seen[int(name[3:])] = CpuTimes(*counted, *[0.0] * (len(CpuTimes._fields) - len(counted)))
+    return seen
+
+
 class _Cores(NamedTuple):
     """Seconds: of the clock; for which the CPUs worked or were stolen; were stolen; were held back by a quota."""
 
@@ -248,16 +273,11 @@ def _cores(root: Path, used: set[int]) -> _Cores | None:
 
     Interrupts are left out: nobody knows whose they are.
     """
-    seen = {}
-    with contextlib.suppress(OSError):
-        for line in (root / "proc/stat").read_text().splitlines():
-            name, *ticks = line.split() or [""]
-            if name.startswith("cpu") and name != "cpu":
-                user, nice, system, _idle, _iowait, _irq, _softirq, steal, *_ = (*map(int, ticks), *[0] * 8)
-                seen[int(name[3:])] = (user + nice + system + steal, steal)
+    seen = cpu_times(root)
     if not used <= seen.keys():
         return None
-    worked, stolen = (TICK_S * sum(seen[cpu][which] for cpu in used) for which in (0, 1))
+    stolen = sum(seen[cpu].steal for cpu in used)
+    worked = sum(seen[cpu].user + seen[cpu].nice + seen[cpu].system for cpu in used) + stolen
     return _Cores(time.monotonic(), worked, stolen, _throttled(root))
 
 

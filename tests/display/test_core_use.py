@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from labkit.display import core_use, plots
+from labkit.system.load import TICK_S
 from labkit.system.machine import this_machine
 
 BUSY = (
@@ -46,7 +47,7 @@ def look(tmp_path, monkeypatch, *ticks, cpus=(0, 2), seconds=1.0):
 
 
 def test_use_is_all_work_but_idle_waiting_and_stolen_time_of_the_cores_one_may_use(tmp_path, monkeypatch):
-    hundred = round(1 / core_use.TICK_S)
+    hundred = round(1 / TICK_S)
     half = hundred // 2
     seen = look(tmp_path, monkeypatch, [half, 0, 0, half, 0, 0, 0, 0], [9] * 8, [1, 2, 3, 4, 900, 5, 6, 700])
     assert seen.shares[0] == pytest.approx([half / hundred, 17 / hundred])
