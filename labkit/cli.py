@@ -393,6 +393,31 @@ def report(
     print(f"wrote {paths.shown(out.resolve())}: open it in a browser; it needs no network")
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "allow_interspersed_args": False},
+    epilog='Example: `./lab network --nodes 4 --rate "1 Gbit/s" -- mpirun -n 4 python ring.py`',
+)
+def network(
+    context: typer.Context,
+    nodes: Annotated[int, typer.Option(help="how many nodes, each with an equal share of the cores")] = 2,
+    rate: Annotated[str, typer.Option(help="what each wire carries, such as '100 Mbit/s'")] = "1 Gbit/s",
+    delay: Annotated[str | None, typer.Option(help="what each wire adds to the way, such as '1 ms'")] = None,
+) -> None:
+    """Run an MPI command on nodes with wires between them, all on this machine; `shell` opens a shell there.
+
+    `mpirun` puts ranks on the nodes, one after the other; `-ppn 2` puts two on each.
+    """
+    from labkit.network import Network, command
+
+    if not context.args:
+        raise LabError("give a command after --, such as mpirun -n 2 python ring.py, or shell for a shell.")
+    argv = [os.environ.get("SHELL", "bash")] if context.args == ["shell"] else context.args
+    with Network(nodes, rate, delay) as wires:
+        print("\n".join(filter(None, [str(wires), wires.warning])), flush=True)
+        status = command.run(wires, argv)
+    raise SystemExit(status)
+
+
 @data.command(epilog="Example: `./lab data fetch`")
 def fetch() -> None:
     """Fetch MNIST, so that the labs use it instead of the built-in digits. Do it before the day."""

@@ -14,7 +14,8 @@ from pathlib import Path
 from labkit.mpi import loopback
 from labkit.mpi.mpirun import BIN, MpiRun, Rank
 from labkit.mpi.planning import Plan, plan
-from labkit.system import cores, load, processes, scratch
+from labkit.network import Network, Traffic
+from labkit.system import cores, load, paths, processes, scratch
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 
@@ -48,6 +49,10 @@ class Run:
         What MPI's libraries and mpirun itself printed, such as `[0] MPI: …`.
     others : load.Others
         What else had the ranks' cores meanwhile.
+    network : str
+        The network they ran on, with its measured rate; empty when they had this machine's memory alone.
+    traffic : tuple of Traffic
+        What each node of the network sent and received.
     """
 
     command: str
@@ -58,6 +63,8 @@ class Run:
     warning: str
     remarks: tuple[str, ...]
     others: load.Others = field(default_factory=load.Others)
+    network: str = ""
+    traffic: tuple[Traffic, ...] = ()
 
 
 class RankError(LabError):
@@ -104,13 +111,16 @@ def run_ranks(
     timeout: float = 600.0,
     cwd: str | Path | None = None,
     show: bool = True,
+    nodes: int | None = None,
+    network: str | Network | None = None,
 ) -> Run:
     """Run a Python script in n MPI ranks and print their lines, whole, as they come, each after `[rank]`.
 
     Each rank has cores of its own, which no other run on this machine has, whichever user started it
     (`labkit.system.cores`); where they are too few, ranks take turns and a line says so. What MPI's libraries print
     comes after `[rank] MPI:`. Unless the run spans machines, it listens on loopback alone, and other users cannot
-    connect to it.
+    connect to it. With a network, ranks are on nodes that are joined by wires (`labkit.network`), and what they send
+    to another node takes them.
 
     The command is printed first, in whole and as a shell takes it; from the second run with the same options on, as
     one short line.
@@ -133,9 +143,15 @@ def run_ranks(
         The folder to run in; by default the current one.
     show : bool
         Whether to print the command and the lines.
+    nodes : int, optional
+        Nodes of the network, each with an equal share of the cores; by default one for each rank.
+    network : str or Network, optional
+        The rate of its wires, such as "1 Gbit/s", for a network of this run alone; or one that is there.
 
     Raises
     ------
+    NoNetwork
+        When no network can be made here.
     LabError
         When something requested is missing, or makes no sense on this machine.
     RankError
@@ -147,45 +163,92 @@ def run_ranks(
         raise LabError("mpirun is missing from this environment: ./lab setup installs it.")
 
     machine = this_machine()
-    make_plan = partial(plan, n, os.path.relpath(path, folder), *args, machine=machine, threads=threads, env=env)
-    planned = make_plan()
     with contextlib.ExitStack() as until_over:
+        wires = _network(n, nodes, network, until_over)
+        make_plan = partial(
+            plan,
+            n,
+            os.path.relpath(path, folder),
+            *args,
+            machine=machine,
+            threads=threads,
+            env=env,
+            network=wires,
+            lab=os.path.relpath(paths.ROOT / "lab", folder),
+        )
+        planned = make_plan()
         not_lent = ""
-        if planned.bound:
-            loan = until_over.enter_context(contextlib.closing(cores.borrow(machine.cores, n * (threads or 1))))
+        if planned.cpus:
+            needed = len(machine.cores) if wires else n * (threads or 1)
+            loan = until_over.enter_context(contextlib.closing(cores.borrow(machine.cores, needed)))
             planned, not_lent = make_plan(free=loan.free), loan.failure
             loan.keep_only(planned.cpus)
         pipes = until_over.enter_context(scratch.folder())
-        preload = loopback.library(pipes) if planned.local else None
-        warnings = [planned.warning]
+        preload = loopback.library(pipes) if planned.local and not wires else None
+        warnings = [planned.warning, wires.warning if wires else ""]
         if not_lent:
             warnings.append(
                 _once(f"Warning: other runs may use the same cores, as cores cannot be reserved here: {not_lent}.")
             )
-        if planned.local and not preload:
+        if planned.local and not preload and not wires:
             warnings.append(_once(OPEN_PORT_WARNING))
         warning = "\n".join(filter(None, warnings))
         if show:
             command = _once(planned.wrapped_command, key=planned.options) or planned.short_command
-            print("\n".join(filter(None, [command, warning])), flush=True)
+            print("\n".join(filter(None, [command, str(wires or ""), warning])), flush=True)
         mpirun = MpiRun(n, pipes, show)
+        argv = [*(wires.enter() if wires else ()), *planned.argv]
+        before = wires.traffic() if wires else ()
         with _watch_cores(planned) as others:
             try:
-                mpirun.start(planned.argv, {**planned.variables, **planned.hidden}, folder, preload)
-                in_time = mpirun.wait(timeout)
+                mpirun.start(argv, {**planned.variables, **planned.hidden}, folder, preload)
+                in_time = mpirun.wait(timeout, wires.lost if wires else None)
             finally:
                 mpirun.end()
         seconds = mpirun.elapsed()
+        traffic = tuple(
+            after - earlier for after, earlier in zip(wires.traffic() if wires else (), before, strict=True)
+        )
     remarks = mpirun.remarks()
     if not in_time:
-        raise _timeout_error(mpirun.ranks, timeout, seconds, remarks)
+        why = (wires and wires.lost()) or (
+            f"Not over after {timeout:g} s, so all ranks were ended. Did one wait in a collective operation that "
+            "another never reached? If not, give them more time with timeout=."
+        )
+        raise _stopped_error(why, mpirun.ranks, seconds, remarks)
     if error := _first_failure(mpirun.ranks, mpirun.abort_status(), remarks):
         raise error
     if show and remarks:
         print("\n".join(_quote_mpirun(remarks)), flush=True)
     lines = tuple(tuple(rank.lines) for rank in mpirun.ranks)
     quoted = (*_quote_mpi(mpirun.ranks), *_quote_mpirun(remarks))
-    return Run(planned.command, lines, seconds, planned.threads, planned.bound, warning, quoted, others)
+    return Run(
+        planned.command,
+        lines,
+        seconds,
+        planned.threads,
+        planned.bound,
+        warning,
+        quoted,
+        others,
+        str(wires or ""),
+        traffic,
+    )
+
+
+def _network(
+    n: int, nodes: int | None, network: str | Network | None, until_over: contextlib.ExitStack
+) -> Network | None:
+    """Return the network to run on; one that is made here ends with the run."""
+    if network is None:
+        if nodes is not None:
+            raise LabError('nodes are those of a network: give the rate of its wires too, such as network="1 Gbit/s".')
+        return None
+    if not isinstance(network, Network):
+        return until_over.enter_context(Network(n if nodes is None else nodes, network))
+    if nodes not in (None, len(network.nodes)):
+        raise LabError(f"the network has {len(network.nodes)} nodes, not {nodes!r}: leave nodes out.")
+    return network
 
 
 def _watch_cores(planned: Plan) -> AbstractContextManager[load.Others]:
@@ -298,8 +361,8 @@ def _rank_error(rank: Rank, ranks: list[Rank], remarks: tuple[str, ...]) -> Rank
     return RankError(text, lines, rank.number, code, remarks, _quote_mpi(ranks)[-QUOTED_LINES:])
 
 
-def _timeout_error(ranks: list[Rank], timeout: float, now: float, remarks: tuple[str, ...]) -> RankError:
-    """Return the error that says what each rank was doing when the time was up."""
+def _stopped_error(why: str, ranks: list[Rank], now: float, remarks: tuple[str, ...]) -> RankError:
+    """Return the error that says what each rank was doing when all were ended."""
 
     def state(rank: Rank) -> str:
         last = f"its last line: {rank.lines[-1]}" if rank.lines else "it had printed nothing"
@@ -310,8 +373,7 @@ def _timeout_error(ranks: list[Rank], timeout: float, now: float, remarks: tuple
         return f"rank {rank.number} was silent for {now - rank.last_output_at:.1f} s; {last}"
 
     return RankError(
-        f"Not over after {timeout:g} s, so all ranks were ended. Did one wait in a collective operation that another "
-        "never reached? If not, give them more time with timeout=.",
+        why,
         (*map(state, ranks), *(() if all(rank.started for rank in ranks) else remarks[-QUOTED_LINES:])),
         mpirun=remarks,
         mpi=_quote_mpi(ranks)[-QUOTED_LINES:],

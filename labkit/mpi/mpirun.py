@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from labkit.mpi import rank_runner
+from labkit.network.network import VARIABLES
 from labkit.system import processes
 from labkit.system.errors import LabError
 
@@ -24,7 +25,8 @@ BIN = Path(sysconfig.get_path("scripts"))
 EXIT_GRACE_S = 1.0  # for mpirun to end by itself once it has nothing more to pass on
 REPORT_TIMEOUT_S = 5.0  # for a rank's last report, behind all that others print
 
-_OUTER_RUN = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL")  # what an mpirun around this process has set for it
+# What an mpirun around this process has set for it, or a network that this process is in.
+_OUTER_RUN = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL", *VARIABLES)
 _ABORT = re.compile(r"Abort\((\d+)\) .*application called MPI_Abort")  # as MPICH says before it ends the job
 # What MPICH's libraries print on a rank, such as "[1700000000.123456] [host:7:0]  sys.c:9  UCX  WARN  …" (UCX 1.20,
 # ucs/debug/log.c). Python may have written the half of a line before, as `print` writes the line's end by itself.
@@ -162,12 +164,12 @@ class MpiRun:
             os.close(folder)
             os.close(write)
 
-    def wait(self, timeout: float) -> bool:
-        """Read until the run is over or has failed; return False when the time is up before."""
+    def wait(self, timeout: float, is_in_vain: Callable[[], object] | None = None) -> bool:
+        """Read until the run is over or has failed; return False when the time is up before, or waiting is in vain."""
         while self._is_running():
             if self._is_overdue():
                 return True
-            if self.elapsed() > timeout:
+            if self.elapsed() > timeout or (is_in_vain and is_in_vain()):
                 return False
             self._poll(0.1)
         return True

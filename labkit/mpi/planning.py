@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import SupportsIndex
 
 from labkit.mpi import rank_runner
+from labkit.network import Network
+from labkit.network.units import show_rate
 from labkit.system.cores import LENT_VARIABLE, Core
 from labkit.system.errors import LabError
-from labkit.system.machine import Machine
+from labkit.system.machine import Machine, node_cores, shares
 
 MAX_RANKS_PER_CORE = 8  # MPICH waits by polling, so already 2 on a core slow each other down
 COMMAND_WIDTH = 88  # columns: what a notebook shows beside its prompt
@@ -32,6 +34,8 @@ class Plan:
     ----------
     n : int
         Number of ranks.
+    around : tuple of str
+        What is typed before mpirun, to have it in a network; mpirun itself is started otherwise.
     options : tuple of str
         What mpirun gets after `-n`.
     script : tuple of str
@@ -41,7 +45,7 @@ class Plan:
     hidden : mapping of str to str
         Further ones, which make no difference to those who type the command.
     cpus : tuple of int
-        The CPUs that ranks are bound to.
+        The CPUs that ranks are bound to, each for itself or all of a node together.
     local : bool
         Whether mpirun and all ranks are on this machine.
     threads : int
@@ -53,6 +57,7 @@ class Plan:
     """
 
     n: int
+    around: tuple[str, ...]
     options: tuple[str, ...]
     script: tuple[str, ...]
     variables: Mapping[str, str]
@@ -71,17 +76,17 @@ class Plan:
     @property
     def command(self) -> str:
         """The command as one types it."""
-        return " ".join([*self._assignments, shlex.join(self.argv)])
+        return " ".join([*self._assignments, shlex.join([*self.around, *self.argv])])
 
     @property
     def wrapped_command(self) -> str:
         """The command in lines that a shell takes as one, wrapped at options."""
-        return " \\\n    ".join([*_wrap([*self._assignments, *self._launcher]), *_wrap(self._program)])
+        return " \\\n    ".join([*_wrap([*self._assignments, *self.around, *self._launcher]), *_wrap(self._program)])
 
     @property
     def short_command(self) -> str:
         """The command without its options."""
-        return f"mpirun -n {self.n} … {shlex.join(self.script)}"
+        return f"{'… -- ' if self.around else ''}mpirun -n {self.n} … {shlex.join(self.script)}"
 
     @property
     def _assignments(self) -> list[str]:
@@ -127,6 +132,8 @@ def plan(
     env: Mapping[str, object] | None = None,
     environ: Mapping[str, str] = os.environ,
     free: Sequence[Core] | None = None,
+    network: Network | None = None,
+    lab: str = "./lab",
 ) -> Plan:
     """Share the cores out among n ranks, and return the command that does so.
 
@@ -140,19 +147,22 @@ def plan(
         The variables that describe a Slurm job.
     free : sequence of tuple of int, optional
         The machine's cores that no other run has; by default all. Where they are too few, ranks are not bound.
+    network : Network, optional
+        Whose nodes the ranks run on, as many on each.
+    lab : str
+        How one types the kit's command.
 
     Raises
     ------
     LabError
         When n or threads make no sense on this machine.
     """
+    if network:
+        return _plan_on(network, n, script, args, machine, threads, env, free, lab)
     slurm = "SLURM_JOB_ID" in environ
     nodes = int(environ.get("SLURM_JOB_NUM_NODES", 1)) if slurm else 1
     cores_per_node = _slurm_cpus(environ) if slurm else machine.usable_cores
-    n = _check_count("n, the number of ranks,", n)
-    if n > MAX_RANKS_PER_CORE * cores_per_node * nodes:
-        fit = f"use at most {MAX_RANKS_PER_CORE * cores_per_node * nodes}, {MAX_RANKS_PER_CORE} for each core"
-        raise LabError(f"{n} ranks are more than fit here: {fit}.")
+    n = _check_ranks(n, cores_per_node * nodes)
     n_on_node = math.ceil(n / nodes)
     # Under a CPU quota, this process shares all the CPUs it sees with others, and the kernel moves it to one that is
     # free: bound, it would wait for its own. In a Slurm job, each node knows for itself which CPUs are the job's.
@@ -185,6 +195,7 @@ def plan(
     all_cpus = tuple(sorted(set().union(*cpus)))
     return Plan(
         n=n,
+        around=(),
         options=tuple(options),
         script=(script, *map(_check_argument, args)),
         # Inside a job step, as a kernel may be, srun waits for that step to end unless told to overlap; and it would
@@ -202,12 +213,57 @@ def plan(
     )
 
 
-def shares(machine: Machine, n: int, threads: int) -> list[tuple[int, ...]]:
-    """Return each rank's CPUs, of `threads` whole cores; ranks are spread evenly, one NUMA node after the other."""
-    node = {cpu: number for number, cpus in enumerate(machine.numa) for cpu in cpus}
-    cores = sorted(machine.cores, key=lambda core: (node[core[0]], core))
-    starts = [rank * len(cores) // n for rank in range(n)]
-    return [tuple(sorted(cpu for core in cores[start : start + threads] for cpu in core)) for start in starts]
+def _plan_on(
+    network: Network,
+    n: int,
+    script: str,
+    args: Iterable[object],
+    machine: Machine,
+    threads: int | None,
+    env: Mapping[str, object] | None,
+    free: Sequence[Core] | None,
+    lab: str,
+) -> Plan:
+    """Spread n ranks over the nodes of a network in a box; all of a node share its cores."""
+    n = _check_ranks(n, machine.usable_cores)
+    nodes, cores_per_node = len(network.nodes), node_cores(machine, len(network.nodes))
+    n_on_node = math.ceil(n / nodes)
+    threads = max(1, cores_per_node // n_on_node) if threads is None else _check_count("threads", threads)
+    may_bind = machine.quota is None or machine.quota >= len(machine.cpus)
+    cpus = tuple(sorted({cpu for node in network.nodes for cpu in node.cpus})) if may_bind else ()
+    theirs = [core for core in machine.cores if set(core) & set(cpus)]
+    enough = n * threads <= machine.usable_cores
+    undisturbed = free is None or set(theirs) <= set(free)
+    warning = ""
+    if not enough:
+        warning = _too_few_cores(n, threads, machine.usable_cores)
+    elif not undisturbed:
+        warning = _cores_in_use(n, threads, False, theirs, free or ())
+    options = ["-ppn", str(n_on_node)]
+    for name, value in (_thread_variables(threads) | _check_env(env)).items():
+        options += ["-genv", name, str(value)]
+    delay = ("--delay", f"{1e3 * network.delay:g} ms") if network.delay else ()
+    return Plan(
+        n=n,
+        around=(lab, "network", "--nodes", str(nodes), "--rate", show_rate(network.rate), *delay, "--"),
+        options=tuple(options),
+        script=(script, *map(_check_argument, args)),
+        variables={},
+        hidden=network.variables | ({LENT_VARIABLE: ",".join(map(str, cpus))} if cpus and undisturbed else {}),
+        cpus=cpus,
+        local=True,
+        threads=threads,
+        bound=bool(cpus) and enough and undisturbed and n_on_node == 1,
+        warning=warning,
+    )
+
+
+def _check_ranks(n: object, cores: int) -> int:
+    """Return the number of ranks, if they fit on so many cores."""
+    n, most = _check_count("n, the number of ranks,", n), MAX_RANKS_PER_CORE * cores
+    if n > most:
+        raise LabError(f"{n} ranks are more than fit here: use at most {most}, {MAX_RANKS_PER_CORE} for each core.")
+    return n
 
 
 def _slurm_cpus(environ: Mapping[str, str]) -> int:

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.mpi.planning import shares
 from labkit.system import load
-from labkit.system.machine import Machine, this_machine
+from labkit.system.machine import Machine, shares, this_machine
 
 SIZES = (512, 1024, 2048, 4096, 8192)  # n of n×n matrices
 LONG_PRODUCT_S = 0.1  # from here on, a larger product would be no faster

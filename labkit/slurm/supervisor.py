@@ -29,11 +29,11 @@ from pathlib import Path
 
 import psutil
 
-from labkit.mpi.planning import SMALL_SLURM, shares
+from labkit.mpi.planning import SMALL_SLURM
 from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
-from labkit.system.machine import Machine, this_machine
+from labkit.system.machine import Machine, node_cores, node_cpus, this_machine
 
 TMP = Path("/tmp")  # where the folders are that hold a small Slurm
 PREFIX = SMALL_SLURM  # how their names begin
@@ -106,6 +106,8 @@ class Supervisor:
         self.wait("munged", files["socket"].exists)
         files["socket"].chmod(0o600)
         self.daemon("slurmctld", "slurmctld", "-D", "-f", str(conf))
+        # Cores are not borrowed (labkit.system.cores): a cluster stays up for hours and idles for most of them, and
+        # runs beside it would find no free core.
         for number, cpus in enumerate(node_cpus(machine, self.nodes), start=1):
             self.daemon(f"n{number}", "slurmd", "-D", "-N", f"n{number}", "-f", str(conf), cpus=cpus)
         self.wait("the nodes", self.all_idle)
@@ -254,22 +256,6 @@ def slurm_conf(folder: Path, nodes: int, machine: Machine) -> str:
         f"PartitionName={PARTITION} Nodes=ALL Default=YES RootOnly=YES MaxTime=INFINITE State=UP",
     ]
     return "\n".join([*lines, ""])
-
-
-def node_cores(machine: Machine, nodes: int) -> int:
-    """Return how many cores a node has: an equal share, or one that it shares when nodes are more than cores."""
-    return max(1, machine.usable_cores // nodes)
-
-
-def node_cpus(machine: Machine, nodes: int) -> list[tuple[int, ...]]:
-    """Return each node its CPUs; all of them where a quota, and not their number, is the limit.
-
-    They are not borrowed (`labkit.system.cores`): a cluster stays up for hours and idles for most of them, and runs
-    beside it would find no free core.
-    """
-    if machine.quota is not None and machine.quota < len(machine.cpus):
-        return [machine.cpus] * nodes
-    return shares(machine, nodes, node_cores(machine, nodes))
 
 
 def _free_ports(own: str, n: int) -> list[int]:

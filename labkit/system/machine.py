@@ -184,3 +184,23 @@ def _memory(group: Path) -> Iterator[tuple[int, int]]:
         used = int(_text(group / used_file) or 0)
         stat = dict(line.split() for line in (_text(group / "memory.stat") or "").splitlines())
         yield int(limit), max(0, int(limit) - used + int(stat.get(cache_field, 0)))
+
+
+def shares(machine: Machine, n: int, threads: int) -> list[tuple[int, ...]]:
+    """Return n shares of the CPUs, of `threads` whole cores each, spread evenly, one NUMA node after the other."""
+    node = {cpu: number for number, cpus in enumerate(machine.numa) for cpu in cpus}
+    cores = sorted(machine.cores, key=lambda core: (node[core[0]], core))
+    starts = [share * len(cores) // n for share in range(n)]
+    return [tuple(sorted(cpu for core in cores[start : start + threads] for cpu in core)) for start in starts]
+
+
+def node_cores(machine: Machine, nodes: int) -> int:
+    """Return how many cores a node on this machine has: an equal share, or one shared one where nodes are more."""
+    return max(1, machine.usable_cores // nodes)
+
+
+def node_cpus(machine: Machine, nodes: int) -> list[tuple[int, ...]]:
+    """Return the CPUs of each node on this machine; all of them where a quota, and not their number, is the limit."""
+    if machine.quota is not None and machine.quota < len(machine.cpus):
+        return [machine.cpus] * nodes
+    return shares(machine, nodes, node_cores(machine, nodes))

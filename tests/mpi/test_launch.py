@@ -21,10 +21,9 @@ import pytest
 from labkit.mpi import launch, loopback, mpirun, planning
 from labkit.mpi.launch import RankError, run_ranks
 from labkit.mpi.mpirun import Rank
-from labkit.mpi.planning import shares
 from labkit.system import cores
 from labkit.system.errors import LabError
-from labkit.system.machine import this_machine
+from labkit.system.machine import shares, this_machine
 from labkit.system.processes import wait_until
 
 pytestmark = pytest.mark.alone  # ranks are bound to cores, which other runs would have

@@ -6,11 +6,11 @@ import pytest
 from machines import machine
 
 from labkit.mpi import planning
-from labkit.mpi.planning import Plan, plan, shares
+from labkit.mpi.planning import Plan, plan
 from labkit.slurm import supervisor
 from labkit.system import cores
 from labkit.system.errors import LabError
-from labkit.system.machine import Machine
+from labkit.system.machine import Machine, shares
 
 
 def binding(planned: Plan) -> str | None:

@@ -19,9 +19,10 @@ from machines import machine
 
 from labkit.slurm import cluster, supervisor
 from labkit.slurm.cluster import Cluster
-from labkit.slurm.supervisor import node_cores, node_cpus, slurm_conf
+from labkit.slurm.supervisor import slurm_conf
 from labkit.system import load
 from labkit.system.errors import LabError
+from labkit.system.machine import node_cores, node_cpus
 from labkit.system.processes import wait_until
 
 # What a job's process is known by, in case it has left all else that could tell.

@@ -1,0 +1,50 @@
+"""Run a command, or a shell, at the switch of a network, from where `mpirun` starts ranks on its nodes."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sysconfig
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from labkit.network import namespaces
+from labkit.network.network import Network
+from labkit.system import cores
+from labkit.system.errors import LabError
+from labkit.system.lifetime import end_with
+from labkit.system.machine import this_machine
+
+
+def run(network: Network, argv: Sequence[str]) -> int:
+    """Run a command that reads and writes this process's terminal; return its exit status as a shell gives it.
+
+    Raises
+    ------
+    LabError
+        When there is no such command.
+    """
+    search = os.pathsep.join([sysconfig.get_path("scripts"), namespaces.path()])
+    environ = {**os.environ, **network.variables, "PATH": search}
+    if not shutil.which(argv[0], path=search):
+        raise LabError(f"cannot start {argv[0]}. Is it spelt right, and on the PATH?")
+    machine = this_machine()
+    own = [core for core in machine.cores if any(set(core) & set(node.cpus) for node in network.nodes)]
+    with contextlib.closing(cores.borrow(machine.cores, len(machine.cores))) as loan, _left_to_the_command():
+        if not set(own) <= set(loan.free):
+            print("Warning: other runs have some of the nodes' cores, and figures will be noisy.", flush=True)
+        loan.keep_only(cpu for core in own for cpu in core)
+        command = [*network.enter(), *argv]
+        status = subprocess.run(command, env=environ, preexec_fn=partial(end_with, os.getpid())).returncode
+    return status if status >= 0 else 128 - status
+
+
+@contextlib.contextmanager
+def _left_to_the_command() -> Iterator[None]:
+    """Leave an interrupt from the terminal to the command, which gets it too."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

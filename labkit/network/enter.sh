@@ -1,0 +1,14 @@
+#!/bin/sh
+# Called by mpirun in ssh's place, as `enter.sh [-OPTION …] ADDRESS COMMAND…`: runs the command on the node of a network
+# in a box that has this address, on this node's cores. LAB_NETWORK names a file with a line for each node:
+# its address, its CPUs, and the command that enters its namespaces (labkit/network/network.py).
+while [ "${1#-}" != "$1" ]; do
+    shift
+done
+address=$1
+shift
+while read -r known cpus enter; do
+    [ "$known" != "$address" ] || exec $enter taskset -c "$cpus" sh -c "$*"
+done <"$LAB_NETWORK"
+echo "lab: no node of this network has the address $address." >&2
+exit 2

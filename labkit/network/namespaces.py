@@ -1,0 +1,198 @@
+"""Namespaces of Linux's (namespaces(7)), and a shell in them: what it makes is seen there alone, and ends with them.
+
+Without root, they belong to a user namespace, in which this user may set up networks, and which gives no right to
+anything outside (user_namespaces(7)).
+"""
+
+import contextlib
+import os
+import select
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+
+from labkit.system import processes
+from labkit.system.errors import LabError
+
+PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
+ADMIN_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # where `ip` and `tc` are, not on the PATH of Debian's users
+COMMAND_TIMEOUT_S = 15.0  # for a command that takes some milliseconds on an idle machine
+SYSCTL = Path("/proc/sys")
+
+_OWN = ("--net", "--ipc", "--uts")  # with System V's and POSIX' shared memory, UCX tells nodes by the IPC namespace
+_AS_USER = ("--map-current-user", "--keep-caps")  # the user's number stays, and so do the rights that come with it
+_MARK = "labkit-status"
+
+
+class NoNetwork(LabError):
+    """No network of namespaces can be made here: why not, and what somebody with root could do."""
+
+
+def path() -> str:
+    """Return a PATH that has the programs of administrators too."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), *ADMIN_PATH])
+
+
+class Shell:
+    """A shell in namespaces of its own; they end when it is closed, or when this process ends.
+
+    Attributes
+    ----------
+    pid : int
+        The shell's process.
+    rootless : bool
+        Whether the namespaces belong to a user namespace.
+
+    Raises
+    ------
+    NoNetwork
+        When the kernel does not allow it.
+    """
+
+    def __init__(self) -> None:
+        missing = dict.fromkeys(
+            package for program, package in PACKAGES.items() if not shutil.which(program, path=path())
+        )
+        if missing:
+            raise NoNetwork(f"missing: {' '.join(missing)}. As root: `apt-get install {' '.join(missing)}`.")
+        self._held = contextlib.ExitStack()
+        self._networks: set[int] = set()  # the numbers of the network namespaces
+        # Whoever holds a namespace reads this pipe, which comes to its end when this process ends, however it does.
+        self._lifeline, writer = os.pipe()
+        for end in (self._lifeline, writer):
+            self._held.callback(os.close, end)
+        errors = []
+        for rootless in (False, True) if os.geteuid() == 0 else (True,):
+            self.rootless = rootless
+            try:
+                self._open()
+            except LabError as error:
+                errors.append(str(error))
+            else:
+                return
+        self._held.close()
+        raise NoNetwork(_explain(errors[-1]))
+
+    def _open(self) -> None:
+        self._shell = subprocess.Popen(
+            ["unshare", *self._options, "bash", "--noprofile", "--norc"],
+            env={"PATH": path(), "LC_ALL": "C"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[self._lifeline],
+            start_new_session=True,  # an interrupt is not for it
+        )
+        self.pid = self._shell.pid
+        try:
+            self.run("ip link set lo up")
+        except LabError:
+            self._end_shell()
+            raise
+        self._keep(self.pid)
+
+    @property
+    def _options(self) -> tuple[str, ...]:
+        return (*(_AS_USER if self.rootless else ()), *_OWN)
+
+    def run(self, script: str) -> str:
+        """Run commands, up to the first that fails; return what they print.
+
+        Raises
+        ------
+        LabError
+            With what they print, when one fails; when they do not end.
+        """
+        assert self._shell.stdin
+        assert self._shell.stdout
+        with contextlib.suppress(BrokenPipeError):
+            self._shell.stdin.write(f"(set -e\n{script}\n) 2>&1\necho {_MARK} $?\n".encode())
+            self._shell.stdin.flush()
+        output, deadline = b"", time.monotonic() + COMMAND_TIMEOUT_S
+        pipe = self._shell.stdout.fileno()
+        while True:
+            if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise LabError(f"no end within {COMMAND_TIMEOUT_S:.0f} s of: {script.strip()}")
+            data = os.read(pipe, 1 << 16)
+            output += data
+            text, mark, status = output.decode(errors="replace").partition(f"{_MARK} ")
+            if mark and status.endswith("\n"):
+                if status.strip() == "0":
+                    return text
+                raise LabError(text.strip() or f"exit status {status.strip()}")
+            if not data:
+                raise LabError(text.strip() or "the shell in the namespaces has ended")
+
+    def spawn(self) -> int:
+        """Start a process in further namespaces, which lie within these; return its number."""
+        # Its parent, this shell, keeps rights over them; whoever is only this user enters them as their owner.
+        options = " ".join(self._options)
+        holder = f"unshare {options} sh -c 'echo $$; exec cat /dev/fd/{self._lifeline} >/dev/null 2>&1'"
+        pid = int(self.run(f"read -r pid < <({holder})\necho $pid"))
+        self._keep(pid)
+        return pid
+
+    def _keep(self, pid: int) -> None:
+        """Keep a process's network namespace open, so that no other gets its number before this is closed."""
+        namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+        self._held.callback(os.close, namespace)
+        self._networks.add(os.fstat(namespace).st_ino)
+
+    def enter(self, pid: int | None = None) -> list[str]:
+        """Return the command under which another command runs in the namespaces, or in those of a spawned process."""
+        user = ["-U", "--preserve-credentials"] if self.rootless else []
+        return ["nsenter", "-t", str(pid or self.pid), *user, "-n", "-i", "-u"]
+
+    def close(self) -> None:
+        """End all processes in the namespaces, and with the last of them the namespaces."""
+        self._end_shell()
+        processes.end_all(lambda: processes.find(self._holds))
+        self._held.close()
+
+    def _holds(self, process: psutil.Process) -> bool:
+        """Whether a process is in one of the namespaces."""
+        return Path(f"/proc/{process.pid}/ns/net").stat().st_ino in self._networks
+
+    def _end_shell(self) -> None:
+        for pipe in (self._shell.stdin, self._shell.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()  # type: ignore[union-attr]
+        try:
+            self._shell.wait(processes.KILL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._shell.kill()
+            self._shell.wait()
+
+
+def _explain(error: str) -> str:
+    """Return why there are no namespaces here, and what to do about it."""
+
+    def setting(name: str) -> str:
+        with contextlib.suppress(OSError):
+            return (SYSCTL / name.replace(".", "/")).read_text().strip()
+        return ""
+
+    blocked = (
+        (
+            "kernel.apparmor_restrict_unprivileged_userns",
+            "1",
+            "0",
+            "Ubuntu's AppArmor keeps user namespaces from programs",
+        ),
+        ("kernel.unprivileged_userns_clone", "0", "1", "the kernel keeps user namespaces to root"),
+        ("user.max_user_namespaces", "0", "10000", "the kernel allows no user namespaces"),
+        ("user.max_net_namespaces", "0", "10000", "the kernel allows no network namespaces"),
+    )
+    for name, value, better, reason in blocked:
+        if setting(name) == value:
+            return f"{reason}. As root: `sysctl -w {name}={better}`."
+    text = error.splitlines()[-1] if error else "no word from unshare"
+    if "unrecognized option" in error:
+        return "unshare of util-linux 2.36 or later is needed (`unshare --version`)."
+    return (
+        f"the kernel does not let this user make network namespaces ({text}). In a container: `--cap-add SYS_ADMIN "
+        "--cap-add NET_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined`."
+    )

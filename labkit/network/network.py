@@ -1,0 +1,329 @@
+"""Nodes on this machine, each in network namespaces of its own, joined by a switch with wires of a given rate.
+
+Each node has one interface, the end of a virtual cable (veth(4)) to a bridge; both of its ends send at the rate at most
+(tc-tbf(8)). Nothing leads out of it, and it needs no root where user namespaces are allowed. Only wires are emulated:
+the nodes share this machine's cores, memory and caches.
+"""
+
+import contextlib
+import math
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from labkit.network import namespaces, transfer
+from labkit.network.namespaces import NoNetwork
+from labkit.network.units import parse_delay, parse_rate, show_rate
+from labkit.system import files, scratch
+from labkit.system.errors import LabError
+from labkit.system.machine import Machine, node_cpus, this_machine
+
+MAX_NODES = 64
+SUBNET = "10.77.0"
+SWITCH = "switch"  # the bridge, and its own address, where mpirun listens
+SWITCH_ADDRESS = f"{SUBNET}.254"
+ENTER = Path(__file__).with_name("enter.sh")
+
+# What a wire may send at once after a pause. The kernel hands TCP's data on in pieces of up to 64 KiB (segmentation
+# offload); a burst that is smaller has each cut up again, and then a wire of 1 Gbit/s carried a quarter of it here.
+# Slow wires get packets of 1,500 bytes one by one, so that a burst of few of them keeps small messages honest too;
+# for fast ones that costs too much of the cores.
+SLOW_RATE = 1.5e8
+SLOW_BURST_BYTES, FAST_BURST_BYTES, FAST_BURST_S = 16_000, 80_000, 1e-3
+QUEUE_S = 0.1  # how long a packet waits for a wire before packets are dropped
+# What TCP has under way at most, as time at the wire's rate: more makes queues longer, and in the end loses packets.
+WINDOW_S, MIN_WINDOW_BYTES = 0.02, 65_536
+# TCP waits for a quarter of an hour for a cable to be plugged in again; then MPI's library ends by an error of its own,
+# or waits for ever. A run waits for so long:
+LOST_S = 5.0
+TRANSFER_S = 0.2  # of the transfer that checks the rate
+SHARE_WARNING = 0.8  # of the rate asked for; what TCP's and Ethernet's headers take is 0.06
+
+
+VARIABLES = ("HYDRA_LAUNCHER", "HYDRA_HOST_FILE", "HYDRA_IFACE", "LAB_NETWORK")  # how those of a network begin
+
+
+class Traffic(NamedTuple):
+    """What an interface has sent and received since the network was made, in bytes: Ethernet's headers are counted."""
+
+    sent: int
+    received: int
+
+    def __sub__(self, before: object) -> "Traffic":
+        """Return what came since."""
+        return (
+            Traffic(self.sent - before.sent, self.received - before.received)
+            if isinstance(before, Traffic)
+            else NotImplemented
+        )
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node: its number from 1, its address, the process that holds its namespaces, and the CPUs it runs on."""
+
+    number: int
+    address: str
+    pid: int
+    cpus: tuple[int, ...]
+
+
+class Network:
+    """Nodes that are joined by wires, until it is closed or this process ends.
+
+    Parameters
+    ----------
+    nodes : int
+        How many.
+    rate : str
+        What each wire carries, in each direction, such as "100 Mbit/s", "2.5 Gbit/s".
+    delay : str, optional
+        What each wire adds to the way of a packet, such as "1 ms"; where the kernel has netem (tc-netem(8)).
+
+    Attributes
+    ----------
+    nodes : tuple of Node
+        The nodes.
+    rate, delay : float
+        In bit/s and seconds.
+    measured : float
+        What a short transfer got over the slowest of the wires, in bit/s of payload; not a number on one node.
+
+    Raises
+    ------
+    NoNetwork
+        When no network can be made here.
+    LabError
+        When what is asked for makes no sense on this machine.
+    """
+
+    def __init__(self, nodes: int = 2, rate: str = "1 Gbit/s", delay: str | None = None) -> None:
+        if not isinstance(nodes, int) or isinstance(nodes, bool) or not 1 <= nodes <= MAX_NODES:
+            raise LabError(f"nodes is a whole number from 1 to {MAX_NODES}, not {nodes!r}.")
+        self.rate, self.delay = parse_rate(rate), 0.0 if delay is None else parse_delay(delay)
+        self.interface = interface()
+        self._cut_at: dict[int, float] = {}  # each node whose cable is pulled, and since when
+        with contextlib.ExitStack() as on_failure:
+            self._shell = namespaces.Shell()
+            on_failure.callback(self._shell.close)
+            self._folder = on_failure.enter_context(scratch.folder())
+            self.nodes = self._make(nodes, this_machine())
+            self.measured = self._check()
+            self._held = on_failure.pop_all()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """End it, with all processes that are still on its nodes."""
+        self._held.close()
+
+    def __str__(self) -> str:
+        """Say what was asked for, and what it is."""
+        delay = f", {1e3 * self.delay:g} ms" if self.delay else ""
+        wires = f"{len(self.nodes)} nodes on wires of {show_rate(self.rate)}{delay}"
+        if len(self.nodes) == 1:
+            return f"1 node, and no wire ({show_rate(self.rate)})"
+        return f"{wires}: a transfer got {show_rate(self.measured)}, {self.measured / self.rate:.0%}"
+
+    @property
+    def warning(self) -> str:
+        """Why figures may be worse than the rate allows; else empty."""
+        if self.measured < SHARE_WARNING * self.rate:
+            return (
+                f"Warning: wires of {show_rate(self.rate)} carry {show_rate(self.measured)} here: take them for that."
+            )
+        return ""
+
+    # Making it
+
+    def _make(self, count: int, machine: Machine) -> tuple[Node, ...]:
+        """Make the switch, the nodes and their cables."""
+        shell, addresses = self._shell, [f"{SUBNET}.{number}" for number in range(1, count + 1)]
+        nodes = tuple(
+            Node(number, address, shell.spawn(), cpus)
+            for number, (address, cpus) in enumerate(zip(addresses, node_cpus(machine, count), strict=True), start=1)
+        )
+        window = round(max(MIN_WINDOW_BYTES, self.rate / 8 * (WINDOW_S + 2 * self.delay)))
+        tune = "; ".join(
+            [
+                *(f"echo 4096 {MIN_WINDOW_BYTES} {window} >/proc/sys/net/ipv4/tcp_{way}mem" for way in "rw"),
+                # Nobody uses IPv6 here, and what its interfaces say unasked would be among the traffic.
+                "for file in /proc/sys/net/ipv6/conf/*/disable_ipv6; do [ ! -e $file ] || echo 1 >$file; done",
+            ]
+        )
+        segments = "gso_max_segs 1" if self.rate <= SLOW_RATE else ""
+        shell.run(f"""
+            {tune}
+            ip link add {SWITCH} type bridge
+            ip addr add {SWITCH_ADDRESS}/24 dev {SWITCH}
+            ip link set {SWITCH} up
+        """)
+        for node in nodes:
+            shell.run(f"""
+                ip link add {_port(node)} type veth peer name {self.interface} netns {node.pid}
+                ip link set {_port(node)} master {SWITCH} {segments} up
+                nsenter -t {node.pid} -u hostname node{node.number}
+                nsenter -t {node.pid} -n sh -c '{tune}
+                ip link set lo up
+                ip addr add {node.address}/24 dev {self.interface}
+                ip link set {self.interface} {segments} up'
+            """)
+        self._shape("add", nodes)
+        lines = (
+            f"{node.address} {','.join(map(str, node.cpus))} {' '.join(shell.enter(node.pid))}\n" for node in nodes
+        )
+        files.write(self._folder / "nodes", "".join(lines))
+        files.write(self._folder / "hosts", "".join(f"{address}\n" for address in addresses))
+        return nodes
+
+    def _shape(self, verb: str, nodes: tuple[Node, ...]) -> None:
+        """Give both ends of each cable their rate and delay."""
+        rate = f"tbf rate {self.rate:.0f}bit burst {self._burst} latency {1e3 * QUEUE_S:g}ms"
+        for node in nodes:
+            for within, name in (("", _port(node)), (f"nsenter -t {node.pid} -n ", self.interface)):
+                tc = f"{within}tc qdisc {verb} dev {name}"
+                if not self.delay:
+                    self._shell.run(f"{tc} root {rate}")
+                    continue
+                try:
+                    self._shell.run(f"{tc} root handle 1: netem delay {1e6 * self.delay:.0f}us limit 100000")
+                except LabError as error:
+                    raise LabError(
+                        f"this kernel adds no delay, as it has no netem ({error}): leave the delay out."
+                    ) from error
+                self._shell.run(f"{tc} parent 1:1 handle 10: {rate}")
+
+    @property
+    def _burst(self) -> int:
+        if self.rate <= SLOW_RATE:
+            return SLOW_BURST_BYTES
+        return max(FAST_BURST_BYTES, round(self.rate / 8 * FAST_BURST_S))
+
+    def _check(self) -> float:
+        """Return what each node gets to the next, all at once, in bit/s; the least of them."""
+        if len(self.nodes) == 1:
+            return math.nan
+        skipped = 2 * self._burst
+        seconds = max(TRANSFER_S, 10 * skipped * 8 / self.rate)
+        script = Path(transfer.__file__)
+        following = (*self.nodes[1:], self.nodes[0])
+        commands = (
+            shlex.join(
+                [
+                    *self.enter(node.number),
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    str(script),
+                    node.address,
+                    after.address,
+                    f"{seconds}",
+                    f"{skipped}",
+                ]
+            )
+            for node, after in zip(self.nodes, following, strict=True)
+        )
+        return min(map(float, self._shell.run("".join(f"{command} &\n" for command in commands) + "wait").split()))
+
+    # Using it
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What has an `mpirun` at the switch start ranks on the nodes, and the ranks use the wires."""
+        return {
+            "HYDRA_LAUNCHER": "ssh",
+            "HYDRA_LAUNCHER_EXEC": str(ENTER),
+            "HYDRA_HOST_FILE": str(self._folder / "hosts"),
+            "HYDRA_IFACE": SWITCH,
+            "LAB_NETWORK": str(self._folder / "nodes"),
+            # Shared memory on a node; between nodes, UCX sees none, as they have IPC namespaces of their own.
+            "UCX_TLS": "posix,cma,tcp,self",
+            "UCX_NET_DEVICES": self.interface,
+        }
+
+    def enter(self, node: int | None = None) -> list[str]:
+        """Return the command under which another command runs on a node, or at the switch."""
+        return self._shell.enter(self._node(node).pid if node is not None else None)
+
+    def cut(self, node: int) -> None:
+        """Pull the cable of a node."""
+        self._shell.run(f"ip link set {_port(self._node(node))} down")
+        self._cut_at.setdefault(node, time.monotonic())
+
+    def mend(self, node: int) -> None:
+        """Plug the cable of a node in again."""
+        self._shell.run(f"ip link set {_port(self._node(node))} up")
+        for holder in (self._shell.pid, *(one.pid for one in self.nodes)):  # who has not found whom meanwhile
+            self._shell.run(f"nsenter -t {holder} -n ip neigh flush all")
+        self._cut_at.pop(node, None)
+
+    def lost(self) -> str:
+        """Return which nodes have been without a cable for so long that no run goes on; else empty."""
+        lost = [node for node, since in self._cut_at.items() if time.monotonic() - since > LOST_S]
+        if not lost:
+            return ""
+        names = " and ".join(f"node {node}" for node in sorted(lost))
+        return (
+            f"The cable of {names} has been pulled for {LOST_S:g} s, so all ranks were ended: mend plugs it in again."
+        )
+
+    def traffic(self) -> tuple[Traffic, ...]:
+        """Return what each node's interface has sent and received."""
+        return tuple(traffic(node.pid, self.interface) for node in self.nodes)
+
+    def _node(self, number: int) -> Node:
+        for node in self.nodes:
+            if node.number == number:
+                return node
+        raise LabError(f"the nodes are 1 to {len(self.nodes)}: there is no node {number!r}.")
+
+
+def interface() -> str:
+    """Return how the nodes' interfaces are called: as one of this machine's own.
+
+    UCX looks for interfaces in /sys/class/net, which lists those of the network namespace where /sys was mounted, and
+    leaves bridges out (UCX 1.20, uct_tcp_query_devices). Nobody without root can mount another /sys everywhere.
+    """
+    listed = Path("/sys/class/net")
+    names = sorted(path.name for path in listed.iterdir() if path.is_dir()) if listed.is_dir() else []
+    fitting = [
+        name
+        for name in names
+        if name != "lo" and not any((listed / name / kind).exists() for kind in ("bridge", "bonding"))
+    ]
+    if not fitting:
+        raise NoNetwork("this machine has no network interface but lo, and UCX would find none on the nodes.")
+    return "eth0" if "eth0" in fitting else fitting[0]
+
+
+def traffic(pid: int | str = "self", name: str | None = None) -> Traffic:
+    """Return what the interface of a process's node has sent and received; by default, of this process's."""
+    lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+    counters = {
+        before.strip(): list(map(int, after.split())) for before, _, after in (line.partition(":") for line in lines)
+    }
+    own = counters[name or interface()]
+    return Traffic(sent=own[8], received=own[0])  # proc(5): eight columns of what was received, then of what was sent
+
+
+def obstacle() -> str:
+    """Return one line, why no network can be made here and what to do; empty when one can. It makes a small one."""
+    try:
+        Network(1).close()
+    except LabError as error:
+        return str(error)
+    return ""
+
+
+def _port(node: Node) -> str:
+    """Return the name of a cable's end at the switch."""
+    return f"port{node.number}"

@@ -1,0 +1,65 @@
+"""Rates and delays as people write them: `100 Mbit/s`, `1gbit`, `2.5 Gbit/s`; `1 ms`, `200 us`."""
+
+import re
+
+from labkit.system.errors import LabError
+
+MIN_RATE, MAX_RATE = 1e5, 1e11  # bit/s: below, a packet of 1,500 bytes takes over 0.1 s; no machine carries more
+MAX_DELAY = 1.0  # seconds
+_PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+_RATE = re.compile(r"([0-9.]+) *([kmg]?)(?:bits?(?:/s|ps)?|b/s|bps)", re.IGNORECASE)
+_DELAY = re.compile(r"([0-9.]+) *(s|ms|us|µs)")
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
+
+
+def parse_rate(text: object) -> float:
+    """Return a rate in bit/s.
+
+    Raises
+    ------
+    LabError
+        When it is no rate, or one that no wire here can have.
+    """
+    found = _RATE.fullmatch(text.strip()) if isinstance(text, str) else None
+    number = _number(found[1]) if found else None
+    # A capital B is a byte: tc(8) takes Mbps for megabytes, most people take it for megabits.
+    if not found or number is None or "B" in found[0]:
+        raise LabError(f"a rate is written like '100 Mbit/s' or '1 Gbit/s', not {text!r}.")
+    rate = number * _PREFIXES[found[2].lower()]
+    if rate == 0:
+        raise LabError("nothing passes at a rate of 0. To pull a cable, and to plug it in again: cut and mend.")
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise LabError(f"a rate is from {show_rate(MIN_RATE)} to {show_rate(MAX_RATE)}, not {text!r}.")
+    return rate
+
+
+def parse_delay(text: object) -> float:
+    """Return a delay in seconds.
+
+    Raises
+    ------
+    LabError
+        When it is no delay, or one of more than a second.
+    """
+    found = _DELAY.fullmatch(text.strip()) if isinstance(text, str) else None
+    number = _number(found[1]) if found else None
+    if not found or number is None or number * _SECONDS[found[2]] > MAX_DELAY:
+        raise LabError(f"a delay is written like '1 ms' or '200 us', and is 1 s at most, not {text!r}.")
+    return number * _SECONDS[found[2]]
+
+
+def show_rate(rate: float) -> str:
+    """Return a rate in bit/s as it is written."""
+    unit, name = (
+        next((unit, name) for unit, name in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")) if rate >= unit)
+        if rate >= 1e3
+        else (1.0, "bit/s")
+    )
+    return f"{rate / unit:.3g} {name}"
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:  # 1.2.3
+        return None
