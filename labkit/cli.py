@@ -141,7 +141,7 @@ def run_tests(
     ] = False,
     lab: Annotated[str | None, typer.Option(help="all that this lab is held to, such as 07")] = None,
 ) -> None:
-    """Run every test: code, exercises, notebooks. About 25 minutes on two cores. Other arguments go to pytest."""
+    """Run every test: code, exercises, notebooks. About 15 minutes on two cores. Other arguments go to pytest."""
     from labkit.authoring import testing
 
     os.chdir(paths.ROOT)
