@@ -35,7 +35,7 @@ esac
 
 
 class Checkout:
-    """A checkout on a machine that has only what is put on its PATH."""
+    """A checkout on a machine that has only what is put on its PATH, and where administrators' programs are."""
 
     def __init__(self, folder: Path):
         self.folder, self.path = folder / "kit", folder / "bin"
@@ -44,6 +44,11 @@ class Checkout:
             target = self.folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(paths.ROOT / name, target)
+        self.admin_path = folder / "sbin"
+        self.admin_path.mkdir()
+        text = (self.folder / "lab").read_text()
+        assert "=/usr/local/sbin:/usr/sbin:/sbin " in text
+        (self.folder / "lab").write_text(text.replace("=/usr/local/sbin:/usr/sbin:/sbin ", f"={self.admin_path} "))
         self.path.mkdir()
         for tool in TOOLS.split():
             (self.path / tool).symlink_to(shutil.which(tool))
@@ -252,6 +257,7 @@ APT = """#!/bin/sh
 echo "$*" >>apt-calls
 [ "$1" = update ] || case "$*" in
   *numactl*) [ ! -e no-numactl ] || { echo "Unable to locate package numactl"; exit 100; } ;;
+  *iproute2*) [ ! -e no-iproute2 ] || { echo "Unable to locate package iproute2"; exit 100; } ;;
   *slurm-wlm*) [ ! -e no-slurm-wlm ] || { echo "Unable to locate package slurm-wlm"; exit 100; } ;;
   *g++*) printf '#!/bin/sh\\n' >"$(dirname "$(readlink -f "$0")")/g++"; chmod +x "$(dirname "$0")/g++" ;;
 esac
@@ -272,10 +278,11 @@ def test_root_on_debian_gets_what_is_missing_and_what_labs_can_use(checkout):
     assert "System packages (g++)" in out
     assert "install --no-install-recommends -y g++\n" in apt_calls(checkout)
     assert "install --no-install-recommends -y numactl\n" in apt_calls(checkout)
+    assert "install --no-install-recommends -y iproute2\n" in apt_calls(checkout)
     assert "install --no-install-recommends -y slurm-wlm munge\n" in apt_calls(checkout)
 
 
-@pytest.mark.parametrize("package", ["numactl", "slurm-wlm"])
+@pytest.mark.parametrize("package", ["numactl", "iproute2", "slurm-wlm"])
 def test_what_labs_can_do_without_stops_nothing(checkout, package):
     checkout.program("apt-get", APT)
     checkout.user("0")
@@ -293,8 +300,20 @@ def test_nothing_is_installed_without_root_or_where_all_is_there(checkout, user,
     if there:
         for program in ("numactl", "sbatch"):
             checkout.program(program, "#!/bin/sh\n")
+        for program in ("ip", "tc"):  # not on the PATH of Debian's users
+            checkout.program(f"../sbin/{program}", "#!/bin/sh\n")
     assert checkout.run("start")[0] == 0
     assert apt_calls(checkout) == ""
+
+
+@pytest.mark.parametrize("program", ["ip", "tc"])
+def test_half_of_iproute2_is_not_enough(checkout, program):
+    """As on distributions that have `tc` in a package of its own."""
+    checkout.program("apt-get", APT)
+    checkout.user("0")
+    checkout.program(program, "#!/bin/sh\n")
+    assert checkout.run("start")[0] == 0
+    assert "install --no-install-recommends -y iproute2\n" in apt_calls(checkout)
 
 
 @pytest.mark.parametrize(
