@@ -290,6 +290,13 @@ def _horovod(facts: Facts) -> Judgement:
     return _judge_probe(facts, facts.horovod)
 
 
+def _network(facts: Facts) -> Judgement:
+    if not facts.network.error:
+        return "ok", facts.network.output, ""
+    seen, _, fix = facts.network.error.partition(". ")
+    return "warn", f"no nodes with wires between them: {seen.removesuffix('.')}", fix.removesuffix(".")
+
+
 def _slurm(facts: Facts) -> Judgement:
     if not facts.slurm.error:
         return "ok", facts.slurm.output, ""
@@ -346,6 +353,7 @@ CHECKS: dict[str, Callable[[Facts], Judgement]] = {
     "oneDNN": _onednn,
     "OpenMP build": _openmp,
     "MPI": _mpi,
+    "network": _network,
     "Horovod": _horovod,
     "Slurm": _slurm,
     "daal4py": _daal4py,

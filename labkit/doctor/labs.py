@@ -28,16 +28,16 @@ LABS = (
     ),
     Lab("04 Fewer bits", needs=(*TENSORFLOW, "MPI", "data"), better_with=("oneDNN",)),
     Lab("05 Let a program tune it", needs=TENSORFLOW, better_with=("cores", "OpenMP build")),
-    Lab("06 How gradients travel", needs=(*NOTEBOOK, "memory", "MPI", "data"), better_with=("cores",)),
+    Lab("06 How gradients travel", needs=(*NOTEBOOK, "memory", "MPI", "data"), better_with=("cores", "network")),
     Lab(
         "07 Horovod on the MNIST CNN",
         needs=(*TENSORFLOW, "MPI", "Horovod", "data"),
-        better_with=("cores", "oneDNN"),
+        better_with=("cores", "oneDNN", "network"),
     ),
     Lab(
         "08 ResNet-50 on a cluster",
         needs=(*TENSORFLOW, "MPI", "Horovod"),
-        better_with=("cores", "oneDNN", "Slurm"),
+        better_with=("cores", "oneDNN", "network", "Slurm"),
     ),
     Lab("09 K-Means with daal4py", needs=(*NOTEBOOK, "memory", "MPI", "daal4py"), better_with=("cores",)),
 )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from labkit.data import mnist
 from labkit.data.mnist import FileStatus
 from labkit.mpi.launch import run_ranks
+from labkit.network import obstacle
 from labkit.slurm import cluster
 from labkit.system import processes
 from labkit.system.errors import LabError
@@ -62,6 +63,8 @@ class Facts:
         What came of these probes.
     numactl : ProbeResult or None
         What came of interleaving memory; None where there is no such program.
+    network : ProbeResult
+        Whether nodes with wires between them can be made; why not when they cannot.
     slurm : ProbeResult
         Which Slurm there is to submit jobs to; why none can be started here when there is none.
     """
@@ -83,6 +86,7 @@ class Facts:
     jupyterlab: ProbeResult
     openmp: ProbeResult
     numactl: ProbeResult | None
+    network: ProbeResult
     slurm: ProbeResult
 
 
@@ -105,6 +109,7 @@ def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
         other_mpi=other_mpi(os.environ.get("LD_LIBRARY_PATH", ""), prefix / "lib"),
         data=_data(),
         numactl=try_command("numactl", "--interleave=all", "true") if shutil.which("numactl") else None,
+        network=try_network(),
         slurm=try_slurm(),
         **tried,
     )
@@ -156,6 +161,12 @@ def try_ranks(script: Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResult:
     except LabError as error:
         return ProbeResult(error=_last_lines(str(error)))
     return ProbeResult(next(line for line in run.lines[0] if line.startswith("the sum")))
+
+
+def try_network() -> ProbeResult:
+    """Make a small network of namespaces, which takes a fraction of a second."""
+    rights = "" if os.geteuid() == 0 else ", without root"
+    return ProbeResult(f"nodes with wires between them can be made{rights}", obstacle())
 
 
 def try_slurm() -> ProbeResult:

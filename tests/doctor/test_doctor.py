@@ -74,6 +74,7 @@ GOOD = Facts(
     jupyterlab=ProbeResult("4.6.6"),
     openmp=ProbeResult(ONEDNN_OPENMP),
     numactl=ProbeResult(),
+    network=ProbeResult("nodes with wires between them can be made, without root"),
     slurm=ProbeResult("a cluster; nodes: 12, CPUs of each: 64"),
 )
 
@@ -343,6 +344,47 @@ def test_slurm_is_a_cluster_or_one_that_can_be_started(monkeypatch, there, why_n
     monkeypatch.setattr(cluster, "find_slurm", lambda: there)
     monkeypatch.setattr(cluster, "obstacle", lambda: why_not)
     assert probes.try_slurm() == told
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "seen", "fix"),
+    [
+        (
+            "the kernel allows no network namespaces. As root: `sysctl -w user.max_net_namespaces=10000`.",
+            "no nodes with wires between them: the kernel allows no network namespaces",
+            "As root: `sysctl -w user.max_net_namespaces=10000`",
+        ),
+        (
+            "unshare of util-linux 2.36 or later is needed (`unshare --version`).",
+            "no nodes with wires between them: unshare of util-linux 2.36 or later is needed (`unshare --version`)",
+            "",
+        ),
+    ],
+)
+def test_without_a_network_labs_06_to_08_go_on_by_shared_memory(obstacle, seen, fix):
+    report = judge(dataclasses.replace(GOOD, network=ProbeResult("can be made", obstacle)))
+    assert finding(report, "network") == Finding("network", "warn", seen, fix)
+    assert report.ok
+    assert {verdict.lab[:2] for verdict in report.verdicts if verdict.status != "ok"} == {"06", "07", "08"}
+    assert fixes(report, "06") == ([fix] if fix else [])
+    assert finding(judged(), "network").status == "ok"
+
+
+@pytest.mark.parametrize(("user", "told"), [(0, "can be made"), (1000, "can be made, without root")])
+def test_a_network_is_tried(monkeypatch, user, told):
+    monkeypatch.setattr(probes.os, "geteuid", lambda: user)
+    monkeypatch.setattr(probes, "obstacle", lambda: "")
+    assert probes.try_network() == ProbeResult(f"nodes with wires between them {told}")
+
+
+def test_a_network_that_cannot_be_made_is_told_by_the_quick_look_too(monkeypatch):
+    monkeypatch.setattr(probes, "obstacle", lambda: "missing: iproute2. As root: `apt-get install iproute2`.")
+    report = checks.examine(quick=True)
+    assert finding(report, "network")[1:] == (
+        "warn",
+        "no nodes with wires between them: missing: iproute2",
+        "As root: `apt-get install iproute2`",
+    )
 
 
 TWO_NODES = machine(cores=8, numa=2)
