@@ -5,11 +5,14 @@ anything outside (user_namespaces(7)).
 """
 
 import contextlib
+import fcntl
+import itertools
 import os
 import select
 import shutil
 import subprocess
 import time
+import weakref
 from pathlib import Path
 
 import psutil
@@ -21,6 +24,7 @@ PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", 
 ADMIN_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # where `ip` and `tc` are, not on the PATH of Debian's users
 COMMAND_TIMEOUT_S = 15.0  # for a command that takes some milliseconds on an idle machine
 SYSCTL = Path("/proc/sys")
+ENDED = "this network, or one of its nodes, has ended: make another."
 
 _OWN = ("--net", "--ipc", "--uts")  # with System V's and POSIX' shared memory, UCX tells nodes by the IPC namespace
 _AS_USER = ("--map-current-user", "--keep-caps")  # the user's number stays, and so do the rights that come with it
@@ -61,9 +65,10 @@ class Shell:
         self._held = contextlib.ExitStack()
         self._networks: set[int] = set()  # the numbers of the network namespaces
         # Whoever holds a namespace reads this pipe, which comes to its end when this process ends, however it does.
-        self._lifeline, writer = os.pipe()
+        self._lifeline, writer = map(_above_standard_streams, os.pipe())
         for end in (self._lifeline, writer):
             self._held.callback(os.close, end)
+        self._count = itertools.count()  # of the scripts: what is left of one that was interrupted is passed over
         errors = []
         for rootless in (False, True) if os.geteuid() == 0 else (True,):
             self.rootless = rootless
@@ -83,10 +88,12 @@ class Shell:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            bufsize=0,  # nothing that a forked process would write a second time
             pass_fds=[self._lifeline],
             start_new_session=True,  # an interrupt is not for it
         )
         self.pid = self._shell.pid
+        _open_ones.add(self)
         try:
             self.run("ip link set lo up")
         except LabError:
@@ -108,17 +115,22 @@ class Shell:
         """
         assert self._shell.stdin
         assert self._shell.stdout
+        if self._shell.stdin.closed:
+            raise LabError(ENDED)
+        number = next(self._count)
+        begin, end = f"{_MARK}-{number}-begins\n", f"{_MARK}-{number}-ends "
         with contextlib.suppress(BrokenPipeError):
-            self._shell.stdin.write(f"(set -e\n{script}\n) 2>&1\necho {_MARK} $?\n".encode())
-            self._shell.stdin.flush()
+            lines = f"echo {begin}(set -e\n{script}\n) 2>&1\necho {end}$?\n"
+            self._shell.stdin.write(lines.encode())
         output, deadline = b"", time.monotonic() + COMMAND_TIMEOUT_S
-        pipe = self._shell.stdout.fileno()
+        pipe, poll = self._shell.stdout.fileno(), select.poll()
+        poll.register(pipe, select.POLLIN)
         while True:
-            if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not poll.poll(max(0.0, 1e3 * (deadline - time.monotonic()))):
                 raise LabError(f"no end within {COMMAND_TIMEOUT_S:.0f} s of: {script.strip()}")
             data = os.read(pipe, 1 << 16)
             output += data
-            text, mark, status = output.decode(errors="replace").partition(f"{_MARK} ")
+            text, mark, status = output.decode(errors="replace").rpartition(begin)[2].partition(end)
             if mark and status.endswith("\n"):
                 if status.strip() == "0":
                     return text
@@ -142,14 +154,29 @@ class Shell:
         self._networks.add(os.fstat(namespace).st_ino)
 
     def enter(self, pid: int | None = None) -> list[str]:
-        """Return the command under which another command runs in the namespaces, or in those of a spawned process."""
+        """Return the command under which another command runs in the namespaces, or in those of a spawned process.
+
+        Raises
+        ------
+        LabError
+            When they have ended.
+        """
+        self.check(pid)
         user = ["-U", "--preserve-credentials"] if self.rootless else []
         return ["nsenter", "-t", str(pid or self.pid), *user, "-n", "-i", "-u"]
+
+    def check(self, pid: int | None = None) -> None:
+        """Raise LabError when the namespaces, or those of a spawned process, have ended."""
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid or self.pid}/ns/net").stat().st_ino in self._networks:
+                return
+        raise LabError(ENDED)
 
     def close(self) -> None:
         """End all processes in the namespaces, and with the last of them the namespaces."""
         self._end_shell()
         processes.end_all(lambda: processes.find(self._holds))
+        self._networks.clear()
         self._held.close()
 
     def _holds(self, process: psutil.Process) -> bool:
@@ -157,14 +184,37 @@ class Shell:
         return Path(f"/proc/{process.pid}/ns/net").stat().st_ino in self._networks
 
     def _end_shell(self) -> None:
+        self._shell.kill()
+        self._shell.wait()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
         for pipe in (self._shell.stdin, self._shell.stdout):
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()  # type: ignore[union-attr]
-        try:
-            self._shell.wait(processes.KILL_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._shell.kill()
-            self._shell.wait()
+            pipe.close()  # type: ignore[union-attr]
+
+    def leave(self) -> None:
+        """Let go of it in a process that was forked meanwhile: it is its parent's, and ends with its parent."""
+        self._networks.clear()
+        self._close_pipes()
+        self._held.close()
+
+
+_open_ones: weakref.WeakSet[Shell] = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    for shell in list(_open_ones):
+        shell.leave()
+
+
+os.register_at_fork(after_in_child=_leave_all)
+
+
+def _above_standard_streams(descriptor: int) -> int:
+    """Return another number for it: where this process has closed stdin, a pipe may be 0, and a shell has its own."""
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(descriptor)
+    return moved
 
 
 def _explain(error: str) -> str:

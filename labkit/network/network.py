@@ -278,6 +278,8 @@ class Network:
 
     def traffic(self) -> tuple[Traffic, ...]:
         """Return what each node's interface has sent and received."""
+        for node in self.nodes:
+            self._shell.check(node.pid)
         return tuple(traffic(node.pid, self.interface) for node in self.nodes)
 
     def _node(self, number: int) -> Node:
