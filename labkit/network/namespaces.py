@@ -84,6 +84,7 @@ class Shell:
     def _open(self) -> None:
         self._shell = subprocess.Popen(
             ["unshare", *self._options, "bash", "--noprofile", "--norc"],
+            cwd="/",
             env={"PATH": path(), "LC_ALL": "C"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
