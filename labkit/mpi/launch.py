@@ -174,7 +174,7 @@ def run_ranks(
             threads=threads,
             env=env,
             network=wires,
-            lab=os.path.relpath(paths.ROOT / "lab", folder),
+            lab=f"{os.path.relpath(paths.ROOT, folder)}/lab",  # with a slash in any folder, as it is not on the PATH
         )
         planned = make_plan()
         not_lent = ""

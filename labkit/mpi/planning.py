@@ -245,7 +245,7 @@ def _plan_on(
     delay = ("--delay", f"{1e3 * network.delay:g} ms") if network.delay else ()
     return Plan(
         n=n,
-        around=(lab, "network", "--nodes", str(nodes), "--rate", show_rate(network.rate), *delay, "--"),
+        around=(lab, "network", "--nodes", str(nodes), "--rate", show_rate(network.rate, digits=12), *delay, "--"),
         options=tuple(options),
         script=(script, *map(_check_argument, args)),
         variables={},

@@ -48,14 +48,15 @@ def parse_delay(text: object) -> float:
     return number * _SECONDS[found[2]]
 
 
-def show_rate(rate: float) -> str:
-    """Return a rate in bit/s as it is written."""
+def show_rate(rate: float, digits: int = 3) -> str:
+    """Return a rate in bit/s as it is written, in so many significant digits."""
+    rate = float(f"{rate:.{digits}g}")  # first, as it may make 1 Mbit/s of 999.9 kbit/s
     unit, name = (
         next((unit, name) for unit, name in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")) if rate >= unit)
         if rate >= 1e3
         else (1.0, "bit/s")
     )
-    return f"{rate / unit:.3g} {name}"
+    return f"{rate / unit:.{digits}g} {name}"
 
 
 def _number(text: str) -> float | None:
