@@ -25,6 +25,7 @@ MAX_NODES = 64
 SUBNET = "10.77.0"
 SWITCH = "switch"  # the bridge, and its own address, where mpirun listens
 SWITCH_ADDRESS = f"{SUBNET}.254"
+INTERFACES = Path("/sys/class/net")
 ENTER = Path(__file__).with_name("enter.sh")
 
 # What a wire may send at once after a pause. The kernel hands TCP's data on in pieces of up to 64 KiB (segmentation
@@ -101,7 +102,7 @@ class Network:
     """
 
     def __init__(self, nodes: int = 2, rate: str = "1 Gbit/s", delay: str | None = None) -> None:
-        if not isinstance(nodes, int) or isinstance(nodes, bool) or not 1 <= nodes <= MAX_NODES:
+        if not hasattr(nodes, "__index__") or isinstance(nodes, bool) or not 1 <= nodes <= MAX_NODES:
             raise LabError(f"nodes is a whole number from 1 to {MAX_NODES}, not {nodes!r}.")
         self.rate, self.delay = parse_rate(rate), 0.0 if delay is None else parse_delay(delay)
         self.interface = interface()
@@ -154,12 +155,14 @@ class Network:
             for number, (address, cpus) in enumerate(zip(addresses, node_cpus(machine, count), strict=True), start=1)
         )
         window = round(max(MIN_WINDOW_BYTES, self.rate / 8 * (WINDOW_S + 2 * self.delay)))
+        settings = {
+            "/proc/sys/net/ipv4/tcp_[rw]mem": f"4096 {MIN_WINDOW_BYTES} {window}",
+            # Nobody uses IPv6 here, and what its interfaces say unasked would be among the traffic.
+            "/proc/sys/net/ipv6/conf/*/disable_ipv6": "1",
+        }
+        # Containers may have /proc/sys to read alone (Docker without --privileged): then queues may be longer.
         tune = "; ".join(
-            [
-                *(f"echo 4096 {MIN_WINDOW_BYTES} {window} >/proc/sys/net/ipv4/tcp_{way}mem" for way in "rw"),
-                # Nobody uses IPv6 here, and what its interfaces say unasked would be among the traffic.
-                "for file in /proc/sys/net/ipv6/conf/*/disable_ipv6; do [ ! -e $file ] || echo 1 >$file; done",
-            ]
+            f"for file in {files}; do [ ! -w $file ] || echo {value} >$file; done" for files, value in settings.items()
         )
         segments = "gso_max_segs 1" if self.rate <= SLOW_RATE else ""
         shell.run(f"""
@@ -173,7 +176,7 @@ class Network:
                 ip link add {_port(node)} type veth peer name {self.interface} netns {node.pid}
                 ip link set {_port(node)} master {SWITCH} {segments} up
                 nsenter -t {node.pid} -u hostname node{node.number}
-                nsenter -t {node.pid} -n sh -c '{tune}
+                nsenter -t {node.pid} -n sh -ec '{tune}
                 ip link set lo up
                 ip addr add {node.address}/24 dev {self.interface}
                 ip link set {self.interface} {segments} up'
@@ -307,12 +310,11 @@ def interface() -> str:
     UCX looks for interfaces in /sys/class/net, which lists those of the network namespace where /sys was mounted, and
     leaves bridges out (UCX 1.20, uct_tcp_query_devices). Nobody without root can mount another /sys everywhere.
     """
-    listed = Path("/sys/class/net")
-    names = sorted(path.name for path in listed.iterdir() if path.is_dir()) if listed.is_dir() else []
+    names = sorted(path.name for path in INTERFACES.iterdir() if path.is_dir()) if INTERFACES.is_dir() else []
     fitting = [
         name
         for name in names
-        if name != "lo" and not any((listed / name / kind).exists() for kind in ("bridge", "bonding"))
+        if name != "lo" and not any((INTERFACES / name / kind).exists() for kind in ("bridge", "bonding"))
     ]
     if not fitting:
         raise NoNetwork("this machine has no network interface but lo, and UCX would find none on the nodes.")

@@ -7,9 +7,9 @@ from labkit.system.errors import LabError
 MIN_RATE, MAX_RATE = 1e6, 1e11  # bit/s: below, only to check the rate would take many seconds; no machine carries more
 MAX_DELAY = 1.0  # seconds
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
-_RATE = re.compile(r"([0-9.]+) *([kmg]?)(?:bits?(?:/s|ps)?|b/s|bps)", re.IGNORECASE)
-_DELAY = re.compile(r"([0-9.]+) *(s|ms|us|µs)")
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
+_RATE = re.compile(r"([0-9.]+)\s*([kmg]?)(?:bits?(?:/s|ps)?|b/s|bps)", re.IGNORECASE)
+_DELAY = re.compile(r"([0-9.]+)\s*(s|ms|us|µs|μs)")
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6}  # the sign micro, and the letter my
 
 
 def parse_rate(text: object) -> float:
@@ -22,8 +22,8 @@ def parse_rate(text: object) -> float:
     """
     found = _RATE.fullmatch(text.strip()) if isinstance(text, str) else None
     number = _number(found[1]) if found else None
-    # A capital B is a byte: tc(8) takes Mbps for megabytes, most people take it for megabits.
-    if not found or number is None or "B" in found[0]:
+    # A capital B is a byte, but for MBit: tc(8) takes Mbps for megabytes, most people take it for megabits.
+    if not found or number is None or re.search("B(?!it)", found[0]):
         raise LabError(f"a rate is written like '100 Mbit/s' or '1 Gbit/s', not {text!r}.")
     rate = number * _PREFIXES[found[2].lower()]
     if rate == 0:
