@@ -144,7 +144,10 @@ class Shell:
         # Its parent, this shell, keeps rights over them; whoever is only this user enters them as their owner.
         options = " ".join(self._options)
         holder = f"unshare {options} sh -c 'echo $$; exec cat /dev/fd/{self._lifeline} >/dev/null 2>&1'"
-        pid = int(self.run(f"read -r pid < <({holder})\necho $pid"))
+        try:
+            pid = int(self.run(f"read -r pid < <({holder})\necho $pid"))
+        except LabError as error:
+            raise NoNetwork(_explain(str(error))) from error
         self._keep(pid)
         return pid
 
@@ -241,6 +244,11 @@ def _explain(error: str) -> str:
         if setting(name) == value:
             return f"{reason}. As root: `sysctl -w {name}={better}`."
     text = error.splitlines()[-1] if error else "no word from unshare"
+    if "No space left on device" in error:  # unshare(2)
+        return (
+            "the kernel allows no more namespaces. As root: "
+            "`sysctl -w user.max_user_namespaces=10000 user.max_net_namespaces=10000`."
+        )
     if "unrecognized option" in error:
         return "unshare of util-linux 2.36 or later is needed (`unshare --version`)."
     return (
