@@ -11,6 +11,7 @@ from pathlib import Path
 import fast
 import pytest
 
+from labkit.network import obstacle
 from labkit.slurm import cluster
 
 # `./lab test &` ignores interrupts, and what tests start would inherit that: some tests are about interrupts.
@@ -70,6 +71,13 @@ def slurm_is_installed() -> None:
         pytest.skip(reason)
 
 
+@pytest.fixture(scope="session")
+def wires_can_be_made() -> None:
+    """Have the tests that make nodes with wires between them skipped, and said so loudly, where there can be none."""
+    if reason := obstacle():
+        pytest.skip(f"no network: {reason}")
+
+
 def why_no_users() -> str:
     """Give the one line why the tests can't make users here and be them; empty when they can."""
     missing = [program for program in ("useradd", "userdel", "setpriv") if not shutil.which(program)]
@@ -88,7 +96,9 @@ def two_users_can_be_made() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly when the tests that start a real Slurm, or do so with two users, were skipped."""
+    """Say loudly when the tests that make a network, or start a real Slurm, or do so with two users, were skipped."""
+    if any("no network: " in str(report.longrepr) for report in terminalreporter.getreports("skipped")):
+        terminalreporter.write_line(f"NODES WITH WIRES WERE NOT TESTED HERE: {obstacle()}", red=True, bold=True)
     skipped = {report.nodeid.partition("::")[0] for report in terminalreporter.getreports("skipped")}
     users = "tests/slurm/test_cluster_users.py"
     if skipped & {"tests/slurm/test_cluster.py", "tests/train/test_sbatch.py", users} and (why := cluster.obstacle()):

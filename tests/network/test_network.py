@@ -1,0 +1,456 @@
+"""Nodes have wires of the rate that was asked for, are on their own, and end without a trace."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import labkit.network
+from labkit.network import Network, NoNetwork, Traffic, namespaces, network, obstacle
+from labkit.system.errors import LabError
+from labkit.system.machine import node_cpus, this_machine
+from labkit.system.processes import wait_until
+
+
+def error_of(call, *args, **options) -> str:
+    with pytest.raises(LabError) as caught:
+        call(*args, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def make(nothing_left):
+    """Make networks, which the test may close itself."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*args, **options) -> Network:
+            made = stack.enter_context(Network(*args, **options))
+            nothing_left(made._shell.pid, *(node.pid for node in made.nodes))
+            return made
+
+        yield make
+
+
+def on(wires: Network, node: int | None, *command: str, timeout: float = 20) -> subprocess.CompletedProcess:
+    return subprocess.run([*wires.enter(node), *command], capture_output=True, text=True, timeout=timeout)
+
+
+def python_on(wires: Network, node: int | None, text: str) -> str:
+    done = on(wires, node, sys.executable, "-c", textwrap.dedent(text))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+SEND = """
+    import socket, sys
+    with socket.create_connection(("{to}", {port}), 5) as connection:
+        connection.sendall(bytes({size}))
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(1)
+"""
+RECEIVE = """
+    import socket
+    with socket.create_server(("{at}", {port})) as server:
+        print("ready", flush=True)
+        server.settimeout(10)
+        connection, peer = server.accept()
+        while connection.recv(1 << 16):
+            pass
+        print(peer[0])
+"""
+
+
+def send(wires: Network, sender: int, receiver: int, size: int, port: int = 7078) -> None:
+    """Send so many bytes from one node to another."""
+    at = wires.nodes[receiver - 1].address
+    text = textwrap.dedent(RECEIVE.format(at=at, port=port))
+    with subprocess.Popen(
+        [*wires.enter(receiver), sys.executable, "-c", text], stdout=subprocess.PIPE, text=True
+    ) as listener:
+        assert listener.stdout.readline() == "ready\n"
+        python_on(wires, sender, SEND.format(to=at, port=port, size=size))
+        assert listener.stdout.read() == f"{wires.nodes[sender - 1].address}\n"
+
+
+class TestWires:
+    def test_the_rate_is_measured_and_told(self, make):
+        wires = make(2, "50 Mbit/s")
+        assert (wires.rate, wires.delay) == (50e6, 0)
+        assert wires.measured < 1.1 * wires.rate
+        assert str(wires) == f"2 nodes on wires of 50 Mbit/s: a transfer got {wires.measured / 1e6:.3g} Mbit/s, " + (
+            f"{wires.measured / wires.rate:.0%}"
+        )
+        slow = wires.measured < network.SHARE_WARNING * wires.rate
+        assert wires.warning.startswith("Warning: wires of 50 Mbit/s carry ") == slow
+
+    def test_a_rate_that_the_machine_cannot_carry_is_told(self, make):
+        wires = make(2, "100 Gbit/s")
+        assert wires.warning.startswith("Warning: wires of 100 Gbit/s carry ")
+
+    def test_no_transfer_is_faster_than_the_rate(self, make):
+        """A slow wire lets a burst pass after a pause; what is much larger takes its time."""
+        wires, size = make(2, "20 Mbit/s"), 500_000
+        began = time.monotonic()
+        send(wires, 1, 2, size)
+        assert time.monotonic() - began > (size - network.SLOW_BURST_BYTES) * 8 / wires.rate
+
+    def test_traffic_is_what_went_over_the_wires(self, make):
+        wires = make(3, "1 Gbit/s")
+        before, size = wires.traffic(), 1_000_000
+        send(wires, 1, 3, size)
+        one, two, three = (after - earlier for after, earlier in zip(wires.traffic(), before, strict=True))
+        assert size < one.sent < 1.1 * size
+        assert size < three.received < 1.1 * size
+        assert max(one.received, three.sent, *two) < 0.1 * size
+
+    def test_a_node_reads_its_own_traffic(self, make):
+        wires = make(2)
+        sent, received = python_on(
+            wires, 2, "from labkit.network import traffic; now = traffic(); print(now.sent, now.received)"
+        ).split()
+        seen = wires.traffic()[1]
+        assert (abs(int(sent) - seen.sent), abs(int(received) - seen.received)) < (1000, 1000)
+
+    def test_what_came_since(self):
+        assert Traffic(5, 7) - Traffic(2, 3) == Traffic(3, 4)
+        with pytest.raises(TypeError):
+            Traffic(5, 7) - 3
+
+    def test_one_node_has_no_wire_to_measure(self, make):
+        wires = make(1, "1 Gbit/s")
+        assert (str(wires), wires.warning) == ("1 node, and no wire (1 Gbit/s)", "")
+
+    def test_nodes_share_the_cores(self, make):
+        wires = make(2)
+        assert [node.cpus for node in wires.nodes] == node_cpus(this_machine(), 2)
+        assert [node.number for node in wires.nodes] == [1, 2]
+
+    def test_integers_of_numpy_count_too(self, make):
+        numpy = pytest.importorskip("numpy")
+        assert len(make(numpy.int64(1)).nodes) == 1
+
+
+class TestAlone:
+    def test_a_node_sees_its_interface_and_no_other(self, make):
+        wires = make(2)
+        lines = on(wires, 1, shutil.which("ip", path=namespaces.path()), "-br", "addr").stdout.splitlines()
+        assert sorted(line.partition(" ")[0].partition("@")[0] for line in lines) == sorted(["lo", wires.interface])
+        assert on(wires, 1, "hostname").stdout == "node1\n"
+        assert subprocess.run(["hostname"], capture_output=True, text=True).stdout != "node1\n"
+
+    def test_no_route_leads_out(self, make):
+        wires = make(2)
+        for node in (None, 1):
+            routes = python_on(wires, node, "print(open('/proc/net/route').read())").splitlines()[1:]
+            assert [line.split()[1:3] for line in routes] == [["00004D0A", "00000000"]]  # 10.77.0.0, by no gateway
+            text = """
+                import errno, socket
+                with socket.socket() as out:
+                    out.settimeout(3)
+                    print(errno.errorcode[out.connect_ex(("{address}", 80))])
+            """
+            for address in ("192.0.2.1", "127.0.0.1"):
+                expected = "ECONNREFUSED" if address == "127.0.0.1" else "ENETUNREACH"
+                assert python_on(wires, node, text.format(address=address)) == expected
+
+    def test_what_listens_on_this_machine_is_out_of_reach(self, make):
+        wires = make(1)
+        with socket.create_server(("", 0)) as server:
+            port = server.getsockname()[1]
+            text = f"""
+                import socket
+                for address in ("127.0.0.1", "10.77.0.254"):
+                    with socket.socket() as out:
+                        print(out.connect_ex((address, {port})) == 0)
+            """
+            assert python_on(wires, 1, text).split() == ["False", "False"]
+
+    def test_two_side_by_side_have_the_same_addresses_and_do_not_meet(self, make):
+        first, second = make(2, "100 Mbit/s"), make(2, "100 Mbit/s")
+        assert [node.address for node in first.nodes] == [node.address for node in second.nodes]
+        before = second.traffic()
+        send(first, 1, 2, 200_000)
+        assert all(after.sent - earlier.sent < 20_000 for after, earlier in zip(second.traffic(), before, strict=True))
+        first.close()
+        send(second, 1, 2, 1000)
+
+    def test_nothing_on_this_machine_is_changed(self, make):
+        def state() -> list[str]:
+            commands = ("ip -br addr", "ip route", "ip rule", "tc qdisc", "hostname")
+            environ = {"PATH": namespaces.path()}
+            done = [
+                subprocess.run(line.split(), env=environ, capture_output=True, text=True).stdout for line in commands
+            ]
+            return [*done, *(Path(f"/proc/sys/net/ipv4/tcp_{way}mem").read_text() for way in "rw")]
+
+        before = state()
+        wires = make(2)
+        wires.cut(1)
+        assert state() == before
+        wires.close()
+        assert state() == before
+
+
+class TestEnd:
+    def test_closing_ends_what_runs_on_the_nodes(self, make):
+        wires = make(2)
+        with subprocess.Popen([*wires.enter(2), "sh", "-c", "trap '' TERM HUP INT; sleep 60 & wait"]) as process:
+            began = time.monotonic()
+            wires.close()
+            assert process.wait(5) == -signal.SIGKILL
+            assert time.monotonic() - began < 5
+
+    def test_it_may_be_closed_again_and_then_says_so(self, make):
+        wires = make(2)
+        wires.close()
+        wires.close()
+        for use in (wires.traffic, wires.enter, lambda: wires.enter(1), lambda: wires.cut(1), lambda: wires.mend(1)):
+            assert error_of(use) == namespaces.ENDED
+
+    def test_a_node_that_has_ended_is_told(self, make):
+        wires = make(2)
+        os.kill(wires.nodes[1].pid, signal.SIGKILL)
+        assert wait_until(lambda: not Path(f"/proc/{wires.nodes[1].pid}/ns/net").exists(), 5)
+        assert error_of(wires.traffic) == namespaces.ENDED
+        assert error_of(wires.enter, 2) == namespaces.ENDED
+        assert wires.enter(1)
+
+    def test_the_switch_that_has_ended_is_told(self, make):
+        wires = make(2)
+        os.kill(wires._shell.pid, signal.SIGKILL)
+        wires._shell._shell.wait()
+        assert error_of(wires.enter) == namespaces.ENDED
+        assert "has ended" in error_of(wires.cut, 1)
+
+    def test_one_made_in_a_thread_outlives_the_thread(self, make):
+        made = []
+        thread = threading.Thread(target=lambda: made.append(make(2)))
+        thread.start()
+        thread.join()
+        send(made[0], 1, 2, 1000)
+
+    def test_a_fork_of_this_process_neither_keeps_it_nor_ends_it(self, make):
+        wires = make(1)
+        child = os.fork()
+        if not child:
+            with contextlib.suppress(BaseException):
+                wires._shell.close()
+                time.sleep(60)
+            os._exit(0)
+        try:
+            time.sleep(0.2)
+            assert wires.traffic()
+            began = time.monotonic()
+            wires.close()
+            assert time.monotonic() - began < 5
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+    @pytest.mark.parametrize("forks", [False, True])
+    def test_it_ends_when_its_process_is_killed(self, nothing_left, forks):
+        text = """
+            import os, sys, time
+            from labkit.network import Network
+            wires = Network(2)
+            if {forks} and not os.fork():
+                time.sleep(60)
+            print(wires._shell.pid, *(node.pid for node in wires.nodes), flush=True)
+            time.sleep(60)
+        """
+        command = [sys.executable, "-c", textwrap.dedent(text.format(forks=forks))]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+            pids = list(map(int, process.stdout.readline().split()))
+            nothing_left(*pids)
+            process.kill()
+            process.wait()
+            try:
+                assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10)
+            finally:
+                if forks:
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+    def test_it_needs_no_standard_streams(self, nothing_left, tmp_path, closed):
+        text = f"""
+            from pathlib import Path
+            from labkit.network import Network
+            with Network(2) as wires:
+                Path({str(tmp_path / "told")!r}).write_text(str(wires))
+        """
+        (tmp_path / "use.py").write_text(textwrap.dedent(text))
+        subprocess.run(["bash", "-c", f'"$@" {closed}', "bash", sys.executable, tmp_path / "use.py"], timeout=30)
+        assert (tmp_path / "told").read_text().startswith("2 nodes on wires of 1 Gbit/s")
+
+    def test_what_an_interrupt_left_is_not_taken_for_the_next_commands_output(self, make, monkeypatch):
+        wires = make(1)
+        monkeypatch.setattr(namespaces, "COMMAND_TIMEOUT_S", 0.05)
+        assert error_of(wires._shell.run, "sleep 0.3; echo late").startswith("no end within")
+        monkeypatch.undo()
+        assert wires._shell.run("echo next") == "next\n"
+        assert wires._shell.run("echo more") == "more\n"
+        assert error_of(wires._shell.run, "echo why >&2; false; echo never") == "why"
+
+
+class TestCables:
+    def test_a_cable_that_is_pulled_carries_nothing_until_it_is_mended(self, make):
+        wires = make(2)
+        reach = f"""
+            import errno, socket
+            with socket.socket() as out:
+                out.settimeout(0.5)
+                print(out.connect_ex(("{wires.nodes[1].address}", 9)) == errno.ECONNREFUSED)
+        """
+        assert python_on(wires, 1, reach) == "True"
+        wires.cut(2)
+        assert python_on(wires, 1, reach) == "False"
+        wires.mend(2)
+        assert wires.lost() == ""
+        assert python_on(wires, 1, reach) == "True"
+
+    def test_it_is_lost_after_a_while(self, make, monkeypatch):
+        wires = make(3)
+        wires.mend(1)  # which was not pulled
+        wires.cut(3)
+        wires.cut(1)
+        assert wires.lost() == ""
+        monkeypatch.setattr(network, "LOST_S", 0)
+        assert wires.lost().startswith("The cable of node 1 and node 3 has been pulled for 0 s")
+        wires.cut(3)
+        wires.mend(1)
+        assert wires.lost().startswith("The cable of node 3 has")
+
+    def test_there_is_no_such_node(self, make):
+        wires = make(2)
+        for use in (wires.cut, wires.mend):
+            for odd in (0, 3, -1, None, "1"):
+                assert error_of(use, odd) == f"the nodes are 1 to 2: there is no node {odd!r}."
+
+
+class TestInput:
+    @pytest.mark.parametrize("odd", [0, -1, 65, 10**9, 1.5, "2", None, True, [2]])
+    def test_nodes(self, nothing_left, odd):
+        assert error_of(Network, odd) == f"nodes is a whole number from 1 to {network.MAX_NODES}, not {odd!r}."
+
+    @pytest.mark.parametrize("options", [{"rate": "0 bit/s"}, {"rate": "1 GB/s"}, {"rate": None}, {"delay": "5 s"}])
+    def test_rate_and_delay(self, nothing_left, options):
+        assert error_of(Network, 2, **options)
+
+
+NETEM_ABSENT = "Error: Specified qdisc kind is unknown."
+
+
+@pytest.fixture
+def fake_tc(tmp_path, monkeypatch):
+    """Have `tc` write down how it was called, and return what it was called with; `netem` may be missing."""
+
+    def fake(netem: bool):
+        program = tmp_path / "bin" / "tc"
+        program.parent.mkdir()
+        refuse = f'case "$*" in *netem*) echo "{NETEM_ABSENT}" >&2; exit 2;; esac'
+        program.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n{"" if netem else refuse}\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+        return lambda: (tmp_path / "calls").read_text().splitlines()
+
+    return fake
+
+
+class TestDelay:
+    def test_netem_is_the_root_and_the_rate_is_below(self, make, fake_tc):
+        """As tc-netem(8) has it: "netem delay" as the root, with a handle, and tbf as its child."""
+        calls = fake_tc(netem=True)
+        wires = make(2, "100 Mbit/s", "0.25 ms")
+        rate = "tbf rate 100000000bit burst 16000 latency 100ms"
+        assert calls() == [
+            line
+            for device in ("port1", wires.interface, "port2", wires.interface)
+            for line in (
+                f"qdisc add dev {device} root handle 1: netem delay 250us limit 100000",
+                f"qdisc add dev {device} parent 1:1 handle 10: {rate}",
+            )
+        ]
+        assert "100 Mbit/s, 0.25 ms: a transfer got" in str(wires)
+
+    @pytest.mark.parametrize("delay", [None, "0 ms"])
+    def test_without_a_delay_netem_is_not_needed(self, make, fake_tc, delay):
+        calls = fake_tc(netem=False)
+        make(1, "1 Gbit/s", delay)
+        assert all("root tbf rate 1000000000bit burst 125000 latency 100ms" in line for line in calls())
+
+    def test_a_kernel_without_netem_says_so(self, nothing_left, fake_tc):
+        fake_tc(netem=False)
+        assert error_of(Network, 2, "1 Gbit/s", "1 ms") == (
+            f"this kernel adds no delay, as it has no netem ({NETEM_ABSENT}): leave the delay out."
+        )
+
+    def test_this_kernel(self, make):
+        """A delay, or the line that says that there is none."""
+        told = ""
+        try:
+            wires = make(2, "100 Mbit/s", "5 ms")
+        except LabError as error:
+            told = str(error)
+        if told:
+            assert "it has no netem" in told
+        else:
+            began = time.monotonic()
+            send(wires, 1, 2, 1)
+            assert time.monotonic() - began > 0.01
+
+
+class TestInterface:
+    """How the nodes' interface is called: as one of this machine's own, whatever that is."""
+
+    @pytest.fixture
+    def machine_with(self, tmp_path, monkeypatch):
+        def put(*names: str) -> None:
+            for name in names:
+                kind, _, name = name.rpartition(":")
+                (tmp_path / name / kind).mkdir(parents=True)
+            (tmp_path / "bonding_masters").touch()  # a file, where the module is loaded
+            monkeypatch.setattr(network, "INTERFACES", tmp_path)
+
+        return put
+
+    @pytest.mark.parametrize(
+        ("names", "chosen"),
+        [
+            (("lo", "eth0"), "eth0"),
+            (("lo", "enp3s0"), "enp3s0"),
+            (("lo", "enp3s0", "wlp2s0", "eth0"), "eth0"),
+            (("bridge:docker0", "lo", "wlp2s0"), "wlp2s0"),
+            (("bonding:bond0", "enp4s0", "bridge:br0", "lo", "veth12ab"), "enp4s0"),
+            (("lo", "enx00e04c680001"), "enx00e04c680001"),
+        ],
+    )
+    def test_names(self, machine_with, names, chosen):
+        machine_with(*names)
+        assert network.interface() == chosen
+
+    @pytest.mark.parametrize("names", [("lo",), ("lo", "bridge:docker0"), ()])
+    def test_none_that_mpi_would_find(self, machine_with, names):
+        machine_with(*names)
+        with pytest.raises(NoNetwork, match="no network interface but lo"):
+            network.interface()
+        assert "no network interface but lo" in obstacle()
+
+    def test_no_sys_at_all(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(network, "INTERFACES", tmp_path / "gone")
+        assert "no network interface but lo" in obstacle()
+
+
+def test_the_room_has_what_labs_use():
+    assert all(hasattr(labkit.network, name) for name in labkit.network.__all__)
+    assert network.ENTER.stat().st_mode & stat.S_IXUSR

@@ -1,0 +1,148 @@
+"""Where no network can be made, one line says why, and what an administrator can set; nothing is left."""
+
+import subprocess
+import sys
+
+import pytest
+
+from labkit.network import Network, NoNetwork, namespaces, obstacle
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Put a program before all others of its name."""
+
+    def put(name: str, text: str) -> None:
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", str(path.parent), prepend=":")
+
+    return put
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    """Have the kernel's settings read from a folder, and `unshare` fail as it does then."""
+    monkeypatch.setattr(namespaces, "SYSCTL", tmp_path / "sys")
+
+    def put(**values: str) -> None:
+        for name, value in values.items():
+            path = tmp_path / "sys" / name.replace("__", "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{value}\n")
+
+    return put
+
+
+REFUSED = "echo 'unshare: unshare failed: Operation not permitted' >&2; exit 1"
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"kernel__apparmor_restrict_unprivileged_userns": "1"}, "kernel.apparmor_restrict_unprivileged_userns=0"),
+        ({"kernel__unprivileged_userns_clone": "0"}, "kernel.unprivileged_userns_clone=1"),
+        ({"user__max_user_namespaces": "0"}, "user.max_user_namespaces=10000"),
+        ({"user__max_net_namespaces": "0"}, "user.max_net_namespaces=10000"),
+        ({"user__max_user_namespaces": "63000", "kernel__unprivileged_userns_clone": "1"}, "--cap-add SYS_ADMIN"),
+        ({}, "--security-opt seccomp=unconfined"),
+    ],
+)
+def test_what_an_administrator_can_set(nothing_left, program, settings, values, told):
+    program("unshare", REFUSED)
+    settings(**values)
+    why = obstacle()
+    assert told in why
+    assert "\n" not in why
+    assert ("sysctl -w" in why) == ("=10000" in told or "kernel." in told)
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo \"unshare: unrecognized option '--map-current-user'\" >&2; exit 1", "util-linux 2.36 or later"),
+        ("echo 'unshare: unshare failed: No space left on device' >&2; exit 1", "no more namespaces. As root: `sysctl"),
+        ("exit 1", "does not let this user make network namespaces"),
+        ("kill -9 $$", "does not let this user make network namespaces"),
+    ],
+)
+def test_however_unshare_fails(nothing_left, program, settings, script, told):
+    program("unshare", script)
+    assert told in obstacle()
+    with pytest.raises(NoNetwork):
+        Network(2)
+
+
+def test_an_unshare_that_hangs_is_given_up(nothing_left, program, monkeypatch):
+    program("unshare", "exec sleep 60")
+    monkeypatch.setattr(namespaces, "COMMAND_TIMEOUT_S", 0.3)
+    assert "does not let this user make network namespaces (no end within 0 s" in obstacle()
+
+
+def test_programs_that_are_missing(tmp_path, monkeypatch):
+    (tmp_path / "unshare").symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(namespaces, "ADMIN_PATH", ())
+    assert obstacle() == "missing: util-linux iproute2. As root: `apt-get install util-linux iproute2`."
+    (tmp_path / "nsenter").symlink_to("/bin/true")
+    assert obstacle() == "missing: iproute2. As root: `apt-get install iproute2`."
+
+
+def test_administrators_programs_are_found_on_no_path(wires_can_be_made, monkeypatch):
+    path = subprocess.run(["getconf", "PATH"], capture_output=True, text=True).stdout.strip() or "/bin:/usr/bin"
+    monkeypatch.setenv("PATH", path)
+    assert obstacle() == ""
+
+
+def test_a_switch_that_cannot_be_made_leaves_nothing(nothing_left, program):
+    program("ip", 'case "$*" in *bridge) echo "no bridge here" >&2; exit 2;; *) exec /bin/true;; esac')
+    assert obstacle() == "no bridge here"
+
+
+# --- As the kernel does it: in a user namespace of its own, whose limits end with it ---
+
+UNSHARED = ("unshare", "--user", "--map-root-user")
+
+
+@pytest.fixture(scope="module")
+def own_limits():
+    done = subprocess.run([*UNSHARED, "sh", "-c", "echo 100 >/proc/sys/user/max_net_namespaces"], capture_output=True)
+    if done.returncode:
+        pytest.skip("no user namespaces here, or /proc/sys cannot be written")
+
+
+def obstacle_in(*around: str) -> str:
+    text = "from labkit.network import obstacle; print(obstacle())"
+    done = subprocess.run([*around, sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def limited(**limits: int) -> list[str]:
+    lines = "; ".join(f"echo {value} >/proc/sys/user/{name}" for name, value in limits.items())
+    return [*UNSHARED, "sh", "-c", f'{lines}; exec "$@"', "sh"]
+
+
+def test_a_limit_of_0(wires_can_be_made, own_limits):
+    why = obstacle_in(*limited(max_net_namespaces=0))
+    assert why == "the kernel allows no network namespaces. As root: `sysctl -w user.max_net_namespaces=10000`."
+
+
+def test_a_limit_that_is_reached(wires_can_be_made, own_limits):
+    why = obstacle_in(*limited(max_net_namespaces=1))
+    assert why.startswith("the kernel allows no more namespaces. As root: `sysctl -w ")
+
+
+def test_as_root_of_a_user_namespace_as_in_a_rootless_container(wires_can_be_made, own_limits):
+    assert obstacle_in(*UNSHARED) == ""
+
+
+def test_where_proc_sys_cannot_be_written_as_in_docker(wires_can_be_made, own_limits):
+    """The options that the kit names for containers leave it so."""
+    lines = "mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys"
+    around = [*UNSHARED, "--mount", "sh", "-c", f'{lines} || exit 9; exec "$@"', "sh"]
+    if subprocess.run([*around, "true"], capture_output=True).returncode:
+        pytest.skip("/proc/sys cannot be mounted anew here")
+    assert obstacle_in(*around) == ""

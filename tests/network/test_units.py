@@ -1,0 +1,107 @@
+"""Rates and delays are read as people write them, and nothing else passes."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.network import units
+from labkit.network.units import parse_delay, parse_rate, show_rate
+from labkit.system.errors import LabError
+
+
+def error_of(call, *args) -> str:
+    with pytest.raises(LabError) as caught:
+        call(*args)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("100 Mbit/s", 1e8),
+        ("100Mbit/s", 1e8),
+        ("  100 mbit  ", 1e8),
+        ("100 Mbps", 1e8),
+        ("100 Mb/s", 1e8),
+        ("100 Mbits/s", 1e8),
+        ("100 MBit/s", 1e8),
+        ("100\u00a0Mbit/s", 1e8),
+        ("1gbit", 1e9),
+        ("1 Gbit/s", 1e9),
+        ("2.5 Gbit/s", 2.5e9),
+        (".5 Gbit/s", 5e8),
+        ("1000 kbit/s", 1e6),
+        ("1000000 bit/s", 1e6),
+        ("100 Gbit/s", 1e11),
+    ],
+)
+def test_rates_as_people_write_them(text, rate):
+    assert parse_rate(text) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *("", " ", "fast", "100", "Mbit/s", "1 G", "10G", "-1 Gbit/s", "1,5 Gbit/s", "1.2.3 Gbit/s", ". Gbit/s"),
+        *("100 MB/s", "100MB/s", "1 GB", "100 Mbyte/s", "1 GBps", "1 Gbit/h", "1 Tbit/s", "nan Gbit/s", "1e9 bit/s"),
+        *("1 Gbit/s; reboot", "1 Gbit/s 2 Gbit/s", "$(reboot) Gbit/s", None, 100, 1e9, True, b"1 Gbit/s", ["1 Gbit/s"]),
+    ],
+)
+def test_what_is_no_rate(odd):
+    assert error_of(parse_rate, odd) == f"a rate is written like '100 Mbit/s' or '1 Gbit/s', not {odd!r}."
+
+
+@pytest.mark.parametrize("odd", ["1 kbit/s", "999 kbit/s", "1 bit/s", "101 Gbit/s", "99999999999999 Gbit/s"])
+def test_rates_that_no_wire_here_can_have(odd):
+    assert error_of(parse_rate, odd) == f"a rate is from 1 Mbit/s to 100 Gbit/s, not {odd!r}."
+
+
+@pytest.mark.parametrize("zero", ["0 bit/s", "0 Gbit/s", "0.0 Mbit/s"])
+def test_a_rate_of_0_is_a_cable_that_is_pulled(zero):
+    assert "cut and mend" in error_of(parse_rate, zero)
+
+
+@given(st.floats(units.MIN_RATE, units.MAX_RATE))
+def test_a_rate_that_is_shown_can_be_read_again(rate):
+    assert parse_rate(show_rate(rate)) == pytest.approx(rate, rel=0.006)
+    exact = show_rate(rate, digits=15)
+    assert "e" not in exact.partition(" ")[0]
+    assert parse_rate(exact) == pytest.approx(rate, rel=1e-12)
+
+
+@given(st.text(max_size=20) | st.from_regex(r"[0-9.]+ *[kmgKMG]?[bB]?[a-z/]*"))
+def test_whatever_is_written_is_a_rate_or_an_error_of_ours(text):
+    with contextlib.suppress(LabError):
+        assert units.MIN_RATE <= parse_rate(text) <= units.MAX_RATE
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown"),
+    [
+        (1e9, "1 Gbit/s"),
+        (2.5e9, "2.5 Gbit/s"),
+        (999.9e6, "1 Gbit/s"),
+        (937.4e6, "937 Mbit/s"),
+        (12_345, "12.3 kbit/s"),
+        (0, "0 bit/s"),
+    ],
+)
+def test_how_a_rate_is_shown(rate, shown):
+    assert show_rate(rate) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1 ms", 1e-3), ("200us", 2e-4), ("50 µs", 5e-5), ("50 μs", 5e-5), ("0.5 ms", 5e-4), ("1 s", 1.0), ("0 ms", 0.0)],
+)
+def test_delays_as_people_write_them(text, seconds):
+    assert parse_delay(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("odd", ["", "1", "1 m", "-1 ms", "1,5 ms", "1.2.3 ms", "2 s", "1001 ms", "1 ns", 1, None])
+def test_what_is_no_delay(odd):
+    expected = f"a delay is written like '1 ms' or '200 us', and is 1 s at most, not {odd!r}."
+    assert error_of(parse_delay, odd) == expected
