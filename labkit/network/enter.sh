@@ -7,8 +7,8 @@ while [ "${1#-}" != "$1" ]; do
 done
 address=$1
 shift
-while read -r known cpus enter; do
-    [ "$known" != "$address" ] || exec $enter taskset -c "$cpus" sh -c "$*"
-done <"$LAB_NETWORK"
+while read -r known cpus enter <&3; do # stdin is the command's
+    [ "$known" != "$address" ] || exec $enter taskset -c "$cpus" sh -c "$*" 3<&-
+done 3<"$LAB_NETWORK"
 echo "lab: no node of this network has the address $address." >&2
 exit 2
