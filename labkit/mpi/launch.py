@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labkit.mpi import loopback
 from labkit.mpi.mpirun import BIN, MpiRun, Rank
-from labkit.mpi.planning import Plan, plan
+from labkit.mpi.planning import Plan, check_ranks, plan
 from labkit.network import Network, Traffic
 from labkit.system import cores, load, paths, processes, scratch
 from labkit.system.errors import LabError
@@ -217,6 +217,8 @@ def run_ranks(
         )
         raise _stopped_error(why, mpirun.ranks, seconds, remarks)
     if error := _first_failure(mpirun.ranks, mpirun.abort_status(), remarks):
+        if wires and (pulled := wires.pulled()):  # ranks that cannot reach each other fail in many ways
+            error.args = (f"{pulled} {error}",)
         raise error
     if show and remarks:
         print("\n".join(_quote_mpirun(remarks)), flush=True)
@@ -245,7 +247,8 @@ def _network(
             raise LabError('nodes are those of a network: give the rate of its wires too, such as network="1 Gbit/s".')
         return None
     if not isinstance(network, Network):
-        return until_over.enter_context(Network(n if nodes is None else nodes, network))
+        ranks = check_ranks(n, this_machine().usable_cores)  # before their nodes are made
+        return until_over.enter_context(Network(ranks if nodes is None else nodes, network))
     if nodes not in (None, len(network.nodes)):
         raise LabError(f"the network has {len(network.nodes)} nodes, not {nodes!r}: leave nodes out.")
     return network

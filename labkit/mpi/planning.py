@@ -162,7 +162,7 @@ def plan(
     slurm = "SLURM_JOB_ID" in environ
     nodes = int(environ.get("SLURM_JOB_NUM_NODES", 1)) if slurm else 1
     cores_per_node = _slurm_cpus(environ) if slurm else machine.usable_cores
-    n = _check_ranks(n, cores_per_node * nodes)
+    n = check_ranks(n, cores_per_node * nodes)
     n_on_node = math.ceil(n / nodes)
     # Under a CPU quota, this process shares all the CPUs it sees with others, and the kernel moves it to one that is
     # free: bound, it would wait for its own. In a Slurm job, each node knows for itself which CPUs are the job's.
@@ -225,7 +225,7 @@ def _plan_on(
     lab: str,
 ) -> Plan:
     """Spread n ranks over the nodes of a network in a box; all of a node share its cores."""
-    n = _check_ranks(n, machine.usable_cores)
+    n = check_ranks(n, machine.usable_cores)
     nodes, cores_per_node = len(network.nodes), node_cores(machine, len(network.nodes))
     n_on_node = math.ceil(n / nodes)
     threads = max(1, cores_per_node // n_on_node) if threads is None else _check_count("threads", threads)
@@ -258,7 +258,7 @@ def _plan_on(
     )
 
 
-def _check_ranks(n: object, cores: int) -> int:
+def check_ranks(n: object, cores: int) -> int:
     """Return the number of ranks, if they fit on so many cores."""
     n, most = _check_count("n, the number of ranks,", n), MAX_RANKS_PER_CORE * cores
     if n > most:

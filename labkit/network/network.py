@@ -283,13 +283,20 @@ class Network:
 
     def lost(self) -> str:
         """Return which nodes have been without a cable for so long that no run goes on; else empty."""
-        lost = [node for node, since in self._cut_at.items() if time.monotonic() - since > LOST_S]
-        if not lost:
-            return ""
-        names = " and ".join(f"node {node}" for node in sorted(lost))
-        return (
-            f"The cable of {names} has been pulled for {LOST_S:g} s, so all ranks were ended: mend plugs it in again."
-        )
+        if names := self._names_without_cable(LOST_S):
+            how_long = f"has been pulled for {LOST_S:g} s, so all ranks were ended"
+            return f"The cable of {names} {how_long}: mend plugs it in again."
+        return ""
+
+    def pulled(self) -> str:
+        """Return which nodes are without a cable now; else empty."""
+        names = self._names_without_cable(0)
+        return f"The cable of {names} is pulled: mend plugs it in again." if names else ""
+
+    def _names_without_cable(self, seconds: float) -> str:
+        """Return the nodes that have had none for so long."""
+        cut = [node for node, since in self._cut_at.items() if time.monotonic() - since >= seconds]
+        return " and ".join(f"node {node}" for node in sorted(cut))
 
     def traffic(self) -> tuple[Traffic, ...]:
         """Return what each node's interface has sent and received."""
