@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,8 @@ import pytest
 from labkit.mpi import launch, loopback, mpirun, planning
 from labkit.mpi.launch import RankError, run_ranks
 from labkit.mpi.mpirun import Rank
-from labkit.system import cores
+from labkit.network import Network, NoNetwork, namespaces
+from labkit.system import cores, paths
 from labkit.system.errors import LabError
 from labkit.system.machine import shares, this_machine
 from labkit.system.processes import wait_until
@@ -754,3 +756,230 @@ class TestCaller:
         assert len(living(os.environ["LABKIT_TEST"])) >= 3
         caller.kill()
         assert wait_until(lambda: living(os.environ["LABKIT_TEST"]) == [], SOON)
+
+
+# On nodes with wires between them
+
+
+ALLREDUCE = """
+    import os
+    import numpy
+    from mpi4py import MPI
+    from labkit.network import traffic
+    comm, before = MPI.COMM_WORLD, traffic()
+    got = numpy.empty({elements}, "f8")
+    comm.Barrier()
+    comm.Allreduce(numpy.full({elements}, comm.rank + 1.0), got)
+    comm.Barrier()
+    print(os.uname().nodename, *sorted(os.sched_getaffinity(0)), (traffic() - before).sent, set(got.tolist()))
+"""
+NEIGHBOURS = """
+    import numpy
+    from mpi4py import MPI
+    comm = MPI.COMM_WORLD
+    got = numpy.empty({elements}, "f8")
+    comm.Sendrecv(numpy.ones({elements}), comm.rank ^ 1, recvbuf=got, source=comm.rank ^ 1)
+    assert got.sum() == {elements}
+"""
+FOR_EVER = """
+    import numpy
+    from mpi4py import MPI
+    comm = MPI.COMM_WORLD
+    for step in range(10**9):
+        comm.allreduce(step)
+        if step == 10 and comm.rank == 0:
+            print("under way", flush=True)
+"""
+EXCHANGES = """
+    import time
+    from mpi4py import MPI
+    comm, began = MPI.COMM_WORLD, time.monotonic()
+    gaps = []
+    print("under way", flush=True)
+    while comm.bcast(time.monotonic() - began < 5):
+        last = time.monotonic()
+        comm.allreduce(1)
+        gaps.append(time.monotonic() - last)
+    print(f"{max(gaps):.3f}", flush=True)
+"""
+
+
+@pytest.mark.usefixtures("wires_can_be_made")
+class TestNetwork:
+    ELEMENTS = 100_000
+
+    @pytest.fixture
+    def wires(self):
+        with Network(2, "500 Mbit/s") as made:
+            yield made
+
+    def test_an_allreduce_takes_the_wires(self, script):
+        """A ring sends 2 (n - 1) / n of the data from each node; no algorithm gets by with less than (n - 1) / n."""
+        n, size = 4, 8 * self.ELEMENTS
+        run = run_ranks(n, script(ALLREDUCE.format(elements=self.ELEMENTS)), network="1 Gbit/s", timeout=60)
+        words = [lines[-1].split() for lines in run.lines]
+        assert [name for name, *_ in words] == ["node1", "node2", "node3", "node4"]
+        assert {total for *_, total in words} == {f"{{{float(sum(range(n + 1)))}}}"}
+        assert sum(sent for sent, _ in run.traffic) >= 2 * (n - 1) * size
+        for (sent, received), told in zip(run.traffic, words, strict=True):
+            assert min(sent, received) >= (n - 1) / n * size
+            assert int(told[-2]) <= sent
+        assert sum(received for _, received in run.traffic) == pytest.approx(
+            sum(sent for sent, _ in run.traffic), rel=0.2
+        )
+        assert run.network.startswith("4 nodes on wires of 1 Gbit/s: a transfer got ")
+
+    def test_ranks_of_one_node_share_its_memory(self, script, wires):
+        """Ranks 0 and 1 are neighbours on node 1, ranks 2 and 3 on node 2."""
+        size = 8 * self.ELEMENTS
+        run = run_ranks(4, script(NEIGHBOURS.format(elements=self.ELEMENTS)), nodes=2, network=wires, timeout=60)
+        assert all(sent < 0.2 * size for sent, _ in run.traffic)
+        run = run_ranks(
+            4, script(NEIGHBOURS.format(elements=self.ELEMENTS).replace("^ 1", "^ 2")), network=wires, timeout=60
+        )
+        assert all(sent > 2 * size for sent, _ in run.traffic)
+
+    def test_each_rank_runs_on_its_nodes_cores(self, script, wires):
+        run = run_ranks(2, script(ALLREDUCE.format(elements=1)), network=wires, timeout=60)
+        for node, lines in zip(wires.nodes, run.lines, strict=True):
+            name, *cpus, _, _ = lines[-1].split()
+            assert (name, tuple(map(int, cpus))) == (f"node{node.number}", node.cpus)
+
+    def test_a_network_of_the_run_alone_is_gone_after_it(self, script, monkeypatch):
+        made = []
+
+        class Kept(Network):
+            def __init__(self, *args: object) -> None:
+                super().__init__(*args)
+                made.append(self)
+
+        monkeypatch.setattr(launch, "Network", Kept)
+        run_ranks(2, script("print(1)"), network="1 Gbit/s", timeout=60, show=False)
+        with pytest.raises(RankError):
+            run_ranks(2, script("1 / 0"), network="1 Gbit/s", timeout=60, show=False)
+        for one in made:
+            assert error_of(one.enter).endswith("has ended: make another.")
+            assert not any(Path(f"/proc/{node.pid}/ns/net").exists() for node in one.nodes)
+        assert len(made) == 2
+
+    def test_one_that_is_there_is_kept(self, script, wires):
+        for _ in range(2):
+            assert run_ranks(2, script("print(1)"), network=wires, timeout=60).lines == (("1",), ("1",))
+        assert wires.traffic()
+
+    @pytest.mark.parametrize("folder", [".", "deeper"])
+    def test_the_printed_command_can_be_typed(self, script, capsys, folder):
+        name = script("import os; print(os.uname().nodename, os.environ['OMP_NUM_THREADS'])")
+        Path(folder).mkdir(exist_ok=True)
+        run = run_ranks(2, os.path.relpath(name, folder), cwd=folder, network="123.4 Mbit/s", timeout=60)
+        shown = capsys.readouterr().out.split("\n2 nodes on")[0]
+        program, rest = shown.split(" ", 1)
+        assert program == f"{os.path.relpath(paths.ROOT, folder)}/lab"
+        # The front door would set this environment up, where it has not; it hands over to this program.
+        typed = subprocess.run(
+            ["bash", "-c", f"{launch.BIN / 'labkit'} {rest}"], cwd=folder, capture_output=True, text=True, timeout=60
+        )
+        assert typed.returncode == 0, typed.stderr
+        assert {line for lines in run.lines for line in lines} <= set(typed.stdout.splitlines())
+        assert "2 nodes on wires of 123 Mbit/s" in typed.stdout
+
+    @pytest.mark.parametrize(
+        ("n", "options", "part"),
+        [
+            (2, {"nodes": 2}, "nodes are those of a network: give the rate of its wires too"),
+            (2, {"nodes": 0, "network": "1 Gbit/s"}, "nodes is a whole number from 1 to 64, not 0"),
+            (2, {"nodes": "2", "network": "1 Gbit/s"}, "nodes is a whole number from 1 to 64, not '2'"),
+            (2, {"network": "fast"}, "a rate is written like"),
+            (2, {"network": "0 bit/s"}, "nothing passes at a rate of 0"),
+            (2, {"network": 1e9}, "a rate is written like"),
+            *((odd, {"network": "1 Gbit/s"}, "n, the number of ranks, must be") for odd in (0, "2", None, 1.5, True)),
+            (10_000, {"network": "1 Gbit/s"}, "10000 ranks are more than fit here"),
+        ],
+    )
+    def test_what_makes_no_sense(self, script, n, options, part):
+        message = error_of(run_ranks, n, script(""), **options, show=False)
+        assert part in message
+        assert "\n" not in message
+
+    def test_other_nodes_than_the_network_has(self, script, wires):
+        assert "the network has 2 nodes, not 3: leave nodes out." in error_of(
+            run_ranks, 2, script(""), nodes=3, network=wires
+        )
+
+    def test_a_network_that_was_closed(self, script):
+        with Network(1) as closed:
+            pass
+        assert error_of(run_ranks, 1, script(""), network=closed, show=False).endswith("has ended: make another.")
+
+    def test_none_can_be_made(self, script, monkeypatch):
+        def refuse(*args: object) -> None:
+            raise NoNetwork("the kernel allows no network namespaces.")
+
+        monkeypatch.setattr(namespaces.Shell, "__init__", refuse)
+        assert error_of(run_ranks, 2, script(""), network="1 Gbit/s") == "the kernel allows no network namespaces."
+
+    # Faults
+
+    def test_a_rank_that_is_killed_on_its_node(self, script, wires):
+        began = time.monotonic()
+        body = MPI4PY.format(fault="os.kill(os.getpid(), signal.SIGKILL)")
+        error = failure(3, script(body), network="1 Gbit/s", timeout=60)
+        assert (error.rank, error.signal) == (1, signal.SIGKILL)
+        assert time.monotonic() - began < SOON
+        assert run_ranks(2, script("print(1)"), network=wires, timeout=60).lines == (("1",), ("1",))
+
+    def pull(self, wires: Network, monkeypatch: pytest.MonkeyPatch, mend_after: float | None = None) -> list[float]:
+        """Have the cable of node 2 pulled as soon as ranks are under way, and mended in time if asked; return when."""
+        times: list[float] = []
+
+        class Reader(io.StringIO):
+            def write(self, text: str) -> int:
+                if "under way" in text and not times:
+                    times.append(time.monotonic())
+                    wires.cut(2)
+                    if mend_after is not None:
+                        threading.Timer(mend_after, lambda: wires.mend(2)).start()
+                return super().write(text)
+
+        monkeypatch.setattr(sys, "stdout", Reader())
+        return times
+
+    def test_a_cable_that_is_pulled_in_mid_run(self, script, wires, monkeypatch):
+        pulled = self.pull(wires, monkeypatch)
+        error = failure(2, script(FOR_EVER), network=wires, timeout=60)
+        assert time.monotonic() - pulled[0] < SOON
+        assert str(error).startswith("The cable of node 2 has been pulled for 5 s, so all ranks were ended")
+        assert living(os.environ["LABKIT_TEST"]) == []
+        wires.mend(2)
+        assert run_ranks(2, script("print(1)"), network=wires, timeout=60).lines == (("1",), ("1",))
+
+    def test_mended_in_time_the_run_goes_on(self, script, wires, monkeypatch):
+        name = script(EXCHANGES)
+        pulled = self.pull(wires, monkeypatch, mend_after=1.5)
+        run = run_ranks(2, name, network=wires, timeout=60)
+        assert pulled
+        assert max(float(lines[-1]) for lines in run.lines) > 1
+
+    def test_a_cable_that_was_pulled_before(self, script, wires):
+        wires.cut(1)
+        began = time.monotonic()
+        error = failure(2, script(FOR_EVER), network=wires, timeout=60)
+        assert str(error).startswith(("The cable of node 1 has been pulled for 5 s", "The cable of node 1 is pulled: "))
+        assert time.monotonic() - began < SOON
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+    def test_no_rank_and_no_network_survives_its_caller(self, script, number):
+        script(STUBBORN)
+        on_a_network = CALLER.replace('"ranks.py")', '"ranks.py", network="1 Gbit/s")')
+        command = [sys.executable, script(on_a_network, "caller.py")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+            for line in process.stdout:
+                if line == "[0] ready\n":
+                    break
+            assert len(living(os.environ["LABKIT_TEST"])) >= 5
+            if number == signal.SIGINT:
+                os.killpg(process.pid, number)  # as Jupyter interrupts a kernel
+            else:
+                process.kill()
+            process.wait(SOON)
+            assert wait_until(lambda: living(os.environ["LABKIT_TEST"]) == [], SOON)

@@ -276,7 +276,7 @@ class TestEnd:
             process.kill()
             process.wait()
             try:
-                assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10)
+                assert wait_until(lambda: not any(Path(f"/proc/{pid}/ns/net").exists() for pid in pids), 10)
             finally:
                 if forks:
                     os.killpg(process.pid, signal.SIGKILL)
@@ -316,7 +316,7 @@ class TestCables:
         wires.cut(2)
         assert python_on(wires, 1, reach) == "False"
         wires.mend(2)
-        assert wires.lost() == ""
+        assert (wires.lost(), wires.pulled()) == ("", "")
         assert python_on(wires, 1, reach) == "True"
 
     def test_it_is_lost_after_a_while(self, make, monkeypatch):
@@ -325,6 +325,7 @@ class TestCables:
         wires.cut(3)
         wires.cut(1)
         assert wires.lost() == ""
+        assert wires.pulled() == "The cable of node 1 and node 3 is pulled: mend plugs it in again."
         monkeypatch.setattr(network, "LOST_S", 0)
         assert wires.lost().startswith("The cable of node 1 and node 3 has been pulled for 0 s")
         wires.cut(3)
