@@ -20,6 +20,7 @@ from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit.system.processes import find, lives, wait_until
 
+pytestmark = pytest.mark.slow  # each makes a network, in about half a second
 SOON = 15  # seconds for what takes one or two on an idle machine
 LAB = [sys.executable, "-c", "from labkit.cli import app; app()"]
 

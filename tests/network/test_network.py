@@ -21,6 +21,8 @@ from labkit.system.errors import LabError
 from labkit.system.machine import node_cpus, this_machine
 from labkit.system.processes import wait_until
 
+pytestmark = pytest.mark.slow  # each makes a network, in about half a second
+
 
 def error_of(call, *args, **options) -> str:
     with pytest.raises(LabError) as caught:

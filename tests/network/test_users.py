@@ -1,0 +1,72 @@
+"""Whoever is not root makes networks too, in a user namespace."""
+
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from labkit.system.processes import wait_until
+
+pytestmark = [
+    pytest.mark.slow,  # its child processes start ranks
+    pytest.mark.usefixtures("wires_can_be_made", "two_users_can_be_made"),
+]
+
+ANOTHER_USER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all")  # nobody's number
+USE = """
+    import os, time
+    from labkit.mpi import run_ranks
+    from labkit.network import Network
+    assert os.geteuid() == 65534
+    with Network(2, "200 Mbit/s") as wires:
+        assert wires._shell.rootless
+        wires.cut(1)
+        wires.mend(1)
+        run = run_ranks(4, "hello.py", network=wires, cwd={folder!r}, show=False, timeout=60)
+        print(*(line for lines in run.lines for line in lines))
+        print(wires._shell.pid, *(node.pid for node in wires.nodes), flush=True)
+        time.sleep({seconds})
+"""
+HELLO = """
+    import os
+    from mpi4py import MPI
+    print(os.uname().nodename, os.geteuid(), MPI.COMM_WORLD.allreduce(1))
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def users_may_do_so(two_users_can_be_made):
+    """In namespaces of their own, they have no right to look where this Python is but what everybody has."""
+    for what, command in (
+        ("run this Python", [sys.executable, "-c", "import labkit"]),
+        ("make namespaces", ["unshare", "--map-current-user", "--net", "true"]),
+    ):
+        done = subprocess.run([*ANOTHER_USER, *command], cwd="/", capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"no network: another user may not {what} here: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def folder():
+    with tempfile.TemporaryDirectory(prefix="labkit-test-", dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        (Path(name) / "hello.py").write_text(textwrap.dedent(HELLO))
+        yield name
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_another_user_has_wires_of_the_same_kind(folder, killed):
+    text = textwrap.dedent(USE.format(folder=folder, seconds=60 * killed))
+    with subprocess.Popen(
+        [*ANOTHER_USER, sys.executable, "-c", text], cwd="/", stdout=subprocess.PIPE, text=True
+    ) as process:
+        said = process.stdout.readline().split()
+        pids = process.stdout.readline().split()
+        if killed:
+            process.kill()
+        assert process.wait(60) == (-9 if killed else 0)
+    assert said == [*("node1", "65534", "4") * 2, *("node2", "65534", "4") * 2]
+    assert wait_until(lambda: not any(Path(f"/proc/{pid}/ns/net").exists() for pid in pids), 10)
