@@ -45,9 +45,9 @@ def _send(own: str, following: str, seconds: float) -> None:
 
 def _receive(connection: socket.socket, skipped: int) -> float:
     """Return the bit/s that came after the skipped bytes."""
-    total, began, counted = 0, 0.0, 0
+    total, began, counted, unused = 0, 0.0, 0, bytearray(BLOCK)
     # Of a stream, MSG_TRUNC throws the bytes away, and saves copying them (tcp(7)).
-    while count := connection.recv_into(bytearray(BLOCK), BLOCK, socket.MSG_TRUNC):
+    while count := connection.recv_into(unused, BLOCK, socket.MSG_TRUNC):
         total += count
         last = time.monotonic()
         if began:
