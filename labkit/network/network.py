@@ -7,6 +7,7 @@ the nodes share this machine's cores, memory and caches.
 
 import contextlib
 import math
+import re
 import shlex
 import sys
 import time
@@ -25,6 +26,11 @@ MAX_NODES = 64
 SUBNET = "10.77.0"
 SWITCH = "switch"  # the bridge, and its own address, where mpirun listens
 SWITCH_ADDRESS = f"{SUBNET}.254"
+MODULES = "bridge veth sch_tbf"
+# As iproute2 5 and 6 pass it on from newer kernels and from older ones.
+KERNEL_LACKS = re.compile(
+    "Unknown device type|qdisc kind is unknown|RTNETLINK answers: (Operation not sup|No such file)"
+)
 INTERFACES = Path("/sys/class/net")
 ENTER = Path(__file__).with_name("enter.sh")
 
@@ -165,14 +171,14 @@ class Network:
             f"for file in {files}; do [ ! -w $file ] || echo {value} >$file; done" for files, value in settings.items()
         )
         segments = "gso_max_segs 1" if self.rate <= SLOW_RATE else ""
-        shell.run(f"""
+        self._set_up(f"""
             {tune}
             ip link add {SWITCH} type bridge
             ip addr add {SWITCH_ADDRESS}/24 dev {SWITCH}
             ip link set {SWITCH} up
         """)
         for node in nodes:
-            shell.run(f"""
+            self._set_up(f"""
                 ip link add {_port(node)} type veth peer name {self.interface} netns {node.pid}
                 ip link set {_port(node)} master {SWITCH} {segments} up
                 nsenter -t {node.pid} -u hostname node{node.number}
@@ -207,7 +213,7 @@ class Network:
             for within, name in (("", _port(node)), (f"nsenter -t {node.pid} -n ", self.interface)):
                 tc = f"{within}tc qdisc {verb} dev {name}"
                 if not self.delay:
-                    self._shell.run(f"{tc} root {rate}")
+                    self._set_up(f"{tc} root {rate}")
                     continue
                 try:
                     self._shell.run(f"{tc} root handle 1: netem delay {1e6 * self.delay:.0f}us limit 100000")
@@ -215,7 +221,19 @@ class Network:
                     raise LabError(
                         f"this kernel adds no delay, as it has no netem ({error}): leave the delay out."
                     ) from error
-                self._shell.run(f"{tc} parent 1:1 handle 10: {rate}")
+                self._set_up(f"{tc} parent 1:1 handle 10: {rate}")
+
+    def _set_up(self, script: str) -> None:
+        """Run commands that need parts of the kernel which not every kernel has."""
+        try:
+            self._shell.run(script)
+        except LabError as error:
+            if not KERNEL_LACKS.search(str(error)):
+                raise
+            text = str(error).splitlines()[-1]
+            raise NoNetwork(
+                f"this kernel lacks what wires are made of ({text}). As root: `modprobe -a {MODULES}`."
+            ) from error
 
     @property
     def _burst(self) -> int:
