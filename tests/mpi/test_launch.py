@@ -867,13 +867,16 @@ class TestNetwork:
             assert run_ranks(2, script("print(1)"), network=wires, timeout=60).lines == (("1",), ("1",))
         assert wires.traffic()
 
-    @pytest.mark.parametrize("folder", [".", "deeper"])
-    def test_the_printed_command_can_be_typed(self, script, capsys, folder):
-        name = script("import os; print(os.uname().nodename, os.environ['OMP_NUM_THREADS'])")
-        Path(folder).mkdir(exist_ok=True)
-        run = run_ranks(2, os.path.relpath(name, folder), cwd=folder, network="123.4 Mbit/s", timeout=60)
-        shown = capsys.readouterr().out.split("\n2 nodes on")[0]
-        program, rest = shown.split(" ", 1)
+    def test_in_the_checkout_the_printed_command_has_a_slash_too(self, script, wires, capsys, monkeypatch):
+        monkeypatch.setattr(paths, "ROOT", Path.cwd())
+        run_ranks(1, script("print(1)"), network=wires, timeout=60)
+        assert capsys.readouterr().out.startswith("./lab network --nodes 2 --rate '500 Mbit/s' -- mpirun -n 1 ")
+
+    def test_the_printed_command_can_be_typed(self, script, capsys):
+        folder, name = "deeper", script("import os; print(os.uname().nodename, os.environ['OMP_NUM_THREADS'])")
+        Path(folder).mkdir()
+        run = run_ranks(2, f"../{name}", cwd=folder, network="123.4 Mbit/s", timeout=60)
+        program, rest = capsys.readouterr().out.split("\n2 nodes on")[0].split(" ", 1)
         assert program == f"{os.path.relpath(paths.ROOT, folder)}/lab"
         # The front door would set this environment up, where it has not; it hands over to this program.
         typed = subprocess.run(

@@ -101,6 +101,22 @@ def test_a_switch_that_cannot_be_made_leaves_nothing(nothing_left, program):
     assert obstacle() == "no bridge here"
 
 
+@pytest.mark.parametrize(
+    ("name", "script"),
+    [
+        ("ip", 'case "$*" in *bridge) echo "Error: Unknown device type." >&2; exit 2;; esac'),
+        ("ip", 'case "$*" in *veth*) echo "RTNETLINK answers: Operation not supported" >&2; exit 2;; esac'),
+        ("tc", 'echo "Error: Specified qdisc kind is unknown." >&2; exit 2'),
+        ("tc", 'echo "RTNETLINK answers: No such file or directory" >&2; exit 2'),
+    ],
+)
+def test_a_kernel_without_bridges_cables_or_rates(nothing_left, program, name, script):
+    program(name, f'{script}; PATH=/usr/sbin:/sbin:/usr/bin:/bin; exec {name} "$@"')
+    why = obstacle()
+    assert why.startswith("this kernel lacks what wires are made of (")
+    assert why.endswith("As root: `modprobe -a bridge veth sch_tbf`.")
+
+
 # --- As the kernel does it: in a user namespace of its own, whose limits end with it ---
 
 UNSHARED = ("unshare", "--user", "--map-root-user")
