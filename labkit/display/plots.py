@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -11,6 +12,7 @@ from IPython.display import display
 from matplotlib.figure import Figure
 
 from labkit.display.results import Results
+from labkit.system import files
 
 # Okabe and Ito, "Color Universal Design" (2008): told apart with every common form of colour blindness.
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, BLACK = PALETTE = (
@@ -58,11 +60,21 @@ def show(figure: Figure, alt: str, keep: Results | None = None) -> None:
     keep : Results, optional
         Where to keep the picture too, for the student's report, under its title.
     """
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", facecolor="white")
-    plt.close(figure)
-    data = base64.b64encode(buffer.getvalue()).decode()
+    data = base64.b64encode(_png(figure)).decode()
     image = f'<img src="data:image/png;base64,{data}" alt="{html.escape(alt)}" style="max-width: 100%">'
     display({"text/html": image, "text/plain": alt}, raw=True)
     if keep is not None:
         keep.picture(figure.get_suptitle() or figure.axes[0].get_title(), data, alt)
+
+
+def save(figure: Figure, file: Path) -> None:
+    """Write a figure to a file, PNG, and close it."""
+    files.write(file, _png(figure))
+
+
+def _png(figure: Figure) -> bytes:
+    """Return a figure as PNG, and close it."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", facecolor="white")
+    plt.close(figure)
+    return buffer.getvalue()

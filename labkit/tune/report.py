@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from labkit.display import plots
 from labkit.system import files, load
 from labkit.system.errors import LabError
+from labkit.system.metrics import format_metric
 from labkit.system.statistics import Ratio, ratio
 from labkit.tune.search import Settings, Space, Trial, as_study, best
 from labkit.tune.trial import Command
@@ -91,11 +92,6 @@ def confirm(
                 on_measurement(number, which, metric)
     one, other = metrics["best"], metrics["default"]
     return Confirmation(ratio(other, one) if minimize else ratio(one, other), one, other, others)
-
-
-def format_metric(value: float) -> str:
-    """Return a metric with at least four digits, large ones without an exponent: 13,580,000."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def format_settings(settings: Mapping[str, Any]) -> str:
@@ -189,11 +185,3 @@ def draw_importance(shares: Mapping[str, float]) -> tuple[Figure, str]:
         f"{name} {100 * share:.0f}%" for name, share in shares.items()
     )
     return figure, f"{alt}."
-
-
-def save(figure: Figure, file: Path) -> None:
-    """Write a picture, PNG."""
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", facecolor="white")
-    plt.close(figure)
-    files.write(file, picture.getvalue())

@@ -15,11 +15,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy.exc import SQLAlchemyError
 
 from labkit.bench import configurations, flags
-from labkit.system import files, load, paths
+from labkit.display import plots
+from labkit.system import files, load, metrics, paths
 from labkit.system.errors import LabError
+from labkit.system.metrics import IMAGES_PER_SECOND, format_metric
 from labkit.tune import report, space
 from labkit.tune.search import SamplerName, Settings, Space, Trial, best, search, size, trials_of
-from labkit.tune.trial import IMAGES_PER_SECOND, Command, by_field, by_pattern
+from labkit.tune.trial import Command
 
 # What `lab tune` tunes without a command: few steps, since there are many trials.
 BENCH_COMMAND = ("lab", "bench", "--num_batches=10")
@@ -130,7 +132,7 @@ def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> report.Co
     report_line(f"Confirming: best against default, in turns, {config.rounds} rounds")
 
     def on_measurement(number: int, which: str, metric: float) -> None:
-        report_line(f"  round {number} of {config.rounds}  {which:8} {report.format_metric(metric):>12}")
+        report_line(f"  round {number} of {config.rounds}  {which:8} {format_metric(metric):>12}")
 
     try:
         confirmation = report.confirm(command, found.settings, default, config.rounds, config.minimize, on_measurement)
@@ -155,13 +157,11 @@ def _check(config: TuneConfig) -> None:
         raise LabError(f"--minutes {config.minutes:g} is no time to search in: give a number above 0.")
     if config.timeout is not None and not 0 < config.timeout < math.inf:
         raise LabError(f"--timeout {config.timeout:g} is no time to wait: give a number above 0.")
-    if config.metric and config.json_field:
-        raise LabError("--metric and --json-field both say where the metric is: give one of them.")
 
 
 def _command(argv: list[str], config: TuneConfig) -> tuple[Command, space.Host]:
     """Return the command, its knobs still unknown, and the host that they have to act on."""
-    read_metric = by_field(config.json_field) if config.json_field else by_pattern(config.metric or IMAGES_PER_SECOND)
+    read_metric = metrics.reader(config.metric, config.json_field)
     if not argv:
         argv = [*BENCH_COMMAND, *(["--config=openmp"] if not configurations.known()["openmp"].missing else [])]
     timeout = config.timeout or Command.timeout
@@ -283,14 +283,12 @@ def _search(
 
         def show(so_far: list[Trial]) -> None:
             found = best(so_far, config.minimize)
-            text = (
-                f"best {report.format_metric(found.value)}: {report.format_settings(found.settings)}" if found else ""
-            )
+            text = f"best {format_metric(found.value)}: {report.format_settings(found.settings)}" if found else ""
             progress.update(task, completed=len(so_far), best=text)
 
         def on_trial(trial: Trial, so_far: list[Trial]) -> None:
             _limit_time(command, trial, default, config)
-            metric = "failed" if trial.state == "failed" else report.format_metric(trial.value)
+            metric = "failed" if trial.state == "failed" else format_metric(trial.value)
             state = f"  ({trial.state})" if trial.state == "pruned" else ""
             state += f"  {load.BUSY_MARK}: other work took {trial.others:.0%} of the cores" if trial.busy else ""
             line = f"{len(so_far):4}  {metric:>12}  {report.format_settings(trial.settings)}{state}"
@@ -342,7 +340,7 @@ def _write(
     """Write what came of the search, and print it."""
     found, default = _best(trials, config), trials[0]
     failed = sum(trial.state == "failed" for trial in trials)
-    best_metric, default_metric = report.format_metric(found.value), report.format_metric(default.value)
+    best_metric, default_metric = format_metric(found.value), format_metric(default.value)
     report_line(f"Best of {len(trials)} trials ({failed} failed): {best_metric}; default: {default_metric}")
     report_line(f"  {command.line(found.settings)}")
     if busy := sum(trial.busy for trial in trials):
@@ -353,10 +351,10 @@ def _write(
     files.write(out / "best.env", report.env_file(command, found.settings, verdict))
     report.write_trials(trials, out / "trials.csv")
     report_line(f"{out}/best.env, {out}/trials.csv")
-    unit = config.json_field or ("metric" if config.metric else "images/s")
+    unit = metrics.unit(config.metric, config.json_field)
     pictures = {"search.png": report.draw_search(trials, unit, config.minimize)}
     if shares := report.importance(space.space_of(command.knobs), trials, config.seed):
         pictures["importance.png"] = report.draw_importance(shares)
     for name, (figure, alt) in pictures.items():
-        report.save(figure, out / name)
+        plots.save(figure, out / name)
         report_line(f"{out / name}: {alt}")

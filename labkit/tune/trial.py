@@ -1,22 +1,13 @@
-"""One run of a command with some settings: its variables and flags, and the metric that it prints."""
+"""One run of a command with some settings: its variables, flags and prefixes."""
 
-import json
-import math
-import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.system import processes
-from labkit.system.errors import LabError
+from labkit.system import metrics
 from labkit.tune.space import Knob
-
-IMAGES_PER_SECOND = r"total images/sec: ([\d.]+)"  # what lab bench and tf_cnn_benchmarks print
-FAILURE_LINES = 4  # the last ones of a failed run, which its failure quotes
-
-ReadMetric = Callable[[Sequence[str]], float]
 
 
 @dataclass
@@ -30,7 +21,7 @@ class Command:
     knobs : mapping of str to Knob
         What can be set.
     read_metric : callable
-        Takes the lines that it printed and returns the metric: `by_pattern(…)` or `by_field(…)`.
+        Takes the lines that it printed and returns the metric: one of `labkit.system.metrics`.
     env : mapping of str to object
         Variables that are set in any case.
     cwd : Path, optional
@@ -41,7 +32,7 @@ class Command:
 
     argv: Sequence[str]
     knobs: Mapping[str, Knob]
-    read_metric: ReadMetric
+    read_metric: metrics.ReadMetric
     env: Mapping[str, object] = field(default_factory=dict)
     cwd: Path | None = None
     timeout: float = 1800.0
@@ -54,14 +45,8 @@ class Command:
         LabError
             When it crashes, is not over in time or prints no metric; with its last lines.
         """
-        done = processes.run(self.full(settings), {**self.env, **self.variables(settings)}, self.cwd, self.timeout)
-        try:
-            if done.failure:
-                raise LabError(f"{done.failure}.")
-            return self.read_metric(done.lines)
-        except LabError as error:
-            last = ["Its last lines:", *done.lines[-FAILURE_LINES:]] if done.lines else ["It printed nothing."]
-            raise LabError("\n  ".join([f"{error} {last[0]}", *last[1:]])) from error
+        env = {**self.env, **self.variables(settings)}
+        return metrics.measure(self.full(settings), self.read_metric, env, self.cwd, self.timeout)
 
     def full(self, settings: Mapping[str, Any]) -> list[str]:
         """Return the command with the settings' prefixes and flags."""
@@ -89,69 +74,3 @@ class Command:
             if value is not None and (text := getattr(self.knobs[name], place))
             for part in shlex.split(text.replace("{value}", str(value)))
         ]
-
-
-def by_pattern(pattern: str) -> ReadMetric:
-    """Return a reader of the metric that a regular expression finds: its group, where it matches last.
-
-    Raises
-    ------
-    LabError
-        When it is not a regular expression, or has several groups.
-    """
-    try:
-        wanted = re.compile(pattern)
-    except re.error as error:
-        raise LabError(f"--metric {pattern!r} is not a regular expression: {error}.") from error
-    if wanted.groups > 1:
-        raise LabError(f"--metric {pattern!r} has {wanted.groups} groups: put brackets around the number alone.")
-
-    def read_metric(lines: Sequence[str]) -> float:
-        found = [match for line in lines for match in wanted.finditer(line)]
-        if not found:
-            raise LabError(
-                f"it printed no line that matches {pattern!r} (--metric, or --json-field, says what to look for)."
-            )
-        return _number(found[-1][wanted.groups], f"what {pattern!r} matches")
-
-    return read_metric
-
-
-def by_field(path: str) -> ReadMetric:
-    """Return a reader of a field of the last JSON object that is printed: `speed`, or `results.0.speed`."""
-
-    def read_metric(lines: Sequence[str]) -> float:
-        found = _last_json(lines)
-        if found is None:
-            raise LabError("it printed no JSON object.")
-        value: Any = found
-        for name in path.split("."):
-            try:
-                value = value[int(name)] if isinstance(value, list) else value[name]
-            except (KeyError, IndexError, ValueError, TypeError) as error:
-                known = ", ".join(value) if isinstance(value, dict) else "no fields"
-                raise LabError(f"its JSON has no {path}: at {name} there are {known}.") from error
-        return _number(value, path)
-
-    return read_metric
-
-
-def _last_json(lines: Sequence[str]) -> dict | None:
-    """Return the last object that starts with a line's first bracket."""
-    decoder = json.JSONDecoder()
-    for number in reversed([number for number, line in enumerate(lines) if line.startswith("{")]):
-        try:
-            return decoder.raw_decode("\n".join(lines[number:]))[0]
-        except json.JSONDecodeError:
-            continue
-    return None
-
-
-def _number(text: Any, what: str) -> float:
-    try:
-        number = float(str(text).replace(",", ""))  # 1,234.5
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise LabError(f"{what} is {text!r}, and not a number.")
-    return number

@@ -19,9 +19,10 @@ from labkit import cli
 from labkit.bench import configurations
 from labkit.system import load
 from labkit.system.errors import LabError
+from labkit.system.metrics import by_pattern
 from labkit.tune import report, run, space
 from labkit.tune.search import PRUNING_MARGIN, best, search, size, trials_of
-from labkit.tune.trial import Command, by_field, by_pattern
+from labkit.tune.trial import Command
 
 GIB = 2**30
 GRID = {"threads": [1, 2, 3, 4, 5, 6, 7, 8], "pin": ["", "compact", "scatter"], "spin": [None, 0, 1, 200]}
@@ -339,10 +340,6 @@ def test_integers_in_steps(tmp_path):
 # One run of a command
 
 
-def printing(*lines, status=0):
-    return [sys.executable, "-S", "-c", f"import sys; print({chr(10).join(lines)!r}); sys.exit({status})"]
-
-
 KNOBS = {
     "threads": space.Knob((1, 2, None), env="THREADS"),
     "batch": space.Knob((None, 8), flag="--batch={value}"),
@@ -356,50 +353,6 @@ def test_a_command_gets_its_variables_flags_and_prefix():
     assert command({"threads": None, "batch": None, "numa": None}) == 7
     command = Command([sys.executable, "-S", "-c", show], KNOBS, by_pattern(r"seen 2 a \['--batch=8'\] (\d)"))
     assert command({"threads": 2, "batch": 8, "numa": "X=a"}) == 7
-
-
-@pytest.mark.parametrize(
-    ("figure", "lines", "number"),
-    [
-        (by_pattern(r"total images/sec: ([\d.]+)"), ["total images/sec: 1.5", "total images/sec: 17.25", "bye"], 17.25),
-        (by_pattern(r"[\d,.]+(?= GFLOP)"), ["1,234.5 GFLOP/s"], 1234.5),
-        (by_pattern("speed (.*)"), ["speed 1e3"], 1000),
-        (by_field("speed"), ["start {", '{"speed": 3.5}', "end"], 3.5),
-        (by_field("runs.1.speed"), ["{", ' "runs": [{}, {"speed": 4}]', "}"], 4),
-        (by_field("speed"), ['{"speed": 1}', '{"speed": 2}'], 2),
-    ],
-)
-def test_the_figure_is_picked(figure, lines, number):
-    assert Command(printing(*lines), {}, figure)({}) == number
-
-
-@pytest.mark.parametrize(
-    ("figure", "lines", "told"),
-    [
-        (by_pattern("speed (.*)"), ["slow"], "no line that matches.* Its last lines:\n  slow"),
-        (by_pattern("speed (.*)"), ["speed fast"], "'fast', and not a number"),
-        (by_pattern("speed (.*)"), ["speed nan"], "not a number"),
-        (by_field("speed"), ["speed"], "no JSON object"),
-        (by_field("run.speed"), ['{"run": {"time": 1}}'], "no run.speed: at speed there are time"),
-        (by_field("run"), ['{"run": {"time": 1}}'], "not a number"),
-    ],
-)
-def test_no_figure_is_reported_with_the_last_lines(figure, lines, told):
-    with pytest.raises(LabError, match=told):
-        Command(printing(*lines), {}, figure)({})
-
-
-def test_a_crash_and_a_hang_are_reported():
-    with pytest.raises(LabError, match=r"exit status 3\. Its last lines:\n  out of luck"):
-        Command(printing("out of luck", status=3), {}, by_pattern("x"))({})
-    with pytest.raises(LabError, match=r"not over after 1 s\. It printed nothing"):
-        Command(["sleep", "60"], {}, by_pattern("x"), timeout=1)({})
-
-
-@pytest.mark.parametrize(("pattern", "told"), [("(", "not a regular expression"), ("(a)(b)", "2 groups")])
-def test_a_pattern_that_makes_no_sense(pattern, told):
-    with pytest.raises(LabError, match=told):
-        by_pattern(pattern)
 
 
 # What comes of it
@@ -462,13 +415,6 @@ def test_trials_and_confirmations_on_a_busy_machine_are_marked(tmp_path):
     assert "⚠ Meanwhile, other work took 20% of the cores" in str(found.others)
     quiet = report.confirm(lambda settings: settings["x"], {"x": 2.0}, {"x": 1.0}, rounds=2)
     assert not quiet.others.busy
-
-
-@pytest.mark.parametrize(
-    ("metric", "text"), [(13_580_000.4, "13,580,000"), (1234.5, "1,234"), (123.456, "123.5"), (0.0123456, "0.01235")]
-)
-def test_a_metric_has_no_exponent(metric, text):
-    assert report.format_metric(metric) == text
 
 
 def test_slower_than_the_default_is_said():
