@@ -1,4 +1,4 @@
-"""Run a command, or a shell, at the switch of a network, from where `mpirun` starts ranks on its nodes."""
+"""Commands at the switch of a network, from where `mpirun` starts ranks on its nodes."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from labkit.network import namespaces
@@ -25,19 +25,37 @@ def run(network: Network, argv: Sequence[str]) -> int:
     LabError
         When there is no such command.
     """
-    search = os.pathsep.join([sysconfig.get_path("scripts"), namespaces.path()])
-    environ = {**os.environ, **network.variables, "PATH": search}
-    if not shutil.which(argv[0], path=search):
-        raise LabError(f"cannot start {argv[0]}. Is it spelt right, and on the PATH?")
+    variables = environment(network)
+    require(argv[0], variables)
+    with borrowed_cores(network), _left_to_the_command():
+        command = [*network.enter(), *argv]
+        status = subprocess.run(
+            command, env={**os.environ, **variables}, preexec_fn=partial(end_with, os.getpid())
+        ).returncode
+    return status if status >= 0 else 128 - status
+
+
+def environment(network: Network) -> dict[str, str]:
+    """Return the variables of a command at the switch: the network's, and a PATH with this environment's programs."""
+    return {**network.variables, "PATH": os.pathsep.join([sysconfig.get_path("scripts"), namespaces.path()])}
+
+
+def require(program: str, variables: Mapping[str, str]) -> None:
+    """Raise LabError when there is no such program on the PATH of these variables."""
+    if not shutil.which(program, path=variables["PATH"]):
+        raise LabError(f"cannot start {program}. Is it spelt right, and on the PATH?")
+
+
+@contextlib.contextmanager
+def borrowed_cores(network: Network) -> Iterator[None]:
+    """Borrow the cores of a network's nodes, and print a warning when other runs have some of them."""
     machine = this_machine()
     own = [core for core in machine.cores if any(set(core) & set(node.cpus) for node in network.nodes)]
-    with contextlib.closing(cores.borrow(machine.cores, len(machine.cores))) as loan, _left_to_the_command():
+    with contextlib.closing(cores.borrow(machine.cores, len(machine.cores))) as loan:
         if not set(own) <= set(loan.free):
             print("Warning: other runs have some of the nodes' cores, and figures will be noisy.", flush=True)
         loan.keep_only(cpu for core in own for cpu in core)
-        command = [*network.enter(), *argv]
-        status = subprocess.run(command, env=environ, preexec_fn=partial(end_with, os.getpid())).returncode
-    return status if status >= 0 else 128 - status
+        yield
 
 
 @contextlib.contextmanager
