@@ -323,7 +323,8 @@ def scale(
 
     Each node has an equal share of the cores, the same in all that is measured. Nodes beyond the cores take turns on
     them. So each number of nodes is also measured on wires without a limit: what is lost there is not lost to the
-    wires' rate. Exit code 1 when something failed; Ctrl-C keeps the rounds that are whole.
+    wires' rate. A rank that fails ends the others at once when Python is started as `python -m mpi4py train.py`;
+    otherwise they may wait until --timeout. Exit code 1 when something failed; Ctrl-C keeps the rounds that are whole.
     """
     from labkit.scale import run
 

@@ -113,8 +113,8 @@ def scale(argv: Sequence[str], config: ScaleConfig, console: Console) -> Scaling
 
 
 def _numbers(text: str) -> list[int]:
-    """Return the numbers of nodes, in order."""
-    numbers = set()
+    """Return the numbers of nodes in order, and 1 among them."""
+    numbers = {1}
     for part in text.split(","):
         number = int(part) if part.strip().isdecimal() else 0
         if not 1 <= number <= MAX_NODES:

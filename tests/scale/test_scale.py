@@ -238,7 +238,7 @@ share = {"100 Gbit/s": 1, "1 Gbit/s": 0.8, "100 Mbit/s": 0.2}[os.environ["WIRES"
 assert len(hosts) == int(sys.argv[1])
 print(hosts, "speed", 100 * len(hosts) * share + os.getpid() % 7 / 10)"""
     out, drawn = tmp_path / "out.json", tmp_path / "out.png"
-    options = ("--metric", "speed (.*)", "--rounds", 2, "--json", out, "--picture", drawn)
+    options = ("--metric", "speed (.*)", "--nodes", "4,2", "--rounds", 2, "--json", out, "--picture", drawn)
     assert command(monkeypatch, *options, "--", *PROGRAM, program, "{nodes}") == 0
     told = capsys.readouterr().out
     assert "on 1, 2, 4 nodes of 1 CPU each" in told
