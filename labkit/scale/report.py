@@ -30,8 +30,9 @@ class Break(NamedTuple):
 def find_break(scaling: Scaling, wires: str, threshold: float) -> Break:
     """Return the first number of nodes that is not worth it, beyond chance.
 
-    That is where the efficiency's interval is below the threshold, or where the interval of the gain over the number
-    before holds no gain, or less, and not what ideal scaling would gain. Where an interval holds both, nobody can tell.
+    That is where the efficiency's interval is below the threshold; or where the interval of the speed, relative to the
+    number before, holds 1 or less, and is short enough to hold less than that share of an ideal gain. Where an interval
+    holds both, nobody can tell.
     """
     before = REFERENCE
     unclear: list[str] = []
@@ -45,7 +46,8 @@ def find_break(scaling: Scaling, wires: str, threshold: float) -> Break:
         at = f"breaks at {count_nodes(point.nodes)}{latest}"
         if efficiency.high < threshold:
             return Break(point.nodes, f"{at}: efficiency {show_share(efficiency)}, below {threshold:.0%}.{doubts}")
-        if gain.low <= 1 and gain.high < point.nodes / before.nodes:
+        worthwhile = 1 + threshold * (point.nodes / before.nodes - 1)
+        if gain.low <= 1 and gain.high < worthwhile:
             how = "slower than" if gain.high < 1 else "not faster beyond chance than"
             return Break(point.nodes, f"{at}, {how} {count_nodes(before.nodes)}: {gain} times as fast.{doubts}")
         if efficiency.low < threshold:

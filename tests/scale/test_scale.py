@@ -109,6 +109,7 @@ def test_an_efficiency_is_a_throughputs_a_weak_or_a_strong_time():
         ([(2, 0.9, 0.9), (3, 0.9, 0.6)], {}, 3, "breaks at 3 nodes, not faster beyond chance than 2 nodes: "),
         ([(2, 0.9, 0.8), (4, 0.8, 0.5)], {}, None, "On 4 nodes, nobody can tell: the interval of the eff"),
         ([(2, 0.9, 0.8)], {"noise": 0.8, "rounds": 2}, None, "On 2 nodes, nobody can tell: "),
+        ([(2, 0.9, 0.58)], {"noise": 0.3, "threshold": 0.3}, None, "On 2 nodes, nobody can tell: 1.16 ("),
         ([(2, 0.9, 0.8), (4, 0.8, 0.3)], {"threshold": 0.8}, 4, "breaks at 4 nodes at the latest: efficiency 30% ("),
         ([(2, 0.9, 0.1)], {"rounds": 1}, None, "one round only, so nobody can tell."),
         ([(2, 0.9, 0.8), (4, 0.8, 0.7)], {"threshold": 0.75}, 4, "breaks at 4 nodes: efficiency 70% ("),
