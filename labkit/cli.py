@@ -514,19 +514,26 @@ def tfrecords(
     print(f"Next: ./lab start 08, or ./lab bench --model=resnet50 --data_dir={place}")
 
 
-@cluster.command("up", epilog="Example: `./lab cluster up --nodes 2`")
+@cluster.command("up", epilog='Example: `./lab cluster up --nodes 2 --network "1 Gbit/s"`')
 def cluster_up(
     nodes: Annotated[int, typer.Option(help="how many nodes, each with an equal share of the cores")] = 2,
+    network: Annotated[
+        str | None, typer.Option(help="join the nodes by wires of this rate, such as '1 Gbit/s'", show_default="none")
+    ] = None,
 ) -> None:
     """Start a Slurm whose nodes are shares of this machine, for yourself alone. It stays until `./lab cluster down`."""
     from labkit.slurm import cluster, supervisor
     from labkit.system.machine import this_machine
 
-    slurm, cores, address = cluster.start_slurm(nodes), this_machine().usable_cores, supervisor.address()
+    slurm = cluster.start_slurm(nodes, network=network)
+    cores, address = this_machine().usable_cores, supervisor.address()
     print(f"Slurm is up, for you alone. Nodes: {slurm.nodes}, cores of each: {slurm.cpus_per_node}.")
+    if slurm.network:
+        print("\n".join(filter(None, [slurm.network, slurm.warning])))
+        print("Slurm's commands work in any terminal. Start MPI programs within a job of sbatch's, by srun or mpirun.")
     if nodes > cores:
         print(f"The nodes take turns: this machine has fewer cores, {cores}.")
-    if not address.startswith("127."):
+    if not (address.startswith("127.") or slurm.network):
         print(f"It listens on {address}, this machine's own address, and answers only those who have its key: you.")
     print("Next, in each terminal that is to use it:")
     for name, value in slurm.variables.items():
@@ -547,7 +554,8 @@ def cluster_status() -> None:
             "Slurm is not whole:", *status.broken, "Start it anew: ./lab cluster down, then ./lab cluster up", sep="\n"
         )
     else:
-        print(status.nodes, status.jobs, f"export SLURM_CONF={status.folder}/slurm.conf", sep="\n\n")
+        use = f"export SLURM_CONF={status.folder}/slurm.conf"
+        print("\n\n".join(filter(None, [status.nodes, status.jobs, status.network, use])))
     raise SystemExit(0 if status and not status.broken else 1)
 
 

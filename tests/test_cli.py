@@ -227,7 +227,7 @@ def test_a_folder_that_cannot_be_written_is_one_line_that_says_how_to_name_anoth
 
 def test_cluster_up_tells_what_to_type_next(monkeypatch, capsys):
     there = cluster.Slurm("own", 3, 1, {"SLURM_CONF": "/tmp/x/slurm.conf"})
-    monkeypatch.setattr(cluster, "start_slurm", lambda nodes: there)
+    monkeypatch.setattr(cluster, "start_slurm", lambda nodes, network: there)
     monkeypatch.setattr(supervisor, "address", lambda: "127.0.1.1")
     assert run(monkeypatch, "cluster", "up", "--nodes", "3") == 0
     told = capsys.readouterr().out
@@ -242,6 +242,21 @@ def test_cluster_up_tells_what_to_type_next(monkeypatch, capsys):
     assert "take turns" in told
 
 
+def test_cluster_up_with_wires_tells_what_they_carry_and_where_mpi_programs_run(monkeypatch, capsys):
+    asked = []
+    there = cluster.Slurm(
+        "own", 2, 1, {"SLURM_CONF": "/tmp/x/slurm.conf"}, network="2 nodes on wires", warning="Warning"
+    )
+    monkeypatch.setattr(cluster, "start_slurm", lambda nodes, network: asked.append(network) or there)
+    monkeypatch.setattr(supervisor, "address", lambda: "192.0.2.7")
+    assert run(monkeypatch, "cluster", "up", "--network", "1 Gbit/s") == 0
+    told = capsys.readouterr().out
+    assert asked == ["1 Gbit/s"]
+    assert "2 nodes on wires\nWarning\n" in told
+    assert "MPI programs within a job" in told
+    assert "listens" not in told  # the relay does, on loopback
+
+
 @pytest.mark.parametrize(
     ("status", "code", "told"),
     [
@@ -251,6 +266,11 @@ def test_cluster_up_tells_what_to_type_next(monkeypatch, capsys):
             cluster.Status(Path("/tmp/x"), "lab* idle", "JOBID", ()),
             0,
             "lab* idle\n\nJOBID\n\nexport SLURM_CONF=/tmp/x/",
+        ),
+        (
+            cluster.Status(Path("/tmp/x"), "lab* idle", "JOBID", (), "2 nodes on wires"),
+            0,
+            "JOBID\n\n2 nodes on wires\n",
         ),
     ],
 )

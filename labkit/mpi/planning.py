@@ -14,6 +14,7 @@ from typing import SupportsIndex
 
 from labkit.mpi import rank_runner
 from labkit.network import Network
+from labkit.network.network import interface
 from labkit.network.units import show_rate
 from labkit.system.cores import LENT_VARIABLE, Core
 from labkit.system.errors import LabError
@@ -22,6 +23,7 @@ from labkit.system.machine import Machine, node_cores, shares
 MAX_RANKS_PER_CORE = 8  # MPICH waits by polling, so already 2 on a core slow each other down
 COMMAND_WIDTH = 88  # columns: what a notebook shows beside its prompt
 SMALL_SLURM = "lab-cluster-"  # begins the name of a Slurm whose nodes are all this machine (labkit.slurm.cluster)
+SMALL_SLURM_ON_WIRES = f"{SMALL_SLURM}wires-"  # of one whose nodes are joined by wires (labkit.network)
 SHARED_MEMORY = Path("/dev/shm")
 SHM_BYTES_PER_RANK = 16 << 20  # UCX 1.20 and MPICH take 5.4 MB at the start
 
@@ -47,7 +49,7 @@ class Plan:
     cpus : tuple of int
         The CPUs that ranks are bound to, each for itself or all of a node together.
     local : bool
-        Whether mpirun and all ranks are on this machine.
+        Whether mpirun and all ranks are on this machine, or on one node of a network in a box.
     threads : int
         Threads per rank.
     bound : bool
@@ -187,9 +189,10 @@ def plan(
         # Hydra's `-bind-to core` would count all of the machine's cores, also those that this process may not use
         # (MPICH 5.0.2 under taskset). After `user:` stand the CPUs by the kernel's numbers.
         options += ["-bind-to", "user:" + ",".join(map(_ranges, cpus))]
-    small_slurm = slurm and environ.get("SLURM_CLUSTER_NAME", "").startswith(SMALL_SLURM)
-    local = small_slurm or (nodes == 1 and (not slurm or "SLURMD_NODENAME" in environ))
-    variables = _thread_variables(threads) | _ucx_variables(n, nodes, small_slurm, slurm)
+    device = _slurm_device(environ) if slurm else ""
+    local = device == "lo" or (nodes == 1 and (not slurm or "SLURMD_NODENAME" in environ))
+    iface = "lo" if slurm and local else device
+    variables = _thread_variables(threads) | _ucx_variables(n, nodes, device, slurm)
     for name, value in (variables | _check_env(env)).items():
         options += ["-genv", name, str(value)]
     all_cpus = tuple(sorted(set().union(*cpus)))
@@ -203,7 +206,7 @@ def plan(
         variables={"SLURM_OVERLAP": "1", "SLURM_CPU_BIND": "none"} if slurm else {},
         hidden=(
             ({LENT_VARIABLE: ",".join(map(str, all_cpus))} if bound else {})
-            | ({"HYDRA_IFACE": "lo"} if slurm and local else {})  # where srun's proxies find mpirun's port
+            | ({"HYDRA_IFACE": iface} if iface else {})  # where srun's proxies find mpirun's port
         ),
         cpus=all_cpus,
         local=local,
@@ -285,15 +288,23 @@ def _thread_variables(threads: int) -> dict[str, object]:
     }
 
 
-def _ucx_variables(n: int, nodes: int, small_slurm: bool, slurm: bool) -> dict[str, object]:
+def _slurm_device(environ: Mapping[str, str]) -> str:
+    """Return the network interface that joins the nodes of a small Slurm; empty in a job of another Slurm."""
+    cluster = environ.get("SLURM_CLUSTER_NAME", "")
+    if cluster.startswith(SMALL_SLURM_ON_WIRES):
+        return interface()
+    return "lo" if cluster.startswith(SMALL_SLURM) else ""
+
+
+def _ucx_variables(n: int, nodes: int, device: str, slurm: bool) -> dict[str, object]:
     """Return the transports that UCX may use between ranks on one machine: shared memory, without listening sockets.
 
     Of its two kinds, System V's is open to all of the user's group (`ipcs -m` shows 660, UCX 1.20), and POSIX' is not,
     but needs room in /dev/shm; where there is little, as in many containers, UCX may use either. To MPICH, the
-    nodes of a small Slurm are different machines, so they use sockets, on loopback.
+    nodes of a small Slurm are different machines, so they use sockets: on loopback, or on the wires between them.
     """
     if nodes > 1:
-        return {"UCX_NET_DEVICES": "lo"} if small_slurm else {}
+        return {"UCX_NET_DEVICES": device} if device else {}
     room = 0
     with contextlib.suppress(OSError):  # there is none in some containers
         room = shutil.disk_usage(SHARED_MEMORY).free

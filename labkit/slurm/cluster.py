@@ -22,6 +22,7 @@ from typing import IO, Literal, NamedTuple
 
 import psutil
 
+from labkit.network.units import parse_rate, show_rate
 from labkit.slurm import supervisor
 from labkit.system import load, processes
 from labkit.system.errors import LabError
@@ -54,6 +55,10 @@ class Slurm:
         What `sbatch`, `srun`, `squeue` need in their environment to find it.
     supervisor_pid : int
         The process under which the jobs of the small one run; 0 of a cluster that was there.
+    network : str
+        What joins the nodes of the small one, with its measured rate; empty when they share this machine's loopback.
+    warning : str
+        Why figures of that network may be worse than its rate allows; else empty.
     """
 
     kind: Literal["real", "own"]
@@ -61,6 +66,14 @@ class Slurm:
     cpus_per_node: int
     variables: Mapping[str, str]
     supervisor_pid: int = 0
+    network: str = ""
+    warning: str = ""
+
+    def missing(self) -> str:
+        """Return what the small one lacks to be whole, one line; empty when it is whole, or the cluster is real."""
+        if self.kind == "real":
+            return ""
+        return next(iter(_broken(Path(self.variables["SLURM_CONF"]).parent)), "").partition("\n")[0].rstrip(".")
 
 
 class Status(NamedTuple):
@@ -74,12 +87,15 @@ class Status(NamedTuple):
         What `sinfo` and `squeue` print; empty when nobody answers.
     broken : tuple of str
         What has ended that should run, with the last lines of its log; empty when all is whole.
+    network : str
+        What joins the nodes, with its measured rate and a warning should it be low; empty without wires.
     """
 
     folder: Path
     nodes: str
     jobs: str
     broken: tuple[str, ...]
+    network: str = ""
 
 
 def find_slurm() -> Slurm | None:
@@ -87,9 +103,9 @@ def find_slurm() -> Slurm | None:
     return Cluster().slurm() or _real_slurm()
 
 
-def start_slurm(nodes: int = 2, until: int | None = None) -> Slurm:
+def start_slurm(nodes: int = 2, until: int | None = None, network: str | None = None) -> Slurm:
     """Start the small Slurm, see `Cluster.up`."""
-    return Cluster().up(nodes, until)
+    return Cluster().up(nodes, until, network)
 
 
 def stop_slurm() -> bool:
@@ -136,7 +152,7 @@ class Cluster:
     def __init__(self, link: Path = STATE / "cluster") -> None:
         self.link = link
 
-    def up(self, nodes: int = 2, until: int | None = None) -> Slurm:
+    def up(self, nodes: int = 2, until: int | None = None, network: str | None = None) -> Slurm:
         """Start it, unless it is up; what fails or is interrupted leaves nothing behind.
 
         Parameters
@@ -145,23 +161,31 @@ class Cluster:
             How many nodes; each has an equal share of the cores that this process may use.
         until : int, optional
             The process with whose end, whatever it is, the cluster ends too; by default it stays until `down`.
+        network : str, optional
+            The rate of the wires that join the nodes (`labkit.network`), such as "1 Gbit/s"; by default there are none,
+            and the nodes share this machine's loopback.
 
         Raises
         ------
         LabError
-            When it can't be started here, does not come up, or is up with another number of nodes.
+            When it can't be started here, does not come up, or is up with other nodes or another network.
         """
         if not (isinstance(nodes, int) and 1 <= nodes <= MAX_NODES):
             raise LabError(f"nodes is a whole number from 1 to {MAX_NODES}, not {nodes!r}.")
+        rate = "" if network is None else f"{parse_rate(network):.0f} bit/s"
         if reason := obstacle():
             raise LabError(f"cannot start Slurm here: {reason}")
         with self._locked():
             if running := self.slurm():
-                if running.nodes != nodes:
-                    raise LabError(f"a cluster of {running.nodes} nodes is up: end it first with ./lab cluster down")
+                up_rate = _network(self.link.readlink())[0]
+                if (running.nodes, up_rate) != (nodes, rate):
+                    up = f"{running.nodes} nodes"
+                    if up_rate or rate:
+                        up += f" on wires of {show_rate(parse_rate(up_rate))}" if up_rate else " without wires"
+                    raise LabError(f"a cluster of {up} is up: end it first with ./lab cluster down")
                 return running
             self._clear()
-            self._start(nodes, until)
+            self._start(nodes, until, rate)
             if running := self.slurm():
                 return running
             raise LabError("Slurm came up, and ended at once: ./lab cluster status says why.")
@@ -169,10 +193,12 @@ class Cluster:
     def slurm(self) -> Slurm | None:
         """Return it when it is up and whole."""
         folder = self._folder()
-        if not folder or self._broken(folder):
+        if not folder or _broken(folder):
             return None
         nodes, cpus = map(int, (folder / "up").read_text().split())
-        return Slurm("own", nodes, cpus, supervisor.variables(folder), _supervisor_pid(folder) or 0)
+        _, network, warning = _network(folder)
+        pid = _supervisor_pid(folder) or 0
+        return Slurm("own", nodes, cpus, supervisor.variables(folder), pid, network, warning)
 
     def status(self) -> Status | None:
         """Return how it is; None when it was not started."""
@@ -181,13 +207,13 @@ class Cluster:
             if target := self._target():
                 return Status(target, "", "", ("its folder is gone, as after a restart of this machine",))
             return None
-        if broken := self._broken(folder):
+        if broken := _broken(folder):
             return Status(folder, "", "", broken)
         nodes, jobs = (
             supervisor.query(command, environ=supervisor.environ(folder)) or "no answer"
             for command in ("sinfo", "squeue")
         )
-        return Status(folder, nodes, jobs, ())
+        return Status(folder, nodes, jobs, (), "\n".join(filter(None, _network(folder)[1:])))
 
     def down(self) -> bool:
         """End it with all its jobs, which get SIGTERM and a few seconds to save; return whether there was one."""
@@ -238,19 +264,10 @@ class Cluster:
             )
         return None
 
-    def _broken(self, folder: Path) -> tuple[str, ...]:
-        """Return what is missing for it to be whole."""
-        if not _supervisor_pid(folder):
-            return ("its supervisor, the process that watches over it, is gone",)
-        if not (folder / "up").exists():
-            return ("it is still being started",)
-        ended = folder / "ended"
-        return tuple(ended.read_text().split("\0")[:-1]) if ended.exists() else ()
-
-    def _start(self, nodes: int, until: int | None) -> None:
+    def _start(self, nodes: int, until: int | None, rate: str) -> None:
         """Have a supervisor start it, and wait until it is up."""
         process = subprocess.Popen(
-            [sys.executable, "-m", supervisor.__name__, str(self.link.absolute()), str(nodes), str(until or 0)],
+            [sys.executable, "-m", supervisor.__name__, str(self.link.absolute()), str(nodes), str(until or 0), rate],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -279,7 +296,7 @@ class Cluster:
                 if not up:
                     stdout.read()  # nothing is left when it has ended
         if not up:
-            raise LabError("\n  ".join(["Slurm did not come up:", *problems]))
+            raise LabError(("\n  " if len(problems) > 1 else " ").join(["Slurm did not come up:", *problems]))
 
     def _clear(self) -> bool:
         """End whatever there is of it; return whether there was anything."""
@@ -343,15 +360,37 @@ def _lock(file: IO) -> bool:
     return True
 
 
+def _broken(folder: Path) -> tuple[str, ...]:
+    """Return what is missing for the Slurm in a folder to be whole."""
+    if not _supervisor_pid(folder):
+        return ("its supervisor, the process that watches over it, is gone",)
+    if not (folder / "up").exists():
+        return ("it is still being started",)
+    try:
+        return tuple((folder / "ended").read_text().split("\0")[:-1])
+    except FileNotFoundError:
+        return ()
+
+
+def _network(folder: Path) -> tuple[str, str, str]:
+    """Return the rate of its wires, what they carry, and why that is little; empty without wires, or a reason."""
+    try:
+        rate, network, warning = (folder / supervisor.NETWORK_FILE).read_text().split("\n")
+    except FileNotFoundError:
+        return "", "", ""
+    return rate, network, warning
+
+
 def _supervisor_pid(folder: Path) -> int | None:
     """Return the supervisor's process, if it lives: then it holds a lock, so that no later process is taken for it."""
     try:
         with (folder / supervisor.PID_FILE).open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read())  # from the open file: the supervisor may just be removing the folder
     except FileNotFoundError:
-        return None
-    except BlockingIOError:
-        return int((folder / supervisor.PID_FILE).read_text())
+        pass
     return None
 
 
@@ -375,4 +414,5 @@ def _belongs(process: psutil.Process, folder: Path) -> bool:
     environ = processes.environ_of(process)
     if environ.get("SLURM_CLUSTER_NAME") == folder.name:
         return True
-    return environ.get("SLURM_CONF") == f"{folder}/slurm.conf" and process.name() in supervisor.PROGRAMS
+    confs = {str(folder / name) for name in (supervisor.CONF, supervisor.INSIDE_CONF)}
+    return environ.get("SLURM_CONF") in confs and process.name() in supervisor.PROGRAMS

@@ -9,12 +9,17 @@ to all other users.
 A supervisor process (`python -m labkit.slurm.supervisor`) starts them, and is the one that all processes under them
 become children of when their parents leave (PR_SET_CHILD_SUBREAPER, prctl(2)): so it can end all of
 them, whatever they did.
+
+On a network in a box (`labkit.network`), each slurmd is on one of its nodes, and slurmctld at its switch. Nothing leads
+in there but a `relay`, to which Slurm's commands outside connect: they have a configuration of their own, with the
+relay's ports on loopback. munged stays outside, as its socket is a file, which all reach.
 """
 
 import contextlib
 import ctypes
 import fcntl
 import os
+import random
 import re
 import select
 import shutil
@@ -24,12 +29,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
-from labkit.mpi.planning import SMALL_SLURM
+from labkit.mpi.planning import SMALL_SLURM, SMALL_SLURM_ON_WIRES
+from labkit.network.network import SWITCH_ADDRESS, Network
+from labkit.slurm import relay
 from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
@@ -37,6 +45,12 @@ from labkit.system.machine import Machine, node_cores, node_cpus, this_machine
 
 TMP = Path("/tmp")  # where the folders are that hold a small Slurm
 PREFIX = SMALL_SLURM  # how their names begin
+CONF, INSIDE_CONF = "slurm.conf", "inside.conf"  # for users; on a network, for daemons and jobs
+NETWORK_FILE = "network"  # in the folder: the rate that was asked for, what the wires carry, a warning
+# Listen where this machine's name leads to, and nowhere else: on most machines that is loopback.
+OWN_ADDRESS_ALONE = ("CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",)
+SRUN_PORTS, PORT_RANGE_TRIES = (20_000, 32_000), 100
+CONTROLLER_PORT, NODE_PORT = 6817, 6818  # Slurm's own, on a network where nobody else is
 PARTITION = "lab"
 ADMIN_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # of daemons, not on the PATH of Debian's users
 
@@ -57,14 +71,25 @@ PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 prctl = ctypes.CDLL(None).prctl
 
 
+class Place(NamedTuple):
+    """Where a daemon listens: its machine's name, an address and a port."""
+
+    host: str
+    address: str
+    port: int
+
+
 class Supervisor:
     """The process that starts the daemons, watches them, and ends all that runs under them."""
 
-    def __init__(self, link: Path, nodes: int, until: int) -> None:
-        self.link, self.nodes = link, nodes
+    def __init__(self, link: Path, nodes: int, until: int, rate: str) -> None:
+        self.link, self.nodes, self.rate = link, nodes, rate
         self.until = psutil.Process(until) if until else None
         self.daemons: dict[str, subprocess.Popen] = {}
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=TMP))  # closed to all other users
+        self.network: Network | None = None
+        self.holders: set[int] = set()  # the processes that hold the network
+        prefix = SMALL_SLURM_ON_WIRES if rate else PREFIX
+        self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=TMP))  # closed to all other users
 
     def run(self) -> None:
         """Start all, print that it is up and, if asked to stay, do so until a signal to stop, or the end of `until`."""
@@ -93,8 +118,12 @@ class Supervisor:
             (folder / name).mkdir()
         key = folder / "munge.key"
         key.write_bytes(os.urandom(128))
-        conf = folder / "slurm.conf"
-        conf.write_text(slurm_conf(folder, self.nodes, machine))
+        conf = folder / CONF
+        if self.rate:
+            conf = folder / INSIDE_CONF
+            self.network = self.connect(machine)
+        else:
+            conf.write_text(slurm_conf(folder, self.nodes, machine))
         (folder / "cgroup.conf").write_text(f"CgroupPlugin={_cgroup_plugin()}\n")
 
         files = {"key-file": key, "socket": folder / "munge.socket", "pid-file": folder / "munged.pid"}
@@ -105,19 +134,66 @@ class Supervisor:
         self.daemon("munged", "munged", "--foreground", "--force", *options)
         self.wait("munged", files["socket"].exists)
         files["socket"].chmod(0o600)
-        self.daemon("slurmctld", "slurmctld", "-D", "-f", str(conf))
+        self.daemon("slurmctld", "slurmctld", "-D", "-f", str(conf), within=self.enter())
         # Cores are not borrowed (labkit.system.cores): a cluster stays up for hours and idles for most of them, and
         # runs beside it would find no free core.
         for number, cpus in enumerate(node_cpus(machine, self.nodes), start=1):
-            self.daemon(f"n{number}", "slurmd", "-D", "-N", f"n{number}", "-f", str(conf), cpus=cpus)
+            slurmd = ("slurmd", "-D", "-N", f"n{number}", "-f", str(conf))
+            self.daemon(f"n{number}", *slurmd, cpus=cpus, within=self.enter(number))
         self.wait("the nodes", self.all_idle)
-        if address() != LOOPBACK and address().startswith("127."):
+        if not self.network and address() != LOOPBACK and address().startswith("127."):
             # As 127.0.1.1 on Debian. Daemons listen there by now; an srun that does would never hear from its tasks,
             # who answer to where it called from: among addresses of loopback, the kernel always calls from the first.
             conf.write_text(conf.read_text().replace(",NoInAddrAny", ""))
         (folder / "up").write_text(f"{self.nodes} {node_cores(machine, self.nodes)}")
 
-    def daemon(self, name: str, *argv: str, cpus: tuple[int, ...] = ()) -> None:
+    def connect(self, machine: Machine) -> Network:
+        """Make the network, and what leads into it from outside; write both configurations."""
+        network = Network(self.nodes, self.rate)
+        self.holders = {process.pid for process in self.children()}
+        self.network = network  # from now on, `end` closes it
+        (self.folder / NETWORK_FILE).write_text("\n".join([self.rate, str(network), network.warning]))
+
+        host = socket.gethostname()
+        inside = [Place(host, SWITCH_ADDRESS, CONTROLLER_PORT)]
+        inside += [Place(f"node{node.number}", node.address, NODE_PORT) for node in network.nodes]
+        prolog = self.folder / "task-prolog"
+        prolog.write_text(task_prolog(self.folder, network.interface))
+        prolog.chmod(0o700)
+        settings = [f"TaskProlog={prolog}"]
+        (self.folder / INSIDE_CONF).write_text(slurm_conf(self.folder, self.nodes, machine, inside, settings))
+
+        with contextlib.ExitStack() as handed_on:
+            into = [handed_on.enter_context(socket.create_server((LOOPBACK, 0))) for _ in inside]
+            self.relay("the relay to the nodes", into, inside, within=network.enter())
+            outside = [Place(host, LOOPBACK, one.getsockname()[1]) for one in into]
+            # srun outside listens for its tasks, who call back to where it called from, as they see it: the switch.
+            callbacks = [Place(host, address(), port) for port in _port_range()]
+            back = relay.listen(network.enter(), SWITCH_ADDRESS, (place.port for place in callbacks))
+            self.relay("the relay from the nodes", [handed_on.enter_context(one) for one in back], callbacks)
+        settings = [*OWN_ADDRESS_ALONE, f"SrunPortRange={callbacks[0].port}-{callbacks[-1].port}"]
+        (self.folder / CONF).write_text(slurm_conf(self.folder, self.nodes, machine, outside, settings))
+        return network
+
+    def relay(
+        self, name: str, sockets: Sequence[socket.socket], targets: Sequence[Place], within: Sequence[str] = ()
+    ) -> None:
+        """Have what comes to each socket passed on to a place."""
+        pairs = (f"{one.fileno()}={to.address}:{to.port}" for one, to in zip(sockets, targets, strict=True))
+        self.daemon(name, *relay.command(*pairs), within=within, pass_fds=[one.fileno() for one in sockets])
+
+    def enter(self, node: int | None = None) -> Sequence[str]:
+        """Return the command under which a daemon runs on a node of the network, or at its switch, if there is one."""
+        return self.network.enter(node) if self.network else ()
+
+    def daemon(
+        self,
+        name: str,
+        *argv: str,
+        cpus: tuple[int, ...] = (),
+        within: Sequence[str] = (),
+        pass_fds: Collection[int] = (),
+    ) -> None:
         """Start a daemon, which ends with the supervisor; what runs under it has its CPUs alone."""
         supervisor = os.getpid()
 
@@ -129,12 +205,13 @@ class Supervisor:
 
         with self.log(name).open("a") as log:
             self.daemons[name] = subprocess.Popen(
-                [which(argv[0]) or argv[0], *argv[1:]],
+                [*within, which(argv[0]) or argv[0], *argv[1:]],
                 env=environ(self.folder),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                pass_fds=pass_fds,
                 preexec_fn=prepare,
             )
 
@@ -187,7 +264,7 @@ class Supervisor:
         for name, process in self.daemons.items():
             if process.returncode is not None:
                 verb = "was" if process.returncode < 0 else "ended with"
-                ended.append(f"{name} {verb} {processes.describe_exit(process.returncode)}. {self.last_lines(name)}")
+                ended.append(f"{name} {verb} {processes.describe_exit(process.returncode)}.\n{self.last_lines(name)}")
         return ended
 
     def last_lines(self, name: str) -> str:
@@ -206,14 +283,16 @@ class Supervisor:
                     process.terminate()
         processes.wait_until(lambda: not self.jobs(spared), SAVE_TIMEOUT_S)
         processes.end_all(self.children)
+        if self.network:
+            self.network.close()
         if self.link.is_symlink() and self.link.readlink() == self.folder:
             self.link.unlink()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def jobs(self, spared: set[str]) -> list[psutil.Process]:
         """Return the processes that are neither daemons nor have one of these names."""
-        daemons = {process.pid for process in self.daemons.values()}
-        return [one for one in self.children() if one.pid not in daemons and _name(one) not in spared]
+        own = self.holders | {process.pid for process in self.daemons.values()}
+        return [one for one in self.children() if one.pid not in own and _name(one) not in spared]
 
     def children(self) -> list[psutil.Process]:
         """Return all processes under this one that have not ended."""
@@ -221,21 +300,40 @@ class Supervisor:
         return psutil.Process().children(recursive=True)
 
 
-def slurm_conf(folder: Path, nodes: int, machine: Machine) -> str:
-    """Return the configuration, in words that Slurm knows from 21.08 to 24.11; what it leaves out is at its default."""
-    user, host, own = psutil.Process().username(), socket.gethostname(), address()
-    port, *ports = _free_ports(own, nodes + 1)
+def slurm_conf(
+    folder: Path,
+    nodes: int,
+    machine: Machine,
+    places: Sequence[Place] | None = None,
+    settings: Iterable[str] = OWN_ADDRESS_ALONE,
+) -> str:
+    """Return the configuration, in words that Slurm knows from 21.08 to 24.11; what it leaves out is at its default.
+
+    Parameters
+    ----------
+    folder : Path
+        Where Slurm's files are.
+    nodes : int
+        How many nodes.
+    machine : Machine
+        Of which each node is a share.
+    places : sequence of Place, optional
+        Of the controller and of each node; by default this machine's own address, and ports that are free.
+    settings : iterable of str
+        Further lines.
+    """
+    controller, *others = places or _places_here(nodes + 1)
+    user = psutil.Process().username()
     cpus, memory = node_cores(machine, nodes), max(1, machine.memory // nodes // 2**20)
     lines = [
         f"ClusterName={folder.name}",  # Slurm gives it to each job, and that is how a job's processes are known
-        f"SlurmctldHost={host}({own})",
-        f"SlurmctldPort={port}",
+        f"SlurmctldHost={controller.host}({controller.address})",
+        f"SlurmctldPort={controller.port}",
         f"SlurmUser={user}",
         f"SlurmdUser={user}",
         "AuthType=auth/munge",
         f"AuthInfo=socket={folder}/munge.socket",
-        # Listen where this machine's name leads to, and nowhere else: on most machines that is loopback.
-        "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",
+        *settings,
         f"StateSaveLocation={folder}/state",
         f"SlurmdSpoolDir={folder}/spool/%n",
         f"SlurmctldPidFile={folder}/slurmctld.pid",
@@ -251,19 +349,42 @@ def slurm_conf(folder: Path, nodes: int, machine: Machine) -> str:
         "SchedulerParameters=batch_sched_delay=0",  # else a job waits for others to come, for up to 3 s
         *(
             f"NodeName=n{number} NodeHostname={host} NodeAddr={own} Port={port} CPUs={cpus} RealMemory={memory}"
-            for number, port in enumerate(ports, start=1)
+            for number, (host, own, port) in enumerate(others, start=1)
         ),
         f"PartitionName={PARTITION} Nodes=ALL Default=YES RootOnly=YES MaxTime=INFINITE State=UP",
     ]
     return "\n".join([*lines, ""])
 
 
-def _free_ports(own: str, n: int) -> list[int]:
+def _places_here(n: int) -> list[Place]:
+    """Return this machine's own address, with n ports that are free."""
+    own = address()
     with contextlib.ExitStack() as all_at_once:
         sockets = [all_at_once.enter_context(socket.socket()) for _ in range(n)]
         for one in sockets:
             one.bind((own, 0))
-        return [one.getsockname()[1] for one in sockets]
+        return [Place(socket.gethostname(), own, one.getsockname()[1]) for one in sockets]
+
+
+def _port_range() -> range:
+    """Return so many ports in a row, free on this machine's own address, below those that the kernel gives away."""
+    own = address()
+    for _ in range(PORT_RANGE_TRIES):
+        first = random.randrange(*SRUN_PORTS, relay.MAX_SOCKETS)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as all_at_once:
+            for port in range(first, first + relay.MAX_SOCKETS):
+                all_at_once.enter_context(socket.socket()).bind((own, port))
+            return range(first, first + relay.MAX_SOCKETS)
+    raise LabError(f"no {relay.MAX_SOCKETS} ports in a row are free here.")
+
+
+def task_prolog(folder: Path, interface: str) -> str:
+    """Return a script whose output Slurm reads: variables for each task of a job, the job's script included.
+
+    A job may have them from whoever submitted it, outside, where the configuration is another and lo does.
+    """
+    variables = {"SLURM_CONF": folder / INSIDE_CONF, "UCX_NET_DEVICES": interface, "HYDRA_IFACE": interface}
+    return "".join(["#!/bin/sh\n", *(f"echo export {name}={value}\n" for name, value in variables.items())])
 
 
 def _cgroup_plugin() -> str:
@@ -302,7 +423,7 @@ def which(program: str) -> str | None:
 
 def variables(folder: Path) -> dict[str, str]:
     """Return what leads `sbatch` and the like to the small Slurm in a folder."""
-    return {"SLURM_CONF": str(folder / "slurm.conf")}
+    return {"SLURM_CONF": str(folder / CONF)}
 
 
 def environ(folder: Path) -> dict[str, str]:
@@ -331,7 +452,7 @@ def address() -> str:
     return str(socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
 
 
-def main(link: str, nodes: str, until: str) -> None:
+def main(link: str, nodes: str, until: str, rate: str) -> None:
     """Run a supervisor, in a process of its own that nobody has to wait for."""
     if os.fork():
         os._exit(0)
@@ -339,7 +460,7 @@ def main(link: str, nodes: str, until: str) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *STOP_SIGNALS})
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
-        Supervisor(Path(link), int(nodes), int(until)).run()
+        Supervisor(Path(link), int(nodes), int(until), rate).run()
     except OSError as error:  # such as a full disk
         print(error)
 

@@ -1,0 +1,283 @@
+"""The small Slurm's nodes on a network in a box: jobs use the wires, commands outside reach it, nothing is left."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labkit.mpi.planning import plan
+from labkit.network import obstacle
+from labkit.network.network import interface
+from labkit.network.units import parse_rate
+from labkit.slurm import cluster, supervisor
+from labkit.slurm.cluster import Cluster
+from labkit.system import processes
+from labkit.system.errors import LabError
+from labkit.system.machine import this_machine
+
+PYTHON = shlex.quote(sys.executable)  # the checkout's path may have spaces
+RATE = "100 Mbit/s"
+PAYLOAD = 1_000_000  # bytes that each of two ranks sends to the other
+
+
+@pytest.fixture(scope="module")
+def wires_can_be_made(slurm_is_installed):
+    if reason := obstacle():
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def wired(wires_can_be_made, tmp_path_factory):
+    """Yield a cluster of 2 nodes with wires."""
+    one = Cluster(tmp_path_factory.mktemp("wired") / "cluster")
+    one.up(2, until=os.getpid(), network=RATE)
+    yield one
+    one.down()
+
+
+@pytest.fixture
+def another(slurm_is_installed, tmp_path):
+    """Yield a cluster that is not up; it is ended after the test."""
+    one = Cluster(tmp_path / "cluster")
+    yield one
+    one.down()
+
+
+@pytest.fixture
+def shell(wired, tmp_path):
+    """Run a command line as in a terminal in which SLURM_CONF was exported."""
+
+    def run(line: str) -> str:
+        environ = os.environ | wired.slurm().variables
+        done = subprocess.run(line, shell=True, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=150)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def script(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    path.chmod(0o755)
+    return path
+
+
+# --- It works ---
+
+EXCHANGE = f"""
+import json, os, socket
+from mpi4py import MPI
+from labkit.network import traffic
+world = MPI.COMM_WORLD
+world.sendrecv(b"", 1 - world.rank)
+before = traffic()
+world.sendrecv(bytes({PAYLOAD}), 1 - world.rank)
+world.Barrier()
+sent, received = traffic() - before
+print(json.dumps([os.environ["SLURMD_NODENAME"], socket.gethostname(), sent, received]))
+"""
+
+
+def test_ranks_of_a_job_use_the_wires_however_they_are_started(shell, tmp_path):
+    """By srun, by mpirun, and by the labs' launcher."""
+    script(tmp_path, "exchange.py", EXCHANGE)
+    launch = "from labkit.mpi.launch import run_ranks; run_ranks(2, 'exchange.py', threads=1, timeout=120)"
+    job = f"""\
+        #!/bin/bash
+        srun --mpi=pmi2 {PYTHON} exchange.py
+        SLURM_OVERLAP=1 SLURM_CPU_BIND=none {PYTHON.removesuffix("python")}mpirun -n 2 {PYTHON} exchange.py
+        {PYTHON} -c {shlex.quote(launch)}
+    """
+    script(tmp_path, "job.sh", job)
+    shell("sbatch --wait -N2 --ntasks-per-node=1 -o out.txt job.sh")
+    text = (tmp_path / "out.txt").read_text()
+    told = [json.loads(line[line.index('["') :]) for line in text.splitlines() if '["' in line]
+    assert sorted(line[:2] for line in told) == [["n1", "node1"]] * 3 + [["n2", "node2"]] * 3, text
+    assert all(PAYLOAD < count < 1.2 * PAYLOAD for line in told for count in line[2:]), text
+
+
+def test_srun_and_salloc_outside_start_programs_on_the_nodes(shell):
+    assert sorted(shell("srun -l -N2 hostname").split()) == ["0:", "1:", "node1", "node2"]
+    assert shell("salloc -N1 srun hostname").strip() in ("node1", "node2")
+
+
+def test_a_signal_from_outside_reaches_the_ranks(shell, tmp_path):
+    wait = """
+        import pathlib, signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        pathlib.Path("ready").touch()
+        print(signal.sigwait({signal.SIGUSR1}).name)
+    """
+    script(tmp_path, "wait.py", wait)
+    job = shell(f"sbatch --parsable -N1 -o out.txt --wrap {shlex.quote(f'srun {PYTHON} wait.py')}").strip()
+    assert processes.wait_until((tmp_path / "ready").exists, 20.0)
+    shell(f"scancel --signal=USR1 {job}")
+    assert processes.wait_until(lambda: "SIGUSR1" in (tmp_path / "out.txt").read_text(), 20.0)
+
+
+def test_it_tells_what_was_asked_for_and_measured_and_up_again_changes_nothing(wired):
+    slurm = wired.slurm()
+    assert slurm.network.startswith("2 nodes on wires of 100 Mbit/s: a transfer got ")
+    assert slurm.network.endswith("%")
+    assert slurm.network in wired.status().network
+    assert wired.up(2, network="0.1 gbit") == slurm
+
+
+@pytest.mark.parametrize("other", [{}, {"network": "1 Gbit/s"}, {"nodes": 1, "network": RATE}])
+def test_up_with_another_network_names_the_one_that_is_up(wired, other):
+    with pytest.raises(LabError, match=r"^a cluster of 2 nodes on wires of 100 Mbit/s is up: .*\./lab cluster down$"):
+        wired.up(**other)
+
+
+def test_wires_for_a_cluster_that_is_up_without(tmp_path, monkeypatch):
+    one = Cluster(tmp_path / "cluster")
+    one.link.symlink_to(tmp_path)
+    monkeypatch.setattr(cluster, "obstacle", lambda: "")
+    monkeypatch.setattr(Cluster, "slurm", lambda self: cluster.Slurm("own", 2, 1, {}))
+    with pytest.raises(LabError, match=r"^a cluster of 2 nodes without wires is up: "):
+        one.up(2, network=RATE)
+
+
+def test_a_plan_takes_the_wires_and_no_loopback():
+    def planned(nodes: int, name: str):
+        environ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_CPUS_ON_NODE": "2"}
+        environ |= {"SLURM_CLUSTER_NAME": name, "SLURMD_NODENAME": "n1"}
+        return plan(2, "x.py", machine=this_machine(), environ=environ)
+
+    wires = planned(2, f"{supervisor.SMALL_SLURM_ON_WIRES}x")
+    assert wires.hidden["HYDRA_IFACE"] == interface()
+    assert f"UCX_NET_DEVICES {interface()}" in " ".join(wires.options)
+    assert not wires.local  # or mpirun would listen on loopback alone
+    assert planned(1, f"{supervisor.SMALL_SLURM_ON_WIRES}x").hidden["HYDRA_IFACE"] == "lo"
+    assert planned(2, f"{supervisor.PREFIX}x").hidden["HYDRA_IFACE"] == "lo"
+    assert "HYDRA_IFACE" not in planned(2, "a-real-one").hidden
+
+
+# --- It ends, and nothing is left ---
+
+MEEK = "#!/bin/bash\nsrun sleep 600\n"
+
+
+def start_with_a_job(one: Cluster, folder: Path) -> tuple[Path, set[int]]:
+    """Start a cluster and a job on both nodes; return the cluster's folder, and the namespaces' numbers."""
+    slurm = one.up(2, network=RATE)
+    script(folder, "job.sh", MEEK)
+    environ = os.environ | slurm.variables
+    subprocess.run(["sbatch", "-N2", "job.sh"], cwd=folder, env=environ, check=True, capture_output=True)
+
+    def asleep() -> list[psutil.Process]:
+        below = psutil.Process(slurm.supervisor_pid).children(recursive=True)
+        return [process for process in below if processes.lives(process) and process.name() == "sleep"]
+
+    assert processes.wait_until(lambda: len(asleep()) == 2, 20.0)
+    ours = namespace_of(psutil.Process())
+    below = psutil.Process(slurm.supervisor_pid).children(recursive=True)
+    namespaces = {namespace_of(process) for process in below if processes.lives(process)} - {ours}
+    assert len(namespaces) == 3  # of the switch and of two nodes
+    return one.link.readlink(), namespaces
+
+
+def namespace_of(process: psutil.Process) -> int:
+    return Path(f"/proc/{process.pid}/ns/net").stat().st_ino
+
+
+def gone(one: Cluster, folder: Path, namespaces: set[int]) -> bool:
+    in_them = processes.find(lambda process: namespace_of(process) in namespaces)
+    known = processes.find(lambda process: str(folder) in " ".join(process.cmdline()))
+    return not (one.link.is_symlink() or folder.exists() or in_them or known)
+
+
+def interfaces() -> set[str]:
+    return {line.partition(":")[0].strip() for line in Path("/proc/net/dev").read_text().splitlines()[2:]}
+
+
+def test_down_leaves_no_process_no_namespace_and_no_interface(wires_can_be_made, another, tmp_path):
+    before = interfaces()
+    folder, namespaces = start_with_a_job(another, tmp_path)
+    assert interfaces() == before
+    assert another.down()
+    assert gone(another, folder, namespaces)
+
+
+def test_a_relay_and_a_supervisor_that_were_killed(wires_can_be_made, another, tmp_path):
+    folder, namespaces = start_with_a_job(another, tmp_path)
+    watcher = psutil.Process(another.slurm().supervisor_pid)
+    next(one for one in watcher.children() if "=10.77.0.254:6817" in " ".join(one.cmdline())).kill()
+    assert processes.wait_until(lambda: another.slurm() is None, 20.0)
+    assert another.status().broken[0].startswith("the relay to the nodes was killed by SIGKILL")
+    watcher.send_signal(signal.SIGKILL)
+    assert processes.wait_until(lambda: not processes.lives(watcher), 20.0)
+    assert another.down()
+    assert gone(another, folder, namespaces)
+
+
+def test_it_needs_no_root(wires_can_be_made):
+    # This Python may be where root alone may look: nobody may look there, but is root in nothing else.
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    nobody += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    if os.geteuid() != 0 or subprocess.run([*nobody, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this takes root to become somebody else; without root, all the other tests are about this")
+    with tempfile.TemporaryDirectory(prefix="labkit-", dir="/tmp") as name:
+        os.chown(name, 65534, 65534)
+        text = f"""
+            import os, pathlib, signal, subprocess, sys
+            from labkit.network import obstacle
+            from labkit.slurm.cluster import Cluster
+            if reason := obstacle():
+                sys.exit(f"obstacle: {{reason}}")
+            one = Cluster(pathlib.Path({name!r}) / "cluster")
+            slurm = one.up(2, until=os.getpid(), network={RATE!r})
+            batch = ["sbatch", "--wait", "-N2", "--output=out.txt", "--wrap", "srun sh -c 'id -u; hostname'"]
+            subprocess.run(batch, env=os.environ | slurm.variables, check=True, stdout=subprocess.DEVNULL)
+            print(pathlib.Path("out.txt").read_text())
+            os.kill(slurm.supervisor_pid, signal.SIGKILL)
+            print(one.down())
+        """
+        program = [*nobody, sys.executable, "-c", textwrap.dedent(text)]
+        done = subprocess.run(program, cwd=name, capture_output=True, text=True, timeout=120)
+        if done.stderr.startswith("obstacle: "):
+            pytest.skip(done.stderr)
+        left = processes.find(lambda process: name in " ".join(process.cmdline()))
+    assert sorted(done.stdout.split()) == ["65534", "65534", "True", "node1", "node2"], done.stderr
+    assert not left
+
+
+# --- It can't be started ---
+
+
+@pytest.mark.parametrize("rate", ["", "fast", "0 Mbit/s", 1e9])
+def test_a_rate_that_makes_no_sense_is_refused(rate, tmp_path):
+    with pytest.raises(LabError, match=r"rate"):
+        Cluster(tmp_path / "cluster").up(2, network=rate)
+    assert not (tmp_path / "cluster").is_symlink()
+
+
+def test_a_network_that_cannot_be_made_is_one_line_and_nothing_is_left(another, tmp_path, monkeypatch):
+    refused = "unshare: unshare failed: Operation not permitted"
+    script(tmp_path, "unshare", f"#!/bin/sh\necho '{refused}' >&2\nexit 1\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    before = set(supervisor.TMP.glob(f"{supervisor.PREFIX}*"))
+    with pytest.raises(LabError, match=r"^Slurm did not come up: \S.*") as error:
+        another.up(2, network=RATE)
+    assert "\n" not in str(error.value)
+    assert not another.link.is_symlink()
+    assert not processes.find(lambda process: str(another.link) in " ".join(process.cmdline()))
+    assert set(supervisor.TMP.glob(f"{supervisor.SMALL_SLURM_ON_WIRES}*")) <= before
+
+
+def test_what_is_passed_to_the_supervisor_is_the_rate_to_the_bit(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(cluster, "obstacle", lambda: "")
+    monkeypatch.setattr(Cluster, "_start", lambda self, nodes, until, rate: asked.append(rate))
+    with pytest.raises(LabError, match="came up, and ended at once"):
+        Cluster(tmp_path / "cluster").up(2, network="1.23456 Gbit/s")
+    assert parse_rate(asked[0]) == parse_rate("1.23456 Gbit/s")
