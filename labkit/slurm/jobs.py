@@ -20,6 +20,7 @@ from labkit.slurm.cluster import Slurm
 from labkit.system.errors import LabError
 
 COMMAND_TIMEOUT_S = 60.0  # for one of Slurm's commands
+OWN_TIMEOUT_S = 10.0  # for the small one to answer; once it is gone, its commands still look for it for a minute
 QUEUE_TIMEOUT_S = 120.0  # for a job to start
 JOB_TIMEOUT_S = 600.0  # for a job to end, with its time in the queue
 OUTPUT_TIMEOUT_S = 60.0  # for a file that a node wrote to be seen here, on a shared file system
@@ -95,7 +96,8 @@ class Job:
 
     def state(self) -> str:
         """Return squeue's word: PENDING, RUNNING, COMPLETED, …; UNKNOWN when Slurm does not answer."""
-        status, output, errors = _run(["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={self.number}"])
+        command = ("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={self.number}")
+        status, output, errors = self._run(*command)
         if status:
             return "COMPLETED" if "Invalid job id" in errors else "UNKNOWN"  # Slurm forgets a job after some minutes
         return output or "COMPLETED"
@@ -125,7 +127,8 @@ class Job:
         NotStarted
             When the job is in the queue for long.
         LabError
-            When the job is not over in time, or fails though nobody has signalled it.
+            When the job is not over in time, or fails though nobody has signalled it; within seconds when the small
+            Slurm is not there any more.
         """
         new_lines = _LogLines(log or self.output, on_line)
         interval = STATE_INTERVAL_S[self.slurm.kind]
@@ -134,6 +137,11 @@ class Job:
             while True:
                 now = time.monotonic()
                 if now - state_seen >= interval:
+                    if gone := self.slurm.missing():
+                        raise LabError(
+                            f"the small Slurm has ended, and job {self.number} with it, as {gone}: start it again, by "
+                            "./lab cluster up or the cell that did, and submit the job again."
+                        )
                     previous, state, state_seen = state, self.state(), now
                     if on_state and state != previous:
                         on_state(state)
@@ -146,7 +154,8 @@ class Job:
                     raise LabError(f"job {self.number} is not over after {timeout_s:g} s: read {self.output}.")
                 time.sleep(LOG_INTERVAL_S)
         except BaseException:
-            _run(["scancel", self.number])
+            if not self.slurm.missing():
+                self._run("scancel", self.number)
             raise
         if state != "COMPLETED" and not self._signalled:
             last = self.read_output().splitlines()[-OUTPUT_LINES:]
@@ -165,6 +174,10 @@ class Job:
         """
         self._signalled = True
         slurm_command("scancel", *([] if name == "TERM" else [f"--signal={name}"]), self.number)
+
+    def _run(self, *argv: str) -> tuple[int, str, str]:
+        own = self.slurm.kind == "own"
+        return _run(argv, timeout_s=min(OWN_TIMEOUT_S, COMMAND_TIMEOUT_S) if own else COMMAND_TIMEOUT_S)
 
     def read_output(self) -> str:
         """Return what the job printed; waits for the file, which a shared file system may show late."""
@@ -298,14 +311,17 @@ def _shown(command: Sequence[object], error: type[LabError], env: Mapping[str, o
     return output
 
 
-def _run(argv: Sequence[str], env: Mapping[str, object] | None = None) -> tuple[int, str, str]:
+def _run(
+    argv: Sequence[str], env: Mapping[str, object] | None = None, timeout_s: float | None = None
+) -> tuple[int, str, str]:
     """Return the status, stdout and stderr of a command that knows nothing of a job which this process is part of."""
     own = {name: value for name, value in os.environ.items() if name == "SLURM_CONF" or "SLURM" not in name}
     own |= {name: str(value) for name, value in (env or {}).items()}
+    timeout_s = timeout_s or COMMAND_TIMEOUT_S
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, env=own)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, env=own)
     except OSError as error:
         return 1, "", f"{error.strerror}. Is Slurm installed?"
     except subprocess.TimeoutExpired:
-        return 1, "", f"no answer within {COMMAND_TIMEOUT_S:.0f} s. Is the cluster up?"
+        return 1, "", f"no answer within {timeout_s:.0f} s. Is the cluster up?"
     return done.returncode, done.stdout.strip(), done.stderr.strip()

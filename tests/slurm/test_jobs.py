@@ -6,6 +6,7 @@ import signal
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -260,6 +261,36 @@ def test_what_follows_a_log_may_fail_and_the_job_is_over(start, tmp_path):
     with pytest.raises(ValueError, match="0"):
         start(100).wait(tmp_path / "log-0", on_line)
     assert not [one for one in psutil.Process().children(recursive=True) if "counts.py" in " ".join(one.cmdline())]
+
+
+@pytest.mark.parametrize("how", ["down", "killed"])
+def test_a_small_slurm_that_has_gone_is_noticed_in_one_line(slurm_is_installed, tmp_path, monkeypatch, how):
+    one = Cluster(tmp_path / "cluster")
+    try:
+        slurm = one.up(1, until=os.getpid())
+        monkeypatch.setenv("SLURM_CONF", slurm.variables["SLURM_CONF"])
+        monkeypatch.chdir(tmp_path)
+        options = ("--parsable", "--output=job.log", "--wrap", "sleep 600")
+        job = submit_job(slurm, "sbatch", *options, output=tmp_path / "job.log")
+
+        def on_state(state):
+            if state == "RUNNING":
+                one.down() if how == "down" else os.kill(slurm.supervisor_pid, signal.SIGKILL)
+
+        began, told = time.monotonic(), r"^the small Slurm has ended, and job \d+ with it, as .*: .*\./lab cluster up"
+        with pytest.raises(LabError, match=told) as error:
+            job.wait(on_state=on_state)
+        assert "\n" not in str(error.value)
+        assert time.monotonic() - began < jobs.JOB_TIMEOUT_S / 10  # the time limit was not what ended it
+    finally:
+        one.down()
+
+
+def test_a_daemon_of_the_small_slurm_that_died_is_named_to_whoever_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr(Slurm, "missing", lambda self: "n1 was killed by SIGKILL")
+    monkeypatch.setattr(jobs, "_run", lambda *args, **options: pytest.fail("nobody is there to be asked"))
+    with pytest.raises(LabError, match="job 7 with it, as n1 was killed by SIGKILL: start"):
+        Job(Slurm("own", 2, 1, {}), "7", tmp_path / "job.log").wait()
 
 
 def test_a_rank_that_fails_without_a_signal_is_an_error(tmp_path):
