@@ -33,6 +33,7 @@ from labkit.data import load_digits
 from labkit.display import plots
 from labkit.exercises import open_lab
 from labkit.mpi import RankError, run_ranks
+from labkit.network import obstacle
 from labkit.system import load, statistics
 from labkit.system.paths import ROOT
 
@@ -665,6 +666,15 @@ def percent(ratio, ranks=1):
     return value if math.isnan(ratio.low) else f"{value} ({low} to {high})"
 
 
+def cost_of(reached):
+    """Say what averaging costs, by the ratio to the same ranks side by side."""
+    words = {
+        "slower": f"averaging costs {1 - reached.value:.0%} of the images per second",
+        "faster": "averaging cannot make ranks faster, so something else changed: measure again",
+    }
+    return f"with Horovod they reach {percent(reached)} of that: {words.get(reached.verdict, reached.verdict)}"
+
+
 def tell_scaling(speeds, ranks):
     """Print each efficiency, its limit, and what averaging costs."""
     of_one = statistics.ratios(speeds, "one rank")
@@ -672,12 +682,7 @@ def tell_scaling(speeds, ranks):
         limit = f"{way}, side by side"
         print(f"{way} scaling on {ranks} ranks: efficiency {percent(of_one[way], ranks)}")
         print(f"  the same ranks side by side: {percent(of_one[limit], ranks)}")
-        reached = statistics.ratios(speeds, limit)[way]
-        cost = {
-            "slower": f"averaging costs {1 - reached.value:.0%} of the images per second",
-            "faster": "averaging cannot make ranks faster, so something else changed: measure again",
-        }
-        print(f"  with Horovod they reach {percent(reached)} of that: {cost.get(reached.verdict, reached.verdict)}")
+        print(f"  {cost_of(statistics.ratios(speeds, limit)[way])}")
     strong = statistics.ratios(speeds, "weak")["strong"]
     print(f"strong scaling gives {strong} times the images per second of weak scaling: {strong.verdict}")
 
@@ -734,17 +739,22 @@ def read_timeline(path):
     return sorted(gradients.values(), key=lambda gradient: math.prod(gradient["shape"]))
 
 
+def draw_last_step(axis, gradients):
+    """Draw the stages of each gradient in the last step."""
+    # It begins when the first of its gradients begins to be negotiated.
+    origin = min(
+        max(start for stage, start, _ in gradient["stages"] if stage == "NEGOTIATE_ALLREDUCE") for gradient in gradients
+    )
+    for row, gradient in enumerate(gradients):
+        for stage, start, end in gradient["stages"]:
+            if stage in STAGES and start >= origin:
+                label, colour = STAGES[stage]
+                axis.barh(row, end - start, left=start - origin, color=colour, label=label)
+
+
 gradients = read_timeline(work / "ranks-2" / "timeline.json")
-# The last step begins when the first of its gradients begins to be negotiated.
-origin = min(
-    max(start for stage, start, _ in gradient["stages"] if stage == "NEGOTIATE_ALLREDUCE") for gradient in gradients
-)
 figure, axis = plt.subplots()
-for row, gradient in enumerate(gradients):
-    for stage, start, end in gradient["stages"]:
-        if stage in STAGES and start >= origin:
-            label, colour = STAGES[stage]
-            axis.barh(row, end - start, left=start - origin, color=colour, label=label)
+draw_last_step(axis, gradients)
 legend = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
 figure.legend(legend.values(), legend.keys(), ncols=4, fontsize=11, loc="outside upper center")
 labels = [f"{' × '.join(map(str, g['shape']))}: {4 * math.prod(g['shape']):,} bytes" for g in gradients]
@@ -1118,12 +1128,332 @@ if threaded:
 # Ranks with one thread each have their own work, and meet once per step. Threads of one rank meet at the end of each
 # operation. On the other hand, each rank holds its own copy of the network and of its data, and MPI waits by polling:
 # where ranks have to share cores, one that waits takes time from one that works.
+
+# %% [markdown]
+# ## 11 · On wires
+#
+# Until here, the ranks sent their gradients through this machine's memory. On a cluster they go through cables. The kit
+# can put each rank on a [**node**](../docs/glossary.md#node) of its own: here, that is a part of this machine's Linux
+# that has nothing but one network interface (a *network namespace*). A cable leads from it to a switch, and carries in
+# each direction the rate that you ask for, no more.
+#
+# **Only the wires are emulated.** The nodes share this machine's cores, caches and memory, and there is one switch. If
+# there are more nodes than cores, the nodes take turns and compute more slowly. The limit, the same ranks side by side
+# without Horovod, is measured on the same nodes, so it has that in it.
+
+# %%
+no_wires = obstacle()
+print(f"Not here: {no_wires}" if no_wires else "A network can be made here.")
+
+# %% [markdown]
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** The gradients of this network are 1.7 MB, a step of a rank has 64 images, and section 5 printed the
+# images per second of one rank. 2 or 4 nodes, on wires of 1 Gbit/s or 100 Mbit/s: what share of the images per second
+# of *side by side* remains, in each of the four cases? Which change in the table below helps more, and on which wire?
+#
+# </div>
+#
+# | what is changed | how | what it costs |
+# | --- | --- | --- |
+# | FP16 | `hvd.Compression.fp16`: gradients travel as 16-bit numbers (lab 04) | conversion, and digits |
+# | 4 batches | the gradients of 4 batches are added up, then averaged once | a quarter of the steps in an epoch |
+#
+# The last is [**gradient accumulation**](../docs/glossary.md#gradient-accumulation). Its steps are those of a batch 4
+# times as large.
+#
+# The script takes the model, the digits and `meet` from `work/compare.py`. It measures several rounds without Horovod,
+# then starts Horovod, whose thread takes some of the cores' time from then on, and measures the ways with it in turns.
+
+# %%
+# %%writefile work/wires.py
+"""Measure ways of training on the nodes of a network: work/wires.py RESULTS.json STEPS ROUNDS WAY …"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+from compare import digits, loss_of, meet, model, optimizer, world
+from mpi4py import MPI
+
+from labkit.network import traffic
+
+BATCH, WARM_UP = 64, 2
+AVERAGED = {"as it is": {}, "FP16": {"compression": hvd.Compression.fp16}, "4 batches": {"every": 4}}
+
+
+def make_step(horovod=True, every=1, compression=hvd.Compression.none):
+    @tf.function(autograph=False)
+    def step(images, labels):
+        with tf.GradientTape() as tape:
+            losses = [loss_of(labels[i], model(images[i], training=True)) / every for i in range(every)]
+        tape = hvd.DistributedGradientTape(tape, compression=compression) if horovod else tape
+        gradients = tape.gradient(losses, [v.value for v in model.trainable_variables])  # of several losses: their sum
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    return step
+
+
+def measure(step, times, every=1, active=world.size):
+    """Return the images per second of the active ranks together, and the bytes that this node sends for a step."""
+    images = digits.x_train[: every * BATCH].reshape(every, BATCH, 28, 28, 1)
+    labels = digits.y_train[: every * BATCH].reshape(every, BATCH)
+    times = times if world.rank < active else 0
+    for _ in range(min(WARM_UP, times)):
+        step(images, labels)
+    meet()
+    start, sent = time.perf_counter(), traffic().sent
+    for _ in range(times):
+        step(images, labels)
+    seconds = time.perf_counter() - start
+    meet()
+    sent = traffic().sent - sent
+    return active * times * every * BATCH / world.allreduce(seconds, op=MPI.MAX), sent / max(1, times)
+
+
+def main():
+    out, steps, rounds, names = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
+    optimizer.build(model.trainable_variables)
+    found = {"one rank": [], "side by side": []} | {name: [] for name in names}
+    alone = make_step(horovod=False)
+    for _ in range(rounds):
+        found["one rank"].append(measure(alone, 2 * steps, active=1))
+        found["side by side"].append(measure(alone, 2 * steps))
+    os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # not from the start, but when start_timeline asks for it
+    hvd.init()
+    ways = {name: make_step(**AVERAGED[name]) for name in names}
+    for name in names * rounds:
+        every = AVERAGED[name].get("every", 1)
+        found[name].append(measure(ways[name], max(2, steps // every), every))
+    hvd.start_timeline(str(out.with_suffix(".timeline.json")))
+    measure(ways["as it is"], 2)
+    hvd.stop_timeline()
+    if world.rank == 0:
+        speeds, sent = ({name: [pair[i] for pair in pairs] for name, pairs in found.items()} for i in (0, 1))
+        out.write_text(json.dumps({"speeds": speeds, "sent": sent, "gradients": 4 * model.count_params()}))
+
+
+if __name__ == "__main__":
+    main()
+
+
+# %% [markdown]
+# The four cases take about 80 s. Each prints what a transfer got on the wires before the training began. A warning that
+# ranks take turns means that there are more nodes than cores.
+
+# %%
+LEVERS, rounds = (("FP16",), 1) if QUICK else (("FP16", "4 batches"), 3)
+cases = {"2 nodes, 1 Gbit/s": (2, 2 if QUICK else 16)}  # nodes, and the steps of a measurement
+if not QUICK:
+    cases |= {"2 nodes, 100 Mbit/s": (2, 5), "4 nodes, 1 Gbit/s": (4, 10), "4 nodes, 100 Mbit/s": (4, 4)}
+
+
+def wires_file(case, suffix=".json"):
+    """Return the file of a case's results, or of its timeline."""
+    return work / f"wires {case.removesuffix('/s')}{suffix}"
+
+
+def on_wires(case, nodes, steps, rounds, *levers):
+    """Return what work/wires.py finds on nodes with wires, as it is and with each lever; `case` ends in the rate."""
+    out = wires_file(case)
+    options = {"threads": 1, "network": case.partition(", ")[2], "show": False}
+    run = run_ranks(nodes, "work/wires.py", out, steps, rounds, "as it is", *levers, **options)
+    print("\n".join(filter(None, [run.network, run.warning])), flush=True)
+    return json.loads(out.read_text()) | {"nodes": nodes}
+
+
+with load.watch("section 11") as wired_others:
+    wired = {} if no_wires else {case: on_wires(case, *size, rounds, *LEVERS) for case, size in cases.items()}
+
+
+# %%
+def tell_wires(wired):
+    """Print the efficiency in each case, its limit, and what averaging costs."""
+    for case, found in wired.items():
+        of_one = statistics.ratios(found["speeds"], "one rank")
+        reached = statistics.ratios(found["speeds"], "side by side")["as it is"]
+        print(f"{case}: efficiency {percent(of_one['as it is'], found['nodes'])}")
+        print(f"  the same ranks side by side: {percent(of_one['side by side'], found['nodes'])}")
+        print(f"  {cost_of(reached)}")
+
+
+def tell_levers(wired):
+    """Print what each change is worth in each case."""
+    for lever in LEVERS:
+        for case, found in wired.items():
+            ratio = statistics.ratios(found["speeds"], "as it is")[lever]
+            print(f"{lever:9}  {case:19}  {ratio} times as many images per second as it is: {ratio.verdict}")
+
+
+tell_wires(wired)
+tell_levers(wired)
+if no_wires:
+    print(f"Not measured, as there are no wires here: {no_wires}")
+
+# %% jupyter={"source_hidden": true}
+if wired:
+    figure, axis = plt.subplots(figsize=(8, 4.5))
+    said = []
+    for shift, way in enumerate(("as it is", *LEVERS)):
+        shares = [statistics.ratios(found["speeds"], "side by side")[way] for found in wired.values()]
+        value, low, high = 100 * np.array(shares).T
+        places = np.arange(len(shares)) + 0.16 * (shift - 1)
+        axis.errorbar(places, value, yerr=np.nan_to_num([value - low, high - value]), fmt="o", capsize=4, label=way)
+        said += [f"{way}, {case}: {percent(share)}" for case, share in zip(wired, shares, strict=True)]
+    axis.set_xticks(range(len(wired)), [case.replace(", ", "\n") for case in wired])
+    axis.set(ylabel="images/s (% of side by side)", ylim=(0, None), title="Horovod on wires")
+    axis.legend()
+    plots.show(
+        figure,
+        alt="Images per second as a share of those of the same ranks side by side, with 95% intervals where there are "
+        f"several rounds: {'; '.join(said)}.",
+        keep=results,
+    )
+
+# %% [markdown]
+# ### What is on the wire
+#
+# Each node's interface counts the bytes that it sends. A ring would send `2 × (n - 1) / n` times the gradients, half of
+# that in FP16, and the packets' headers add some 5%. Fast wires take many packets at once here, and count the header of
+# the first only. What is counted tells which algorithm MPI really took.
+
+
+# %%
+def tell_bytes(wired):
+    """Print what a node sends for a step, beside what a ring would send."""
+    for case, found in wired.items():
+        ring = 2 * (found["nodes"] - 1) / found["nodes"] * found["gradients"]
+        for way, theory in (("as it is", ring), ("FP16", ring / 2)):
+            sent = np.mean(found["sent"][way])
+            print(f"{case:19}  {way:8}  {sent / 1e6:.2f} MB sent, {sent / theory:.2f} times the {theory / 1e6:.2f} MB")
+
+
+tell_bytes(wired)
+
+# %% [markdown]
+# On 4 nodes, look at FP16: is it half of *as it is*? MPI has no 16-bit floating-point numbers, so Horovod brings an
+# operation of its own that adds them. For operations that are not MPI's own, MPICH takes
+# [**recursive doubling**](../docs/glossary.md#recursive-doubling), which sends the whole buffer `log2(n)` times: once
+# on 2 nodes, as a ring does, but twice on 4, where a ring sends it 1.5 times.
+#
+# The timeline shows the wire as well. Here are the largest gradient's stages, and the last step through memory (section
+# 6) and on 2 nodes. The scales differ. Horovod has one thread for all of this: while an all-reduce is on the wire, the
+# gradients after it are still *negotiated*, and that bar is waiting too.
+
+# %% jupyter={"source_hidden": true}
+paths = {"memory": work / "ranks-2" / "timeline.json"}
+paths |= {case: wires_file(case, ".timeline.json") for case in wired if case.startswith("2 nodes")}
+seen = {name: read_timeline(path) for name, path in paths.items()}
+
+
+def stage_ms(gradients, stage):
+    """Return the median length of a stage of the largest gradient, in ms."""
+    return np.median([end - start for name, start, end in gradients[-1]["stages"] if name == stage])
+
+
+for name, gradients in seen.items():
+    waited, reduced = (stage_ms(gradients, stage) for stage in ("NEGOTIATE_ALLREDUCE", "MPI_ALLREDUCE"))
+    print(f"{name:20} median of a step: negotiated {waited:6.1f} ms, reduced {reduced:6.1f} ms")
+name = list(seen)[-1]
+if wired:
+    figure, axes = plt.subplots(2, 1, figsize=(8, 6))
+    for axis, one in zip(axes, ("memory", name), strict=True):
+        draw_last_step(axis, seen[one])
+        axis.set_yticks(range(8), [f"{4 * math.prod(g['shape']):,} bytes" for g in seen[one]], fontsize=10)
+        axis.set(xlabel="ms since the step's first gradient was ready", title=one)
+    entries = [axis.get_legend_handles_labels() for axis in axes]
+    legend = {label: handle for handles, labels in entries for handle, label in zip(handles, labels, strict=True)}
+    figure.legend(legend.values(), legend.keys(), ncols=4, fontsize=11, loc="outside upper center")
+    plots.show(
+        figure,
+        alt="The eight gradients of the last step as bars in time, negotiated, fused, reduced and copied back: above "
+        f"through memory, below on {name}. The largest gradient's all-reduce takes "
+        f"{stage_ms(seen['memory'], 'MPI_ALLREDUCE'):.1f} ms above and {stage_ms(seen[name], 'MPI_ALLREDUCE'):.1f} ms "
+        "below, in the median of all steps.",
+    )
+
+# %% [markdown]
+# ### Exercise 7 · Which network does this training need?
+#
+# Before you buy a network, you can calculate what it has to carry. Write `half_rate(n_bytes, ranks, seconds)`. It
+# returns the rate of the wires, in **bit/s**, at which half of a step is communication: the all-reduce takes as long as
+# computing the step.
+#
+# - `n_bytes` are the bytes of the gradients, and `ranks` (2 or more) share them by a ring.
+# - `seconds` is what computing one step takes on each rank.
+# - In a ring, each rank sends its share of the gradients `2 × (ranks - 1)` times, one after the other. Its wire carries
+#   the rate in each direction, so what it receives meanwhile costs nothing. Nothing overlaps, and there is no latency.
+
+
+# %%
+def half_rate(n_bytes, ranks, seconds):
+    """Return the bit/s at which the ring all-reduce of a step takes as long as computing it."""
+    ### BEGIN SOLUTION
+    sent = 2 * (ranks - 1) / ranks * n_bytes
+    return 8 * sent / seconds
+    ### END SOLUTION
+
+
+# %% tags=["nbval-check-output"]
+half_rate = check(7, half_rate)
+
+# %% [markdown]
+# Now test the prediction. The seconds come from *side by side* on 2 nodes, and the wires get the rate that you
+# calculated: about 15 s.
+
+
+# %%
+def tell_prediction(speeds):
+    """Print the share of a step that is communication, and how far off the prediction of a half was."""
+    reached = statistics.ratios(speeds, "side by side")["as it is"]
+    share = statistics.Ratio(1 - reached.value, 1 - reached.high, 1 - reached.low)
+    print(f"communication: {percent(share)} of a step; predicted: 50%")
+    times = statistics.Ratio(*np.maximum(0, 1 / np.array([reached.value, reached.high, reached.low]) - 1))
+    off = {"faster": "the prediction was too low", "slower": "the prediction was too high"}
+    print(f"it takes {times} times as long as predicted: {off.get(times.verdict, times.verdict)}")
+
+
+predicted = {}
+if wired:
+    found = wired["2 nodes, 1 Gbit/s"]
+    seconds = 2 * 64 / np.mean(found["speeds"]["side by side"])
+    rate = half_rate(found["gradients"], 2, seconds)
+    print(f"{1000 * seconds:.1f} ms of computing in a step: predicted {rate / 1e6:,.0f} Mbit/s")
+if wired and not QUICK:
+    with load.watch("section 11, the prediction"):
+        predicted = on_wires(f"2 nodes, {rate / 1e6:.0f} Mbit/s", 2, 12, 6)
+    tell_prediction(predicted["speeds"])
+
+# %% [markdown]
+# What the calculation leaves out makes communication longer: headers, the negotiation, waiting for the slower rank, and
+# the cores' work for sending. What makes it shorter is overlap: the last layers' gradients travel while the first
+# layers' are still computed. The same line tells about any network. A batch of 16 images of ResNet-50 takes more
+# arithmetic for each byte of its gradients than this step does; lab 08 trains it.
 #
 # ### Open · For fast students
 #
-# Horovod can send gradients as 16-bit numbers: `hvd.DistributedGradientTape(tape, compression=hvd.Compression.fp16)`.
-# Add this as a way to `work/compare.py`. Does the time saved by half the bytes pay for the conversion here? What
-# would change between two machines with a network of 1 Gbit/s? Lab 06 measures such a network.
+# `run_ranks(4, "work/wires.py", …, nodes=2, network="100 Mbit/s")` puts two ranks on each of 2 nodes. How many bytes
+# does a node's wire carry for a step now? Is it faster than 4 nodes, and why? Clusters with many ranks on a node are
+# like this. And fusion: in `on_wires`, start one launch with `env={"HOROVOD_FUSION_THRESHOLD": "0"}` as in section 7,
+# and one without, in turns. On which wire is fusion worth more than in memory?
+
+
+# %%
+def wire_rows(wired, others, obstacle):
+    """Return the closing table's rows of this section."""
+    if not wired:
+        return [("weak, on wires", "", f"not here: {obstacle}", "")]
+    rows = []
+    for case, found in wired.items():
+        of_one = statistics.ratios(found["speeds"], "one rank")
+        reached, limit = (percent(of_one[way], found["nodes"]) for way in ("as it is", "side by side"))
+        rows.append((f"weak: this CNN, {case}, on {machine.usable_cores} cores", "", reached, limit, others))
+    return rows
+
 
 # %% [markdown]
 # ## Questions
@@ -1168,12 +1498,22 @@ if threaded:
 # **Timing** Sections 1 to 3 take 20 minutes. Exercise 4 takes 20, and is where people need help. Anyone still stuck at
 # minute 50 should continue with the solution: nobody should miss section 8.
 #
-# The optional sections 6, 7, 9 and 10 take 30 minutes more. Short of time? Skip the strong half of section 5, and
-# read section 10's table of reports aloud: which runs would the room stop?
+# The optional sections 6, 7, 9, 10 and 11 take three quarters of an hour more. Short of time? Skip the strong half of
+# section 5, and read section 10's table of reports aloud: which runs would the room stop?
 #
 # **Exercise 6** Most compare CPUs instead of cores. Report (c) shows it: the masks have nothing in common, and yet the
 # two ranks share core 0. (a) wastes two cores, while each rank's two threads share one. (d) is the usual default
 # without a launcher's pinning.
+#
+# **Section 11** It needs section 5 (`work/compare.py`) and section 6's functions. Nodes share the cores: with 4 nodes
+# on 2 cores, *side by side* cannot pass half of four times one rank, and that is not the wire's doing. On 2 nodes,
+# FP16 halves the bytes. On 4 nodes only a third of them goes, since MPICH adds 16-bit numbers by recursive doubling.
+# Ask: what would halve them? A ring for any operation, as in lab 06. Where no network can be made, the section's
+# first cell says why and what an administrator can set; exercise 7 works without one.
+#
+# **Exercise 7** What is easily forgotten: a byte has 8 bits; a ring is a reduce-scatter and then an all-gather, hence
+# the 2. How far off the prediction is depends on the machine. Look at what a transfer got: below the rate that was
+# asked for, the wire itself is part of the error.
 #
 # **What goes wrong** A student runs exercise 4 without `plan.py`: the cell before section 4 writes it. A second
 # notebook that uses the same cores halves every result. The cells say so when other work used the cores.
@@ -1188,6 +1528,8 @@ if threaded:
 # - Learning rate and number of steps follow the size. Begin with a warm-up.
 # - All ranks take the same number of steps, or the run hangs.
 # - Only the weights show that a run is not distributed. Compare them.
+# - Bytes of gradients, ranks and seconds of computing tell which network a training run needs. Fewer bytes and fewer
+#   exchanges help where the wire is the limit.
 # - Weak and strong scaling are two questions. Measure both against the same ranks side by side: what is missing there,
 #   no library can give back.
 #
@@ -1212,6 +1554,7 @@ results.table(
             )
             for way in ("weak", "strong")
         ),
+        *wire_rows(wired, wired_others, no_wires),
     ],
 )
 

@@ -1,4 +1,4 @@
-"""Checks of lab 07: shares, learning rate, steps, two scripts that must really be distributed, and pinning."""
+"""Checks of lab 07: shares, learning rate, steps, two really distributed scripts, pinning, and a rate of wires."""
 
 import itertools
 import math
@@ -244,6 +244,33 @@ def pinnings(answer) -> None:
         decide(*node, threads)
 
     for_all(decide_node, node=nodes(), threads=st.integers(1, 4))
+
+
+@lab.exercise(
+    7,
+    hints=(
+        "How many bytes does a rank send? Its share is n_bytes / ranks, and it sends one 2 * (ranks - 1) times.",
+        "Half of a step is communication when sending these bytes takes as long as computing: `seconds`. A byte has 8 "
+        "bits.",
+        "8 * 2 * (ranks - 1) / ranks * n_bytes / seconds",
+    ),
+)
+def half_rates(answer) -> None:
+    """The rate at which a ring's bytes take as long as computing, in bit/s."""
+    from hypothesis import strategies as st
+
+    def decide(n_bytes: int, ranks: int, seconds: float) -> None:
+        expected = f"half_rate(n_bytes={n_bytes:,}, ranks={ranks}, seconds={seconds:g})"
+        same(call(answer, n_bytes, ranks, seconds), 16 * (ranks - 1) / ranks * n_bytes / seconds, expected)
+
+    for n_bytes, ranks, seconds in ((1_000_000, 2, 1.0), (1_000_000, 4, 1.0), (1_686_568, 2, 0.02), (100, 64, 8.0)):
+        decide(n_bytes, ranks, seconds)
+    for_all(
+        decide,
+        n_bytes=st.integers(1, 10**9),
+        ranks=st.integers(2, 1_024),
+        seconds=st.sampled_from((1.0, 0.5, 0.01, 0.25, 8.0)),
+    )
 
 
 def _pairs(found: Any, case: str) -> set[tuple[int, int]]:

@@ -215,6 +215,14 @@ class TestExercises(ThreeWays):
         (6, swap("a < b and", "a + 1 == b and"), "share a core to be {(0, 2), (1, 2)}"),
         (6, swap("sharing, crowded, set", "crowded, set"), "three sets"),
         (6, swap("return sharing, crowded,", "return sharing, len(crowded),"), "a set of ranks"),
+        (7, swap("8 * sent", "sent"), "half_rate(n_bytes=1,000,000, ranks=2, seconds=1) to be 8e+06; it is 1e+06"),
+        (7, swap("2 * (ranks - 1) / ranks", "(ranks - 1) / ranks"), "to be 8e+06; it is 4e+06"),
+        (7, swap("2 * (ranks - 1) / ranks", "2 * (ranks - 1)"), "to be 8e+06; it is 1.6e+07"),
+        (7, swap("2 * (ranks - 1) / ranks *", ""), "ranks=4, seconds=1) to be 1.2e+07; it is 8e+06"),
+        (7, swap("/ seconds", "/ (seconds / 2)"), "to be 8e+06; it is 1.6e+07"),
+        (7, swap("8 * sent / seconds", "seconds / (8 * sent)"), "to be 8e+06; it is 1.25e-07"),
+        (7, swap("8 * sent / seconds", "round(8 * sent / seconds / 1e6) * 1e6"), "ranks=2, seconds=0.02) to be"),
+        (7, swap("return 8 * sent / seconds", "print(8 * sent / seconds)"), "it is None: does it return?"),
     ]
     right = [
         (1, same),
@@ -232,6 +240,8 @@ class TestExercises(ThreeWays):
         (5, BY_HAND),
         (6, same),
         (6, swap("return sharing, crowded,", "return [[b, a] for a, b in sharing], sorted(crowded),")),
+        (7, same),
+        (7, swap("8 * sent / seconds", "np.float64(sent) / (seconds / 8)")),
     ]
 
 
@@ -292,8 +302,8 @@ def test_a_round_has_each_launch_once():
 NOISE = np.array([1.0, 1.01, 0.99, 1.005])
 
 
-def played(*names):
-    given = {"statistics": statistics, "math": math, "np": np}
+def played(*names, **given):
+    given |= {"statistics": statistics, "math": math, "np": np}
     return lab_cells.functions("07", "percent", *names, **given)
 
 
@@ -314,7 +324,7 @@ def speeds_of(**factors):
 )
 def test_the_cost_of_averaging_is_what_the_rounds_show(weak, sentence, capsys):
     speeds = speeds_of(one_rank=1, weak=weak, weak__side_by_side=1.8, strong=1.2, strong__side_by_side=1.7)
-    played("tell_scaling")["tell_scaling"](speeds, 2)
+    played("cost_of", "tell_scaling")["tell_scaling"](speeds, 2)
     out = capsys.readouterr().out.splitlines()
     assert out[2].endswith(sentence)
     assert out[0].startswith(f"weak scaling on 2 ranks: efficiency {weak / 2:.0%} (")
@@ -328,7 +338,7 @@ def test_one_round_has_no_interval(capsys):
             one_rank=1, weak=1.6, weak__side_by_side=1.8, strong=1.2, strong__side_by_side=1.7
         ).items()
     }
-    played("tell_scaling")["tell_scaling"](speeds, 2)
+    played("cost_of", "tell_scaling")["tell_scaling"](speeds, 2)
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "weak scaling on 2 ranks: efficiency 80%"
     assert out[2].endswith("one round only, so there is no interval")
@@ -374,3 +384,103 @@ def test_what_is_said_of_a_pinning():
     assert tell([{0}, {4}], node, 1) == "pairs of ranks that may share a core: 1; cores with nothing to do: 1 of 2"
     assert tell([{0, 4}, {1, 5}], node, 2) == "ranks whose threads take turns: 2"
     assert tell([{0, 4}, {1, 5}], node, 1) == "each rank has cores of its own, and none is left over"
+
+
+# On wires
+
+
+def found_on(nodes, sent=1.0, **factors):
+    """What work/wires.py would find: speeds by their factors, and what a node sends by a ring, times `sent`."""
+    speeds = {name.replace("four", "4"): rounds for name, rounds in speeds_of(**factors).items()}
+    ring = 2 * (nodes - 1) / nodes * 1e6
+    bytes_sent = {"as it is": [sent * ring] * 2, "FP16": [sent * ring / 2] * 2}
+    return {"nodes": nodes, "speeds": speeds, "sent": bytes_sent, "gradients": 1_000_000}
+
+
+def one_round(found):
+    return found | {"speeds": {name: rounds[:1] for name, rounds in found["speeds"].items()}}
+
+
+def wired(**factors):
+    base = {"one_rank": 1, "side_by_side": 1.8, "as_it_is": 0.9, "FP16": 1.2, "four_batches": 0.7}
+    return {"2 nodes, 1 Gbit/s": found_on(2, **base | factors)}
+
+
+@pytest.mark.parametrize(
+    ("as_it_is", "sentence"),
+    [
+        (0.9, "averaging costs 50% of the images per second"),
+        (1.8, "no difference beyond chance"),
+        (2.5, "something else changed: measure again"),
+    ],
+)
+def test_the_cost_of_averaging_on_wires_is_what_the_rounds_show(as_it_is, sentence, capsys):
+    played("cost_of", "tell_wires")["tell_wires"](wired(as_it_is=as_it_is))
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith(f"2 nodes, 1 Gbit/s: efficiency {as_it_is / 2:.0%} (")
+    assert out[2].endswith(sentence)
+
+
+def test_a_change_is_worth_on_each_wire_what_the_rounds_show(capsys):
+    tell = played("tell_levers", LEVERS=("FP16", "4 batches", "one rank"))["tell_levers"]
+    tell(wired(one_rank=0.9))
+    out = capsys.readouterr().out.splitlines()
+    assert [line.rpartition(": ")[2] for line in out] == ["faster", "slower", "no difference beyond chance"]
+    tell({case: one_round(found) for case, found in wired().items()})
+    assert all(
+        line.endswith("one round only, so there is no interval") for line in capsys.readouterr().out.splitlines()
+    )
+
+
+@pytest.mark.parametrize("sent", [1.0, 1.33])
+def test_bytes_are_set_beside_a_ring(sent, capsys):
+    played("tell_bytes")["tell_bytes"]({"4 nodes, 1 Gbit/s": found_on(4, sent, one_rank=1)})
+    out = capsys.readouterr().out.splitlines()
+    assert f"{1.5 * sent:.2f} MB sent, {sent:.2f} times the 1.50 MB" in out[0]
+    assert f"{sent:.2f} times the 0.75 MB" in out[1]
+
+
+@pytest.mark.parametrize(
+    ("as_it_is", "share", "times", "sentence"),
+    [
+        (0.9, "50%", "1.00 (0.", "no difference beyond chance"),
+        (0.6, "67%", "2.00 (1.", "the prediction was too low"),
+        (1.5, "17%", "0.20 (0.", "the prediction was too high"),
+        (1.81, "-1%", "0.00 (0.00 to ", "the prediction was too high"),
+    ],
+)
+def test_a_prediction_is_off_by_what_the_rounds_show(as_it_is, share, times, sentence, capsys):
+    played("tell_prediction")["tell_prediction"](speeds_of(side_by_side=1.8, as_it_is=as_it_is))
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"communication: {share} (")
+    assert second.startswith(f"it takes {times}")
+    assert second.endswith(sentence)
+
+
+def test_one_round_says_nothing_of_a_prediction(capsys):
+    played("tell_prediction")["tell_prediction"]({"side by side": [2.0], "as it is": [0.5]})
+    assert capsys.readouterr().out.splitlines() == [
+        "communication: 75% of a step; predicted: 50%",
+        "it takes 3.00 times as long as predicted: one round only, so there is no interval",
+    ]
+
+
+def test_without_a_network_the_table_says_why(capsys):
+    rows = played(
+        "wire_rows",
+        "tell_wires",
+        "tell_levers",
+        "tell_bytes",
+        "cost_of",
+        machine=SimpleNamespace(usable_cores=2),
+        LEVERS=("FP16",),
+    )
+    for tell in ("tell_wires", "tell_levers", "tell_bytes"):
+        rows[tell]({})
+    assert not capsys.readouterr().out
+    assert rows["wire_rows"]({}, None, "no room") == [("weak, on wires", "", "not here: no room", "")]
+    ((name, _, reached, limit, others),) = rows["wire_rows"](wired(), "watch", "")
+    assert name == "weak: this CNN, 2 nodes, 1 Gbit/s, on 2 cores"
+    assert reached.startswith("45% (")
+    assert limit.startswith("90% (")
+    assert others == "watch"
