@@ -10,8 +10,8 @@
 # **You will** write what all distributed training rests on: a sum of [**gradients**](../docs/glossary.md#gradient) over
 # all [**ranks**](../docs/glossary.md#rank). First you use
 # [**parameter servers**](../docs/glossary.md#parameter-server), then a [**ring**](../docs/glossary.md#ring). You count
-# what they send, measure how long they take, fit a model of this machine to the times, and draw that model up to 1,024
-# ranks. Then you try three ways to send less, or to hide the sending.
+# what they send, measure how long they take, in memory and on wires between nodes, fit a model to the times, and draw
+# it up to 1,024 ranks. Then you try three ways to send less, or to hide the sending.
 #
 # **Time** {minutes}
 #
@@ -22,6 +22,7 @@
 QUICK = False  # small runs, as the tests make them
 
 # %%
+import contextlib
 import inspect
 import itertools
 import json
@@ -38,6 +39,7 @@ from scipy.optimize import least_squares
 from labkit.display import plots
 from labkit.exercises import open_lab
 from labkit.mpi import RankError, run_ranks
+from labkit.network import Network, obstacle
 from labkit.system import load
 from labkit.system.statistics import ratios
 
@@ -469,6 +471,10 @@ counts = run_ranks(2 if QUICK else 4, "work/count.py", Path(servers).stem, Path(
 #
 # ## 5 · How long does it take?
 #
+# First on two ranks that share this machine's memory, then on nodes with wires between them.
+#
+# ### In memory
+#
 # <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** Your ring is written in Python, `MPI_Allreduce` in C. How many times as long does yours take for 64
@@ -485,8 +491,8 @@ counts = run_ranks(2 if QUICK else 4, "work/count.py", Path(servers).stem, Path(
 # - **copy**: copying an array within one rank, on all ranks at once.
 #
 # In each round all of them take turns, so if the machine is busy for a while, that affects them all. The time of a
-# round is that of the slowest rank. The script also counts [**page faults**](../docs/glossary.md#page-fault): they tell
-# how much memory the system had to provide. The cell takes about a quarter of a minute.
+# round is that of the slowest rank. The script also counts [**page faults**](../docs/glossary.md#page-fault), for
+# section 11.
 
 # %%
 # %%writefile work/steps.py
@@ -581,118 +587,238 @@ sizes = [2**power for power in powers]
 rounds = 3 if QUICK else 7
 
 
-def measure(n_ranks, sizes, env=None):
-    """Run the script, and return seconds and page faults of a call: each by way and bytes, of each round."""
+def by_way_and_bytes(by_way):
+    """Return what JSON made of a dict by way and bytes, with numbers of bytes as its keys again."""
+    return {way: {int(n_bytes): value for n_bytes, value in by.items()} for way, by in by_way.items()}
+
+
+def measure(sizes, env=None):
+    """Run the script on 2 ranks; return seconds and page faults of a call: each by way and bytes, of each round."""
     out = work / "allreduce.json"
-    run_ranks(n_ranks, "work/measure.py", Path(servers).stem, Path(ring).stem, out, rounds, *sizes, threads=1, env=env)
-    return [
-        {way: {int(n_bytes): values for n_bytes, values in by_bytes.items()} for way, by_bytes in by_way.items()}
-        for by_way in json.loads(out.read_text()).values()
-    ]
+    run_ranks(2, "work/measure.py", Path(servers).stem, Path(ring).stem, out, rounds, *sizes, threads=1, env=env)
+    return [by_way_and_bytes(by_way) for by_way in json.loads(out.read_text()).values()]
 
 
-measured, faults = {}, {}  # by number of ranks
 with load.watch("section 5") as measured_others:
-    for size in (2,) if QUICK else (2, 4):
-        measured[size], faults[size] = measure(size, sizes)
+    measured, faults = measure(sizes)
 
 
 # %%
-def typical(size, way):
+def typical(way):
     """Return the seconds for each message size: the median over rounds."""
-    return np.array([np.median(measured[size][way][n_bytes]) for n_bytes in sizes])
+    return np.array([np.median(measured[way][n_bytes]) for n_bytes in sizes])
 
 
 # %% jupyter={"source_hidden": true}
-figure, axes = plt.subplots(1, len(measured), figsize=(6 * len(measured), 5), sharey=True, squeeze=False)
-for axis, size in zip(axes.flat, measured):
-    for way in ("MPI_Allreduce", "ring", "1 server"):
-        axis.loglog(sizes, 1e6 * typical(size, way), label="your ring" if way == "ring" else way)
-    shared = f" on {cores} core{'s' * (cores > 1)}, taking turns" * (size > cores)
-    axis.set(xlabel="bytes of the gradient", title=f"{size} ranks{shared}")
-axes[0, 0].set_ylabel("µs")
-axes[0, 0].legend()
-figure.suptitle("Time of an all-reduce against its size")
+figure, axis = plt.subplots(figsize=(8, 5))
+for way in ("MPI_Allreduce", "ring", "1 server"):
+    axis.loglog(sizes, 1e6 * typical(way), label="your ring" if way == "ring" else way)
+axis.set(xlabel="bytes of the gradient", ylabel="µs", title="An all-reduce on 2 ranks, in memory")
+axis.legend()
 plots.show(
     figure,
-    alt="Microseconds of an all-reduce against bytes, both on logarithmic axes: flat for small messages, then a "
-    "straight line upwards. "
+    alt="Microseconds of an all-reduce on 2 ranks against bytes, both on logarithmic axes: flat for small messages, "
+    "then a straight line upwards. "
     + "; ".join(
-        f"{size} ranks, {way}: {1e6 * typical(size, way)[0]:,.0f} µs for {sizes[0]} bytes, "
-        f"{1e6 * typical(size, way)[-1]:,.0f} µs for {sizes[-1]:,} bytes"
-        for size in measured
+        f"{way}: {1e6 * typical(way)[0]:,.0f} µs for {sizes[0]} bytes, "
+        f"{1e6 * typical(way)[-1]:,.0f} µs for {sizes[-1]:,} bytes"
         for way in ("MPI_Allreduce", "ring", "1 server")
     )
     + ".",
-    keep=results,
 )
 
 
 # %%
-def compare(by_way, n_bytes):
-    """Return your ring's speed over MPI_Allreduce's. How much the rounds vary is taken from all three ways together."""
+def compare(by_way, n_bytes, reference="MPI_Allreduce"):
+    """Return your ring's speed over another way's. How much the rounds vary is taken from three ways together."""
     speeds = {way: 1 / np.array(by_way[way][n_bytes]) for way in ("MPI_Allreduce", "ring", "1 server")}
-    return ratios(speeds, "MPI_Allreduce")["ring"]
+    return ratios(speeds, reference)["ring"]
 
 
-apart = np.median([max(spent) / min(spent) for by_size in measured[2].values() for spent in by_size.values()])
+apart = np.median([max(spent) / min(spent) for by_size in measured.values() for spent in by_size.values()])
 if apart > 2:
     print(f"The rounds of one measurement differ by a factor of {apart:.1f}: look at intervals, not at single values.")
 largest = sizes[-1]
-against = {}  # by ranks: your ring's speed over MPI's, at the largest size
-for size in measured:
-    for n_bytes in (sizes[0], largest):
-        one = compare(measured[size], n_bytes)
-        print(f"{size} ranks, {n_bytes:>11,} bytes: your ring is {one} times as fast as MPI_Allreduce: {one.verdict}")
-    against[size] = one
-    if size > cores:
-        print(f"   {size} ranks take turns on {cores} cores here, and waiting takes a core too: don't generalise this")
+for n_bytes in (sizes[0], largest):
+    against = compare(measured, n_bytes)  # in the end, at the largest size
+    print(f"{n_bytes:>11,} bytes: your ring is {against} times as fast as MPI_Allreduce: {against.verdict}")
 
 # %% [markdown]
 # Small messages take the **same** time whatever their size: that is [**latency**](../docs/glossary.md#latency), and
 # here Python's own time is part of it. For large ones the time grows with the bytes: that is
-# [**bandwidth**](../docs/glossary.md#bandwidth), and numpy and mpi4py copy bytes in C.
+# [**bandwidth**](../docs/glossary.md#bandwidth), and numpy and mpi4py copy bytes in C. (A ring in Python may even win
+# at 64 MiB. Section 11 asks why.)
 #
-# ### Fresh memory
+# ### On wires
 #
-# A ring in Python may even win at 64 MiB. Is the ring the better algorithm? Don't believe it before you have looked at
-# the memory. An all-reduce needs a buffer for what it receives. At the end of the call it is freed, and the C library
-# gives a large one (with glibc, always one of more than 32 MiB) back to the system. So the next call gets *fresh*
-# pages, and the system has to fill each page with zeros first, at a page fault. Two variables tell glibc to keep what
-# is freed. The next cell measures the largest size again, with them, in a few seconds.
+# On a cluster, each [**node**](../docs/glossary.md#node) has memory of its own, and wires join the nodes. Linux can
+# make such nodes on one machine: each has a network interface of its own, a cable leads from it to a switch, and no
+# cable carries more than the rate that you ask for.
+#
+# **Only the wires are emulated.** The nodes share this machine's cores, caches and memory, and there is a single
+# switch. Some machines don't allow such nodes. There, the lab goes on in memory, and says what it leaves out.
 
 # %%
-KEEP = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**40}  # man mallopt
-with load.watch("section 5, memory kept") as kept_others:
-    kept, kept_faults = measure(2, [largest], KEEP)
-
-
-def tell_memory(usual, kept, usual_faults, kept_faults):
-    """Say what fresh memory costs MPI_Allreduce, from your ring's speed over its speed and its page faults."""
-    saved = usual_faults - kept_faults
-    if usual_faults < 2 * kept_faults + 8:
-        return "Keeping memory saves MPI_Allreduce hardly a page fault here, so fresh memory doesn't explain the ratio."
-    if kept.high < usual.low:
-        return f"Keeping memory saves MPI_Allreduce {saved:,.0f} page faults, and it gains on your ring."
-    if kept.low > usual.high:
-        return f"Keeping memory saves MPI_Allreduce {saved:,.0f} page faults, but your ring gains more by it."
-    return f"Keeping memory saves MPI_Allreduce {saved:,.0f} page faults; that changes the ratio no more than chance."
-
-
-against_kept = compare(kept, largest)
-by_setting = {"as usual": (measured[2], faults[2], against[2]), "memory kept": (kept, kept_faults, against_kept)}
-for setting, (seconds, by_way, one) in by_setting.items():
-    of_each = ", ".join(
-        f"{way} {1e3 * np.median(seconds[way][largest]):.1f} ms with {np.median(by_way[way][largest]):,.0f} page faults"
-        for way in ("MPI_Allreduce", "ring")
-    )
-    print(f"{setting + ':':12} {of_each}; your ring is {one} times as fast: {one.verdict}")
-mpi_faults = [np.median(by_way["MPI_Allreduce"][largest]) for by_way in (faults[2], kept_faults)]
-print(tell_memory(against[2], against_kept, *mpi_faults))
+no_wires = obstacle()
+print(f"No wires here: {no_wires}" if no_wires else "Here, nodes can be joined by wires.")
+NODES, RATES = ((2,), {"1 Gbit/s": 1e9}) if QUICK else ((2, 4), {"100 Mbit/s": 1e8, "1 Gbit/s": 1e9})
+# MPICH waits by asking again and again. Where nodes share cores, that keeps a core from whoever has something to send:
+SLEEP = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10}  # so, who waits sleeps for a moment
 
 # %% [markdown]
-# What should a framework do that reduces the same gradients in each step? Keep its buffers: Horovod has a *fusion
-# buffer*, in lab 07.
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** A wire of 100 Mbit/s carries 12.5 MB/s in each direction. For a gradient of 4 MB on 4 nodes, how many
+# milliseconds does one server take? And your ring?
+#
+# </div>
+#
+# Each rank reads how many bytes its node's interface has sent. `CountingComm` counts the same call, as in section 4.
+# The next cell takes about three quarters of a minute.
+
+# %%
+# %%writefile work/wires.py
+"""Time all-reduces on wires, and read what the interfaces send: wires.py SERVERS RING OUT ROUNDS WAYS SIZE …"""
+
+import json
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.mpi import CountingComm
+from labkit.network import traffic
+
+parameter_server = import_module(sys.argv[1]).parameter_server
+ring_allreduce = import_module(sys.argv[2]).ring_allreduce
+out, rounds, names, sizes = Path(sys.argv[3]), int(sys.argv[4]), sys.argv[5].split(","), map(int, sys.argv[6:])
+ranks = MPI.COMM_WORLD
+WAYS = {
+    "1 server": lambda ranks, gradient, total: parameter_server(ranks, gradient, total, 1),
+    "n servers": lambda ranks, gradient, total: parameter_server(ranks, gradient, total, ranks.size),
+    "ring": ring_allreduce,
+    "MPI_Allreduce": lambda ranks, gradient, total: ranks.Allreduce(gradient, total),
+}
+
+
+def run(way, times):
+    """Return the seconds of one call, and the bytes that each rank's interface sends in it."""
+    ranks.Barrier()
+    before, start = traffic().sent, time.perf_counter()
+    for _ in range(times):
+        WAYS[way](ranks, gradient, total)
+    spent = time.perf_counter() - start
+    ranks.Barrier()
+    sent = traffic().sent - before
+    return ranks.allreduce(spent / times, op=MPI.MAX), ranks.allgather(sent / times)
+
+
+measured = {"seconds": {}, "sent": {}, "counted": {}}  # by way, then by bytes
+for size in sizes:
+    gradient, total = np.zeros((2, size // 4), np.float32)
+    times = {}
+    for way in names:
+        CountingComm.reset()
+        WAYS[way](CountingComm(ranks), gradient, total)  # opens connections too
+        measured["counted"].setdefault(way, {})[size] = ranks.allgather(CountingComm.bytes_sent())
+        times[way] = max(1, min(100, int(0.05 / run(way, 1)[0])))  # as many calls as fit into 50 ms
+    for _ in range(rounds):
+        for way in names:
+            spent, sent = run(way, times[way])
+            measured["seconds"].setdefault(way, {}).setdefault(size, []).append(spent)
+            measured["sent"].setdefault(way, {})[size] = sent
+if ranks.rank == 0:
+    out.write_text(json.dumps(measured))
+
+# %%
+GRADIENT = 4_000_000  # bytes, as in section 4
+wire_sizes = (1_000, GRADIENT) if QUICK else (1_000, 30_000, 300_000, GRADIENT)  # the small ones are for section 6
+ON_WIRES = ("1 server", "n servers", "ring", "MPI_Allreduce")
+
+
+def measure_on_wires(n, network, sizes, ways=ON_WIRES, env=SLEEP):
+    """Run the script on n nodes; return seconds of each round, bytes sent and bytes counted: each by way and bytes."""
+    out, modules = work / "wires.json", (Path(servers).stem, Path(ring).stem)
+    arguments = (*modules, out, 2 if QUICK else 3, ",".join(ways), *sizes)
+    run_ranks(n, "work/wires.py", *arguments, threads=1, network=network, env=env)
+    return {what: by_way_and_bytes(by_way) for what, by_way in json.loads(out.read_text()).items()}
+
+
+wired = {}  # by rate and nodes
+with load.watch("section 5, wires") as wired_others:
+    for rate, n in itertools.product([] if no_wires else RATES, NODES):
+        wired[rate, n] = measure_on_wires(n, rate, wire_sizes)
+
+
+# %%
+def in_theory(way, n, rate):
+    """Return the seconds for which the busiest link has something to carry, and the bytes that its rank sends."""
+    sent = (n - 1 if way == "1 server" else 2 * (n - 1) / n) * GRADIENT
+    bits = 8 * sent * (2 if way == "1 server" else 1)  # a server sends only when it has received everything
+    return bits / RATES[rate], sent
+
+
+print("ms and MB of the busiest rank: measured on the wire, counted, in theory" if wired else f"Not here: {no_wires}")
+for (rate, n), got in wired.items():
+    for way in ON_WIRES:
+        spent, sent, counted = (got[what][way][GRADIENT] for what in ("seconds", "sent", "counted"))
+        seconds, n_bytes = in_theory(way, n, rate)
+        print(
+            f"{rate:>10}, {n} nodes, {way:13} {1e3 * np.median(spent):7,.0f} ms (theory {1e3 * seconds:5,.0f}) | "
+            f"{max(sent) / 1e6:6.2f} MB, counted {max(counted) / 1e6:6.2f}, theory {n_bytes / 1e6:6.2f}: "
+            f"{max(sent) / n_bytes - 1:+.1%}"
+        )
+    for other in ("1 server", "MPI_Allreduce"):
+        one = compare(got["seconds"], GRADIENT, other)
+        print(f"{'':21} your ring is {one} times as fast as {other}: {one.verdict}")
+
+# %% jupyter={"source_hidden": true}
+if wired:
+    figure, axes = plt.subplots(1, len(RATES), figsize=(6.5 * len(RATES), 5), sharey=True, squeeze=False)
+    shades = dict(zip(NODES, (plots.SKY, plots.BLUE)))
+    for axis, rate in zip(axes.flat, RATES):
+        for place, n in enumerate(NODES):
+            at = np.arange(len(ON_WIRES)) + (place - (len(NODES) - 1) / 2) * 0.4
+            spent = [1e3 * np.median(wired[rate, n]["seconds"][way][GRADIENT]) for way in ON_WIRES]
+            limit = [1e3 * in_theory(way, n, rate)[0] for way in ON_WIRES]
+            bars = axis.bar(at, spent, 0.38, color=shades[n], label=f"{n} nodes, measured")
+            axis.bar_label(bars, [f"{value:,.0f}" for value in spent], fontsize=11, padding=2)
+            axis.hlines(limit, at - 0.19, at + 0.19, color=plots.VERMILION, linewidth=3, label="theory" * (not place))
+        axis.set_yscale("log")
+        axis.set_xticks(range(len(ON_WIRES)), ["your ring" if way == "ring" else way for way in ON_WIRES])
+        axis.set_title(f"wires of {rate}")
+        axis.grid(False, axis="x")
+    axes[0, 0].set_ylabel("ms")
+    axes[0, -1].legend(fontsize=11)
+    figure.suptitle("An all-reduce of 4 MB on nodes with wires between them, and what the wires allow")
+    plots.show(
+        figure,
+        alt="Bars on a logarithmic axis: milliseconds of an all-reduce of 4 MB, with a line for the theory in each. "
+        + "; ".join(
+            f"{rate}, {n} nodes: "
+            + ", ".join(
+                f"{way} {1e3 * np.median(got['seconds'][way][GRADIENT]):,.0f} (theory "
+                f"{1e3 * in_theory(way, n, rate)[0]:,.0f})"
+                for way in ON_WIRES
+            )
+            for (rate, n), got in wired.items()
+        )
+        + ".",
+        keep=results,
+    )
+
+# %% [markdown]
+# Why do the wires carry more than you send? On wires of 100 Mbit/s, a packet has 1,448 bytes of your numbers and 66 of
+# *headers*: 52 of IP and TCP, 14 of Ethernet. Short answers come back for what arrives. Together they are some percent,
+# and they take time too. (On fast wires, Linux hands on several packets as one, up to 64 KiB, and its counter sees the
+# headers once.) The ring doesn't get slower from 2 nodes to many: in theory, its time grows from one gradient's to
+# two gradients' at most. One server's grows with every node.
+#
+# For `MPI_Allreduce`, "theory" is the least that any algorithm has to send. Does it reach that on 4 nodes? Section 11
+# looks for the reason.
 #
 # ## 6 · A model with three numbers
 #
@@ -739,10 +865,12 @@ cost = check(3, cost)
 
 
 # %% [markdown]
-# Now find the three numbers of this machine, from two parts that section 5 measured. An exchange takes one latency,
-# plus its bytes divided by the bandwidth. The exchange that adds takes, on top, its bytes divided by the rate of
-# adding. The fit looks for the three numbers that come nearest to all points, on a *logarithmic* scale: otherwise the
-# largest message alone would decide.
+# Now find the three numbers. In memory, an exchange takes one latency, plus its bytes divided by the bandwidth. The
+# exchange that adds takes, on top, its bytes divided by the rate of adding. The fit looks for the three numbers that
+# come nearest to all points, on a *logarithmic* scale: otherwise the largest message alone would decide.
+#
+# For wires, the fit takes whole all-reduces: your ring's and the servers', on all numbers of nodes in section 5. The
+# rate of adding is that of memory, as the cores are the same.
 
 
 # %%
@@ -760,7 +888,7 @@ def message(n_bytes, machine, added):
 
 
 def fit(sizes, exchange, exchange_and_add):
-    """Return the machine whose times are nearest to those measured: least squares of their logarithms."""
+    """Return the machine whose exchanges are nearest to those measured: least squares of their logarithms."""
     sizes = np.asarray(sizes, float)
 
     def off(logarithms):
@@ -779,89 +907,149 @@ def seconds_of(way, n, n_bytes, machine, servers=1):
     return steps * machine.latency + n_bytes * (traffic / machine.bandwidth + sums / machine.adding)
 
 
-fitted = fit(sizes, typical(2, "exchange"), typical(2, "exchange and add"))
-print(f"latency {1e6 * fitted.latency:.1f} µs, bandwidth {fitted.bandwidth / 1e9:.1f} GB/s in each direction, ", end="")
-print(f"adding {fitted.adding / 1e9:.1f} GB/s" if fitted.adding < 1e12 else "adding too fast to be seen in this noise")
-
-both = typical(2, "exchange") / typical(2, "ping-pong")
-print(f"\nSending both ways at once takes {both.min():.1f} to {both.max():.1f} times as long as one way.")
-
-# %% [markdown]
-# On a network card, sending both ways at once would take as long as sending one way. Between two processes of one
-# machine, cores copy through memory, and the two directions may compete: shared memory is **not a network**.
-#
-# How good is the model? It was fitted to single messages. Now let it predict whole all-reduces, which it has not seen.
-# It does not describe ranks that take turns on a core, so it predicts only for as many ranks as there are cores.
+def predict(way, n, n_bytes, machine):
+    """Return the same for the ways of section 5; of doubling and ring, a library may choose the quicker."""
+    if way == "MPI_Allreduce":
+        return min(seconds_of(one, n, n_bytes, machine) for one in ("doubling", "ring"))
+    return seconds_of(way.split()[-1].rstrip("s"), n, n_bytes, machine, servers=n if way == "n servers" else 1)
 
 
-# %%
-def best_of(n, n_bytes):
-    """Return the time of the quicker of doubling and ring: a library may choose."""
-    return min(seconds_of("doubling", n, n_bytes, fitted), seconds_of("ring", n, n_bytes, fitted))
+def fit_wires(points, adding):
+    """Return the machine whose all-reduces are nearest to those measured, seconds by (way, nodes, bytes)."""
+
+    def off(logarithms):
+        machine = Machine(*np.exp(logarithms), adding)
+        return [math.log(predict(*case, machine) / spent) for case, spent in points.items()]
+
+    return Machine(*np.exp(least_squares(off, np.log([1e-4, 1e8])).x), adding)
 
 
-PREDICTED = {
-    "ring": lambda n, n_bytes: seconds_of("ring", n, n_bytes, fitted),
-    "1 server": lambda n, n_bytes: seconds_of("server", n, n_bytes, fitted),
-    "MPI_Allreduce": best_of,
-}
-judged = [size for size in measured if size <= cores] or [2]  # with a single core, there is nothing better
-errors = {}  # by way: the model's relative error for each number of ranks and bytes
-for way, predict in PREDICTED.items():
-    errors[way] = {
-        (size, n_bytes): predict(size, n_bytes) / seconds - 1
-        for size in judged
-        for n_bytes, seconds in zip(sizes, typical(size, way))
-    }
-    worst = max(errors[way], key=lambda case: abs(errors[way][case]))
+def points(got, n, ways):
+    """Return the median seconds of what was measured on n nodes, by (way, nodes, bytes)."""
+    return {(way, n, n_bytes): np.median(spent) for way in ways for n_bytes, spent in got["seconds"][way].items()}
+
+
+def show(where, machine):
+    """Print the model's numbers."""
+    adding = f"{machine.adding / 1e9:.1f} GB/s" if machine.adding < 1e12 else "too fast to be seen in this noise"
     print(
-        f"{way:14} model against measurement: off by {np.median(np.abs(list(errors[way].values()))):.0%} in the "
-        f"median, worst {errors[way][worst]:+.0%} ({worst[0]} ranks, {worst[1]:,} bytes)"
+        f"{where}: latency {1e6 * machine.latency:.1f} µs, bandwidth {machine.bandwidth / 1e6:,.1f} MB/s in each "
+        f"direction, adding {adding}"
     )
 
+
+YOURS = ("ring", "1 server", "n servers")
+fitted = fit(sizes, typical("exchange"), typical("exchange and add"))
+show("memory", fitted)
+fitted_wires = {}  # by rate
+for rate in RATES if wired else ():
+    seen = {case: spent for n in NODES for case, spent in points(wired[rate, n], n, YOURS).items()}
+    fitted_wires[rate] = fit_wires(seen, fitted.adding)
+    show(f"wires of {rate}", fitted_wires[rate])
+
+both = typical("exchange") / typical("ping-pong")
+print(f"\nIn memory, sending both ways at once takes {both.min():.1f} to {both.max():.1f} times as long as one way.")
+
+# %% [markdown]
+# On a wire, sending both ways at once takes as long as sending one way. Between two processes of one machine, cores
+# copy through memory, and the two directions may compete: shared memory is **not a network**.
+#
+# How good is the model? Let it predict what it has **not seen**: in memory whole all-reduces, on wires 3 nodes, and
+# gradients of other sizes. That takes about 20 seconds.
+
+# %%
+UNSEEN_NODES, unseen_sizes = 3, (100_000,) if QUICK else (10_000, 100_000, 1_000_000)
+unseen = {}  # by rate: seconds by (way, nodes, bytes)
+with load.watch("section 6, wires") as unseen_others:
+    for rate in fitted_wires:
+        unseen[rate] = points(measure_on_wires(UNSEEN_NODES, rate, unseen_sizes), UNSEEN_NODES, ON_WIRES)
+in_memory = {
+    (way, 2, n_bytes): spent
+    for way in ("ring", "1 server", "MPI_Allreduce")
+    for n_bytes, spent in zip(sizes, typical(way))
+}
+
+
+def errors_of(cases, machine):
+    """Return the model's relative error in each case."""
+    return {case: predict(*case, machine) / spent - 1 for case, spent in cases.items()}
+
+
+def tell_model(where, errors):
+    """Say how good the model is, from its relative errors."""
+    off = np.abs(list(errors.values()))
+    word = "close" if np.median(off) <= 0.15 else "rough" if np.median(off) <= 0.4 else "of little use"
+    way, n, n_bytes = max(errors, key=lambda case: abs(errors[case]))
+    return (
+        f"{where}: off by {np.median(off):.0%} in the median, {word}; worst {errors[way, n, n_bytes]:+.0%} "
+        f"({way}, {n} ranks, {n_bytes:,} bytes)"
+    )
+
+
+def tell_library(n, errors):
+    """Say whether MPI_Allreduce takes what the model says of the better of ring and doubling."""
+    times = float(np.median([1 / (1 + error) for error in errors.values()]))
+    said = f"MPI_Allreduce on {n} nodes takes {times:.1f} times as long as the better of ring and doubling would"
+    return f"{said}: MPI must be doing something else there" if times > 1.5 else f"{said}, by the model"
+
+
+memory_errors, wire_errors, library_errors = errors_of(in_memory, fitted), {}, {}
+for rate, cases in unseen.items():
+    for case, error in errors_of(cases, fitted_wires[rate]).items():
+        (library_errors if case[0] == "MPI_Allreduce" else wire_errors)[rate, case] = error
+print(tell_model("in memory", memory_errors))
+if unseen:
+    for rate in unseen:
+        own = {case: error for (of_rate, case), error in wire_errors.items() if of_rate == rate}
+        print(tell_model(f"wires of {rate}, unseen", own))
+    print(tell_library(UNSEEN_NODES, library_errors))
+else:
+    print(f"wires: not here. {no_wires}")
+
 # %% jupyter={"source_hidden": true}
-figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5))
-smooth = np.geomspace(sizes[0], largest, 200)
-for way, colour, marker in (("exchange and add", plots.ORANGE, "s"), ("exchange", plots.BLUE, "o")):
-    left.loglog(sizes, 1e6 * typical(2, way), color=colour, marker=marker, linestyle="", label=f"{way}, measured")
-    line = message(smooth, fitted, added=way == "exchange and add")
-    left.loglog(smooth, 1e6 * line, color=colour, marker="", linewidth=1.5, label=f"{way}, fitted")
-left.set(xlabel="bytes of the message", ylabel="µs", title="One step between two ranks")
-for way, colour, marker in (
-    ("ring", plots.BLUE, "o"),
-    ("1 server", plots.GREEN, "^"),
-    ("MPI_Allreduce", plots.BLACK, "D"),
-):
-    right.loglog(sizes, 1e6 * typical(2, way), color=colour, marker=marker, linestyle="", label=f"{way}, measured")
-    line = [PREDICTED[way](2, n_bytes) for n_bytes in smooth]
-    right.loglog(smooth, 1e6 * np.array(line), color=colour, marker="", linewidth=1.5, label=f"{way}, predicted")
-right.set(xlabel="bytes of the gradient", title="An all-reduce on 2 ranks")
-for axis in (left, right):
+figure, axes = plt.subplots(1, 1 + bool(unseen), figsize=(6.5 * (1 + bool(unseen)), 5), squeeze=False)
+looks = {"ring": (plots.BLUE, "o"), "1 server": (plots.GREEN, "^"), "MPI_Allreduce": (plots.BLACK, "D")}
+panels = [(in_memory, fitted, 2, "-", "memory")]
+panels += [(unseen[rate], fitted_wires[rate], UNSEEN_NODES, line, rate) for rate, line in zip(unseen, ("-", "--"))]
+for place, (cases, machine, n, line, name) in enumerate(panels):
+    axis = axes[0, min(place, 1)]
+    for way in ("ring", "1 server") if place else looks:
+        colour, marker = looks[way]
+        known = {n_bytes: spent for (of_way, _, n_bytes), spent in cases.items() if of_way == way}
+        smooth = np.geomspace(min(known), max(known), 50)
+        label = f"{way}, {name}" if place else way
+        axis.loglog([*known], 1e3 * np.array([*known.values()]), marker=marker, color=colour, linestyle="", label=label)
+        axis.loglog(smooth, [1e3 * predict(way, n, s, machine) for s in smooth], line, color=colour, marker="")
+for axis, title in zip(axes.flat, ("2 ranks in memory", "3 nodes on wires, not seen by the fit")):
+    axis.set_title(title)
+axes[0, 0].set_ylabel("ms")
+for axis in axes.flat:
+    axis.set_xlabel("bytes of the gradient")
     axis.legend(fontsize=11)
-figure.suptitle("Measured, and predicted from three numbers")
+figure.suptitle("All-reduces: measured (points), and predicted from three numbers (lines)")
 plots.show(
     figure,
-    alt="Left: time of an exchange against its bytes, with and without adding, points and the fitted lines, "
-    f"{1e6 * fitted.latency:.1f} µs at first and {fitted.bandwidth / 1e9:.1f} GB/s in the end. Right: time of an "
-    "all-reduce on 2 ranks, points and the model's line; in the median the model is off by "
-    + ", ".join(f"{np.median(np.abs(list(by.values()))):.0%} for {way}" for way, by in errors.items())
-    + ".",
+    alt="Milliseconds of an all-reduce against its bytes, points and the model's lines. In memory on 2 ranks: "
+    f"{tell_model('all ways', memory_errors)}. On wires with 3 nodes, which the fit had not seen: "
+    + (f"{np.median(np.abs([*wire_errors.values()])):.0%} off in the median." if unseen else "not measured here."),
     keep=results,
 )
 
 # %% [markdown]
 # Where do points leave their line? A machine has more than three numbers. MPI sends small messages in another way than
-# large ones. It matters whether the data fits into a cache, and into which core's. In each step of your ring, Python
-# takes some microseconds that no message needs, and before the first step, your ring copies the whole gradient into
-# `total`. `MPI_Allreduce` gets its fresh memory. A model of three numbers can be right about the *shape*, and that is
-# all the next section needs.
+# large ones. In memory, it matters whether the data fits into a cache, and into which core's; in each step of your
+# ring, Python takes some microseconds that no message needs; and before the first step, your ring copies the whole
+# gradient into `total`. On wires these microseconds hardly count, as a wire is slower than all of that. There, the
+# first bytes after a pause may pass faster than the rate, and 3 nodes may wait for a core. A model of three numbers can
+# be right about the *shape*, and that is all the next section needs.
 #
 # ## 7 · To 1,024 ranks
 #
 # You don't have 1,024 ranks, and if you had, they would talk through a network. So here is one, and it is an
-# **assumption**: 2 µs and 100 Gbit/s in each direction, one link for each rank. Change it to the network you have.
+# **assumption**: 2 µs and 100 Gbit/s in each direction, one link for each rank. Change it to the network you have, or
+# to `fitted_wires["1 Gbit/s"]`.
 #
-# One more algorithm, for clusters with 8 ranks on each [**node**](../docs/glossary.md#node): a **two-level hierarchy**.
+# One more algorithm, for clusters with 8 ranks on each node: a **two-level hierarchy**.
 # First, a ring inside each node reduces and scatters, so each rank has an eighth of the gradient. Next, it reduces this
 # eighth in a ring with its partners in the *other nodes*. Then the ring inside gathers. In the model, that is a ring of
 # 8 with this machine's numbers for the whole gradient, and a ring of n/8 with the network's numbers for an eighth.
@@ -1221,29 +1409,35 @@ plots.show(
 # a long message can be interrupted. With 10 Gbit/s, the card is the limit: from there on, only fewer bytes help
 # (section 10). With 100 Gbit/s, any order will do.
 #
-# ### On this machine
+# ### On wires
 #
 # `Iallreduce` only **starts** an all-reduce, and returns a request. When does MPI work on it? In MPICH: **when you call
-# MPI**. Between two calls nobody sends anything, unless MPI has a thread of its own for it:
-# `MPIR_CVAR_ASYNC_PROGRESS=1` starts one in each rank. This thread polls while it waits, so it keeps a core busy, if
-# there is one.
+# MPI**. In between, the system goes on sending what MPI has handed it, and no more. So call MPI again and again while
+# you compute: `MPI.Request.Testall(requests)` returns at once, and hands on what it can. Or let MPI have a thread of
+# its own: `MPIR_CVAR_ASYNC_PROGRESS=1` starts one in each rank. This thread polls while it waits, so it keeps a core
+# busy, if there is one.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** What share of the sending can be hidden on this machine?
+# **Guess first.** What share of the sending can be hidden: on 2 nodes with wires of 100 Mbit/s? And in memory, where
+# sending is copying?
 #
 # </div>
 #
-# The script has 8 layers. Each computes for a while (a matrix product, again and again), and then has a gradient of 4
-# MiB to reduce. Three variants take turns:
+# The script has 8 layers. Each computes for a while (a matrix product, again and again), and then has a gradient to
+# reduce. The computing is made as long as the sending. Five variants take turns:
 #
-# - **compute**: no sending, so this is the shortest time possible,
+# - **compute**: no sending,
+# - **send**: no computing,
 # - **after**: compute all layers, then reduce all gradients,
-# - **started**: start each layer's `Iallreduce` when its gradient is ready, and wait for all at the end.
+# - **started**: start each layer's `Iallreduce` when its gradient is ready, and wait for all at the end,
+# - **tested**: the same, and call `Testall` after each product.
+#
+# The next cell takes about 20 seconds.
 
 # %%
 # %%writefile work/overlap.py
-"""Hide all-reduces behind computing: mpirun -n 2 python work/overlap.py OUT ROUNDS"""
+"""Hide all-reduces behind computing: mpirun -n 2 python work/overlap.py OUT ROUNDS LENGTH PRODUCTS (0: find out)"""
 
 import json
 import sys
@@ -1253,18 +1447,21 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-LAYERS, PRODUCTS = 8, 16
+LAYERS = 8
+out, rounds, length, products = Path(sys.argv[1]), *map(int, sys.argv[2:5])
 ranks = MPI.COMM_WORLD
 a = np.random.default_rng(0).random((256, 256), np.float32)
 product = np.empty_like(a)
-gradients = [np.ones(2**20, np.float32) for _ in range(LAYERS)]
+gradients = [np.ones(length, np.float32) for _ in range(LAYERS)]
 totals = [np.empty_like(gradient) for gradient in gradients]
 
 
-def layer():
-    """Compute for as long as one layer takes."""
-    for _ in range(PRODUCTS):
+def layer(requests=()):
+    """Compute for as long as one layer takes; in between, let MPI go on with the requests."""
+    for _ in range(products):
         np.matmul(a, a, out=product)
+        if requests:
+            MPI.Request.Testall(requests)
 
 
 def compute():
@@ -1272,71 +1469,103 @@ def compute():
         layer()
 
 
-def after():
-    compute()
+def send():
     for gradient, total in zip(gradients, totals):
         ranks.Allreduce(gradient, total)
 
 
-def started():
+def after():
+    compute()
+    send()
+
+
+def started(test=False):
     requests = []
     for gradient, total in zip(gradients, totals):
-        layer()
+        layer(requests if test else ())
         requests.append(ranks.Iallreduce(gradient, total))
     MPI.Request.Waitall(requests)
 
 
-seconds = {way.__name__: [] for way in (compute, after, started)}
-for _ in range(1 + int(sys.argv[2])):
-    for way in (compute, after, started):
-        ranks.Barrier()
-        start = time.perf_counter()
-        way()
-        seconds[way.__name__].append(ranks.allreduce(time.perf_counter() - start, op=MPI.MAX))
+def tested():
+    started(test=True)
+
+
+def run(way):
+    """Return the seconds of the slowest rank."""
+    ranks.Barrier()
+    start = time.perf_counter()
+    way()
+    return ranks.allreduce(time.perf_counter() - start, op=MPI.MAX)
+
+
+WAYS = (compute, send, after, started, tested)
+if not products:  # as many as take as long as the sending
+    products = 10
+    spent = {way: [run(way) for _ in range(3)][-1] for way in (send, compute)}
+    products = max(1, round(products * spent[send] / spent[compute]))
+seconds = {way.__name__: [] for way in WAYS}
+for _ in range(1 + rounds):
+    for way in WAYS:
+        seconds[way.__name__].append(run(way))
 if ranks.rank == 0:
-    Path(sys.argv[1]).write_text(json.dumps({way: spent[1:] for way, spent in seconds.items()}))  # the first warms up
+    measured = {way: spent[1:] for way, spent in seconds.items()}  # the first warms up
+    out.write_text(json.dumps({"seconds": measured, "products": products}))
 
 # %%
-settings = {"no progress thread": 0, "a progress thread": 1}
-overlap = {}  # by setting and way: seconds of each round
+PLACES = {"in memory": (None, 2**20)} | ({} if no_wires else {"on wires of 100 Mbit/s": ("100 Mbit/s", 2**16)})
+SETTINGS = {"no progress thread": 0, "a progress thread": 1}
+overlap = {}  # by place and setting, then by way: seconds of each round
 with load.watch("section 9"):
-    for setting, progress in settings.items():
-        out = work / "overlap.json"
-        env = {"OMP_NUM_THREADS": 1, "MPIR_CVAR_ASYNC_PROGRESS": progress}
-        # Two cores for each rank if there are enough: one computes, the other is for the progress thread.
-        run_ranks(2, "work/overlap.py", out, 1 if QUICK else 15, threads=2 if cores >= 4 else 1, env=env)
-        overlap[setting] = json.loads(out.read_text())
+    for place, (rate, length) in PLACES.items():
+        products = 0
+        with Network(2, rate) if rate else contextlib.nullcontext() as wires:
+            for setting, progress in SETTINGS.items():
+                out = work / "overlap.json"
+                env = {"OMP_NUM_THREADS": 1, "MPIR_CVAR_ASYNC_PROGRESS": progress}
+                # Two cores for each rank if there are enough: one computes, the other is for the progress thread.
+                options = {"threads": 2 if cores >= 4 else 1, "env": env, "network": wires}
+                run_ranks(2, "work/overlap.py", out, 1 if QUICK else 7, length, products, **options)
+                got = json.loads(out.read_text())
+                overlap[place, setting], products = got["seconds"], got["products"]
 
 
-def tell_overlap(seconds):
+def tell_overlap(seconds, way="started"):
     """Say how much of the sending is hidden, as far as the rounds can tell."""
-    compute, after, started = (1e3 * np.median(seconds[way]) for way in ("compute", "after", "started"))
-    speeds = {way: 1 / np.array(spent) for way, spent in seconds.items()}
-    one = ratios(speeds, "after")["started"]
-    said = f"compute {compute:.0f} ms, after {after:.0f} ms, started {started:.0f} ms; started is {one} times as fast"
+    compute, after, overlapped = (1e3 * np.median(seconds[one]) for one in ("compute", "after", way))
+    speeds = {one: 1 / np.array(spent) for one, spent in seconds.items()}
+    one = ratios(speeds, "after")[way]
+    said = f"{way} {overlapped:.0f} ms, {one} times as fast as after ({after:.0f} ms): {one.verdict}"
     if not (one.significant and one.value > 1):
-        return f"{said} as after: {one.verdict}; no sending is seen to be hidden"
+        return f"{said}; no sending is seen to be hidden"
     if after <= compute:
-        return f"{said} as after: {one.verdict}, but its share can't be told: after is as short as compute"
-    return f"{said} as after: {min(1, (after - started) / (after - compute)):.0%} of the sending is hidden"
+        return f"{said}, but its share can't be told: after is as short as compute"
+    return f"{said}; {min(1, (after - overlapped) / (after - compute)):.0%} of the sending is hidden"
 
 
-for setting, seconds in overlap.items():
-    print(f"{setting}: {tell_overlap(seconds)}")
-shortest = {
-    setting: 1e3 * min(np.median(seconds[way]) for way in ("after", "started")) for setting, seconds in overlap.items()
-}
-print(
-    "The shorter of after and started: "
-    + ", ".join(f"{spent:.0f} ms with {setting}" for setting, spent in shortest.items())
-)
+for (place, setting), seconds in overlap.items():
+    alone = ", ".join(f"{way} {1e3 * np.median(seconds[way]):.0f} ms" for way in ("compute", "send"))
+    print(f"{place}, {setting}: {alone}")
+    for way in ("started", "tested"):
+        print(f"   {tell_overlap(seconds, way)}")
+for place in PLACES:
+    medians = {
+        (setting, way): 1e3 * np.median(overlap[place, setting][way])
+        for setting in SETTINGS
+        for way in ("after", "started", "tested")
+    }
+    setting, way = min(medians, key=medians.get)
+    print(f"The shortest {place}: {way} with {setting}, {medians[setting, way]:.0f} ms")
+if no_wires:
+    print(f"On wires: not here. {no_wires}")
 
 # %% [markdown]
-# The last line decides. A setting that hides much of the sending, but slows down computing, has gained nothing.
+# The last lines decide. A setting that hides much of the sending, but slows down computing, has gained nothing.
 #
-# To hide sending, somebody has to send while you compute. On a network the card does it, and needs no core. Within one
-# machine, sending *is* work for the cores: copying and adding. While a core does that for MPI, it does not compute for
-# you. So you need either a network that works by itself, or, for each rank, a core that has nothing else to do.
+# To hide sending, somebody has to send while you compute. In memory, sending *is* work for the cores: copying and
+# adding. While a core does that for MPI, it does not compute for you. A wire works by itself: the core hands it bytes
+# now and then, and computes in between. (Here the cores also play the network card and the switch, which takes some of
+# their time, the more the faster the wires are.)
 #
 # ## 10 · Send less
 #
@@ -1579,8 +1808,181 @@ for name, run in list(history.items())[1:]:
 # point (one standard error), and the order in which the digits come moves it too.
 #
 # There is a catch. Each rank sends its pairs to all others, so the bytes of top-k **grow with the number of ranks**,
-# while those of the ring don't. Finding the largest numbers takes time as well, and on a fast link that may cost more
-# than it saves.
+# while those of the ring don't. And finding the largest numbers takes time as well.
+#
+# ### What does it save in seconds?
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** Where does compression save time: in memory, on wires of 1 Gbit/s, or on wires of 100 Mbit/s?
+#
+# </div>
+#
+# The three functions average a gradient of 2 MB in turns.
+
+# %%
+# %%writefile work/send_less.py
+"""Time the averaging of a gradient, compressed or not: mpirun -n 2 python work/send_less.py OUT ROUNDS"""
+
+import json
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from averages import float16, float32, ranks, sparse
+from mpi4py import MPI
+
+WAYS = {"float32": float32, "FP16": float16, "top 1%": partial(sparse, share=0.01, feedback=True)}
+gradient = np.random.default_rng(ranks.rank).normal(size=500_000).astype(np.float32)
+residual = np.zeros_like(gradient)
+seconds = {way: [] for way in WAYS}
+for _ in range(1 + int(sys.argv[2])):
+    for way, average in WAYS.items():
+        ranks.Barrier()
+        start = time.perf_counter()
+        average(gradient, residual)
+        seconds[way].append(ranks.allreduce(time.perf_counter() - start, op=MPI.MAX))
+if ranks.rank == 0:
+    Path(sys.argv[1]).write_text(json.dumps({way: spent[1:] for way, spent in seconds.items()}))  # the first warms up
+
+
+# %%
+def tell_compression(seconds):
+    """Say of each kind of compression how long it takes, and what the interval says about its speed."""
+    one = ratios({way: 1 / np.array(spent) for way, spent in seconds.items()}, "float32")
+    plain, *rest = (f"{way} {1e3 * np.median(spent):.1f} ms" for way, spent in seconds.items())
+    told = (f"{text}, {one[way]} times as fast: {one[way].verdict}" for way, text in zip([*seconds][1:], rest))
+    return "; ".join([plain, *told])
+
+
+send_less = {}
+with load.watch("section 10"):
+    for rate in (None, *([] if no_wires else RATES)):
+        run_ranks(
+            NODES[-1], "work/send_less.py", work / "less.json", 1 if QUICK else 7, threads=1, network=rate, env=SLEEP
+        )
+        send_less[f"{NODES[-1]} nodes, {rate}" if rate else "in memory"] = json.loads((work / "less.json").read_text())
+for place, seconds in send_less.items():
+    print(f"{place}: {tell_compression(seconds)}")
+if no_wires:
+    print(f"On wires: not here. {no_wires}")
+
+# %% [markdown]
+# FP16 halves the bytes, and top 1% sends far fewer still. But converting, choosing and adding take the cores' time,
+# whatever the wire. Where sending takes less than that, compression costs more than it saves.
+#
+# ## 11 · Why is one faster?
+#
+# `MPI_Allreduce` is made by experts, and written in C. Where it is no faster than your ring, there is a reason. Find
+# it: change **one** thing, and measure again.
+#
+# ### In memory: fresh memory
+#
+# An all-reduce needs a buffer for what it receives. At the end of the call it is freed, and the C library gives a large
+# one (with glibc, always one of more than 32 MiB) back to the system. So the next call gets *fresh* pages, and the
+# system has to fill each page with zeros first, at a page fault. Two variables tell glibc to keep what is freed. The
+# next cell measures the largest size again, with them, in a few seconds.
+
+# %%
+KEEP = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**40}  # man mallopt
+with load.watch("section 11, memory kept"):
+    kept, kept_faults = measure([largest], KEEP)
+
+
+def tell_memory(usual, kept, usual_faults, kept_faults):
+    """Say what fresh memory costs MPI_Allreduce, from your ring's speed over its speed and its page faults."""
+    saved = usual_faults - kept_faults
+    if usual_faults < 2 * kept_faults + 8:
+        return "Keeping memory saves MPI_Allreduce hardly a page fault here, so fresh memory doesn't explain the ratio."
+    if kept.high < usual.low:
+        return f"Keeping memory saves MPI_Allreduce {saved:,.0f} page faults, and it gains on your ring."
+    if kept.low > usual.high:
+        return f"Keeping memory saves MPI_Allreduce {saved:,.0f} page faults, but your ring gains more by it."
+    return f"Keeping memory saves MPI_Allreduce {saved:,.0f} page faults; that changes the ratio no more than chance."
+
+
+against_kept = compare(kept, largest)
+by_setting = {"as usual": (measured, faults, against), "memory kept": (kept, kept_faults, against_kept)}
+for setting, (seconds, by_way, one) in by_setting.items():
+    of_each = ", ".join(
+        f"{way} {1e3 * np.median(seconds[way][largest]):.1f} ms with {np.median(by_way[way][largest]):,.0f} page faults"
+        for way in ("MPI_Allreduce", "ring")
+    )
+    print(f"{setting + ':':12} {of_each}; your ring is {one} times as fast: {one.verdict}")
+mpi_faults = [np.median(by_way["MPI_Allreduce"][largest]) for by_way in (faults, kept_faults)]
+print(tell_memory(against, against_kept, *mpi_faults))
+
+# %% [markdown]
+# What should a framework do that reduces the same gradients in each step? Keep its buffers: Horovod has a *fusion
+# buffer*, in lab 07.
+#
+# ### On wires: which algorithm?
+#
+# MPICH has several algorithms, and chooses. `MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM` chooses in its place: `ring`,
+# `recursive_doubling`, `reduce_scatter_allgather` and others. The last one is recursive *halving*, and then doubling:
+# partners exchange half the gradient, then a quarter, and so on, and gather in reverse. It needs a number of ranks that
+# is a power of two; if it is not, some ranks first give a partner their whole gradient, and get the whole sum back in
+# the end.
+#
+# And there is a layer below. MPICH sends by UCX, which hands on a short message at once (*eager*), and for a long one
+# asks the receiver first (*rendezvous*). `UCX_RNDV_THRESH=inf` leaves the asking out.
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** Look at the bytes that each rank sends with the algorithm chosen for you. Which one is it?
+#
+# </div>
+#
+# Your ring runs in turns with each setting, so compare its speed over `MPI_Allreduce`'s. The next cell takes about half
+# a minute.
+
+# %%
+CHOSEN = "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM"
+ALGORITHMS = {
+    "as it comes": {},
+    "ring": {CHOSEN: "ring"},
+    "reduce_scatter_allgather": {CHOSEN: "reduce_scatter_allgather"},
+    "recursive_doubling": {CHOSEN: "recursive_doubling"},
+    "as it comes, no rendezvous": {"UCX_RNDV_THRESH": "inf"},
+}
+LONG = 300_000 if QUICK else 10_000_000  # bytes
+chosen = {}  # by nodes and setting
+with load.watch("section 11, wires"):
+    for n in () if no_wires else (2,) if QUICK else (3, 4):
+        with Network(n, "1 Gbit/s") as wires:
+            for setting, env in ALGORITHMS.items():
+                chosen[n, setting] = measure_on_wires(n, wires, [LONG], ("ring", "MPI_Allreduce"), SLEEP | env)
+
+
+def tell_setting(usual, changed):
+    """Say what a setting does for MPI_Allreduce, from your ring's speed over its speed, without it and with it."""
+    if math.isnan(usual.low) or math.isnan(changed.low):
+        return "one round only, so nothing can be said"
+    if changed.high < usual.low:
+        return "with it, MPI_Allreduce gains on your ring"
+    if changed.low > usual.high:
+        return "with it, MPI_Allreduce falls back"
+    return "it changes the ratio no more than chance"
+
+
+speeds = {}  # your ring's over MPI_Allreduce's
+for (n, setting), got in chosen.items():
+    by_setting = {way: 1 / np.array(got["seconds"][way][LONG]) for way in ("MPI_Allreduce", "ring")}
+    speeds[n, setting] = one = ratios(by_setting, "MPI_Allreduce")["ring"]
+    sent = " ".join(f"{n_bytes / 1e6:.1f}" for n_bytes in got["sent"]["MPI_Allreduce"][LONG])
+    spent = 1e3 * np.median(got["seconds"]["MPI_Allreduce"][LONG])
+    print(f"{n} nodes, {setting:26} {spent:5.0f} ms, MB sent by each rank: {sent}")
+    effect = f" Against as it comes: {tell_setting(speeds[n, 'as it comes'], one)}." if ALGORITHMS[setting] else ""
+    print(f"   your ring is {one} times as fast: {one.verdict}.{effect}")
+if no_wires:
+    print(f"Not here: {no_wires}")
+
+# %% [markdown]
+# The interface tells algorithms apart that the time alone does not: in recursive doubling on 4 nodes each rank sends
+# two whole gradients, in the ring one and a half. On 3 nodes, look for a rank that sends more than the others. Where
+# bytes are equal and times are not, the reason is elsewhere: in what waits for what, or in the layer below.
 #
 # ## Questions
 #
@@ -1638,9 +2040,10 @@ for name, run in list(history.items())[1:]:
 #
 # **Timing** By the plan, sections 1 and 2 take 18 minutes, section 3 takes 15, 4 and 5 take 9, 6 takes 10, 7 takes 4,
 # and the questions 3: an hour, if nobody gets stuck. Anyone still in exercise 2 at minute 35 should continue with the
-# solution: nobody should miss sections 5 to 7. Of the optional sections, 8 and 9 take 12 minutes each, and 10 takes 15.
-# Each stands by itself, but for the model of section 6, which 9 uses. "Time left?" has no solution here; a hint for it:
-# in each step, `Sendrecv` with the partner `me ^ distance`, then add, and double the distance.
+# solution: nobody should miss sections 5 to 7. Of the optional sections, 8 and 9 take 12 minutes each, 10 takes 16, and
+# 11 takes 5. Each stands by itself, but for the model of section 6, which 9 uses, and the wires of section 5. "Time
+# left?" has no solution here; a hint for it: in each step, `Sendrecv` with the partner `me ^ distance`, then add, and
+# double the distance.
 #
 # **What goes wrong** Exercise 1: whoever puts a blocking `Send` in place of the push passes with short arrays, and
 # hangs with the long one, where two servers send to each other; the check stops it after 10 s and quotes the line.
@@ -1676,25 +2079,30 @@ for name, run in list(history.items())[1:]:
 rows = [
     ("scaling efficiency, ResNet-101 and Inception V3, 512 GPUs", "90%", "", ""),
     ("the same, VGG-16", "68%", "", ""),
-    ("a message of 8 bytes, 2 ranks", "", f"{1e6 * typical(2, 'ping-pong')[0]:.1f} µs", "", measured_others),
+    ("a message of 8 bytes, 2 ranks in memory", "", f"{1e6 * typical('ping-pong')[0]:.1f} µs", "", measured_others),
 ]
 large = f"{largest / 2**20:.0f} MiB"
 # On 2 ranks, a ring copies the gradient, exchanges half of it and adds, and exchanges half of it. So at best:
-halves = sum(np.median(measured[2][way][largest // 2]) for way in ("exchange", "exchange and add"))
-at_best = f"{1e3 * (typical(2, 'copy')[-1] + halves):.1f} ms, its copy and its messages alone"
-rows.append((f"your ring, {large}, 2 ranks", "", f"{1e3 * typical(2, 'ring')[-1]:.1f} ms", at_best, measured_others))
-for size, one in against.items():
-    turns = f", taking turns on {cores} core{'s' * (cores > 1)}" * (size > cores)
-    what = f"your ring's speed over MPI_Allreduce's, {large}, {size} ranks{turns}"
-    rows.append((what, "", f"{one}×", "", measured_others))
-    if size == 2:
-        fewer = f"{max(0, mpi_faults[0] - mpi_faults[1]):,.0f} fewer page faults in MPI_Allreduce"
-        rows.append(("the same, with freed memory kept", "", f"{against_kept}×, {fewer}", "", kept_others))
-for way in ("ring", "MPI_Allreduce"):
-    off = np.abs(list(errors[way].values()))
-    name = "your ring" if way == "ring" else way
-    error = f"{np.median(off):.0%}, {off.max():.0%}"
-    rows.append((f"the model's error for {name}: median, worst", "", error, "", measured_others))
+halves = sum(np.median(measured[way][largest // 2]) for way in ("exchange", "exchange and add"))
+at_best = f"{1e3 * (typical('copy')[-1] + halves):.1f} ms, its copy and its messages alone"
+rows.append((f"your ring, {large}, 2 ranks", "", f"{1e3 * typical('ring')[-1]:.1f} ms", at_best, measured_others))
+rows.append((f"your ring's speed over MPI_Allreduce's, {large}, 2 ranks", "", f"{against}×", "", measured_others))
+for rate in RATES:
+    for way, name in (("1 server", "one server"), ("ring", "your ring")):
+        what, got = f"{name}, 4 MB, {NODES[-1]} nodes, {rate}", wired.get((rate, NODES[-1]))
+        if got:
+            spent = f"{1e3 * np.median(got['seconds'][way][GRADIENT]):,.0f} ms"
+            limit = f"{1e3 * in_theory(way, NODES[-1], rate)[0]:,.0f} ms on the wire"
+            rows.append((what, "", spent, limit, wired_others))
+        else:
+            rows.append((what, "", f"not here: {no_wires}", ""))
+for where, errors, others in (
+    ("in memory", memory_errors, [measured_others]),
+    ("on wires, 3 nodes", wire_errors, [wired_others, unseen_others]),
+):
+    off = np.abs(list(errors.values()))
+    error = f"{np.median(off):.0%}, {off.max():.0%}" if errors else f"not here: {no_wires}"
+    rows.append((f"the model's error {where}: median, worst", "", error, "", *others))
 results.table("how gradients travel", rows)
 
 # %% [markdown]
