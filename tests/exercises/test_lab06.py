@@ -1,17 +1,20 @@
 import inspect
+import itertools
 import json
 import math
+from typing import NamedTuple
 
 import lab_cells
 import numpy as np
 import pytest
 from labs import Student, ThreeWays, after, same, swap
 from mpi4py import MPI
+from scipy.optimize import least_squares
 
 from labkit.exercises import lab06, sources
 from labkit.mpi import counting
 from labkit.mpi.launch import run_ranks
-from labkit.system import statistics
+from labkit.system import load, statistics
 from labkit.system.statistics import Ratio
 
 
@@ -374,22 +377,157 @@ def test_rings_are_compared_with_the_noise_of_all_ways():
     assert one.value == pytest.approx(2, rel=0.01)
 
 
+@pytest.mark.parametrize("way", ["started", "tested"])
 @pytest.mark.parametrize(
-    ("after", "started", "verdict"),
+    ("after", "overlapped", "verdict"),
     [
-        ([50.0, 51.0, 49.0], [42.0, 43.0, 41.0], "as after: 80% of the sending is hidden"),
-        ([50.0, 51.0, 49.0], [30.0, 31.0, 29.0], "as after: 100% of the sending is hidden"),
-        ([50.0, 51.0, 49.0], [54.0, 55.0, 53.0], "as after: slower; no sending is seen to be hidden"),
+        ([50.0, 51.0, 49.0], [42.0, 43.0, 41.0], "as after (50 ms): faster; 80% of the sending is hidden"),
+        ([50.0, 51.0, 49.0], [30.0, 31.0, 29.0], "as after (50 ms): faster; 100% of the sending is hidden"),
+        ([50.0, 51.0, 49.0], [54.0, 55.0, 53.0], "as after (50 ms): slower; no sending is seen to be hidden"),
         ([50.0, 51.0, 49.0], [49.0, 52.0, 48.0], "no difference beyond chance; no sending is seen to be hidden"),
         ([50.0], [42.0], "one round only, so there is no interval; no sending is seen to be hidden"),
         ([40.0, 40.0, 40.0], [30.0, 30.0, 30.0], "faster, but its share can't be told"),
     ],
 )
-def test_what_is_hidden_is_said_from_the_interval(after, started, verdict):
+def test_what_is_hidden_is_said_from_the_interval(after, overlapped, verdict, way):
     tell = lab_cells.functions("06", "tell_overlap", np=np, ratios=statistics.ratios)["tell_overlap"]
-    milliseconds = {"compute": [40.0] * len(after), "after": after, "started": started}
-    said = tell({way: [spent / 1e3 for spent in rounds] for way, rounds in milliseconds.items()})
+    milliseconds = {"compute": [40.0] * len(after), "after": after, way: overlapped}
+    said = tell({one: [spent / 1e3 for spent in rounds] for one, rounds in milliseconds.items()}, way)
+    assert said.startswith(way)
     assert verdict in said
+
+
+@pytest.mark.parametrize(
+    ("usual", "changed", "verdict"),
+    [
+        (Ratio(1.6, 1.5, 1.7), Ratio(1.0, 0.9, 1.1), "MPI_Allreduce gains on your ring"),
+        (Ratio(1.0, 0.9, 1.1), Ratio(2.0, 1.9, 2.1), "MPI_Allreduce falls back"),
+        (Ratio(1.6, 1.0, 2.2), Ratio(1.2, 0.9, 1.5), "no more than chance"),
+        (Ratio(1.6), Ratio(1.0), "one round only, so nothing can be said"),
+    ],
+)
+def test_what_a_setting_does_is_said_from_the_intervals(usual, changed, verdict):
+    tell = lab_cells.functions("06", "tell_setting", math=math)["tell_setting"]
+    assert verdict in tell(usual, changed)
+
+
+@pytest.mark.parametrize(
+    ("off", "verdict"),
+    [
+        ([0.1, -0.12, 0.5], "off by 12% in the median, close; worst +50% (ring, 3 ranks, 2 bytes)"),
+        ([0.3, -0.4, -0.2], "off by 30% in the median, rough; worst -40% (ring, 3 ranks, 1 bytes)"),
+        ([-0.9, 1.0, 2.0], "off by 100% in the median, of little use; worst +200%"),
+    ],
+)
+def test_the_models_error_is_put_in_words(off, verdict):
+    tell = lab_cells.functions("06", "tell_model", np=np)["tell_model"]
+    assert verdict in tell("wires", {("ring", 3, n_bytes): error for n_bytes, error in enumerate(off)})
+
+
+@pytest.mark.parametrize(
+    ("errors", "verdict"),
+    [
+        ([-0.5, -0.6, -0.55], "takes 2.2 times as long as the better of ring and doubling would: MPI must be doing"),
+        ([0.1, -0.1, 0.0], "takes 1.0 times as long as the better of ring and doubling would, by the model"),
+        ([1.0, 1.0, 1.0], "takes 0.5 times as long as the better of ring and doubling would, by the model"),
+    ],
+)
+def test_the_model_tells_when_mpi_does_something_else(errors, verdict):
+    tell = lab_cells.functions("06", "tell_library", np=np)["tell_library"]
+    assert verdict in tell(3, dict(enumerate(errors)))
+
+
+@pytest.mark.parametrize(
+    ("sparse", "verdict"),
+    [
+        ([10.0, 10.1, 9.9], "times as fast: faster"),
+        ([100.0, 101.0, 99.0], "no difference beyond chance"),
+        ([200.0, 202.0, 198.0], "slower"),
+        ([10.0], " 10.0 ms, 10.00 times as fast: one round only, so there is no interval"),
+    ],
+)
+def test_what_compression_saves_is_said_from_the_interval(sparse, verdict):
+    tell = lab_cells.functions("06", "tell_compression", np=np, ratios=statistics.ratios)["tell_compression"]
+    full = [100.0, 99.0, 101.0][: len(sparse)]
+    milliseconds = {"float32": full, "FP16": [spent / 2 for spent in full], "top 1%": sparse}
+    said = tell({way: [spent / 1e3 for spent in rounds] for way, rounds in milliseconds.items()})
+    assert said.startswith("float32 100.0 ms; FP16 50.0 ms, 2.00")
+    assert verdict in said.partition("top 1%")[2]
+
+
+MODEL = ("message", "fit", "seconds_of", "predict", "fit_wires", "errors_of")
+
+
+class Machine(NamedTuple):
+    """As the lab's own, which is a class and not a function."""
+
+    latency: float
+    bandwidth: float
+    adding: float
+
+
+def model():
+    """The lab's model, with the costs of exercise 3."""
+    cost = lab_cells.functions("06", "cost", math=math)["cost"]
+    given = {"np": np, "math": math, "least_squares": least_squares, "cost": cost, "Machine": Machine}
+    return lab_cells.functions("06", *MODEL, **given)
+
+
+@pytest.mark.parametrize(("latency", "bandwidth"), [(1e-4, 11.5e6), (2e-5, 118e6), (2e-6, 1.2e9)])
+def test_the_fit_finds_the_wires_that_made_the_times_and_predicts_others(latency, bandwidth):
+    lab, wires = model(), Machine(latency, bandwidth, 5e9)
+    ways = ("ring", "1 server", "n servers")
+
+    def times(nodes, sizes):
+        return {(way, n, s): lab["predict"](way, n, s, wires) for way in ways for n in nodes for s in sizes}
+
+    found = lab["fit_wires"](times((2, 4), (1_000, 30_000, 300_000, 4_000_000)), 5e9)
+    assert found == pytest.approx(wires, rel=1e-3)
+    assert all(abs(error) < 1e-2 for error in lab["errors_of"](times((3,), (10_000, 1_000_000)), found).values())
+
+
+def test_of_the_ways_of_section_5_each_has_its_own_cost():
+    predict, wires = model()["predict"], Machine(0.0, 1e6, math.inf)
+    seconds = {way: predict(way, 4, 1e6, wires) for way in ("1 server", "n servers", "ring", "MPI_Allreduce")}
+    assert seconds == pytest.approx({"1 server": 6, "n servers": 1.5, "ring": 1.5, "MPI_Allreduce": 1.5})
+
+
+@pytest.mark.parametrize(
+    ("way", "milliseconds", "megabytes"),
+    [("1 server", 1_920, 12), ("n servers", 480, 6), ("ring", 480, 6), ("MPI_Allreduce", 480, 6)],
+)
+def test_what_the_wires_allow(way, milliseconds, megabytes):
+    given = {"GRADIENT": 4_000_000, "RATES": {"100 Mbit/s": 1e8}}
+    in_theory = lab_cells.functions("06", "in_theory", **given)["in_theory"]
+    assert in_theory(way, 4, "100 Mbit/s") == pytest.approx((milliseconds / 1e3, megabytes * 1e6))
+
+
+def test_where_no_network_can_be_made_the_cells_say_so_and_go_on(tmp_path, capsys):
+    """Every cell that needs wires, without them: nothing is measured on nodes, and the reason is told."""
+    cells = [cell.source for cell in sources.read(sources.find("06")).cells if cell.cell_type == "code"]
+    wires = next(cell for cell in cells if "obstacle()" in cell and "import" not in cell)
+    given = {"QUICK": False, "obstacle": lambda: "the kernel allows none."}
+    exec(wires, given)
+    assert given["no_wires"] in capsys.readouterr().out
+
+    def run_ranks(*args, **kwargs):
+        raise AssertionError("nodes without a network")
+
+    given |= {
+        "run_ranks": run_ranks,
+        "Network": run_ranks,
+        "compare": run_ranks,
+        "itertools": itertools,
+        "load": load,
+        "math": math,
+        "np": np,
+        "ratios": statistics.ratios,
+        "work": tmp_path,
+    }
+    for wanted in ("wired = {}", "def in_theory", "CHOSEN = "):
+        exec(next(cell for cell in cells if wanted in cell), given)
+    assert given["wired"] == given["chosen"] == {}
+    assert capsys.readouterr().out.count("Not here: the kernel allows none.") == 2
 
 
 @pytest.mark.parametrize(
