@@ -652,8 +652,8 @@ for n_bytes in (sizes[0], largest):
 # ### On wires
 #
 # On a cluster, each [**node**](../docs/glossary.md#node) has memory of its own, and wires join the nodes. Linux can
-# make such nodes on one machine: each has a network interface of its own, a cable leads from it to a switch, and no
-# cable carries more than the rate that you ask for.
+# make such nodes on one machine, as [**network namespaces**](../docs/glossary.md#network-namespace): each has an
+# interface of its own, a cable leads from it to a switch, and no cable carries more than the rate that you ask for.
 #
 # **Only the wires are emulated.** The nodes share this machine's cores, caches and memory, and there is a single
 # switch. Some machines don't allow such nodes. There, the lab goes on in memory, and says what it leaves out.
@@ -814,11 +814,11 @@ if wired:
 # Why do the wires carry more than you send? On wires of 100 Mbit/s, a packet has 1,448 bytes of your numbers and 66 of
 # *headers*: 52 of IP and TCP, 14 of Ethernet. Short answers come back for what arrives. Together they are some percent,
 # and they take time too. (On fast wires, Linux hands on several packets as one, up to 64 KiB, and its counter sees the
-# headers once.) The ring doesn't get slower from 2 nodes to many: in theory, its time grows from one gradient's to
-# two gradients' at most. One server's grows with every node.
+# headers once.)
 #
-# For `MPI_Allreduce`, "theory" is the least that any algorithm has to send. Does it reach that on 4 nodes? Section 11
-# looks for the reason.
+# In theory, the ring sends one gradient on 2 nodes, and on any number of nodes less than two. One server's time grows
+# with every node. For `MPI_Allreduce`, "theory" is the least that any algorithm has to send. Section 11 asks what it
+# takes where it takes longer.
 #
 # ## 6 · A model with three numbers
 #
@@ -1039,9 +1039,9 @@ plots.show(
 # Where do points leave their line? A machine has more than three numbers. MPI sends small messages in another way than
 # large ones. In memory, it matters whether the data fits into a cache, and into which core's; in each step of your
 # ring, Python takes some microseconds that no message needs; and before the first step, your ring copies the whole
-# gradient into `total`. On wires these microseconds hardly count, as a wire is slower than all of that. There, the
-# first bytes after a pause may pass faster than the rate, and 3 nodes may wait for a core. A model of three numbers can
-# be right about the *shape*, and that is all the next section needs.
+# gradient into `total`. For long messages on slow wires, all of that hardly counts. There, the first bytes after a
+# pause may pass faster than the rate, and a rank may wait for a core. A model of three numbers can be right about the
+# *shape*, and that is all the next section needs.
 #
 # ## 7 · To 1,024 ranks
 #
@@ -1566,8 +1566,8 @@ if no_wires:
 #
 # To hide sending, somebody has to send while you compute. In memory, sending *is* work for the cores: copying and
 # adding. While a core does that for MPI, it does not compute for you. A wire works by itself: the core hands it bytes
-# now and then, and computes in between. (Here the cores also play the network card and the switch, which takes some of
-# their time, the more the faster the wires are.)
+# now and then, and computes in between. (Here, the cores also do the work of the network card and of the switch, the
+# more the faster the wires are.)
 #
 # ## 10 · Send less
 #
@@ -1926,10 +1926,11 @@ print(tell_memory(against, against_kept, *mpi_faults))
 # `recursive_doubling`, `reduce_scatter_allgather` and others. The last one is recursive *halving*, and then doubling:
 # partners exchange half the gradient, then a quarter, and so on, and gather in reverse. It needs a number of ranks that
 # is a power of two; if it is not, some ranks first give a partner their whole gradient, and get the whole sum back in
-# the end.
+# the end. (MPICH's [tuning parameters](https://github.com/pmodels/mpich/blob/main/doc/mpich/tuning_parameters.md).)
 #
-# And there is a layer below. MPICH sends by UCX, which hands on a short message at once (*eager*), and for a long one
-# asks the receiver first (*rendezvous*). `UCX_RNDV_THRESH=inf` leaves the asking out.
+# And there is a layer below. MPICH sends by UCX, which sends a short message at once (*eager*), and asks the receiver
+# before it sends a long one: [**rendezvous**](../docs/glossary.md#rendezvous). `UCX_RNDV_THRESH=inf` leaves the asking
+# out.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -2062,6 +2063,13 @@ if no_wires:
 # has few page faults, each of which brings 512 times as much. glibc never keeps a buffer of more than 32 MiB unless it
 # is told to: `man mallopt`, M_MMAP_THRESHOLD. With a C library other than glibc the variables do nothing, and the cell
 # says so.
+#
+# **On wires** Where this was written, MPICH 5.0.2 sent what `reduce_scatter_allgather` sends, on 3 nodes and on 4. On 3
+# nodes that is the reason: one rank sends two whole gradients, and `ring` in its place took less than half the time (2
+# MB, 100 Mbit/s: 600 ms against 280 for your ring). On 4 nodes the bytes are the ring's. With 10 MB at 100 Mbit/s it
+# took 2.1 s, with `ring` chosen 1.6 s, without rendezvous 1.3 s, and your ring 1.3 s. So it is how long messages are
+# sent; why that costs so much with these partners, we don't know. With 2 and 4 MB, it took as long as your ring. The
+# nodes share this machine's cores: on a busy machine, latencies are milliseconds, and little overlaps.
 #
 # </div>
 
