@@ -916,6 +916,7 @@ def predict(way, n, n_bytes, machine):
     return seconds_of(way.split()[-1].rstrip("s"), n, n_bytes, machine, servers=n if way == "n servers" else 1)
 
 
+# %%
 def fit_wires(points, adding):
     """Return the machine whose all-reduces are nearest to those measured, seconds by (way, nodes, bytes)."""
 
@@ -1453,6 +1454,7 @@ plots.show(
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -1463,11 +1465,11 @@ out, rounds, length, products = Path(sys.argv[1]), *map(int, sys.argv[2:5])
 ranks = MPI.COMM_WORLD
 a = np.random.default_rng(0).random((256, 256), np.float32)
 product = np.empty_like(a)
-gradients = [np.ones(length, np.float32) for _ in range(LAYERS)]
-totals = [np.empty_like(gradient) for gradient in gradients]
+gradients = np.ones((LAYERS, length), np.float32)
+totals = np.empty_like(gradients)
 
 
-def layer(requests=()):
+def compute(requests=()):
     """Compute for as long as one layer takes; in between, let MPI go on with the requests."""
     for _ in range(products):
         np.matmul(a, a, out=product)
@@ -1475,53 +1477,43 @@ def layer(requests=()):
             MPI.Request.Testall(requests)
 
 
-def compute():
-    for _ in range(LAYERS):
-        layer()
-
-
-def send():
-    for gradient, total in zip(gradients, totals):
-        ranks.Allreduce(gradient, total)
-
-
-def after():
-    compute()
-    send()
+def after(computing=True, sending=True):
+    for _ in range(LAYERS if computing else 0):
+        compute()
+    for layer in range(LAYERS if sending else 0):
+        ranks.Allreduce(gradients[layer], totals[layer])
 
 
 def started(test=False):
     requests = []
     for gradient, total in zip(gradients, totals):
-        layer(requests if test else ())
+        compute(requests if test else ())
         requests.append(ranks.Iallreduce(gradient, total))
     MPI.Request.Waitall(requests)
-
-
-def tested():
-    started(test=True)
 
 
 def run(way):
     """Return the seconds of the slowest rank."""
     ranks.Barrier()
     start = time.perf_counter()
-    way()
+    WAYS[way]()
     return ranks.allreduce(time.perf_counter() - start, op=MPI.MAX)
 
 
-WAYS = (compute, send, after, started, tested)
+WAYS = {
+    "compute": partial(after, sending=False),
+    "send": partial(after, computing=False),
+    "after": after,
+    "started": started,
+    "tested": partial(started, test=True),
+}
 if not products:  # as many as take as long as the sending
     products = 10
-    spent = {way: [run(way) for _ in range(3)][-1] for way in (send, compute)}
-    products = max(1, round(products * spent[send] / spent[compute]))
-seconds = {way.__name__: [] for way in WAYS}
-for _ in range(1 + rounds):
-    for way in WAYS:
-        seconds[way.__name__].append(run(way))
+    spent = {way: [run(way) for _ in range(3)][-1] for way in ("send", "compute")}
+    products = max(1, round(products * spent["send"] / spent["compute"]))
+rows = [{way: run(way) for way in WAYS} for _ in range(1 + rounds)][1:]  # the first warms up
 if ranks.rank == 0:
-    measured = {way: spent[1:] for way, spent in seconds.items()}  # the first warms up
-    out.write_text(json.dumps({"seconds": measured, "products": products}))
+    out.write_text(json.dumps({"seconds": {way: [row[way] for row in rows] for way in WAYS}, "products": products}))
 
 # %%
 PLACES = {"in memory": (None, 2**16 if QUICK else 2**20)}  # the rate of the wires, and the length of a gradient
