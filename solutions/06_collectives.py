@@ -1425,8 +1425,8 @@ plots.show(
 #
 # `Iallreduce` only **starts** an all-reduce, and returns a request. When does MPI work on it? In MPICH: **when you call
 # MPI**. In between, the system goes on sending what MPI has handed it, and no more. So call MPI again and again while
-# you compute: `MPI.Request.Testall(requests)` returns at once, and hands on what it can. Or let MPI have a thread of
-# its own: `MPIR_CVAR_ASYNC_PROGRESS=1` starts one in each rank. This thread polls while it waits, so it keeps a core
+# you compute: `MPI.Request.Testall(requests)` returns at once, and hands on the next piece. Or let MPI have a thread
+# of its own: `MPIR_CVAR_ASYNC_PROGRESS=1` starts one in each rank. This thread polls while it waits, so it keeps a core
 # busy, if there is one.
 #
 # <div class="alert alert-block alert-info" style="color: black">
@@ -1448,28 +1448,19 @@ plots.show(
 # The next cell takes about 20 seconds.
 
 # %%
-# %%writefile work/overlap.py
-"""Hide all-reduces behind computing: mpirun -n 2 python work/overlap.py OUT ROUNDS LENGTH PRODUCTS (0: find out)"""
-
-import json
-import sys
-import time
-from functools import partial
-from pathlib import Path
+# %%writefile work/layers.py
+"""Layers that compute, and then have a gradient to reduce."""
 
 import numpy as np
 from mpi4py import MPI
 
 LAYERS = 8
-out, rounds, length, products = Path(sys.argv[1]), *map(int, sys.argv[2:5])
 ranks = MPI.COMM_WORLD
-a = np.random.default_rng(0).random((256, 256), np.float32)
+a = np.random.default_rng(0).random((128, 128), np.float32)
 product = np.empty_like(a)
-gradients = np.ones((LAYERS, length), np.float32)
-totals = np.empty_like(gradients)
 
 
-def compute(requests=()):
+def compute(products, requests=()):
     """Compute for as long as one layer takes; in between, let MPI go on with the requests."""
     for _ in range(products):
         np.matmul(a, a, out=product)
@@ -1477,19 +1468,44 @@ def compute(requests=()):
             MPI.Request.Testall(requests)
 
 
-def after(computing=True, sending=True):
-    for _ in range(LAYERS if computing else 0):
-        compute()
-    for layer in range(LAYERS if sending else 0):
-        ranks.Allreduce(gradients[layer], totals[layer])
+def after(products, gradients, totals):
+    for _ in range(LAYERS):
+        compute(products)
+    for gradient, total in zip(gradients, totals):
+        ranks.Allreduce(gradient, total)
 
 
-def started(test=False):
+def started(products, gradients, totals, test=False):
     requests = []
     for gradient, total in zip(gradients, totals):
-        compute(requests if test else ())
+        compute(products, requests if test else ())
         requests.append(ranks.Iallreduce(gradient, total))
     MPI.Request.Waitall(requests)
+
+
+# %%
+# %%writefile work/overlap.py
+"""Hide all-reduces behind computing: mpirun -n 2 python work/overlap.py OUT ROUNDS LENGTH PRODUCTS (0: find out)"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from layers import LAYERS, after, ranks, started
+from mpi4py import MPI
+
+out, rounds, length, products = Path(sys.argv[1]), *map(int, sys.argv[2:5])
+gradients = np.ones((LAYERS, length), np.float32)
+totals = np.empty_like(gradients)
+WAYS = {
+    "compute": lambda: after(products, [], []),
+    "send": lambda: after(0, gradients, totals),
+    "after": lambda: after(products, gradients, totals),
+    "started": lambda: started(products, gradients, totals),
+    "tested": lambda: started(products, gradients, totals, test=True),
+}
 
 
 def run(way):
@@ -1500,20 +1516,14 @@ def run(way):
     return ranks.allreduce(time.perf_counter() - start, op=MPI.MAX)
 
 
-WAYS = {
-    "compute": partial(after, sending=False),
-    "send": partial(after, computing=False),
-    "after": after,
-    "started": started,
-    "tested": partial(started, test=True),
-}
 if not products:  # as many as take as long as the sending
-    products = 10
+    products = 50
     spent = {way: [run(way) for _ in range(3)][-1] for way in ("send", "compute")}
     products = max(1, round(products * spent["send"] / spent["compute"]))
-rows = [{way: run(way) for way in WAYS} for _ in range(1 + rounds)][1:]  # the first warms up
+measured = [{way: run(way) for way in WAYS} for _ in range(1 + rounds)][1:]  # the first warms up
+seconds = {way: [one[way] for one in measured] for way in WAYS}
 if ranks.rank == 0:
-    out.write_text(json.dumps({"seconds": {way: [row[way] for row in rows] for way in WAYS}, "products": products}))
+    out.write_text(json.dumps({"seconds": seconds, "products": products}))
 
 # %%
 PLACES = {"in memory": (None, 2**16 if QUICK else 2**20)}  # the rate of the wires, and the length of a gradient
