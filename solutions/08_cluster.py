@@ -9,7 +9,7 @@
 #
 # **You will** read a recipe that trained ResNet-50 on a cluster, submit it to Slurm, watch it, stop it, and resume it.
 # You will measure how it scales, use a model to see what can keep a run from scaling beyond 16 GPUs, as a published one
-# did not, and try two ways to move that limit.
+# did not, find two such limits on nodes that are joined by wires, and try three ways to move the first of them.
 #
 # **Time** {minutes}
 #
@@ -39,6 +39,9 @@ from IPython.display import Code
 from labkit.data import synthetic
 from labkit.display import plots
 from labkit.exercises import open_lab
+from labkit.mpi import run_ranks
+from labkit.network import Network as Wires
+from labkit.network import obstacle
 from labkit.slurm import (
     NotStarted,
     RankJob,
@@ -66,15 +69,31 @@ cores = machine.usable_cores
 # time limit is over.
 #
 # If this machine belongs to such a cluster, the lab uses that cluster. If not, the lab starts a real Slurm here, whose
-# *nodes* are shares of this machine's cores. The commands are the same; the network between the nodes is this machine's
-# memory. This small Slurm is yours alone: other users of this machine cannot submit jobs to it or cancel yours. (In a
-# terminal, `./lab cluster up` starts it.)
+# *nodes* are shares of this machine's cores. The commands are the same. Where this machine allows it, the nodes are
+# joined by wires that carry 1 Gbit/s each, and by nothing else; if not, by the machine's memory. This small Slurm is
+# yours alone: other users of this machine cannot submit jobs to it or cancel yours. (In a terminal,
+# `./lab cluster up --network "1 Gbit/s"` starts it.)
 
 # %%
+RATE = 1e9  # bit/s, of the wires between nodes
+
+
+def written(rate):
+    """Return a rate in bit/s as the kit's networks take it."""
+    return f"{rate / 1e9:.3g} Gbit/s" if rate >= 1e9 else f"{rate / 1e6:.3g} Mbit/s"
+
+
+no_wires = obstacle()
+if no_wires:
+    print(f"No wires between nodes here: {no_wires}")
 slurm, started = find_slurm(), False
 if slurm is None:
     try:
-        slurm = start_slurm(nodes=4 if cores >= 4 else 2, until=os.getpid())  # it ends with this notebook's kernel
+        slurm = start_slurm(
+            nodes=4 if cores >= 4 else 2,
+            until=os.getpid(),  # it ends with this notebook's kernel
+            network=None if no_wires else written(RATE),
+        )
         started = True
     except LabError as error:
         print(f"No Slurm: {error}")
@@ -85,6 +104,7 @@ if slurm:
     os.environ.update(slurm.variables)  # where sbatch, squeue and the others find it
     kind = "a cluster" if slurm.kind == "real" else "a small Slurm on this machine"
     print(f"{kind}: {slurm.nodes} nodes with {slurm.cpus_per_node} CPUs each")
+    print(slurm.network or "What is between the nodes is the cluster's, or this machine's memory.")
     print(slurm_command("sinfo"))
 else:
     print("The lab goes on with ranks of this machine in place of nodes.")
@@ -653,11 +673,12 @@ if not QUICK:
 # - [**Weak scaling**](../docs/glossary.md#weak-scaling): 64 images on *each* node. The images in a step grow with the
 #   nodes, and each step has to teach more.
 #
-# All nodes have the same number of cores and threads. Both start from one node, so sections 5 and 6 have measured each
-# once already. But other work, or the machine's clock, may have slowed down one of these runs alone. So measure all of
-# them twice more, **in turns**. What slows down a whole round is then the same for all, and what is left is noise. From
-# it comes the 95% interval of each ratio; the noise of all of them is pooled, so that three rounds are enough. The
-# rounds take about 50 seconds with two nodes, and two minutes with four.
+# All nodes have the same number of cores and threads, and those of the small Slurm send their gradients over the wires
+# of section 1. Both ways start from one node, so sections 5 and 6 have measured each once already. But other work, or
+# the machine's clock, may have slowed down one of these runs alone. So measure all of them twice more, **in turns**.
+# What slows down a whole round is then the same for all, and what is left is noise. From it comes the 95% interval of
+# each ratio; the noise of all of them is pooled, so that three rounds are enough. The rounds take about 50 seconds with
+# two nodes, and two minutes with four.
 
 
 # %%
@@ -718,7 +739,8 @@ axis.legend()
 alt = ", ".join(f"{way} on {n}: {100 * found.value:.0f}%" for (way, n), found in efficiencies.items() if n > 1)
 plots.show(figure, alt=f"Efficiency against the number of {NODE}s, with 95% intervals. {alt}.", keep=results)
 if not slurm or slurm.kind == "own":
-    print(f"These {NODE}s share one memory and, as more cores work, a lower clock. A cluster's nodes do not.")
+    wires = "The wires are held to their rate, but these" if slurm and slurm.network else "These"
+    print(f"{wires} {NODE}s share one memory, caches and, as more cores work, a lower clock. A cluster's do not.")
 
 # %% [markdown]
 # ## 8 · Why were 32 GPUs no faster than 16?
@@ -909,11 +931,11 @@ with load.watch("section 8") as reading_others:
 print(f"the pipeline alone, {cores} cores, small images: {small:,.0f} images/s")
 
 # %% [markdown]
-# And the network of *this* cluster? Two nodes exchange as many bytes as ResNet-50's gradients have.
+# And the network of *this* cluster? Two nodes exchange a tenth of the bytes that ResNet-50's gradients have.
 
 # %%
 # %%writefile work/allreduce.py
-"""Print how many seconds an all-reduce takes, of 8 bytes and of ResNet-50's gradient; from rank 0."""
+"""Print how many seconds an all-reduce takes, of 8 bytes and of 10.24 MB; from rank 0."""
 
 import json
 import time
@@ -923,7 +945,7 @@ from mpi4py import MPI
 
 ranks = MPI.COMM_WORLD
 medians = {}
-for name, length, repeats in (("8 bytes", 2, 200), ("gradient", 25_600_000, 5)):
+for name, length, repeats in (("8 bytes", 2, 200), ("10 MB", 2_560_000, 5)):
     mine, total = np.ones(length, np.float32), np.empty(length, np.float32)
     seconds = []
     for _ in range(repeats):
@@ -954,11 +976,9 @@ found = re.search(r"SECONDS (.*)", job.read_output())
 if not found:
     raise LabError(f"the all-reduce did not run. It printed:\n{job.read_output()}")
 seconds = json.loads(found[1])
-latency, bandwidth = seconds["8 bytes"] / 2, GRADIENT / max(seconds["gradient"] - seconds["8 bytes"], 1e-9)
-print(
-    f"all-reduce on 2 {NODE}s: 8 bytes {1e6 * seconds['8 bytes']:,.0f} µs, 102 MB {1e3 * seconds['gradient']:,.0f} ms"
-)
-print(f"so a latency of {1e6 * latency:,.0f} µs and {bandwidth / 1e9:.1f} GB/s, the additions included")
+latency, bandwidth = seconds["8 bytes"] / 2, GRADIENT / 10 / max(seconds["10 MB"] - seconds["8 bytes"], 1e-9)
+print(f"all-reduce on 2 {NODE}s: 8 bytes {1e6 * seconds['8 bytes']:,.0f} µs, 10 MB {1e3 * seconds['10 MB']:,.1f} ms")
+print(f"so a latency of {1e6 * latency:,.0f} µs and {bandwidth / 1e6:,.0f} MB/s, the additions included")
 
 network = Network("resnet8")
 gradient = 4 * sum(int(tf.size(weight)) for weight in network.weights)
@@ -986,10 +1006,434 @@ tell_prediction(predicted, efficiencies["weak", 2])
 # - A step takes as long as its slowest rank.
 # - Nodes that are shares of one machine share its memory and its clock.
 #
+# ### The first wall: the network
+#
+# Divide the bytes that a node sends in a step by the seconds for which it computes: these are the **bytes per second of
+# computing**. A wire with this rate is busy for exactly as long as the cores. If nothing overlaps, half of each step is
+# exchange, and the efficiency is 50%. Call this rate **the wall**: on faster wires a run scales, on slower ones it does
+# not.
+#
+# On 32 workers like Bede's it is 2 · 31/32 · 102 MB in 0.23 s, about 7 Gbit/s. `resnet8` is smaller, so is its wall,
+# and slow wires show on this machine what fast ones would show there. A network of this machine's nodes can have wires
+# of any rate. On each node, `steps.py` takes the training step of section 2, on one synthetic batch, so nothing is
+# read. In turns with it, it takes steps that compute the same and exchange nothing. The ratio of both is the
+# efficiency. Both have the same cores, memory and clock, so what is left is the exchange.
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** At which rate is half of a step of `resnet8` exchange, with 64 images on each node: about 1 Gbit/s,
+# 100 Mbit/s, 10 Mbit/s, or 1 Mbit/s?
+#
+# </div>
+
+# %%
+# %%writefile work/steps.py
+"""Measure the images/s of training steps with and without exchange, in turns: steps.py BATCH ROUNDS SECONDS WAY …"""
+
+import json
+import sys
+import time
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from labkit.data.synthetic_batch import synthetic_batches
+from labkit.models import Network
+from labkit.models.losses import cross_entropy
+from labkit.models.optimizers import Momentum
+from labkit.train.config import TrainConfig
+from labkit.train.loop import make_train_step
+
+hvd.init()
+batch, rounds, seconds, names = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]
+network = Network("resnet8")
+optimizer = Momentum(network.weights)
+flags = {
+    "no exchange": {"batch_size": batch},
+    "exchange": {"batch_size": batch},
+    "FP16 gradients": {"batch_size": batch, "compression": "fp16"},
+    "4 batches a step": {"batch_size": batch, "accumulate": 4},
+    "batches 4 times as large": {"batch_size": 4 * batch},
+}
+configs = {name: TrainConfig(**flags[name]) for name in names}
+
+
+@tf.function(autograph=False)
+def train_alone(images, labels):
+    with tf.GradientTape() as tape:
+        loss = cross_entropy(network(images, training=True), labels, 0.1)
+    optimizer.apply(tape.gradient(loss, network.weights), 0.01)
+
+
+def make_step(name):
+    batches = synthetic_batches(network.model, configs[name].batch_size, rank=hvd.rank())
+    if name == "no exchange":
+        return lambda: train_alone(*next(batches))
+    step = make_train_step(configs[name], network, optimizer)  # the program's, of section 2
+    return lambda: float(step(batches, 0.01))
+
+
+def measure(step, times):
+    """Return the seconds of a step, the mean of all ranks."""
+    hvd.allreduce(tf.constant(0.0))  # all begin together
+    began = time.perf_counter()
+    for _ in range(times):
+        step()
+    return float(hvd.allreduce(tf.constant((time.perf_counter() - began) / times)))
+
+
+steps = {name: make_step(name) for name in names}
+times = {name: max(2, round(seconds / min(measure(step, 1) for _ in range(2)))) for name, step in steps.items()}
+took = {name: [] for name in names}
+for _ in range(rounds):
+    for name, step in steps.items():
+        took[name].append(measure(step, times[name]))
+if hvd.rank() == 0:
+    images = {name: hvd.size() * config.batch_size * config.accumulate for name, config in configs.items()}
+    print(json.dumps({name: [images[name] / part for part in took[name]] for name in names}))
+
+
+# %%
+PAYLOAD = 1448 / 1514  # of a packet on Ethernet, what is not headers
+LEVERS = {"FP16 gradients": (1, 1 / 2), "4 batches a step": (4, 1), "batches 4 times as large": (4, 1)}
+
+
+def measure_steps(rate, *names):
+    """Return the images/s of each way to take a step, round by round, on nodes with wires of this rate."""
+    often = (1, 0.2) if QUICK else (3, 0.6)
+    run = run_ranks(nodes, "work/steps.py", BATCH, *often, *names, network=written(rate), show=False)
+    print(run.network)
+    return json.loads(next(line for line in run.lines[0] if line.startswith("{")))
+
+
+def predicted_efficiency(rate, compute_factor=1, gradient_factor=1):
+    """Return what exercise 3 predicts on wires of this rate, for so much computing and so large a gradient."""
+    return float(efficiency(nodes, compute_factor * compute, gradient_factor * gradient, latency, PAYLOAD * rate / 8))
+
+
+walls_watched, storage_watched = [], []
+if no_wires:
+    print(f"Not measured: {no_wires}")
+    one_node = float(np.mean(speeds["weak", 1]))  # images/s
+else:
+    with load.watch("section 8") as others:
+        steps_at = {RATE: measure_steps(RATE, "no exchange", "exchange")}
+    walls_watched.append(others)
+    one_node = float(np.mean(steps_at[RATE]["no exchange"])) / nodes
+compute = BATCH / one_node  # s of computing a step
+sent = 2 * (nodes - 1) / nodes * gradient  # bytes of each node a step, by the ring
+wall = float(f"{8 * sent / compute / PAYLOAD:.2g}")
+print(f"{nodes} nodes, {BATCH} images on each: {1e3 * compute:.0f} ms of computing a step, {sent / 1e3:,.0f} kB sent")
+print(f"so {sent / compute / 1e6:.1f} MB per second of computing: the wall is predicted at {written(wall)}")
+for rate in (RATE, wall, wall / 4):
+    print(f"   {written(rate):>12}: predicted efficiency {predicted_efficiency(rate):.0%}")
+
+# %% [markdown]
+# Now at these rates. At the wall, three further ways to take a step are measured in the same turns; section 9 has their
+# results. The two runs take about half a minute.
+
+
+# %%
+def wall_of(rate, found):
+    """Return the rate at which half of a step would be exchange, from the efficiency on wires of another rate.
+
+    The exchange takes 1 / efficiency - 1 times as long as the computing, and with wires of half the rate twice that.
+    """
+    value, low, high = (rate * max(1 / part - 1, 0.0) for part in (found.value, found.high, found.low))
+    return statistics.Ratio(value, low, high)
+
+
+def tell_rate(found):
+    """Return a rate as text, with its interval."""
+    return written(found.value) + ("" if math.isnan(found.low) else f" ({written(found.low)} to {written(found.high)})")
+
+
+def tell_wall(rate, found):
+    """Print where an efficiency on wires of some rate puts the wall."""
+    there = wall_of(rate, found)
+    print(f"on wires of {written(rate)}, the efficiency is {found.value:.0%}: ", end="")
+    print(f"half of a step is exchange at {tell_rate(there)}" if there.value else "no wall seen")
+
+
+if no_wires or QUICK:
+    print(f"Not measured: {no_wires or 'a quick run has the first rate alone.'}")
+else:
+    with load.watch("section 8") as others:
+        steps_at[wall] = measure_steps(wall, "no exchange", "exchange", *LEVERS)
+        steps_at[wall / 4] = measure_steps(wall / 4, "no exchange", "exchange")
+    walls_watched.append(others)
+at = {} if no_wires else {rate: statistics.ratios(found, "no exchange") for rate, found in steps_at.items()}
+for rate, found in at.items():
+    tell_wall(rate, found["exchange"])
+    print("   ", end="")
+    tell_prediction(predicted_efficiency(rate), found["exchange"])
+
+# %% jupyter={"source_hidden": true}
+figure, axis = plt.subplots(figsize=(9, 5))
+rates = np.geomspace(wall / 16, 2 * max(RATE, wall), 60)
+axis.plot(rates / 1e6, [100 * predicted_efficiency(rate) for rate in rates], marker="", label="predicted")
+if at:
+    found = [ways["exchange"] for ways in at.values()]
+    half = None if QUICK else [[100 * (r.value - r.low) for r in found], [100 * (r.high - r.value) for r in found]]
+    x, y = [rate / 1e6 for rate in at], [100 * r.value for r in found]
+    axis.errorbar(x, y, half, linestyle="", marker="s", color=plots.BLACK, capsize=6, label="measured")
+axis.axvline(wall / 1e6, color=plots.VERMILION, linestyle=":", label="the wall, predicted")
+axis.set(xscale="log", xlabel="rate of each wire (Mbit/s)", ylabel="efficiency (%)", ylim=(0, 108))
+axis.set_title(f"At which rate {nodes} nodes stop scaling: resnet8, {BATCH} images a node")
+axis.legend(loc="lower right")
+measured = ", ".join(f"{ways['exchange'].value:.0%} at {written(rate)}" for rate, ways in at.items()) or "nothing"
+plots.show(
+    figure,
+    alt="Efficiency against the rate of the wires, logarithmic: the predicted curve rises from near 0, is at 50% at "
+    f"{written(wall)}, and comes near 100%. Measured: {measured}.",
+    keep=None if no_wires else results,
+)
+
+# %% [markdown]
+# Only the wires are emulated. The exchange also needs the cores: on a real network card, parts of it do not. And there
+# is one switch, which is as fast as all of its wires together; large clusters have many, and they are often not.
+#
+# ### The second wall: one storage for all
+#
+# The other suspect was the storage. Here one more node has the images, and the others have none. The field's way to
+# serve records to many nodes is TensorFlow's [**tf.data service**](../docs/glossary.md#tfdata-service): a dispatcher,
+# which knows who wants what, and workers, which read the files. The trainers get the records over gRPC, each record
+# once in an epoch of all. (A file system like Lustre or GPFS serves parts of files instead; the bytes are the same.)
+#
+# The nodes train `resnet8` as before, but each by itself, without exchange: so the only limit that they share is the
+# wire of the storage. In turns, they read the same records from files, as if each node had a copy on its own disk.
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** The storage's wire carries half as much again as one node needs. How many percent does one node that
+# trains from it lose? And two, or three?
+#
+# </div>
+
+# %%
+# %%writefile work/served.py
+"""TFRecords from a storage: what its rank serves, and what the others read."""
+
+from pathlib import Path
+
+import tensorflow as tf
+
+PORT = 5050
+service = tf.data.experimental.service
+
+
+def serve(address):
+    """Start a dispatcher and a worker; they serve until what is returned is deleted."""
+    dispatcher = service.DispatchServer(service.DispatcherConfig(port=PORT))
+    config = {"dispatcher_address": f"{address}:{PORT}", "worker_address": f"{address}:{PORT + 1}", "port": PORT + 1}
+    return dispatcher, service.WorkerServer(service.WorkerConfig(**config))
+
+
+def read(folder, batch, epochs=None):
+    """Return the records of a training set, undecoded, a batch at a time; without `epochs`, for ever."""
+    files = tf.data.Dataset.from_tensor_slices(sorted(map(str, Path(folder).glob("train-*"))))
+    return files.repeat(epochs).flat_map(tf.data.TFRecordDataset).batch(batch)
+
+
+def read_from(address, records, job):
+    """Have the storage read these records: each goes to one of the trainers of a job, the first that asks."""
+    how = {"job_name": job, "compression": None, "max_outstanding_requests": 2}  # a JPEG is compressed already
+    return records.apply(service.distribute(service.ShardingPolicy.DYNAMIC, f"grpc://{address}:{PORT}", **how))
+
+
+def decode(record):
+    """Return the image and the label of a record."""
+    fields = {"image/encoded": tf.string, "image/class/label": tf.int64}
+    found = tf.io.parse_single_example(record, {name: tf.io.FixedLenFeature([], of) for name, of in fields.items()})
+    image = tf.image.resize(tf.io.decode_jpeg(found["image/encoded"], channels=3), (32, 32))
+    return image / 128 - 1, tf.cast(found["image/class/label"], tf.int32)
+
+
+# %%
+# %%writefile work/storage.py
+"""Rank 0 serves TFRecords; 1, 2 … others train from it, or from files: storage.py ADDRESS FOLDER BATCH ROUNDS."""
+
+import json
+import sys
+import time
+
+import tensorflow as tf
+from mpi4py import MPI
+from served import decode, read, read_from, serve
+
+from labkit.models import Network
+from labkit.models.losses import cross_entropy
+from labkit.models.optimizers import Momentum
+
+ranks = MPI.COMM_WORLD
+address, folder, batch, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+network = Network("resnet8")
+optimizer = Momentum(network.weights)
+
+
+@tf.function(autograph=False)
+def train(images, labels):
+    with tf.GradientTape() as tape:
+        loss = cross_entropy(network(images, training=True), labels, 0.1)
+    optimizer.apply(tape.gradient(loss, network.weights), 0.01)
+
+
+def wait_for_all():
+    """Wait for all ranks, asleep: MPI's barrier polls, and would take a core from those who work."""
+    request = ranks.Ibarrier()
+    while not request.Test():
+        time.sleep(0.005)
+
+
+def measure(where, job, seconds):
+    """Return the images/s of this trainer, from empty buffers on."""
+    records = read(folder, batch)
+    if where == "storage":
+        records = read_from(address, records, job)
+    images = iter(records.unbatch().map(decode, num_parallel_calls=1).batch(batch).prefetch(1))
+    for _ in range(3):  # what was on its way at the start does not count
+        train(*next(images))
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        train(*next(images))
+        count += batch
+    return count / (time.perf_counter() - began)
+
+
+servers = serve(address) if ranks.rank == 0 else None
+speeds = {}
+for number, seconds in [("first", 0.1), *((str(number), 1.2) for number in range(rounds))]:  # the first one traces
+    for trainers in range(1, ranks.size):
+        for where in ("files", "storage"):
+            wait_for_all()
+            mine = measure(where, f"{number}-{trainers}", seconds) if 1 <= ranks.rank <= trainers else 0.0
+            wait_for_all()
+            if (total := ranks.reduce(mine)) and number != "first":
+                speeds.setdefault(f"{where} {trainers}", []).append(total)
+if ranks.rank == 0:
+    print(json.dumps(speeds))
+
+# %% [markdown]
+# The next cell predicts, by exercise 3 without a gradient, and measures. From files, nodes decode as well as train, so
+# they need fewer images/s than above; the final prediction takes what they do from files, and adds the wire alone. The
+# cell takes about 25 seconds.
+
+
+# %%
+def from_storage(found, n):
+    """Return how many times the images/s of training from files n nodes have that train from the storage."""
+    return statistics.ratios(found, f"files {n}")[f"storage {n}"]
+
+
+def predicted_share(n, files):
+    """Return what n nodes keep from the storage, as exercise 3 predicts it from their images/s from files."""
+    return float(efficiency(n, n * BATCH / files, 0, 0.0, 1.0, reading=reading))
+
+
+def tell_storage(found, trainers):
+    """Print what each number of nodes trains from files and from the storage, beside what was predicted."""
+    for n in trainers:
+        ratio = from_storage(found, n)
+        files, storage = (np.mean(found[f"{where} {n}"]) for where in ("files", "storage"))
+        print(f"{n} trained {files:,.0f} images/s from files, {storage:,.0f} from the storage: {ratio.verdict}")
+        print("   ", end="")
+        tell_prediction(predicted_share(n, files), ratio)
+
+
+size = float(np.mean(index.length))  # bytes of an image
+storage_rate = float(f"{1.5 * 8 * one_node * size / PAYLOAD:.2g}")
+trainers = [1] if QUICK else [1, 2] if cores < 4 else [1, 2, 3]
+reading = BATCH * size / (PAYLOAD * storage_rate / 8)  # s that the storage's wire needs for a batch
+print(
+    f"{size:,.0f} bytes an image, {one_node:,.0f} images/s a node; the storage's wire has {written(storage_rate)}, ",
+    end="",
+)
+print(f"so it carries {BATCH / reading:,.0f} images/s")
+for n in trainers:
+    print(f"{n} training from the storage: predicted {predicted_share(n, n * one_node):.0%} of training from files")
+served = {}
+if no_wires:
+    print(f"Not measured: {no_wires}")
+else:
+    with load.watch("section 8") as others, Wires(1 + len(trainers), written(storage_rate)) as wires:
+        print(wires)
+        options = wires.nodes[0].address, images, BATCH, 1 if QUICK else 3
+        run = run_ranks(len(wires.nodes), "work/storage.py", *options, network=wires, show=False)
+    storage_watched.append(others)
+    served = json.loads(next(line for line in run.lines[0] if line.startswith("{")))
+    tell_storage(served, trainers)
+
+# %% jupyter={"source_hidden": true}
+figure, axis = plt.subplots(figsize=(9, 5))
+for where, name, style in (("files", "each from its own files", "-"), ("storage", "from one storage", "--")):
+    if served:
+        values = [np.mean(served[f"{where} {n}"]) for n in trainers]
+        axis.plot(trainers, values, linestyle=style, label=name)
+axis.axhline(BATCH / reading, color=plots.VERMILION, linestyle=":", label="the storage's wire")
+axis.set(xlabel="nodes that train", ylabel="images/s", ylim=(0, None), title="Training from one shared storage")
+axis.set_xticks(trainers)
+axis.legend()
+alt = "; ".join(f"{run}: {np.mean(found):,.0f}" for run, found in served.items()) or "nothing measured"
+plots.show(
+    figure,
+    alt="Images/s against the number of nodes that train, from their own files and from one storage, beside a line for "
+    f"what the storage's wire carries, {BATCH / reading:,.0f}. {alt}.",
+    keep=results if served else None,
+)
+
+# %% [markdown]
+# What to do about such a wall? More storages, each with a wire of its own, or the files on the nodes' own disks; or
+# smaller images. Fewer bytes of *gradients* change nothing here, and more bytes/s of *storage* nothing at the first
+# wall. That is why exercise 5 asks for runs that tell the two apart.
+#
+# Again, only the wire is emulated. This storage has its files in memory after the first epoch, while one with disks has
+# a limit of its own. And it shares the machine's cores with the nodes that it serves, which takes from their images/s.
+#
 # ## 9 · Move the limit
 #
-# There are three ways around the network or the batch: send fewer bytes (`--compression fp16`), send less often
-# (`--accumulate`), or use larger batches *and still learn* (LARS). Here are the last two.
+# There are three ways to move the wall of the network: send fewer bytes (`--compression fp16`), send less often
+# (`--accumulate`), or compute longer between two exchanges, by larger batches. The last two make a step of more images,
+# which must *still learn*: LARS is for that.
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** At the wall, a step computes for half of its time. How many times the images/s does it have with FP16
+# gradients? How many with one exchange for every 4 batches?
+#
+# </div>
+#
+# Section 8 has measured all three already, in turns with the plain exchange, on wires with the rate of the wall.
+
+
+# %%
+def tell_levers(found, rate):
+    """Print how many times the images/s of the plain exchange each lever has, and where it puts the wall."""
+    plain = predicted_efficiency(rate)
+    for name, gain in statistics.ratios(found, "exchange").items():
+        if name not in LEVERS:
+            continue
+        predicted = predicted_efficiency(rate, *LEVERS[name]) / plain
+        verdict = gain.verdict
+        if not math.isnan(gain.low):
+            verdict += f"; predicted {predicted:.2f}, {'in' if gain.low <= predicted <= gain.high else 'out'}side"
+        print(f"{name}: {gain} times the images/s of the plain exchange: {verdict}")
+        print("   ", end="")
+        tell_wall(rate, statistics.ratios(found, "no exchange")[name])
+
+
+if wall in at:
+    tell_levers(steps_at[wall], wall)
+else:
+    print(f"Not measured: {no_wires or 'a quick run has one rate alone.'} Predicted, at the wall:")
+    for name, lever in LEVERS.items():
+        gain = predicted_efficiency(wall, *lever) / predicted_efficiency(wall)
+        print(f"{name}: {gain:.2f} times the images/s of the plain exchange")
+
+# %% [markdown]
+# The model knows bytes and seconds of computing, and no more. Halving the numbers of a gradient takes time as well,
+# and a batch that is 4 times as large may compute each image faster or slower. In the model, FP16 gradients move the
+# wall to half the rate, and the other two move it to a quarter, for any network and any number of nodes. But the last
+# two *change the training*: its steps have 4 times the images.
 #
 # ### Exercise 4 · Accumulate
 #
@@ -1311,9 +1755,18 @@ if started:  # by this notebook, so nobody else needs it
 # cells of sections 5 to 7 again. Exercise 1 shows before question 8 that 5,800 images/s make 8 epochs in half an hour,
 # not 10.
 #
-# **Timing** Sections 1 to 6 and the questions take 45 minutes, and sections 7 to 10 take 50 more. All cells wait about
-# 4 minutes on two cores, 1 of them in section 5. Short of time? Leave sections 7 to 10 out, or in section 9 exercise 4
-# and the large-batch runs. The fast ones take "To go further" in section 10.
+# **The walls of section 8** `steps.py` prints what the guess needs: 312 kB in, say, 50 ms of computing are 50 Mbit/s,
+# so of the four rates 100 Mbit/s comes next. A machine with faster nodes has its wall at a higher rate; the lab
+# chooses the rates that it measures by its own prediction. If nothing overlaps, FP16 gradients give 1.33 times the
+# images/s at the wall, and four times the images between two exchanges 1.6 times. Of the storage, one node should
+# notice nothing, two get 75% and three 50%. Where measured efficiencies are higher than predicted, part of the
+# exchange went on while cores computed, or waited for other work anyway. `labkit.network` has the wires: packets wait
+# at each node's interface until its rate admits them. Without the right to make networks, the cells print the
+# predictions alone, and the table says why.
+#
+# **Timing** Sections 1 to 6 and the questions take 45 minutes, and sections 7 to 10 take 55 more. All cells wait about
+# 5½ minutes on two cores, 1½ of them in section 5. Short of time? Leave sections 7 to 10 out, or in section 9 exercise
+# 4 and the large-batch runs. The fast ones take "To go further" in section 10.
 #
 # **If they ask** On other clusters:
 #
@@ -1346,6 +1799,8 @@ if started:  # by this notebook, so nobody else needs it
 # - A run that is told to stop saves its state and exits. A run that is killed resumes from its last checkpoint. Try
 #   both before you need them.
 # - Images/s can double while the network learns nothing more. Look at accuracy, and at time to accuracy.
+# - A network's wall is at the rate that carries a step's gradients in the time the step computes. Half the bytes halve
+#   that rate, and so do twice the images between two exchanges.
 # - A network that is the same everywhere costs more and more, slowly. A shared limit, of storage or of a switch, costs
 #   at once. Which one it is, only runs can tell: in turns, with an interval. Measure before you buy.
 #
@@ -1364,6 +1819,14 @@ def tell_all(way):
     )
 
 
+wall_text = storage_text = f"not here: {no_wires}" if no_wires else "not in a quick run"
+most = trainers[-1]
+from_files = np.mean(served[f"files {most}"]) if served else most * one_node
+if wall in at:
+    wall_text = tell_rate(wall_of(wall, at[wall]["exchange"]))
+if served:
+    found = from_storage(served, most)
+    storage_text = f"{found.value:.0%}" + ("" if math.isnan(found.low) else f" ({found.low:.0%} to {found.high:.0%})")
 others = {"strong": (training_others, scaling_others), "weak": (training_others, resumed_others, scaling_others)}
 small_top1 = f"{100 * runs[max(runs)][-1]['top1']:.1f}% top-1"
 results.table(
@@ -1375,6 +1838,20 @@ results.table(
             (f"here: {way} scaling, resnet8, {NODE}s", "", tell_all(way), "100%", *others[way])
             for way in ("strong", "weak")
             if tell_all(way)  # a quick run has weak scaling alone
+        ),
+        (
+            "here: the wires on which half of a step is exchange",
+            "",
+            wall_text,
+            f"predicted {written(wall)}",
+            *walls_watched,
+        ),
+        (
+            f"here: {most} node{'s' * (most > 1)} from one storage, of the images/s from files",
+            "",
+            storage_text,
+            f"its wire: {predicted_share(most, from_files):.0%}",
+            *storage_watched,
         ),
         ("from the stop signal to saved state", "", seconds, "30 s, Slurm's default KillWait", stopped_others),
         ("ResNet-50 on ImageNet after 50 epochs: top-1; top-5", "75.863%; 92.823%", duration, ""),

@@ -1,14 +1,23 @@
 import ast
+import itertools
+import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import lab_cells
+import matplotlib.pyplot as plt
 import numpy as np
+import psutil
 import pytest
 from labs import Student, ThreeWays, same, swap
 
+from labkit.data import synthetic
 from labkit.exercises import sources
+from labkit.mpi import run_ranks
+from labkit.network import Network, obstacle
 from labkit.system import statistics
+from labkit.system.errors import LabError
 from labkit.system.paths import ROOT
 from labkit.train import schedule
 
@@ -250,3 +259,193 @@ def test_two_accuracies_are_told_apart_only_beyond_chance(top1, reference, verdi
 def test_a_prediction_is_held_against_the_interval(found, text, capsys):
     cells("tell_prediction")["tell_prediction"](0.97, found)
     assert text in capsys.readouterr().out
+
+
+PREDICTIONS = ("predicted_efficiency", "tell_wall", "tell_rate", "wall_of", "tell_levers", "written")
+
+
+def walls(nodes=2):
+    """Return the functions that judge the walls; a step of 50 ms sends 300 kB, so the wall is at 48 Mbit/s of data."""
+
+    def efficiency(n, compute, gradient, latency, bandwidth):
+        return compute / (compute + 2 * (n - 1) * (latency + gradient / n / bandwidth))
+
+    levers = {"FP16 gradients": (1, 1 / 2), "4 batches a step": (4, 1), "batches 4 times as large": (4, 1)}
+    given = {"efficiency": efficiency, "nodes": nodes, "compute": 0.05, "gradient": 300_000, "latency": 0.0}
+    constants = {"PAYLOAD": 1.0, "LEVERS": levers, "math": math, "np": np, "statistics": statistics}
+    return lab_cells.functions("08", *PREDICTIONS, **given, **constants)
+
+
+def test_at_the_predicted_wall_half_of_a_step_is_exchange():
+    predicted = walls()["predicted_efficiency"]
+    assert predicted(48e6) == pytest.approx(1 / 2)
+    assert predicted(48e6, 1, 1 / 2) == pytest.approx(2 / 3)
+    assert predicted(48e6, 4, 1) == pytest.approx(4 / 5)
+    assert predicted(12e6, 4, 1) == pytest.approx(1 / 2)
+
+
+@pytest.mark.parametrize(
+    ("rate", "found", "text"),
+    [
+        (
+            48e6,
+            statistics.Ratio(0.50, 0.48, 0.52),
+            "the efficiency is 50%: half of a step is exchange at 48 Mbit/s (44.3 Mbit/s to 52 Mbit/s)",
+        ),
+        (12e6, statistics.Ratio(0.20, 0.19, 0.21), "on wires of 12 Mbit/s, the efficiency is 20%: half of a step is"),
+        (12e6, statistics.Ratio(0.20), "exchange at 48 Mbit/s\n"),
+        (1e9, statistics.Ratio(1.02, 0.98, 1.06), "on wires of 1 Gbit/s, the efficiency is 102%: no wall seen"),
+        (1e9, statistics.Ratio(0.95, 0.85, 1.05), "half of a step is exchange at 52.6 Mbit/s (0 Mbit/s to 176 Mbit/s)"),
+    ],
+)
+def test_an_efficiency_on_any_wires_tells_where_the_wall_is(rate, found, text, capsys):
+    walls()["tell_wall"](rate, found)
+    assert text in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("fp16", "text"),
+    [
+        ([1333, 1352, 1314], "(1.32 to 1.34) times the images/s of the plain exchange: faster; predicted 1.33, inside"),
+        ([1100, 1110, 1090], "times the images/s of the plain exchange: faster; predicted 1.33, outside"),
+        ([1005, 1000, 995], "no difference beyond chance; predicted 1.33, outside"),
+        ([800, 810, 790], "slower; predicted 1.33, outside"),
+        (
+            [1333],
+            "FP16 gradients: 1.33 times the images/s of the plain exchange: one round only, so there is no interval",
+        ),
+    ],
+)
+def test_a_lever_is_told_as_far_as_its_rounds_show(fp16, text, capsys):
+    others = {
+        "no exchange": [2000, 2010, 1990],
+        "exchange": [1000, 1005, 995],
+        "4 batches a step": [1600, 1610, 1590],
+        "batches 4 times as large": [1700, 1710, 1690],
+    }
+    speeds = {name: values[: len(fp16)] for name, values in others.items()} | {"FP16 gradients": fp16}
+    walls()["tell_levers"](speeds, 48e6)
+    out = capsys.readouterr().out
+    assert text in next(line for line in out.splitlines() if line.startswith("FP16 gradients"))
+    assert len(out.splitlines()) == 6  # the plain exchange and none at all are no levers
+
+
+@pytest.mark.parametrize(
+    ("storage", "verdict", "prediction"),
+    [
+        ([1500, 1510, 1490], ": slower", "predicts 75%, which is inside the measured"),
+        ([1950, 2010, 2040], ": no difference beyond chance", "predicts 75%, which is outside the measured"),
+        ([1000, 1005, 995], ": slower", "predicts 75%, which is outside the measured"),
+        ([1500], ": one round only, so there is no interval", "one round measured 75%"),
+    ],
+)
+def test_a_storage_is_told_as_far_as_its_rounds_show(storage, verdict, prediction, capsys):
+    rounds = len(storage)
+    found = {"files 1": [1000, 1005, 995][:rounds], "storage 1": [1001, 1000, 999][:rounds]}
+    found |= {"files 2": [2000, 2010, 1990][:rounds], "storage 2": storage}
+    functions = lab_cells.functions(
+        "08",
+        *("tell_storage", "from_storage", "tell_prediction", "predicted_share", "efficiency"),
+        **{"math": math, "np": np, "statistics": statistics, "BATCH": 64, "reading": 64 / 1500},
+    )
+    functions["tell_storage"](found, [1, 2])
+    lines = capsys.readouterr().out.splitlines()
+    assert "predicts 100%" in lines[1]
+    assert lines[2].startswith("2 trained 2,000 images/s from files, ")
+    assert lines[2].endswith(verdict)
+    assert prediction in lines[3]
+
+
+NO_NETWORK = "the kernel allows no network namespaces. As root: `sysctl -w user.max_net_namespaces=10000`."
+
+
+def test_without_wires_the_walls_are_predicted_and_nothing_is_measured(capsys):
+    def cell(text):
+        return next(one.source for one in sources.read(sources.find("08")).cells if text in one.source)
+
+    notebook = walls() | {"no_wires": NO_NETWORK, "QUICK": False, "BATCH": 64, "RATE": 1e9, "cores": 2}
+    notebook |= {"speeds": {("weak", 1): [1000.0]}, "index": SimpleNamespace(length=np.array([2800, 2900]))}
+    notebook |= cells("tell_prediction") | {"efficiency": lab_cells.functions("08", "efficiency")["efficiency"]}
+    notebook |= {"math": math, "np": np, "statistics": statistics, "nodes": 2, "gradient": 300_000, "latency": 1e-5}
+    shown = []
+    notebook |= {"plt": plt, "results": None}
+    notebook["plots"] = SimpleNamespace(BLACK="k", VERMILION="r", show=lambda *_, **options: shown.append(options))
+    for text in (
+        "PAYLOAD = ",
+        "def wall_of",
+        "np.geomspace(wall",
+        "def from_storage",
+        "Training from one shared storage",
+        "def tell_le",
+    ):
+        exec(cell(text), notebook)
+    out = capsys.readouterr().out
+    assert out.count(f"Not measured: {NO_NETWORK}") == 4
+    assert "the wall is predicted at 39 Mbit/s" in out
+    assert "1 training from the storage: predicted 100% of training from files" in out
+    assert "2 training from the storage: predicted 7" in out
+    assert "4 batches a step: 1.6" in out
+    assert "Measured: nothing" in shown[0]["alt"]
+    assert "nothing measured" in shown[1]["alt"]
+
+
+# The storage
+
+SERVED = """
+import json, os, signal, sys, time
+from mpi4py import MPI
+import served
+ranks, address, folder, end = MPI.COMM_WORLD, *sys.argv[1:]
+servers = served.serve(address) if ranks.rank == 0 else None
+ranks.Barrier()
+got = []
+if ranks.rank:
+    for batch in served.read_from(address, served.read(folder, 3, epochs=1 if end == "whole" else None), "epoch"):
+        got += [record.hex() for record in batch.numpy()]
+elif end == "killed":
+    time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+request = ranks.Ibarrier()
+while not request.Test():
+    time.sleep(0.01)
+print("GOT", json.dumps(got))
+"""
+
+
+@pytest.fixture
+def storage(tmp_path):
+    """Run the lab's storage with two trainers on wires until `end`; return what the trainers got."""
+    if why := obstacle():
+        pytest.skip(why)
+    served = next(c.source for c in sources.read(sources.find("08")).cells if "writefile work/served.py" in c.source)
+    (tmp_path / "served.py").write_text(served.partition("\n")[2])
+    (tmp_path / "script.py").write_text(SERVED)
+    synthetic.write(tmp_path / "images", train=50, validation=4, size=32)
+
+    def run(end):
+        with Network(3, "100 Mbit/s") as wires:
+            address = wires.nodes[0].address
+            done = run_ranks(
+                3, "script.py", address, "images", end, cwd=tmp_path, network=wires, show=False, timeout=120
+            )
+        return [json.loads(line[4:]) for lines in done.lines for line in lines if line.startswith("GOT")]
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_storage_serves_each_record_once_an_epoch_and_whole(storage, tmp_path):
+    import tensorflow as tf  # which takes seconds
+
+    files = [str(path) for path in sorted((tmp_path / "images").glob("train-*"))]
+    right = sorted(record.numpy().hex() for record in tf.data.TFRecordDataset(files))
+    of_server, *of_trainers = storage("whole")
+    assert not of_server
+    assert sorted(itertools.chain(*of_trainers)) == right
+
+
+@pytest.mark.slow
+def test_a_storage_that_dies_ends_the_trainers_with_one_error(storage):
+    with pytest.raises(LabError, match="Rank 0 was killed by SIGKILL"):
+        storage("killed")
+    assert not [p for p in psutil.Process().children(recursive=True) if "script.py" in " ".join(p.cmdline())]
