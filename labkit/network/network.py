@@ -34,12 +34,14 @@ KERNEL_LACKS = re.compile(
 INTERFACES = Path("/sys/class/net")
 ENTER = Path(__file__).with_name("enter.sh")
 
-# What a wire may send at once after a pause. The kernel hands TCP's data on in pieces of up to 64 KiB (segmentation
-# offload); a burst that is smaller has each cut up again, and then a wire of 1 Gbit/s carried a quarter of it here.
-# Slow wires get packets of 1,500 bytes one by one, so that a burst of few of them keeps small messages honest too;
-# for fast ones that costs too much of the cores.
+# What a wire may send at once after a pause: little, so that small messages take the time that its rate says. The
+# kernel hands TCP's data on in pieces of up to 64 KiB (segmentation offload). A burst that is smaller has each piece
+# cut up again, and then a wire of 1 Gbit/s carried a quarter of it here: so pieces are held to less than a burst. On
+# slow wires a piece is a packet of 1,500 bytes; on fast ones that costs too much of the cores.
 SLOW_RATE = 1.5e8
-SLOW_BURST_BYTES, FAST_BURST_BYTES, FAST_BURST_S = 16_000, 80_000, 1e-3
+SLOW_BURST_BYTES, FAST_BURST_BYTES, FAST_BURST_S = 16_000, 30_000, 2.5e-4
+PIECE = 0.9  # of a burst, at most: headers come on top
+MAX_PIECE_BYTES = 65_536
 QUEUE_S = 0.1  # how long a packet waits for a wire before packets are dropped
 # What TCP has under way at most, as time at the wire's rate: more makes queues longer, and in the end loses packets.
 WINDOW_S, MIN_WINDOW_BYTES = 0.02, 65_536
@@ -170,7 +172,8 @@ class Network:
         tune = "; ".join(
             f"for file in {files}; do [ ! -w $file ] || echo {value} >$file; done" for files, value in settings.items()
         )
-        segments = "gso_max_segs 1" if self.rate <= SLOW_RATE else ""
+        piece = min(MAX_PIECE_BYTES, round(PIECE * self._burst))
+        segments = "gso_max_segs 1" if self.rate <= SLOW_RATE else f"gso_max_size {piece}"
         self._set_up(f"""
             {tune}
             ip link add {SWITCH} type bridge

@@ -390,7 +390,7 @@ class TestDelay:
     def test_without_a_delay_netem_is_not_needed(self, make, fake_tc, delay):
         calls = fake_tc(netem=False)
         make(1, "1 Gbit/s", delay)
-        assert all("root tbf rate 1000000000bit burst 125000 latency 100ms" in line for line in calls())
+        assert all("root tbf rate 1000000000bit burst 31250 latency 100ms" in line for line in calls())
 
     def test_a_kernel_without_netem_says_so(self, nothing_left, fake_tc):
         fake_tc(netem=False)
