@@ -176,7 +176,7 @@ if slurm:
 # | flag | value on Bede | what it is for | here, on the small set |
 # | --- | --- | --- | --- |
 # | `--mode` | `train_and_evaluate` | train, then report top-1 and top-5 on held-out images | the same |
-# | `--iter_unit`, `--num_iter` | `epoch`, 50 | how long to train | 20 epochs |
+# | `--iter_unit`, `--num_iter` | `epoch`, 50 | how long to train | 10 epochs |
 # | `--batch_size` | 256 per GPU | images of one rank in a step: what fills its memory | 64 in all |
 # | `--warmup_steps` | 100 | first steps that the *speed* leaves out; nothing to do with the rate | 2 |
 # | `--lr_init` | 0.256 | learning rate for 256 images a step; grows with the ranks | 0.8 |
@@ -531,14 +531,14 @@ def newest(name):
 # </div>
 
 # %%
-EPOCHS, BATCH = (2, 64) if QUICK else (20, 64)
+EPOCHS, BATCH = (2, 64) if QUICK else (10, 64)
 recipe = ["--model", "resnet8", "--data_dir", images, "--lr_init", 0.8, "--lr_warmup_epochs", EPOCHS / 10]
 recipe += ["--use_cosine_lr", "--weight_decay", 1e-4, "--least_area", 0.5, "--log_every", 2 if QUICK else 10]
 
 runs = {}
 with watch_nodes(slurm, "section 5") as training_others:
     for n in counts[: 1 if QUICK else 2]:
-        each = ["--num_iter", EPOCHS, "--evaluate_every", 0 if QUICK else 4, "--batch_size", BATCH // n]
+        each = ["--num_iter", EPOCHS, "--evaluate_every", 0 if QUICK else 5, "--batch_size", BATCH // n]
         runs[n] = train(f"strong-{n}", n, *recipe, *each)
         last = runs[n][-1]
         print(f"   top-1 {last['top1']:.1%}, top-5 {last['top5']:.1%} of {last['images']} held-out images\n")
@@ -617,7 +617,7 @@ for record in run[:: max(1, len(run) // 6)]:
 # same line again. Each of the two takes some ten seconds, most of them to start.
 
 # %%
-STEPS = 12 if QUICK else 80
+STEPS = 12 if QUICK else 48
 weak = ["--num_iter", STEPS, "--iter_unit", "batch", "--batch_size", BATCH, "--mode", "train"]
 weak += ["--log_every", 5, "--checkpoint_every", 15]
 with watch_nodes(slurm, "section 6") as stopped_others:
@@ -675,10 +675,10 @@ if not QUICK:
 #
 # All nodes have the same number of cores and threads, and those of the small Slurm send their gradients over the wires
 # of section 1. Both ways start from one node, so sections 5 and 6 have measured each once already. But other work, or
-# the machine's clock, may have slowed down one of these runs alone. So measure all of them twice more, **in turns**.
+# the machine's clock, may have slowed down one of these runs alone. So measure all of them once more, **in turns**.
 # What slows down a whole round is then the same for all, and what is left is noise. From it comes the 95% interval of
-# each ratio; the noise of all of them is pooled, so that three rounds are enough. The rounds take about 50 seconds with
-# two nodes, and two minutes with four.
+# each ratio; the noise of all of them is pooled, so that two rounds are enough to begin with. The round takes about half
+# a minute with two nodes, and a minute with four.
 
 
 # %%
@@ -714,7 +714,7 @@ if not QUICK:
     speeds["strong", 2] = [speed(runs[2])]
     speeds |= {(way, n): [] for n in counts[2:] for way in ("strong", "weak")}
 with watch_nodes(slurm, "section 7") as scaling_others:
-    for number in range(0 if QUICK else 3):
+    for number in range(0 if QUICK else 2):
         for (way, n), found in speeds.items():
             if len(found) == number:  # the first round is there, of what ran before
                 each = BATCH if way == "weak" else BATCH // n
@@ -1357,7 +1357,7 @@ if no_wires:
 else:
     with load.watch("section 8") as others, Wires(1 + len(trainers), written(storage_rate)) as wires:
         print(wires)
-        options = wires.nodes[0].address, images, BATCH, 1 if QUICK else 3
+        options = wires.nodes[0].address, images, BATCH, 1 if QUICK else 2
         run = run_ranks(len(wires.nodes), "work/storage.py", *options, network=wires, show=False)
     storage_watched.append(others)
     served = json.loads(next(line for line in run.lines[0] if line.startswith("{")))
@@ -1576,7 +1576,7 @@ if not QUICK:
 
 # %% [markdown]
 # These are single runs, and "chance" is that of the held-out images alone: another `--seed` would move each result too,
-# and each may do better with another rate. Change it and see. Twenty epochs are few here, only 80 steps. On ImageNet
+# and each may do better with another rate. Change it and see. Ten epochs are few here, only 40 steps. On ImageNet
 # the same race went on for years:
 #
 # | who | machines | time | epochs | top-1 |
