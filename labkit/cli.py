@@ -10,13 +10,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from labkit.system import files, paths
 from labkit.system.errors import LabError
+
+if TYPE_CHECKING:
+    from labkit.room.agenda import Day
+    from labkit.room.routes import Route
 
 app = typer.Typer(
     help="Deep learning at scale on CPUs: a hands-on workshop. Start with: ./lab start",
@@ -433,6 +437,41 @@ def reset(
     )
 
 
+@app.command(epilog="Example: `./lab catchup 07 --to 4`")
+def catchup(
+    lab: Annotated[str, typer.Argument(help="the lab, such as 07")],
+    to: Annotated[int, typer.Option(help="the exercise to go on with", min=1)],
+    folder: StudentFolder = paths.STUDENT,
+) -> None:
+    """Put a copy of a lab in your folder in which the exercises before one are solved; yours is kept beside it.
+
+    The results down to there are of another machine, and marked so.
+    """
+    from labkit.authoring import copies
+    from labkit.exercises import sources
+    from labkit.room import catch_up
+
+    source = sources.find(lab)
+    kept = copies.reset(source, folder, catch_up.copy(source, to))
+    place = paths.shown(copies.copy_path(source, folder))
+    print(
+        f"{place} is solved up to exercise {to}, which is yours."
+        + (f" Yours before: {paths.shown(kept)}" if kept else "")
+    )
+    print(f"In JupyterLab: reload the file from disk, then run all above exercise {to}.")
+
+
+@app.command("class", epilog="Example: `./lab class collected/`")
+def show_class(
+    folder: Annotated[Path, typer.Argument(help="where the students' results-NN.json and doctor's JSON files are")],
+) -> None:
+    """Show how far a class is, and which machines can run what, from collected files: no server, no network."""
+    from labkit.room import collected
+
+    for table in collected.tables(folder):
+        Console().print(table)
+
+
 @app.command(epilog="Example: `./lab report --out my-report.html`")
 def report(
     out: Annotated[Path, typer.Option(help="the page to write")] = Path("lab-report.html"),
@@ -472,6 +511,85 @@ def network(
         print("\n".join(filter(None, [str(wires), wires.warning])), flush=True)
         status = command.run(wires, argv)
     raise SystemExit(status)
+
+
+@app.command(epilog="Example: `./lab agenda --route day --start 9:00` or `./lab agenda --labs 00,02,07 --hours 3.5`")
+def agenda(
+    route: Annotated[str | None, typer.Option(help="the route: half, day or two-days")] = None,
+    labs: Annotated[str | None, typer.Option(help="or the labs, by their core sections, such as 00,02,07")] = None,
+    start: Annotated[str, typer.Option(help="when a day begins")] = "9:00",
+    hours: Annotated[float, typer.Option(help="with --labs: how long the day is, with its breaks", min=0.5)] = 7.0,
+    day: Annotated[str | None, typer.Option("--date", help="the first day", show_default="today")] = None,
+    out: Annotated[Path | None, typer.Option(help="write it to a file, .md or .ics, instead")] = None,
+) -> None:
+    """Make a timetable of a route: clock times, with the waiting that the labs took on this machine.
+
+    `./lab rehearse` measures that waiting. Where a day does not fit, it says what to leave out.
+    """
+    from labkit.room import agenda, agenda_view, rehearsal
+
+    chosen, days = _timetable(route, labs, start, hours, day)
+    advice = [*agenda.advice(days), agenda.basis(chosen, rehearsal.waits())]
+    if out is None:
+        for one in days:
+            Console().print(agenda_view.table(one, agenda_view.day_title(one)))
+        print("\n".join(advice))
+        return
+    writers = {".md": agenda_view.markdown, ".ics": agenda_view.calendar}
+    if out.suffix not in writers:
+        raise LabError(f"an agenda is written as .md or .ics, not as {out.name}.")
+    files.write(out, writers[out.suffix](chosen, days, advice), "name another file with --out")
+    print(f"wrote {paths.shown(out.resolve())}")
+
+
+def _timetable(
+    route: str | None, labs: str | None, start: str, hours: float, day: str | None
+) -> "tuple[Route, list[Day]]":
+    """Return a route, by name or of labs, and its days with clock times."""
+    from labkit.room import agenda, rehearsal, routes
+
+    if (route is None) == (labs is None):
+        raise LabError(f"name a route, --route {'|'.join(routes.names())}, or the labs, such as --labs 00,02,07.")
+    chosen = routes.find(route) if route else routes.of_labs((labs or "").split(","), hours)
+    return chosen, agenda.schedule(chosen, agenda.clock(start), agenda.calendar_day(day), rehearsal.waits())
+
+
+@app.command(epilog="Example: `./lab guide --route day --start 9:00 --out guide.html`")
+def guide(
+    route: Annotated[str | None, typer.Option(help="the route: half, day or two-days")] = None,
+    labs: Annotated[str | None, typer.Option(help="or the labs, such as 00,02,07")] = None,
+    start: Annotated[str, typer.Option(help="when a day begins")] = "9:00",
+    hours: Annotated[float, typer.Option(help="with --labs: how long the day is", min=0.5)] = 7.0,
+    day: Annotated[str | None, typer.Option("--date", help="the first day", show_default="today")] = None,
+    out: Annotated[Path, typer.Option(help="the page to write")] = Path("guide.html"),
+) -> None:
+    """Make the instructor's guide: one page with timetable, what to say, answers, mistakes and what they look like."""
+    from labkit.room import agenda, guide, rehearsal
+
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # nothing is computed: no notices
+    chosen, days = _timetable(route, labs, start, hours, day)
+    advice = [*agenda.advice(days), agenda.basis(chosen, rehearsal.waits())]
+    files.write(out, guide.render(chosen, days, advice, rehearsal.FOLDER / "work"), "name another file with --out")
+    print(f"wrote {paths.shown(out.resolve())}: it has the answers, and needs no network")
+
+
+@app.command(epilog="Example: `./lab rehearse --route day`")
+def rehearse(
+    route: Annotated[str | None, typer.Option(help="the route: half, day or two-days")] = None,
+    labs: Annotated[str | None, typer.Option(help="or the labs, such as 00,02,07")] = None,
+) -> None:
+    """Run the labs of a route in full, and keep what their waiting takes on this machine, for `./lab agenda`.
+
+    It takes as long as a student waits: up to six minutes a lab. Do it on the machine of the day, and leave it alone.
+    """
+    from labkit.room import rehearsal, routes
+
+    if (route is None) == (labs is None):
+        raise LabError(f"name a route, --route {'|'.join(routes.names())}, or the labs, such as --labs 00,02,07.")
+    chosen = routes.find(route) if route else routes.of_labs((labs or "").split(","), 7)
+    numbers = [part.lab for day in chosen.days for part in day if part.lab]
+    rehearsal.run(numbers, lambda title, what: print(f"{title}: {what or 'running …'}", flush=True))
+    print(f"Next: ./lab agenda {f'--route {route}' if route else f'--labs {labs}'}")
 
 
 @data.command(epilog="Example: `./lab data fetch`")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from nbformat import NotebookNode
+
 from labkit.authoring import notebooks
 from labkit.exercises import sources
 from labkit.system import files, paths
@@ -43,11 +45,16 @@ def copy_path(source: Path, folder: Path) -> Path:
 
 
 def fresh(source: Path) -> str:
-    """Return a new copy of a lab: the student notebook, its links to the glossary leading to the copy beside it.
+    """Return a new copy of a lab."""
+    return as_copy(notebooks.student(source))
+
+
+def as_copy(notebook: NotebookNode) -> str:
+    """Return a student's notebook as its copy is, its links to the glossary leading to the copy of that beside it.
 
     JupyterLab opens no file above the folder that it was started in.
     """
-    return notebooks.dumps(notebooks.student(source)).replace("](../docs/glossary.md", f"]({GLOSSARY.name}")
+    return notebooks.dumps(notebook).replace("](../docs/glossary.md", f"]({GLOSSARY.name}")
 
 
 def update(folder: Path) -> Update:
@@ -76,8 +83,8 @@ def update(folder: Path) -> Update:
     return Update(tuple(refreshed), tuple(outdated))
 
 
-def reset(source: Path, folder: Path) -> Path | None:
-    """Put a fresh copy of a lab in place.
+def reset(source: Path, folder: Path, text: str | None = None) -> Path | None:
+    """Put a fresh copy of a lab in place, or another text of it.
 
     Returns
     -------
@@ -85,13 +92,14 @@ def reset(source: Path, folder: Path) -> Path | None:
         Where the student's own is kept, numbered; None when there was none or it was still fresh.
     """
     _make_folder(folder)
-    path, text, record = copy_path(source, folder), fresh(source), _read_record(folder)
+    path, record = copy_path(source, folder), _read_record(folder)
+    text = fresh(source) if text is None else text
     kept = None
     if path.exists() and _fingerprint(path.read_bytes()) != _fingerprint(text.encode()):
         kept = next(free for number in count(1) if not (free := path.with_suffix(f".backup-{number}.ipynb")).exists())
         files.write(kept, path.read_bytes())  # a copy, so that the student's own stays in place should this end here
     files.write(path, text, OTHER_FOLDER)
-    record[path.name] = _fingerprint(text.encode())
+    record[path.name] = _fingerprint(fresh(source).encode())  # another text counts as edited, and is kept
     _write_record(folder, record)
     return kept
 

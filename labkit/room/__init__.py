@@ -1,0 +1,1 @@
+"""The room: what an instructor needs before the day, and what joins students and instructor on it."""

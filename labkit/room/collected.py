@@ -1,0 +1,141 @@
+"""How far a class is, from files that students hand in: the labs' `results-NN.json`, and what `lab doctor --json` says.
+
+A student is a folder, or the beginning of the file's name: `ada/results-07.json`, `ada-results-07.json`.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.markup import escape
+from rich.table import Table
+
+from labkit.display.results import PASSED, find_problem, read
+from labkit.exercises import sources
+from labkit.system import paths
+from labkit.system.errors import LabError
+
+RESULTS = re.compile(r"(?:(.+?)[-_. ]+)?results-(\d\d)\.json")
+
+
+class Collected(NamedTuple):
+    """What was found.
+
+    Attributes
+    ----------
+    results : dict
+        Verdicts by (student, lab).
+    machines : dict
+        The doctor's verdicts by student.
+    unread : list of str
+        The files that are neither.
+    """
+
+    results: dict[tuple[str, str], dict[str, str]]
+    machines: dict[str, list[dict[str, Any]]]
+    unread: list[str]
+
+
+def collect(folder: Path) -> Collected:
+    """Read all that is in a folder.
+
+    Raises
+    ------
+    LabError
+        When there is nothing of a class.
+    """
+    found = Collected({}, {}, [])
+    for file in sorted(folder.rglob("*.json")):
+        within = " / ".join(part for part in file.relative_to(folder).parts[:-1] if part != "work")
+        if name := RESULTS.fullmatch(file.name):
+            student = " / ".join(filter(None, (within, name[1]))) or "?"
+            if kept := _results(file):
+                found.results[student, name[2]] = kept.get("exercises", {})
+                continue
+        elif verdicts := _doctor(file):
+            found.machines[" / ".join(filter(None, (within, "" if within else file.stem)))] = verdicts
+            continue
+        found.unread.append(str(file.relative_to(folder)))
+    if not found.results and not found.machines:
+        raise LabError(f"{paths.shown(folder)} has no results-NN.json and nothing of ./lab doctor --json.")
+    return found
+
+
+def tables(folder: Path) -> Iterator[Table | str]:
+    """Yield what to show of a class."""
+    found = collect(folder)
+    if found.results:
+        yield _progress(found)
+    if found.machines:
+        yield _machines(found)
+    for file in found.unread:
+        yield f"Not read: {escape(file)}"
+
+
+def _progress(found: Collected) -> Table:
+    labs = sorted({lab for _, lab in found.results})
+    table = Table("student", *(f"lab {lab}" for lab in labs), title="Exercises passed", title_justify="left")
+    for student in sorted({student for student, _ in found.results}):
+        row = []
+        for lab in labs:
+            verdicts = found.results.get((student, lab), {})
+            passed = [number for number, verdict in verdicts.items() if verdict == PASSED]
+            row.append(", ".join(sorted(passed, key=lambda text: text.zfill(3))) or "–")
+        table.add_row(escape(student), *row)
+    counts = Counter(
+        (lab, number)
+        for (_, lab), verdicts in found.results.items()
+        for number, verdict in verdicts.items()
+        if verdict == PASSED
+    )
+    totals = []
+    for lab in labs:
+        numbers = sources.exercises(sources.read(sources.find(lab)))
+        totals.append(", ".join(f"{number}: {counts[lab, str(number)]}" for number in numbers))
+    table.add_section()
+    table.add_row("passed by", *totals)
+    return table
+
+
+def _machines(found: Collected) -> Table:
+    table = Table("lab", "can run it", "cannot, and why", title="Machines", title_justify="left")
+    for lab in sorted({verdict["lab"] for verdicts in found.machines.values() for verdict in verdicts}):
+        of_lab = {
+            student: verdict
+            for student, verdicts in sorted(found.machines.items())
+            for verdict in verdicts
+            if verdict["lab"] == lab
+        }
+        failed = [
+            f"{student} ({', '.join(verdict['because'])})"
+            for student, verdict in of_lab.items()
+            if verdict["status"] == "fail"
+        ]
+        table.add_row(escape(lab), f"{len(of_lab) - len(failed)} of {len(of_lab)}", escape("; ".join(failed)))
+    return table
+
+
+def _results(file: Path) -> dict[str, Any] | None:
+    try:
+        kept = read(file)
+    except (OSError, ValueError):
+        return None
+    return None if find_problem(kept) else kept
+
+
+def _doctor(file: Path) -> list[dict[str, Any]] | None:
+    """Return the verdicts of a file of `lab doctor --json`; None when it is none."""
+    try:
+        labs = json.loads(file.read_bytes())["labs"]
+        right = all(
+            isinstance(one["lab"], str)
+            and one["status"] in ("ok", "warn", "fail")
+            and all(isinstance(name, str) for name in one["because"])
+            for one in labs
+        )
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return labs if right else None
