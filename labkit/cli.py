@@ -34,6 +34,11 @@ app.add_typer(data, name="data")
 cluster = typer.Typer(help="A small Slurm on this machine, to submit jobs to.", no_args_is_help=True)
 app.add_typer(cluster, name="cluster")
 
+room = typer.Typer(
+    help="The board of a room, for instructors: who is how far, and who asks for help.", no_args_is_help=True
+)
+app.add_typer(room, name="room")
+
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 StudentFolder = Annotated[
     Path,
@@ -683,3 +688,75 @@ def cluster_down() -> None:
     from labkit.slurm import cluster
 
     print("Slurm and its jobs are ended." if cluster.stop_slurm() else "No Slurm of these labs was up.")
+
+
+@room.command("open", epilog="Example: `./lab room open --route day --start 9:00`")
+def room_open(
+    address: Annotated[
+        str | None, typer.Option(help="the address to listen on", show_default="this machine's own")
+    ] = None,
+    port: Annotated[int, typer.Option(help="the port to listen on", min=1, max=65535)] = 8500,
+    route: Annotated[str | None, typer.Option(help="the route, to show who is behind: half, day or two-days")] = None,
+    start: Annotated[str, typer.Option(help="when the day begins")] = "9:00",
+    day: Annotated[str | None, typer.Option("--date", help="the first day", show_default="today")] = None,
+    cert: Annotated[Path | None, typer.Option(help="a certificate, for https")] = None,
+    key: Annotated[Path | None, typer.Option(help="and its key")] = None,
+) -> None:
+    """Open the board and serve it until Ctrl-C. Opened again, it goes on with all it had."""
+    from labkit.room import agenda, host, rehearsal, routes
+
+    if (cert is None) != (key is None):
+        raise LabError("https takes both --cert and --key.")
+    days = []
+    if route:
+        days = agenda.schedule(routes.find(route), agenda.clock(start), agenda.calendar_day(day), rehearsal.waits())
+
+    def say(base: str, code: str, instructor: str) -> None:
+        print(f"The room is open. Code: {code}")
+        print(f"Students type:           ./lab join {base} {code}")
+        print(f"For the projector:       {base}/")
+        print(f"For you, and nobody else: {instructor}")
+        print("Ctrl-C ends the board and keeps the room; ./lab room close ends the room.", flush=True)
+
+    host.open_room(address or host.own_address(), port, days, (cert, key) if cert and key else None, say)
+
+
+@room.command("close", epilog="Example: `./lab room close --out room.json`")
+def room_close(out: Annotated[Path, typer.Option(help="the file for what may be kept")] = Path("room.json")) -> None:
+    """Keep counts and figures without seats in a file, and delete all else that the room had."""
+    from labkit.room import host
+
+    host.close_room(out)
+    print(f"wrote {paths.shown(out.resolve())}; all else of the room is deleted")
+
+
+@app.command(epilog="Example: `./lab join http://192.168.1.5:8500 K7Q2M9 --seat B4`")
+def join(
+    address: Annotated[str, typer.Argument(help="the board's address")],
+    code: Annotated[str, typer.Argument(help="the room's code")],
+    seat: Annotated[str, typer.Option(help="what the instructor calls you by", show_default="a number")] = "",
+    figures: Annotated[bool, typer.Option(help="send the closing figures of your labs too, without your seat")] = False,
+    check: Annotated[bool, typer.Option("--check", help="send the doctor's verdict on this machine too")] = False,
+    ca: Annotated[Path | None, typer.Option(help="the certificate of a board that is reached by https")] = None,
+    folder: StudentFolder = paths.STUDENT,
+) -> None:
+    """Join a room: how your exercises stand is sent to its board. It prints all that is ever sent."""
+    from labkit.room import seat as own
+
+    own.join(address, code, seat, figures, folder, str(ca.resolve()) if ca else "", check)
+
+
+@app.command(epilog="Example: `./lab leave`")
+def leave(folder: StudentFolder = paths.STUDENT) -> None:
+    """Leave the room; its board deletes all it has of your seat."""
+    from labkit.room import seat
+
+    seat.leave(folder)
+
+
+@app.command(epilog="Example: `./lab hand`")
+def hand(folder: StudentFolder = paths.STUDENT) -> None:
+    """Raise your hand, or take it down again; the instructor sees at which exercise you are."""
+    from labkit.room import seat
+
+    seat.hand(folder=folder)

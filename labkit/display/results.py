@@ -65,9 +65,10 @@ class Results:
         """Keep a picture, `png` in base64. One of the same title is replaced: have no measured figure in it."""
         self._keep("pictures", {title: {"png": png, "alt": alt}})
 
-    def exercise(self, number: int, verdict: str) -> None:
-        """Keep how an exercise stands. What was passed once stays so."""
+    def exercise(self, number: int, verdict: str, hint: int = 0) -> None:
+        """Keep how an exercise stands, how many hints were shown, and when. What was passed once stays so."""
         self._keep("exercises", {str(number): verdict})
+        self._keep("progress", {str(number): {"hint": hint, "minute": time.strftime("%Y-%m-%dT%H:%M")}})
 
     def _read(self) -> dict[str, Any]:
         """Return what is kept, but for what is damaged: a lab goes on without it."""
@@ -90,6 +91,8 @@ class Results:
                 value = before | value | {number: PASSED for number in before if before[number] == PASSED}
                 if value == before:
                     return
+            if key == "progress":
+                value = kept.get(key, {}) | value
             kept |= self._about | {key: value, "when": time.strftime("%Y-%m-%d %H:%M"), "on": _describe_machine()}
             files.write(self.path, json.dumps(kept, indent=1))
         except files.NotWritten as error:
@@ -167,6 +170,13 @@ def _is_exercises(value: Any) -> bool:
     return isinstance(value, dict) and all(_is_text(text) for item in value.items() for text in item)
 
 
+def _is_progress(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(held, dict) and type(held.get("hint")) is int and _is_text(held.get("minute"))
+        for held in value.values()
+    )
+
+
 # What each part of a lab's file is like; a part of another name is of a later version, and nobody reads it.
 _VALID: dict[str, Callable[[Any], bool]] = {
     "lab": _is_text,
@@ -176,6 +186,7 @@ _VALID: dict[str, Callable[[Any], bool]] = {
     "table": _is_table,
     "pictures": _is_pictures,
     "exercises": _is_exercises,
+    "progress": _is_progress,
 }
 
 

@@ -215,7 +215,7 @@ class Checker:
 
     def _report(self, number: int, outcome: str, message: str = "") -> None:
         verdict.show(number, outcome, message.splitlines())
-        self.results.exercise(number, outcome)
+        self.results.exercise(number, outcome, hint=min(self._tries[number], len(self.lab.checks[number].hints)))
 
 
 def checker(number: str, namespace: dict[str, Any], quick: bool = False) -> Checker:

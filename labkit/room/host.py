@@ -1,0 +1,150 @@
+"""The instructor's side: the board is opened, restarted, and closed with what may be kept."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from labkit.display.results import PASSED
+from labkit.exercises import sources
+from labkit.room.agenda import Day
+from labkit.room.board import app, views
+from labkit.room.board.store import Store
+from labkit.system import files, paths
+from labkit.system.errors import LabError
+
+FOLDER = paths.STATE / "room"
+FILE = "board.sqlite"
+
+
+def own_address() -> str:
+    """Return the address by which others in this machine's network reach it; loopback when it is in none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # sends nothing: it asks which address would be used
+        return probe.getsockname()[0]
+    return "127.0.0.1"
+
+
+def plan_of(days: list[Day]) -> tuple[views.Planned, ...]:
+    """Return when each section of a timetable should be over, with its exercises."""
+    planned = []
+    for entry in (entry for day in days for entry in day.entries):
+        if not entry.sections:
+            planned.append(views.Planned("", (), entry.end, entry.part.title))
+            continue
+        of_section = exercises_by_section(sources.find(entry.part.lab))
+        ends = [*(begin for begin, _ in entry.sections[1:]), entry.end]
+        for (_, section), end in zip(entry.sections, ends, strict=True):
+            name = f"lab {entry.part.lab}, {'section ' * section.name.isdigit()}{section.name}"
+            planned.append(views.Planned(entry.part.lab, of_section.get(section.name, ()), end, name))
+    return tuple(planned)
+
+
+def exercises_by_section(source: Path) -> dict[str, tuple[int, ...]]:
+    """Return the exercises of each section of a lab."""
+    from labkit.authoring.minutes import HEADING
+
+    found: dict[str, list[int]] = {}
+    section = ""
+    for cell in sources.read(source).cells:
+        if cell.cell_type == "markdown":
+            for heading in HEADING.finditer(cell.source):
+                section = heading[1] or "questions"
+        for number, _ in sources.checks(cell):
+            found.setdefault(section, []).append(number)
+    return {name: tuple(numbers) for name, numbers in found.items()}
+
+
+def labs() -> tuple[views.Lab, ...]:
+    """Return all labs as the board knows them."""
+    return tuple(
+        views.Lab(source.stem[:2], sources.title(source), len(sources.exercises(sources.read(source))))
+        for source in sources.labs()
+    )
+
+
+def open_room(
+    address: str, port: int, days: list[Day], tls: tuple[Path, Path] | None, on_open: Callable[[str, str, str], None]
+) -> None:
+    """Serve the board until an interrupt; a room that is open already goes on with all it had.
+
+    Parameters
+    ----------
+    address, port
+        Where to listen.
+    days : list of Day
+        The timetable; empty when there is none.
+    tls : tuple of Path, optional
+        The files with a certificate and its key.
+    on_open : callable
+        Is given the board's address, the room's code and the instructor's address.
+    """
+    FOLDER.mkdir(parents=True, exist_ok=True, mode=0o700)
+    store = Store(FOLDER / FILE)
+    try:
+        asyncio.run(_serve(app.Room(store, labs(), plan_of(days)), address, port, tls, on_open))
+    finally:
+        store.close()
+
+
+async def _serve(
+    room: app.Room,
+    address: str,
+    port: int,
+    tls: tuple[Path, Path] | None,
+    on_open: Callable[[str, str, str], None],
+) -> None:
+    server = app.serve(room, address, port, tls)
+    host = f"[{address}]" if ":" in address else address
+    base = f"http{'s' if tls else ''}://{host}:{port}"
+    on_open(base, room.store["code"], f"{base}/instructor#{room.store['instructor']}")
+    over = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, over.set)
+    await over.wait()
+    server.stop()
+    await asyncio.wait_for(server.close_all_connections(), 2)
+
+
+def close_room(out: Path) -> None:
+    """Write what may be kept of the room, counts and figures without seats, and delete all else.
+
+    Raises
+    ------
+    LabError
+        When no room is there, or it can't be written.
+    """
+    path = FOLDER / FILE
+    if not path.exists():
+        raise LabError("no room is there: ./lab room open opens one.")
+    store = Store(path)
+    try:
+        files.write(out, json.dumps(aggregates(store), indent=1), "name another file with --out")
+    finally:
+        store.close()
+    for left in FOLDER.glob(f"{FILE}*"):
+        left.unlink()
+
+
+def aggregates(store: Store) -> dict[str, Any]:
+    """Return what may be kept of a room: nothing of fewer than `views.FEW` people or machines."""
+    seats = store.seats()
+    passed = Counter(
+        (one["lab"], one["exercise"]) for seat in seats for one in seat.state["exercises"] if one["verdict"] == PASSED
+    )
+    return {
+        "opened": f"{datetime.fromtimestamp(float(store['opened'])):%Y-%m-%d}",
+        "people": len(seats) if len(seats) >= views.FEW else None,
+        "passed": [
+            {"lab": lab, "exercise": number, "seats": count}
+            for (lab, number), count in sorted(passed.items())
+            if len(seats) >= views.FEW
+        ],
+        "figures": views.room_figures(store.figures()),
+    }

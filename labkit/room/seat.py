@@ -1,0 +1,307 @@
+"""A student's seat in a room: joining, what is sent, raising a hand, leaving. Nothing is sent before somebody joins."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+
+from labkit.display.results import NOT_ATTEMPTED, find_problem, read
+from labkit.doctor import checks
+from labkit.room import protocol
+from labkit.system import files, paths
+from labkit.system.errors import LabError
+from labkit.system.load import BUSY_MARK
+from labkit.system.machine import this_machine
+
+MEMBERSHIP = ".room.json"  # in the student's folder: the board's address, the seat and its token
+HAND = ".room-hand.json"
+TIMEOUT_S = (3.0, 6.0)  # to connect, and to answer
+MEMBERSHIP_KEYS = {"address", "code", "seat", "token", "figures", "doctor", "ca", "sent", "leaving"}
+
+
+def own_folder() -> Path:
+    """Return the student's folder: of a notebook the current one, of a terminal of JupyterLab's that of its labs."""
+    return Path.cwd() if Path(MEMBERSHIP).exists() else Path(os.environ.get("LAB_FOLDER") or paths.STUDENT)
+
+
+def membership(folder: Path) -> dict[str, Any] | None:
+    """Return what is kept of the seat; None when nobody has joined from this folder.
+
+    Raises
+    ------
+    LabError
+        When the file is damaged.
+    """
+    path = folder / MEMBERSHIP
+    try:
+        kept = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        kept = None
+    if not isinstance(kept, dict) or not kept.keys() >= MEMBERSHIP_KEYS:
+        raise LabError(f"{paths.shown(path)} is damaged: delete it, and join again.")
+    return kept
+
+
+def join(
+    address: str,
+    code: str,
+    seat: str = "",
+    figures: bool = False,
+    folder: Path | None = None,
+    ca: str = "",
+    check: bool = False,
+) -> None:
+    """Join a room: from now on, how your exercises stand is sent to its board.
+
+    Parameters
+    ----------
+    address, code : str
+        As the instructor shows them.
+    seat : str
+        What the instructor calls you by, such as your place; by default the board gives you a number.
+    figures : bool
+        Whether the closing figures of your labs are sent too, without your seat.
+    folder : Path, optional
+        The folder with your labs.
+    ca : str
+        A file with the certificate of a board that is reached by https.
+    check : bool
+        Whether the doctor's verdict on this machine is sent too.
+
+    Raises
+    ------
+    LabError
+        When the board can't be reached, or does not know the code.
+    """
+    folder = folder or own_folder()
+    if before := membership(folder):
+        raise LabError(f"you are in a room as {before['seat']!r}: ./lab leave first.")
+    kept: dict[str, Any] = {"address": _address(address), "code": code, "figures": figures, "ca": ca}
+    kept |= {"doctor": _doctor() if check else None, "sent": [], "leaving": False}
+    answer = ask("POST", kept, "/api/seats", {"code": code, "seat": protocol.seat_name(seat)})
+    if answer.status_code != 201:
+        raise LabError(f"the board says: {_error(answer)}.")
+    keep(folder, kept | answer.json())
+    print(f"You are in, as {answer.json()['seat']!r}. This is all that is sent, and nothing else will be:")
+    print(_in_lines(state(folder, kept)))
+    if figures:
+        print("And once for each lab, without your seat, its closing figures, such as:")
+        print(_in_lines(next(closing_figures(folder), _EXAMPLE)))
+    print("./lab leave ends it and deletes all of it.")
+    start_sender(folder)
+
+
+def leave(folder: Path | None = None) -> None:
+    """Leave the room; the board deletes all it has of your seat.
+
+    Raises
+    ------
+    LabError
+        When nobody has joined from this folder.
+    """
+    folder = folder or own_folder()
+    kept = membership(folder)
+    if not kept:
+        raise LabError("you are in no room.")
+    keep(folder, kept | {"leaving": True})
+    (folder / HAND).unlink(missing_ok=True)
+    if try_to_leave(folder):
+        print("You have left, and all that the board had of your seat is deleted.")
+    else:
+        start_sender(folder)
+        print("Nothing more is sent. The board does not answer: it is asked to delete what it has until it does.")
+
+
+def try_to_leave(folder: Path) -> bool:
+    """Ask the board to delete the seat; forget it, and return True, when that is done or there is nothing to delete."""
+    kept = membership(folder)
+    if not kept:
+        return True
+    try:
+        done = ask("DELETE", kept, "/api/seat").status_code in (204, 403)
+    except LabError:
+        return False
+    if done:
+        (folder / MEMBERSHIP).unlink(missing_ok=True)
+    return done
+
+
+def hand(lab: str = "", exercise: int = 0, folder: Path | None = None) -> None:
+    """Raise your hand, or take it down when it is up; the instructor sees at which exercise you are.
+
+    Parameters
+    ----------
+    lab, exercise
+        What it is about; by default the exercise that you checked last.
+    folder : Path, optional
+        The folder with your labs.
+    """
+    folder = folder or own_folder()
+    if not membership(folder):
+        print("You are in no room, so nobody sees your hand: ./lab join ADDRESS CODE")
+        return
+    path = folder / HAND
+    if path.exists():
+        path.unlink()
+        print("Your hand is down.")
+        return
+    last = max(_exercises(folder), key=lambda one: (one["minute"], one["lab"], one["exercise"]), default=None)
+    raised = {
+        "lab": lab or (last["lab"] if last else "00"),
+        "exercise": exercise or (last["exercise"] if last else 1),
+        "minute": time.strftime("%Y-%m-%dT%H:%M"),
+    }
+    files.write(path, json.dumps(raised))
+    print(f"Your hand is up, at lab {raised['lab']}, exercise {raised['exercise']}. Again: it is down.")
+
+
+def keep(folder: Path, kept: dict[str, Any]) -> None:
+    """Keep what is to be known of the seat, for this user alone."""
+    path = folder / MEMBERSHIP
+    files.write(path, json.dumps(kept, indent=1))
+    path.chmod(0o600)
+
+
+def state(folder: Path, kept: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of the seat, as it is sent."""
+    try:
+        raised = json.loads((folder / HAND).read_text())
+    except (OSError, ValueError):
+        raised = None
+    return {"exercises": _exercises(folder), "hand": raised, "doctor": kept["doctor"]}
+
+
+def closing_figures(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the closing figures of each lab as they are sent, but for the room's code; none that was disturbed."""
+    machine = this_machine()
+    for lab, kept in _results(folder):
+        figures = []
+        for name, _, measured, *_ in kept.get("table", {}).get("rows", []):
+            if BUSY_MARK not in measured and (number := re.search(r"-?\d[\d,]*(?:\.\d+)?", measured)):
+                figures.append({"name": name[:120], "value": float(number[0].replace(",", ""))})
+        if figures and not kept["quick"]:
+            yield {"lab": lab, "cores": machine.usable_cores, "isa": list(machine.isa), "figures": figures}
+
+
+def ask(method: str, kept: dict[str, Any], path: str, message: object = None) -> requests.Response:
+    """Send a message to the board and return its answer.
+
+    Raises
+    ------
+    LabError
+        When there is none.
+    """
+    with requests.Session() as session:
+        session.trust_env = False  # a proxy for the internet does not lead to the room's board
+        if "token" in kept:
+            session.headers["Authorization"] = f"Bearer {kept['token']}"
+        try:
+            return session.request(
+                method,
+                kept["address"] + path,
+                json=message,
+                timeout=TIMEOUT_S,
+                allow_redirects=False,
+                verify=kept["ca"] or True,
+            )
+        except (requests.RequestException, OSError) as error:
+            raise LabError(
+                f"the board at {kept['address']} does not answer ({type(error).__name__}). Is the address right, and "
+                "is this machine in the room's network?"
+            ) from error
+
+
+def start_sender(folder: Path) -> None:
+    """Start the process that sends the state, unless one runs for this folder; it outlives this process."""
+    subprocess.Popen(
+        [sys.executable, "-m", "labkit.room.sender", str(folder.resolve())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+        env={name: value for name, value in os.environ.items() if not name.startswith(("PMI_", "LABKIT_"))},
+    )
+
+
+def _doctor() -> list[dict[str, Any]]:
+    """Return the doctor's verdict on each lab, with the names of what it rests on and no text of this machine's."""
+    return [
+        {
+            "lab": verdict.lab,
+            "status": verdict.status,
+            "because": [finding.name for finding in verdict.because if finding.status == verdict.status],
+        }
+        for verdict in checks.examine().verdicts
+    ]
+
+
+def _address(text: str) -> str:
+    """Return the board's address; http where nothing is said."""
+    address = text.strip().removesuffix("/")
+    address = address if "://" in address else f"http://{address}"
+    try:
+        parts = urlsplit(address)
+        right = parts.scheme in ("http", "https") and parts.hostname and not parts.path and (parts.port or True)
+    except ValueError:
+        right = False
+    if not right:
+        raise LabError(f"an address is written like http://192.168.1.5:8500, not {text!r}.")
+    return address
+
+
+def _in_lines(message: dict[str, Any]) -> str:
+    """Return a message as JSON, each item of a list on a line of its own."""
+    parts = []
+    for key, value in message.items():
+        text = json.dumps(value)
+        if isinstance(value, list) and value:
+            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+        parts.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}"
+
+
+def _error(answer: requests.Response) -> str:
+    try:
+        return str(answer.json()["error"])[:200]
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.status_code} {answer.reason}"
+
+
+def _results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what each lab has left; what is damaged, or being written, is not there."""
+    for file in sorted((folder / "work").glob("results-[0-9][0-9].json")):
+        try:
+            kept = read(file)
+        except (OSError, ValueError):
+            continue
+        if not find_problem(kept):
+            yield file.stem[-2:], kept
+
+
+def _exercises(folder: Path) -> list[dict[str, Any]]:
+    return [
+        {
+            "lab": lab,
+            "exercise": int(number),
+            "verdict": verdict,
+            "hint": kept.get("progress", {}).get(number, {}).get("hint", 0),
+            "minute": kept.get("progress", {}).get(number, {}).get("minute") or kept["when"].replace(" ", "T"),
+        }
+        for lab, kept in _results(folder)
+        for number, verdict in kept.get("exercises", {}).items()
+        if verdict != NOT_ATTEMPTED
+    ]
+
+
+_EXAMPLE = {"lab": "03", "cores": 2, "isa": ["AVX2"], "figures": [{"name": "oneDNN against Eigen", "value": 1.8}]}

@@ -1,0 +1,95 @@
+"""Sends a seat's state to the board, beside the notebooks: no cell waits for it or fails by it.
+
+`python -m labkit.room.sender FOLDER` looks at what the labs write, sends what has changed, and sends it again until
+the board has it. It ends when its student leaves, when the board knows the seat no more, and after a day.
+"""
+
+import contextlib
+import fcntl
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from labkit.room import seat
+from labkit.system import files
+from labkit.system.errors import LabError
+
+LOOK_INTERVAL_S = 0.5
+HEARTBEAT_S = 60.0  # so that the instructor sees who is there
+MAX_PAUSE_S = 15.0  # between two tries while the board does not answer
+LIFETIME_S = 24 * 3600.0
+LOCK = ".room.lock"
+
+
+class Sender:
+    """What has been sent from a folder, and what has not.
+
+    Parameters
+    ----------
+    folder : Path
+        The student's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._acknowledged: dict[str, Any] | None = None
+        self._sent_at = 0.0
+        self._pause = LOOK_INTERVAL_S
+
+    def step(self) -> bool:
+        """Send what has changed; return False when there is nobody to send for any more."""
+        kept = seat.membership(self.folder)
+        if not kept:
+            return False
+        if kept["leaving"]:
+            return not seat.try_to_leave(self.folder)
+        now, state = time.monotonic(), seat.state(self.folder, kept)
+        if state == self._acknowledged and now - self._sent_at < HEARTBEAT_S:
+            self._send_figures(kept)
+            return True
+        answer = seat.ask("PUT", kept, "/api/seat", state)
+        if answer.status_code == 403:  # the room was closed, or somebody has removed the seat
+            (self.folder / seat.MEMBERSHIP).unlink(missing_ok=True)
+            return False
+        if answer.status_code == 204 or answer.status_code == 400:
+            self._acknowledged, self._sent_at = state, now
+        return True
+
+    def _send_figures(self, kept: dict[str, Any]) -> None:
+        """Send each lab's closing figures once, if the student has agreed."""
+        if not kept["figures"]:
+            return
+        for figures in seat.closing_figures(self.folder):
+            if figures["lab"] not in kept["sent"]:
+                without_seat = {key: value for key, value in kept.items() if key != "token"}
+                answer = seat.ask("POST", without_seat, "/api/figures", {"code": kept["code"], **figures})
+                if answer.status_code == 204:
+                    kept = kept | {"sent": [*kept["sent"], figures["lab"]]}
+                    seat.keep(self.folder, kept)
+
+    def run(self) -> None:
+        """Send until there is nothing to send for."""
+        deadline = time.monotonic() + LIFETIME_S
+        while time.monotonic() < deadline:
+            try:
+                if not self.step():
+                    return
+                self._pause = LOOK_INTERVAL_S
+            except (LabError, OSError, files.NotWritten):
+                self._pause = min(2 * self._pause, MAX_PAUSE_S)
+            time.sleep(self._pause)
+
+
+def main(folder: str) -> None:
+    """Run a sender, unless one runs for this folder."""
+    path = Path(folder)
+    with contextlib.suppress(OSError), (path / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.nice(5)  # it measures nothing, and must not disturb what does
+        Sender(path).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,100 @@
+"""A board that serves in a thread of the test, and seats that talk to it."""
+
+import asyncio
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from labkit.room.board import app, views
+from labkit.room.board.store import Store
+
+LABS = (views.Lab("07", "07 · Horovod", 3),)
+HEADERS = {"Content-Type": "application/json"}
+EMPTY = {"exercises": [], "hand": None, "doctor": None}
+
+
+class Board:
+    """A board on a free port of loopback; what it keeps is in a file."""
+
+    def __init__(self, path: Path, port: int = 0, plan: tuple[views.Planned, ...] = ()) -> None:
+        self.path, self.plan = path, plan
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", port))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self) -> None:
+        ready = threading.Event()
+        self.store: Store | None = None
+
+        async def serve() -> None:
+            self.store = Store(self.path)
+            self.code, self.instructor = self.store["code"], self.store["instructor"]
+            self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+            server = app.serve(app.Room(self.store, LABS, self.plan), "127.0.0.1", self.port)
+            ready.set()
+            await self._over.wait()
+            server.stop()
+            await server.close_all_connections()
+            self.store.close()
+
+        self._thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join(10)
+
+    def sql(self, statement: str) -> list[tuple]:
+        """Run a statement where the board runs its own."""
+
+        async def run() -> list[tuple]:
+            return self.store._database.execute(statement).fetchall()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(5)
+
+    def seats(self) -> list:
+        """Return what the board keeps of each seat."""
+
+        async def run() -> list:
+            return self.store.seats()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(5)
+
+    def join(self, seat: str = "") -> "Seat":
+        answer = requests.post(f"{self.url}/api/seats", json={"code": self.code, "seat": seat}, timeout=5)
+        assert answer.status_code == 201, answer.text
+        return Seat(self, **answer.json())
+
+    def wall(self) -> dict[str, Any]:
+        return requests.get(f"{self.url}/view/wall", timeout=5).json()
+
+    def shown(self) -> dict[str, Any]:
+        answer = requests.get(f"{self.url}/view/instructor", cookies={"instructor": self.instructor}, timeout=5)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+class Seat:
+    """A seat at a board."""
+
+    def __init__(self, board: Board, seat: str, token: str) -> None:
+        self.board, self.name, self.headers = board, seat, {"Authorization": f"Bearer {token}"}
+
+    def put(self, state: Any = None, **changes: Any) -> requests.Response:
+        message = EMPTY | changes if state is None else state
+        return requests.put(f"{self.board.url}/api/seat", json=message, headers=self.headers, timeout=5)
+
+    def leave(self) -> requests.Response:
+        return requests.delete(f"{self.board.url}/api/seat", headers=self.headers, timeout=5)
+
+
+def at(exercise: int, verdict: str = "passed", hint: int = 0, minute: str = "2026-12-01T09:41") -> dict[str, Any]:
+    """Return how an exercise of lab 07 stands, as it is sent."""
+    return {"lab": "07", "exercise": exercise, "verdict": verdict, "hint": hint, "minute": minute}
