@@ -1,0 +1,54 @@
+"""The instructor's guide has what is in the labs' sources and tests, on one page that needs nothing else."""
+
+import re
+from datetime import date, time
+
+import pytest
+
+from labkit.exercises import sources
+from labkit.room import agenda, guide, routes
+
+NUMBER = "06"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> str:
+    route = routes.of_labs([NUMBER], 3)
+    days = agenda.schedule(route, time(9), date(2026, 12, 1), {})
+    return guide.render(route, days, ["Advice."], tmp_path_factory.mktemp("no rehearsal"))
+
+
+def test_it_needs_nothing_from_elsewhere(page):
+    assert not re.search(r'(?:src|<link[^>]*href)="?(?:https?:)?//', page)
+    assert "<script" not in page
+
+
+def test_each_exercise_has_its_answer_hints_and_mistakes(page):
+    lab = guide.lab(sources.find(NUMBER), sources.find(NUMBER).parent / "nowhere")
+    found = {exercise.number: exercise for part in lab.parts for exercise in part.exercises}
+    assert set(found) == set(sources.exercises(sources.read(sources.find(NUMBER))))
+    for number, exercise in found.items():
+        assert sources.BEGIN not in exercise.solution
+        assert exercise.hints
+        assert exercise.mistakes
+        assert f"Exercise {number}: an answer" in page
+
+
+def test_mistakes_are_those_of_the_tests():
+    found = guide.mistakes("06")[1]
+    taken_away = next(one for one in found if one.message.startswith("sum over all ranks"))
+    assert taken_away.before == "            chunk += incoming"
+    assert taken_away.after == ""
+
+
+def test_a_lab_without_tests_has_no_mistakes(monkeypatch, tmp_path):
+    monkeypatch.setattr(guide, "MISTAKES", tmp_path)
+    assert guide.mistakes("06") == {}
+
+
+def test_figures_of_another_machine_are_called_so(page):
+    assert "on another machine: ./lab rehearse measures here" in page
+
+
+def test_what_is_not_in_the_route_is_marked(page):
+    assert "Not in this route." in page
