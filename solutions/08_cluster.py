@@ -677,8 +677,8 @@ if not QUICK:
 # of section 1. Both ways start from one node, so sections 5 and 6 have measured each once already. But other work, or
 # the machine's clock, may have slowed down one of these runs alone. So measure all of them once more, **in turns**.
 # What slows down a whole round is then the same for all, and what is left is noise. From it comes the 95% interval of
-# each ratio; the noise of all of them is pooled, so that two rounds are enough to begin with. The round takes about half
-# a minute with two nodes, and a minute with four.
+# each ratio; the noise of all of them is pooled, so that two rounds are enough to begin with. The second takes about
+# half a minute with two nodes, and a minute with four.
 
 
 # %%
