@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pty
+import select
 import shlex
 import signal
 import subprocess
@@ -176,8 +177,7 @@ def test_a_shell_that_one_types_in(wires_can_be_made, tmp_path):
     output = _read_until(terminal, b"Gbit/s: a transfer got")
     os.write(terminal, typed)
     output += _read_until(terminal, b"DONE=42")
-    os.write(terminal, b"\x04")
-    output += _read_until(terminal, None)
+    output += _read_until(terminal, None, typing=b"\x04")
     _, status = os.waitpid(pid, 0)
     os.close(terminal)
     text = output.decode()
@@ -188,11 +188,15 @@ def test_a_shell_that_one_types_in(wires_can_be_made, tmp_path):
     assert "RX:" in text
 
 
-def _read_until(terminal: int, wanted: bytes | None) -> bytes:
-    output, deadline = b"", time.monotonic() + 30
+def _read_until(terminal: int, wanted: bytes | None, typing: bytes = b"") -> bytes:
+    """Read until something wanted comes, or the other end is closed; while nothing comes, type something."""
+    output, deadline = b"", time.monotonic() + 60
     with contextlib.suppress(OSError):  # the other end was closed
         while (wanted is None or wanted not in output) and time.monotonic() < deadline:
-            output += os.read(terminal, 1 << 16)
+            if select.select([terminal], [], [], 0.5)[0]:
+                output += os.read(terminal, 1 << 16)
+            elif typing:  # a shell that is not at its prompt yet throws away what was typed
+                os.write(terminal, typing)
     return output
 
 

@@ -24,6 +24,7 @@ from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 
 PYTHON = shlex.quote(sys.executable)  # the checkout's path may have spaces
+MPIRUN = shlex.quote(str(Path(sys.executable).with_name("mpirun")))
 RATE = "100 Mbit/s"
 PAYLOAD = 1_000_000  # bytes that each of two ranks sends to the other
 
@@ -94,7 +95,7 @@ def test_ranks_of_a_job_use_the_wires_however_they_are_started(shell, tmp_path):
     job = f"""\
         #!/bin/bash
         srun --mpi=pmi2 {PYTHON} exchange.py
-        SLURM_OVERLAP=1 SLURM_CPU_BIND=none {PYTHON.removesuffix("python")}mpirun -n 2 {PYTHON} exchange.py
+        SLURM_OVERLAP=1 SLURM_CPU_BIND=none {MPIRUN} -n 2 {PYTHON} exchange.py
         {PYTHON} -c {shlex.quote(launch)}
     """
     script(tmp_path, "job.sh", job)
