@@ -4,6 +4,7 @@ import contextlib
 import io
 import math
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -876,11 +877,16 @@ class TestNetwork:
         folder, name = "deeper", script("import os; print(os.uname().nodename, os.environ['OMP_NUM_THREADS'])")
         Path(folder).mkdir()
         run = run_ranks(2, f"../{name}", cwd=folder, network="123.4 Mbit/s", timeout=60)
-        program, rest = capsys.readouterr().out.split("\n2 nodes on")[0].split(" ", 1)
-        assert program == f"{os.path.relpath(paths.ROOT, folder)}/lab"
+        printed = capsys.readouterr().out.split("\n2 nodes on")[0]
+        program = shlex.quote(f"{os.path.relpath(paths.ROOT, folder)}/lab")  # the checkout's path may have spaces
+        assert printed.startswith(f"{program} ")
         # The front door would set this environment up, where it has not; it hands over to this program.
         typed = subprocess.run(
-            ["bash", "-c", f"{launch.BIN / 'labkit'} {rest}"], cwd=folder, capture_output=True, text=True, timeout=60
+            ["bash", "-c", shlex.quote(str(launch.BIN / "labkit")) + printed.removeprefix(program)],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert typed.returncode == 0, typed.stderr
         assert {line for lines in run.lines for line in lines} <= set(typed.stdout.splitlines())
