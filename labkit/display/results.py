@@ -59,16 +59,18 @@ class Results:
                 notes |= dict.fromkeys(one.note for one in others if one.note)
             marked.append([name, published, measured, limit])
         display(markdown.table(*without_empty_columns((what, *COLUMNS), marked), notes))
-        self._keep("table", {"what": what, "rows": marked, "notes": list(notes)})
+        self._keep(table={"what": what, "rows": marked, "notes": list(notes)})
 
     def picture(self, title: str, png: str, alt: str) -> None:
         """Keep a picture, `png` in base64. One of the same title is replaced: have no measured figure in it."""
-        self._keep("pictures", {title: {"png": png, "alt": alt}})
+        self._keep(pictures={title: {"png": png, "alt": alt}})
 
     def exercise(self, number: int, verdict: str, hint: int = 0) -> None:
         """Keep how an exercise stands, how many hints were shown, and when. What was passed once stays so."""
-        self._keep("exercises", {str(number): verdict})
-        self._keep("progress", {str(number): {"hint": hint, "minute": time.strftime("%Y-%m-%dT%H:%M")}})
+        self._keep(
+            exercises={str(number): verdict},
+            progress={str(number): {"hint": hint, "minute": time.strftime("%Y-%m-%dT%H:%M")}},
+        )
 
     def _read(self) -> dict[str, Any]:
         """Return what is kept, but for what is damaged: a lab goes on without it."""
@@ -78,22 +80,19 @@ class Results:
             return {}
         return {key: value for key, value in kept.items() if not _part_problem(key, value)}
 
-    def _keep(self, key: str, value: Any) -> None:
-        """Put it beside, or in place of, what is kept; a lab goes on when that is not possible, and says so once."""
+    def _keep(self, **values: Any) -> None:
+        """Put each beside, or in place of, what is kept; a lab goes on when that is not possible, and says so once."""
         try:
             with files.writing(self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 kept = self._read()
-            if key == "pictures":
-                value = kept.get(key, {}) | value
-            if key == "exercises":
-                before = kept.get(key, {})
-                value = before | value | {number: PASSED for number in before if before[number] == PASSED}
-                if value == before:
+            new = {key: value if key == "table" else kept.get(key, {}) | value for key, value in values.items()}
+            if "exercises" in new:
+                before = kept.get("exercises", {})
+                new["exercises"] |= {number: PASSED for number in before if before[number] == PASSED}
+                if all(kept.get(key) == value for key, value in new.items()):
                     return
-            if key == "progress":
-                value = kept.get(key, {}) | value
-            kept |= self._about | {key: value, "when": time.strftime("%Y-%m-%d %H:%M"), "on": _describe_machine()}
+            kept |= self._about | new | {"when": time.strftime("%Y-%m-%d %H:%M"), "on": _describe_machine()}
             files.write(self.path, json.dumps(kept, indent=1))
         except files.NotWritten as error:
             files.warn(f"{error} Without that, ./lab report has nothing of it; the lab goes on.")

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import requests
 
 from labkit.display.results import NOT_ATTEMPTED, find_problem, read
-from labkit.doctor import checks
 from labkit.room import protocol
 from labkit.system import files, paths
 from labkit.system.errors import LabError
@@ -23,6 +22,7 @@ from labkit.system.machine import this_machine
 
 MEMBERSHIP = ".room.json"  # in the student's folder: the board's address, the seat and its token
 HAND = ".room-hand.json"
+RESULTS = "results-[0-9][0-9].json"  # in work/: what the labs leave
 TIMEOUT_S = (3.0, 6.0)  # to connect, and to answer
 MEMBERSHIP_KEYS = {"address", "code", "seat", "token", "figures", "doctor", "ca", "sent", "leaving"}
 
@@ -236,6 +236,8 @@ def start_sender(folder: Path) -> None:
 
 def _doctor() -> list[dict[str, Any]]:
     """Return the doctor's verdict on each lab, with the names of what it rests on and no text of this machine's."""
+    from labkit.doctor import checks  # here because the sender, which has no use for it, would import it too
+
     return [
         {
             "lab": verdict.lab,
@@ -280,7 +282,7 @@ def _error(answer: requests.Response) -> str:
 
 def _results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what each lab has left; what is damaged, or being written, is not there."""
-    for file in sorted((folder / "work").glob("results-[0-9][0-9].json")):
+    for file in sorted((folder / "work").glob(RESULTS)):
         try:
             kept = read(file)
         except (OSError, ValueError):

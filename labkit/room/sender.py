@@ -23,6 +23,9 @@ LIFETIME_S = 24 * 3600.0
 LOCK = ".room.lock"
 
 
+Seen = tuple[tuple[str, int, int, int], ...]  # of each file its name, inode, size and time of change
+
+
 class Sender:
     """What has been sent from a folder, and what has not.
 
@@ -34,7 +37,7 @@ class Sender:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._acknowledged: dict[str, Any] | None = None
+        self._sent: Seen | None = None  # the files as they were when all of them was sent
         self._sent_at = 0.0
         self._pause = LOOK_INTERVAL_S
 
@@ -45,17 +48,23 @@ class Sender:
             return False
         if kept["leaving"]:
             return not seat.try_to_leave(self.folder)
-        now, state = time.monotonic(), seat.state(self.folder, kept)
-        if state == self._acknowledged and now - self._sent_at < HEARTBEAT_S:
-            self._send_figures(kept)
+        now, seen = time.monotonic(), self._look()
+        if seen == self._sent and now - self._sent_at < HEARTBEAT_S:
             return True
-        answer = seat.ask("PUT", kept, "/api/seat", state)
+        answer = seat.ask("PUT", kept, "/api/seat", seat.state(self.folder, kept))
         if answer.status_code == 403:  # the room was closed, or somebody has removed the seat
             (self.folder / seat.MEMBERSHIP).unlink(missing_ok=True)
             return False
-        if answer.status_code == 204 or answer.status_code == 400:
-            self._acknowledged, self._sent_at = state, now
+        if answer.status_code in (204, 400):  # what is refused would be refused again
+            self._send_figures(kept)
+            self._sent, self._sent_at = seen, now
         return True
+
+    def _look(self) -> Seen:
+        """Return what tells whether a file has changed: reading them all, with pictures, would disturb measurements."""
+        files = (self.folder / seat.HAND, *sorted((self.folder / "work").glob(seat.RESULTS)))
+        found = ((file.name, file.stat()) for file in files if file.exists())
+        return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in found)
 
     def _send_figures(self, kept: dict[str, Any]) -> None:
         """Send each lab's closing figures once, if the student has agreed."""
