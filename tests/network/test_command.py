@@ -12,6 +12,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -19,7 +20,7 @@ from labkit.cli import app
 from labkit.network import Network, command, network
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
-from labkit.system.processes import find, lives, wait_until
+from labkit.system.processes import find, wait_until
 
 pytestmark = pytest.mark.slow  # each makes a network, in about half a second
 SOON = 15  # seconds for what takes one or two on an idle machine
@@ -209,11 +210,8 @@ RANK = """
 """
 
 
-def living(mark: str) -> list[str]:
-    return [
-        " ".join(process.cmdline())
-        for process in find(lambda process: process.environ().get("LABKIT_TEST") == mark and lives(process))
-    ]
+def living(mark: str) -> list[psutil.Process]:
+    return find(lambda process: process.environ().get("LABKIT_TEST") == mark)
 
 
 @pytest.fixture

@@ -79,8 +79,8 @@ import json, os, socket
 from mpi4py import MPI
 from labkit.network import traffic
 world = MPI.COMM_WORLD
-world.sendrecv(b"", 1 - world.rank)
 before = traffic()
+world.Barrier()
 world.sendrecv(bytes({PAYLOAD}), 1 - world.rank)
 world.Barrier()
 sent, received = traffic() - before
