@@ -1,0 +1,103 @@
+"""Commands for whoever works on the kit."""
+
+import functools
+import os
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+from labkit.cli.options import PASS_ON
+from labkit.system import paths
+
+app = typer.Typer()
+command = functools.partial(app.command, rich_help_panel="Working on the kit")
+
+
+@command("test", context_settings=PASS_ON, epilog="Example: `./lab test --fast` or `./lab test -k launch`")
+def run_tests(
+    context: typer.Context,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: about a minute")
+    ] = False,
+    lab: Annotated[str | None, typer.Option(help="all that this lab is held to, such as 07")] = None,
+) -> None:
+    """Run every test: code, exercises, notebooks. About 15 minutes on two cores. Other arguments go to pytest."""
+    from labkit.authoring import testing
+
+    os.chdir(paths.ROOT)
+    os.environ["LAB_QUICK"] = "1"
+    chosen = [*testing.selection(fast, lab), *context.args]
+    runs = [chosen] if chosen else testing.whole_suite()
+    statuses = [subprocess.run([sys.executable, "-m", "pytest", *arguments]).returncode for arguments in runs]
+    raise SystemExit(max(statuses, key=abs))
+
+
+@command(epilog="Example: `./lab lint 07`")
+def lint(
+    labs: Annotated[list[str] | None, typer.Argument(help="the labs, such as 07; all by default")] = None,
+) -> None:
+    """Tell what is wrong with the labs' sources, all at once, by file and line. Exit code 1 when something is."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # some checks import TensorFlow, whose notices say nothing of a source
+    from labkit.authoring.lint import lint as problems_of
+    from labkit.exercises import sources
+
+    chosen = [sources.find(lab) for lab in labs] if labs else sources.labs()
+    problems = [problem for source in chosen for problem in problems_of(source)]
+    for problem in problems:
+        print(problem)
+    if problems:
+        raise SystemExit(1)
+
+
+@command(epilog="Example: `./lab new 10 data_pipelines`")
+def new(
+    number: Annotated[str, typer.Argument(help="two digits, such as 10")],
+    topic: Annotated[str, typer.Argument(help="words joined by _, such as data_pipelines")],
+) -> None:
+    """Make a new lab with one exercise, which passes its tests at once."""
+    from labkit.authoring import notebooks, scaffold
+
+    made = scaffold.new_lab(number, topic)
+    made += notebooks.build(made[0], run=True)
+    for path in made:
+        print(paths.shown(path))
+    print(
+        f"Its minutes go in solutions/minutes.toml, what one does in it in README.md. Next: ./lab test --lab {number}"
+    )
+
+
+@command(epilog="Example: `./lab new-exercise 09`")
+def new_exercise(lab: Annotated[str, typer.Argument(help="the lab, such as 09")]) -> None:
+    """Add the next exercise to a lab: to its source, its checks and its tests."""
+    from labkit.authoring import scaffold
+    from labkit.exercises import sources
+
+    source = sources.find(lab)
+    exercise, changed = scaffold.new_exercise(source)
+    print(f"Exercise {exercise} is in {', '.join(paths.shown(path) for path in changed)}.")
+    print(f"Next: make it yours, then ./lab build {source.stem[:2]} --execute and ./lab test --lab {source.stem[:2]}")
+
+
+@command(epilog="Example: `./lab build 07 --execute`")
+def build(
+    labs: Annotated[list[str] | None, typer.Argument(help="the labs, such as 07; all by default")] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="run the solution notebook, to store its outputs")] = False,
+) -> None:
+    """Make the student and solution notebooks from their sources, if `lab lint` finds nothing wrong there."""
+    from labkit.authoring import minutes, notebooks
+    from labkit.exercises import sources
+
+    lint(labs)
+    for source in [sources.find(lab) for lab in labs] if labs else sources.labs():
+        for path in notebooks.build(source, run=execute):
+            print(f"wrote {paths.shown(path)}")
+        if not notebooks.is_executed(source):
+            stored = paths.shown(notebooks.solution_path(source))
+            print(f"{stored} has no outputs, as its code is new: ./lab build {source.stem[:2]} --execute")
+        elif execute:
+            for line in minutes.overruns(source, notebooks.stored(source)):
+                print(line)
+    if readme := minutes.write_agenda():
+        print(f"wrote {paths.shown(readme)}")

@@ -1,0 +1,219 @@
+"""Commands that measure."""
+
+import functools
+import json
+import math
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from labkit.cli.options import PASS_ON
+from labkit.system import files
+from labkit.system.errors import LabError
+
+app = typer.Typer()
+command = functools.partial(app.command, rich_help_panel="Measuring")
+Metric = Annotated[
+    str | None,
+    typer.Option(help="regular expression that finds the metric, last match", show_default="total images/sec: (…)"),
+]
+JsonField = Annotated[str | None, typer.Option(help="or: the field of the JSON that it prints, such as run.speed")]
+
+
+@command(
+    context_settings=PASS_ON | {"help_option_names": []},
+    epilog="Example: `./lab bench --model=resnet50 --config eigen,onednn,openmp-kmp`",
+)
+def bench(context: typer.Context) -> None:
+    """Measure images/s of ResNet-50 and others, in one configuration or several.
+
+    `./lab bench --help` lists the flags.
+    """
+    from labkit.bench import flags
+
+    config = flags.parse(context.args)
+    if not config.configurations:
+        from labkit.bench.__main__ import measure
+
+        measure(config)
+        return
+    from labkit.bench import configurations
+
+    steps = math.ceil(config.num_batches / config.rounds)
+    shared = flags.as_flags(config, without=("num_batches", "json"))
+    comparison = configurations.compare(config.configurations, *shared, f"--num_batches={steps}", rounds=config.rounds)
+    if config.json:
+        files.write(config.json, json.dumps(comparison.as_dict(), indent=1))
+    Console().print("", configurations.table(comparison), sep="\n")
+    raise SystemExit(1 if comparison.failed else 0)
+
+
+@command(epilog="Example: `./lab roofline --model resnet50 --batch_size 16`")
+def roofline(
+    again: Annotated[
+        bool, typer.Option("--again", help="measure again; by default each machine is measured once")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON, for programs")] = False,
+    model: Annotated[
+        str | None, typer.Option(help="also measure a step of this network, one of lab bench's, beside its limit")
+    ] = None,
+    batch_size: Annotated[int, typer.Option("--batch_size", help="images in that step", min=1)] = 16,
+    use_fp16: Annotated[bool, typer.Option("--use_fp16", help="activations in bfloat16")] = False,
+    forward_only: Annotated[bool, typer.Option("--forward_only", help="classify instead of training")] = False,
+) -> None:
+    """Measure the limits of this machine: matrix products in 32, 16 and 8 bits, and memory bandwidth.
+
+    With --model, also a network's limit, the sum over its operations of what takes longer, computing or memory, and
+    which of them lose the rest.
+    """
+    from labkit.roofline import measure
+
+    if model is None:
+        limits = measure.limits(again, insist=True)
+        print(json.dumps(limits.as_dict(), indent=2)) if as_json else measure.render(limits, Console())
+        return
+    from labkit.bench import flags
+
+    shape = [f"--batch_size={batch_size}", *["--use_fp16"] * use_fp16, *["--forward_only"] * forward_only]
+    config = flags.parse([f"--model={model}", *shape])
+    flags.set_variables(config)
+    from labkit.roofline import network
+
+    step = network.measure_step(config, measure.limits(again, insist=True))
+    print(json.dumps(step.as_dict(), indent=2)) if as_json else network.render(step, Console())
+
+
+@command(epilog="Example: `./lab tune --minutes 20 --metric 'speed: (.*)' -- python train.py`")
+def tune(
+    argv: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND", help="the command to tune", show_default="lab bench")
+    ] = None,
+    knobs: Annotated[
+        Path | None, typer.Option(help="the TOML file of what can be set", show_default="labkit/tune/knobs.toml")
+    ] = None,
+    metric: Metric = None,
+    json_field: JsonField = None,
+    minimize: Annotated[bool, typer.Option("--minimize", help="a small metric is good, as with times")] = False,
+    openmp: Annotated[
+        bool, typer.Option("--openmp", help="the command runs an OpenMP build, on which OMP and KMP knobs act")
+    ] = False,
+    trials: Annotated[int | None, typer.Option(help="points to try at most", show_default="40")] = None,
+    minutes: Annotated[float | None, typer.Option(help="minutes after which no trial starts")] = None,
+    repeats: Annotated[int, typer.Option(help="runs of each point; their median counts", min=1)] = 3,
+    rounds: Annotated[int, typer.Option(help="rounds of the confirmation, best against default", min=2)] = 5,
+    timeout: Annotated[
+        float | None, typer.Option(help="seconds for one run", show_default="10 times the default's", min=0.1)
+    ] = None,
+    sampler: Annotated[
+        Literal["gp", "tpe", "random"],
+        typer.Option(help="how the search chooses: gp and tpe learn from their trials, random does not"),
+    ] = "gp",
+    seed: Annotated[int, typer.Option(help="seed of the search", min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="the folder to write to", show_default="work/tune-NAME")] = None,
+) -> None:
+    """Find the settings with which a command is fastest: threads, memory, whatever a file of knobs names.
+
+    What stands before `--` is for lab tune; what stands after it is the command. The search starts with the default
+    settings and goes on with those that a model of the trials so far proposes. At the end, the best and the default are
+    measured again, in turns. Ctrl-C keeps the trials: the same command goes on from there.
+    """
+    from labkit.tune import run
+
+    config = run.TuneConfig(
+        knobs=knobs,
+        out=out,
+        trials=trials,
+        minutes=minutes,
+        repeats=repeats,
+        rounds=rounds,
+        timeout=timeout,
+        metric=metric,
+        json_field=json_field,
+        minimize=minimize,
+        openmp=openmp,
+        sampler=sampler,
+        seed=seed,
+    )
+    try:
+        run.tune(argv or [], config, Console())
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+@command(epilog='Example: `./lab scale --rates "100 Mbit/s,1 Gbit/s" -- mpirun -n {nodes} python train.py`')
+def scale(
+    argv: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="the command to measure")] = None,
+    nodes: Annotated[str, typer.Option(help="numbers of nodes; 1 is always measured, as the reference")] = "1,2,4",
+    rates: Annotated[str, typer.Option(help="what each wire carries")] = "100 Mbit/s,1 Gbit/s",
+    rounds: Annotated[int, typer.Option(help="runs of each number of nodes at each rate", min=1)] = 3,
+    metric: Metric = None,
+    json_field: JsonField = None,
+    minimize: Annotated[
+        bool, typer.Option("--minimize", help="the metric is a time, with as much work for each node (weak scaling)")
+    ] = False,
+    strong: Annotated[
+        bool, typer.Option("--strong", help="with --minimize: the nodes share one piece of work (strong scaling)")
+    ] = False,
+    threshold: Annotated[float, typer.Option("--break", help="the efficiency below which it breaks")] = 0.5,
+    timeout: Annotated[float, typer.Option(help="seconds for one run")] = 600.0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write all results to this file")] = None,
+    picture: Annotated[Path | None, typer.Option(help="draw the efficiencies in this file, PNG")] = None,
+) -> None:
+    """Measure how a command scales: its metric on 1, 2, 4 … nodes, over wires of several rates, all on this machine.
+
+    `{nodes}` in the command stands for the number of nodes. An `mpirun` without `-n` starts one rank on each of them.
+    The metric is that of the whole run, such as the images per second of all ranks; let one rank print it.
+
+    Each node has an equal share of the cores, the same in all that is measured. Nodes beyond the cores take turns on
+    them. So each number of nodes is also measured on wires without a limit: what is lost there is not lost to the
+    wires' rate. A rank that fails ends the others at once when Python is started as `python -m mpi4py train.py`;
+    otherwise they may wait until --timeout. Exit code 1 when something failed; Ctrl-C keeps the rounds that are whole.
+    """
+    from labkit.scale import run
+
+    config = run.ScaleConfig(
+        nodes=nodes,
+        rates=rates,
+        rounds=rounds,
+        metric=metric,
+        json_field=json_field,
+        minimize=minimize,
+        strong=strong,
+        threshold=threshold,
+        timeout=timeout,
+        json=json_file,
+        picture=picture,
+    )
+    try:
+        scaling = run.scale(argv or [], config, Console())
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    raise SystemExit(130 if scaling.interrupted else 1 if scaling.failed else 0)
+
+
+@command(
+    context_settings={"allow_extra_args": True, "allow_interspersed_args": False},
+    epilog='Example: `./lab network --nodes 4 --rate "1 Gbit/s" -- mpirun -n 4 python ring.py`',
+)
+def network(
+    context: typer.Context,
+    nodes: Annotated[int, typer.Option(help="how many nodes, each with an equal share of the cores")] = 2,
+    rate: Annotated[str, typer.Option(help="what each wire carries, such as '100 Mbit/s'")] = "1 Gbit/s",
+    delay: Annotated[str | None, typer.Option(help="what each wire adds to the way, such as '1 ms'")] = None,
+) -> None:
+    """Run an MPI command on nodes with wires between them, all on this machine; `shell` opens a shell there.
+
+    `mpirun` puts ranks on the nodes, one after the other; `-ppn 2` puts two on each.
+    """
+    from labkit.network import Network, command
+
+    if not context.args:
+        raise LabError("give a command after --, such as mpirun -n 2 python ring.py, or shell for a shell.")
+    argv = [os.environ.get("SHELL", "bash")] if context.args == ["shell"] else context.args
+    with Network(nodes, rate, delay) as wires:
+        print("\n".join(filter(None, [str(wires), wires.warning])), flush=True)
+        status = command.run(wires, argv)
+    raise SystemExit(status)

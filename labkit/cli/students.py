@@ -1,0 +1,160 @@
+"""Commands for students: the labs, the machine, the room."""
+
+import functools
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from labkit.cli.options import StudentFolder
+from labkit.system import files, paths
+
+app = typer.Typer()
+command = functools.partial(app.command, rich_help_panel="The labs")
+
+
+@command(epilog="Example: `./lab setup`")
+def setup() -> None:
+    """Make the environments, or repair them. Every command does it when needed."""
+    print("The environments are ready. Next: ./lab start")  # ./lab has made it, or this could not run
+
+
+@command(epilog="Example: `./lab start 07 --no-browser --port 8899`")
+def start(
+    lab: Annotated[str, typer.Argument(help="the lab to open, such as 07")] = "00",
+    folder: StudentFolder = paths.STUDENT,
+    browser: Annotated[bool, typer.Option(help="open a browser window")] = True,
+    port: Annotated[int, typer.Option(help="the first port to try", min=1, max=65535)] = 8888,
+) -> None:
+    """Open the labs in JupyterLab, on this machine only and with a token.
+
+    You work in copies in your own folder, which git ignores: an update of the kit never meets your work.
+    """
+    from jupyterlab.labapp import LabApp
+
+    from labkit.authoring import copies
+    from labkit.exercises import sources
+    from labkit.system import kernels
+
+    notebook = copies.copy_path(sources.find(lab), folder)
+    _report_copies(folder)
+    own = str(paths.ENV / "jupyter")
+    os.environ["LAB_FOLDER"] = str(folder)  # for lab reset and lab report in JupyterLab's terminals
+    os.environ["JUPYTER_CONFIG_PATH"] = _join_paths(own, os.environ.get("JUPYTER_CONFIG_PATH"))
+    os.environ["JUPYTER_PATH"] = _join_paths(os.environ.get("JUPYTER_PATH"), own)  # a user's kernels go on coming first
+    options = [
+        f"--ServerApp.root_dir={folder}",
+        f"--LabApp.default_url=/lab/tree/{notebook.name}",
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}",
+        f"--KernelManager.transport={kernels.TRANSPORT}",
+        *([] if browser else ["--no-browser"]),
+        *(["--allow-root"] if os.geteuid() == 0 else []),  # containers; Jupyter refuses to start otherwise
+    ]
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # a terminal that is closed ends JupyterLab in good order
+        signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    with kernels.private_folder() as runtime:
+        os.environ["JUPYTER_RUNTIME_DIR"] = str(runtime)  # for the kernels' sockets, and a file that has the token
+        LabApp.launch_instance(options)
+
+
+def _report_copies(folder: Path) -> None:
+    """Bring the student's copies up to date, and print what became of them."""
+    from labkit.authoring import copies
+
+    update = copies.update(folder)
+    print(f"Your labs are in {paths.shown(folder)}")
+    if update.refreshed:
+        print(f"Refreshed, since the kit has a new version and you had not edited yours: {', '.join(update.refreshed)}")
+    for lab in update.outdated:
+        print(f"Lab {lab} has a new version, and yours is kept. To get the new one beside yours: ./lab reset {lab}")
+    if left := copies.left_in_checkout():
+        print(f"Your earlier work is untouched: {', '.join(map(paths.shown, left))}")
+        print("Move what you need into your folder; then git checkout notebooks, and updates can be pulled.")
+
+
+def _join_paths(*search_paths: str | None) -> str:
+    return os.pathsep.join(filter(None, search_paths))
+
+
+@command(epilog="Example: `./lab doctor --json > machine.json`")
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="print all results as JSON, for programs")] = False,
+) -> None:
+    """Check whether this machine can run each lab, and say what to do if not. Exit code 1 when one can't run."""
+    from labkit.doctor import checks, view
+
+    report = checks.examine()
+    if as_json:
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        view.render(report, Console())
+    raise SystemExit(0 if report.ok else 1)
+
+
+@command(epilog="Example: `./lab reset 07`")
+def reset(
+    lab: Annotated[str, typer.Argument(help="the lab, such as 07")],
+    folder: StudentFolder = paths.STUDENT,
+) -> None:
+    """Put a fresh copy of a lab in your folder; yours is kept beside it, numbered."""
+    from labkit.authoring import copies
+    from labkit.exercises import sources
+
+    source = sources.find(lab)
+    kept = copies.reset(source, folder)
+    print(
+        f"{paths.shown(copies.copy_path(source, folder))} is fresh." + (f" Yours: {paths.shown(kept)}" if kept else "")
+    )
+
+
+@command(epilog="Example: `./lab report --out my-report.html`")
+def report(
+    out: Annotated[Path, typer.Option(help="the page to write")] = Path("lab-report.html"),
+    folder: StudentFolder = paths.STUDENT,
+    results: Annotated[
+        Path | None, typer.Option("--from", help="where the labs left their results", show_default="my-labs/work")
+    ] = None,
+) -> None:
+    """Make one page to take home: the machine, what you measured, the pictures, the exercises passed."""
+    from labkit.report import page
+
+    html = page.render(results or folder / "work")
+    files.write(out, html, "name another file with --out")
+    print(f"wrote {paths.shown(out.resolve())}: open it in a browser; it needs no network")
+
+
+@command(epilog="Example: `./lab join http://192.168.1.5:8500 K7Q2M9 --seat B4`")
+def join(
+    address: Annotated[str, typer.Argument(help="the board's address")],
+    code: Annotated[str, typer.Argument(help="the room's code")],
+    seat: Annotated[str, typer.Option(help="what the instructor calls you by", show_default="a number")] = "",
+    figures: Annotated[bool, typer.Option(help="send the closing figures of your labs too, without your seat")] = False,
+    check: Annotated[bool, typer.Option("--check", help="send the doctor's verdict on this machine too")] = False,
+    ca: Annotated[Path | None, typer.Option(help="the certificate of a board that is reached by https")] = None,
+    folder: StudentFolder = paths.STUDENT,
+) -> None:
+    """Join a room: how your exercises stand is sent to its board. It prints all that is ever sent."""
+    from labkit.room import seat as own
+
+    own.join(address, code, seat, figures, folder, str(ca.resolve()) if ca else "", check)
+
+
+@command(epilog="Example: `./lab hand`")
+def hand(folder: StudentFolder = paths.STUDENT) -> None:
+    """Raise your hand, or take it down again; the instructor sees at which exercise you are."""
+    from labkit.room import seat
+
+    seat.hand(folder=folder)
+
+
+@command(epilog="Example: `./lab leave`")
+def leave(folder: StudentFolder = paths.STUDENT) -> None:
+    """Leave the room; its board deletes all it has of your seat."""
+    from labkit.room import seat
+
+    seat.leave(folder)

@@ -1,0 +1,190 @@
+"""Commands for instructors: before the day, and on the day."""
+
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from labkit.cli.options import StudentFolder
+from labkit.system import files, paths
+from labkit.system.errors import LabError
+
+if TYPE_CHECKING:
+    from labkit.room.agenda import Day
+    from labkit.room.routes import Route
+
+app = typer.Typer()
+command = functools.partial(app.command, rich_help_panel="Teaching")
+room = typer.Typer(
+    help="The board of a room, for instructors: who is how far, and who asks for help.", no_args_is_help=True
+)
+app.add_typer(room, name="room", rich_help_panel="Teaching")
+
+RouteName = Annotated[str | None, typer.Option("--route", help="the route: half, day or two-days")]
+Labs = Annotated[str | None, typer.Option(help="or the labs, by their core sections, such as 00,02,07")]
+Start = Annotated[str, typer.Option(help="when a day begins")]
+Hours = Annotated[float, typer.Option(help="with --labs: how long the day is, with its breaks", min=0.5)]
+FirstDay = Annotated[str | None, typer.Option("--date", help="the first day", show_default="today")]
+
+
+@command(epilog="Example: `./lab agenda --route day --start 9:00` or `./lab agenda --labs 00,02,07 --hours 3.5`")
+def agenda(
+    route: RouteName = None,
+    labs: Labs = None,
+    start: Start = "9:00",
+    hours: Hours = 7.0,
+    day: FirstDay = None,
+    out: Annotated[Path | None, typer.Option(help="write it to a file, .md or .ics, instead")] = None,
+) -> None:
+    """Make a timetable of a route: clock times, with the waiting that the labs took on this machine.
+
+    `./lab rehearse` measures that waiting. Where a day does not fit, it says what to leave out.
+    """
+    from labkit.room import agenda_view
+
+    chosen, days, advice = _timetable(route, labs, start, hours, day)
+    if out is None:
+        for one in days:
+            Console().print(agenda_view.table(one, agenda_view.day_title(one)))
+        print("\n".join(advice))
+        return
+    writers = {".md": agenda_view.markdown, ".ics": agenda_view.calendar}
+    if out.suffix not in writers:
+        raise LabError(f"an agenda is written as .md or .ics, not as {out.name}.")
+    files.write(out, writers[out.suffix](chosen, days, advice), "name another file with --out")
+    print(f"wrote {paths.shown(out.resolve())}")
+
+
+def _route(name: str | None, labs: str | None, hours: float = 7.0) -> "Route":
+    """Return a route, by its name or of labs."""
+    from labkit.room import routes
+
+    if (name is None) == (labs is None):
+        raise LabError(f"name a route, --route {'|'.join(routes.names())}, or the labs, such as --labs 00,02,07.")
+    return routes.find(name) if name else routes.of_labs((labs or "").split(","), hours)
+
+
+def _timetable(
+    route: str | None, labs: str | None, start: str, hours: float, day: str | None
+) -> "tuple[Route, list[Day], list[str]]":
+    """Return a route, its days with clock times, and what is to be said of them."""
+    from labkit.room import agenda, rehearsal
+
+    chosen, waits = _route(route, labs, hours), rehearsal.waits()
+    days = agenda.schedule(chosen, agenda.clock(start), agenda.calendar_day(day), waits)
+    return chosen, days, [*agenda.advice(days), agenda.basis(chosen, waits)]
+
+
+@command(epilog="Example: `./lab rehearse --route day`")
+def rehearse(
+    route: RouteName = None,
+    labs: Labs = None,
+) -> None:
+    """Run the labs of a route in full, and keep what their waiting takes on this machine, for `./lab agenda`.
+
+    It takes as long as a student waits: up to six minutes a lab. Do it on the machine of the day, and leave it alone.
+    """
+    from labkit.room import rehearsal
+
+    numbers = [part.lab for day in _route(route, labs).days for part in day if part.lab]
+    rehearsal.run(numbers, lambda title, what: print(f"{title}: {what or 'running …'}", flush=True))
+    print(f"Next: ./lab agenda {f'--route {route}' if route else f'--labs {labs}'}")
+
+
+@command(epilog="Example: `./lab guide --route day --start 9:00 --out guide.html`")
+def guide(
+    route: RouteName = None,
+    labs: Labs = None,
+    start: Start = "9:00",
+    hours: Hours = 7.0,
+    day: FirstDay = None,
+    out: Annotated[Path, typer.Option(help="the page to write")] = Path("guide.html"),
+) -> None:
+    """Make the instructor's guide: one page with timetable, what to say, answers, mistakes and what they look like."""
+    from labkit.room import guide, rehearsal
+
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # nothing is computed: no notices
+    chosen, days, advice = _timetable(route, labs, start, hours, day)
+    files.write(out, guide.render(chosen, days, advice, rehearsal.FOLDER / "work"), "name another file with --out")
+    print(f"wrote {paths.shown(out.resolve())}: it has the answers, and needs no network")
+
+
+@command(epilog="Example: `./lab catchup 07 --to 4`")
+def catchup(
+    lab: Annotated[str, typer.Argument(help="the lab, such as 07")],
+    to: Annotated[int, typer.Option(help="the exercise to go on with", min=1)],
+    folder: StudentFolder = paths.STUDENT,
+) -> None:
+    """Put a copy of a lab in your folder in which the exercises before one are solved; yours is kept beside it.
+
+    The results down to there are of another machine, and marked so.
+    """
+    from labkit.authoring import copies
+    from labkit.exercises import sources
+    from labkit.room import catch_up
+
+    source = sources.find(lab)
+    kept = copies.reset(source, folder, catch_up.copy(source, to))
+    place = paths.shown(copies.copy_path(source, folder))
+    print(
+        f"{place} is solved up to exercise {to}, which is yours."
+        + (f" Yours before: {paths.shown(kept)}" if kept else "")
+    )
+    print(f"In JupyterLab: reload the file from disk, then run all above exercise {to}.")
+
+
+@command("class", epilog="Example: `./lab class collected/`")
+def show_class(
+    folder: Annotated[Path, typer.Argument(help="where the students' results-NN.json and doctor's JSON files are")],
+) -> None:
+    """Show how far a class is, and which machines can run what, from collected files: no server, no network."""
+    from labkit.room import collected
+
+    for table in collected.tables(folder):
+        Console().print(table)
+
+
+@room.command("open", epilog="Example: `./lab room open --route day --start 9:00`")
+def room_open(
+    address: Annotated[
+        str | None, typer.Option(help="the address to listen on", show_default="this machine's own")
+    ] = None,
+    port: Annotated[int, typer.Option(help="the port to listen on", min=1, max=65535)] = 8500,
+    route: RouteName = None,
+    labs: Labs = None,
+    start: Start = "9:00",
+    hours: Hours = 7.0,
+    day: FirstDay = None,
+    cert: Annotated[Path | None, typer.Option(help="a certificate, for https")] = None,
+    key: Annotated[Path | None, typer.Option(help="and its key")] = None,
+) -> None:
+    """Open the board and serve it until Ctrl-C. Opened again, it goes on with all it had.
+
+    With a route, or labs, it also shows who is behind the timetable.
+    """
+    from labkit.room import host
+
+    if (cert is None) != (key is None):
+        raise LabError("https takes both --cert and --key.")
+    days = _timetable(route, labs, start, hours, day)[1] if route or labs else []
+
+    def say(base: str, code: str, instructor: str) -> None:
+        print(f"The room is open. Code: {code}")
+        print(f"Students type:           ./lab join {base} {code}")
+        print(f"For the projector:       {base}/")
+        print(f"For you, and nobody else: {instructor}")
+        print("Ctrl-C ends the board and keeps the room; ./lab room close ends the room.", flush=True)
+
+    host.open_room(address or host.own_address(), port, days, (cert, key) if cert and key else None, say)
+
+
+@room.command("close", epilog="Example: `./lab room close --out room.json`")
+def room_close(out: Annotated[Path, typer.Option(help="the file for what may be kept")] = Path("room.json")) -> None:
+    """Keep counts and figures without seats in a file, and delete all else that the room had."""
+    from labkit.room import host
+
+    host.close_room(out)
+    print(f"wrote {paths.shown(out.resolve())}; all else of the room is deleted")
