@@ -16,7 +16,7 @@ from labkit.data import download, mnist, synthetic
 from labkit.doctor import checks
 from labkit.report import page
 from labkit.slurm import cluster, supervisor
-from labkit.system import paths
+from labkit.system import paths, programs
 
 
 def run(monkeypatch, *arguments: str) -> int:
@@ -51,7 +51,7 @@ def test_what_the_user_can_mend_is_one_line_and_exit_code_2(monkeypatch, capsys,
 
 def test_cluster_up_without_the_packages_is_one_line_and_exit_code_2(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(supervisor, "ADMIN_PATH", ())
+    monkeypatch.setattr(programs, "ADMIN_PATH", ())
     assert run(monkeypatch, "cluster", "up") == 2
     error = capsys.readouterr().err
     assert error.startswith("lab: cannot start Slurm here: missing: slurm-wlm munge.")

@@ -9,9 +9,8 @@ import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from labkit.network import namespaces
 from labkit.network.network import Network
-from labkit.system import cores
+from labkit.system import cores, programs
 from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
 from labkit.system.machine import this_machine
@@ -37,7 +36,7 @@ def run(network: Network, argv: Sequence[str]) -> int:
 
 def environment(network: Network) -> dict[str, str]:
     """Return the variables of a command at the switch: the network's, and a PATH with this environment's programs."""
-    return {**network.variables, "PATH": os.pathsep.join([sysconfig.get_path("scripts"), namespaces.path()])}
+    return {**network.variables, "PATH": os.pathsep.join([sysconfig.get_path("scripts"), programs.search_path()])}
 
 
 def require(program: str, variables: Mapping[str, str]) -> None:

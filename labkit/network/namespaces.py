@@ -9,7 +9,6 @@ import fcntl
 import itertools
 import os
 import select
-import shutil
 import subprocess
 import time
 import weakref
@@ -17,11 +16,10 @@ from pathlib import Path
 
 import psutil
 
-from labkit.system import processes
+from labkit.system import processes, programs
 from labkit.system.errors import LabError
 
 PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
-ADMIN_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # where `ip` and `tc` are, not on the PATH of Debian's users
 COMMAND_TIMEOUT_S = 15.0  # for a command that takes some milliseconds on an idle machine
 SYSCTL = Path("/proc/sys")
 ENDED = "this network, or one of its nodes, has ended: make another."
@@ -33,11 +31,6 @@ _MARK = "labkit-status"
 
 class NoNetwork(LabError):
     """No network of namespaces can be made here: why not, and what somebody with root could do."""
-
-
-def path() -> str:
-    """Return a PATH that has the programs of administrators too."""
-    return os.pathsep.join([os.environ.get("PATH", os.defpath), *ADMIN_PATH])
 
 
 class Shell:
@@ -57,9 +50,7 @@ class Shell:
     """
 
     def __init__(self) -> None:
-        missing = dict.fromkeys(
-            package for program, package in PACKAGES.items() if not shutil.which(program, path=path())
-        )
+        missing = dict.fromkeys(package for program, package in PACKAGES.items() if not programs.which(program))
         if missing:
             raise NoNetwork(f"missing: {' '.join(missing)}. As root: `apt-get install {' '.join(missing)}`.")
         self._held = contextlib.ExitStack()
@@ -85,7 +76,7 @@ class Shell:
         self._shell = subprocess.Popen(
             ["unshare", *self._options, "bash", "--noprofile", "--norc"],
             cwd="/",
-            env={"PATH": path(), "LC_ALL": "C"},
+            env={"PATH": programs.search_path(), "LC_ALL": "C"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -24,7 +24,7 @@ import psutil
 
 from labkit.network.units import parse_rate, show_rate
 from labkit.slurm import supervisor
-from labkit.system import load, processes
+from labkit.system import load, processes, programs
 from labkit.system.errors import LabError
 from labkit.system.paths import STATE, shown
 from labkit.system.progress import progress
@@ -122,7 +122,7 @@ def watch_nodes(slurm: Slurm | None, where: str) -> AbstractContextManager[load.
 
 def obstacle() -> str:
     """Return one line, why the small Slurm can't be started here and what to do; empty when it can."""
-    missing = dict.fromkeys(package for program, package in PACKAGES.items() if not supervisor.which(program))
+    missing = dict.fromkeys(package for program, package in PACKAGES.items() if not programs.which(program))
     if missing:
         return (
             f"missing: {' '.join(missing)}. On Debian and Ubuntu: `{INSTALL}`, which ./lab setup does as root; "

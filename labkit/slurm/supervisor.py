@@ -38,7 +38,7 @@ import psutil
 from labkit.mpi.planning import SMALL_SLURM, SMALL_SLURM_ON_WIRES
 from labkit.network.network import SWITCH_ADDRESS, Network
 from labkit.slurm import relay
-from labkit.system import processes
+from labkit.system import processes, programs
 from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
 from labkit.system.machine import Machine, node_cores, node_cpus, this_machine
@@ -52,7 +52,6 @@ OWN_ADDRESS_ALONE = ("CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",)
 SRUN_PORTS, PORT_RANGE_TRIES = (20_000, 32_000), 100
 CONTROLLER_PORT, NODE_PORT = 6817, 6818  # Slurm's own, on a network where nobody else is
 PARTITION = "lab"
-ADMIN_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # of daemons, not on the PATH of Debian's users
 
 START_TIMEOUT_S = 30.0  # for a daemon to come up
 SAVE_TIMEOUT_S = 5.0  # for jobs to save something when the cluster is taken down
@@ -205,7 +204,7 @@ class Supervisor:
 
         with self.log(name).open("a") as log:
             self.daemons[name] = subprocess.Popen(
-                [*within, which(argv[0]) or argv[0], *argv[1:]],
+                [*within, programs.which(argv[0]) or argv[0], *argv[1:]],
                 env=environ(self.folder),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
@@ -416,11 +415,6 @@ def _close_pipes() -> None:
 # For those who use it
 
 
-def which(program: str) -> str | None:
-    """Return the path of a program or a daemon, None when it is not installed."""
-    return shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *ADMIN_PATH]))
-
-
 def variables(folder: Path) -> dict[str, str]:
     """Return what leads `sbatch` and the like to the small Slurm in a folder."""
     return {"SLURM_CONF": str(folder / CONF)}
@@ -428,14 +422,14 @@ def variables(folder: Path) -> dict[str, str]:
 
 def environ(folder: Path) -> dict[str, str]:
     """Return all the environment that daemons and questions of the small Slurm have: nothing of another Slurm's job."""
-    return {"PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), *ADMIN_PATH]), **variables(folder)}
+    return {"PATH": programs.search_path(), **variables(folder)}
 
 
 def query(*argv: str, environ: Mapping[str, str], timeout: float = ANSWER_TIMEOUT_S) -> str | None:
     """Return what a command of Slurm's prints; None when it fails, or takes long as it does when nobody answers."""
     try:
         done = subprocess.run(
-            [which(argv[0]) or argv[0], *argv[1:]],
+            [programs.which(argv[0]) or argv[0], *argv[1:]],
             env=environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import stat
@@ -17,6 +16,7 @@ import pytest
 
 import labkit.network
 from labkit.network import Network, NoNetwork, Traffic, namespaces, network, obstacle
+from labkit.system import programs
 from labkit.system.errors import LabError
 from labkit.system.machine import node_cpus, this_machine
 from labkit.system.processes import wait_until
@@ -146,7 +146,7 @@ class TestWires:
 class TestAlone:
     def test_a_node_sees_its_interface_and_no_other(self, make):
         wires = make(2)
-        lines = on(wires, 1, shutil.which("ip", path=namespaces.path()), "-br", "addr").stdout.splitlines()
+        lines = on(wires, 1, programs.which("ip"), "-br", "addr").stdout.splitlines()
         assert sorted(line.partition(" ")[0].partition("@")[0] for line in lines) == sorted(["lo", wires.interface])
         assert on(wires, 1, "hostname").stdout == "node1\n"
         assert subprocess.run(["hostname"], capture_output=True, text=True).stdout != "node1\n"

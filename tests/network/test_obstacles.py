@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from labkit.network import Network, NoNetwork, namespaces, obstacle
+from labkit.system import programs
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_an_unshare_that_hangs_is_given_up(nothing_left, program, monkeypatch):
 def test_programs_that_are_missing(tmp_path, monkeypatch):
     (tmp_path / "unshare").symlink_to("/bin/true")
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(namespaces, "ADMIN_PATH", ())
+    monkeypatch.setattr(programs, "ADMIN_PATH", ())
     assert obstacle() == "missing: util-linux iproute2. As root: `apt-get install util-linux iproute2`."
     (tmp_path / "nsenter").symlink_to("/bin/true")
     assert obstacle() == "missing: iproute2. As root: `apt-get install iproute2`."

@@ -412,7 +412,7 @@ def empty_path(monkeypatch, tmp_path):
     programs = tmp_path / "programs"
     programs.mkdir()
     monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.setattr(supervisor, "ADMIN_PATH", ())
+    monkeypatch.setattr(programs, "ADMIN_PATH", ())
     return programs
 
 

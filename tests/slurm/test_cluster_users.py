@@ -21,11 +21,12 @@ import pytest
 
 from labkit.slurm import supervisor
 from labkit.slurm.cluster import Cluster
+from labkit.system import programs
 from labkit.system.processes import wait_until
 
 pytestmark = pytest.mark.slow  # users are made, and each starts a Slurm as a command of its own
 SECRET = "what-only-the-owner-may-read"
-ENVIRON = {"PATH": os.pathsep.join([os.environ["PATH"], *supervisor.ADMIN_PATH]), "LC_ALL": "C"}
+ENVIRON = {"PATH": programs.search_path(), "LC_ALL": "C"}
 
 
 class Users(NamedTuple):
