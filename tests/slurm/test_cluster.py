@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from machines import machine
+from slurm_shell import script, shell_of
 
 from labkit.slurm import cluster, supervisor
 from labkit.slurm.cluster import Cluster
@@ -72,24 +73,7 @@ def small(slurm_is_installed, tmp_path_factory):
 
 @pytest.fixture
 def shell(small, tmp_path):
-    """Run a command line as in a terminal in which SLURM_CONF was exported."""
-
-    def run(line: str, timeout: float = 40) -> str:
-        environ = os.environ | small.slurm().variables
-        done = subprocess.run(
-            line, shell=True, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=timeout
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    return run
-
-
-def script(folder: Path, name: str, text: str) -> Path:
-    path = folder / name
-    path.write_text(textwrap.dedent(text))
-    path.chmod(0o755)
-    return path
+    return shell_of(small, tmp_path)
 
 
 # --- It works ---

@@ -4,13 +4,13 @@ import os
 import shlex
 import signal
 import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+from slurm_shell import script
 
 from labkit.mpi import RankError
 from labkit.slurm import jobs
@@ -19,13 +19,6 @@ from labkit.slurm.jobs import Job, NotStarted, RankJob, slurm_command, submit_jo
 from labkit.system.errors import LabError
 
 PYTHON = shlex.quote(sys.executable)  # the checkout's path may have spaces
-
-
-def script(folder: Path, name: str, text: str) -> Path:
-    path = folder / name
-    path.write_text(textwrap.dedent(text))
-    path.chmod(0o755)
-    return path
 
 
 # --- What Slurm says, without a Slurm ---

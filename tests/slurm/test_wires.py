@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from slurm_shell import script, shell_of
 
 from labkit.mpi.planning import plan
 from labkit.network import obstacle
@@ -54,22 +56,7 @@ def another(slurm_is_installed, tmp_path):
 
 @pytest.fixture
 def shell(wired, tmp_path):
-    """Run a command line as in a terminal in which SLURM_CONF was exported."""
-
-    def run(line: str) -> str:
-        environ = os.environ | wired.slurm().variables
-        done = subprocess.run(line, shell=True, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=150)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    return run
-
-
-def script(folder: Path, name: str, text: str) -> Path:
-    path = folder / name
-    path.write_text(textwrap.dedent(text))
-    path.chmod(0o755)
-    return path
+    return shell_of(wired, tmp_path)
 
 
 # --- It works ---
@@ -101,7 +88,7 @@ def test_ranks_of_a_job_use_the_wires_however_they_are_started(shell, tmp_path):
     script(tmp_path, "job.sh", job)
     shell("sbatch --wait -N2 --ntasks-per-node=1 -o out.txt job.sh")
     text = (tmp_path / "out.txt").read_text()
-    told = [json.loads(line[line.index('["') :]) for line in text.splitlines() if '["' in line]
+    told = [json.loads(found) for found in re.findall(r'\["[^]]*\]', text)]  # ranks may mix their lines
     assert sorted(line[:2] for line in told) == [["n1", "node1"]] * 3 + [["n2", "node2"]] * 3, text
     assert all(PAYLOAD < count < 1.2 * PAYLOAD for line in told for count in line[2:]), text
 

@@ -1,0 +1,29 @@
+"""What a user of Slurm does in a terminal."""
+
+import os
+import subprocess
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+from labkit.slurm.cluster import Cluster
+
+
+def script(folder: Path, name: str, text: str) -> Path:
+    """Write a script that can be run."""
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    path.chmod(0o755)
+    return path
+
+
+def shell_of(cluster: Cluster, folder: Path) -> Callable[[str], str]:
+    """Return a function that runs a line as in a terminal in which SLURM_CONF was exported, and gives its output."""
+
+    def run(line: str) -> str:
+        environ = os.environ | cluster.slurm().variables
+        done = subprocess.run(line, shell=True, cwd=folder, env=environ, capture_output=True, text=True, timeout=150)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
