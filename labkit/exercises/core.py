@@ -117,8 +117,17 @@ class Checker:
         self._fallbacks: dict[int, Any] = {}
         self._working: dict[int, Any] = {}
 
-    def __call__(self, number: int, answer: Any) -> Any:
+    def __call__(self, number: int, answer: Any, given: bool = False) -> Any:
         """Check `answer` to exercise `number`, show the verdict, and return an answer that works.
+
+        Parameters
+        ----------
+        number : int
+            The exercise.
+        answer : callable or path
+            The student's function, or script.
+        given : bool
+            Whether the notebook came with the solution, as a catch-up copy does: that one is not attempted.
 
         Returns
         -------
@@ -130,7 +139,7 @@ class Checker:
         output = io.StringIO()
         before = printed.set(output)
         try:
-            self._refuse_stub(number, answer)
+            self._refuse_stub(number, answer, given)
             with contextlib.redirect_stdout(output), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of numpy on odd inputs, say: the verdict says what is wrong
                 self._decide(number, answer)
@@ -158,18 +167,20 @@ class Checker:
         self._working[number] = self._solution(number)
         return self._working[number]
 
-    def _refuse_stub(self, number: int, answer: Any) -> None:
+    def _refuse_stub(self, number: int, answer: Any, given: bool) -> None:
         """Raise `NotAttempted` for the kit's own solution, and for what is still as the notebook had it."""
         exercise = self._exercises[number]
-        blank = sources.blank(self._notebook).cells[exercise.cell].source
+        came_with = {sources.blank(self._notebook).cells[exercise.cell].source: NotAttempted()}
+        if given:
+            came_with[exercise.solution] = NotAttempted("It was solved when you got it. ")
         if exercise.solution.startswith("%%writefile"):
             expect(isinstance(answer, str | Path), f"the path of your script; it is {describe(answer)}")
             script = Path(answer)
             if number in self._fallbacks and script == self._fallbacks[number]:
                 raise NotAttempted("This is the kit's solution, not yours. Check your own script. ")
             expect(script.is_file(), f"a script {script}; run the cell that writes it")
-            if _same_script(script.read_text(encoding="utf-8", errors="replace"), _script_of(blank)):
-                raise NotAttempted
+            text = script.read_text(encoding="utf-8", errors="replace")
+            same = (why for code, why in came_with.items() if _same_script(text, _script_of(code)))
         elif number in self._fallbacks and answer is self._fallbacks[number]:
             raise NotAttempted("This is the kit's solution, not yours. Run your own cell again first, then this one. ")
         else:
@@ -177,8 +188,13 @@ class Checker:
                 callable(answer) and not isinstance(answer, type),
                 f"a function; {short(answer)} is of type {type(answer).__name__}",
             )
-            if _same_code(answer, compile(blank, "<stub>", "exec"), exercise.name):
-                raise NotAttempted
+            same = (
+                why
+                for code, why in came_with.items()
+                if _same_code(answer, compile(code, "<stub>", "exec"), exercise.name)
+            )
+        if not_attempted := next(same, None):
+            raise not_attempted
 
     def _decide(self, number: int, answer: Any) -> None:
         """Let the check decide, on a function within a limited time and as it is where it is used."""

@@ -1,5 +1,6 @@
 """A copy of a lab for whoever is behind: solved up to an exercise, with the results that the stored run had there."""
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -10,6 +11,7 @@ from labkit.exercises import sources
 from labkit.system.errors import LabError
 
 MARK = "not measured here"
+CHECK = re.compile(r"\bcheck\(\d+, [^)]*")
 
 
 def copy(source: Path, to: int) -> str:
@@ -33,7 +35,7 @@ def copy(source: Path, to: int) -> str:
     cells = notebook.cells[: [cell.id for cell in notebook.cells].index(reached)]
     for cell in cells:
         if cell.cell_type == "code" and cell.id in solved:
-            cell.source = solved[cell.id].source
+            cell.source = CHECK.sub(r"\g<0>, given=True", solved[cell.id].source)
             if cell.id in stored and stored[cell.id].outputs:
                 note = nbformat.v4.new_output("stream", name="stdout", text=f"[{MARK}]\n")
                 cell.outputs = [note, *stored[cell.id].outputs]

@@ -1,10 +1,13 @@
 """A catch-up copy has the student's own exercise and those after it untouched, and says what was not measured here."""
 
+import json
+
 import nbformat
+import numpy as np
 import pytest
 
 from labkit.authoring import copies, notebooks
-from labkit.exercises import sources
+from labkit.exercises import answers, core, sources
 from labkit.room import catch_up
 from labkit.system.errors import LabError
 
@@ -55,3 +58,61 @@ def test_the_students_own_is_kept_and_the_copy_is_refreshed_by_nothing(tmp_path)
     assert kept.read_text() == edited
     copies.update(tmp_path)
     assert own.read_text() == catch_up.copy(SOURCE, 4)
+
+
+class TestWhatCounts:
+    """Solutions that a copy came with are nobody's answers; what a student writes in their place is."""
+
+    OWN = """
+def learning_rate(step, base, size, warmup):
+    done = min(1, step / warmup) if warmup else 1
+    return base * (1 + (size - 1) * done)
+"""
+
+    @pytest.fixture
+    def check(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        notebook, namespace = caught_up(6), {"np": np}
+
+        def run(exercise: int, code: str = "") -> str:
+            solved, checked = self.cells(notebook, exercise)
+            code = code or solved
+            if code.startswith("%%writefile"):
+                path = tmp_path / code.split()[1]
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(code.partition("\n")[2])
+            else:
+                answers.remember_lines("<cell>", code)
+                exec(compile(code, "<cell>", "exec"), namespace)
+            exec(checked, namespace)
+            return json.loads((tmp_path / "work/results-07.json").read_text())["exercises"][str(exercise)]
+
+        namespace["check"] = core.checker("07", namespace, quick=True)
+        return run
+
+    @staticmethod
+    def cells(notebook: nbformat.NotebookNode, exercise: int) -> tuple[str, str]:
+        """Return the cell that is solved, and the one that checks it."""
+        found = sources.exercises(sources.read(SOURCE))[exercise]
+        after = [cell.source for cell in notebook.cells]
+        checked = next(index for index, text in enumerate(after) if f"check({exercise}, " in text)
+        solved = next(text for text in reversed(after[:checked]) if found.name in text)
+        return solved, after[checked]
+
+    @pytest.mark.parametrize("exercise", [1, 2, 4])
+    def test_what_was_given_is_not_attempted(self, check, exercise, capsys):
+        assert check(exercise) == "not attempted"
+        assert "It was solved when you got it." in capsys.readouterr().out
+
+    def test_an_own_answer_in_its_place_passes(self, check):
+        assert check(2) == "not attempted"
+        assert check(2, self.OWN) == "passed"
+
+    def test_what_was_taken_out_again_is_not_attempted(self, check):
+        assert (
+            check(2, "def learning_rate(step, base, size, warmup):\n    raise NotImplementedError()") == "not attempted"
+        )
+
+    def test_what_was_passed_before_stays_so(self, check):
+        assert check(2, self.OWN) == "passed"
+        assert check(2) == "passed"
