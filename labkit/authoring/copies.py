@@ -5,6 +5,7 @@ one that was not is refreshed when the lab has changed. To tell them apart, the 
 was made, in `.lab-copies.json`.
 """
 
+import contextlib
 import hashlib
 import json
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from labkit.exercises import sources
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 
-RECORD = ".lab-copies.json"
+RECORD = paths.COPIES_RECORD
+FRONT_DOOR = paths.ROOT / "lab"
 GLOSSARY = paths.ROOT / "docs" / "glossary.md"
 OTHER_FOLDER = "name a folder of your own with --folder, or in the variable LAB_FOLDER"
 
@@ -60,6 +62,8 @@ def as_copy(notebook: NotebookNode) -> str:
 def update(folder: Path) -> Update:
     """Copy all labs, and the glossary they link to, into a folder; keep the copies that were edited.
 
+    A link there leads to the kit's commands.
+
     Raises
     ------
     NotWritten
@@ -80,6 +84,7 @@ def update(folder: Path) -> Update:
         elif path.name in made and record[path.name] != made[path.name]:
             refreshed.append(source.stem[:2])
     _write_record(folder, record)
+    _link_front_door(folder)
     return Update(tuple(refreshed), tuple(outdated))
 
 
@@ -122,6 +127,17 @@ def _make_folder(folder: Path) -> None:
         raise LabError(f"{paths.shown(folder)} is the kit's own folder, which git tracks: {OTHER_FOLDER}.")
     with files.writing(folder, OTHER_FOLDER):
         folder.mkdir(parents=True, exist_ok=True)
+
+
+def _link_front_door(folder: Path) -> None:
+    """Let `./lab` work in a terminal in the folder too; a file of that name is left alone."""
+    link = folder / FRONT_DOOR.name
+    if not FRONT_DOOR.exists() or (link.exists() and not link.is_symlink()) or folder.resolve() == paths.ROOT:
+        return
+    with contextlib.suppress(OSError):  # a file system without links
+        if not link.is_symlink() or link.readlink() != FRONT_DOOR:
+            link.unlink(missing_ok=True)
+            link.symlink_to(FRONT_DOOR)
 
 
 def _copy(text: str, path: Path, record: dict[str, str]) -> bool:

@@ -25,8 +25,8 @@ def setup() -> None:
 
 @command(epilog="Example: `./lab start 07 --no-browser --port 8899`")
 def start(
+    folder: StudentFolder,
     lab: Annotated[str, typer.Argument(help="the lab to open, such as 07")] = "00",
-    folder: StudentFolder = paths.STUDENT,
     browser: Annotated[bool, typer.Option(help="open a browser window")] = True,
     port: Annotated[int, typer.Option(help="the first port to try", min=1, max=65535)] = 8888,
 ) -> None:
@@ -99,7 +99,7 @@ def doctor(
 @command(epilog="Example: `./lab reset 07`")
 def reset(
     lab: Annotated[str, typer.Argument(help="the lab, such as 07")],
-    folder: StudentFolder = paths.STUDENT,
+    folder: StudentFolder,
 ) -> None:
     """Put a fresh copy of a lab in your folder; yours is kept beside it, numbered."""
     from labkit.authoring import copies
@@ -114,8 +114,8 @@ def reset(
 
 @command(epilog="Example: `./lab report --out my-report.html`")
 def report(
+    folder: StudentFolder,
     out: Annotated[Path, typer.Option(help="the page to write")] = Path("lab-report.html"),
-    folder: StudentFolder = paths.STUDENT,
     results: Annotated[
         Path | None, typer.Option("--from", help="where the labs left their results", show_default="my-labs/work")
     ] = None,
@@ -132,11 +132,11 @@ def report(
 def join(
     address: Annotated[str, typer.Argument(help="the board's address")],
     code: Annotated[str, typer.Argument(help="the room's code")],
+    folder: StudentFolder,
     seat: Annotated[str, typer.Option(help="what the instructor calls you by", show_default="a number")] = "",
     figures: Annotated[bool, typer.Option(help="send the closing figures of your labs too, without your seat")] = False,
     check: Annotated[bool, typer.Option("--check", help="send the doctor's verdict on this machine too")] = False,
     ca: Annotated[Path | None, typer.Option(help="the certificate of a board that is reached by https")] = None,
-    folder: StudentFolder = paths.STUDENT,
 ) -> None:
     """Join a room: how your exercises stand is sent to its board. It prints all that is ever sent."""
     from labkit.room import seat as own
@@ -145,7 +145,7 @@ def join(
 
 
 @command(epilog="Example: `./lab hand`")
-def hand(folder: StudentFolder = paths.STUDENT) -> None:
+def hand(folder: StudentFolder) -> None:
     """Raise your hand, or take it down again; the instructor sees at which exercise you are."""
     from labkit.room import seat
 
@@ -153,7 +153,7 @@ def hand(folder: StudentFolder = paths.STUDENT) -> None:
 
 
 @command(epilog="Example: `./lab leave`")
-def leave(folder: StudentFolder = paths.STUDENT) -> None:
+def leave(folder: StudentFolder) -> None:
     """Leave the room; its board deletes all it has of your seat."""
     from labkit.room import seat
 

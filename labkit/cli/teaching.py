@@ -116,7 +116,7 @@ def guide(
 def catchup(
     lab: Annotated[str, typer.Argument(help="the lab, such as 07")],
     to: Annotated[int, typer.Option(help="the exercise to go on with", min=1)],
-    folder: StudentFolder = paths.STUDENT,
+    folder: StudentFolder,
 ) -> None:
     """Put a copy of a lab in your folder in which the exercises before one are solved; yours is kept beside it.
 

@@ -5,11 +5,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
 STUDENT = ROOT / "my-labs"  # the student's own copies of the labs, where no other folder is named; ignored by git
+COPIES_RECORD = ".lab-copies.json"  # in a folder of such copies
 SOLUTIONS = ROOT / "solutions"
 DATA = ROOT / "data"
 ENV = ROOT / "env"
 OPENMP_PYTHON = ENV / "openmp" / ".venv" / "bin" / "python"  # of the environment that has TensorFlow with OpenMP
 STATE = ROOT / ".lab"  # logs and whatever else this checkout keeps for itself; ignored by git
+
+
+def student_folder() -> Path:
+    """Return the student's own folder: the current one if it has copies of the labs, else the usual one."""
+    return Path.cwd() if Path(COPIES_RECORD).exists() else STUDENT
 
 
 def shown(path: Path) -> str:

@@ -240,3 +240,25 @@ def test_an_update_pulls_cleanly_over_a_used_checkout(tmp_path, monkeypatch):
     assert "A new last paragraph." in untouched.read_text()
     assert (clone / "my-labs/work/results-00.json").exists()
     assert git("status", "--porcelain", cwd=clone) == ""
+
+
+class TestFrontDoor:
+    """`./lab` works in a student's folder as in the kit's, on that folder."""
+
+    def test_it_runs_there_and_works_on_that_folder(self, tmp_path):
+        folder = tmp_path / "my own labs"
+        copies.update(folder)
+        environ = {key: value for key, value in os.environ.items() if key != "LAB_FOLDER"}
+        done = subprocess.run(["./lab", "report"], cwd=folder, env=environ, capture_output=True, text=True)
+        assert done.returncode == 2
+        assert f"no lab has left results in {folder}/work" in done.stderr
+
+    def test_a_file_of_that_name_is_left_alone(self, tmp_path):
+        (tmp_path / "lab").write_text("mine")
+        copies.update(tmp_path)
+        assert (tmp_path / "lab").read_text() == "mine"
+
+    def test_a_link_to_a_kit_that_was_moved_is_mended(self, tmp_path):
+        (tmp_path / "lab").symlink_to(tmp_path / "moved" / "lab")
+        copies.update(tmp_path)
+        assert (tmp_path / "lab").samefile(paths.ROOT / "lab")
