@@ -77,7 +77,17 @@ class Notebook:
         self.client = BlockingKernelClient(connection_file=str(lab.folder / f"kernel-{self.kernel}.json"))
         self.client.load_connection_file()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self._wait_for_kernel()
+
+    def _wait_for_kernel(self) -> None:
+        """Wait until the kernel answers; the client takes one that misses a heartbeat as it starts for dead."""
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                return self.client.wait_for_ready(timeout=60)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
 
     def run(self, code: str) -> tuple[dict, str]:
         """Run a cell; give the kernel's reply, and what was printed."""
@@ -90,7 +100,7 @@ class Notebook:
 
     def restart(self) -> None:
         self.lab.ask("POST", f"kernels/{self.kernel}/restart")
-        self.client.wait_for_ready(timeout=60)
+        self._wait_for_kernel()
 
     def process(self) -> psutil.Process:
         return psutil.Process(int(self.run("import os; print(os.getpid())")[1]))
