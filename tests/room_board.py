@@ -1,7 +1,11 @@
-"""A board that serves in a thread of the test, and seats that talk to it."""
+"""Boards that serve in a thread of the test, or in a process of their own, and seats that talk to them."""
 
 import asyncio
+import json
+import resource
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -81,10 +85,58 @@ class Board:
         return answer.json()
 
 
+SERVE = """
+import json, sys
+from pathlib import Path
+from labkit.room import host
+from labkit.room.board import views
+folder, address, port, *tls = sys.argv[1:]
+host.FOLDER = Path(folder)
+host.labs = lambda: (views.Lab("07", "07 · Horovod", 3),)
+opened = lambda *what: print(json.dumps(what), flush=True)
+host.open_room(address, int(port), [], tuple(map(Path, tls)) or None, opened)
+"""
+
+
+class BoardProcess:
+    """A board as `./lab room open` serves it, in a process of its own; what it keeps is in a folder."""
+
+    def __init__(self, folder: Path, address: str = "127.0.0.1", tls: tuple[Path, Path] | tuple[()] = ()) -> None:
+        self.folder, self.address, self.tls = folder, address, tls
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as free:
+            free.bind((address, 0))
+            self.port = free.getsockname()[1]
+        self.start()
+
+    def command(self, port: int = 0) -> list[str]:
+        """Return the command that serves this folder."""
+        return [sys.executable, "-c", SERVE, *map(str, (self.folder, self.address, port or self.port, *self.tls))]
+
+    def start(self) -> None:
+        """Start it; it is ready when this returns."""
+        self._process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
+        self.url, self.code, address = json.loads(self._process.stdout.readline())
+        self.instructor = address.partition("#")[2]
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def limit_files(self, size: int | None) -> None:
+        """Let it write files up to a size in bytes only, as on a full disk; None takes that back."""
+        limits = (resource.RLIM_INFINITY if size is None else size, resource.RLIM_INFINITY)
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, limits)
+
+    join, shown = Board.join, Board.shown
+
+
 class Seat:
     """A seat at a board."""
 
-    def __init__(self, board: Board, seat: str, token: str) -> None:
+    def __init__(self, board: Board | BoardProcess, seat: str, token: str) -> None:
         self.board, self.name, self.headers = board, seat, {"Authorization": f"Bearer {token}"}
 
     def put(self, state: Any = None, **changes: Any) -> requests.Response:

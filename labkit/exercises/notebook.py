@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from labkit.display import plots
 from labkit.display.results import WORK, Results
+from labkit.exercises import outbox
 from labkit.exercises.core import Checker, checker
 from labkit.system.machine import Machine, this_machine
 
@@ -48,6 +49,7 @@ def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
     check = checker(number, namespace, quick)
     plots.use_style()
     WORK.mkdir(exist_ok=True)
+    outbox.start(Path.cwd())  # after a restart of the machine, say, the room's sender runs no more
     machine = this_machine()
     cores = f"{machine.usable_cores} core{'s' * (machine.usable_cores > 1)}"
     print(f"{machine.model}: {cores} for this notebook, {', '.join(machine.isa) or 'no AVX2'}")

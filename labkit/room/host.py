@@ -5,13 +5,11 @@ import contextlib
 import json
 import signal
 import socket
-from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from labkit.display.results import PASSED
 from labkit.exercises import sources
 from labkit.room.agenda import Day
 from labkit.room.board import app, views
@@ -25,9 +23,10 @@ FILE = "board.sqlite"
 
 def own_address() -> str:
     """Return the address by which others in this machine's network reach it; loopback when it is in none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.connect(("192.0.2.1", 9))  # sends nothing: it asks which address would be used
-        return probe.getsockname()[0]
+    for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):  # of documentation
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((elsewhere, 9))  # sends nothing: it asks which address would be used
+            return probe.getsockname()[0]
     return "127.0.0.1"
 
 
@@ -101,7 +100,8 @@ async def _serve(
     on_open: Callable[[str, str, str], None],
 ) -> None:
     server = app.serve(room, address, port, tls)
-    host = f"[{address}]" if ":" in address else address
+    shown = own_address() if address in ("0.0.0.0", "::") else address  # nobody can join at "all of them"
+    host = f"[{shown}]" if ":" in shown else shown
     base = f"http{'s' if tls else ''}://{host}:{port}"
     on_open(base, room.store["code"], f"{base}/instructor#{room.store['instructor']}")
     over = asyncio.Event()
@@ -109,7 +109,8 @@ async def _serve(
         asyncio.get_running_loop().add_signal_handler(number, over.set)
     await over.wait()
     server.stop()
-    await asyncio.wait_for(server.close_all_connections(), 2)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(server.close_all_connections(), 2)
 
 
 def close_room(out: Path) -> None:
@@ -135,15 +136,12 @@ def close_room(out: Path) -> None:
 def aggregates(store: Store) -> dict[str, Any]:
     """Return what may be kept of a room: nothing of fewer than `views.FEW` people or machines."""
     seats = store.seats()
-    passed = Counter(
-        (one["lab"], one["exercise"]) for seat in seats for one in seat.state["exercises"] if one["verdict"] == PASSED
-    )
     return {
         "opened": f"{datetime.fromtimestamp(float(store['opened'])):%Y-%m-%d}",
         "people": len(seats) if len(seats) >= views.FEW else None,
         "passed": [
             {"lab": lab, "exercise": number, "seats": count}
-            for (lab, number), count in sorted(passed.items())
+            for (lab, number), count in sorted(views.passed(seats).items())
             if len(seats) >= views.FEW
         ],
         "figures": views.room_figures(store.figures()),

@@ -6,16 +6,20 @@ A seat sends its whole state each time, so that whatever was lost on the way, th
 import json
 from typing import Any
 
-import jsonschema
+from jsonschema import Draft202012Validator as Message  # a kind of message: a schema, made ready once
 
 from labkit.display.results import CHECK_FAILED, NOT_ATTEMPTED, NOT_YET, PASSED
 
 MAX_BYTES = 32_768  # of a message
 SEAT_LETTERS = 24  # of a seat's name
+MAX_VERDICTS = 200  # of a seat
+MAX_FIGURES = 60  # of a lab
+ANSWER_HEADER = "Board-Protocol"  # each answer of a board has it: what else answers at an address is none
 
-_LAB = {"type": "string", "pattern": "^[0-9]{2}$"}
+# Lengths too: "$" matches before a line's end.
+_LAB = {"type": "string", "pattern": "^[0-9]{2}$", "maxLength": 2}
 _EXERCISE = {"type": "integer", "minimum": 1, "maximum": 20}
-_MINUTE = {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}$"}
+_MINUTE = {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}$", "maxLength": 16}
 _NAME = {"type": "string", "minLength": 1, "maxLength": 60}
 
 
@@ -33,43 +37,50 @@ def _list(items: dict, most: int) -> dict:
     return {"type": "array", "items": items, "maxItems": most}
 
 
-JOIN = _object(
-    code={"type": "string", "maxLength": 12},
-    seat={"type": "string", "maxLength": SEAT_LETTERS},  # empty: the board gives it a number
-)
-STATE = _object(
-    exercises=_list(
-        _object(
-            lab=_LAB,
-            exercise=_EXERCISE,
-            verdict={"enum": [PASSED, NOT_YET, NOT_ATTEMPTED, CHECK_FAILED]},
-            hint={"type": "integer", "minimum": 0, "maximum": 20},
-            minute=_MINUTE,
-        ),
-        most=200,
-    ),
-    hand={"anyOf": [{"type": "null"}, _object(lab=_LAB, exercise=_EXERCISE, minute=_MINUTE)]},
-    doctor={
-        "anyOf": [
-            {"type": "null"},
-            _list(_object(lab=_NAME, status={"enum": ["ok", "warn", "fail"]}, because=_list(_NAME, most=30)), most=30),
-        ]
-    },
-)
-FIGURES = _object(
-    code={"type": "string", "maxLength": 12},
+_VERDICT = _object(
     lab=_LAB,
-    cores={"type": "integer", "minimum": 1, "maximum": 100_000},
-    isa=_list(_NAME, most=10),
-    figures=_list(_object(name={"type": "string", "maxLength": 120}, value={"type": "number"}), most=60),
+    exercise=_EXERCISE,
+    verdict={"enum": [PASSED, NOT_YET, NOT_ATTEMPTED, CHECK_FAILED]},
+    hint={"type": "integer", "minimum": 0, "maximum": 20},
+    minute=_MINUTE,
 )
+_HAND = _object(lab=_LAB, exercise=_EXERCISE, minute=_MINUTE)
+_MACHINE = _list(_object(lab=_NAME, status={"enum": ["ok", "warn", "fail"]}, because=_list(_NAME, most=30)), most=30)
+_FIGURE = _object(
+    name={"type": "string", "maxLength": 120},
+    value={"type": "number", "minimum": -1e15, "maximum": 1e15},  # JSON's 1e999 is infinite, which no page can read
+)
+_CODE = {"type": "string", "maxLength": 12}
+
+
+def _or_null(schema: dict) -> dict:
+    return {"anyOf": [{"type": "null"}, schema]}
+
+
+# Messages.
+JOIN = Message(_object(code=_CODE, seat={"type": "string", "maxLength": SEAT_LETTERS}))  # empty: a number is given
+STATE = Message(
+    _object(exercises=_list(_VERDICT, most=MAX_VERDICTS), hand=_or_null(_HAND), doctor=_or_null(_MACHINE)),
+)
+FIGURES = Message(
+    _object(
+        code=_CODE,
+        lab=_LAB,
+        cores={"type": "integer", "minimum": 1, "maximum": 100_000},
+        isa=_list(_NAME, most=10),
+        figures=_list(_FIGURE, most=MAX_FIGURES),
+    )
+)
+TOKEN = Message({"type": "string", "maxLength": 100})
+# Parts of messages, for a student's side to leave out what the board would refuse.
+VERDICT, HAND, FIGURE = Message(_VERDICT), Message(_HAND), Message(_FIGURE)
 
 
 class Refused(ValueError):
     """A message that is not as it should be: why, in one line."""
 
 
-def read(body: bytes, schema: dict) -> dict[str, Any]:
+def read(body: bytes, kind: Message) -> Any:
     """Return a message that fits its schema.
 
     Raises
@@ -81,12 +92,11 @@ def read(body: bytes, schema: dict) -> dict[str, Any]:
         raise Refused(f"a message has {MAX_BYTES:,} bytes at most")
     try:
         message = json.loads(body, parse_constant=_refuse_constant)
+        problem = next(kind.iter_errors(message), None)
     except (ValueError, RecursionError) as error:
-        raise Refused("not JSON") from error
-    try:
-        jsonschema.validate(message, schema, cls=jsonschema.Draft202012Validator)
-    except jsonschema.ValidationError as error:
-        raise Refused(f"{error.json_path}: {error.message}"[:200]) from error
+        raise Refused("not JSON, or nested too deeply") from error
+    if problem:
+        raise Refused(f"{problem.json_path}: {problem.message}"[:200])
     return message
 
 
@@ -94,6 +104,11 @@ def seat_name(text: str) -> str:
     """Return a seat's name as it is shown: one line without what can't be seen."""
     visible = "".join(letter for letter in text if letter.isprintable())
     return " ".join(visible.split())[:SEAT_LETTERS]
+
+
+def plain_code(text: str) -> str:
+    """Return a room's code as it is compared, however it was typed."""
+    return text.upper().replace("-", "").replace(" ", "")
 
 
 def _refuse_constant(name: str) -> float:

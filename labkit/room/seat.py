@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +12,14 @@ from urllib.parse import urlsplit
 import requests
 
 from labkit.display.results import NOT_ATTEMPTED, find_problem, read
+from labkit.exercises.outbox import MEMBERSHIP
+from labkit.exercises.outbox import start as start_sender
 from labkit.room import protocol
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK
 from labkit.system.machine import this_machine
 
-MEMBERSHIP = ".room.json"  # in the student's folder: the board's address, the seat and its token
 HAND = ".room-hand.json"
 RESULTS = "results-[0-9][0-9].json"  # in work/: what the labs leave
 TIMEOUT_S = (3.0, 6.0)  # to connect, and to answer
@@ -63,6 +62,8 @@ def join(
 ) -> None:
     """Join a room: from now on, how your exercises stand is sent to its board.
 
+    Whoever is in the room already, and names another address, keeps the seat: the board has moved.
+
     Parameters
     ----------
     address, code : str
@@ -84,20 +85,49 @@ def join(
         When the board can't be reached, or does not know the code.
     """
     folder = folder or own_folder()
-    if before := membership(folder):
-        raise LabError(f"you are in a room as {before['seat']!r}: ./lab leave first.")
     kept: dict[str, Any] = {"address": _address(address), "code": code, "figures": figures, "ca": ca}
+    if before := membership(folder):
+        _follow(folder, before, kept)
+        return
     kept |= {"doctor": _doctor() if check else None, "sent": [], "leaving": False}
     answer = ask("POST", kept, "/api/seats", {"code": code, "seat": protocol.seat_name(seat)})
     if answer.status_code != 201:
         raise LabError(f"the board says: {_error(answer)}.")
-    keep(folder, kept | answer.json())
+    try:
+        keep(folder, kept | answer.json())
+    except LabError:  # nobody would have the token, by which the seat is deleted
+        ask("DELETE", kept | answer.json(), "/api/seat")
+        raise
     print(f"You are in, as {answer.json()['seat']!r}. This is all that is sent, and nothing else will be:")
     print(_in_lines(state(folder, kept)))
     if figures:
         print("And once for each lab, without your seat, its closing figures, such as:")
         print(_in_lines(next(closing_figures(folder), _EXAMPLE)))
     print("./lab leave ends it and deletes all of it.")
+    start_sender(folder)
+
+
+def _follow(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Go on with a seat at a board that is at another address, if that board knows it.
+
+    Raises
+    ------
+    LabError
+        When it is no move: another room, or the same board.
+    """
+    if before["leaving"]:
+        hope = f"delete {paths.shown(folder / MEMBERSHIP)} if it never will"
+        raise LabError(
+            f"the board at {before['address']} has not deleted your seat yet: wait until it answers, or {hope}."
+        )
+    moved = before | {key: now[key] for key in ("address", "ca")}
+    if moved == before or protocol.plain_code(before["code"]) != protocol.plain_code(now["code"]):
+        raise LabError(f"you are in a room as {before['seat']!r}: ./lab leave first.")
+    answer = ask("PUT", moved, "/api/seat", state(folder, moved))
+    if answer.status_code != 204:
+        raise LabError(f"you are in a room as {before['seat']!r}, and this board says: {_error(answer)}.")
+    keep(folder, moved)
+    print(f"You are still in, as {before['seat']!r}: what is sent goes to {moved['address']} from now on.")
     start_sender(folder)
 
 
@@ -162,23 +192,35 @@ def hand(lab: str = "", exercise: int = 0, folder: Path | None = None) -> None:
         "minute": time.strftime("%Y-%m-%dT%H:%M"),
     }
     files.write(path, json.dumps(raised))
+    start_sender(folder)  # unless it runs
     print(f"Your hand is up, at lab {raised['lab']}, exercise {raised['exercise']}. Again: it is down.")
 
 
 def keep(folder: Path, kept: dict[str, Any]) -> None:
     """Keep what is to be known of the seat, for this user alone."""
     path = folder / MEMBERSHIP
-    files.write(path, json.dumps(kept, indent=1))
-    path.chmod(0o600)
+    before = path.exists()
+    try:
+        with files.writing(path):
+            path.touch(mode=0o600)  # before there is a token in it
+        files.write(path, json.dumps(kept, indent=1))
+    except files.NotWritten:
+        if not before:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def state(folder: Path, kept: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of the seat, as it is sent."""
+    """Return the state of the seat, as it is sent: without what a board would refuse, from files that were edited."""
     try:
         raised = json.loads((folder / HAND).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raised = None
-    return {"exercises": _exercises(folder), "hand": raised, "doctor": kept["doctor"]}
+    return {
+        "exercises": _exercises(folder),
+        "hand": raised if protocol.HAND.is_valid(raised) else None,
+        "doctor": kept["doctor"],
+    }
 
 
 def closing_figures(folder: Path) -> Iterator[dict[str, Any]]:
@@ -186,9 +228,11 @@ def closing_figures(folder: Path) -> Iterator[dict[str, Any]]:
     machine = this_machine()
     for lab, kept in _results(folder):
         figures = []
-        for name, _, measured, *_ in kept.get("table", {}).get("rows", []):
+        for row in kept.get("table", {}).get("rows", []):
+            name, _, measured = (*row, "", "", "")[:3]
             if BUSY_MARK not in measured and (number := re.search(r"-?\d[\d,]*(?:\.\d+)?", measured)):
                 figures.append({"name": name[:120], "value": float(number[0].replace(",", ""))})
+        figures = [one for one in figures if protocol.FIGURE.is_valid(one)][: protocol.MAX_FIGURES]
         if figures and not kept["quick"]:
             yield {"lab": lab, "cores": machine.usable_cores, "isa": list(machine.isa), "figures": figures}
 
@@ -199,14 +243,14 @@ def ask(method: str, kept: dict[str, Any], path: str, message: object = None) ->
     Raises
     ------
     LabError
-        When there is none.
+        When there is none, or one that is not a board's.
     """
     with requests.Session() as session:
         session.trust_env = False  # a proxy for the internet does not lead to the room's board
         if "token" in kept:
             session.headers["Authorization"] = f"Bearer {kept['token']}"
         try:
-            return session.request(
+            answer = session.request(
                 method,
                 kept["address"] + path,
                 json=message,
@@ -214,24 +258,20 @@ def ask(method: str, kept: dict[str, Any], path: str, message: object = None) ->
                 allow_redirects=False,
                 verify=kept["ca"] or True,
             )
+        except requests.exceptions.SSLError as error:
+            refused = re.search(r"certificate verify failed: ([^(]*)", str(error))
+            what = f"{refused[1].strip()}. Name its certificate by --ca" if refused else "it does not speak https"
+            raise LabError(f"no safe connection to the board at {kept['address']}: {what}.") from error
         except (requests.RequestException, OSError) as error:
+            if kept["ca"] and not Path(kept["ca"]).is_file():
+                raise LabError(f"there is no certificate {kept['ca']}: name the board's file with --ca.") from error
             raise LabError(
-                f"the board at {kept['address']} does not answer ({type(error).__name__}). Is the address right, and "
-                "is this machine in the room's network?"
+                f"the board at {kept['address']} does not answer ({type(error).__name__}). Is the address right, with "
+                "http or https, and is this machine in the room's network?"
             ) from error
-
-
-def start_sender(folder: Path) -> None:
-    """Start the process that sends the state, unless one runs for this folder; it outlives this process."""
-    subprocess.Popen(
-        [sys.executable, "-m", "labkit.room.sender", str(folder.resolve())],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        cwd="/",
-        env={name: value for name, value in os.environ.items() if not name.startswith(("PMI_", "LABKIT_"))},
-    )
+    if protocol.ANSWER_HEADER not in answer.headers:  # a guest network's log-in page, say
+        raise LabError(f"what answers at {kept['address']} is not a board. Is the address right, with its port?")
+    return answer
 
 
 def _doctor() -> list[dict[str, Any]]:
@@ -292,7 +332,7 @@ def _results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _exercises(folder: Path) -> list[dict[str, Any]]:
-    return [
+    found = [
         {
             "lab": lab,
             "exercise": int(number),
@@ -302,8 +342,9 @@ def _exercises(folder: Path) -> list[dict[str, Any]]:
         }
         for lab, kept in _results(folder)
         for number, verdict in kept.get("exercises", {}).items()
-        if verdict != NOT_ATTEMPTED
+        if verdict != NOT_ATTEMPTED and re.fullmatch("[0-9]{1,2}", number)
     ]
+    return [one for one in found if protocol.VERDICT.is_valid(one)][: protocol.MAX_VERDICTS]
 
 
 _EXAMPLE = {"lab": "03", "cores": 2, "isa": ["AVX2"], "figures": [{"name": "oneDNN against Eigen", "value": 1.8}]}

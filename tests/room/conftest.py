@@ -1,7 +1,7 @@
 """A board for the tests of the room."""
 
 import pytest
-from room_board import Board
+from room_board import Board, BoardProcess
 
 
 @pytest.fixture
@@ -9,3 +9,10 @@ def board(tmp_path):
     opened = Board(tmp_path / "board.sqlite")
     yield opened
     opened.stop()
+
+
+@pytest.fixture
+def board_process(tmp_path):
+    opened = BoardProcess(tmp_path / "room")
+    yield opened
+    opened.kill()

@@ -10,8 +10,9 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from labkit.room import protocol
 from labkit.system.errors import LabError
 
 COMMIT_INTERVAL_S = 0.02  # messages that come in so short a time are written together
@@ -55,21 +56,42 @@ class Store:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=0o600)
-            self._database = sqlite3.connect(path, isolation_level=None)
-            self._database.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; {SCHEMA}")
+            self._database = sqlite3.connect(path, timeout=0, isolation_level=None)
+            # EXCLUSIVE: a file has one board. The system lets go of it with the process, however that ends.
+            self._database.executescript(
+                f"PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"
+                f" PRAGMA secure_delete=ON; {SCHEMA}"
+            )
+            for key, value in {
+                "code": new_code(),
+                "instructor": secrets.token_urlsafe(24),
+                "opened": str(time.time()),
+            }.items():
+                self._database.execute("INSERT OR IGNORE INTO room VALUES (?, ?)", (key, value))
         except (OSError, sqlite3.Error) as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+                raise LabError(f"a board has {path} open: end that one first, by Ctrl-C where it runs.") from error
             raise LabError(f"cannot keep the room in {path}: {error}.") from error
         self._waiting: list[asyncio.Future[None]] = []
-        for key, value in {
-            "code": new_code(),
-            "instructor": secrets.token_urlsafe(24),
-            "opened": str(time.time()),
-        }.items():
-            self._database.execute("INSERT OR IGNORE INTO room VALUES (?, ?)", (key, value))
+        self._transactions = 0
 
     def close(self) -> None:
         """Close its file."""
-        self._database.close()
+        with contextlib.suppress(sqlite3.Error):  # on a full disk, what the file lacks stays beside it
+            self._database.close()
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """What is another when anything that is kept may be: rows changed, and transactions ended, undone ones too."""
+        return self._database.total_changes, self._transactions
+
+    def is_code(self, given: str) -> bool:
+        """Whether a text is the room's code, however it was typed."""
+        return _is(protocol.plain_code(given), _digest(self["code"]))
+
+    def is_instructor(self, given: str) -> bool:
+        """Whether a text is the instructor's token."""
+        return _is(given, _digest(self["instructor"]))
 
     def __getitem__(self, key: str) -> str:
         """Return what is kept of the room under a name: its `code`, the `instructor`'s token, when it was `opened`."""
@@ -91,13 +113,12 @@ class Store:
         return name, f"{number}.{secret}"
 
     def seat_of(self, token: str) -> int | None:
-        """Return the number of the seat that a token is of; compared in constant time."""
+        """Return the number of the seat that a token is of."""
         number, _, secret = token.partition(".")
         row = None
         if number.isascii() and number.isdecimal() and len(number) < 10:
             row = self._database.execute("SELECT token FROM seats WHERE id = ?", (int(number),)).fetchone()
-        same = hmac.compare_digest(row[0] if row else bytes(32), _digest(secret))
-        return int(number) if row and same else None
+        return int(number) if row and _is(secret, row[0]) else None
 
     async def put(self, number: int, state: dict[str, Any]) -> None:
         """Keep a seat's state."""
@@ -123,6 +144,10 @@ class Store:
             self._database.execute("INSERT INTO figures (lab, message) VALUES (?, ?)", (message["lab"], kept))
         await self._written()
 
+    def count(self, table: Literal["seats", "figures"]) -> int:
+        """Return how many there are."""
+        return self._database.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0]
+
     def seats(self) -> list[Seat]:
         """Return all seats."""
         rows = self._database.execute("SELECT id, name, joined, heard, changed, state FROM seats ORDER BY id")
@@ -144,7 +169,7 @@ class Store:
             yield
         except sqlite3.Error as error:
             full = Full(str(error))
-            self._end("ROLLBACK", full)
+            self._undo(full)
             raise full from error
 
     async def _written(self) -> None:
@@ -163,14 +188,23 @@ class Store:
 
     def _commit(self) -> None:
         try:
-            self._end("COMMIT", None)
+            if self._database.in_transaction:
+                self._database.execute("COMMIT")
         except sqlite3.Error as error:
-            self._end("ROLLBACK", Full(str(error)))
+            self._undo(Full(str(error)))
+        else:
+            self._tell(None)
 
-    def _end(self, how: str, failure: Full | None) -> None:
-        """End the transaction, should it be open, and tell whoever waits for it."""
-        if self._database.in_transaction:
-            self._database.execute(how)
+    def _undo(self, failure: Full) -> None:
+        """Undo the transaction, unless SQLite has, and tell whoever waits for it."""
+        with contextlib.suppress(sqlite3.Error):
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+        self._tell(failure)
+
+    def _tell(self, failure: Full | None) -> None:
+        """Tell whoever waits how the transaction has ended."""
+        self._transactions += 1
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             if not future.done():
@@ -183,6 +217,11 @@ class Store:
 def new_code() -> str:
     """Return a code for a room that is easy to read out and to type."""
     return "".join(secrets.choice(CODE_LETTERS) for _ in range(CODE_LENGTH))
+
+
+def _is(given: str, digest: bytes) -> bool:
+    """Whether a secret is the one with a digest; in constant time."""
+    return hmac.compare_digest(_digest(given), digest)
 
 
 def _digest(secret: str) -> bytes:

@@ -10,7 +10,6 @@ from labkit.display.results import NOT_ATTEMPTED, NOT_YET, PASSED
 from labkit.room.board.store import Seat
 
 FEW = 5  # people from whom on the wall counts: of fewer, everybody would know who is meant
-STUCK_MIN = 8  # minutes without a change, from which on a seat may be stuck
 SILENT_MIN = 3  # minutes from which on "last heard" is told
 
 
@@ -42,7 +41,7 @@ def wall(seats: Sequence[Seat], labs: Sequence[Lab], plan: Sequence[Planned], no
             "planned": _planned(plan, now),
             "drift": None,
         }
-    counts = _counts(seats, PASSED)
+    counts = passed(seats)
     begun = {one["lab"] for seat in seats for one in seat.state["exercises"] if one["verdict"] != NOT_ATTEMPTED}
     shown = [
         {
@@ -85,11 +84,11 @@ def drift(seats: Sequence[Seat], plan: Sequence[Planned], now: datetime) -> int 
     """
     if not plan or not seats:
         return None
-    passed = _counts(seats, PASSED)
+    counts = passed(seats)
     through = [
         place
         for place, section in enumerate(plan)
-        if section.exercises and all(2 * passed[section.lab, number] >= len(seats) for number in section.exercises)
+        if section.exercises and all(2 * counts[section.lab, number] >= len(seats) for number in section.exercises)
     ]
     following = max(through, default=-1) + 1
     ahead = [section for section in plan[following:] if section.exercises]
@@ -107,12 +106,12 @@ def _planned(plan: Sequence[Planned], now: datetime) -> str:
     return next((section.name for section in plan if now < section.end), "") if plan else ""
 
 
-def _counts(seats: Sequence[Seat], verdict: str) -> Counter[tuple[str, int]]:
-    """Return how many seats have a verdict, by lab and exercise."""
+def passed(seats: Sequence[Seat]) -> Counter[tuple[str, int]]:
+    """Return how many seats have passed an exercise, by lab and exercise."""
     return Counter(
         key
         for seat in seats
-        for key in {(one["lab"], one["exercise"]) for one in seat.state["exercises"] if one["verdict"] == verdict}
+        for key in {(one["lab"], one["exercise"]) for one in seat.state["exercises"] if one["verdict"] == PASSED}
     )
 
 
@@ -120,7 +119,7 @@ def _row(seat: Seat, now: float) -> dict[str, Any]:
     exercises = sorted(seat.state["exercises"], key=lambda one: (one["minute"], one["lab"], one["exercise"]))
     tried = [one for one in exercises if one["verdict"] != NOT_ATTEMPTED]
     at, hand = (tried or [None])[-1], seat.state["hand"]
-    silent = int((now - seat.heard) / 60)
+    silent = max(0, int((now - seat.heard) / 60))  # a clock that is set back makes nobody heard in the future
     return {
         "seat": seat.name,
         "number": seat.id,
@@ -130,7 +129,7 @@ def _row(seat: Seat, now: float) -> dict[str, Any]:
         "verdict": at["verdict"] if at else "",
         "hint": at["hint"] if at else 0,
         "passed": sum(one["verdict"] == PASSED for one in exercises),
-        "unchanged": int((now - seat.changed) / 60),
+        "unchanged": max(0, int((now - seat.changed) / 60)),
         "silent": silent if silent >= SILENT_MIN else None,
     }
 
