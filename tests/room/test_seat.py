@@ -1,18 +1,24 @@
 """A seat sends what it has said it sends and nothing else, disturbs no cell, and is deleted when its student leaves."""
 
+import http.server
 import json
 import os
+import subprocess
+import threading
 from pathlib import Path
 
 import psutil
 import pytest
+from room_board import Board
 
 from labkit import room
 from labkit.display import results
 from labkit.display.results import NOT_ATTEMPTED, NOT_YET, PASSED, Results
+from labkit.exercises import outbox
+from labkit.exercises.notebook import open_lab
 from labkit.room import protocol, seat, sender
 from labkit.room.sender import Sender
-from labkit.system import processes
+from labkit.system import files, processes
 from labkit.system.errors import LabError
 
 
@@ -27,6 +33,29 @@ def folder(tmp_path, monkeypatch):
     lab.exercise(2, NOT_YET, hint=1)
     lab.exercise(3, NOT_ATTEMPTED)
     return made
+
+
+@pytest.fixture
+def portal():
+    """What answers in place of a board, such as a guest network's log-in page."""
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.send_response(403)
+            self.end_headers()
+            self.wfile.write(b"<html>Please log in</html>")
+
+        do_POST = do_PUT = do_DELETE = answer
+
+        def log_message(self, *_) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
 
 def joined(board, folder, **options) -> None:
@@ -85,6 +114,20 @@ class TestJoin:
         with pytest.raises(LabError, match="is damaged: delete it"):
             room.leave(folder)
 
+    def test_what_is_no_board(self, folder, portal):
+        with pytest.raises(LabError, match="is not a board"):
+            room.join(portal, "AAAAAA", folder=folder)
+
+    def test_a_seat_that_cannot_be_kept_is_none(self, board, folder, monkeypatch):
+        def full(*_) -> None:
+            raise files.NotWritten("the disk is full")
+
+        monkeypatch.setattr(files, "write", full)
+        with pytest.raises(files.NotWritten):
+            joined(board, folder)
+        assert board.shown()["people"] == 0
+        assert seat.membership(folder) is None
+
 
 class TestSending:
     def test_what_changes_is_sent_and_what_does_not_is_not(self, board, folder, monkeypatch):
@@ -138,6 +181,93 @@ class TestSending:
         assert json.loads(message)["figures"] == [{"name": "2 ranks", "value": 1.93}]
         assert "seat" not in message
 
+    def test_files_that_were_edited_send_what_is_right_in_them(self, board, folder):
+        joined(board, folder, figures=True)
+        path = results.WORK / "results-07.json"
+        kept = json.loads(path.read_text())
+        kept["exercises"] |= {"x": PASSED, "0": PASSED, "99": PASSED, "9" * 5000: PASSED, "3": "brilliant"}
+        kept["progress"] |= {"1": {"hint": 99, "minute": "yesterday"}}
+        kept["table"] = {"what": "", "rows": [[], ["short"], ["n" * 500, "", "9" * 400, ""], ["x", "", "1.5", ""]]}
+        path.write_text(json.dumps(kept))
+        (folder / seat.HAND).write_text('{"lab": ["x"]}')
+        assert Sender(folder).step()
+        (one,) = board.seats()
+        assert [(done["exercise"], done["verdict"]) for done in one.state["exercises"]] == [(2, NOT_YET)]
+        assert one.state["hand"] is None
+        ((_, _, message),) = board.sql("SELECT * FROM figures")
+        assert json.loads(message)["figures"] == [{"name": "x", "value": 1.5}]
+
+    @pytest.mark.parametrize("content", [b"", b'{"lab": "07", "exer', b"[" * 50_000, b"\xff\xfe", b"null"])
+    def test_a_file_that_is_half_written_is_sent_when_it_is_whole(self, board, folder, content):
+        joined(board, folder)
+        sending = Sender(folder)
+        path = results.WORK / "results-07.json"
+        whole = path.read_bytes()
+        path.write_bytes(content)
+        (folder / seat.HAND).write_bytes(content)
+        assert sending.step()
+        assert board.shown()["seats"][0]["passed"] == 0
+        path.write_bytes(whole)
+        assert sending.step()
+        assert board.shown()["seats"][0]["passed"] == 1
+
+    def test_a_board_that_is_full_gets_it_later(self, board, folder):
+        joined(board, folder)
+        sending = Sender(folder)
+        pages = board.sql("PRAGMA page_count")[0][0]
+        board.sql(f"PRAGMA max_page_count = {pages}")
+        for number in range(1, 21):
+            Results("07").exercise(number, PASSED)
+        for lab in ("01", "02", "03", "04", "05", "06", "08", "09"):
+            for number in range(1, 12):
+                Results(lab).exercise(number, PASSED)
+        with pytest.raises(LabError, match="the board says 507"):
+            sending.step()
+        board.sql("PRAGMA max_page_count = 100000")
+        assert sending.step()
+        assert board.shown()["seats"][0]["passed"] == 108
+
+    def test_figures_are_sent_once_though_that_cannot_be_kept(self, board, folder, monkeypatch):
+        Results("07").table("images/s", [["2 ranks", "", "1.93", ""]])
+        joined(board, folder, figures=True)
+        sending = Sender(folder)
+
+        def full(*_) -> None:
+            raise files.NotWritten("the disk is full")
+
+        monkeypatch.setattr(seat, "keep", full)
+        for minute in range(3):
+            (folder / seat.HAND).write_text("{}" + " " * minute)  # something new to send
+            if minute:
+                sending.step()
+            else:
+                with pytest.raises(LabError):
+                    sending.step()
+        assert board.sql("SELECT COUNT(*) FROM figures") == [(1,)]
+
+    def test_what_is_no_board_ends_no_membership(self, board, folder, portal):
+        joined(board, folder)
+        kept = seat.membership(folder)
+        seat.keep(folder, kept | {"address": portal})
+        with pytest.raises(LabError, match="is not a board"):
+            Sender(folder).step()
+        room.leave(folder)
+        assert seat.membership(folder)["leaving"], "the board has still to be asked"
+
+    def test_a_folder_that_is_moved_goes_on_at_its_new_place(self, board, folder):
+        joined(board, folder)
+        sending = Sender(folder)
+        moved = folder.rename(folder.with_name("moved labs"))
+        assert not sending.step()
+        assert Sender(moved).step()
+        assert board.shown()["seats"][0]["passed"] == 1
+
+    def test_the_sender_writes_nothing_into_the_folder(self, board, folder):
+        joined(board, folder)
+        before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+        Sender(folder).step()
+        assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
     @pytest.mark.slow
     def test_a_process_of_its_own_sends_within_seconds_and_ends_with_the_membership(self, board, folder, monkeypatch):
         monkeypatch.undo()
@@ -158,6 +288,73 @@ class TestSending:
             assert board.shown()["people"] == 0
         finally:
             processes.kill(senders())
+
+    @pytest.mark.slow
+    def test_opening_a_lab_starts_a_sender_that_died_and_the_last_state_arrives(self, board, folder, monkeypatch):
+        joined(board, folder)
+
+        def senders() -> list[psutil.Process]:
+            return processes.find(lambda one: str(folder.resolve()) in one.cmdline())
+
+        monkeypatch.setattr(results, "WORK", Path("work"))
+        monkeypatch.chdir(folder)
+        try:
+            open_lab("00", {})
+            assert processes.wait_until(lambda: board.shown()["seats"][0]["passed"] == 1, 20)
+            processes.kill(senders())  # as a restart of the machine does
+            Results("07").exercise(2, PASSED)
+            open_lab("00", {})
+            open_lab("00", {})  # in a second JupyterLab
+            assert processes.wait_until(lambda: board.shown()["seats"][0]["passed"] == 2, 20)
+            assert processes.wait_until(lambda: len(senders()) == 1, 20)
+        finally:
+            processes.kill(senders())
+
+    def test_opening_a_lab_starts_nothing_for_who_has_not_joined(self, folder, monkeypatch):
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+        outbox.start(Path.cwd())
+
+    def test_opening_a_lab_goes_on_when_no_process_can_be_started(self, board, folder, monkeypatch):
+        def no_process(*_, **__) -> None:
+            raise BlockingIOError("no more processes")
+
+        joined(board, folder)
+        monkeypatch.setattr(subprocess, "Popen", no_process)
+        outbox.start(folder)
+
+
+class TestMoving:
+    def test_a_board_at_another_address_keeps_the_seats(self, board, folder, tmp_path, capsys):
+        joined(board, folder, seat="B4")
+        board.stop()
+        moved = Board(board.path)
+        try:
+            typed = moved.code.lower()[:3] + "-" + moved.code.lower()[3:]
+            room.join(moved.url, typed, folder=folder)
+            assert f"goes to {moved.url} from now on" in capsys.readouterr().out
+            assert Sender(folder).step()
+            (row,) = moved.shown()["seats"]
+            assert (row["seat"], row["passed"]) == ("B4", 1)
+        finally:
+            moved.stop()
+
+    def test_another_room_is_no_move(self, board, folder, tmp_path):
+        joined(board, folder)
+        other = Board(tmp_path / "other.sqlite")
+        try:
+            with pytest.raises(LabError, match="leave first"):
+                room.join(other.url, other.code, folder=folder)
+            assert seat.membership(folder)["address"] == board.url
+        finally:
+            other.stop()
+
+    def test_who_waits_to_be_deleted_is_told_how_to_give_up(self, board, folder):
+        joined(board, folder)
+        board.stop()
+        room.leave(folder)
+        with pytest.raises(LabError, match=r"has not deleted your seat yet: .*\.room\.json"):
+            room.join(board.url, board.code, folder=folder)
 
 
 class TestLeave:
