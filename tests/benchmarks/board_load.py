@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import psutil
 from room_board import EMPTY, BoardProcess, at
 
 from labkit.room.sender import LOOK_INTERVAL_S, MAX_PAUSE_S
@@ -179,6 +180,7 @@ def measure(title: str, seats: int, rate: float, viewers: int, seconds: float, o
             load = Load(board, seats, rate, viewers)
             with watch(title):
                 asyncio.run(load.run(seconds, outage))
+            used = psutil.Process(board.pid).cpu_times()
             lost = load.lost()
         finally:
             board.kill()
@@ -188,6 +190,7 @@ def measure(title: str, seats: int, rate: float, viewers: int, seconds: float, o
     print(f"{title}: {seats} seats × {rate:g} events/s × {seconds:g} s, {viewers} pages")
     print(f"  PUT to answer:  {describe(load.answers)}; {len(load.answers) / seconds:.0f}/s")
     print(f"  event to page:  {describe(load.shown)}")
+    print(f"  the board took {used.user + used.system:.1f} s of a core" + " since it was back" * bool(outage))
     print(f"  other answers:  {failed};  seats whose last state is lost: {lost}", flush=True)
     return p95(load.answers) < LIMIT_MS and not lost and (bool(outage) or not load.failures)
 
