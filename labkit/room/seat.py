@@ -218,7 +218,7 @@ def state(folder: Path, kept: dict[str, Any]) -> dict[str, Any]:
         raised = None
     return {
         "exercises": _exercises(folder),
-        "hand": raised if protocol.HAND.is_valid(raised) else None,
+        "hand": raised if protocol.fits(raised, protocol.HAND) else None,
         "doctor": kept["doctor"],
     }
 
@@ -232,7 +232,7 @@ def closing_figures(folder: Path) -> Iterator[dict[str, Any]]:
             name, _, measured = (*row, "", "", "")[:3]
             if BUSY_MARK not in measured and (number := re.search(r"-?\d[\d,]*(?:\.\d+)?", measured)):
                 figures.append({"name": name[:120], "value": float(number[0].replace(",", ""))})
-        figures = [one for one in figures if protocol.FIGURE.is_valid(one)][: protocol.MAX_FIGURES]
+        figures = [one for one in figures if protocol.fits(one, protocol.FIGURE)][: protocol.MAX_FIGURES]
         if figures and not kept["quick"]:
             yield {"lab": lab, "cores": machine.usable_cores, "isa": list(machine.isa), "figures": figures}
 
@@ -344,7 +344,7 @@ def _exercises(folder: Path) -> list[dict[str, Any]]:
         for number, verdict in kept.get("exercises", {}).items()
         if verdict != NOT_ATTEMPTED and re.fullmatch("[0-9]{1,2}", number)
     ]
-    return [one for one in found if protocol.VERDICT.is_valid(one)][: protocol.MAX_VERDICTS]
+    return [one for one in found if protocol.fits(one, protocol.VERDICT)][: protocol.MAX_VERDICTS]
 
 
 _EXAMPLE = {"lab": "03", "cores": 2, "isa": ["AVX2"], "figures": [{"name": "oneDNN against Eigen", "value": 1.8}]}
