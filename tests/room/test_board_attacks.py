@@ -33,14 +33,18 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 class TestConnections:
-    @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"PUT /api/seat HTTP/1.1\r\nContent-Length: 99\r\n\r\n{"])
+    @pytest.mark.parametrize(
+        "sent", [b"", b"GET / HT", b"PUT /api/seat HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{"]
+    )
     def test_many_that_send_nothing_or_a_part_lock_nobody_out(self, board, monkeypatch, sent):
         monkeypatch.setattr(app, "MAX_CONNECTIONS", 20)
         with contextlib.ExitStack() as stack:
             page = stack.enter_context(connect(board, STREAM))
             assert b"data: " in page.recv(65536)
-            for _ in range(100):
-                stack.enter_context(connect(board, sent))
+            idle = [stack.enter_context(connect(board, sent)) for _ in range(100)]
+            for connection in idle[:70]:
+                connection.settimeout(app.SLOW_CLIENT_S / 2)
+                assert read_all(connection) == b"", "the oldest are closed, long before their time is up"
             for _ in range(3):
                 assert board.join().put(exercises=[at(1)]).status_code == 204
             for _ in range(views.FEW - 3):

@@ -18,6 +18,8 @@ from labkit.room.board.store import Store
 from labkit.room.sender import Sender
 from labkit.system.errors import LabError
 
+pytestmark = pytest.mark.slow  # processes of their own
+
 
 def states():
     """Yield states of a seat, each of which has more than the one before."""
