@@ -8,56 +8,101 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
+/** Return what somebody has typed, in a box of its own: a name written from right to left turns nothing else round. */
+export function typed(text) {
+  return element("bdi", {}, text);
+}
+
 /** Put other children in place of an element's own. */
 export function fill(id, ...children) {
   document.getElementById(id).replaceChildren(...children);
 }
 
-const POLL_MS = 3000;
-const LATE_MS = 45000; // the stream says "still here" every 15 s
+const TICK_MS = 1000;
+const POLL_MS = 3000; // between two questions while there is no stream
+const QUIET_MS = 20000; // a stream that is silent for so long may be dead: the state holds the time, and changes with it
+const ANSWER_MS = 5000; // for an answer to come
+const REOPEN_MS = 10000; // between two tries to open a stream
 
-/** Call `show` with each new state: by server-sent events and, where those fail, by asking again and again. */
-export function follow(address, show) {
+function ago(milliseconds) {
+  const seconds = Math.floor(milliseconds / 1000);
+  return seconds < 60 ? `${seconds} s ago` : `${Math.floor(seconds / 60)} min ago`;
+}
+
+/**
+ * Call `show` with each new state: by server-sent events and, while those fail, by asking again and again.
+ *
+ * The page says all the time whether it is live and, when it is not, since when. When the board refuses it the page
+ * says why, and `refused` is called: it does not ask again.
+ */
+export function follow(address, show, refused = () => {}) {
   const heard = document.getElementById("heard");
-  let last = Date.now();
-  let polling = null;
+  const age = document.getElementById("age");
+  let source = null; // the stream that is open, or being opened
+  let streaming = false; // whether it has brought something
+  let [trouble, refusal] = ["", ""]; // why the page is not live, and why it never will be
+  let [last, asked, opened] = [0, 0, 0]; // when something was heard, asked for, and a stream opened
+  let asking = false;
+
+  const tell = () => {
+    const text = refusal || (trouble ? `Not live: ${trouble}.` : last ? "Live" : "");
+    if (heard.textContent !== text) heard.textContent = text; // a screen reader reads out what changes
+    heard.className = trouble || refusal ? "warn" : "quiet";
+    age.textContent = trouble && last ? `Last heard ${ago(Date.now() - last)}.` : "";
+  };
 
   const received = (state) => {
-    last = Date.now();
-    heard.textContent = "";
-    heard.className = "quiet";
+    [last, trouble] = [Date.now(), ""];
     show(state);
+    tell();
   };
 
-  const poll = async () => {
+  const close = () => {
+    source?.close();
+    [source, streaming] = [null, false];
+  };
+
+  const ask = async () => {
+    [asking, asked] = [true, Date.now()];
     try {
-      const answer = await fetch(address, { headers: { Accept: "application/json" } });
-      if (answer.ok) received(await answer.json());
+      const answer = await fetch(address, { signal: AbortSignal.timeout(ANSWER_MS) });
+      const state = await answer.json();
+      if (answer.ok) received(state);
+      else if (answer.status === 403) {
+        refusal = state.error;
+        clearInterval(ticking);
+        close();
+        refused();
+      } else trouble = state.error;
     } catch {
-      // The network is down: the line below says since when.
+      trouble = "the board does not answer";
+      close();
     }
+    asking = false;
+    tell();
   };
 
-  const stream = () => {
-    const source = new EventSource(address);
+  const open = () => {
+    close();
+    opened = Date.now();
+    source = new EventSource(address);
     source.onmessage = (event) => {
-      clearInterval(polling);
-      polling = null;
+      streaming = true;
       received(JSON.parse(event.data));
     };
     source.onerror = () => {
-      polling ??= setInterval(poll, POLL_MS);
-      if (source.readyState === EventSource.CLOSED) setTimeout(stream, 10 * POLL_MS);
+      close();
+      if (!asking) ask();
     };
   };
 
-  setInterval(() => {
-    const minutes = Math.floor((Date.now() - last) / 60000);
-    if (Date.now() - last > LATE_MS && polling) {
-      heard.textContent = minutes ? `Last heard ${minutes} min ago: the network or the board is down.` : "The board does not answer.";
-      heard.className = "warn";
-    }
-  }, 1000);
-  poll();
-  stream();
+  const tick = () => {
+    const now = Date.now();
+    if (!asking && now - Math.max(last, asked) >= (streaming ? QUIET_MS : POLL_MS)) ask();
+    if (!streaming && !trouble && now - opened >= REOPEN_MS) open();
+    tell();
+  };
+
+  const ticking = setInterval(tick, TICK_MS);
+  ask().then(() => refusal || tick());
 }

@@ -1,6 +1,6 @@
 // The projector's page: counts only.
 import { element, fill, follow } from "/board.js";
-import { pictures } from "/figures.js";
+import { showFigures } from "/figures.js";
 
 function fact(value, name) {
   return element("li", {}, element("b", {}, value), name);
@@ -8,8 +8,8 @@ function fact(value, name) {
 
 function late(minutes) {
   if (minutes === null) return [];
-  if (minutes > 0) return [fact(`${minutes} min`, "behind the plan")];
-  return [fact(minutes < 0 ? `${-minutes} min` : "0 min", minutes < 0 ? "ahead of the plan" : "behind the plan")];
+  if (minutes === 0) return [fact("on time", "by the plan")];
+  return [fact(`${Math.abs(minutes)} min`, minutes < 0 ? "ahead of the plan" : "behind the plan")];
 }
 
 function lab(one, people) {
@@ -18,7 +18,7 @@ function lab(one, people) {
     return element(
       "div",
       { class: "bar" },
-      element("label", { for: id }, `${one.lab} · ${index + 1}`),
+      element("label", { for: id }, `exercise ${index + 1}`),
       element("progress", { id, max: people, value: count }),
       element("span", {}, `${count} of ${people}`),
     );
@@ -32,6 +32,6 @@ follow("/view/wall", (state) => {
   if (state.people !== null) facts.push(fact(state.people, "people"), ...late(state.drift));
   fill("facts", ...facts);
   fill("few", state.people === null ? `Counts are shown from ${state.few} people on.` : "");
-  fill("labs", ...state.labs.map((one) => lab(one, state.people)));
-  fill("figures", ...pictures(state.figures));
+  fill("labs", ...state.labs.map((one) => lab(one, state.people)).reverse()); // where the room is stands at the top
+  showFigures(state.figures, state.few);
 });
