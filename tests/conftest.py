@@ -96,12 +96,16 @@ def two_users_can_be_made() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly when the tests that make a network, or start a real Slurm, or do so with two users, were skipped."""
+    """Say loudly when the tests that need a network, a browser, a real Slurm, or two users of it, were skipped."""
     reasons = {str(report.longrepr[-1]) for report in terminalreporter.getreports("skipped")}
     for reason in sorted(reason for reason in reasons if "no network: " in reason):
         told = reason.partition("no network: ")[2]
         terminalreporter.write_line(f"NODES WITH WIRES WERE NOT ALL TESTED HERE: {told}", red=True, bold=True)
     skipped = {report.nodeid.partition("::")[0] for report in terminalreporter.getreports("skipped")}
+    for reason in sorted(reason for reason in reasons if "no browser: " in reason):
+        files = ", ".join(sorted(name for name in skipped if name.startswith("tests/browser/")))
+        told = reason.partition("no browser: ")[2]
+        terminalreporter.write_line(f"PAGES WERE NOT TESTED IN A BROWSER HERE ({files}): {told}.", red=True, bold=True)
     users = "tests/slurm/test_cluster_users.py"
     if skipped & {"tests/slurm/test_cluster.py", "tests/train/test_sbatch.py", users} and (why := cluster.obstacle()):
         terminalreporter.write_line(f"SLURM WAS NOT TESTED HERE. It is {why}", red=True, bold=True)

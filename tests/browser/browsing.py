@@ -1,0 +1,111 @@
+"""A browser to test pages with, and what a page may never do."""
+
+import os
+import shutil
+from urllib.parse import urlsplit
+
+import playwright.sync_api as playwright
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+HOW = (
+    "there is none; name one by CHROMIUM=, install Debian's `chromium`, or run "
+    ".venv/bin/playwright install --with-deps chromium"
+)
+
+
+def program(own: str) -> str | None:
+    """Return the browser to start: what `CHROMIUM` names, else the system's, else Playwright's own; None without."""
+    named = os.environ.get("CHROMIUM")
+    found = (shutil.which(name) for name in ([named] if named else [*PROGRAMS, own]))
+    return next(filter(None, found), None)
+
+
+class Visitor:
+    """A person at a browser of their own, who sees what pages do behind their back.
+
+    Parameters
+    ----------
+    browser
+        A browser of Playwright's.
+    options
+        Of the browser's context, such as `viewport`.
+
+    Attributes
+    ----------
+    page
+        Their page.
+    problems : list of str
+        Dialogs, errors in the console (of which a refused policy is one), and exceptions.
+    asked : list
+        All requests.
+    """
+
+    def __init__(self, browser: playwright.Browser, **options: object) -> None:
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.problems: list[str] = []
+        self.asked: list[playwright.Request] = []
+        self.page.on("dialog", self._dialog)
+        self.page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
+        self.page.on("console", self._console)
+        self.page.on("request", lambda request: self.asked.append(request))
+
+    def _dialog(self, dialog: playwright.Dialog) -> None:
+        self.problems.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _console(self, message: playwright.ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.problems.append(f"console: {message.text}")
+
+    def hosts(self) -> set[str]:
+        """Return the hosts and ports that were asked for anything."""
+        return {urlsplit(request.url).netloc for request in self.asked} - {""}
+
+    def text(self, selector: str = "main") -> str:
+        """Return what can be read, in one line."""
+        return " ".join(self.page.locator(selector).inner_text().split())
+
+
+# What lies over other text, or beyond the page's edge; told by the words that stand there.
+FAULTS_OF_LAYOUT = """() => {
+  const found = [];
+  const root = document.documentElement;
+  const edge = root.clientWidth;
+  if (root.scrollWidth > edge) found.push(`the page is ${root.scrollWidth} pixels wide`);
+
+  const seen = (one) => {
+    for (let at = one; at; at = at.parentElement) if (getComputedStyle(at).clipPath !== "none") return false;
+    return one.checkVisibility({ visibilityProperty: true }) && !one.closest("option, script, style");
+  };
+  const told = (node) => node.textContent.trim().slice(0, 40);
+  const lines = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    if (!told(node) || !seen(node.parentElement)) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    for (const box of range.getClientRects()) if (box.width > 1 && box.height > 1) lines.push({ box, node });
+  }
+
+  for (const { box, node } of lines)
+    if (box.left < -1 || box.right > edge + 1) found.push(`beyond the edge: ${told(node)}`);
+  lines.sort((a, b) => a.box.top - b.box.top);
+  lines.forEach((one, index) => {
+    for (const other of lines.slice(index + 1)) {
+      const [a, b] = [one.box, other.box];
+      if (b.top >= a.bottom) break;
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (one.node !== other.node && wide > 2 && high > 0.35 * Math.min(a.height, b.height))
+        found.push(`${told(one.node)} over ${told(other.node)}`);
+    }
+  });
+  return [...new Set(found)].slice(0, 10);
+}"""
+
+
+def faults_of_layout(page: playwright.Page) -> list[str]:
+    """Return what lies over other text, or beyond the page's edge."""
+    return page.evaluate(FAULTS_OF_LAYOUT)

@@ -1,0 +1,136 @@
+"""Every page can be read: by a screen reader, on a phone and on a projector, and without a network."""
+
+import json
+from collections.abc import Callable
+from datetime import date, time
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from browsing import Visitor, faults_of_layout
+from playwright.sync_api import expect
+from room_board import Board
+from rooms import fill, machines, send_figures
+
+from labkit.display.results import NOT_YET, PASSED
+from labkit.report.page import render
+from labkit.room import agenda, guide, routes
+from labkit.system.load import BUSY_MARK
+
+pytestmark = pytest.mark.slow
+
+SIZES = [(375, 812), (1280, 720), (1920, 1080)]
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def wall(visitor: Visitor, board: Board) -> None:
+    visitor.page.goto(board.url)
+    expect(visitor.page.locator("#heard")).to_have_text("Live")
+
+
+def wall_of(people: int, figures: int = 0) -> Callable[[Visitor, Board], None]:
+    def come(visitor: Visitor, board: Board) -> None:
+        fill(board, people)
+        send_figures(board, machines(figures))
+        wall(visitor, board)
+        expect(visitor.page.locator("#picture svg")).to_have_count(min(figures, 1))
+
+    return come
+
+
+def instructor(visitor: Visitor, board: Board) -> None:
+    fill(board, 40)
+    visitor.page.goto(f"{board.url}/instructor#{board.instructor}")
+    expect(visitor.page.locator("#seats tr")).to_have_count(40)
+
+
+def refused(visitor: Visitor, board: Board) -> None:
+    visitor.page.goto(f"{board.url}/instructor")
+    expect(visitor.page.locator("#heard")).to_contain_text("this is the instructor's page")
+    visitor.problems.clear()  # the browser's own line on the answer 403
+
+
+BOARD_PAGES = {
+    "wall, empty": wall,
+    "wall, 3 people": wall_of(3),
+    "wall, 40 people": wall_of(40),
+    "wall, 40 machines": wall_of(40, figures=40),
+    "instructor, 40 people": instructor,
+    "instructor, refused": refused,
+}
+
+
+def guide_page(folder: Path) -> Path:
+    route = routes.of_labs(["06"], 3)
+    days = agenda.schedule(route, time(9), date(2026, 12, 1), {})
+    path = folder / "guide.html"
+    path.write_text(guide.render(route, days, ["Advice."], folder / "no rehearsal"), encoding="utf-8")
+    return path
+
+
+def report_page(folder: Path) -> Path:
+    table = {
+        "what": "K-Means",
+        "rows": [["fit, 2 ranks", "1.72 s", f"1.12 s {BUSY_MARK}", "1.06 s"]],
+        "notes": ["A note."],
+    }
+    kept = {
+        "lab": "09",
+        "quick": True,
+        "when": "2026-12-01 12:00",
+        "on": {"cpu": "A CPU with 2 cores", "cores": 2},
+        "table": table,
+        "pictures": {"Speed": {"png": PIXEL, "alt": "bars"}},
+        "exercises": {"1": PASSED, "2": NOT_YET},
+    }
+    (folder / "results-09.json").write_text(json.dumps(kept))
+    path = folder / "report.html"
+    path.write_text(render(folder), encoding="utf-8")
+    return path
+
+
+FILES = {"the guide": guide_page, "the report": report_page}  # a page that needs nothing else, from what makes it
+
+
+def serious(visitor: Visitor) -> list[str]:
+    """Return the faults that keep people from reading a page."""
+    found = Axe().run(visitor.page).response["violations"]
+    return [
+        f"{fault['id']}: {fault['help']}; {[node['html'][:120] for node in fault['nodes']][:3]}"
+        for fault in found
+        if fault["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize("come", BOARD_PAGES.values(), ids=BOARD_PAGES.keys())
+def test_a_page_of_the_board_can_be_read_by_everybody_and_on_every_screen(board, visit, come):
+    visitor = visit()
+    come(visitor, board)
+    for (width, height), scheme in zip(SIZES, ("light", "dark", "light"), strict=True):
+        visitor.page.set_viewport_size({"width": width, "height": height})
+        visitor.page.emulate_media(color_scheme=scheme)
+        assert faults_of_layout(visitor.page) == [], f"{width} pixels wide"
+        if width < SIZES[-1][0]:
+            assert serious(visitor) == [], f"{width} pixels wide, {scheme}"
+    assert visitor.problems == []
+    assert visitor.hosts() == {f"127.0.0.1:{board.port}"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> dict[str, Path]:
+    return {name: make(tmp_path_factory.mktemp("page")) for name, make in FILES.items()}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_can_be_read_by_everybody_on_every_screen_and_without_a_network(files, visit, name):
+    visitor = visit(offline=True)
+    failed = []
+    visitor.page.on("requestfailed", lambda request: failed.append(request.url))
+    visitor.page.goto(files[name].as_uri())
+    visitor.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    for width, height in SIZES:
+        visitor.page.set_viewport_size({"width": width, "height": height})
+        assert faults_of_layout(visitor.page) == [], f"{width} pixels wide"
+    assert serious(visitor) == []
+    assert failed == visitor.problems == []
+    assert visitor.hosts() == set()

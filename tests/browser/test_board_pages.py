@@ -1,0 +1,304 @@
+"""What a person sees at the board's pages, in a real browser."""
+
+import http.server
+import re
+import threading
+import time
+
+import pytest
+from browsing import faults_of_layout
+from playwright.sync_api import Request, expect
+from room_board import at
+from rooms import fill, machines, send_figures
+
+from labkit import room as student_side
+from labkit.display import results
+from labkit.exercises import core, sources
+from labkit.room.board import views
+from labkit.system import processes
+
+pytestmark = pytest.mark.slow
+
+SOON_MS = 20_000  # what comes in a second or two, on a machine that has other work
+HOSTILE = (
+    "<img src=x onerror=a()>",
+    "</script><script>a()",
+    "<svg/onload=alert(1)>",
+    "\u202egnirts\u202c <b>bold",
+    "😀" * 24,
+    "W" * 24,
+    "אבגד אבגד ABCD 12:34",
+    "a\x00b\x07\n\tc\u200b\u2066",
+    "'\"--;%s{{7*7}}",
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A student's folder, whose sender is ended with the test."""
+    made = tmp_path / "my labs"
+    monkeypatch.setattr(results, "WORK", made / "work")
+    yield made
+    processes.kill(processes.find(lambda one: str(made.resolve()) in one.cmdline()))
+
+
+def answer(number: int):
+    """Return the solution of an exercise of lab 06."""
+    exercise = sources.exercises(sources.read(sources.find("06")))[number]
+    namespace: dict = {}
+    exec("import math\nimport numpy as np\n" + exercise.solution, namespace)
+    return next(value for name, value in namespace.items() if name not in ("math", "np", "__builtins__"))
+
+
+class TestAStudentsDay:
+    def test_what_a_student_does_is_on_both_pages_by_itself(self, room, visit, folder, capsys):
+        for number in range(views.FEW - 1):
+            room.join(f"P{number}").put(exercises=[at(1)])
+        wall, instructor = visit(), visit()
+        wall.page.goto(room.url)
+        instructor.page.goto(f"{room.url}/instructor#{room.instructor}")
+        expect(wall.page.get_by_text("Counts are shown from 5 people on")).to_be_visible()
+        expect(wall.page.locator(".bar")).to_have_count(0)
+
+        folder.mkdir()
+        student_side.join(room.url, room.code, seat="B4", folder=folder)
+        row = instructor.page.get_by_role("row").filter(has_text="B4")
+        expect(row).to_be_visible(timeout=SOON_MS)
+        expect(wall.page.get_by_role("progressbar", name="exercise 1")).to_have_attribute("value", "4")
+
+        core.checker("06", {})(3, answer(3))
+        checked = time.monotonic()
+        lab = wall.page.locator("section").filter(has=wall.page.get_by_role("heading", name=re.compile("^06")))
+        expect(lab.locator(".bar").nth(2)).to_contain_text("1 of 5", timeout=SOON_MS)
+        on_the_wall = time.monotonic() - checked
+        expect(row).to_contain_text("06 · 3", timeout=SOON_MS)
+        with capsys.disabled():
+            print(f" on the wall after {on_the_wall:.1f} s, on both after {time.monotonic() - checked:.1f} s ", end="")
+        assert "B4" not in wall.text()
+
+        student_side.hand(folder=folder)
+        expect(row).to_contain_text("hand up: 06 · 3", timeout=SOON_MS)
+        expect(instructor.page.get_by_role("row").nth(1)).to_contain_text("B4")
+        student_side.hand(folder=folder)
+        expect(row).not_to_contain_text("hand up", timeout=SOON_MS)
+
+        student_side.leave(folder)
+        expect(row).to_have_count(0, timeout=SOON_MS)
+        expect(wall.page.locator(".bar")).to_have_count(0, timeout=SOON_MS)
+        assert wall.problems == instructor.problems == []
+        assert wall.hosts() | instructor.hosts() == {f"127.0.0.1:{room.port}"}
+
+    def test_a_board_that_is_killed_comes_back_with_all_that_it_had_confirmed(self, room, visit, folder):
+        fill(room, views.FEW)
+        folder.mkdir()
+        student_side.join(room.url, room.code, seat="B4", folder=folder)
+        instructor = visit()
+        instructor.page.goto(f"{room.url}/instructor#{room.instructor}")
+        heard = instructor.page.locator("#heard")
+        expect(heard).to_have_text("Live")
+        before = room.shown()
+
+        room.stop()
+        expect(heard).to_contain_text("Not live", timeout=SOON_MS)
+        expect(instructor.page.locator("#age")).to_have_text(re.compile(r"Last heard \d+ s ago\."), timeout=SOON_MS)
+        expect(instructor.page.get_by_role("row")).to_have_count(views.FEW + 2)  # what was known stays to be read
+        core.checker("06", {})(3, answer(3))  # meanwhile
+
+        room.start()
+        expect(heard).to_have_text("Live", timeout=SOON_MS)
+        row = instructor.page.get_by_role("row").filter(has_text="B4")
+        expect(row).to_contain_text("06 · 3", timeout=2 * SOON_MS)
+        kept = {one["seat"]: one for one in room.shown()["seats"]}
+        for one in before["seats"]:
+            if one["seat"] != "B4":
+                assert (kept[one["seat"]]["at"], kept[one["seat"]]["hand"]) == (one["at"], one["hand"])
+
+
+class TestTheLine:
+    def test_without_a_stream_the_page_asks_again_and_again(self, board, visit):
+        visitor = visit()
+        visitor.page.clock.install()
+        visitor.page.route(
+            "**/view/wall", lambda route: route.abort() if _is_stream(route.request) else route.fallback()
+        )
+        with visitor.page.expect_event("requestfailed"):
+            visitor.page.goto(board.url)
+        for people in range(views.FEW, views.FEW + 3):
+            fill(board, people - len(board.seats()))
+            visitor.page.clock.run_for(5_000)  # sooner than another stream is tried
+            expect(visitor.page.locator("#facts")).to_contain_text(re.compile(rf"{people}\s*people"), timeout=SOON_MS)
+            expect(visitor.page.locator("#heard")).to_have_text("Live")
+        asked = [_is_stream(request) for request in visitor.asked if request.url.endswith("/view/wall")]
+        assert asked.count(False) > asked.count(True) + 1  # once at first, and once when a stream fails
+
+    def test_a_stream_that_died_silently_is_noticed_and_opened_again(self, board, visit):
+        """As after a laptop's network has changed: nothing arrives, and nothing says so."""
+        visitor = visit()
+        visitor.page.clock.install()
+        visitor.page.goto(board.url)
+        expect(visitor.page.locator("#heard")).to_have_text("Live")
+        visitor.context.set_offline(True)
+        visitor.page.clock.run_for(40_000)
+        expect(visitor.page.locator("#heard")).to_contain_text("Not live: the board does not answer")
+        visitor.context.set_offline(False)
+        before = len([request for request in visitor.asked if _is_stream(request)])
+        visitor.page.clock.run_for(4_000)
+        expect(visitor.page.locator("#heard")).to_have_text("Live")
+        visitor.page.clock.run_for(12_000)
+        fill(board, views.FEW)
+        expect(visitor.page.locator("#facts")).to_contain_text(re.compile(r"5\s*people"), timeout=SOON_MS)
+        assert len([request for request in visitor.asked if _is_stream(request)]) > before
+
+    def test_a_board_that_is_not_there_when_the_page_is_loaded_is_waited_for(self, board, visit):
+        fill(board, 1)
+        visitor = visit()
+        down = True
+        visitor.page.route("**/view/*", lambda route: route.abort() if down else route.continue_())
+        visitor.page.goto(f"{board.url}/instructor#{board.instructor}")
+        expect(visitor.page.locator("#heard")).to_contain_text("Not live")
+        expect(visitor.page.locator("#room")).to_be_hidden()
+        down = False
+        expect(visitor.page.locator("#heard")).to_have_text("Live", timeout=SOON_MS)
+        expect(visitor.page.locator("#seats tr")).to_have_count(1)
+
+
+def _is_stream(request: Request) -> bool:
+    """Whether a request is for server-sent events."""
+    return request.headers.get("accept") == "text/event-stream"
+
+
+class TestNobodyIsTrusted:
+    @pytest.mark.parametrize("width", [375, 1280])
+    def test_hostile_names_are_texts(self, board, visit, width):
+        for number in range(views.FEW):
+            board.join(HOSTILE[number]).put(
+                exercises=[at(1)], doctor=[{"lab": HOSTILE[number] * 2, "status": "fail", "because": [*HOSTILE]}]
+            )
+        for name in HOSTILE[views.FEW :]:
+            board.join(name).put(hand={"lab": "07", "exercise": 2, "minute": "2026-12-01T09:50"})
+        figures = [{"name": (name * 9)[:120], "value": (-1) ** at * 10**at} for at, name in enumerate(HOSTILE)]
+        message = {"cores": 2, "isa": [HOSTILE[0], "AMX", "__proto__"], "figures": figures}
+        send_figures(board, [("07", message)] * views.FEW)
+        visitor = visit(viewport={"width": width, "height": 800})
+        for address, shown in (
+            (board.url, "#picture svg"),
+            (f"{board.url}/instructor#{board.instructor}", "#seats tr"),
+        ):
+            visitor.page.goto(address)
+            expect(visitor.page.locator(shown).first).to_be_visible()
+            assert visitor.page.locator("img, iframe, body script, b b, object").count() == 0
+            assert faults_of_layout(visitor.page) == []
+        assert "<img src=x onerror=a()>" in visitor.text()
+        assert "gnirts" in visitor.text()
+        assert visitor.problems == []
+
+    def test_figures_can_be_chosen_whatever_their_values(self, board, visit):
+        values = (0, -5, 1e-9, 3, 9e14)
+        for value in values:
+            figures = [{"name": "one", "value": value}, {"name": "all the same", "value": 0}]
+            send_figures(board, [("07", {"cores": 100_000, "isa": [], "figures": figures})])
+        visitor = visit()
+        visitor.page.goto(board.url)
+        for name in ("one", "all the same"):
+            visitor.page.get_by_label("Figure", exact=True).select_option(label=f"07 · {name} (5 machines)")
+            expect(visitor.page.get_by_role("img")).to_have_attribute("aria-label", re.compile(f"^{name}, lab 07: 5 "))
+            assert "NaN" not in visitor.page.locator("#picture").inner_html()
+        assert visitor.problems == []
+
+    @pytest.mark.parametrize("token", ["", "#another-token", "#" + "x" * 200, "#%00"])
+    def test_a_student_at_the_instructors_address_sees_one_sentence(self, board, visit, token):
+        fill(board, views.FEW)
+        visitor = visit()
+        visitor.page.goto(f"{board.url}/instructor{token}")
+        told = "this is the instructor's page: open the address that ./lab room open printed"
+        expect(visitor.page.locator("#heard")).to_have_text(told)
+        assert visitor.text() == f"Instructor {told}"
+        assert "A1" not in visitor.page.content()
+
+    def test_the_token_is_in_no_address_that_stays_or_goes_out(self, board, visit):
+        visitor = visit()
+        visitor.page.goto(f"{board.url}/instructor#{board.instructor}")
+        expect(visitor.page.locator("#room")).to_be_visible()
+        assert visitor.page.url == f"{board.url}/instructor"
+        assert board.instructor not in visitor.page.content()
+        for request in visitor.asked:
+            assert board.instructor not in request.url
+            assert "referer" not in request.all_headers()
+        (cookie,) = visitor.context.cookies()
+        assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+        visitor.page.go_back()
+        assert board.instructor not in visitor.page.url
+        visitor.page.goto(f"{board.url}/instructor")
+        expect(visitor.page.locator("#room")).to_be_visible()
+
+    def test_another_site_can_neither_frame_nor_read_a_page(self, board, visit, other_site):
+        visitor = visit()
+        visitor.page.goto(f"{board.url}/instructor#{board.instructor}")
+        expect(visitor.page.locator("#room")).to_be_visible()
+        visitor.page.goto(other_site(FRAMING % (board.url, board.url)))
+        expect(visitor.page.locator("#told")).to_have_text("refused")
+        expect(visitor.page.frame_locator("iframe").locator("main")).to_have_count(0)
+        assert any("frame-ancestors" in problem for problem in visitor.problems)
+
+
+FRAMING = """<!doctype html><iframe src="%s/instructor"></iframe><p id="told"></p>
+<script>onload = () => fetch("%s/view/instructor", {credentials: "include"}).then(
+  () => { told.textContent = "read" }, () => { told.textContent = "refused" })</script>"""
+
+
+@pytest.fixture
+def other_site():
+    """Serve a page of somebody else's on this machine; return its address."""
+    page = b""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+        def serve(text: str) -> str:
+            nonlocal page
+            page = text.encode()
+            return f"http://127.0.0.1:{server.server_address[1]}/"
+
+        yield serve
+        server.shutdown()
+
+
+class TestTheWall:
+    def test_the_rooms_figures_come_from_five_machines_on(self, board, visit):
+        sent = [one for one in machines(12) if one[0] == "03"]
+        send_figures(board, sent[: views.FEW - 1])
+        visitor = visit()
+        visitor.page.goto(board.url)
+        expect(visitor.page.locator("#heard")).to_have_text("Live")
+        expect(visitor.page.locator("#figures")).to_be_hidden()
+        send_figures(board, sent[views.FEW - 1 :])
+        expect(visitor.page.locator("#picture .point")).to_have_count(12, timeout=SOON_MS)
+        expect(visitor.page.get_by_text("cores of a machine")).to_be_visible()
+        visitor.page.get_by_text("The same as a table").click()
+        expect(visitor.page.locator("#values tr")).to_have_count(12)
+        shapes = {shape.get_attribute("d") for shape in visitor.page.locator("#picture .point").all()}
+        assert len(shapes) == len({tuple(message["isa"]) for _, message in sent})
+
+    def test_what_was_chosen_stays_when_more_machines_send(self, board, visit):
+        sent = machines(20)
+        send_figures(board, sent[:15])
+        visitor = visit()
+        visitor.page.goto(board.url)
+        choice = visitor.page.get_by_label("Figure", exact=True)
+        chosen = choice.locator("option", has_text="as set → 4 threads").get_attribute("value")
+        choice.select_option(value=chosen)
+        before = visitor.page.locator("#picture .point").count()
+        send_figures(board, sent[15:])
+        expect(visitor.page.locator("#picture .point")).not_to_have_count(before, timeout=SOON_MS)
+        expect(choice).to_have_value(chosen)
+        expect(visitor.page.locator("#caption")).to_contain_text("as set → 4 threads")
