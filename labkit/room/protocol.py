@@ -50,6 +50,7 @@ _MACHINE = _list(_object(lab=_NAME, status={"enum": ["ok", "warn", "fail"]}, bec
 _FIGURE = _object(
     name={"type": "string", "maxLength": 120},
     value={"type": "number", "minimum": -1e15, "maximum": 1e15},  # JSON's 1e999 is infinite, which no page can read
+    unit={"type": "string", "maxLength": 20},
 )
 _CODE = {"type": "string", "maxLength": 12}
 _SEAT = {"type": "string", "maxLength": SEAT_LETTERS}  # empty: the board gives it a number

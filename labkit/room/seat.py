@@ -24,6 +24,10 @@ HAND = ".room-hand.json"
 RESULTS = "results-[0-9][0-9].json"  # in work/: what the labs leave
 TIMEOUT_S = (3.0, 6.0)  # to connect, and to answer
 MEMBERSHIP_KEYS = {"address", "code", "seat", "token", "figures", "doctor", "ca", "sent", "leaving"}
+# What a measured text says: a ratio, or what it begins with: a number with its unit, or with nothing after it.
+_NUMBER = r"(?P<number>[+-]?\d[\d,]*(?:\.\d+)?)"
+_RATIO = re.compile(_NUMBER + r"\s*(?:\([^()]*\)\s*)?(?:×(?!\s*\d)|times\b)")
+_PLAIN = re.compile(_NUMBER + r"(?:\s*(?P<unit>%|[^\W\d_][\w/]*)|\s*(?=\(|$))")
 
 
 def own_folder() -> Path:
@@ -230,11 +234,24 @@ def closing_figures(folder: Path) -> Iterator[dict[str, Any]]:
         figures = []
         for row in kept.get("table", {}).get("rows", []):
             name, _, measured = (*row, "", "", "")[:3]
-            if BUSY_MARK not in measured and (number := re.search(r"-?\d[\d,]*(?:\.\d+)?", measured)):
-                figures.append({"name": name[:120], "value": float(number[0].replace(",", ""))})
+            if BUSY_MARK not in measured and (found := figure(measured)):
+                general = re.sub(r"\b(\d+ ranks )?on \d+ cores\b", "on all cores", name)  # one name on all machines
+                figures.append({"name": general[:120], "value": found[0], "unit": found[1]})
         figures = [one for one in figures if protocol.fits(one, protocol.FIGURE)][: protocol.MAX_FIGURES]
         if figures and not kept["quick"]:
             yield {"lab": lab, "cores": machine.usable_cores, "isa": list(machine.isa), "figures": figures}
+
+
+def figure(text: str) -> tuple[float, str] | None:
+    """Return what a measured text says, and its unit; None when it says nothing that can be drawn.
+
+    A ratio, of unit ×, goes before the figures that it is of: "6.8 → 12.4 images/s: 1.81 (1.68 to 1.95) times".
+    """
+    found = _RATIO.search(text) or _PLAIN.match(text)
+    if not found:
+        return None
+    unit = "×" if found.re is _RATIO else found["unit"] or ""
+    return float(found["number"].replace(",", "")), unit
 
 
 def ask(method: str, kept: dict[str, Any], path: str, message: object = None) -> requests.Response:
@@ -347,4 +364,9 @@ def _exercises(folder: Path) -> list[dict[str, Any]]:
     return [one for one in found if protocol.fits(one, protocol.VERDICT)][: protocol.MAX_VERDICTS]
 
 
-_EXAMPLE = {"lab": "03", "cores": 2, "isa": ["AVX2"], "figures": [{"name": "oneDNN against Eigen", "value": 1.8}]}
+_EXAMPLE = {
+    "lab": "03",
+    "cores": 2,
+    "isa": ["AVX2"],
+    "figures": [{"name": "oneDNN against Eigen", "value": 1.8, "unit": "×"}],
+}

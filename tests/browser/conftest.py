@@ -1,55 +1,37 @@
 """One browser for the tests of pages, people at it, and rooms to look at."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import requests
 from browsing import HOW, Visitor, program
 from playwright.sync_api import Browser, sync_playwright
-from room_board import Board
-
-from labkit.system import paths, processes
+from room_board import Board, BoardProcess
 
 # `./lab room open`, but for where it keeps the room: this checkout's own may be open.
 OPEN_ROOM = (
     "import sys; from pathlib import Path; from labkit.room import host; host.FOLDER = Path(sys.argv.pop(1)); "
     "from labkit.cli import main; main()"
 )
-START_S = 60  # for a board to answer, on a machine that is busy
 
 
-class BoardProcess(Board):
-    """A board as an instructor opens it: a process, which can be killed."""
+class OpenedRoom(BoardProcess):
+    """A board as an instructor opens it, by the command, whose printed lines are read."""
+
+    def command(self, port: int = 0) -> list[str]:
+        """Return the command that opens the room of this folder."""
+        options = ["--address", self.address, "--port", str(port or self.port)]
+        return [sys.executable, "-c", OPEN_ROOM, str(self.folder), "room", "open", *options]
 
     def start(self) -> None:
-        """Open the room, and read its code and the instructor's address as they are printed."""
-        command = [sys.executable, "-c", OPEN_ROOM, str(self.path)]
-        command += ["room", "open", "--address", "127.0.0.1", "--port", str(self.port)]
-        printed = self.path.with_suffix(".txt")
-        with printed.open("w") as out:
-            self._process = subprocess.Popen(
-                command, stdout=out, stderr=subprocess.STDOUT, env=os.environ | {"PYTHONPATH": str(paths.ROOT)}
-            )
-        assert processes.wait_until(lambda: self._answers() or self._process.poll() is not None, START_S)
-        told = printed.read_text().split()
-        assert self._process.poll() is None, told
-        self.code = told[told.index("Code:") + 1]
-        self.instructor = told[told.index("else:") + 1].partition("#")[2]
-
-    def _answers(self) -> bool:
-        try:
-            return requests.get(f"{self.url}/view/wall", timeout=1).ok
-        except requests.RequestException:
-            return False
-
-    def stop(self) -> None:
-        """End it as a power failure would."""
-        self._process.kill()
-        self._process.wait()
+        """Open the room; it is open when this returns."""
+        self._process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
+        printed = [self._process.stdout.readline().split() for _ in range(4)]
+        self.code = printed[0][-1]
+        self.url, _, self.instructor = printed[3][-1].partition("/instructor#")
 
 
 @pytest.fixture(scope="package")  # while it lasts, nothing in this process can run an event loop of its own
@@ -84,8 +66,7 @@ def board(tmp_path: Path) -> Iterator[Board]:
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[BoardProcess]:
-    """A board in a process of its own."""
-    opened = BoardProcess(tmp_path / "the room")
+def room(tmp_path: Path) -> Iterator[OpenedRoom]:
+    opened = OpenedRoom(tmp_path / "the room")
     yield opened
-    opened.stop()
+    opened.kill()

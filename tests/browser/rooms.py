@@ -41,20 +41,20 @@ def machines(count: int, seed: int = 1) -> list[tuple[str, dict[str, Any]]]:
         speed = cores**0.8 * (1.0, 1.7, 2.1)[kind] * chance.uniform(0.85, 1.15)
         ratio = (1.5, 1.8, 2.0)[kind] * chance.uniform(0.8, 1.2)
         figures = [
-            ("default → MKL-DNN (Intel, batch 16)", ratio),
-            ("training, onednn, batch 8", 6 * speed),
-            ("training, openmp-kmp-bf16, batch 8", (6, 7, 20)[kind] * speed),
-            ("as set → 4 threads", chance.uniform(0.2, 1.1)),
+            ("default → MKL-DNN (Intel, batch 16)", ratio, "×"),
+            ("training, onednn, batch 8", 6 * speed, "images/s"),
+            ("training, openmp-kmp-bf16, batch 8", (6, 7, 20)[kind] * speed, "images/s"),
+            ("as set → 4 threads", chance.uniform(0.2, 1.1), "×"),
         ]
         found.append(("03", _message(cores, kind, figures)))
         if number % 2:
             weak = 100 * cores**-0.12 * chance.uniform(0.9, 1.05)
-            found.append(("07", _message(cores, kind, [(f"weak: this CNN, {cores} ranks on {cores} cores", weak)])))
+            found.append(("07", _message(cores, kind, [("weak: this CNN, on all cores", weak, "%")])))
     return found
 
 
-def _message(cores: int, kind: int, figures: list[tuple[str, float]]) -> dict[str, Any]:
-    listed = [{"name": name, "value": round(value, 2)} for name, value in figures]
+def _message(cores: int, kind: int, figures: list[tuple[str, float, str]]) -> dict[str, Any]:
+    listed = [{"name": name, "value": round(value, 2), "unit": unit} for name, value, unit in figures]
     return {"cores": cores, "isa": ISA[kind], "figures": listed}
 
 

@@ -98,7 +98,7 @@ class TestAStudentsDay:
         expect(heard).to_have_text("Live")
         before = room.shown()
 
-        room.stop()
+        room.kill()
         expect(heard).to_contain_text("Not live", timeout=SOON_MS)
         expect(instructor.page.locator("#age")).to_have_text(re.compile(r"Last heard \d+ s ago\."), timeout=SOON_MS)
         expect(instructor.page.get_by_role("row")).to_have_count(views.FEW + 2)  # what was known stays to be read
@@ -176,7 +176,10 @@ class TestNobodyIsTrusted:
             )
         for name in HOSTILE[views.FEW :]:
             board.join(name).put(hand={"lab": "07", "exercise": 2, "minute": "2026-12-01T09:50"})
-        figures = [{"name": (name * 9)[:120], "value": (-1) ** at * 10**at} for at, name in enumerate(HOSTILE)]
+        figures = [
+            {"name": (name * 9)[:120], "value": (-1) ** at * 10**at, "unit": name[:20]}
+            for at, name in enumerate(HOSTILE)
+        ]
         message = {"cores": 2, "isa": [HOSTILE[0], "AMX", "__proto__"], "figures": figures}
         send_figures(board, [("07", message)] * views.FEW)
         visitor = visit(viewport={"width": width, "height": 800})
@@ -195,12 +198,12 @@ class TestNobodyIsTrusted:
     def test_figures_can_be_chosen_whatever_their_values(self, board, visit):
         values = (0, -5, 1e-9, 3, 9e14)
         for value in values:
-            figures = [{"name": "one", "value": value}, {"name": "all the same", "value": 0}]
+            figures = [{"name": "one", "value": value, "unit": ""}, {"name": "all the same", "value": 0, "unit": "%"}]
             send_figures(board, [("07", {"cores": 100_000, "isa": [], "figures": figures})])
         visitor = visit()
         visitor.page.goto(board.url)
-        for name in ("one", "all the same"):
-            visitor.page.get_by_label("Figure", exact=True).select_option(label=f"07 · {name} (5 machines)")
+        for name, unit in (("one", ""), ("all the same", "%, ")):
+            visitor.page.get_by_label("Figure", exact=True).select_option(label=f"07 · {name} ({unit}5 machines)")
             expect(visitor.page.get_by_role("img")).to_have_attribute("aria-label", re.compile(f"^{name}, lab 07: 5 "))
             assert "NaN" not in visitor.page.locator("#picture").inner_html()
         assert visitor.problems == []
@@ -283,7 +286,8 @@ class TestTheWall:
         expect(visitor.page.locator("#figures")).to_be_hidden()
         send_figures(board, sent[views.FEW - 1 :])
         expect(visitor.page.locator("#picture .point")).to_have_count(12, timeout=SOON_MS)
-        expect(visitor.page.get_by_text("cores of a machine")).to_be_visible()
+        for axis in ("cores of a machine", "times (×)"):
+            expect(visitor.page.get_by_text(axis)).to_be_visible()
         visitor.page.get_by_text("The same as a table").click()
         expect(visitor.page.locator("#values tr")).to_have_count(12)
         shapes = {shape.get_attribute("d") for shape in visitor.page.locator("#picture .point").all()}

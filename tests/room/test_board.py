@@ -91,11 +91,19 @@ class TestWall:
             "lab": "03",
             "cores": 2,
             "isa": ["AVX2"],
-            "figures": [{"name": "x", "value": 1.5}],
+            "figures": [{"name": "x", "value": 1.5, "unit": "×"}],
         }
         for count in range(1, views.FEW + 1):
             assert requests.post(f"{board.url}/api/figures", json=message, timeout=5).status_code == 204
             assert ("03" in board.wall()["figures"]) == (count == views.FEW)
+
+    def test_a_figure_of_few_machines_is_not_among_those_of_many(self, board):
+        for number in range(views.FEW):
+            figures = [{"name": "all", "value": 1, "unit": "×"}, {"name": f"machine {number}", "value": 2, "unit": "×"}]
+            message = {"code": board.code, "lab": "03", "cores": 2, "isa": [], "figures": figures * 9}
+            assert requests.post(f"{board.url}/api/figures", json=message, timeout=5).status_code == 204
+        sent = board.wall()["figures"]["03"]
+        assert [[one["name"] for one in machine["figures"]] for machine in sent] == [["all"]] * views.FEW
 
 
 class TestTrustsNobody:

@@ -62,7 +62,7 @@ class TestConnections:
     def test_a_page_that_never_reads_is_closed_and_the_next_has_its_place(self, board, monkeypatch):
         monkeypatch.setattr(app, "SLOW_CLIENT_S", 0.5)
         monkeypatch.setattr(app, "MAX_VIEWERS", 1)
-        figures = [{"name": "x" * 100, "value": number} for number in range(60)]
+        figures = [{"name": "x" * 100, "value": number, "unit": "×"} for number in range(60)]
         message = {"code": board.code, "lab": "03", "cores": 2, "isa": [], "figures": figures}
 
         def is_free() -> bool:
@@ -154,7 +154,7 @@ class TestRequests:
 
     @pytest.mark.parametrize("value", ["1e999", "-1e999", "NaN", "Infinity", "1" * 400, "1" * 5000, "true", '"1"'])
     def test_figures_are_numbers_that_every_page_can_read(self, board, value):
-        body = '{"code": "%s", "lab": "03", "cores": 2, "isa": [], "figures": [{"name": "x", "value": %s}]}'
+        body = '{"code": "%s", "lab": "03", "cores": 2, "isa": [], "figures": [{"name": "x", "value": %s, "unit": ""}]}'
         for _ in range(views.FEW):
             answer = requests.post(
                 f"{board.url}/api/figures", data=body % (board.code, value), headers=HEADERS, timeout=5

@@ -178,7 +178,7 @@ class TestSending:
             sending.step()
         ((_, lab, message),) = board.sql("SELECT * FROM figures")
         assert lab == "07"
-        assert json.loads(message)["figures"] == [{"name": "2 ranks", "value": 1.93}]
+        assert json.loads(message)["figures"] == [{"name": "2 ranks", "value": 1.93, "unit": ""}]
         assert "seat" not in message
 
     def test_files_that_were_edited_send_what_is_right_in_them(self, board, folder):
@@ -195,7 +195,7 @@ class TestSending:
         assert [(done["exercise"], done["verdict"]) for done in one.state["exercises"]] == [(2, NOT_YET)]
         assert one.state["hand"] is None
         ((_, _, message),) = board.sql("SELECT * FROM figures")
-        assert json.loads(message)["figures"] == [{"name": "x", "value": 1.5}]
+        assert json.loads(message)["figures"] == [{"name": "x", "value": 1.5, "unit": ""}]
 
     @pytest.mark.parametrize("content", [b"", b'{"lab": "07", "exer', b"[" * 50_000, b"\xff\xfe", b"null"])
     def test_a_file_that_is_half_written_is_sent_when_it_is_whole(self, board, folder, content):
@@ -355,6 +355,29 @@ class TestMoving:
         room.leave(folder)
         with pytest.raises(LabError, match=r"has not deleted your seat yet: .*\.room\.json"):
             room.join(board.url, board.code, folder=folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "figure"),
+    [
+        ("6.8 → 12.4 images/s: 1.81 (1.68 to 1.95) times", (1.81, "×")),
+        ("1.15 (0.92 to 1.42)×: no difference beyond chance after 1.7 min", (1.15, "×")),
+        ("1.94×", (1.94, "×")),
+        ("105 times as long", (105, "×")),
+        ("87% (75% to 101%)", (87, "%")),
+        ("11,408 images/s", (11408, "images/s")),
+        ("-1.22 points (-1.67 to -0.78)", (-1.22, "points")),
+        ("2.1 µs", (2.1, "µs")),
+        ("1.93 (1.90 to 1.95)", (1.93, "")),
+        ("1,704 → 430 kB", None),
+        ("192, 5 knobs", None),
+        ("lab 03", None),
+        ("not here: it would take 94 days", None),
+        ("", None),
+    ],
+)
+def test_a_figure_is_what_the_row_is_about_with_its_unit(text, figure):
+    assert seat.figure(text) == figure
 
 
 class TestLeave:

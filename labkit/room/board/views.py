@@ -163,8 +163,13 @@ def _doctor(seats: Sequence[Seat]) -> dict[str, Any]:
 
 
 def room_figures(figures: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the closing figures of each lab that came from `FEW` machines or more."""
+    """Return of each lab's closing figures those that came from `FEW` machines or more."""
+    by_kind = [
+        (lab, message, {(one["name"], one["unit"]): one for one in message["figures"]}) for lab, message in figures
+    ]
+    sent = Counter((lab, kind) for lab, _, kinds in by_kind for kind in kinds)
     by_lab: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for lab, message in figures:
-        by_lab[lab].append(dict(message))
-    return {lab: sent for lab, sent in sorted(by_lab.items()) if len(sent) >= FEW}
+    for lab, message, kinds in by_kind:
+        if shown := [one for kind, one in kinds.items() if sent[lab, kind] >= FEW]:
+            by_lab[lab].append({**message, "figures": shown})
+    return dict(sorted(by_lab.items()))

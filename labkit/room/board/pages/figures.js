@@ -8,7 +8,7 @@ const SETS = [
   { kind: "avx512", label: "AVX-512", has: (isa) => isa.includes("AVX-512"), outline: "M-0.9,0 A0.9,0.9 0 1,0 0.9,0 A0.9,0.9 0 1,0 -0.9,0 Z" },
   { kind: "avx2", label: "no AVX-512", has: () => true, outline: "M-0.8,-0.8 H0.8 V0.8 H-0.8 Z" },
 ];
-const UNITS = { "×": "times (×)", "": "value" }; // what stands at the axis, where it is not the unit itself
+const UNITS = { "×": "times (×)", "%": "per cent (%)", "": "value" }; // what stands at the axis, where it is not the unit itself
 const LEVEL = { "×": 1, "%": 100 }; // where nothing is gained or lost
 const FAR = 9; // times what nine of ten machines span: one of 64 cores among laptops is drawn, a joke is not
 const NAME_LETTERS = 90; // of a figure's name in the list
@@ -33,18 +33,17 @@ function median(values) {
   return (sorted[Math.floor((sorted.length - 1) / 2)] + sorted[Math.floor(sorted.length / 2)]) / 2;
 }
 
-/** Return the figures of all labs that enough machines have sent; the machine's own cores are no part of a name. */
-function grouped(figures, few) {
+/** Return the figures of all labs by their keys, each with a point for each machine. */
+function grouped(figures) {
   const found = new Map();
   for (const [lab, machines] of Object.entries(figures))
     for (const { cores, isa, figures: list } of machines)
-      for (const { name, value, unit = "" } of list) {
-        const general = name.replace(/\b(\d+ ranks )?on \d+ cores\b/, "on all cores");
-        const key = JSON.stringify([lab, general, unit]);
-        if (!found.has(key)) found.set(key, { lab, name: general, unit, points: [] });
+      for (const { name, value, unit } of list) {
+        const key = JSON.stringify([lab, name, unit]);
+        if (!found.has(key)) found.set(key, { lab, name, unit, points: [] });
         found.get(key).points.push({ cores, value, set: SETS.find((one) => one.has(isa)) });
       }
-  return new Map([...found].filter(([, one]) => one.points.length >= few));
+  return found;
 }
 
 /** Return the figure to begin with: of the newest lab, a ratio before others, and the one that most have sent. */
@@ -62,7 +61,7 @@ function first() {
 function marks(least, most) {
   const rough = (most - least) / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
+  const step = power * [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough);
   const count = Math.floor(most / step + 1e-9) - Math.ceil(least / step - 1e-9);
   return Array.from({ length: count + 1 }, (_, index) => (Math.ceil(least / step - 1e-9) + index) * step);
 }
@@ -147,11 +146,11 @@ function draw() {
 }
 
 /** Show the room's figures; whoever looks at the page chooses which. */
-export function showFigures(figures, few) {
+export function showFigures(figures) {
   const now = JSON.stringify(figures);
   if (now === sent) return;
   sent = now;
-  choices = grouped(figures, few);
+  choices = grouped(figures);
   document.getElementById("figures").hidden = !choices.size;
   if (!choices.size) return;
   const list = document.getElementById("choice");
