@@ -8,6 +8,7 @@ import tomllib
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from nbformat import NotebookNode
 
@@ -19,6 +20,7 @@ FILE = "minutes.toml"  # in solutions/
 HEAD = "{minutes}"  # where a lab's times go in its source
 OPTIONAL = " · optional"
 HEADING = re.compile(r"^(?:# )?## (?:(\d+) · .+|(Questions))$", re.M)
+QUESTIONS = "questions"  # the name of the last section, which has no number
 TIMES = "execution"  # a cell's metadata, as JupyterLab writes it
 UNNOTICED = 0.1  # minutes in a section, of cells that nobody would call waiting
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -50,6 +52,44 @@ class Section:
         return self.read + self.do + self.wait
 
 
+class Cells(NamedTuple):
+    """The cells of one section of a lab: its name as in the plan, its heading, and they."""
+
+    name: str
+    heading: str
+    cells: list[NotebookNode]
+
+    @property
+    def exercises(self) -> tuple[int, ...]:
+        """The numbers of the exercises that its cells check."""
+        return tuple(number for cell in self.cells for number, _ in sources.checks(cell))
+
+
+def by_section(notebook: NotebookNode) -> list[Cells]:
+    """Return a notebook's cells section by section, without the headings; the first, without a name, is its beginning.
+
+    A cell of prose that goes on over a heading is divided there.
+    """
+    parts = [Cells("", "", [])]
+    for cell in notebook.cells:
+        if cell.cell_type != "markdown":
+            parts[-1].cells.append(cell)
+            continue
+        begin = 0
+        for heading in HEADING.finditer(cell.source):
+            _append_prose(parts[-1].cells, cell, cell.source[begin : heading.start()])
+            parts.append(Cells(heading[1] or QUESTIONS, heading[0].lstrip("# "), []))
+            begin = heading.end()
+        _append_prose(parts[-1].cells, cell, cell.source[begin:])
+    return parts
+
+
+def _append_prose(cells: list[NotebookNode], cell: NotebookNode, text: str) -> None:
+    """Append a cell with a part of its prose, if there is any."""
+    if text.strip():
+        cells.append(NotebookNode(cell, source=text.strip("\n")))
+
+
 def plan(source: Path) -> list[Section]:
     """Return the sections of a lab, in their order.
 
@@ -67,7 +107,7 @@ def plan(source: Path) -> list[Section]:
                 f"{paths.shown(path)}: section {name} of lab {source.stem[:2]} has {', '.join(sorted(unknown))}; "
                 f"it can have {', '.join(sorted(known))}."
             )
-    headings = [number or "questions" for number, _ in HEADING.findall(source.read_text())]
+    headings = [number or QUESTIONS for number, _ in HEADING.findall(source.read_text())]
     if list(lab) != headings:
         raise LabError(
             f"{paths.shown(path)} has {', '.join(lab) or 'nothing'} for lab {source.stem[:2]}, whose sections are "
@@ -119,22 +159,22 @@ def waited(notebook: NotebookNode) -> dict[str, float]:
     LabError
         When a cell has no times.
     """
-    took, name = {"": 0.0}, ""
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            for heading in HEADING.finditer(cell.source):
-                name = heading[1] or "questions"
-                took[name] = 0.0
-        elif cell.source.strip():
-            times = cell.metadata.get(TIMES, {})
-            try:
-                begin, end = (datetime.fromisoformat(times[f"iopub.status.{state}"]) for state in ("busy", "idle"))
-            except KeyError:
-                raise LabError(f"the cell {cell.source.splitlines()[0]!r} has no times: execute the lab.") from None
-            took[name] += (end - begin).total_seconds() / 60
+    took = {part.name: sum(_minutes(cell) for cell in part.cells) for part in by_section(notebook)}
     before = took.pop("")
     took[next(iter(took))] += before
     return took
+
+
+def _minutes(cell: NotebookNode) -> float:
+    """Return the minutes that a cell took; prose and an empty cell took none."""
+    if cell.cell_type == "markdown" or not cell.source.strip():
+        return 0.0
+    times = cell.metadata.get(TIMES, {})
+    try:
+        begin, end = (datetime.fromisoformat(times[f"iopub.status.{state}"]) for state in ("busy", "idle"))
+    except KeyError:
+        raise LabError(f"the cell {cell.source.splitlines()[0]!r} has no times: execute the lab.") from None
+    return (end - begin).total_seconds() / 60
 
 
 def overruns(source: Path, notebook: NotebookNode) -> list[str]:

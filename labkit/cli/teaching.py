@@ -112,6 +112,39 @@ def guide(
     print(f"wrote {paths.shown(out.resolve())}: it has the answers, and needs no network")
 
 
+@command(epilog="Example: `./lab slides 07` or `./lab slides --route day --out day.html`")
+def slides(
+    labs: Annotated[list[str] | None, typer.Argument(metavar="[LAB]...", help="the labs, such as 07")] = None,
+    route: RouteName = None,
+    out: Annotated[
+        Path | None, typer.Option(help="the page to write", show_default="slides-07.html, by labs or route")
+    ] = None,
+) -> None:
+    """Make slides of labs: one page with what to say, questions, pictures and exercises, and notes for the speaker.
+
+    Of a lab they have all sections, of a route those that it does. Keys: S shows the notes, Esc all slides, ? all keys.
+    To print them, add ?print-pdf to the address.
+    """
+    from labkit.exercises import sources
+    from labkit.room import rehearsal, routes
+    from labkit.room import slides as pages
+
+    if bool(labs) == bool(route):
+        raise LabError(f"name labs, such as ./lab slides 07, or a route: --route {'|'.join(routes.names())}.")
+    results = rehearsal.FOLDER / "work"
+    if route:
+        chosen = routes.find(route)
+        title, name = chosen.title, route
+        done = [(sources.find(part.lab), part.sections) for day in chosen.days for part in day if part.lab]
+        decks = [pages.deck(source, results, {one.name for one in sections}) for source, sections in done]
+    else:
+        decks = [pages.deck(source, results) for source in dict.fromkeys(map(sources.find, labs or ()))]
+        title, name = "; ".join(one.title for one in decks), "-".join(one.number for one in decks)
+    out = out or Path(f"slides-{name}.html")
+    files.write(out, pages.render(title, decks), "name another file with --out")
+    print(f"wrote {paths.shown(out.resolve())}: it needs a browser, and no network")
+
+
 @command(epilog="Example: `./lab catchup 07 --to 4`")
 def catchup(
     lab: Annotated[str, typer.Argument(help="the lab, such as 07")],

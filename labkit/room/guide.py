@@ -1,7 +1,6 @@
 """The instructor's guide: one page, made from the labs' sources, that needs no other file and no network."""
 
 import ast
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,17 +9,17 @@ import jinja2
 from nbformat import NotebookNode
 
 from labkit.authoring import minutes, notebooks
-from labkit.authoring.minutes import HEADING, Section
+from labkit.authoring.minutes import Section
 from labkit.display import markdown
 from labkit.display.results import COLUMNS, find_problem, read, without_empty_columns
 from labkit.exercises import core, sources
+from labkit.room import prose
 from labkit.room.agenda import Day
 from labkit.room.routes import Route
 from labkit.system import paths
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 MISTAKES = paths.ROOT / "tests" / "exercises"  # where each exercise's planted mistakes are
-IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)|<img[^>]*>")
 
 
 class Mistake(NamedTuple):
@@ -73,7 +72,7 @@ def render(route: Route, days: Sequence[Day], advice: Sequence[str], results: Pa
     """
     numbers = list(dict.fromkeys(entry.part.lab for day in days for entry in day.entries if entry.part.lab))
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["markdown"] = _html
+    environment.filters |= {"markdown": prose.to_html, "inline": prose.inline, "code": prose.code}
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     labs = [lab(sources.find(number), results) for number in numbers]
     done = {(entry.part.lab, section.name) for day in days for entry in day.entries for _, section in entry.sections}
@@ -86,33 +85,18 @@ def lab(source: Path, results: Path) -> Lab:
     plan = {section.name: section for section in minutes.plan(source)}
     checks = core.checker(number, {}).lab.checks
     planted = mistakes(number)
-    cells: dict[str, list[NotebookNode]] = {"": []}
-    headings: dict[str, str] = {}
-    name = ""
     notebook = notebooks.solution(source)
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown" and (found := HEADING.search(cell.source)):
-            name = found[1] or "questions"
-            headings[name] = found[0].lstrip("# ")
-            cells[name] = []
-        cells[name].append(cell)
+    opening, *sections = minutes.by_section(notebook)
     exercises = sources.exercises(sources.read(source))
-    solved = {cell.id: cell.source for cell in notebook.cells}
-    read_cells = sources.read(source).cells
     parts = []
-    for name, heading in headings.items():
-        numbers = [one for cell in cells[name] for one, _ in sources.checks(cell)]
+    for section in sections:
         of_section = tuple(
-            Exercise(
-                one,
-                solved[read_cells[exercises[one].cell].id],
-                checks[one].hints,
-                tuple(planted.get(one, ())),
-            )
-            for one in numbers
+            Exercise(one, notebook.cells[exercises[one].cell].source, checks[one].hints, tuple(planted.get(one, ())))
+            for one in section.exercises
         )
-        parts.append(Part(heading, plan[name], _prose(cells[name]), of_section, _notes(cells[name])))
-    return Lab(number, sources.title(source), _prose(cells[""]), tuple(parts), *_table(source, results))
+        parts.append(Part(section.heading, plan[section.name], _said(section.cells), of_section, notes(section.cells)))
+    said = _said(opening.cells).split("\n", 1)[-1]  # without the title
+    return Lab(number, sources.title(source), said, tuple(parts), *closing_table(source, results))
 
 
 def mistakes(number: str) -> dict[int, list[Mistake]]:
@@ -160,21 +144,27 @@ def _edit(node: ast.expr, constants: Mapping[str, ast.expr]) -> tuple[str, str]:
     return "".join(before).strip("\n"), after.strip("\n")
 
 
-def _is_instructors(cell: NotebookNode) -> bool:
+def _said(cells: Sequence[NotebookNode]) -> str:
+    """Return what students read."""
+    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown" and not is_instructors(cell))
+
+
+def notes(cells: Sequence[NotebookNode]) -> str:
+    """Return the instructor's notes."""
+    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown" and is_instructors(cell))
+
+
+def is_instructors(cell: NotebookNode) -> bool:
+    """Whether only the instructor's notebook has a cell."""
     return notebooks.INSTRUCTOR in cell.metadata.get("tags", [])
 
 
-def _prose(cells: Sequence[NotebookNode]) -> str:
-    """Return what students read, without pictures and the heading."""
-    texts = [cell.source for cell in cells if cell.cell_type == "markdown" and not _is_instructors(cell)]
-    return IMAGE.sub("", re.sub(r"^# .*$|^## .*$", "", "\n\n".join(texts), flags=re.M)).strip()
+def has_closing_table(cell: NotebookNode) -> bool:
+    """Whether a cell shows its lab's closing table."""
+    return cell.cell_type == "code" and "results.table(" in cell.source
 
 
-def _notes(cells: Sequence[NotebookNode]) -> str:
-    return "\n\n".join(cell.source for cell in cells if _is_instructors(cell) and cell.cell_type == "markdown")
-
-
-def _table(source: Path, results: Path) -> tuple[str, str]:
+def closing_table(source: Path, results: Path) -> tuple[str, str]:
     """Return a lab's closing table in Markdown, and where it was measured."""
     try:
         kept = read(results / f"results-{source.stem[:2]}.json")
@@ -185,15 +175,8 @@ def _table(source: Path, results: Path) -> tuple[str, str]:
     except (OSError, ValueError):
         pass  # no rehearsal here
     for cell in notebooks.stored(source).cells:
-        if cell.cell_type == "code" and "results.table(" in cell.source:
+        if has_closing_table(cell):
             for output in cell.outputs:
                 if text := output.get("data", {}).get("text/markdown"):
                     return text, "for the kit's stored run, on another machine: ./lab rehearse measures here"
     return "", ""
-
-
-def _html(text: str) -> str:
-    """Return Markdown of the labs as HTML."""
-    from nbconvert.filters import markdown2html  # here because it takes long to import
-
-    return jinja2.utils.markupsafe.Markup(markdown2html(text))

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from labkit.authoring import minutes
 from labkit.exercises import sources
 from labkit.room.agenda import Day
 from labkit.room.board import app, views
@@ -47,17 +48,8 @@ def plan_of(days: list[Day]) -> tuple[views.Planned, ...]:
 
 def exercises_by_section(source: Path) -> dict[str, tuple[int, ...]]:
     """Return the exercises of each section of a lab."""
-    from labkit.authoring.minutes import HEADING
-
-    found: dict[str, list[int]] = {}
-    section = ""
-    for cell in sources.read(source).cells:
-        if cell.cell_type == "markdown":
-            for heading in HEADING.finditer(cell.source):
-                section = heading[1] or "questions"
-        for number, _ in sources.checks(cell):
-            found.setdefault(section, []).append(number)
-    return {name: tuple(numbers) for name, numbers in found.items()}
+    parts = minutes.by_section(sources.read(source))
+    return {part.name: part.exercises for part in parts if part.exercises}
 
 
 def labs() -> tuple[views.Lab, ...]:

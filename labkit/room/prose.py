@@ -1,0 +1,145 @@
+"""The labs' Markdown for pages that need nothing else: as HTML, in blocks, and in short."""
+
+import functools
+import html
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jinja2.utils import markupsafe
+from latex2mathml.converter import convert
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
+
+IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)|<img[^>]*>")  # in prose: a file beside the lab, which a page has not
+MARKER = re.compile(r"(?:[-*+]|\d+[.)])\s+")
+NESTED = re.compile(r"\n\s*(?=(?:[-*+]|\d+[.)])\s)")
+SENTENCE_END = re.compile(r"(?<=[.?!])(?:\*\*)?\s+(?=[*_(\[\"“]*[A-Z`$])")
+SHORT = 140  # characters
+ACCESSIBLE = re.compile(r"^\s*acc(Title|Descr)\s*(?::\s*(.+)$|\{([^}]*)\})", re.M)  # of a Mermaid diagram
+
+
+class Block(NamedTuple):
+    """A block of Markdown: what it is (a token's type of markdown-it, without `_open`), and its text."""
+
+    kind: str
+    text: str
+
+
+def to_html(text: str, deeper: int = 0) -> markupsafe.Markup:
+    """Return Markdown as HTML: formulas as MathML, code in colours, diagrams in words, and no links between files.
+
+    Parameters
+    ----------
+    text : str
+        Markdown, as the labs have it.
+    deeper : int
+        By how many levels headings go down, to fit into the page.
+    """
+    parser = _parser()
+    tokens = parser.parse(IMAGE.sub("", text))
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(6, int(token.tag[1]) + deeper)}"
+        if token.children:
+            token.children = _without_links_to_files(token.children)
+    return markupsafe.Markup(parser.renderer.render(tokens, parser.options, {}))
+
+
+def inline(text: str) -> markupsafe.Markup:
+    """Return a line of Markdown, such as a heading's, as HTML."""
+    return markupsafe.Markup(_parser().renderInline(text))
+
+
+def code(text: str, language: str = "python") -> markupsafe.Markup:
+    """Return code as HTML with its highlighting inline, in weight and slant: it needs no colours."""
+    try:
+        lexer = get_lexer_by_name(language)
+    except ClassNotFound:
+        lexer = get_lexer_by_name("text")
+    shown = highlight(text, lexer, HtmlFormatter(noclasses=True, nowrap=True, style="bw"))
+    return markupsafe.Markup(f"<pre><code>{shown}</code></pre>\n")
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the blocks of Markdown in their order; of a list, each item."""
+    lines = text.split("\n")
+    found = []
+    for token in _parser().parse(text):
+        is_item = token.type == "list_item_open" and token.level == 1
+        is_list = token.type in ("bullet_list_open", "ordered_list_open")
+        if token.map and (is_item or (token.level == 0 and not is_list)):
+            begin, end = token.map
+            found.append(Block(token.type.removesuffix("_open"), "\n".join(lines[begin:end]).strip("\n")))
+    return found
+
+
+def in_short(block: Block) -> str:
+    """Return the point of a paragraph or a list's item: its first sentence, and more while that is short.
+
+    It doesn't end in a question whose answer follows.
+    """
+    marker = found[0] if block.kind == "list_item" and (found := MARKER.match(block.text)) else ""
+    text = NESTED.split(block.text.removeprefix(marker))[0]
+    ends = [end.end() for end in SENTENCE_END.finditer(text) if _is_closed(text[: end.end()])]
+    points = [point for end in ends if not (point := text[:end].rstrip()).endswith("?")] + [text]
+    short = [point for point in points if len(plain(point)) <= SHORT]
+    return marker + (short or points[:1])[-1]
+
+
+def plain(text: str) -> str:
+    """Return the words of Markdown without its links and emphasis, to see how long it is."""
+    return re.sub(r"\*\*|`|<[^>]*>", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text))
+
+
+def _is_closed(text: str) -> bool:
+    """Whether nothing is open at the end of a text: emphasis, code, a link, a bracket."""
+    pairs = all(text.count(begin) == text.count(end) for begin, end in ("()", "[]"))
+    return pairs and text.count("`") % 2 == text.count("**") % 2 == 0
+
+
+@functools.cache
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark").enable("table")
+    parser.use(dollarmath_plugin, renderer=_formula)
+    parser.add_render_rule("fence", _fence)
+    return parser
+
+
+def _without_links_to_files(tokens: Sequence[Token]) -> list[Token]:
+    """Return inline tokens without the links to the kit's own files, which lead nowhere from a page elsewhere."""
+    kept, closes = [], []
+    for token in tokens:
+        if token.type == "link_open":
+            closes.append(str(token.attrGet("href")).startswith(("https://", "http://")))
+        if token.type not in ("link_open", "link_close") or closes[-1]:
+            kept.append(token)
+        if token.type == "link_close":
+            closes.pop()
+    return kept
+
+
+def _formula(text: str, options: dict) -> str:
+    """Return a formula as MathML; one that can't be read, as it is written."""
+    display = "block" if options["display_mode"] else "inline"
+    try:
+        return convert(text.strip(), display=display)
+    except Exception:  # the library's errors have no class in common
+        return f"<code>{html.escape(text)}</code>"
+
+
+def _fence(self: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
+    """Return a block of code; a diagram, which only JupyterLab draws, as its title and description."""
+    language, text = tokens[index].info.strip(), tokens[index].content
+    if language != "mermaid":
+        return code(text, language or "text")
+    found = {key: " ".join((line or lines).split()) for key, line, lines in ACCESSIBLE.findall(text)}
+    title, description = (html.escape(found.get(key, "")) for key in ("Title", "Descr"))
+    return f'<div class="diagram"><p><strong>{title}.</strong> {description}</p></div>\n'
