@@ -34,7 +34,7 @@ TABLE_CHARACTERS, TABLE_LINE = 95, 0.95  # in a row, and how high it is: smaller
 CODE_LINE = 0.8
 FORMULA = 3
 BESIDE_PICTURE = 3.5  # lines of text that go with a picture
-BOX = '<div class="alert'  # begins a "Guess first"
+BOX = re.compile('<div class="[^"]*alert-info')  # begins a "Guess first"
 
 
 class Slide(NamedTuple):
@@ -99,11 +99,13 @@ def deck(source: Path, results: Path, chosen: Collection[str] | None = None) -> 
     Raises
     ------
     LabError
-        When the lab has no stored notebook.
+        When the lab has no stored notebook, or has changed since.
     """
     number = source.stem[:2]
     if not notebooks.solution_path(source).exists():
         raise LabError(f"lab {number} has no stored run: ./lab build {number} --execute makes it.")
+    if notebooks.drifted(source):
+        raise LabError(f"lab {number} has changed since its run was stored: ./lab build {number} puts both together.")
     opening, *sections = minutes.by_section(notebooks.stored(source))
     plan = {section.name: section for section in minutes.plan(source)}
     table, measured = guide.closing_table(source, results)
@@ -130,11 +132,11 @@ def _blocks(section: Cells, closing: Sequence[Block]) -> Iterator[Block]:
         if cell.cell_type == "markdown" and guide.is_instructors(cell):
             yield Block("notes", cell.source)
         elif cell.cell_type == "markdown":
-            *blocks, last = _with_whole_questions(prose.blocks(cell.source))
+            *blocks, last = [*_with_whole_questions(prose.blocks(cell.source))] or [Block("notes", cell.source)]
             yield from blocks
             yield Block("notes", last.text) if last.text.endswith(":") else last
         elif guide.has_closing_table(cell):
-            yield from closing
+            yield from closing if cell.outputs else ()
         else:
             for output in cell.outputs:
                 yield from (Block("picture", picture) for picture in _pictures(output))
@@ -145,7 +147,7 @@ def _with_whole_questions(blocks: Iterable[Block]) -> Iterator[Block]:
     """Yield blocks, those in a box "Guess first" as one question."""
     box: list[str] | None = None
     for block in blocks:
-        if block.kind == "html_block" and block.text.startswith(BOX):
+        if box is None and block.kind == "html_block" and BOX.match(block.text):
             box = []
         elif box is not None and block.kind == "html_block" and block.text == "</div>":
             yield Block("question", "\n\n".join(box))
@@ -154,6 +156,8 @@ def _with_whole_questions(blocks: Iterable[Block]) -> Iterator[Block]:
             box.append(block.text)
         else:
             yield block
+    if box:
+        yield Block("question", "\n\n".join(box))
 
 
 class _Images(HTMLParser):
@@ -254,28 +258,32 @@ def _height(blocks: Iterable[Block], whole: bool = False) -> float:
 
 def _rendered(pieces: Sequence[_Piece]) -> tuple[Markup, Markup]:
     """Return what a slide shows, and its notes."""
-    shown = prose.to_html("\n\n".join(piece.short for piece in pieces if piece.short), 2)
-    return shown, prose.to_html("\n\n".join(piece.full for piece in pieces if piece.full), 2)
+    shown = prose.to_html("\n\n".join(piece.short for piece in pieces if piece.short), 1)
+    return shown, prose.to_html("\n\n".join(piece.full for piece in pieces if piece.full), 1)
 
 
 def _pieces(block: Block, whole: bool = False) -> Iterator[_Piece]:
-    """Yield what a block is on slides: the point of prose or the whole, a table in parts, code if it is short."""
+    """Yield what a block is on slides: the point of prose or the whole, a table in parts."""
     text = block.text
     match block.kind:
         case "paragraph" | "list_item":
             short = text if whole else prose.in_short(block)
-            yield _Piece(short, text, _lines(short))
+            yield _fitting(short, text, _lines(short))
         case "question":
             yield _Piece(text, "Ask, and see hands for each answer, before you show what comes next.", _lines(text))
         case "table":
             yield from _parts_of_table(text)
         case "fence":
-            lines = CODE_LINE * text.count("\n")
-            yield _Piece(text if lines <= LINES else "", text, lines)
+            yield _fitting(text, text, CODE_LINE * text.count("\n"))
         case "math_block":
             yield _Piece(text, text, FORMULA)
         case _:  # notes, HTML
             yield _Piece("", text)
+
+
+def _fitting(short: str, full: str, lines: float) -> _Piece:
+    """Return a piece; what fits on no slide is for the notes alone."""
+    return _Piece(short, full, lines) if lines <= LINES else _Piece("", full)
 
 
 def _lines(text: str) -> float:
@@ -288,7 +296,7 @@ def _parts_of_table(text: str) -> Iterator[_Piece]:
     head, rule, *rows = text.split("\n")
     cells = [[len(prose.plain(cell)) for cell in row.strip("| ").split("|")] for row in (head, *rows)]
     widest = [max(column) for column in itertools.zip_longest(*cells, fillvalue=0)]
-    widths = [max(8.0, TABLE_CHARACTERS * most / sum(widest)) for most in widest]
+    widths = [max(8.0, TABLE_CHARACTERS * most / max(1, sum(widest))) for most in widest]
     high = [
         TABLE_LINE * max(math.ceil(cell / width) for cell, width in zip(row, widths, strict=False)) for row in cells
     ]

@@ -1,5 +1,6 @@
 """The instructor's guide has what is in the labs' sources and tests, on one page that needs nothing else."""
 
+import itertools
 import re
 from datetime import date, time
 
@@ -52,3 +53,20 @@ def test_figures_of_another_machine_are_called_so(page):
 
 def test_what_is_not_in_the_route_is_marked(page):
     assert "Not in this route." in page
+
+
+def test_its_formulas_need_no_network(page):
+    assert "$$" not in page
+    assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in page
+
+
+def test_links_lead_to_pages_and_not_to_the_kits_files(page):
+    links = re.findall(r'<a [^>]*href="([^"]*)"', page)
+    assert links
+    assert all(link.startswith(("https://", "#lab")) for link in links)
+
+
+def test_headings_are_in_order(page):
+    levels = [int(level) for level in re.findall(r"<h(\d)[ >]", page)]
+    assert levels[0] == 1
+    assert all(following <= level + 1 for level, following in itertools.pairwise(levels))

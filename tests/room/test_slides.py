@@ -236,6 +236,36 @@ def test_a_lab_that_was_never_run_says_what_to_do(lab):
         slides.deck(lab, lab.parent)
 
 
+def test_a_lab_that_has_changed_since_says_what_to_do(lab):
+    lab.write_text(SOURCE.replace("How many?", "How many are there?"))
+    with pytest.raises(LabError, match=r"lab 42 has changed since its run was stored: \./lab build 42"):
+        slides.deck(lab, lab.parent)
+
+
+@pytest.mark.parametrize(
+    ("prose", "kinds"),
+    [
+        ("[a link]: https://elsewhere", ["text", "text"]),  # no block at all
+        ("| |\n| --- |\n| |", ["text", "text"]),
+        ('<div class="alert alert-info">\n\nA box that is not closed?', ["question", "text"]),
+        ('<div class="alert alert-block alert-danger">\n\nNo question.\n\n</div>', ["text", "text"]),
+        ("Word " * 3000, ["text", "text"]),
+        ("- " + "\n- ".join(["An item that has some words."] * 60), ["text"] * 9),
+        ("```python\n" + "print()\n" * 99 + "```", ["text", "text"]),
+    ],
+    ids=["no block", "an empty table", "an open box", "another box", "a long sentence", "a long list", "long code"],
+)
+def test_other_prose_is_not_lost(lab, prose, kinds):
+    commented = "\n".join(f"# {line}".rstrip() for line in prose.split("\n"))
+    lab.write_text(f"# %% [markdown]\n# # 42 · A lab\n#\n# ## 1 · One\n#\n{commented}\n#\n# ## Questions\n#\n# Why?\n")
+    notebooks.solution_path(lab).write_text(notebooks.dumps(notebooks.solution(lab)))
+    found = shown(lab)[1:]
+    assert [slide["kind"] for slide in found] == kinds
+    words = re.findall(r"\w+", re.sub(r"<[^>]*>|```\w*|\[.*", "", prose))
+    assert set(words) <= set(re.findall(r"\w+", "".join(slide["shown"] + slide["notes"] for slide in found)))
+    assert all(len(slide["shown"]) < 1000 for slide in found)
+
+
 class TestInShort:
     @pytest.mark.parametrize(
         ("text", "short"),
