@@ -74,9 +74,9 @@ FAULTS_OF_LAYOUT = """() => {
   const edge = root.clientWidth;
   if (root.scrollWidth > edge) found.push(`the page is ${root.scrollWidth} pixels wide`);
 
-  const seen = (one) => {
+  const seen = (one) => {  // a formula that is too wide scrolls
     for (let at = one; at; at = at.parentElement) if (getComputedStyle(at).clipPath !== "none") return false;
-    return one.checkVisibility({ visibilityProperty: true }) && !one.closest("option, script, style");
+    return one.checkVisibility({ visibilityProperty: true }) && !one.closest("option, script, style, math");
   };
   const told = (node) => node.textContent.trim().slice(0, 40);
   const lines = [];

@@ -13,8 +13,9 @@ from room_board import Board
 from rooms import fill, machines, send_figures
 
 from labkit.display.results import NOT_YET, PASSED
+from labkit.exercises import sources
 from labkit.report.page import render
-from labkit.room import agenda, guide, routes
+from labkit.room import agenda, guide, routes, slides
 from labkit.system.load import BUSY_MARK
 
 pytestmark = pytest.mark.slow
@@ -89,7 +90,15 @@ def report_page(folder: Path) -> Path:
     return path
 
 
-FILES = {"the guide": guide_page, "the report": report_page}  # a page that needs nothing else, from what makes it
+def slides_page(folder: Path) -> Path:
+    path = folder / "slides.html"
+    one = slides.deck(sources.find("06"), folder / "no rehearsal")
+    path.write_text(slides.render(one.title, [one]), encoding="utf-8")
+    return path
+
+
+# Pages that need nothing else, each from what makes it. Slides are for a projector: they grow and shrink as a whole.
+FILES = {"the guide": guide_page, "the report": report_page, "the slides": slides_page}
 
 
 def serious(visitor: Visitor) -> list[str]:
@@ -128,7 +137,7 @@ def test_a_file_can_be_read_by_everybody_on_every_screen_and_without_a_network(f
     visitor.page.on("requestfailed", lambda request: failed.append(request.url))
     visitor.page.goto(files[name].as_uri())
     visitor.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-    for width, height in SIZES:
+    for width, height in SIZES if name != "the slides" else ():
         visitor.page.set_viewport_size({"width": width, "height": height})
         assert faults_of_layout(visitor.page) == [], f"{width} pixels wide"
     assert serious(visitor) == []
