@@ -1,7 +1,6 @@
 """A student's seat in a room: joining, what is sent, raising a hand, leaving. Nothing is sent before somebody joins."""
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -28,11 +27,6 @@ MEMBERSHIP_KEYS = {"address", "code", "seat", "token", "figures", "doctor", "ca"
 _NUMBER = r"(?P<number>[+-]?\d[\d,]*(?:\.\d+)?)"
 _RATIO = re.compile(_NUMBER + r"\s*(?:\([^()]*\)\s*)?(?:×(?!\s*\d)|times\b)")
 _PLAIN = re.compile(_NUMBER + r"(?:\s*(?P<unit>%|[^\W\d_][\w/]*)|\s*(?=\(|$))")
-
-
-def own_folder() -> Path:
-    """Return the student's folder: of a notebook the current one, of a terminal of JupyterLab's that of its labs."""
-    return Path.cwd() if Path(MEMBERSHIP).exists() else Path(os.environ.get("LAB_FOLDER") or paths.STUDENT)
 
 
 def membership(folder: Path) -> dict[str, Any] | None:
@@ -77,7 +71,7 @@ def join(
     figures : bool
         Whether the closing figures of your labs are sent too, without your seat.
     folder : Path, optional
-        The folder with your labs.
+        The folder with your labs; a notebook's own is the current one, which is the default.
     ca : str
         A file with the certificate of a board that is reached by https.
     check : bool
@@ -88,7 +82,7 @@ def join(
     LabError
         When the board can't be reached, or does not know the code.
     """
-    folder = folder or own_folder()
+    folder = folder or Path.cwd()
     kept: dict[str, Any] = {"address": _address(address), "code": code, "figures": figures, "ca": ca}
     if before := membership(folder):
         _follow(folder, before, kept)
@@ -143,7 +137,7 @@ def leave(folder: Path | None = None) -> None:
     LabError
         When nobody has joined from this folder.
     """
-    folder = folder or own_folder()
+    folder = folder or Path.cwd()
     kept = membership(folder)
     if not kept:
         raise LabError("you are in no room.")
@@ -178,9 +172,9 @@ def hand(lab: str = "", exercise: int = 0, folder: Path | None = None) -> None:
     lab, exercise
         What it is about; by default the exercise that you checked last.
     folder : Path, optional
-        The folder with your labs.
+        The folder with your labs; a notebook's own is the current one, which is the default.
     """
-    folder = folder or own_folder()
+    folder = folder or Path.cwd()
     if not membership(folder):
         print("You are in no room, so nobody sees your hand: ./lab join ADDRESS CODE")
         return
