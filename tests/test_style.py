@@ -16,7 +16,7 @@ BIN = Path(sysconfig.get_path("scripts"))
     [
         ("ruff", "check", "."),
         ("ruff", "format", "--check", "."),
-        ("shellcheck", "lab", ".ci/run"),
+        ("shellcheck", "lab", ".ci/run", "env/pack/start.sh"),
         ("lint-imports",),
         ("mypy",),
     ],

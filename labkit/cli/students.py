@@ -17,8 +17,12 @@ app = typer.Typer()
 command = functools.partial(app.command, rich_help_panel="The labs")
 
 
-@command(epilog="Example: `./lab setup`")
-def setup() -> None:
+@command(epilog="Example: `./lab setup` or `./lab setup --from /media/stick/labs`")
+def setup(
+    source: Annotated[
+        str | None, typer.Option("--from", help="the folder or address of a pack (`./lab pack`): needs no network")
+    ] = None,
+) -> None:
     """Make the environments, or repair them. Every command does it when needed."""
     print("The environments are ready. Next: ./lab start")  # ./lab has made it, or this could not run
 
