@@ -1,5 +1,6 @@
 """`./lab` itself, with a stand-in for uv: what it makes, when, and what it says when it can't."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ import pytest
 from labkit.system import paths
 
 TOOLS = """
-    awk bash cat chmod date df dirname flock grep head mkdir mv nproc python3 readlink rm sed sha256sum sleep tail
+    awk bash cat chmod date df dirname flock grep head mkdir mv nice nproc python3 readlink rm sed sha256sum sleep tail
     timeout uname
 """
 
@@ -26,6 +27,12 @@ case $1 in
     if [[ -f uv-fails ]]; then echo "no such package: unobtainium"; exit 1; fi
     if [[ -f uv-hangs ]]; then sleep 60; fi
     if [[ $2 == --project ]]; then venv=$3/.venv; else venv=.venv; fi
+    if [[ $2 == --project && -f uv-fails-openmp ]]; then echo "no such package: openmp"; exit 1; fi
+    if [[ $2 == --project && -f uv-hangs-openmp ]]; then echo $$ >openmp-pid; sleep 60; fi
+    if [[ $* == "sync --locked" && -f uv-fails-horovod ]]; then
+      while [[ -f uv-hangs-openmp && ! -s openmp-pid ]]; do sleep 0.05; done
+      echo "no compiler"; exit 1
+    fi
     mkdir -p $venv/bin
     echo "VIRTUAL_ENV='$PWD/$venv'" >$venv/bin/activate
     printf '#!/usr/bin/env bash\\necho "labkit $*"\\n' >.venv/bin/labkit
@@ -211,6 +218,50 @@ def test_a_failed_step_shows_why_and_the_next_call_goes_on(checkout):
     assert ".lab/setup.log" in err
     (checkout.folder / "uv-fails").unlink()
     assert checkout.run("start")[0] == 0
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended, or does within seconds; who reaps it is not set-up's business."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for _ in range(100):
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return True
+            time.sleep(0.05)
+        return False
+    return True
+
+
+def test_of_two_steps_at_once_the_one_that_failed_is_named(checkout):
+    (checkout.folder / "uv-fails-openmp").touch()
+    code, _, err = checkout.run("start")
+    assert code == 2
+    assert "no such package: openmp" in err
+    assert 'stopped at "TensorFlow with OpenMP, for lab 03"' in err
+    (checkout.folder / "uv-fails-openmp").unlink()
+    assert checkout.run("start")[0] == 0
+
+
+def test_a_failed_step_ends_what_runs_beside_it(checkout):
+    for name in ("uv-fails-horovod", "uv-hangs-openmp"):
+        (checkout.folder / name).touch()
+    code, _, err = checkout.run("start")
+    assert code == 2
+    assert "no compiler" in err
+    assert 'stopped at "Horovod, compiled for this TensorFlow"' in err
+    assert has_ended(int((checkout.folder / "openmp-pid").read_text()))
+
+
+def test_an_interrupt_ends_what_runs_beside_a_step_too(checkout):
+    (checkout.folder / "uv-hangs-openmp").touch()
+    process = checkout.start("start")
+    pid = checkout.folder / "openmp-pid"
+    while not (pid.exists() and pid.read_text()):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    assert "interrupted" in process.communicate(timeout=10)[1]
+    assert process.returncode == 2
+    assert has_ended(int(pid.read_text()))
 
 
 def test_an_interrupted_setup_ends_what_it_started_and_can_be_run_again(checkout):
