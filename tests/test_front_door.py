@@ -14,8 +14,8 @@ import pytest
 from labkit.system import paths
 
 TOOLS = """
-    awk bash cat chmod date df dirname flock grep head mkdir mv nice nproc python3 readlink rm sed sha256sum sleep tail
-    timeout uname
+    awk bash cat chmod date df dirname flock grep head ln mkdir mktemp mv nice nproc python3 readlink rm sed sha256sum sleep
+    tail timeout uname
 """
 
 # Makes environments, with a `labkit` in the first that tells how it was called, and keeps a list of its own calls.
@@ -29,6 +29,7 @@ case $1 in
     if [[ $2 == --project ]]; then venv=$3/.venv; else venv=.venv; fi
     if [[ $2 == --project && -f uv-fails-openmp ]]; then echo "no such package: openmp"; exit 1; fi
     if [[ $2 == --project && -f uv-hangs-openmp ]]; then echo $$ >openmp-pid; sleep 60; fi
+    if [[ $* == "sync --locked" ]]; then echo "${UV_PROJECT_ENVIRONMENT:-} $CMAKE_TOOLCHAIN_FILE" >>compiled-in; fi
     if [[ $* == "sync --locked" && -f uv-fails-horovod ]]; then
       while [[ -f uv-hangs-openmp && ! -s openmp-pid ]]; do sleep 0.05; done
       echo "no compiler"; exit 1
@@ -118,6 +119,18 @@ def test_the_second_environment_is_made_from_a_lock_of_its_own(checkout):
     assert len(of_openmp) == 1
     assert "--locked" in of_openmp[0]
     assert (checkout.folder / "env/openmp/.venv/bin").is_dir()
+
+
+def test_a_folder_with_a_blank_is_compiled_in_by_a_path_without(tmp_path):
+    """Flags that MPICH and TensorFlow print are taken apart at blanks."""
+    checkout = Checkout(tmp_path / "a b")
+    assert checkout.run("setup")[0] == 0
+    first, last = (line.split(" ") for line in (checkout.folder / "compiled-in").read_text().splitlines())
+    assert len(first) == 2  # no blank in either path
+    assert not any(Path(path).parent.exists() for path in first)  # the link has gone
+    assert " ".join(last) == f"{checkout.folder}/.venv {checkout.folder}/env/horovod/toolchain.cmake"
+    calls = (checkout.folder / "uv-calls").read_text()
+    assert "pip uninstall --python .venv horovod" in calls  # whose programs would name the link
 
 
 @pytest.mark.parametrize("lock", ["uv.lock", "env/openmp/uv.lock", "env/openmp/pyproject.toml"])
