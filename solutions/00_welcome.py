@@ -27,6 +27,7 @@ from labkit.display import plots
 from labkit.doctor import as_text, examine
 from labkit.exercises import open_lab
 from labkit.mpi import run_ranks
+from labkit.room import join
 
 check, results, machine, work, QUICK = open_lab("00", globals())
 
@@ -106,6 +107,23 @@ for ranks in (1, 2, 4, 8):
 # neighbour until the break. People who return `cores / ranks` learn from the check that it must be a whole number.
 #
 # </div>
+
+# %% [markdown]
+# ### In a room with an instructor
+#
+# Your instructor may show the address and the code of a **board**. It says how many people have passed each exercise,
+# and who asks for help. Nothing is sent unless you join: write both into the next cell, and run it. It prints all that
+# will ever be sent.
+#
+# In a terminal (File, New, Terminal), `./lab hand` raises your hand, and again takes it down. In any lab, a cell with
+# `from labkit.room import hand; hand()` does the same. `./lab leave` ends it, and deletes what the board has of you.
+
+# %%
+ADDRESS = ""  # such as "http://192.168.1.5:8500"
+CODE = ""  # such as "K7Q2M9"
+
+if ADDRESS:
+    join(ADDRESS, CODE)
 
 # %% [markdown]
 # ## 3 · Hello from every rank

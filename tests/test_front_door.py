@@ -14,8 +14,8 @@ import pytest
 from labkit.system import paths
 
 TOOLS = """
-    awk bash cat chmod date df dirname flock grep head ln mkdir mktemp mv nice nproc python3 readlink rm sed sha256sum sleep
-    tail timeout uname
+    awk bash cat chmod date df dirname flock grep head ln mkdir mktemp mv nice nproc python3 readlink rm sed sha256sum
+    sleep tail timeout uname
 """
 
 # Makes environments, with a `labkit` in the first that tells how it was called, and keeps a list of its own calls.
@@ -56,7 +56,7 @@ class Checkout:
         self.admin_path.mkdir()
         text = (self.folder / "lab").read_text()
         assert "=/usr/local/sbin:/usr/sbin:/sbin " in text
-        (self.folder / "lab").write_text(text.replace("=/usr/local/sbin:/usr/sbin:/sbin ", f"={self.admin_path} "))
+        (self.folder / "lab").write_text(text.replace("=/usr/local/sbin:/usr/sbin:/sbin ", f"='{self.admin_path}' "))
         self.path.mkdir()
         for tool in TOOLS.split():
             (self.path / tool).symlink_to(shutil.which(tool))
@@ -123,6 +123,7 @@ def test_the_second_environment_is_made_from_a_lock_of_its_own(checkout):
 
 def test_a_folder_with_a_blank_is_compiled_in_by_a_path_without(tmp_path):
     """Flags that MPICH and TensorFlow print are taken apart at blanks."""
+    (tmp_path / "a b").mkdir()
     checkout = Checkout(tmp_path / "a b")
     assert checkout.run("setup")[0] == 0
     first, last = (line.split(" ") for line in (checkout.folder / "compiled-in").read_text().splitlines())
