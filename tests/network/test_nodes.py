@@ -190,7 +190,7 @@ class TestAlone:
     def test_nothing_on_this_machine_is_changed(self, make):
         def state() -> list[str]:
             commands = ("ip -br addr", "ip route", "ip rule", "tc qdisc", "hostname")
-            environ = {"PATH": namespaces.path()}
+            environ = {"PATH": programs.search_path()}
             done = [
                 subprocess.run(line.split(), env=environ, capture_output=True, text=True).stdout for line in commands
             ]

@@ -21,7 +21,7 @@ from slurm_shell import script, shell_of
 from labkit.slurm import cluster, supervisor
 from labkit.slurm.cluster import Cluster
 from labkit.slurm.supervisor import slurm_conf
-from labkit.system import load
+from labkit.system import load, programs
 from labkit.system.errors import LabError
 from labkit.system.machine import node_cores, node_cpus
 from labkit.system.processes import wait_until
@@ -393,11 +393,11 @@ def test_it_needs_no_root(slurm_is_installed):
 @pytest.fixture
 def empty_path(monkeypatch, tmp_path):
     """A machine without any program but those put into the folder given."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    monkeypatch.setenv("PATH", str(programs))
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(programs, "ADMIN_PATH", ())
-    return programs
+    return folder
 
 
 def test_missing_packages_are_named_with_the_command(empty_path, tmp_path):
