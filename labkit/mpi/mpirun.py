@@ -185,7 +185,8 @@ class MpiRun:
             for rank in self.ranks
             if rank.ended_at and rank.exit_code != 0
         )
-        gone = all(rank.gone_at for rank in self.ranks)
+        # One that ended before it could be watched, or on another node, is gone some time after it has said so.
+        gone = all(rank.gone_at or (rank.ended_at and now > rank.ended_at + REPORT_TIMEOUT_S) for rank in self.ranks)
         return now > min(failed, default=math.inf) or (gone and now > self._last_event_at + EXIT_GRACE_S)
 
     # Ending

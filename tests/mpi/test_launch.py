@@ -631,7 +631,10 @@ class TestTimeLimit:
         assert "its last line: up" in error.lines[0]
         assert "it had printed nothing" in error.lines[1]
 
-    def test_children_left_behind_are_ended_and_hold_nothing_up(self, script):
+    @pytest.mark.parametrize("watched", [True, False], ids=["watched", "gone before they could be watched"])
+    def test_children_left_behind_are_ended_and_hold_nothing_up(self, script, monkeypatch, watched):
+        if not watched:
+            monkeypatch.setattr(mpirun.MpiRun, "_watch_process", lambda *_: None)
         name = script("""
             import subprocess
             subprocess.Popen(["sleep", "1000"])
