@@ -4,6 +4,7 @@ import sys
 
 from labkit.bench import flags
 from labkit.bench.config import BenchConfig
+from labkit.system import turns
 from labkit.system.errors import LabError
 from labkit.system.imports import uncollected
 
@@ -11,9 +12,10 @@ from labkit.system.imports import uncollected
 def measure(config: BenchConfig) -> None:
     """Measure: variables are set first, then TensorFlow is imported, which reads them."""
     flags.set_variables(config)
-    with uncollected():
-        from labkit.bench import run
-    run.measure(config)
+    with turns.take():  # before TensorFlow makes a thread for each core
+        with uncollected():
+            from labkit.bench import run
+        run.measure(config)
 
 
 def main() -> None:

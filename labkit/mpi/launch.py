@@ -15,7 +15,7 @@ from labkit.mpi import loopback
 from labkit.mpi.mpirun import BIN, MpiRun, Rank
 from labkit.mpi.planning import Plan, check_ranks, plan
 from labkit.network import Network, Traffic
-from labkit.system import cores, load, paths, processes, scratch
+from labkit.system import cores, load, paths, processes, scratch, turns
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 
@@ -117,10 +117,11 @@ def run_ranks(
     """Run a Python script in n MPI ranks and print their lines, whole, as they come, each after `[rank]`.
 
     Each rank has cores of its own, which no other run on this machine has, whichever user started it
-    (`labkit.system.cores`); where they are too few, ranks take turns and a line says so. What MPI's libraries print
-    comes after `[rank] MPI:`. Unless the run spans machines, it listens on loopback alone, and other users cannot
-    connect to it. With a network, ranks are on nodes that are joined by wires (`labkit.network`), and what they send
-    to another node takes them.
+    (`labkit.system.cores`); where they are too few, ranks take turns and a line says so. On a server with measuring
+    slots, the run waits for one and has its cores (`labkit.system.turns`). What MPI's libraries print comes after
+    `[rank] MPI:`. Unless the run spans machines, it listens on loopback alone, and other users cannot connect to it.
+    With a network, ranks are on nodes that are joined by wires (`labkit.network`), and what they send to another node
+    takes them.
 
     The command is printed first, in whole and as a shell takes it; from the second run with the same options on, as
     one short line.
@@ -162,8 +163,9 @@ def run_ranks(
     if not (BIN / "mpirun").exists():
         raise LabError("mpirun is missing from this environment: ./lab setup installs it.")
 
-    machine = this_machine()
     with contextlib.ExitStack() as until_over:
+        until_over.enter_context(turns.take())
+        machine = this_machine()
         wires = _network(n, nodes, network, until_over)
         make_plan = partial(
             plan,

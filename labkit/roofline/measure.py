@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Column
 
 from labkit.roofline import peaks
-from labkit.system import files, load, processes
+from labkit.system import files, load, processes, turns
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
 from labkit.system.paths import STATE
@@ -216,7 +216,7 @@ def _measure(cap: str | None, quick: bool) -> dict[str, Any]:
     settings: dict[str, Any] = {name: None for name in os.environ if name.startswith(VARIABLE_PREFIXES)}
     if cap:
         settings["ONEDNN_MAX_CPU_ISA"] = cap
-    with progress("Measuring …") as report:
+    with turns.take(), progress("Measuring …") as report:
         ended = processes.run(
             [sys.executable, "-m", peaks.__name__, *["--quick"] * quick],
             # oneDNN, also on a CPU where TensorFlow does not use it by itself, and no news from TensorFlow.

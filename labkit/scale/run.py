@@ -16,7 +16,7 @@ from labkit.network.network import MAX_NODES, Node
 from labkit.network.units import MAX_RATE, parse_rate, show_rate
 from labkit.scale import measure, report
 from labkit.scale.measure import NO_LIMIT, Point, Scaling, count_nodes
-from labkit.system import files, metrics, scratch
+from labkit.system import files, metrics, scratch, turns
 from labkit.system.errors import LabError
 
 PLACEHOLDER = "{nodes}"
@@ -81,7 +81,7 @@ def scale(argv: Sequence[str], config: ScaleConfig, console: Console) -> Scaling
     nodes, rates = _numbers(config.nodes), _rates(config.rates)
     _check(argv, config)
     read_metric, unit = metrics.reader(config.metric, config.json_field), metrics.unit(config.metric, config.json_field)
-    with _networks(max(nodes), rates) as networks:
+    with turns.take(), _networks(max(nodes), rates) as networks:
         command.require(argv[0], command.environment(networks[NO_LIMIT]))
         print("\n".join(_head(argv, nodes, networks)), flush=True)
         with command.borrowed_cores(networks[NO_LIMIT]), _runner(argv, read_metric, networks, config.timeout) as run:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from labkit.system import turns
 from labkit.system.machine import Machine, own_cgroups, this_machine
 
 # The share of the measured cores from which figures are doubtful: a figure loses about as much, and the labs discuss
@@ -111,8 +112,11 @@ def watch(
     unknown: str = "",
     show: bool = True,
     root: Path = Path("/"),
+    in_turn: bool = True,
 ) -> Iterator[Others]:
     """Watch what others take of the cores while the block runs, and print a line when that is much.
+
+    On a server with measuring slots, the block has one of them (`labkit.system.turns`).
 
     When there are watches inside, their findings count: `run_ranks` has one, on the cores that its ranks are bound to.
 
@@ -130,7 +134,20 @@ def watch(
         Whether to print that line.
     root : Path
         Where proc/ and sys/ are; tests point it at synthetic trees.
+    in_turn : bool
+        Whether to wait for such a slot: for all that is measured, and not for what merely runs.
     """
+    turn = turns.take(also) if in_turn else contextlib.nullcontext()
+    with turn, _watch(where, cpus, also, unknown, root) as others:
+        yield others
+    if show and others.busy:
+        print(others, flush=True)
+
+
+@contextlib.contextmanager
+def _watch(
+    where: str, cpus: Collection[int] | None, also: Collection[int], unknown: str, root: Path
+) -> Iterator[Others]:
     others = _new(where)
     machine = this_machine(root, _allowed() if root == Path("/") else None)
     used = set(machine.cpus if cpus is None else cpus)
@@ -150,8 +167,6 @@ def watch(
     else:
         _compare(others, machine, used, last.since(first), before, after)
     _report_to_enclosing(others)
-    if show and others.busy:
-        print(others, flush=True)
 
 
 @contextlib.contextmanager

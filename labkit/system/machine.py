@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.system import turns
+
 # The flags in /proc/cpuinfo that each name requires: one of its sets, in full.
 # The sets follow oneDNN's dispatch: `avx512_core` means F, BW, DQ and VL, and its AMX kernels require tiles with
 # both BF16 and INT8 (https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html).
@@ -31,7 +33,8 @@ class Machine:
     cores : tuple of tuple of int
         Those CPUs by physical core, SMT siblings together.
     quota : float or None
-        CPU time the cgroups allow, in CPUs; None when they set no limit.
+        CPU time that may be used, in CPUs: what the cgroups allow, and on a server with measuring slots, outside of
+        them, what a slot has; None when there is no limit.
     memory, memory_free : int
         Bytes, cgroup limits included; `memory_free` is what can be had without swapping.
     isa : tuple of str
@@ -69,10 +72,13 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
         CPUs the process may run on. By default the kernel's answer for this process, and in a synthetic tree all
         that are online.
     """
+    shared = None
     if affinity is None:
+        shared = turns.outside() if root == Path("/") else None
         affinity = os.sched_getaffinity(0) if root == Path("/") else _online(root)
     cpus = tuple(sorted(affinity))
     groups = list(own_cgroups(root))
+    quotas = [*filter(None, map(_quota, groups)), *([float(shared.cores)] if shared else [])]
     meminfo = _meminfo(root)
     memory = [(meminfo["MemTotal"], meminfo["MemAvailable"]), *(pair for group in groups for pair in _memory(group))]
     cpuinfo = _cpuinfo(root)
@@ -80,7 +86,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
     return Machine(
         cpus=cpus,
         cores=_cores(root, cpus),
-        quota=min((quota for group in groups if (quota := _quota(group)) is not None), default=None),
+        quota=min(quotas, default=None),
         memory=min(limit for limit, _ in memory),
         memory_free=min(free for _, free in memory),
         isa=tuple(name for name, sets in _ISA.items() if any(needed <= flags for needed in sets)),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.system import processes
+from labkit.system import processes, turns
 from labkit.system.errors import LabError
 
 IMAGES_PER_SECOND = r"total images/sec: ([\d.]+)"  # what lab bench and tf_cnn_benchmarks print
@@ -37,7 +37,8 @@ def measure(
     LabError
         When it crashes, is not over in time or prints no metric; with its last lines.
     """
-    done = processes.run(argv, env, cwd, timeout)
+    with turns.take():
+        done = processes.run(argv, env, cwd, timeout)
     try:
         if done.failure:
             raise LabError(f"{done.failure}.")

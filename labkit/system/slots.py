@@ -1,0 +1,280 @@
+"""Measuring slots: how the cores of a server that many people share are divided.
+
+Some cores are for editing: servers, notebooks, whatever nobody measures. The others are slots of whole cores, each of
+which has one measurement at a time (`labkit.system.turns`). An administrator writes the division to a folder; where
+there is none, nothing here does anything.
+"""
+
+import errno
+import fcntl
+import json
+import math
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.system.errors import LabError
+
+if TYPE_CHECKING:
+    from labkit.system.machine import Machine
+
+FOLDER_VARIABLE = "LAB_SLOTS"  # names the folder, in place of
+DEFAULT_FOLDER = Path("/run/lab-slots")  # where root alone can write
+FILE, QUEUE, DURATIONS = "slots.json", "queue", "durations"
+LIMIT_S = 600.0  # the longest section of a lab waits for less than half of that on two cores
+
+
+@dataclass(frozen=True)
+class Division:
+    """What the cores of a shared server are for.
+
+    Attributes
+    ----------
+    editing : tuple of int
+        The CPUs on which people's servers run.
+    slots : tuple of tuple of int
+        The CPUs of each slot: whole cores, of one NUMA node where that has enough.
+    cores : int
+        Physical cores of each slot.
+    people : int
+        How many people share the slots.
+    limit_s : float
+        Seconds after which a measurement has to give its slot back.
+    """
+
+    editing: tuple[int, ...]
+    slots: tuple[tuple[int, ...], ...]
+    cores: int
+    people: int
+    limit_s: float = LIMIT_S
+
+    @property
+    def rounds(self) -> float:
+        """How many times as long as one person's measurement a round of all people takes."""
+        return rounds(self.people, len(self.slots))
+
+    def __str__(self) -> str:
+        """Return it in a line."""
+        count = len(self.slots)
+        return (
+            f"{count} measuring slot{'s' * (count > 1)} of {self.cores} core{'s' * (self.cores > 1)} each "
+            f"for {self.people} people, and {len(self.editing)} CPUs to edit on"
+        )
+
+
+def rounds(people: int, slots: int) -> float:
+    """Return how many times as long as one person's measurement a round of all takes."""
+    return max(1.0, people / slots)
+
+
+def divide(machine: "Machine", people: int, cores_per_slot: int | None = None, limit_s: float = LIMIT_S) -> Division:
+    """Divide a machine's cores: a quarter of them for editing, and at least as many as a slot has.
+
+    Parameters
+    ----------
+    machine : Machine
+        The server.
+    people : int
+        How many will share it.
+    cores_per_slot : int, optional
+        By default 4 from 16 cores on, the most ranks that the labs start for speed; 2 from 4 cores on; else 1.
+    limit_s : float
+        Seconds after which a measurement has to give its slot back.
+
+    Raises
+    ------
+    LabError
+        When there are too few cores, or the numbers make no sense.
+    """
+    total = machine.usable_cores
+    size = cores_per_slot or next(size for size, least in ((4, 16), (2, 4), (1, 0)) if total >= least)
+    if people < 1 or size < 1 or not limit_s > 0:
+        raise LabError("people, the cores of a slot and its time limit must be more than 0.")
+    editing = max(size, total // 4)
+    if total < editing + size:
+        raise LabError(
+            f"{total} core{'s' * (total > 1)} can't be divided into some to edit on and slots of {size} to measure on: "
+            f"{2 * size} are needed."
+        )
+    by_node = [[core for core in machine.cores[:total] if core[0] in node] for node in machine.numa]
+    by_node[0], kept = by_node[0][editing:], by_node[0][:editing]
+    if len(kept) < editing:  # the first node is smaller
+        rest = [core for node in by_node for core in node]
+        kept += rest[: editing - len(kept)]
+    left = [[core for core in node if core not in kept] for node in by_node]
+    found = [slot for node in left for slot in _chunks(node, size)]
+    found = found or _chunks([core for node in left for core in node], size)  # nodes of fewer cores than a slot
+    chosen = tuple(_cpus(slot) for slot in found[:people])
+    others = [core for core in machine.cores if not any(set(core) & set(slot) for slot in chosen)]
+    return Division(_cpus(others), chosen, size, people, limit_s)
+
+
+def _chunks(cores: list[tuple[int, ...]], size: int) -> list[list[tuple[int, ...]]]:
+    return [cores[start : start + size] for start in range(0, len(cores) - size + 1, size)]
+
+
+def _cpus(cores: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(sorted(cpu for core in cores for cpu in core))
+
+
+# The folder
+
+
+def folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where this machine's division is, or would be."""
+    return Path(environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
+
+
+def read(place: Path | None = None) -> Division | None:
+    """Return how this machine is divided; None when it isn't.
+
+    Raises
+    ------
+    LabError
+        When the file is damaged.
+    """
+    file = (place or folder()) / FILE
+    try:
+        return _division(json.loads(file.read_text()))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise LabError(
+            f"{file}, which divides this server's cores into measuring slots, can't be used: {error}. "
+            "Whoever runs the server writes it anew."
+        ) from error
+
+
+def _division(entry: Any) -> Division:
+    """Return the division that a file has.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError
+        When it has none.
+    """
+    if not isinstance(entry, dict):
+        raise TypeError("it is not an object")
+    division = Division(
+        editing=tuple(entry["editing"]),
+        slots=tuple(map(tuple, entry["slots"])),
+        cores=entry["cores"],
+        people=entry["people"],
+        limit_s=entry["limit_s"],
+    )
+    measuring = [cpu for slot in division.slots for cpu in slot]
+    if not all(isinstance(cpu, int) and cpu >= 0 for cpu in (*division.editing, *measuring)):
+        raise ValueError("CPUs must be whole numbers")
+    if len(set(measuring)) < len(measuring):
+        raise ValueError("a CPU is in two slots")
+    if not (division.editing and division.slots and all(division.slots)):
+        raise ValueError("there must be CPUs for editing and in each slot")
+    if not all(isinstance(number, int) and number > 0 for number in (division.cores, division.people)):
+        raise ValueError("cores and people must be whole numbers above 0")
+    if not 0 < division.limit_s < math.inf:
+        raise ValueError("limit_s must be a number of seconds")
+    return division
+
+
+def write(division: Division, place: Path = DEFAULT_FOLDER) -> None:
+    """Divide this machine from now on, for all who have the folder: by default, for all its users.
+
+    The folder's owner alone can change the division and the slots' files, which are locked and never written. In
+    `queue`, as in /tmp, everybody can make files and nobody can delete another's.
+
+    Raises
+    ------
+    LabError
+        When it can't be written, or somebody measures on the present division.
+    """
+    try:
+        _refuse_if_held(place)
+        place.mkdir(parents=True, exist_ok=True)
+        place.chmod(0o755)
+        (place / QUEUE).mkdir(exist_ok=True)
+        (place / QUEUE).chmod(0o1777)
+        for name, mode in ((DURATIONS, 0o666), *((slot_file(number), 0o444) for number in range(len(division.slots)))):
+            (place / name).touch()
+            (place / name).chmod(mode)
+        part = place / f".{FILE}"
+        part.write_text(json.dumps(asdict(division)))
+        part.chmod(0o644)
+        part.replace(place / FILE)
+    except OSError as error:
+        raise LabError(f"cannot divide the cores in {place}: {error.strerror}. Do it as root.") from error
+
+
+def remove(place: Path = DEFAULT_FOLDER) -> None:
+    """Divide this machine no longer; who waits for a slot goes on without.
+
+    Raises
+    ------
+    LabError
+        When the folder can't be removed.
+    """
+    try:
+        (place / FILE).unlink(missing_ok=True)
+        if place.exists():
+            shutil.rmtree(place)
+    except OSError as error:
+        raise LabError(f"cannot remove {place}: {error.strerror}. Do it as root.") from error
+
+
+def _refuse_if_held(place: Path) -> None:
+    for file in place.glob(slot_file("*")):
+        if is_locked(file):
+            raise LabError(f"{file} is in use: divide the cores again when nobody measures.")
+
+
+def slot_file(number: object) -> str:
+    """Return the name of the file that is locked by whoever measures in a slot."""
+    return f"slot-{number}"
+
+
+def open_lock(file: Path) -> int:
+    """Open a file of the folder to lock it, for which it need not be writable; neither a link nor a pipe is opened.
+
+    Raises
+    ------
+    OSError
+        When it can't be opened.
+    """
+    opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "it is not a plain file")
+    return opened
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a process has locked a file of the folder; what can't be opened is not locked."""
+    try:
+        opened = open_lock(file)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(opened)
+    return False
+
+
+def variables(division: Division, place: Path = DEFAULT_FOLDER) -> dict[str, str]:
+    """Return the variables for the server of each person.
+
+    TensorFlow and OpenMP make their threads once, for the cores that a kernel has then: those for editing. The
+    variables have them make as many as fit into a slot.
+    """
+    threads = str(division.cores)
+    return {
+        FOLDER_VARIABLE: str(place),
+        "OMP_NUM_THREADS": threads,
+        "TF_NUM_INTRAOP_THREADS": threads,
+        "TF_NUM_INTEROP_THREADS": str(min(division.cores, 2)),
+    }
