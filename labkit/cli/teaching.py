@@ -28,6 +28,8 @@ RouteName = Annotated[str | None, typer.Option("--route", help="the route: half,
 Labs = Annotated[str | None, typer.Option(help="or the labs, by their core sections, such as 00,02,07")]
 Start = Annotated[str, typer.Option(help="when a day begins")]
 Hours = Annotated[float, typer.Option(help="with --labs: how long the day is, with its breaks", min=0.5)]
+People = Annotated[int | None, typer.Option(help="how many measure on one server, in turns", min=1)]
+Slots = Annotated[int | None, typer.Option(help="with --people: on how many measuring slots", min=1)]
 FirstDay = Annotated[str | None, typer.Option("--date", help="the first day", show_default="today")]
 
 
@@ -38,15 +40,18 @@ def agenda(
     start: Start = "9:00",
     hours: Hours = 7.0,
     day: FirstDay = None,
+    people: People = None,
+    slots: Slots = None,
     out: Annotated[Path | None, typer.Option(help="write it to a file, .md or .ics, instead")] = None,
 ) -> None:
     """Make a timetable of a route: clock times, with the waiting that the labs took on this machine.
 
-    `./lab rehearse` measures that waiting. Where a day does not fit, it says what to leave out.
+    `./lab rehearse` measures that waiting. Where a day does not fit, it says what to leave out. Where people share one
+    server, --people and --slots make their waiting a round of the room; on that server itself, both are known.
     """
     from labkit.room import agenda_view
 
-    chosen, days, advice = _timetable(route, labs, start, hours, day)
+    chosen, days, advice = _timetable(route, labs, start, hours, day, people, slots)
     if out is None:
         for one in days:
             Console().print(agenda_view.table(one, agenda_view.day_title(one)))
@@ -69,14 +74,21 @@ def _route(name: str | None, labs: str | None, hours: float = 7.0) -> "Route":
 
 
 def _timetable(
-    route: str | None, labs: str | None, start: str, hours: float, day: str | None
+    route: str | None,
+    labs: str | None,
+    start: str,
+    hours: float,
+    day: str | None,
+    people: int | None = None,
+    slots: int | None = None,
 ) -> "tuple[Route, list[Day], list[str]]":
     """Return a route, its days with clock times, and what is to be said of them."""
     from labkit.room import agenda, rehearsal
 
     chosen, waits = _route(route, labs, hours), rehearsal.waits()
-    days = agenda.schedule(chosen, agenda.clock(start), agenda.calendar_day(day), waits)
-    return chosen, days, [*agenda.advice(days), agenda.basis(chosen, waits)]
+    rounds, shared = agenda.sharing(people, slots)
+    days = agenda.schedule(chosen, agenda.clock(start), agenda.calendar_day(day), waits, rounds)
+    return chosen, days, [*agenda.advice(days), agenda.basis(chosen, waits), *filter(None, [shared])]
 
 
 @command(epilog="Example: `./lab rehearse --route day`")

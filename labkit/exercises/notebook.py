@@ -1,6 +1,7 @@
 """The beginning of a lab's notebook: its checks, its results file, the machine, and how pictures look."""
 
 import os
+import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ from labkit.display import plots
 from labkit.display.results import WORK, Results
 from labkit.exercises import outbox
 from labkit.exercises.core import Checker, checker
+from labkit.system import paths, slots
 from labkit.system.machine import Machine, this_machine
 
 
@@ -53,4 +55,14 @@ def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
     machine = this_machine()
     cores = f"{machine.usable_cores} core{'s' * (machine.usable_cores > 1)}"
     print(f"{machine.model}: {cores} for this notebook, {', '.join(machine.isa) or 'no AVX2'}")
+    if shared := slots.read():
+        print(_describe_round(shared, number))
     return OpenLab(check, check.results, machine, WORK, quick)
+
+
+def _describe_round(shared: slots.Division, lab: str) -> str:
+    """Return how people measure on a shared server, and how long a round of all of them takes in a lab."""
+    plan = tomllib.loads((paths.SOLUTIONS / "minutes.toml").read_text()).get(lab, {})
+    minutes = shared.rounds * sum(section.get("wait", 0) for section in plan.values())
+    takes = f"about {minutes:.0f} minutes" if minutes >= 1 else "less than a minute"
+    return f"{shared}. What measures waits for its turn: in this lab, a round of the whole room takes {takes}."

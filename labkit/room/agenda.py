@@ -7,6 +7,7 @@ from datetime import date, datetime, time, timedelta
 
 from labkit.authoring.minutes import Section
 from labkit.room.routes import Part, Route
+from labkit.system import slots
 from labkit.system.errors import LabError
 
 Waits = Mapping[str, Mapping[str, float]]  # minutes that each section of a lab waited, by lab
@@ -93,7 +94,32 @@ def basis(route: Route, waits: Waits) -> str:
     return f"Waiting was measured on this machine, but for labs {', '.join(planned)}: ./lab rehearse measures it."
 
 
-def schedule(route: Route, start: time, first: date, waits: Waits) -> list[Day]:
+def sharing(people: int | None, count: int | None) -> tuple[float, str]:
+    """Return how many times as long a round of all takes as one person's measuring, and a sentence that says so.
+
+    Parameters
+    ----------
+    people, count : int, optional
+        How many people measure, and on how many slots; by default as this machine is divided (`labkit.system.slots`).
+
+    Raises
+    ------
+    LabError
+        When one is given, and nothing says the other.
+    """
+    division = slots.read()
+    if division:
+        people, count = people or division.people, count or len(division.slots)
+    if people is None and count is None:
+        return 1.0, ""
+    if people is None or count is None:
+        raise LabError("how many people measure, and on how many slots? Give both, such as --people 40 --slots 4.")
+    rounds = slots.rounds(people, count)
+    measured = f"{people} people measure in turns on {count} slot{'s' * (count > 1)}"
+    return rounds, f"{measured}: all waiting counts {rounds:.3g} times, as a round of the room takes that long."
+
+
+def schedule(route: Route, start: time, first: date, waits: Waits, rounds: float = 1.0) -> list[Day]:
     """Return the days of a route with clock times.
 
     Parameters
@@ -106,25 +132,27 @@ def schedule(route: Route, start: time, first: date, waits: Waits) -> list[Day]:
         The first day.
     waits : mapping
         The minutes that each section of a lab waited on this machine; a lab that is not in it takes the plan's.
+    rounds : float
+        How many times as long all people wait, where they measure in turns on one server.
     """
     days = []
     for number, parts in enumerate(route.days):
         now = begin = datetime.combine(first + timedelta(days=number), start)
         entries = []
         for part in parts:
-            entries.append(_entry(part, now, waits.get(part.lab, {})))
+            entries.append(_entry(part, now, waits.get(part.lab, {}), rounds))
             now = entries[-1].end
         days.append(Day(tuple(entries), begin + timedelta(hours=route.hours)))
     return days
 
 
-def _entry(part: Part, begin: datetime, waited: Mapping[str, float]) -> Entry:
+def _entry(part: Part, begin: datetime, waited: Mapping[str, float], rounds: float) -> Entry:
     """Return a part with its clock times; a lab ends at the next five minutes."""
     if not part.lab:
         return Entry(begin, begin + timedelta(minutes=part.minutes), part)
     now, sections = begin, []
     for planned in part.sections:
-        section = replace(planned, wait=waited.get(planned.name, planned.wait))
+        section = replace(planned, wait=rounds * waited.get(planned.name, planned.wait))
         sections.append((now, section))
         now += timedelta(minutes=section.minutes)
     takes = 5 * math.ceil(round((now - begin).total_seconds() / 300, 2))
