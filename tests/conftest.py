@@ -101,6 +101,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason in sorted(reason for reason in reasons if "no network: " in reason):
         told = reason.partition("no network: ")[2]
         terminalreporter.write_line(f"NODES WITH WIRES WERE NOT ALL TESTED HERE: {told}", red=True, bold=True)
+    for reason in sorted(reason for reason in reasons if "NOT TESTED HERE" in reason):
+        terminalreporter.write_line(reason.removeprefix("Skipped: "), red=True, bold=True)
     skipped = {report.nodeid.partition("::")[0] for report in terminalreporter.getreports("skipped")}
     for reason in sorted(reason for reason in reasons if "no browser: " in reason):
         files = ", ".join(sorted(name for name in skipped if name.startswith("tests/browser/")))

@@ -91,7 +91,9 @@ def divide(machine: "Machine", people: int, cores_per_slot: int | None = None, l
         When there are too few cores, or the numbers make no sense.
     """
     total = machine.usable_cores
-    size = cores_per_slot or next(size for size, least in ((4, 16), (2, 4), (1, 0)) if total >= least)
+    size = cores_per_slot
+    if size is None:
+        size = 4 if total >= 16 else 2 if total >= 4 else 1
     if people < 1 or size < 1 or not limit_s > 0:
         raise LabError("people, the cores of a slot and its time limit must be more than 0.")
     editing = max(size, total // 4)
