@@ -33,7 +33,7 @@ from labkit.system.slots import Division
 
 SLOT_VARIABLE = "LABKIT_SLOT"  # in the holder, and in all that it starts: the number of its slot
 POLL_S, MAX_POLL_S = 0.1, 0.5  # between two looks at the queue: the first in it, and those far behind
-PATIENCE_S = 2.0  # for the first in the queue to take a slot that is free
+PATIENCE_S = 5.0  # for the first in the queue to take a slot that is free
 GRACE_S = 10.0  # for a measurement to end after its time limit
 REMEMBERED = 20  # measurements whose durations say how long one takes
 STATUS_COLUMNS = 78

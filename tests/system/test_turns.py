@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -27,19 +28,20 @@ TIMEOUT_S = 30
 
 
 @pytest.fixture
-def divide(tmp_path, monkeypatch):
+def divide(monkeypatch):
     """Divide this machine into so many slots of a CPU each, in a folder that every user can enter."""
-    place = tmp_path / "slots"
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
-    monkeypatch.setenv(slots.FOLDER_VARIABLE, str(place))
+    with tempfile.TemporaryDirectory(prefix="lab slots ") as folder:
+        Path(folder).chmod(0o755)
+        place = Path(folder) / "slots"
+        monkeypatch.setenv(slots.FOLDER_VARIABLE, str(place))
+        monkeypatch.setattr(turns, "PATIENCE_S", 2 * TIMEOUT_S)  # on a busy machine, who is slow is not stopped
 
-    def write(count: int = 1, limit_s: float = TIMEOUT_S) -> Path:
-        cpus = sorted(OWN)[:count]
-        slots.write(Division(tuple(OWN), tuple((cpu,) for cpu in cpus), 1, 8, limit_s), place)
-        return place
+        def write(count: int = 1, limit_s: float = TIMEOUT_S) -> Path:
+            cpus = sorted(OWN)[:count]
+            slots.write(Division(tuple(OWN), tuple((cpu,) for cpu in cpus), 1, 8, limit_s), place)
+            return place
 
-    return write
+        yield write
 
 
 class Contender:
@@ -313,10 +315,10 @@ def test_all_threads_are_on_the_slots_cores_and_back_afterwards(divide):
             os.sched_getaffinity(int(thread.name)) == {min(OWN)} for thread in Path("/proc/self/task").iterdir()
         }
 
-    threads = [threading.Thread(target=over.wait)]
+    threads = [threading.Thread(target=over.wait, daemon=True)]
     threads[0].start()
     with turns.take():
-        threads.append(threading.Thread(target=over.wait))
+        threads.append(threading.Thread(target=over.wait, daemon=True))
         threads[1].start()
         child = subprocess.Popen(["sleep", "60"])
         note("inside")
