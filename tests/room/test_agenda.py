@@ -9,6 +9,7 @@ from labkit import cli
 from labkit.authoring.minutes import Section
 from labkit.room import agenda, agenda_view, rehearsal, routes
 from labkit.room.routes import Part, Route
+from labkit.system import slots
 from labkit.system.errors import LabError
 
 SLACK_MIN = 10  # that each day of a route has left: no day goes as planned
@@ -82,6 +83,26 @@ def test_the_source_of_the_waiting_is_told():
     assert "as planned" in agenda.basis(both, {})
     assert agenda.basis(both, {"00": {}, "07": {}}) == "All waiting was measured on this machine."
     assert "but for labs 07" in agenda.basis(both, {"00": {}})
+
+
+def test_where_people_share_a_server_waiting_is_a_round_of_the_room(monkeypatch, tmp_path):
+    monkeypatch.setenv(slots.FOLDER_VARIABLE, str(tmp_path / "slots"))
+    rounds, sentence = agenda.sharing(40, 4)
+    (day,) = agenda.schedule(route(SHORT), time(9), FIRST, {}, rounds)
+    assert day.entries[0].sections[0][1].wait == 10
+    assert f"{day.entries[0].end:%H:%M}" == "09:30"
+    assert sentence.startswith("40 people measure in turns on 4 slots: all waiting counts 10 times")
+    assert agenda.sharing(3, 4)[0] == 1  # nobody waits for another
+    assert agenda.sharing(None, None) == (1, "")
+    with pytest.raises(LabError, match="--people 40 --slots 4"):
+        agenda.sharing(40, None)
+
+
+def test_a_divided_server_knows_how_many_share_it(monkeypatch, tmp_path):
+    monkeypatch.setenv(slots.FOLDER_VARIABLE, str(tmp_path / "slots"))
+    slots.write(slots.Division((0,), ((1,), (2,)), 1, 8), tmp_path / "slots")
+    assert agenda.sharing(None, None)[0] == 4
+    assert agenda.sharing(12, None)[0] == 6
 
 
 def test_a_calendar_is_read_by_a_calendar_program():

@@ -333,6 +333,19 @@ def test_all_threads_are_on_the_slots_cores_and_back_afterwards(divide):
     over.set()
 
 
+def test_processes_that_measure_too_are_moved_with_all_under_them(divide):
+    divide()
+    tree = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+    pids = [tree.pid, int(tree.stdout.readline())]
+    for also, inside in (((), OWN), ([tree.pid], {min(OWN)})):
+        with turns.take(also):
+            assert [os.sched_getaffinity(pid) for pid in pids] == [inside, inside]
+        assert [os.sched_getaffinity(pid) for pid in pids] == [OWN, OWN]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    tree.communicate()
+
+
 def test_what_a_holder_starts_uses_its_slot(divide):
     place = divide()
     code = (
