@@ -64,5 +64,5 @@ def _describe_round(shared: slots.Division, lab: str) -> str:
     """Return how people measure on a shared server, and how long a round of all of them takes in a lab."""
     plan = tomllib.loads((paths.SOLUTIONS / "minutes.toml").read_text()).get(lab, {})
     minutes = shared.rounds * sum(section.get("wait", 0) for section in plan.values())
-    takes = f"about {minutes:.0f} minutes" if minutes >= 1 else "less than a minute"
+    takes = f"about {minutes:.0f} minutes" if minutes >= 2 else "less than two minutes"
     return f"{shared}. What measures waits for its turn: in this lab, a round of the whole room takes {takes}."

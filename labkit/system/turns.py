@@ -104,7 +104,7 @@ class _Held:
         self.overdue = ""  # why it was ended, if so
         self._number, self._lock, self._limit = number, lock, division.limit_s
         self._cpus = set(division.slots[number])
-        self._roots: list[int] = []
+        self._roots = [os.getpid()]
         self._masks: dict[int, set[int]] = {}  # of each thread before
         self._began = time.monotonic()
         self._leaving = threading.RLock()
@@ -117,7 +117,7 @@ class _Held:
         global _lock
         _lock = self._lock
         os.environ[SLOT_VARIABLE] = str(self._number)
-        self._roots = [os.getpid(), *also]
+        self._roots += also
         for thread in _threads([os.getpid(), *_trees(also)]):
             with contextlib.suppress(ProcessLookupError):  # it has ended
                 self._masks[thread] = os.sched_getaffinity(thread)
@@ -142,7 +142,7 @@ class _Held:
         """Move all that was started meanwhile off the slot's cores, then give the slot back; once is enough."""
         global _lock
         with self._leaving:
-            if self._left.is_set():
+            if self._left.is_set() or os.getpid() != self._roots[0]:  # a fork of the holder gives nothing back
                 return
             self._timer.cancel()
             os.environ.pop(SLOT_VARIABLE, None)

@@ -31,7 +31,7 @@ def test_on_a_divided_server_a_lab_says_how_long_a_round_of_the_room_takes(place
     assert f"a round of the whole room takes about {40 * waiting:.0f} minutes" in told
 
 
-def test_a_lab_that_hardly_waits_says_less_than_a_minute(place, capsys):
+def test_a_lab_that_hardly_waits_says_less_than_two_minutes(place, capsys):
     slots.write(slots.Division((0,), ((1,),), 1, 2), place)
     open_lab("00", {"QUICK": True})
-    assert "a round of the whole room takes less than a minute" in capsys.readouterr().out
+    assert "a round of the whole room takes less than two minutes" in capsys.readouterr().out

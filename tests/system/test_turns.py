@@ -378,6 +378,21 @@ def test_a_killed_holders_slot_is_not_free_while_what_it_left_behind_runs(divide
     assert processes.wait_until(lambda: is_free(place), TIMEOUT_S)
 
 
+def test_a_fork_that_ends_like_its_holder_gives_nothing_back(divide):
+    place = divide()
+    turn = turns.take()
+    turn.__enter__()
+    if not (child := os.fork()):
+        try:
+            turn.__exit__(None, None, None)
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not is_free(place)
+    turn.__exit__(None, None, None)
+    assert is_free(place)
+
+
 def test_a_slot_is_given_back_after_an_interrupt(divide):
     place = divide()
     with pytest.raises(KeyboardInterrupt), turns.take():
