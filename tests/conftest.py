@@ -96,8 +96,11 @@ def two_users_can_be_made() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly when the tests that need a network, a browser, a real Slurm, or two users of it, were skipped."""
+    """Say loudly which tests were skipped as this machine lacks wires, a browser, Slurm, two users, or Sphinx."""
     reasons = {str(report.longrepr[-1]) for report in terminalreporter.getreports("skipped")}
+    for reason in sorted(reason for reason in reasons if "no site: " in reason):
+        told = reason.partition("no site: ")[2]
+        terminalreporter.write_line(f"THE SITE WAS NOT BUILT HERE: {told}", red=True, bold=True)
     for reason in sorted(reason for reason in reasons if "no network: " in reason):
         told = reason.partition("no network: ")[2]
         terminalreporter.write_line(f"NODES WITH WIRES WERE NOT ALL TESTED HERE: {told}", red=True, bold=True)

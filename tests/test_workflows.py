@@ -10,6 +10,8 @@ from labkit.system import paths
 WORKFLOWS = sorted(
     path for path in (paths.ROOT / ".github" / "workflows").iterdir() if path.suffix in (".yml", ".yaml")
 )
+# What may do more than read: the job that publishes the site, which checks out and runs nothing of the kit's.
+PUBLISHES = {"pages.yml": {"publish": {"pages": "write", "id-token": "write"}}}
 USES = [
     pytest.param(line, id=f"{path.name}:{number}")
     for path in WORKFLOWS
@@ -33,6 +35,15 @@ def test_an_action_is_pinned_by_its_commit_with_its_version_beside_it(line):
 def test_a_workflow_may_only_read_and_ends_the_run_it_supersedes(path):
     workflow = yaml.safe_load(path.read_text())
     assert workflow["permissions"] == {"contents": "read"}
-    assert not [name for name, job in workflow["jobs"].items() if "permissions" in job]
+    rights = {name: job["permissions"] for name, job in workflow["jobs"].items() if "permissions" in job}
+    assert rights == PUBLISHES.get(path.name, {})
     assert workflow["concurrency"]["cancel-in-progress"] is True
     assert "github.ref" in workflow["concurrency"]["group"]
+
+
+@pytest.mark.parametrize(("name", "jobs"), PUBLISHES.items())
+def test_a_job_that_may_write_runs_no_code_of_the_checkout(name, jobs):
+    workflow = yaml.safe_load((paths.ROOT / ".github" / "workflows" / name).read_text())
+    for job in jobs:
+        steps = workflow["jobs"][job]["steps"]
+        assert [step["uses"].partition("@")[0] for step in steps] == ["actions/deploy-pages"]

@@ -1,0 +1,80 @@
+"""Sphinx's configuration for the site that `./lab site` makes (labkit/authoring/site.py)."""
+
+import base64
+import html
+import re
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+from mermaid_render import mermaid_to_svg
+from sphinx.util.docutils import SphinxDirective
+
+project = "Deep learning at scale on CPUs"
+language = "en"
+extensions = ["myst_nb"]
+exclude_patterns = ["extra"]
+suppress_warnings = ["misc.highlighting_failure"]  # "…" in code stands for what is left out
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4
+myst_fence_as_directive = {"mermaid"}
+nb_execution_mode = "off"  # the stored outputs are shown
+nb_merge_streams = True
+nb_number_source_lines = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = project
+html_math_renderer = "mathml"
+html_static_path = ["style.css"]
+html_css_files = ["style.css"]
+html_extra_path = ["extra"]
+html_copy_source = False
+html_show_copyright = False
+html_sidebars = {"index": [], "docs/*": [], "*": []}  # pages without pages below them
+html_theme_options = {
+    "navbar_end": ["theme-switcher"],
+    "navbar_persistent": ["search-button"],
+    "header_links_before_dropdown": 6,
+    "show_prev_next": True,
+    "footer_start": [],
+    "footer_end": ["sphinx-version"],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+
+
+class Mermaid(SphinxDirective):
+    """A diagram in Mermaid, drawn here: no browser needs a program for it."""
+
+    has_content = True
+
+    def run(self):
+        """Return the diagram as a picture whose alternative text is its accDescr."""
+        text = "\n".join(self.content)
+        described = re.search(r"accDescr\s*(?::\s*(.+)|\{(.+?)\})", text, flags=re.S if "accDescr {" in text else 0)
+        alt = html.escape(" ".join((described[1] or described[2]).split()))
+        svg = base64.b64encode(mermaid_to_svg(text)).decode()
+        image = f'<img class="diagram" src="data:image/svg+xml;base64,{svg}" alt="{alt}">'
+        return [nodes.raw("", image, format="html")]
+
+
+def visit_math(translator, node):
+    """Write a formula as MathML, which browsers show by themselves."""
+    block = isinstance(node, nodes.math_block)
+    formula = tex2mathml(node.astext(), as_block=block)
+    # One that is wider than a phone scrolls, by keys too.
+    translator.body.append(formula.replace("<math ", '<math tabindex="0" ', 1) if block else formula)
+    raise nodes.SkipNode
+
+
+def mend(app, pagename, templatename, context, doctree):
+    """Mend what screen readers stumble over: a label in place of what a summary says, and heads of nothing."""
+    body = context.get("body", "").replace('<summary aria-label="Toggle hidden content">', "<summary>")
+    context["body"] = re.sub(r"<th\b[^>]*>(?:<p></p>|&nbsp;|\s)*</th>", "<td></td>", body)
+
+
+def setup(app):
+    """Add the diagrams and the formulas."""
+    app.connect("html-page-context", mend)
+    app.add_directive("mermaid", Mermaid)
+    app.add_html_math_renderer("mathml", inline_renderers=(visit_math, None), block_renderers=(visit_math, None))
