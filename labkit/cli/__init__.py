@@ -3,12 +3,14 @@
 Modules that take long to import are imported by the command that needs them, so that `./lab` answers at once.
 """
 
+import os
 import sys
 from pathlib import Path
 
 import typer
+from typer.completion import completion_init
 
-from labkit.cli import authoring, cluster, data, measuring, students, teaching
+from labkit.cli import authoring, cluster, completion, data, measuring, students, teaching
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 
@@ -29,6 +31,8 @@ app.add_typer(authoring.app)
 
 def main() -> None:
     """Run a command; print an error that the user can mend in one line, with exit code 2."""
+    if completion.VARIABLE in os.environ:  # a shell asks what it can complete
+        completion_init()
     try:
         try:
             app(prog_name="lab")

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from labkit.cli import completion
 from labkit.cli.options import PASS_ON
 from labkit.system import paths
 
@@ -22,7 +23,9 @@ def run_tests(
     fast: Annotated[
         bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: about a minute")
     ] = False,
-    lab: Annotated[str | None, typer.Option(help="all that this lab is held to, such as 07")] = None,
+    lab: Annotated[
+        str | None, typer.Option(help="all that this lab is held to, such as 07", autocompletion=completion.labs)
+    ] = None,
 ) -> None:
     """Run every test: code, exercises, notebooks. About 15 minutes on two cores. Other arguments go to pytest."""
     from labkit.authoring import testing
@@ -37,7 +40,9 @@ def run_tests(
 
 @command(epilog="Example: `./lab lint 07`")
 def lint(
-    labs: Annotated[list[str] | None, typer.Argument(help="the labs, such as 07; all by default")] = None,
+    labs: Annotated[
+        list[str] | None, typer.Argument(help="the labs, such as 07; all by default", autocompletion=completion.labs)
+    ] = None,
 ) -> None:
     """Tell what is wrong with the labs' sources, all at once, by file and line. Exit code 1 when something is."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # some checks import TensorFlow, whose notices say nothing of a source
@@ -70,7 +75,9 @@ def new(
 
 
 @command(epilog="Example: `./lab new-exercise 09`")
-def new_exercise(lab: Annotated[str, typer.Argument(help="the lab, such as 09")]) -> None:
+def new_exercise(
+    lab: Annotated[str, typer.Argument(help="the lab, such as 09", autocompletion=completion.labs)],
+) -> None:
     """Add the next exercise to a lab: to its source, its checks and its tests."""
     from labkit.authoring import scaffold
     from labkit.exercises import sources
@@ -83,7 +90,9 @@ def new_exercise(lab: Annotated[str, typer.Argument(help="the lab, such as 09")]
 
 @command(epilog="Example: `./lab build 07 --execute`")
 def build(
-    labs: Annotated[list[str] | None, typer.Argument(help="the labs, such as 07; all by default")] = None,
+    labs: Annotated[
+        list[str] | None, typer.Argument(help="the labs, such as 07; all by default", autocompletion=completion.labs)
+    ] = None,
     execute: Annotated[bool, typer.Option("--execute", help="run the solution notebook, to store its outputs")] = False,
 ) -> None:
     """Make the student and solution notebooks from their sources, if `lab lint` finds nothing wrong there."""

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from labkit.cli import completion
 from labkit.system import paths
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -18,4 +19,9 @@ StudentFolder = Annotated[
         show_default="my-labs, or the current one if it has the labs",
         resolve_path=True,
     ),
+]
+LabNumber = Annotated[str, typer.Argument(help="the lab, such as 07", autocompletion=completion.labs)]
+SomeLabs = Annotated[
+    list[str] | None,
+    typer.Argument(help="the labs, such as 07", show_default="all", autocompletion=completion.labs),
 ]

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from labkit.cli.options import StudentFolder
+from labkit.cli import completion
+from labkit.cli.options import LabNumber, StudentFolder
 from labkit.system import files, paths
 
 app = typer.Typer()
@@ -30,7 +31,7 @@ def setup(
 @command(epilog="Example: `./lab start 07 --no-browser --port 8899`")
 def start(
     folder: StudentFolder,
-    lab: Annotated[str, typer.Argument(help="the lab to open, such as 07")] = "00",
+    lab: Annotated[str, typer.Argument(help="the lab to open, such as 07", autocompletion=completion.labs)] = "00",
     browser: Annotated[bool, typer.Option(help="open a browser window")] = True,
     port: Annotated[int, typer.Option(help="the first port to try", min=1, max=65535)] = 8888,
 ) -> None:
@@ -102,7 +103,7 @@ def doctor(
 
 @command(epilog="Example: `./lab reset 07`")
 def reset(
-    lab: Annotated[str, typer.Argument(help="the lab, such as 07")],
+    lab: LabNumber,
     folder: StudentFolder,
 ) -> None:
     """Put a fresh copy of a lab in your folder; yours is kept beside it, numbered."""
@@ -162,3 +163,16 @@ def leave(folder: StudentFolder) -> None:
     from labkit.room import seat
 
     seat.leave(folder)
+
+
+@command("completion", epilog='Example: `eval "$(./lab completion bash)"`')
+def print_completion(
+    shell: Annotated[completion.Shell, typer.Argument(help="the shell that is to complete")],
+) -> None:
+    """Print what makes a shell complete commands, options and labs by the Tab key.
+
+    It holds for the shell that reads it. To have it in each: for bash, the example's line in `~/.bashrc`, with the path
+    of this folder; for zsh, `eval "$(./lab completion zsh)"` in `~/.zshrc`; for fish, `./lab completion fish | source`
+    in `~/.config/fish/config.fish`.
+    """
+    print(completion.script(shell), end="")

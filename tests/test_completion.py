@@ -1,0 +1,95 @@
+"""The Tab key completes commands, options and labs in the shells that there are, for `./lab` and for `lab`."""
+
+import os
+import shutil
+import sys
+
+import pexpect
+import pytest
+
+from labkit.cli import completion
+from labkit.exercises import sources
+from labkit.room import routes
+from labkit.system import processes
+
+SHELLS = {
+    "bash": ["--norc", "--noprofile", "-i"],
+    "zsh": ["-f", "-i"],
+    "fish": ["--no-config", "--interactive"],
+}
+PROMPT = "ready> "
+BEGIN = {
+    "bash": f"PS1='{PROMPT}'; bind 'set enable-bracketed-paste off'",
+    "zsh": f"PS1='{PROMPT}'; unsetopt zle_bracketed_paste 2>/dev/null; autoload -Uz compinit; compinit -u -D",
+    "fish": f"function fish_prompt; echo -n '{PROMPT}'; end",
+}
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request, tmp_path, monkeypatch):
+    """Start a shell in a folder with a blank in its name, which has a `./lab`, and let it read its script."""
+    name = request.param
+    if not shutil.which(name):
+        pytest.skip(f"no {name} here")
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    (folder / "lab").write_text("#!/bin/sh\necho WAS STARTED\n")  # which completing must not do
+    (folder / "lab").chmod(0o755)
+    (folder / "script").write_text(completion.script(completion.Shell(name)))
+    monkeypatch.setenv("HOME", str(folder))
+    environment = os.environ | {"TERM": "dumb", "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"}
+    child = pexpect.spawn(name, SHELLS[name], cwd=str(folder), env=environment, encoding="utf-8", timeout=60)
+    child.setwinsize(50, 200)
+    child.sendline(BEGIN[name])
+    child.sendline("source ./script; echo re''ad")
+    child.expect("\nread")
+    child.name_of_shell = name
+    yield child
+    child.close(force=True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("./lab sta", "./lab start"),
+        ("lab sta", "lab start"),
+        ("./lab start --no-b", "./lab start --no-browser"),
+        ("./lab data fet", "./lab data fetch"),
+        ("./lab completion fi", "./lab completion fish"),
+    ],
+)
+def test_tab_completes(shell, typed, completed):
+    shell.send(typed + "\t")
+    shell.expect_exact(completed)
+
+
+def test_tab_lists_the_labs(shell):
+    shell.send("./lab reset 0" + ("\t" if shell.name_of_shell == "fish" else "\t\t"))
+    for source in sources.labs():
+        shell.expect_exact(source.stem[:2])
+
+
+def test_values_are_those_that_the_commands_take():
+    assert [lab for lab, _ in completion.labs("")] == [source.stem[:2] for source in sources.labs()]
+    assert completion.labs("07") == [("07", "horovod mnist")]
+    assert completion.labs("7") == []
+    assert completion.routes("") == list(routes.names())
+    assert completion.routes("two") == ["two-days"]
+
+
+def test_a_tab_waits_for_nothing_that_is_slow_to_import():
+    code = "import labkit.cli, sys; print(sorted({name.partition('.')[0] for name in sys.modules}))"
+    loaded = processes.run([sys.executable, "-c", code]).lines[-1]
+    assert "'labkit'" in loaded
+    for slow in ("tensorflow", "numpy", "matplotlib", "jupytext", "IPython", "nbformat", "requests"):
+        assert f"'{slow}'" not in loaded
+
+
+def test_the_script_calls_a_program_whatever_its_folder_is_called(monkeypatch, tmp_path):
+    folder = tmp_path / "it's a folder"
+    folder.mkdir()
+    (folder / "labkit").write_text("#!/bin/sh\necho called\n")
+    (folder / "labkit").chmod(0o755)
+    monkeypatch.setattr(completion.sys, "executable", str(folder / "python"))
+    ask = 'COMP_WORDS=(lab x); COMP_CWORD=1; _lab_complete; echo "${COMPREPLY[0]}"'
+    assert processes.run(["bash", "-c", completion.script(completion.Shell.BASH) + ask]).lines == ("called",)
