@@ -13,6 +13,7 @@ from rich.console import Console
 from labkit.cli import completion
 from labkit.cli.options import LabNumber, StudentFolder
 from labkit.system import files, paths
+from labkit.system.errors import LabError
 
 app = typer.Typer()
 command = functools.partial(app.command, rich_help_panel="The labs")
@@ -125,12 +126,34 @@ def report(
         Path | None, typer.Option("--from", help="where the labs left their results", show_default="my-labs/work")
     ] = None,
 ) -> None:
-    """Make one page to take home: the machine, what you measured, the pictures, the exercises passed."""
+    """Make one page to take home: the machine, what you measured, the pictures, the exercises passed.
+
+    It says which figures were disturbed by other work. When you are in a room and send your figures to it, the room's
+    stand beside yours: median and range, from five machines on. The page reads on a phone and prints on A4.
+    """
     from labkit.report import page
 
-    html = page.render(results or folder / "work")
+    html = page.render(results or folder / "work", *_figures_of_the_room(folder))
     files.write(out, html, "name another file with --out")
     print(f"wrote {paths.shown(out.resolve())}: open it in a browser; it needs no network")
+
+
+def _figures_of_the_room(folder: Path) -> tuple[dict, str]:
+    """Return the figures on the wall of the room that a student sends figures to, and what is to be said of them."""
+    from labkit.report import page
+    from labkit.room import seat
+
+    try:
+        kept = seat.membership(folder)
+        if not kept or not kept["figures"]:
+            return {}, ""
+        asked = {key: value for key, value in kept.items() if key != "token"}  # the wall shows no seat, and needs none
+        figures = page.room_figures(seat.ask("GET", asked, "/view/wall").json())
+    except LabError as error:
+        return {}, f"The room's figures are not here: {error}"
+    except ValueError:  # neither JSON nor what a board sends
+        return {}, "The room's figures are not here: the board's answer can't be read."
+    return figures, "" if figures else "The room has no figures yet: they are shown from five machines on."
 
 
 @command(epilog="Example: `./lab join http://192.168.1.5:8500 K7Q2M9 --seat B4`")

@@ -1,9 +1,12 @@
 """The page that a student takes home: the machine, the figures, the pictures, the exercises passed."""
 
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import jsonschema
 
 from labkit.display.results import COLUMNS, NOT_ATTEMPTED, PASSED, find_problem, read, without_empty_columns
 from labkit.exercises import sources
@@ -11,16 +14,34 @@ from labkit.system import files, paths
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK
 
+FEW = 5  # machines from which on a room's figures are shown, as on its wall
+NAME_LETTERS = 120  # of a figure's name, as it is sent to a room
+_FIGURE = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "value": {"type": "number"}},
+    "required": ["name", "value"],
+}
+_MACHINE = {
+    "type": "object",
+    "properties": {"figures": {"type": "array", "items": _FIGURE}},
+    "required": ["figures"],
+}
+_LABS = {"type": "object", "additionalProperties": {"type": "array", "items": _MACHINE}}
+_WALL = {"type": "object", "properties": {"figures": _LABS}, "required": ["figures"]}  # as far as it is read
 TEMPLATE = Path(__file__).with_suffix(".html")
 
 
-def render(folder: Path) -> str:
+def render(folder: Path, room: Mapping[str, Sequence[Mapping[str, Any]]] | None = None, room_note: str = "") -> str:
     """Return the page, a text that needs no other file and no network.
 
     Parameters
     ----------
     folder : Path
         Where the labs that were run have left their `results-NN.json`.
+    room : mapping, optional
+        By lab, the closing figures of a room's machines: messages with `figures`, each a `name` and a `value`.
+    room_note : str
+        What is to be said of the room, such as why there are no figures of it.
 
     Raises
     ------
@@ -40,21 +61,69 @@ def render(folder: Path) -> str:
     verdicts = [verdict for lab in labs for verdict in lab["exercises"].values()]
     for table in [lab["table"] for lab in labs if lab.get("table")]:
         table["head"], table["rows"] = without_empty_columns((table["what"], *COLUMNS), table["rows"])
+    for lab in labs:
+        _compare(lab, (room or {}).get(lab["lab"], ()))
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         labs=labs,
         machines=machines,
-        busy=[lab["lab"] for lab in labs if _busy(lab)],
+        disturbed=[(lab, row[0]) for lab in labs for row in _rows(lab) if _is_marked(row)],
         mark=BUSY_MARK,
+        room_note=room_note,
         passed=verdicts.count(PASSED),
         exercises=len(verdicts),
         to_come=[sources.title(source) for source in sources.labs() if source.stem[:2] not in ran],
     )
 
 
-def _busy(lab: dict[str, Any]) -> bool:
-    """Whether a figure of its closing table was measured while other work had the cores."""
-    return any(BUSY_MARK in text for row in lab.get("table", {}).get("rows", []) for text in row)
+def room_figures(answer: object) -> dict[str, list[dict[str, Any]]]:
+    """Return a board's answer for its wall as `render` takes it: the figures by lab.
+
+    Raises
+    ------
+    ValueError
+        When it is of another shape.
+    """
+    try:
+        jsonschema.validate(answer, _WALL)
+    except jsonschema.ValidationError as error:
+        raise ValueError(error.message) from error
+    return answer["figures"]  # type: ignore[index]
+
+
+def _compare(lab: dict[str, Any], sent: Sequence[Mapping[str, Any]]) -> None:
+    """Set the room's figures beside a lab's own: a column of its table, where machines sent a figure of that name."""
+    values: dict[str, list[float]] = {}
+    for message in sent:
+        for figure in message["figures"]:
+            values.setdefault(figure["name"], []).append(figure["value"])
+    if not any(row[0][:NAME_LETTERS] in values for row in _rows(lab)):
+        return
+    head = lab["table"]["head"]
+    lab["table"]["rows"] = [
+        [*row, *[""] * (len(head) - len(row)), _in_words(values.get(row[0][:NAME_LETTERS], []))] for row in _rows(lab)
+    ]
+    lab["table"]["head"] = [*head, "the room"]
+
+
+def _in_words(values: Sequence[float]) -> str:
+    """Return a median and a range; nothing for figures of so few that the range would be somebody's."""
+    if len(values) < FEW:
+        return ""
+    low, middle, high = (
+        f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+        for value in (min(values), statistics.median(values), max(values))
+    )
+    return f"{middle} ({low} to {high}, {len(values)} machines)"
+
+
+def _rows(lab: dict[str, Any]) -> list[list[str]]:
+    return [row for row in lab.get("table", {}).get("rows", []) if row]
+
+
+def _is_marked(row: Sequence[str]) -> bool:
+    """Whether a figure was measured while other work had the cores."""
+    return any(BUSY_MARK in text for text in row)
 
 
 def _lab(file: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from labkit.exercises import sources
-from labkit.report.page import render
+from labkit.report.page import render, room_figures
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK
 
@@ -177,3 +177,54 @@ def test_results_of_no_lab_and_a_file_that_cannot_be_read_are_reported(tmp_path)
     (tmp_path / "results-02.json").mkdir()
     with pytest.raises(LabError, match=r"cannot read .*results-02\.json: Is a directory"):
         render(tmp_path)
+
+
+def machines(name, *values):
+    return [{"lab": "02", "cores": 2, "isa": [], "figures": [{"name": name, "value": value}]} for value in values]
+
+
+def rows(html):
+    """Give the rows of the figures' tables as texts."""
+    found = re.findall(r"<tr><th scope=\"row\">.*?</tr>", html, flags=re.S)
+    return [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in found]
+
+
+def test_the_rooms_figures_stand_beside_ones_own_from_five_machines_on(tmp_path):
+    figures = [["CNN", "4.6×", "2.1×", "<3×"], ["ResNet", "", "1,200 images/s"], ["alone", "", "3×", ""]]
+    leave(tmp_path, "02", table={"what": "speed", "rows": figures, "notes": []})
+    sent = [*machines("CNN", 1, 2, 3, 4, 10.5), *machines("ResNet", 1500, 900, 1000, 1100, 25_000)]
+    html = render(tmp_path, {"02": [*sent, *machines("alone", 7, 8, 9, 10)], "07": machines("CNN", *range(9))})
+    assert '<th scope="col">the room</th>' in html
+    assert [row for row in rows(html) if len(row) == 5] == [
+        ["CNN", "4.6×", "2.1×", "&lt;3×", "3 (1 to 10.5, 5 machines)"],
+        ["ResNet", "", "1,200 images/s", "", "1,100 (900 to 25,000, 5 machines)"],
+        ["alone", "", "3×", "", ""],
+    ]
+    for nothing in (None, {}, {"02": []}, {"02": machines("of another name", *range(9))}):
+        assert "the room" not in render(tmp_path, nothing)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        [],
+        {},
+        {"figures": []},
+        {"figures": {"02": {}}},
+        {"figures": {"02": [{}]}},
+        {"figures": {"02": [{"figures": [{"name": "CNN", "value": "fast"}]}]}},
+        {"figures": {"02": [{"figures": [{"name": 3, "value": 3}]}]}},
+    ],
+)
+def test_an_answer_that_is_no_boards_is_refused(answer):
+    with pytest.raises(ValueError, match=r"\w"):
+        room_figures(answer)
+
+
+def test_each_disturbed_figure_is_named_at_the_top(tmp_path):
+    table = {"what": "speed", "rows": [["CNN", "", f"96× {BUSY_MARK}", ""], ["quiet", "", "2×", ""]], "notes": []}
+    leave(tmp_path, "02", table=table)
+    before = render(tmp_path).partition("<h2>")[0]
+    assert "<li>lab 02: CNN</li>" in before
+    assert "quiet" not in before
