@@ -118,7 +118,7 @@ def test_standard_output_on_a_full_disk_is_one_line_and_exit_code_2():
 
 
 def test_report_writes_the_page_and_says_where(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(page, "render", lambda folder: f"<p>{folder.name}</p>")
+    monkeypatch.setattr(page, "render", lambda folder, *room: f"<p>{folder.name}</p>")
     out = tmp_path / "mine.html"
     assert run(monkeypatch, "report", "--from", "some/work", "--out", str(out)) == 0
     assert out.read_text() == "<p>work</p>"
@@ -203,7 +203,7 @@ def test_start_reset_and_report_follow_the_folder_that_the_variable_names(monkey
     monkeypatch.setattr(os, "environ", os.environ.copy())
     started, rendered = [], []
     monkeypatch.setattr(LabApp, "launch_instance", started.extend)
-    monkeypatch.setattr(page, "render", lambda folder: rendered.append(folder) or "")
+    monkeypatch.setattr(page, "render", lambda folder, *room: rendered.append(folder) or "")
     monkeypatch.setenv("LAB_FOLDER", str(tmp_path / "mine"))
     assert run(monkeypatch, "start", "07") == 0
     assert f"--ServerApp.root_dir={tmp_path / 'mine'}" in started

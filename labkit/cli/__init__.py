@@ -15,7 +15,9 @@ from labkit.system import files, paths
 from labkit.system.errors import LabError
 
 app = typer.Typer(
-    help="Deep learning at scale on CPUs: a hands-on workshop. Start with: ./lab start",
+    help="Deep learning at scale on CPUs: a hands-on workshop. Start with: ./lab start\n\n"
+    "`./lab COMMAND --help` says what a command does, what it writes, and shows an example. "
+    "Exit code 2: something that you can mend, told in one line.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",

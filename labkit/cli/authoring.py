@@ -27,7 +27,10 @@ def run_tests(
         str | None, typer.Option(help="all that this lab is held to, such as 07", autocompletion=completion.labs)
     ] = None,
 ) -> None:
-    """Run every test: code, exercises, notebooks. About 15 minutes on two cores. Other arguments go to pytest."""
+    """Run every test: code, exercises, notebooks. About 15 minutes on two cores. Other arguments go to pytest.
+
+    What a failing notebook looked like is in `.lab/executed/`. The exit code is pytest's: 1 when a test failed.
+    """
     from labkit.authoring import testing
 
     os.chdir(paths.ROOT)
@@ -62,7 +65,11 @@ def new(
     number: Annotated[str, typer.Argument(help="two digits, such as 10")],
     topic: Annotated[str, typer.Argument(help="words joined by _, such as data_pipelines")],
 ) -> None:
-    """Make a new lab with one exercise, which passes its tests at once."""
+    """Make a new lab with one exercise, which passes its tests at once.
+
+    It prints the files that it wrote: source, checks, tests, both notebooks. It adds the lab's lines to
+    `solutions/minutes.toml`, the README's agenda and the doctor's table.
+    """
     from labkit.authoring import notebooks, scaffold
 
     made = scaffold.new_lab(number, topic)
@@ -95,7 +102,11 @@ def build(
     ] = None,
     execute: Annotated[bool, typer.Option("--execute", help="run the solution notebook, to store its outputs")] = False,
 ) -> None:
-    """Make the student and solution notebooks from their sources, if `lab lint` finds nothing wrong there."""
+    """Make the student and solution notebooks from their sources, if `lab lint` finds nothing wrong there.
+
+    It writes `notebooks/NN_topic.ipynb`, `solutions/NN_topic.ipynb` and the minutes in the README's agenda, whatever of
+    these has changed. Stored outputs stay as long as no code cell has changed. Exit code 1 when lint finds something.
+    """
     from labkit.authoring import minutes, notebooks
     from labkit.exercises import sources
 
@@ -116,7 +127,7 @@ def build(
 @command(epilog="Example: `./lab site --out public`")
 def site(
     out: Annotated[
-        Path, typer.Option(help="the folder to make, in place of the site that it held", resolve_path=True)
+        Path, typer.Option(help="the folder to make, in place of a site there", show_default="site", resolve_path=True)
     ] = paths.ROOT / "site",
 ) -> None:
     """Make the site to look at first: front page, every lab with its stored outputs, glossary, guides, search.

@@ -13,7 +13,10 @@ app = typer.Typer(help="Fetch and check the data that the labs read.", no_args_i
 
 @app.command(epilog="Example: `./lab data fetch`")
 def fetch() -> None:
-    """Fetch MNIST, so that the labs use it instead of the built-in digits. Do it before the day."""
+    """Fetch MNIST, so that the labs use it instead of the built-in digits. Do it before the day.
+
+    It goes into `data/`, or the folder in the variable LAB_DATA: only whole files, whose checksums are right.
+    """
     from labkit.data import download
 
     for done in download.fetch():
@@ -22,7 +25,10 @@ def fetch() -> None:
 
 @app.command(epilog="Example: `./lab data status`")
 def status() -> None:
-    """List the data files, and whether they are intact. Exit code 1 when one is damaged."""
+    """List the data files, and whether they are intact.
+
+    They are looked for in `data/`, or the folder in the variable LAB_DATA. Exit code 1 when one is damaged.
+    """
     from labkit.data import mnist
 
     data_files = mnist.status()
@@ -39,7 +45,10 @@ def tfrecords(
     size: Annotated[int, typer.Option(help="their height and width, in pixels")] = 64,
     seed: Annotated[int, typer.Option(help="of the images; the same one gives the same files")] = 0,
 ) -> None:
-    """Write a small synthetic set of ten classes, in the layout of ImageNet's TFRecords, for lab 08 and `lab bench`."""
+    """Write a small synthetic set of ten classes, in the layout of ImageNet's TFRecords, for lab 08 and `lab bench`.
+
+    What is there already, of the same numbers, size and seed, is kept.
+    """
     from labkit.data import synthetic
 
     # TensorFlow computes nothing here, so its notices, of oneDNN too, are of no use. Errors are still printed.

@@ -66,6 +66,8 @@ def roofline(
 ) -> None:
     """Measure the limits of this machine: matrix products in 32, 16 and 8 bits, and memory bandwidth.
 
+    Each machine is measured once, and the results are kept in this checkout's `.lab/`: --again measures anew.
+
     With --model, also a network's limit, the sum over its operations of what takes longer, computing or memory, and
     which of them lose the rest.
     """
@@ -206,7 +208,8 @@ def network(
 ) -> None:
     """Run an MPI command on nodes with wires between them, all on this machine; `shell` opens a shell there.
 
-    `mpirun` puts ranks on the nodes, one after the other; `-ppn 2` puts two on each.
+    `mpirun` puts ranks on the nodes, one after the other; `-ppn 2` puts two on each. The nodes end with the command,
+    whose exit code it returns.
     """
     from labkit.network import Network, command
 

@@ -25,7 +25,11 @@ def setup(
         str | None, typer.Option("--from", help="the folder or address of a pack (`./lab pack`): needs no network")
     ] = None,
 ) -> None:
-    """Make the environments, or repair them. Every command does it when needed."""
+    """Make the environments, or repair them. Every command does it when needed.
+
+    They are in `.venv`, and for lab 03 in `env/openmp/.venv`: 4 GB, two to three minutes, by the network. What was done
+    is in `.lab/setup.log`. Set-up that was stopped goes on where it stopped.
+    """
     print("The environments are ready. Next: ./lab start")  # ./lab has made it, or this could not run
 
 
@@ -38,7 +42,8 @@ def start(
 ) -> None:
     """Open the labs in JupyterLab, on this machine only and with a token.
 
-    You work in copies in your own folder, which git ignores: an update of the kit never meets your work.
+    You work in copies in your own folder, which git ignores: an update of the kit never meets your work. What cells
+    write goes into `work/` there. It runs until Ctrl-C; without a browser on this machine, open the printed address.
     """
     from jupyterlab.labapp import LabApp
 
@@ -91,7 +96,10 @@ def _join_paths(*search_paths: str | None) -> str:
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="print all results as JSON, for programs")] = False,
 ) -> None:
-    """Check whether this machine can run each lab, and say what to do if not. Exit code 1 when one can't run."""
+    """Check whether this machine can run each lab, and say what to do if not.
+
+    It prints a table; with --json, all that it found. Exit code 1 when a lab can't run.
+    """
     from labkit.doctor import checks, view
 
     report = checks.examine()
@@ -107,7 +115,10 @@ def reset(
     lab: LabNumber,
     folder: StudentFolder,
 ) -> None:
-    """Put a fresh copy of a lab in your folder; yours is kept beside it, numbered."""
+    """Put a fresh copy of a lab in your folder; yours is kept beside it, numbered.
+
+    It is kept as `NN_topic.backup-1.ipynb`, then `-2`, and so on. What its cells wrote into `work/` stays.
+    """
     from labkit.authoring import copies
     from labkit.exercises import sources
 
@@ -166,7 +177,11 @@ def join(
     check: Annotated[bool, typer.Option("--check", help="send the doctor's verdict on this machine too")] = False,
     ca: Annotated[Path | None, typer.Option(help="the certificate of a board that is reached by https")] = None,
 ) -> None:
-    """Join a room: how your exercises stand is sent to its board. It prints all that is ever sent."""
+    """Join a room: how your exercises stand is sent to its board. It prints all that is ever sent.
+
+    A process beside the notebooks sends it: no cell waits for it or fails by it. Your seat is kept in `.room.json` in
+    your folder. `./lab leave` ends it, and the board deletes all it has of your seat.
+    """
     from labkit.room import seat as own
 
     own.join(address, code, seat, figures, folder, str(ca.resolve()) if ca else "", check)
@@ -174,7 +189,10 @@ def join(
 
 @command(epilog="Example: `./lab hand`")
 def hand(folder: StudentFolder) -> None:
-    """Raise your hand, or take it down again; the instructor sees at which exercise you are."""
+    """Raise your hand, or take it down again; the instructor sees at which exercise you are.
+
+    That is the exercise that you checked last. In a notebook: `from labkit.room import hand; hand()`.
+    """
     from labkit.room import seat
 
     seat.hand(folder=folder)
@@ -182,20 +200,23 @@ def hand(folder: StudentFolder) -> None:
 
 @command(epilog="Example: `./lab leave`")
 def leave(folder: StudentFolder) -> None:
-    """Leave the room; its board deletes all it has of your seat."""
+    """Leave the room; its board deletes all it has of your seat.
+
+    Nothing more is sent from then on. A board that does not answer is asked until it does.
+    """
     from labkit.room import seat
 
     seat.leave(folder)
 
 
-@command("completion", epilog='Example: `eval "$(./lab completion bash)"`')
+@command("completion", epilog="Example: `./lab completion bash`, to be read by eval")
 def print_completion(
     shell: Annotated[completion.Shell, typer.Argument(help="the shell that is to complete")],
 ) -> None:
     """Print what makes a shell complete commands, options and labs by the Tab key.
 
-    It holds for the shell that reads it. To have it in each: for bash, the example's line in `~/.bashrc`, with the path
-    of this folder; for zsh, `eval "$(./lab completion zsh)"` in `~/.zshrc`; for fish, `./lab completion fish | source`
-    in `~/.config/fish/config.fish`.
+    It holds for the shell that reads it: `eval "$(./lab completion bash)"`, the same with zsh, or
+    `./lab completion fish | source`. To have it in each, put that line, with the path of this folder, into `~/.bashrc`,
+    `~/.zshrc` or `~/.config/fish/config.fish`.
     """
     print(completion.script(shell), end="")

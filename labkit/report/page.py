@@ -18,8 +18,8 @@ FEW = 5  # machines from which on a room's figures are shown, as on its wall
 NAME_LETTERS = 120  # of a figure's name, as it is sent to a room
 _FIGURE = {
     "type": "object",
-    "properties": {"name": {"type": "string"}, "value": {"type": "number"}},
-    "required": ["name", "value"],
+    "properties": {"name": {"type": "string"}, "value": {"type": "number"}, "unit": {"type": "string"}},
+    "required": ["name", "value", "unit"],
 }
 _MACHINE = {
     "type": "object",
@@ -39,7 +39,7 @@ def render(folder: Path, room: Mapping[str, Sequence[Mapping[str, Any]]] | None 
     folder : Path
         Where the labs that were run have left their `results-NN.json`.
     room : mapping, optional
-        By lab, the closing figures of a room's machines: messages with `figures`, each a `name` and a `value`.
+        By lab, the closing figures of a room's machines: messages with `figures`, each a `name`, a `value`, a `unit`.
     room_note : str
         What is to be said of the room, such as why there are no figures of it.
 
@@ -93,28 +93,31 @@ def room_figures(answer: object) -> dict[str, list[dict[str, Any]]]:
 
 def _compare(lab: dict[str, Any], sent: Sequence[Mapping[str, Any]]) -> None:
     """Set the room's figures beside a lab's own: a column of its table, where machines sent a figure of that name."""
-    values: dict[str, list[float]] = {}
+    values: dict[str, dict[str, list[float]]] = {}  # by name and unit
     for message in sent:
         for figure in message["figures"]:
-            values.setdefault(figure["name"], []).append(figure["value"])
+            values.setdefault(figure["name"], {}).setdefault(figure["unit"], []).append(figure["value"])
     if not any(row[0][:NAME_LETTERS] in values for row in _rows(lab)):
         return
     head = lab["table"]["head"]
     lab["table"]["rows"] = [
-        [*row, *[""] * (len(head) - len(row)), _in_words(values.get(row[0][:NAME_LETTERS], []))] for row in _rows(lab)
+        [*row, *[""] * (len(head) - len(row)), _in_words(values.get(row[0][:NAME_LETTERS], {}))] for row in _rows(lab)
     ]
     lab["table"]["head"] = [*head, "the room"]
 
 
-def _in_words(values: Sequence[float]) -> str:
-    """Return a median and a range; nothing for figures of so few that the range would be somebody's."""
-    if len(values) < FEW:
-        return ""
-    low, middle, high = (
-        f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-        for value in (min(values), statistics.median(values), max(values))
+def _in_words(values: Mapping[str, Sequence[float]]) -> str:
+    """Return median and range by unit; nothing of so few machines that the range would be somebody's."""
+    return "; ".join(
+        f"{_short(statistics.median(held))}{'' if unit == '×' else ' '}{unit}".rstrip()
+        + f" ({_short(min(held))} to {_short(max(held))}, {len(held)} machines)"
+        for unit, held in values.items()
+        if len(held) >= FEW
     )
-    return f"{middle} ({low} to {high}, {len(values)} machines)"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _rows(lab: dict[str, Any]) -> list[list[str]]:

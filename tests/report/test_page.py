@@ -179,8 +179,8 @@ def test_results_of_no_lab_and_a_file_that_cannot_be_read_are_reported(tmp_path)
         render(tmp_path)
 
 
-def machines(name, *values):
-    return [{"lab": "02", "cores": 2, "isa": [], "figures": [{"name": name, "value": value}]} for value in values]
+def machines(name, *values, unit=""):
+    return [{"cores": 2, "isa": [], "figures": [{"name": name, "value": value, "unit": unit}]} for value in values]
 
 
 def rows(html):
@@ -192,11 +192,11 @@ def rows(html):
 def test_the_rooms_figures_stand_beside_ones_own_from_five_machines_on(tmp_path):
     figures = [["CNN", "4.6×", "2.1×", "<3×"], ["ResNet", "", "1,200 images/s"], ["alone", "", "3×", ""]]
     leave(tmp_path, "02", table={"what": "speed", "rows": figures, "notes": []})
-    sent = [*machines("CNN", 1, 2, 3, 4, 10.5), *machines("ResNet", 1500, 900, 1000, 1100, 25_000)]
+    sent = [*machines("CNN", 1, 2, 3, 4, 10.5, unit="×"), *machines("ResNet", 1500, 900, 1000, 1100, 25_000)]
     html = render(tmp_path, {"02": [*sent, *machines("alone", 7, 8, 9, 10)], "07": machines("CNN", *range(9))})
     assert '<th scope="col">the room</th>' in html
     assert [row for row in rows(html) if len(row) == 5] == [
-        ["CNN", "4.6×", "2.1×", "&lt;3×", "3 (1 to 10.5, 5 machines)"],
+        ["CNN", "4.6×", "2.1×", "&lt;3×", "3× (1 to 10.5, 5 machines)"],
         ["ResNet", "", "1,200 images/s", "", "1,100 (900 to 25,000, 5 machines)"],
         ["alone", "", "3×", "", ""],
     ]
@@ -213,8 +213,8 @@ def test_the_rooms_figures_stand_beside_ones_own_from_five_machines_on(tmp_path)
         {"figures": []},
         {"figures": {"02": {}}},
         {"figures": {"02": [{}]}},
-        {"figures": {"02": [{"figures": [{"name": "CNN", "value": "fast"}]}]}},
-        {"figures": {"02": [{"figures": [{"name": 3, "value": 3}]}]}},
+        {"figures": {"02": [{"figures": [{"name": "CNN", "value": "fast", "unit": ""}]}]}},
+        {"figures": {"02": [{"figures": [{"name": 3, "value": 3, "unit": ""}]}]}},
     ],
 )
 def test_an_answer_that_is_no_boards_is_refused(answer):

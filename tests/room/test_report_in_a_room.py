@@ -27,7 +27,7 @@ def student(tmp_path, board, monkeypatch):
     about = {"lab": "07", "quick": False, "when": "2026-01-31 12:00", "on": {"cpu": "A CPU", "cores": 2}}
     (folder / "work" / "results-07.json").write_text(json.dumps(about | {"table": table}))
     for value in (1, 2, 3, 4, 5):
-        figures = [{"name": "CNN", "value": value}]
+        figures = [{"name": "CNN", "value": value, "unit": "×"}]
         message = {"code": board.code, "lab": "07", "cores": 2, "isa": [], "figures": figures}
         assert requests.post(f"{board.url}/api/figures", json=message, timeout=5).status_code == 204
     monkeypatch.setattr(seat, "start_sender", lambda folder: None)
@@ -36,7 +36,7 @@ def student(tmp_path, board, monkeypatch):
 
 def test_who_sends_figures_sees_the_rooms(student, board, monkeypatch):
     seat.join(board.url, board.code, figures=True, folder=student)
-    assert "3 (1 to 5, 5 machines)" in report(monkeypatch, student)
+    assert "3× (1 to 5, 5 machines)" in report(monkeypatch, student)
 
 
 @pytest.mark.parametrize("joined", [True, False])
