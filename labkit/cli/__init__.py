@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 from typer.completion import completion_init
 
-from labkit.cli import authoring, cluster, completion, data, measuring, students, teaching
+from labkit.cli import authoring, cluster, completion, data, hub, measuring, students, teaching
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 
@@ -28,6 +28,7 @@ app.add_typer(data.app, name="data", rich_help_panel="The labs")
 app.add_typer(measuring.app)
 app.add_typer(cluster.app, name="cluster", rich_help_panel="Measuring")
 app.add_typer(teaching.app)
+app.add_typer(hub.app, name="hub", rich_help_panel="Teaching")
 app.add_typer(authoring.app)
 
 

@@ -53,10 +53,8 @@ def start(
 
     notebook = copies.copy_path(sources.find(lab), folder)
     _report_copies(folder)
-    own = str(paths.ENV / "jupyter")
     os.environ["LAB_FOLDER"] = str(folder)  # for lab reset and lab report in JupyterLab's terminals
-    os.environ["JUPYTER_CONFIG_PATH"] = _join_paths(own, os.environ.get("JUPYTER_CONFIG_PATH"))
-    os.environ["JUPYTER_PATH"] = _join_paths(os.environ.get("JUPYTER_PATH"), own)  # a user's kernels go on coming first
+    os.environ.update(kernels.settings_paths(os.environ))
     options = [
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{notebook.name}",
@@ -86,10 +84,6 @@ def _report_copies(folder: Path) -> None:
     if left := copies.left_in_checkout():
         print(f"Your earlier work is untouched: {', '.join(map(paths.shown, left))}")
         print("Move what you need into your folder; then git checkout notebooks, and updates can be pulled.")
-
-
-def _join_paths(*search_paths: str | None) -> str:
-    return os.pathsep.join(filter(None, search_paths))
 
 
 @command(epilog="Example: `./lab doctor --json > machine.json`")
@@ -169,10 +163,12 @@ def _figures_of_the_room(folder: Path) -> tuple[dict, str]:
 
 @command(epilog="Example: `./lab join http://192.168.1.5:8500 K7Q2M9 --seat B4`")
 def join(
-    address: Annotated[str, typer.Argument(help="the board's address")],
-    code: Annotated[str, typer.Argument(help="the room's code")],
+    address: Annotated[str, typer.Argument(help="the board's address", envvar="LAB_ROOM")],
+    code: Annotated[str, typer.Argument(help="the room's code", envvar="LAB_ROOM_CODE")],
     folder: StudentFolder,
-    seat: Annotated[str, typer.Option(help="what the instructor calls you by", show_default="a number")] = "",
+    seat: Annotated[
+        str, typer.Option(help="what the instructor calls you by", envvar="LAB_SEAT", show_default="a number")
+    ] = "",
     figures: Annotated[bool, typer.Option(help="send the closing figures of your labs too, without your seat")] = False,
     check: Annotated[bool, typer.Option("--check", help="send the doctor's verdict on this machine too")] = False,
     ca: Annotated[Path | None, typer.Option(help="the certificate of a board that is reached by https")] = None,

@@ -3,11 +3,14 @@
 Every user of the machine can connect to TCP ports of loopback, which are Jupyter's default.
 """
 
+import os
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from labkit.system import paths
 
 TRANSPORT = "ipc"
 
@@ -26,3 +29,12 @@ def private_folder() -> Iterator[Path]:
 def options(folder: Path) -> dict[str, str]:
     """Return the options of a `KernelManager` whose kernel is reached by sockets in `folder`."""
     return {"transport": TRANSPORT, "connection_file": str(folder / f"kernel-{uuid.uuid4()}.json")}
+
+
+def settings_paths(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that have Jupyter find this kit's settings and kernel, beside those of its user."""
+    own = str(paths.ENV / "jupyter")
+    return {
+        "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, (own, environ.get("JUPYTER_CONFIG_PATH")))),
+        "JUPYTER_PATH": os.pathsep.join(filter(None, (environ.get("JUPYTER_PATH"), own))),  # a user's own come first
+    }

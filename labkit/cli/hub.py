@@ -1,0 +1,219 @@
+"""`lab hub`: one server for all."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from labkit.system import paths
+from labkit.system.errors import LabError
+
+if TYPE_CHECKING:
+    from labkit.hub.check import Row
+    from labkit.hub.settings import Settings
+
+app = typer.Typer(help="One server for all: students log in with a seat and a code.", no_args_is_help=True)
+
+Students = Annotated[int, typer.Option(help="how many seats", min=1, max=500)]
+Labs = Annotated[str, typer.Option(help="the labs that are taught; the first one is opened at login")]
+Memory = Annotated[float, typer.Option(help="GiB that each student can have; 0 for no limit", min=0)]
+Cores = Annotated[
+    float | None,
+    typer.Option(help="CPU time that each can have, in CPUs; 0 for no limit", show_default="a quarter, at least 2"),
+]
+Isolation = Annotated[
+    str | None,
+    typer.Option(help="what keeps students apart: systemd, accounts or none", show_default="the best that there is"),
+]
+
+
+@app.command("up", epilog="Example: `./lab hub up --students 40 --labs 00,02,07`")
+def up(
+    students: Students = 40,
+    labs: Labs = "00,02,07",
+    address: Annotated[
+        str | None, typer.Option(help="the address to listen on", show_default="this machine's own")
+    ] = None,
+    port: Annotated[int, typer.Option(help="the port to listen on", min=1, max=65535)] = 8000,
+    board_port: Annotated[int, typer.Option(help="the port of the room's board; 0 for no board", max=65535)] = 8500,
+    cert: Annotated[Path | None, typer.Option(help="a certificate, for https", exists=True)] = None,
+    key: Annotated[Path | None, typer.Option(help="and its key", exists=True)] = None,
+    memory: Memory = 4.0,
+    cores: Cores = None,
+    student_files: Annotated[
+        Path | None, typer.Option("--files", help="where each student's folder is made", show_default="students")
+    ] = None,
+    isolation: Isolation = None,
+) -> None:
+    """Start the server, check what students are held to, and let them in. It stays until `./lab hub down`.
+
+    As root each seat has a Unix account of its own, with limits by systemd, or by cgroups where systemd does not run.
+    Otherwise all servers run under your account, for trying. After a crash, the same command goes on where it was.
+    """
+    from labkit.hub import opening, settings
+    from labkit.hub.control import Hub
+    from labkit.room.host import own_address
+    from labkit.system.progress import progress
+
+    if (cert is None) != (key is None):
+        raise LabError("https takes both --cert and --key.")
+    files = student_files or opening.FILES
+    tls = (cert, key) if cert and key else None
+    address = address or own_address()
+    wanted = opening.settle(
+        students, labs.split(","), address, port, board_port, tls, memory, cores, files, _not_as_root(isolation)
+    )
+    hub = Hub()
+    with progress("Starting the hub, and a server to look at …"):
+        rows, server = opening.open_checked(hub, wanted)
+    opened = hub.settings
+    assert opened
+    _show(rows, opened)
+    print("\n".join(opening.capacity(server, opened.labs)))
+    print(f"\nThe room is open:   {opened.url}")
+    if not opened.cert:
+        print("Without --cert and --key, codes cross the network in the clear.")
+    print(f"Seats and codes:    {paths.shown(hub.cards)}, to print and cut up")
+    print(f"Students' folders:  {paths.shown(opened.files)}")
+    if opened.board_port:
+        print(
+            f"Students join the board by ./lab join in a terminal. For the projector: {opened.variables['LAB_ROOM']}/"
+        )
+        print(f"For you, and nobody else: {opening.instructor_address(opened)}")
+    if opened.isolation == settings.NONE:
+        print("NOTHING KEEPS STUDENTS APART: all servers run under your account. This is for trying; run it as root.")
+    print("Next: ./lab hub warm, before they come. When done: ./lab hub down")
+
+
+@app.command("check", epilog="Example: `./lab hub check --students 40 --labs 00,02,07`")
+def check(
+    students: Students = 40,
+    labs: Labs = "00,02,07",
+    memory: Memory = 4.0,
+    cores: Cores = None,
+    isolation: Isolation = None,
+) -> None:
+    """Read back from inside a server what it is held to, and measure how many students the machine carries.
+
+    Of a hub that is up, it looks at that one. Otherwise it starts one for the look, on loopback, and ends it. The labs'
+    memory is measured once, by running them small, which takes up to a minute for each. Exit code 1 when a limit that
+    was asked for does not hold.
+    """
+    from labkit.hub import memory as lab_memory
+    from labkit.hub import opening
+    from labkit.hub.configuration import LOOPBACK
+    from labkit.hub.control import Hub, free_ports
+
+    hub = Hub()
+    lab_memory.of_labs(labs.split(","), lambda title: print(f"Measuring the memory of {title} …", flush=True))
+    if hub.pid():
+        rows, server = opening.verify(hub)
+        asked = hub.settings
+    else:
+        hub = Hub(paths.STATE / "hub-check")
+        (port,) = free_ports(1)
+        apart = _not_as_root(isolation)
+        asked = opening.settle(students, labs.split(","), LOOPBACK, port, 0, None, memory, cores, keep_apart=apart)
+        try:
+            hub.start(asked)
+            rows, server = opening.verify(hub)
+        finally:
+            hub.stop()
+    assert asked
+    _show(rows, asked)
+    print("\n".join(opening.capacity(server, [lab.strip() for lab in labs.split(",")])))
+    raise SystemExit(0 if all(row.holds for row in rows) else 1)
+
+
+@app.command("warm", epilog="Example: `./lab hub warm`")
+def warm() -> None:
+    """Start every student's server beforehand, four at a time. Exit code 1 when one does not start."""
+    from labkit.hub import configuration, opening
+    from labkit.hub.client import Client
+
+    asked = _running()
+
+    def show(up: int, of: int) -> None:
+        print(f"{up} of {of} servers are up", flush=True)
+
+    failed = opening.warm(Client(asked), configuration.start_timeout(asked), show)
+    if failed:
+        print(f"Not up: {', '.join(failed)}. The hub's log says why: {paths.shown(asked.folder)}/hub.log")
+    raise SystemExit(1 if failed else 0)
+
+
+@app.command("status", epilog="Example: `./lab hub status`")
+def status() -> None:
+    """Show the address, and how many servers run. Exit code 1 when the hub is not up."""
+    from labkit.hub.client import Client
+    from labkit.hub.control import Hub
+
+    hub = Hub()
+    asked = hub.settings
+    if not asked:
+        print("No hub is up. Start one: ./lab hub up --students 40")
+    elif not hub.pid():
+        print("The hub was ended from outside. The same ./lab hub up goes on with it, ./lab hub down clears it.")
+    else:
+        servers = Client(asked).servers()
+        ready = sum(state == "ready" for state in servers.values())
+        print(f"The hub is {'open' if hub.is_open else 'up, and lets nobody in yet'}: {asked.url}")
+        print(f"Servers: {ready} up, {len(servers) - ready} starting or stopping, of {asked.students} seats")
+        raise SystemExit(0)
+    raise SystemExit(1)
+
+
+@app.command("down", epilog="Example: `./lab hub down`")
+def down(
+    delete_files: Annotated[bool, typer.Option("--delete-files", help="delete the students' folders too")] = False,
+) -> None:
+    """End the server, its students' processes and the accounts that it made. Students' folders are kept."""
+    from labkit.hub.control import Hub
+    from labkit.system.progress import progress
+
+    hub = Hub()
+    asked = hub.settings
+    with progress("Ending the hub and its servers …"):
+        was_up = hub.stop(delete_files)
+    if not asked or not was_up:
+        print("No hub was up.")
+    elif delete_files:
+        print("The hub is ended, and the students' folders are deleted.")
+    else:
+        print(f"The hub is ended. Students' folders are kept in {paths.shown(asked.files)}.")
+    if asked and asked.board_port:
+        print("The board's room is kept: ./lab room close keeps its counts, and deletes the rest.")
+
+
+def _running() -> "Settings":
+    """Return the settings of the hub that is up."""
+    from labkit.hub.control import Hub
+
+    hub = Hub()
+    asked = hub.settings
+    if not asked or not hub.pid():
+        raise LabError("no hub is up: ./lab hub up --students 40 starts one.")
+    return asked
+
+
+def _not_as_root(isolation: str | None) -> str | None:
+    """Refuse to make all students root."""
+    import os
+
+    if isolation == "none" and os.geteuid() == 0:
+        raise LabError("--isolation none would make every student root: leave it out, or run this as another user.")
+    return isolation
+
+
+def _show(rows: "list[Row]", asked: "Settings") -> None:
+    """Print what a server is held to."""
+    from rich.table import Column
+
+    from labkit.system.tables import plain_table
+
+    table = plain_table(*map(Column, ("a student's server", "asked", "found", "")), header=True)
+    for row in rows:
+        table.add_row(row.what, row.asked, row.found, "" if row.holds else "DOES NOT HOLD")
+    Console().print(f"Kept apart by: {asked.isolation}")
+    Console().print(table)

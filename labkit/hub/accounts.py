@@ -1,0 +1,94 @@
+"""Unix accounts for seats: made with the hub, and removed with it, if they are those that it made.
+
+An account is a hub's by its name, which begins with the hub's own, and by its home, the seat's folder among the hub's
+files. It has no password and no login shell. A student's folder keeps its owner's number when the account is removed,
+and the account that is made for it again gets the same number: nothing in the folder ever changes hands.
+"""
+
+import os
+import pwd
+import subprocess
+import sys
+from pathlib import Path
+
+from labkit.hub.settings import CHECK_SEAT, Settings
+from labkit.system.errors import LabError
+from labkit.system.paths import ROOT
+
+NO_LOGIN = "/usr/sbin/nologin"
+MIN_UID = 1000  # below are the system's own
+
+
+def make(settings: Settings) -> None:
+    """Make the account and the folder of each seat that has none, and see that an account can run this environment.
+
+    Raises
+    ------
+    LabError
+        When that can't be done.
+    """
+    settings.files.mkdir(parents=True, exist_ok=True)
+    for seat in (CHECK_SEAT, *settings.seats):
+        home = settings.home(seat)
+        account = _find(settings.account(seat)) or _add(settings.account(seat), home)
+        if not home.exists():
+            home.mkdir(mode=0o700)
+            os.chown(home, account.pw_uid, account.pw_gid)
+        if home.is_symlink() or home.stat().st_uid != account.pw_uid:
+            raise LabError(f"{home} is not {account.pw_name}'s: move it away, or name another folder with --files.")
+    _try_environment(settings)
+
+
+def remove(settings: Settings) -> None:
+    """Remove the accounts that were made for these files' seats; the files stay."""
+    for account in ours(settings):
+        subprocess.run(["userdel", account.pw_name], capture_output=True, timeout=60)
+
+
+def ours(settings: Settings) -> list[pwd.struct_passwd]:
+    """Return the accounts that were made for these files' seats."""
+    homes = {settings.account(seat): str(settings.home(seat)) for seat in (CHECK_SEAT, *settings.seats)}
+    return [account for account in pwd.getpwall() if homes.get(account.pw_name) == account.pw_dir]
+
+
+def _find(name: str) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        return None
+
+
+def _add(name: str, home: Path) -> pwd.struct_passwd:
+    number = []
+    if os.path.lexists(home):
+        number = [f"--uid={home.lstat().st_uid}"]
+        if home.is_symlink() or not home.is_dir() or home.lstat().st_uid < MIN_UID:
+            raise LabError(f"{home} is no student's: move it away, or name another folder with --files.")
+    command = ["useradd", "--no-create-home", f"--home-dir={home}", f"--shell={NO_LOGIN}", *number, name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode:
+        raise LabError(f"cannot make the account {name}: {done.stderr.strip()}")
+    return pwd.getpwnam(name)
+
+
+def _try_environment(settings: Settings) -> None:
+    account = pwd.getpwnam(settings.account(CHECK_SEAT))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", "import jupyterhub, labkit"],
+            cwd=settings.home(CHECK_SEAT),
+            user=account.pw_uid,
+            group=account.pw_gid,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        problem = done.stderr.strip().splitlines()[-1] if done.returncode else ""
+    except OSError as error:
+        problem = str(error)
+    if problem:
+        raise LabError(
+            f"students' accounts cannot use this environment ({problem}): put where all may read, such as in /opt, the "
+            f"kit ({ROOT}), the students' folders ({settings.files}) and Python ({os.path.realpath(sys.executable)})."
+        )

@@ -1,0 +1,233 @@
+"""A hub is started, goes on after it was killed, and is taken down with all that it made."""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from labkit.hub import accounts, cgroups, codes, settings
+from labkit.hub.authenticator import OPEN
+from labkit.hub.client import LOG, Client, log_lines
+from labkit.hub.configuration import LOOPBACK, TOKEN
+from labkit.hub.settings import VARIABLE, Settings
+from labkit.system import files, paths, processes
+from labkit.system.errors import LabError
+
+CONFIG = paths.ENV / "jupyterhub" / "jupyterhub_config.py"
+LOCK, CARDS = "hub.pid", "seats.html"
+RUN, TMP = Path("/run"), Path("/tmp")  # of root, of others; the path of a socket has 107 characters at most
+PREFIX = "lab-hub-"
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 60.0
+SAME = (
+    "students",
+    "labs",
+    "isolation",
+    "memory",
+    "cores",
+    "tasks",
+    "files",
+    "address",
+    "port",
+    "board_port",
+    "cert",
+    "key",
+)
+
+
+class Hub:
+    """A hub and its folder, in which all is that it keeps; only its owner can enter."""
+
+    def __init__(self, folder: Path = settings.FOLDER) -> None:
+        self.folder = folder.absolute()
+
+    @property
+    def settings(self) -> Settings | None:
+        """What it was asked for; None when there is no hub."""
+        return settings.load(self.folder)
+
+    @property
+    def cards(self) -> Path:
+        """The page with all codes."""
+        return self.folder / CARDS
+
+    @property
+    def is_open(self) -> bool:
+        """Whether students may log in."""
+        return (self.folder / OPEN).exists()
+
+    def pid(self) -> int | None:
+        """Return JupyterHub's process, if it lives: then it holds a lock."""
+        with contextlib.suppress(FileNotFoundError), (self.folder / LOCK).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read() or 0) or None
+        return None
+
+    def start(self, wanted: Settings) -> bool:
+        """Start it, with nobody let in yet; return whether it is new, and not one that goes on after it was killed.
+
+        Raises
+        ------
+        LabError
+            When it is up already, was another one, or does not come up; of a new one, nothing is left then.
+        """
+        if self.pid():
+            raise LabError("the hub is up: ./lab hub status shows it, ./lab hub down ends it.")
+        kept = self.settings
+        if kept and any(getattr(kept, name) != getattr(wanted, name) for name in SAME):
+            raise LabError("a hub of other settings was here and has ended: ./lab hub down clears it, then start anew.")
+        try:
+            hub = self._prepare(kept or wanted, new=not kept)
+            self._launch(hub)
+        except BaseException:
+            if not kept:
+                processes.despite_interrupts(self.stop)
+            raise
+        return not kept
+
+    def open(self) -> None:
+        """Let students log in."""
+        (self.folder / OPEN).touch(mode=0o600)
+
+    def stop(self, delete_files: bool = False) -> bool:
+        """End it, with all its processes, accounts, units and files but the students'; return whether there was one."""
+        hub = self.settings
+        if hub is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return False
+        if pid := self.pid():
+            os.kill(pid, signal.SIGTERM)
+            if not processes.wait_until(lambda: not self.pid(), STOP_TIMEOUT_S):
+                os.kill(pid, signal.SIGKILL)
+        self._clear(hub)
+        if delete_files:
+            for seat in hub.seats:
+                shutil.rmtree(hub.home(seat), ignore_errors=True)
+            with contextlib.suppress(OSError):  # there is something else in it
+                hub.files.rmdir()
+        shutil.rmtree(hub.runtime, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return True
+
+    def _prepare(self, wanted: Settings, new: bool) -> Settings:
+        """Make what a hub needs on this machine."""
+        with files.writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if new:
+            hub_port, proxy_port = free_ports(2)
+            runtime = (RUN if os.geteuid() == 0 else TMP) / f"{PREFIX}{secrets.token_hex(4)}"
+            wanted = replace(wanted, folder=self.folder, runtime=runtime, hub_port=hub_port, proxy_port=proxy_port)
+        wanted.save()
+        with contextlib.suppress(FileExistsError):  # it is gone after a restart of the machine
+            wanted.runtime.mkdir(mode=0o711)
+            wanted.runtime.chmod(0o711)
+        if not _is_own(wanted.runtime):
+            raise LabError(f"{wanted.runtime} is somebody else's: ./lab hub down, then start anew.")
+        if new:
+            self._write_private(TOKEN, secrets.token_hex(32))
+            self._write_private(CARDS, codes.page(wanted.url, codes.make(self.folder, wanted.seats)))
+        if wanted.isolation == settings.NONE:
+            for seat in (settings.CHECK_SEAT, *wanted.seats):
+                wanted.home(seat).mkdir(parents=True, exist_ok=True, mode=0o700)
+        else:
+            accounts.make(wanted)
+        return wanted
+
+    def _write_private(self, name: str, content: str) -> None:
+        files.write(self.folder / name, content)
+        (self.folder / name).chmod(0o600)
+
+    def _launch(self, hub: Settings) -> None:
+        """Start JupyterHub, and wait until it answers."""
+        processes.end_all(
+            lambda: self._processes(servers=False)
+        )  # of one that was killed: its proxy and its board have the ports
+        _refuse_taken(hub)
+        with (self.folder / LOCK).open("a+") as lock, (self.folder / LOG).open("a") as log:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "jupyterhub", "-f", str(CONFIG)],
+                cwd=self.folder,
+                env={**os.environ, VARIABLE: str(self.folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(lock.fileno(),),  # it has the lock for as long as it lives
+                start_new_session=True,
+            )
+            lock.truncate(0)
+            lock.write(str(process.pid))
+        client = Client(hub)
+        up = processes.wait_until(lambda: process.poll() is not None or client.answers(), START_TIMEOUT_S)
+        if not up or process.poll() is not None:
+            raise LabError("\n  ".join(["JupyterHub did not come up. Its last words:", *log_lines(self.folder)]))
+
+    def _processes(self, servers: bool) -> list[psutil.Process]:
+        """Return its living processes, with or without those of students."""
+        spared = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
+
+        def is_ours(process: psutil.Process) -> bool:
+            environ = processes.environ_of(process)
+            return (
+                process.pid not in spared
+                and environ.get(VARIABLE) == str(self.folder)
+                and (servers or "LAB_SEAT" not in environ)
+            )
+
+        return processes.find(is_ours)
+
+    def _clear(self, hub: Settings) -> None:
+        """End and remove whatever of it is left on this machine."""
+        if hub.isolation == settings.SYSTEMD:
+            subprocess.run(["systemctl", "stop", f"{hub.account('*')}"], capture_output=True, timeout=120)
+            for left in Path("/run").glob(hub.account("*")):
+                shutil.rmtree(left, ignore_errors=True)
+        processes.end_all(lambda: self._processes(servers=True))
+        if hub.isolation != settings.NONE:
+            uids = {account.pw_uid for account in accounts.ours(hub)}
+            processes.end_all(lambda: processes.find(lambda one: one.uids().real in uids))
+            accounts.remove(hub)
+            for name in cgroups.names(hub.account("")):
+                cgroups.remove(name)
+        shutil.rmtree(hub.home(settings.CHECK_SEAT), ignore_errors=True)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of loopback that nobody listens at."""
+    with contextlib.ExitStack() as stack:
+        found = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in found]
+
+
+def _refuse_taken(hub: Settings) -> None:
+    """Refuse an address that is not this machine's, and a port at which somebody listens."""
+    family = socket.AF_INET6 if ":" in hub.address else socket.AF_INET
+    for port, option in ((hub.port, "--port"), (hub.board_port, "--board-port")):
+        try:
+            if port:
+                socket.create_server((hub.address, port), family=family).close()
+        except OSError as error:
+            raise LabError(
+                f"cannot listen on {hub.address}, port {port}: {error.strerror}. Try another {option}."
+            ) from error
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether it is a folder of this user's, in which nobody else can write."""
+    with contextlib.suppress(OSError):
+        status = folder.lstat()
+        others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not others
+    return False

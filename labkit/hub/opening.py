@@ -1,0 +1,175 @@
+"""What an instructor asks for becomes a hub: defaults for this machine, the check before anybody is let in, warm-up."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from labkit.exercises import sources
+from labkit.hub import check, memory, settings
+from labkit.hub.client import Client
+from labkit.hub.control import Hub
+from labkit.hub.memory import GIB
+from labkit.hub.settings import Settings
+from labkit.room import host
+from labkit.room.board.store import Store
+from labkit.system import paths
+from labkit.system.errors import LabError
+from labkit.system.machine import this_machine
+
+FILES = paths.ROOT / "students"
+SYSTEMD_IS_UP = Path("/run/systemd/system")  # sd_booted(3)
+MIN_CORES = 2.0  # of CPU time for each student, where the machine has them: ranks need two
+MIN_TASKS, TASKS_PER_CPU = 2048, 64  # TensorFlow makes threads for each CPU in each rank
+CHECK_TIMEOUT_S = 300.0
+POLL_INTERVAL_S = 1.0
+
+
+def isolation() -> str:
+    """Return what can keep students apart on this machine."""
+    if os.geteuid() != 0:
+        return settings.NONE
+    return settings.SYSTEMD if SYSTEMD_IS_UP.is_dir() else settings.ACCOUNTS
+
+
+def settle(
+    students: int,
+    labs: Sequence[str],
+    address: str,
+    port: int,
+    board_port: int = 0,
+    tls: tuple[Path, Path] | None = None,
+    memory_gib: float = 4.0,
+    cores: float | None = None,
+    students_files: Path = FILES,
+    keep_apart: str | None = None,
+) -> Settings:
+    """Return the settings of a hub, with this machine's defaults.
+
+    Raises
+    ------
+    LabError
+        When they can't be had here.
+    """
+    machine = this_machine()
+    how = keep_apart or isolation()
+    if how not in (settings.SYSTEMD, settings.ACCOUNTS, settings.NONE):
+        raise LabError(f"--isolation is systemd, accounts or none, not {how}.")
+    if how != settings.NONE and os.geteuid() != 0:
+        raise LabError(f"--isolation {how} makes accounts: run it as root, or leave the option out.")
+    if how == settings.SYSTEMD and not SYSTEMD_IS_UP.is_dir():
+        raise LabError("--isolation systemd takes a machine that systemd runs: leave the option out.")
+    if cores is None:
+        cores = min(machine.usable_cores, max(MIN_CORES, machine.usable_cores / 4))
+    return Settings(
+        folder=settings.FOLDER,
+        runtime=Path(),  # the hub makes it
+        files=students_files.absolute(),
+        students=students,
+        labs=tuple(sources.find(lab).stem[:2] for lab in labs),
+        isolation=how,
+        memory=int(memory_gib * GIB),
+        cores=cores,
+        tasks=max(MIN_TASKS, TASKS_PER_CPU * len(machine.cpus)),
+        address=address,
+        port=port,
+        hub_port=0,
+        proxy_port=0,
+        board_port=board_port,
+        cert=str(tls[0].absolute()) if tls else "",
+        key=str(tls[1].absolute()) if tls else "",
+        variables=_room(address, board_port, tls)[0] if board_port else {},
+    )
+
+
+def instructor_address(hub: Settings) -> str:
+    """Return the address of the instructor's page of the room's board."""
+    tls = (Path(hub.cert), Path(hub.key)) if hub.cert else None
+    return _room(hub.address, hub.board_port, tls)[1]
+
+
+def _room(address: str, port: int, tls: tuple[Path, Path] | None) -> tuple[dict[str, str], str]:
+    """Return what `./lab join` needs of the room, as variables, and the instructor's address."""
+    host.FOLDER.mkdir(parents=True, exist_ok=True, mode=0o700)
+    store = Store(host.FOLDER / host.FILE)
+    try:
+        base = settings.address_of(address, port, bool(tls))
+        return {"LAB_ROOM": base, "LAB_ROOM_CODE": store["code"]}, f"{base}/instructor#{store['instructor']}"
+    finally:
+        store.close()
+
+
+def verify(hub: Hub) -> tuple[list[check.Row], int]:
+    """Return what a server of a running hub is held to, and the bytes that it takes with an idle kernel."""
+    asked = hub.settings
+    assert asked
+    seen, server = check.read_back(Client(asked), CHECK_TIMEOUT_S)
+    return check.judge(asked, seen), server
+
+
+def open_checked(hub: Hub, wanted: Settings) -> tuple[list[check.Row], int]:
+    """Start a hub, and let students in when a server is held to all that was asked for.
+
+    Raises
+    ------
+    LabError
+        When it is not; then nothing is left of a new hub, and one that was killed stays closed.
+    """
+    new = hub.start(wanted)
+    try:
+        rows, server = verify(hub)
+        if broken := [f"{row.what}: asked {row.asked}, found {row.found}" for row in rows if not row.holds]:
+            raise LabError(
+                "the room stays closed, as a student's server is not held to what was asked. "
+                f"{'; '.join(broken)}. Mend that, or ask for less: --memory 0 and --cores 0 set no such limit."
+            )
+    except BaseException:
+        if new:
+            hub.stop()
+        raise
+    hub.open()
+    return rows, server
+
+
+def capacity(server: int, labs: Sequence[str]) -> list[str]:
+    """Return what is to be said of how many students fit, by each lab whose memory was measured."""
+    known, machine = memory.known_labs(), this_machine()
+    said = []
+    for lab in labs:
+        if lab in known:
+            fit = check.carries(machine, server + known[lab])
+            said.append(
+                f"Lab {lab}: {fit} students at a time fit into memory, {server / GIB:.2f} GiB for a server and "
+                f"{known[lab] / GIB:.2f} GiB at the peak of the lab, run small."
+            )
+        else:
+            said.append(f"Lab {lab}: its memory was not measured here: ./lab hub check --labs {lab}")
+    return said
+
+
+def warm(client: Client, timeout: float, on_progress: Callable[[int, int], None]) -> list[str]:
+    """Start the server of each seat; return the seats whose server did not start.
+
+    Parameters
+    ----------
+    client : Client
+        Of the hub.
+    timeout : float
+        Seconds for all of them.
+    on_progress : callable
+        Is given how many are up, and of how many, whenever that changes.
+    """
+    seats, deadline = client.hub.seats, time.monotonic() + timeout
+    for seat in seats:
+        client.start(seat)
+    shown = -1
+    while time.monotonic() < deadline:
+        servers = client.servers()
+        up = sum(servers.get(seat) == "ready" for seat in seats)
+        if up != shown:
+            on_progress(up, len(seats))
+            shown = up
+        if not any(servers.get(seat) not in (None, "ready") for seat in seats):
+            break
+        time.sleep(POLL_INTERVAL_S)
+    return [seat for seat in seats if client.servers().get(seat) != "ready"]

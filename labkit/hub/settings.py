@@ -1,0 +1,119 @@
+"""What a hub was asked for, kept in its folder, where all its processes read it."""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from labkit.room.host import own_address
+from labkit.system import files, paths
+
+FOLDER = paths.STATE / "hub"
+VARIABLE = "LAB_HUB"  # the hub's folder, in the environment of all its processes
+CHECK_SEAT = "seat-00"  # nobody's: it has no code
+SYSTEMD, ACCOUNTS, NONE = "systemd", "accounts", "none"  # what keeps students apart
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a hub was asked for.
+
+    Attributes
+    ----------
+    folder, runtime, files : Path
+        Where it keeps its state; its sockets; and a folder for each student.
+    students : int
+        How many seats.
+    labs : tuple of str
+        The numbers of the labs that are taught; the first is opened at login.
+    isolation : str
+        What keeps students apart: "systemd" (accounts, and limits by systemd), "accounts" (and limits by cgroups), or
+        "none".
+    memory, tasks : int
+        Bytes, and processes and threads, that a student can have.
+    cores : float
+        CPU time that a student can have, in CPUs.
+    address, port : str, int
+        Where students reach it.
+    hub_port, proxy_port : int
+        On loopback: where servers reach the hub, and the hub its proxy.
+    board_port : int
+        Where the room's board is; 0 for none.
+    cert, key : str
+        The files for https; empty for http.
+    cpus : tuple of int
+        The CPUs that servers start on; empty for all. Whoever measures moves to others for that time.
+    variables : dict of str to str
+        Set in every student's server.
+    """
+
+    folder: Path
+    runtime: Path
+    files: Path
+    students: int
+    labs: tuple[str, ...]
+    isolation: str
+    memory: int
+    cores: float
+    tasks: int
+    address: str
+    port: int
+    hub_port: int
+    proxy_port: int
+    board_port: int = 0
+    cert: str = ""
+    key: str = ""
+    cpus: tuple[int, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """The names of the seats."""
+        return tuple(f"seat-{number:02d}" for number in range(1, self.students + 1))
+
+    @property
+    def url(self) -> str:
+        """Where students reach it."""
+        return address_of(self.address, self.port, bool(self.cert))
+
+    def home(self, seat: str) -> Path:
+        """Return a student's own folder."""
+        return self.files / seat
+
+    def sockets(self, seat: str) -> Path:
+        """Return where a student's server has its sockets."""
+        if self.isolation == SYSTEMD:  # which makes it for the unit, and removes it with that
+            return Path("/run") / self.account(seat)
+        return self.runtime / seat
+
+    def account(self, seat: str) -> str:
+        """Return the name of a student's account, and of its systemd unit or cgroup: no other hub here has it."""
+        return f"{self.runtime.name}-{seat}"
+
+    def save(self) -> None:
+        """Keep them in the hub's folder."""
+        kept = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
+        files.write(self.folder / "settings.json", json.dumps(kept, indent=1))
+
+
+def address_of(address: str, port: int, tls: bool) -> str:
+    """Return what students open; nobody can open "all of this machine's addresses"."""
+    shown = own_address() if address in ("0.0.0.0", "::") else address
+    return f"http{'s' if tls else ''}://{f'[{shown}]' if ':' in shown else shown}:{port}"
+
+
+def load(folder: Path) -> Settings | None:
+    """Return what the hub of a folder was asked for; None when there is none."""
+    try:
+        kept = json.loads((folder / "settings.json").read_text())
+    except FileNotFoundError:
+        return None
+    where = {name: Path(kept[name]) for name in ("folder", "runtime", "files")}
+    return Settings(**{**kept, **where, "labs": tuple(kept["labs"]), "cpus": tuple(kept["cpus"])})
+
+
+def own() -> Settings:
+    """Return the settings of the hub that this process belongs to."""
+    found = load(Path(os.environ[VARIABLE]))
+    assert found
+    return found

@@ -1,0 +1,131 @@
+"""How a student's server is started and ended, by what keeps students apart."""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import pwd
+import resource
+from collections.abc import Callable
+from typing import Any
+
+from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
+from systemdspawner import SystemdSpawner
+
+from labkit.hub import cgroups, settings
+from labkit.system import processes
+
+AT_A_TIME = 4  # servers that start; the others wait: all at once, none would be up for minutes
+POLL_S = 0.2
+PR_SET_NO_NEW_PRIVS = 38  # linux/prctl.h
+prctl = ctypes.CDLL(None).prctl
+_starting = asyncio.Semaphore(AT_A_TIME)
+
+
+class _InTurn:
+    """Starts a few servers at a time, each until it listens."""
+
+    async def start(self) -> tuple[str, int]:
+        """Start the server when it is its turn; return its address and port."""
+        async with _starting:
+            address, port = await super().start()  # type: ignore[misc]
+            while await self.poll() is None:  # type: ignore[attr-defined]
+                with contextlib.suppress(OSError):
+                    _, writer = await asyncio.open_connection(address, port)
+                    writer.close()
+                    break
+                await asyncio.sleep(POLL_S)
+            return address, port
+
+
+class UnitSpawner(_InTurn, SystemdSpawner):
+    """Each server is a unit of systemd's, with limits, under an account of its own."""
+
+
+class AccountSpawner(_InTurn, LocalProcessSpawner):
+    """Each server runs under an account of its own, with limits by cgroups where this machine has them."""
+
+    def make_preexec_fn(self, name: str) -> Callable[[], None]:
+        """Return what the server's process does before it is the server."""
+        hub = settings.own()
+        groups = cgroups.make(hub.account(name), hub.memory, hub.cores)
+        become = super().make_preexec_fn(hub.account(name))
+
+        def prepare() -> None:
+            cgroups.join(groups)
+            if hub.cpus:
+                os.sched_setaffinity(0, hub.cpus)
+            resource.setrlimit(resource.RLIMIT_NPROC, (hub.tasks, hub.tasks))
+            prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            become()
+
+        return prepare
+
+    def user_env(self, env: dict[str, str]) -> dict[str, str]:
+        """Return the variables with those of the account."""
+        return env | {"USER": settings.own().account(self.user.name)}
+
+    async def start(self) -> tuple[str, int]:
+        """Start the server, in a folder for its sockets."""
+        hub = settings.own()
+        account = pwd.getpwnam(hub.account(self.user.name))
+        sockets = hub.sockets(self.user.name)
+        sockets.mkdir(mode=0o700, exist_ok=True)
+        os.chown(sockets, account.pw_uid, account.pw_gid)
+        return await super().start()
+
+    async def stop(self, now: bool = False) -> None:
+        """End the server, and all else that its account runs."""
+        await super().stop(now)
+        name = settings.own().account(self.user.name)
+        uid = pwd.getpwnam(name).pw_uid
+        await asyncio.to_thread(processes.end_all, lambda: processes.find(lambda one: one.uids().real == uid))
+        cgroups.remove(name)
+
+
+class TrialSpawner(_InTurn, SimpleLocalProcessSpawner):
+    """All servers run under the account of whoever started the hub: for trying."""
+
+    async def stop(self, now: bool = False) -> None:
+        """End the server, and all else that it started."""
+        await super().stop(now)
+        home = str(settings.own().home(self.user.name))
+        await asyncio.to_thread(
+            processes.end_all,
+            lambda: processes.find(lambda one: processes.environ_of(one).get("LAB_FOLDER") == home),
+        )
+
+
+def unit_properties(hub: settings.Settings) -> dict[str, str]:
+    """Return what a student's unit is held to beside memory and cores (systemd.exec(5), systemd.resource-control(5)).
+
+    All files are read-only but those of its own: the spawner's `readwrite_paths`.
+    """
+    # No cpuset, which would keep a student's measuring from the cores that are lent for it.
+    affinity = {"CPUAffinity": ",".join(map(str, hub.cpus))} if hub.cpus else {}
+    return affinity | {
+        "TasksMax": str(hub.tasks),
+        "LimitNPROC": str(hub.tasks),
+        "MemorySwapMax": "0",
+        "CPUWeight": "100",
+        "UMask": "0077",
+        "ProtectSystem": "strict",
+        "ProtectProc": "invisible",
+        "ProtectKernelTunables": "yes",
+        "ProtectControlGroups": "yes",
+        "RestrictSUIDSGID": "yes",
+    }
+
+
+def configure(c: Any, hub: settings.Settings) -> None:
+    """Set a hub's spawner."""
+    spawners = {settings.SYSTEMD: UnitSpawner, settings.ACCOUNTS: AccountSpawner, settings.NONE: TrialSpawner}
+    c.JupyterHub.spawner_class = spawners[hub.isolation]
+    c.SimpleLocalProcessSpawner.home_dir_template = f"{hub.files}/{{username}}"
+    c.LocalProcessSpawner.interrupt_timeout = c.LocalProcessSpawner.term_timeout = 5
+    c.SystemdSpawner.username_template = c.SystemdSpawner.unit_name_template = hub.account("{USERNAME}")
+    c.SystemdSpawner.user_workingdir = f"{hub.files}/{{USERNAME}}"
+    c.SystemdSpawner.mem_limit, c.SystemdSpawner.cpu_limit = hub.memory or None, hub.cores or None
+    c.SystemdSpawner.disable_user_sudo = c.SystemdSpawner.isolate_tmp = c.SystemdSpawner.isolate_devices = True
+    c.SystemdSpawner.readwrite_paths = [f'"{hub.files}/{{USERNAME}}"']  # quoted, as a blank would end it
+    c.SystemdSpawner.unit_extra_properties = unit_properties(hub)

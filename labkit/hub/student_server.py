@@ -1,0 +1,27 @@
+"""What runs as a student: brings the copies of the labs up to date, then becomes the student's JupyterLab.
+
+It runs under the student's account, as it writes into a folder in which the student can have put any link.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from labkit.authoring import copies
+from labkit.system import kernels
+
+
+def main() -> None:
+    """Become the server."""
+    os.umask(0o077)
+    folder = Path(os.environ["LAB_FOLDER"])
+    Path(os.environ["JUPYTER_RUNTIME_DIR"]).mkdir(mode=0o700, exist_ok=True)
+    copies.update(folder)
+    os.environ.update(kernels.settings_paths(os.environ))
+    os.chdir(folder)
+    server = [sys.executable, "-m", "jupyterhub.singleuser", f"--KernelManager.transport={kernels.TRANSPORT}"]
+    os.execv(sys.executable, [*server, *(["--allow-root"] if os.geteuid() == 0 else []), *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

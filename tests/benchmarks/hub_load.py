@@ -1,0 +1,93 @@
+"""Measures how long students wait for one server: from the login to JupyterLab's page, and to a first result.
+
+python tests/benchmarks/hub_load.py --users 40            # cold: no server runs when all log in at once
+python tests/benchmarks/hub_load.py --users 40 --warm     # after what ./lab hub warm does
+
+For maintainers; no test runs it. It starts a hub of its own on loopback, logs everybody in at the same moment, and ends
+it. Hub, servers and browsers share this machine: measure on an idle one. As root, each server has its own account.
+"""
+
+import argparse
+import itertools
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from hub_student import Student, code_on_card
+
+from labkit.hub import configuration, opening
+from labkit.hub.client import Client
+from labkit.hub.configuration import LOOPBACK
+from labkit.hub.control import Hub, free_ports
+from labkit.hub.memory import pss
+from labkit.system import processes
+
+CELL = "import tensorflow as tf\nprint(float(tf.reduce_sum(tf.ones(100))))"
+
+
+class Waited(NamedTuple):
+    """Seconds until a student was logged in, had JupyterLab's page, and the first result; each from the one before."""
+
+    login: float
+    page: float
+    result: float
+
+
+def arrive(url: str, seat: str, code: str, cell: str) -> Waited:
+    """Log in, open JupyterLab, run a cell."""
+    student, times = Student(url, seat), [time.monotonic()]
+    student.log_in(code).raise_for_status()
+    times.append(time.monotonic())
+    student.open_lab().raise_for_status()
+    times.append(time.monotonic())
+    student.run(cell)
+    times.append(time.monotonic())
+    return Waited(*(after - before for before, after in itertools.pairwise(times)))
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--users", type=int, default=40)
+    parser.add_argument("--warm", action="store_true", help="start all servers before anybody logs in")
+    parser.add_argument("--tensorflow", action="store_true", help="import TensorFlow in the first cell")
+    args = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="lab-hub-load-", dir="/tmp"))
+    folder.chmod(0o755)
+    hub, (port,) = Hub(folder / "hub"), free_ports(1)
+    wanted = opening.settle(
+        args.users, ["00"], LOOPBACK, port, memory_gib=0, cores=0, students_files=folder / "students"
+    )
+    try:
+        hub.start(wanted)
+        hub.open()
+        known = {seat: code_on_card(hub.cards, seat) for seat in wanted.seats}
+        asked = hub.settings
+        assert asked
+        if args.warm:
+            began = time.monotonic()
+            opening.warm(Client(asked), configuration.start_timeout(asked), lambda up, of: print(f"{up} of {of} up"))
+            print(f"warm-up: {time.monotonic() - began:.0f} s")
+        with ThreadPoolExecutor(args.users) as pool:
+            cell = CELL if args.tensorflow else "print(6 * 7)"
+            waited = list(pool.map(lambda one: arrive(wanted.url, one[0], one[1], cell), known.items()))
+        homes = {str(asked.home(seat)) for seat in asked.seats}
+        servers = processes.find(lambda one: processes.environ_of(one).get("LAB_FOLDER") in homes)
+        memory = sum(map(pss, servers)) / args.users
+    finally:
+        hub.stop(delete_files=True)
+        folder.rmdir()
+    print(f"{args.users} students, {'warm' if args.warm else 'cold'}; seconds  median   p95")
+    for name, values in zip(Waited._fields, zip(*waited, strict=True), strict=True):
+        print(f"{name:>20} {statistics.median(values):16.1f} {statistics.quantiles(values, n=20)[-1]:5.1f}")
+    print(f"memory of a server, its kernel ended: {memory / 2**20:.0f} MiB a student")
+
+
+if __name__ == "__main__":
+    main()

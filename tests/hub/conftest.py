@@ -1,0 +1,101 @@
+"""A real hub with four seats, as the suite's tests share it."""
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+from hub_student import code_on_card
+from room_board import Board
+
+from labkit.hub import cgroups, opening, settings
+from labkit.hub.control import Hub
+
+CAN_MAKE_ACCOUNTS = os.geteuid() == 0 and shutil.which("useradd") and shutil.which("userdel")
+ISOLATION = settings.ACCOUNTS if CAN_MAKE_ACCOUNTS else settings.NONE
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+def limits_can_be_had() -> bool:
+    groups = cgroups.make("lab-hub-can-there-be", 1 << 30, 1.0)
+    limits = [(group / name).exists() for group in groups for name in ("memory.max", "memory.limit_in_bytes")]
+    cgroups.remove("lab-hub-can-there-be")
+    return any(limits)
+
+
+class Room:
+    """A hub that is open, the codes of its seats, and a board beside it."""
+
+    def __init__(self, folder: Path, files: Path) -> None:
+        self.board = Board(folder / "board.sqlite")
+        wanted = opening.settle(
+            *(4, ["00"], "127.0.0.1", free_port()),
+            memory_gib=1.5 if ISOLATION == settings.ACCOUNTS and limits_can_be_had() else 0,
+            cores=1 if ISOLATION == settings.ACCOUNTS and limits_can_be_had() else 0,
+            students_files=files,
+            keep_apart=ISOLATION,
+        )
+        wanted.variables.update({"LAB_ROOM": self.board.url, "LAB_ROOM_CODE": self.board.code, "LAB_QUICK": "1"})
+        self.wanted, self.hub = wanted, Hub(folder / "hub")
+        self.rows, _ = opening.open_checked(self.hub, wanted)
+        self.asked = self.hub.settings
+
+    @property
+    def url(self) -> str:
+        return self.wanted.url
+
+    def code(self, seat: str) -> str:
+        """Read a seat's code off its card."""
+        return code_on_card(self.hub.cards, seat)
+
+
+@pytest.fixture(scope="session")
+def files():
+    """A folder that all users can reach, as pytest's own is not."""
+    folder = Path(tempfile.mkdtemp(prefix="lab hub ", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory, files):
+    room = None
+    folder = tmp_path_factory.mktemp("a hub")
+    try:
+        room = Room(folder, files / "students")
+        yield room
+    finally:
+        Hub(folder / "hub").stop(delete_files=True)
+        if room:
+            room.board.stop()
+
+
+@pytest.fixture
+def accounts():
+    """Have a test skipped, and said so loudly, where no accounts can be made."""
+    if ISOLATION == settings.NONE:
+        pytest.skip("no seats' accounts: this takes root and useradd")
+
+
+@pytest.fixture
+def limits(accounts):
+    """Have a test skipped, and said so loudly, where this machine lets nobody set limits."""
+    if not limits_can_be_had():
+        pytest.skip("no seats' accounts: cgroups cannot be written here")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    with contextlib.suppress(StopIteration):
+        reasons = (str(report.longrepr[-1]) for report in terminalreporter.getreports("skipped"))
+        why = next(reason for reason in reasons if "no seats' accounts: " in reason).partition("accounts: ")[2]
+        terminalreporter.write_line(
+            f"THAT STUDENTS OF A HUB ARE KEPT APART WAS NOT TESTED HERE: {why}", red=True, bold=True
+        )

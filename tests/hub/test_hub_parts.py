@@ -1,0 +1,325 @@
+"""What a hub consists of, each part by itself: seats' codes, limits, the check, the proxy."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import requests
+import tornado.httpclient
+import tornado.web
+import tornado.websocket
+import yaml
+from hub_student import code_on_card
+from traitlets.config import Config
+from typer.testing import CliRunner
+
+from labkit.cli import app
+from labkit.hub import cgroups, check, codes, opening, settings, spawners
+from labkit.hub.control import Hub, free_ports
+from labkit.system import paths, processes
+from labkit.system.errors import LabError
+from labkit.system.machine import this_machine
+
+SEEN = {
+    "memory": 2 << 30,
+    "cores": 2.0,
+    "tasks": 500,
+    "cpus": [0],
+    "write": [],
+    "read": [],
+    "signal": 0,
+    "privileges": False,
+}
+
+
+@pytest.fixture
+def asked(tmp_path):
+    wanted = opening.settle(3, ["00"], "127.0.0.1", 8000, memory_gib=2, cores=2, students_files=tmp_path / "a b")
+    return replace(wanted, folder=tmp_path, isolation=settings.SYSTEMD, tasks=500, runtime=Path("/run/lab-hub-1"))
+
+
+class TestCodes:
+    def test_a_seat_takes_its_own_code_alone(self, tmp_path):
+        made = codes.make(tmp_path, ("seat-01", "seat-02"))
+        kept = codes.read(tmp_path)
+        assert codes.fits(kept, "seat-01", made["seat-01"])
+        assert codes.fits(kept, "seat-01", f" {made['seat-01'][:4].lower()}-{made['seat-01'][4:]}")
+        for seat, code in (
+            ("seat-01", made["seat-02"]),
+            ("seat-09", made["seat-01"]),
+            ("seat-01", ""),
+            ("", "é\ud800"),
+        ):
+            assert not codes.fits(kept, seat, code)
+
+    def test_the_page_has_a_card_for_each_seat(self, tmp_path):
+        made = codes.make(tmp_path, ("seat-01", "seat-02"))
+        page = tmp_path / "page.html"
+        page.write_text(codes.page("http://h:1/<x>", made))
+        assert code_on_card(page, "seat-02").replace("-", "") == made["seat-02"]
+        assert "<x>" not in page.read_text()
+        assert "src=" not in page.read_text()  # nothing from elsewhere
+
+
+class TestCheck:
+    def test_what_is_held_to_all_that_was_asked_passes(self, asked):
+        assert all(row.holds for row in check.judge(asked, SEEN))
+
+    @pytest.mark.parametrize(
+        ("what", "seen"),
+        [
+            ("memory", {"memory": None}),
+            ("memory", {"memory": 3 << 30}),
+            ("CPU time", {"cores": None}),
+            ("processes and threads", {"tasks": -1}),
+            ("the kit", {"write": ["/opt/kit"]}),
+            ("others' folders, processes", {"read": ["seat-02"]}),
+            ("others' folders, processes", {"signal": 1}),
+            ("more rights", {"privileges": True}),
+        ],
+    )
+    def test_a_limit_that_does_not_hold_is_told(self, asked, what, seen):
+        assert [row.what for row in check.judge(asked, SEEN | seen) if not row.holds] == [what]
+
+    def test_nothing_is_promised_where_nothing_keeps_students_apart(self, asked):
+        rows = check.judge(replace(asked, isolation=settings.NONE), SEEN | {"memory": None, "read": ["seat-02"]})
+        assert {row.asked for row in rows} == {"–"}
+
+    def test_the_room_stays_closed_and_nothing_is_left(self, asked, monkeypatch):
+        done = []
+
+        class Fake:
+            def start(self, wanted):
+                done.append("started")
+                return True
+
+            def stop(self):
+                done.append("stopped")
+
+        monkeypatch.setattr(opening, "verify", lambda hub: (check.judge(asked, SEEN | {"memory": None}), 0))
+        with pytest.raises(LabError, match=r"memory: asked 2\.0 GiB, found no limit"):
+            opening.open_checked(Fake(), asked)
+        assert done == ["started", "stopped"]
+
+    def test_students_are_counted_by_what_is_free(self):
+        machine = replace(this_machine(), memory_free=21 << 30)
+        assert check.carries(machine, 1 << 30) == 20
+        assert check.carries(replace(machine, memory_free=0), 1 << 30) == 0
+
+
+class TestLimits:
+    def test_a_unit_is_started_with_all_limits(self, asked, monkeypatch):
+        """What systemd is told: this machine may have no systemd, and the unit is not started."""
+        c, started = Config(), {}
+        spawners.configure(c, replace(asked, cpus=(0, 1)))
+        monkeypatch.setattr("systemdspawner.systemd.get_systemd_version", lambda: 252)
+
+        async def no(unit: str) -> bool:
+            return False
+
+        async def start(unit: str, **options: object) -> None:
+            started.update(options, unit=unit)
+
+        monkeypatch.setattr("systemdspawner.systemd.service_failed", no)
+        monkeypatch.setattr("systemdspawner.systemd.service_running", no)
+        monkeypatch.setattr("systemdspawner.systemd.start_transient_service", start)
+        monkeypatch.setattr("pwd.getpwnam", lambda name: type("account", (), {"pw_uid": 7, "pw_gid": 8, "pw_dir": "/"}))
+
+        class User:
+            name, id, url = "seat-01", 1, "/user/seat-01/"
+
+        spawner = c.JupyterHub.spawner_class(config=c, user=User(), start_timeout=0)
+        monkeypatch.setattr(type(spawner), "get_env", lambda self: {})
+        monkeypatch.setattr(type(spawner), "get_args", lambda self: [])
+        asyncio.run(asyncio.wait_for(super(spawners._InTurn, spawner).start(), 10))
+        assert started["unit"] == "lab-hub-1-seat-01"
+        assert (started["uid"], started["gid"]) == (7, 8)
+        properties = started["properties"]
+        assert properties["MemoryMax"] == 2 << 30
+        assert properties["MemorySwapMax"] == "0"
+        assert properties["CPUQuota"] == "200%"
+        assert properties["CPUAffinity"] == "0,1"
+        assert properties["TasksMax"] == properties["LimitNPROC"] == "500"
+        assert properties["NoNewPrivileges"] == properties["PrivateTmp"] == properties["PrivateDevices"] == "yes"
+        assert properties["ProtectSystem"] == "strict"
+        assert properties["ReadWriteDirectories"][0] == f'"{asked.home("seat-01")}"'
+
+    @pytest.mark.parametrize(
+        ("kind", "line", "written"),
+        [
+            ("cgroup2", "0::/", {"memory.max": "1024", "memory.swap.max": "0", "cpu.max": "150000 100000"}),
+            ("cgroup", "4:memory,cpu:/", {"memory.limit_in_bytes": "1024", "cpu.cfs_quota_us": "150000"}),
+        ],
+    )
+    def test_groups_get_their_limits(self, tmp_path, kind, line, written):
+        top = tmp_path / "sys" / "fs" / "cgroup"
+        (tmp_path / "proc" / "self").mkdir(parents=True)
+        top.mkdir(parents=True)
+        (tmp_path / "proc" / "self" / "cgroup").write_text(f"{line}\n")
+        mount = f"1 1 0:1 / /sys/fs/cgroup rw - {kind} {kind} rw,memory,cpu\n"
+        (tmp_path / "proc" / "self" / "mountinfo").write_text(mount)
+        (top / "cgroup.procs").write_text(f"{os.getpid()}\n")
+        groups = cgroups.make("a-seat", 1024, 1.5, tmp_path)
+        assert groups == [top / "a-seat"]
+        assert {name: (groups[0] / name).read_text() for name in written} == written
+        assert cgroups.names("a-", tmp_path) == {"a-seat"}
+
+
+class TestCommands:
+    def test_the_sides_of_a_hub_that_is_not_there(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(settings, "FOLDER", tmp_path / "hub")
+        monkeypatch.setattr(Hub.__init__, "__defaults__", (tmp_path / "hub",))
+        run = CliRunner().invoke
+        assert run(app, ["hub", "status"]).exit_code == 1
+        assert run(app, ["hub", "down"]).output == "No hub was up.\n"
+        assert isinstance(run(app, ["hub", "warm"]).exception, LabError)
+        assert isinstance(run(app, ["hub", "up", "--isolation", "vm"]).exception, LabError)
+        assert isinstance(run(app, ["hub", "up", "--labs", "77"]).exception, LabError)
+
+    def test_a_port_that_is_taken_is_told_and_nothing_is_left(self, tmp_path, files):
+        with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+            port = taken.getsockname()[1]
+            wanted = opening.settle(1, ["00"], "127.0.0.1", port, students_files=files / "x", keep_apart=settings.NONE)
+            hub = Hub(tmp_path / "hub")
+            with pytest.raises(LabError, match=f"port {port}: .* Try another --port"):
+                hub.start(wanted)
+        assert not hub.folder.exists()
+
+
+class TestProxy:
+    @pytest.fixture
+    def target(self):
+        """What is behind the proxy: a stream that lasts, an echo, a large file."""
+
+        class Stream(tornado.web.RequestHandler):
+            async def get(self) -> None:
+                self.set_header("Content-Type", "text/event-stream")
+                for number in range(600):
+                    self.write(f"data: {number}\n\n")
+                    await self.flush()
+                    await asyncio.sleep(0.1)
+
+        class Echo(tornado.web.RequestHandler):
+            def post(self) -> None:
+                self.add_header("Set-Cookie", "a=1")
+                self.add_header("Set-Cookie", "b=2")
+                headers = {name: self.request.headers[name] for name in self.request.headers if name.startswith("X-")}
+                self.finish({"size": len(self.request.body), "headers": headers})
+
+            def get(self) -> None:
+                self.set_header("Etag", '"own"')
+                if self.request.headers.get("If-None-Match"):
+                    self.set_status(304)
+                else:
+                    self.write(b"0" * 30_000_000)
+
+            def head(self) -> None:
+                self.set_header("Content-Length", "30000000")
+                self.set_status(200)
+
+        class Socket(tornado.websocket.WebSocketHandler):
+            def select_subprotocol(self, offered: list[str]) -> str | None:
+                return offered[-1] if offered else None
+
+            def on_message(self, message: str | bytes) -> None:
+                self.write_message(message, binary=isinstance(message, bytes))
+
+        ready, (port,) = threading.Event(), free_ports(1)
+
+        async def serve() -> None:
+            nonlocal over, loop
+            over, loop = asyncio.Event(), asyncio.get_running_loop()
+            tornado.web.Application([("/stream", Stream), ("/echo", Echo), ("/socket", Socket)]).listen(
+                port, "127.0.0.1"
+            )
+            ready.set()
+            await over.wait()
+
+        over = loop = None
+        thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+        thread.start()
+        assert ready.wait(10)
+        yield f"http://127.0.0.1:{port}"
+        loop.call_soon_threadsafe(over.set)
+        thread.join(10)
+
+    @pytest.fixture(params=["http", "https"])
+    def proxy(self, request, target, tmp_path):
+        port, api = free_ports(2)
+        address = ["--ip", "127.0.0.1", "--port", port, "--api-ip", "127.0.0.1", "--api-port", api]
+        tls = []
+        if request.param == "https":
+            names = [tmp_path / "key.pem", tmp_path / "cert.pem"]
+            make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-keyout"]
+            subprocess.run([*make, names[0], "-out", names[1]], check=True, capture_output=True)
+            tls = ["--ssl-key", names[0], "--ssl-cert", names[1]]
+        command = [sys.executable, "-m", "labkit.hub.proxy", *address, "--error-target", f"{target}/hub/error", *tls]
+        env = os.environ | {"CONFIGPROXY_AUTH_TOKEN": "secret"}
+        process = subprocess.Popen(list(map(str, command)), env=env)
+        headers = {"Authorization": "token secret"}
+
+        def route() -> bool:
+            with contextlib.suppress(requests.ConnectionError):
+                url = f"http://127.0.0.1:{api}/api/routes/"
+                assert requests.post(url, json={"target": target}, timeout=5).status_code == 403
+                return requests.post(url, json={"target": target}, headers=headers, timeout=5).ok
+            return False
+
+        try:
+            assert processes.wait_until(route, 30)
+            yield f"{request.param}://127.0.0.1:{port}"
+        finally:
+            process.kill()
+            process.wait()
+
+    @pytest.mark.filterwarnings("ignore:Unverified HTTPS")
+    def test_answers_stream_and_many_streams_stop_nobody(self, proxy):
+        streams = [requests.get(f"{proxy}/stream", stream=True, timeout=20, verify=False) for _ in range(15)]
+        for stream in streams:
+            assert next(stream.iter_lines()) == b"data: 0"
+        sent = {"X-Forwarded-For": "1.2.3.4", "X-Forwarded-Proto": "gopher"}
+        reply = requests.post(f"{proxy}/echo", data=b"1" * 5_000_000, headers=sent, timeout=20, verify=False)
+        assert reply.json()["size"] == 5_000_000
+        assert dict(reply.cookies) == {"a": "1", "b": "2"}
+        headers = reply.json()["headers"]
+        assert headers["X-Forwarded-For"] == "127.0.0.1"
+        assert headers["X-Forwarded-Proto"] == proxy.partition(":")[0]
+        large = requests.get(f"{proxy}/echo", timeout=60, verify=False)
+        assert (len(large.content), large.headers["Etag"]) == (30_000_000, '"own"')
+        same = requests.get(f"{proxy}/echo", headers={"If-None-Match": '"own"'}, timeout=20, verify=False)
+        assert (same.status_code, same.content) == (304, b"")
+        assert requests.head(f"{proxy}/echo", timeout=20, verify=False).headers["Content-Length"] == "30000000"
+        for stream in streams:
+            stream.close()
+
+    def test_websockets_keep_their_subprotocol_and_binary_messages(self, proxy):
+        url = proxy.replace("http", "ws", 1) + "/socket"
+
+        async def talk(**options: object) -> tuple[str | None, list[str | bytes]]:
+            request = tornado.httpclient.HTTPRequest(url, validate_cert=False)
+            connection = await tornado.websocket.websocket_connect(request, **options)
+            heard = []
+            for message in ("text", b"\xff\x00binary"):
+                await connection.write_message(message, binary=isinstance(message, bytes))
+                heard.append(await connection.read_message())
+            chosen = connection.selected_subprotocol if options else None
+            connection.close()
+            return chosen, heard
+
+        assert asyncio.run(talk(subprotocols=["a", "b"])) == ("b", ["text", b"\xff\x00binary"])
+        assert asyncio.run(talk()) == (None, ["text", b"\xff\x00binary"])
+
+
+def test_kubernetes_values_give_each_student_whole_cores():
+    values = yaml.safe_load((paths.ENV / "kubernetes" / "values.yaml").read_text())
+    student = values["singleuser"]
+    assert student["cpu"]["guarantee"] == student["cpu"]["limit"] == int(student["cpu"]["limit"])
+    assert student["memory"]["guarantee"] == student["memory"]["limit"]
+    assert student["cmd"][1:] == ["-m", "labkit.hub.student_server"]
