@@ -27,6 +27,8 @@ Isolation = Annotated[
     typer.Option(help="what keeps students apart: systemd, accounts or none", show_default="the best that there is"),
 ]
 
+Slots = Annotated[bool, typer.Option(help="lend cores for measuring, one student at a time, and edit on the others")]
+
 
 @app.command("up", epilog="Example: `./lab hub up --students 40 --labs 00,02,07`")
 def up(
@@ -45,6 +47,7 @@ def up(
         Path | None, typer.Option("--files", help="where each student's folder is made", show_default="students")
     ] = None,
     isolation: Isolation = None,
+    slots: Slots = True,
 ) -> None:
     """Start the server, check what students are held to, and let them in. It stays until `./lab hub down`.
 
@@ -62,7 +65,7 @@ def up(
     tls = (cert, key) if cert and key else None
     address = address or own_address()
     wanted = opening.settle(
-        students, labs.split(","), address, port, board_port, tls, memory, cores, files, _not_as_root(isolation)
+        students, labs.split(","), address, port, board_port, tls, memory, cores, files, _not_as_root(isolation), slots
     )
     hub = Hub()
     with progress("Starting the hub, and a server to look at …"):
@@ -71,6 +74,8 @@ def up(
     assert opened
     _show(rows, opened)
     print("\n".join(opening.capacity(server, opened.labs)))
+    if opened.cpus:
+        print(f"Cores: {opening.division(opened)}.")
     print(f"\nThe room is open:   {opened.url}")
     if not opened.cert:
         print("Without --cert and --key, codes cross the network in the clear.")
@@ -93,6 +98,7 @@ def check(
     memory: Memory = 4.0,
     cores: Cores = None,
     isolation: Isolation = None,
+    slots: Slots = True,
 ) -> None:
     """Read back from inside a server what it is held to, and measure how many students the machine carries.
 
@@ -114,7 +120,9 @@ def check(
         hub = Hub(paths.STATE / "hub-check")
         (port,) = free_ports(1)
         apart = _not_as_root(isolation)
-        asked = opening.settle(students, labs.split(","), LOOPBACK, port, 0, None, memory, cores, keep_apart=apart)
+        asked = opening.settle(
+            students, labs.split(","), LOOPBACK, port, 0, None, memory, cores, keep_apart=apart, divide=slots
+        )
         try:
             hub.start(asked)
             rows, server = opening.verify(hub)

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -20,8 +21,9 @@ from labkit.hub.authenticator import OPEN
 from labkit.hub.client import LOG, Client, log_lines
 from labkit.hub.configuration import LOOPBACK, TOKEN
 from labkit.hub.settings import VARIABLE, Settings
-from labkit.system import files, paths, processes
+from labkit.system import files, paths, processes, slots
 from labkit.system.errors import LabError
+from labkit.system.machine import this_machine
 
 CONFIG = paths.ENV / "jupyterhub" / "jupyterhub_config.py"
 LOCK, CARDS = "hub.pid", "seats.html"
@@ -37,6 +39,7 @@ SAME = (
     "cores",
     "tasks",
     "files",
+    "cpus",
     "address",
     "port",
     "board_port",
@@ -129,10 +132,14 @@ class Hub:
             hub_port, proxy_port = free_ports(2)
             runtime = (RUN if os.geteuid() == 0 else TMP) / f"{PREFIX}{secrets.token_hex(4)}"
             wanted = replace(wanted, folder=self.folder, runtime=runtime, hub_port=hub_port, proxy_port=proxy_port)
+        if new and wanted.cpus:
+            wanted = replace(wanted, variables=wanted.variables | slots.variables(_division(wanted), wanted.slots))
         wanted.save()
         with contextlib.suppress(FileExistsError):  # it is gone after a restart of the machine
             wanted.runtime.mkdir(mode=0o711)
             wanted.runtime.chmod(0o711)
+            if wanted.cpus:
+                slots.write(_division(wanted), wanted.slots)
         if not _is_own(wanted.runtime):
             raise LabError(f"{wanted.runtime} is somebody else's: ./lab hub down, then start anew.")
         if new:
@@ -165,6 +172,7 @@ class Hub:
                 stdout=log,
                 stderr=log,
                 pass_fds=(lock.fileno(),),  # it has the lock for as long as it lives
+                preexec_fn=partial(os.sched_setaffinity, 0, hub.cpus) if hub.cpus else None,  # its servers inherit it
                 start_new_session=True,
             )
             lock.truncate(0)
@@ -202,6 +210,11 @@ class Hub:
             for name in cgroups.names(hub.account("")):
                 cgroups.remove(name)
         shutil.rmtree(hub.home(settings.CHECK_SEAT), ignore_errors=True)
+
+
+def _division(hub: Settings) -> slots.Division:
+    """Return how the machine's cores are divided into those to edit on and slots to measure in."""
+    return slots.divide(this_machine(), hub.students)
 
 
 def free_ports(count: int) -> list[int]:

@@ -13,7 +13,7 @@ from labkit.hub.memory import GIB
 from labkit.hub.settings import Settings
 from labkit.room import host
 from labkit.room.board.store import Store
-from labkit.system import paths
+from labkit.system import paths, slots
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 
@@ -43,6 +43,7 @@ def settle(
     cores: float | None = None,
     students_files: Path = FILES,
     keep_apart: str | None = None,
+    divide: bool = False,
 ) -> Settings:
     """Return the settings of a hub, with this machine's defaults.
 
@@ -61,6 +62,9 @@ def settle(
         raise LabError("--isolation systemd takes a machine that systemd runs: leave the option out.")
     if cores is None:
         cores = min(machine.usable_cores, max(MIN_CORES, machine.usable_cores / 4))
+    division = slots.divide(machine, students) if divide else None
+    if division and cores:
+        cores = max(cores, division.cores)  # or the quota would hold figures back
     return Settings(
         folder=settings.FOLDER,
         runtime=Path(),  # the hub makes it
@@ -78,8 +82,14 @@ def settle(
         board_port=board_port,
         cert=str(tls[0].absolute()) if tls else "",
         key=str(tls[1].absolute()) if tls else "",
+        cpus=division.editing if division else (),
         variables=_room(address, board_port, tls)[0] if board_port else {},
     )
+
+
+def division(hub: Settings) -> slots.Division | None:
+    """Return how a hub's cores are divided; None when they aren't."""
+    return slots.read(hub.slots)
 
 
 def instructor_address(hub: Settings) -> str:

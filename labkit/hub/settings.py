@@ -76,6 +76,11 @@ class Settings:
         """Where students reach it."""
         return address_of(self.address, self.port, bool(self.cert))
 
+    @property
+    def slots(self) -> Path:
+        """Where the cores that are lent for measuring are shared out."""
+        return self.runtime / "slots"
+
     def home(self, seat: str) -> Path:
         """Return a student's own folder."""
         return self.files / seat
