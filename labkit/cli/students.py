@@ -137,8 +137,9 @@ def report(
     stand beside yours: median and range, from five machines on. The page reads on a phone and prints on A4.
     """
     from labkit.report import page
+    from labkit.room import seat
 
-    html = page.render(results or folder / "work", *_figures_of_the_room(folder))
+    html = page.render(results or folder / "work", *_figures_of_the_room(folder), seat.name_in_the_room)
     files.write(out, html, "name another file with --out")
     print(f"wrote {paths.shown(out.resolve())}: open it in a browser; it needs no network")
 

@@ -1,7 +1,7 @@
 """The page that a student takes home: the machine, the figures, the pictures, the exercises passed."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK
 
 FEW = 5  # machines from which on a room's figures are shown, as on its wall
-NAME_LETTERS = 120  # of a figure's name, as it is sent to a room
 _FIGURE = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "value": {"type": "number"}, "unit": {"type": "string"}},
@@ -31,7 +30,12 @@ _WALL = {"type": "object", "properties": {"figures": _LABS}, "required": ["figur
 TEMPLATE = Path(__file__).with_suffix(".html")
 
 
-def render(folder: Path, room: Mapping[str, Sequence[Mapping[str, Any]]] | None = None, room_note: str = "") -> str:
+def render(
+    folder: Path,
+    room: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    room_note: str = "",
+    room_name: Callable[[str], str] = str,
+) -> str:
     """Return the page, a text that needs no other file and no network.
 
     Parameters
@@ -42,6 +46,8 @@ def render(folder: Path, room: Mapping[str, Sequence[Mapping[str, Any]]] | None 
         By lab, the closing figures of a room's machines: messages with `figures`, each a `name`, a `value`, a `unit`.
     room_note : str
         What is to be said of the room, such as why there are no figures of it.
+    room_name : callable
+        What a figure of a lab's table is called in the room, from its name there.
 
     Raises
     ------
@@ -62,7 +68,7 @@ def render(folder: Path, room: Mapping[str, Sequence[Mapping[str, Any]]] | None 
     for table in [lab["table"] for lab in labs if lab.get("table")]:
         table["head"], table["rows"] = without_empty_columns((table["what"], *COLUMNS), table["rows"])
     for lab in labs:
-        _compare(lab, (room or {}).get(lab["lab"], ()))
+        _compare(lab, (room or {}).get(lab["lab"], ()), room_name)
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         labs=labs,
@@ -91,17 +97,17 @@ def room_figures(answer: object) -> dict[str, list[dict[str, Any]]]:
     return answer["figures"]  # type: ignore[index]
 
 
-def _compare(lab: dict[str, Any], sent: Sequence[Mapping[str, Any]]) -> None:
+def _compare(lab: dict[str, Any], sent: Sequence[Mapping[str, Any]], room_name: Callable[[str], str]) -> None:
     """Set the room's figures beside a lab's own: a column of its table, where machines sent a figure of that name."""
     values: dict[str, dict[str, list[float]]] = {}  # by name and unit
     for message in sent:
         for figure in message["figures"]:
             values.setdefault(figure["name"], {}).setdefault(figure["unit"], []).append(figure["value"])
-    if not any(row[0][:NAME_LETTERS] in values for row in _rows(lab)):
+    if not any(room_name(row[0]) in values for row in _rows(lab)):
         return
     head = lab["table"]["head"]
     lab["table"]["rows"] = [
-        [*row, *[""] * (len(head) - len(row)), _in_words(values.get(row[0][:NAME_LETTERS], {}))] for row in _rows(lab)
+        [*row, *[""] * (len(head) - len(row)), _in_words(values.get(room_name(row[0]), {}))] for row in _rows(lab)
     ]
     lab["table"]["head"] = [*head, "the room"]
 

@@ -15,6 +15,7 @@ MAX_BYTES = 32_768  # of a message
 SEAT_LETTERS = 24  # of a seat's name
 MAX_VERDICTS = 200  # of a seat
 MAX_FIGURES = 60  # of a lab
+FIGURE_LETTERS = 120  # of its name
 ANSWER_HEADER = "Board-Protocol"  # each answer of a board has it: what else answers at an address is none
 
 # Lengths too: "$" matches before a line's end.
@@ -48,7 +49,7 @@ _VERDICT = _object(
 _HAND = _object(lab=_LAB, exercise=_EXERCISE, minute=_MINUTE)
 _MACHINE = _list(_object(lab=_NAME, status={"enum": ["ok", "warn", "fail"]}, because=_list(_NAME, most=30)), most=30)
 _FIGURE = _object(
-    name={"type": "string", "maxLength": 120},
+    name={"type": "string", "maxLength": FIGURE_LETTERS},
     value={"type": "number", "minimum": -1e15, "maximum": 1e15},  # JSON's 1e999 is infinite, which no page can read
     unit={"type": "string", "maxLength": 20},
 )

@@ -229,11 +229,15 @@ def closing_figures(folder: Path) -> Iterator[dict[str, Any]]:
         for row in kept.get("table", {}).get("rows", []):
             name, _, measured = (*row, "", "", "")[:3]
             if BUSY_MARK not in measured and (found := figure(measured)):
-                general = re.sub(r"\b(\d+ ranks )?on \d+ cores\b", "on all cores", name)  # one name on all machines
-                figures.append({"name": general[:120], "value": found[0], "unit": found[1]})
+                figures.append({"name": name_in_the_room(name), "value": found[0], "unit": found[1]})
         figures = [one for one in figures if protocol.fits(one, protocol.FIGURE)][: protocol.MAX_FIGURES]
         if figures and not kept["quick"]:
             yield {"lab": lab, "cores": machine.usable_cores, "isa": list(machine.isa), "figures": figures}
+
+
+def name_in_the_room(name: str) -> str:
+    """Return a figure's name as it is sent, the same on all machines: "on all cores", however many there are."""
+    return re.sub(r"\b(\d+ ranks )?on \d+ cores\b", "on all cores", name)[: protocol.FIGURE_LETTERS]
 
 
 def figure(text: str) -> tuple[float, str] | None:

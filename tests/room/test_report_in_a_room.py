@@ -39,6 +39,27 @@ def test_who_sends_figures_sees_the_rooms(student, board, monkeypatch):
     assert "3× (1 to 5, 5 machines)" in report(monkeypatch, student)
 
 
+def test_a_figure_that_names_its_cores_finds_those_of_machines_with_others(student, board, monkeypatch):
+    """Each machine's own name goes through the sender, so that the test holds whatever is made of it there."""
+    folder, ranks = student.parent / "other machines", (2, 4, 8, 16, 64)
+    (folder / "work").mkdir(parents=True)
+    path, sent = folder / "work" / "results-07.json", "strong: this CNN, {0} ranks on {0} cores"
+    kept = json.loads((student / "work" / path.name).read_text())
+    for n_ranks in ranks:
+        kept["table"]["rows"] = [[sent.format(n_ranks), "", f"{100 - n_ranks} %", ""]]
+        path.write_text(json.dumps(kept))
+        (message,) = seat.closing_figures(folder)
+        answer = requests.post(f"{board.url}/api/figures", json=message | {"code": board.code}, timeout=5)
+        assert answer.status_code == 204
+    kept["table"]["rows"] = [[sent.format(6), "", "94 %", ""], ["of no other machine", "", "3 %", ""]]
+    (student / "work" / path.name).write_text(json.dumps(kept))
+    seat.join(board.url, board.code, figures=True, folder=student)
+    page = report(monkeypatch, student)
+    assert page.count("5 machines)") == 1
+    assert "92 % (36 to 98, 5 machines)" in page
+    assert "strong: this CNN, 6 ranks on 6 cores" in page  # one's own name stays
+
+
 @pytest.mark.parametrize("joined", [True, False])
 def test_who_sends_none_asks_nobody(student, board, monkeypatch, joined):
     if joined:
