@@ -56,6 +56,7 @@ def shell(request, tmp_path, monkeypatch):
         ("./lab start --no-b", "./lab start --no-browser"),
         ("./lab data fet", "./lab data fetch"),
         ("./lab completion fi", "./lab completion fish"),
+        ("./lab agenda --route tw", "./lab agenda --route two-days"),
     ],
 )
 def test_tab_completes(shell, typed, completed):

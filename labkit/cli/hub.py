@@ -20,13 +20,14 @@ Labs = Annotated[str, typer.Option(help="the labs that are taught; the first one
 Memory = Annotated[float, typer.Option(help="GiB that each student can have; 0 for no limit", min=0)]
 Cores = Annotated[
     float | None,
-    typer.Option(help="CPU time that each can have, in CPUs; 0 for no limit", show_default="a quarter, at least 2"),
+    typer.Option(
+        help="CPU time that each can have, in CPUs; 0 for no limit", min=0, show_default="a quarter, at least 2"
+    ),
 ]
 Isolation = Annotated[
     str | None,
     typer.Option(help="what keeps students apart: systemd, accounts or none", show_default="the best that there is"),
 ]
-
 Slots = Annotated[bool, typer.Option(help="lend cores for measuring, one student at a time, and edit on the others")]
 
 
@@ -38,7 +39,9 @@ def up(
         str | None, typer.Option(help="the address to listen on", show_default="this machine's own")
     ] = None,
     port: Annotated[int, typer.Option(help="the port to listen on", min=1, max=65535)] = 8000,
-    board_port: Annotated[int, typer.Option(help="the port of the room's board; 0 for no board", max=65535)] = 8500,
+    board_port: Annotated[
+        int, typer.Option(help="the port of the room's board; 0 for no board", min=0, max=65535)
+    ] = 8500,
     cert: Annotated[Path | None, typer.Option(help="a certificate, for https", exists=True)] = None,
     key: Annotated[Path | None, typer.Option(help="and its key", exists=True)] = None,
     memory: Memory = 4.0,
@@ -53,6 +56,8 @@ def up(
 
     As root each seat has a Unix account of its own, with limits by systemd, or by cgroups where systemd does not run.
     Otherwise all servers run under your account, for trying. After a crash, the same command goes on where it was.
+    Seats with their codes, and the log, are in `.lab/hub/`. Exit code 2 when a limit that was asked for does not hold:
+    then nobody is let in.
     """
     from labkit.hub import opening, settings
     from labkit.hub.control import Hub
@@ -136,7 +141,10 @@ def check(
 
 @app.command("warm", epilog="Example: `./lab hub warm`")
 def warm() -> None:
-    """Start every student's server beforehand, four at a time. Exit code 1 when one does not start."""
+    """Start every student's server beforehand, four at a time.
+
+    Otherwise whoever logs in last waits for all the others. Exit code 1 when one does not start: it is named.
+    """
     from labkit.hub import configuration, opening
     from labkit.hub.client import Client
 
@@ -153,7 +161,10 @@ def warm() -> None:
 
 @app.command("status", epilog="Example: `./lab hub status`")
 def status() -> None:
-    """Show the address, and how many servers run. Exit code 1 when the hub is not up."""
+    """Show the address, and how many servers run. Exit code 1 when the hub is not up.
+
+    What happens is in `.lab/hub/hub.log`.
+    """
     from labkit.hub.client import Client
     from labkit.hub.control import Hub
 
@@ -176,7 +187,10 @@ def status() -> None:
 def down(
     delete_files: Annotated[bool, typer.Option("--delete-files", help="delete the students' folders too")] = False,
 ) -> None:
-    """End the server, its students' processes and the accounts that it made. Students' folders are kept."""
+    """End the server, its students' processes and the accounts that it made. Students' folders are kept.
+
+    The board's room is kept too, until `./lab room close`.
+    """
     from labkit.hub.control import Hub
     from labkit.system.progress import progress
 

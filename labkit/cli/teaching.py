@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from labkit.cli.options import StudentFolder
+from labkit.cli import completion
+from labkit.cli.options import LabNumber, StudentFolder
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 
@@ -24,7 +25,9 @@ room = typer.Typer(
 )
 app.add_typer(room, name="room", rich_help_panel="Teaching")
 
-RouteName = Annotated[str | None, typer.Option("--route", help="the route: half, day or two-days")]
+RouteName = Annotated[
+    str | None, typer.Option("--route", help="the route: half, day or two-days", autocompletion=completion.routes)
+]
 Labs = Annotated[str | None, typer.Option(help="or the labs, by their core sections, such as 00,02,07")]
 Start = Annotated[str, typer.Option(help="when a day begins")]
 Hours = Annotated[float, typer.Option(help="with --labs: how long the day is, with its breaks", min=0.5)]
@@ -99,6 +102,8 @@ def rehearse(
     """Run the labs of a route in full, and keep what their waiting takes on this machine, for `./lab agenda`.
 
     It takes as long as a student waits: up to six minutes a lab. Do it on the machine of the day, and leave it alone.
+    Each lab's waits are kept in `.lab/rehearsal.json` as soon as it is through. Its figures are kept in
+    `.lab/rehearsal/work/`: `./lab guide` and `./lab slides` show them.
     """
     from labkit.room import rehearsal
 
@@ -116,7 +121,11 @@ def guide(
     day: FirstDay = None,
     out: Annotated[Path, typer.Option(help="the page to write")] = Path("guide.html"),
 ) -> None:
-    """Make the instructor's guide: one page with timetable, what to say, answers, mistakes and what they look like."""
+    """Make the instructor's guide: one page with timetable, what to say, answers, mistakes and what they look like.
+
+    After `./lab rehearse`, its waits are this machine's, from `.lab/rehearsal.json`, and its figures too. Without,
+    waits are as planned, and figures the stored runs'. It is not for students: it has the answers.
+    """
     from labkit.room import guide, rehearsal
 
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # nothing is computed: no notices
@@ -127,7 +136,9 @@ def guide(
 
 @command(epilog="Example: `./lab slides 07` or `./lab slides --route day --out day.html`")
 def slides(
-    labs: Annotated[list[str] | None, typer.Argument(metavar="[LAB]...", help="the labs, such as 07")] = None,
+    labs: Annotated[
+        list[str] | None, typer.Argument(help="the labs, such as 07", autocompletion=completion.labs)
+    ] = None,
     route: RouteName = None,
     out: Annotated[
         Path | None, typer.Option(help="the page to write", show_default="slides-07.html, by labs or route")
@@ -160,7 +171,7 @@ def slides(
 
 @command(epilog="Example: `./lab catchup 07 --to 4`")
 def catchup(
-    lab: Annotated[str, typer.Argument(help="the lab, such as 07")],
+    lab: LabNumber,
     to: Annotated[int, typer.Option(help="the exercise to go on with", min=1)],
     folder: StudentFolder,
 ) -> None:
@@ -186,7 +197,11 @@ def catchup(
 def show_class(
     folder: Annotated[Path, typer.Argument(help="where the students' results-NN.json and doctor's JSON files are")],
 ) -> None:
-    """Show how far a class is, and which machines can run what, from collected files: no server, no network."""
+    """Show how far a class is, and which machines can run what, from collected files: no server, no network.
+
+    A student is a folder below it, or what a file's name begins with, such as `ada-results-07.json`. Files that can't
+    be read are named, with exit code 0. It is 2 when there are no others.
+    """
     from labkit.room import collected
 
     for table in collected.tables(folder):
@@ -226,7 +241,8 @@ def room_open(
 ) -> None:
     """Open the board and serve it until Ctrl-C. Opened again, it goes on with all it had.
 
-    With a route, or labs, it also shows who is behind the timetable.
+    With a route, or labs, it also shows who is behind the timetable. The room is kept in `.lab/room/`. Exit code 0 when
+    it was ended by Ctrl-C, 2 when it can't be opened, such as when the port is taken.
     """
     from labkit.room import host
 
@@ -246,7 +262,11 @@ def room_open(
 
 @room.command("close", epilog="Example: `./lab room close --out room.json`")
 def room_close(out: Annotated[Path, typer.Option(help="the file for what may be kept")] = Path("room.json")) -> None:
-    """Keep counts and figures without seats in a file, and delete all else that the room had."""
+    """Keep counts and figures without seats in a file, and delete all else that the room had.
+
+    Nothing of fewer than five people or machines is kept. Exit code 2 when there is no room, or the file can't be
+    written; then nothing is deleted.
+    """
     from labkit.room import host
 
     host.close_room(out)
