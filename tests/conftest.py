@@ -1,5 +1,6 @@
 """What tests of several modules share."""
 
+import fcntl
 import gc
 import os
 import shutil
@@ -13,6 +14,7 @@ import pytest
 
 from labkit.network import obstacle
 from labkit.slurm import cluster
+from labkit.system import processes
 
 # `./lab test &` ignores interrupts, and what tests start would inherit that: some tests are about interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -76,6 +78,28 @@ def wires_can_be_made() -> None:
     """Have the tests that make nodes with wires between them skipped, and said so loudly, where there can be none."""
     if reason := obstacle():
         pytest.skip(f"no network: {reason}")
+
+
+@pytest.fixture(scope="session")
+def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the site in place of an older one, once for all processes of a run; skip it where uv has no Sphinx."""
+    from labkit.authoring import site
+
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    out = shared / "the site"
+    with (shared / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (out / "index.html").exists():
+            offline = processes.run(site.sphinx("--version"), env={"UV_OFFLINE": "1"}, timeout=60)
+            if any("connectivity is disabled" in line for line in offline.lines):
+                pytest.skip("no site: Sphinx is not in uv's cache: ./lab site fetches it")
+            out.mkdir(exist_ok=True)
+            for name in ("searchindex.js", "of-another-day.html"):
+                (out / name).write_text("")
+            site.build(out)
+    return out
 
 
 def why_no_users() -> str:

@@ -31,6 +31,7 @@ html_extra_path = ["extra"]
 html_copy_source = False
 html_show_copyright = False
 html_sidebars = {"index": [], "docs/*": [], "*": []}  # pages without pages below them
+html_context = {"default_mode": "auto"}  # as the browser's; unnamed, the theme complains in the browser's console
 html_theme_options = {
     "navbar_end": ["theme-switcher"],
     "navbar_persistent": ["search-button"],

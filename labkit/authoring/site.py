@@ -122,9 +122,10 @@ def lab(source: Path) -> NotebookNode:
 def document(text: str) -> str:
     """Return a document as Sphinx wants it: no targets of JupyterLab's, which its headings have, and no level left out.
 
-    The glossary's terms are small headings, of level 3, right below its title.
+    The glossary's terms are small headings, of level 3, right below its title. The README is the site's front page.
     """
     text = re.sub(r'^<a id="[^"]*"></a>\n\n', "", text, flags=re.M)
+    text = re.sub(r"\]\((\.\./)?README\.md", r"](\1index.md", text)
     return text if re.search("^## ", text, flags=re.M) else re.sub("^### ", "## ", text, flags=re.M)
 
 

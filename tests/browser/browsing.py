@@ -67,7 +67,8 @@ class Visitor:
         return " ".join(self.page.locator(selector).inner_text().split())
 
 
-# What lies over other text, or beyond the page's edge; told by the words that stand there.
+# What lies over other text, or beyond the page's edge; told by the words that stand there. What is scrolled out of
+# sight within a box of the page's, such as the end of a long line of code, is neither.
 FAULTS_OF_LAYOUT = """() => {
   const found = [];
   const root = document.documentElement;
@@ -79,6 +80,17 @@ FAULTS_OF_LAYOUT = """() => {
     return one.checkVisibility({ visibilityProperty: true }) && !one.closest("option, script, style, math");
   };
   const told = (node) => node.textContent.trim().slice(0, 40);
+  const scrolls = (one) => {  // all boxes around it that scroll
+    const around = [];
+    for (let at = one; at && at !== document.body; at = at.parentElement)
+      if (/auto|scroll/.test(getComputedStyle(at).overflowX)) around.push(at.getBoundingClientRect());
+    return around;
+  };
+  const within = (box, boxes) => {
+    const [left, right] = [Math.max(box.left, ...boxes.map((one) => one.left)),
+      Math.min(box.right, ...boxes.map((one) => one.right))];
+    return new DOMRect(left, box.top, Math.max(right - left, 0), box.height);
+  };
   const lines = [];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
@@ -86,7 +98,11 @@ FAULTS_OF_LAYOUT = """() => {
     if (!told(node) || !seen(node.parentElement)) continue;
     const range = document.createRange();
     range.selectNodeContents(node);
-    for (const box of range.getClientRects()) if (box.width > 1 && box.height > 1) lines.push({ box, node });
+    const boxes = scrolls(node.parentElement);
+    for (const whole of range.getClientRects()) {
+      const box = within(whole, boxes);
+      if (box.width > 1 && box.height > 1) lines.push({ box, node });
+    }
   }
 
   for (const { box, node } of lines)

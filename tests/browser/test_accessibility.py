@@ -130,6 +130,28 @@ def files(tmp_path_factory) -> dict[str, Path]:
     return {name: make(tmp_path_factory.mktemp("page")) for name, make in FILES.items()}
 
 
+# Of the site: the front page, the lab that axe reads soonest (labs with more code take it 15 s), and documents.
+SITE_PAGES = ("index.html", "notebooks/00_welcome.html", "docs/glossary.html", "docs/machines.html")
+
+
+@pytest.mark.parametrize("name", SITE_PAGES)
+def test_a_page_of_the_site_can_be_read_by_everybody_on_every_screen_and_without_a_network(built_site, visit, name):
+    visitor = visit(offline=True)
+    visitor.page.goto((built_site / name).as_uri())
+    for (width, height), scheme in zip(SIZES, ("light", "dark", "light"), strict=True):
+        visitor.page.set_viewport_size({"width": width, "height": height})
+        visitor.page.emulate_media(color_scheme=scheme)
+        expect(visitor.page.locator("html")).to_have_attribute("data-theme", scheme)
+        assert faults_of_layout(visitor.page) == [], f"{width} pixels wide"
+    assert visitor.problems == []
+    for (width, height), scheme in zip(SIZES[:-1], ("light", "dark"), strict=True):
+        visitor.page.set_viewport_size({"width": width, "height": height})
+        visitor.page.emulate_media(color_scheme=scheme)
+        visitor.page.reload()  # boxes that scroll at this width are reached by keys as soon as the page is loaded
+        assert serious(visitor) == [], f"{width} pixels wide, {scheme}"
+    assert visitor.hosts() == set()
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_can_be_read_by_everybody_on_every_screen_and_without_a_network(files, visit, name):
     visitor = visit(offline=True)
