@@ -55,8 +55,9 @@ class Mermaid(SphinxDirective):
         described = re.search(r"accDescr\s*(?::\s*(.+)|\{(.+?)\})", text, flags=re.S if "accDescr {" in text else 0)
         alt = html.escape(" ".join((described[1] or described[2]).split()))
         svg = base64.b64encode(mermaid_to_svg(text)).decode()
-        image = f'<img class="diagram" src="data:image/svg+xml;base64,{svg}" alt="{alt}">'
-        return [nodes.raw("", image, format="html")]
+        image = f'<img src="data:image/svg+xml;base64,{svg}" alt="{alt}">'
+        # On a phone it scrolls, by keys too.
+        return [nodes.raw("", f'<div class="diagram" tabindex="0">{image}</div>', format="html")]
 
 
 def visit_math(translator, node):
