@@ -114,7 +114,7 @@ def test_the_layer_of_the_set_up_has_all_it_is_made_from_and_the_labs_come_later
 def test_what_git_ignores_stays_out_of_the_image():
     ignored = [line for line in (paths.ROOT / ".gitignore").read_text().splitlines() if not line.startswith("#")]
     anywhere = {f"**/{line.rstrip('/')}" for line in ignored if "/" not in line.rstrip("/")}
-    anchored = {line.rstrip("/") for line in ignored if "/" in line.rstrip("/")}
+    anchored = {line.strip("/") for line in ignored if "/" in line.rstrip("/")}
     kept_out = {line for line in (paths.ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")}
     assert kept_out == anywhere | anchored | {".git"}
 
