@@ -50,7 +50,7 @@ def agenda(
     """Make a timetable of a route: clock times, with the waiting that the labs took on this machine.
 
     `./lab rehearse` measures that waiting. Where a day does not fit, it says what to leave out. Where people share one
-    server, --people and --slots make their waiting a round of the room; on that server itself, both are known.
+    server, --people and --slots make their waiting a round of the room: `./lab hub up` says how many slots there are.
     """
     from labkit.room import agenda_view
 
