@@ -26,8 +26,11 @@ Cores = Annotated[
 ]
 Isolation = Annotated[
     str | None,
-    typer.Option(help="what keeps students apart: systemd, accounts or none", show_default="the best that there is"),
+    typer.Option(
+        help="what keeps students apart: systemd, accounts, slurm or none", show_default="the best that there is"
+    ),
 ]
+Hours = Annotated[float, typer.Option(help="after which Slurm ends a student's job, with --isolation slurm", min=0.1)]
 Slots = Annotated[bool, typer.Option(help="lend cores for measuring, one student at a time, and edit on the others")]
 
 
@@ -51,13 +54,15 @@ def up(
     ] = None,
     isolation: Isolation = None,
     slots: Slots = True,
+    hours: Hours = 8.0,
 ) -> None:
     """Start the server, check what students are held to, and let them in. It stays until `./lab hub down`.
 
     As root each seat has a Unix account of its own, with limits by systemd, or by cgroups where systemd does not run.
-    Otherwise all servers run under your account, for trying. After a crash, the same command goes on where it was.
-    Seats with their codes, and the log, are in `.lab/hub/`. Exit code 2 when a limit that was asked for does not hold:
-    then nobody is let in.
+    Otherwise all servers run under your account, for trying. With `--isolation slurm` each server is a Slurm job of
+    yours; sbatch's own variables, such as SBATCH_PARTITION and SBATCH_ACCOUNT, choose where. After a crash, the same
+    command goes on where it was. Seats with their codes, and the log, are in `.lab/hub/`. Exit code 2 when a limit that
+    was asked for does not hold: then nobody is let in.
     """
     from labkit.hub import opening, settings
     from labkit.hub.control import Hub
@@ -69,8 +74,9 @@ def up(
     files = student_files or opening.FILES
     tls = (cert, key) if cert and key else None
     address = address or own_address()
+    apart = _not_as_root(isolation)
     wanted = opening.settle(
-        students, labs.split(","), address, port, board_port, tls, memory, cores, files, _not_as_root(isolation), slots
+        students, labs.split(","), address, port, board_port, tls, memory, cores, files, apart, slots, hours
     )
     hub = Hub()
     with progress("Starting the hub, and a server to look at …"):
@@ -78,7 +84,7 @@ def up(
     opened = hub.settings
     assert opened
     _show(rows, opened)
-    print("\n".join(opening.capacity(server, opened.labs)))
+    print("\n".join(opening.capacity(opened, server, opened.labs)))
     if opened.cpus:
         print(f"Cores: {opening.division(opened)}.")
     print(f"\nThe room is open:   {opened.url}")
@@ -93,6 +99,8 @@ def up(
         print(f"For you, and nobody else: {opening.instructor_address(opened)}")
     if opened.isolation == settings.NONE:
         print("NOTHING KEEPS STUDENTS APART: all servers run under your account. This is for trying; run it as root.")
+    if opened.isolation == settings.SLURM:
+        print("NOTHING KEEPS STUDENTS' FILES APART: all jobs are yours. Each can read all that you can, the codes too.")
     print("Next: ./lab hub warm, before they come. When done: ./lab hub down")
 
 
@@ -104,6 +112,7 @@ def check(
     cores: Cores = None,
     isolation: Isolation = None,
     slots: Slots = True,
+    hours: Hours = 8.0,
 ) -> None:
     """Read back from inside a server what it is held to, and measure how many students the machine carries.
 
@@ -112,12 +121,14 @@ def check(
     was asked for does not hold.
     """
     from labkit.hub import memory as lab_memory
-    from labkit.hub import opening
-    from labkit.hub.configuration import LOOPBACK
+    from labkit.hub import opening, settings
     from labkit.hub.control import Hub, free_ports
+    from labkit.hub.settings import LOOPBACK
 
     hub = Hub()
-    lab_memory.of_labs(labs.split(","), lambda title: print(f"Measuring the memory of {title} …", flush=True))
+    up = hub.settings if hub.pid() else None
+    if (up.isolation if up else isolation) != settings.SLURM:  # of a job, Slurm is asked for memory
+        lab_memory.of_labs(labs.split(","), lambda title: print(f"Measuring the memory of {title} …", flush=True))
     if hub.pid():
         rows, server = opening.verify(hub)
         asked = hub.settings
@@ -126,7 +137,10 @@ def check(
         (port,) = free_ports(1)
         apart = _not_as_root(isolation)
         asked = opening.settle(
-            students, labs.split(","), LOOPBACK, port, 0, None, memory, cores, keep_apart=apart, divide=slots
+            *(students, labs.split(","), LOOPBACK, port, 0, None, memory, cores),
+            keep_apart=apart,
+            divide=slots,
+            hours=hours,
         )
         try:
             hub.start(asked)
@@ -135,7 +149,7 @@ def check(
             hub.stop()
     assert asked
     _show(rows, asked)
-    print("\n".join(opening.capacity(server, [lab.strip() for lab in labs.split(",")])))
+    print("\n".join(opening.capacity(asked, server, [lab.strip() for lab in labs.split(",")])))
     raise SystemExit(0 if all(row.holds for row in rows) else 1)
 
 
@@ -223,8 +237,8 @@ def _not_as_root(isolation: str | None) -> str | None:
     """Refuse to make all students root."""
     import os
 
-    if isolation == "none" and os.geteuid() == 0:
-        raise LabError("--isolation none would make every student root: leave it out, or run this as another user.")
+    if isolation in ("none", "slurm") and os.geteuid() == 0:
+        raise LabError(f"--isolation {isolation} would make every student root: run this as another user.")
     return isolation
 
 

@@ -1,9 +1,10 @@
 """Whether a server is held to what was asked for, read back from inside one; and how many the machine carries."""
 
 import json
+import math
 from typing import Any, NamedTuple
 
-from labkit.hub import settings
+from labkit.hub import jobs, settings
 from labkit.hub.client import Client
 from labkit.hub.memory import GIB, pss
 from labkit.hub.settings import CHECK_SEAT, Settings
@@ -31,12 +32,15 @@ def read_back(client: Client, timeout: float) -> tuple[dict[str, Any], int]:
     Returns
     -------
     dict, int
-        What `probe.look` saw; and the memory (bytes) of that server with an idle kernel.
+        What `probe.look` saw, and what Slurm gives its `job`; and the memory (bytes) of that server with an idle
+        kernel.
     """
     client.start(CHECK_SEAT)
     try:
         client.wait(CHECK_SEAT, timeout)
         seen = json.loads(client.run(CHECK_SEAT, LOOK))
+        if client.hub.isolation == settings.SLURM:
+            seen["job"] = jobs.given(client.hub, CHECK_SEAT)
         home = str(client.hub.home(CHECK_SEAT))
         server = processes.find(lambda process: processes.environ_of(process).get("LAB_FOLDER") == home)
         return seen, sum(map(pss, server))
@@ -67,9 +71,27 @@ def judge(hub: Settings, seen: dict[str, Any]) -> list[Row]:
         Row("others' folders, processes", OUT_OF_REACH, others, others == OUT_OF_REACH),
         Row("more rights", "none", "can be had" if seen["privileges"] else "none", not seen["privileges"]),
     ]
+    if hub.isolation == settings.SLURM:
+        return [*_of_job(hub, seen), *(row._replace(asked="–", holds=True) for row in rows[2:])]
     if hub.isolation == settings.NONE:
         return [row._replace(asked="–", holds=True) for row in rows]
     return rows
+
+
+def _of_job(hub: Settings, seen: dict[str, Any]) -> list[Row]:
+    """Compare what was asked with what Slurm gives the job, and with what the job could take all the same."""
+    job, small = seen["job"] or jobs.Given(0, 0, math.inf), jobs.is_small(hub)
+    memory = f"{hub.memory / GIB:.1f} GiB" if hub.memory else NO_LIMIT
+    taken = f"{seen['memory'] / GIB:.1f} GiB" if seen["memory"] else NO_LIMIT
+    held = not hub.memory or (seen["memory"] is not None and seen["memory"] <= hub.memory + PAGE_BYTES)
+    cpus, none = len(seen["cpus"]), ": the small Slurm sets none"
+    return [
+        Row("memory that Slurm gives", memory, f"{job.memory / GIB:.1f} GiB", job.memory >= hub.memory),
+        Row("CPUs that Slurm gives", f"{hub.cores:g}", str(job.cpus), job.cpus >= hub.cores),
+        Row("time that Slurm gives", f"{hub.hours:g} h", f"{job.hours:g} h", abs(job.hours - hub.hours) < 1 / 30),
+        Row("memory in its reach", memory, taken + (none if small and not held else ""), held or small),
+        Row("CPUs in its reach", f"{hub.cores:g}", str(cpus), cpus <= max(hub.cores, job.cpus) or small),
+    ]
 
 
 def carries(machine: Machine, student: int) -> int:

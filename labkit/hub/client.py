@@ -15,7 +15,7 @@ import urllib3
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
-from labkit.hub.settings import Settings
+from labkit.hub.settings import Settings, in_url
 from labkit.system.errors import LabError
 
 ANSWER_TIMEOUT_S = 30.0
@@ -86,7 +86,7 @@ class Client:
         return run_cell(f"{self.hub.url}/user/{seat}", self.headers, code, timeout)
 
     def _ask(self, method: str, what: str, allowed: tuple[int, ...] = ()) -> requests.Response:
-        url = f"http://127.0.0.1:{self.hub.hub_port}/hub/api/{what}"
+        url = f"http://{in_url(self.hub.hub_address)}:{self.hub.hub_port}/hub/api/{what}"
         try:
             reply = requests.request(method, url, headers=self.headers, timeout=ANSWER_TIMEOUT_S)
         except requests.RequestException as error:

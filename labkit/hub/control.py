@@ -16,11 +16,11 @@ from pathlib import Path
 
 import psutil
 
-from labkit.hub import accounts, cgroups, codes, settings
+from labkit.hub import accounts, cgroups, codes, jobs, settings
 from labkit.hub.authenticator import OPEN
 from labkit.hub.client import LOG, Client, log_lines
-from labkit.hub.configuration import LOOPBACK, TOKEN
-from labkit.hub.settings import VARIABLE, Settings
+from labkit.hub.configuration import TOKEN
+from labkit.hub.settings import LOOPBACK, VARIABLE, Settings
 from labkit.system import files, paths, processes, slots
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
@@ -37,6 +37,7 @@ SAME = (
     "isolation",
     "memory",
     "cores",
+    "hours",
     "tasks",
     "files",
     "cpus",
@@ -129,7 +130,7 @@ class Hub:
         with files.writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if new:
-            hub_port, proxy_port = free_ports(2)
+            (hub_port,), (proxy_port,) = free_ports(1, wanted.hub_address), free_ports(1)
             runtime = (RUN if os.geteuid() == 0 else TMP) / f"{PREFIX}{secrets.token_hex(4)}"
             wanted = replace(wanted, folder=self.folder, runtime=runtime, hub_port=hub_port, proxy_port=proxy_port)
         if new and wanted.cpus:
@@ -145,7 +146,7 @@ class Hub:
         if new:
             self._write_private(TOKEN, secrets.token_hex(32))
             self._write_private(CARDS, codes.page(wanted.url, codes.make(self.folder, wanted.seats)))
-        if wanted.isolation == settings.NONE:
+        if not wanted.has_accounts:
             for seat in (settings.CHECK_SEAT, *wanted.seats):
                 wanted.home(seat).mkdir(parents=True, exist_ok=True, mode=0o700)
         else:
@@ -202,8 +203,10 @@ class Hub:
             subprocess.run(["systemctl", "stop", f"{hub.account('*')}"], capture_output=True, timeout=120)
             for left in Path("/run").glob(hub.account("*")):
                 shutil.rmtree(left, ignore_errors=True)
+        if hub.isolation == settings.SLURM:
+            jobs.cancel_all(hub)
         processes.end_all(lambda: self._processes(servers=True))
-        if hub.isolation != settings.NONE:
+        if hub.has_accounts:
             uids = {account.pw_uid for account in accounts.ours(hub)}
             processes.end_all(lambda: processes.find(lambda one: one.uids().real in uids))
             accounts.remove(hub)
@@ -217,10 +220,11 @@ def _division(hub: Settings) -> slots.Division:
     return slots.divide(this_machine(), hub.students)
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that nobody listens at."""
+def free_ports(count: int, address: str = LOOPBACK) -> list[int]:
+    """Return ports of an address that nobody listens at."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(count)]
+        found = [stack.enter_context(socket.create_server((address, 0), family=family)) for _ in range(count)]
         return [one.getsockname()[1] for one in found]
 
 

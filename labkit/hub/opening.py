@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from labkit.exercises import sources
-from labkit.hub import check, memory, settings
+from labkit.hub import check, jobs, memory, settings
 from labkit.hub.client import Client
 from labkit.hub.control import Hub
 from labkit.hub.memory import GIB
@@ -44,6 +44,7 @@ def settle(
     students_files: Path = FILES,
     keep_apart: str | None = None,
     divide: bool = False,
+    hours: float = jobs.HOURS,
 ) -> Settings:
     """Return the settings of a hub, with this machine's defaults.
 
@@ -54,15 +55,19 @@ def settle(
     """
     machine = this_machine()
     how = keep_apart or isolation()
-    if how not in (settings.SYSTEMD, settings.ACCOUNTS, settings.NONE):
-        raise LabError(f"--isolation is systemd, accounts or none, not {how}.")
-    if how != settings.NONE and os.geteuid() != 0:
+    if how not in (settings.SYSTEMD, settings.ACCOUNTS, settings.SLURM, settings.NONE):
+        raise LabError(f"--isolation is systemd, accounts, slurm or none, not {how}.")
+    if how in (settings.SYSTEMD, settings.ACCOUNTS) and os.geteuid() != 0:
         raise LabError(f"--isolation {how} makes accounts: run it as root, or leave the option out.")
     if how == settings.SYSTEMD and not SYSTEMD_IS_UP.is_dir():
         raise LabError("--isolation systemd takes a machine that systemd runs: leave the option out.")
-    if cores is None:
+    slurm = jobs.find() if how == settings.SLURM else None
+    slurm_variables = jobs.variables(slurm) if slurm else {}
+    if slurm:
+        cores = jobs.check_cores(slurm, cores)
+    elif cores is None:
         cores = min(machine.usable_cores, max(MIN_CORES, machine.usable_cores / 4))
-    division = slots.divide(machine, students) if divide else None
+    division = slots.divide(machine, students) if divide and not slurm else None  # a job's cores are its own
     if division and cores:
         cores = max(cores, division.cores)  # or the quota would hold figures back
     return Settings(
@@ -83,7 +88,9 @@ def settle(
         cert=str(tls[0].absolute()) if tls else "",
         key=str(tls[1].absolute()) if tls else "",
         cpus=division.editing if division else (),
-        variables=_room(address, board_port, tls)[0] if board_port else {},
+        variables=slurm_variables | (_room(address, board_port, tls)[0] if board_port else {}),
+        hub_address=jobs.hub_address(slurm_variables) if slurm else settings.LOOPBACK,
+        hours=hours if slurm else 0,
     )
 
 
@@ -141,8 +148,10 @@ def open_checked(hub: Hub, wanted: Settings) -> tuple[list[check.Row], int]:
     return rows, server
 
 
-def capacity(server: int, labs: Sequence[str]) -> list[str]:
-    """Return what is to be said of how many students fit, by each lab whose memory was measured."""
+def capacity(hub: Settings, server: int, labs: Sequence[str]) -> list[str]:
+    """Return what is to be said of how many students fit: into Slurm, or by each lab whose memory was measured."""
+    if hub.isolation == settings.SLURM:
+        return [f"{jobs.capacity(jobs.find(), hub)}; others wait in its queue."]
     known, machine = memory.known_labs(), this_machine()
     said = []
     for lab in labs:

@@ -11,7 +11,8 @@ from labkit.system import files, paths
 FOLDER = paths.STATE / "hub"
 VARIABLE = "LAB_HUB"  # the hub's folder, in the environment of all its processes
 CHECK_SEAT = "seat-00"  # nobody's: it has no code
-SYSTEMD, ACCOUNTS, NONE = "systemd", "accounts", "none"  # what keeps students apart
+LOOPBACK = "127.0.0.1"
+SYSTEMD, ACCOUNTS, SLURM, NONE = "systemd", "accounts", "slurm", "none"  # what keeps students apart
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Settings:
     labs : tuple of str
         The numbers of the labs that are taught; the first is opened at login.
     isolation : str
-        What keeps students apart: "systemd" (accounts, and limits by systemd), "accounts" (and limits by cgroups), or
-        "none".
+        What keeps students apart: "systemd" (accounts, and limits by systemd), "accounts" (and limits by cgroups),
+        "slurm" (a job for each, all of one account), or "none".
     memory, tasks : int
         Bytes, and processes and threads, that a student can have.
     cores : float
@@ -36,7 +37,7 @@ class Settings:
     address, port : str, int
         Where students reach it.
     hub_port, proxy_port : int
-        On loopback: where servers reach the hub, and the hub its proxy.
+        Where servers reach the hub; and, on loopback, the hub its proxy.
     board_port : int
         Where the room's board is; 0 for none.
     cert, key : str
@@ -45,6 +46,10 @@ class Settings:
         The CPUs that servers start on; empty for all. Whoever measures moves to others for that time.
     variables : dict of str to str
         Set in every student's server.
+    hub_address : str
+        Where servers reach the hub.
+    hours : float
+        After which Slurm ends a student's job.
     """
 
     folder: Path
@@ -65,6 +70,13 @@ class Settings:
     key: str = ""
     cpus: tuple[int, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
+    hub_address: str = LOOPBACK
+    hours: float = 0
+
+    @property
+    def has_accounts(self) -> bool:
+        """Whether each seat has an account of its own."""
+        return self.isolation in (SYSTEMD, ACCOUNTS)
 
     @property
     def seats(self) -> tuple[str, ...]:
@@ -104,7 +116,12 @@ class Settings:
 def address_of(address: str, port: int, tls: bool) -> str:
     """Return what students open; nobody can open "all of this machine's addresses"."""
     shown = own_address() if address in ("0.0.0.0", "::") else address
-    return f"http{'s' if tls else ''}://{f'[{shown}]' if ':' in shown else shown}:{port}"
+    return f"http{'s' if tls else ''}://{in_url(shown)}:{port}"
+
+
+def in_url(address: str) -> str:
+    """Return an address as it is written in front of a port."""
+    return f"[{address}]" if ":" in address else address
 
 
 def load(folder: Path) -> Settings | None:

@@ -89,11 +89,15 @@ class TrialSpawner(_InTurn, SimpleLocalProcessSpawner):
     async def stop(self, now: bool = False) -> None:
         """End the server, and all else that it started."""
         await super().stop(now)
-        home = str(settings.own().home(self.user.name))
-        await asyncio.to_thread(
-            processes.end_all,
-            lambda: processes.find(lambda one: processes.environ_of(one).get("LAB_FOLDER") == home),
-        )
+        await end_rest(self.user.name)
+
+
+async def end_rest(seat: str) -> None:
+    """End all that a seat's server has started on this machine."""
+    home = str(settings.own().home(seat))
+    await asyncio.to_thread(
+        processes.end_all, lambda: processes.find(lambda one: processes.environ_of(one).get("LAB_FOLDER") == home)
+    )
 
 
 def unit_properties(hub: settings.Settings) -> dict[str, str]:
@@ -119,6 +123,11 @@ def unit_properties(hub: settings.Settings) -> dict[str, str]:
 
 def configure(c: Any, hub: settings.Settings) -> None:
     """Set a hub's spawner."""
+    if hub.isolation == settings.SLURM:
+        from labkit.hub import job_spawner  # there alone: see its first lines
+
+        job_spawner.configure(c, hub)
+        return
     spawners = {settings.SYSTEMD: UnitSpawner, settings.ACCOUNTS: AccountSpawner, settings.NONE: TrialSpawner}
     c.JupyterHub.spawner_class = spawners[hub.isolation]
     c.SimpleLocalProcessSpawner.home_dir_template = f"{hub.files}/{{username}}"

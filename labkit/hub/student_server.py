@@ -19,7 +19,13 @@ def main() -> None:
     copies.update(folder)
     os.environ.update(kernels.settings_paths(os.environ))
     os.chdir(folder)
-    server = [sys.executable, "-m", "jupyterhub.singleuser", f"--KernelManager.transport={kernels.TRANSPORT}"]
+    program = ["jupyterhub.singleuser"]
+    if "SLURM_JOB_ID" in os.environ:  # it takes a port of its node, and tells the hub which
+        from labkit.hub import jobs  # of no use elsewhere
+
+        os.environ.update(jobs.listen_on_node(os.environ))
+        program = ["batchspawner.singleuser", str(Path(sys.executable).with_name("jupyterhub-singleuser"))]
+    server = [sys.executable, "-m", *program, f"--KernelManager.transport={kernels.TRANSPORT}"]
     os.execv(sys.executable, [*server, *(["--allow-root"] if os.geteuid() == 0 else []), *sys.argv[1:]])
 
 
