@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from traitlets.config import Config
 from typer.testing import CliRunner
 
 from labkit.cli import app
-from labkit.hub import cgroups, check, codes, opening, settings, spawners
+from labkit.hub import cgroups, check, codes, opening, settings, spawners, student_server
 from labkit.hub.control import Hub, free_ports
 from labkit.system import paths, processes
 from labkit.system.errors import LabError
@@ -322,4 +323,19 @@ def test_kubernetes_values_give_each_student_whole_cores():
     student = values["singleuser"]
     assert student["cpu"]["guarantee"] == student["cpu"]["limit"] == int(student["cpu"]["limit"])
     assert student["memory"]["guarantee"] == student["memory"]["limit"]
-    assert student["cmd"][1:] == ["-m", "labkit.hub.student_server"]
+
+
+def test_kubernetes_values_fit_the_image():
+    values = yaml.safe_load((paths.ENV / "kubernetes" / "values.yaml").read_text())
+    image = (paths.ENV / "container" / "Containerfile").read_text()
+    student, spawner = values["singleuser"], values["hub"]["config"]["KubeSpawner"]
+    (folder,) = re.findall(r"^VOLUME (\S+)$", image, re.M)  # anything else mounted above it would be hidden by it
+    assert student["storage"]["homeMountPath"] == folder == spawner["notebook_dir"]
+    assert {student["extraEnv"][name] for name in ("HOME", "LAB_FOLDER")} == {folder}
+    kit = re.search(r'^ENTRYPOINT \["(\S+)/lab"\]$', image, re.M)[1]  # which would take the arguments for a command's
+    assert spawner["extra_container_config"]["command"] == [f"{kit}/.venv/bin/python"]
+    assert student["cmd"] == ["-m", student_server.__name__]
+    assert student["extraEnv"]["PATH"].startswith(f"{kit}/.venv/bin:")
+    assert f"--uid {student['uid']} student" in image
+    assert not student["allowPrivilegeEscalation"]
+    assert not student["cloudMetadata"]["blockWithIptables"]  # by a privileged container
