@@ -37,6 +37,8 @@ def read_back(client: Client, timeout: float) -> tuple[dict[str, Any], int]:
     """
     client.start(CHECK_SEAT)
     try:
+        if client.hub.isolation == settings.SLURM:
+            jobs.wait_for_place(client.hub, CHECK_SEAT)
         client.wait(CHECK_SEAT, timeout)
         seen = json.loads(client.run(CHECK_SEAT, LOOK))
         if client.hub.isolation == settings.SLURM:

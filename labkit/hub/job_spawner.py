@@ -67,7 +67,10 @@ class JobSpawner(MultiSlurmSpawner):
 
     async def run_command(self, cmd: str, input: str | None = None, env: dict[str, str] | None = None) -> str:
         """Run one of Slurm's commands, which finds the hub's Slurm by its variables."""
-        return await super().run_command(cmd, input, env or os.environ | settings.own().variables)
+        hub = settings.own()
+        if jobs.is_gone(hub):
+            raise RuntimeError("the small Slurm is down")
+        return await super().run_command(cmd, input, env or os.environ | hub.variables)
 
     async def stop(self, now: bool = False) -> None:
         """Cancel the job; of the small Slurm, end what has left the job too: it has no control groups."""

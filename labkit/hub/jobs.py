@@ -15,11 +15,14 @@ from labkit.hub.settings import Settings
 from labkit.mpi.planning import SMALL_SLURM
 from labkit.slurm import Slurm, find_slurm
 from labkit.slurm.supervisor import query
+from labkit.system import processes
 from labkit.system.errors import LabError
 
 CORES = 2  # of each job, where the nodes have them: ranks need two
 HOURS = 8.0  # that a job lasts, in which a day of teaching fits
 END_TIMEOUT_S = 40.0  # Slurm kills what does not end within KillWait, 30 s by default
+PLACE_TIMEOUT_S = 120.0  # for the job that is looked at to leave the queue
+PENDING, RUNNING = "PENDING", "RUNNING"
 ROUTE_PORT = 9  # of nobody: a datagram socket that is connected sends nothing
 
 
@@ -114,9 +117,9 @@ def own_address_towards(host: str) -> str:
 
 
 def given(hub: Settings, seat: str) -> Given | None:
-    """Return what Slurm gives the job of a seat's server; None when there is none."""
-    for _, name, cpus, memory, start, end in _jobs(hub):
-        if name == hub.account(seat):
+    """Return what Slurm gives the job of a seat's server; None when none runs."""
+    for _, name, state, cpus, memory, start, end in _jobs(hub):
+        if name == hub.account(seat) and state == RUNNING:
             return Given(int(cpus), _bytes(memory), _hours(start, end))
     return None
 
@@ -134,6 +137,32 @@ def _hours(start: str, end: str) -> float:
         return math.inf
 
 
+def wait_for_place(hub: Settings, seat: str) -> None:
+    """Wait while the job of a seat's server is in the queue.
+
+    Raises
+    ------
+    LabError
+        When it is there for long; it is cancelled then.
+    """
+
+    def queued() -> list[str]:
+        return [job[0] for job in _jobs(hub) if job[1:3] == [hub.account(seat), PENDING]]
+
+    if not processes.wait_until(lambda: not queued(), PLACE_TIMEOUT_S):
+        numbers = queued()
+        query("scancel", *numbers, environ=os.environ | hub.variables)
+        raise LabError(
+            f"Slurm had no place for a server within {PLACE_TIMEOUT_S:.0f} s: `squeue` shows who has the nodes. Ask "
+            "for less by --cores and --memory, or for nodes that are free by SBATCH_PARTITION or SBATCH_RESERVATION."
+        )
+
+
+def is_gone(hub: Settings) -> bool:
+    """Whether the small Slurm is down, and has ended its jobs; its commands would look for it for a minute."""
+    return "SLURM_CONF" in hub.variables and not Path(hub.variables["SLURM_CONF"]).exists()
+
+
 def cancel_all(hub: Settings) -> None:
     """Cancel a hub's jobs, and wait until they are gone.
 
@@ -142,8 +171,8 @@ def cancel_all(hub: Settings) -> None:
     LabError
         When Slurm does not answer, or does not end them.
     """
-    if "SLURM_CONF" in hub.variables and not Path(hub.variables["SLURM_CONF"]).exists():
-        return  # the small Slurm is down, and has ended its jobs
+    if is_gone(hub):
+        return
     deadline = time.monotonic() + END_TIMEOUT_S
     while numbers := [number for number, *_ in _jobs(hub)]:
         if time.monotonic() > deadline:
@@ -153,8 +182,8 @@ def cancel_all(hub: Settings) -> None:
 
 
 def _jobs(hub: Settings) -> list[list[str]]:
-    """Return of each of a hub's jobs its number, name, CPUs, memory, start and end."""
-    command = ["squeue", "-h", f"--user={os.geteuid()}", "-o", "%A %j %C %m %S %e"]
+    """Return of each of a hub's jobs its number, name, state, CPUs, memory, start and end."""
+    command = ["squeue", "-h", f"--user={os.geteuid()}", "-o", "%A %j %T %C %m %S %e"]
     listing = query(*command, environ=os.environ | hub.variables)
     if listing is None:
         raise LabError("Slurm does not answer, and knows of this hub's jobs: try again when `squeue` does.")

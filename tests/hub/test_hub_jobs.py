@@ -90,8 +90,13 @@ def test_the_small_slurm_may_hold_nobody_and_that_is_said(asked):
 )
 def test_slurms_words_are_read(asked, monkeypatch, tmp_path, memory, start, end, expected):
     hub = replace(asked(), runtime=tmp_path / "lab-hub-1")
-    lines = f"7 lab-hub-2-seat-01 1 1M N/A N/A\n8 lab-hub-1-seat-01 2 {memory} {start} {end}\n9 a job 1 0 N/A N/A"
-    monkeypatch.setattr(jobs, "query", lambda *argv, environ: lines)
+    lines = [
+        "7 lab-hub-2-seat-01 RUNNING 1 1M N/A N/A",
+        f"8 lab-hub-1-seat-01 RUNNING 2 {memory} {start} {end}",
+        "9 lab-hub-1-seat-02 PENDING 2 4G 2026-03-01T08:00:00 2026-03-01T16:00:00",
+        "10 a job RUNNING 1 0 N/A N/A",
+    ]
+    monkeypatch.setattr(jobs, "query", lambda *argv, environ: "\n".join(lines))
     assert jobs.given(hub, "seat-01") == expected
     assert jobs.given(hub, "seat-02") is None
 

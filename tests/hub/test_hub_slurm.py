@@ -17,6 +17,7 @@ from labkit.hub.client import Client
 from labkit.hub.control import Hub
 from labkit.slurm.cluster import Cluster
 from labkit.system import processes
+from labkit.system.errors import LabError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 SEATS = ("seat-01", "seat-02")
@@ -138,6 +139,13 @@ def test_a_killed_hub_goes_on_with_its_jobs(room, students):
     assert queue(room, "%A") == before
 
 
+def test_a_check_of_full_nodes_says_so_and_leaves_the_queue(room, students, monkeypatch):
+    monkeypatch.setattr(jobs, "PLACE_TIMEOUT_S", 3.0)
+    with pytest.raises(LabError, match="no place for a server"):
+        opening.verify(room.hub)
+    assert queue(room) == [room.asked.account(seat) for seat in SEATS]
+
+
 def test_stop_ends_the_job_and_all_that_it_started(room, students):
     students["seat-02"].run("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
     runtime = Path(json.loads(students["seat-02"].run(LOOK))["JUPYTER_RUNTIME_DIR"])
@@ -160,3 +168,26 @@ def test_down_leaves_no_job_of_a_killed_hub(room, students):
     assert not room.hub.folder.exists()
     assert not room.asked.runtime.exists()
     assert (room.asked.home("seat-01") / "00_welcome.ipynb").exists()
+
+
+def test_a_hub_ends_though_the_small_slurm_is_down(cluster, room, tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "find_slurm", cluster.slurm)
+    hub = Hub(tmp_path / "hub")
+    wanted = opening.settle(
+        *(1, ["00"], "127.0.0.1", control.free_ports(1)[0]),
+        memory_gib=0,
+        students_files=tmp_path / "students",
+        keep_apart=settings.SLURM,
+    )
+    try:
+        hub.start(wanted)
+        client = Client(hub.settings)
+        client.start("seat-01")
+        client.wait("seat-01", 120)
+        cluster.down()
+        os.kill(hub.pid(), signal.SIGTERM)
+        assert processes.wait_until(lambda: not hub.pid(), 40)  # Slurm's commands look for their file for 60 s
+    finally:
+        assert hub.stop(delete_files=True)
+    folder = str(hub.folder)
+    assert not processes.find(lambda one: processes.environ_of(one).get(settings.VARIABLE) == folder)
