@@ -136,12 +136,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         told = reason.partition("no browser: ")[2]
         terminalreporter.write_line(f"PAGES WERE NOT TESTED IN A BROWSER HERE ({files}): {told}.", red=True, bold=True)
     users = "tests/slurm/test_cluster_users.py"
-    if skipped & {
-        "tests/slurm/test_cluster.py",
-        "tests/train/test_sbatch.py",
-        "tests/hub/test_hub_slurm.py",
-        users,
-    } and (why := cluster.obstacle()):
+    of_slurm = {"tests/slurm/test_cluster.py", "tests/train/test_sbatch.py", "tests/hub/test_hub_slurm.py", users}
+    if skipped & of_slurm and (why := cluster.obstacle()):
         terminalreporter.write_line(f"SLURM WAS NOT TESTED HERE. It is {why}", red=True, bold=True)
     elif users in skipped and (why := why_no_users()):
         told = "THAT NO OTHER USER CAN USE THE SMALL SLURM WAS NOT TESTED HERE"
