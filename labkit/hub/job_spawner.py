@@ -72,6 +72,10 @@ class JobSpawner(MultiSlurmSpawner):
             raise RuntimeError("the small Slurm is down")
         return await super().run_command(cmd, input, env or os.environ | hub.variables)
 
+    def state_gethost(self) -> str:
+        """Return where the job's server is reached."""
+        return jobs.reached_at(settings.own(), super().state_gethost())
+
     async def stop(self, now: bool = False) -> None:
         """Cancel the job; of the small Slurm, end what has left the job too: it has no control groups."""
         await super().stop(now)

@@ -1,5 +1,7 @@
 """Students' servers as jobs of Slurm: which Slurm, where its nodes are, what a job has, how all of them are ended."""
 
+import contextlib
+import ipaddress
 import math
 import os
 import re
@@ -103,6 +105,17 @@ def hub_address(slurm_variables: Mapping[str, str]) -> str:
     for address in addresses(slurm_variables).values():
         return own_address_towards(address)
     raise LabError("Slurm does not say where its nodes are: `sinfo -N` lists them where it answers.")
+
+
+def reached_at(hub: Settings, host: str) -> str:
+    """Return where the hub reaches a server on a node: on a node that is this machine, all meet at the hub's address.
+
+    Its name may lead to another address of loopback, such as Debian's 127.0.1.1, where nobody listens.
+    """
+    with contextlib.suppress(OSError):
+        if ipaddress.ip_address(socket.getaddrinfo(host, None)[0][4][0]).is_loopback:
+            return hub.hub_address
+    return host
 
 
 def own_address_towards(host: str) -> str:

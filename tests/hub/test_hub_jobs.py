@@ -101,6 +101,17 @@ def test_slurms_words_are_read(asked, monkeypatch, tmp_path, memory, start, end,
     assert jobs.given(hub, "seat-02") is None
 
 
+def test_a_node_that_is_this_machine_is_reached_where_its_server_listens(asked):
+    hub = asked()
+    job = {
+        "JUPYTERHUB_API_URL": f"http://{hub.hub_address}:1/hub/api",
+        "JUPYTERHUB_SERVICE_URL": "http://0.0.0.0:0/user/",
+    }
+    assert jobs.reached_at(hub, "127.0.1.1") == jobs.reached_at(hub, "localhost") == "127.0.0.1"
+    assert jobs.listen_on_node(job) == {"JUPYTERHUB_SERVICE_URL": "http://127.0.0.1:0/user/"}
+    assert jobs.reached_at(hub, "192.0.2.7") == "192.0.2.7"  # an address for documentation
+
+
 def test_down_does_not_forget_jobs_while_slurm_does_not_answer(asked, monkeypatch, tmp_path):
     hub = asked()
     monkeypatch.setattr(jobs, "query", lambda *argv, environ: None)
