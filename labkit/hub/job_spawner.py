@@ -85,7 +85,7 @@ class JobSpawner(MultiSlurmSpawner):
 def configure(c: Any, hub: settings.Settings) -> None:
     """Set a hub's spawner."""
     c.JupyterHub.spawner_class = JobSpawner
-    c.JobSpawner.env_keep = ["PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL"]  # as for servers on one machine
+    c.JobSpawner.env_keep = ["PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL"]  # none of a module's libraries
     c.BatchSpawnerBase.exec_prefix = ""
     c.BatchSpawnerBase.batch_script = SCRIPT
     c.BatchSpawnerBase.req_nprocs = f"{hub.cores:.0f}"

@@ -166,8 +166,8 @@ def wait_for_place(hub: Settings, seat: str) -> None:
         numbers = queued()
         query("scancel", *numbers, environ=os.environ | hub.variables)
         raise LabError(
-            f"Slurm had no place for a server within {PLACE_TIMEOUT_S:.0f} s: `squeue` shows who has the nodes. Ask "
-            "for less by --cores and --memory, or for nodes that are free by SBATCH_PARTITION or SBATCH_RESERVATION."
+            f"Slurm had no place for a server within {PLACE_TIMEOUT_S:.0f} s: `squeue` shows why. Ask for less by "
+            "--cores, --memory and --hours, or for nodes that are free by SBATCH_PARTITION or SBATCH_RESERVATION."
         )
 
 
