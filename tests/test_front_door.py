@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -103,6 +104,25 @@ def test_first_use_makes_the_environment_and_hands_over(checkout):
     assert code == 0
     assert "Setting up" in out
     assert out.endswith("labkit doctor --json\n")
+
+
+def test_somebody_elses_kit_that_is_not_set_up_is_told_in_one_line():
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # which every user can reach
+        Path(place).chmod(0o755)
+        checkout = Checkout(Path(place))
+        checkout.folder.chmod(0o555)
+        done = subprocess.run(
+            [checkout.folder / "lab", "doctor"],
+            env={"PATH": str(checkout.path), "HOME": place},
+            user=65534 if os.geteuid() == 0 else None,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        checkout.folder.chmod(0o755)
+    assert done.returncode == 2
+    assert done.stderr.endswith("whoever owns it runs ./lab setup.\n")
+    assert done.stderr.count("\n") == 1
 
 
 def test_later_uses_hand_over_at_once(checkout):

@@ -53,7 +53,7 @@ def tfrecords(
 
     # TensorFlow computes nothing here, so its notices, of oneDNN too, are of no use. Errors are still printed.
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    folder = folder or paths.DATA / "synthetic"
+    folder = folder or paths.own(paths.DATA) / "synthetic"
     new = synthetic.write(folder, train, validation, size, seed=seed)
     place = paths.shown(folder)
     print(f"{place}: {train:,} training and {validation:,} validation images{'' if new else ' are there already'}")

@@ -66,7 +66,8 @@ def roofline(
 ) -> None:
     """Measure the limits of this machine: matrix products in 32, 16 and 8 bits, and memory bandwidth.
 
-    Each machine is measured once, and the results are kept in this checkout's `.lab/`: --again measures anew.
+    Each machine is measured once, and the results are kept in this checkout's `.lab/`: --again measures anew. Where the
+    checkout is somebody else's, they are kept in `~/.local/state/labkit/`.
 
     With --model, also a network's limit, the sum over its operations of what takes longer, computing or memory, and
     which of them lose the rest.

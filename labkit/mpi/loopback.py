@@ -21,12 +21,12 @@ def library(spare: Path) -> Path | None:
     Parameters
     ----------
     spare : Path
-        A folder for it, should the checkout be read-only.
+        A folder for it, should there be no other.
     """
     name = f"loopback-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]}.so"
     for folder in (STATE, spare):
-        with contextlib.suppress(OSError):  # such as a checkout that is another's
-            folder.mkdir(exist_ok=True)
+        with contextlib.suppress(OSError):  # such as a full disk
+            folder.mkdir(parents=True, exist_ok=True)
             if not os.statvfs(folder).f_flag & os.ST_NOEXEC:
                 made = folder / name
                 return made if os.access(made, os.R_OK) else _compile(made)

@@ -1,6 +1,7 @@
 """This machine's limits, in computing and in memory, and what share of them a workload reaches.
 
-The limits are measured once, in a process of their own, and kept for each kind of machine in `.lab/roofline/`.
+The limits are measured once, in a process of their own, and kept for each kind of machine in `roofline/`
+among the state (`labkit.system.paths`).
 The model is the roofline of Williams, Waterman and Patterson (2009), https://doi.org/10.1145/1498765.1498785.
 """
 

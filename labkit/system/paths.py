@@ -1,5 +1,6 @@
 """The layout of the checkout: where notebooks, sources, data and state are."""
 
+import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -10,7 +11,25 @@ SOLUTIONS = ROOT / "solutions"
 DATA = ROOT / "data"
 ENV = ROOT / "env"
 OPENMP_PYTHON = ENV / "openmp" / ".venv" / "bin" / "python"  # of the environment that has TensorFlow with OpenMP
-STATE = ROOT / ".lab"  # logs and whatever else this checkout keeps for itself; ignored by git
+
+
+def own(folder: Path) -> Path:
+    """Return a folder of the checkout, or what this user has in its place where the checkout is somebody else's.
+
+    That is in `$XDG_STATE_HOME/labkit`, by default `~/.local/state/labkit` (XDG Base Directory Specification).
+    """
+    if os.access(folder if folder.exists() else folder.parent, os.W_OK | os.X_OK):
+        return folder
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        try:
+            state = Path("~/.local/state").expanduser()
+        except RuntimeError:  # this user has no home
+            return folder
+    return state / "labkit" / folder.name.lstrip(".")
+
+
+STATE = own(ROOT / ".lab")  # logs and whatever else this checkout keeps for itself; ignored by git
 
 
 def student_folder() -> Path:
