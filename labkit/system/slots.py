@@ -62,7 +62,7 @@ class Division:
         count = len(self.slots)
         return (
             f"{count} measuring slot{'s' * (count > 1)} of {self.cores} core{'s' * (self.cores > 1)} each "
-            f"for {self.people} people, and {len(self.editing)} CPUs to edit on"
+            f"for {self.people} people, and {len(self.editing)} CPU{'s' * (len(self.editing) > 1)} to edit on"
         )
 
 

@@ -9,7 +9,7 @@ another's. Who lets a free slot lie, such as a stopped process, is passed over.
 
 Slots are given by agreement, as the kernel lets each process lock these files and use these cores. A user who wants to
 can lock a slot out of turn, or stop a process that has one. This protects against haste and crashes, not against
-malice; against that, an administrator ends the process (`fuser -v /run/lab-slots/slot-*`).
+malice; against that, an administrator ends the process (`fuser -v /run/lab-hub-*/slots/slot-*`).
 
 Standard library only: the OpenMP environment has this too.
 """
@@ -330,10 +330,12 @@ def _status() -> Iterator[Callable[[str], None]]:
             stream.flush()
             shown = text
 
+    what = "Left the queue after"
     try:
         yield show
+        what = "Waited"
     finally:
         if shown:
-            show(f"Waited {time.monotonic() - began:.0f} s for a measuring slot.")
+            show(f"{what} {time.monotonic() - began:.0f} s{' for a measuring slot' if what == 'Waited' else ''}.")
             stream.write("\n")
             stream.flush()

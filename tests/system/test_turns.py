@@ -226,6 +226,17 @@ def test_an_interrupted_waiter_leaves_the_queue(divide, contend, tmp_path):
     assert order(tmp_path / "log") == ["holder"]
 
 
+def test_a_notebooks_cell_that_is_interrupted_says_that_it_left_the_queue(divide, contend, monkeypatch, capsys):
+    place = divide()
+    forever(contend)
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt), turns.take():
+        pass
+    assert "\rLeft the queue after " in capsys.readouterr().out
+    assert not tickets(place)
+
+
 def test_who_waits_goes_on_when_the_machine_is_no_longer_divided(divide, contend, tmp_path):
     place = divide()
     holder, waiter = forever(contend), contend("waiter")
