@@ -11,6 +11,7 @@ from labkit.system.errors import LabError
 
 if TYPE_CHECKING:
     from labkit.hub.check import Row
+    from labkit.hub.control import Hub
     from labkit.hub.settings import Settings
 
 app = typer.Typer(help="One server for all: students log in with a seat and a code.", no_args_is_help=True)
@@ -64,6 +65,8 @@ def up(
     command goes on where it was. Seats with their codes, and the log, are in `.lab/hub/`. Exit code 2 when a limit that
     was asked for does not hold: then nobody is let in.
     """
+    import signal
+
     from labkit.hub import opening, settings
     from labkit.hub.control import Hub
     from labkit.room.host import own_address
@@ -79,6 +82,8 @@ def up(
         students, labs.split(","), address, port, board_port, tls, memory, cores, files, apart, slots, hours
     )
     hub = Hub()
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as by Ctrl-C, nothing is left of what was not open yet
+        signal.signal(number, signal.default_int_handler)
     with progress("Starting the hub, and a server to look at …"):
         rows, server = opening.open_checked(hub, wanted)
     opened = hub.settings
@@ -90,13 +95,7 @@ def up(
     print(f"\nThe room is open:   {opened.url}")
     if not opened.cert:
         print("Without --cert and --key, codes cross the network in the clear.")
-    print(f"Seats and codes:    {paths.shown(hub.cards)}, to print and cut up")
-    print(f"Students' folders:  {paths.shown(opened.files)}")
-    if opened.board_port:
-        print(
-            f"Students join the board by ./lab join in a terminal. For the projector: {opened.variables['LAB_ROOM']}/"
-        )
-        print(f"For you, and nobody else: {opening.instructor_address(opened)}")
+    _show_places(hub, opened)
     if opened.isolation == settings.NONE:
         print("NOTHING KEEPS STUDENTS APART: all servers run under your account. This is for trying; run it as root.")
     if opened.isolation == settings.SLURM:
@@ -175,7 +174,7 @@ def warm() -> None:
 
 @app.command("status", epilog="Example: `./lab hub status`")
 def status() -> None:
-    """Show the address, and how many servers run. Exit code 1 when the hub is not up.
+    """Show the addresses, the page of codes, and how many servers run. Exit code 1 when the hub is not up.
 
     What happens is in `.lab/hub/hub.log`.
     """
@@ -192,7 +191,10 @@ def status() -> None:
         servers = Client(asked).servers()
         ready = sum(state == "ready" for state in servers.values())
         print(f"The hub is {'open' if hub.is_open else 'up, and lets nobody in yet'}: {asked.url}")
+        if not hub.is_open:
+            print("Does no ./lab hub up look at it any more? Then ./lab hub down, and start it again.")
         print(f"Servers: {ready} up, {len(servers) - ready} starting or stopping, of {asked.students} seats")
+        _show_places(hub, asked)
         raise SystemExit(0)
     raise SystemExit(1)
 
@@ -240,6 +242,15 @@ def _not_as_root(isolation: str | None) -> str | None:
     if isolation in ("none", "slurm") and os.geteuid() == 0:
         raise LabError(f"--isolation {isolation} would make every student root: run this as another user.")
     return isolation
+
+
+def _show_places(hub: "Hub", asked: "Settings") -> None:
+    """Print where everything is."""
+    print(f"Seats and codes:    {paths.shown(hub.cards)}, to print and cut up")
+    print(f"Students' folders:  {paths.shown(asked.files)}")
+    if asked.board_port:
+        print(f"Students join the board by ./lab join in a terminal. For the projector: {asked.variables['LAB_ROOM']}/")
+        print(f"For you, and nobody else: {asked.instructor}")
 
 
 def _show(rows: "list[Row]", asked: "Settings") -> None:

@@ -40,9 +40,20 @@ def make(settings: Settings) -> None:
 
 
 def remove(settings: Settings) -> None:
-    """Remove the accounts that were made for these files' seats; the files stay."""
+    """Remove the accounts that were made for these files' seats; the files stay.
+
+    Raises
+    ------
+    LabError
+        When one can't be removed.
+    """
     for account in ours(settings):
-        subprocess.run(["userdel", account.pw_name], capture_output=True, timeout=60)
+        done = subprocess.run(["userdel", account.pw_name], capture_output=True, text=True, timeout=60)
+        if done.returncode:
+            raise LabError(
+                f"cannot remove the account {account.pw_name}: {done.stderr.strip()}. "
+                "Mend that, then ./lab hub down goes on."
+            )
 
 
 def ours(settings: Settings) -> list[pwd.struct_passwd]:

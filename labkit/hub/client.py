@@ -20,7 +20,7 @@ from labkit.system.errors import LabError
 
 ANSWER_TIMEOUT_S = 30.0
 POLL_INTERVAL_S = 0.5
-LOG, LOG_LINES = "hub.log", 8
+LOG, LOG_LINES, RECENT_LINES = "hub.log", 8, 200
 PAGE = 100  # users that one answer lists
 
 
@@ -97,9 +97,11 @@ class Client:
 
 
 def log_lines(folder: Path) -> list[str]:
-    """Return the last lines of a hub's log."""
+    """Return the last lines of a hub's log, and before them the kit's own last word, which says what to do."""
     with contextlib.suppress(OSError):
-        return (folder / LOG).read_text(errors="replace").splitlines()[-LOG_LINES:]
+        lines = (folder / LOG).read_text(errors="replace").splitlines()
+        own = [line for line in lines[-RECENT_LINES:-LOG_LINES] if line.startswith("lab: ")]
+        return own[-1:] + lines[-LOG_LINES:]
     return []
 
 

@@ -4,15 +4,17 @@ import contextlib
 import fcntl
 import os
 import secrets
+import shlex
 import shutil
-import signal
 import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 
@@ -31,6 +33,7 @@ RUN, TMP = Path("/run"), Path("/tmp")  # of root, of others; the path of a socke
 PREFIX = "lab-hub-"
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 60.0
+LOCK_TIMEOUT_S = 2.0  # for the kernel to free the lock of what was killed
 SAME = (
     "students",
     "labs",
@@ -87,18 +90,18 @@ class Hub:
         LabError
             When it is up already, was another one, or does not come up; of a new one, nothing is left then.
         """
-        if self.pid():
-            raise LabError("the hub is up: ./lab hub status shows it, ./lab hub down ends it.")
         kept = self.settings
-        if kept and any(getattr(kept, name) != getattr(wanted, name) for name in SAME):
-            raise LabError("a hub of other settings was here and has ended: ./lab hub down clears it, then start anew.")
-        try:
-            hub = self._prepare(kept or wanted, new=not kept)
-            self._launch(hub)
-        except BaseException:
-            if not kept:
-                processes.despite_interrupts(self.stop)
-            raise
+        with self._locked() as lock:
+            if kept and any(getattr(kept, name) != getattr(wanted, name) for name in SAME):
+                raise LabError(
+                    "a hub of other settings was here and has ended: ./lab hub down clears it, then start anew."
+                )
+            try:
+                self._launch(self._prepare(kept or wanted, new=not kept), lock)
+            except BaseException:
+                if not kept:
+                    processes.despite_interrupts(self._end)
+                raise
         return not kept
 
     def open(self) -> None:
@@ -108,44 +111,67 @@ class Hub:
     def stop(self, delete_files: bool = False) -> bool:
         """End it, with all its processes, accounts, units and files but the students'; return whether there was one."""
         hub = self.settings
-        if hub is None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            return False
-        if pid := self.pid():
-            os.kill(pid, signal.SIGTERM)
-            if not processes.wait_until(lambda: not self.pid(), STOP_TIMEOUT_S):
-                os.kill(pid, signal.SIGKILL)
-        self._clear(hub)
-        if delete_files:
+        if hub or self.folder.exists():
+            self._end_jupyterhub()
+            with self._locked():
+                self._end()
+        if hub and delete_files:
             for seat in hub.seats:
                 shutil.rmtree(hub.home(seat), ignore_errors=True)
             with contextlib.suppress(OSError):  # there is something else in it
                 hub.files.rmdir()
-        shutil.rmtree(hub.runtime, ignore_errors=True)
+        return hub is not None
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[TextIO]:
+        """Let nobody else start or end it during the block; JupyterHub inherits the lock."""
+        with files.writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = (self.folder / LOCK).open("a+")
+        with lock:
+            if not processes.wait_until(lambda: _lock(lock), LOCK_TIMEOUT_S):
+                if self.pid():
+                    raise LabError("the hub is up: ./lab hub status shows it, ./lab hub down ends it.")
+                raise LabError(f"another ./lab hub starts or ends it: `fuser -v {shlex.quote(lock.name)}` shows which.")
+            lock.truncate(0)
+            yield lock
+
+    def _end_jupyterhub(self) -> None:
+        """End JupyterHub, if it lives, and the servers with it."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if pid := self.pid():
+                jupyterhub = psutil.Process(pid)
+                jupyterhub.terminate()
+                if not processes.wait_until(lambda: not processes.lives(jupyterhub), STOP_TIMEOUT_S):
+                    jupyterhub.kill()
+
+    def _end(self) -> None:
+        """End whatever of it there is, and remove what it made."""
+        self._end_jupyterhub()
+        if hub := self.settings:
+            self._clear(hub)
+            shutil.rmtree(hub.runtime, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
-        return True
 
     def _prepare(self, wanted: Settings, new: bool) -> Settings:
         """Make what a hub needs on this machine."""
-        with files.writing(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if new:
             (hub_port,), (proxy_port,) = free_ports(1, wanted.hub_address), free_ports(1)
             runtime = (RUN if os.geteuid() == 0 else TMP) / f"{PREFIX}{secrets.token_hex(4)}"
             wanted = replace(wanted, folder=self.folder, runtime=runtime, hub_port=hub_port, proxy_port=proxy_port)
         if new and wanted.cpus:
             wanted = replace(wanted, variables=wanted.variables | slots.variables(_division(wanted), wanted.slots))
-        wanted.save()
-        with contextlib.suppress(FileExistsError):  # it is gone after a restart of the machine
-            wanted.runtime.mkdir(mode=0o711)
-            wanted.runtime.chmod(0o711)
-            if wanted.cpus:
-                slots.write(_division(wanted), wanted.slots)
-        if not _is_own(wanted.runtime):
-            raise LabError(f"{wanted.runtime} is somebody else's: ./lab hub down, then start anew.")
         if new:
             self._write_private(TOKEN, secrets.token_hex(32))
             self._write_private(CARDS, codes.page(wanted.url, codes.make(self.folder, wanted.seats)))
+            wanted.save()  # from now on it can go on, should this be killed
+        with contextlib.suppress(FileExistsError):  # it is gone after a restart of the machine
+            wanted.runtime.mkdir(mode=0o711)
+            wanted.runtime.chmod(0o711)
+        if not _is_own(wanted.runtime):
+            raise LabError(f"{wanted.runtime} is somebody else's: ./lab hub down, then start anew.")
+        if wanted.cpus and not slots.read(wanted.slots):
+            slots.write(_division(wanted), wanted.slots)
         if not wanted.has_accounts:
             for seat in (settings.CHECK_SEAT, *wanted.seats):
                 wanted.home(seat).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -157,14 +183,15 @@ class Hub:
         files.write(self.folder / name, content)
         (self.folder / name).chmod(0o600)
 
-    def _launch(self, hub: Settings) -> None:
-        """Start JupyterHub, and wait until it answers."""
+    def _launch(self, hub: Settings, lock: TextIO) -> None:
+        """Start JupyterHub, which lets nobody in yet, and wait until it answers."""
+        (self.folder / OPEN).unlink(missing_ok=True)  # of one that was killed
         processes.end_all(
             lambda: self._processes(servers=False)
         )  # of one that was killed: its proxy and its board have the ports
         _refuse_taken(hub)
-        with (self.folder / LOCK).open("a+") as lock, (self.folder / LOG).open("a") as log:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        (self.folder / LOG).touch(mode=0o600)  # students' servers inherit it, and could open it by /proc
+        with (self.folder / LOG).open("a") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "jupyterhub", "-f", str(CONFIG)],
                 cwd=self.folder,
@@ -176,8 +203,8 @@ class Hub:
                 preexec_fn=partial(os.sched_setaffinity, 0, hub.cpus) if hub.cpus else None,  # its servers inherit it
                 start_new_session=True,
             )
-            lock.truncate(0)
-            lock.write(str(process.pid))
+        lock.write(str(process.pid))
+        lock.flush()
         client = Client(hub)
         up = processes.wait_until(lambda: process.poll() is not None or client.answers(), START_TIMEOUT_S)
         if not up or process.poll() is not None:
@@ -215,6 +242,14 @@ class Hub:
         shutil.rmtree(hub.home(settings.CHECK_SEAT), ignore_errors=True)
 
 
+def _lock(file: TextIO) -> bool:
+    """Lock a file; return whether it is."""
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
 def _division(hub: Settings) -> slots.Division:
     """Return how the machine's cores are divided into those to edit on and slots to measure in."""
     return slots.divide(this_machine(), hub.students)
@@ -237,7 +272,7 @@ def _refuse_taken(hub: Settings) -> None:
                 socket.create_server((hub.address, port), family=family).close()
         except OSError as error:
             raise LabError(
-                f"cannot listen on {hub.address}, port {port}: {error.strerror}. Try another {option}."
+                f"cannot listen on {hub.address}, port {port}: {os.strerror(error.errno or 0)}. Try another {option}."
             ) from error
 
 

@@ -1,8 +1,10 @@
 """What an instructor asks for becomes a hub: defaults for this machine, the check before anybody is let in, warm-up."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from labkit.exercises import sources
@@ -88,7 +90,7 @@ def settle(
         cert=str(tls[0].absolute()) if tls else "",
         key=str(tls[1].absolute()) if tls else "",
         cpus=division.editing if division else (),
-        variables=slurm_variables | (_room(address, board_port, tls)[0] if board_port else {}),
+        variables=slurm_variables,
         hub_address=jobs.hub_address(slurm_variables) if slurm else settings.LOOPBACK,
         hours=hours if slurm else 0,
     )
@@ -99,19 +101,14 @@ def division(hub: Settings) -> slots.Division | None:
     return slots.read(hub.slots)
 
 
-def instructor_address(hub: Settings) -> str:
-    """Return the address of the instructor's page of the room's board."""
-    tls = (Path(hub.cert), Path(hub.key)) if hub.cert else None
-    return _room(hub.address, hub.board_port, tls)[1]
-
-
-def _room(address: str, port: int, tls: tuple[Path, Path] | None) -> tuple[dict[str, str], str]:
-    """Return what `./lab join` needs of the room, as variables, and the instructor's address."""
+def _with_room(wanted: Settings) -> Settings:
+    """Return the settings with what `./lab join` needs of the room, as variables, and with the instructor's address."""
     host.FOLDER.mkdir(parents=True, exist_ok=True, mode=0o700)
     store = Store(host.FOLDER / host.FILE)
     try:
-        base = settings.address_of(address, port, bool(tls))
-        return {"LAB_ROOM": base, "LAB_ROOM_CODE": store["code"]}, f"{base}/instructor#{store['instructor']}"
+        base = settings.address_of(wanted.address, wanted.board_port, bool(wanted.cert))
+        variables = wanted.variables | {"LAB_ROOM": base, "LAB_ROOM_CODE": store["code"]}
+        return replace(wanted, variables=variables, instructor=f"{base}/instructor#{store['instructor']}")
     finally:
         store.close()
 
@@ -132,6 +129,8 @@ def open_checked(hub: Hub, wanted: Settings) -> tuple[list[check.Row], int]:
     LabError
         When it is not; then nothing is left of a new hub, and one that was killed stays closed.
     """
+    if wanted.board_port and not hub.settings:  # one that was killed goes on with its room, whose board may still be up
+        wanted = _with_room(wanted)
     new = hub.start(wanted)
     try:
         rows, server = verify(hub)
@@ -180,7 +179,8 @@ def warm(client: Client, timeout: float, on_progress: Callable[[int, int], None]
     """
     seats, deadline = client.hub.seats, time.monotonic() + timeout
     for seat in seats:
-        client.start(seat)
+        with contextlib.suppress(LabError):  # it is told at the end, with the others that did not start
+            client.start(seat)
     shown = -1
     while time.monotonic() < deadline:
         servers = client.servers()

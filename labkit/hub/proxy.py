@@ -23,7 +23,8 @@ from tornado.httputil import HTTPHeaders
 from tornado.web import Application
 
 MAX_REQUESTS = 10_000  # at a time
-MAX_BODY = 1 << 30  # bytes of an upload or a download
+MAX_BODY = 1 << 30  # bytes of an answer
+MAX_UPLOAD = 1 << 27  # bytes of a request, which is held in memory: JupyterLab sends a larger file in pieces
 OWN_HEADERS = {"transfer-encoding", "connection", "keep-alive"}  # of one connection, not of the answer
 
 
@@ -120,8 +121,8 @@ def listen(args: argparse.Namespace) -> None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(args.ssl_cert, args.ssl_key)
     handlers: list[Any] = [(r"/(.*)", StreamingHandler, {"proxy": proxy})]
-    public = Application(handlers, log_function=lambda handler: None, websocket_max_message_size=MAX_BODY)
-    HTTPServer(public, ssl_options=context, max_body_size=MAX_BODY).listen(args.port, args.ip)
+    public = Application(handlers, log_function=lambda handler: None, websocket_max_message_size=MAX_UPLOAD)
+    HTTPServer(public, ssl_options=context, max_body_size=MAX_UPLOAD).listen(args.port, args.ip)
     HTTPServer(proxy.api_app).listen(args.api_port, args.api_ip)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from labkit.room.host import own_address
 from labkit.system import files, paths
+from labkit.system.errors import LabError
 
 FOLDER = paths.STATE / "hub"
 VARIABLE = "LAB_HUB"  # the hub's folder, in the environment of all its processes
@@ -38,8 +39,8 @@ class Settings:
         Where students reach it.
     hub_port, proxy_port : int
         Where servers reach the hub; and, on loopback, the hub its proxy.
-    board_port : int
-        Where the room's board is; 0 for none.
+    board_port, instructor : int, str
+        Where the room's board is, 0 for none; and the address of its page for the instructor.
     cert, key : str
         The files for https; empty for http.
     cpus : tuple of int
@@ -66,6 +67,7 @@ class Settings:
     hub_port: int
     proxy_port: int
     board_port: int = 0
+    instructor: str = ""
     cert: str = ""
     key: str = ""
     cpus: tuple[int, ...] = ()
@@ -130,6 +132,8 @@ def load(folder: Path) -> Settings | None:
         kept = json.loads((folder / "settings.json").read_text())
     except FileNotFoundError:
         return None
+    except PermissionError as error:
+        raise LabError(f"the hub in {paths.shown(folder)} is another user's: do this as whoever started it.") from error
     where = {name: Path(kept[name]) for name in ("folder", "runtime", "files")}
     return Settings(**{**kept, **where, "labs": tuple(kept["labs"]), "cpus": tuple(kept["cpus"])})
 

@@ -33,9 +33,9 @@ class _InTurn:
                 with contextlib.suppress(OSError):
                     _, writer = await asyncio.open_connection(address, port)
                     writer.close()
-                    break
+                    return address, port
                 await asyncio.sleep(POLL_S)
-            return address, port
+            raise RuntimeError("it has ended before it listened")  # or JupyterHub would wait for minutes
 
 
 class UnitSpawner(_InTurn, SystemdSpawner):

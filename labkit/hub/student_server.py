@@ -9,6 +9,7 @@ from pathlib import Path
 
 from labkit.authoring import copies
 from labkit.system import kernels
+from labkit.system.errors import LabError
 
 
 def main() -> None:
@@ -16,7 +17,10 @@ def main() -> None:
     os.umask(0o077)
     folder = Path(os.environ["LAB_FOLDER"])
     Path(os.environ["JUPYTER_RUNTIME_DIR"]).mkdir(mode=0o700, exist_ok=True)
-    copies.update(folder)
+    try:
+        copies.update(folder)
+    except (LabError, OSError) as error:  # such as a full disk
+        raise SystemExit(f"lab: {folder.name}: {error}") from error
     os.environ.update(kernels.settings_paths(os.environ))
     os.chdir(folder)
     program = ["jupyterhub.singleuser"]

@@ -2,14 +2,19 @@
 
 import asyncio
 import contextlib
+import fcntl
+import http.client
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import requests
@@ -22,8 +27,11 @@ from traitlets.config import Config
 from typer.testing import CliRunner
 
 from labkit.cli import app
+from labkit.hub import accounts as accounts_of_seats
 from labkit.hub import cgroups, check, codes, opening, settings, spawners, student_server
+from labkit.hub.authenticator import OPEN, SeatAuthenticator
 from labkit.hub.control import Hub, free_ports
+from labkit.hub.proxy import MAX_UPLOAD
 from labkit.system import paths, processes
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
@@ -67,6 +75,162 @@ class TestCodes:
         assert code_on_card(page, "seat-02").replace("-", "") == made["seat-02"]
         assert "<x>" not in page.read_text()
         assert "src=" not in page.read_text()  # nothing from elsewhere
+
+
+class TestLogin:
+    @pytest.fixture
+    def log_in(self, asked, monkeypatch, tmp_path):
+        """Return the codes, and a function that says whether a seat and a code let in, or the status of the refusal."""
+        made = codes.make(tmp_path, asked.seats)
+        asked.save()
+        monkeypatch.setenv(settings.VARIABLE, str(tmp_path))
+        authenticator = SeatAuthenticator(config=Config())
+
+        def attempt(seat: str, code: str, address: str = "10.0.0.1") -> bool | int:
+            handler = SimpleNamespace(request=SimpleNamespace(remote_ip=address))
+            try:
+                answer = asyncio.run(authenticator.authenticate(handler, {"username": seat, "password": code}))
+            except tornado.web.HTTPError as error:
+                return error.status_code
+            assert answer in (None, seat.lower())
+            return bool(answer)
+
+        return made, attempt
+
+    def test_nobody_is_let_in_before_the_room_is_open(self, log_in):
+        made, attempt = log_in
+        assert attempt("seat-01", made["seat-01"]) == 403
+
+    def test_wrong_codes_are_told_apart_and_lock_nobody_out(self, log_in, tmp_path):
+        """The right code lets in whoever has tried wrong ones before: a neighbour's address may be the same."""
+        made, attempt = log_in
+        (tmp_path / OPEN).touch()
+        assert [attempt("seat-01", "WRONG") for _ in range(12)] == [False] * 10 + [429] * 2
+        assert attempt("seat-01", "WRONG", "10.0.0.2") is False
+        assert attempt("seat-01", made["seat-01"]) is True
+        assert attempt("SEAT-02", made["seat-02"]) is True
+        for seat in ("seat-00", "seat-99", "", "root", "seat-01\0", "x" * 10_000):
+            assert attempt(seat, made["seat-01"]) in (False, 429), seat
+
+
+class TestLife:
+    """A hub that is started and ended, without its processes."""
+
+    @pytest.fixture
+    def wanted(self, files):
+        return opening.settle(2, ["00"], "127.0.0.1", 8000, students_files=files / "life", keep_apart=settings.NONE)
+
+    @pytest.fixture
+    def hub(self, tmp_path, monkeypatch):
+        hub = Hub(tmp_path / "hub")
+        monkeypatch.setattr(Hub, "_launch", lambda self, asked, lock: None)
+        yield hub
+        hub.stop(delete_files=True)
+
+    @pytest.mark.parametrize(
+        ("killed_in", "new"),
+        [("codes.page", True), ("settings.Settings.home", False), ("control.Hub._launch", False)],
+    )
+    def test_the_same_start_goes_on_wherever_one_was_killed(self, hub, wanted, monkeypatch, killed_in, new):
+        if not (child := os.fork()):
+            monkeypatch.setattr(f"labkit.hub.{killed_in}", lambda *_: os._exit(9))
+            hub.start(wanted)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        assert hub.start(wanted) is new
+        assert {file.name for file in hub.folder.iterdir()} >= {
+            "settings.json",
+            "api-token",
+            "codes.json",
+            "seats.html",
+        }
+        assert code_on_card(hub.cards, "seat-02")
+        assert hub.settings.home("seat-02").is_dir()
+
+    def test_two_at_a_time_are_refused(self, hub, wanted):
+        hub.start(wanted)
+        with (hub.folder / "hub.pid").open("a") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            for action in (lambda: hub.start(wanted), hub.stop):
+                with pytest.raises(LabError, match=r"another \./lab hub starts or ends it"):
+                    action()
+        assert hub.stop()
+        assert not hub.folder.exists()
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    def test_a_start_that_is_ended_cleans_up_as_by_an_interrupt(self, hub, monkeypatch, number):
+        def end(*_: object) -> None:
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+
+        def open_checked(hub: Hub, wanted: settings.Settings) -> None:
+            monkeypatch.setattr(Hub, "_launch", end)
+            hub.start(wanted)
+
+        monkeypatch.setattr("labkit.hub.control.Hub.__init__.__defaults__", (hub.folder,))
+        monkeypatch.setattr(opening, "open_checked", open_checked)
+        before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
+        try:
+            run = CliRunner().invoke(app, ["hub", "up", "--students", "1"])
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+        assert run.exit_code == 130, run.output
+        assert not hub.folder.exists()
+
+    def test_another_users_hub_is_told_as_such(self, asked, accounts):
+        asked.save()
+        asked.folder.chmod(0o700)
+        if not (child := os.fork()):
+            os.setuid(65534)
+            try:
+                settings.load(asked.folder)
+            except LabError as error:
+                os._exit(7 if "another user's" in str(error) else 1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+    def test_an_account_that_stays_is_told_and_can_be_removed_later(self, asked, monkeypatch, tmp_path):
+        userdel = tmp_path / "bin" / "userdel"
+        userdel.parent.mkdir()
+        userdel.write_text("#!/bin/sh\necho no space left on device >&2\nexit 10\n")
+        userdel.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{userdel.parent}:{os.environ['PATH']}")
+        monkeypatch.setattr("labkit.hub.accounts.ours", lambda hub: [SimpleNamespace(pw_name="lab-hub-1-seat-01")])
+        with pytest.raises(LabError, match=r"lab-hub-1-seat-01: no space left .*lab hub down goes on"):
+            accounts_of_seats.remove(asked)
+
+    def test_a_room_is_looked_up_for_a_new_hub_alone(self, asked, monkeypatch):
+        """The board of one that is up, or was killed, has the room's file open."""
+        asked.save()
+        wanted = replace(asked, board_port=8500)
+
+        def busy(path: Path) -> None:
+            raise LabError("a board has it open")
+
+        def up(hub: Hub, wanted: settings.Settings) -> bool:
+            raise LabError("the hub is up")
+
+        monkeypatch.setattr(opening, "Store", busy)
+        monkeypatch.setattr(Hub, "start", up)
+        for hub, told in ((Hub(asked.folder), "the hub is up"), (Hub(asked.folder / "new"), "a board has it open")):
+            with pytest.raises(LabError, match=told):
+                opening.open_checked(hub, wanted)
+
+    def test_those_who_do_not_start_stop_nobody_elses_warm_up(self, asked):
+        class Fake:
+            hub = asked
+
+            def start(self, seat):
+                if seat == "seat-01":
+                    raise LabError("it did not start")
+
+            def servers(self):
+                return {"seat-02": "ready", "seat-03": "ready"}
+
+        told = []
+        assert opening.warm(Fake(), 60, lambda up, of: told.append((up, of))) == ["seat-01"]
+        assert told == [(2, 3)]
 
 
 class TestCheck:
@@ -299,6 +463,14 @@ class TestProxy:
         assert requests.head(f"{proxy}/echo", timeout=20, verify=False).headers["Content-Length"] == "30000000"
         for stream in streams:
             stream.close()
+
+    @pytest.mark.parametrize("proxy", ["http"], indirect=True)
+    def test_a_request_that_would_fill_the_memory_is_refused(self, proxy):
+        connection = http.client.HTTPConnection(proxy.partition("//")[2], timeout=20)
+        connection.request("POST", "/echo", headers={"Content-Length": str(MAX_UPLOAD + 1)})
+        with contextlib.suppress(http.client.RemoteDisconnected):  # without a word
+            assert connection.getresponse().status == 400
+        connection.close()
 
     def test_websockets_keep_their_subprotocol_and_binary_messages(self, proxy):
         url = proxy.replace("http", "ws", 1) + "/socket"
