@@ -136,6 +136,7 @@ def configure(c: Any, hub: settings.Settings) -> None:
     c.SystemdSpawner.user_workingdir = f"{hub.files}/{{USERNAME}}"
     c.SystemdSpawner.mem_limit, c.SystemdSpawner.cpu_limit = hub.memory or None, hub.cores or None
     c.SystemdSpawner.disable_user_sudo = c.SystemdSpawner.isolate_tmp = c.SystemdSpawner.isolate_devices = True
+    c.SystemdSpawner.env_keep = ["PATH", "LANG", "LC_ALL"]  # a unit has none; a terminal in it needs `mpirun`
     c.SystemdSpawner.readwrite_paths = [f'"{hub.files}/{{USERNAME}}"']  # quoted, as a blank would end it
     if hub.cpus:
         c.SystemdSpawner.readwrite_paths.append(str(hub.slots))

@@ -304,6 +304,7 @@ class TestLimits:
         monkeypatch.setattr(type(spawner), "get_env", lambda self: {})
         monkeypatch.setattr(type(spawner), "get_args", lambda self: [])
         asyncio.run(asyncio.wait_for(super(spawners._InTurn, spawner).start(), 10))
+        assert "PATH" in spawner.env_keep
         assert started["unit"] == "lab-hub-1-seat-01"
         assert (started["uid"], started["gid"]) == (7, 8)
         properties = started["properties"]
