@@ -34,7 +34,7 @@ class OpenedRoom(BoardProcess):
         self.url, _, self.instructor = printed[3][-1].partition("/instructor#")
 
 
-@pytest.fixture(scope="package")  # while it lasts, nothing in this process can run an event loop of its own
+@pytest.fixture(scope="module")  # while it lasts, nothing in this process can run an event loop of its own
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         path = program(playwright.chromium.executable_path)
