@@ -158,7 +158,7 @@ class TestLife:
         assert not hub.folder.exists()
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-    def test_a_start_that_is_ended_cleans_up_as_by_an_interrupt(self, hub, monkeypatch, number):
+    def test_a_start_that_is_ended_cleans_up_as_by_an_interrupt(self, hub, files, monkeypatch, number):
         def end(*_: object) -> None:
             os.kill(os.getpid(), number)
             time.sleep(60)
@@ -171,7 +171,7 @@ class TestLife:
         monkeypatch.setattr(opening, "open_checked", open_checked)
         before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
         try:
-            run = CliRunner().invoke(app, ["hub", "up", "--students", "1"])
+            run = CliRunner().invoke(app, ["hub", "up", "--students", "1", "--files", str(files / f"ended {number}")])
         finally:
             for one, handler in before.items():
                 signal.signal(one, handler)
