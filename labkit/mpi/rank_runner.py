@@ -14,6 +14,7 @@ ends the other ranks: under `labkit.mpi.launch`, in lines on stderr that start w
 import contextlib
 import faulthandler
 import gc
+import io
 import os
 import runpy
 import signal
@@ -41,13 +42,25 @@ def main(script: str, *args: str) -> None:
     sys.path[0] = os.path.dirname(os.path.realpath(script))  # noqa: PTH120
     faulthandler.enable(all_threads=False)  # a crash in compiled code then shows where Python was
     gc.set_threshold(*GC_THRESHOLDS)
+    _write_lines_whole()
     status = _run(script)
     gc.freeze()  # what is left needs no collecting at the end, which takes a second after TensorFlow
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     if status:
         os._exit(status)
     _report("done")
+
+
+def _write_lines_whole() -> None:
+    """Have a line written at once, where `python -u` would write each of print's arguments by itself.
+
+    The lines of ranks that share a terminal then stand one below the other.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, io.TextIOWrapper)
+        stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def _report(*words: object) -> None:

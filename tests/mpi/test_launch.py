@@ -892,7 +892,7 @@ class TestNetwork:
             timeout=60,
         )
         assert typed.returncode == 0, typed.stderr
-        assert {line for lines in run.lines for line in lines} <= set(typed.stdout.splitlines())
+        assert {line for lines in run.lines for line in lines} <= set(typed.stdout.splitlines())  # each line whole
         assert "2 nodes on wires of 123 Mbit/s" in typed.stdout
 
     @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""Every rank starts without loading what only its launcher needs."""
+"""Every rank starts without loading what only its launcher needs, and writes whole lines."""
 
+import socket
 import subprocess
 import sys
 
@@ -15,3 +16,16 @@ def test_ranks_import_next_to_nothing_of_the_kit():
         "labkit.mpi.rank_runner",
         "False",
     ]
+
+
+def test_a_line_is_written_at_once(tmp_path):
+    """Lines of ranks that share a terminal would be mixed, were they written in parts."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nprint('rank', 0, 'of', 2)\nprint('an', 'error', file=sys.stderr)\nprint('end', end='')"
+    )
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps what was written by itself apart
+    with ours, theirs:
+        command = [sys.executable, "-u", "-m", "labkit.mpi.rank_runner", script]
+        subprocess.run(command, stdout=theirs, stderr=theirs, check=True, timeout=60)
+        assert [ours.recv(100) for _ in range(3)] == [b"rank 0 of 2\n", b"an error\n", b"end"]
