@@ -128,9 +128,9 @@ def check(
     up = hub.settings if hub.pid() else None
     if (up.isolation if up else isolation) != settings.SLURM:  # of a job, Slurm is asked for memory
         lab_memory.of_labs(labs.split(","), lambda title: print(f"Measuring the memory of {title} …", flush=True))
-    if hub.pid():
+    if up:
         rows, server = opening.verify(hub)
-        asked = hub.settings
+        asked = up
     else:
         hub = Hub(paths.STATE / "hub-check")
         (port,) = free_ports(1)
@@ -146,7 +146,6 @@ def check(
             rows, server = opening.verify(hub)
         finally:
             hub.stop()
-    assert asked
     _show(rows, asked)
     print("\n".join(opening.capacity(asked, server, [lab.strip() for lab in labs.split(",")])))
     raise SystemExit(0 if all(row.holds for row in rows) else 1)

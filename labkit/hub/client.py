@@ -15,7 +15,8 @@ import urllib3
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
-from labkit.hub.settings import Settings, in_url
+from labkit.hub.settings import Settings
+from labkit.room.host import in_url
 from labkit.system.errors import LabError
 
 ANSWER_TIMEOUT_S = 30.0

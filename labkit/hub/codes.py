@@ -9,7 +9,8 @@ from pathlib import Path
 
 import jinja2
 
-from labkit.room.board.store import CODE_LETTERS
+from labkit.room import protocol
+from labkit.room.board.store import new_code
 from labkit.system import files
 
 FILE = "codes.json"
@@ -18,7 +19,7 @@ LENGTH = 8  # of 31 letters: 40 bits
 
 def make(folder: Path, seats: tuple[str, ...]) -> dict[str, str]:
     """Return a new code for each seat, and keep their hashes in a hub's folder."""
-    codes = {seat: "".join(secrets.choice(CODE_LETTERS) for _ in range(LENGTH)) for seat in seats}
+    codes = {seat: new_code(LENGTH) for seat in seats}
     kept = {}
     for seat, code in codes.items():
         salt = secrets.token_bytes(16)
@@ -35,8 +36,8 @@ def read(folder: Path) -> dict[str, list[str]]:
 def fits(kept: Mapping[str, list[str]], seat: str, code: str) -> bool:
     """Whether it is this seat's code, in a time that tells nothing of the seat or the code."""
     salt, known = kept.get(seat, [secrets.token_hex(16), secrets.token_hex(32)])
-    given = code.upper().replace("-", "").replace(" ", "")
-    return hmac.compare_digest(_hash(given, bytes.fromhex(salt)), bytes.fromhex(known))
+    given = _hash(protocol.plain_code(code), bytes.fromhex(salt))
+    return hmac.compare_digest(given, bytes.fromhex(known))
 
 
 def page(url: str, codes: Mapping[str, str]) -> str:

@@ -6,9 +6,10 @@ from typing import Any
 
 from labkit.authoring import copies
 from labkit.exercises import sources
-from labkit.hub import settings, spawners
+from labkit.hub import spawners
 from labkit.hub.authenticator import SeatAuthenticator
 from labkit.hub.settings import CHECK_SEAT, LOOPBACK, VARIABLE, Settings
+from labkit.room.host import in_url
 
 TOKEN = "api-token"  # the file in the hub's folder by which the kit's own commands ask the hub
 START_TIMEOUT_S, START_TIMEOUT_SEAT_S = 300, 15  # at least; for each seat, as they wait for each other
@@ -19,9 +20,9 @@ SCOPES = ["admin:users", "admin:servers", "access:servers"]
 
 def apply(c: Any, hub: Settings) -> None:
     """Set all that JupyterHub is told."""
-    c.JupyterHub.bind_url = f"http{'s' if hub.cert else ''}://{settings.in_url(hub.address)}:{hub.port}"
+    c.JupyterHub.bind_url = f"http{'s' if hub.cert else ''}://{in_url(hub.address)}:{hub.port}"
     c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = hub.cert, hub.key
-    c.JupyterHub.hub_bind_url = f"http://{settings.in_url(hub.hub_address)}:{hub.hub_port}"
+    c.JupyterHub.hub_bind_url = f"http://{in_url(hub.hub_address)}:{hub.hub_port}"
     c.JupyterHub.db_url = f"sqlite:///{hub.folder}/jupyterhub.sqlite"
     c.JupyterHub.cookie_secret_file = f"{hub.folder}/cookie-secret"
     c.JupyterHub.concurrent_spawn_limit = 0  # it would turn students away; the spawners have them wait instead

@@ -11,10 +11,10 @@ import psutil
 
 from labkit.authoring import notebooks
 from labkit.exercises import sources
+from labkit.room import rehearsal
 from labkit.system import files, paths
 
 FILE = paths.STATE / "memory.json"  # bytes at a lab's peak, by the lab's number
-FOLDER = paths.STATE / "rehearsal"  # where the labs run
 SAMPLE_INTERVAL_S = 0.5
 GIB = 1 << 30
 
@@ -35,9 +35,9 @@ def of_labs(labs: Sequence[str], on_lab: Callable[[str], None]) -> dict[str, int
         lab = source.stem[:2]
         if lab not in known:
             on_lab(sources.title(source))
-            FOLDER.mkdir(parents=True, exist_ok=True)
+            rehearsal.FOLDER.mkdir(parents=True, exist_ok=True)
             with _Peak() as peak:
-                notebooks.execute(notebooks.solution(source), f"{source.stem}-memory", cwd=FOLDER, quick=True)
+                notebooks.execute(notebooks.solution(source), f"{source.stem}-memory", cwd=rehearsal.FOLDER, quick=True)
             known[lab] = peak.bytes
             files.write(FILE, json.dumps(known))
     return {lab: known[lab] for lab in (sources.find(number).stem[:2] for number in labs)}

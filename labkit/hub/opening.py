@@ -106,7 +106,7 @@ def _with_room(wanted: Settings) -> Settings:
     host.FOLDER.mkdir(parents=True, exist_ok=True, mode=0o700)
     store = Store(host.FOLDER / host.FILE)
     try:
-        base = settings.address_of(wanted.address, wanted.board_port, bool(wanted.cert))
+        base = host.address_of(wanted.address, wanted.board_port, bool(wanted.cert))
         variables = wanted.variables | {"LAB_ROOM": base, "LAB_ROOM_CODE": store["code"]}
         return replace(wanted, variables=variables, instructor=f"{base}/instructor#{store['instructor']}")
     finally:
@@ -191,4 +191,5 @@ def warm(client: Client, timeout: float, on_progress: Callable[[int, int], None]
         if not any(servers.get(seat) not in (None, "ready") for seat in seats):
             break
         time.sleep(POLL_INTERVAL_S)
-    return [seat for seat in seats if client.servers().get(seat) != "ready"]
+    servers = client.servers()
+    return [seat for seat in seats if servers.get(seat) != "ready"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from labkit.system.machine import own_cgroups
+from labkit.system.machine import own_cgroups, quota
 from labkit.system.paths import ROOT
 
 UNLIMITED = 1 << 60  # v1 of cgroups has a number for no limit
@@ -25,10 +25,11 @@ def look() -> dict[str, Any]:
         `cpus` that it may run on, the paths of the checkout that it could `write`, the folders of other seats that it
         could `read`, how many processes of others it could `signal`, and whether it can gain `privileges`.
     """
+    # The groups' own: on a server with measuring slots, `Machine.quota` may be less.
     groups, home = list(own_cgroups(Path("/"))), Path(os.environ["LAB_FOLDER"])
     return {
         "memory": min(filter(None, map(_memory, groups)), default=None),
-        "cores": min(filter(None, map(_cores, groups)), default=None),
+        "cores": min(filter(None, map(quota, groups)), default=None),
         "tasks": resource.getrlimit(resource.RLIMIT_NPROC)[0],
         "cpus": sorted(os.sched_getaffinity(0)),
         "write": [str(path) for path in (ROOT, ROOT / "labkit", ROOT / "notebooks") if os.access(path, os.W_OK)],
@@ -43,17 +44,6 @@ def _memory(group: Path) -> int | None:
         with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
             limit = int((group / name).read_text())
             return limit if limit < UNLIMITED else None
-    return None
-
-
-def _cores(group: Path) -> float | None:
-    """Return the CPU time that a cgroup allows. On a server with measuring slots, `Machine.quota` may be less."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
-        quota, period = (group / "cpu.max").read_text().split()
-        return int(quota) / int(period)
-    with contextlib.suppress(OSError):
-        v1_quota = int((group / "cpu.cfs_quota_us").read_text())
-        return v1_quota / int((group / "cpu.cfs_period_us").read_text()) if v1_quota > 0 else None
     return None
 
 

@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from labkit.room.host import own_address
+from labkit.room.host import address_of
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 
@@ -113,17 +113,6 @@ class Settings:
         """Keep them in the hub's folder."""
         kept = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
         files.write(self.folder / "settings.json", json.dumps(kept, indent=1))
-
-
-def address_of(address: str, port: int, tls: bool) -> str:
-    """Return what students open; nobody can open "all of this machine's addresses"."""
-    shown = own_address() if address in ("0.0.0.0", "::") else address
-    return f"http{'s' if tls else ''}://{in_url(shown)}:{port}"
-
-
-def in_url(address: str) -> str:
-    """Return an address as it is written in front of a port."""
-    return f"[{address}]" if ":" in address else address
 
 
 def load(folder: Path) -> Settings | None:

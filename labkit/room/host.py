@@ -31,6 +31,17 @@ def own_address() -> str:
     return "127.0.0.1"
 
 
+def address_of(address: str, port: int, tls: bool) -> str:
+    """Return what students open; nobody can open "all of this machine's addresses"."""
+    shown = own_address() if address in ("0.0.0.0", "::") else address
+    return f"http{'s' if tls else ''}://{in_url(shown)}:{port}"
+
+
+def in_url(address: str) -> str:
+    """Return an address as it is written in front of a port."""
+    return f"[{address}]" if ":" in address else address
+
+
 def plan_of(days: list[Day]) -> tuple[views.Planned, ...]:
     """Return when each section of a timetable should be over, with its exercises."""
     planned = []
@@ -92,9 +103,7 @@ async def _serve(
     on_open: Callable[[str, str, str], None],
 ) -> None:
     server = app.serve(room, address, port, tls)
-    shown = own_address() if address in ("0.0.0.0", "::") else address  # nobody can join at "all of them"
-    host = f"[{shown}]" if ":" in shown else shown
-    base = f"http{'s' if tls else ''}://{host}:{port}"
+    base = address_of(address, port, bool(tls))
     on_open(base, room.store["code"], f"{base}/instructor#{room.store['instructor']}")
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

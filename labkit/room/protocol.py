@@ -124,7 +124,7 @@ def seat_name(text: str) -> str:
 
 
 def plain_code(text: str) -> str:
-    """Return a room's code as it is compared, however it was typed."""
+    """Return a code as it is compared, however it was typed."""
     return text.upper().replace("-", "").replace(" ", "")
 
 

@@ -78,7 +78,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
         affinity = os.sched_getaffinity(0) if root == Path("/") else _online(root)
     cpus = tuple(sorted(affinity))
     groups = list(own_cgroups(root))
-    quotas = [*filter(None, map(_quota, groups)), *([float(shared.cores)] if shared else [])]
+    quotas = [*filter(None, map(quota, groups)), *([float(shared.cores)] if shared else [])]
     meminfo = _meminfo(root)
     memory = [(meminfo["MemTotal"], meminfo["MemAvailable"]), *(pair for group in groups for pair in _memory(group))]
     cpuinfo = _cpuinfo(root)
@@ -165,13 +165,13 @@ def own_cgroups(root: Path) -> Iterator[Path]:
             yield from (parent for parent in own.parents if parent.is_relative_to(top))
 
 
-def _quota(group: Path) -> float | None:
+def quota(group: Path) -> float | None:
     """Return the CPU time a cgroup allows, in CPUs."""
     both = _text(group / "cpu.max")  # v2: "150000 100000", or "max 100000"
     if both is None:
         both = f"{_text(group / 'cpu.cfs_quota_us') or -1} {_text(group / 'cpu.cfs_period_us') or 100000}"  # v1
-    quota, period = both.split()
-    return None if quota in ("max", "-1") else int(quota) / int(period)
+    allowed, period = both.split()
+    return None if allowed in ("max", "-1") else int(allowed) / int(period)
 
 
 def _memory(group: Path) -> Iterator[tuple[int, int]]:
