@@ -119,6 +119,11 @@ def run_cell(server: str, headers: Mapping[str, str], code: str, timeout: float 
         The cell.
     timeout : float
         Seconds after which it is given up.
+
+    Raises
+    ------
+    LabError
+        When the cell takes longer, or its kernel dies.
     """
     reply = _ask_own("POST", f"{server}/api/kernels", json={"name": "python3"}, headers=headers, timeout=60)
     reply.raise_for_status()
@@ -150,9 +155,11 @@ async def _execute(channels: str, headers: Mapping[str, str], code: str) -> str:
     try:
         while (text := await connection.read_message()) is not None:
             heard = json.loads(text)
+            content, kind = heard["content"], heard["msg_type"]
+            if kind == "status" and content["execution_state"] in ("restarting", "dead"):  # by the server, of its own
+                raise LabError("the kernel died while it ran a cell.")
             if heard["parent_header"].get("msg_id") != ident:
                 continue
-            content, kind = heard["content"], heard["msg_type"]
             if kind == "stream":
                 printed.append(content["text"])
             elif kind in ("display_data", "execute_result"):

@@ -227,7 +227,8 @@ class Hub:
     def _clear(self, hub: Settings) -> None:
         """End and remove whatever of it is left on this machine."""
         if hub.isolation == settings.SYSTEMD:
-            subprocess.run(["systemctl", "stop", f"{hub.account('*')}"], capture_output=True, timeout=120)
+            for verb in ("stop", "reset-failed"):  # systemd keeps a unit that failed until it is told to forget it
+                subprocess.run(["systemctl", verb, hub.account("*")], capture_output=True, timeout=120)
             for left in Path("/run").glob(hub.account("*")):
                 shutil.rmtree(left, ignore_errors=True)
         if hub.isolation == settings.SLURM:

@@ -1,9 +1,7 @@
 """A real hub with four seats, as the suite's tests share it."""
 
-import contextlib
 import os
 import shutil
-import socket
 import tempfile
 from pathlib import Path
 
@@ -11,16 +9,15 @@ import pytest
 from hub_student import code_on_card
 from room_board import Board
 
-from labkit.hub import cgroups, opening, settings
+from labkit.hub import cgroups, control, opening, settings
 from labkit.hub.control import Hub
 
 CAN_MAKE_ACCOUNTS = os.geteuid() == 0 and shutil.which("useradd") and shutil.which("userdel")
+NOT_TESTED = {  # by how the reason of a skip begins
+    "no seats' accounts: ": "THAT STUDENTS OF A HUB ARE KEPT APART",
+    "no systemd: ": "A HUB WHERE SYSTEMD RUNS",
+}
 ISOLATION = settings.ACCOUNTS if CAN_MAKE_ACCOUNTS else settings.NONE
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
 
 
 def limits_can_be_had() -> bool:
@@ -36,7 +33,7 @@ class Room:
     def __init__(self, folder: Path, files: Path) -> None:
         self.board = Board(folder / "board.sqlite")
         wanted = opening.settle(
-            *(4, ["00"], "127.0.0.1", free_port()),
+            *(4, ["00"], "127.0.0.1", control.free_ports(1)[0]),
             memory_gib=1.5 if ISOLATION == settings.ACCOUNTS and limits_can_be_had() else 0,
             cores=1 if ISOLATION == settings.ACCOUNTS and limits_can_be_had() else 0,
             students_files=files,
@@ -93,9 +90,7 @@ def limits(accounts):
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    with contextlib.suppress(StopIteration):
-        reasons = (str(report.longrepr[-1]) for report in terminalreporter.getreports("skipped"))
-        why = next(reason for reason in reasons if "no seats' accounts: " in reason).partition("accounts: ")[2]
-        terminalreporter.write_line(
-            f"THAT STUDENTS OF A HUB ARE KEPT APART WAS NOT TESTED HERE: {why}", red=True, bold=True
-        )
+    reasons = [str(report.longrepr[-1]) for report in terminalreporter.getreports("skipped")]
+    for start, what in NOT_TESTED.items():
+        if found := [reason.partition(start)[2] for reason in reasons if start in reason]:
+            terminalreporter.write_line(f"{what} WAS NOT TESTED HERE: {found[0]}", red=True, bold=True)

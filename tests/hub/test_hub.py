@@ -240,6 +240,12 @@ spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ i
     assert processes.wait_until(lambda: not _of_account(room, "seat-02"), 30)
 
 
+def test_a_kernel_that_dies_is_told_at_once_and_the_server_lives(students):
+    with pytest.raises(LabError, match="the kernel died"):
+        students["seat-01"].run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert students["seat-01"].run("print(6 * 7)").strip() == "42"
+
+
 def test_a_killed_hub_goes_on_with_servers_and_codes(room, students):
     os.kill(room.hub.pid(), signal.SIGKILL)
     assert processes.wait_until(lambda: not room.hub.pid(), 10)
