@@ -98,11 +98,11 @@ class Client:
 
 
 def log_lines(folder: Path) -> list[str]:
-    """Return the last lines of a hub's log, and before them the kit's own last word, which says what to do."""
+    """Return the kit's own last word in a hub's log, which says what to do; without one, the log's last lines."""
     with contextlib.suppress(OSError):
         lines = (folder / LOG).read_text(errors="replace").splitlines()
-        own = [line for line in lines[-RECENT_LINES:-LOG_LINES] if line.startswith("lab: ")]
-        return own[-1:] + lines[-LOG_LINES:]
+        own = [line for line in lines[-RECENT_LINES:] if line.startswith("lab: ")]
+        return own[-1:] or lines[-LOG_LINES:]
     return []
 
 

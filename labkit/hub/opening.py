@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from labkit.system.machine import this_machine
 
 FILES = paths.ROOT / "students"
 SYSTEMD_IS_UP = Path("/run/systemd/system")  # sd_booted(3)
+PRIVATE = (Path("/tmp"), Path("/var/tmp"))  # systemd.exec(5), PrivateTmp
 MIN_CORES = 2.0  # of CPU time for each student, where the machine has them: ranks need two
 MIN_TASKS, TASKS_PER_CPU = 2048, 64  # TensorFlow makes threads for each CPU in each rank
 CHECK_TIMEOUT_S = 300.0
@@ -63,6 +65,8 @@ def settle(
         raise LabError(f"--isolation {how} makes accounts: run it as root, or leave the option out.")
     if how == settings.SYSTEMD and not SYSTEMD_IS_UP.is_dir():
         raise LabError("--isolation systemd takes a machine that systemd runs: leave the option out.")
+    if how == settings.SYSTEMD:
+        _refuse_private(students_files)
     slurm = jobs.find() if how == settings.SLURM else None
     slurm_variables = jobs.variables(slurm) if slurm else {}
     if slurm:
@@ -94,6 +98,13 @@ def settle(
         hub_address=jobs.hub_address(slurm_variables) if slurm else settings.LOOPBACK,
         hours=hours if slurm else 0,
     )
+
+
+def _refuse_private(students_files: Path) -> None:
+    """Refuse a place that systemd hides from a student's unit, which has a /tmp of its own."""
+    for path in (paths.ROOT, Path(sys.executable).resolve(), students_files.absolute()):
+        if any(path.is_relative_to(private) for private in PRIVATE):
+            raise LabError(f"{path} is where systemd gives each student a folder of their own: put it in /opt, say.")
 
 
 def division(hub: Settings) -> slots.Division | None:

@@ -6,6 +6,8 @@ import ctypes
 import os
 import pwd
 import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,7 @@ from labkit.system import processes
 
 AT_A_TIME = 4  # servers that start; the others wait: all at once, none would be up for minutes
 POLL_S = 0.2
+JOURNAL_LINES, JOURNAL_TIMEOUT_S = 5, 10.0
 PR_SET_NO_NEW_PRIVS = 38  # linux/prctl.h
 prctl = ctypes.CDLL(None).prctl
 _starting = asyncio.Semaphore(AT_A_TIME)
@@ -40,6 +43,14 @@ class _InTurn:
 
 class UnitSpawner(_InTurn, SystemdSpawner):
     """Each server is a unit of systemd's, with limits, under an account of its own."""
+
+    async def start(self) -> tuple[str, int]:
+        """Start the server; when it does not, the hub's log has what its unit said to systemd's journal."""
+        try:
+            return await super().start()
+        except RuntimeError:
+            print(await asyncio.to_thread(_last_words, self.unit_name), file=sys.stderr, flush=True)
+            raise
 
 
 class AccountSpawner(_InTurn, LocalProcessSpawner):
@@ -98,6 +109,18 @@ async def end_rest(seat: str) -> None:
     await asyncio.to_thread(
         processes.end_all, lambda: processes.find(lambda one: processes.environ_of(one).get("LAB_FOLDER") == home)
     )
+
+
+def _last_words(unit: str) -> str:
+    """Return what systemd's journal has of a unit, in a line: the kit's own word, else the last ones."""
+    command = ["journalctl", f"--unit={unit}", f"--lines={JOURNAL_LINES}", "--output=cat", "--no-pager"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=JOURNAL_TIMEOUT_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"lab: {unit}: its journal cannot be read: {error}"
+    lines = done.stdout.splitlines() or [done.stderr.strip() or "systemd's journal has nothing of it"]
+    own = [line for line in lines if line.startswith("lab: ")]
+    return own[-1] if own else f"lab: {' | '.join(lines)}"
 
 
 def unit_properties(hub: settings.Settings) -> dict[str, str]:

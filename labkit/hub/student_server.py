@@ -16,13 +16,13 @@ def main() -> None:
     """Become the server."""
     os.umask(0o077)
     folder = Path(os.environ["LAB_FOLDER"])
-    Path(os.environ["JUPYTER_RUNTIME_DIR"]).mkdir(mode=0o700, exist_ok=True)
     try:
+        Path(os.environ["JUPYTER_RUNTIME_DIR"]).mkdir(mode=0o700, exist_ok=True)
         copies.update(folder)
+        os.environ.update(kernels.settings_paths(os.environ))
+        os.chdir(folder)
     except (LabError, OSError) as error:  # such as a full disk
         raise SystemExit(f"lab: {folder.name}: {error}") from error
-    os.environ.update(kernels.settings_paths(os.environ))
-    os.chdir(folder)
     program = ["jupyterhub.singleuser"]
     if "SLURM_JOB_ID" in os.environ:  # it takes a port of its node, and tells the hub which
         from labkit.hub import jobs  # of no use elsewhere

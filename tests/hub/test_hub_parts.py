@@ -349,6 +349,13 @@ class TestCommands:
         assert isinstance(run(app, ["hub", "up", "--isolation", "vm"]).exception, LabError)
         assert isinstance(run(app, ["hub", "up", "--labs", "77"]).exception, LabError)
 
+    def test_what_systemd_would_hide_from_students_is_refused(self, monkeypatch, tmp_path, accounts):
+        monkeypatch.setattr(opening, "SYSTEMD_IS_UP", tmp_path)
+        monkeypatch.setattr(opening, "PRIVATE", (tmp_path,))
+        where = {"students_files": tmp_path / "students", "keep_apart": settings.SYSTEMD}
+        with pytest.raises(LabError, match="students is where systemd gives each student a folder of their own"):
+            opening.settle(2, ["00"], "127.0.0.1", 8000, **where)
+
     def test_a_port_that_is_taken_is_told_and_nothing_is_left(self, tmp_path, files):
         with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
             port = taken.getsockname()[1]

@@ -62,6 +62,8 @@ def why_not() -> str:
         return "it takes systemd and util-linux"
     if paths.ROOT.stat().st_dev != Path("/").stat().st_dev:
         return "the kit is on another file system than /"
+    if paths.ROOT.is_relative_to("/tmp"):
+        return "the kit is in /tmp, of which each student has an own one"
     return ""
 
 
@@ -90,7 +92,9 @@ def machine(tmp_path_factory) -> Iterator[Machine]:
 
 def _is_up(pid: int) -> bool:
     for booted in psutil.Process(pid).children():
-        if booted.cmdline()[:1] == [str(SYSTEMD)]:
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if booted.cmdline()[:1] != [str(SYSTEMD)]:
+                continue
             return Machine(booted).run("systemctl", "is-system-running").stdout.strip() in ("running", "degraded")
     return False
 
@@ -197,6 +201,22 @@ def test_a_server_that_was_killed_starts_again(room, students):
     assert students["seat-01"].browser.get(f"{room.asked.url}/hub/spawn/seat-01", timeout=120).ok  # as its page offers
     assert students["seat-01"].open_lab().ok
     assert students["seat-01"].run("print(6 * 7)").strip() == "42"
+
+
+def test_a_server_that_cannot_start_says_why(room, students):
+    """Its folder is no longer the student's, as after a mistake with chown."""
+    home = str(room.asked.home("seat-02"))
+    room.client.stop("seat-02")
+    room.machine.run("chown", "root", home)
+
+    def start() -> None:
+        room.client.start("seat-02")
+        room.client.wait("seat-02", 60)
+
+    with pytest.raises(LabError, match=r"(?s)seat-02 did not start.*lab: .*Permission denied"):
+        start()
+    room.machine.run("chown", room.asked.account("seat-02"), home)
+    start()
 
 
 def test_down_leaves_no_unit_no_account_and_no_process(room, students):
