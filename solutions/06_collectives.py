@@ -495,8 +495,8 @@ counts = run_ranks(2 if QUICK else 4, "work/count.py", Path(servers).stem, Path(
 # section 11.
 
 # %%
-# %%writefile work/steps.py
-"""Single steps of an all-reduce."""
+# %%writefile work/parts.py
+"""The parts of an all-reduce."""
 
 from mpi4py import MPI
 
@@ -537,7 +537,7 @@ from resource import RUSAGE_SELF, getrusage
 
 import numpy as np
 from mpi4py import MPI
-from steps import exchange, exchange_and_add, ping_pong, ranks
+from parts import exchange, exchange_and_add, ping_pong, ranks
 
 parameter_server = import_module(sys.argv[1]).parameter_server
 ring_allreduce = import_module(sys.argv[2]).ring_allreduce
@@ -677,8 +677,8 @@ SLEEP = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10} 
 # The next cell takes about three quarters of a minute.
 
 # %%
-# %%writefile work/wires.py
-"""Time all-reduces on wires, and read what the interfaces send: wires.py SERVERS RING OUT ROUNDS WAYS SIZE …"""
+# %%writefile work/measure_on_wires.py
+"""Time all-reduces on wires, with the interfaces' bytes: measure_on_wires.py SERVERS RING OUT ROUNDS WAYS SIZE …"""
 
 import json
 import sys
@@ -745,7 +745,7 @@ def measure_on_wires(n, network, sizes, ways=ON_WIRES, env=SLEEP, rounds=2 if QU
     """Run the script on n nodes; return seconds of each round, bytes sent and bytes counted: each by way and bytes."""
     out, modules = work / "wires.json", (Path(servers).stem, Path(ring).stem)
     arguments = (*modules, out, rounds, ",".join(ways), *sizes)
-    run_ranks(n, "work/wires.py", *arguments, threads=1, network=network, env=env)
+    run_ranks(n, "work/measure_on_wires.py", *arguments, threads=1, network=network, env=env)
     return {what: by_way_and_bytes(by_way) for what, by_way in json.loads(out.read_text()).items()}
 
 

@@ -23,10 +23,12 @@ def lint(source: Path) -> list[str]:
     """Return what is wrong with a lab's source, as lines `file:line: problem`; none when it is well made."""
     notebook = sources.read(source)
     starts = [number for number, line in enumerate(source.read_text().splitlines(), 1) if MARKER.match(line)]
+    elsewhere = {name: other.name for other in sources.labs() if other.name != source.name for name in _written(other)}
     problems = list(_lint_headings(notebook, starts))
     for cell, start in zip(notebook.cells, starts, strict=True):
         problems += _lint_prose(cell, start) if cell.cell_type == "markdown" else _lint_code(cell, start)
         problems += _lint_paths(cell, start)
+        problems += _lint_file(cell, start, elsewhere)
     if not any("syntax" in problem for _, problem in problems):  # exercises are found by the syntax trees of the cells
         problems += _lint_exercises(source, notebook, starts)
     return [f"{paths.shown(source)}:{line}: {problem}" for line, problem in sorted(problems)]
@@ -36,6 +38,17 @@ def _lint_paths(cell: NotebookNode, start: int) -> Iterator[Problem]:
     for number, line in enumerate(cell.source.splitlines(), start + 1):
         if found := ABSOLUTE_PATH.search(line):
             yield number, f"absolute path '{found.group()}…': it exists on one machine only"
+
+
+def _written(source: Path) -> list[str]:
+    return re.findall(r"^# %%writefile (\S+)", source.read_text(), flags=re.M)
+
+
+def _lint_file(cell: NotebookNode, start: int, elsewhere: dict[str, str]) -> Iterator[Problem]:
+    """Find a file that another lab writes too: labs share `work`, and each would run the other's script."""
+    name = cell.source.partition("\n")[0].removeprefix("%%writefile ")
+    if name in elsewhere:
+        yield start + 1, f"{elsewhere[name]} writes {name} too: labs share that folder, so take another name"
 
 
 def _lint_prose(cell: NotebookNode, start: int) -> Iterator[Problem]:

@@ -38,6 +38,7 @@ def test_an_exercise_without_a_check_and_a_long_one_are_problems(write_source):
         ("plots.show(figure)", "without alt"),
         ('plots.show(figure, alt="")', "empty alt"),
         ("x = (", "syntax error"),
+        ("%%writefile work/train_hvd.py\nx = 1", "07_horovod_mnist.py writes work/train_hvd.py too"),
         ("[markdown]\n# ## T", "the first heading"),
         ("[markdown]\n# # T\n#\n# ### U", "jumps"),
         ("[markdown]\n# # T\n#\n# # U", "second title"),
