@@ -3,8 +3,7 @@
 from labkit.exercises import sources
 from labkit.system import paths
 
-WORKERS = 2  # processes that share the tests
-FAST_WORKERS = 3  # of the fast tests, some of which wait
+WORKERS = 3  # processes that share the tests; many tests wait, so two cores have enough for three
 
 
 def selection(fast: bool = False, lab: str | None = None) -> list[str]:
@@ -17,7 +16,7 @@ def selection(fast: bool = False, lab: str | None = None) -> list[str]:
     lab : str, optional
         Only what this lab is held to: its exercises, its source, and both its notebooks.
     """
-    arguments = ["--fast", f"-n{FAST_WORKERS}", "--dist=worksteal"] if fast else []
+    arguments = ["--fast", f"-n{WORKERS}", "--dist=worksteal"] if fast else []
     if lab is None:
         return [*arguments, "tests"] if fast else []
     source = sources.find(lab)
@@ -30,4 +29,5 @@ def selection(fast: bool = False, lab: str | None = None) -> list[str]:
 
 def whole_suite() -> tuple[list[str], list[str]]:
     """Return the arguments of the two runs of the whole suite: side by side, then those that need the cores alone."""
-    return [f"-n{WORKERS}", "--dist=loadfile", "-mnot alone"], ["-malone"]
+    # Files are begun in their order: reordered, those of few and long tests would come last, one worker alone on each.
+    return [f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder", "-mnot alone"], ["-malone"]
