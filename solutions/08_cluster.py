@@ -677,7 +677,7 @@ if not QUICK:
 # of section 1. Both ways start from one node, so sections 5 and 6 have measured each once already. But other work, or
 # the machine's clock, may have slowed down one of these runs alone. So measure all of them once more, **in turns**.
 # What slows down a whole round is then the same for all, and what is left is noise. From it comes the 95% interval of
-# each ratio; the noise of all of them is pooled, so that two rounds are enough to begin with. The second takes about
+# each ratio; the noise of all of them is pooled, so that three rounds are enough to begin with. Each takes about
 # half a minute with two nodes, and a minute with four.
 
 
@@ -714,7 +714,7 @@ if not QUICK:
     speeds["strong", 2] = [speed(runs[2])]
     speeds |= {(way, n): [] for n in counts[2:] for way in ("strong", "weak")}
 with watch_nodes(slurm, "section 7") as scaling_others:
-    for number in range(0 if QUICK else 2):
+    for number in range(0 if QUICK else 3):
         for (way, n), found in speeds.items():
             if len(found) == number:  # the first round is there, of what ran before
                 each = BATCH if way == "weak" else BATCH // n
