@@ -27,7 +27,7 @@ def run_tests(
         str | None, typer.Option(help="all that this lab is held to, such as 07", autocompletion=completion.labs)
     ] = None,
 ) -> None:
-    """Run every test: code, exercises, notebooks. About 15 minutes on two cores. Other arguments go to pytest.
+    """Run every test: code, exercises, notebooks. 15 to 20 minutes on two cores. Other arguments go to pytest.
 
     What a failing notebook looked like is in `.lab/executed/`. The exit code is pytest's: 1 when a test failed.
     """
