@@ -14,9 +14,10 @@ import psutil
 import pytest
 from hub_student import Student, code_on_card
 
-from labkit.hub import settings
+from labkit.hub import opening, settings
 from labkit.hub.client import Client
-from labkit.hub.control import free_ports
+from labkit.hub.control import CARDS, free_ports
+from labkit.mpi.mpirun import BIN
 from labkit.system import paths, processes
 from labkit.system.errors import LabError
 
@@ -45,7 +46,7 @@ class Machine:
 
     def lab(self, *arguments: str) -> str:
         """Run one of the kit's commands there; return what it printed."""
-        done = self.run(str(paths.ROOT / ".venv" / "bin" / "labkit"), *arguments)
+        done = self.run(str(BIN / "labkit"), *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -58,12 +59,12 @@ def why_not() -> str:
     """Return why no systemd can be booted here; nothing where it can be tried."""
     if os.geteuid() != 0:
         return "it takes root"
-    if not SYSTEMD.exists() or not all(map(shutil.which, ("findmnt", "nsenter", "unshare", "systemctl"))):
+    if not SYSTEMD.exists() or not all(map(shutil.which, ("findmnt", "nsenter", "setpriv", "unshare", "systemctl"))):
         return "it takes systemd and util-linux"
     if paths.ROOT.stat().st_dev != Path("/").stat().st_dev:
         return "the kit is on another file system than /"
-    if paths.ROOT.is_relative_to("/tmp"):
-        return "the kit is in /tmp, of which each student has an own one"
+    if any(paths.ROOT.is_relative_to(private) for private in opening.PRIVATE):
+        return "the kit is where systemd gives each student a folder of their own"
     return ""
 
 
@@ -137,7 +138,7 @@ def students(room) -> dict[str, Student]:
     """Two who have logged in and have JupyterLab."""
     found = {seat: Student(room.asked.url, seat) for seat in SEATS}
     for seat, student in found.items():
-        student.log_in(code_on_card(room.asked.folder / "seats.html", seat)).raise_for_status()
+        student.log_in(code_on_card(room.asked.folder / CARDS, seat)).raise_for_status()
         assert "jupyter-config-data" in student.open_lab().text
     return found
 
