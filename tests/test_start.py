@@ -16,7 +16,7 @@ import pytest
 import requests
 from jupyter_client.blocking import BlockingKernelClient
 
-from labkit.system import paths
+from labkit.system import paths, processes
 
 pytestmark = pytest.mark.slow  # each starts JupyterLab or a kernel
 NOBODY = 65534
@@ -98,6 +98,17 @@ class Notebook:
 
         return self.client.execute_interactive(code, timeout=60, output_hook=hear)["content"], "".join(printed)
 
+    def debug(self, command: str, arguments: dict) -> dict:
+        """Send a message of JupyterLab's debugger; give the kernel's reply."""
+        content = {"type": "request", "seq": 1, "command": command, "arguments": arguments}
+        channel = self.client.control_channel
+        sent = self.client.session.msg("debug_request", content)
+        channel.send(sent)
+        while True:
+            reply = channel.get_msg(timeout=60)
+            if reply["parent_header"].get("msg_id") == sent["header"]["msg_id"]:
+                return reply["content"]
+
     def restart(self) -> None:
         self.lab.ask("POST", f"kernels/{self.kernel}/restart")
         self._wait_for_kernel()
@@ -139,6 +150,29 @@ def test_kernels_have_no_tcp_port_also_after_a_restart(lab, notebook):
     notebook.restart()
     assert listeners(notebook.process()) == []
     assert listeners(psutil.Process(lab.process.pid)) == [("127.0.0.1", lab.port)]
+
+
+def test_a_debugger_that_is_switched_on_opens_no_port(notebook):
+    """debugpy's adapter runs code for whoever connects to it, also after the debugger was switched off."""
+    process = notebook.process()
+    attach = {"initialize": {"clientID": "test", "adapterID": ""}, "attach": {}, "configurationDone": {}}
+    replies = [notebook.debug(command, arguments) for command, arguments in attach.items()]
+    named = {"JPY_PARENT_PID": str(notebook.lab.process.pid), "JPY_SESSION_NAME": process.environ()["JPY_SESSION_NAME"]}
+    family = processes.find(lambda one: named.items() <= processes.environ_of(one).items())  # the adapter is no child
+    assert process in family
+    assert [listeners(one) for one in family] == [[]] * len(family), replies
+    assert "debugger" not in notebook.client.kernel_info(reply=True, timeout=60)["content"]["supported_features"]
+
+
+def test_a_kernels_temporary_files_are_its_owners_alone_and_go_with_it(lab):
+    notebook = Notebook(lab, "00_welcome.ipynb")
+    folder = Path(notebook.run("import tempfile; print(tempfile.gettempdir())")[1].strip())
+    assert stat.S_IMODE(folder.stat().st_mode) & 0o077 == 0
+    assert notebook.run("!echo $TMPDIR")[1].strip() == str(folder)
+    cell = notebook.run("print((lambda: 0).__code__.co_filename)")[1].strip()  # the file that ipykernel names for a cell
+    assert Path(cell).is_relative_to(folder)
+    notebook.close()
+    assert not folder.exists()
 
 
 def test_all_that_leads_to_a_kernel_is_in_a_folder_for_its_owner_alone(lab, notebook):

@@ -30,11 +30,13 @@ def folder() -> Iterator[Path]:
         made, lock = _make(top)
     except OSError as error:
         raise LabError(f"cannot make a temporary folder: {error.strerror}. Set TMPDIR to one with room.") from error
+    owner = os.getpid()
     with lock:
         try:
             yield made
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            if os.getpid() == owner:  # and not a process that was forked meanwhile
+                shutil.rmtree(made, ignore_errors=True)
 
 
 def _make(top: Path) -> tuple[Path, TextIO]:

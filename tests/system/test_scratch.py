@@ -47,6 +47,16 @@ def test_a_folder_goes_with_its_block(temporary):
     assert list(temporary.iterdir()) == []
 
 
+def test_a_forked_process_that_leaves_the_block_removes_nothing(temporary):
+    with scratch.folder() as made:
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            assert made.exists()
+    if not child:
+        os._exit(0)
+
+
 def test_what_a_killed_process_left_is_swept(temporary):
     killed()
     killed()

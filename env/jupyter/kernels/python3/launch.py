@@ -1,16 +1,26 @@
-"""Start ipykernel with no TCP port at all: python launch.py -f CONNECTION_FILE
+"""Start ipykernel with nothing that other users of the machine can reach: python launch.py -f CONNECTION_FILE
 
-`KernelManager.transport = "ipc"` is for the sockets that JupyterLab connects to. ipykernel 7.4.0 has one more, at which
-it hears the processes that a cell forks: always on a port of loopback (`_setup_pipe_in` in ipykernel/iostream.py).
+`KernelManager.transport = "ipc"` is for the sockets that JupyterLab connects to. ipykernel 7.4.0 has more:
+
+- the one at which it hears the processes that a cell forks: always on a port of loopback (`_setup_pipe_in` in
+  ipykernel/iostream.py), here beside the others;
+- JupyterLab's debugger: debugpy opens two ports of loopback, at which it runs code for whoever comes, and stays there
+  when the debugger is switched off (microsoft/debugpy has no secret for its adapter's own ports). So there is none
+  here; `%debug` and `breakpoint()` need no port.
+
+Temporary files are in a folder that only the owner can enter: ipykernel names some in a way that others can foresee.
 """
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import zmq
-from ipykernel import iostream, kernelapp
+from ipykernel import debugger, iostream, kernelapp
 from zmq.eventloop.zmqstream import ZMQStream
+
+from labkit.system import scratch
 
 
 class IOPubThread(iostream.IOPubThread):
@@ -42,4 +52,7 @@ class IOPubThread(iostream.IOPubThread):
 if sys.path[0] == str(Path(__file__).parent):
     del sys.path[0]  # a notebook imports from its own folder, not from this one
 kernelapp.IOPubThread = IOPubThread
-kernelapp.launch_new_instance()
+debugger._is_debugpy_available = False  # remove when it listens on a socket that has an owner, or asks for a secret
+with scratch.folder() as private:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(private)
+    kernelapp.launch_new_instance()
