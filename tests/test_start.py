@@ -33,7 +33,13 @@ class Lab:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [*START, home / "labs"],
-                env={**os.environ, "HOME": str(home)},
+                env={
+                    **os.environ,
+                    "HOME": str(home),
+                    "USER": "ada",
+                    "SSH_CONNECTION": "192.0.2.7 40000 192.0.2.1 2222",
+                },
+                stdout=log,
                 stderr=log,
                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # which `nohup ./lab test` ignores
             )
@@ -169,10 +175,18 @@ def test_a_kernels_temporary_files_are_its_owners_alone_and_go_with_it(lab):
     folder = Path(notebook.run("import tempfile; print(tempfile.gettempdir())")[1].strip())
     assert stat.S_IMODE(folder.stat().st_mode) & 0o077 == 0
     assert notebook.run("!echo $TMPDIR")[1].strip() == str(folder)
-    cell = notebook.run("print((lambda: 0).__code__.co_filename)")[1].strip()  # the file that ipykernel names for a cell
+    cell = notebook.run("print((lambda: 0).__code__.co_filename)")[
+        1
+    ].strip()  # the file that ipykernel names for a cell
     assert Path(cell).is_relative_to(folder)
     notebook.close()
     assert not folder.exists()
+
+
+def test_who_came_by_ssh_gets_the_command_that_leads_here_and_to_nobody_else(lab):
+    """Below the address; `localhost` in it could lead to what another user has at ::1."""
+    told = lab.log.read_text().partition(f"127.0.0.1:{lab.port}/lab/tree")[2]
+    assert f"\n        ssh -N -L {lab.port}:127.0.0.1:{lab.port} -p 2222 ada@192.0.2.1\n" in told
 
 
 def test_all_that_leads_to_a_kernel_is_in_a_folder_for_its_owner_alone(lab, notebook):

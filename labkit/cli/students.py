@@ -68,7 +68,25 @@ def start(
         signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     with kernels.private_folder() as runtime:
         os.environ["JUPYTER_RUNTIME_DIR"] = str(runtime)  # for the kernels' sockets, and a file that has the token
-        LabApp.launch_instance(options)
+        server = LabApp.initialize_server(argv=options)
+        if forward := _forward_command(server.port):
+            told = f"\n    Have this run on your own machine, and open the last address there:\n        {forward}\n"
+            server.io_loop.add_callback(print, told, flush=True)  # below the address, which the start prints
+        server.start()
+
+
+def _forward_command(port: int) -> str:
+    """Return what leads from the machine of whoever came by ssh to this port here; nothing for others.
+
+    `localhost` would be ::1 first, where other users of this machine can listen at the same port.
+    """
+    user = os.environ.get("USER", "you")
+    match os.environ.get("SSH_CONNECTION", "").split():  # ssh(1)
+        case [_, _, address, "22"]:
+            return f"ssh -N -L {port}:127.0.0.1:{port} {user}@{address}"
+        case [_, _, address, ssh_port]:
+            return f"ssh -N -L {port}:127.0.0.1:{port} -p {ssh_port} {user}@{address}"
+    return ""
 
 
 def _report_copies(folder: Path) -> None:
