@@ -1,6 +1,7 @@
 """`./lab` itself, with a stand-in for uv: what it makes, when, and what it says when it can't."""
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -12,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.system import paths
+from labkit.system import paths, processes
 
 TOOLS = """
-    awk bash cat chmod date df dirname flock grep head ln mkdir mktemp mv nice nproc python3 readlink rm sed sha256sum
-    sleep tail timeout uname
+    awk bash cat chmod cp date df dirname flock grep head ln mkdir mktemp mv nice nproc python3 readlink rm sed
+    sha256sum sleep stat tail timeout uname
 """
 
 # Makes environments, with a `labkit` in the first that tells how it was called, and keeps a list of its own calls.
@@ -24,10 +25,13 @@ UV = """#!/usr/bin/env bash
 echo "$*" >>uv-calls
 case $1 in
   export) ;;
+  venv) mkdir -p "${@: -1}" && : >"${@: -1}/pyvenv.cfg" ;;
   sync)
+    echo "$TMPDIR" >>uv-temporary
     if [[ -f uv-fails ]]; then echo "no such package: unobtainium"; exit 1; fi
     if [[ -f uv-hangs ]]; then sleep 60; fi
     if [[ $2 == --project ]]; then venv=$3/.venv; else venv=.venv; fi
+    stat -c %a $venv/.lock >>uv-locks
     if [[ $2 == --project && -f uv-fails-openmp ]]; then echo "no such package: openmp"; exit 1; fi
     if [[ $2 == --project && -f uv-hangs-openmp ]]; then echo $$ >openmp-pid; sleep 60; fi
     if [[ $* == "sync --locked" ]]; then echo "${UV_PROJECT_ENVIRONMENT:-} $CMAKE_TOOLCHAIN_FILE" >>compiled-in; fi
@@ -38,7 +42,8 @@ case $1 in
     mkdir -p $venv/bin
     echo "VIRTUAL_ENV='$PWD/$venv'" >$venv/bin/activate
     printf '#!/usr/bin/env bash\\necho "labkit $*"\\n' >.venv/bin/labkit
-    chmod +x .venv/bin/labkit ;;
+    chmod +x .venv/bin/labkit
+    cp .venv/bin/labkit .venv/bin/python ;;
 esac
 """
 
@@ -135,7 +140,7 @@ def test_later_uses_hand_over_at_once(checkout):
 def test_the_second_environment_is_made_from_a_lock_of_its_own(checkout):
     checkout.run("setup")
     calls = (checkout.folder / "uv-calls").read_text().splitlines()
-    of_openmp = [call for call in calls if "--project env/openmp" in call]
+    of_openmp = [call for call in calls if call.startswith("sync --project env/openmp ")]
     assert len(of_openmp) == 1
     assert "--locked" in of_openmp[0]
     assert (checkout.folder / "env/openmp/.venv/bin").is_dir()
@@ -230,13 +235,38 @@ def test_help_answers_in_a_broken_environment(checkout, asked, labkit):
     assert (code, "./lab start" in out, err) == (0, True, "")
 
 
+def test_no_lock_is_one_that_others_can_hold(checkout):
+    """Whoever can open a file can lock it; uv makes its own for all to write, also in /tmp under foreseeable names."""
+    umask = os.umask(0)
+    try:
+        checkout.run("setup")
+        checkout.run("setup")
+    finally:
+        os.umask(umask)
+    assert (checkout.folder / ".lab/setup.lock").stat().st_mode & 0o777 == 0o600
+    assert set((checkout.folder / "uv-locks").read_text().split()) == {"600"}
+    temporary = {Path(line) for line in (checkout.folder / "uv-temporary").read_text().splitlines()}
+    assert temporary
+    assert tempfile.gettempdir() not in map(str, temporary)
+    assert not any(folder.exists() for folder in temporary)
+
+
+def test_a_lock_that_a_stranger_holds_since_before_is_left_to_them(checkout):
+    lock = checkout.folder / ".lab/setup.lock"
+    lock.parent.mkdir()
+    lock.touch(0o644)
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert checkout.run("doctor")[1].endswith("labkit doctor\n")
+
+
 def test_others_wait_for_a_set_up_that_runs_and_say_so(checkout):
     (checkout.folder / "uv-hangs").touch()
     process = checkout.start("setup")
     while not checkout.syncs():
         time.sleep(0.05)
     waiting = checkout.start("doctor")
-    assert "waiting for it" in waiting.stdout.readline()
+    assert f"(process {process.pid}); waiting for it" in waiting.stdout.readline()
     assert waiting.poll() is None
     (checkout.folder / "uv-hangs").unlink()
     os.killpg(process.pid, signal.SIGINT)
@@ -312,6 +342,57 @@ def test_an_interrupted_setup_ends_what_it_started_and_can_be_run_again(checkout
     assert psutil.wait_procs(started, timeout=5)[1] == []
     (checkout.folder / "uv-hangs").unlink()
     assert checkout.run("start")[1].endswith("labkit start\n")
+
+
+def test_a_killed_setup_ends_what_it_started_too(checkout):
+    pid = checkout.folder / "openmp-pid"
+    (checkout.folder / "uv-hangs-openmp").touch()
+    process = checkout.start("start")
+    while not (pid.exists() and pid.read_text()):
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert has_ended(int(pid.read_text()))
+    temporary = Path((checkout.folder / "uv-temporary").read_text().splitlines()[0])
+    assert processes.wait_until(lambda: not temporary.exists(), 10)
+    (checkout.folder / "uv-hangs-openmp").unlink()
+    assert checkout.run("start")[1].endswith("labkit start\n")
+
+
+def test_a_python_that_somebody_may_not_run_is_told_in_one_line(checkout):
+    """As one below root's home, of a kit that root has set up."""
+    checkout.run("setup")
+    (checkout.folder / ".venv/bin/python").unlink()
+    (checkout.folder / ".venv/bin/python").symlink_to("/nowhere/bin/python3.11")
+    code, _, err = checkout.run("doctor")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "you may not run this kit's Python, /nowhere/bin/python3.11" in err
+
+
+def test_folders_are_where_they_are_also_with_a_cdpath(checkout, tmp_path):
+    """Scripts that are called from elsewhere, by a path without a slash or a dot at its head."""
+    (tmp_path / "other/kit").mkdir(parents=True)
+    done = subprocess.run(
+        ["kit/lab", "setup", "--from", "stick"],
+        cwd=tmp_path,
+        env={"PATH": str(checkout.path), "CDPATH": f".:{tmp_path}/other"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.stderr == "lab: there is no folder stick to set up from.\n"
+    (tmp_path / "stick").mkdir()
+    (tmp_path / "other/stick").mkdir()
+    (tmp_path / "stick/SHA256SUMS").touch()
+    done = subprocess.run(
+        ["kit/lab", "setup", "--from", "stick"],
+        cwd=tmp_path,
+        env={"PATH": str(checkout.path), "CDPATH": f"{tmp_path}/other"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert "stick is not a pack" not in done.stderr
 
 
 def test_two_set_ups_of_one_folder_take_turns(checkout):

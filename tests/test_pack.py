@@ -26,10 +26,13 @@ echo "${UV_OFFLINE:-online} $*" >>uv-calls
 case $1 in
   export) while [[ $1 != -o ]]; do shift; done; echo 'some==1 --hash=sha256:0' >"$2" ;;
   pip) while [[ $1 != -r ]]; do shift; done; cat "$2" >>requirements ;;
-  venv) mkdir -p "${@: -1}/bin"; echo "VIRTUAL_ENV='$PWD/${@: -1}'" >"${@: -1}/bin/activate" ;;
+  venv)
+    mkdir -p "${@: -1}/bin"; : >"${@: -1}/pyvenv.cfg"
+    echo "VIRTUAL_ENV='$PWD/${@: -1}'" >"${@: -1}/bin/activate" ;;
   sync)
     printf '#!/usr/bin/env bash\\necho "labkit $*"\\n' >.venv/bin/labkit
-    chmod +x .venv/bin/labkit ;;
+    chmod +x .venv/bin/labkit
+    cp .venv/bin/labkit .venv/bin/python ;;
 esac
 """
 HOROVOD = "wheels/horovod-0.28.1-cp311-cp311-manylinux_2_34_x86_64.whl"
@@ -42,7 +45,7 @@ class Packed:
         self.checkout = Checkout(folder)
         for tool in ("g++", "make", "uv"):
             (self.checkout.path / tool).unlink()
-        for tool in ("cp", "sort", "tar", "gzip", "rmdir"):
+        for tool in ("sort", "tar", "gzip", "rmdir"):
             (self.checkout.path / tool).symlink_to(shutil.which(tool))
         self.folder = folder / "a stick"
         self.add("uv", PACKED_UV)
@@ -96,6 +99,29 @@ def serving(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
+@contextlib.contextmanager
+def dripping() -> Iterator[str]:
+    """Serve a byte now and then, for ever, and give the address."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while not over.wait(0.1):
+                    self.wfile.write(b"0")
+
+        def log_message(self, *args):
+            pass
+
+    over = threading.Event()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        over.set()
+        server.shutdown()
+
+
 def assert_one_line(done: tuple[int, str, str], *told: str) -> None:
     code, _, err = done
     assert (code, err.count("\n")) == (2, 1), err
@@ -143,12 +169,38 @@ def test_a_pack_is_found_from_where_the_command_is_typed(packed, relative):
     assert process.returncode == 0, process.stderr
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "wget", "python3"])
-def test_a_pack_comes_from_a_web_server_by_whatever_fetches(packed, fetcher):
+FETCHERS = pytest.mark.parametrize("fetcher", ["curl", "wget", "python3"])
+
+
+def use_to_fetch(packed: Packed, fetcher: str) -> None:
+    """Have the set-up fetch by this program alone; `python3` is on the machine in any case."""
+    program = shutil.which(fetcher)
+    if not program:
+        pytest.skip(f"PACKS BY {fetcher.upper()} NOT TESTED HERE: there is no {fetcher}")
     if fetcher != "python3":
-        program = shutil.which(fetcher)
-        assert program, f"{fetcher} is needed for this test"
         (packed.checkout.path / fetcher).symlink_to(program)
+
+
+@FETCHERS
+def test_a_server_that_drips_is_left(packed, fetcher):
+    use_to_fetch(packed, fetcher)
+    lab = packed.checkout.folder / "lab"
+    lab.write_text(lab.read_text().replace("LIST_LIMIT_S=60 ", "LIST_LIMIT_S=1 "))
+    with dripping() as address:
+        assert_one_line(packed.set_up(address), f"there is no pack at {address}")
+
+
+@FETCHERS
+def test_a_list_without_an_end_is_left(packed, fetcher):
+    use_to_fetch(packed, fetcher)
+    packed.add(pack.SUMS, "0" * (2 << 20))
+    with serving(packed.folder) as address:
+        assert_one_line(packed.set_up(address), f"there is no pack at {address}")
+
+
+@FETCHERS
+def test_a_pack_comes_from_a_web_server_by_whatever_fetches(packed, fetcher):
+    use_to_fetch(packed, fetcher)
     with serving(packed.folder) as address:
         code, _, err = packed.set_up(f"{address}/")
     assert (code, err) == (0, "")

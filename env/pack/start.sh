@@ -1,6 +1,7 @@
 #!/bin/sh
 # Unpacks the kit of this pack as cpu-labs and sets it up, without a network: sh PACK/start.sh [FOLDER, else your home]
 set -eu
+unset CDPATH # with it, `cd` looks elsewhere, and prints
 pack=$(cd "$(dirname "$0")" && pwd)
 
 stop() {
