@@ -56,18 +56,22 @@ def up(
     isolation: Isolation = None,
     slots: Slots = True,
     hours: Hours = 8.0,
+    new_codes: Annotated[
+        bool, typer.Option("--new-codes", help="make new codes; the cards that were printed become void")
+    ] = False,
 ) -> None:
     """Start the server, check what students are held to, and let them in. It stays until `./lab hub down`.
 
     As root each seat has a Unix account of its own, with limits by systemd, or by cgroups where systemd does not run.
     Otherwise all servers run under your account, for trying. With `--isolation slurm` each server is a Slurm job of
     yours; sbatch's own variables, such as SBATCH_PARTITION and SBATCH_ACCOUNT, choose where. After a crash, the same
-    command goes on where it was. Seats with their codes, and the log, are in `.lab/hub/`. Exit code 2 when a limit that
-    was asked for does not hold: then nobody is let in.
+    command goes on where it was. Seats with their codes, and the log, are in `.lab/hub/`. The codes are kept among the
+    students' files: the next hub of the same files takes them again. Exit code 2 when a limit that was asked for does
+    not hold: then nobody is let in.
     """
     import signal
 
-    from labkit.hub import opening, settings
+    from labkit.hub import codes, opening, settings
     from labkit.hub.control import Hub
     from labkit.room.host import own_address
     from labkit.system.progress import progress
@@ -82,10 +86,11 @@ def up(
         students, labs.split(","), address, port, board_port, tls, memory, cores, files, apart, slots, hours
     )
     hub = Hub()
+    kept = not new_codes and bool(codes.kept(files))
     for number in (signal.SIGTERM, signal.SIGHUP):  # as by Ctrl-C, nothing is left of what was not open yet
         signal.signal(number, signal.default_int_handler)
     with progress("Starting the hub, and a server to look at …"):
-        rows, server = opening.open_checked(hub, wanted)
+        rows, server = opening.open_checked(hub, wanted, new_codes)
     opened = hub.settings
     assert opened
     _show(rows, opened)
@@ -96,6 +101,8 @@ def up(
     if not opened.cert:
         print("Without --cert and --key, codes cross the network in the clear.")
     _show_places(hub, opened)
+    if kept:
+        print("The codes are those of before: printed cards are good. --new-codes makes new ones.")
     if opened.isolation == settings.NONE:
         print("NOTHING KEEPS STUDENTS APART: all servers run under your account. This is for trying; run it as root.")
     if opened.isolation == settings.SLURM:
@@ -191,7 +198,7 @@ def status() -> None:
         ready = sum(state == "ready" for state in servers.values())
         print(f"The hub is {'open' if hub.is_open else 'up, and lets nobody in yet'}: {asked.url}")
         if not hub.is_open:
-            print("Does no ./lab hub up look at it any more? Then ./lab hub down, and start it again.")
+            print("Does no ./lab hub up look at it any more? The same one goes on with it, ./lab hub down clears it.")
         print(f"Servers: {ready} up, {len(servers) - ready} starting or stopping, of {asked.students} seats")
         _show_places(hub, asked)
         raise SystemExit(0)
@@ -202,7 +209,7 @@ def status() -> None:
 def down(
     delete_files: Annotated[bool, typer.Option("--delete-files", help="delete the students' folders too")] = False,
 ) -> None:
-    """End the server, its students' processes and the accounts that it made. Students' folders are kept.
+    """End the server, its students' processes and the accounts that it made. Students' folders and codes are kept.
 
     The board's room is kept too, until `./lab room close`.
     """
@@ -216,9 +223,11 @@ def down(
     if not asked or not was_up:
         print("No hub was up.")
     elif delete_files:
-        print("The hub is ended, and the students' folders are deleted.")
+        print("The hub is ended, and the students' folders and codes are deleted.")
     else:
-        print(f"The hub is ended. Students' folders are kept in {paths.shown(asked.files)}.")
+        print(
+            f"The hub is ended. Students' folders are kept in {paths.shown(asked.files)}, and the codes of the cards."
+        )
     if asked and asked.board_port:
         print("The board's room is kept: ./lab room close keeps its counts, and deletes the rest.")
 

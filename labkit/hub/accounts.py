@@ -7,11 +7,14 @@ and the account that is made for it again gets the same number: nothing in the f
 
 import os
 import pwd
+import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from labkit.hub.settings import CHECK_SEAT, Settings
+from labkit.system import files, others
 from labkit.system.errors import LabError
 from labkit.system.paths import ROOT
 
@@ -19,24 +22,40 @@ NO_LOGIN = "/usr/sbin/nologin"
 MIN_UID = 1000  # below are the system's own
 
 
-def make(settings: Settings) -> None:
+def make(settings: Settings, lock: TextIO) -> None:
     """Make the account and the folder of each seat that has none, and see that an account can run this environment.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the hub.
+    lock : file
+        What keeps others from making and removing them; it is held until each account is made, whoever is killed.
 
     Raises
     ------
     LabError
         When that can't be done.
     """
-    settings.files.mkdir(parents=True, exist_ok=True)
+    with files.writing(settings.files):
+        settings.files.mkdir(parents=True, exist_ok=True)
+    status = settings.files.stat()
+    if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise LabError(f"others than root can write in {settings.files}: name another folder with --files.")
     for seat in (CHECK_SEAT, *settings.seats):
         home = settings.home(seat)
-        account = _find(settings.account(seat)) or _add(settings.account(seat), home)
+        account = _find(settings.account(seat)) or _add(settings.account(seat), home, lock)
         if not home.exists():
             home.mkdir(mode=0o700)
             os.chown(home, account.pw_uid, account.pw_gid)
         if home.is_symlink() or home.stat().st_uid != account.pw_uid:
             raise LabError(f"{home} is not {account.pw_name}'s: move it away, or name another folder with --files.")
-    _try_environment(settings)
+    check = pwd.getpwnam(settings.account(CHECK_SEAT))
+    if problem := others.why_not(check.pw_uid, check.pw_gid, settings.home(CHECK_SEAT)):
+        raise LabError(
+            f"students' accounts cannot use this environment: {problem}. Put where all may read, such as in /opt, the "
+            f"kit ({ROOT}), the students' folders ({settings.files}) and Python ({os.path.realpath(sys.executable)})."
+        )
 
 
 def remove(settings: Settings) -> None:
@@ -69,37 +88,14 @@ def _find(name: str) -> pwd.struct_passwd | None:
         return None
 
 
-def _add(name: str, home: Path) -> pwd.struct_passwd:
+def _add(name: str, home: Path, lock: TextIO) -> pwd.struct_passwd:
     number = []
     if os.path.lexists(home):
         number = [f"--uid={home.lstat().st_uid}"]
         if home.is_symlink() or not home.is_dir() or home.lstat().st_uid < MIN_UID:
             raise LabError(f"{home} is no student's: move it away, or name another folder with --files.")
     command = ["useradd", "--no-create-home", f"--home-dir={home}", f"--shell={NO_LOGIN}", *number, name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, pass_fds=(lock.fileno(),))
     if done.returncode:
         raise LabError(f"cannot make the account {name}: {done.stderr.strip()}")
     return pwd.getpwnam(name)
-
-
-def _try_environment(settings: Settings) -> None:
-    account = pwd.getpwnam(settings.account(CHECK_SEAT))
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", "import jupyterhub, labkit"],
-            cwd=settings.home(CHECK_SEAT),
-            user=account.pw_uid,
-            group=account.pw_gid,
-            extra_groups=[],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        problem = done.stderr.strip().splitlines()[-1] if done.returncode else ""
-    except OSError as error:
-        problem = str(error)
-    if problem:
-        raise LabError(
-            f"students' accounts cannot use this environment ({problem}): put where all may read, such as in /opt, the "
-            f"kit ({ROOT}), the students' folders ({settings.files}) and Python ({os.path.realpath(sys.executable)})."
-        )

@@ -35,6 +35,7 @@ def read_back(client: Client, timeout: float) -> tuple[dict[str, Any], int]:
         What `probe.look` saw, and what Slurm gives its `job`; and the memory (bytes) of that server with an idle
         kernel.
     """
+    client.stop(CHECK_SEAT)  # of a look that was killed
     client.start(CHECK_SEAT)
     try:
         if client.hub.isolation == settings.SLURM:

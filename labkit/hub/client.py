@@ -1,13 +1,11 @@
 """The hub's interface, for the kit's own commands: start and stop servers, run a cell in one."""
 
 import asyncio
-import contextlib
 import json
 import time
 import uuid
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import requests
@@ -15,13 +13,13 @@ import urllib3
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
+from labkit.hub import hub_log
 from labkit.hub.settings import Settings
 from labkit.room.host import in_url
 from labkit.system.errors import LabError
 
 ANSWER_TIMEOUT_S = 30.0
 POLL_INTERVAL_S = 0.5
-LOG, LOG_LINES, RECENT_LINES = "hub.log", 8, 200
 PAGE = 100  # users that one answer lists
 
 
@@ -72,7 +70,7 @@ class Client:
             time.sleep(POLL_INTERVAL_S)
 
     def _not_started(self, seat: str) -> LabError:
-        last_words = log_lines(self.hub.folder)
+        last_words = hub_log.last_words(self.hub.folder, seat)
         return LabError("\n  ".join([f"the server of {seat} did not start. The log's last lines:", *last_words]))
 
     def stop(self, seat: str) -> None:
@@ -95,15 +93,6 @@ class Client:
         if not reply.ok and reply.status_code not in allowed:
             raise LabError(f"the hub refused {method} {what}: {reply.status_code} {reply.text[:200]}")
         return reply
-
-
-def log_lines(folder: Path) -> list[str]:
-    """Return the kit's own last word in a hub's log, which says what to do; without one, the log's last lines."""
-    with contextlib.suppress(OSError):
-        lines = (folder / LOG).read_text(errors="replace").splitlines()
-        own = [line for line in lines[-RECENT_LINES:] if line.startswith("lab: ")]
-        return own[-1:] or lines[-LOG_LINES:]
-    return []
 
 
 def run_cell(server: str, headers: Mapping[str, str], code: str, timeout: float = 120.0) -> str:

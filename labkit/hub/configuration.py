@@ -6,7 +6,7 @@ from typing import Any
 
 from labkit.authoring import copies
 from labkit.exercises import sources
-from labkit.hub import spawners
+from labkit.hub import hub_log, spawners
 from labkit.hub.authenticator import SeatAuthenticator
 from labkit.hub.settings import CHECK_SEAT, LOOPBACK, VARIABLE, Settings
 from labkit.room.host import in_url
@@ -20,6 +20,7 @@ SCOPES = ["admin:users", "admin:servers", "access:servers"]
 
 def apply(c: Any, hub: Settings) -> None:
     """Set all that JupyterHub is told."""
+    hub_log.set_records_apart()
     c.JupyterHub.bind_url = f"http{'s' if hub.cert else ''}://{in_url(hub.address)}:{hub.port}"
     c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = hub.cert, hub.key
     c.JupyterHub.hub_bind_url = f"http://{in_url(hub.hub_address)}:{hub.hub_port}"

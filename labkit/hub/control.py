@@ -7,20 +7,18 @@ import secrets
 import shlex
 import shutil
 import socket
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 import psutil
 
-from labkit.hub import accounts, cgroups, codes, jobs, settings
+from labkit.hub import accounts, cgroups, codes, hub_log, jobs, runtime, settings
 from labkit.hub.authenticator import OPEN
-from labkit.hub.client import LOG, Client, log_lines
+from labkit.hub.client import Client
 from labkit.hub.configuration import TOKEN
 from labkit.hub.settings import LOOPBACK, VARIABLE, Settings
 from labkit.system import files, paths, processes, slots
@@ -28,7 +26,7 @@ from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 
 CONFIG = paths.ENV / "jupyterhub" / "jupyterhub_config.py"
-LOCK, CARDS = "hub.pid", "seats.html"
+LOCK, ATTENDED, CARDS = "hub.pid", "up.lock", "seats.html"
 RUN, TMP = Path("/run"), Path("/tmp")  # of root, of others; the path of a socket has 107 characters at most
 PREFIX = "lab-hub-"
 START_TIMEOUT_S = 90.0
@@ -57,6 +55,7 @@ class Hub:
 
     def __init__(self, folder: Path = settings.FOLDER) -> None:
         self.folder = folder.absolute()
+        self._attended: TextIO | None = None  # locked while this process starts the hub and looks at it
 
     @property
     def settings(self) -> Settings | None:
@@ -82,22 +81,32 @@ class Hub:
                 return int(file.read() or 0) or None
         return None
 
-    def start(self, wanted: Settings) -> bool:
+    def start(self, wanted: Settings, new_codes: bool = False) -> bool:
         """Start it, with nobody let in yet; return whether it is new, and not one that goes on after it was killed.
+
+        Parameters
+        ----------
+        wanted : Settings
+            What it is asked for.
+        new_codes : bool
+            Whether cards that were printed for these students' files become void.
 
         Raises
         ------
         LabError
             When it is up already, was another one, or does not come up; of a new one, nothing is left then.
         """
-        kept = self.settings
+        self._attend()
+        if not self.is_open:
+            self._kill_jupyterhub()
         with self._locked() as lock:
+            kept = self.settings
             if kept and any(getattr(kept, name) != getattr(wanted, name) for name in SAME):
                 raise LabError(
                     "a hub of other settings was here and has ended: ./lab hub down clears it, then start anew."
                 )
             try:
-                self._launch(self._prepare(kept or wanted, new=not kept), lock)
+                self._launch(self._prepare(kept or wanted, lock, not kept, new_codes), lock)
             except BaseException:
                 if not kept:
                     processes.despite_interrupts(self._end)
@@ -107,20 +116,39 @@ class Hub:
     def open(self) -> None:
         """Let students log in."""
         (self.folder / OPEN).touch(mode=0o600)
+        self._leave()
 
     def stop(self, delete_files: bool = False) -> bool:
         """End it, with all its processes, accounts, units and files but the students'; return whether there was one."""
+        self._leave()
         hub = self.settings
         if hub or self.folder.exists():
             self._end_jupyterhub()
             with self._locked():
-                self._end()
-        if hub and delete_files:
-            for seat in hub.seats:
-                shutil.rmtree(hub.home(seat), ignore_errors=True)
-            with contextlib.suppress(OSError):  # there is something else in it
-                hub.files.rmdir()
+                self._end(delete_files)
         return hub is not None
+
+    def _attend(self) -> None:
+        """Say to others that this process starts the hub and looks at it, until it opens or leaves it, or ends.
+
+        Raises
+        ------
+        LabError
+            When another does.
+        """
+        self._leave()
+        with files.writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            attended = (self.folder / ATTENDED).open("w")
+        if not _lock(attended):
+            attended.close()
+            raise LabError("another ./lab hub up starts it, and looks at it: ./lab hub status shows it.")
+        self._attended = attended
+
+    def _leave(self) -> None:
+        if self._attended:
+            self._attended.close()
+            self._attended = None
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[TextIO]:
@@ -136,6 +164,12 @@ class Hub:
             lock.truncate(0)
             yield lock
 
+    def _kill_jupyterhub(self) -> None:
+        """End JupyterHub as a crash does, if it lives: the servers go on."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if pid := self.pid():
+                psutil.Process(pid).kill()
+
     def _end_jupyterhub(self) -> None:
         """End JupyterHub, if it lives, and the servers with it."""
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -145,38 +179,38 @@ class Hub:
                 if not processes.wait_until(lambda: not processes.lives(jupyterhub), STOP_TIMEOUT_S):
                     jupyterhub.kill()
 
-    def _end(self) -> None:
-        """End whatever of it there is, and remove what it made."""
+    def _end(self, delete_files: bool = False) -> None:
+        """End whatever of it there is, and remove what it made: last what says that there is something to remove."""
         self._end_jupyterhub()
         if hub := self.settings:
             self._clear(hub)
-            shutil.rmtree(hub.runtime, ignore_errors=True)
+            runtime.remove(hub)
+            if delete_files:
+                _delete_files(hub)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _prepare(self, wanted: Settings, new: bool) -> Settings:
+    def _prepare(self, wanted: Settings, lock: TextIO, new: bool, new_codes: bool) -> Settings:
         """Make what a hub needs on this machine."""
+        division = _division(wanted) if wanted.cpus else None
         if new:
             (hub_port,), (proxy_port,) = free_ports(1, wanted.hub_address), free_ports(1)
-            runtime = (RUN if os.geteuid() == 0 else TMP) / f"{PREFIX}{secrets.token_hex(4)}"
-            wanted = replace(wanted, folder=self.folder, runtime=runtime, hub_port=hub_port, proxy_port=proxy_port)
-        if new and wanted.cpus:
-            wanted = replace(wanted, variables=wanted.variables | slots.variables(_division(wanted), wanted.slots))
-        if new:
+            place = (RUN if os.geteuid() == 0 else TMP) / f"{PREFIX}{secrets.token_hex(4)}"
+            wanted = replace(wanted, folder=self.folder, runtime=place, hub_port=hub_port, proxy_port=proxy_port)
+            if division:
+                wanted = replace(wanted, variables=wanted.variables | slots.variables(division, wanted.slots))
             self._write_private(TOKEN, secrets.token_hex(32))
-            self._write_private(CARDS, codes.page(wanted.url, codes.make(self.folder, wanted.seats)))
+        if new or new_codes:
+            of_seats = codes.make(self.folder, wanted.files, wanted.seats, new_codes)
+            self._write_private(CARDS, codes.page(wanted.url, of_seats))
+        if new:
             wanted.save()  # from now on it can go on, should this be killed
-        with contextlib.suppress(FileExistsError):  # it is gone after a restart of the machine
-            wanted.runtime.mkdir(mode=0o711)
-            wanted.runtime.chmod(0o711)
-        if not _is_own(wanted.runtime):
-            raise LabError(f"{wanted.runtime} is somebody else's: ./lab hub down, then start anew.")
-        if wanted.cpus and not slots.read(wanted.slots):
-            slots.write(_division(wanted), wanted.slots)
-        if not wanted.has_accounts:
-            for seat in (settings.CHECK_SEAT, *wanted.seats):
-                wanted.home(seat).mkdir(parents=True, exist_ok=True, mode=0o700)
+        if wanted.has_accounts:
+            accounts.make(wanted, lock)
         else:
-            accounts.make(wanted)
+            for seat in (settings.CHECK_SEAT, *wanted.seats):
+                with files.writing(wanted.home(seat)):
+                    wanted.home(seat).mkdir(parents=True, exist_ok=True, mode=0o700)
+        runtime.make(wanted, division)
         return wanted
 
     def _write_private(self, name: str, content: str) -> None:
@@ -190,8 +224,15 @@ class Hub:
             lambda: self._processes(servers=False)
         )  # of one that was killed: its proxy and its board have the ports
         _refuse_taken(hub)
-        (self.folder / LOG).touch(mode=0o600)  # students' servers inherit it, and could open it by /proc
-        with (self.folder / LOG).open("a") as log:
+        (self.folder / hub_log.LOG).touch(mode=0o600)
+
+        def prepare() -> None:
+            lock.write(str(os.getpid()))  # by the new process, which then can be found whatever becomes of this one
+            lock.flush()
+            if hub.cpus:
+                os.sched_setaffinity(0, hub.cpus)  # its servers inherit it
+
+        with (self.folder / hub_log.LOG).open("a") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "jupyterhub", "-f", str(CONFIG)],
                 cwd=self.folder,
@@ -200,15 +241,15 @@ class Hub:
                 stdout=log,
                 stderr=log,
                 pass_fds=(lock.fileno(),),  # it has the lock for as long as it lives
-                preexec_fn=partial(os.sched_setaffinity, 0, hub.cpus) if hub.cpus else None,  # its servers inherit it
+                preexec_fn=prepare,
                 start_new_session=True,
             )
-        lock.write(str(process.pid))
-        lock.flush()
         client = Client(hub)
         up = processes.wait_until(lambda: process.poll() is not None or client.answers(), START_TIMEOUT_S)
         if not up or process.poll() is not None:
-            raise LabError("\n  ".join(["JupyterHub did not come up. Its last words:", *log_lines(self.folder)]))
+            raise LabError(
+                "\n  ".join(["JupyterHub did not come up. Its last words:", *hub_log.last_words(self.folder)])
+            )
 
     def _processes(self, servers: bool) -> list[psutil.Process]:
         """Return its living processes, with or without those of students."""
@@ -277,10 +318,10 @@ def _refuse_taken(hub: Settings) -> None:
             ) from error
 
 
-def _is_own(folder: Path) -> bool:
-    """Whether it is a folder of this user's, in which nobody else can write."""
-    with contextlib.suppress(OSError):
-        status = folder.lstat()
-        others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not others
-    return False
+def _delete_files(hub: Settings) -> None:
+    """Delete the students' folders and their codes."""
+    for seat in hub.seats:
+        shutil.rmtree(hub.home(seat), ignore_errors=True)
+    codes.forget(hub.files)
+    with contextlib.suppress(OSError):  # there is something else in it
+        hub.files.rmdir()

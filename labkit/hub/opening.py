@@ -132,8 +132,10 @@ def verify(hub: Hub) -> tuple[list[check.Row], int]:
     return check.judge(asked, seen), server
 
 
-def open_checked(hub: Hub, wanted: Settings) -> tuple[list[check.Row], int]:
+def open_checked(hub: Hub, wanted: Settings, new_codes: bool = False) -> tuple[list[check.Row], int]:
     """Start a hub, and let students in when a server is held to all that was asked for.
+
+    One that was killed before it was open, or whose `./lab hub up` was, goes on from there.
 
     Raises
     ------
@@ -142,7 +144,7 @@ def open_checked(hub: Hub, wanted: Settings) -> tuple[list[check.Row], int]:
     """
     if wanted.board_port and not hub.settings:  # one that was killed goes on with its room, whose board may still be up
         wanted = _with_room(wanted)
-    new = hub.start(wanted)
+    new = hub.start(wanted, new_codes)
     try:
         rows, server = verify(hub)
         if broken := [f"{row.what}: asked {row.asked}, found {row.found}" for row in rows if not row.holds]:

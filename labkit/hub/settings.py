@@ -101,8 +101,6 @@ class Settings:
 
     def sockets(self, seat: str) -> Path:
         """Return where a student's server has its sockets."""
-        if self.isolation == SYSTEMD:  # which makes it for the unit, and removes it with that
-            return Path("/run") / self.account(seat)
         return self.runtime / seat
 
     def account(self, seat: str) -> str:

@@ -7,14 +7,13 @@ import os
 import pwd
 import resource
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
 from systemdspawner import SystemdSpawner
 
-from labkit.hub import cgroups, settings
+from labkit.hub import cgroups, hub_log, settings
 from labkit.system import processes
 
 AT_A_TIME = 4  # servers that start; the others wait: all at once, none would be up for minutes
@@ -49,11 +48,11 @@ class UnitSpawner(_InTurn, SystemdSpawner):
         try:
             return await super().start()
         except RuntimeError:
-            print(await asyncio.to_thread(_last_words, self.unit_name), file=sys.stderr, flush=True)
+            hub_log.note(self.user.name, [await asyncio.to_thread(_last_words, self.unit_name)])
             raise
 
 
-class AccountSpawner(_InTurn, LocalProcessSpawner):
+class AccountSpawner(_InTurn, hub_log.Heard, LocalProcessSpawner):
     """Each server runs under an account of its own, with limits by cgroups where this machine has them."""
 
     def make_preexec_fn(self, name: str) -> Callable[[], None]:
@@ -76,15 +75,6 @@ class AccountSpawner(_InTurn, LocalProcessSpawner):
         """Return the variables with those of the account."""
         return env | {"USER": settings.own().account(self.user.name)}
 
-    async def start(self) -> tuple[str, int]:
-        """Start the server, in a folder for its sockets."""
-        hub = settings.own()
-        account = pwd.getpwnam(hub.account(self.user.name))
-        sockets = hub.sockets(self.user.name)
-        sockets.mkdir(mode=0o700, exist_ok=True)
-        os.chown(sockets, account.pw_uid, account.pw_gid)
-        return await super().start()
-
     async def stop(self, now: bool = False) -> None:
         """End the server, and all else that its account runs."""
         await super().stop(now)
@@ -94,7 +84,7 @@ class AccountSpawner(_InTurn, LocalProcessSpawner):
         cgroups.remove(name)
 
 
-class TrialSpawner(_InTurn, SimpleLocalProcessSpawner):
+class TrialSpawner(_InTurn, hub_log.Heard, SimpleLocalProcessSpawner):
     """All servers run under the account of whoever started the hub: for trying."""
 
     async def stop(self, now: bool = False) -> None:
@@ -111,16 +101,16 @@ async def end_rest(seat: str) -> None:
     )
 
 
-def _last_words(unit: str) -> str:
+def _last_words(unit: str) -> bytes:
     """Return what systemd's journal has of a unit, in a line: the kit's own word, else the last ones."""
     command = ["journalctl", f"--unit={unit}", f"--lines={JOURNAL_LINES}", "--output=cat", "--no-pager"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=JOURNAL_TIMEOUT_S)
+        done = subprocess.run(command, capture_output=True, timeout=JOURNAL_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:
-        return f"lab: {unit}: its journal cannot be read: {error}"
-    lines = done.stdout.splitlines() or [done.stderr.strip() or "systemd's journal has nothing of it"]
-    own = [line for line in lines if line.startswith("lab: ")]
-    return own[-1] if own else f"lab: {' | '.join(lines)}"
+        return f"lab: its journal cannot be read: {error}".encode()
+    lines = done.stdout.splitlines() or [done.stderr.strip() or b"systemd's journal has nothing of it"]
+    own = [line for line in lines if line.startswith(b"lab: ")]
+    return own[-1] if own else b"lab: " + b" | ".join(lines)
 
 
 def unit_properties(hub: settings.Settings) -> dict[str, str]:
@@ -141,6 +131,9 @@ def unit_properties(hub: settings.Settings) -> dict[str, str]:
         "ProtectKernelTunables": "yes",
         "ProtectControlGroups": "yes",
         "RestrictSUIDSGID": "yes",
+        "RemoveIPC": "yes",
+        # Where the spawner has its variables, on the machine's own /run: a student could fill that.
+        "InaccessiblePaths": f"/run/{hub.account('{USERNAME}')}",
     }
 
 
@@ -160,7 +153,7 @@ def configure(c: Any, hub: settings.Settings) -> None:
     c.SystemdSpawner.mem_limit, c.SystemdSpawner.cpu_limit = hub.memory or None, hub.cores or None
     c.SystemdSpawner.disable_user_sudo = c.SystemdSpawner.isolate_tmp = c.SystemdSpawner.isolate_devices = True
     c.SystemdSpawner.env_keep = ["PATH", "LANG", "LC_ALL"]  # a unit has none; a terminal in it needs `mpirun`
-    c.SystemdSpawner.readwrite_paths = [f'"{hub.files}/{{USERNAME}}"']  # quoted, as a blank would end it
+    c.SystemdSpawner.readwrite_paths = [f'"{hub.files}/{{USERNAME}}"', str(hub.sockets("{USERNAME}"))]  # " for blanks
     if hub.cpus:
         c.SystemdSpawner.readwrite_paths.append(str(hub.slots))
     c.SystemdSpawner.unit_extra_properties = unit_properties(hub)

@@ -22,7 +22,7 @@ def main() -> None:
         os.environ.update(kernels.settings_paths(os.environ))
         os.chdir(folder)
     except (LabError, OSError) as error:  # such as a full disk
-        raise SystemExit(f"lab: {folder.name}: {error}") from error
+        raise SystemExit(f"lab: {error}") from error
     program = ["jupyterhub.singleuser"]
     if "SLURM_JOB_ID" in os.environ:  # it takes a port of its node, and tells the hub which
         from labkit.hub import jobs  # of no use elsewhere

@@ -268,7 +268,7 @@ def _ticket(queue: Path) -> Iterator[int]:
         except OSError as error:
             raise LabError(
                 f"cannot queue up for a measuring slot in {queue}: {error.strerror}. "
-                "Whoever runs the server divides its cores again."
+                "Whoever runs the server looks whose files are in it, or divides its cores again."
             ) from error
         yield opened
 

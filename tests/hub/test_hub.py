@@ -190,7 +190,7 @@ def test_a_server_that_cannot_start_says_why_within_seconds(room, students, acco
     owner = home.stat().st_uid
     os.chown(home, 0, 0)
     try:
-        with pytest.raises(LabError, match=r"(?s)seat-04 did not start.*lab: seat-04: .*Permission denied"):
+        with pytest.raises(LabError, match=r"(?s)seat-04 did not start.*seat-04: lab: .*Permission denied"):
             _start(client, "seat-04")
     finally:
         os.chown(home, owner, -1)

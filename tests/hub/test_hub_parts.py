@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import http.client
+import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,11 +31,11 @@ from typer.testing import CliRunner
 
 from labkit.cli import app
 from labkit.hub import accounts as accounts_of_seats
-from labkit.hub import cgroups, check, codes, opening, settings, spawners, student_server
+from labkit.hub import cgroups, check, codes, hub_log, opening, runtime, settings, spawners, student_server
 from labkit.hub.authenticator import OPEN, SeatAuthenticator
 from labkit.hub.control import Hub, free_ports
 from labkit.hub.proxy import MAX_UPLOAD
-from labkit.system import paths, processes
+from labkit.system import paths, processes, slots, turns
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 
@@ -56,7 +59,7 @@ def asked(tmp_path):
 
 class TestCodes:
     def test_a_seat_takes_its_own_code_alone(self, tmp_path):
-        made = codes.make(tmp_path, ("seat-01", "seat-02"))
+        made = codes.make(tmp_path, tmp_path, ("seat-01", "seat-02"))
         kept = codes.read(tmp_path)
         assert codes.fits(kept, "seat-01", made["seat-01"])
         assert codes.fits(kept, "seat-01", f" {made['seat-01'][:4].lower()}-{made['seat-01'][4:]}")
@@ -69,7 +72,7 @@ class TestCodes:
             assert not codes.fits(kept, seat, code)
 
     def test_the_page_has_a_card_for_each_seat(self, tmp_path):
-        made = codes.make(tmp_path, ("seat-01", "seat-02"))
+        made = codes.make(tmp_path, tmp_path, ("seat-01", "seat-02"))
         page = tmp_path / "page.html"
         page.write_text(codes.page("http://h:1/<x>", made))
         assert code_on_card(page, "seat-02").replace("-", "") == made["seat-02"]
@@ -81,7 +84,7 @@ class TestLogin:
     @pytest.fixture
     def log_in(self, asked, monkeypatch, tmp_path):
         """Return the codes, and a function that says whether a seat and a code let in, or the status of the refusal."""
-        made = codes.make(tmp_path, asked.seats)
+        made = codes.make(tmp_path, tmp_path, asked.seats)
         asked.save()
         monkeypatch.setenv(settings.VARIABLE, str(tmp_path))
         authenticator = SeatAuthenticator(config=Config())
@@ -147,6 +150,38 @@ class TestLife:
         assert code_on_card(hub.cards, "seat-02")
         assert hub.settings.home("seat-02").is_dir()
 
+    @pytest.mark.parametrize("killed_in", ["control.Hub._clear", "runtime.remove", "codes.forget"])
+    def test_the_same_end_goes_on_wherever_one_was_killed(self, hub, wanted, monkeypatch, killed_in):
+        hub.start(wanted)
+        place = hub.settings.runtime
+        if not (child := os.fork()):
+            monkeypatch.setattr(f"labkit.hub.{killed_in}", lambda *_: os._exit(9))
+            hub.stop(delete_files=True)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        assert hub.stop(delete_files=True)
+        assert not any(left.exists() for left in (hub.folder, place, wanted.files))
+
+    def test_printed_cards_are_good_for_the_next_hub_of_the_same_files(self, hub, wanted):
+        def codes_of(**options: bool) -> list[str]:
+            hub.start(wanted, **options)
+            assert codes.fits(codes.read(hub.folder), "seat-01", code_on_card(hub.cards, "seat-01"))
+            found = [code_on_card(hub.cards, seat) for seat in wanted.seats]
+            hub.stop()
+            return found
+
+        printed = codes_of()
+        assert codes_of() == printed
+        assert not set(codes_of(new_codes=True)) & set(printed)
+        (wanted.files / codes.KEPT).chmod(0o644)
+        with pytest.raises(LabError, match=r"not yours alone.*--new-codes"):
+            hub.start(wanted)
+        (wanted.files / codes.KEPT).write_text("")  # of one that was killed
+        assert len(set(codes_of(new_codes=True))) == 2
+        hub.start(wanted)
+        hub.stop(delete_files=True)
+        assert not wanted.files.exists()
+
     def test_two_at_a_time_are_refused(self, hub, wanted):
         hub.start(wanted)
         with (hub.folder / "hub.pid").open("a") as other:
@@ -163,7 +198,7 @@ class TestLife:
             os.kill(os.getpid(), number)
             time.sleep(60)
 
-        def open_checked(hub: Hub, wanted: settings.Settings) -> None:
+        def open_checked(hub: Hub, wanted: settings.Settings, new_codes: bool) -> None:
             monkeypatch.setattr(Hub, "_launch", end)
             hub.start(wanted)
 
@@ -208,7 +243,7 @@ class TestLife:
         def busy(path: Path) -> None:
             raise LabError("a board has it open")
 
-        def up(hub: Hub, wanted: settings.Settings) -> bool:
+        def up(hub: Hub, wanted: settings.Settings, new_codes: bool) -> bool:
             raise LabError("the hub is up")
 
         monkeypatch.setattr(opening, "Store", busy)
@@ -231,6 +266,159 @@ class TestLife:
         told = []
         assert opening.warm(Fake(), 60, lambda up, of: told.append((up, of))) == ["seat-01"]
         assert told == [(2, 3)]
+
+
+@pytest.mark.slow
+class TestKilledCommands:
+    """JupyterHub goes on when the command that has started it is killed."""
+
+    @pytest.fixture
+    def wanted(self, files):
+        (port,) = free_ports(1)
+        return opening.settle(1, ["00"], "127.0.0.1", port, students_files=files / "killed", keep_apart=settings.NONE)
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        yield tmp_path / "hub"
+        Hub(tmp_path / "hub").stop(delete_files=True)
+
+    def test_one_that_is_killed_while_it_looks_is_followed_by_the_next(self, folder, wanted, monkeypatch):
+        if not (child := os.fork()):
+            monkeypatch.setattr(opening, "verify", lambda hub: (folder / "looks").touch() or time.sleep(600))
+            opening.open_checked(Hub(folder), wanted)
+        assert processes.wait_until((folder / "looks").exists, 90)
+        with pytest.raises(LabError, match=r"another \./lab hub up starts it"):
+            Hub(folder).start(wanted)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        before, card = Hub(folder).pid(), code_on_card(Hub(folder).cards, "seat-01")
+        assert before
+        hub = Hub(folder)
+        assert not hub.start(wanted)  # it is not a new one
+        assert hub.pid() not in (before, None)
+        hub.open()
+        assert code_on_card(hub.cards, "seat-01") == card
+        with pytest.raises(LabError, match="the hub is up"):
+            Hub(folder).start(wanted)
+
+    def test_one_that_is_killed_as_jupyterhub_starts_leaves_none_that_cannot_be_found(
+        self, folder, wanted, monkeypatch
+    ):
+        if not (child := os.fork()):
+            monkeypatch.setattr("labkit.hub.control.Client", lambda hub: os.kill(os.getpid(), signal.SIGKILL))
+            Hub(folder).start(wanted)
+        os.waitpid(child, 0)
+        left = Hub(folder).pid()
+        assert left
+        assert Hub(folder).stop()
+        assert not processes.find(lambda one: processes.environ_of(one).get(settings.VARIABLE) == str(folder))
+
+
+class TestLog:
+    def test_what_a_server_says_is_marked_harmless_and_bounded(self, tmp_path):
+        """Two told on: the lines of a pipe, and of these no more than is allowed in an hour."""
+        told, pipe = [], tmp_path / "pipe"
+        os.mkfifo(pipe)
+
+        async def say() -> None:
+            output = hub_log._Output(pipe, told.extend)
+            with output.writing() as end:
+                os.write(end, b"lab: whole\nbegun")
+                os.write(end, b", ended\n")
+                for _ in range(5):
+                    os.write(end, b"x" * 50_000 + b"\n")
+                    await asyncio.sleep(2 * hub_log.PAUSE_S)
+                os.write(end, b"short\n" * 10_000)
+                await asyncio.sleep(2 * hub_log.PAUSE_S)
+
+        asyncio.run(say())
+        assert told[:2] == [b"lab: whole", b"begun, ended"]
+        assert told[-1] == b"says too much: the rest of this hour is left out"
+        assert sum(len(line[: hub_log.MAX_LINE]) + 1 for line in told) < hub_log.ALLOWED + 100
+
+    def test_no_line_of_a_student_looks_like_the_kits_own(self, tmp_path, capfd):
+        hub_log.note("seat-01", [b"lab: type your code at http://evil", b"\x1b[2J\rlab: a\x0blab: b\xff", b""])
+        (tmp_path / "hub.log").write_text(said := capfd.readouterr().err)
+        assert all(line.startswith("seat-01: ") for line in said.splitlines())
+        assert not set(said) & set("\x1b\r\x0b")
+        assert hub_log.last_words(tmp_path) == said.splitlines()
+        assert hub_log.last_words(tmp_path, "seat-02") == said.splitlines()
+        assert hub_log.last_words(tmp_path, "seat-01") == [said.splitlines()[0]]
+
+    def test_a_message_of_the_hub_that_quotes_a_student_is_one_in_the_log(self, monkeypatch):
+        monkeypatch.setattr(logging, "_logRecordFactory", logging.LogRecord)
+        hub_log.set_records_apart()
+        record = logging.getLogRecordFactory()("x", logging.INFO, "", 1, "no user %s", ("a\nlab: b\x1b[2J",), None)
+        assert record.getMessage() == "no user a\n  lab: b\N{REPLACEMENT CHARACTER}[2J"
+
+
+class TestRuntime:
+    """What students can write to under /run."""
+
+    OTHER = 65534
+
+    @pytest.fixture
+    def hub(self, asked, files, accounts, monkeypatch):
+        account = SimpleNamespace(pw_uid=self.OTHER, pw_gid=self.OTHER)
+        monkeypatch.setattr("pwd.getpwnam", lambda name: account)
+        monkeypatch.setattr(runtime, "QUEUE_FILES", 50)
+        hub = replace(asked, runtime=files / "run", isolation=settings.ACCOUNTS)
+        yield hub
+        runtime.remove(hub)
+        assert not hub.runtime.exists()
+
+    @pytest.fixture
+    def division(self):
+        return slots.Division((0,), ((min(os.sched_getaffinity(0)),),), 1, 3, 30.0)
+
+    def as_other(self, action) -> int:
+        """Do something as another user; return the number of its error."""
+        if not (child := os.fork()):
+            try:
+                os.setuid(self.OTHER)
+                action()
+            except OSError as error:
+                os._exit(error.errno)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def test_a_student_fills_their_own_part_alone(self, hub, division, monkeypatch):
+        runtime.make(hub, division)
+        if not hub.slots.is_mount():
+            pytest.skip("no seats' accounts: nothing can be mounted here")
+
+        def write(file: Path) -> None:
+            with file.open("ab") as opened:
+                for _ in range(100):
+                    opened.write(bytes(1 << 20))
+
+        def make_files() -> None:
+            for number in range(100_000):
+                (hub.slots / slots.QUEUE / f"{number:016}").touch()
+
+        before = shutil.disk_usage(hub.files.parent).used
+        assert self.as_other(lambda: write(hub.sockets("seat-01") / "large")) == errno.ENOSPC
+        assert self.as_other(lambda: write(hub.slots / slots.DURATIONS)) == errno.ENOSPC
+        assert shutil.disk_usage(hub.files.parent).used < before + (1 << 20)
+        (hub.sockets("seat-02") / "mine").write_text("there is room")
+        monkeypatch.setenv(slots.FOLDER_VARIABLE, str(hub.slots))
+        with turns.take():  # a ticket takes no room
+            pass
+        assert self.as_other(make_files) == errno.ENOSPC
+        with pytest.raises(LabError, match=r"cannot queue up .*No space left.*whose files"), turns.take():
+            pass
+        for file in (hub.slots / slots.QUEUE).iterdir():
+            file.unlink()
+        with turns.take():
+            pass
+
+    def test_it_is_made_once_and_removed_with_all_that_is_in_it(self, hub, division):
+        for _ in range(2):
+            runtime.make(hub, division)
+            (hub.sockets("seat-01") / "kept").touch()
+        (hub.sockets("seat-01") / "kept").unlink()
+        mounts = Path("/proc/self/mountinfo").read_text()
+        assert mounts.count(f"{hub.runtime}/".replace(" ", "\\040")) == (5 if hub.slots.is_mount() else 0)
 
 
 class TestCheck:
@@ -261,7 +449,7 @@ class TestCheck:
         done = []
 
         class Fake:
-            def start(self, wanted):
+            def start(self, wanted, new_codes):
                 done.append("started")
                 return True
 

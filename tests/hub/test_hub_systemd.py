@@ -213,7 +213,7 @@ def test_a_server_that_cannot_start_says_why(room, students):
         room.client.start("seat-02")
         room.client.wait("seat-02", 60)
 
-    with pytest.raises(LabError, match=r"(?s)seat-02 did not start.*lab: .*Permission denied"):
+    with pytest.raises(LabError, match=r"(?s)seat-02 did not start.*seat-02: lab: .*Permission denied"):
         start()
     room.machine.run("chown", room.asked.account("seat-02"), home)
     start()
