@@ -13,17 +13,13 @@ from pathlib import Path
 
 from labkit.mpi import loopback
 from labkit.mpi.mpirun import BIN, MpiRun, Rank
-from labkit.mpi.planning import Plan, check_ranks, plan
+from labkit.mpi.planning import HYDRA, Plan, check_ranks, plan
 from labkit.network import Network, Traffic
 from labkit.system import cores, load, paths, processes, scratch, turns
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 
 QUOTED_LINES = 15  # that the error of a failed rank has at most
-OPEN_PORT_WARNING = (
-    "Warning: mpirun's port is open to other machines, as no C++ compiler was found that makes labkit/mpi/loopback.c: "
-    "install g++, or name one in CXX."
-)
 _printed: set[Hashable] = set()  # what is printed once in a process, as it is the same in each run
 
 
@@ -160,7 +156,7 @@ def run_ranks(
     """
     timeout = _check_timeout(timeout)
     folder, path = _resolve(script, cwd)
-    if not (BIN / "mpirun").exists():
+    if not (BIN / HYDRA).exists():
         raise LabError("mpirun is missing from this environment: ./lab setup installs it.")
 
     with contextlib.ExitStack() as until_over:
@@ -193,13 +189,13 @@ def run_ranks(
                 _once(f"Warning: other runs may use the same cores, as cores cannot be reserved here: {not_lent}.")
             )
         if planned.local and not preload and not wires:
-            warnings.append(_once(OPEN_PORT_WARNING))
+            warnings.append(_once(loopback.OPEN_PORT_WARNING))
         warning = "\n".join(filter(None, warnings))
         if show:
             command = _once(planned.wrapped_command, key=planned.options) or planned.short_command
             print("\n".join(filter(None, [command, str(wires or ""), warning])), flush=True)
         mpirun = MpiRun(n, pipes, show)
-        argv = [*(wires.enter() if wires else ()), *planned.argv]
+        argv = [*(wires.enter() if wires else ()), *planned.hydra_argv]
         before = wires.traffic() if wires else ()
         with _watch_cores(planned) as others:
             try:

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from labkit.system.paths import STATE
@@ -13,6 +14,10 @@ from labkit.system.paths import STATE
 SOURCE = Path(__file__).with_name("loopback.c")
 COMPILER = "g++"  # which ./lab insists on, as Horovod needs it; CXX names another
 COMPILE_TIMEOUT_S = 60.0  # for what takes a twentieth of a second
+OPEN_PORT_WARNING = (
+    "Warning: mpirun's port is open to other machines, as no C++ compiler was found that makes labkit/mpi/loopback.c: "
+    "install g++, or name one in CXX."
+)
 
 
 def library(spare: Path) -> Path | None:
@@ -31,6 +36,11 @@ def library(spare: Path) -> Path | None:
                 made = folder / name
                 return made if os.access(made, os.R_OK) else _compile(made)
     return None
+
+
+def variables(path: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what has mpirun preload the library from a path without blanks, before what these variables have it do."""
+    return {"LD_PRELOAD": ":".join(filter(None, [path, environ.get("LD_PRELOAD")]))}
 
 
 def _compile(made: Path) -> Path | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from labkit.mpi import rank_runner
+from labkit.mpi import loopback, rank_runner
 from labkit.network.network import VARIABLES
 from labkit.system import processes
 from labkit.system.errors import LabError
@@ -152,8 +152,7 @@ class MpiRun:
         }
         if preload:
             (self._folder / "preload").symlink_to(preload)  # LD_PRELOAD is split at blanks, too
-            others = [environ["LD_PRELOAD"]] if environ.get("LD_PRELOAD") else []
-            plumbing["LD_PRELOAD"] = ":".join([f"/dev/fd/{folder}/preload", *others])
+            plumbing |= loopback.variables(f"/dev/fd/{folder}/preload", environ)
         try:
             self._mpirun = processes.start(
                 argv, {**environ, **variables, **plumbing}, cwd, stdout=write, stderr=write, pass_fds=[folder]

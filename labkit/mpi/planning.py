@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import SupportsIndex
+from typing import NamedTuple, SupportsIndex
 
 from labkit.mpi import rank_runner
 from labkit.network import Network
@@ -20,12 +20,34 @@ from labkit.system.cores import LENT_VARIABLE, Core
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, node_cores, shares
 
+HYDRA = "mpiexec.hydra"  # what MPICH's own mpirun and mpiexec are copies of; `typed.py` is in their place
 MAX_RANKS_PER_CORE = 8  # MPICH waits by polling, so already 2 on a core slow each other down
 COMMAND_WIDTH = 88  # columns: what a notebook shows beside its prompt
 SMALL_SLURM = "lab-cluster-"  # begins the name of a Slurm whose nodes are all this machine (labkit.slurm.cluster)
 SMALL_SLURM_ON_WIRES = f"{SMALL_SLURM}wires-"  # of one whose nodes are joined by wires (labkit.network)
 SHARED_MEMORY = Path("/dev/shm")
 SHM_BYTES_PER_RANK = 16 << 20  # UCX 1.20 and MPICH take 5.4 MB at the start
+
+
+class Reach(NamedTuple):
+    """Where an mpirun's ranks are.
+
+    Attributes
+    ----------
+    slurm : bool
+        Whether they are a Slurm job's.
+    nodes : int
+        On how many machines, or on what MPICH takes for such.
+    local : bool
+        Whether mpirun and all ranks are on this machine, where nobody else need connect to them.
+    device : str
+        The network interface between the nodes of a small Slurm; otherwise empty.
+    """
+
+    slurm: bool
+    nodes: int
+    local: bool
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,6 +96,11 @@ class Plan:
     def argv(self) -> tuple[str, ...]:
         """The command; its `mpirun` and `python` are this environment's."""
         return (*self._launcher, *self._program)
+
+    @property
+    def hydra_argv(self) -> tuple[str, ...]:
+        """The command with Hydra itself in place of `mpirun`, which would look once more where the ranks are."""
+        return (HYDRA, *self.argv[1:])
 
     @property
     def command(self) -> str:
@@ -161,8 +188,8 @@ def plan(
     """
     if network:
         return _plan_on(network, n, script, args, machine, threads, env, free, lab)
-    slurm = "SLURM_JOB_ID" in environ
-    nodes = int(environ.get("SLURM_JOB_NUM_NODES", 1)) if slurm else 1
+    reach = reach_of(environ)
+    slurm, nodes = reach.slurm, reach.nodes
     cores_per_node = _slurm_cpus(environ) if slurm else machine.usable_cores
     n = check_ranks(n, cores_per_node * nodes)
     n_on_node = math.ceil(n / nodes)
@@ -189,10 +216,7 @@ def plan(
         # Hydra's `-bind-to core` would count all of the machine's cores, also those that this process may not use
         # (MPICH 5.0.2 under taskset). After `user:` stand the CPUs by the kernel's numbers.
         options += ["-bind-to", "user:" + ",".join(map(_ranges, cpus))]
-    device = _slurm_device(environ) if slurm else ""
-    local = device == "lo" or (nodes == 1 and (not slurm or "SLURMD_NODENAME" in environ))
-    iface = "lo" if slurm and local else device
-    variables = _thread_variables(threads) | _ucx_variables(n, nodes, device, slurm)
+    variables = _thread_variables(threads) | ucx_variables(n, reach, environ)
     for name, value in (variables | _check_env(env)).items():
         options += ["-genv", name, str(value)]
     all_cpus = tuple(sorted(set().union(*cpus)))
@@ -204,12 +228,9 @@ def plan(
         # Inside a job step, as a kernel may be, srun waits for that step to end unless told to overlap; and it would
         # bind Hydra's proxy, with all the node's ranks under it, to one task's share.
         variables={"SLURM_OVERLAP": "1", "SLURM_CPU_BIND": "none"} if slurm else {},
-        hidden=(
-            ({LENT_VARIABLE: ",".join(map(str, all_cpus))} if bound else {})
-            | ({"HYDRA_IFACE": iface} if iface else {})  # where srun's proxies find mpirun's port
-        ),
+        hidden=(({LENT_VARIABLE: ",".join(map(str, all_cpus))} if bound else {}) | hydra_variables(reach)),
         cpus=all_cpus,
-        local=local,
+        local=reach.local,
         threads=threads,
         bound=bound,
         warning=warning,
@@ -288,27 +309,45 @@ def _thread_variables(threads: int) -> dict[str, object]:
     }
 
 
-def _slurm_device(environ: Mapping[str, str]) -> str:
-    """Return the network interface that joins the nodes of a small Slurm; empty in a job of another Slurm."""
-    cluster = environ.get("SLURM_CLUSTER_NAME", "")
-    if cluster.startswith(SMALL_SLURM_ON_WIRES):
-        return interface()
-    return "lo" if cluster.startswith(SMALL_SLURM) else ""
+def reach_of(environ: Mapping[str, str]) -> Reach:
+    """Return where the ranks of an mpirun are that is started with these variables, in a Slurm job or on this machine.
+
+    To MPICH, the nodes of a small Slurm are different machines, so they use sockets: on loopback, or on the wires
+    between them.
+    """
+    if "SLURM_JOB_ID" not in environ:
+        return Reach(slurm=False, nodes=1, local=True)
+    nodes, cluster = int(environ.get("SLURM_JOB_NUM_NODES", 1)), environ.get("SLURM_CLUSTER_NAME", "")
+    small, on_wires = cluster.startswith(SMALL_SLURM), cluster.startswith(SMALL_SLURM_ON_WIRES)
+    device = interface() if on_wires else "lo" if small else ""
+    return Reach(
+        slurm=True,
+        nodes=nodes,
+        local=device == "lo" or (nodes == 1 and "SLURMD_NODENAME" in environ),
+        device=device,
+    )
 
 
-def _ucx_variables(n: int, nodes: int, device: str, slurm: bool) -> dict[str, object]:
-    """Return the transports that UCX may use between ranks on one machine: shared memory, without listening sockets.
+def hydra_variables(reach: Reach) -> dict[str, str]:
+    """Return what tells mpirun the interface where srun's proxies find its port; empty where that is for it to find."""
+    iface = ("lo" if reach.local else reach.device) if reach.slurm else ""
+    return {"HYDRA_IFACE": iface} if iface else {}
+
+
+def ucx_variables(n: int, reach: Reach, environ: Mapping[str, str]) -> dict[str, object]:
+    """Return the transports that UCX may use: between ranks on one machine shared memory, without listening sockets.
 
     Of its two kinds, System V's is open to all of the user's group (`ipcs -m` shows 660, UCX 1.20), and POSIX' is not,
-    but needs room in /dev/shm; where there is little, as in many containers, UCX may use either. To MPICH, the
-    nodes of a small Slurm are different machines, so they use sockets: on loopback, or on the wires between them.
+    but needs room in /dev/shm; where there is little, as in many containers, UCX may use either. Between machines it
+    may use all, which set-up has otherwise forbidden to this environment's UCX (`keep_mpi_here` in the script `lab`).
     """
-    if nodes > 1:
-        return {"UCX_NET_DEVICES": device} if device else {}
+    if reach.nodes > 1:
+        devices = {"UCX_NET_DEVICES": reach.device} if reach.device else {}
+        return {"UCX_TLS": environ.get("UCX_TLS", "all"), **devices}
     room = 0
     with contextlib.suppress(OSError):  # there is none in some containers
         room = shutil.disk_usage(SHARED_MEMORY).free
-    return {"UCX_TLS": "posix,cma,self" if not slurm and room >= n * SHM_BYTES_PER_RANK else "sm,self"}
+    return {"UCX_TLS": "posix,cma,self" if not reach.slurm and room >= n * SHM_BYTES_PER_RANK else "sm,self"}
 
 
 def _check_env(env: object) -> dict[str, str]:

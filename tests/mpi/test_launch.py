@@ -14,11 +14,11 @@ import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import ip_address
 from pathlib import Path
 
 import psutil
 import pytest
+from listening import beyond_loopback, listeners_marked
 
 from labkit.mpi import launch, loopback, mpirun, planning
 from labkit.mpi.launch import RankError, run_ranks
@@ -313,18 +313,6 @@ class TestWhatMpiSays:
         assert "it had printed nothing" in error.lines[0]
 
 
-def listeners(mark: str) -> dict[tuple[str, int], set[str]]:
-    """Give where the run's processes listen, from the kernel's table, and which programs do."""
-    found = {}
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("LABKIT_TEST") == mark:
-                for one in process.net_connections("inet"):
-                    if one.status == psutil.CONN_LISTEN or one.type == socket.SOCK_DGRAM:
-                        found.setdefault(tuple(one.laddr), set()).add(process.name())
-    return found
-
-
 @pytest.mark.slow
 class TestListeners:
     """Who else on this machine, or on another, can connect to a run?"""
@@ -345,19 +333,19 @@ class TestListeners:
             run = pool.submit(run_ranks, 2, name, show=False, timeout=100)
             up = 0
             while not run.done():
-                for address, programs in listeners(mark).items():
+                for address, programs in listeners_marked(mark).items():
                     seen.setdefault(address, set()).update(programs)
                 if (up := up + (len(shared_memory(mark)) >= 2)) == 3:
                     Path("go").touch()
         assert run.result().lines == (("2",),) * 2
-        assert any("mpirun" in programs for programs in seen.values())  # else nothing was seen
-        assert [address for address in seen if not ip_address(address[0]).is_loopback] == []
+        assert any("mpiexec.hydra" in programs for programs in seen.values())  # else nothing was seen
+        assert beyond_loopback(seen) == {}
 
     def test_nobody_can_connect_to_mpirun(self, script):
         name = script("import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)")
         with ThreadPoolExecutor() as pool:
             run = pool.submit(run_ranks, 1, name, show=False, timeout=60)
-            while not (there := listeners(os.environ["LABKIT_TEST"])) and not run.done():
+            while not (there := listeners_marked(os.environ["LABKIT_TEST"])) and not run.done():
                 time.sleep(0.01)
             for address in there:
                 with pytest.raises(TimeoutError):
@@ -393,8 +381,8 @@ class TestListeners:
         name = script("print('hello')")
         runs = [run_ranks(1, name, threads=1) for _ in range(2)]
         assert [run.lines for run in runs] == [(("hello",),)] * 2
-        assert [run.warning for run in runs] == [launch.OPEN_PORT_WARNING, ""]
-        assert capsys.readouterr().out.count(launch.OPEN_PORT_WARNING) == 1
+        assert [run.warning for run in runs] == [loopback.OPEN_PORT_WARNING, ""]
+        assert capsys.readouterr().out.count(loopback.OPEN_PORT_WARNING) == 1
 
 
 def shared_memory(mark: str) -> dict[int, list[Path]]:

@@ -12,6 +12,8 @@ from labkit.system import cores
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, shares
 
+TWO_NODES = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
+
 
 def binding(planned: Plan) -> str | None:
     return planned.argv[planned.argv.index("-bind-to") + 1] if "-bind-to" in planned.argv else None
@@ -127,24 +129,26 @@ class TestPlan:
         assert "use at most 256," in error_of(plan, 257, "train.py", machine=machine(2), environ=job)
 
     @pytest.mark.parametrize(
-        ("job", "local", "variable"),
+        ("job", "local", "told"),
         [
-            ({}, True, "UCX_TLS"),
-            ({"SLURM_JOB_ID": "7"}, False, "UCX_TLS"),  # as after salloc, perhaps on another machine
-            ({"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}, True, "UCX_TLS"),
-            ({"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_JOB_NUM_NODES": "2"}, False, None),
-            ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CLUSTER_NAME": "a"}, False, None),
+            ({}, True, {"UCX_TLS": "posix,cma,self"}),
+            ({"SLURM_JOB_ID": "7"}, False, {"UCX_TLS": "sm,self"}),  # as after salloc, perhaps on another machine
+            ({"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}, True, {"UCX_TLS": "sm,self"}),
+            (TWO_NODES | {"SLURMD_NODENAME": "n1"}, False, {"UCX_TLS": "all"}),
+            (TWO_NODES | {"SLURM_CLUSTER_NAME": "a"}, False, {"UCX_TLS": "all"}),
+            (TWO_NODES | {"UCX_TLS": "rc,self"}, False, {"UCX_TLS": "rc,self"}),  # as the site has it
             (
-                {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CLUSTER_NAME": f"{supervisor.PREFIX}x"},
+                TWO_NODES | {"SLURM_CLUSTER_NAME": f"{supervisor.PREFIX}x"},
                 True,
-                "UCX_NET_DEVICES",
+                {"UCX_TLS": "all", "UCX_NET_DEVICES": "lo"},
             ),
         ],
     )
-    def test_where_all_is_on_this_machine_nothing_listens_on_its_addresses(self, job, local, variable):
+    def test_where_all_is_on_this_machine_nothing_listens_on_its_addresses(self, job, local, told):
         planned = plan(2, "train.py", machine=machine(2), environ=job)
         assert planned.local == local
-        assert [arg for arg in planned.argv if arg.startswith("UCX_")] == ([variable] if variable else [])
+        names = [arg for arg in planned.argv if arg.startswith("UCX_")]
+        assert {name: variable(planned, name) for name in names} == told
         assert (planned.hidden.get("HYDRA_IFACE") == "lo") == (local and bool(job))
 
     @pytest.mark.parametrize("room", [0, 100 << 20])

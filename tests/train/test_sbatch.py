@@ -3,7 +3,9 @@
 import os
 import subprocess
 
+import psutil
 import pytest
+from listening import beyond_loopback, listeners
 
 from labkit.slurm.cluster import Cluster
 from labkit.system.paths import ENV, ROOT
@@ -71,6 +73,33 @@ def test_told_to_stop_it_saves_and_the_next_goes_on(shell, tmp_path):
     assert f"going on after step {reached}" in told
     assert steps(tmp_path) == list(range(1, reached + 6))
     assert log.read(tmp_path / "run")[-1]["event"] == "evaluate"
+
+
+BY_MPIRUN = f"""#!/bin/bash
+export PYTHONPATH={ROOT} SLURM_OVERLAP=1 SLURM_CPU_BIND=none
+"{ROOT}/.venv/bin/mpirun" -n 2 "{ROOT}/.venv/bin/python" -m labkit.train "$@"
+"""
+
+
+@pytest.mark.parametrize("how", ["train.sbatch", "mpirun"])
+def test_on_the_small_slurm_it_listens_on_loopback_alone(slurm, shell, tmp_path, how):
+    (tmp_path / "by_mpirun").write_text(BY_MPIRUN)
+    seen = {}
+
+    def trains() -> bool:
+        below = {one.pid for one in psutil.Process(slurm.supervisor_pid).children(recursive=True)}
+        seen.update(listeners(lambda process: process.pid in below))
+        return len(steps(tmp_path)) > 3
+
+    flags = ("--num_iter=100000", "--mode=train")
+    if how == "mpirun":
+        job = shell("sbatch", "--parsable", "--nodes=2", "--output=job.log", "by_mpirun", *FLAGS, *flags)
+    else:
+        job = submit(shell, *flags)
+    assert eventually(trains), (tmp_path / "job.log").read_text()
+    shell("scancel", job)
+    assert {"python", "slurmctld"} <= set().union(*seen.values())
+    assert beyond_loopback(seen) == {}
 
 
 def test_outside_the_kit_it_says_what_to_do(shell, tmp_path):
