@@ -97,8 +97,10 @@ class Shell:
     def _options(self) -> tuple[str, ...]:
         return (*(_AS_USER if self.rootless else ()), *_OWN)
 
-    def run(self, script: str) -> str:
+    def run(self, script: str, timeout: float | None = None) -> str:
         """Run commands, up to the first that fails; return what they print.
+
+        They have so many seconds, by default as many as suffice for what takes milliseconds.
 
         Raises
         ------
@@ -114,12 +116,13 @@ class Shell:
         with contextlib.suppress(BrokenPipeError):
             lines = f"echo {begin}(set -e\n{script}\n) 2>&1\necho {end}$?\n"
             self._shell.stdin.write(lines.encode())
-        output, deadline = b"", time.monotonic() + COMMAND_TIMEOUT_S
+        timeout = timeout or COMMAND_TIMEOUT_S
+        output, deadline = b"", time.monotonic() + timeout
         pipe, poll = self._shell.stdout.fileno(), select.poll()
         poll.register(pipe, select.POLLIN)
         while True:
             if not poll.poll(max(0.0, 1e3 * (deadline - time.monotonic()))):
-                raise LabError(f"no end within {COMMAND_TIMEOUT_S:.0f} s of: {script.strip()}")
+                raise LabError(f"no end within {timeout:.0f} s of: {script.strip().splitlines()[-1]}")
             data = os.read(pipe, 1 << 16)
             output += data
             text, mark, status = output.decode(errors="replace").rpartition(begin)[2].partition(end)

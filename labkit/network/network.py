@@ -49,6 +49,8 @@ WINDOW_S, MIN_WINDOW_BYTES = 0.02, 65_536
 # or waits for ever. A run waits for so long:
 LOST_S = 5.0
 TRANSFER_S = 0.2  # of the transfer that checks the rate
+TRANSFER_TIMEOUT_S = 60.0  # for more than what it takes: all nodes start Python at once
+TRANSFERRED = re.compile(r"got [0-9.e+]+")
 SHARE_WARNING = 0.8  # of the rate asked for; what TCP's and Ethernet's headers take is 0.06
 
 
@@ -246,29 +248,43 @@ class Network:
 
     def _check(self) -> float:
         """Return what each node gets to the next, all at once, in bit/s; the least of them."""
+        python = (sys.executable, "-I", "-S")
+        try:
+            self._shell.run(shlex.join([*self.enter(self.nodes[0].number), *python, "-c", ""]))
+        except LabError as error:
+            raise NoNetwork(
+                f"{sys.executable} cannot be started on a node ({_last_line(error)}). There, root too may look only "
+                "where everybody may: is Python in a closed folder, such as root's home?"
+            ) from error
         if len(self.nodes) == 1:
             return math.nan
         skipped = 2 * self._burst
         seconds = max(TRANSFER_S, 10 * skipped * 8 / self.rate)
-        script = Path(transfer.__file__)
         following = (*self.nodes[1:], self.nodes[0])
         commands = (
-            shlex.join(
-                [
-                    *self.enter(node.number),
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    str(script),
-                    node.address,
-                    after.address,
-                    f"{seconds}",
-                    f"{skipped}",
-                ]
-            )
+            [
+                *self.enter(node.number),
+                *python,
+                transfer.__file__,
+                node.address,
+                after.address,
+                f"{seconds}",
+                f"{skipped}",
+            ]
             for node, after in zip(self.nodes, following, strict=True)
         )
-        return min(map(float, self._shell.run("".join(f"{command} &\n" for command in commands) + "wait").split()))
+        script = "".join(f"{shlex.join(command)} &\n" for command in commands) + "wait"
+        try:
+            told = self._shell.run(script, seconds + TRANSFER_TIMEOUT_S)
+        except LabError as error:
+            raise LabError(f"a transfer from node to node failed: {_last_line(error)}") from error
+        rates = [float(line.split()[1]) for line in told.splitlines() if TRANSFERRED.fullmatch(line)]
+        if len(rates) < len(self.nodes):
+            others = [line for line in told.splitlines() if not TRANSFERRED.fullmatch(line)]
+            reason = others[0] if others else "no word from it. Is this machine out of memory?"
+            failed = f"{len(self.nodes) - len(rates)} of {len(self.nodes)} transfers from node to node failed"
+            raise LabError(f"{failed}: {reason}")
+        return min(rates)
 
     # Using it
 
@@ -366,6 +382,10 @@ def obstacle() -> str:
     except LabError as error:
         return str(error)
     return ""
+
+
+def _last_line(error: LabError) -> str:
+    return str(error).splitlines()[-1]
 
 
 def _port(node: Node) -> str:

@@ -1,13 +1,18 @@
 """A relay between network namespaces: what comes to a socket of one is passed on in the other.
 
-A socket stays in the namespace where it was made, whoever has it. `python relay.py DESCRIPTOR=HOST:PORT …` inherits
-sockets that listen, and connects whoever comes to one of them to the address beside it, in the namespace that this
-process is in. `listen` has such sockets made in another namespace. Standard library only: it is up in a moment.
+A socket stays in the namespace where it was made, whoever has it. `python relay.py ACCOUNTS DESCRIPTOR=HOST:PORT …`
+inherits sockets that listen, and connects whoever comes to one of them to the address beside it, in the namespace that
+this process is in. ACCOUNTS is the descriptor of `accounts`, where other users can come to the sockets, who are turned
+away at once: however many connections they have, none takes a descriptor; or a -. `listen` has sockets made in another
+namespace. Standard library only: it is up in a moment.
 """
 
 import asyncio
 import contextlib
+import os
+import resource
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,7 +21,17 @@ from pathlib import Path
 BLOCK_BYTES = 1 << 16
 LISTEN = "listen"  # the word by which this is asked for sockets
 LISTEN_TIMEOUT_S = 15.0
+RETRY_S = 0.1  # after which it accepts again, when there was no descriptor for one more connection
 MAX_SOCKETS = 64
+
+# sock_diag(7), linux/inet_diag.h
+NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST = 4, 20, 1
+HEADER = struct.Struct("=IHHII")  # nlmsghdr
+SOCKET_ID = struct.Struct("!HH4s12x4s12xIQ")  # inet_diag_sockid of IPv4: ports, addresses, any interface and cookie
+REQUEST = struct.Struct("=BBxxI")  # inet_diag_req_v2: family, protocol, states; then the socket's
+ANSWER = struct.Struct("=xB2x48x12xII")  # inet_diag_msg: state; the socket's; …, account, inode
+NO_COOKIE, ALL_STATES = 2**64 - 1, 2**32 - 1
+TCP_TIME_WAIT, TCP_LISTEN = 6, 10
 
 
 def listen(within: Sequence[str], host: str, ports: Iterable[int]) -> list[socket.socket]:
@@ -45,6 +60,30 @@ def command(*args: object) -> list[str]:
     return [sys.executable, "-I", "-S", str(Path(__file__)), *map(str, args)]
 
 
+def accounts() -> socket.socket:
+    """Return a socket by which the kernel tells whose a connection is, of this process's namespaces."""
+    asking = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG)
+    asking.settimeout(1.0)
+    return asking
+
+
+def account(asking: socket.socket, own: tuple[str, int], other: tuple[str, int]) -> int | None:
+    """Return the user who has the end `own` of an IPv4 connection; None when nobody has it any more, or can tell."""
+    one = SOCKET_ID.pack(own[1], other[1], socket.inet_aton(own[0]), socket.inet_aton(other[0]), 0, NO_COOKIE)
+    request = REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, ALL_STATES) + one
+    header = HEADER.pack(HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 0, 0)
+    try:
+        asking.send(header + request)
+        answer = asking.recv(BLOCK_BYTES)
+    except OSError:  # a kernel without sock_diag
+        return None
+    if HEADER.unpack_from(answer)[1] != SOCK_DIAG_BY_FAMILY:  # no such connection
+        return None
+    state, user, inode = ANSWER.unpack_from(answer, HEADER.size)
+    # Once closed, it is nobody's, which the kernel tells as root's.
+    return user if inode and state not in (TCP_TIME_WAIT, TCP_LISTEN) else None
+
+
 def _hand_over(descriptor: str, host: str, *ports: str) -> None:
     """Make the sockets and send them to whoever has the other end."""
     sockets = [socket.create_server((host, int(port))) for port in ports]
@@ -52,31 +91,53 @@ def _hand_over(descriptor: str, host: str, *ports: str) -> None:
         socket.send_fds(other, [b" "], [one.fileno() for one in sockets])
 
 
-async def main(*pairs: str) -> None:
+async def main(asking: str, *pairs: str) -> None:
     """Relay until this process is ended."""
-    servers = []
-    for pair in pairs:
-        descriptor, _, target = pair.partition("=")
-        host, _, port = target.rpartition(":")
-        servers.append(await _serve(socket.socket(fileno=int(descriptor)), host, int(port)))
-    await asyncio.gather(*(server.serve_forever() for server in servers))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    kernel = None if asking == "-" else socket.socket(fileno=int(asking))
+    async with asyncio.TaskGroup() as group:
+        for pair in pairs:
+            descriptor, _, target = pair.partition("=")
+            host, _, port = target.rpartition(":")
+            group.create_task(_serve(socket.socket(fileno=int(descriptor)), (host, int(port)), kernel))
 
 
-async def _serve(listening: socket.socket, host: str, port: int) -> asyncio.Server:
+async def _serve(listening: socket.socket, target: tuple[str, int], kernel: socket.socket | None) -> None:
+    """Connect whoever comes."""
     tasks: set[asyncio.Task] = set()  # the loop itself keeps none: asyncio.create_task
-
-    async def connect(client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        with contextlib.closing(client), contextlib.suppress(OSError):
-            reader, writer = await asyncio.open_connection(host, port)
-            with contextlib.closing(writer):
-                await asyncio.gather(_pass_on(client_reader, writer), _pass_on(reader, client))
-
-    def accept(reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(connect(reader, client))
+    listening.listen(socket.SOMAXCONN)
+    listening.setblocking(False)
+    while True:
+        try:
+            client, address = await asyncio.get_running_loop().sock_accept(listening)
+        except OSError:  # no descriptor, or the client has gone
+            await asyncio.sleep(RETRY_S)
+            continue
+        # Whoever has gone meanwhile left no more than a message, and waits for nothing.
+        if kernel and account(kernel, address, listening.getsockname()) not in (None, 0, os.getuid()):
+            client.close()
+            continue
+        task = asyncio.create_task(_connect(client, target))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    return await asyncio.start_server(accept, sock=listening, backlog=socket.SOMAXCONN)
+
+async def _connect(client: socket.socket, target: tuple[str, int]) -> None:
+    """Pass on both ways; where one of them breaks, give up the other."""
+    async with contextlib.AsyncExitStack() as opened:
+        opened.enter_context(contextlib.suppress(OSError))
+        opened.enter_context(contextlib.closing(client))
+        client_reader, client_writer = await asyncio.open_connection(sock=client)
+        opened.enter_context(contextlib.closing(client_writer))
+        reader, writer = await asyncio.open_connection(*target)
+        opened.enter_context(contextlib.closing(writer))
+        ways = [asyncio.create_task(_pass_on(*way)) for way in ((client_reader, writer), (reader, client_writer))]
+        try:
+            await asyncio.gather(*ways)
+        finally:
+            for way in ways:
+                way.cancel()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -122,7 +122,8 @@ class Supervisor:
             conf = folder / INSIDE_CONF
             self.network = self.connect(machine)
         else:
-            conf.write_text(slurm_conf(folder, self.nodes, machine))
+            settings = [*OWN_ADDRESS_ALONE, self.task_prolog("lo")]
+            conf.write_text(slurm_conf(folder, self.nodes, machine, _places_here(self.nodes + 1), settings))
         (folder / "cgroup.conf").write_text(f"CgroupPlugin={_cgroup_plugin()}\n")
 
         files = {"key-file": key, "socket": folder / "munge.socket", "pid-file": folder / "munged.pid"}
@@ -156,15 +157,13 @@ class Supervisor:
         host = socket.gethostname()
         inside = [Place(host, SWITCH_ADDRESS, CONTROLLER_PORT)]
         inside += [Place(f"node{node.number}", node.address, NODE_PORT) for node in network.nodes]
-        prolog = self.folder / "task-prolog"
-        prolog.write_text(task_prolog(self.folder, network.interface))
-        prolog.chmod(0o700)
-        settings = [f"TaskProlog={prolog}"]
+        settings = [self.task_prolog(network.interface, SLURM_CONF=self.folder / INSIDE_CONF)]
         (self.folder / INSIDE_CONF).write_text(slurm_conf(self.folder, self.nodes, machine, inside, settings))
 
         with contextlib.ExitStack() as handed_on:
             into = [handed_on.enter_context(socket.create_server((LOOPBACK, 0))) for _ in inside]
-            self.relay("the relay to the nodes", into, inside, within=network.enter())
+            accounts = handed_on.enter_context(relay.accounts())  # here, where all users of the machine can connect
+            self.relay("the relay to the nodes", into, inside, accounts, within=network.enter())
             outside = [Place(host, LOOPBACK, one.getsockname()[1]) for one in into]
             # srun outside listens for its tasks, who call back to where it called from, as they see it: the switch.
             callbacks = [Place(host, address(), port) for port in _port_range()]
@@ -174,12 +173,33 @@ class Supervisor:
         (self.folder / CONF).write_text(slurm_conf(self.folder, self.nodes, machine, outside, settings))
         return network
 
+    def task_prolog(self, interface: str, **variables: object) -> str:
+        """Write a script whose output Slurm reads, variables for each task and a job's script; return its setting.
+
+        A job may have others from whoever submitted it, outside; and between nodes, which are all this machine, MPI
+        takes what joins them and nothing else.
+        """
+        variables |= {"UCX_NET_DEVICES": interface, "HYDRA_IFACE": interface}
+        lines = [*(f"echo export {name}={value}" for name, value in variables.items())]
+        lines += ['[ "${SLURM_JOB_NUM_NODES:-1}" = 1 ] || echo export UCX_TLS=all', ""]
+        prolog = self.folder / "task-prolog"
+        prolog.write_text("\n".join(["#!/bin/sh", *lines]))
+        prolog.chmod(0o700)
+        return f"TaskProlog={prolog}"
+
     def relay(
-        self, name: str, sockets: Sequence[socket.socket], targets: Sequence[Place], within: Sequence[str] = ()
+        self,
+        name: str,
+        sockets: Sequence[socket.socket],
+        targets: Sequence[Place],
+        accounts: socket.socket | None = None,
+        within: Sequence[str] = (),
     ) -> None:
-        """Have what comes to each socket passed on to a place."""
+        """Have what comes to each socket passed on to a place, from this user alone where accounts can be asked for."""
         pairs = (f"{one.fileno()}={to.address}:{to.port}" for one, to in zip(sockets, targets, strict=True))
-        self.daemon(name, *relay.command(*pairs), within=within, pass_fds=[one.fileno() for one in sockets])
+        argv = relay.command(accounts.fileno() if accounts else "-", *pairs)
+        passed = [*sockets, *([accounts] if accounts else [])]
+        self.daemon(name, *argv, within=within, pass_fds=[one.fileno() for one in passed])
 
     def enter(self, node: int | None = None) -> Sequence[str]:
         """Return the command under which a daemon runs on a node of the network, or at its switch, if there is one."""
@@ -303,8 +323,8 @@ def slurm_conf(
     folder: Path,
     nodes: int,
     machine: Machine,
-    places: Sequence[Place] | None = None,
-    settings: Iterable[str] = OWN_ADDRESS_ALONE,
+    places: Sequence[Place],
+    settings: Iterable[str],
 ) -> str:
     """Return the configuration, in words that Slurm knows from 21.08 to 24.11; what it leaves out is at its default.
 
@@ -316,12 +336,12 @@ def slurm_conf(
         How many nodes.
     machine : Machine
         Of which each node is a share.
-    places : sequence of Place, optional
-        Of the controller and of each node; by default this machine's own address, and ports that are free.
+    places : sequence of Place
+        Of the controller and of each node.
     settings : iterable of str
         Further lines.
     """
-    controller, *others = places or _places_here(nodes + 1)
+    controller, *others = places
     user = psutil.Process().username()
     cpus, memory = node_cores(machine, nodes), max(1, machine.memory // nodes // 2**20)
     lines = [
@@ -375,15 +395,6 @@ def _port_range() -> range:
                 all_at_once.enter_context(socket.socket()).bind((own, port))
             return range(first, first + relay.MAX_SOCKETS)
     raise LabError(f"no {relay.MAX_SOCKETS} ports in a row are free here.")
-
-
-def task_prolog(folder: Path, interface: str) -> str:
-    """Return a script whose output Slurm reads: variables for each task of a job, the job's script included.
-
-    A job may have them from whoever submitted it, outside, where the configuration is another and lo does.
-    """
-    variables = {"SLURM_CONF": folder / INSIDE_CONF, "UCX_NET_DEVICES": interface, "HYDRA_IFACE": interface}
-    return "".join(["#!/bin/sh\n", *(f"echo export {name}={value}\n" for name, value in variables.items())])
 
 
 def _cgroup_plugin() -> str:

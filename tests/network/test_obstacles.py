@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from labkit.network import Network, NoNetwork, namespaces, obstacle
+from labkit.network import Network, NoNetwork, namespaces, obstacle, transfer
 from labkit.system import programs
+from labkit.system.errors import LabError
 
 
 @pytest.fixture
@@ -116,6 +117,45 @@ def test_a_kernel_without_bridges_cables_or_rates(nothing_left, program, name, s
     why = obstacle()
     assert why.startswith("this kernel lacks what wires are made of (")
     assert why.endswith("As root: `modprobe -a bridge veth sch_tbf`.")
+
+
+NO_PYTHON = "nsenter: failed to execute python: Permission denied"
+NO_TRANSFER = "OSError: [Errno 12] Cannot allocate memory"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "what", "said", "told"),
+    [
+        (1, "-c", f"echo '{NO_PYTHON}' >&2; exit 126", f"cannot be started on a node ({NO_PYTHON})"),
+        (
+            2,
+            "transfer.py",
+            f"echo '{NO_TRANSFER}' >&2; exit 1",
+            f"2 of 2 transfers from node to node failed: {NO_TRANSFER}",
+        ),
+        (2, "transfer.py", "echo got; exit 0", "2 of 2 transfers from node to node failed: got"),
+        (2, "transfer.py", "exit 1", "2 of 2 transfers from node to node failed: no word from it."),
+        (2, "transfer.py", "kill -9 $$", "2 of 2 transfers from node to node failed: "),
+    ],
+)
+def test_a_check_that_fails_says_why(nothing_left, program, nodes, what, said, told):
+    program("nsenter", f'case "$*" in *"{what}"*) {said};; esac; PATH=/usr/sbin:/sbin:/usr/bin:/bin; exec nsenter "$@"')
+    with pytest.raises(LabError) as caught:
+        Network(nodes)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert (obstacle() != "") == (what == "-c")
+
+
+def test_a_node_without_a_core_still_tells_what_it_got():
+    """The sender's time is over before it has begun."""
+    done = subprocess.run(
+        [sys.executable, "-I", transfer.__file__, "127.0.0.1", "127.0.0.1", "0", "500000"],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert float(done.stdout.split()[1]) > 0
 
 
 # --- As the kernel does it: in a user namespace of its own, whose limits end with it ---

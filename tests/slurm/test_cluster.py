@@ -574,7 +574,7 @@ def test_nodes_share_the_cores_and_the_memory_of_a_big_machine():
     nodes = node_cpus(big, 4)
     assert sorted(cpu for cpus in nodes for cpu in cpus) == list(range(128))
     assert set(nodes[0]) == {*range(16), *range(64, 80)}  # whole cores, of one NUMA node
-    lines = slurm_conf(Path("/tmp/x"), 4, big).splitlines()
+    lines = slurm_conf(Path("/tmp/x"), 4, big, supervisor._places_here(5), ()).splitlines()
     assert sum("CPUs=16 RealMemory=131072" in line for line in lines) == 4
 
 
@@ -590,7 +590,7 @@ def test_under_a_quota_nodes_are_bound_to_no_cpu():
 
 
 def test_daemons_have_ports_of_their_own():
-    lines = slurm_conf(Path("/tmp/x"), 8, machine(cores=8)).split()
+    lines = slurm_conf(Path("/tmp/x"), 8, machine(cores=8), supervisor._places_here(9), ()).split()
     ports = [line.partition("=")[2] for line in lines if line.startswith(("Port=", "SlurmctldPort="))]
     assert len(set(ports)) == 9
 

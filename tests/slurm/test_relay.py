@@ -1,16 +1,22 @@
 """The relay passes bytes on, whole and both ways, for many at once, and one who reads slowly holds up nobody."""
 
 import contextlib
+import os
+import resource
 import socket
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import psutil
 import pytest
 
 from labkit.slurm import relay, supervisor
+from labkit.system import processes
 
+NOBODY = 65534
+DESCRIPTORS, TOO_MANY = 256, 400  # that a relay may have, and connections
 BIG = 50_000_000  # bytes, more than the kernel keeps for a connection
 TIMEOUT_S = 30.0
 
@@ -38,18 +44,49 @@ def server():
 
 
 @contextlib.contextmanager
-def relayed(*ports: int):
-    """Yield the ports of a relay to these ports, and its process."""
+def relayed(*ports: int, descriptors: int | None = None):
+    """Yield the ports of a relay to these ports, with so many descriptors at most, and its process."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in ports]
     pairs = [f"{one.fileno()}=127.0.0.1:{port}" for one, port in zip(sockets, ports, strict=True)]
-    process = subprocess.Popen(relay.command(*pairs), pass_fds=[one.fileno() for one in sockets])
+    accounts = relay.accounts()
+    passed = [one.fileno() for one in (*sockets, accounts)]
+    limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (descriptors,) * 2) if descriptors else None
+    process = subprocess.Popen(relay.command(accounts.fileno(), *pairs), pass_fds=passed, preexec_fn=limit)
     try:
         yield [one.getsockname()[1] for one in sockets], psutil.Process(process.pid)
     finally:
         process.kill()
         process.wait()
-        for one in sockets:
+        for one in (*sockets, accounts):
             one.close()
+
+
+@contextlib.contextmanager
+def connected(port: int, *, user: int | None = None, sent: bytes = b""):
+    """Have a process with too many connections, of another user if asked for, each of which has sent something."""
+    (ready, told), (waiting, over) = os.pipe(), os.pipe()
+    if not (child := os.fork()):
+        with contextlib.suppress(OSError):
+            if user is not None:
+                os.setgroups([])
+                os.setresgid(user, user, user)
+                os.setresuid(user, user, user)
+            os.close(over)
+            kept = [socket.create_connection(("127.0.0.1", port)) for _ in range(TOO_MANY)]
+            for one in kept:
+                with contextlib.suppress(OSError):  # turned away
+                    one.sendall(sent)
+            os.write(told, b".")
+            os.read(waiting, 1)
+        os._exit(0)
+    try:
+        os.close(told)
+        assert os.read(ready, 1)
+        yield
+    finally:
+        for end in (over, ready, waiting):
+            os.close(end)
+        os.waitpid(child, 0)
 
 
 def ask(port: int, text: bytes) -> socket.socket:
@@ -85,6 +122,31 @@ def test_each_socket_leads_to_its_own_place_and_where_nobody_listens_the_connect
         with contextlib.suppress(OSError):  # it may have ended before all was sent
             assert read(ask(second, b"abc")) == b""
         assert read(ask(third, b"abc")) == b"cba"
+
+
+@pytest.mark.parametrize("sent", [b"", b"\0" * 100])
+def test_others_take_no_descriptor_and_its_user_is_served_meanwhile(server, two_users_can_be_made, sent):
+    with relayed(server, descriptors=DESCRIPTORS) as ([port], process), connected(port, user=NOBODY, sent=sent):
+        assert read(ask(port, b"abc")) == b"cba"
+        assert process.num_fds() < 20
+
+
+def test_it_goes_on_after_its_own_user_had_too_many_connections(server):
+    with relayed(server, descriptors=DESCRIPTORS) as ([port], process):
+        with connected(port):
+            assert process.num_fds() > DESCRIPTORS - 10
+        assert read(ask(port, b"abc")) == b"cba"
+        assert processes.wait_until(lambda: process.num_fds() < 20, TIMEOUT_S)
+
+
+def test_whose_a_connection_is():
+    with socket.create_server(("127.0.0.1", 0)) as listening, relay.accounts() as kernel:
+        with socket.create_connection(listening.getsockname()):
+            there, address = listening.accept()
+            assert relay.account(kernel, address, listening.getsockname()) == os.getuid()
+        assert relay.account(kernel, address, listening.getsockname()) is None  # it is closed
+        there.close()
+        assert relay.account(kernel, address, listening.getsockname()) is None
 
 
 def test_sockets_are_made_by_a_process_that_is_elsewhere():
