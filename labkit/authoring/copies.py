@@ -8,6 +8,9 @@ was made, in `.lab-copies.json`.
 import contextlib
 import hashlib
 import json
+import math
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -16,7 +19,7 @@ from nbformat import NotebookNode
 
 from labkit.authoring import notebooks
 from labkit.exercises import sources
-from labkit.system import files, paths
+from labkit.system import files, locks, paths
 from labkit.system.errors import LabError
 
 RECORD = paths.COPIES_RECORD
@@ -71,19 +74,19 @@ def update(folder: Path) -> Update:
     LabError
         When the folder is the kit's own.
     """
-    _make_folder(folder)
-    made = _read_record(folder)
-    record = dict(made)
-    refreshed, outdated = [], []
-    if GLOSSARY.exists():
-        _copy(GLOSSARY.read_text(), folder / GLOSSARY.name, record)
-    for source in sources.labs():
-        path, text = copy_path(source, folder), fresh(source)
-        if not _copy(text, path, record) and made.get(path.name) != _fingerprint(text.encode()):
-            outdated.append(source.stem[:2])
-        elif path.name in made and record[path.name] != made[path.name]:
-            refreshed.append(source.stem[:2])
-    _write_record(folder, record)
+    with _changing(folder):
+        made = _read_record(folder)
+        record = dict(made)
+        refreshed, outdated = [], []
+        if GLOSSARY.exists():
+            _copy(GLOSSARY.read_text(), folder / GLOSSARY.name, record)
+        for source in sources.labs():
+            path, text = copy_path(source, folder), fresh(source)
+            if not _copy(text, path, record) and made.get(path.name) != _fingerprint(text.encode()):
+                outdated.append(source.stem[:2])
+            elif path.name in made and record[path.name] != made[path.name]:
+                refreshed.append(source.stem[:2])
+        _write_record(folder, record)
     _link_front_door(folder)
     return Update(tuple(refreshed), tuple(outdated))
 
@@ -96,16 +99,18 @@ def reset(source: Path, folder: Path, text: str | None = None) -> Path | None:
     Path or None
         Where the student's own is kept, numbered; None when there was none or it was still fresh.
     """
-    _make_folder(folder)
-    path, record = copy_path(source, folder), _read_record(folder)
-    text = fresh(source) if text is None else text
-    kept = None
-    if path.exists() and _fingerprint(path.read_bytes()) != _fingerprint(text.encode()):
-        kept = next(free for number in count(1) if not (free := path.with_suffix(f".backup-{number}.ipynb")).exists())
-        files.write(kept, path.read_bytes())  # a copy, so that the student's own stays in place should this end here
-    files.write(path, text, OTHER_FOLDER)
-    record[path.name] = _fingerprint(fresh(source).encode())  # another text counts as edited, and is kept
-    _write_record(folder, record)
+    with _changing(folder):
+        path, record = copy_path(source, folder), _read_record(folder)
+        text = fresh(source) if text is None else text
+        kept = None
+        if path.exists() and _fingerprint(own := files.read(path, math.inf)) != _fingerprint(text.encode()):
+            kept = next(
+                free for number in count(1) if not (free := path.with_suffix(f".backup-{number}.ipynb")).exists()
+            )
+            files.write(kept, own)  # a copy, so that the student's own stays in place should this end here
+        files.write(path, text, OTHER_FOLDER)
+        record[path.name] = _fingerprint(fresh(source).encode())  # another text counts as edited, and is kept
+        _write_record(folder, record)
     return kept
 
 
@@ -122,17 +127,25 @@ def left_in_checkout() -> list[Path]:
     return [*edited, *sorted(backups), *([work] if work.is_dir() and any(work.iterdir()) else [])]
 
 
-def _make_folder(folder: Path) -> None:
-    if folder.resolve() in (paths.NOTEBOOKS, paths.SOLUTIONS):
+@contextlib.contextmanager
+def _changing(folder: Path) -> Iterator[None]:
+    """Make the folder, and keep other commands from changing its copies during the block."""
+    if Path(os.path.realpath(folder)) in (paths.NOTEBOOKS, paths.SOLUTIONS):
         raise LabError(f"{paths.shown(folder)} is the kit's own folder, which git tracks: {OTHER_FOLDER}.")
     with files.writing(folder, OTHER_FOLDER):
         folder.mkdir(parents=True, exist_ok=True)
+    with locks.locked(folder / RECORD):
+        yield
 
 
 def _link_front_door(folder: Path) -> None:
     """Let `./lab` work in a terminal in the folder too; a file of that name is left alone."""
     link = folder / FRONT_DOOR.name
-    if not FRONT_DOOR.exists() or (link.exists() and not link.is_symlink()) or folder.resolve() == paths.ROOT:
+    if (
+        not FRONT_DOOR.exists()
+        or (link.exists() and not link.is_symlink())
+        or os.path.realpath(folder) == str(paths.ROOT)
+    ):
         return
     with contextlib.suppress(OSError):  # a file system without links
         if not link.is_symlink() or link.readlink() != FRONT_DOOR:
@@ -143,7 +156,7 @@ def _link_front_door(folder: Path) -> None:
 def _copy(text: str, path: Path, record: dict[str, str]) -> bool:
     """Write a copy where there is none, or one that was not edited, and record it; return whether it is fresh now."""
     content = text.encode()
-    before, after = _fingerprint(path.read_bytes()) if path.exists() else None, _fingerprint(content)
+    before, after = _fingerprint(files.read(path, math.inf)) if path.exists() else None, _fingerprint(content)
     if before not in (None, after, record.get(path.name)):
         return False
     if before != after:
@@ -159,7 +172,7 @@ def _fingerprint(content: bytes) -> str:
             [cell["cell_type"], "".join(cell["source"]), cell["metadata"], cell.get("outputs")]
             for cell in json.loads(content)["cells"]
         ]
-    except (ValueError, KeyError, TypeError):  # no notebook, or a damaged one
+    except (ValueError, KeyError, TypeError, RecursionError):  # no notebook, or a damaged one
         return hashlib.sha256(content).hexdigest()
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -167,7 +180,7 @@ def _fingerprint(content: bytes) -> str:
 def _read_record(folder: Path) -> dict[str, str]:
     """Return the hash of each copy as it was made, by file name; what is damaged counts as edited."""
     try:
-        record = json.loads((folder / RECORD).read_text())
+        record = files.read_json(folder / RECORD)
     except (FileNotFoundError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -12,7 +12,7 @@ from typing import Any
 from IPython.display import display
 
 from labkit.display import markdown
-from labkit.system import files
+from labkit.system import files, locks
 from labkit.system.load import BUSY_MARK
 from labkit.system.machine import this_machine
 
@@ -85,17 +85,22 @@ class Results:
         try:
             with files.writing(self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                kept = self._read()
-            new = {key: value if key == "table" else kept.get(key, {}) | value for key, value in values.items()}
-            if "exercises" in new:
-                before = kept.get("exercises", {})
-                new["exercises"] |= {number: PASSED for number in before if before[number] == PASSED}
-                if all(kept.get(key) == value for key, value in new.items()):
-                    return
-            kept |= self._about | new | {"when": time.strftime("%Y-%m-%d %H:%M"), "on": _describe_machine()}
-            files.write(self.path, json.dumps(kept, indent=1))
+            with locks.locked(self.path):  # another kernel of this lab may keep something at the same time
+                self._change(values)
         except files.NotWritten as error:
             files.warn(f"{error} Without that, ./lab report has nothing of it; the lab goes on.")
+
+    def _change(self, values: dict[str, Any]) -> None:
+        with files.writing(self.path):
+            kept = self._read()
+        new = {key: value if key == "table" else kept.get(key, {}) | value for key, value in values.items()}
+        if "exercises" in new:
+            before = kept.get("exercises", {})
+            new["exercises"] |= {number: PASSED for number in before if before[number] == PASSED}
+            if all(kept.get(key) == value for key, value in new.items()):
+                return
+        kept |= self._about | new | {"when": time.strftime("%Y-%m-%d %H:%M"), "on": _describe_machine()}
+        files.write(self.path, json.dumps(kept, indent=1))
 
 
 def without_empty_columns(head: Sequence[str], rows: Sequence[Sequence]) -> tuple[list[str], list[list]]:
@@ -111,13 +116,12 @@ def read(path: Path) -> dict[str, Any]:
 
     Raises
     ------
+    OSError
+        When it can't be read, or is no regular file.
     ValueError
         When it is not a JSON object.
     """
-    try:
-        kept = json.loads(path.read_bytes())
-    except RecursionError as error:
-        raise ValueError("its lists are nested too deeply") from error
+    kept = files.read_json(path)
     if not isinstance(kept, dict):
         raise ValueError("it is not a JSON object")
     return kept

@@ -194,7 +194,7 @@ def path_for(about: Mapping[str, Any], folder: Path = CACHE) -> Path:
 def _read(file: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the figures that are kept; None when there are none, or the file is damaged."""
     try:
-        kept = json.loads(file.read_text())
+        kept = files.read_json(file)
         figures = kept["figures"]
         sound = kept["about"] == about and all(
             value > 0 for value in (*map(figures.__getitem__, INSTRUCTIONS), *figures["streams"].values())

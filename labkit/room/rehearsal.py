@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit.authoring import minutes, notebooks
 from labkit.exercises import sources
-from labkit.system import files, paths
+from labkit.system import files, locks, paths
 from labkit.system.errors import LabError
 
 FILE = paths.STATE / "rehearsal.json"
@@ -49,12 +49,13 @@ def waits() -> dict[str, dict[str, float]]:
 
 def _keep(lab: str, waited: Mapping[str, float]) -> None:
     entry = {"waited": waited, "source": _fingerprint(lab), "when": time.strftime("%Y-%m-%d %H:%M")}
-    files.write(FILE, json.dumps(_read() | {lab: entry}, indent=1))
+    with locks.locked(FILE):
+        files.write(FILE, json.dumps(_read() | {lab: entry}, indent=1))
 
 
 def _read() -> dict[str, Any]:
     try:
-        return json.loads(FILE.read_text())
+        return files.read_json(FILE)
     except FileNotFoundError:
         return {}
     except ValueError as error:

@@ -1,21 +1,25 @@
-"""Atomic files: each is written whole or not at all, whatever ends the writing."""
+"""Files: each is written whole or not at all, and what others made is read within bounds."""
 
 import atexit
 import contextlib
 import errno
+import json
 import os
 import secrets
 import shutil
 import stat
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from labkit.system.errors import LabError, reason
 from labkit.system.paths import shown
+from labkit.system.terminal import say
 
-# What keeps anything from being written, and what to do about it.
+MOST = 64 * 2**20  # bytes of a file that is read whole: what labs leave, with their pictures, has a tenth
+
+# What the system refuses, and what to do about it.
 REMEDIES = {
     errno.ENOSPC: "free some space on that disk (df -h), then do it again",
     errno.EDQUOT: "your quota is used up: delete what you no longer need, then do it again",
@@ -23,6 +27,12 @@ REMEDIES = {
     errno.EROFS: "work in a copy that is your own, on a disk that can be written",
     errno.EACCES: "change its mode (ls -ld shows it, and the owner), or work in a copy that is your own",
     errno.EPERM: "change its mode (ls -ld shows it, and the owner), or work in a copy that is your own",
+    errno.ENAMETOOLONG: "give a shorter one",
+    errno.ELOOP: "its links lead in a circle: take one away, or name another",
+    errno.EISDIR: "move that folder away, or name another place",
+    errno.EMFILE: "raise the limit on open files (ulimit -n), then do it again",
+    errno.EAGAIN: "a limit on processes or threads ends it: end some, or raise it (ulimit -u), then do it again",
+    errno.ENOMEM: "end what you don't need (free -h shows memory), or raise the limit on it, then do it again",
 }
 
 
@@ -81,7 +91,7 @@ def write(path: Path, content: str | bytes, remedy: str = "") -> None:
 def _write(path: Path, content: bytes) -> None:
     before = path.stat() if path.exists() else None
     if before and (not stat.S_ISREG(before.st_mode) or _is_open_file(path)):
-        with path.open("wb") as file:
+        with os.fdopen(_open_at_once(path), "wb") as file:
             file.write(content)
         return
     path = Path(os.path.realpath(path))
@@ -102,6 +112,13 @@ def _write(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise
+
+
+def _open_at_once(path: Path) -> int:
+    """Open what is there, no regular file, to be written; a pipe that nobody reads is an error, not waited for."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def _is_open_file(path: Path) -> bool:
@@ -132,6 +149,63 @@ def append(path: Path, line: str) -> None:
             raise
 
 
+def open_regular(path: Path, most: float = MOST) -> BinaryIO:
+    """Open a file that somebody else may have made, to be read; it never waits.
+
+    Raises
+    ------
+    OSError
+        When it is no regular file (a pipe, a device and a folder are none), or has more than `most` bytes.
+    """
+    path = Path(path)
+    _check_regular(path.stat(), path, most)  # first: some devices act when they are opened
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        _check_regular(os.fstat(descriptor), path, most)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _check_regular(status: os.stat_result, path: Path, most: float) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "It is no regular file", str(path))
+    if status.st_size > most:
+        raise OSError(errno.EINVAL, f"It has more than {most / 2**20:,.0f} MiB", str(path))
+
+
+def read(path: Path, most: float = MOST) -> bytes:
+    """Return what is in a file that somebody else may have made.
+
+    Raises
+    ------
+    OSError
+        As `open_regular`.
+    """
+    with open_regular(path, most) as file:
+        size = max(os.fstat(file.fileno()).st_size, 2**16)  # the files of /proc say 0
+        return file.read(size) or b""  # and no more, should it grow
+
+
+def read_json(path: Path, most: float = MOST) -> Any:
+    """Return what is in a JSON file that somebody else may have made.
+
+    Raises
+    ------
+    OSError
+        As `open_regular`.
+    ValueError
+        When it is not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(read(path, most))
+    except RecursionError as error:
+        raise ValueError("its lists are nested too deeply") from error
+
+
 def write_with_fallback(path: Path, content: str) -> Path:
     """Write a file that later steps need, in a temporary folder when it can't be at `path`; return where it is."""
     try:
@@ -155,4 +229,4 @@ def warn(text: str) -> None:
     """Print a warning about what stops nothing; the same text is printed once."""
     if text not in _warned:
         _warned.add(text)
-        print(f"Warning: {text}", file=sys.stderr)
+        say(f"Warning: {text}")

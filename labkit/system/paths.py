@@ -39,5 +39,5 @@ def student_folder() -> Path:
 
 def shown(path: Path) -> str:
     """Return `path` as a reader of this checkout would type it: relative to its root when inside."""
-    path = Path(path).resolve()
+    path = Path(os.path.realpath(path))  # unlike Path.resolve(), also of links that lead in a circle
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

@@ -4,10 +4,12 @@ import errno
 import os
 import resource
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -240,3 +242,66 @@ def test_the_same_warning_comes_once(tmp_path, capsys):
     for _ in range(3):
         files.warn(f"{tmp_path} is amiss.")
     assert capsys.readouterr().err == f"Warning: {tmp_path} is amiss.\n"
+
+
+# --- What somebody else made ---
+
+
+def a_socket(path):
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)
+
+
+def a_huge_file(path):
+    path.touch()
+    os.truncate(path, 10 * 2**30)
+
+
+ODD_FILES = {
+    "a pipe": (os.mkfifo, "no regular file"),
+    "a socket": (a_socket, "no regular file"),
+    "a device": (lambda path: path.symlink_to("/dev/zero"), "no regular file"),
+    "a terminal": (lambda path: path.symlink_to("/dev/tty"), "no regular file"),
+    "a folder": (Path.mkdir, "Is a directory"),
+    "a circle": (lambda path: path.symlink_to(path.name), "Too many levels"),
+    "a link to nothing": (lambda path: path.symlink_to("nothing"), "No such file"),
+    "a huge file": (a_huge_file, "more than 64 MiB"),
+    "memory": (lambda path: path.symlink_to("/proc/self/mem"), "Input/output error"),
+}
+
+
+@pytest.mark.parametrize(("make", "told"), ODD_FILES.values(), ids=list(ODD_FILES))
+def test_what_is_no_file_to_be_read_is_refused_at_once(tmp_path, monkeypatch, make, told):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "x")
+    for read in (files.read, files.read_json):
+        with pytest.raises(OSError, match=told):
+            read(tmp_path / "x")
+
+
+def test_a_file_is_read_whole_and_one_of_proc_too(tmp_path):
+    (tmp_path / "x").write_bytes(b"x" * 3_000_000)
+    assert files.read(tmp_path / "x") == b"x" * 3_000_000
+    assert files.read(Path("/proc/self/stat")).startswith(b"%d " % os.getpid())
+
+
+@pytest.mark.parametrize("text", [b"", b"[" * 200_000, b"{", b"\xff", b"1" * 10_000])
+def test_what_is_no_json_is_a_value_error(tmp_path, text):
+    (tmp_path / "x").write_bytes(text)
+    with pytest.raises(ValueError, match=r"."):
+        files.read_json(tmp_path / "x")
+
+
+def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "x")
+    with pytest.raises(files.NotWritten, match="No such device or address"):
+        files.write(tmp_path / "x", "x")
+
+
+def test_a_pipe_that_somebody_reads_gets_all_of_it(tmp_path):
+    os.mkfifo(tmp_path / "x")
+    # Open for writing too, so that it does not end before the other side is open.
+    with os.fdopen(os.open(tmp_path / "x", os.O_RDWR), "rb") as pipe, ThreadPoolExecutor() as beside:
+        writing = beside.submit(files.write, tmp_path / "x", "x" * 1_000_000)
+        assert pipe.read(1_000_000) == b"x" * 1_000_000
+        writing.result()
