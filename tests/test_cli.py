@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from labkit.data import download, mnist, synthetic
 from labkit.doctor import checks
 from labkit.report import page
 from labkit.slurm import cluster, supervisor
-from labkit.system import paths, programs
+from labkit.system import errors, paths, programs
 
 
 def run(monkeypatch, *arguments: str) -> int:
@@ -98,14 +99,71 @@ def test_a_disk_that_cannot_be_written_is_one_line_and_exit_code_2_wherever_it_i
     assert error.count("\n") == 1
 
 
-def test_what_the_user_cannot_mend_keeps_its_traceback(monkeypatch):
+REFUSED = [
+    (PermissionError(errno.EPERM, "Operation not permitted"), "Operation not permitted. LAB_TRACEBACK=1 before"),
+    (OSError(errno.EMFILE, "Too many open files"), "Too many open files. Raise the limit on open files (ulimit -n)"),
+    (OSError(errno.EIO, "Input/output error", "/data/x"), "/data/x: Input/output error. Look at what is there"),
+    (
+        OSError(errno.ELOOP, "Too many levels of symbolic links", b"/x"),
+        "/x: Too many levels of symbolic links. Its links",
+    ),
+    (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/x/\udcff\x1b[2J"), "/x/��[2J: Not a directory. Look"),
+    (MemoryError(), "there is not enough memory"),
+    (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed"), "a name or word can't be used"),
+    (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "a file that should be text is none"),
+    (RuntimeError("Symlink loop from '/x'"), "Symlink loop from '/x': take one of these links away"),
+    (RuntimeError("Could not determine home directory."), "you have no home directory: set the variable HOME"),
+    (sqlite3.OperationalError("database or disk is full"), "a database can't be used: database or disk is full."),
+    (errors.LabError("x" * 5000), "xxx … xxx"),
+]
+
+
+@pytest.mark.parametrize(("error", "told"), REFUSED, ids=lambda value: type(value).__name__)
+def test_what_the_system_refuses_is_one_line_and_exit_code_2_whatever_it_is(monkeypatch, capsys, error, told):
     def examine():
-        raise PermissionError(errno.EPERM, "Operation not permitted")  # as of a signal to another's process
+        raise error
+
+    monkeypatch.setattr(checks, "examine", examine)
+    monkeypatch.delenv("LAB_TRACEBACK", raising=False)
+    assert run(monkeypatch, "doctor") == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("lab: ")
+    assert told in shown
+    assert shown.count("\n") == 1
+    assert len(shown) < 1000
+    monkeypatch.setenv("LAB_TRACEBACK", "1")
+    monkeypatch.setattr("sys.argv", ["lab", "doctor"])
+    with pytest.raises(type(error)):
+        cli.main()
+
+
+@pytest.mark.parametrize("kind", [TypeError, AttributeError, AssertionError, KeyError, RuntimeError, RecursionError])
+def test_a_failure_of_the_kits_own_keeps_its_traceback_and_asks_for_a_report(monkeypatch, kind):
+    def examine():
+        raise kind("x")
 
     monkeypatch.setattr(checks, "examine", examine)
     monkeypatch.setattr("sys.argv", ["lab", "doctor"])
-    with pytest.raises(PermissionError):
+    with pytest.raises(kind) as raised:
         cli.main()
+    assert "please report it" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_reason_to_fail_or_to_print_into_a_file(closed, tmp_path):
+    lab = f"{sys.executable} -c 'from labkit.cli import main; main()'"
+    command = f"{lab} agenda --labs 00 --out {tmp_path}/a.md {closed}"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (tmp_path / "a.md").read_text().startswith("#")
+    assert "wrote" not in (tmp_path / "a.md").read_text()
+
+
+def test_a_terminal_without_the_letters_gets_them_spelt_out():
+    lab = [sys.executable, "-c", "from labkit.cli import main; main()", "agenda", "--labs", "00"]
+    ended = subprocess.run(lab, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert ended.returncode == 0, ended.stderr
+    assert b"\\u2013" in ended.stdout
 
 
 def test_standard_output_on_a_full_disk_is_one_line_and_exit_code_2():

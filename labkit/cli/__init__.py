@@ -5,14 +5,12 @@ Modules that take long to import are imported by the command that needs them, so
 
 import os
 import sys
-from pathlib import Path
 
 import typer
 from typer.completion import completion_init
 
-from labkit.cli import authoring, cluster, completion, data, hub, measuring, students, teaching
-from labkit.system import files, paths
-from labkit.system.errors import LabError
+from labkit.cli import authoring, cluster, completion, data, hub, measuring, refusals, students, teaching
+from labkit.system import terminal
 
 app = typer.Typer(
     help="Deep learning at scale on CPUs: a hands-on workshop. Start with: ./lab start\n\n"
@@ -33,34 +31,32 @@ app.add_typer(authoring.app)
 
 
 def main() -> None:
-    """Run a command; print an error that the user can mend in one line, with exit code 2."""
+    """Run a command; print what somebody can mend in one line, with exit code 2, and a failure of the kit's as one."""
+    terminal.prepare_streams()
     if completion.VARIABLE in os.environ:  # a shell asks what it can complete
         completion_init()
     try:
         try:
-            app(prog_name="lab")
+            status = app(prog_name="lab", standalone_mode=False)
         finally:
             _flush()
-    except LabError as error:
-        print(f"lab: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
-    except OSError as error:  # a full disk, a quota, a read-only place, wherever it was met
-        if error.errno not in files.REMEDIES or (isinstance(error, PermissionError) and not error.filename):
+    except Exception as error:
+        told = refusals.in_one_line(error)
+        if not told:
+            error.add_note("This is the kit's failure, not yours; please report it, with all of the above.")
+        if not told or refusals.VARIABLE in os.environ:
             raise
-        what = (
-            paths.shown(Path(error.filename))
-            if isinstance(error.filename, str | Path)
-            else "the command could not go on"
-        )
-        print(f"lab: {files.describe_error(error, what)}", file=sys.stderr)
+        terminal.say(f"lab: {told}")
         raise SystemExit(2) from error
+    raise SystemExit(status)
 
 
 def _flush() -> None:
     """Flush standard output, and raise the error of a full disk there; ignore a reader that has left."""
     try:
         sys.stdout.flush()
-    except OSError as error:
+    except BrokenPipeError:
         sys.stdout = None  # or Python would try again as it ends
-        if error.errno in files.REMEDIES:
-            raise
+    except OSError:
+        sys.stdout = None
+        raise

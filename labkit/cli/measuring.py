@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from labkit.cli.options import PASS_ON
-from labkit.system import files
+from labkit.system import files, terminal
 from labkit.system.errors import LabError
 
 app = typer.Typer()
@@ -47,7 +46,7 @@ def bench(context: typer.Context) -> None:
     comparison = configurations.compare(config.configurations, *shared, f"--num_batches={steps}", rounds=config.rounds)
     if config.json:
         files.write(config.json, json.dumps(comparison.as_dict(), indent=1))
-    Console().print("", configurations.table(comparison), sep="\n")
+    terminal.console().print("", configurations.table(comparison), sep="\n")
     raise SystemExit(1 if comparison.failed else 0)
 
 
@@ -76,7 +75,7 @@ def roofline(
 
     if model is None:
         limits = measure.limits(again, insist=True)
-        print(json.dumps(limits.as_dict(), indent=2)) if as_json else measure.render(limits, Console())
+        print(json.dumps(limits.as_dict(), indent=2)) if as_json else measure.render(limits, terminal.console())
         return
     from labkit.bench import flags
 
@@ -86,7 +85,7 @@ def roofline(
     from labkit.roofline import network
 
     step = network.measure_step(config, measure.limits(again, insist=True))
-    print(json.dumps(step.as_dict(), indent=2)) if as_json else network.render(step, Console())
+    print(json.dumps(step.as_dict(), indent=2)) if as_json else network.render(step, terminal.console())
 
 
 @command(epilog="Example: `./lab tune --minutes 20 --metric 'speed: (.*)' -- python train.py`")
@@ -141,7 +140,7 @@ def tune(
         seed=seed,
     )
     try:
-        run.tune(argv or [], config, Console())
+        run.tune(argv or [], config, terminal.console())
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 
@@ -191,7 +190,7 @@ def scale(
         picture=picture,
     )
     try:
-        scaling = run.scale(argv or [], config, Console())
+        scaling = run.scale(argv or [], config, terminal.console())
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     raise SystemExit(130 if scaling.interrupted else 1 if scaling.failed else 0)

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from labkit.cli import completion
 from labkit.cli.options import LabNumber, StudentFolder
-from labkit.system import files, paths
+from labkit.system import files, paths, terminal
 from labkit.system.errors import LabError
 
 app = typer.Typer()
@@ -118,7 +117,7 @@ def doctor(
     if as_json:
         print(json.dumps(report.as_dict(), indent=2))
     else:
-        view.render(report, Console())
+        view.render(report, terminal.console())
     raise SystemExit(0 if report.ok else 1)
 
 
@@ -159,7 +158,7 @@ def report(
 
     html = page.render(results or folder / "work", *_figures_of_the_room(folder), seat.name_in_the_room)
     files.write(out, html, "name another file with --out")
-    print(f"wrote {paths.shown(out.resolve())}: open it in a browser; it needs no network")
+    print(f"wrote {paths.shown(out)}: open it in a browser; it needs no network")
 
 
 def _figures_of_the_room(folder: Path) -> tuple[dict, str]:
@@ -199,7 +198,7 @@ def join(
     """
     from labkit.room import seat as own
 
-    own.join(address, code, seat, figures, folder, str(ca.resolve()) if ca else "", check)
+    own.join(address, code, seat, figures, folder, os.path.realpath(ca) if ca else "", check)
 
 
 @command(epilog="Example: `./lab hand`")

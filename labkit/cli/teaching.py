@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from labkit.cli import completion
 from labkit.cli.options import LabNumber, StudentFolder
-from labkit.system import files, paths
+from labkit.system import files, paths, terminal
 from labkit.system.errors import LabError
 
 if TYPE_CHECKING:
@@ -57,14 +56,14 @@ def agenda(
     chosen, days, advice = _timetable(route, labs, start, hours, day, people, slots)
     if out is None:
         for one in days:
-            Console().print(agenda_view.table(one, agenda_view.day_title(one)))
+            terminal.console().print(agenda_view.table(one, agenda_view.day_title(one)))
         print("\n".join(advice))
         return
     writers = {".md": agenda_view.markdown, ".ics": agenda_view.calendar}
     if out.suffix not in writers:
         raise LabError(f"an agenda is written as .md or .ics, not as {out.name}.")
     files.write(out, writers[out.suffix](chosen, days, advice), "name another file with --out")
-    print(f"wrote {paths.shown(out.resolve())}")
+    print(f"wrote {paths.shown(out)}")
 
 
 def _route(name: str | None, labs: str | None, hours: float = 7.0) -> "Route":
@@ -131,7 +130,7 @@ def guide(
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # nothing is computed: no notices
     chosen, days, advice = _timetable(route, labs, start, hours, day)
     files.write(out, guide.render(chosen, days, advice, rehearsal.FOLDER / "work"), "name another file with --out")
-    print(f"wrote {paths.shown(out.resolve())}: it has the answers, and needs no network")
+    print(f"wrote {paths.shown(out)}: it has the answers, and needs no network")
 
 
 @command(epilog="Example: `./lab slides 07` or `./lab slides --route day --out day.html`")
@@ -166,7 +165,7 @@ def slides(
         title, name = "; ".join(one.title for one in decks), "-".join(one.number for one in decks)
     out = out or Path(f"slides-{name}.html")
     files.write(out, pages.render(title, decks), "name another file with --out")
-    print(f"wrote {paths.shown(out.resolve())}: it needs a browser, and no network")
+    print(f"wrote {paths.shown(out)}: it needs a browser, and no network")
 
 
 @command(epilog="Example: `./lab catchup 07 --to 4`")
@@ -205,7 +204,7 @@ def show_class(
     from labkit.room import collected
 
     for table in collected.tables(folder):
-        Console().print(table)
+        terminal.console().print(table)
 
 
 @command(epilog="Example: `./lab pack --out /media/stick/labs`")
@@ -220,7 +219,7 @@ def pack(
     from labkit.room import pack
 
     made = pack.make(out, lambda line: print(line, flush=True), python)
-    place = paths.shown(out.resolve())
+    place = paths.shown(out)
     print(f"{place}: {made.n_files} files, {made.size / 1e9:.2f} GB, with their checksums in SHA256SUMS.")
     print(f"From the stick: sh {shlex.quote(str(out / 'start.sh'))}. From this machine: python3 -m http.server in it.")
 
@@ -270,4 +269,4 @@ def room_close(out: Annotated[Path, typer.Option(help="the file for what may be 
     from labkit.room import host
 
     host.close_room(out)
-    print(f"wrote {paths.shown(out.resolve())}; all else of the room is deleted")
+    print(f"wrote {paths.shown(out)}; all else of the room is deleted")

@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
+from labkit.system import files
 from labkit.system.errors import LabError
 
+# No EPS and the like: their readers start a program (Ghostscript) on what is in the file.
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 MOST = 178_956_970  # pixels; beyond, Pillow refuses the file as an attack (Image.DecompressionBombError)
 _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error)  # what Pillow raises for damaged files
 
@@ -20,7 +23,7 @@ def load_photo(path: str | Path | None = None, pixels: int | None = None) -> np.
     Parameters
     ----------
     path : path, optional
-        The photo: JPEG, PNG, TIFF, WebP and whatever else Pillow reads. By default the one that comes with
+        The photo: a file of one of `FORMATS`, such as JPEG, PNG, TIFF or WebP. By default the one that comes with
         scikit-learn, 640 × 427: a Chinese temple.
     pixels : int, optional
         Enlarge or shrink it to about so many pixels. By default it keeps its size.
@@ -41,18 +44,18 @@ def load_photo(path: str | Path | None = None, pixels: int | None = None) -> np.
     if path is None:
         return np.array(_resized(_built_in(), pixels))
     path = Path(path)
-    if not path.is_file():
-        raise LabError(
-            f"{path} {'is a folder' if path.is_dir() else 'is not there'}: give the path of a photo, as seen from "
-            f"this notebook's folder, or None for the built-in one."
-        )
+    give = "give the path of a photo, as seen from this notebook's folder, or None for the built-in one"
     try:
         with warnings.catch_warnings(action="ignore"):  # of a size that it still reads, and of odd metadata
             return _read(path, pixels)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise LabError(f"{path} is not there: {give}.") from error
+    except IsADirectoryError as error:
+        raise LabError(f"{path} is a folder: {give}.") from error
     except Image.DecompressionBombError as error:
         raise LabError(f"{path} has more than {MOST // 10**6} million pixels: make a smaller copy of it.") from error
     except Image.UnidentifiedImageError as error:
-        raise LabError(f"{path} is no picture that Pillow can read: save it as JPEG or PNG.") from error
+        raise LabError(f"{path} is no picture of a kind that is read here: save it as JPEG or PNG.") from error
     except MemoryError as error:
         raise LabError(f"{path} does not fit into memory: make a smaller copy of it.") from error
     except _UNREADABLE as error:
@@ -66,7 +69,7 @@ def _built_in() -> Image.Image:
 
 
 def _read(path: Path, pixels: int | None) -> np.ndarray:
-    with Image.open(path) as image:
+    with files.open_regular(path, math.inf) as file, Image.open(file, formats=FORMATS) as image:
         if pixels is not None:
             image.draft(None, _size(image, pixels))  # a JPEG is then decoded smaller, in less memory
         image.load()

@@ -118,7 +118,7 @@ def kmeans_findings(script: str, *arguments: str) -> dict[str, Any]:
     written = Path(options["--out"]) / "photo.png"
     findings["wrote"] = written.is_file()
     if findings["wrote"]:
-        with Image.open(written) as image:
+        with Image.open(written, formats=("PNG",)) as image:
             picture = np.asarray(image.convert("RGB"))
         right = np.rint(centroids).astype(np.uint8)[np.concatenate(labels)].reshape(photo.shape)
         findings["shape"], findings["photo"] = list(picture.shape[:2]), list(photo.shape[:2])

@@ -134,7 +134,19 @@ def schedule(route: Route, start: time, first: date, waits: Waits, rounds: float
         The minutes that each section of a lab waited on this machine; a lab that is not in it takes the plan's.
     rounds : float
         How many times as long all people wait, where they measure in turns on one server.
+
+    Raises
+    ------
+    LabError
+        When it leads beyond the calendar.
     """
+    try:
+        return _days(route, start, first, waits, rounds)
+    except OverflowError as error:
+        raise LabError("so many hours or people lead beyond the calendar: give fewer, or an earlier --date.") from error
+
+
+def _days(route: Route, start: time, first: date, waits: Waits, rounds: float) -> list[Day]:
     days = []
     for number, parts in enumerate(route.days):
         now = begin = datetime.combine(first + timedelta(days=number), start)

@@ -3,21 +3,23 @@
 A student is a folder, or the beginning of the file's name: `ada/results-07.json`, `ada-results-07.json`.
 """
 
-import json
+import contextlib
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from labkit.display.results import PASSED, find_problem, read
 from labkit.exercises import sources
-from labkit.system import paths
+from labkit.system import files, paths
 from labkit.system.errors import LabError
 
+MAX_DEPTH = 20  # of folders in the folder
 RESULTS = re.compile(r"(?:(.+?)[-_. ]+)?results-(\d\d)\.json")
 
 
@@ -48,7 +50,7 @@ def collect(folder: Path) -> Collected:
         When there is nothing of a class.
     """
     found = Collected({}, {}, [])
-    for file in sorted(folder.rglob("*.json")):
+    for file in sorted(_json_files(folder)):
         within = " / ".join(part for part in file.relative_to(folder).parts[:-1] if part != "work")
         if name := RESULTS.fullmatch(file.name):
             student = " / ".join(filter(None, (within, name[1]))) or "?"
@@ -64,7 +66,7 @@ def collect(folder: Path) -> Collected:
     return found
 
 
-def tables(folder: Path) -> Iterator[Table | str]:
+def tables(folder: Path) -> Iterator[Table | Text]:
     """Yield what to show of a class."""
     found = collect(folder)
     if found.results:
@@ -72,19 +74,30 @@ def tables(folder: Path) -> Iterator[Table | str]:
     if found.machines:
         yield _machines(found)
     for file in found.unread:
-        yield f"Not read: {escape(file)}"
+        yield Text(f"Not read: {file}")
+
+
+def _json_files(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
+    """Yield the files of a folder and of those in it; links to folders are not followed, and no folder stops it."""
+    with contextlib.suppress(PermissionError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if depth:
+                    yield from _json_files(Path(entry.path), depth - 1)
+            elif entry.name.endswith(".json"):
+                yield Path(entry.path)
 
 
 def _progress(found: Collected) -> Table:
     labs = sorted({lab for _, lab in found.results})
     table = Table("student", *(f"lab {lab}" for lab in labs), title="Exercises passed", title_justify="left")
     for student in sorted({student for student, _ in found.results}):
-        row = []
+        row: list[Text] = []
         for lab in labs:
             verdicts = found.results.get((student, lab), {})
             passed = [number for number, verdict in verdicts.items() if verdict == PASSED]
-            row.append(", ".join(sorted(passed, key=lambda text: text.zfill(3))) or "–")
-        table.add_row(escape(student), *row)
+            row.append(Text(", ".join(sorted(passed, key=lambda text: text.zfill(3))) or "–"))
+        table.add_row(Text(student), *row)
     counts = Counter(
         (lab, number)
         for (_, lab), verdicts in found.results.items()
@@ -114,7 +127,7 @@ def _machines(found: Collected) -> Table:
             for student, verdict in of_lab.items()
             if verdict["status"] == "fail"
         ]
-        table.add_row(escape(lab), f"{len(of_lab) - len(failed)} of {len(of_lab)}", escape("; ".join(failed)))
+        table.add_row(Text(lab), f"{len(of_lab) - len(failed)} of {len(of_lab)}", Text("; ".join(failed)))
     return table
 
 
@@ -129,13 +142,13 @@ def _results(file: Path) -> dict[str, Any] | None:
 def _doctor(file: Path) -> list[dict[str, Any]] | None:
     """Return the verdicts of a file of `lab doctor --json`; None when it is none."""
     try:
-        labs = json.loads(file.read_bytes())["labs"]
+        labs = files.read_json(file)["labs"]
         right = all(
             isinstance(one["lab"], str)
             and one["status"] in ("ok", "warn", "fail")
             and all(isinstance(name, str) for name in one["because"])
             for one in labs
         )
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError):
         return None
     return labs if right else None

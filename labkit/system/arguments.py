@@ -33,6 +33,17 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def parse_args(self, args=None, namespace=None):  # type: ignore[override]
+        """Return what the arguments say.
+
+        Python before 3.11.8 takes the "--" of "--name=--" away, and the flag gets a list. Remove when the kit requires
+        a later one: https://github.com/python/cpython/issues/109475.
+        """
+        for argument in args or ():
+            if argument.endswith("=--"):
+                self.error(f"{argument}: -- is no value")
+        return super().parse_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         """Raise what is wrong, and where to look."""
         raise LabError(f"{message.rstrip('.')}. {self.prog} --help lists the flags.")

@@ -1,5 +1,6 @@
 import contextlib
 import io
+import os
 
 import numpy as np
 import pytest
@@ -223,3 +224,19 @@ def test_a_photo_with_wrong_bytes_is_read_or_reported(tmp_path, kind):
 def test_an_impossible_size_is_reported(pixels):
     with pytest.raises(LabError, match="pixels is how many"):
         photos.load_photo(pixels=pixels)
+
+
+def test_a_file_that_would_start_a_program_is_not_read(save, monkeypatch):
+    name = save(Image.fromarray(CORNERS), "p.eps")
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: pytest.fail("Ghostscript was started"))
+    with pytest.raises(LabError, match="is no picture of a kind that is read here"):
+        photos.load_photo(name)
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to(path.name)]
+)
+def test_a_photo_that_is_no_file_is_not_waited_for(tmp_path, make):
+    make(tmp_path / "p.png")
+    with pytest.raises(LabError, match=r"p\.png"):
+        photos.load_photo(tmp_path / "p.png")

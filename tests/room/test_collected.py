@@ -1,11 +1,14 @@
 """A class is read from whatever files were handed in, hostile ones too."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from labkit import cli
 from labkit.room import collected
 from labkit.system.errors import LabError
 
@@ -65,3 +68,44 @@ def test_a_name_is_no_markup(tmp_path):
 def test_an_empty_folder(tmp_path):
     with pytest.raises(LabError, match=r"has no results-NN\.json"):
         collected.collect(tmp_path)
+
+
+def test_names_and_verdicts_of_files_do_not_reach_the_terminal_as_commands(tmp_path, monkeypatch, capsys):
+    evil = "\x1b[2J\x1b[31m\u202e[red]x[-nothing]\\\\"
+    about = {"lab": "07", **ABOUT, "exercises": {evil: "passed"}}
+    (tmp_path / evil).mkdir()
+    (tmp_path / evil / "results-07.json").write_text(json.dumps(about))
+    (tmp_path / f"{evil}.json").write_text("{}")
+    lab = {"lab": evil, "status": "fail", "because": [evil], "fix": []}
+    (tmp_path / "doctor.json").write_text(json.dumps({"ok": True, "labs": [lab]}))
+    monkeypatch.setattr("sys.argv", ["lab", "class", str(tmp_path)])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    shown = capsys.readouterr().out
+    assert not left.value.code
+    assert all(line.isprintable() for line in shown.splitlines())
+    assert shown.count("[2J") >= 4
+    assert "[-nothing]" in shown
+
+
+@pytest.mark.parametrize("name", ["ada-results-07.json", "ada.json"])
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path.name)])
+def test_what_is_no_file_is_not_waited_for(tmp_path, make, name):
+    results(tmp_path / "eve" / "results-07.json", "07", e1="passed")
+    make(tmp_path / name)
+    text = shown(tmp_path)
+    assert "eve" in text
+    assert ("Not read" in text) == (make is not Path.mkdir)
+
+
+def test_folders_without_end_stop_nobody(tmp_path, monkeypatch):
+    results(tmp_path / "eve" / "results-07.json", "07", e1="passed")
+    (tmp_path / "circle").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(1500):  # deeper than a path can be long
+        Path("d").mkdir()
+        os.chdir("d")
+    try:
+        assert "eve" in shown(tmp_path)
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
