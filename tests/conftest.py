@@ -1,6 +1,7 @@
 """What tests of several modules share."""
 
 import fcntl
+import functools
 import gc
 import os
 import shutil
@@ -14,7 +15,7 @@ import pytest
 
 from labkit.network import obstacle
 from labkit.slurm import cluster
-from labkit.system import processes
+from labkit.system import others, processes
 
 # `./lab test &` ignores interrupts, and what tests start would inherit that: some tests are about interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -102,6 +103,7 @@ def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@functools.cache
 def why_no_users() -> str:
     """Give the one line why the tests can't make users here and be them; empty when they can."""
     missing = [program for program in ("useradd", "userdel", "setpriv") if not shutil.which(program)]
@@ -109,7 +111,9 @@ def why_no_users() -> str:
         return f"this takes {' and '.join(missing) or 'root'}"
     become = ["setpriv", "--reuid=65534", "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "true"]
     told = subprocess.run(become, capture_output=True, text=True).stderr.strip()
-    return f"this takes root with all its capabilities: {told}" if told else ""
+    if told:
+        return f"this takes root with all its capabilities: {told}"
+    return (reason := others.why_not()) and f"{reason}; {others.REMEDY}"
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,8 @@ def run_tests(
     os.environ["LAB_QUICK"] = "1"
     chosen = [*testing.selection(fast, lab), *context.args]
     runs = [chosen] if chosen else testing.whole_suite()
-    statuses = [subprocess.run([sys.executable, "-m", "pytest", *arguments]).returncode for arguments in runs]
+    pytest = [*testing.as_others_can(), sys.executable, "-m", "pytest"]
+    statuses = [subprocess.run([*pytest, *arguments]).returncode for arguments in runs]
     raise SystemExit(max(statuses, key=abs))
 
 

@@ -11,6 +11,7 @@ import labkit
 from labkit.system.paths import ROOT
 
 NOBODY = 65534
+REMEDY = "put Python and the kit where all may read, such as in /opt"
 TIMEOUT_S = 120.0
 # A Python that can't read its own standard library may take another one's, such as the system's, without a word.
 _SELF = (

@@ -1,5 +1,6 @@
 """A real hub with four seats, as the suite's tests share it."""
 
+import functools
 import os
 import shutil
 import tempfile
@@ -11,13 +12,20 @@ from room_board import Board
 
 from labkit.hub import cgroups, control, opening, settings
 from labkit.hub.control import Hub
+from labkit.system import others
 
-CAN_MAKE_ACCOUNTS = os.geteuid() == 0 and shutil.which("useradd") and shutil.which("userdel")
 NOT_TESTED = {  # by how the reason of a skip begins
     "no seats' accounts: ": "THAT STUDENTS OF A HUB ARE KEPT APART",
     "no systemd: ": "A HUB WHERE SYSTEMD RUNS",
 }
-ISOLATION = settings.ACCOUNTS if CAN_MAKE_ACCOUNTS else settings.NONE
+
+
+@functools.cache
+def why_no_accounts() -> str:
+    """Give the one line why the hub can't give students accounts here; empty when it can."""
+    if os.geteuid() != 0 or not shutil.which("useradd") or not shutil.which("userdel"):
+        return "this takes root and useradd"
+    return (reason := others.why_not()) and f"{reason}; {others.REMEDY}"
 
 
 def limits_can_be_had() -> bool:
@@ -32,12 +40,13 @@ class Room:
 
     def __init__(self, folder: Path, files: Path) -> None:
         self.board = Board(folder / "board.sqlite")
+        limited = not why_no_accounts() and limits_can_be_had()
         wanted = opening.settle(
             *(4, ["00"], "127.0.0.1", control.free_ports(1)[0]),
-            memory_gib=1.5 if ISOLATION == settings.ACCOUNTS and limits_can_be_had() else 0,
-            cores=1 if ISOLATION == settings.ACCOUNTS and limits_can_be_had() else 0,
+            memory_gib=1.5 if limited else 0,
+            cores=1 if limited else 0,
             students_files=files,
-            keep_apart=ISOLATION,
+            keep_apart=settings.NONE if why_no_accounts() else settings.ACCOUNTS,
         )
         wanted.variables.update({"LAB_ROOM": self.board.url, "LAB_ROOM_CODE": self.board.code, "LAB_QUICK": "1"})
         self.wanted, self.hub = wanted, Hub(folder / "hub")
@@ -78,8 +87,8 @@ def room(tmp_path_factory, files):
 @pytest.fixture
 def accounts():
     """Have a test skipped, and said so loudly, where no accounts can be made."""
-    if ISOLATION == settings.NONE:
-        pytest.skip("no seats' accounts: this takes root and useradd")
+    if reason := why_no_accounts():
+        pytest.skip(f"no seats' accounts: {reason}")
 
 
 @pytest.fixture
