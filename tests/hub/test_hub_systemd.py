@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -76,7 +77,8 @@ def machine(tmp_path_factory) -> Iterator[Machine]:
         pytest.skip(f"no systemd: none can be booted: {why}")
     log = tmp_path_factory.mktemp("systemd") / "log"
     with log.open("w") as said:
-        command = ["setpriv", "--pdeathsig=KILL", HERE / "boot-systemd", group]  # it ends with this process
+        python = os.path.realpath(sys.executable)
+        command = ["setpriv", "--pdeathsig=KILL", HERE / "boot-systemd", group, python]  # it ends with this process
         booting = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
     try:
         up = processes.wait_until(lambda: booting.poll() is not None or _is_up(booting.pid), BOOT_TIMEOUT_S)
