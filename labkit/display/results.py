@@ -20,6 +20,20 @@ WORK = Path("work")  # of the notebook that is running
 COLUMNS = ("published", "this machine", "its limit")
 PASSED, NOT_YET, NOT_ATTEMPTED = "passed", "not yet", "not attempted"
 CHECK_FAILED = "the check itself failed"
+NOT_MEASURED = "not measured"  # of a kept table: the places of the rows without a figure, as their sections did not run
+
+# What optional sections have handed in, by lab and kind of run: for as long as this kernel lives, as its names do.
+_handed_in: dict[tuple[str, bool], dict[str, tuple[Sequence, ...]]] = {}
+
+
+class NotMeasured(str):
+    """In place of a measured figure: the section that would have measured it, and how a table says so."""
+
+    __slots__ = ()
+
+    def __new__(cls, section: str) -> "NotMeasured":
+        """Return the text for a section, such as "4"."""
+        return super().__new__(cls, f"not measured (section {section})")
 
 
 class Results:
@@ -36,6 +50,34 @@ class Results:
     def __init__(self, lab: str, quick: bool = False):
         self.path = WORK / f"results-{lab}.json"
         self._about = {"lab": lab, "quick": quick}
+        self._handed_in = _handed_in.setdefault((lab, quick), {})
+
+    def hand_in(self, section: str, *rows: Sequence) -> None:
+        """Keep an optional section's rows for the closing table, in place of those that it has handed in before.
+
+        They are kept in memory: a kernel that was restarted begins without, so a table never mixes two runs.
+
+        Parameters
+        ----------
+        section : str
+            Its number, such as "4".
+        *rows : sequence of (name, published, this machine, its limit, *watches)
+            As `table` takes them.
+        """
+        self._handed_in[section] = rows
+
+    def handed_in(self, section: str, *expected: tuple[str, str]) -> list[Sequence]:
+        """Return an optional section's rows for the closing table.
+
+        Parameters
+        ----------
+        section : str
+            Its number, such as "4".
+        *expected : (name, published)
+            What it measures: the rows when it has not run, each "not measured".
+        """
+        missing = [(name, published, NotMeasured(section), "") for name, published in expected]
+        return list(self._handed_in.get(section, missing))
 
     def table(self, what: str, rows: Sequence[Sequence]) -> None:
         """Show and keep the lab's closing table.
@@ -49,17 +91,18 @@ class Results:
             What the figures are of: the head of the first column.
         rows : sequence of (name, published, this machine, its limit, *others)
             The figures with their units, as shown; an empty text where there is none. Then, for a row with a measured
-            figure, the watches under which it was measured (`load.watch`).
+            figure, the watches under which it was measured (`load.watch`). Rows of optional sections: `handed_in`.
         """
         marked: list[list[str]] = []
         notes: dict[str, None] = {}  # in their order, each once
+        missing = [place for place, row in enumerate(rows) if isinstance(row[2], NotMeasured)]
         for name, published, measured, limit, *others in rows:
             if measured:
                 measured += f" {BUSY_MARK}" if any(one.busy for one in others) else ""
                 notes |= dict.fromkeys(one.note for one in others if one.note)
             marked.append([name, published, measured, limit])
         display(markdown.table(*without_empty_columns((what, *COLUMNS), marked), notes))
-        self._keep(table={"what": what, "rows": marked, "notes": list(notes)})
+        self._keep(table={"what": what, "rows": marked, "notes": list(notes), NOT_MEASURED: missing})
 
     def picture(self, title: str, png: str, alt: str) -> None:
         """Keep a picture, `png` in base64. One of the same title is replaced: have no measured figure in it."""
@@ -153,7 +196,9 @@ def _is_table(value: Any) -> bool:
     if not isinstance(value, dict) or not _is_text(value.get("what")) or not isinstance(value.get("rows"), list):
         return False
     lists = [*value["rows"], value.get("notes", [])]
-    return all(isinstance(texts, list) and all(map(_is_text, texts)) for texts in lists)
+    missing = value.get(NOT_MEASURED, [])
+    places = isinstance(missing, list) and all(type(place) is int for place in missing)
+    return places and all(isinstance(texts, list) and all(map(_is_text, texts)) for texts in lists)
 
 
 def _is_pictures(value: Any) -> bool:

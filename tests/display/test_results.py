@@ -20,6 +20,7 @@ from labkit.system.load import BUSY_MARK, Others
 def results(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(files, "_warned", set())
+    monkeypatch.setattr("labkit.display.results._handed_in", {})
     return Results("02")
 
 
@@ -33,6 +34,7 @@ def test_a_table_is_shown_and_kept_with_what_it_was_measured_on(results, capsys)
         "what": "speed",
         "rows": [["this CNN", "", "100 images/s", "200 images/s"]],
         "notes": [],
+        "not measured": [],
     }
     assert kept(results)["on"]["cores"] >= 1
     assert "tensorflow-cpu 2." in kept(results)["on"]["software"]
@@ -54,6 +56,48 @@ def test_a_column_that_is_empty_in_all_rows_is_not_shown(results, rows, head, mo
     assert tables[0][0] == head
     assert {line.count("|") for line in tables[0]} == {head.count("|")}
     assert kept(results)["table"]["rows"] == [list(row) for row in rows]
+
+
+def closing(results):
+    """Make the table of a lab whose sections 4 and 6 are optional; return its rows' figures, and which are missing."""
+    expected = [("small", "2×"), ("large", "")]
+    results.table(
+        "speed", [*results.handed_in("4", *expected), ("core", "", "1", ""), *results.handed_in("6", ("x", ""))]
+    )
+    table = kept(results)["table"]
+    return {name: (published, measured) for name, published, measured, _ in table["rows"]}, table["not measured"]
+
+
+def test_a_section_that_was_left_out_is_not_measured_and_told_apart(results):
+    without = {
+        "small": ("2×", "not measured (section 4)"),
+        "large": ("", "not measured (section 4)"),
+        "core": ("", "1"),
+    }
+    assert closing(results) == (without | {"x": ("", "not measured (section 6)")}, [0, 1, 3])
+    results.hand_in("6", ("x", "", "5", ""))
+    assert closing(results) == (without | {"x": ("", "5")}, [0, 1])
+    assert find_problem(kept(results)) == ""
+
+
+def test_a_section_that_runs_again_replaces_its_rows_and_keeps_their_watch(results):
+    busy = Others("section 4", share=0.31, busy=True)
+    results.hand_in("4", ("small, 2 cores", "2×", "9", ""), ("large, 2 cores", "", "8", ""))
+    results.hand_in("4", ("small, 4 cores", "2×", "3", "", busy))
+    assert closing(results)[0] == {
+        "small, 4 cores": ("2×", f"3 {BUSY_MARK}"),
+        "core": ("", "1"),
+        "x": ("", "not measured (section 6)"),
+    }
+
+
+def test_what_was_handed_in_stays_when_the_lab_is_opened_again_in_its_kernel_alone(results, monkeypatch):
+    results.hand_in("4", ("small", "2×", "3", ""))
+    assert closing(Results("02"))[1] == [2]
+    assert closing(Results("02", quick=True))[1] == [0, 1, 3]
+    assert closing(Results("03"))[1] == [0, 1, 3]
+    monkeypatch.setattr("labkit.display.results._handed_in", {})  # a kernel that was restarted
+    assert closing(Results("02"))[1] == [0, 1, 3]
 
 
 def test_figures_of_a_busy_machine_are_marked_where_they_are_shown_and_kept(results, capsys):
@@ -106,6 +150,14 @@ def test_another_notebook_of_the_same_lab_goes_on_with_the_file(results):
     Results("02", quick=True).table("speed", [])
     assert kept(results)["exercises"] == {"1": "passed"}
     assert kept(results)["quick"] is True
+
+
+@pytest.mark.parametrize("odd", [None, 3, "text", [None], ["3"], [True], [1.5], {}, [[0]]])
+def test_places_of_rows_that_are_none_are_a_problem(results, odd):
+    closing(results)
+    whole = kept(results)
+    whole["table"]["not measured"] = odd
+    assert "'table' is not what a lab writes" in find_problem(whole)
 
 
 def test_a_damaged_file_does_not_stop_the_lab(results):
@@ -172,7 +224,7 @@ def test_a_lab_goes_on_whatever_is_in_the_file_and_keeps_what_is_sound(results, 
             assert now["exercises"] == {"1": "passed", "2": "passed"}
         if key != "pictures":
             assert list(now["pictures"]) == ["Old", "New"]
-        assert now["table"] == {"what": "speed", "rows": [["a", "b", "c", "d"]], "notes": []}
+        assert now["table"] == {"what": "speed", "rows": [["a", "b", "c", "d"]], "notes": [], "not measured": []}
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "3", "[" * 100_000, "\x00", ""])

@@ -68,6 +68,14 @@ def test_a_column_in_which_no_figure_stands_is_left_out(tmp_path):
     assert "published" not in table
 
 
+def test_what_was_not_measured_is_told_apart(tmp_path):
+    rows = [["CNN", "4×", "not measured (section 4)", ""], ["more", "", "3×", ""]]
+    leave(tmp_path, "02", table={"what": "speed", "rows": rows, "notes": [], "not measured": [0]})
+    page = render(tmp_path)
+    assert page.count('<tr class="missing"><th scope="row">CNN</th>') == page.count('<tr class="missing">') == 1
+    assert "not measured (section 4)" in Page(page).text
+
+
 def test_small_runs_and_labs_to_come_are_reported(page):
     text = Page(page).text
     assert text.count("A small run") == 1
