@@ -617,6 +617,21 @@ plots.show(
     keep=results,
 )
 
+# %% jupyter={"source_hidden": true}
+one = next(m["ms"] for m in timed["small"] if m["inter"] == m["intra"] == 1)
+most = next(m for m in timed["small"] if m["inter"] == inters[-1] and m["intra"] == 1)
+results.hand_in(
+    "4",  # for the closing table
+    (
+        "thread settings. Published: what a tuner found for whole networks, TensorFlow with Eigen and with MKL. "
+        f"Here: {inters[-1]} inter-op threads instead of 1, for {BRANCHES} branches of small products",
+        "2–123% faster; 1.5–28% faster",
+        f"{one / most['ms']:.2f}×",
+        f"{min(BRANCHES, cores)}×: branches or cores",
+        branch_others,
+    ),
+)
+
 # %% [markdown]
 # ## 5 · Today: `tf.function`
 #
@@ -955,6 +970,21 @@ with load.watch("section 6") as block_others:
 for where, speeds in measured.items():
     gains[where] = tell(where, speeds)
 
+# %% jupyter={"source_hidden": true}
+results.hand_in(
+    "6",  # for the closing table
+    *(
+        (
+            f"convolution, bias and ReLU merged, {where}",
+            "",
+            f"{gain.value:.2f}×",
+            f"{most.value:.2f}×: convolution alone",
+            block_others,
+        )
+        for where, (gain, most) in gains.items()
+    ),
+)
+
 # %% [markdown]
 # Fusion saves memory traffic, not arithmetic. Where the convolution itself takes most of the time, there is little to
 # gain. Where the convolution is quick, you mostly wait for memory.
@@ -1029,9 +1059,9 @@ plots.show(
 # 7. Which of Grappler's rewrites change how much is computed, and which only change how it is computed?
 #
 # **Open extension.** Grappler knows more rewrites than these. Describe graphs that you would simplify by hand, guess
-# what runs, and look at it with `show_rewrite`: adding zero, *x* + *x* + *x*, two transpositions in a row, a product
-# with a constant behind a convolution, a division by a constant. Find one rewrite that nobody around you has, and one
-# that you expected and that doesn't come. Do the results stay the same to the last digit? There is no check.
+# what runs, and look at it with `show_rewrite` of section 6: adding zero, *x* + *x* + *x*, two transpositions in a row,
+# a product with a constant behind a convolution, a division by a constant. Find one rewrite that nobody around you has,
+# and one that you expected and that doesn't come. Do the results stay the same to the last digit? There is no check.
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
@@ -1090,19 +1120,10 @@ plots.show(
 # The closing table shows what was published, what you measured, and the most that the machine could do:
 
 # %% jupyter={"source_hidden": true}
-one = next(m["ms"] for m in timed["small"] if m["inter"] == m["intra"] == 1)
-most = next(m for m in timed["small"] if m["inter"] == inters[-1] and m["intra"] == 1)
 results.table(
     "what it brings or costs",
     [
-        (
-            "thread settings. Published: what a tuner found for whole networks, TensorFlow with Eigen and with MKL. "
-            f"Here: {inters[-1]} inter-op threads instead of 1, for {BRANCHES} branches of small products",
-            "2–123% faster; 1.5–28% faster",
-            f"{one / most['ms']:.2f}×",
-            f"{min(BRANCHES, cores)}×: branches or cores",
-            branch_others,
-        ),
+        *results.handed_in("4", ("thread settings", "2–123% faster; 1.5–28% faster")),
         (
             f"a call that traces {LAYERS} layers, against one that doesn't",
             "",
@@ -1110,16 +1131,7 @@ results.table(
             "1: traced once",
             tracing_others,
         ),
-        *(
-            (
-                f"convolution, bias and ReLU merged, {where}",
-                "",
-                f"{gain.value:.2f}×",
-                f"{most.value:.2f}×: convolution alone",
-                block_others,
-            )
-            for where, (gain, most) in gains.items()
-        ),
+        *results.handed_in("6", ("convolution, bias and ReLU merged", "")),
     ],
 )
 
