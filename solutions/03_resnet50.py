@@ -66,7 +66,6 @@ batch = 8 if QUICK else max(2, min(4 * cores, 128, int((memory_gb - 2) / 0.1))) 
 rounds, side_rounds, steps = (1, 1, 1) if QUICK else (3, 2, 2)
 RUN = (f"--model={'mnist' if QUICK else 'resnet50'}", "--num_warmup_batches=1", f"--num_batches={steps}")
 whole, half = f"--batch_size={batch}", f"--batch_size={max(2, batch // 2)}"
-operators = threads = ranked = configurations.Comparison({}, {})  # sections 5 to 7 are optional
 
 if {"BF16", "AMX"} & set(machine.isa):
     print("bfloat16: this CPU computes with it.")
@@ -406,6 +405,31 @@ plots.show(
     ),
     keep=results,
 )
+
+
+# %% jupyter={"source_hidden": true}
+def draw(comparison, references, title, keep=None):
+    """Bars of how many times as fast as its reference each configuration is, for sections 5 and 6."""
+    has = comparison.results.keys()
+    times = {name: comparison.ratio(name, ref) for name, ref in references.items() if {name, ref} <= has}
+    figure, axis = plt.subplots(figsize=(10, 0.6 * len(times) + 1.5))
+    for row, ratio in enumerate(times.values()):
+        colour = (plots.GREEN if ratio.value > 1 else plots.VERMILION) if ratio.significant else plots.SKY
+        axis.barh(row, ratio.value, height=0.7, color=colour)
+        axis.text(0.02, row - 0.14, f"{ratio.value:.2f}", va="center", weight="bold")
+        if not np.isnan(ratio.low):
+            axis.plot([ratio.low, ratio.high], [row + 0.2] * 2, color=plots.BLACK, marker="|", linewidth=1.5)
+    axis.axvline(1, color=plots.BLACK, linestyle="--")
+    axis.set_yticks(range(len(times)), [f"{name}\nagainst {references[name]}" for name in times], fontsize=11)
+    axis.invert_yaxis()
+    axis.set(
+        xlabel="times as fast (line: 95% interval; light blue: may be chance)",
+        title=title,
+        xlim=(0, 1.3 * max([1, *(ratio.value for ratio in times.values())])),
+    )
+    alt = "Times as fast: " + "; ".join(f"{name} {ratio} times {references[name]}" for name, ratio in times.items())
+    plots.show(figure, alt=alt, keep=keep)
+
 
 # %% [markdown]
 # The numbers in brackets are the 95% [**confidence interval**](../docs/glossary.md#confidence-interval) of the ratio.
@@ -922,33 +946,20 @@ def conclude(comparison):
 
 conclude(operators)
 
-
 # %% jupyter={"source_hidden": true}
-def draw(comparison, references, title, keep=None):
-    """Bars of how many times as fast as its reference each configuration is."""
-    has = comparison.results.keys()
-    times = {name: comparison.ratio(name, ref) for name, ref in references.items() if {name, ref} <= has}
-    figure, axis = plt.subplots(figsize=(10, 0.6 * len(times) + 1.5))
-    for row, ratio in enumerate(times.values()):
-        colour = (plots.GREEN if ratio.value > 1 else plots.VERMILION) if ratio.significant else plots.SKY
-        axis.barh(row, ratio.value, height=0.7, color=colour)
-        axis.text(0.02, row - 0.14, f"{ratio.value:.2f}", va="center", weight="bold")
-        if not np.isnan(ratio.low):
-            axis.plot([ratio.low, ratio.high], [row + 0.2] * 2, color=plots.BLACK, marker="|", linewidth=1.5)
-    axis.axvline(1, color=plots.BLACK, linestyle="--")
-    axis.set_yticks(range(len(times)), [f"{name}\nagainst {references[name]}" for name in times], fontsize=11)
-    axis.invert_yaxis()
-    axis.set(
-        xlabel="times as fast (line: 95% interval; light blue: may be chance)",
-        title=title,
-        xlim=(0, 1.3 * max([1, *(ratio.value for ratio in times.values())])),
-    )
-    alt = "Times as fast: " + "; ".join(f"{name} {ratio} times {references[name]}" for name, ratio in times.items())
-    plots.show(figure, alt=alt, keep=keep)
-
-
 references = {f"{plain}, unfused": plain for plain in ("onednn", "onednn-bf16")}
 draw(operators, references, "Batch norm in small operations, against fused", keep=results)
+
+# %% jupyter={"source_hidden": true}
+references = {name: name.partition(",")[0] for name in operators.results if "," in name}
+results.hand_in(
+    "5",  # for the closing table
+    *(
+        (f"{plain} → {name}", "", f"{operators.ratio(name, plain)} times", "", operators.others)
+        for name, plain in references.items()
+        if plain in operators.results
+    ),
+)
 
 # %% [markdown]
 # The lines above are as sure as their intervals: "no difference beyond chance" means "measure again", and not "no
@@ -1043,6 +1054,21 @@ if nodes > 1:
     tell(threads, "memory spread, NCHW", "memory spread")
 draw(threads, dict.fromkeys(list(side)[1:], "as set"), "Threads, layout, memory: changed, against as set", keep=results)
 
+# %% jupyter={"source_hidden": true}
+published = {
+    "memory spread, NCHW": "33.62 → 34.18 images/s: 1.02×",
+    "memory on one node": "34.18 → about 23.6 images/s: 0.69×, there from spread",
+}
+changed = [name for name in threads.results if name != "as set"]
+results.hand_in(
+    "6",  # for the closing table
+    *((f"as set → {name}", text, "not run here", "") for name, text in published.items() if name not in changed),
+    *(
+        (f"as set → {name}", published.get(name, ""), f"{threads.ratio(name, 'as set')} times", "", threads.others)
+        for name in changed
+    ),
+)
+
 # %% [markdown]
 # **Too many threads.** How can they be worse than useless? With OpenMP, at the end of each piece of work, all threads
 # wait for the last one. A thread that waits spins, and keeps its core busy with nothing. The last thread may have no
@@ -1111,6 +1137,14 @@ for name in seen:
     print(f"{name:14} {images} images a step, {ranked.rate(name):.2f} images/s of all ranks together")
 if len(seen) > 1:
     tell(ranked, *reversed(seen))
+
+results.hand_in(
+    "7",  # for the closing table
+    *(
+        (f"Inception v3, ranks: {name}", "", f"{ranked.rate(name):.2f} images/s, one run", "", rank_others)
+        for name in seen
+    ),
+)
 
 # %% [markdown]
 # One round each, so do not rank them: put a loop of three rounds around it, as in section 2, if you want to know. What
@@ -1253,31 +1287,13 @@ rows += [
     )
     for kind, table in kinds.items()
 ]
-# What was published of a change, by its name in section 6.
-changes = {
-    "memory spread, NCHW": "33.62 → 34.18 images/s: 1.02×",
-    "memory on one node": "34.18 → about 23.6 images/s: 0.69×, there from spread",
-}
-rows += [
-    (f"as set → {name}", text, "not run here", "") for name, text in changes.items() if name not in threads.results
-]
-for comparison in (operators, threads):
-    references = {name: "as set" if comparison is threads else name.partition(",")[0] for name in comparison.results}
-    rows += [
-        (
-            f"{reference} → {name}",
-            changes.get(name, ""),
-            f"{comparison.ratio(name, reference)} times",
-            "",
-            comparison.others,
-        )
-        for name, reference in references.items()
-        if name != reference and reference in comparison.results
-    ]
-rows += [
-    (f"Inception v3, ranks: {name}", "", f"{ranked.rate(name):.2f} images/s, one run", "", ranked.others)
-    for name in ranked.results
-]
+rows += results.handed_in("5", ("onednn → onednn, forward", ""), ("onednn → onednn, unfused", ""))
+rows += results.handed_in(
+    "6",
+    ("as set → memory spread, NCHW", "33.62 → 34.18 images/s: 1.02×"),
+    ("as set → memory on one node", "34.18 → about 23.6 images/s: 0.69×, there from spread"),
+)
+rows += results.handed_in("7", ("Inception v3, on 1 and 2 ranks", ""))
 results.table("ResNet-50", rows)
 
 # %% [markdown]
