@@ -61,6 +61,9 @@ for name, what in (("BF16", "bfloat16"), ("VNNI", "sums of 8-bit products")):
     print(
         f"{what}: {'in hardware' if name in machine.isa else 'no instruction here; libraries emulate it or do without'}"
     )
+n_train, n_held_out, n_test = (640, 50, 500) if QUICK else (8_000, 500, 4_000)
+digits = load_digits(n_train + n_held_out, n_test)
+print(digits.source)
 
 # %% [markdown]
 # ## 1 · What a number can hold
@@ -169,8 +172,8 @@ plots.show(
 # %% [markdown]
 # A rising line means a constant *relative* error: a floating-point number is as exact when it is small as when it is
 # large. A level line means a constant *absolute* error: the smaller the number, the fewer digits remain. FP16 becomes
-# level below 0.00006, and INT8 is level from end to end. Keep this picture in mind: each of these two will cause a
-# problem later in this lab.
+# level below 0.00006, and INT8 is level from end to end. Keep this picture in mind: each of these two causes a problem,
+# FP16 in section 2 and INT8 in section 7.
 #
 # ## 2 · A gradient that vanishes
 #
@@ -180,10 +183,6 @@ plots.show(
 # FP16 does: the GPU multiplies in 16 bits, sums in 32, and stores in 16.
 
 # %%
-n_train, n_held_out, n_test = (640, 50, 500) if QUICK else (8_000, 500, 4_000)
-digits = load_digits(n_train + n_held_out, n_test)
-print(digits.source)
-
 x = digits.x_train[:512].reshape(512, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(512, 196)  # 14 × 14 are enough here
 y = np.eye(10, dtype="float32")[digits.y_train[:512]]
 WEIGHT = 1e-4  # of this loss in a sum of several
@@ -749,7 +748,7 @@ for name, correct in found.items():
         print(f"      one is right and the other wrong on {changed} of {n_test:,} digits")
 
 # %% [markdown]
-# Keep INT8's accuracy in mind for section 7. First: what did you gain? The next script measures the three formats in
+# Section 7 goes on from INT8's accuracy. First: what did you gain? The next script measures the three formats in
 # one process, in rounds that take turns. It also asks OpenVINO which format each layer really uses, because the hint is
 # only a request.
 
@@ -963,6 +962,17 @@ else:
     print("This CPU has no VNNI: the speed above is all there is here.")
 
 # %% jupyter={"source_hidden": true}
+results.hand_in(
+    "6",  # for the closing table
+    ("INT8 without VNNI, against FP32", "1.33×, in theory", f"{without} times", limit_without, capped_others),
+    *(
+        [("VNNI itself, INT8", "1.33× → 4×: 3×, in theory", f"{vnni} times", limit_vnni, capped_others)]
+        if "VNNI" in machine.isa
+        else []
+    ),
+)
+
+# %% jupyter={"source_hidden": true}
 bars = {f"FP32\n{family}": capped[family]["FP32"]}
 for cap, names in caps.items():
     for name in names:
@@ -1138,6 +1148,9 @@ print(f"{'FP32':22} {100 * found['FP32'].mean():6.2f}%")
 for name, correct in mended.items():
     print(f"{name:22} {100 * correct.mean():6.2f}%   {points[name][0]}: {points[name][1]}")
 
+# for the closing table
+results.hand_in("7", ("the same, range of the brightest", "", points["all lights, largest"][0], "0"))
+
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots()
 drawn = {"FP32": found["FP32"]} | mended
@@ -1216,11 +1229,21 @@ def resnet50_speed(policy, batch, steps=30):
 
 gpu_speed = {}
 if gpus:
-    for policy, batch in (("float32", 128), ("mixed_float16", 128), ("mixed_float16", 256)):
-        gpu_speed[policy, batch] = resnet50_speed(policy, batch)
-        print(f"{policy:14} batch {batch}: {gpu_speed[policy, batch]:,.0f} images/s", flush=True)
+    for policy, images in (("float32", 128), ("mixed_float16", 128), ("mixed_float16", 256)):
+        gpu_speed[policy, images] = resnet50_speed(policy, images)
+        print(f"{policy:14} batch {images}: {gpu_speed[policy, images]:,.0f} images/s", flush=True)
 else:
-    print("TensorFlow sees no GPU here. Section 2 showed, without a GPU, what FP16 does to gradients.")
+    print("TensorFlow sees no GPU here. Section 2 shows, without a GPU, what FP16 does to gradients.")
+
+results.hand_in(
+    "8",  # for the closing table
+    (
+        "ResNet-50 training on a V100, FP32 → FP16",
+        "400 → 800 images/s, batch 128 → 256",
+        " → ".join(f"{speed:,.0f}" for speed in gpu_speed.values()) + " images/s" if gpu_speed else "no GPU here",
+        "",
+    ),
+)
 
 # %% [markdown]
 # The kit's own TensorFlow is built for CPUs. If you have an environment with TensorFlow for GPUs, you need only this
@@ -1356,6 +1379,18 @@ plots.show(
     keep=results,
 )
 
+# %% jupyter={"source_hidden": true}
+results.hand_in(
+    "9",  # for the closing table
+    (
+        f"INT8 throughput, streams:clients {cores}:{cores} against 1:1",
+        "",
+        f"{served_faster[f'{cores}:{cores}']} times",
+        "",
+        stream_others,
+    ),
+)
+
 # %% [markdown]
 # Clients beyond the streams make a queue. It can fill the gaps between two requests, but each request also waits for
 # its turn. OpenVINO chooses the number of streams itself when you state what you want: `PERFORMANCE_HINT` is `LATENCY`
@@ -1435,48 +1470,38 @@ plots.show(
 # The closing table shows what was published, what you measured, and the most that the machine could do:
 
 # %% jupyter={"source_hidden": true}
-rows = [
-    (
-        f"{name} against FP32, inference",
-        {"BF16": "2×, in theory", "INT8": "4× with VNNI, in theory"}[name],
-        f"{gain[name]} times",
-        f"{limit[name]:.1f}×, matrix products",
-        *(infer_others, *limit_others),
-    )
-    for name in ("BF16", "INT8")
-]
-rows += [
-    ("INT8 without VNNI, against FP32", "1.33×, in theory", f"{without} times", limit_without, capped_others),
-    *(
-        [("VNNI itself, INT8", "1.33× → 4×: 3×, in theory", f"{vnni} times", limit_vnni, capped_others)]
-        if "VNNI" in machine.isa
-        else []
-    ),
-    (
-        "BF16 training against FP32",
-        "",
-        f"{training_times} times",
-        f"{limit['BF16']:.1f}×, matrix products",
-        *(training_others, *limit_others),
-    ),
-    ("INT8's accuracy against FP32's, by default", "", points["all lights, mean"][0], "0"),
-    ("the same, range of the brightest", "", points["all lights, largest"][0], "0"),
-    (
-        f"INT8 throughput, streams:clients {cores}:{cores} against 1:1",
-        "",
-        f"{served_faster[f'{cores}:{cores}']} times",
-        "",
-        stream_others,
-    ),
-    ("weights, FP32 → INT8", "¼", f"{kilobytes['fp32']:,.0f} → {kilobytes['int8']:,.0f} kB", "¼"),
-    (
-        "ResNet-50 training on a V100, FP32 → FP16",
-        "400 → 800 images/s, batch 128 → 256",
-        " → ".join(f"{speed:,.0f}" for speed in gpu_speed.values()) + " images/s" if gpu_speed else "no GPU here",
-        "",
-    ),
-]
-results.table("Fewer bits", rows)
+results.table(
+    "Fewer bits",
+    [
+        *(
+            (
+                f"{name} against FP32, inference",
+                {"BF16": "2×, in theory", "INT8": "4× with VNNI, in theory"}[name],
+                f"{gain[name]} times",
+                f"{limit[name]:.1f}×, matrix products",
+                *(infer_others, *limit_others),
+            )
+            for name in ("BF16", "INT8")
+        ),
+        *results.handed_in(
+            "6",
+            ("INT8 without VNNI, against FP32", "1.33×, in theory"),
+            ("VNNI itself, INT8", "1.33× → 4×: 3×, in theory"),
+        ),
+        (
+            "BF16 training against FP32",
+            "",
+            f"{training_times} times",
+            f"{limit['BF16']:.1f}×, matrix products",
+            *(training_others, *limit_others),
+        ),
+        ("INT8's accuracy against FP32's, by default", "", compare_answers(found["INT8"], found["FP32"])[0], "0"),
+        *results.handed_in("7", ("the same, range of the brightest", "")),
+        *results.handed_in("9", (f"INT8 throughput, streams:clients {cores}:{cores} against 1:1", "")),
+        ("weights, FP32 → INT8", "¼", f"{kilobytes['fp32']:,.0f} → {kilobytes['int8']:,.0f} kB", "¼"),
+        *results.handed_in("8", ("ResNet-50 training on a V100, FP32 → FP16", "400 → 800 images/s, batch 128 → 256")),
+    ],
+)
 
 # %% [markdown]
 # Published: VNNI: F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019 (theoretical peaks,
