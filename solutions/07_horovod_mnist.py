@@ -695,18 +695,8 @@ if scaling:
 # Between 100% and *side by side* lies what the ranks share: memory, caches, the clock, and the cores themselves where
 # there are fewer cores than ranks. No change of Horovod's settings gets that back. Between *side by side* and the
 # efficiency lies the averaging: messages, and waiting for the slowest rank.
-
-# %% [markdown]
-# ## 6 · Where the time goes: the timeline
 #
-# In the runs above, Horovod wrote a [**timeline**](../docs/glossary.md#timeline) of what it did with every tensor, to
-# the file that `HOROVOD_TIMELINE` names. Here is the one of 2 ranks. Each gradient goes through three stages:
-#
-# - **negotiated**: rank 0 waits until *every* rank has this gradient ready. If one rank is slow, you see it here: the
-#   others wait.
-# - **fused**: small gradients are copied side by side into one buffer, so that one all-reduce serves many. Afterwards
-#   they are copied back.
-# - **reduced**: the all-reduce itself, by MPI.
+# The next cell, which is folded, has what sections 6 and 11 draw Horovod's timeline with.
 
 # %% jupyter={"source_hidden": true}
 STAGES = {
@@ -752,6 +742,19 @@ def draw_last_step(axis, gradients):
                 axis.barh(row, end - start, left=start - origin, color=colour, label=label)
 
 
+# %% [markdown]
+# ## 6 · Where the time goes: the timeline
+#
+# In the runs above, Horovod wrote a [**timeline**](../docs/glossary.md#timeline) of what it did with every tensor, to
+# the file that `HOROVOD_TIMELINE` names. Here is the one of 2 ranks. Each gradient goes through three stages:
+#
+# - **negotiated**: rank 0 waits until *every* rank has this gradient ready. If one rank is slow, you see it here: the
+#   others wait.
+# - **fused**: small gradients are copied side by side into one buffer, so that one all-reduce serves many. Afterwards
+#   they are copied back.
+# - **reduced**: the all-reduce itself, by MPI.
+
+# %% jupyter={"source_hidden": true}
 gradients = read_timeline(work / "ranks-2" / "timeline.json")
 figure, axis = plt.subplots()
 draw_last_step(axis, gradients)
@@ -1295,6 +1298,22 @@ tell_levers(wired)
 if no_wires:
     print(f"Not measured, as there are no wires here: {no_wires}")
 
+
+# %% jupyter={"source_hidden": true}
+def wire_rows(wired, others, obstacle):
+    """Return this section's rows for the closing table."""
+    if not wired:
+        return [("weak, on wires", "", f"not here: {obstacle}", "")]
+    rows = []
+    for case, found in wired.items():
+        of_one = statistics.ratios(found["speeds"], "one rank")
+        reached, limit = (percent(of_one[way], found["nodes"]) for way in ("as it is", "side by side"))
+        rows.append((f"weak: this CNN, {case}, on {machine.usable_cores} cores", "", reached, limit, others))
+    return rows
+
+
+results.hand_in("11", *wire_rows(wired, wired_others, no_wires))
+
 # %% jupyter={"source_hidden": true}
 if wired:
     figure, axis = plt.subplots(figsize=(8, 4.5))
@@ -1442,20 +1461,6 @@ if wired and not QUICK:
 # like this. And fusion: in `on_wires`, start one launch with `env={"HOROVOD_FUSION_THRESHOLD": "0"}` as in section 7,
 # and one without, in turns. On which wire is fusion worth more than in memory?
 
-
-# %%
-def wire_rows(wired, others, obstacle):
-    """Return the closing table's rows of this section."""
-    if not wired:
-        return [("weak, on wires", "", f"not here: {obstacle}", "")]
-    rows = []
-    for case, found in wired.items():
-        of_one = statistics.ratios(found["speeds"], "one rank")
-        reached, limit = (percent(of_one[way], found["nodes"]) for way in ("as it is", "side by side"))
-        rows.append((f"weak: this CNN, {case}, on {machine.usable_cores} cores", "", reached, limit, others))
-    return rows
-
-
 # %% [markdown]
 # ## Questions
 #
@@ -1555,7 +1560,7 @@ results.table(
             )
             for way in ("weak", "strong")
         ),
-        *wire_rows(wired, wired_others, no_wires),
+        *results.handed_in("11", ("weak, on wires", "")),
     ],
 )
 
