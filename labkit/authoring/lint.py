@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
+from labkit.authoring import core_path, minutes
 from labkit.exercises import core, sources
 from labkit.system import paths
 from labkit.system.errors import LabError
@@ -15,6 +16,9 @@ CHECKED = "nbval-check-output"  # tag of the cells whose output nbval compares w
 MAX_GAP_LINES = 60  # of a cell in which a student looks for the gap
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<-])(?:/(?:home|root|Users|tmp|work|opt|mnt|usr|srv)\b|[A-Z]:\\|~/)")
 MARKER = re.compile(r"^# %%(?!%|\w)")
+
+HIDING = ("globals", "locals", "eval", "exec")  # of names, from `core_path`
+OPENS = re.compile(r"^check, .+ = open_lab\(\"\d\d\", globals\(\)\)$", re.M)
 
 Problem = tuple[int, str]  # line of the source, what is wrong there
 
@@ -31,6 +35,7 @@ def lint(source: Path) -> list[str]:
         problems += _lint_file(cell, start, elsewhere)
     if not any("syntax" in problem for _, problem in problems):  # exercises are found by the syntax trees of the cells
         problems += _lint_exercises(source, notebook, starts)
+        problems += _lint_core_path(source, notebook, starts)
     return [f"{paths.shown(source)}:{line}: {problem}" for line, problem in sorted(problems)]
 
 
@@ -66,11 +71,15 @@ def _lint_code(cell: NotebookNode, start: int) -> Iterator[Problem]:
     except SyntaxError as error:
         yield start + (error.lineno or 1), f"syntax error: {error.msg}"
         return
-    first = start + 1 if cell.source.startswith("%%writefile") else start
+    first = _first(cell, start)
     for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            yield first + node.lineno, "import * hides which names it brings: name them"
         if not isinstance(node, ast.Call):
             continue
         line, function = first + node.lineno, ast.unparse(node.func)
+        if function in HIDING and not core_path.written(cell) and not OPENS.search(cell.source):
+            yield line, f"{function}() hides which names a cell takes: name them"
         if function in ("get_ipython().system", "get_ipython().getoutput"):
             yield line, "bare !command: its failure would pass unnoticed; use run_ranks, subprocess or %%bash"
         if function == "plt.show":
@@ -81,6 +90,47 @@ def _lint_code(cell: NotebookNode, start: int) -> Iterator[Problem]:
                 yield line, "plots.show without alt=…, the text for those who can't see the picture"
             elif isinstance(alt[0], ast.Constant) and not str(alt[0].value).strip():
                 yield line, "plots.show with an empty alt=…, the text for those who can't see the picture"
+
+
+def _first(cell: NotebookNode, start: int) -> int:
+    """Return the line before a cell's Python."""
+    return start + bool(core_path.written(cell))
+
+
+def _lint_core_path(source: Path, notebook: NotebookNode, starts: list[int]) -> Iterator[Problem]:
+    """Find what keeps a lab from its closing table when optional sections are left out."""
+    try:
+        plan = minutes.plan(source)
+    except LabError as error:
+        yield 1, str(error)
+        return
+    for cell, line, name, section in core_path.taken(notebook, plan):
+        yield (
+            _first(notebook.cells[cell], starts[cell]) + line,
+            f"takes {name} from section {section}, which is optional: who leaves that out gets no further. "
+            "Make it in a core section, or have rows of the closing table handed in (results.hand_in)",
+        )
+    optional = {section.name for section in plan if not section.core}
+    given, asked = (dict(_row_calls(notebook, starts, method)) for method in ("hand_in", "handed_in"))
+    sections = minutes.section_of(notebook)
+    for (section, line), cell in given.items():
+        if section != sections[cell] or section not in optional:
+            yield line, f"hands in rows of section {section}: only that section can, and an optional one"
+        if section not in {name for name, _ in asked}:
+            yield line, f"hands in rows of section {section}, and the closing table does not ask for them (handed_in)"
+    for section, line in asked:
+        if section not in {name for name, _ in given}:
+            yield line, f"asks for rows of section {section}, which hands in none (hand_in)"
+
+
+def _row_calls(notebook: NotebookNode, starts: list[int], method: str) -> Iterator[tuple[tuple[str, int], int]]:
+    """Yield section, line and cell of each `results.method("4", …)`."""
+    for index, (cell, start) in enumerate(zip(notebook.cells, starts, strict=True)):
+        if cell.cell_type == "code" and f".{method}(" in cell.source:
+            for node in ast.walk(sources.parse(cell)):
+                match node:
+                    case ast.Call(ast.Attribute(attr=name), [ast.Constant(str(section)), *_]) if name == method:
+                        yield (section, _first(cell, start) + node.lineno), index
 
 
 def _lint_headings(notebook: NotebookNode, starts: list[int]) -> Iterator[Problem]:

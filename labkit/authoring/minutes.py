@@ -90,6 +90,18 @@ def _append_prose(cells: list[NotebookNode], cell: NotebookNode, text: str) -> N
         cells.append(NotebookNode(cell, source=text.strip("\n")))
 
 
+def section_of(notebook: NotebookNode) -> list[str]:
+    """Return for each cell the section that it stands in; no name before the first, and under any other heading."""
+    names, name = [], ""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            for heading in re.findall(r"^## .+", cell.source, re.M):
+                found = HEADING.match(heading)
+                name = (found[1] or QUESTIONS) if found else ""
+        names.append(name)
+    return names
+
+
 def plan(source: Path) -> list[Section]:
     """Return the sections of a lab, in their order.
 
