@@ -1048,15 +1048,16 @@ plots.show(
 #
 # ## Questions
 #
-# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
+# Answer each in a sentence or two, with what you saw above. Those that name an optional section are for whoever did it.
+# The instructor's notebook has answers.
 #
 # 1. What is an operation, what is a tensor, and which of the two do you feed and fetch?
 # 2. What are the two steps of a TensorFlow program, and what do you gain by keeping them apart?
 # 3. How do constant, placeholder and variable differ? Which of them keeps its value after a run?
 # 4. You fetch `y` without feeding a placeholder, and no error comes. How is that possible?
-# 5. For which graphs do you raise the inter-op threads, and for which the intra-op threads?
+# 5. For which graphs do you raise the inter-op threads, and for which the intra-op threads? *(section 4)*
 # 6. A training run with `tf.function` gets slower, the more different batch lengths there are. Why, and what do you do?
-# 7. Which of Grappler's rewrites change how much is computed, and which only change how it is computed?
+# 7. Which of Grappler's rewrites change how much is computed, and which only change how it is computed? *(section 6)*
 #
 # **Open extension.** Grappler knows more rewrites than these. Describe graphs that you would simplify by hand, guess
 # what runs, and look at it with `show_rewrite` of section 6: adding zero, *x* + *x* + *x*, two transpositions in a row,

@@ -892,16 +892,17 @@ plots.show(
 # %% [markdown]
 # ## Questions
 #
-# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
+# Answer each in a sentence or two, with what you saw above. Those that name an optional section are for whoever did it.
+# The instructor's notebook has answers.
 #
 # 1. What does oneDNN gain in training, and in inference? Why is it not the same?
 # 2. Which operations does it take over, and which operations of the old table does it leave to Eigen today? Why?
-# 3. What does fusion save: arithmetic or memory traffic?
+# 3. What does fusion save: arithmetic or memory traffic? *(section 4)*
 # 4. Converting the layout can cost less than the better layout gains. Where do you see the conversion, and what does it
 #    cost here?
 # 5. What is layout propagation, and why does this TensorFlow not need it?
 # 6. Why are there 16 channels in a block, and what would it be with AVX2?
-# 7. What are intra-op and inter-op threads, and what is `OMP_NUM_THREADS` in a build with OpenMP?
+# 7. What are intra-op and inter-op threads, and what is `OMP_NUM_THREADS` in a build with OpenMP? *(section 8)*
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">

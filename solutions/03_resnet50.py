@@ -1171,16 +1171,17 @@ results.hand_in(
 # %% [markdown]
 # ## Questions
 #
-# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
+# Answer each in a sentence or two, with what you saw above. Those that name an optional section are for whoever did it.
+# The instructor's notebook has answers.
 #
 # 1. Does oneDNN gain as much over `eigen` here as in the published results? Name two reasons why it need not.
 # 2. How do you prove that TensorFlow uses the library at all?
 # 3. Which part of the step could save the most time? Is it the one that takes the most time?
 # 4. Where the peak of bfloat16 is twice that of float32, why need training not be twice as fast?
-# 5. Why can more threads than cores cost so much with OpenMP, and less with TensorFlow's own threads?
-# 6. What does `KMP_BLOCKTIME` trade for what? When would you set it to 0?
+# 5. Why can more threads than cores cost so much with OpenMP, and less with TensorFlow's own threads? *(section 6)*
+# 6. What does `KMP_BLOCKTIME` trade for what? When would you set it to 0? *(section 6)*
 # 7. The walk-through's machine had 36 logical CPUs. Why did it set 18 threads?
-# 8. What would you measure there to find out how much the interleaved memory alone gained?
+# 8. What would you measure there to find out how much the interleaved memory alone gained? *(section 6)*
 # 9. Somebody shows you a gain of 2% from one run each. What do you ask for?
 
 # %% [markdown] tags=["instructor"]

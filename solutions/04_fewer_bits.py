@@ -1400,17 +1400,19 @@ results.hand_in(
 # %% [markdown]
 # ## Questions
 #
-# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
+# Answer each in a sentence or two, with what you saw above. Those that name an optional section are for whoever did it.
+# The instructor's notebook has answers.
 #
-# 1. FP16 and BF16 are the same size. Which of them needs loss scaling, and why?
+# 1. FP16 and BF16 are the same size. Which of them needs loss scaling, and why? *(section 2)*
 # 2. Why is INT8 used for inference and not for training?
 # 3. What is different about INT8: what takes the place of the exponent?
 # 4. Why do sums of 8-bit products need 32 bits, and why do floating-point sums seem not to?
-# 5. What does VNNI change? Where do 1.33 and 4 times come from, and why did you measure neither?
+# 5. What does VNNI change? Where do 1.33 and 4 times come from, and why did you measure neither? *(section 6)*
 # 6. What else does INT8 save, besides time to compute?
 # 7. Why must the calibration images look like the images that the network meets later? What do you see when they don't?
+#    *(section 7)*
 # 8. INT8's error in a sum of *k* terms: how does your bound grow, how does the error grow, and why do they differ?
-# 9. When do you choose many streams, when one? And why is a limit on paper, such as 4 times, not enough?
+# 9. When do you choose many streams, when one? And why is a limit on paper, such as 4 times, not enough? *(section 9)*
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">

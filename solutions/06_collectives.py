@@ -2006,19 +2006,20 @@ if no_wires:
 #
 # ## Questions
 #
-# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
+# Answer each in a sentence or two, with what you saw above. Those that name an optional section are for whoever did it.
+# The instructor's notebook has answers.
 #
 # 1. You can run parameter servers and workers in different ratios. How does the ratio change the time of a step? Is
 #    there a best one?
 # 2. A ring all-reduce averages gradients and gives the average to every rank, without a server. Who does the server's
 #    work?
 # 3. Which communication does data parallelism need, and which does model parallelism need? Why does it depend on how
-#    the work is split?
+#    the work is split? *(section 8)*
 # 4. Horovod replaced TensorFlow's parameter servers with MPI. What did that gain for the author of a script?
 # 5. Why does Horovod reach 90% scaling efficiency on 512 GPUs with ResNet-101 and Inception V3, but only 68% with
 #    VGG-16? Section 1 has the numbers.
 # 6. Is there an algorithm with the bytes of the ring and the steps of recursive doubling?
-# 7. From how many ranks on does top-k with 1% send more than a ring with float32?
+# 7. From how many ranks on does top-k with 1% send more than a ring with float32? *(section 10)*
 #
 # **Time left?** Write `doubling_allreduce(ranks, gradient, total)`, by recursive doubling, and add it to the `ways` of
 # `work/measure.py`. From which size on does your ring win? Does the map of section 7 say so, if you give it this

@@ -800,7 +800,8 @@ results.hand_in(
 # Bede's guide reports about 4,500 images/s on 4 GPUs and about 18,000 on 16: a scaling efficiency of 100%. About 32
 # GPUs it has no figure. It says that this configuration is no faster there, and that the run's *basic parameters* are
 # what keeps it from scaling much beyond 16 GPUs. Which parameters, it does not say, nor whether the images/s were no
-# higher or the hours of a run no fewer. To do better is left to its readers. There are four possible causes. **Choose one before you read on.**
+# higher or the hours of a run no fewer. To do better is left to its readers. There are four possible causes. **Choose
+# one before you read on.**
 #
 # | | possible cause | parameters that bear on it |
 # | --- | --- | --- |
@@ -1773,17 +1774,18 @@ results.hand_in("10", ("ResNet-50 on ImageNet after 50 epochs: top-1; top-5", "7
 # %% [markdown]
 # ## Questions
 #
-# Answer each in a sentence or two, from what you saw above. The instructor's notebook has answers.
+# Answer each in a sentence or two, from what you saw above. Those that name an optional section are for whoever did it.
+# The instructor's notebook has answers.
 #
 # 1. Which single thing changes in the script between 4 and 16 GPUs? And what changes by itself?
 # 2. Where must `--results_dir` be? Why is the login node's folder for temporary files no good?
 # 3. Why does the recipe warm the rate up over 8 epochs? And what has `--warmup_steps=100` to do with it?
 # 4. Why does the first line of the log in Bede's guide say 38 images/s, and the second 4,527?
 # 5. Strong or weak scaling: which of the two is 4 → 16 GPUs with 256 images each? Which of the two is [**time to
-#    accuracy**](../docs/glossary.md#time-to-accuracy)?
-# 6. Why might 32 GPUs have been no faster than 16, and which two runs would you do first to find out?
+#    accuracy**](../docs/glossary.md#time-to-accuracy)? *(section 7)*
+# 6. Why might 32 GPUs have been no faster than 16, and which two runs would you do first to find out? *(section 8)*
 # 7. Yesterday you got 8 nodes and used `--accumulate 2`. Today you get 16 nodes and do not accumulate. What stays the
-#    same?
+#    same? *(section 9)*
 # 8. Another published run on GPUs of 2018: an epoch of ImageNet takes about 30 minutes on one GPU, about 5 minutes on
 #    eight, at around 5,800 images/s. Ten epochs take roughly 30 minutes, to 48% accuracy. What is the scaling
 #    efficiency? Do these figures agree with each other?

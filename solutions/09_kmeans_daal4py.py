@@ -1132,17 +1132,18 @@ results.hand_in(
 # %% [markdown]
 # ## Questions
 #
-# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
+# Answer each in a sentence or two, with what you saw above. Those that name an optional section are for whoever did it.
+# The instructor's notebook has answers.
 #
 # 1. What is pixel-wise vector quantisation, and what is its code book here?
 # 2. How do `d4p.my_procid()` and `d4p.num_procs()` decide who works on what?
 # 3. What does `distributed=True` do on `kmeans_init`, and what on `kmeans`? What happens when one of them is missing?
 # 4. What do `d4p.daalinit()` and `d4p.daalfini()` do?
-# 5. How do threads compare with processes here?
+# 5. How do threads compare with processes here? *(section 6)*
 # 6. Here are four claims: each process gets its own chunk of data; only process 0 reports; labels come from the
 #    training routine with 0 iterations; nothing is oversubscribed, because the library sees only the cores of its rank.
 #    For which of them is the library responsible, for which the script, and for which `mpirun`?
-# 7. Is daal4py faster than scikit-learn?
+# 7. Is daal4py faster than scikit-learn? *(sections 7 and 8)*
 #
 # **Open extension.** How few pixels are enough? Take random samples of 300 to 50,000 pixels, several of each size, fit
 # 4 and 64 colours to each, and draw the PSNR on the whole photo against the sample's size, with its spread. From which
