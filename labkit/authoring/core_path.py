@@ -2,8 +2,8 @@
 
 A cell takes a name from the section that bound it last before. What a function uses is taken where the function is
 used, since it may be called there. A script that a cell writes counts as a name, which its path and its import use.
-A loop is taken to run. What an optional section puts *into* an object of a core section is not followed: the object is
-there without it.
+A loop is taken to run, and a `match` to bind what any of its cases binds. What an optional section puts *into* an
+object of a core section is not followed: the object is there without it.
 """
 
 import ast
@@ -39,8 +39,6 @@ class _Binding:
 
 
 _Names = dict[str, frozenset[_Binding]]  # what each may stand for: of several when a condition decides
-
-
 _Scripts = Mapping[str, frozenset[str]]  # the names at the top of each script that the lab writes
 
 
@@ -94,10 +92,10 @@ class _Follower:
         self.found: dict[tuple[str, str], int] = {}  # name and section, and the line that takes it first
 
     def follow(self, cell: NotebookNode) -> None:
+        """Follow the names through the cell; of a script, only which others it uses: its names are its own."""
         tree = sources.parse(cell)
         if script := written(cell):
-            modules = {f"work/{name}.py" for node in ast.walk(tree) for name in _imported(node)}
-            self._bind(script, NOTHING, modules & self.scripts.keys())
+            self._bind(script, NOTHING, {other for other in self.scripts if _mentions(tree, other)} - {script})
         else:
             self._block(tree.body)
 
@@ -129,11 +127,6 @@ class _Follower:
                         self._piece(handler.type)
                 self._branches([body + orelse, *(handler.body for handler in handlers)])
                 self._block(finalbody)
-            case ast.Match(subject=subject, cases=cases):
-                self._piece(subject)
-                last = cases[-1]
-                always = isinstance(last.pattern, ast.MatchAs) and last.pattern.pattern is None and last.guard is None
-                self._branches([case.body for case in cases] + [[]] * (not always))
             case _:
                 self._piece(statement)
 
@@ -154,10 +147,8 @@ class _Follower:
         files = {name for name in self.scripts if _mentions(piece, name)}
         now = self._closure(uses.now | files)
         for name in sorted(now):
-            for binding in self.names.get(name, ()):
-                if binding.section in self.others:
-                    line = _line(piece, name) or (at or piece).lineno
-                    self.found.setdefault((name, binding.section), line)
+            for section in sorted({binding.section for binding in self.names.get(name, ())} & self.others):
+                self.found.setdefault((name, section), _line(piece, name) or (at or piece).lineno)
         run = {name for file in files for name in self.scripts[file] if _is_run(piece)}  # %run brings a script's names
         for name in uses.bound | run:
             self._bind(name, uses, files)

@@ -53,13 +53,18 @@ def taken(notebook):
         ({"two": "a = 1", "four": "if b:\n    a = 2\nc = a"}, [("a", "2")]),
         ({"two": "a = 1", "four": "try:\n    b\nexcept OSError:\n    a = 2\nc = a"}, [("a", "2")]),
         ({"two": "a = 1", "four": "try:\n    c = a\nexcept NameError:\n    c = 0"}, [("a", "2")]),
-        ({"two": "a = 1", "four": "match 1:\n    case 1:\n        a = 2\nc = a"}, [("a", "2")]),
+        ({"two": "match 1:\n    case a:\n        pass", "four": "b = a"}, [("a", "2")]),
+        ({"one": "a = 1", "two": "del a", "four": "b = a"}, [("a", "2")]),
         ({"two": "%%writefile work/x.py\na = 1", "four": "run_ranks(2, 'work/x.py')"}, [("work/x.py", "2")]),
         ({"two": "%%writefile work/x.py\na = 1", "four": "run(work / 'x.py')"}, [("work/x.py", "2")]),
         ({"two": "%%writefile work/x.py\na = 1", "four": "import x"}, [("work/x.py", "2")]),
         ({"one": "f = lambda: 'work/x.py'", "two": "a = 1\nf = 'work/x.py'", "four": "f"}, [("f", "2")]),
         (
             {"two": "%%writefile work/x.py\na = 1", "four": ["%%writefile work/y.py\nfrom x import a", "'work/y.py'"]},
+            [("work/x.py", "2")],
+        ),
+        (
+            {"two": "%%writefile work/x.py\na = 1", "four": ["%%writefile work/y.py\nrun('work/x.py')", "import y"]},
             [("work/x.py", "2")],
         ),
         (
@@ -89,6 +94,7 @@ def test_what_is_taken_from_an_optional_section_is_found(write_source, cells, fo
         {"two": "def f():\n    return 1", "four": "def f():\n    return 2\n\n\nf()"},
         {"one": "a = {}", "two": "a['x'] = 1", "four": "b = a"},
         {"one": "%%writefile work/x.py\na = 1", "two": "'work/x.py'", "four": "'work/x.py'"},
+        {"two": "%%writefile work/x.py\na = 1", "four": "%%writefile work/y.py\nimport x"},
         {"two": "%%writefile work/x.py\na = 1", "four": "%%writefile work/x.py\na = 2", "end": "'work/x.py'"},
         {"two": "a = results.hand_in('2')", "end": "results.table('', results.handed_in('2'))"},
     ],
