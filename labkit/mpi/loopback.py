@@ -1,19 +1,10 @@
 """A preloaded library, compiled from `loopback.c`, that keeps mpirun from listening on all addresses of the machine."""
 
-import contextlib
-import hashlib
-import os
-import shlex
-import subprocess
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
-from labkit.system.paths import STATE
+from labkit.system import preload
 
 SOURCE = Path(__file__).with_name("loopback.c")
-COMPILER = "g++"  # which ./lab insists on, as Horovod needs it; CXX names another
-COMPILE_TIMEOUT_S = 60.0  # for what takes a twentieth of a second
 OPEN_PORT_WARNING = (
     "Warning: mpirun's port is open to other machines, as no C++ compiler was found that makes labkit/mpi/loopback.c: "
     "install g++, or name one in CXX."
@@ -21,39 +12,5 @@ OPEN_PORT_WARNING = (
 
 
 def library(spare: Path) -> Path | None:
-    """Return the compiled library, made at the first use; None where it can't be made.
-
-    Parameters
-    ----------
-    spare : Path
-        A folder for it, should there be no other.
-    """
-    name = f"loopback-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]}.so"
-    for folder in (STATE, spare):
-        with contextlib.suppress(OSError):  # such as a full disk
-            folder.mkdir(parents=True, exist_ok=True)
-            if not os.statvfs(folder).f_flag & os.ST_NOEXEC:
-                made = folder / name
-                return made if os.access(made, os.R_OK) else _compile(made)
-    return None
-
-
-def variables(path: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what has mpirun preload the library from a path without blanks, before what these variables have it do."""
-    return {"LD_PRELOAD": ":".join(filter(None, [path, environ.get("LD_PRELOAD")]))}
-
-
-def _compile(made: Path) -> Path | None:
-    """Return the library, or None when there is no compiler that makes it."""
-    with tempfile.TemporaryDirectory(dir=made.parent) as beside:
-        unfinished = Path(beside, made.name)
-        compiler = shlex.split(os.environ.get("CXX") or COMPILER)
-        command = [*compiler, "-x", "c", "-O1", "-shared", "-fPIC", "-o", str(unfinished), str(SOURCE)]
-        try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMPILE_TIMEOUT_S)
-        except (OSError, subprocess.TimeoutExpired):  # no such compiler
-            return None
-        if done.returncode:
-            return None
-        unfinished.chmod(0o755)  # whoever may use the checkout may use it
-        return unfinished.replace(made)  # only now, so that it is whole
+    """Return the compiled library, in a spare folder should there be no other; None where it can't be made."""
+    return preload.library(SOURCE, spare)

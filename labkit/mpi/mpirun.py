@@ -16,9 +16,9 @@ from pathlib import Path
 
 import psutil
 
-from labkit.mpi import loopback, rank_runner
+from labkit.mpi import rank_runner
 from labkit.network.network import VARIABLES
-from labkit.system import processes
+from labkit.system import preload, processes
 from labkit.system.errors import LabError
 
 BIN = Path(sysconfig.get_path("scripts"))
@@ -125,7 +125,7 @@ class MpiRun:
         """Return the seconds since the start."""
         return time.monotonic() - self._began
 
-    def start(self, argv: Sequence[str], variables: Mapping[str, str], cwd: Path, preload: Path | None = None) -> None:
+    def start(self, argv: Sequence[str], variables: Mapping[str, str], cwd: Path, library: Path | None = None) -> None:
         """Start mpirun, with a library preloaded into it, and have it end should this process end.
 
         Hydra would mix what the ranks print, lines cut in pieces, were it not told to write each rank's stdout and
@@ -150,9 +150,9 @@ class MpiRun:
             "HYDRA_CONFIG_FILE": f"/dev/fd/{folder}/hydra.conf",
             rank_runner.RUN_VARIABLE: self._token,
         }
-        if preload:
-            (self._folder / "preload").symlink_to(preload)  # LD_PRELOAD is split at blanks, too
-            plumbing |= loopback.variables(f"/dev/fd/{folder}/preload", environ)
+        if library:
+            (self._folder / "preload").symlink_to(library)  # LD_PRELOAD is split at blanks, too
+            plumbing |= preload.variables(f"/dev/fd/{folder}/preload", environ)
         try:
             self._mpirun = processes.start(
                 argv, {**environ, **variables, **plumbing}, cwd, stdout=write, stderr=write, pass_fds=[folder]

@@ -15,6 +15,7 @@ from pathlib import Path
 from labkit.mpi import loopback
 from labkit.mpi.mpirun import BIN
 from labkit.mpi.planning import HYDRA, MAX_RANKS_PER_CORE, hydra_variables, reach_of, ucx_variables
+from labkit.system import preload
 from labkit.system.errors import LabError
 
 # Hydra's options (mpiexec.hydra --help, MPICH 5.0.2) that lead to other machines, unless with one of these values.
@@ -91,7 +92,7 @@ def _stay_here() -> None:
             return
         descriptor = os.open(library, os.O_RDONLY)  # the path may have blanks, or be gone in a moment
     os.set_inheritable(descriptor, True)
-    os.environ |= loopback.variables(f"/dev/fd/{descriptor}", os.environ)
+    os.environ |= preload.variables(f"/dev/fd/{descriptor}", os.environ)
 
 
 if __name__ == "__main__":

@@ -133,6 +133,11 @@ def obstacle() -> str:
     except OSError:
         name = socket.gethostname()
         return f"this machine's name, {name}, leads to no address. Put '127.0.1.1 {name}' into /etc/hosts"
+    if _user(os.geteuid()) == str(os.geteuid()):
+        return (
+            f"this user, number {os.geteuid()}, has no name, and Slurm wants one. As root: "
+            f"`useradd --uid {os.geteuid()} NAME`, or a container of a user who has one"
+        )
     mode = supervisor.TMP.stat().st_mode
     if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
         return f"other users can replace what this user has in {supervisor.TMP}. As root: `chmod +t {supervisor.TMP}`"

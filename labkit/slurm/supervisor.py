@@ -38,7 +38,7 @@ import psutil
 from labkit.mpi.planning import SMALL_SLURM, SMALL_SLURM_ON_WIRES
 from labkit.network.network import SWITCH_ADDRESS, Network
 from labkit.slurm import relay
-from labkit.system import processes, programs
+from labkit.system import preload, processes, programs
 from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
 from labkit.system.machine import Machine, node_cores, node_cpus, this_machine
@@ -52,6 +52,7 @@ OWN_ADDRESS_ALONE = ("CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",)
 SRUN_PORTS, PORT_RANGE_TRIES = (20_000, 32_000), 100
 CONTROLLER_PORT, NODE_PORT = 6817, 6818  # Slurm's own, on a network where nobody else is
 PARTITION = "lab"
+OWN_USER = Path(__file__).with_name("own_user.c")
 
 START_TIMEOUT_S = 30.0  # for a daemon to come up
 SAVE_TIMEOUT_S = 5.0  # for jobs to save something when the cluster is taken down
@@ -86,6 +87,7 @@ class Supervisor:
         self.until = psutil.Process(until) if until else None
         self.daemons: dict[str, subprocess.Popen] = {}
         self.network: Network | None = None
+        self.preloaded: dict[str, str] = {}  # for the daemons
         self.holders: set[int] = set()  # the processes that hold the network
         prefix = SMALL_SLURM_ON_WIRES if rate else PREFIX
         self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=TMP))  # closed to all other users
@@ -134,6 +136,8 @@ class Supervisor:
         self.daemon("munged", "munged", "--foreground", "--force", *options)
         self.wait("munged", files["socket"].exists)
         files["socket"].chmod(0o600)
+        if not self.network:  # where others come as far as the relay
+            self.keep_others_out()
         self.daemon("slurmctld", "slurmctld", "-D", "-f", str(conf), within=self.enter())
         # Cores are not borrowed (labkit.system.cores): a cluster stays up for hours and idles for most of them, and
         # runs beside it would find no free core.
@@ -172,6 +176,13 @@ class Supervisor:
         settings = [*OWN_ADDRESS_ALONE, f"SrunPortRange={callbacks[0].port}-{callbacks[-1].port}"]
         (self.folder / CONF).write_text(slurm_conf(self.folder, self.nodes, machine, outside, settings))
         return network
+
+    def keep_others_out(self) -> None:
+        """Have the daemons that start from now on close other users' connections at once, where there is a compiler."""
+        if library := preload.library(OWN_USER, self.folder):
+            link = self.folder / "own-user.so"  # a path without blanks
+            link.symlink_to(library)
+            self.preloaded = preload.variables(str(link), {})
 
     def task_prolog(self, interface: str, **variables: object) -> str:
         """Write a script whose output Slurm reads, variables for each task and a job's script; return its setting.
@@ -225,7 +236,7 @@ class Supervisor:
         with self.log(name).open("a") as log:
             self.daemons[name] = subprocess.Popen(
                 [*within, programs.which(argv[0]) or argv[0], *argv[1:]],
-                env=environ(self.folder),
+                env=environ(self.folder) | self.preloaded,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

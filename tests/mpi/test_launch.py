@@ -24,7 +24,7 @@ from labkit.mpi import launch, loopback, mpirun, planning
 from labkit.mpi.launch import RankError, run_ranks
 from labkit.mpi.mpirun import Rank
 from labkit.network import Network, NoNetwork, namespaces
-from labkit.system import cores, paths
+from labkit.system import cores, paths, preload
 from labkit.system.errors import LabError
 from labkit.system.machine import shares, this_machine
 from labkit.system.processes import wait_until
@@ -375,7 +375,7 @@ class TestListeners:
         assert run_ranks(1, name, show=False).lines == (("libc.so.6:libm.so.6",),)
 
     def test_without_a_compiler_all_runs_and_it_is_reported_once(self, script, monkeypatch, tmp_path, capsys):
-        monkeypatch.setattr(loopback, "STATE", tmp_path / "state")
+        monkeypatch.setattr(preload, "STATE", tmp_path / "state")
         monkeypatch.setattr(launch, "_printed", set())
         monkeypatch.setenv("CXX", "no-such-compiler")
         name = script("print('hello')")

@@ -10,6 +10,7 @@ import pytest
 from listening import beyond_loopback, listeners_marked
 
 from labkit.mpi import loopback, planning, typed
+from labkit.system import preload
 from labkit.system.paths import ROOT
 from labkit.system.processes import wait_until
 
@@ -142,6 +143,6 @@ def test_what_hydra_is_told(monkeypatch, environ, told, preloaded):
 def test_without_a_compiler_it_runs_and_says_so(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(os, "environ", {"CXX": "no-such-compiler"})
     monkeypatch.setattr(os, "execv", lambda *_: None)
-    monkeypatch.setattr(loopback, "STATE", tmp_path / "state")
+    monkeypatch.setattr(preload, "STATE", tmp_path / "state")
     typed.main(["-n", "1", "x"])
     assert capsys.readouterr().err.strip() == loopback.OPEN_PORT_WARNING

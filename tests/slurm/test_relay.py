@@ -11,6 +11,7 @@ from functools import partial
 
 import psutil
 import pytest
+from listening import connected
 
 from labkit.slurm import relay, supervisor
 from labkit.system import processes
@@ -61,34 +62,6 @@ def relayed(*ports: int, descriptors: int | None = None):
             one.close()
 
 
-@contextlib.contextmanager
-def connected(port: int, *, user: int | None = None, sent: bytes = b""):
-    """Have a process with too many connections, of another user if asked for, each of which has sent something."""
-    (ready, told), (waiting, over) = os.pipe(), os.pipe()
-    if not (child := os.fork()):
-        with contextlib.suppress(OSError):
-            if user is not None:
-                os.setgroups([])
-                os.setresgid(user, user, user)
-                os.setresuid(user, user, user)
-            os.close(over)
-            kept = [socket.create_connection(("127.0.0.1", port)) for _ in range(TOO_MANY)]
-            for one in kept:
-                with contextlib.suppress(OSError):  # turned away
-                    one.sendall(sent)
-            os.write(told, b".")
-            os.read(waiting, 1)
-        os._exit(0)
-    try:
-        os.close(told)
-        assert os.read(ready, 1)
-        yield
-    finally:
-        for end in (over, ready, waiting):
-            os.close(end)
-        os.waitpid(child, 0)
-
-
 def ask(port: int, text: bytes) -> socket.socket:
     client = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
     client.sendall(text)
@@ -126,14 +99,14 @@ def test_each_socket_leads_to_its_own_place_and_where_nobody_listens_the_connect
 
 @pytest.mark.parametrize("sent", [b"", b"\0" * 100])
 def test_others_take_no_descriptor_and_its_user_is_served_meanwhile(server, two_users_can_be_made, sent):
-    with relayed(server, descriptors=DESCRIPTORS) as ([port], process), connected(port, user=NOBODY, sent=sent):
+    with relayed(server, descriptors=DESCRIPTORS) as ([port], process), connected([port], TOO_MANY, NOBODY, sent):
         assert read(ask(port, b"abc")) == b"cba"
         assert process.num_fds() < 20
 
 
 def test_it_goes_on_after_its_own_user_had_too_many_connections(server):
     with relayed(server, descriptors=DESCRIPTORS) as ([port], process):
-        with connected(port):
+        with connected([port], TOO_MANY):
             assert process.num_fds() > DESCRIPTORS - 10
         assert read(ask(port, b"abc")) == b"cba"
         assert processes.wait_until(lambda: process.num_fds() < 20, TIMEOUT_S)

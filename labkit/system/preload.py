@@ -1,0 +1,56 @@
+"""Libraries that change what a program does as it starts (LD_PRELOAD, ld.so(8)), compiled from a file in C."""
+
+import contextlib
+import hashlib
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from labkit.system.paths import STATE
+
+COMPILER = "g++"  # which ./lab insists on, as Horovod needs it; CXX names another
+COMPILE_TIMEOUT_S = 60.0  # for what takes a twentieth of a second
+
+
+def library(source: Path, spare: Path) -> Path | None:
+    """Return the compiled library, made at the first use; None where it can't be made.
+
+    Parameters
+    ----------
+    source : Path
+        The file in C.
+    spare : Path
+        A folder for it, should there be no other.
+    """
+    name = f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so"
+    for folder in (STATE, spare):
+        with contextlib.suppress(OSError):  # such as a full disk
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.statvfs(folder).f_flag & os.ST_NOEXEC:
+                made = folder / name
+                return made if os.access(made, os.R_OK) else _compile(source, made)
+    return None
+
+
+def variables(path: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what has a program preload a library, by a path without blanks, before those that it would anyway."""
+    return {"LD_PRELOAD": ":".join(filter(None, [path, environ.get("LD_PRELOAD")]))}
+
+
+def _compile(source: Path, made: Path) -> Path | None:
+    """Return the library, or None when there is no compiler that makes it."""
+    with tempfile.TemporaryDirectory(dir=made.parent) as beside:
+        unfinished = Path(beside, made.name)
+        compiler = shlex.split(os.environ.get("CXX") or COMPILER)
+        command = [*compiler, "-x", "c", "-O1", "-shared", "-fPIC", "-o", str(unfinished), str(source)]
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMPILE_TIMEOUT_S)
+        except (OSError, subprocess.TimeoutExpired):  # no such compiler
+            return None
+        if done.returncode:
+            return None
+        unfinished.chmod(0o755)  # whoever may use the checkout may use it
+        return unfinished.replace(made)  # only now, so that it is whole
