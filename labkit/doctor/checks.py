@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from labkit.display import onednn
 from labkit.doctor.labs import LABS, Lab
 from labkit.doctor.probes import CANNOT_START, NOT_TRIED, Facts, ProbeResult, gather
+from labkit.system import others
 from labkit.system.machine import Machine
 from labkit.system.paths import shown
 from labkit.system.progress import progress
@@ -339,8 +340,16 @@ def _labs_data(facts: Facts) -> Judgement:
     return "ok", f"{', '.join(intact)}, intact", ""
 
 
-# A new check is a line here.
-CHECKS: dict[str, Callable[[Facts], Judgement]] = {
+def _others(facts: Facts) -> Judgement | None:
+    if facts.others is None:
+        return None
+    if not facts.others.error:
+        return "ok", "can use this kit and its Python", ""
+    return "warn", f"can't use this, and `./lab hub` needs them to: {facts.others.error}", others.REMEDY
+
+
+# A new check is a line here; one that returns None has nothing to say on this machine.
+CHECKS: dict[str, Callable[[Facts], Judgement | None]] = {
     "system": _system,
     "Python": _python,
     "cores": _cores,
@@ -360,6 +369,7 @@ CHECKS: dict[str, Callable[[Facts], Judgement]] = {
     "data": _labs_data,
     "JupyterLab": _jupyterlab,
     "kernel": _kernel,
+    "other accounts": _others,
 }
 
 
@@ -387,13 +397,15 @@ def examine(quick: bool = False) -> Report:
 
 def judge(facts: Facts, labs: tuple[Lab, ...] = LABS) -> Report:
     """Make findings of the facts, and a verdict on each lab of the findings."""
-    findings = {
-        name: Finding(name, "warn", NOT_TRIED.error, "`./lab doctor` tries it")
-        if name in PROBE_OF and getattr(facts, PROBE_OF[name]) == NOT_TRIED
-        else Finding(name, *check(facts))
-        for name, check in CHECKS.items()
-    }
+    findings = {name: finding for name in CHECKS if (finding := _find(name, facts))}
     return Report(facts.machine, tuple(findings.values()), tuple(_verdict(lab, findings) for lab in labs))
+
+
+def _find(name: str, facts: Facts) -> Finding | None:
+    if name in PROBE_OF and getattr(facts, PROBE_OF[name]) == NOT_TRIED:
+        return Finding(name, "warn", NOT_TRIED.error, "`./lab doctor` tries it")
+    judgement = CHECKS[name](facts)
+    return Finding(name, *judgement) if judgement else None
 
 
 def _verdict(lab: Lab, findings: Mapping[str, Finding]) -> Verdict:

@@ -15,7 +15,7 @@ from labkit.data.mnist import FileStatus
 from labkit.mpi.launch import run_ranks
 from labkit.network import obstacle
 from labkit.slurm import cluster
-from labkit.system import processes
+from labkit.system import others, processes
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
 from labkit.system.paths import OPENMP_PYTHON, ROOT
@@ -67,6 +67,8 @@ class Facts:
         Whether nodes with wires between them can be made; why not when they cannot.
     slurm : ProbeResult
         Which Slurm there is to submit jobs to; why none can be started here when there is none.
+    others : ProbeResult or None
+        Why other accounts can't use this environment, if they can't; None for who is not root, and can't try.
     """
 
     system: str
@@ -88,6 +90,7 @@ class Facts:
     numactl: ProbeResult | None
     network: ProbeResult
     slurm: ProbeResult
+    others: ProbeResult | None = None
 
 
 def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
@@ -111,6 +114,7 @@ def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
         numactl=try_command("numactl", "--interleave=all", "true") if shutil.which("numactl") else None,
         network=try_network(),
         slurm=try_slurm(),
+        others=ProbeResult(error=others.why_not()) if os.geteuid() == 0 and not quick else None,
         **tried,
     )
 

@@ -1,65 +1,70 @@
-"""Whether other accounts of this machine can use this environment: its Python, its packages, the kit."""
+"""Whether other accounts of this machine, such as a hub's students, can use this kit and its Python."""
 
-import json
 import os
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
-import labkit
-from labkit.system.paths import ROOT
+from labkit.system.paths import ROOT, shown
 
-NOBODY = 65534
-REMEDY = "put Python and the kit where all may read, such as in /opt"
-TIMEOUT_S = 120.0
-# A Python that can't read its own standard library may take another one's, such as the system's, without a word.
-_SELF = (
-    "import json, os, sys; import psutil, labkit; "
-    "print(json.dumps([sys.version, sys.prefix, sys.base_prefix, os.__file__, labkit.__file__]))"
+NOBODY = 65534  # an account that owns nothing
+REMEDY = (
+    "have the kit and Python where all may read, such as a copy of the kit in /opt, and there "
+    "`UV_PYTHON_PREFERENCE=only-managed UV_PYTHON_INSTALL_DIR=/opt/python ./lab setup`"
 )
+TIME_LIMIT_S = 60.0
+# A shell in between: rights that root keeps over the change of user are gone with its exec. Python says where it lives,
+# as one that can't read its own files goes on with those of another Python.
+_SHELL = 'exec "$0" -c "import sys, labkit.cli; print(sys.base_prefix)"'
 
 
-def why_not(uid: int = NOBODY, gid: int = NOBODY, folder: Path = Path("/")) -> str:
-    """Return in a line why another account can't use this environment; nothing when it can.
+def why_not(user: int = NOBODY, group: int = NOBODY, folder: Path = Path("/")) -> str:
+    """Return in a line why another account can't use this environment; empty when it can.
 
-    Root becomes that account and tries. Others look at what the paths' modes allow to everybody.
+    Root becomes that account and tries. Who is not root looks at what the folders' modes allow to everybody.
 
     Parameters
     ----------
-    uid, gid : int
-        The account's.
+    user, group : int
+        The account, by its numbers.
     folder : Path
         Where it starts.
     """
     if os.geteuid() != 0:
-        return next(filter(None, map(_closed, (Path(sys.executable), Path(os.__file__), ROOT / "labkit"))), "")
+        return _first_closed()
     try:
-        done = subprocess.run(  # which changes the user before it starts Python
-            [sys.executable, "-c", _SELF],
+        done = subprocess.run(
+            ["/bin/sh", "-c", _SHELL, sys.executable],
             cwd=folder,
-            user=uid,
-            group=gid,
+            env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+            user=user,
+            group=group,
             extra_groups=[],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=TIME_LIMIT_S,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return _closed(Path(sys.executable)) or str(error)
-    if done.returncode:
-        return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-    own = [sys.version, sys.prefix, sys.base_prefix, os.__file__, labkit.__file__]
-    taken = json.loads(done.stdout)
-    return "" if taken == own else f"its Python takes {taken[3]} in place of {own[3]}"
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    if not done.returncode and done.stdout.strip() == sys.base_prefix:
+        return ""
+    if closed := _first_closed():
+        return closed
+    said = done.stderr.strip().splitlines()
+    return said[-1] if said else f"for others, {sys.executable} is {done.stdout.strip()}"
+
+
+def _first_closed() -> str:
+    return next(filter(None, map(_closed, (Path(sys.executable), Path(sys.base_prefix), ROOT))), "")
 
 
 def _closed(path: Path) -> str:
-    """Return which part of a path, and of where its links lead, others can't enter or read; nothing if none."""
-    target = Path(os.path.realpath(path))
-    for part in (*reversed(path.parents), *reversed(target.parents)):
-        if not part.stat().st_mode & stat.S_IXOTH:
-            return f"others may not enter {part}"
-    needed = stat.S_IROTH | (stat.S_IXOTH if target.is_dir() else 0)
-    return "" if target.stat().st_mode & needed == needed else f"others may not read {target}"
+    """Return which folder on the way to a path, or to where it leads, is closed to others; empty when none is."""
+    for place in (path, Path(os.path.realpath(path))):
+        for folder in reversed(place.parents):
+            mode = folder.stat().st_mode
+            if not mode & stat.S_IXOTH:
+                return f"{shown(place)} is below {folder}, whose mode is {stat.S_IMODE(mode):04o}"
+    return ""

@@ -76,6 +76,7 @@ GOOD = Facts(
     numactl=ProbeResult(),
     network=ProbeResult("nodes with wires between them can be made, without root"),
     slurm=ProbeResult("a cluster; nodes: 12, CPUs of each: 64"),
+    others=ProbeResult(),
 )
 
 
@@ -105,6 +106,16 @@ def text(report: Report, width: int = 80, **options) -> str:
 
 
 # --- Made-up machines ---
+
+
+def test_root_alone_is_told_whether_other_accounts_can_use_the_kit():
+    assert "other accounts" not in [finding.name for finding in judged(others=None).findings]
+    assert finding(judged(), "other accounts").status == "ok"
+    closed = judged(others=ProbeResult(error="bin/python is below /root, whose mode is 0700"))
+    assert finding(closed, "other accounts").status == "warn"
+    assert "below /root" in finding(closed, "other accounts").seen
+    assert "UV_PYTHON_INSTALL_DIR=/opt/python ./lab setup" in finding(closed, "other accounts").fix
+    assert verdicts(closed) == ("ok", "ok")  # the labs themselves can run
 
 
 def test_two_core_vm():

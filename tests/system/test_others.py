@@ -1,0 +1,66 @@
+"""Root is told whether other accounts can use an environment: here, made-up ones beside this one."""
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.system import others
+
+if os.geteuid() != 0:
+    pytest.skip("WHETHER OTHER ACCOUNTS CAN USE PYTHON WAS NOT TESTED HERE: it takes root", allow_module_level=True)
+
+
+@pytest.fixture
+def python(tmp_path, monkeypatch):
+    """Have a program in a folder that all can enter in Python's place; give its file, to be written."""
+    for above in (tmp_path, *tmp_path.parents[:2]):
+        above.chmod(0o755)
+    program = tmp_path / "closed" / "python"
+    program.parent.mkdir()
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    monkeypatch.setattr(others, "ROOT", tmp_path)
+
+    def write(script: str) -> Path:
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        return program.parent
+
+    return write
+
+
+def test_one_that_runs_from_the_same_place_will_do(python, tmp_path):
+    python(f"echo {tmp_path}")
+    assert others.why_not() == ""
+
+
+def test_it_is_tried_without_any_of_roots_rights(python, tmp_path):
+    python(f"grep -q 'CapEff:.0*$' /proc/self/status && [ $(id -u) = 65534 ] && echo {tmp_path}")
+    assert others.why_not() == ""
+
+
+def test_a_closed_folder_is_named(python, tmp_path):
+    python(f"echo {tmp_path}").chmod(0o700)
+    assert others.why_not() == f"{tmp_path}/closed/python is below {tmp_path}/closed, whose mode is 0700"
+    (tmp_path / "closed").chmod(0o755)
+    (tmp_path / "closed" / "python").chmod(0o700)
+    assert "Permission denied" in others.why_not()
+
+
+def test_a_python_that_goes_on_with_anothers_files_will_not_do(python):
+    python("echo /usr")
+    assert others.why_not().endswith("closed/python is /usr")
+
+
+def test_what_python_says_is_told(python):
+    python("echo 'ModuleNotFoundError: labkit' >&2; exit 1")
+    assert others.why_not() == "ModuleNotFoundError: labkit"
+
+
+def test_this_environment_is_judged_by_the_folders_above_it():
+    above = [*Path(os.path.realpath(sys.executable)).parents, *others.ROOT.parents]
+    if others.why_not() == "":
+        assert all(folder.stat().st_mode & stat.S_IXOTH for folder in above)
