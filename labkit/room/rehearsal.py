@@ -44,7 +44,7 @@ def run(labs: Sequence[str], on_lab: Callable[[str, str], None], quick: bool = F
 
 def waits() -> dict[str, dict[str, float]]:
     """Return the minutes that each section of a lab waited, by lab; of labs that have changed since, nothing."""
-    return {lab: entry["waited"] for lab, entry in _read().items() if entry["source"] == _fingerprint(lab)}
+    return {lab: entry["waited"] for lab, entry in _read().items() if entry.get("source") == _fingerprint(lab)}
 
 
 def _keep(lab: str, waited: Mapping[str, float]) -> None:
@@ -55,11 +55,26 @@ def _keep(lab: str, waited: Mapping[str, float]) -> None:
 
 def _read() -> dict[str, Any]:
     try:
-        return files.read_json(FILE)
+        kept = files.read_json(FILE)
+        if not isinstance(kept, dict) or not all(map(_is_entry, kept.values())):
+            raise ValueError("it is not what a rehearsal writes")
+        return kept
     except FileNotFoundError:
         return {}
     except ValueError as error:
         raise LabError(f"{paths.shown(FILE)} is damaged: delete it, and run ./lab rehearse again.") from error
+
+
+def _is_entry(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("waited"), dict)
+        and all(map(_is_time, entry["waited"].values()))
+    )
+
+
+def _is_time(minutes: Any) -> bool:
+    return isinstance(minutes, float | int) and 0 <= minutes < 24 * 60
 
 
 def _fingerprint(lab: str) -> str:

@@ -309,7 +309,8 @@ def _address(text: str) -> str:
     address = address if "://" in address else f"http://{address}"
     try:
         parts = urlsplit(address)
-        right = parts.scheme in ("http", "https") and parts.hostname and not parts.path and (parts.port or True)
+        host = (parts.hostname or "").encode("idna")  # refuses what is too long for a name, which requests would not
+        right = parts.scheme in ("http", "https") and host and not parts.path and (parts.port or True)
     except ValueError:
         right = False
     if not right:

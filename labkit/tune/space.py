@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.system import processes
+from labkit.system import files, processes
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
 
@@ -167,7 +167,7 @@ def read(file: Path, host: Host) -> tuple[dict[str, Knob], dict[str, str]]:
         When it can't be read, or makes no sense.
     """
     try:
-        tables = tomllib.loads(file.read_text())
+        tables = tomllib.loads(files.read(file).decode())
     except OSError as error:
         raise LabError(f"cannot read {file}: {error.strerror}. Name the file of knobs.") from error
     except (ValueError, RecursionError) as error:
