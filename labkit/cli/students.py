@@ -11,7 +11,7 @@ import typer
 
 from labkit.cli import completion
 from labkit.cli.options import LabNumber, StudentFolder
-from labkit.system import files, paths, terminal
+from labkit.system import files, others, paths, terminal
 from labkit.system.errors import LabError
 
 app = typer.Typer()
@@ -30,6 +30,8 @@ def setup(
     is in `.lab/setup.log`. Set-up that was stopped goes on where it stopped.
     """
     print("The environments are ready. Next: ./lab start")  # ./lab has made it, or this could not run
+    if os.geteuid() == 0 and (reason := others.why_not()):
+        print(f"Other accounts, as of a hub's students, can't use them: {reason}. For those, {others.REMEDY}.")
 
 
 @command(epilog="Example: `./lab start 07 --no-browser --port 8899`")
