@@ -314,8 +314,12 @@ def _shown(command: Sequence[object], error: type[LabError], env: Mapping[str, o
 def _run(
     argv: Sequence[str], env: Mapping[str, object] | None = None, timeout_s: float | None = None
 ) -> tuple[int, str, str]:
-    """Return the status, stdout and stderr of a command that knows nothing of a job which this process is part of."""
+    """Return the status, stdout and stderr of a command that knows nothing of a job which this process is part of.
+
+    A kernel's temporary folder is on this machine, and gone when the kernel ends: a job takes its node's.
+    """
     own = {name: value for name, value in os.environ.items() if name == "SLURM_CONF" or "SLURM" not in name}
+    own.pop("TMPDIR", None)
     own |= {name: str(value) for name, value in (env or {}).items()}
     timeout_s = timeout_s or COMMAND_TIMEOUT_S
     try:

@@ -74,9 +74,10 @@ def test_a_command_that_is_missing_or_hangs_is_one_line(slurm, tmp_path, monkeyp
         slurm_command("sinfo")
 
 
-def test_commands_know_nothing_of_a_job_around_this_process(slurm, tmp_path, monkeypatch):
-    script(tmp_path / "programs", "sbatch", '#!/bin/sh\necho "$SLURM_JOB_ID,$SLURM_CONF,$KIT"\n')
+def test_commands_know_nothing_of_a_job_or_a_kernel_around_this_process(slurm, tmp_path, monkeypatch):
+    script(tmp_path / "programs", "sbatch", '#!/bin/sh\necho "$SLURM_JOB_ID$TMPDIR,$SLURM_CONF,$KIT"\n')
     monkeypatch.setenv("SLURM_JOB_ID", "5")
+    monkeypatch.setenv("TMPDIR", "/tmp/of-a-kernel")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     job = submit_job(slurm, "sbatch", output=tmp_path / "log", env={"KIT": tmp_path})
     assert job.number == f",/etc/slurm.conf,{tmp_path}"
