@@ -133,6 +133,14 @@ def obstacle() -> str:
     except OSError:
         name = socket.gethostname()
         return f"this machine's name, {name}, leads to no address. Put '127.0.1.1 {name}' into /etc/hosts"
+    try:
+        # As Slurm looks for its own address (get_addr_info in its common/util-net.c).
+        socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
+    except OSError:
+        return (
+            "this machine has no address but loopback's, and so Slurm cannot find its own name. Join a network, or as "
+            "root: `ip addr add 192.0.2.1/32 dev lo`, an address for examples, which leads nowhere"
+        )
     if _user(os.geteuid()) == str(os.geteuid()):
         return (
             f"this user, number {os.geteuid()}, has no name, and Slurm wants one. As root: "

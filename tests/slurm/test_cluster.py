@@ -408,6 +408,21 @@ def test_missing_packages_are_named_with_the_command(empty_path, tmp_path):
         Cluster(tmp_path / "cluster").up(2)
 
 
+def test_a_user_without_a_name_is_told_so(monkeypatch):
+    monkeypatch.setattr(cluster, "PACKAGES", {})
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000_000)
+    assert "As root: `useradd --uid 4000000000 NAME`" in cluster.obstacle()
+
+
+def test_a_machine_without_any_network_is_told_so(tmp_path):
+    text = "from labkit.slurm import cluster; cluster.PACKAGES = {}; print(cluster.obstacle())"
+    alone = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
+    done = subprocess.run([*alone, sys.executable, "-c", text], capture_output=True, text=True)
+    if done.stderr:
+        pytest.skip(f"no network: {done.stderr.strip()}")
+    assert done.stdout.startswith("this machine has no address but loopback's, ")
+
+
 def test_a_machine_whose_name_leads_nowhere_is_reported_what_to_do(monkeypatch):
     monkeypatch.setattr(cluster, "PACKAGES", {})
     monkeypatch.setattr(socket, "gethostname", lambda: "no-such-name.invalid")
