@@ -144,7 +144,9 @@ class Network:
         wires = f"{len(self.nodes)} nodes on wires of {show_rate(self.rate)}{delay}"
         if len(self.nodes) == 1:
             return f"1 node, and no wire ({show_rate(self.rate)})"
-        return f"{wires}: a transfer got {show_rate(self.measured)}, {self.measured / self.rate:.0%}"
+        share = self.measured / self.rate
+        part = f"{share:.0%}" if share >= 0.01 else "less than 1%"
+        return f"{wires}: a transfer got {show_rate(self.measured)}, {part}"
 
     @property
     def warning(self) -> str:

@@ -147,6 +147,14 @@ def test_a_check_that_fails_says_why(nothing_left, program, nodes, what, said, t
     assert (obstacle() != "") == (what == "-c")
 
 
+@pytest.mark.parametrize(("measured", "told"), [(9.4e8, "94%"), (1e7, "1%"), (1.9e6, "less than 1%")])
+def test_what_came_through_is_told_however_little(wires_can_be_made, monkeypatch, measured, told):
+    monkeypatch.setattr(Network, "_check", lambda self: measured)
+    with Network(2, "1 Gbit/s") as wires:
+        assert str(wires).endswith(f", {told}")
+        assert bool(wires.warning) == (told != "94%")
+
+
 def test_a_node_without_a_core_still_tells_what_it_got():
     """The sender's time is over before it has begun."""
     done = subprocess.run(
