@@ -176,7 +176,7 @@ def _figures_of_the_room(folder: Path) -> tuple[dict, str]:
         figures = page.room_figures(seat.ask("GET", asked, "/view/wall").json())
     except LabError as error:
         return {}, f"The room's figures are not here: {error}"
-    except ValueError:  # neither JSON nor what a board sends
+    except (ValueError, RecursionError):  # neither JSON nor what a board sends
         return {}, "The room's figures are not here: the board's answer can't be read."
     return figures, "" if figures else "The room has no figures yet: they are shown from five machines on."
 

@@ -12,6 +12,7 @@ images are those of 2 × 32.
 
 import contextlib
 import functools
+import math
 import os
 import platform
 import re
@@ -28,6 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.system.errors import LabError, reason
+from labkit.system.files import open_regular
 
 LABELS = 2**31  # as many as int32 tells apart
 
@@ -154,7 +156,7 @@ def _scan(path: Path) -> np.ndarray:
     found: list[tuple[int, int]] = []
     offset = _HEAD_BYTES
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_regular(path, math.inf) as file:
             size = os.fstat(file.fileno()).st_size
             while offset - _HEAD_BYTES < size:
                 head = os.pread(file.fileno(), _HEAD_BYTES, offset - _HEAD_BYTES)

@@ -4,7 +4,7 @@ The kernels of `lab start` load it. A kernel that was restarted has forgotten al
 notebook it runs.
 """
 
-import json
+import math
 import os
 import symtable
 from collections.abc import Iterator
@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 
 from IPython.core.interactiveshell import InteractiveShell
+
+from labkit.system import files
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -56,9 +58,9 @@ def _names_defined(shell: InteractiveShell) -> set[str]:
 def _code_cells() -> list[str]:
     """Return the code cells of the notebook as it was last saved; none where it can't be read."""
     try:
-        cells = json.loads(Path(os.environ["JPY_SESSION_NAME"]).read_text())["cells"]
+        cells = files.read_json(Path(os.environ["JPY_SESSION_NAME"]), math.inf)["cells"]
         return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return []
 
 

@@ -14,7 +14,7 @@ from labkit.display.results import NOT_ATTEMPTED, find_problem, read
 from labkit.exercises.outbox import MEMBERSHIP
 from labkit.exercises.outbox import start as start_sender
 from labkit.room import protocol
-from labkit.system import files, paths
+from labkit.system import files, locks, paths
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK
 from labkit.system.machine import this_machine
@@ -39,7 +39,7 @@ def membership(folder: Path) -> dict[str, Any] | None:
     """
     path = folder / MEMBERSHIP
     try:
-        kept = json.loads(path.read_text())
+        kept = files.read_json(path)
     except FileNotFoundError:
         return None
     except ValueError:
@@ -141,7 +141,7 @@ def leave(folder: Path | None = None) -> None:
     kept = membership(folder)
     if not kept:
         raise LabError("you are in no room.")
-    keep(folder, kept | {"leaving": True})
+    change(folder, leaving=True)
     (folder / HAND).unlink(missing_ok=True)
     if try_to_leave(folder):
         print("You have left, and all that the board had of your seat is deleted.")
@@ -160,7 +160,7 @@ def try_to_leave(folder: Path) -> bool:
     except LabError:
         return False
     if done:
-        (folder / MEMBERSHIP).unlink(missing_ok=True)
+        forget(folder, kept["token"])
     return done
 
 
@@ -208,11 +208,29 @@ def keep(folder: Path, kept: dict[str, Any]) -> None:
         raise
 
 
+def change(folder: Path, **values: Any) -> dict[str, Any] | None:
+    """Change what is kept of the seat, as the notebooks and the sender may at the same time; None when it is gone."""
+    with locks.locked(folder / MEMBERSHIP):
+        kept = membership(folder)
+        if kept:
+            kept |= values
+            keep(folder, kept)
+    return kept
+
+
+def forget(folder: Path, token: str) -> None:
+    """Forget the seat of this token; one that was taken since stays."""
+    with locks.locked(folder / MEMBERSHIP):
+        kept = membership(folder)
+        if kept and kept["token"] == token:
+            (folder / MEMBERSHIP).unlink(missing_ok=True)
+
+
 def state(folder: Path, kept: dict[str, Any]) -> dict[str, Any]:
     """Return the state of the seat, as it is sent: without what a board would refuse, from files that were edited."""
     try:
-        raised = json.loads((folder / HAND).read_text())
-    except (OSError, ValueError, RecursionError):
+        raised = files.read_json(folder / HAND)
+    except (OSError, ValueError):
         raised = None
     return {
         "exercises": _exercises(folder),

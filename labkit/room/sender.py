@@ -55,7 +55,7 @@ class Sender:
             return True
         answer = seat.ask("PUT", kept, "/api/seat", seat.state(self.folder, kept))
         if answer.status_code == 403:  # the room was closed, or somebody has removed the seat
-            (self.folder / seat.MEMBERSHIP).unlink(missing_ok=True)
+            seat.forget(self.folder, kept["token"])
             return False
         if answer.status_code not in (204, 400):  # what is refused would be refused again
             raise LabError(f"the board says {answer.status_code}.")
@@ -85,7 +85,7 @@ class Sender:
             if seat.ask("POST", without_seat, "/api/figures", {"code": kept["code"], **figures}).status_code == 204:
                 self._figures_sent.add(lab)
                 kept = kept | {"sent": [*kept["sent"], lab]}
-                seat.keep(self.folder, kept)
+                seat.change(self.folder, sent=kept["sent"])
 
     def run(self) -> None:
         """Send until there is nothing to send for."""

@@ -1,6 +1,7 @@
 """Checkpoints that are there whole or not at all, so that a run survives being killed."""
 
 import json
+import math
 import os
 import shutil
 import zlib
@@ -95,10 +96,10 @@ def find(folder: Path) -> Found:
     skipped: list[str] = []
     for path in _newest_first(folder):
         try:
-            contents = json.loads((path / CONTENTS_FILE).read_text())
+            contents = files.read_json(path / CONTENTS_FILE)
             damaged = [name for name, checksum in contents["crc32"].items() if _checksum(path / name) != checksum]
             settings = contents["settings"]
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             skipped.append(f"{path.name} ({error!r})")
             continue
         if not damaged:
@@ -113,13 +114,13 @@ def find(folder: Path) -> Found:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*"), reverse=True)
+    return sorted((path for path in folder.glob("step-*") if path.name[5:].isdecimal()), reverse=True)
 
 
 def _checksum(path: Path) -> int:
     """Return a file's CRC-32, read a piece at a time."""
     checksum = 0
-    with path.open("rb") as file:
+    with files.open_regular(path, math.inf) as file:
         while piece := file.read(2**24):
             checksum = zlib.crc32(piece, checksum)
     return checksum

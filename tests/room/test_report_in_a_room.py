@@ -78,10 +78,11 @@ def test_without_the_board_the_report_says_so_and_has_the_rest(student, board, m
     assert "2.1×" in page
 
 
-def test_an_answer_of_something_else_is_told(student, board, monkeypatch):
+@pytest.mark.parametrize("content", [b"<html>a login page</html>", b"[" * 200_000, b"\xff", b"3"])
+def test_an_answer_of_something_else_is_told(student, board, monkeypatch, content):
     seat.join(board.url, board.code, figures=True, folder=student)
     answer = requests.Response()
-    answer.status_code, answer._content = 200, b"<html>a login page</html>"
+    answer.status_code, answer._content = 200, content
     monkeypatch.setattr(seat, "ask", lambda *message: answer)
     page = report(monkeypatch, student)
     assert "answer can&#39;t be read" in page

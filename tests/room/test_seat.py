@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import requests
 from room_board import Board
 
 from labkit import room
@@ -403,6 +404,41 @@ class TestLeave:
     def test_who_is_in_no_room(self, folder):
         with pytest.raises(LabError, match="you are in no room"):
             room.leave(folder)
+
+
+def answered(status: int) -> requests.Response:
+    answer = requests.Response()
+    answer.status_code = status
+    return answer
+
+
+def test_who_leaves_while_the_sender_sends_has_left(board, folder, monkeypatch):
+    joined(board, folder, figures=True)
+    Results("02").table("speed", [("this CNN", "", "1.8×", "")])
+    kept = seat.membership(folder)
+
+    def ask(method: str, of: dict, path: str, message: object = None) -> requests.Response:
+        seat.change(folder, leaving=True)  # by ./lab leave, while the figures are under way
+        return answered(204)
+
+    monkeypatch.setattr(seat, "ask", ask)
+    Sender(folder)._send_figures(kept)
+    assert seat.membership(folder) == kept | {"leaving": True, "sent": ["02"]}
+    (folder / seat.MEMBERSHIP).unlink()
+    assert seat.change(folder, sent=[]) is None
+    assert not (folder / seat.MEMBERSHIP).exists()
+
+
+def test_a_seat_that_was_taken_since_is_not_forgotten(board, folder, monkeypatch):
+    joined(board, folder)
+
+    def ask(*_) -> requests.Response:
+        seat.change(folder, token="2.new")  # by ./lab leave and ./lab join
+        return answered(403)
+
+    monkeypatch.setattr(seat, "ask", ask)
+    assert not Sender(folder).step()
+    assert seat.membership(folder)["token"] == "2.new"
 
 
 def test_the_sender_goes_on_after_errors(folder, monkeypatch):
