@@ -235,4 +235,4 @@ def test_a_command_refuses_what_makes_no_sense(command, name, cut_short):
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "name"), list(commands()))
 def test_a_command_refuses_all_that_makes_no_sense(command, name, cut_short):
-    hold(command, name, examples=60)
+    hold(command, name, examples=40)

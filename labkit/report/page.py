@@ -144,7 +144,9 @@ def _lab(file: Path) -> dict[str, Any]:
         if kept["lab"] != file.stem[-2:]:
             raise ValueError(f"it is of lab {kept['lab']!r}")
     except OSError as error:
-        raise LabError(files.describe_error(error, f"cannot read {paths.shown(file)}")) from error
+        raise LabError(
+            files.describe_error(error, f"cannot read {file}", "move it away, or see to it that it can be read")
+        ) from error
     except ValueError as error:
         what = f"{paths.shown(file)} is damaged ({error})"
         raise LabError(f"{what}: delete it, and run that lab's last cells again.") from error

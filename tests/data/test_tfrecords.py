@@ -1,6 +1,7 @@
 """Every rank gets its part of each global batch, each image once, the same after a restart; damage is named."""
 
 import itertools
+import os
 import shutil
 from pathlib import Path
 
@@ -110,6 +111,10 @@ SPOILT = {
     "cut in its data": (cut(-3), "train-00002-of-00004 is not a TFRecord file, or not whole: record 5"),
     "cut in a head": (cut(7), "train-00002-of-00004 is not a TFRecord file, or not whole: record 0"),
     "no record": (empty, "has a record"),
+    "a pipe in its place": (
+        lambda folder: (remove("train-00001-of-00004")(folder), os.mkfifo(folder / "train-00001-of-00004")),
+        "cannot read .*train-00001-of-00004: It is no regular file",
+    ),
     "a folder in its place": (
         lambda folder: (remove("train-00001-of-00004")(folder), (folder / "train-00001-of-00004").mkdir()),
         "cannot read .*train-00001-of-00004: Is a directory",

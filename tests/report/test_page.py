@@ -1,6 +1,8 @@
 import json
+import os
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -184,6 +186,14 @@ def test_results_of_no_lab_and_a_file_that_cannot_be_read_are_reported(tmp_path)
     (tmp_path / "results-77.json").unlink()
     (tmp_path / "results-02.json").mkdir()
     with pytest.raises(LabError, match=r"cannot read .*results-02\.json: Is a directory"):
+        render(tmp_path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_not_waited_for(tmp_path, make):
+    leave(tmp_path, "02")
+    make(tmp_path / "results-03.json")
+    with pytest.raises(LabError, match=r"cannot read .*results-03\.json: I.*\. Move it away"):
         render(tmp_path)
 
 

@@ -83,6 +83,16 @@ def test_a_damaged_one_falls_back_on_the_one_before(tmp_path, file, damage):
     assert "\n" not in skipped[0]
 
 
+@pytest.mark.parametrize(
+    "contents", ["[]", "null", '{"crc32": [], "settings": {}}', "[" * 200_000, '{"crc32": {"/dev/zero": 1}}']
+)
+def test_whatever_is_in_its_list_of_files_it_falls_back_on_the_one_before(tmp_path, contents):
+    three(tmp_path)
+    (tmp_path / "step-00000030" / "contents.json").write_text(contents)
+    (tmp_path / "step-of-somebody").mkdir()
+    assert checkpoints.find(tmp_path).step == 20
+
+
 def test_a_damaged_one_is_written_again(tmp_path):
     three(tmp_path)
     (tmp_path / "step-00000030" / "state.index").unlink()
