@@ -3,6 +3,7 @@
 import os
 import stat
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,21 @@ if os.geteuid() != 0:
 
 
 @pytest.fixture
-def python(tmp_path, monkeypatch):
-    """Have a program in a folder that all can enter in Python's place; give its file, to be written."""
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        above.chmod(0o755)
-    program = tmp_path / "closed" / "python"
+def place():
+    """Make a folder that all can enter: pytest's own are below closed ones."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.fixture
+def python(place, monkeypatch):
+    """Have a program in Python's place; give what writes it, and returns its folder."""
+    program = place / "closed" / "python"
     program.parent.mkdir()
     monkeypatch.setattr(sys, "executable", str(program))
-    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
-    monkeypatch.setattr(others, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "base_prefix", str(place))
+    monkeypatch.setattr(others, "ROOT", place)
 
     def write(script: str) -> Path:
         program.write_text(f"#!/bin/sh\n{script}\n")
@@ -32,21 +39,21 @@ def python(tmp_path, monkeypatch):
     return write
 
 
-def test_one_that_runs_from_the_same_place_will_do(python, tmp_path):
-    python(f"echo {tmp_path}")
+def test_one_that_runs_from_the_same_place_will_do(python, place):
+    python(f"echo {place}")
     assert others.why_not() == ""
 
 
-def test_it_is_tried_without_any_of_roots_rights(python, tmp_path):
-    python(f"grep -q 'CapEff:.0*$' /proc/self/status && [ $(id -u) = 65534 ] && echo {tmp_path}")
+def test_it_is_tried_without_any_of_roots_rights(python, place):
+    python(f"grep -q 'CapEff:.0*$' /proc/self/status && [ $(id -u) = 65534 ] && echo {place}")
     assert others.why_not() == ""
 
 
-def test_a_closed_folder_is_named(python, tmp_path):
-    python(f"echo {tmp_path}").chmod(0o700)
-    assert others.why_not() == f"{tmp_path}/closed/python is below {tmp_path}/closed, whose mode is 0700"
-    (tmp_path / "closed").chmod(0o755)
-    (tmp_path / "closed" / "python").chmod(0o700)
+def test_a_closed_folder_is_named(python, place):
+    python(f"echo {place}").chmod(0o700)
+    assert others.why_not() == f"{place}/closed/python is below {place}/closed, whose mode is 0700"
+    (place / "closed").chmod(0o755)
+    (place / "closed" / "python").chmod(0o700)
     assert "Permission denied" in others.why_not()
 
 
