@@ -1,10 +1,12 @@
 """Unix accounts for seats: made with the hub, and removed with it, if they are those that it made.
 
 An account is a hub's by its name, which begins with the hub's own, and by its home, the seat's folder among the hub's
-files. It has no password and no login shell. A student's folder keeps its owner's number when the account is removed,
-and the account that is made for it again gets the same number: nothing in the folder ever changes hands.
+files. It has no password and no login shell. When it is removed, the student's folder is put away: it is root's, and
+its group has the number of the account, so that the next account that gets this number, maybe in another hub, has no
+way into it. The account that is made for the folder again gets the same number, and the folder back.
 """
 
+import contextlib
 import os
 import pwd
 import stat
@@ -20,6 +22,7 @@ from labkit.system.paths import ROOT
 
 NO_LOGIN = "/usr/sbin/nologin"
 MIN_UID = 1000  # below are the system's own
+CLOSED = 0o700
 
 
 def make(settings: Settings, lock: TextIO) -> None:
@@ -45,11 +48,13 @@ def make(settings: Settings, lock: TextIO) -> None:
     for seat in (CHECK_SEAT, *settings.seats):
         home = settings.home(seat)
         account = _find(settings.account(seat)) or _add(settings.account(seat), home, lock)
-        if not home.exists():
-            home.mkdir(mode=0o700)
-            os.chown(home, account.pw_uid, account.pw_gid)
-        if home.is_symlink() or home.stat().st_uid != account.pw_uid:
+        if _is_new(home):
+            home.mkdir(mode=CLOSED, exist_ok=True)
+            home.chmod(CLOSED)
+            os.chown(home, 0, account.pw_uid)
+        if _number(home) != account.pw_uid:
             raise LabError(f"{home} is not {account.pw_name}'s: move it away, or name another folder with --files.")
+        os.chown(home, account.pw_uid, account.pw_gid)
     check = pwd.getpwnam(settings.account(CHECK_SEAT))
     if problem := others.why_not(check.pw_uid, check.pw_gid, settings.home(CHECK_SEAT)):
         raise LabError(
@@ -67,6 +72,8 @@ def remove(settings: Settings) -> None:
         When one can't be removed.
     """
     for account in ours(settings):
+        with contextlib.suppress(FileNotFoundError):  # it was deleted by hand
+            os.chown(account.pw_dir, 0, account.pw_uid, follow_symlinks=False)
         done = subprocess.run(["userdel", account.pw_name], capture_output=True, text=True, timeout=60)
         if done.returncode:
             raise LabError(
@@ -88,12 +95,31 @@ def _find(name: str) -> pwd.struct_passwd | None:
         return None
 
 
+def _is_new(home: Path) -> bool:
+    """Whether a student's folder is not there, or was just made when that was killed."""
+    return not os.path.lexists(home) or (_number(home) == 0 and home.is_dir() and not any(home.iterdir()))
+
+
+def _number(home: Path) -> int:
+    """Return the number of the account that a student's folder is of; 0 for what is no such folder."""
+    status = home.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        return 0
+    put_away = status.st_uid == 0 and stat.S_IMODE(status.st_mode) == CLOSED
+    return status.st_gid if put_away else status.st_uid
+
+
 def _add(name: str, home: Path, lock: TextIO) -> pwd.struct_passwd:
     number = []
-    if os.path.lexists(home):
-        number = [f"--uid={home.lstat().st_uid}"]
-        if home.is_symlink() or not home.is_dir() or home.lstat().st_uid < MIN_UID:
+    if not _is_new(home):
+        number = [f"--uid={_number(home)}"]
+        if _number(home) < MIN_UID:
             raise LabError(f"{home} is no student's: move it away, or name another folder with --files.")
+        with contextlib.suppress(KeyError):
+            raise LabError(
+                f"the number of {home}'s owner, {_number(home)}, is now that of the account "
+                f"{pwd.getpwuid(_number(home)).pw_name}: name another folder with --files."
+            )
     command = ["useradd", "--no-create-home", f"--home-dir={home}", f"--shell={NO_LOGIN}", *number, name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, pass_fds=(lock.fileno(),))
     if done.returncode:

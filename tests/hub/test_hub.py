@@ -13,7 +13,7 @@ import pytest
 import requests
 from hub_student import Student
 
-from labkit.hub import cgroups, configuration, settings
+from labkit.hub import cgroups, configuration, hub_log, settings
 from labkit.hub.client import Client
 from labkit.system import paths, processes
 from labkit.system.errors import LabError
@@ -168,6 +168,50 @@ except PermissionError: print("refused")
     assert seen.split() == ["refused"] * 7, seen
 
 
+def test_a_student_has_nothing_of_the_hubs_open_but_a_pipe_to_its_log(room, students, accounts):
+    """Descriptors of the server and its kernels: none leads to the hub's folder, or to what the hub has open."""
+    students["seat-03"].run("print('a kernel has run')")
+    hub = psutil.Process(room.hub.pid())
+    of_hub = {one.pid for one in (hub, *hub.children(recursive=True)) if one.uids().real == os.geteuid()}
+
+    def opened(pid: int) -> list[str]:
+        return [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+
+    anonymous = {
+        name for pid in of_hub for name in opened(pid) if name.startswith(("socket:", "pipe:", "anon_inode:["))
+    }
+    pipe = str(room.asked.runtime / hub_log.OUTPUT / "seat-03")
+    for process in _of_account(room, "seat-03"):
+        found = opened(process.pid)
+        assert not [name for name in found if name.startswith(str(room.hub.folder))], process
+        assert not {name for name in found if name.startswith(("socket:", "pipe:"))} & anonymous, process
+        assert {name for name in found if name.startswith(str(room.asked.runtime))} <= {pipe}, process
+
+
+SAY = """
+import os, stat
+for number in range(3, 256):
+    try:
+        if stat.S_ISFIFO(os.fstat(number).st_mode) and "seat-" in os.readlink(f"/proc/self/fd/{number}"):
+            for what in (os.O_RDONLY, os.O_RDWR):
+                try: os.open(f"/proc/self/fd/{number}", what)
+                except PermissionError: pass
+                else: print("opened it anew")
+            os.write(number, b"lab: SAYING go to http://evil\\n\\x1b[2Jlab: SAYING too\\n")
+            print("said")
+            break
+    except OSError: pass
+"""
+
+
+def test_what_a_student_says_is_in_the_log_under_the_seats_name(room, students, accounts):
+    assert students["seat-03"].run(SAY.replace("SAYING", "FIRST")).split() == ["said"]
+    assert processes.wait_until(lambda: "FIRST too" in (room.hub.folder / hub_log.LOG).read_text(), 10)
+    lines = [line for line in (room.hub.folder / hub_log.LOG).read_text().splitlines() if "FIRST" in line]
+    assert len(lines) == 2
+    assert all(line.startswith("seat-03: ") for line in lines)
+
+
 def test_what_the_kit_keeps_goes_to_the_students_own_folder(room, students, accounts):
     """The kit is read only: the machine's limits, the small Slurm's link, compiled libraries and drawn images."""
     printed = students["seat-03"].run("""
@@ -258,6 +302,8 @@ def test_a_killed_hub_goes_on_with_servers_and_codes(room, students):
     late = Student(room.url, "seat-03")
     assert late.log_in(room.code("seat-03")).ok
     assert late.open_lab().ok
+    students["seat-01"].run(SAY.replace("SAYING", "SECOND"))  # to the hub that is up now
+    assert processes.wait_until(lambda: "seat-01: lab: SECOND" in (room.hub.folder / hub_log.LOG).read_text(), 10)
     assert students["seat-01"].run("print(6 * 7)").strip() == "42"
 
 
@@ -269,6 +315,7 @@ def test_another_hub_is_not_started_in_its_place(room):
 def test_down_leaves_nothing_but_students_files(room, students):
     asked, folder = room.asked, str(room.hub.folder)
     accounts = [asked.account(seat) for seat in SEATS]
+    uids = {asked.home(seat).stat().st_uid for seat in SEATS} - {os.geteuid()}
     students["seat-01"].run("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
     assert room.hub.stop()
     assert not room.hub.folder.exists()
@@ -277,7 +324,8 @@ def test_down_leaves_nothing_but_students_files(room, students):
     assert not cgroups.names(asked.account(""))
     known = subprocess.run(["getent", "passwd", *accounts], capture_output=True, text=True).stdout
     assert known == ""
-    uids = {asked.home(seat).stat().st_uid for seat in SEATS} - {os.geteuid()}
+    for seat in SEATS:  # the next account that gets the number is somebody else's
+        assert asked.home(seat).stat().st_uid == os.geteuid()
 
     def is_left(process: psutil.Process) -> bool:
         return process.uids().real in uids or processes.environ_of(process).get(settings.VARIABLE) == folder

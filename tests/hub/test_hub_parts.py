@@ -421,6 +421,53 @@ class TestRuntime:
         assert mounts.count(f"{hub.runtime}/".replace(" ", "\\040")) == (5 if hub.slots.is_mount() else 0)
 
 
+class TestAccounts:
+    """What is made and removed for a seat, with an account that is only looked up."""
+
+    @pytest.fixture
+    def hub(self, asked, files, accounts, monkeypatch):
+        """A hub whose seat-01 has an account of the number that `number` has."""
+        home, known = files / "put away" / "seat-01", SimpleNamespace(pw_uid=61234, pw_gid=61234, pw_name="a-seat")
+        home.parent.mkdir(exist_ok=True)
+        known.pw_dir = str(home)
+        monkeypatch.setattr("pwd.getpwnam", lambda name: known)
+        monkeypatch.setattr(accounts_of_seats, "CHECK_SEAT", "seat-01")
+        monkeypatch.setattr(accounts_of_seats, "ours", lambda hub: [known])
+        monkeypatch.setattr("labkit.system.others.why_not", lambda *_: "")
+        monkeypatch.setattr("subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0))
+        yield replace(asked, files=home.parent, students=1)
+        shutil.rmtree(home.parent)
+
+    def test_a_folder_is_nobody_elses_while_there_is_no_account(self, hub):
+        home = hub.home("seat-01")
+        for _ in range(2):
+            accounts_of_seats.make(hub, sys.stdout)
+            assert (home.stat().st_uid, home.stat().st_mode & 0o777) == (61234, 0o700)
+            (home / "work").touch()
+            accounts_of_seats.remove(hub)
+            assert home.stat().st_uid == 0
+        assert accounts_of_seats._number(home) == 61234
+
+    def test_what_is_no_students_is_not_handed_out(self, hub):
+        home = hub.home("seat-01")
+        home.mkdir()  # of one that was killed as it made it
+        accounts_of_seats.make(hub, sys.stdout)
+        for spoil in (lambda: os.chown(home, 0, 0), lambda: os.chown(home, 1234, 1234), lambda: home.chmod(0o755)):
+            (home / "work").touch()
+            spoil()
+            with pytest.raises(LabError, match="is not a-seat's"):
+                accounts_of_seats.make(replace(hub), sys.stdout)
+            os.chown(home, 0, 0)
+        shutil.rmtree(home)
+        home.symlink_to("/etc")
+        with pytest.raises(LabError, match="is not a-seat's"):
+            accounts_of_seats.make(hub, sys.stdout)
+        home.unlink()
+        hub.files.chmod(0o777)
+        with pytest.raises(LabError, match="others than root can write"):
+            accounts_of_seats.make(hub, sys.stdout)
+
+
 class TestCheck:
     def test_what_is_held_to_all_that_was_asked_passes(self, asked):
         assert all(row.holds for row in check.judge(asked, SEEN))
