@@ -46,8 +46,8 @@ def up(
     board_port: Annotated[
         int, typer.Option(help="the port of the room's board; 0 for no board", min=0, max=65535)
     ] = 8500,
-    cert: Annotated[Path | None, typer.Option(help="a certificate, for https", exists=True)] = None,
-    key: Annotated[Path | None, typer.Option(help="and its key", exists=True)] = None,
+    cert: Annotated[Path | None, typer.Option(help="a certificate, for https", exists=True, dir_okay=False)] = None,
+    key: Annotated[Path | None, typer.Option(help="and its key", exists=True, dir_okay=False)] = None,
     memory: Memory = 4.0,
     cores: Cores = None,
     student_files: Annotated[

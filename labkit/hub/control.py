@@ -274,10 +274,10 @@ class Hub:
                 shutil.rmtree(left, ignore_errors=True)
         if hub.isolation == settings.SLURM:
             jobs.cancel_all(hub)
+        if hub.has_accounts:
+            processes.end_users({account.pw_uid for account in accounts.ours(hub)})
         processes.end_all(lambda: self._processes(servers=True))
         if hub.has_accounts:
-            uids = {account.pw_uid for account in accounts.ours(hub)}
-            processes.end_all(lambda: processes.find(lambda one: one.uids().real in uids))
             accounts.remove(hub)
             for name in cgroups.names(hub.account("")):
                 cgroups.remove(name)

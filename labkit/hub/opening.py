@@ -1,7 +1,11 @@
 """What an instructor asks for becomes a hub: defaults for this machine, the check before anybody is let in, warm-up."""
 
 import contextlib
+import errno
+import math
 import os
+import socket
+import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -57,6 +61,10 @@ def settle(
     LabError
         When they can't be had here.
     """
+    if not all(map(math.isfinite, (memory_gib, cores or 0, hours))):
+        raise LabError("--memory, --cores and --hours take numbers.")
+    _check_address(address)
+    _check_folder(students_files)
     machine = this_machine()
     how = keep_apart or isolation()
     if how not in (settings.SYSTEMD, settings.ACCOUNTS, settings.SLURM, settings.NONE):
@@ -98,6 +106,30 @@ def settle(
         hub_address=jobs.hub_address(slurm_variables) if slurm else settings.LOOPBACK,
         hours=hours if slurm else 0,
     )
+
+
+def _check_address(address: str) -> None:
+    """Refuse what nobody can listen at."""
+    try:
+        if not address.strip("0123456789"):  # which the system takes for an address, and a browser for another
+            raise ValueError
+        socket.getaddrinfo(address, None)
+    except (OSError, ValueError) as error:  # UnicodeError is one
+        raise LabError(
+            f"--address is one of this machine's, such as {host.own_address()}: not {address!r:.80}."
+        ) from error
+
+
+def _check_folder(students_files: Path) -> None:
+    """Refuse what is no folder, and can be none."""
+    try:
+        if not stat.S_ISDIR(students_files.stat().st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except FileNotFoundError:  # it is made
+        pass
+    except (OSError, ValueError) as error:
+        told = error.strerror if isinstance(error, OSError) else error
+        raise LabError(f"--files {str(students_files)!r:.80} can be no folder of students' folders: {told}.") from error
 
 
 def _refuse_private(students_files: Path) -> None:

@@ -80,7 +80,7 @@ class AccountSpawner(_InTurn, hub_log.Heard, LocalProcessSpawner):
         await super().stop(now)
         name = settings.own().account(self.user.name)
         uid = pwd.getpwnam(name).pw_uid
-        await asyncio.to_thread(processes.end_all, lambda: processes.find(lambda one: one.uids().real == uid))
+        await asyncio.to_thread(processes.end_users, {uid})
         cgroups.remove(name)
 
 
@@ -133,7 +133,8 @@ def unit_properties(hub: settings.Settings) -> dict[str, str]:
         "RestrictSUIDSGID": "yes",
         "RemoveIPC": "yes",
         # Where the spawner has its variables, on the machine's own /run: a student could fill that.
-        "InaccessiblePaths": f"/run/{hub.account('{USERNAME}')}",
+        "InaccessiblePaths": f"/run/{hub.account('{USERNAME}')} -/run/lock",
+        "TemporaryFileSystem": "/dev/shm:mode=1777",  # as all that is in memory, it counts to the unit's
     }
 
 

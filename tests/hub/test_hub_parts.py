@@ -584,6 +584,27 @@ class TestCommands:
         assert isinstance(run(app, ["hub", "up", "--isolation", "vm"]).exception, LabError)
         assert isinstance(run(app, ["hub", "up", "--labs", "77"]).exception, LabError)
 
+    @pytest.mark.parametrize(
+        ("option", "value", "told"),
+        [
+            ("--files", __file__, "can be no folder"),
+            ("--files", f"{__file__}/below", "can be no folder"),
+            ("--files", "a" * 5000, "can be no folder.*name too long"),
+            ("--address", "a" * 5000, "--address is one of"),
+            ("--address", "\udcff.example", "--address is one of"),
+            ("--address", "0", "--address is one of"),
+            ("--memory", "inf", "take numbers"),
+            ("--cores", "inf", "take numbers"),
+        ],
+    )
+    def test_what_cannot_be_is_told_in_a_line_of_ordinary_length(self, monkeypatch, tmp_path, option, value, told):
+        monkeypatch.setattr(Hub.__init__, "__defaults__", (tmp_path / "hub",))
+        run = CliRunner().invoke(app, ["hub", "up", "--students", "1", "--labs", "00", option, value])
+        assert isinstance(run.exception, LabError), run.output
+        assert re.search(told, str(run.exception))
+        assert len(str(run.exception)) < 300
+        assert not (tmp_path / "hub").exists()
+
     def test_what_systemd_would_hide_from_students_is_refused(self, monkeypatch, tmp_path, accounts):
         monkeypatch.setattr(opening, "SYSTEMD_IS_UP", tmp_path)
         monkeypatch.setattr(opening, "PRIVATE", (tmp_path,))

@@ -164,10 +164,22 @@ print(tried(lambda: os.listdir({str(other)!r})))
 print(tried(lambda: pathlib.Path({str(paths.ROOT / "of-a-student")!r}).touch()))
 print(tried(lambda: pathlib.Path({str(settings.FOLDER / "api-token")!r}).read_text()))
 print({{process.uids().real for process in psutil.process_iter()}} == {{os.getuid()}})
+for folder in ("/dev/shm", "/tmp", "/var/tmp"):
+    pathlib.Path(folder, "of-seat-01").touch()
+for folder in ("/run/lock", f"/run/{room.asked.account("seat-01")}"):
+    print(tried(pathlib.Path(folder, "of-seat-01").touch))
 print(subprocess.run(["systemctl", "stop", {room.asked.account("seat-02")!r}], capture_output=True).returncode != 0)
 """)
-    assert printed.split() == ["PermissionError", "OSError", "PermissionError", "True", "True"]
-    assert students["seat-02"].run("print(6 * 7)").strip() == "42"
+    assert printed.split() == [
+        "PermissionError",
+        "OSError",
+        "PermissionError",
+        "True",
+        *["PermissionError"] * 2,
+        "True",
+    ]
+    looked = students["seat-02"].run("import glob; print(glob.glob('/*/of-seat-*') + glob.glob('/*/*/of-seat-*'))")
+    assert looked.strip() == "[]"
 
 
 def test_ranks_run_in_a_unit(students):

@@ -151,3 +151,29 @@ def test_what_is_interrupted_is_done_to_its_end_and_the_interrupt_is_not_lost():
     with pytest.raises(KeyboardInterrupt):
         processes.despite_interrupts(action)
     assert rest == [None]
+
+
+def test_a_user_who_forks_all_the_time_is_ended_at_once():
+    if os.geteuid() != 0:
+        pytest.skip("THE END OF A FORK BOMB WAS NOT TESTED HERE: only root can become another user")
+    uid = 61778
+    bomb = "f() { f | f & }; ulimit -u 200; while :; do f; done"
+    running = subprocess.Popen(
+        ["bash", "-c", bomb], user=uid, group=uid, extra_groups=[], cwd="/", stderr=subprocess.DEVNULL
+    )
+
+    def of_user() -> list:
+        return processes.find(lambda one: one.uids().real == uid)
+
+    try:
+        assert processes.wait_until(lambda: len(of_user()) > 20, 20)
+        assert processes.end_users({uid})
+        assert not of_user()
+    finally:
+        processes.end_users({uid})
+        running.wait()
+
+
+def test_nobody_ends_roots_processes():
+    with pytest.raises(ValueError, match="end the machine"):
+        processes.end_users({0, 61778})
