@@ -7,15 +7,17 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import requests
 
+from labkit.room import protocol
 from labkit.room.board import app, views
 from labkit.room.board.store import Store
 
-LABS = (views.Lab("07", "07 · Horovod", 3),)
+LABS = (views.Lab("03", "03 · ResNet-50", 2), views.Lab("07", "07 · Horovod", 3))
 HEADERS = {"Content-Type": "application/json"}
 EMPTY = {"exercises": [], "hand": None, "doctor": None}
 
@@ -63,24 +65,45 @@ class Board:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(5)
 
+    def do(self, work: Awaitable) -> Any:
+        """Run a coroutine where the board runs its own."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(5)
+
     def seats(self) -> list:
         """Return what the board keeps of each seat."""
+        return list(self.store.seats.values())
 
-        async def run() -> list:
-            return self.store.seats()
+    def age(self, number: int, seconds: float) -> None:
+        """Have a seat changed, and heard of, so much earlier."""
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(5)
+        async def run() -> None:
+            seat = self.store.seats[number]
+            self.store._keep(seat._replace(changed=seat.changed - seconds, heard=seat.heard - seconds))
+            self.store._commit()
+
+        self.do(run())
 
     def join(self, seat: str = "") -> "Seat":
         answer = requests.post(f"{self.url}/api/seats", json={"code": self.code, "seat": seat}, timeout=5)
         assert answer.status_code == 201, answer.text
         return Seat(self, **answer.json())
 
+    def send_figures(self, message: dict[str, Any], seat: "Seat | None" = None) -> requests.Response:
+        """Send closing figures from a seat, by default from a new one."""
+        seat = seat or self.join()
+        ticket = protocol.ticket(seat.token, message["lab"])
+        return requests.post(f"{self.url}/api/figures", json={"ticket": ticket, **message}, timeout=5)
+
+    @property
+    def authorized(self) -> dict[str, str]:
+        """Return the instructor's headers."""
+        return {"Authorization": f"Bearer {self.instructor}"}
+
     def wall(self) -> dict[str, Any]:
         return requests.get(f"{self.url}/view/wall", timeout=5).json()
 
     def shown(self) -> dict[str, Any]:
-        answer = requests.get(f"{self.url}/view/instructor", cookies={"instructor": self.instructor}, timeout=5)
+        answer = requests.get(f"{self.url}/view/instructor", headers=self.authorized, timeout=5)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
@@ -92,7 +115,7 @@ from labkit.room import host
 from labkit.room.board import views
 folder, address, port, *tls = sys.argv[1:]
 host.FOLDER = Path(folder)
-host.labs = lambda: (views.Lab("07", "07 · Horovod", 3),)
+host.labs = lambda: (views.Lab("03", "03 · ResNet-50", 2), views.Lab("07", "07 · Horovod", 3))
 opened = lambda *what: print(json.dumps(what), flush=True)
 host.open_room(address, int(port), [], tuple(map(Path, tls)) or None, opened)
 """
@@ -130,14 +153,14 @@ class BoardProcess:
         limits = (resource.RLIM_INFINITY if size is None else size, resource.RLIM_INFINITY)
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, limits)
 
-    join, shown = Board.join, Board.shown
+    join, shown, authorized, send_figures = Board.join, Board.shown, Board.authorized, Board.send_figures
 
 
 class Seat:
     """A seat at a board."""
 
     def __init__(self, board: Board | BoardProcess, seat: str, token: str) -> None:
-        self.board, self.name, self.headers = board, seat, {"Authorization": f"Bearer {token}"}
+        self.board, self.name, self.token, self.headers = board, seat, token, {"Authorization": f"Bearer {token}"}
 
     def put(self, state: Any = None, **changes: Any) -> requests.Response:
         message = EMPTY | changes if state is None else state

@@ -173,7 +173,7 @@ def _figures_of_the_room(folder: Path) -> tuple[dict, str]:
         if not kept or not kept["figures"]:
             return {}, ""
         asked = {key: value for key, value in kept.items() if key != "token"}  # the wall shows no seat, and needs none
-        figures = page.room_figures(seat.ask("GET", asked, "/view/wall").json())
+        figures = page.room_figures(seat.ask("GET", asked, "/view/wall").content)
     except LabError as error:
         return {}, f"The room's figures are not here: {error}"
     except (ValueError, RecursionError):  # neither JSON nor what a board sends

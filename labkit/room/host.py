@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import signal
 import socket
 from collections.abc import Callable
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +33,23 @@ def own_address() -> str:
     return "127.0.0.1"
 
 
+def numeric(address: str) -> str:
+    """Return an address as it is usually written, such as 0.0.0.0 for 0; a name as it is."""
+    with contextlib.suppress(OSError, UnicodeError):
+        return str(socket.getaddrinfo(address, None, flags=socket.AI_NUMERICHOST)[0][4][0])
+    return address
+
+
+def is_everywhere(address: str) -> bool:
+    """Whether who listens on an address listens on all that this machine has."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(numeric(address)).is_unspecified
+    return False
+
+
 def address_of(address: str, port: int, tls: bool) -> str:
     """Return what students open; nobody can open "all of this machine's addresses"."""
-    shown = own_address() if address in ("0.0.0.0", "::") else address
+    shown = own_address() if is_everywhere(address) else numeric(address)
     return f"http{'s' if tls else ''}://{in_url(shown)}:{port}"
 
 
@@ -72,7 +88,12 @@ def labs() -> tuple[views.Lab, ...]:
 
 
 def open_room(
-    address: str, port: int, days: list[Day], tls: tuple[Path, Path] | None, on_open: Callable[[str, str, str], None]
+    address: str,
+    port: int,
+    days: list[Day],
+    tls: tuple[Path, Path] | None,
+    on_open: Callable[[str, str, str], None],
+    new_code: bool = False,
 ) -> None:
     """Serve the board until an interrupt; a room that is open already goes on with all it had.
 
@@ -86,10 +107,13 @@ def open_room(
         The files with a certificate and its key.
     on_open : callable
         Is given the board's address, the room's code and the instructor's address.
+    new_code : bool
+        Whether the room gets another code; who has a seat keeps it.
     """
-    FOLDER.mkdir(parents=True, exist_ok=True, mode=0o700)
     store = Store(FOLDER / FILE)
     try:
+        if new_code:
+            asyncio.run(store.change_code())
         asyncio.run(_serve(app.Room(store, labs(), plan_of(days)), address, port, tls, on_open))
     finally:
         store.close()
@@ -135,15 +159,44 @@ def close_room(out: Path) -> None:
 
 
 def aggregates(store: Store) -> dict[str, Any]:
-    """Return what may be kept of a room: nothing of fewer than `views.FEW` people or machines."""
-    seats = store.seats()
+    """Return what may be kept of a room: nothing of fewer than `views.FEW` people or machines.
+
+    Counts are rounded down to whole `views.FEW`s, so that neither a count nor what two of them differ by is of fewer.
+    """
+    tally, figures = views.Tally(), views.Figures()
+    store.follow(tally.replace, figures.replace)
     return {
         "opened": f"{datetime.fromtimestamp(float(store['opened'])):%Y-%m-%d}",
-        "people": len(seats) if len(seats) >= views.FEW else None,
+        "rounded_down_to": views.FEW,
+        "people": _rounded(tally.people) or None,
         "passed": [
-            {"lab": lab, "exercise": number, "seats": count}
-            for (lab, number), count in sorted(views.passed(seats).items())
-            if len(seats) >= views.FEW
+            {"lab": lab, "exercise": number, "seats": _rounded(count)}
+            for (lab, number), count in sorted(tally.passed.items())
+            if _rounded(count)
         ],
-        "figures": views.room_figures(store.figures()),
+        "figures": {lab: _values(machines) for lab, machines in figures.shown().items()},
     }
+
+
+def _rounded(count: int) -> int:
+    return count - count % views.FEW
+
+
+def _values(machines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the values of each figure, in their order and none beside another of the same machine.
+
+    They are told apart by machines' cores and instruction sets where each kind has `views.FEW` or more.
+    """
+    found: dict[tuple[str, str], dict[tuple, list[float]]] = {}
+    for machine in machines:
+        for one in machine["figures"]:
+            kinds = found.setdefault((one["name"], one["unit"]), {})
+            kinds.setdefault((machine["cores"], *machine["isa"]), []).append(one["value"])
+    kept = []
+    for (name, unit), kinds in sorted(found.items()):
+        if min(map(len, kinds.values())) < views.FEW:
+            kept.append({"name": name, "unit": unit, "values": sorted(chain.from_iterable(kinds.values()))})
+            continue
+        for (cores, *isa), values in sorted(kinds.items()):
+            kept.append({"name": name, "unit": unit, "cores": cores, "isa": isa, "values": sorted(values)})
+    return kept

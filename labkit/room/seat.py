@@ -1,14 +1,22 @@
-"""A student's seat in a room: joining, what is sent, raising a hand, leaving. Nothing is sent before somebody joins."""
+"""A student's seat in a room: joining, what is sent, raising a hand, leaving. Nothing is sent before somebody joins.
 
+A board is not trusted: `ask` reads its answers, all of them, and takes so much, in so long a time, and nothing odd.
+"""
+
+import asyncio
 import json
+import logging
+import os
 import re
-import time
+import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import requests
+import fastjsonschema
+from tornado import httpclient, simple_httpclient
 
 from labkit.display.results import NOT_ATTEMPTED, find_problem, read
 from labkit.exercises.outbox import MEMBERSHIP
@@ -21,8 +29,22 @@ from labkit.system.machine import this_machine
 
 HAND = ".room-hand.json"
 RESULTS = "results-[0-9][0-9].json"  # in work/: what the labs leave
-TIMEOUT_S = (3.0, 6.0)  # to connect, and to answer
-MEMBERSHIP_KEYS = {"address", "code", "seat", "token", "figures", "doctor", "ca", "sent", "leaving"}
+CONNECT_S, ANSWER_S = 3.0, 9.0  # to connect, and for all of the answer to come
+MAX_SHOWN = 300  # letters of a path, or of an address
+MAX_HEADER = 16_384  # bytes of an answer's
+_TEXT = {"type": "string", "maxLength": 4096}
+_KEPT = {
+    "address": _TEXT,
+    "code": _TEXT,
+    "seat": _TEXT,
+    "token": protocol.TOKEN,
+    "figures": {"type": "boolean"},
+    "doctor": {},
+    "ca": _TEXT,
+    "sent": {"type": "array", "items": _TEXT},
+    "leaving": {"type": "boolean"},
+}
+_is_membership = fastjsonschema.compile({"type": "object", "properties": _KEPT, "required": list(_KEPT)})
 # What a measured text says: a ratio, or what it begins with: a number with its unit, or with nothing after it.
 _NUMBER = r"(?P<number>[+-]?\d[\d,]*(?:\.\d+)?)"
 _RATIO = re.compile(_NUMBER + r"\s*(?:\([^()]*\)\s*)?(?:×(?!\s*\d)|times\b)")
@@ -42,11 +64,19 @@ def membership(folder: Path) -> dict[str, Any] | None:
         kept = files.read_json(path)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise LabError(files.describe_error(error, f"cannot read {_shown(path)}", "name your folder")) from error
     except ValueError:
         kept = None
-    if not isinstance(kept, dict) or not kept.keys() >= MEMBERSHIP_KEYS:
-        raise LabError(f"{paths.shown(path)} is damaged: delete it, and join again.")
+    if not protocol.fits(kept, _is_membership):
+        raise LabError(f"{_shown(path)} is damaged: delete it, and join again.")
     return kept
+
+
+def _shown(path: Path | str) -> str:
+    """Return a path as it is told; of a very long one, its end."""
+    text = paths.shown(Path(path))
+    return text if len(text) <= MAX_SHOWN else f"…{text[-MAX_SHOWN:]}"
 
 
 def join(
@@ -89,14 +119,17 @@ def join(
         return
     kept |= {"doctor": _doctor() if check else None, "sent": [], "leaving": False}
     answer = ask("POST", kept, "/api/seats", {"code": code, "seat": protocol.seat_name(seat)})
-    if answer.status_code != 201:
-        raise LabError(f"the board says: {_error(answer)}.")
+    if answer.status != 201:
+        raise LabError(f"the board says: {answer.error}.")
+    if not protocol.fits(answer.content, protocol.JOINED):
+        raise _no_board(kept["address"])
+    kept |= {key: answer.content[key] for key in ("seat", "token")}  # whatever else it says: consent is the student's
     try:
-        keep(folder, kept | answer.json())
+        keep(folder, kept)
     except LabError:  # nobody would have the token, by which the seat is deleted
-        ask("DELETE", kept | answer.json(), "/api/seat")
+        ask("DELETE", kept, "/api/seat")
         raise
-    print(f"You are in, as {answer.json()['seat']!r}. This is all that is sent, and nothing else will be:")
+    print(f"You are in, as {kept['seat']!r}. This is all that is sent, and nothing else will be:")
     print(_in_lines(state(folder, kept)))
     if figures:
         print("And once for each lab, without your seat, its closing figures, such as:")
@@ -114,7 +147,7 @@ def _follow(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
         When it is no move: another room, or the same board.
     """
     if before["leaving"]:
-        hope = f"delete {paths.shown(folder / MEMBERSHIP)} if it never will"
+        hope = f"delete {_shown(folder / MEMBERSHIP)} if it never will"
         raise LabError(
             f"the board at {before['address']} has not deleted your seat yet: wait until it answers, or {hope}."
         )
@@ -122,8 +155,8 @@ def _follow(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     if moved == before or protocol.plain_code(before["code"]) != protocol.plain_code(now["code"]):
         raise LabError(f"you are in a room as {before['seat']!r}: ./lab leave first.")
     answer = ask("PUT", moved, "/api/seat", state(folder, moved))
-    if answer.status_code != 204:
-        raise LabError(f"you are in a room as {before['seat']!r}, and this board says: {_error(answer)}.")
+    if answer.status != 204:
+        raise LabError(f"you are in a room as {before['seat']!r}, and this board says: {answer.error}.")
     keep(folder, moved)
     print(f"You are still in, as {before['seat']!r}: what is sent goes to {moved['address']} from now on.")
     start_sender(folder)
@@ -156,7 +189,7 @@ def try_to_leave(folder: Path) -> bool:
     if not kept:
         return True
     try:
-        done = ask("DELETE", kept, "/api/seat").status_code in (204, 403)
+        done = ask("DELETE", kept, "/api/seat").status in (204, 403)
     except LabError:
         return False
     if done:
@@ -187,8 +220,9 @@ def hand(lab: str = "", exercise: int = 0, folder: Path | None = None) -> None:
     raised = {
         "lab": lab or (last["lab"] if last else "00"),
         "exercise": exercise or (last["exercise"] if last else 1),
-        "minute": time.strftime("%Y-%m-%dT%H:%M"),
     }
+    if not protocol.fits(raised, protocol.HAND):
+        raise LabError("a hand is raised at a lab and an exercise, such as hand('07', 2).")
     files.write(path, json.dumps(raised))
     start_sender(folder)  # unless it runs
     print(f"Your hand is up, at lab {raised['lab']}, exercise {raised['exercise']}. Again: it is down.")
@@ -240,7 +274,7 @@ def state(folder: Path, kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def closing_figures(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the closing figures of each lab as they are sent, but for the room's code; none that was disturbed."""
+    """Yield the closing figures of each lab as they are sent, but for the ticket; none that was disturbed."""
     machine = this_machine()
     for lab, kept in _results(folder):
         figures = []
@@ -270,41 +304,84 @@ def figure(text: str) -> tuple[float, str] | None:
     return float(found["number"].replace(",", "")), unit
 
 
-def ask(method: str, kept: dict[str, Any], path: str, message: object = None) -> requests.Response:
+class Answer(NamedTuple):
+    """A board's answer: its status, and its content as `protocol.read_answer` gives it, None where there is none."""
+
+    status: int
+    content: Any
+
+    @property
+    def error(self) -> str:
+        """Return why the board refuses, in a line."""
+        told = self.content.get("error") if isinstance(self.content, dict) else None
+        return told if told and isinstance(told, str) else str(self.status)
+
+
+def ask(method: str, kept: dict[str, Any], path: str, message: object = None) -> Answer:
     """Send a message to the board and return its answer.
+
+    A redirect is not followed, an encoding not undone, and no proxy asked: one for the internet does not lead to the
+    room's board.
 
     Raises
     ------
     LabError
         When there is none, or one that is not a board's.
     """
-    with requests.Session() as session:
-        session.trust_env = False  # a proxy for the internet does not lead to the room's board
-        if "token" in kept:
-            session.headers["Authorization"] = f"Bearer {kept['token']}"
-        try:
-            answer = session.request(
-                method,
-                kept["address"] + path,
-                json=message,
-                timeout=TIMEOUT_S,
-                allow_redirects=False,
-                verify=kept["ca"] or True,
-            )
-        except requests.exceptions.SSLError as error:
-            refused = re.search(r"certificate verify failed: ([^(]*)", str(error))
-            what = f"{refused[1].strip()}. Name its certificate by --ca" if refused else "it does not speak https"
-            raise LabError(f"no safe connection to the board at {kept['address']}: {what}.") from error
-        except (requests.RequestException, OSError) as error:
-            if kept["ca"] and not Path(kept["ca"]).is_file():
-                raise LabError(f"there is no certificate {kept['ca']}: name the board's file with --ca.") from error
-            raise LabError(
-                f"the board at {kept['address']} does not answer ({type(error).__name__}). Is the address right, with "
-                "http or https, and is this machine in the room's network?"
-            ) from error
+    headers = {"Content-Type": "application/json"} if message is not None else {}
+    if "token" in kept:
+        headers["Authorization"] = f"Bearer {kept['token']}"
+    request = httpclient.HTTPRequest(
+        kept["address"] + path,
+        method,
+        headers,
+        body=None if message is None else json.dumps(message).encode(),
+        connect_timeout=CONNECT_S,
+        request_timeout=ANSWER_S,
+        follow_redirects=False,
+        decompress_response=False,
+        user_agent="labkit",
+        ca_certs=kept["ca"] or None,
+    )
+    try:
+        with ThreadPoolExecutor(1) as pool:  # a notebook's own thread has a loop that runs
+            answer = pool.submit(asyncio.run, _fetch(request)).result()
+    except ssl.SSLError as error:
+        refused = re.search(r"certificate verify failed: ([^(]*)", str(error))
+        what = f"{refused[1].strip()}. Name its certificate by --ca" if refused else "it does not speak https"
+        raise LabError(f"no safe connection to the board at {kept['address']}: {what}.") from error
+    except Exception as error:  # of bytes that are no answer, whatever Tornado raises
+        if kept["ca"] and not os.access(kept["ca"], os.R_OK):
+            raise LabError(f"there is no certificate {_shown(kept['ca'])}: name the board's file with --ca.") from error
+        raise LabError(
+            f"the board at {kept['address']} does not answer ({type(error).__name__}). Is the address right, with "
+            "http or https, and is this machine in the room's network?"
+        ) from error
     if protocol.ANSWER_HEADER not in answer.headers:  # a guest network's log-in page, say
-        raise LabError(f"what answers at {kept['address']} is not a board. Is the address right, with its port?")
-    return answer
+        raise _no_board(kept["address"])
+    try:
+        return Answer(answer.code, protocol.read_answer(answer.body) if answer.body else None)
+    except protocol.Refused as error:
+        raise _no_board(kept["address"]) from error
+
+
+async def _fetch(request: httpclient.HTTPRequest) -> httpclient.HTTPResponse:
+    """Return what answers a request, whole and in time."""
+    logging.getLogger("tornado.general").setLevel(logging.ERROR)  # of a certificate, `ask` tells
+    client = simple_httpclient.SimpleAsyncHTTPClient(
+        force_instance=True,
+        max_buffer_size=protocol.MAX_ANSWER_BYTES + MAX_HEADER,
+        max_header_size=MAX_HEADER,
+        max_body_size=protocol.MAX_ANSWER_BYTES,
+    )
+    try:
+        return await client.fetch(request, raise_error=False)
+    finally:
+        client.close()
+
+
+def _no_board(address: str) -> LabError:
+    return LabError(f"what answers at {address} is not a board. Is the address right, with its port?")
 
 
 def _doctor() -> list[dict[str, Any]]:
@@ -327,12 +404,13 @@ def _address(text: str) -> str:
     address = address if "://" in address else f"http://{address}"
     try:
         parts = urlsplit(address)
-        host = (parts.hostname or "").encode("idna")  # refuses what is too long for a name, which requests would not
-        right = parts.scheme in ("http", "https") and host and not parts.path and (parts.port or True)
+        plain = {parts.path, parts.query, parts.fragment, parts.username, parts.password} <= {"", None}
+        right = parts.scheme in ("http", "https") and parts.hostname and plain and (parts.port or True)
+        parts.netloc.encode("idna")  # a host's name has parts of 63 letters at most
     except ValueError:
         right = False
-    if not right:
-        raise LabError(f"an address is written like http://192.168.1.5:8500, not {text!r}.")
+    if not right or not address.isprintable() or len(address) > MAX_SHOWN:
+        raise LabError(f"an address is written like http://192.168.1.5:8500, not {text[:MAX_SHOWN]!r}.")
     return address
 
 
@@ -345,13 +423,6 @@ def _in_lines(message: dict[str, Any]) -> str:
             text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
         parts.append(f" {json.dumps(key)}: {text}")
     return "{\n" + ",\n".join(parts) + "\n}"
-
-
-def _error(answer: requests.Response) -> str:
-    try:
-        return str(answer.json()["error"])[:200]
-    except (ValueError, KeyError, TypeError):
-        return f"{answer.status_code} {answer.reason}"
 
 
 def _results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from labkit.room import seat
+from labkit.room import protocol, seat
 from labkit.system.errors import LabError
 
 LOOK_INTERVAL_S = 0.5
@@ -54,11 +54,11 @@ class Sender:
         if seen == self._sent and now - self._sent_at < HEARTBEAT_S:
             return True
         answer = seat.ask("PUT", kept, "/api/seat", seat.state(self.folder, kept))
-        if answer.status_code == 403:  # the room was closed, or somebody has removed the seat
+        if answer.status == 403:  # the room was closed, or the instructor has removed the seat
             seat.forget(self.folder, kept["token"])
             return False
-        if answer.status_code not in (204, 400):  # what is refused would be refused again
-            raise LabError(f"the board says {answer.status_code}.")
+        if answer.status not in (204, 400):  # what is refused would be refused again
+            raise LabError(f"the board says {answer.status}.")
         self._sent, self._sent_at = seen, now
         self._send_figures(kept)
         return True
@@ -82,7 +82,9 @@ class Sender:
             lab = figures["lab"]
             if lab in kept["sent"] or lab in self._figures_sent:
                 continue
-            if seat.ask("POST", without_seat, "/api/figures", {"code": kept["code"], **figures}).status_code == 204:
+            message = {"ticket": protocol.ticket(kept["token"], lab), **figures}
+            status = seat.ask("POST", without_seat, "/api/figures", message).status
+            if status in (204, 400, 403):  # 403: the ticket is used, and only the answer did not come
                 self._figures_sent.add(lab)
                 kept = kept | {"sent": [*kept["sent"], lab]}
                 seat.change(self.folder, sent=kept["sent"])

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -32,9 +33,15 @@ FIRST_RATE, STEP_S = 0.5, 15  # events a second of a seat, and for how long, in 
 SETTLE_S = 60  # in which every last state must have arrived
 
 
-def encode(number: int) -> str:
-    """Return an event's number as a minute, which comes back on the instructor's page."""
-    return f"2000-{1 + number // 43200:02d}-{1 + number // 1440 % 30:02d}T{number // 60 % 24:02d}:{number % 60:02d}"
+def encode(number: int) -> dict[str, Any]:
+    """Return an event's number as what a hand is raised at, which comes back on the instructor's page."""
+    return {"lab": f"{number // 20:02d}", "exercise": 1 + number % 20}
+
+
+def decode(hand_at: str) -> int:
+    """Return an event's number from the instructor's page; 0 before the first."""
+    lab, _, exercise = hand_at.partition(" · ")
+    return 20 * int(lab) + int(exercise) - 1 if exercise else 0
 
 
 class Seat:
@@ -79,8 +86,8 @@ class Seat:
 
     async def put(self, number: int) -> int:
         """Send a state; return the status, 0 when there is no answer."""
-        hand = {"lab": "07", "exercise": 1, "minute": encode(number)}
-        body = json.dumps(EMPTY | {"exercises": [at(1 + one) for one in range(20)], "hand": hand}).encode()
+        state = EMPTY | {"exercises": [at(1 + one) for one in range(20)], "hand": encode(number)}
+        body = json.dumps(state).encode()
         head = f"PUT /api/seat HTTP/1.1\r\nHost: board\r\nAuthorization: Bearer {self.token}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         try:
@@ -135,7 +142,7 @@ class Load:
         """Follow the instructor's page, and connect again as a browser does."""
         request = (
             "GET /view/instructor HTTP/1.1\r\nHost: board\r\nAccept: text/event-stream\r\n"
-            f"Cookie: instructor={self.board.instructor}\r\n\r\n"
+            f"Authorization: Bearer {self.board.instructor}\r\n\r\n"
         )
         while True:
             with contextlib.suppress(OSError):
@@ -151,13 +158,13 @@ class Load:
         """Count what is shown for the first time."""
         for row in page["seats"]:
             seat = self.seats[int(row["seat"][1:])]
-            for number in [one for one in seat.happened if row["hand"] and encode(one) <= row["hand"]]:
+            for number in [one for one in seat.happened if one <= decode(row["hand_at"])]:
                 self.shown.append(now - seat.happened.pop(number))
 
     def lost(self) -> int:
         """Return how many seats' last state is not on the board."""
-        rows = {row["seat"]: row["hand"] for row in self.board.shown()["seats"]}
-        return sum(rows[f"S{number}"] != encode(seat.newest) for number, seat in enumerate(self.seats))
+        rows = {row["seat"]: decode(row["hand_at"]) for row in self.board.shown()["seats"]}
+        return sum(rows[f"S{number}"] != seat.newest for number, seat in enumerate(self.seats))
 
 
 def p95(times: list[float]) -> float:
@@ -203,7 +210,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--viewers", type=int, default=5, help="open pages (default: %(default)s)")
     parser.add_argument("--outage", type=float, default=30, help="seconds without a board; 0: none (default: 30)")
-    parser.add_argument("--many", type=int, default=400, help="seats for where it breaks; 0: not (default: 400)")
+    parser.add_argument("--many", type=int, default=200, help="seats for where it breaks; 0: not (default: 200)")
     options = parser.parse_args()
     print(f"{len(os.sched_getaffinity(0))} cores for board and seats; load average {os.getloadavg()[0]:.1f}")
     measure("steady", options.seats, options.rate, options.viewers, options.seconds)

@@ -4,7 +4,6 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import requests
 from room_board import Board, at
 
 CORES = (2, 2, 4, 4, 4, 6, 8, 8, 8, 12, 16, 64)
@@ -21,7 +20,7 @@ def fill(board: Board, people: int) -> None:
             at(exercise, chance.choice(VERDICTS), hint=chance.randrange(4), minute=f"2026-12-01T09:{10 + exercise}")
             for exercise in range(1, chance.randrange(2, 5))
         ]
-        hand = {"lab": "07", "exercise": 2, "minute": "2026-12-01T09:50"} if number % 9 == 4 else None
+        hand = {"lab": "07", "exercise": 2} if number % 9 == 4 else None
         doctor = [
             {"lab": "07 Horovod", "status": "fail" if number == 2 else "ok", "because": ["compiler"] * (number == 2)}
         ]
@@ -62,8 +61,7 @@ def send_figures(board: Board, sent: list[tuple[str, dict[str, Any]]]) -> None:
     """Have machines send their closing figures."""
 
     def send(one: tuple[str, dict[str, Any]]) -> None:
-        message = {"code": board.code, "lab": one[0], **one[1]}
-        answer = requests.post(f"{board.url}/api/figures", json=message, timeout=5)
+        answer = board.send_figures({"lab": one[0], **one[1]})
         assert answer.status_code == 204, answer.text
 
     with ThreadPoolExecutor(8) as pool:

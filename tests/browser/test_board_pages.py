@@ -172,10 +172,10 @@ class TestNobodyIsTrusted:
     def test_hostile_names_are_texts(self, board, visit, width):
         for number in range(views.FEW):
             board.join(HOSTILE[number]).put(
-                exercises=[at(1)], doctor=[{"lab": HOSTILE[number] * 2, "status": "fail", "because": [*HOSTILE]}]
+                exercises=[at(1)], doctor=[{"lab": f"07 {HOSTILE[number]}", "status": "fail", "because": [*HOSTILE]}]
             )
         for name in HOSTILE[views.FEW :]:
-            board.join(name).put(hand={"lab": "07", "exercise": 2, "minute": "2026-12-01T09:50"})
+            board.join(name).put(hand={"lab": "07", "exercise": 2})
         figures = [
             {"name": (name * 9)[:120], "value": (-1) ** at * 10**at, "unit": name[:20]}
             for at, name in enumerate(HOSTILE)
@@ -227,12 +227,48 @@ class TestNobodyIsTrusted:
         for request in visitor.asked:
             assert board.instructor not in request.url
             assert "referer" not in request.all_headers()
-        (cookie,) = visitor.context.cookies()
-        assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+        assert visitor.context.cookies() == []
         visitor.page.go_back()
         assert board.instructor not in visitor.page.url
         visitor.page.goto(f"{board.url}/instructor")
         expect(visitor.page.locator("#room")).to_be_visible()
+
+    def test_a_server_at_another_port_gets_nothing_of_the_instructors(self, board, visit, other_site):
+        """As a student's is, on a host with a hub."""
+        visitor = visit()
+        visitor.page.goto(f"{board.url}/instructor#{board.instructor}")
+        expect(visitor.page.locator("#room")).to_be_visible()
+        asked = len(visitor.asked)
+        visitor.page.goto(
+            other_site("<!doctype html><p id=told></p><script>told.append(sessionStorage.length)</script>")
+        )
+        expect(visitor.page.locator("#told")).to_have_text("0")
+        sent = [header for request in visitor.asked[asked:] for header in request.all_headers().items()]
+        assert sent
+        assert board.instructor not in str(sent)
+
+    def test_the_instructor_removes_a_seat_and_changes_the_code(self, board, visit):
+        fill(board, views.FEW)
+        joker = board.join("Joker")
+        visitor = visit()
+        visitor.page.goto(f"{board.url}/instructor#{board.instructor}")
+        remove = visitor.page.get_by_role("button", name="Remove the marked seats")
+        expect(remove).to_be_disabled()
+        box = visitor.page.get_by_label("mark seat 6")
+        box.check()
+        board.join("Another")
+        expect(visitor.page.locator("#seats tr")).to_have_count(views.FEW + 2, timeout=SOON_MS)
+        expect(box).to_be_checked()  # and stays so while the page changes
+        expect(box).to_be_focused()
+        remove.click()
+        expect(visitor.page.locator("#seats tr")).to_have_count(views.FEW + 1, timeout=SOON_MS)
+        assert "Joker" not in visitor.text()
+        assert joker.put().status_code == 403
+        before = board.store["code"]
+        visitor.page.get_by_role("button", name="New code").click()
+        expect(visitor.page.locator("#code")).not_to_have_text(before, timeout=SOON_MS)
+        expect(visitor.page.locator("#code")).to_have_text(board.store["code"])
+        assert visitor.problems == []
 
     def test_another_site_can_neither_frame_nor_read_a_page(self, board, visit, other_site):
         visitor = visit()

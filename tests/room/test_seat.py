@@ -162,7 +162,7 @@ class TestSending:
 
     def test_it_ends_when_the_board_knows_the_seat_no_more(self, board, folder):
         joined(board, folder)
-        board.sql("DELETE FROM seats")
+        board.do(board.store.leave(1))
         assert not Sender(folder).step()
         assert seat.membership(folder) is None
 

@@ -1,7 +1,9 @@
 """The board's web server: it takes what seats send, trusts nobody, and shows pages that need nothing from elsewhere.
 
-The Host that a request names is not looked at: a page from elsewhere that was made to lead here (DNS rebinding) has no
-cookie of this board's, and would see the wall, which everybody in the network may.
+Whatever has an effect, or shows a seat, takes a token in a header, and never a cookie: cookies know no ports, so that
+another server on this host would get them, and browsers send them with what pages from elsewhere ask for. Nor does it
+matter which Host a request names: a page that was made to lead here (DNS rebinding) has no token, and would see the
+wall, which everybody in the network may.
 """
 
 import asyncio
@@ -13,7 +15,6 @@ import logging
 import socket
 import ssl
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
@@ -31,9 +32,9 @@ from labkit.room.board.store import Full, Store
 from labkit.system.errors import LabError
 
 PAGES = Path(__file__).with_name("pages")
-MAX_SEATS = 1000
+MAX_SEATS = 500
 MAX_VIEWERS = 100  # streams of the wall; who comes later asks every few seconds, as the page does when streams fail
-MAX_FIGURES = 10_000
+MAX_FIGURE_BYTES = 3_000_000  # of all closing figures, so that a wall with them stays well below what is read as one
 MAX_CONNECTIONS = 500  # but for streams; most systems let a process have 1,024 files
 MAX_BUFFER = 128 * 1024  # bytes that a client may send ahead; Tornado's own limit is 100 MB for each
 BACKLOG = 1024  # connections not taken up yet: after an outage a whole room comes at once
@@ -41,7 +42,7 @@ SLOW_CLIENT_S = 10.0  # for a message to come in, and for a page to read what it
 PUSH_INTERVAL_S = 0.25  # between two looks at what the pages show
 CLOCK_S = 5  # a view in which only the clock has gone on is made again that often
 MAX_KEYS = 10_000  # addresses, of which a limit keeps how often they came
-COOKIE = "instructor"
+MIN_COST = 2500  # bytes: what the smallest message takes as much of the board's time as
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -59,33 +60,34 @@ HEADERS = {
 
 
 class Limit:
-    """How often something may happen: so many times in so many seconds, for each key.
+    """How much of something there may be: so much at once, and as much again in so many seconds, for each key.
 
     Parameters
     ----------
-    most : int
-        How many times.
+    most : float
+        How many times, or how many bytes.
     seconds : float
         In how long.
     """
 
-    def __init__(self, most: int, seconds: float) -> None:
+    def __init__(self, most: float, seconds: float) -> None:
         self.most, self.seconds = most, seconds
-        self._times: dict[str, deque[float]] = {}
+        self._used: dict[str, tuple[float, float]] = {}  # how much, and when
 
-    def allows(self, key: str) -> bool:
-        """Whether it may happen once more, and count that."""
+    def allows(self, key: str, cost: float = 1) -> bool:
+        """Whether there may be so much more, and count that."""
         now = time.monotonic()
-        times = self._times.pop(key, deque())
-        self._times[key] = times  # as the newest
-        while times and now - times[0] > self.seconds:
-            times.popleft()
-        if len(times) >= self.most:
-            return False
-        times.append(now)
-        if len(self._times) > MAX_KEYS:
-            del self._times[next(iter(self._times))]
-        return True
+        used, before = self._used.pop(key, (0.0, now))
+        used = max(0.0, used - (now - before) * self.most / self.seconds)
+        is_allowed = used + cost <= self.most
+        self._used[key] = (used + cost * is_allowed, now)  # as the newest
+        if len(self._used) > MAX_KEYS:
+            del self._used[next(iter(self._used))]
+        return is_allowed
+
+    def clear(self) -> None:
+        """Forget what there was."""
+        self._used.clear()
 
 
 class View:
@@ -130,7 +132,11 @@ class Room:
     Attributes
     ----------
     wall, instructor : View
-        What the two pages show.
+        What the two pages show; the wall also has the figures.
+    figures : views.Figures
+        The closing figures.
+    numbers : tuple of str
+        The labs' numbers.
     streams : int
         How many pages have the wall open.
     """
@@ -138,13 +144,18 @@ class Room:
     def __init__(self, store: Store, labs: tuple[views.Lab, ...], plan: tuple[views.Planned, ...]) -> None:
         self.store = store
         self.streams = 0
-        self.wall = View(
+        self.numbers = tuple(lab.number for lab in labs)
+        self.figures = views.Figures()
+        tally = views.Tally()
+        store.follow(tally.replace, self.figures.replace)
+        self.wall = View(store, lambda: views.wall(tally, labs, plan, datetime.now()))
+        self.instructor = View(
             store,
             lambda: (
-                views.wall(store.seats(), labs, plan, datetime.now()) | {"figures": views.room_figures(store.figures())}
+                {"code": store["code"]}
+                | views.instructor(tally, store.seats.values(), labs, plan, datetime.now(), store.now())
             ),
         )
-        self.instructor = View(store, lambda: views.instructor(store.seats(), labs, plan, datetime.now()))
 
 
 class Handler(tornado.web.RequestHandler):
@@ -173,9 +184,9 @@ class Handler(tornado.web.RequestHandler):
         """End this request."""
         raise tornado.web.HTTPError(status, reason=reason)
 
-    def limited(self, name: str, key: str = "") -> None:
-        """Refuse what comes too often: from the client's address, where no other key is given."""
-        if not self.limits[name].allows(key or _network(self.request.remote_ip or "")):
+    def limited(self, name: str, key: str = "", cost: float = 1) -> None:
+        """Refuse what is too much: of the client's address, where no other key is given."""
+        if not self.limits[name].allows(key or _network(self.request.remote_ip or ""), cost):
             self.refuse(429, "too often: try again in a moment")
 
     def message(self, kind: protocol.Message) -> Any:
@@ -188,26 +199,25 @@ class Handler(tornado.web.RequestHandler):
             self.refuse(400, _one_line(str(error)))
             raise  # refuse has
 
-    def check_code(self, code: str) -> None:
-        """Refuse another room's code."""
-        if not self.room.store.is_code(code):
-            self.limited("wrong code")
-            self.refuse(403, "this is not the room's code")
+    def token(self) -> str:
+        """Return the token that came with this request."""
+        scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
+        return token if scheme == "Bearer" else ""
 
     def seat(self) -> int:
         """Return the seat whose token came with this request."""
-        scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
-        number = self.room.store.seat_of(token) if scheme == "Bearer" else None
+        number = self.room.store.seat_of(self.token())
         if number is None:
             self.limited("wrong token")
             self.refuse(403, "no such seat")
         assert number is not None
-        self.limited("seat", str(number))
+        self.limited("seat", str(number), max(len(self.request.body), MIN_COST))
         return number
 
-    def is_instructor(self) -> bool:
-        """Whether the instructor's token is in the cookie."""
-        return self.room.store.is_instructor(self.get_cookie(COOKIE) or "")
+    def check_instructor(self) -> None:
+        """Refuse who has not the instructor's token."""
+        if not self.room.store.is_instructor(self.token()):
+            self.refuse(403, "this is the instructor's page: open the address that ./lab room open printed")
 
     async def kept(self, writing: Awaitable[Any]) -> Any:
         """Return what a write returns; say when it is not kept."""
@@ -222,12 +232,15 @@ class Seats(Handler):
 
     async def post(self) -> None:
         """Add a seat to the room."""
-        self.limited("join")
         message = self.message(protocol.JOIN)
-        self.check_code(message["code"])
-        if self.room.store.count("seats") >= MAX_SEATS:
+        if not self.room.store.is_code(message["code"]):
+            self.limited("wrong code")
+            self.refuse(403, "this is not the room's code")
+        if len(self.room.store.seats) >= MAX_SEATS:
             self.refuse(503, "the room is full")
-        name, token = await self.kept(self.room.store.join(protocol.seat_name(message["seat"])))
+        self.limited("join")
+        joining = self.room.store.join(protocol.seat_name(message["seat"]), self.room.numbers)
+        name, token = await self.kept(joining)
         self.set_status(201)
         self.finish({"seat": name, "token": token})
 
@@ -243,35 +256,52 @@ class OwnSeat(Handler):
 
     async def delete(self) -> None:
         """Delete all that is kept of the seat."""
-        await self.kept(self.room.store.leave(self.seat()))
+        await self.kept(self.room.store.leave(self.seat(), self.token(), self.room.numbers))
+        self.set_status(204)
+
+
+class AnySeat(Handler):
+    """A seat that the instructor removes."""
+
+    async def delete(self, number: str) -> None:
+        """Delete all that is kept of it, as if it had left."""
+        self.check_instructor()
+        await self.kept(self.room.store.leave(int(number)))
         self.set_status(204)
 
 
 class Figures(Handler):
-    """A lab's closing figures, without a seat."""
+    """Closing figures of a lab, without a seat: each seat has a ticket for those of each lab."""
 
     async def post(self) -> None:
         """Keep them."""
-        self.limited("figures")
         message = self.message(protocol.FIGURES)
-        self.check_code(message["code"])
-        if self.room.store.count("figures") >= MAX_FIGURES:
+        if not self.room.store.has_ticket(message["ticket"], message["lab"]):
+            self.limited("wrong token")
+            self.refuse(403, "this ticket is of no seat, or used")
+        cost = len(self.request.body)
+        if self.room.figures.size + cost > MAX_FIGURE_BYTES:
             self.refuse(503, "there are too many figures")
+        self.limited("figures", cost=cost)
         await self.kept(self.room.store.add_figures(message))
         self.set_status(204)
 
+    async def delete(self) -> None:
+        """Delete those of all labs, for the instructor."""
+        self.check_instructor()
+        await self.kept(self.room.store.delete_figures())
+        self.limits["figures"].clear()
+        self.set_status(204)
 
-class Session(Handler):
-    """The instructor's cookie, given for the token that stands after # in the address that was printed."""
 
-    def post(self) -> None:
-        """Set the cookie."""
-        token = self.message(protocol.TOKEN)
-        if not self.room.store.is_instructor(token):
-            self.limited("wrong token")
-            self.refuse(403, "this is not the instructor's address")
-        secure = self.request.protocol == "https"
-        self.set_cookie(COOKIE, token, httponly=True, samesite="Strict", secure=secure, path="/")
+class Code(Handler):
+    """The room's code."""
+
+    async def post(self) -> None:
+        """Change it, for the instructor: who has the old one gets no new seat, and those who are there stay."""
+        self.check_instructor()
+        await self.kept(self.room.store.change_code())
+        self.limits["join"].clear()
         self.set_status(204)
 
 
@@ -299,41 +329,53 @@ class Views(Handler):
 
     async def get(self) -> None:
         """Return it once, or each time it changes."""
-        if self._for_instructor and not self.is_instructor():
-            self.refuse(403, "this is the instructor's page: open the address that ./lab room open printed")
-        view = self.room.instructor if self._for_instructor else self.room.wall
+        if self._for_instructor:
+            self.check_instructor()
         if "text/event-stream" not in self.request.headers.get("Accept", ""):
             self.set_header("Content-Type", "application/json")
-            self.finish(view.text())
+            text = self._text(True)
+            if not self._for_instructor:
+                self.limited("views", cost=len(text))
+            self.finish(text)
             return
         if self._for_instructor:
-            await self._stream(view)
+            await self._stream()
             return
         if self.room.streams >= MAX_VIEWERS:
             self.refuse(503, "too many pages are open")
         self.room.streams += 1
         try:
-            await self._stream(view)
+            await self._stream()
         finally:
             self.room.streams -= 1
 
-    async def _stream(self, view: View) -> None:
-        """Send server-sent events; a page that reads slowly gets the newest state when it has read the last one."""
+    def _text(self, with_figures: bool) -> bytes:
+        """Return what the page shows, the wall with its figures or without."""
+        text = (self.room.instructor if self._for_instructor else self.room.wall).text()
+        if self._for_instructor or not with_figures:
+            return text
+        return text[:-1] + b', "figures": ' + self.room.figures.text() + b"}"
+
+    async def _stream(self) -> None:
+        """Send server-sent events; a page that reads slowly gets the newest state when it has read the last one.
+
+        Figures are sent when they have changed.
+        """
         self.set_header("Content-Type", "text/event-stream")
         connection: Any = self.request.server_connection
         self.settings["server"].hold(connection)
-        sent, quiet_since = b"", time.monotonic()
+        sent, figures, quiet_since = b"", b"", time.monotonic()
         with contextlib.suppress(tornado.iostream.StreamClosedError):
             while True:
-                text = view.text()
-                if text is not sent:
-                    self.write(b"data: " + text + b"\n\n")
+                text, now = self._text(False), self.room.figures.text()
+                if text is not sent or now is not figures:
+                    self.write(b"data: " + self._text(now is not figures) + b"\n\n")
                 elif time.monotonic() - quiet_since > 15:
                     self.write(": still here\n\n")  # so that what lies between does not close it
                 else:
                     await asyncio.sleep(PUSH_INTERVAL_S)
                     continue
-                sent, quiet_since = text, time.monotonic()
+                sent, figures, quiet_since = text, now, time.monotonic()
                 try:
                     await asyncio.wait_for(self.flush(), SLOW_CLIENT_S)
                 except TimeoutError:  # it has gone, or does not read
@@ -352,13 +394,14 @@ class Missing(Handler):
 
 def application(room: Room) -> tornado.web.Application:
     """Return the application of a room."""
+    # A whole room may come from one address, and go on from there after an outage: a hub's, or a router's.
     limits = {
-        # A whole room may come from one address. This is also how fast codes can be tried, of which there are 9e8.
-        "join": Limit(600, 60),
-        "wrong code": Limit(30, 60),
+        "wrong code": Limit(30, 60),  # this is also how fast codes can be tried, of which there are 9e8
         "wrong token": Limit(60, 60),
-        "seat": Limit(40, 10),
-        "figures": Limit(600, 60),
+        "join": Limit(200, 3600),  # a new code sets it back
+        "seat": Limit(2e5, 40),  # bytes of a seat: no more than its share, however many others one address has
+        "figures": Limit(1.5e6, 24 * 3600),  # bytes: those of forty people in all labs are some 0.4 MB
+        "views": Limit(1e8, 10),  # bytes
     }
     shared = {"room": room, "limits": limits}
     html, css, javascript = ("text/html; charset=utf-8", "text/css; charset=utf-8", "text/javascript; charset=utf-8")
@@ -372,9 +415,10 @@ def application(room: Room) -> tornado.web.Application:
             ("/wall.js", Page, shared | {"file": "wall.js", "kind": javascript}),
             ("/instructor.js", Page, shared | {"file": "instructor.js", "kind": javascript}),
             ("/api/seats", Seats, shared),
+            ("/api/seats/([0-9]{1,9})", AnySeat, shared),
             ("/api/seat", OwnSeat, shared),
             ("/api/figures", Figures, shared),
-            ("/api/session", Session, shared),
+            ("/api/code", Code, shared),
             ("/view/wall", Views, shared | {"for_instructor": False}),
             ("/view/instructor", Views, shared | {"for_instructor": True}),
         ],
@@ -431,7 +475,7 @@ def serve(room: Room, address: str, port: int, tls: tuple[Path, Path] | None = N
             context.load_cert_chain(*tls)
         except (OSError, ssl.SSLError) as error:
             raise LabError(f"cannot use {tls[0]} and {tls[1]} for TLS: {error}.") from error
-    logging.getLogger("tornado.general").setLevel(logging.ERROR)  # each odd message would be a line of the terminal
+    logging.getLogger("tornado.general").setLevel(logging.CRITICAL)  # each odd message would be a line of the terminal
     board = application(room)
     server = Server(
         board,
@@ -447,14 +491,14 @@ def serve(room: Room, address: str, port: int, tls: tuple[Path, Path] | None = N
     board.settings["server"] = server
     try:
         server.add_sockets(tornado.netutil.bind_sockets(port, address, backlog=BACKLOG))
-    except OSError as error:
-        raise LabError(f"cannot listen on {address}, port {port}: {_what_to_do(error)}") from error
+    except (OSError, UnicodeError) as error:  # the second: no name of a host can be so
+        raise LabError(f"cannot listen on {address[:60]!r}, port {port}: {_what_to_do(error)}") from error
     return server
 
 
-def _what_to_do(error: OSError) -> str:
+def _what_to_do(error: OSError | UnicodeError) -> str:
     """Return why there can be no listening, and what to do."""
-    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+    if isinstance(error, socket.gaierror | UnicodeError) or error.errno == errno.EADDRNOTAVAIL:
         return "this machine has no such address. See `ip address`; without --address its own is taken."
     if error.errno == errno.EACCES:
         return f"{error.strerror}. Try a --port from 1024 on."

@@ -29,16 +29,28 @@ function ago(milliseconds) {
   return seconds < 60 ? `${seconds} s ago` : `${Math.floor(seconds / 60)} min ago`;
 }
 
+/** Call `received` with each state of a stream of server-sent events, until it ends; EventSource can send no token. */
+async function read(answer, received) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ; ) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) if (event.startsWith("data: ")) received(JSON.parse(event.slice(6)));
+  }
+}
+
 /**
  * Call `show` with each new state: by server-sent events and, while those fail, by asking again and again.
  *
  * The page says all the time whether it is live and, when it is not, since when. When the board refuses it the page
- * says why, and `refused` is called: it does not ask again.
+ * says why, and `refused` is called: it does not ask again. `headers` go with each question.
  */
-export function follow(address, show, refused = () => {}) {
+export function follow(address, show, refused = () => {}, headers = {}) {
   const heard = document.getElementById("heard");
   const age = document.getElementById("age");
-  let source = null; // the stream that is open, or being opened
+  let source = null; // what ends the stream that is open, or being opened
   let streaming = false; // whether it has brought something
   let [trouble, refusal] = ["", ""]; // why the page is not live, and why it never will be
   let [last, asked, opened] = [0, 0, 0]; // when something was heard, asked for, and a stream opened
@@ -58,14 +70,14 @@ export function follow(address, show, refused = () => {}) {
   };
 
   const close = () => {
-    source?.close();
+    source?.abort();
     [source, streaming] = [null, false];
   };
 
   const ask = async () => {
     [asking, asked] = [true, Date.now()];
     try {
-      const answer = await fetch(address, { signal: AbortSignal.timeout(ANSWER_MS) });
+      const answer = await fetch(address, { headers, signal: AbortSignal.timeout(ANSWER_MS) });
       const state = await answer.json();
       if (answer.ok) received(state);
       else if (answer.status === 403) {
@@ -82,18 +94,24 @@ export function follow(address, show, refused = () => {}) {
     tell();
   };
 
-  const open = () => {
+  const open = async () => {
     close();
     opened = Date.now();
-    source = new EventSource(address);
-    source.onmessage = (event) => {
-      streaming = true;
-      received(JSON.parse(event.data));
-    };
-    source.onerror = () => {
-      close();
-      if (!asking) ask();
-    };
+    const own = new AbortController();
+    source = own;
+    try {
+      const answer = await fetch(address, { headers: { ...headers, Accept: "text/event-stream" }, signal: own.signal });
+      if (answer.ok)
+        await read(answer, (state) => {
+          streaming = true;
+          received(state);
+        });
+    } catch {
+      // it has failed, or was closed
+    }
+    if (source !== own) return; // another one is open
+    close();
+    if (!asking) ask();
   };
 
   const tick = () => {

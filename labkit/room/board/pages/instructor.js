@@ -1,9 +1,24 @@
 // The instructor's page: seats, raised hands first.
 import { element, fill, follow, typed } from "/board.js";
 
+const KEY = "instructor's token"; // in this tab's storage, which no other site or port can read
+const marked = new Set(); // numbers of seats
+
 // With the roles, since on a phone the rows are laid out as boxes, and browsers then take them for no table.
 function cell(name, value) {
   return element("td", { role: "cell", "data-name": name }, value);
+}
+
+/** Return a box by which a seat is marked; its number is the board's, which no name can imitate. */
+function mark(seat) {
+  const box = element("input", { type: "checkbox", id: `seat-${seat.number}`, "aria-label": `mark seat ${seat.number}` });
+  box.checked = marked.has(seat.number);
+  box.addEventListener("change", () => {
+    if (box.checked) marked.add(seat.number);
+    else marked.delete(seat.number);
+    document.getElementById("remove").disabled = !marked.size;
+  });
+  return element("label", {}, box, ` ${seat.number}`);
 }
 
 function row(seat) {
@@ -12,6 +27,7 @@ function row(seat) {
   return element(
     "tr",
     seat.hand ? { role: "row", class: "hand" } : { role: "row" },
+    cell("no.", mark(seat)),
     name,
     cell("at", seat.at),
     cell("verdict", seat.verdict),
@@ -27,7 +43,7 @@ function machines(doctor) {
   return doctor.labs.map((lab) => {
     const item = element("li", {}, typed(lab.lab), `: ${lab.can} of ${lab.can + lab.cannot.length} can run it.`);
     lab.cannot.forEach((one, index) =>
-      item.append(index ? "; " : " Not: ", typed(one.seat), " (", typed(one.because.join(", ")), ")"),
+      item.append(index ? "; " : " Not: ", typed(one.seat), " (", typed(one.because), ")"),
     );
     return item;
   });
@@ -41,7 +57,13 @@ function show(state) {
   if (wall.drift !== null) facts.push([wall.drift < 0 ? "minutes ahead" : "minutes behind", Math.abs(wall.drift)]);
   document.title = hands ? `(${hands}) Instructor` : "Instructor";
   fill("facts", ...facts.map(([name, value]) => element("li", {}, element("b", {}, value), name)));
+  const there = new Set(state.seats.map((seat) => seat.number));
+  for (const number of marked) if (!there.has(number)) marked.delete(number);
+  const focused = document.activeElement?.id;
   fill("seats", ...state.seats.map(row));
+  if (focused) document.getElementById(focused)?.focus();
+  document.getElementById("remove").disabled = !marked.size;
+  fill("code", state.code);
   fill(
     "stuck",
     ...(state.stuck.length
@@ -56,21 +78,28 @@ function hide() {
   document.getElementById("room").remove();
 }
 
-/** Have the board set the instructor's cookie; without an answer the page asks for its view all the same. */
-async function introduce(token) {
+/** Have the board do something, and say whether it has. */
+async function order(method, address) {
+  let told = "the board does not answer";
   try {
-    await fetch("/api/session", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(token),
-    });
+    const answer = await fetch(address, { method, headers });
+    told = answer.ok ? "" : (await answer.json()).error;
   } catch {
-    // `follow` says that the board does not answer.
+    // as told
   }
+  fill("done", told ? `Not done: ${told}.` : "Done.");
 }
 
-// The token stands after #, which browsers never send; a cookie takes its place, and the address is cleared of it.
-const token = location.hash.slice(1);
+// The token stands after #, which browsers never send. It goes into a header, and not into a cookie, which browsers
+// would send to whatever listens at another port of this host; the address is cleared of it.
+const given = location.hash.slice(1);
 history.replaceState(null, "", location.pathname);
-if (token) await introduce(token);
-follow("/view/instructor", show, hide);
+if (given) sessionStorage.setItem(KEY, given);
+const headers = { Authorization: `Bearer ${encodeURIComponent(sessionStorage.getItem(KEY) ?? "")}` };
+
+document.getElementById("remove").addEventListener("click", async () => {
+  for (const number of [...marked]) await order("DELETE", `/api/seats/${number}`);
+});
+document.getElementById("change").addEventListener("click", () => order("POST", "/api/code"));
+document.getElementById("clear").addEventListener("click", () => order("DELETE", "/api/figures"));
+follow("/view/instructor", show, hide, headers);

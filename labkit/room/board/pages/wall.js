@@ -33,5 +33,5 @@ follow("/view/wall", (state) => {
   fill("facts", ...facts);
   fill("few", state.people === null ? `Counts are shown from ${state.few} people on.` : "");
   fill("labs", ...state.labs.map((one) => lab(one, state.people)).reverse()); // where the room is stands at the top
-  showFigures(state.figures);
+  if (state.figures) showFigures(state.figures); // a stream brings them when they have changed
 });
