@@ -60,6 +60,7 @@ class TestOfAProcess:
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow  # each transaction reaches the disk
 def test_whatever_the_order_nothing_of_who_has_left_is_in_any_file(tmp_path):
     """SQLite moves rows about as its pages fill up and empty."""
     chance = random.Random(1)

@@ -152,6 +152,7 @@ class TestWork:
 
 
 class TestSeats:
+    @pytest.mark.slow  # hundreds of messages
     def test_of_one_address_a_room_joins_and_a_crowd_does_not(self, board, monkeypatch):
         with ThreadPoolExecutor(8) as pool:
             codes = [*pool.map(lambda _: self.join(board), range(206))]
@@ -166,6 +167,7 @@ class TestSeats:
         body = {"code": board.code, "seat": ""}
         return requests.post(f"{board.url}/api/seats", json=body, timeout=20).status_code
 
+    @pytest.mark.slow  # hundreds of messages
     def test_who_tries_codes_takes_no_joining_from_others_behind_the_same_router(self, board):
         for _ in range(400):
             requests.post(f"{board.url}/api/seats", data=b'{"code": "AAAAAA", "seat": ""}', headers=HEADERS, timeout=5)
@@ -298,9 +300,8 @@ def seat(board, monkeypatch):
     return board.join()
 
 
-@settings(
-    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@pytest.mark.slow  # hundreds of messages
+@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=MESSAGES)
 def test_whatever_json_is_sent_is_kept_by_the_schema_or_refused_in_one_line(board, seat, content):
     body = json.dumps(content).encode()
