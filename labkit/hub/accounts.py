@@ -73,7 +73,8 @@ def remove(settings: Settings) -> None:
     """
     for account in ours(settings):
         with contextlib.suppress(FileNotFoundError):  # it was deleted by hand
-            os.chown(account.pw_dir, 0, account.pw_uid, follow_symlinks=False)
+            Path(account.pw_dir).chmod(CLOSED)  # its student may have opened it
+            os.chown(account.pw_dir, 0, account.pw_uid)
         done = subprocess.run(["userdel", account.pw_name], capture_output=True, text=True, timeout=60)
         if done.returncode:
             raise LabError(

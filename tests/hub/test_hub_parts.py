@@ -231,7 +231,8 @@ class TestLife:
         userdel.write_text("#!/bin/sh\necho no space left on device >&2\nexit 10\n")
         userdel.chmod(0o755)
         monkeypatch.setenv("PATH", f"{userdel.parent}:{os.environ['PATH']}")
-        monkeypatch.setattr("labkit.hub.accounts.ours", lambda hub: [SimpleNamespace(pw_name="lab-hub-1-seat-01")])
+        left = SimpleNamespace(pw_name="lab-hub-1-seat-01", pw_uid=61234, pw_dir=str(tmp_path / "deleted by hand"))
+        monkeypatch.setattr("labkit.hub.accounts.ours", lambda hub: [left])
         with pytest.raises(LabError, match=r"lab-hub-1-seat-01: no space left .*lab hub down goes on"):
             accounts_of_seats.remove(asked)
 
@@ -440,12 +441,14 @@ class TestAccounts:
 
     def test_a_folder_is_nobody_elses_while_there_is_no_account(self, hub):
         home = hub.home("seat-01")
-        for _ in range(2):
+        for again in range(2):
             accounts_of_seats.make(hub, sys.stdout)
             assert (home.stat().st_uid, home.stat().st_mode & 0o777) == (61234, 0o700)
+            assert (home / "work").exists() is bool(again)
             (home / "work").touch()
+            home.chmod(0o755)  # as its student can
             accounts_of_seats.remove(hub)
-            assert home.stat().st_uid == 0
+            assert (home.stat().st_uid, home.stat().st_mode & 0o777) == (0, 0o700)
         assert accounts_of_seats._number(home) == 61234
 
     def test_what_is_no_students_is_not_handed_out(self, hub):
