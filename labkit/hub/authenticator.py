@@ -7,9 +7,11 @@ from jupyterhub.auth import Authenticator
 from tornado.web import HTTPError
 
 from labkit.hub import codes, settings
+from labkit.hub.cookies import SEAT
 from labkit.room.board.app import Limit
 
 OPEN = "open"  # a file in the hub's folder: students may log in
+DAYS = 14  # that a login lasts, as the hub's own cookie
 MAX_WRONG, WRONG_S = 10, 60.0  # as a seat from an address, before the answer is another
 
 
@@ -34,6 +36,8 @@ class SeatAuthenticator(Authenticator):
         async with self._one_at_a_time:
             right = await asyncio.to_thread(codes.fits, self._codes, seat, code)
         if right:
+            secure = handler.request.protocol == "https"
+            handler.set_cookie(SEAT, seat, path="/", httponly=True, samesite="Lax", secure=secure, expires_days=DAYS)
             return seat
         known = seat if seat in self._codes else ""  # what is made up takes no memory
         if not self._wrong.allows(f"{known} {handler.request.remote_ip}"):

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import httpx
 import requests
 import urllib3
 from tornado.httpclient import HTTPRequest
@@ -15,7 +16,6 @@ from tornado.websocket import websocket_connect
 
 from labkit.hub import hub_log
 from labkit.hub.settings import Settings
-from labkit.room.host import in_url
 from labkit.system.errors import LabError
 
 ANSWER_TIMEOUT_S = 30.0
@@ -84,13 +84,16 @@ class Client:
         """Run a cell in a new kernel of a seat's server; return what it printed."""
         return run_cell(f"{self.hub.url}/user/{seat}", self.headers, code, timeout)
 
-    def _ask(self, method: str, what: str, allowed: tuple[int, ...] = ()) -> requests.Response:
-        url = f"http://{in_url(self.hub.hub_address)}:{self.hub.hub_port}/hub/api/{what}"
+    def _ask(self, method: str, what: str, allowed: tuple[int, ...] = ()) -> httpx.Response:
+        """Ask the hub itself: where it is not up, nobody else can listen in its place."""
+        base = self.hub.hub_url if self.hub.hub_port else "http://hub"
+        transport = httpx.HTTPTransport(uds=None if self.hub.hub_port else str(self.hub.hub_socket))
         try:
-            reply = requests.request(method, url, headers=self.headers, timeout=ANSWER_TIMEOUT_S)
-        except requests.RequestException as error:
+            with httpx.Client(transport=transport, headers=self.headers, timeout=ANSWER_TIMEOUT_S) as client:
+                reply = client.request(method, f"{base}/hub/api/{what}")
+        except httpx.HTTPError as error:
             raise LabError("the hub does not answer: ./lab hub up starts it again.") from error
-        if not reply.ok and reply.status_code not in allowed:
+        if not reply.is_success and reply.status_code not in allowed:
             raise LabError(f"the hub refused {method} {what}: {reply.status_code} {reply.text[:200]}")
         return reply
 

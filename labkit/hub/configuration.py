@@ -8,7 +8,7 @@ from labkit.authoring import copies
 from labkit.exercises import sources
 from labkit.hub import hub_log, spawners
 from labkit.hub.authenticator import SeatAuthenticator
-from labkit.hub.settings import CHECK_SEAT, LOOPBACK, VARIABLE, Settings
+from labkit.hub.settings import CHECK_SEAT, SECRET, VARIABLE, Settings, unix_url
 from labkit.room.host import in_url
 
 TOKEN = "api-token"  # the file in the hub's folder by which the kit's own commands ask the hub
@@ -23,14 +23,15 @@ def apply(c: Any, hub: Settings) -> None:
     hub_log.set_records_apart()
     c.JupyterHub.bind_url = f"http{'s' if hub.cert else ''}://{in_url(hub.address)}:{hub.port}"
     c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = hub.cert, hub.key
-    c.JupyterHub.hub_bind_url = f"http://{in_url(hub.hub_address)}:{hub.hub_port}"
+    c.JupyterHub.hub_bind_url = c.JupyterHub.hub_connect_url = hub.hub_url
+    c.JupyterHub.hub_socket_mode = 0o666 if hub.has_accounts else 0o600
     c.JupyterHub.db_url = f"sqlite:///{hub.folder}/jupyterhub.sqlite"
-    c.JupyterHub.cookie_secret_file = f"{hub.folder}/cookie-secret"
+    c.JupyterHub.cookie_secret_file = f"{hub.folder}/{SECRET}"
     c.JupyterHub.concurrent_spawn_limit = 0  # it would turn students away; the spawners have them wait instead
     c.JupyterHub.cleanup_servers = c.JupyterHub.cleanup_proxy = True
     c.JupyterHub.tornado_settings = {"slow_spawn_timeout": SLOW_SPAWN_S}
     c.ConfigurableHTTPProxy.command = [sys.executable, "-m", "labkit.hub.proxy"]
-    c.ConfigurableHTTPProxy.api_url = f"http://{LOOPBACK}:{hub.proxy_port}"
+    c.ConfigurableHTTPProxy.api_url = unix_url(hub.proxy_api)
     c.ConfigurableHTTPProxy.pid_file = f"{hub.folder}/proxy.pid"
 
     c.JupyterHub.authenticator_class = SeatAuthenticator

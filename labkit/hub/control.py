@@ -193,9 +193,9 @@ class Hub:
         """Make what a hub needs on this machine."""
         division = _division(wanted) if wanted.cpus else None
         if new:
-            (hub_port,), (proxy_port,) = free_ports(1, wanted.hub_address), free_ports(1)
+            hub_port = free_ports(1, wanted.hub_address)[0] if wanted.isolation == settings.SLURM else 0
             place = (RUN if os.geteuid() == 0 else TMP) / f"{PREFIX}{secrets.token_hex(4)}"
-            wanted = replace(wanted, folder=self.folder, runtime=place, hub_port=hub_port, proxy_port=proxy_port)
+            wanted = replace(wanted, folder=self.folder, runtime=place, hub_port=hub_port)
             if division:
                 wanted = replace(wanted, variables=wanted.variables | slots.variables(division, wanted.slots))
             self._write_private(TOKEN, secrets.token_hex(32))

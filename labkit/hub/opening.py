@@ -97,7 +97,6 @@ def settle(
         address=address,
         port=port,
         hub_port=0,
-        proxy_port=0,
         board_port=board_port,
         cert=str(tls[0].absolute()) if tls else "",
         key=str(tls[1].absolute()) if tls else "",

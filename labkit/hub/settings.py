@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from labkit.room.host import address_of
 from labkit.system import files, paths
@@ -11,6 +12,7 @@ from labkit.system.errors import LabError
 
 FOLDER = paths.STATE / "hub"
 VARIABLE = "LAB_HUB"  # the hub's folder, in the environment of all its processes
+SECRET = "cookie-secret"  # the file in the hub's folder by which its cookies are signed and sealed
 CHECK_SEAT = "seat-00"  # nobody's: it has no code
 LOOPBACK = "127.0.0.1"
 SYSTEMD, ACCOUNTS, SLURM, NONE = "systemd", "accounts", "slurm", "none"  # what keeps students apart
@@ -37,8 +39,8 @@ class Settings:
         CPU time that a student can have, in CPUs.
     address, port : str, int
         Where students reach it.
-    hub_port, proxy_port : int
-        Where servers reach the hub; and, on loopback, the hub its proxy.
+    hub_port : int
+        Where servers in Slurm's jobs reach the hub, 0 for none: others reach it at a Unix socket.
     board_port, instructor : int, str
         Where the room's board is, 0 for none; and the address of its page for the instructor.
     cert, key : str
@@ -65,7 +67,6 @@ class Settings:
     address: str
     port: int
     hub_port: int
-    proxy_port: int
     board_port: int = 0
     instructor: str = ""
     cert: str = ""
@@ -95,6 +96,21 @@ class Settings:
         """Where the cores that are lent for measuring are shared out."""
         return self.runtime / "slots"
 
+    @property
+    def hub_url(self) -> str:
+        """Where servers and the kit's commands reach the hub: nobody else can take the name of its Unix socket."""
+        return address_of(self.hub_address, self.hub_port, False) if self.hub_port else unix_url(self.hub_socket)
+
+    @property
+    def hub_socket(self) -> Path:
+        """The hub's Unix socket."""
+        return self.runtime / "hub.sock"
+
+    @property
+    def proxy_api(self) -> Path:
+        """The Unix socket by which the hub tells its proxy what leads where."""
+        return self.runtime / "proxy.sock"
+
     def home(self, seat: str) -> Path:
         """Return a student's own folder."""
         return self.files / seat
@@ -102,6 +118,10 @@ class Settings:
     def sockets(self, seat: str) -> Path:
         """Return where a student's server has its sockets."""
         return self.runtime / seat
+
+    def server_socket(self, seat: str) -> Path:
+        """Return the Unix socket at which a student's server listens."""
+        return self.sockets(seat) / "server.sock"
 
     def account(self, seat: str) -> str:
         """Return the name of a student's account, and of its systemd unit or cgroup: no other hub here has it."""
@@ -111,6 +131,11 @@ class Settings:
         """Keep them in the hub's folder."""
         kept = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
         files.write(self.folder / "settings.json", json.dumps(kept, indent=1))
+
+
+def unix_url(socket: Path) -> str:
+    """Return a Unix socket's address; JupyterHub reads it in small letters."""
+    return f"http+unix://{quote(str(socket), safe='')}".lower()
 
 
 def load(folder: Path) -> Settings | None:

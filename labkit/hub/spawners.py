@@ -13,7 +13,7 @@ from typing import Any
 from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
 from systemdspawner import SystemdSpawner
 
-from labkit.hub import cgroups, hub_log, settings
+from labkit.hub import cgroups, hub_log, settings, streams
 from labkit.system import processes
 
 AT_A_TIME = 4  # servers that start; the others wait: all at once, none would be up for minutes
@@ -25,17 +25,27 @@ _starting = asyncio.Semaphore(AT_A_TIME)
 
 
 class _InTurn:
-    """Starts a few servers at a time, each until it listens."""
+    """Starts a few servers at a time, each until it listens: at a Unix socket, whose name no other account can take."""
 
-    async def start(self) -> tuple[str, int]:
-        """Start the server when it is its turn; return its address and port."""
+    def get_args(self) -> list[str]:
+        """Return the server's arguments."""
+        arguments, seat = super().get_args(), self.user.name  # type: ignore[misc, attr-defined]
+        return [*arguments, f"--ServerApp.sock={settings.own().server_socket(seat)}"]
+
+    def get_env(self) -> dict[str, str]:
+        """Return the server's variables; with an address that has a port it would refuse the socket."""
+        return super().get_env() | {"JUPYTERHUB_SERVICE_URL": "http+unix://"}  # type: ignore[misc]
+
+    async def start(self) -> str:
+        """Start the server when it is its turn; return its address."""
+        hub, seat = settings.own(), self.user.name  # type: ignore[attr-defined]
+        address = settings.unix_url(hub.server_socket(seat))
         async with _starting:
-            address, port = await super().start()  # type: ignore[misc]
+            await super().start()  # type: ignore[misc]
             while await self.poll() is None:  # type: ignore[attr-defined]
                 with contextlib.suppress(OSError):
-                    _, writer = await asyncio.open_connection(address, port)
-                    writer.close()
-                    return address, port
+                    async with streams.to_server(address, hub, seat):
+                        return address
                 await asyncio.sleep(POLL_S)
             raise RuntimeError("it has ended before it listened")  # or JupyterHub would wait for minutes
 
@@ -43,7 +53,7 @@ class _InTurn:
 class UnitSpawner(_InTurn, SystemdSpawner):
     """Each server is a unit of systemd's, with limits, under an account of its own."""
 
-    async def start(self) -> tuple[str, int]:
+    async def start(self) -> str:
         """Start the server; when it does not, the hub's log has what its unit said to systemd's journal."""
         try:
             return await super().start()
