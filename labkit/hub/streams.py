@@ -13,7 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 from labkit.hub.settings import Settings
 
-PIECE = 1 << 15  # bytes that are read at a time, of which two are kept at most in each direction
+PIECE = 1 << 15  # bytes that are read at a time
+TAKEN, GIVEN = 2 * PIECE, 8 * PIECE  # bytes of one browser's that the system keeps: it would take megabytes
 CONNECT_S, HANDSHAKE_S = 10.0, 20.0
 STALL_S = 120.0  # in which the other side takes the next piece
 PEER = struct.Struct("3i")  # pid, uid, gid: unix(7), SO_PEERCRED
@@ -27,7 +28,7 @@ class Stream:
     ) -> None:
         self._reader, self._transport = reader, transport
         self._writer = asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
-        transport.set_write_buffer_limits(0)  # what was written has gone before the next piece is read
+        transport.set_write_buffer_limits(1, 0)  # what was written has gone before the next piece is read; 0 hangs TLS
 
     @property
     def listener(self) -> int:
@@ -58,6 +59,8 @@ async def accepted(connected: socket.socket, context: ssl.SSLContext | None) -> 
     """Return the stream of a connection that was accepted."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, TAKEN)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, GIVEN)
     loop, (reader, protocol) = asyncio.get_running_loop(), _ends()
     tls: dict[str, Any] = {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_S} if context else {}
     try:

@@ -1,29 +1,22 @@
-"""What a hub consists of, each part by itself: seats' codes, limits, the check, the proxy."""
+"""What a hub consists of, each part by itself: seats' codes, limits, the check."""
 
 import asyncio
 import contextlib
 import errno
 import fcntl
-import http.client
 import logging
 import os
 import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import requests
-import tornado.httpclient
 import tornado.web
-import tornado.websocket
 import yaml
 from hub_student import code_on_card
 from traitlets.config import Config
@@ -33,8 +26,8 @@ from labkit.cli import app
 from labkit.hub import accounts as accounts_of_seats
 from labkit.hub import cgroups, check, codes, hub_log, opening, runtime, settings, spawners, student_server
 from labkit.hub.authenticator import OPEN, SeatAuthenticator
-from labkit.hub.control import Hub, free_ports
-from labkit.hub.proxy import MAX_UPLOAD
+from labkit.hub.control import Hub
+from labkit.hub.cookies import SEAT
 from labkit.system import paths, processes, slots, turns
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
@@ -90,12 +83,17 @@ class TestLogin:
         authenticator = SeatAuthenticator(config=Config())
 
         def attempt(seat: str, code: str, address: str = "10.0.0.1") -> bool | int:
-            handler = SimpleNamespace(request=SimpleNamespace(remote_ip=address))
+            given: list[tuple[str, str]] = []
+            handler = SimpleNamespace(
+                request=SimpleNamespace(remote_ip=address, protocol="http"),
+                set_cookie=lambda name, value, **kinds: given.append((name, value)),
+            )
             try:
                 answer = asyncio.run(authenticator.authenticate(handler, {"username": seat, "password": code}))
             except tornado.web.HTTPError as error:
                 return error.status_code
             assert answer in (None, seat.lower())
+            assert given == ([(SEAT, answer)] if answer else [])  # by which the proxy knows whose browser it is
             return bool(answer)
 
         return made, attempt
@@ -622,138 +620,6 @@ class TestCommands:
             with pytest.raises(LabError, match=f"port {port}: .* Try another --port"):
                 hub.start(wanted)
         assert not hub.folder.exists()
-
-
-class TestProxy:
-    @pytest.fixture
-    def target(self):
-        """What is behind the proxy: a stream that lasts, an echo, a large file."""
-
-        class Stream(tornado.web.RequestHandler):
-            async def get(self) -> None:
-                self.set_header("Content-Type", "text/event-stream")
-                for number in range(600):
-                    self.write(f"data: {number}\n\n")
-                    await self.flush()
-                    await asyncio.sleep(0.1)
-
-        class Echo(tornado.web.RequestHandler):
-            def post(self) -> None:
-                self.add_header("Set-Cookie", "a=1")
-                self.add_header("Set-Cookie", "b=2")
-                headers = {name: self.request.headers[name] for name in self.request.headers if name.startswith("X-")}
-                self.finish({"size": len(self.request.body), "headers": headers})
-
-            def get(self) -> None:
-                self.set_header("Etag", '"own"')
-                if self.request.headers.get("If-None-Match"):
-                    self.set_status(304)
-                else:
-                    self.write(b"0" * 30_000_000)
-
-            def head(self) -> None:
-                self.set_header("Content-Length", "30000000")
-                self.set_status(200)
-
-        class Socket(tornado.websocket.WebSocketHandler):
-            def select_subprotocol(self, offered: list[str]) -> str | None:
-                return offered[-1] if offered else None
-
-            def on_message(self, message: str | bytes) -> None:
-                self.write_message(message, binary=isinstance(message, bytes))
-
-        ready, (port,) = threading.Event(), free_ports(1)
-
-        async def serve() -> None:
-            nonlocal over, loop
-            over, loop = asyncio.Event(), asyncio.get_running_loop()
-            tornado.web.Application([("/stream", Stream), ("/echo", Echo), ("/socket", Socket)]).listen(
-                port, "127.0.0.1"
-            )
-            ready.set()
-            await over.wait()
-
-        over = loop = None
-        thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
-        thread.start()
-        assert ready.wait(10)
-        yield f"http://127.0.0.1:{port}"
-        loop.call_soon_threadsafe(over.set)
-        thread.join(10)
-
-    @pytest.fixture(params=["http", "https"])
-    def proxy(self, request, target, tmp_path):
-        port, api = free_ports(2)
-        address = ["--ip", "127.0.0.1", "--port", port, "--api-ip", "127.0.0.1", "--api-port", api]
-        tls = []
-        if request.param == "https":
-            names = [tmp_path / "key.pem", tmp_path / "cert.pem"]
-            make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-keyout"]
-            subprocess.run([*make, names[0], "-out", names[1]], check=True, capture_output=True)
-            tls = ["--ssl-key", names[0], "--ssl-cert", names[1]]
-        command = [sys.executable, "-m", "labkit.hub.proxy", *address, "--error-target", f"{target}/hub/error", *tls]
-        env = os.environ | {"CONFIGPROXY_AUTH_TOKEN": "secret"}
-        process = subprocess.Popen(list(map(str, command)), env=env)
-        headers = {"Authorization": "token secret"}
-
-        def route() -> bool:
-            with contextlib.suppress(requests.ConnectionError):
-                url = f"http://127.0.0.1:{api}/api/routes/"
-                assert requests.post(url, json={"target": target}, timeout=5).status_code == 403
-                return requests.post(url, json={"target": target}, headers=headers, timeout=5).ok
-            return False
-
-        try:
-            assert processes.wait_until(route, 30)
-            yield f"{request.param}://127.0.0.1:{port}"
-        finally:
-            process.kill()
-            process.wait()
-
-    @pytest.mark.filterwarnings("ignore:Unverified HTTPS")
-    def test_answers_stream_and_many_streams_stop_nobody(self, proxy):
-        streams = [requests.get(f"{proxy}/stream", stream=True, timeout=20, verify=False) for _ in range(15)]
-        for stream in streams:
-            assert next(stream.iter_lines()) == b"data: 0"
-        sent = {"X-Forwarded-For": "1.2.3.4", "X-Forwarded-Proto": "gopher"}
-        reply = requests.post(f"{proxy}/echo", data=b"1" * 5_000_000, headers=sent, timeout=20, verify=False)
-        assert reply.json()["size"] == 5_000_000
-        assert dict(reply.cookies) == {"a": "1", "b": "2"}
-        headers = reply.json()["headers"]
-        assert headers["X-Forwarded-For"] == "127.0.0.1"
-        assert headers["X-Forwarded-Proto"] == proxy.partition(":")[0]
-        large = requests.get(f"{proxy}/echo", timeout=60, verify=False)
-        assert (len(large.content), large.headers["Etag"]) == (30_000_000, '"own"')
-        same = requests.get(f"{proxy}/echo", headers={"If-None-Match": '"own"'}, timeout=20, verify=False)
-        assert (same.status_code, same.content) == (304, b"")
-        assert requests.head(f"{proxy}/echo", timeout=20, verify=False).headers["Content-Length"] == "30000000"
-        for stream in streams:
-            stream.close()
-
-    @pytest.mark.parametrize("proxy", ["http"], indirect=True)
-    def test_a_request_that_would_fill_the_memory_is_refused(self, proxy):
-        connection = http.client.HTTPConnection(proxy.partition("//")[2], timeout=20)
-        connection.request("POST", "/echo", headers={"Content-Length": str(MAX_UPLOAD + 1)})
-        with contextlib.suppress(http.client.RemoteDisconnected):  # without a word
-            assert connection.getresponse().status == 400
-        connection.close()
-
-    def test_websockets_keep_their_subprotocol_and_binary_messages(self, proxy):
-        url = proxy.replace("http", "ws", 1) + "/socket"
-
-        async def talk(**options: object) -> tuple[str | None, list[str | bytes]]:
-            request = tornado.httpclient.HTTPRequest(url, validate_cert=False)
-            connection = await tornado.websocket.websocket_connect(request, **options)
-            heard = []
-            for message in ("text", b"\xff\x00binary"):
-                await connection.write_message(message, binary=isinstance(message, bytes))
-                heard.append(await connection.read_message())
-            chosen = connection.selected_subprotocol if options else None
-            connection.close()
-            return chosen, heard
-
-        assert asyncio.run(talk(subprotocols=["a", "b"])) == ("b", ["text", b"\xff\x00binary"])
-        assert asyncio.run(talk()) == (None, ["text", b"\xff\x00binary"])
 
 
 def test_kubernetes_values_give_each_student_whole_cores():

@@ -121,7 +121,8 @@ class Room:
         where = ["--address", "127.0.0.1", "--port", str(free_ports(1)[0]), "--files", "/srv/all students"]
         self.said = machine.lab("hub", "up", "--students", "2", "--labs", "00", *where, *limits)
         folder = machine.inside(settings.FOLDER)
-        self.asked = replace(settings.load(folder), folder=folder)
+        asked = settings.load(folder)
+        self.asked = replace(asked, folder=folder, runtime=machine.inside(asked.runtime))  # its sockets are seen there
         self.client = Client(self.asked)
 
     def units(self) -> list[str]:
