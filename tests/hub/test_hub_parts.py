@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import socket
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from labkit.cli import app
 from labkit.hub import accounts as accounts_of_seats
 from labkit.hub import cgroups, check, codes, hub_log, opening, runtime, settings, spawners, student_server
 from labkit.hub.authenticator import OPEN, SeatAuthenticator
-from labkit.hub.control import Hub
+from labkit.hub.control import Hub, free_ports
 from labkit.hub.cookies import SEAT
 from labkit.system import paths, processes, slots, turns
 from labkit.system.errors import LabError
