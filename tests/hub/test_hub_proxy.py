@@ -34,7 +34,7 @@ HERE = "127.0.0.1"
 SEAL = Seal(SECRET)
 MIB = 1 << 20
 SERVER = "/user/seat-01"
-pytestmark = pytest.mark.filterwarnings("ignore:Unverified HTTPS")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Unverified HTTPS")]
 
 
 def cookie(name: str, value: str, scope: str = HUB, address: str = HERE) -> str:
@@ -276,9 +276,9 @@ class TestPassesOn:
                 reply = browser.post(f"{way.url}{SERVER}/echo", headers=headers, timeout=20)
                 assert reply.status_code == status
             for _ in range(3):
-                assert (
-                    browser.get(f"{way.url}{SERVER}/echo", headers=logged_in("seat-02"), timeout=20).status_code == 403
-                )
+                reply = browser.get(f"{way.url}{SERVER}/echo", headers=logged_in("seat-02"), timeout=20)
+                assert reply.status_code == 403
+                assert "Connection" not in reply.headers  # it goes on
 
     def test_a_server_that_does_not_answer_gets_the_hubs_page(self, way, hub):
         hub.server_socket("seat-01").unlink()
@@ -432,6 +432,8 @@ class TestLimits:
             with contextlib.suppress(requests.ConnectionError):  # refused while it was sent
                 assert way.ask("POST", path, data=iter([large]), headers=headers).status_code == 413
         assert way.ask("POST", f"{SERVER}/echo", data=large * 20, headers=logged_in()).ok
+        with contextlib.closing(way.connect("POST /echo HTTP/1.1", {"Content-Length": str(MIB + 1)})) as promised:
+            assert promised.recv(12) == b"HTTP/1.1 413"  # before any of it was sent
 
     def test_uploads_that_stall_take_no_memory(self, way, hub):
         """Neither from those who have not logged in, nor to a server that does not read."""
@@ -542,6 +544,19 @@ class TestWaits:
                 while more := connected.recv(1000):
                     said += more
             assert b"408" in said if sent.startswith(b"POST") else not said
+
+    def test_an_upload_in_drops_is_given_up_before_the_login(self, port, monkeypatch):
+        monkeypatch.setattr(exchange, "STALL_S", 60)
+        head = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n"
+        with contextlib.closing(self._connect(port, head)) as connected:
+            connected.settimeout(0.1)
+            for _ in range(200):
+                connected.sendall(b"1")
+                with contextlib.suppress(TimeoutError):
+                    assert connected.recv(12) == b"HTTP/1.1 408"
+                    break
+            else:
+                pytest.fail("it is waited for")
 
     def test_who_is_idle_after_an_answer_is_closed(self, port):
         connection = http.client.HTTPConnection(HERE, port, timeout=20)
