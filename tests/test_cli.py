@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import typer.main
@@ -239,7 +240,7 @@ def test_bench_compares_configurations_shares_the_steps_out_and_tells_of_failure
 
 def test_start_opens_a_copy_of_the_lab_on_this_machine_only_and_keeps_the_token(monkeypatch, capsys, tmp_path):
     started = []
-    monkeypatch.setattr(LabApp, "launch_instance", started.extend)
+    monkeypatch.setattr(LabApp, "initialize_server", lambda argv: started.extend(argv) or Mock())
     for variable in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH", "JUPYTER_RUNTIME_DIR", "LAB_FOLDER"):
         monkeypatch.setenv(variable, "/mine")
     folder = tmp_path / "mine"
@@ -260,7 +261,7 @@ def test_start_opens_a_copy_of_the_lab_on_this_machine_only_and_keeps_the_token(
 def test_start_reset_and_report_follow_the_folder_that_the_variable_names(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     started, rendered = [], []
-    monkeypatch.setattr(LabApp, "launch_instance", started.extend)
+    monkeypatch.setattr(LabApp, "initialize_server", lambda argv: started.extend(argv) or Mock())
     monkeypatch.setattr(page, "render", lambda folder, *room: rendered.append(folder) or "")
     monkeypatch.setenv("LAB_FOLDER", str(tmp_path / "mine"))
     assert run(monkeypatch, "start", "07") == 0

@@ -210,7 +210,7 @@ CUT_SHORT = {
     "rehearse": "labkit.authoring.notebooks.execute",
     "roofline": "labkit.roofline.measure.limits",
     "scale": "labkit.system.turns.take",
-    "start": "jupyterlab.labapp.LabApp.launch_instance",
+    "start": "jupyterlab.labapp.LabApp.initialize_server",
     "tune": "labkit.system.turns.take",
 }
 

@@ -168,8 +168,9 @@ def test_work_of_before_is_found_in_the_checkout(kit):
 
 START = """\
 import sys
+from unittest.mock import Mock
 from jupyterlab.labapp import LabApp
-LabApp.launch_instance = lambda options: None
+LabApp.initialize_server = Mock()
 sys.argv = ["lab", "start", "01"]
 from labkit.cli import main
 main()

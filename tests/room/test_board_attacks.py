@@ -66,21 +66,21 @@ class TestConnections:
         figures = [{"name": f"{number} {'x' * 90}", "value": number, "unit": "×"} for number in range(60)]
         message = {"lab": "03", "cores": 2, "isa": [], "figures": figures}
 
+        def status() -> int:
+            stream = {"Accept": "text/event-stream"}
+            with requests.get(f"{board.url}/view/wall", headers=stream, timeout=60, stream=True) as answer:
+                return answer.status_code
+
         def is_free() -> bool:
             for _ in range(5):  # some 10 kB more each
                 board.send_figures(message)
-            answer = requests.get(f"{board.url}/view/wall", headers=stream, timeout=5, stream=True)
-            answer.close()
-            return answer.status_code == 200
+            return status() == 200
 
-        stream = {"Accept": "text/event-stream"}
         with socket.socket() as silent:
             silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
             silent.connect(("127.0.0.1", board.port))
             silent.sendall(STREAM)
-            assert processes.wait_until(
-                lambda: requests.get(f"{board.url}/view/wall", headers=stream, timeout=5).status_code == 503, 10
-            )
+            assert processes.wait_until(lambda: status() == 503, 60)
             assert processes.wait_until(is_free, 60)
 
     def test_a_page_that_sends_without_end_fills_no_memory(self, board):

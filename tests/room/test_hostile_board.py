@@ -292,7 +292,7 @@ class TestSeatThatIsKept:
 
     def test_a_pipe_in_its_place_is_not_waited_for(self, folder):
         os.mkfifo(folder / seat.MEMBERSHIP)
-        with pytest.raises(LabError, match="is damaged"):
+        with pytest.raises(LabError, match="no regular file"):
             room.leave(folder)
 
 
@@ -307,7 +307,7 @@ def test_a_folder_that_is_none_is_told_in_one_line(tmp_path, monkeypatch, capsys
     with pytest.raises(SystemExit) as left:
         cli.main()
     told = capsys.readouterr()
-    assert (left.value.code, told.err.count("\n")) in {(2, 1), (0, 0)}
+    assert (left.value.code or 0, told.err.count("\n")) in {(2, 1), (0, 0)}
     assert "Traceback" not in told.err
     assert len(told.err) < 600
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import requests
 from room_board import Board
 
 from labkit import room
@@ -406,20 +405,14 @@ class TestLeave:
             room.leave(folder)
 
 
-def answered(status: int) -> requests.Response:
-    answer = requests.Response()
-    answer.status_code = status
-    return answer
-
-
 def test_who_leaves_while_the_sender_sends_has_left(board, folder, monkeypatch):
     joined(board, folder, figures=True)
     Results("02").table("speed", [("this CNN", "", "1.8×", "")])
     kept = seat.membership(folder)
 
-    def ask(method: str, of: dict, path: str, message: object = None) -> requests.Response:
+    def ask(method: str, of: dict, path: str, message: object = None) -> seat.Answer:
         seat.change(folder, leaving=True)  # by ./lab leave, while the figures are under way
-        return answered(204)
+        return seat.Answer(204, None)
 
     monkeypatch.setattr(seat, "ask", ask)
     Sender(folder)._send_figures(kept)
@@ -431,14 +424,15 @@ def test_who_leaves_while_the_sender_sends_has_left(board, folder, monkeypatch):
 
 def test_a_seat_that_was_taken_since_is_not_forgotten(board, folder, monkeypatch):
     joined(board, folder)
+    new = f"2.{'n' * 20}"
 
-    def ask(*_) -> requests.Response:
-        seat.change(folder, token="2.new")  # by ./lab leave and ./lab join
-        return answered(403)
+    def ask(*_) -> seat.Answer:
+        seat.change(folder, token=new)  # by ./lab leave and ./lab join
+        return seat.Answer(403, None)
 
     monkeypatch.setattr(seat, "ask", ask)
     assert not Sender(folder).step()
-    assert seat.membership(folder)["token"] == "2.new"
+    assert seat.membership(folder)["token"] == new
 
 
 def test_the_sender_goes_on_after_errors(folder, monkeypatch):
