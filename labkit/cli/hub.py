@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from labkit.system import paths
+from labkit.system import paths, terminal
 from labkit.system.errors import LabError
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ def up(
     board_port: Annotated[
         int, typer.Option(help="the port of the room's board; 0 for no board", min=0, max=65535)
     ] = 8500,
-    cert: Annotated[Path | None, typer.Option(help="a certificate, for https", exists=True, dir_okay=False)] = None,
-    key: Annotated[Path | None, typer.Option(help="and its key", exists=True, dir_okay=False)] = None,
+    cert: Annotated[Path | None, typer.Option(help="a certificate, for https")] = None,
+    key: Annotated[Path | None, typer.Option(help="and its key")] = None,
     memory: Memory = 4.0,
     cores: Cores = None,
     student_files: Annotated[
@@ -73,13 +72,11 @@ def up(
 
     from labkit.hub import codes, opening, settings
     from labkit.hub.control import Hub
-    from labkit.room.host import own_address
+    from labkit.room.host import own_address, tls_files
     from labkit.system.progress import progress
 
-    if (cert is None) != (key is None):
-        raise LabError("https takes both --cert and --key.")
+    tls = tls_files(cert, key)
     files = student_files or opening.FILES
-    tls = (cert, key) if cert and key else None
     address = address or own_address()
     apart = _not_as_root(isolation)
     wanted = opening.settle(
@@ -270,5 +267,6 @@ def _show(rows: "list[Row]", asked: "Settings") -> None:
     table = plain_table(*map(Column, ("a student's server", "asked", "found", "")), header=True)
     for row in rows:
         table.add_row(row.what, row.asked, row.found, "" if row.holds else "DOES NOT HOLD")
-    Console().print(f"Kept apart by: {asked.isolation}")
-    Console().print(table)
+    console = terminal.console()
+    console.print(f"Kept apart by: {asked.isolation}")
+    console.print(table)

@@ -247,8 +247,7 @@ def room_open(
     """
     from labkit.room import host
 
-    if (cert is None) != (key is None):
-        raise LabError("https takes both --cert and --key.")
+    tls = host.tls_files(cert, key)
     days = _timetable(route, labs, start, hours, day)[1] if route or labs else []
     address = host.numeric(address or host.own_address())
 
@@ -261,7 +260,7 @@ def room_open(
             print("It listens on all addresses of this machine, in each of its networks.")
         print("Ctrl-C ends the board and keeps the room; ./lab room close ends the room.", flush=True)
 
-    host.open_room(address, port, days, (cert, key) if cert and key else None, say, new_code)
+    host.open_room(address, port, days, tls, say, new_code)
 
 
 @room.command("close", epilog="Example: `./lab room close --out room.json`")

@@ -16,6 +16,7 @@ from typing import Any
 
 from labkit.hub import settings
 from labkit.hub.settings import Settings
+from labkit.system import terminal
 
 LOG, LOG_LINES, RECENT_LINES = "hub.log", 8, 200
 OUTPUT = "output"  # the folder of the pipes, among the hub's sockets; only the hub can enter
@@ -38,14 +39,9 @@ def last_words(folder: Path, seat: str = "") -> list[str]:
     return []
 
 
-def harmless(text: str) -> str:
-    """Return a line in which nothing acts on a terminal, or looks like the end of the line."""
-    return "".join(letter if letter.isprintable() or letter == "\t" else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
 def note(seat: str, lines: Iterable[bytes]) -> None:
     """Write what a seat's server has said to the log of this hub, which is its standard error."""
-    text = "".join(f"{seat}: {harmless(line[:MAX_LINE].decode(errors='replace'))}\n" for line in lines)
+    text = "".join(f"{seat}: {terminal.harmless(line[:MAX_LINE].decode(errors='replace'))}\n" for line in lines)
     with contextlib.suppress(OSError):  # such as a full disk
         os.write(2, text.encode())
 
@@ -57,7 +53,7 @@ def set_records_apart() -> None:
 
 class _Record(logging.LogRecord):
     def getMessage(self) -> str:
-        return "\n  ".join(map(harmless, super().getMessage().split("\n")))
+        return "\n  ".join(map(terminal.harmless, super().getMessage().split("\n")))
 
 
 class Heard:

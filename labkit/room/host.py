@@ -58,6 +58,23 @@ def in_url(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
+def tls_files(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
+    """Return the files with a certificate and its key; None without.
+
+    Raises
+    ------
+    LabError
+        When one is missing, or is no file that can be read.
+    """
+    if not cert and not key:
+        return None
+    if not cert or not key:
+        raise LabError("https takes both --cert and --key.")
+    for file in (cert, key):
+        files.open_regular(file).close()  # a pipe would be waited for
+    return cert, key
+
+
 def plan_of(days: list[Day]) -> tuple[views.Planned, ...]:
     """Return when each section of a timetable should be over, with its exercises."""
     planned = []

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
 
 import pytest
@@ -134,3 +135,16 @@ class TestOpen:
             host.open_room("127.0.0.1", 0, [], None, lambda *_: None)
         with pytest.raises(LabError, match="no room is there"):
             host.close_room(folder / "room.json")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "nothing", "no key"])
+@pytest.mark.parametrize("command", [["room", "open"], ["hub", "up", "--students", "1"]], ids=lambda given: given[0])
+def test_a_certificate_that_can_not_be_read_is_told_in_one_line(tmp_path, monkeypatch, capsys, command, kind):
+    place = tmp_path / "cert"
+    {"pipe": os.mkfifo, "folder": os.mkdir}.get(kind, lambda _: None)(place)
+    key = [] if kind == "no key" else ["--key", str(place)]
+    monkeypatch.setattr("sys.argv", ["lab", *command, "--cert", str(place), *key])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    told = capsys.readouterr()
+    assert (left.value.code, told.out, told.err.count("\n")) == (2, "", 1)
