@@ -11,13 +11,14 @@
 Temporary files are in a folder that only the owner can enter: ipykernel names some in a way that others can foresee.
 """
 
+import importlib
 import os
 import sys
 import tempfile
 from pathlib import Path
 
 import zmq
-from ipykernel import debugger, iostream, kernelapp
+from ipykernel import iostream, kernelapp
 from zmq.eventloop.zmqstream import ZMQStream
 
 from labkit.system import scratch
@@ -52,7 +53,10 @@ class IOPubThread(iostream.IOPubThread):
 if sys.path[0] == str(Path(__file__).parent):
     del sys.path[0]  # a notebook imports from its own folder, not from this one
 kernelapp.IOPubThread = IOPubThread
-debugger._is_debugpy_available = False  # remove when it listens on a socket that has an owner, or asks for a secret
+# Without debugpy, ipykernel has no debugger, and says so to JupyterLab. Remove when debugpy asks for a secret.
+sys.modules["debugpy"] = None
+importlib.import_module("ipykernel.debugger")
+del sys.modules["debugpy"]
 with scratch.folder() as private:
     os.environ["TMPDIR"] = tempfile.tempdir = str(private)
     kernelapp.launch_new_instance()
