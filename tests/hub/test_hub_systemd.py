@@ -226,7 +226,7 @@ def test_a_server_that_cannot_start_says_why(room, students):
 
     def start() -> None:
         room.client.start("seat-02")
-        room.client.wait("seat-02", 60)
+        room.client.wait("seat-02", 120)
 
     with pytest.raises(LabError, match=r"(?s)seat-02 did not start.*seat-02: lab: .*Permission denied"):
         start()
