@@ -371,28 +371,23 @@ def test_a_python_that_somebody_may_not_run_is_told_in_one_line(checkout):
 
 def test_folders_are_where_they_are_also_with_a_cdpath(checkout, tmp_path):
     """Scripts that are called from elsewhere, by a path without a slash or a dot at its head."""
+
+    def set_up(cdpath: str) -> str:
+        return subprocess.run(
+            ["kit/lab", "setup", "--from", "stick"],
+            cwd=tmp_path,
+            env={"PATH": str(checkout.path), "CDPATH": cdpath},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        ).stderr
+
     (tmp_path / "other/kit").mkdir(parents=True)
-    done = subprocess.run(
-        ["kit/lab", "setup", "--from", "stick"],
-        cwd=tmp_path,
-        env={"PATH": str(checkout.path), "CDPATH": f".:{tmp_path}/other"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert done.stderr == "lab: there is no folder stick to set up from.\n"
+    assert set_up(f".:{tmp_path}/other") == "lab: there is no folder stick to set up from.\n"
     (tmp_path / "stick").mkdir()
     (tmp_path / "other/stick").mkdir()
     (tmp_path / "stick/SHA256SUMS").touch()
-    done = subprocess.run(
-        ["kit/lab", "setup", "--from", "stick"],
-        cwd=tmp_path,
-        env={"PATH": str(checkout.path), "CDPATH": f"{tmp_path}/other"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert "stick is not a pack" not in done.stderr
+    assert "stick is not a pack" not in set_up(f"{tmp_path}/other")
 
 
 def test_two_set_ups_of_one_folder_take_turns(checkout):
