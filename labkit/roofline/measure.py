@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from rich.console import Console
 from rich.table import Column
 
-from labkit.roofline import peaks
-from labkit.system import files, load, processes, turns
+from labkit.roofline import instructions, peaks
+from labkit.system import files, huge_pages, load, processes, turns
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
 from labkit.system.paths import STATE
@@ -42,10 +42,30 @@ BEYOND: dict[str, set[str]] = {
 
 CACHE = STATE / "roofline"
 SOFTWARE = ("tensorflow-cpu", "openvino", "numpy")
-TIME_LIMIT_S = 300.0  # 15 where the machine does nothing else
+METHOD = (Path(peaks.__file__), Path(instructions.__file__), instructions.SOURCE)
+TIME_LIMIT_S = 300.0  # 20 where the machine does nothing else
 # Beginnings of the variables that set threads, instructions or precision of the libraries that are measured; all are
 # unset.
-VARIABLE_PREFIXES = ("DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OV_", "TF_", "XLA_")
+VARIABLE_PREFIXES = ("DNNL_", "GLIBC_TUNABLES", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OV_", "TF_", "XLA_")
+
+
+@dataclass(frozen=True)
+class Product:
+    """A library's fastest matrix product.
+
+    Attributes
+    ----------
+    library : str
+        Whose it is.
+    n : int
+        Its matrices are n×n, or the first is (2n, n).
+    speed : float
+        GFLOP/s; GOP/s for int8 (2 operations for each multiplication that is added up).
+    """
+
+    library: str
+    n: int
+    speed: float
 
 
 @dataclass(frozen=True)
@@ -54,8 +74,11 @@ class Limits:
 
     Attributes
     ----------
-    float32, bfloat16, int8 : float
-        Matrix products: GFLOP/s, and GOP/s for int8 (2 operations for each multiplication that is added up).
+    products : mapping of str to list of Product
+        The libraries' matrix products by kind of number, the fastest first.
+    instructions : mapping of str to dict
+        By kind, the `instruction` that computes most and its `speed` from registers alone, in GFLOP/s or GOP/s: the
+        peak on paper. Empty where there is no compiler.
     streams : mapping of str to float
         GB/s of copying, adding and reading arrays that are much larger than the caches, as STREAM counts: the bytes
         that the program asks to read and write.
@@ -67,9 +90,8 @@ class Limits:
         As in `Machine`; under a cap, those that it leaves.
     """
 
-    float32: float
-    bfloat16: float
-    int8: float
+    products: Mapping[str, list[Product]]
+    instructions: Mapping[str, Mapping[str, Any]]
     streams: Mapping[str, float]
     others: load.Others
     when: str
@@ -81,10 +103,10 @@ class Limits:
         return max(self.streams.values())
 
     def peak(self, kind: Kind) -> float:
-        """Return the peak of a kind of number, in GFLOP/s or GOP/s."""
+        """Return the speed of the fastest matrix product of a kind of number, in GFLOP/s or GOP/s."""
         if kind not in INSTRUCTIONS:
             raise LabError(f"there is no peak of {kind!r} here: choose from {', '.join(INSTRUCTIONS)}.")
-        return getattr(self, kind)
+        return self.products[kind][0].speed
 
     def emulated(self, kind: Kind) -> bool:
         """Whether this CPU has no instructions for products in that kind, so that software makes up for them."""
@@ -108,13 +130,18 @@ class Limits:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as `json.dumps` takes it."""
-        derived = {"bandwidth": self.bandwidth, "emulated": [kind for kind in INSTRUCTIONS if self.emulated(kind)]}
+        derived = {
+            "peaks": {kind: self.peak(kind) for kind in get_args(Kind)},
+            "bandwidth": self.bandwidth,
+            "emulated": [kind for kind in get_args(Kind) if self.emulated(kind)],
+        }
         return dataclasses.asdict(self) | {"others": self.others.as_dict()} | derived
 
     def share(self, speed: float, kind: Kind = "float32", intensity: float = math.inf) -> float:
         """Return the share that `speed`, in GFLOP/s or GOP/s, has of what is attainable.
 
-        More than 1 means that the limits were measured while the machine was busy: `limits(again=True)`.
+        More than 1 means that the limits were measured while the machine was busy, `limits(again=True)`; or that the
+        caches did what memory is taken to do.
         """
         return speed / self.attainable(intensity, kind)
 
@@ -122,7 +149,7 @@ class Limits:
 def limits(
     again: bool = False, folder: Path = CACHE, insist: bool = False, cap: str | None = None, quick: bool = False
 ) -> Limits:
-    """Return this machine's limits: those kept, or else measured now, in about 15 s.
+    """Return this machine's limits: those kept, or else measured now, in about 20 s.
 
     A lab goes on with limits that can't be kept, and says so.
 
@@ -154,7 +181,7 @@ def limits(
     if figures is None:
         if insist:
             _make(folder)  # before the work, should it fail
-        figures = {**_measure(cap, quick), "when": time.strftime("%Y-%m-%d %H:%M")}
+        figures = {**_measure(isa, cap, quick), "when": time.strftime("%Y-%m-%d %H:%M")}
         if quick:
             return _limits(figures, isa)
         try:
@@ -169,7 +196,11 @@ def limits(
 
 def _limits(figures: Mapping[str, Any], isa: tuple[str, ...]) -> Limits:
     others = load.Others("the machine's limits", "run ./lab roofline --again", **figures["others"])
-    return Limits(**{**figures, "others": others}, isa=isa)
+    products = {
+        kind: sorted((Product(**each) for each in figures["products"][kind]), key=lambda each: -each.speed)
+        for kind in get_args(Kind)
+    }
+    return Limits(**{**figures, "others": others, "products": products}, isa=isa)
 
 
 def conditions(machine: Machine) -> dict[str, Any]:
@@ -182,7 +213,7 @@ def conditions(machine: Machine) -> dict[str, Any]:
         "quota": machine.quota,
         "cpus of NUMA nodes": [len(node) for node in machine.numa],
         "software": {name: metadata.version(name) for name in SOFTWARE},
-        "method": hashlib.sha256(Path(peaks.__file__).read_bytes()).hexdigest(),
+        "method": hashlib.sha256(b"".join(map(Path.read_bytes, METHOD))).hexdigest(),
     }
 
 
@@ -196,11 +227,11 @@ def _read(file: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
     try:
         kept = files.read_json(file)
         figures = kept["figures"]
-        sound = kept["about"] == about and all(
-            value > 0 for value in (*map(figures.__getitem__, INSTRUCTIONS), *figures["streams"].values())
-        )
-        _limits(figures, isa=())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        found = _limits(figures, isa=())
+        products = [each.speed for kind in get_args(Kind) for each in found.products[kind]]
+        on_paper = [each["speed"] for each in found.instructions.values()]
+        sound = kept["about"] == about and all(speed > 0 for speed in (*products, *on_paper, *found.streams.values()))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
     return figures if sound else None
 
@@ -212,16 +243,17 @@ def _make(folder: Path) -> None:
         tempfile.TemporaryFile(dir=folder).close()
 
 
-def _measure(cap: str | None, quick: bool) -> dict[str, Any]:
+def _measure(isa: tuple[str, ...], cap: str | None, quick: bool) -> dict[str, Any]:
     """Run `labkit.roofline.peaks` in a process of its own; only the cap is set of what changes the figures."""
     settings: dict[str, Any] = {name: None for name in os.environ if name.startswith(VARIABLE_PREFIXES)}
     if cap:
         settings["ONEDNN_MAX_CPU_ISA"] = cap
     with turns.take(), progress("Measuring …") as report:
         ended = processes.run(
-            [sys.executable, "-m", peaks.__name__, *["--quick"] * quick],
-            # oneDNN, also on a CPU where TensorFlow does not use it by itself, and no news from TensorFlow.
-            env=settings | {"TF_ENABLE_ONEDNN_OPTS": 1, "TF_CPP_MIN_LOG_LEVEL": 2},
+            [sys.executable, "-m", peaks.__name__, *isa, *["--quick"] * quick],
+            # oneDNN, also on a CPU where TensorFlow does not use it by itself, and no news from TensorFlow. Large
+            # pages, since a limit is the best there is.
+            env=settings | {"TF_ENABLE_ONEDNN_OPTS": 1, "TF_CPP_MIN_LOG_LEVEL": 2} | huge_pages.VARIABLES,
             timeout=TIME_LIMIT_S,
             on_line=lambda line: report(line) if line.startswith("Measuring") else None,
         )
@@ -236,15 +268,23 @@ def _measure(cap: str | None, quick: bool) -> dict[str, Any]:
 def render(limits: Limits, console: Console) -> None:
     """Show the limits in a small table, each with what it means."""
     table = plain_table(Column(), Column(justify="right", no_wrap=True), Column(overflow="fold"))
-    for kind in INSTRUCTIONS:
+    for kind in get_args(Kind):
         unit = "GOP/s" if kind == "int8" else "GFLOP/s"
         table.add_row(f"{kind} matrix products", f"{limits.peak(kind):,.0f} {unit}", _meaning(limits, kind))
+        for other in limits.products[kind][1:]:
+            table.add_row("", f"{other.speed:,.0f} {unit}", f"{other.library}, n = {other.n:,}")
+        if paper := limits.instructions.get(kind):
+            share = f"of which the product reaches {limits.peak(kind) / paper['speed']:.0%}"
+            table.add_row("", f"{paper['speed']:,.0f} {unit}", f"the peak on paper, {paper['instruction']}, {share}")
     streams = ", ".join(f"{name} {speed:,.1f}" for name, speed in limits.streams.items())
     table.add_row("memory bandwidth", f"{limits.bandwidth:,.1f} GB/s", f"{streams}: arrays beyond the caches")
     console.print(table)
     ridges = ", ".join(f"{limits.ridge(kind):.0f} in {kind}" for kind in INSTRUCTIONS)
     lines = (
         "",
+        "The peak on paper is measured too: the instruction alone, on numbers that are in registers."
+        if limits.instructions
+        else "The peak on paper was not measured: no C compiler.",
         f"Memory limits what does fewer operations for each byte than {ridges}; the cores limit the rest.",
         "A byte counts when the program asks to read or write it.",
         f"Measured {limits.when}.",
@@ -254,6 +294,7 @@ def render(limits: Limits, console: Console) -> None:
 
 
 def _meaning(limits: Limits, kind: Kind) -> str:
-    ratio = "" if kind == "float32" else f"{limits.peak(kind) / limits.float32:.1f} × float32; "
-    by = "OpenVINO, sums in 32 bits" if kind == "int8" else "TensorFlow, oneDNN"
+    best = limits.products[kind][0]
+    ratio = "" if kind == "float32" else f"{best.speed / limits.peak('float32'):.1f} × float32; "
+    by = f"{best.library}, n = {best.n:,}"
     return f"{ratio}{by}{'; emulated, as this CPU has no instructions for it' * limits.emulated(kind)}"

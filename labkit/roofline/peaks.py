@@ -1,21 +1,24 @@
-"""The measurement of matrix products and memory bandwidth: `python -m labkit.roofline.peaks`.
+"""The measurement of matrix products, instructions and memory bandwidth: `python -m labkit.roofline.peaks ISA...`.
 
-It prints a line as it begins each of them, and in the end the figures as a line of JSON. With `--quick`, products are
-small: for tests of what uses the figures.
+ISA are the names of `Machine.isa` whose instructions are measured too. It prints a line as it begins each of them, and
+in the end the figures as a line of JSON. With `--quick`, products are small: for tests of what uses the figures.
 `labkit.roofline.measure` runs it.
 """
 
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from labkit.roofline import instructions
 from labkit.system import load
 from labkit.system.machine import Machine, shares, this_machine
 
@@ -24,7 +27,12 @@ LONG_PRODUCT_S = 0.1  # from here on, a larger product would be no faster
 MIN_DURATION_S = 0.3  # for which each size is tried
 MEMORY_SHARE = 0.25  # of what is free, that may be used at a time
 DEFAULT_CACHE_BYTES = 2**26  # where the kernel doesn't say
-CHAIN_LENGTH = 4  # int8 products in a row
+CHAIN_LENGTH = 8  # products in a row
+INSTRUCTIONS_LIMIT_S = 60.0  # for what takes a second
+
+# The libraries whose products are tried, by the kind of number. TensorFlow's quantised product reached 330 GOP/s where
+# OpenVINO's reached 890, on 2 cores of an AMD EPYC with AVX-512.
+LIBRARIES = {"float32": ("TensorFlow", "OpenVINO"), "bfloat16": ("TensorFlow", "OpenVINO"), "int8": ("OpenVINO",)}
 
 # One numpy call that runs through memory, and the bytes that it asks for: 8 for each float64 read or written. They are
 # counted as STREAM counts them (https://www.cs.virginia.edu/stream/ref.html): a cache line that the CPU fetches only
@@ -39,28 +47,44 @@ PASSES = 4  # through the arrays in one timing: threads do not start at quite th
 ROUNDS = 5
 
 
-def main(sizes: Sequence[int] = SIZES) -> None:
+def main(isa: Sequence[str] = (), sizes: Sequence[int] = SIZES) -> None:
     """Measure, and print the figures: GFLOP/s, for int8 GOP/s; GB/s; and what others took of the cores."""
     os.environ["TF_USE_LEGACY_KERAS"] = "1"  # TensorFlow then imports no Keras, which takes half of its start
     machine = this_machine()
     with load.watch(show=False) as others:
         print(f"Measuring memory bandwidth on {machine.usable_cores} threads …", flush=True)
         streams = bandwidth(machine)
-        print("Measuring float32 matrix products …", flush=True)
-        float32 = peak(tensorflow_products("float32", machine), machine, sizes)
-        print("Measuring bfloat16 matrix products …", flush=True)
-        bfloat16 = peak(tensorflow_products("bfloat16", machine), machine, sizes)
-        print("Measuring int8 matrix products …", flush=True)
-        int8 = peak(openvino_products(machine), machine, sizes)
-    figures = {"float32": float32, "bfloat16": bfloat16, "int8": int8, "streams": streams}
-    print(json.dumps(figures | {"others": others.as_dict()}))
+        print("Measuring instructions …", flush=True)
+        figures = {"streams": streams, "instructions": fastest_instructions(isa)}
+        found: dict[str, list[dict[str, Any]]] = {}
+        for kind, libraries in LIBRARIES.items():
+            found[kind] = []
+            for library in libraries:
+                print(f"Measuring {kind} matrix products of {library} …", flush=True)
+                products = (tensorflow_products if library == "TensorFlow" else openvino_products)(kind, machine)
+                if products:
+                    speed, n = peak(products, machine, sizes)
+                    found[kind].append({"library": library, "n": n, "speed": speed})
+    print(json.dumps(figures | {"products": found, "others": others.as_dict()}))
+
+
+def fastest_instructions(isa: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return what `labkit.roofline.instructions` prints; nothing where there is no compiler, or it fails."""
+    command = [sys.executable, "-m", instructions.__name__, *isa]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTRUCTIONS_LIMIT_S)
+        return json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        return {}
 
 
 Product = Callable[[int], tuple[Callable[[], object], float]]
 
 
-def peak(product: Product, machine: Machine, sizes: Sequence[int] = SIZES) -> float:
-    """Return the fastest of products of growing size, in 1e9 operations a second, each the best of several runs.
+def peak(product: Product, machine: Machine, sizes: Sequence[int] = SIZES) -> tuple[float, int]:
+    """Return the fastest of products of growing size, in 1e9 operations a second, and its n.
+
+    Each is the best of several runs.
 
     Parameters
     ----------
@@ -71,14 +95,14 @@ def peak(product: Product, machine: Machine, sizes: Sequence[int] = SIZES) -> fl
     sizes : sequence of int
         The n to try, in this order; the last is the first that takes long.
     """
-    best = 0.0
+    best = 0.0, 0
     for n in sizes:
         if n > sizes[0] and 16 * n**2 > machine.memory_free * MEMORY_SHARE:  # bytes; four float32 matrices
             break
         multiply, operations = product(n)
         multiply()  # the first run chooses kernels, and allocates memory
         seconds = fastest(multiply)
-        best = max(best, operations / seconds / 1e9)
+        best = max(best, (operations / seconds / 1e9, n))
         if seconds > LONG_PRODUCT_S:
             break
     return best
@@ -98,7 +122,7 @@ def fastest(run: Callable[[], object]) -> float:
     return min(times)
 
 
-def tensorflow_products(kind: str, machine: Machine) -> Product:
+def tensorflow_products(kind: str, machine: Machine) -> Product | None:
     """Return `peak` products of TensorFlow's, of float32 or bfloat16."""
     import tensorflow as tf
 
@@ -111,24 +135,27 @@ def tensorflow_products(kind: str, machine: Machine) -> Product:
     return product
 
 
-def openvino_products(machine: Machine) -> Product:
-    """Return `peak` products of 8-bit integers with 32-bit sums, the way OpenVINO runs a quantised network.
+def openvino_products(kind: str, machine: Machine) -> Product | None:
+    """Return `peak` products by weights that stay the same, as a network has them; None where it would convert.
 
-    Of what was tried, this gets the most out of VNNI: TensorFlow's quantised product reached 330 GOP/s where this one
-    reached 890, on 2 cores of an AMD EPYC with AVX-512. Each NUMA node has a chain of its own.
+    OpenVINO lays such weights out beforehand, as AMX and VNNI need them. Those of int8 have sums in 32 bits, the way a
+    quantised network runs. Each NUMA node has a chain of its own.
     """
     import openvino as ov
 
     core = ov.Core()
+    hint = "bf16" if kind == "bfloat16" else "f32"  # for int8, of what is not in 8 bits
+    if hint == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        return None  # it would compute in float32
     chains = min(len(machine.numa), machine.usable_cores)
     settings = {
-        "INFERENCE_PRECISION_HINT": "f32",  # for what is not in 8 bits
+        "INFERENCE_PRECISION_HINT": hint,
         "INFERENCE_NUM_THREADS": machine.usable_cores,
         "NUM_STREAMS": chains,
     }
 
     def product(n: int) -> tuple[Callable[[], object], float]:
-        compiled = core.compile_model(int8_chain(n), "CPU", settings)
+        compiled = core.compile_model(chain(n, quantised=kind == "int8"), "CPU", settings)
         requests = [compiled.create_infer_request() for _ in range(chains)]
         for request in requests:
             request.set_input_tensor(ov.Tensor(np.ones((2 * n, n), np.float32)))
@@ -144,10 +171,10 @@ def openvino_products(machine: Machine) -> Product:
     return product
 
 
-def int8_chain(n: int):
-    """Return an OpenVINO model of `CHAIN_LENGTH` products of a (2n, n) matrix with (n, n) ones, each of 8 bits.
+def chain(n: int, quantised: bool):
+    """Return an OpenVINO model of `CHAIN_LENGTH` products of a (2n, n) matrix with (n, n) ones, of 8 bits if quantised.
 
-    In a chain, quantising the first input and returning the last result as float32 weigh little.
+    In a chain, converting the first input and the last result weigh little.
     """
     import openvino as ov
     from openvino import opset13 as op
@@ -159,11 +186,14 @@ def int8_chain(n: int):
         return op.fake_quantize(x, low, high, low, high, 256)
 
     source = op.parameter([2 * n, n], np.float32)
-    x = in_8_bits(source, 2.55)
+    x = in_8_bits(source, 2.55) if quantised else source
     for _ in range(CHAIN_LENGTH):
-        scaled = op.multiply(op.convert(op.constant(weights), np.float32), op.constant(np.float32(0.01)))
-        x = in_8_bits(op.matmul(x, scaled, False, False), 255)
-    return ov.Model([op.reduce_max(x, op.constant(np.array([0, 1])), False)], [source], "int8")
+        if quantised:
+            scaled = op.multiply(op.convert(op.constant(weights), np.float32), op.constant(np.float32(0.01)))
+            x = in_8_bits(op.matmul(x, scaled, False, False), 255)
+        else:
+            x = op.matmul(x, op.constant(weights / np.float32(64 * n**0.5)), False, False)  # numbers stay as large
+    return ov.Model([op.reduce_max(x, op.constant(np.array([0, 1])), False)], [source], "chain")
 
 
 def bandwidth(machine: Machine) -> dict[str, float]:
@@ -192,16 +222,10 @@ def bandwidth(machine: Machine) -> dict[str, float]:
         * elements
         * threads
         * PASSES
-        / min(map(_span, zip(*(one[name] for one in times), strict=True)))
+        / min(map(instructions.span, zip(*(one[name] for one in times), strict=True)))
         / 1e9
         for name, (size, _) in STREAMS.items()
     }
-
-
-def _span(times: Iterable[tuple[float, float]]) -> float:
-    """Return the seconds from the first thread's start to the last one's end."""
-    starts, ends = zip(*times, strict=True)
-    return max(ends) - min(starts)
 
 
 def array_bytes(machine: Machine, cache: int) -> int:
@@ -223,4 +247,4 @@ def last_level_cache(cpus: Iterable[int], root: Path = Path("/")) -> int:
 
 
 if __name__ == "__main__":
-    main(SIZES[:1] if "--quick" in sys.argv else SIZES)
+    main([name for name in sys.argv[1:] if name != "--quick"], SIZES[:1] if "--quick" in sys.argv else SIZES)

@@ -13,12 +13,13 @@ from labkit import cli
 from labkit.bench.config import BenchConfig
 from labkit.models.networks import Network
 from labkit.roofline import network
+from labkit.roofline.measure import Product
 from labkit.system.errors import LabError
 
 BATCH = 4
 MNIST = BenchConfig(model="mnist", batch_size=BATCH)
 NO_WAIT_FOR_MEMORY = replace(LIMITS, streams={"read": 1e15})
-NO_WAIT_FOR_CORES = replace(LIMITS, float32=1e15, bfloat16=1e15)
+NO_WAIT_FOR_CORES = replace(LIMITS, products={kind: [Product("none", 1, 1e15)] for kind in ("float32", "bfloat16")})
 
 
 def least(config, limits):

@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from labkit import cli
-from labkit.roofline import measure, peaks
+from labkit.roofline import instructions, measure, peaks
 from labkit.roofline.measure import Limits
 from labkit.system import processes
 from labkit.system.errors import LabError
@@ -22,9 +22,18 @@ from labkit.system.processes import Ended
 
 GIB = 2**30
 MEASURED = {
-    "float32": 200.0,
-    "bfloat16": 400.0,
-    "int8": 800.0,
+    "products": {
+        "float32": [{"library": "TensorFlow", "n": 2048, "speed": 200.0}],
+        "bfloat16": [
+            {"library": "TensorFlow", "n": 4096, "speed": 300.0},
+            {"library": "OpenVINO", "n": 512, "speed": 400.0},
+        ],
+        "int8": [{"library": "OpenVINO", "n": 512, "speed": 800.0}],
+    },
+    "instructions": {
+        "float32": {"instruction": "AVX-512 VFMADD", "speed": 250.0},
+        "bfloat16": {"instruction": "AMX TDPBF16PS", "speed": 1000.0},
+    },
     "streams": {"copy": 15.0, "add": 20.0, "read": 18.0},
     "others": {"share": 0.0, "throttled": 0.0, "busy": False, "why": ""},
 }
@@ -39,10 +48,11 @@ class Measurements:
         self.count = 0
         self.caps = []
 
-    def __call__(self, cap: str | None, quick: bool) -> dict:
+    def __call__(self, isa: tuple[str, ...], cap: str | None, quick: bool) -> dict:
         self.count += 1
         self.caps.append(cap)
-        return MEASURED | {"float32": 100.0 + self.count}
+        float32 = [{"library": "TensorFlow", "n": 2048, "speed": 100.0 + self.count}]
+        return MEASURED | {"products": MEASURED["products"] | {"float32": float32}}
 
 
 @pytest.fixture
@@ -101,13 +111,13 @@ def test_what_the_cpu_has_no_instructions_for_is_emulated(isa, emulated):
 
 def test_measured_once_and_kept(measurements, tmp_path):
     first = measure.limits(folder=tmp_path)
-    assert first.float32 == 101
+    assert first.peak("float32") == 101
     assert measure.limits(folder=tmp_path) == first
     assert measurements.count == 1
 
 
 def test_small_products_are_not_kept(measurements, tmp_path):
-    assert measure.limits(folder=tmp_path, quick=True).float32 == 101
+    assert measure.limits(folder=tmp_path, quick=True).peak("float32") == 101
     assert not list(tmp_path.iterdir())
     kept = measure.limits(folder=tmp_path)
     assert measure.limits(folder=tmp_path, quick=True) == kept
@@ -115,8 +125,8 @@ def test_small_products_are_not_kept(measurements, tmp_path):
 
 def test_measured_anew_when_asked_and_that_is_kept(measurements, tmp_path):
     measure.limits(folder=tmp_path)
-    assert measure.limits(again=True, folder=tmp_path).float32 == 102
-    assert measure.limits(folder=tmp_path).float32 == 102
+    assert measure.limits(again=True, folder=tmp_path).peak("float32") == 102
+    assert measure.limits(folder=tmp_path).peak("float32") == 102
 
 
 @pytest.mark.parametrize(
@@ -133,22 +143,22 @@ def test_measured_anew_when_asked_and_that_is_kept(measurements, tmp_path):
 def test_kinds_of_machine_that_share_a_folder_are_not_mixed_up(measurements, tmp_path, monkeypatch, other):
     measure.limits(folder=tmp_path)
     monkeypatch.setattr(measure, "this_machine", lambda: dataclasses.replace(HERE, **other))
-    assert measure.limits(folder=tmp_path).float32 == 102
+    assert measure.limits(folder=tmp_path).peak("float32") == 102
     monkeypatch.setattr(measure, "this_machine", lambda: HERE)
-    assert measure.limits(folder=tmp_path).float32 == 101
+    assert measure.limits(folder=tmp_path).peak("float32") == 101
     assert measurements.count == 2
 
 
 def test_what_memory_happens_to_be_free_does_not_matter(measurements, tmp_path, monkeypatch):
     measure.limits(folder=tmp_path)
     monkeypatch.setattr(measure, "this_machine", lambda: dataclasses.replace(HERE, memory_free=GIB))
-    assert measure.limits(folder=tmp_path).float32 == 101
+    assert measure.limits(folder=tmp_path).peak("float32") == 101
 
 
 def test_another_version_of_a_library_is_measured_anew(measurements, tmp_path, monkeypatch):
     measure.limits(folder=tmp_path)
     monkeypatch.setattr(measure.metadata, "version", lambda name: "99")
-    assert measure.limits(folder=tmp_path).float32 == 102
+    assert measure.limits(folder=tmp_path).peak("float32") == 102
 
 
 def test_what_the_machine_could_do_without_newer_instructions_is_kept_apart(measurements, tmp_path, monkeypatch):
@@ -156,7 +166,7 @@ def test_what_the_machine_could_do_without_newer_instructions_is_kept_apart(meas
     own = measure.limits(folder=tmp_path)
     capped = measure.limits(folder=tmp_path, cap="AVX512_CORE_BF16")
     assert measurements.caps == [None, "AVX512_CORE_BF16"]
-    assert (capped.float32, capped.isa) == (102, HERE.isa)
+    assert (capped.peak("float32"), capped.isa) == (102, HERE.isa)
     assert measure.limits(folder=tmp_path, cap="AVX512_CORE_BF16") == capped
     assert measure.limits(folder=tmp_path) == own
     assert measure.limits(folder=tmp_path, cap="AVX512_CORE").as_dict()["emulated"] == ["bfloat16", "int8"]
@@ -184,8 +194,8 @@ def test_a_damaged_file_is_measured_anew(measurements, tmp_path, damage):
     sound = file.read_text()
     assert sound != DAMAGE[damage](sound)
     file.write_text(DAMAGE[damage](sound))
-    assert measure.limits(folder=tmp_path).float32 == 102
-    assert measure.limits(folder=tmp_path).float32 == 102
+    assert measure.limits(folder=tmp_path).peak("float32") == 102
+    assert measure.limits(folder=tmp_path).peak("float32") == 102
 
 
 def test_a_folder_that_cannot_be_written_is_reported_before_the_work(measurements, tmp_path):
@@ -198,7 +208,7 @@ def test_a_folder_that_cannot_be_written_is_reported_before_the_work(measurement
 def test_a_lab_goes_on_with_limits_that_cannot_be_kept(measurements, tmp_path, capsys):
     (tmp_path / "file").touch()
     for count in (1, 2):
-        assert measure.limits(folder=tmp_path / "file").float32 == 100 + count
+        assert measure.limits(folder=tmp_path / "file").peak("float32") == 100 + count
     told = capsys.readouterr().err
     assert told.startswith("Warning: cannot write ")
     assert told.count("\n") == 1
@@ -234,13 +244,13 @@ def test_it_is_free_of_the_callers_settings(monkeypatch):
     for name in ("ONEDNN_MAX_CPU_ISA", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/kept")
-    assert measure._measure(None, quick=False) == MEASURED
+    assert measure._measure(("AVX2", "AMX"), None, quick=False) == MEASURED
     ((argv, env),) = calls
-    assert argv == [sys.executable, "-m", "labkit.roofline.peaks"]
+    assert argv == [sys.executable, "-m", "labkit.roofline.peaks", "AVX2", "AMX"]
     assert env["ONEDNN_MAX_CPU_ISA"] is env["TF_NUM_INTRAOP_THREADS"] is env["OMP_NUM_THREADS"] is None
     assert env["TF_ENABLE_ONEDNN_OPTS"] == 1
     assert "LD_LIBRARY_PATH" not in env
-    measure._measure("AVX512_CORE", quick=False)
+    measure._measure((), "AVX512_CORE", quick=False)
     assert calls[1][1]["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE"
 
 
@@ -265,8 +275,9 @@ def test_a_measurement_that_fails_is_reported_in_one_line_and_nothing_is_kept(mo
 REAL = """
 import openvino
 from labkit.roofline import peaks
-peaks.main(sizes=(256,))
-compiled = openvino.Core().compile_model(peaks.int8_chain(256), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+from labkit.system.machine import this_machine
+peaks.main(this_machine().isa, sizes=(256,))
+compiled = openvino.Core().compile_model(peaks.chain(256, quantised=True), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 ran = [op.get_rt_info() for op in compiled.get_runtime_model().get_ops()]
 kinds = [info["runtimePrecision"].astype(str) for info in ran if info["layerType"].astype(str) == "FullyConnected"]
 print("products in", *kinds)
@@ -279,15 +290,67 @@ def test_a_small_real_measurement():
     assert not ended.failure, ended.lines
     found = next(json.loads(line) for line in ended.lines if line.startswith("{"))
     limits = measure._limits(found | {"when": "now"}, this_machine().isa)
-    assert min(limits.float32, limits.bfloat16, limits.int8, *limits.streams.values()) > 0
+    assert min(*(limits.peak(kind) for kind in measure.INSTRUCTIONS), *limits.streams.values()) > 0
     assert limits.others.share is None or 0 <= limits.others.share <= 1
     assert limits.streams.keys() == {"copy", "add", "read"}
     assert [line for line in ended.lines if line.startswith("Measuring")] != []
+    assert all(0 < each["speed"] < 1e7 for each in limits.instructions.values())
+    assert set(limits.instructions) <= {kind for kind in measure.INSTRUCTIONS if not limits.emulated(kind)}
     if not limits.emulated("int8"):
         assert f"products in{' u8' * peaks.CHAIN_LENGTH}" in ended.lines
 
 
+def test_the_limit_is_the_best_of_all_libraries():
+    assert LIMITS.peak("bfloat16") == 400
+    assert [each.library for each in LIMITS.products["bfloat16"]] == ["OpenVINO", "TensorFlow"]
+
+
 # --- How it is measured ---
+
+
+@pytest.mark.parametrize(
+    ("isa", "names"),
+    [
+        (("AVX", "AVX2", "AVX-512", "VNNI", "BF16", "AMX"), ("AVX-512", "AMX", "AMX")),
+        (("AVX", "AVX2", "AVX-512", "VNNI"), ("AVX-512", None, "AVX-512")),
+        (("AVX", "AVX2", "VNNI"), ("AVX2", None, "AVX")),
+        (("AVX", "AVX2"), ("AVX2", None, None)),
+        (("AVX",), (None, None, None)),
+    ],
+)
+def test_no_instruction_is_tried_that_the_cpu_lacks(isa, names, monkeypatch, capsys):
+    tried = []
+
+    def speed(function, operations, machine):
+        tried.append(function.__name__)
+        return float(operations)
+
+    monkeypatch.setattr(instructions, "speed", speed)
+    instructions.main(isa)
+    found = json.loads(capsys.readouterr().out)
+    for kind, name in zip(measure.INSTRUCTIONS, names, strict=True):
+        assert (name is None) == (kind not in found)
+        assert name is None or found[kind]["instruction"].split()[0] == name
+    assert not [name for name in tried if name.endswith("avx512") and "AVX-512" not in isa]
+    assert not [name for name in tried if name.endswith("amx") and "AMX" not in isa]
+
+
+def test_an_instruction_that_the_system_keeps_back_has_no_speed():
+    assert instructions.speed(lambda repetitions: 0, 1, HERE) == 0
+
+
+def test_without_a_compiler_the_peak_on_paper_is_left_out(monkeypatch, capsys):
+    monkeypatch.setattr(instructions.preload, "library", lambda source, spare: None)
+    instructions.main(["AVX2"])
+    assert json.loads(capsys.readouterr().out) == {}
+    text = shown(dataclasses.replace(LIMITS, instructions={}))
+    assert "no C compiler" in text
+    assert "on paper," not in text
+
+
+def test_an_instruction_that_ends_the_process_leaves_the_rest_to_be_measured(monkeypatch):
+    monkeypatch.setattr(peaks.sys, "executable", "false")
+    assert peaks.fastest_instructions(["AVX2"]) == {}
 
 
 def a_product(seconds: float, ran: list[int], monkeypatch):
@@ -308,7 +371,7 @@ def a_product(seconds: float, ran: list[int], monkeypatch):
 def test_sizes_grow_until_a_product_takes_long(monkeypatch):
     ran = []
     product = a_product(0.02, ran, monkeypatch)
-    assert peaks.peak(product, HERE, sizes=(1, 2, 4, 8)) == pytest.approx(50)
+    assert peaks.peak(product, HERE, sizes=(1, 2, 4, 8)) == (pytest.approx(50), 1)
     assert sorted(set(ran)) == [1, 2]  # 0.02 s and 0.16 s
     assert ran.count(2) >= 4, "one run that does not count, and three that do"
 
@@ -356,6 +419,8 @@ def shown(limits: Limits) -> str:
 
 def test_the_screen_tells_figures_and_what_they_mean():
     text = shown(LIMITS)
+    assert "300 GFLOP/s TensorFlow, n = 4,096" in text
+    assert "1,000 GFLOP/s the peak on paper, AMX TDPBF16PS, of which the product reaches 40%" in text
     for told in ("200 GFLOP/s", "800 GOP/s", "20.0 GB/s", "4.0 × float32", "10 in float32, 20 in bfloat16, 40 in int8"):
         assert told in text
     assert "--again" not in text
