@@ -359,7 +359,7 @@ print(f"{'the kit, on this machine:':30}{cores} threads, 1 inter-op")
 # The walk-through's machine shows 36 CPUs and gets 18 threads. `lscpu` in a container or on a login node shows what the
 # machine has, not what *you* may use: a program that starts a thread for each of 112 CPUs under a quota of 2.5 is in
 # trouble (section 6). The kit uses what you may use. It also sets one inter-op thread: ResNet-50's layers wait for each
-# other, so few operations can run at the same time. Section 6 measures the effect of a second one.
+# other, so few operations can run at the same time.
 #
 # Now the result of the comparison. (In a terminal: `./lab bench --config eigen,onednn,openmp-kmp --rounds 3`.)
 
@@ -523,15 +523,18 @@ for side in (1, 3, 7):
 #
 # [**Batch norms**](../docs/glossary.md#batch-normalisation), Relus and additions are not counted. They compute little.
 # Their cost is memory traffic, and that is the other half of the limit: a core can only compute with numbers that have
-# come from memory. The next cell shows both limits. They are measured once on this machine, in about 15 s, and then
-# kept (in a terminal: `./lab roofline`; add `--again` to measure anew):
+# come from memory. The next cell shows both limits. They are measured once on this machine, in about 20 s, and then
+# kept (in a terminal: `./lab roofline`; add `--again` to measure anew). The limit in computing is the fastest matrix
+# product of any library here. *On paper* is what the instruction alone reaches, on numbers that stay in registers:
 
 # %%
 limits = measure.limits(quick=QUICK)
 KINDS = ["float32", "bfloat16"] if BF16 else ["float32"]
 for kind in KINDS:
-    emulated = " (emulated)" if limits.emulated(kind) else ""
-    print(f"{kind:9} {limits.peak(kind):7,.0f} GFLOP/s in large matrix products{emulated}")
+    best, paper = limits.products[kind][0], limits.instructions.get(kind)
+    emulated = ", emulated" if limits.emulated(kind) else ""
+    on_paper = f"; on paper {paper['speed']:,.0f}, by {paper['instruction']}" if paper else ""
+    print(f"{kind:9} {best.speed:7,.0f} GFLOP/s in matrix products of {best.library}{emulated}{on_paper}")
 print(f"memory    {limits.bandwidth:7,.1f} GB/s")
 print(f"AMX, which multiplies small matrices: {'in the figure of bfloat16' if 'AMX' in machine.isa else 'not here'}")
 if limits.others.busy:
@@ -559,11 +562,12 @@ def shares(comparison):
 
 
 FORMATS = {"images/s": "{:,.1f}", "GFLOP/s": "{:,.0f}", "at most, images/s": "{:,.1f}", "share of the limit": "{:.0%}"}
+for name in shares(training).query("`share of the limit` > 1").index:
+    print(f"{name} is above the limit: the machine was busier when that was measured. ./lab roofline --again")
 shares(training).style.format(FORMATS)
 
 # %% [markdown]
-# *At most* is how many images a second you could train if each operation ran as fast as a large matrix product. (A
-# share of more than 100% means that the machine was busy with other things while the limit was measured.)
+# *At most* is how many images a second you could train if each operation ran as fast as the fastest matrix product.
 #
 # Nobody published the limit of the walk-through's machine. But its cores had AVX2: 16 multiplications and 16 additions
 # in each cycle, at 2.9 GHz, or less when all cores are busy. So on paper:
@@ -989,8 +993,13 @@ else:
 
 # %% [markdown]
 # Do these settings matter? First undo all of them: *as it comes*. Only if that makes a difference, it is worth asking
-# which one it was. Then try a second inter-op thread, and the classic mistake: twice as many threads as cores
+# which one it was. Then try the classic mistake: twice as many threads as cores
 # ([**oversubscription**](../docs/glossary.md#oversubscription)).
+#
+# The published results did not try one setting: the size of a **page**. A program's addresses are looked up page by
+# page, and Linux gives pages of 4 kB: half a million of them for the 2 GB of a step here. A CPU keeps only a few
+# thousand lookups at hand. With `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, the C library asks for [**pages of 2
+# MB**](../docs/glossary.md#huge-page). Guess: what does that gain?
 #
 # The walk-through's last step, which gained 2%, changed the layout from NHWC to NCHW *and* spread the memory over two
 # nodes. On a machine with several NUMA nodes, all four combinations are measured here, and what the walk-through tried
@@ -1005,7 +1014,9 @@ if base == "openmp-kmp":
 else:
     print("Without the OpenMP build there are only TensorFlow's own threads to change.\n")
     side[f"{2 * cores} threads"] = replace(good, flags=(*good.flags, f"--num_intra_threads={2 * cores}"))
-side["2 inter-op threads"] = replace(good, flags=(*good.flags, "--num_inter_threads=2"))
+if BF16:
+    side["bfloat16"] = known[f"{base}-bf16"]
+side["pages of 2 MB"] = known[f"{base}-bf16-huge" if BF16 else f"{base}-huge"]
 nchw = (*good.flags, "--data_format=NCHW")
 side["NCHW"] = replace(good, flags=nchw)
 if nodes > 1:
@@ -1015,11 +1026,14 @@ if nodes > 1:
     side["memory on one node"] = replace(good, prefix=("numactl", "--membind=0"))
 else:
     print("This machine has one NUMA node, so spreading the memory is not measured.\n")
+against = {name: "as set" for name in side if name not in ("as set", "bfloat16")}
+if BF16:
+    against["pages of 2 MB"] = "bfloat16"
 for name, configuration in side.items():
     print(f"{name}:\n  {configuration.command(RUN[0], half)}")
 
 # %% [markdown]
-# This takes a bit more than a minute, and about 40 s more with several NUMA nodes.
+# This takes about a minute and a half, and about 40 s more with several NUMA nodes.
 
 # %%
 if QUICK:  # the runs of section 2 stand in for these
@@ -1046,26 +1060,27 @@ def advise(comparison, name, reference):
     print(f"  → {advice}")
 
 
-for name in list(side)[1:]:
-    advise(threads, name, "as set")
+for name, reference in against.items():
+    advise(threads, name, reference)
 if nodes > 1:
     print()
     tell(threads, "memory spread, NCHW", "NCHW")
     tell(threads, "memory spread, NCHW", "memory spread")
-draw(threads, dict.fromkeys(list(side)[1:], "as set"), "Threads, layout, memory: changed, against as set", keep=results)
+draw(threads, against, "Threads, layout, memory: one thing changed at a time", keep=results)
 
 # %% jupyter={"source_hidden": true}
 published = {
     "memory spread, NCHW": "33.62 → 34.18 images/s: 1.02×",
     "memory on one node": "34.18 → about 23.6 images/s: 0.69×, there from spread",
 }
-changed = [name for name in threads.results if name != "as set"]
+changed = [name for name in threads.results if name in against]
 results.hand_in(
     "6",  # for the closing table
     *((f"as set → {name}", text, "not run here", "") for name, text in published.items() if name not in changed),
     *(
-        (f"as set → {name}", published.get(name, ""), f"{threads.ratio(name, 'as set')} times", "", threads.others)
-        for name in changed
+        (f"{ref} → {name}", published.get(name, ""), f"{threads.ratio(name, ref)} times", "", threads.others)
+        for name, ref in against.items()
+        if name in changed
     ),
 )
 
@@ -1093,6 +1108,11 @@ results.hand_in(
 # part of the near memory becomes far. The opposite was the expensive mistake: with all memory on *one* node (`numactl
 # -m 1`), the walk-through fell from 34 to about 23.6 images/s. Half of the cores fetched everything from the far node,
 # and one node's memory had to serve all cores.
+#
+# **Pages.** Pages of 2 MB save lookups, and Linux clears one of them faster than the 512 small ones. They cost memory:
+# a program that uses a few bytes of a page has all of it. What they gain depends on the machine, and on what else has
+# used its memory: measure it again after a day. `./lab start --huge-pages` gives them to all your kernels, and to what
+# they start. If the line above says that they are left out here, it also says why.
 #
 # So of the walk-through's 6.24 times, the library and its threads gave 6.14. The rest came from two changes whose
 # effects nobody can tell apart. Report what you see, with its interval, and not what the advice says.
@@ -1167,6 +1187,17 @@ results.hand_in(
 # Then explain it: count the primitives in the log of both (`logged` in section 1 gives it). Which convolutions does
 # oneDNN still do? Is the answer the same for `--model=mnist`? An optimisation that does not help is a result too: write
 # it down, with the version, and try it again in a year.
+#
+# A compiler need not have all of the step. oneDNN has no kernel for the end of a block, the sum with the shortcut and
+# its Relu: those are Eigen's, in two passes over memory, and their gradients in two more. With `--fused_shortcuts`, XLA
+# compiles these alone, and each becomes one pass. The kit's fastest configuration has both, and your best type of
+# number; in a terminal, in about two minutes:
+#
+# ```bash
+# ./lab bench --config onednn-bf16,onednn-bf16-fused,onednn-bf16-fused-huge --num_batches=3 --rounds 5
+# ```
+#
+# Does it gain as much in float32? Section 4's timeline, made with that flag, shows where the time was.
 
 # %% [markdown]
 # ## Questions

@@ -18,7 +18,7 @@ from labkit.data import download, mnist, synthetic
 from labkit.doctor import checks
 from labkit.report import page
 from labkit.slurm import cluster, supervisor
-from labkit.system import errors, paths, programs
+from labkit.system import errors, huge_pages, paths, programs
 
 
 def run(monkeypatch, *arguments: str) -> int:
@@ -256,6 +256,18 @@ def test_start_opens_a_copy_of_the_lab_on_this_machine_only_and_keeps_the_token(
     assert not any("token" in argument or "password" in argument for argument in started)
     assert os.environ["JUPYTER_CONFIG_PATH"] == f"{paths.ENV / 'jupyter'}:/mine"
     assert os.environ["JUPYTER_PATH"] == f"/mine:{paths.ENV / 'jupyter'}", "doctor looks at a user's kernels first"
+
+
+@pytest.mark.parametrize("why", ["", "the kernel gives none"])
+def test_start_gives_kernels_large_pages_when_asked_and_says_so(why, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    os.environ.pop("GLIBC_TUNABLES", None)
+    monkeypatch.setattr(LabApp, "initialize_server", lambda argv: Mock())
+    monkeypatch.setattr(huge_pages, "why_not", lambda: why)
+    assert run(monkeypatch, "start", "--huge-pages", "--folder", str(tmp_path / "mine")) == 0
+    said = capsys.readouterr().out
+    assert os.environ.get("GLIBC_TUNABLES") == (None if why else "glibc.malloc.hugetlb=1")
+    assert (f"--huge-pages changes nothing here: {why}." if why else "The kernels have pages of 2 MB") in said
 
 
 def test_start_reset_and_report_follow_the_folder_that_the_variable_names(monkeypatch, capsys, tmp_path):

@@ -32,8 +32,9 @@ class BenchConfig:
         With "horovod", this is one rank of several; the others are the same thing on one device.
     device, data_format
         The CPU, and the layout of the images.
-    use_fp16, fused_batch_norm, xla_compile : bool
-        Whether activations are bfloat16, a batch norm is one operation, and the step is compiled by XLA.
+    use_fp16, fused_batch_norm, fused_shortcuts, xla_compile : bool
+        Whether activations are bfloat16, a batch norm is one operation, XLA compiles a shortcut's addition with its
+        ReLU, and all of the step.
     mkl : bool or None
         Whether oneDNN is on; None leaves it to TensorFlow.
     num_intra_threads, num_inter_threads : int
@@ -61,6 +62,7 @@ class BenchConfig:
     data_format: DataFormat = "NHWC"
     use_fp16: bool = False
     fused_batch_norm: bool = True
+    fused_shortcuts: bool = False
     xla_compile: bool = False
     mkl: bool | None = None
     num_intra_threads: int = 0

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Column, Table
 
-from labkit.system import load, paths, processes, scratch
+from labkit.system import huge_pages, load, paths, processes, scratch
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
 from labkit.system.statistics import Ratio, ratios
@@ -28,6 +28,7 @@ _CLEARED = (
     "TF_NUM_INTRAOP_THREADS",
     "TF_NUM_INTEROP_THREADS",
     "ONEDNN_MAX_CPU_ISA",
+    "GLIBC_TUNABLES",
 )
 STOCK, OPENMP = Path(sys.executable), paths.OPENMP_PYTHON
 
@@ -66,6 +67,8 @@ class Configuration:
         """Why it cannot run here, and what to do; empty when it can."""
         if not self.python.exists():
             return f"{self._python} is not there: ./lab setup makes it"
+        if huge_pages.VARIABLES.items() <= self.env.items() and (why := huge_pages.why_not()):
+            return why
         if self.prefix and shutil.which(self.prefix[0]) is None:
             return f"{self.prefix[0]} is not installed: sudo apt-get install {self.prefix[0]}"
         return ""
@@ -76,7 +79,10 @@ class Configuration:
 
 
 def known(machine: Machine | None = None) -> dict[str, Configuration]:
-    """Return the kit's configurations, by name, with the threads that fit this machine."""
+    """Return the kit's configurations, by name, with the threads that fit this machine.
+
+    Each can have `-bf16`, `-fused` and `-huge` after its name, in this order.
+    """
     cores = (machine or this_machine()).usable_cores
     onednn = {"TF_ENABLE_ONEDNN_OPTS": 1}
     # fine: one hardware thread each; compact,1,0: neighbours on neighbouring cores, SMT siblings last.
@@ -92,11 +98,23 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
             "the same, memory spread over the nodes", OPENMP, onednn | kmp, threads, ("numactl", "--interleave=all")
         ),
     }
-    bf16 = {
-        f"{name}-bf16": replace(one, description=f"{one.description}, bfloat16", flags=(*one.flags, "--use_fp16"))
-        for name, one in plain.items()
-    }
-    return plain | bf16
+    further: tuple[tuple[str, str, tuple[str, ...], Mapping[str, object]], ...] = (
+        ("bf16", "bfloat16", ("--use_fp16",), {}),
+        ("fused", "shortcuts fused by XLA", ("--fused_shortcuts",), {}),
+        ("huge", "pages of 2 MB", (), huge_pages.VARIABLES),
+    )
+    found = plain
+    for suffix, description, flags, env in further:
+        found |= {
+            f"{name}-{suffix}": replace(
+                one,
+                description=f"{one.description}, {description}",
+                flags=(*one.flags, *flags),
+                env={**one.env, **env},
+            )
+            for name, one in found.items()
+        }
+    return found
 
 
 class Comparison(NamedTuple):
@@ -188,7 +206,7 @@ def compare(
 
 
 def choose(names: Sequence[str]) -> dict[str, Configuration]:
-    """Return the configurations of these names; `all` is every one.
+    """Return the configurations of these names; `all` are those that need no suffix but `-bf16`.
 
     Raises
     ------
@@ -196,11 +214,15 @@ def choose(names: Sequence[str]) -> dict[str, Configuration]:
         When a name is not known.
     """
     configurations = known()
+    short = [name for name in configurations if not name.endswith(("-fused", "-huge"))]
     if list(names) == ["all"]:
-        return configurations
+        names = short
     for name in names:
         if name not in configurations:
-            raise LabError(f"there is no configuration {name!r}: there are {', '.join(configurations)}, and all.")
+            raise LabError(
+                f"there is no configuration {name!r}: there are {', '.join(short)}, each also with -fused, -huge or "
+                "-fused-huge, and all."
+            )
     return {name: configurations[name] for name in names}
 
 

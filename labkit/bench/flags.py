@@ -14,7 +14,7 @@ EXAMPLES = """\
 examples:
   lab bench --model=resnet50 --batch_size=16 --num_batches=30
   lab bench --forward_only --use_fp16 --json result.json
-  lab bench --config eigen,onednn,openmp-kmp,openmp-kmp-bf16
+  lab bench --config eigen,onednn,openmp-kmp,openmp-kmp-bf16,openmp-kmp-bf16-fused-huge
   mpirun -n 2 ./lab bench --variable_update=horovod --num_intra_threads=1
 
 Flags are written --name=value or --name value; those without a value are switched off by --noNAME."""
@@ -105,6 +105,7 @@ def parser() -> Parser:
     group.add_argument("--data_format", choices=get_args(DataFormat), help="layout of the images (NHWC)")
     add_switch(group, "use_fp16", "activations in 16 bits: bfloat16 on a CPU. Weights stay in float32")
     add_switch(group, "fused_batch_norm", "batch norm as one operation; without, as Keras 3 computes it (true)")
+    add_switch(group, "fused_shortcuts", "residual networks: a shortcut's addition and its ReLU compiled with XLA")
     add_switch(group, "xla_compile", "compile the step with XLA")
     add_switch(group, "mkl", "oneDNN on or off, and OMP_NUM_THREADS as num_intra_threads (TensorFlow's own choice)")
     group.add_argument("--num_intra_threads", type=count_or_0, metavar="N", help="0 is TensorFlow's choice (0)")
@@ -126,7 +127,8 @@ def parser() -> Parser:
         dest="configurations",
         type=lambda text: tuple(text.split(",")),
         metavar="NAME[,NAME…]",
-        help="compare: eigen, onednn, openmp, openmp-kmp, openmp-kmp-numactl, each also with -bf16; or all",
+        help="compare: eigen, onednn, openmp, openmp-kmp, openmp-kmp-numactl, each also with -bf16, then -fused (the "
+        "flag above), then -huge (pages of 2 MB); or all, which leaves -fused and -huge out",
     )
     group.add_argument("--rounds", type=count, metavar="N", help="turns that the configurations take (3)")
     return parser

@@ -11,7 +11,7 @@ import typer
 
 from labkit.cli import completion
 from labkit.cli.options import LabNumber, StudentFolder
-from labkit.system import files, others, paths, terminal
+from labkit.system import files, huge_pages, others, paths, terminal
 from labkit.system.errors import LabError
 
 app = typer.Typer()
@@ -40,6 +40,9 @@ def start(
     lab: Annotated[str, typer.Argument(help="the lab to open, such as 07", autocompletion=completion.labs)] = "00",
     browser: Annotated[bool, typer.Option(help="open a browser window")] = True,
     port: Annotated[int, typer.Option(help="the first port to try", min=1, max=65535)] = 8888,
+    with_huge_pages: Annotated[
+        bool, typer.Option("--huge-pages", help="give the kernels, and what they start, pages of 2 MB (lab 03)")
+    ] = False,
 ) -> None:
     """Open the labs in JupyterLab, on this machine only and with a token.
 
@@ -56,6 +59,11 @@ def start(
     _report_copies(folder)
     os.environ["LAB_FOLDER"] = str(folder)  # for lab reset and lab report in JupyterLab's terminals
     os.environ.update(kernels.settings_paths(os.environ))
+    if with_huge_pages and (reason := huge_pages.why_not()):
+        print(f"--huge-pages changes nothing here: {reason}.")
+    elif with_huge_pages:
+        os.environ.update(huge_pages.VARIABLES)
+        print("The kernels have pages of 2 MB: what they measure may differ from what they measured without.")
     options = [
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{notebook.name}",

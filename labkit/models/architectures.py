@@ -19,21 +19,20 @@ def resnet(blocks: Sequence[int], classes: int, stride_in_3x3: bool) -> Layers:
     In v1 the first 1×1 convolution of a stage strides, in v1.5 its 3×3 one.
     """
 
-    def block(p: "Pass", x, filters, stride):
+    def block(p: "Pass", x, shortcut, filters, stride):
         strides = (1, stride) if stride_in_3x3 else (stride, 1)
-        shortcut = x
         if stride > 1 or x.shape[p.channel_axis] != 4 * filters:
-            shortcut = p.conv_norm(x, 4 * filters, 1, stride, activation=None)
+            shortcut = p.conv_norm(shortcut, 4 * filters, 1, stride, activation=None)
         x = p.conv_norm(x, filters, 1, strides[0])
         x = p.conv_norm(x, filters, 3, strides[1])
         x = p.conv_norm(x, 4 * filters, 1, activation=None)
-        return p.relu(x + shortcut)
+        return p.add_relu(x, shortcut)
 
     def layers(p: "Pass", x):
-        x = p.max_pool(p.conv_norm(x, 64, 7, 2), 3, 2)
+        x = shortcut = p.max_pool(p.conv_norm(x, 64, 7, 2), 3, 2)
         for stage, count in enumerate(blocks):
             for number in range(count):
-                x = block(p, x, 64 * 2**stage, 2 if stage and not number else 1)
+                x, shortcut = block(p, x, shortcut, 64 * 2**stage, 2 if stage and not number else 1)
         return p.dense(p.average(x), classes)
 
     return layers
@@ -46,13 +45,14 @@ def small_resnet(blocks: int, classes: int) -> Layers:
     """
 
     def layers(p: "Pass", x):
-        x = p.conv_norm(x, 16, 3)
+        x = shortcut = p.conv_norm(x, 16, 3)
         for filters in (16, 32, 64):
             for _ in range(blocks):
                 stride = 2 if filters > x.shape[p.channel_axis] else 1
-                shortcut = p.conv_norm(x, filters, 1, stride, activation=None) if stride > 1 else x
+                if stride > 1:
+                    shortcut = p.conv_norm(shortcut, filters, 1, stride, activation=None)
                 x = p.conv_norm(p.conv_norm(x, filters, 3, stride), filters, 3, activation=None)
-                x = p.relu(x + shortcut)
+                x, shortcut = p.add_relu(x, shortcut)
         return p.dense(p.average(x), classes)
 
     return layers

@@ -31,6 +31,8 @@ class Network:
         Of its activations; weights are float32.
     fused_batch_norm : bool
         Whether a batch norm is one operation, or several as in Keras 3.
+    fused_shortcuts : bool
+        Whether XLA makes one pass through memory of a shortcut's addition and its ReLU, and one of their gradients.
 
     Attributes
     ----------
@@ -45,10 +47,15 @@ class Network:
     """
 
     def __init__(
-        self, model: str, data_format: str = "NHWC", dtype: tf.DType = tf.float32, fused_batch_norm: bool = True
+        self,
+        model: str,
+        data_format: str = "NHWC",
+        dtype: tf.DType = tf.float32,
+        fused_batch_norm: bool = True,
+        fused_shortcuts: bool = False,
     ):
         self.model, self.data_format, self.dtype = MODELS[model], data_format, dtype
-        self.fused_batch_norm = fused_batch_norm
+        self.fused_batch_norm, self.fused_shortcuts = fused_batch_norm, fused_shortcuts
         self.weights: list[tf.Variable] = []
         self.averages: list[tf.Variable] = []
         self._made: dict[str, tf.Variable] = {}
@@ -225,6 +232,12 @@ class Pass:
         """Return x, cut off below 0 and above 6."""
         return tf.nn.relu6(x)
 
+    def add_relu(self, x, shortcut):
+        """Return max(x + shortcut, 0) twice: for the next layers, and for the shortcut around them."""
+        if self.network.fused_shortcuts:
+            return _fused_add_relu(x, shortcut)
+        return (self.relu(x + shortcut),) * 2
+
     def max_pool(self, x, size, stride, padding="SAME"):
         """Return the maximum over windows of size × size."""
         return tf.nn.max_pool2d(x, size, stride, padding, self.data_format)
@@ -267,3 +280,24 @@ class Pass:
 
     def _count(self, flops_per_element, y):
         self.flops.append(flops_per_element * math.prod(y.shape[1:]))
+
+
+@tf.custom_gradient
+def _fused_add_relu(x, shortcut):
+    """Return max(x + shortcut, 0) twice, so that the gradients of both are added where they are masked."""
+    y = _sum_of_shortcut(x, shortcut)
+
+    def gradient(of_layers, of_shortcut):
+        return (_gradient_of_sum(y, of_layers, of_shortcut),) * 2
+
+    return (y, y), gradient
+
+
+@tf.function(jit_compile=True)
+def _sum_of_shortcut(x, shortcut):
+    return tf.nn.relu(x + shortcut)
+
+
+@tf.function(jit_compile=True)
+def _gradient_of_sum(y, of_layers, of_shortcut):
+    return tf.where(y > 0, of_layers + of_shortcut, tf.zeros_like(y))

@@ -2,7 +2,6 @@
 
 import difflib
 import math
-import platform
 import re
 import shlex
 import shutil
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.system import files, processes
+from labkit.system import files, huge_pages, processes
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
 
@@ -73,10 +72,8 @@ class Host:
         Path of each shared library that the loader knows, by name.
     numactl : bool
         Whether that program is installed.
-    glibc : tuple of int
-        Its version, such as (2, 36); empty when the C library is another.
-    huge_pages : str
-        The kernel's mode: "always", "madvise", "never"; empty when it has none.
+    no_huge_pages : str
+        Why malloc can't have pages of 2 MB for the asking; empty when it can.
     openmp, bench : bool
         Whether the command runs an OpenMP build, and whether it is `lab bench`.
     """
@@ -84,8 +81,7 @@ class Host:
     machine: Machine
     libraries: Mapping[str, str]
     numactl: bool
-    glibc: tuple[int, ...]
-    huge_pages: str
+    no_huge_pages: str
     openmp: bool = False
     bench: bool = False
 
@@ -111,27 +107,14 @@ class Host:
             "bench": "" if self.bench else "the command is not lab bench",
             "numactl": "" if self.numactl else "numactl is not installed: sudo apt-get install numactl",
             "nodes": "" if len(self.machine.numa) > 1 else "there is one NUMA node here",
-            "huge pages": self._no_huge_pages,
+            "huge pages": self.no_huge_pages,
         }
-
-    @property
-    def _no_huge_pages(self) -> str:
-        if self.glibc < (2, 35):
-            return "the C library is no glibc 2.35 or later, and malloc has no such tunable"
-        # With any other mode glibc doesn't ask: malloc.c, do_set_hugetlb.
-        return {
-            "madvise": "",
-            "always": "the kernel gives them to all who don't ask, too (transparent huge pages: always)",
-        }.get(self.huge_pages, f"the kernel gives none (transparent huge pages: {self.huge_pages or 'not built in'})")
 
 
 def inspect_host(openmp: bool = False, bench: bool = False) -> Host:
     """Return what this host has; `openmp` and `bench` tell about the command."""
-    mode = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    chosen = mode.read_text().partition("[")[2].partition("]")[0] if mode.exists() else ""
-    name, version = platform.libc_ver()
-    glibc = tuple(int(part) for part in version.split(".")) if name == "glibc" else ()
-    return Host(this_machine(), _libraries(), bool(shutil.which("numactl")), glibc, chosen, openmp, bench)
+    numactl = bool(shutil.which("numactl"))
+    return Host(this_machine(), _libraries(), numactl, huge_pages.why_not(), openmp, bench)
 
 
 def _libraries() -> dict[str, str]:

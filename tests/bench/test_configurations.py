@@ -30,6 +30,11 @@ def test_each_configuration_differs_from_the_one_before_in_what_its_name_says():
         plain, bf16 = known[name], known[f"{name}-bf16"]
         assert bf16.flags == (*plain.flags, "--use_fp16")
         assert (bf16.env, bf16.python, bf16.prefix) == (plain.env, plain.python, plain.prefix)
+        fused, huge = known[f"{name}-bf16-fused"], known[f"{name}-bf16-fused-huge"]
+        assert fused.flags == huge.flags == (*bf16.flags, "--fused_shortcuts")
+        assert fused.env == bf16.env
+        assert huge.env == {**bf16.env, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+        assert known[f"{name}-huge"].flags == plain.flags
 
 
 def test_the_command_is_what_one_types():
@@ -115,7 +120,9 @@ def test_when_none_can_run_each_reason_is_reported():
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(LabError, match=r"no configuration 'mkl': there are eigen, onednn, openmp"):
         configurations.choose(["eigen", "mkl"])
-    assert list(configurations.choose(["all"])) == list(configurations.known())
+    every = [name for name in configurations.known() if "fused" not in name and "huge" not in name]
+    assert list(configurations.choose(["all"])) == every
+    assert len(every) == 10
 
 
 @pytest.mark.slow

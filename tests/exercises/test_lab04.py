@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from labs import Student, ThreeWays, same, swap
 
-from labkit.roofline.measure import Limits
+from labkit.roofline.measure import Limits, Product
 from labkit.system.load import Others
 from labkit.system.statistics import Ratio, ratios
 
@@ -253,7 +253,9 @@ def test_amx_is_found_or_missed_for_a_reason(cpuinfo, here, said):
 
 
 def limits(float32: float, bfloat16: float, int8: float) -> Limits:
-    return Limits(float32, bfloat16, int8, {"read": 100.0}, Others(), "now", ("AVX-512", "VNNI", "BF16", "AMX"))
+    speeds = {"float32": float32, "bfloat16": bfloat16, "int8": int8}
+    products = {kind: [Product("OpenVINO", 512, speed)] for kind, speed in speeds.items()}
+    return Limits(products, {}, {"read": 100.0}, Others(), "now", ("AVX-512", "VNNI", "BF16", "AMX"))
 
 
 def test_amx_is_told_with_what_it_gains_or_loudly_missed(capsys):

@@ -134,6 +134,32 @@ def test_batch_norm_is_one_operation_unless_asked():
     assert unfused.count("Rsqrt") == 53
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize("training", [True, False])
+def test_shortcuts_are_the_same_fused_and_not_gradients_too(dtype, training):
+    x, _ = batch("resnet8", 4)
+    found = []
+    for fused in (False, True):
+        network = Network("resnet8", dtype=dtype, fused_shortcuts=fused)
+
+        @tf.function
+        def step(network=network):
+            with tf.GradientTape() as tape:
+                logits = network(x, training)
+                loss = tf.reduce_sum(logits**2)
+            return logits, *tape.gradient(loss, network.weights)
+
+        found.append(step())
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4 * float(tf.reduce_max(tf.abs(one))) + 1e-6)
+
+
+def test_a_fused_shortcut_is_one_operation_each_way():
+    plain, fused = (operations(Network("resnet8", fused_shortcuts=fused)) for fused in (False, True))
+    assert plain.count("AddV2") - fused.count("AddV2") == 3  # blocks
+    assert len([kind for kind in fused if "PartitionedCall" in kind]) == 3
+
+
 def test_sixteen_bits_give_nearly_the_same():
     x, _ = batch()
     wide, narrow = Network("mnist"), Network("mnist", dtype=tf.bfloat16)
