@@ -11,6 +11,8 @@ from labkit.bench.steps import Step
 from labkit.models.networks import Network
 from labkit.system import files
 
+WARM_UP = 3  # steps before the one that is recorded: in the first, memory is new, and in the second, some still is
+
 
 class Trace(NamedTuple):
     """One step, seen from inside.
@@ -80,7 +82,8 @@ def trace(whole: StepGraph) -> Trace:
     v1 = tf.compat.v1
     with whole.graph.as_default(), v1.Session() as session:
         session.run(v1.global_variables_initializer())
-        session.run(whole.step)
+        for _ in range(WARM_UP):
+            session.run(whole.step)
         options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
         metadata = v1.RunMetadata()
         session.run(whole.step, options=options, run_metadata=metadata)

@@ -62,6 +62,9 @@ def roofline(
     batch_size: Annotated[int, typer.Option("--batch_size", help="images in that step", min=1)] = 16,
     use_fp16: Annotated[bool, typer.Option("--use_fp16", help="activations in bfloat16")] = False,
     forward_only: Annotated[bool, typer.Option("--forward_only", help="classify instead of training")] = False,
+    configuration: Annotated[
+        str, typer.Option("--config", help="one of lab bench's configurations, in which the step runs")
+    ] = "onednn",
 ) -> None:
     """Measure the limits of this machine: matrix products in 32, 16 and 8 bits, and memory bandwidth.
 
@@ -77,14 +80,17 @@ def roofline(
         limits = measure.limits(again, insist=True)
         print(json.dumps(limits.as_dict(), indent=2)) if as_json else measure.render(limits, terminal.console())
         return
-    from labkit.bench import flags
+    from labkit.bench import configurations, flags
 
+    chosen = configurations.choose([configuration]).get(configuration)
+    if chosen is None or chosen.missing:
+        raise LabError(chosen.missing if chosen else "a step runs in one configuration: name it instead of all.")
     shape = [f"--batch_size={batch_size}", *["--use_fp16"] * use_fp16, *["--forward_only"] * forward_only]
-    config = flags.parse([f"--model={model}", *shape])
+    config = flags.parse([f"--model={model}", *shape, *chosen.flags])
     flags.set_variables(config)
     from labkit.roofline import network
 
-    step = network.measure_step(config, measure.limits(again, insist=True))
+    step = network.measure_step(config, measure.limits(again, insist=True), chosen)
     print(json.dumps(step.as_dict(), indent=2)) if as_json else network.render(step, terminal.console())
 
 

@@ -26,15 +26,18 @@ from labkit.roofline.measure import Kind, Limits
 from labkit.system import load, scratch
 from labkit.system.tables import plain_table
 
-CONFIGURATION = "onednn"  # of `configurations.known`
 STEPS = 5
+ABOVE = (
+    "That is above the limit: tensors stayed in the caches from one operation to the next, or the machine was busier "
+    "when its limits were measured."
+)
 NORMS = "batch norms, Relus, additions"  # together, since oneDNN may fuse them
 WEIGHTS = "decay, update of weights"
 # Beginnings of the types of operations, and what they are together. What is fused or oneDNN's has the same family.
 FAMILIES = {
     "convolutions": ("Conv2D", "DepthwiseConv2d"),
     "matrix products": ("MatMul", "BatchMatMul"),
-    NORMS: ("FusedBatchNorm", "Relu", "Add", "BiasAdd"),
+    NORMS: ("FusedBatchNorm", "Relu", "Add", "BiasAdd", "PartitionedCall"),  # of --fused_shortcuts
     "pooling": ("MaxPool", "AvgPool"),
     WEIGHTS: ("ResourceApply", "L2Loss"),
 }
@@ -114,13 +117,15 @@ class Step:
         }
 
 
-def measure_step(config: BenchConfig, limits: Limits) -> Step:
+def measure_step(config: BenchConfig, limits: Limits, configuration: configurations.Configuration) -> Step:
     """Measure a step of a network in a process of its own, and set it beside what each operation takes at least.
 
     Parameters
     ----------
     config : BenchConfig
         Network, batch size, kind of number, training or not.
+    configuration : Configuration
+        What it runs in.
     limits : Limits
         The machine's peaks and bandwidth.
 
@@ -133,7 +138,7 @@ def measure_step(config: BenchConfig, limits: Limits) -> Step:
         # One operation at a time, so that their times add up.
         measured = replace(config, num_batches=STEPS, num_inter_threads=1, trace_file=folder / "timeline.json")
         with load.watch(show=False) as others:
-            result = configurations.run_once(configurations.known()[CONFIGURATION], *as_flags(measured))
+            result = configurations.run_once(configuration, *as_flags(measured))
         timeline = json.loads((folder / "timeline.json").read_text())["traceEvents"]
     step = beside(config, operations(config, limits), timeline, statistics.fmean(result["seconds"]))
     return replace(step, others=others)
@@ -238,6 +243,7 @@ def render(step: Step, console: Console) -> None:
         "",
         f"A step of {size} takes {1000 * step.seconds:,.0f} ms ({size / step.seconds:,.1f} images/s), and at least "
         f"{1000 * step.least:,.0f} ms ({size / step.least:,.1f} images/s): it reaches {step.share:.0%} of this limit.",
+        *([ABOVE] if step.share > 1 else []),
         f"What operations took is of one step with a trace, {1000 * traced:,.0f} ms in all.",
         *([str(step.others)] if step.others.busy else []),
     )

@@ -10,10 +10,12 @@ from test_roofline import LIMITS
 from typer.testing import CliRunner
 
 from labkit import cli
+from labkit.bench import configurations
 from labkit.bench.config import BenchConfig
 from labkit.models.networks import Network
 from labkit.roofline import network
 from labkit.roofline.measure import Product
+from labkit.system import huge_pages
 from labkit.system.errors import LabError
 
 BATCH = 4
@@ -110,13 +112,37 @@ def test_a_steps_work_is_beside_what_it_needs_and_the_greatest_loss_is_first():
     assert step.share == pytest.approx(0.55)
     network.render(step, Console(file=(out := io.StringIO()), width=200))
     assert "takes 20 ms (200.0 images/s), and at least 11 ms (363.6 images/s): it reaches 55%" in out.getvalue()
+    assert network.ABOVE not in out.getvalue()
+    network.render(replace(step, seconds=0.010), Console(file=out, width=200))
+    assert network.ABOVE in out.getvalue()
 
 
 def test_a_step_is_measured(monkeypatch):
-    step = network.measure_step(MNIST, LIMITS)
+    step = network.measure_step(MNIST, LIMITS, configurations.known()["onednn"])
     assert {each.family for each in step.work} >= {"convolutions", "matrix products", network.NORMS, network.WEIGHTS}
     assert all(each.took > 0 for each in step.work if each.flop)
     assert step.as_dict()["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("all", "name it instead of all"), ("mkl", "there is no configuration 'mkl'"), ("onednn-huge", "no such pages")],
+)
+def test_a_configuration_that_a_step_cannot_run_in_is_refused_in_a_line(name, told, monkeypatch):
+    monkeypatch.setattr(huge_pages, "why_not", lambda: "no such pages")
+    result = CliRunner().invoke(cli.app, ["roofline", "--model", "mnist", "--config", name])
+    assert isinstance(result.exception, LabError)
+    assert told in str(result.exception)
+
+
+def test_fused_shortcuts_are_work_like_the_sums_and_relus_that_they_are():
+    plain, fused = (
+        network.operations(BenchConfig(model="resnet8", batch_size=2, fused_shortcuts=fused), LIMITS).values()
+        for fused in (False, True)
+    )
+    moved = [sum(each.moved for each in found if each.family == network.NORMS) for found in (plain, fused)]
+    assert sum(each.flop for each in plain) == sum(each.flop for each in fused)
+    assert 0 < moved[1] < moved[0]
 
 
 def test_an_unknown_network_is_refused_in_a_line():
