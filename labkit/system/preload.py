@@ -1,4 +1,4 @@
-"""Libraries that change what a program does as it starts (LD_PRELOAD, ld.so(8)), compiled from a file in C."""
+"""Libraries compiled from a file in C, most to change what a program does as it starts (LD_PRELOAD, ld.so(8))."""
 
 import contextlib
 import hashlib
