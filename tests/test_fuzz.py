@@ -206,6 +206,7 @@ CUT_SHORT = {
     "doctor": "labkit.doctor.checks.examine",
     "join": "labkit.doctor.checks.examine",
     "lint": "labkit.authoring.lint.lint",
+    "mutate": "labkit.authoring.mutations.try_exercise",
     "new": "labkit.authoring.notebooks.execute",
     "rehearse": "labkit.authoring.notebooks.execute",
     "roofline": "labkit.roofline.measure.limits",

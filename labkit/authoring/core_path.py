@@ -42,7 +42,7 @@ _Names = dict[str, frozenset[_Binding]]  # what each may stand for: of several w
 _Scripts = Mapping[str, frozenset[str]]  # the names at the top of each script that the lab writes
 
 
-class _Uses(NamedTuple):
+class Uses(NamedTuple):
     """The global names in a piece of code: used at once, used when a function in it is called, bound."""
 
     now: frozenset[str]
@@ -50,7 +50,7 @@ class _Uses(NamedTuple):
     bound: frozenset[str]
 
 
-NOTHING = _Uses(frozenset(), frozenset(), frozenset())
+NOTHING = Uses(frozenset(), frozenset(), frozenset())
 
 
 def taken(notebook: NotebookNode, plan: Iterable[Section]) -> list[Taken]:
@@ -62,7 +62,7 @@ def taken(notebook: NotebookNode, plan: Iterable[Section]) -> list[Taken]:
         When a cell has no syntax tree.
     """
     optional = frozenset(section.name for section in plan if not section.core)
-    scripts = {name: _uses(_python(cell)).bound for cell in notebook.cells if (name := written(cell))}
+    scripts = {name: uses_of(_python(cell)).bound for cell in notebook.cells if (name := written(cell))}
     names: _Names = {}
     found: list[Taken] = []
     for index, (cell, section) in enumerate(zip(notebook.cells, section_of(notebook), strict=True)):
@@ -143,7 +143,7 @@ class _Follower:
 
     def _piece(self, piece: ast.stmt | ast.expr, at: ast.stmt | None = None) -> None:
         """Follow a statement without a block, or an expression."""
-        uses = _uses(ast.unparse(ast.fix_missing_locations(piece)))
+        uses = uses_of(ast.unparse(ast.fix_missing_locations(piece)))
         files = {name for name in self.scripts if _mentions(piece, name)}
         now = self._closure(uses.now | files)
         for name in sorted(now):
@@ -153,7 +153,7 @@ class _Follower:
         for name in uses.bound | run:
             self._bind(name, uses, files)
 
-    def _bind(self, name: str, uses: _Uses, files: set[str]) -> None:
+    def _bind(self, name: str, uses: Uses, files: set[str]) -> None:
         """Bind a name to what may use, when it is used, what functions in it and functions that it is made of use."""
         inherited = (one.uses for use in uses.now for one in self.names.get(use, ()))
         self.names[name] = frozenset({_Binding(self.section, uses.later.union(files, *inherited))})
@@ -168,7 +168,8 @@ class _Follower:
 
 
 @functools.cache
-def _uses(code: str) -> _Uses:
+def uses_of(code: str) -> Uses:
+    """Return the global names that a piece of code uses, and those that it binds."""
     table = symtable.symtable(code, "cell", "exec")
     now, later, bound = set[str](), set[str](), set[str]()
     for symbol in table.get_symbols():
@@ -181,7 +182,7 @@ def _uses(code: str) -> _Uses:
     match ast.parse(code).body:
         case [ast.AugAssign(target=ast.Name(name))]:
             now.add(name)
-    return _Uses(frozenset(now), frozenset(later), frozenset(bound))
+    return Uses(frozenset(now), frozenset(later), frozenset(bound))
 
 
 def _inside(table: symtable.SymbolTable, now: set[str], later: set[str], bound: set[str]) -> None:

@@ -61,6 +61,45 @@ def lint(
         raise SystemExit(1)
 
 
+@command(epilog="Example: `./lab mutate 07 --exercise 2`")
+def mutate(
+    lab: Annotated[str, typer.Argument(help="the lab, such as 07", autocompletion=completion.labs)],
+    exercise: Annotated[int | None, typer.Option(min=1, help="only this exercise")] = None,
+    every: Annotated[int, typer.Option(min=1, help="try every so-many-th mutant only, as of a script on ranks")] = 1,
+) -> None:
+    """Put small mistakes into a lab's solutions, one at a time, and list those that the checks do not see.
+
+    A function's check takes a second for each such mutant at most, a script's some seconds. Mutants that are right
+    answers too stand in `tests/exercises/equivalent.toml`, with the reason. Exit code 1 when any other passes, when a
+    check itself fails on one, and when one that stands there is no mutant any more.
+    """
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    from labkit.authoring import mutations
+    from labkit.exercises import sources
+    from labkit.system.progress import progress
+
+    source = sources.find(lab)
+    fine = True
+    for number in [exercise] if exercise is not None else sources.exercises(sources.read(source)):
+        with progress(f"exercise {number}") as tell:
+            tried = mutations.try_exercise(source, number, every, tell)
+        print(
+            f"exercise {number}: {tried.count} mutants, survivors: {len(tried.survivors)} beyond "
+            f"{len(tried.equivalent)} known to be right",
+            flush=True,
+        )
+        found = {
+            "passed": tried.survivors,
+            "the check itself failed": tried.failures,
+            f"is no mutant any more, but stands in {paths.shown(mutations.EQUIVALENT)}": tried.stale,
+        }
+        for what, lines in found.items():
+            for line in lines:
+                print(f"   {what}: {line}")
+                fine = False
+    raise SystemExit(not fine)
+
+
 @command(epilog="Example: `./lab new 10 data_pipelines`")
 def new(
     number: Annotated[str, typer.Argument(help="two digits, such as 10")],

@@ -136,6 +136,14 @@ class Checker:
         """
         if number not in self.lab.checks:
             raise LabError(f"lab {self.lab.number} has no exercise {number}, only {sorted(self.lab.checks)}.")
+        outcome, message = self.judge(number, answer, given)
+        verdict.show(number, outcome, message.splitlines())
+        self.results.exercise(number, outcome, hint=min(self._tries[number], len(self.lab.checks[number].hints)))
+        self._working[number] = answer if outcome == PASSED else self._solution(number)
+        return self._working[number]
+
+    def judge(self, number: int, answer: Any, given: bool = False) -> tuple[str, str]:
+        """Return the verdict on an answer and what the student should know, without showing or keeping either."""
         output = io.StringIO()
         before = printed.set(output)
         try:
@@ -144,28 +152,18 @@ class Checker:
                 warnings.simplefilter("ignore")  # of numpy on odd inputs, say: the verdict says what is wrong
                 self._decide(number, answer)
         except NotAttempted as error:
-            self._report(number, NOT_ATTEMPTED, f"{error}The lab goes on with a solution.")
+            return NOT_ATTEMPTED, f"{error}The lab goes on with a solution."
         except NotYet as error:
-            self._report(
-                number,
-                NOT_YET,
-                f"{error}\n{_quote_output(output.getvalue())}{self._hint(number)}\nThe lab goes on with a solution.",
-            )
+            lines = (str(error), *_quote_output(output.getvalue()), self._hint(number))
+            return NOT_YET, "\n".join([*lines, "The lab goes on with a solution."])
         except Exception:
-            self._report(
-                number,
-                CHECK_FAILED,
+            return CHECK_FAILED, (
                 "This is the kit's failure, not yours; please report it. The lab goes on with a solution.\n"
-                + traceback.format_exc(),
+                + traceback.format_exc()
             )
-        else:
-            self._report(number, PASSED)
-            self._working[number] = answer
-            return answer
         finally:
             printed.reset(before)
-        self._working[number] = self._solution(number)
-        return self._working[number]
+        return PASSED, ""
 
     def _refuse_stub(self, number: int, answer: Any, given: bool) -> None:
         """Raise `NotAttempted` for the kit's own solution, and for what is still as the notebook had it."""
@@ -229,10 +227,6 @@ class Checker:
         self._tries[number] += 1
         return f"Hint {shown + 1} of {len(hints)}: {hints[shown]}"
 
-    def _report(self, number: int, outcome: str, message: str = "") -> None:
-        verdict.show(number, outcome, message.splitlines())
-        self.results.exercise(number, outcome, hint=min(self._tries[number], len(self.lab.checks[number].hints)))
-
 
 def checker(number: str, namespace: dict[str, Any], quick: bool = False) -> Checker:
     """Return the `check` of lab `number` ("07"), for a notebook with the globals `namespace`."""
@@ -245,10 +239,10 @@ def _script_of(cell_source: str) -> str:
     return cell_source.partition("\n")[2] + "\n"
 
 
-def _quote_output(output: str) -> str:
-    """Return what an answer printed as a line of the verdict, which has room for its last words."""
+def _quote_output(output: str) -> list[str]:
+    """Return what an answer printed as a line of the verdict, which has room for its last words; none for nothing."""
     lines = [line for line in output.splitlines() if line.strip()]
-    return f"It printed: {' / '.join(short_line[:100] for short_line in lines[-3:])}\n" if lines else ""
+    return [f"It printed: {' / '.join(short_line[:100] for short_line in lines[-3:])}"] if lines else []
 
 
 def _same_script(text: str, stub: str) -> bool:
