@@ -264,7 +264,8 @@ def for_all(decide: Callable[..., None], *, examples: int = MAX_EXAMPLES, **stra
     """
     import hypothesis  # takes half a second, which only a check needs
 
-    budget, until, failed = math.inf, math.inf, None
+    budget, until = math.inf, math.inf
+    failed: NotYet | None = None
 
     def trial(**case: Any) -> None:
         nonlocal budget, until, failed
@@ -296,7 +297,7 @@ def for_all(decide: Callable[..., None], *, examples: int = MAX_EXAMPLES, **stra
     except hypothesis.errors.Flaky:
         pass  # the time was up, or the answer gave two different results for one input; the failure is there
     if failed:
-        raise NotYet(str(failed)) from failed
+        raise NotYet(str(failed), failed.hint) from failed
 
 
 # Scripts

@@ -23,7 +23,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Check:
     decide : callable
         Takes the answer (a function, or a script's path), returns when it is right, raises `NotYet` otherwise.
     hints : tuple of str
-        From a nudge to nearly the answer; each further try shows one more.
+        From a nudge to nearly the answer; each further try shows one more, after the one for its mistake (`NotYet`).
     imports : str or None
         The first lines of the module that the answer moves into: `decide` gets it as it is there, not as it is in the
         notebook. None when it stays in the notebook.
@@ -113,7 +113,7 @@ class Checker:
         self._exercises = sources.exercises(self._notebook)
         self._namespace = namespace
         self.results = Results(lab.number, quick)
-        self._tries: Counter[int] = Counter()
+        self._shown: defaultdict[int, list[str]] = defaultdict(list)  # hints, by exercise
         self._fallbacks: dict[int, Any] = {}
         self._working: dict[int, Any] = {}
 
@@ -138,7 +138,7 @@ class Checker:
             raise LabError(f"lab {self.lab.number} has no exercise {number}, only {sorted(self.lab.checks)}.")
         outcome, message = self.judge(number, answer, given)
         verdict.show(number, outcome, message.splitlines())
-        self.results.exercise(number, outcome, hint=min(self._tries[number], len(self.lab.checks[number].hints)))
+        self.results.exercise(number, outcome, hint=len(self._shown[number]))
         self._working[number] = answer if outcome == PASSED else self._solution(number)
         return self._working[number]
 
@@ -154,7 +154,7 @@ class Checker:
         except NotAttempted as error:
             return NOT_ATTEMPTED, f"{error}The lab goes on with a solution."
         except NotYet as error:
-            lines = (str(error), *_quote_output(output.getvalue()), self._hint(number))
+            lines = (str(error), *_quote_output(output.getvalue()), self._hint(number, error.hint))
             return NOT_YET, "\n".join([*lines, "The lab goes on with a solution."])
         except Exception:
             return CHECK_FAILED, (
@@ -221,11 +221,14 @@ class Checker:
         self._fallbacks[number] = namespace[exercise.name]
         return self._fallbacks[number]
 
-    def _hint(self, number: int) -> str:
-        hints = self.lab.checks[number].hints
-        shown = min(self._tries[number], len(hints) - 1)
-        self._tries[number] += 1
-        return f"Hint {shown + 1} of {len(hints)}: {hints[shown]}"
+    def _hint(self, number: int, wanted: str) -> str:
+        """Return the hint for this mistake, or the exercise's next one when there is none or it was shown before."""
+        hints, shown = self.lab.checks[number].hints, self._shown[number]
+        hint = wanted if wanted and wanted not in shown else next((one for one in hints if one not in shown), hints[-1])
+        if hint not in shown:
+            shown.append(hint)
+        place = f" {hints.index(hint) + 1} of {len(hints)}" if hint in hints else ""
+        return f"Hint{place}: {hint}"
 
 
 def checker(number: str, namespace: dict[str, Any], quick: bool = False) -> Checker:

@@ -4,19 +4,26 @@ from typing import NoReturn
 
 
 class NotYet(Exception):
-    """The answer does something else than it should: what was expected and what came, for the student."""
+    """The answer does something else than it should: what was expected and what came, for the student.
+
+    `hint` is one for this mistake, which comes before those that the exercise gives in their order.
+    """
+
+    def __init__(self, message: str, hint: str = ""):
+        super().__init__(message)
+        self.hint = hint
 
 
 class NotAttempted(Exception):
     """The answer is still the stub, or the kit's own solution: what to do, if anything, for the student."""
 
 
-def expect(condition: bool, expectation: str) -> None:
+def expect(condition: bool, expectation: str, hint: str = "") -> None:
     """Raise `NotYet` unless `condition`; `expectation` completes the sentence "Expected …"."""
     if not condition:
-        refuse(expectation)
+        refuse(expectation, hint)
 
 
-def refuse(expectation: str) -> NoReturn:
+def refuse(expectation: str, hint: str = "") -> NoReturn:
     """Raise `NotYet`; `expectation` completes the sentence "Expected …"."""
-    raise NotYet(f"Expected {expectation}{'' if expectation.endswith('?') else '.'}")
+    raise NotYet(f"Expected {expectation}{'' if expectation.endswith('?') else '.'}", hint)

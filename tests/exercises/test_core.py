@@ -1,10 +1,13 @@
+import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from hypothesis import strategies as st
 
 from labkit.exercises import core, sources
-from labkit.exercises.answers import call, remember_lines, run_answer
+from labkit.exercises.answers import call, for_all, remember_lines, run_answer
 from labkit.exercises.core import Checker, Lab
 from labkit.exercises.outcomes import expect
 from labkit.system.errors import LabError
@@ -64,6 +67,34 @@ def test_hints_come_one_at_a_time_and_the_last_one_stays(check, capsys):
     told = capsys.readouterr().out
     assert told.count("Expected double(3) to be 6; it is 3.") == 4
     assert [told.count(f"Hint {n} of 3") for n in (1, 2, 3)] == [1, 1, 2]
+
+
+def test_a_hint_for_the_mistake_comes_first_and_once_and_the_others_in_their_order(
+    write_source, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    lab = Lab("42")
+
+    @lab.exercise(1, hints=("think", "twice", "2 * x"))
+    def doubles(answer):
+        got = call(answer, 3)
+        expect(got is not None, "a number", hint="Does it return?")
+        expect(got < 9, "less", hint="twice")
+        for_all(lambda x: expect(call(answer, x) > 0, "more", hint="Is there a minus?"), x=st.just(3))
+
+    check = Checker(lab, write_source(ANSWER, "double = check(1, double)"), {"scale": 2})
+    for answer in (lambda x: None, lambda x: 9, lambda x: 9, lambda x: None, lambda x: -3, lambda x: -3):
+        check(1, answer)
+    told = [line.strip() for line in capsys.readouterr().out.splitlines() if "Hint" in line]
+    assert told == [
+        "Hint: Does it return?",
+        "Hint 2 of 3: twice",
+        "Hint 1 of 3: think",
+        "Hint 3 of 3: 2 * x",
+        "Hint: Is there a minus?",
+        "Hint 3 of 3: 2 * x",
+    ]
+    assert json.loads(Path("work/results-42.json").read_text())["progress"]["1"]["hint"] == 5
 
 
 def test_what_an_answer_raises_is_not_yet_and_names_the_line(check, capsys):
