@@ -101,10 +101,13 @@ def as_number(value: Any) -> int | float | None:
     if isinstance(value, np.generic) and (value.dtype.kind == "f" or "float" in value.dtype.name):  # bfloat16 as well
         return float(value)
     if isinstance(value, numbers.Real | Decimal):
-        found = float(value)
-        if found.is_integer():  # a whole Fraction too; infinity is not whole
-            return int(math.trunc(value))  # noqa: RUF046  # for mypy, `trunc` of a Real is no int yet
-        return found
+        real: Any = value  # mypy knows little of a Real
+        try:
+            return int(real) if real == math.floor(real) else float(real)  # what is nearly whole is no int: 28 - 1e-15 is not 27
+        except OverflowError:  # infinity, and a fraction of more than a float holds
+            return math.inf if real > 0 else -math.inf
+        except ValueError:
+            return math.nan
     return None
 
 
@@ -242,8 +245,11 @@ def distinguish(right: Any, got: Any) -> tuple[str, str]:
     wanted, found = as_number(right), as_number(got)
     if isinstance(wanted, int) and isinstance(found, int):
         return f"{wanted:,}", f"{found:,}"
-    texts = ((f"{float(right):.{digits}g}", f"{float(got):.{digits}g}") for digits in range(4, 18))
-    return next((pair for pair in texts if pair[0] != pair[1]), (str(wanted), str(found)))
+    try:
+        pairs = ((f"{float(right):.{digits}g}", f"{float(got):.{digits}g}") for digits in range(4, 18))
+        return next((pair for pair in pairs if pair[0] != pair[1]), (str(wanted), str(found)))
+    except OverflowError:  # an int that is no float
+        return short(wanted), short(found)
 
 
 def _close(found: float, wanted: float, rel: float, abs: float) -> bool:

@@ -1,3 +1,4 @@
+import math
 import re
 from decimal import Decimal
 from fractions import Fraction
@@ -27,6 +28,15 @@ NUMBERS = [
     (np.array(2.5), 2.5),
     (Fraction(5, 2), 2.5),
     (Fraction(6, 2), 3),
+    (Fraction(28) - Fraction(1, 10**15), 28.0),
+    (Fraction(-28) + Fraction(1, 10**15), -28.0),
+    (Fraction(10**30), 10**30),
+    (-Fraction(10**400, 3), -float("inf")),
+    (Decimal("6.0"), 6),
+    (Decimal(28) - Decimal("1e-16"), 28.0),
+    (np.float64(28 - 4e-15), 28 - 4e-15),
+    (np.longdouble(2.5), 2.5),
+    (np.array(28 - 4e-15), 28 - 4e-15),
     (Decimal("2.5"), 2.5),
     (Decimal("Infinity"), float("inf")),
 ]
@@ -37,6 +47,10 @@ NO_NUMBERS = [True, np.True_, np.array(True), "3", None, [3], np.array([3]), 3j,
 def test_a_number_of_any_kind_is_taken_as_pythons_own(value, plain):
     assert as_number(value) == plain
     assert type(as_number(value)) is type(plain)
+
+
+def test_no_number_of_a_decimal_is_pythons_nan():
+    assert math.isnan(as_number(Decimal("NaN")))
 
 
 def test_a_tensor_of_dimension_0_is_a_number():
@@ -110,6 +124,11 @@ def test_what_differs_is_shown(got, right, told):
     with pytest.raises(NotYet) as error:
         same(got, right, "it")
     assert told in str(error.value)
+
+
+def test_a_whole_number_that_no_float_holds_is_shown():
+    with pytest.raises(NotYet, match=r"Expected it to be 2\.5; it is 1000000"):
+        same(10**400, 2.5, "it")
 
 
 def test_exact_numbers_are_told_apart_beyond_what_a_float_holds():
