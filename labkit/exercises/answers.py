@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,23 @@ WALL_LIMIT_S = 5.0  # after which no more are generated, computing or not
 printed: ContextVar[io.StringIO] = ContextVar("printed")
 
 
+@dataclass
+class Calls:
+    """The calls of an answer that a check makes: how many have returned, and the one under way, since when."""
+
+    returned: int = 0
+    under_way: tuple[Callable, tuple, dict[str, Any]] | None = None
+    since: float = 0.0
+
+    def __str__(self) -> str:
+        """Return the call under way as the student would write it."""
+        return _format_call(*self.under_way) if self.under_way else ""
+
+
+# Set for each check of a function, and told when its time is up.
+calls: ContextVar[Calls] = ContextVar("calls")
+
+
 def call(answer: Callable, *args: Any, **kwargs: Any) -> Any:
     """Call a student's function with copies of the arguments and return what it returns.
 
@@ -49,6 +67,8 @@ def call(answer: Callable, *args: Any, **kwargs: Any) -> Any:
     output = printed.get(io.StringIO())
     output.seek(0)
     output.truncate()
+    made = calls.get(Calls())
+    made.under_way, made.since = (answer, args, kwargs), time.monotonic()
     try:
         # What is printed and warned about, the checker catches: not here, in a thread that may be left behind and would
         # undo it for the notebook at some later time.
@@ -58,6 +78,7 @@ def call(answer: Callable, *args: Any, **kwargs: Any) -> Any:
         raise
     except (Exception, SystemExit) as error:
         raise NotYet(f"{failure(error, answer)}. The check called {_format_call(answer, args, kwargs)}.") from error
+    made.returned, made.under_way = made.returned + 1, None
     for name, before, after in [
         *((_parameter_name(answer, index), *pair) for index, pair in enumerate(zip(args, given, strict=True))),
         *((name, kwargs[name], given_by_name[name]) for name in kwargs),
@@ -309,11 +330,11 @@ def run_answer(ranks: int, script: Path, *args: Any, **options: Any) -> Run:
         return run_ranks(ranks, script, *args, show=False, **options)
     except RankError as error:
         if reported := [line for line in error.lines if line.startswith(FAILED)]:
-            message, where = json.loads(reported[-1].removeprefix(FAILED))
+            message, where, hint = json.loads(reported[-1].removeprefix(FAILED))
             lines = [line for line in error.lines if line and not line.startswith((REPORT, FAILED))]
             printed.get(io.StringIO()).write("\n".join(lines))
             where = where or f"on rank {error.rank}" + f" of {ranks}" * (ranks > 1)
-            raise NotYet(f"{message}{'' if message.endswith(('.', '?')) else '.'} That was {where}.") from error
+            raise NotYet(f"{message}{'' if message.endswith(('.', '?')) else '.'} That was {where}.", hint) from error
         if any(STUB_LINE.fullmatch(line.strip()) for line in error.lines):
             raise NotYet(
                 'Your script still says "raise NotImplementedError()": delete that line once your code is in place.'

@@ -34,7 +34,7 @@ from typing import Any
 from labkit.display import verdict
 from labkit.display.results import CHECK_FAILED, NOT_ATTEMPTED, NOT_YET, PASSED, Results
 from labkit.exercises import sources
-from labkit.exercises.answers import is_student_code, isolate, printed, remember_lines
+from labkit.exercises.answers import Calls, calls, is_student_code, isolate, printed, remember_lines
 from labkit.exercises.outcomes import NotAttempted, NotYet, expect
 from labkit.exercises.values import describe, short
 from labkit.system import files
@@ -278,7 +278,10 @@ def _run_with_limit(decide: Callable[[], None], name: str) -> None:
         except BaseException as error:
             failed.append(error)
 
-    thread = threading.Thread(target=copy_context().run, args=(run,), daemon=True)
+    made = Calls()
+    context = copy_context()
+    context.run(calls.set, made)
+    thread = threading.Thread(target=context.run, args=(run,), daemon=True)
     thread.start()
     began, inside_s, where = time.monotonic(), 0.0, ""
     try:
@@ -287,14 +290,28 @@ def _run_with_limit(decide: Callable[[], None], name: str) -> None:
             if line := _student_line(thread):
                 inside_s, where = inside_s + POLL_S, f" It was in {line}."
         if thread.is_alive():
-            raise NotYet(
-                f"Expected {name} to finish; it was still running after {time.monotonic() - began:.0f} s.{where} Does "
-                "its loop end, and does what it waits for happen?"
-            )
+            raise NotYet(_time_is_up(name, made, time.monotonic() - began, where))
     finally:  # also after an interrupt
         _stop(thread)
     if failed:
         raise failed[0]
+
+
+def _time_is_up(name: str, made: Calls, took_s: float, where: str) -> str:
+    """Say which call has no end, or that all of them took too long together."""
+    if made.returned == 0:
+        return (
+            f"Expected {name} to finish; it was still running after {took_s:.0f} s.{where} Does its loop end, and does "
+            "what it waits for happen?"
+        )
+    before = f"{made.returned:,} call{'s' * (made.returned > 1)}"
+    own_s = time.monotonic() - made.since
+    if made.under_way is None or own_s < took_s / 2:
+        return f"{name} is too slow: {before} took {took_s:.0f} s together.{where} Can it do with fewer steps?"
+    return (
+        f"{name} is too slow for {made}: it was still running after {own_s:.0f} s, and {before} before it had returned."
+        f"{where} Does it take more steps for larger numbers? Or does its loop not end for these?"
+    )
 
 
 def _student_line(thread: threading.Thread) -> str:

@@ -27,6 +27,7 @@ LINE_LIMIT_S = 10.0  # seconds in one line of the script, and by default in all;
 IMPORT_LIMIT_S = 30.0  # seconds for all that a script imports
 POLL_S = 0.1
 WAIT_HINT = "Does every rank reach the call that this one waits for, and does each loop end?"
+SLOW_HINT = "Is it too slow, or does a loop never end?"
 SEND_HINT = (
     "Is the rank that it waits for waiting too? Send returns at once only for a short message; with a long one it "
     "waits until the other rank receives."
@@ -49,9 +50,12 @@ def report(findings: Any) -> None:
     print(f"\n{REPORT}{json.dumps(findings)}", flush=True)
 
 
-def fail(message: str, where: str = "") -> NoReturn:
-    """End this rank, and with it all, with a message to the student: what happened, and on which rank in which case."""
-    print(f"\n{FAILED}{json.dumps([message, where])}", flush=True)
+def fail(message: str, where: str = "", hint: str = "") -> NoReturn:
+    """End this rank, and with it all, with a message to the student: what happened, and on which rank in which case.
+
+    `hint` is one for this mistake (`outcomes.NotYet`).
+    """
+    print(f"\n{FAILED}{json.dumps([message, where, hint])}", flush=True)
     os._exit(1)
 
 
@@ -99,6 +103,8 @@ def _watch(
         if now - since > line_limit_s or now - began > total_limit_s:
             number, line = lines[-1] if lines else (0, "")
             in_line = f' in line {number}: "{line}"' if lines else ""
+            if now - since <= line_limit_s:
+                fail(f"It is not done after {now - began:.0f} s, and was{in_line}. {SLOW_HINT}", where)
             why = SEND_HINT if re.search(r"\b[Ss]end\(", line or "") else WAIT_HINT
             fail(f"It hangs: after {now - began:.0f} s it is still{in_line}. {why}", where)
 

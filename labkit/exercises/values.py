@@ -103,7 +103,7 @@ def as_number(value: Any) -> int | float | None:
     if isinstance(value, numbers.Real | Decimal):
         real: Any = value  # mypy knows little of a Real
         try:
-            return int(real) if real == math.floor(real) else float(real)  # what is nearly whole is no int: 28 - 1e-15 is not 27
+            return int(real) if real == math.floor(real) else float(real)  # 28 - 1e-15 is not 27
         except OverflowError:  # infinity, and a fraction of more than a float holds
             return math.inf if real > 0 else -math.inf
         except ValueError:

@@ -26,8 +26,8 @@ class Failed(BaseException):
     """What `ranks.fail` raises here; no handler of the probe's, or of a student's, catches it."""
 
 
-def fail(message: str, where: str = "") -> NoReturn:
-    print(f"\n{ranks.FAILED}{json.dumps([message, where])}", flush=True)
+def fail(message: str, where: str = "", hint: str = "") -> NoReturn:
+    print(f"\n{ranks.FAILED}{json.dumps([message, where, hint])}", flush=True)
     raise Failed
 
 

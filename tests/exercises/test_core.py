@@ -246,6 +246,31 @@ def test_an_answer_that_hangs_is_reported_by_its_line_and_the_lab_goes_on(check,
     assert capsys.readouterr().out == "still heard\n"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import time; time.sleep(0.1)", "double is too slow: "),
+        ("import time; time.sleep(0.1)", " calls took "),
+        ("while x == 3:\n        pass", "double is too slow for double(3): it was still running after "),
+        ("while x == 3:\n        pass", ", and 3 calls before it had returned. It was in line "),
+    ],
+)
+def test_an_honest_slow_answer_is_told_so(write_source, tmp_path, monkeypatch, capsys, text, told):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(core, "ANSWER_LIMIT_S", 1.0)
+    lab = Lab("42")
+
+    @lab.exercise(1, hints=("none",))
+    def doubles(answer):
+        for x in range(1000):
+            expect(call(answer, x) == 2 * x, "twice")
+
+    check = Checker(lab, write_source(ANSWER, "double = check(1, double)"), {"scale": 2})
+    check(1, written(f"def double(x):\n    {text}\n    return 2 * x\n"))
+    assert told in capsys.readouterr().out
+
+
 def test_an_answer_that_comes_late_takes_no_output_with_it(check, capsys, monkeypatch):
     monkeypatch.setattr(core, "ANSWER_LIMIT_S", 0.5)
     before = set(threading.enumerate())
