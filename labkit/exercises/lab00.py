@@ -3,7 +3,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from labkit.exercises.answers import call, for_all, reports, run_answer
@@ -63,19 +63,20 @@ def hello(answer: str) -> None:
     ),
 )
 def total(answer: str) -> None:
-    """Every rank prints the sum of 1 to size, on 1, 3 and 4 ranks; and it comes of what the ranks send."""
+    """Every rank prints the sum of 1 to size, on 1, 3 and 4 ranks; and it comes of what the ranks have."""
     for size in (3, 1):
         _adds_up(answer, size)
+    if _follows_the_number(answer):
+        return
+    _adds_up(answer, 4)
+    # It sends something else than `number`: what rank 1 sends is made larger, whatever that is.
     try:
         run = run_answer(4, PROBE, answer, LOUDER, timeout=RUN_LIMIT_S)
         rank_1 = reports(run)[1]
     except NotYet:  # it sends more than numbers to be added, such as a rank, and larger ones are wrong
-        _adds_up(answer, 4)
         return
     expect(rank_1["sent"], "each rank to tell the others its number; rank 1 of 4 sends nothing, so who knows it?")
     deaf = [rank for rank in (0, 2, 3) if not _total(run.lines[rank]) >= 10 + LOUDER]
-    if deaf or not rank_1["louder"]:
-        _adds_up(answer, 4)
     expect(
         not deaf or not rank_1["louder"],
         f"every rank to add up what the ranks send; when rank 1 sends {2 + LOUDER} instead of 2, the total of "
@@ -83,10 +84,30 @@ def total(answer: str) -> None:
     )
 
 
-def _adds_up(answer: str, size: int) -> None:
+def _follows_the_number(answer: str) -> bool:
+    """Whether all of four ranks print the right sum when rank 1's number is another one.
+
+    However they tell each other, a product, a formula or a number that stands in the script would not.
+    """
+    text = Path(answer).read_text(encoding="utf-8")
+    line = re.compile(r"^(number *= *)(.*)$", re.MULTILINE)
+    on_rank_1 = "__import__('mpi4py.MPI').MPI.COMM_WORLD.rank == 1"
+    changed = Path(answer).with_name(f"louder_{Path(answer).name}")
+    changed.write_text(line.sub(rf"\g<1>{LOUDER} * ({on_rank_1}) + \g<2>", text), encoding="utf-8")
+    try:
+        _adds_up(str(changed), 4, right=10 + LOUDER)
+    except NotYet:
+        return False
+    finally:
+        changed.unlink()
+    return True
+
+
+def _adds_up(answer: str, size: int, right: int = 0) -> None:
+    right = right or size * (size + 1) // 2
     run = run_answer(size, PROBE, answer, timeout=RUN_LIMIT_S)
-    for rank, lines in enumerate(run.lines):
-        _says(lines, f"total {size * (size + 1) // 2}", rank)
+    for rank, lines in enumerate(run.lines):  # of floats it is `total 6.0`
+        _says([re.sub(r"^(total \d+)\.0+$", r"\1", line.rstrip()) for line in lines], f"total {right}", rank)
 
 
 def _total(lines: tuple[str, ...]) -> float:
@@ -96,7 +117,7 @@ def _total(lines: tuple[str, ...]) -> float:
     return math.nan
 
 
-def _says(lines: tuple[str, ...], right: str, rank: int) -> None:
+def _says(lines: Sequence[str], right: str, rank: int) -> None:
     """Decide on what a rank printed, in which MPI may have a word too."""
     found = [line.rstrip() for line in lines if re.match(right.split()[0], line.strip(), re.IGNORECASE)]
     expect(

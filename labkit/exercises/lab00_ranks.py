@@ -67,6 +67,22 @@ for _name in (*SENDING, *EXCHANGING, *COLLECTIVES, "scan", "exscan"):
             setattr(Louder, _form, _louder(_form))
 
 
+class Window(MPI.Win):
+    """A window into a rank's memory, through which others read and write: opening one counts as sending."""
+
+
+def _counted(create: Callable) -> Callable:
+    def counted(*args: Any, **kwargs: Any) -> MPI.Win:
+        Louder.counts["sent"] += 1
+        return create(*args, **kwargs)
+
+    return counted
+
+
+for _name in ("Create", "Allocate", "Allocate_shared", "Create_dynamic"):
+    setattr(Window, _name, staticmethod(_counted(getattr(MPI.Win, _name))))
+
+
 def main() -> None:
     """Run the script, and report what rank 1 sent."""
     # The first all-reduce of objects makes a communicator of its own, and nothing else in Python goes on meanwhile:
@@ -74,7 +90,9 @@ def main() -> None:
     MPI.COMM_WORLD.allreduce(0)
     if len(sys.argv) > 2:
         Louder.more = int(sys.argv.pop())
-        MPI.COMM_WORLD = Louder(MPI.COMM_WORLD)  # type: ignore[misc]  # for the script, which takes it from there
+        # For the script, which takes them from there.
+        MPI.COMM_WORLD = Louder(MPI.COMM_WORLD)  # type: ignore[misc]
+        MPI.Win = Window  # type: ignore[misc]
     ranks.main()
     if Louder.more:
         ranks.report(Louder.counts)

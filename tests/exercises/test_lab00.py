@@ -29,6 +29,27 @@ everybody.Allreduce(MPI.IN_PLACE, total)
 total = total[0]"""
 THROUGH_RANK_0 = """sum(everybody.gather(number) or [])
 total = everybody.bcast(total)"""
+ONE_SIDED = """0
+import numpy as np
+shared = np.zeros(1, "i8")
+window = MPI.Win.Create(shared, comm=everybody)
+window.Fence()
+for rank in range(everybody.size):
+    window.Accumulate(np.array([number], "i8"), rank)
+window.Fence()
+window.Free()
+total = shared[0]"""
+READ = """0
+import numpy as np
+mine, room = np.array([everybody.rank + 1]), np.zeros(1, "i8")
+window = MPI.Win.Create(mine, comm=everybody)
+for rank in range(everybody.size):
+    window.Lock(rank)
+    window.Get(room, rank)
+    window.Unlock(rank)
+    total += int(room[0])
+everybody.Barrier()
+window.Free()"""
 RING = """number
 given = number
 for _ in range(everybody.size - 1):
@@ -54,6 +75,12 @@ class TestExercises(ThreeWays):
         (2, swap("everybody.rank", "rank"), "NameError: name 'rank' is not defined, in line 7: \"print("),
         (3, swap(ALL, "number"), "rank 0 to print the line 'total 6', once; it printed: total 1"),
         (3, swap(ALL, "everybody.reduce(number)"), "rank 1 to print the line 'total 6'"),
+        (
+            3,
+            swap(ALL, "everybody.allreduce(number, op=MPI.PROD)"),
+            "rank 0 to print the line 'total 10', once; it printed",
+        ),
+        (3, swap(ALL, f"{ALL} * {FORMULA} // {ALL}"), "when rank 1 sends 102 instead of 2, the total of rank 0"),
         (3, swap(ALL, "3"), "rank 0 to print the line 'total 6'"),
         (3, swap(ALL, POWERS_OF_TWO), "rank 1 to print the line 'total 6', once; it printed: total 3"),
         (3, swap(ALL, NEIGHBOURS), "rank 0 to print the line 'total 10', once; it printed: total 7"),
@@ -84,4 +111,7 @@ class TestExercises(ThreeWays):
         (3, swap(f"total = {ALL}", f"import numpy as np\ntotal = {IN_PLACE}")),
         (3, swap(ALL, THROUGH_RANK_0)),
         (3, swap(f"total = {ALL}", f"total = {RING}")),
+        (3, swap(ALL, ONE_SIDED)),
+        (3, swap(ALL, READ)),
+        (3, swap(ALL, "everybody.Dup().allreduce(float(number))")),
     ]
