@@ -731,7 +731,8 @@ print(f"{multiply_adds} multiply-adds. The same as TensorFlow's: {np.array_equal
 # A multiply-add is two operations. Now there is a batch of images, each with several channels, and several kernels, one
 # for each output channel. Each kernel covers all input channels, and adds up over them too. Which loops come on top of
 # the four above? Write `flops(mb, ic, oc, oh, ow, kh, kw)`. The names are oneDNN's: `mb` images in the batch, `ic`
-# input channels, `oc` output channels, `oh × ow` the size of the output, `kh × kw` the size of the kernel.
+# input channels, `oc` output channels, `oh × ow` the size of the output, `kh × kw` the size of the kernel. Don't count
+# in loops: a layer has billions of operations, and your function is called for each convolution in the log.
 
 
 # %%

@@ -1,7 +1,8 @@
 """Checks of lab 01: a graph, a loop that doesn't grow it, threads, one trace, one merged operation."""
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from labkit.display import graphs
 from labkit.exercises.answers import call, failure
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import NotYet, expect
-from labkit.exercises.values import describe, is_number, is_tensor, parts, same, short
+from labkit.exercises.values import describe, has_format, is_number, is_tensor, parts, same, short
 
 lab = Lab("01")
 v1 = tf.compat.v1
@@ -89,25 +90,31 @@ def trained(answer: Callable) -> None:
     """Gradient descent as NumPy does it, and a graph of one size."""
     rng = np.random.default_rng(3)
     batches = [(x, 2.0 * x + 0.1 * rng.normal(size=len(x))) for x in (rng.normal(size=n) for n in (8, 8, 5, 8, 1, 12))]
-    sizes = {}
+    sizes, graphs_made = {}, {}
     for count, rate in ((1, 0.1), (3, 0.1), (len(batches), 0.1), (3, 0.03)):
-        got = parts(
-            _called(answer, batches[:count], rate), 2, "train(batches, rate) to return two things: the graph and w"
-        )
-        graph, w = got
+        with _counted_graphs() as made:
+            got = _called(answer, batches[:count], rate)
+        graph, w = parts(got, 2, "train(batches, rate) to return two things: the graph and w")
         expect(isinstance(graph, tf.Graph), f"the first thing returned to be a tf.Graph; it is {describe(graph)}")
         expect(
-            is_number(w), f"the second thing returned to be w as a number, as session.run(w) gives; it is {describe(w)}"
+            is_number(w) and has_format(w, ".3f"),
+            f"the second thing returned to be w as a number, as session.run(w) gives; it is {describe(w)}",
         )
         right = 0.0
         for x, y in batches[:count]:
             right -= rate * float(np.mean(2 * (right * x - y) * x))
         same(w, right, f"w, after {count} {'step' if count == 1 else 'steps'} with rate {rate},", rel=1e-3)
-        sizes[count] = len(graph.get_operations())
+        sizes[count], graphs_made[count] = len(graph.get_operations()), len(made)
     expect(
         len(set(sizes.values())) == 1,
         "as many operations after many steps as after one; yours has "
         + ", ".join(f"{size} after {count}" for count, size in sizes.items()),
+    )
+    expect(
+        graphs_made[3] == graphs_made[len(batches)],  # the first call may make one that TensorFlow keeps
+        f"one graph for all the steps; yours makes {graphs_made[3]} for 3 steps, {graphs_made[len(batches)]} for "
+        f"{len(batches)}",
+        hint="Each graph is prepared before it runs. Describe the step once, before the loop; the session keeps w.",
     )
     expect(
         any(operation.type not in STORING for operation in graph.get_operations()),
@@ -174,40 +181,58 @@ def traced(answer: Callable) -> None:
     """The function's Python runs once, while tracing, for all lengths and factors."""
     runs: list[bool] = []
 
-    def weigh(x, factor):
-        runs.append(tf.executing_eagerly())
-        return tf.reduce_sum(x) * factor
+    def recorded(formula: Callable) -> Callable:
+        def function(x, factor):
+            runs.append(tf.executing_eagerly())
+            return formula(x, factor)
 
-    def line(x, factor):
-        runs.append(tf.executing_eagerly())
-        return factor * x + 1.0
+        return function
 
+    # Of all numbers; of each by itself; and one that a length of its own would spoil.
+    formulas = {
+        "sum(x) * factor": lambda x, factor: tf.reduce_sum(x) * factor,
+        "factor * x + 1": lambda x, factor: factor * x + 1.0,
+        "mean(x) - factor": lambda x, factor: tf.reduce_mean(x) - factor,
+    }
     cases: list[tuple[Any, Any]] = [
         ([1.0, 2.0], 2.0),
         ([1.0, 2.0], 3.0),
         (np.arange(5, dtype=np.float32), 0.5),
         (tf.ones([7]), tf.constant(0.25)),
         (tf.ones([1]), 4),
-        ([1.0, 2.0, 3.0], tf.constant(2.0)),
+        (np.arange(1000, dtype=np.float32) % 7, -1.5),
     ]
+    made: dict[str, Callable] = {}
+
+    def decide(formula: str, x: Any, factor: Any) -> None:
+        numbers = np.asarray(x, np.float32)
+        called = f"{formula} for x = {short(numbers)} and factor = {float(factor)}"
+        got = call(made[formula], x, factor)
+        expect(got is not None, f"the function you return to return what its function does, {called}; it returned None")
+        same(got, np.asarray(formulas[formula](numbers, np.float32(factor))), f"{called},", rel=1e-5)
+
     # The second function comes when the first one's graph is there.
-    for function, formula in ((weigh, "sum(x) * factor"), (line, "factor * x + 1")):
+    for formula, function in formulas.items():
         runs.clear()
-        graph = _called(answer, function)
-        expect(callable(graph), f"traced_once(function) to return a function; it returned {describe(graph)}")
+        made[formula] = _called(answer, recorded(function))
+        expect(
+            callable(made[formula]),
+            f"traced_once(function) to return a function; it returned {describe(made[formula])}",
+        )
         for x, factor in cases:
-            got, numbers = call(graph, x, factor), np.asarray(x, np.float32)
-            right = float(factor) * numbers + 1 if function is line else float(factor) * numbers.sum()
-            called = f"{formula} for x = {numbers.tolist()} and factor = {float(factor)}"
-            expect(
-                got is not None, f"the function you return to return what its function does, {called}; it returned None"
-            )
-            same(got, right, f"{called},")
+            decide(formula, x, factor)
         expect(not any(runs), "it to run as a graph; the function's Python ran eagerly, as if without tf.function")
         expect(
             len(runs) == 1,
             f"1 trace for {len(cases)} calls of several lengths and factors; it was traced {len(runs)} times",
         )
+    runs.clear()
+    for formula in formulas:  # each still has a graph of its own
+        decide(formula, np.arange(4, dtype=np.float32), 5.0)
+        decide(formula, [1, 2, 3], tf.constant(2.0))
+    expect(
+        not runs, f"1 trace of each function; when it was called again after others, it was traced {len(runs)} times"
+    )
 
 
 @lab.exercise(
@@ -233,13 +258,22 @@ def merged(answer: Callable) -> None:
     options = v1.RunOptions(output_partition_graphs=True)
     value = _ran(graph, y, {fed: images}, config, options, metadata)
 
-    with_bias = tf.nn.conv2d(images, kernel, 1, "SAME").numpy() + bias
-    right = np.maximum(with_bias, 0)
-    expect(value.shape == right.shape, f"a result of shape {right.shape}; it has {value.shape}")
-    for mistake, what in [(with_bias, "there are negative numbers in it"), (right - bias, "is the bias in it?")]:
-        expect(not np.allclose(value, mistake, atol=1e-4), f"the numbers of block_by_hand; {what}")
+    convolved = tf.nn.conv2d(images, kernel, 1, "SAME").numpy()
+    right = np.maximum(convolved + bias, 0)
+    hint = (
+        "First the numbers, as block_by_hand has them: the convolution, then the bias, then negative numbers to zero."
+    )
+    expect(value.shape == right.shape, f"a result of shape {right.shape}; it has {value.shape}", hint)
+    for mistake, what in (
+        (convolved + bias, "there are negative numbers in it"),
+        (np.maximum(convolved, 0) + bias, "the bias must come first, then the ReLU"),
+        (np.maximum(convolved, 0), "is the bias in it?"),
+        (convolved, "neither the bias nor the ReLU is in it"),
+        (np.maximum(convolved - bias, 0), "the bias is to be added"),
+    ):
+        expect(not np.allclose(value, mistake, atol=1e-4), f"the numbers of block_by_hand; {what}", hint)
     off = float(np.abs(value - right).max())
-    expect(off < 1e-4, f"the numbers of block_by_hand; yours are off by up to {off:.3g}. Bias first, then the ReLU?")
+    expect(off < 1e-4, f"the numbers of block_by_hand; yours are off by up to {off:.3g}", hint)
     ran = [
         node for node in graphs.read(metadata.partition_graphs[0])[0] if node.kind in (graphs.OPERATION, graphs.FUSED)
     ]
@@ -248,6 +282,23 @@ def merged(answer: Callable) -> None:
         "one operation to run; these did: "
         + ", ".join(f"{node.op} ({' + '.join(node.parts)})" if node.parts else node.op for node in ran),
     )
+
+
+@contextlib.contextmanager
+def _counted_graphs() -> Iterator[list[str]]:
+    """Yield a list with an entry for each graph that is made meanwhile: not itself, which must not live for longer."""
+    made: list[str] = []
+    make = tf.Graph.__init__
+
+    def count(graph: tf.Graph, *args: Any, **kwargs: Any) -> None:
+        made.append(type(graph).__name__)
+        make(graph, *args, **kwargs)
+
+    tf.Graph.__init__ = count
+    try:
+        yield made
+    finally:
+        tf.Graph.__init__ = make
 
 
 def _called(answer: Callable, *args: Any) -> Any:

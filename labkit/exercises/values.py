@@ -146,6 +146,14 @@ def whole(value: Any, what: str, int_only: bool = False) -> int:
     return int(found)
 
 
+def has_format(value: Any, spec: str) -> bool:
+    """Whether `f"{value:.3f}"`, say, shows it, as a cell after the exercise does: no fraction, and no variable."""
+    try:
+        return bool(format(value, spec))
+    except (TypeError, ValueError):
+        return False
+
+
 def parts(value: Any, count: int, what: str) -> list[Any]:
     """Return the parts of an answer that has `count` of them: of a tuple, a list or an array.
 

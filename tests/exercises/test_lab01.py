@@ -1,10 +1,11 @@
 import time
+from fractions import Fraction
 
 import lab_cells
 import numpy as np
 import pytest
 import tensorflow as tf
-from labs import Student, ThreeWays, same, swap
+from labs import Student, ThreeWays, after, same, swap
 
 from labkit.exercises import core
 from labkit.system.statistics import ratio, ratios
@@ -13,7 +14,7 @@ from labkit.system.statistics import ratio, ratios
 @pytest.fixture
 def student(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Student("01", {"np": np, "tf": tf, "v1": tf.compat.v1, "time": time})
+    return Student("01", {"np": np, "tf": tf, "v1": tf.compat.v1, "time": time, "Fraction": Fraction})
 
 
 D = 'd = tf.multiply(a + b, b - 2, name="d")'
@@ -51,6 +52,49 @@ POOL_OF_ITS_OWN = swap(
     f"v1.ConfigProto(inter_op_parallelism_threads=inter_op{POOL})",
     """v1.ConfigProto()
     config.session_inter_op_thread_pool.add().num_threads = inter_op""",
+)
+A_GRAPH_A_STEP = after(
+    "    ### BEGIN SOLUTION",
+    """    value = 0.0
+    for batch_x, batch_y in batches:
+        graph = tf.Graph()
+        with graph.as_default(), v1.Session() as session:
+            w = v1.get_variable("w", initializer=np.float32(value))
+            loss = tf.reduce_mean((w * tf.constant(batch_x, tf.float32) - tf.constant(batch_y, tf.float32)) ** 2)
+            session.run(w.initializer)
+            value = session.run(w.assign_sub(rate * tf.gradients(loss, w)[0]))
+    return graph, value
+""",
+)
+AS_A_FUNCTION = after(
+    "    ### BEGIN SOLUTION",
+    """    w = tf.Variable(0.0)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)] * 2)
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((w * x - y) ** 2)
+        w.assign_sub(rate * tape.gradient(loss, w))
+
+    for batch_x, batch_y in batches:
+        step(tf.constant(batch_x, tf.float32), tf.constant(batch_y, tf.float32))
+    return step.get_concrete_function().graph, float(w)
+""",
+)
+PADDED = swap(
+    f"return {SIGNED}",
+    """graph = tf.function(function).get_concrete_function(tf.TensorSpec([2048], tf.float32), signature[1])
+
+    def padded(x, factor):
+        x, factor = np.asarray(x, "float32"), tf.constant(factor, tf.float32)
+        result = graph(tf.constant(np.pad(x, (0, 2048 - len(x)))), factor)
+        return result[: len(x)] if result.shape.rank else result
+
+    return padded""",
+)
+ONE_GRAPH_FOR_ALL = swap(
+    f"return {SIGNED}",
+    f"tf.graph_of_all = {SIGNED}\n    return lambda x, factor: tf.graph_of_all(x, factor)",
 )
 ALL_IN_NUMPY = swap(
     TRAIN_RUN,
@@ -118,6 +162,11 @@ class TestExercises(ThreeWays):
             swap("return graph, session.run(w)", "return graph, w"),
             "to be w as a number, as session.run(w) gives; it is a ResourceVariable",
         ),
+        (
+            2,
+            swap("session.run(w)\n    ###", "Fraction(float(session.run(w)))\n    ###"),
+            "to be w as a number, as session.run(w) gives; it is",
+        ),
         (2, swap("rate * tf", "tf"), "after 1 step with rate 0.1, to be"),
         (2, swap("rate * tf", "0.1 * tf"), "after 3 steps with rate 0.03, to be"),
         (
@@ -140,6 +189,7 @@ class TestExercises(ThreeWays):
             "as many operations after many steps as after one; yours has",
         ),
         (2, swap("        for batch_x", "        w.assign(0.0)\n        for batch_x"), "Graph is finalized"),
+        (2, A_GRAPH_A_STEP, "one graph for all the steps; yours makes 3 for 3 steps, 6 for 6"),
         (2, ALL_IN_NUMPY, "yours has 0 operations, of which none computes anything"),
         (3, swap(POOL, ""), "Is it the session's own pool of threads, or one shared"),
         (
@@ -179,6 +229,8 @@ class TestExercises(ThreeWays):
             swap("return tf.function(function,", "return tf.function(lambda x, factor: np.sin(function(x, factor)),"),
             "NotImplementedError: Cannot convert a symbolic tf.Tensor (mul:0) to a numpy array",
         ),
+        (4, PADDED, "mean(x) - factor for x = [1.0, 2.0] and factor = 2.0, to be -0.5; it is"),
+        (4, ONE_GRAPH_FOR_ALL, "sum(x) * factor for x = [0.0, 1.0, 2.0, 3.0] and factor = 5.0, to be 30; it is -3.5"),
         (4, swap("return tf.function", "tf.function"), "to return a function; it returned None: does it return?"),
         (
             4,
@@ -186,8 +238,14 @@ class TestExercises(ThreeWays):
             "traced 0 times",
         ),
         (5, swap(RELU, "tf.maximum(tf.nn.bias_add(convolved, bias), 0.0)"), "Maximum"),
-        (5, swap(RELU, "tf.nn.bias_add(tf.nn.relu(convolved), bias)"), "Bias first, then the ReLU?"),
+        (5, swap(RELU, "tf.nn.bias_add(tf.nn.relu(convolved), bias)"), "the bias must come first, then the ReLU"),
         (5, swap(RELU, "tf.nn.bias_add(convolved, bias)"), "there are negative numbers in it"),
+        (
+            5,
+            swap(RELU, "tf.nn.relu6(tf.nn.bias_add(convolved, bias))"),
+            "Hint: First the numbers, as block_by_hand has",
+        ),
+        (5, swap(RELU, "convolved"), "neither the bias nor the ReLU is in it"),
         (5, swap(RELU, "tf.nn.relu(convolved)"), "the numbers of block_by_hand"),
         (5, swap(RELU, "print(convolved)"), "to return a tensor; it returned None: does it return?"),
         (
@@ -205,11 +263,13 @@ class TestExercises(ThreeWays):
         (2, same),
         (2, OPTIMIZER),
         (2, DATASET),
+        (2, AS_A_FUNCTION),
         (3, same),
         (3, ADAPTED),
         (3, POOL_OF_ITS_OWN),
         (4, same),
         (4, CONVERTED),
+        (4, swap("[None]", "None")),
         (5, same),
         (5, swap('tf.nn.conv2d(images, kernel, 1, "SAME")', 'tf.nn.convolution(images, kernel, padding="SAME")')),
     ]

@@ -1,4 +1,6 @@
 import math
+from decimal import Decimal
+from fractions import Fraction
 
 import lab_cells
 import numpy as np
@@ -11,7 +13,7 @@ from labkit.system.statistics import ratios
 @pytest.fixture
 def student(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Student("02", {"np": np, "math": math})
+    return Student("02", {"np": np, "math": math, "Decimal": Decimal, "Fraction": Fraction})
 
 
 BY_STRIDES = swap(
@@ -53,6 +55,11 @@ class TestExercises(ThreeWays):
         (2, swap("* 16 + c % 16", "* 16 + c"), '"nChw16c") to be'),
         (2, swap("-(-C // 16)", "(C + 15) / 16"), '(2, 32, 3, 5), "nChw16c") to be 480; it is 705'),
         (2, swap("-(-C // 16)", "max(1, C // 16)"), '(2, 20, 3, 3), "nChw16c") to be 288; it is 144'),
+        (
+            2,
+            swap("return ((n * C + c) * H + h) * W + w", "return Fraction(((n * C + c) * H + h) * W + w)"),
+            "to be a plain number",
+        ),
         (3, swap(".sort_values(ascending=False)", ""), "to begin with the largest"),
         (
             3,
@@ -69,8 +76,9 @@ class TestExercises(ThreeWays):
         (4, swap(DIGITS, 'log.dst.str.contains("16")'), "missing is the reorder from abcd to aBcd8b"),
         (4, swap(DIGITS, 'log.dst.str.startswith("A")'), "missing is the reorder from abcd to aBcd8b"),
         (4, swap(DIGITS, "(log.dst.str.len() > 4)"), "there is also the reorder from abcdef to acdefb"),
-        (4, swap(DIGITS, "(log.src.str.len() < log.dst.str.len())"), "there is also"),
+        (4, swap(DIGITS, "(log.src.str.len() < log.dst.str.len())"), "from plain to blocks; "),
         (4, swap(DIGITS, 'log.dst.str.contains("8|16|32|64")'), "missing is the reorder from ba to Ab4a"),
+        (4, swap(DIGITS, 'log.dst.str.contains("4|8|16|32")'), "missing is the reorder from cdba to Acdb"),
         (4, swap("plain =", 'plain = log.src == "cdba" #'), "missing is the reorder from abcd to aBcd8b"),
         (4, swap('(log.primitive == "reorder")', '(log.direction == "undef")'), "there is also the eltwise from abcd"),
         (4, swap("return log[", "return log.ms["), "rows of the log"),
@@ -79,9 +87,18 @@ class TestExercises(ThreeWays):
             swap(f'log[(log.primitive == "reorder") & plain & {DIGITS}]', "plain"),
             "it gave a boolean mask of shape (21,): use it as an index",
         ),
-        (4, swap("return log[", 'return log[["src", "dst", "ms"]]['), "with all their columns"),
+        (
+            4,
+            swap("return log[", 'return log[["src", "dst", "ms"]]['),
+            "with all their columns; missing: primitive, implementation, direction, type, wei",
+        ),
         (5, swap("2 * ", ""), "to be 2; it is 1"),
         (5, swap(" * kh * kw", ""), "it is 3,211,264"),
+        (
+            5,
+            swap("2 * mb", "Decimal(2) * mb"),
+            "to be an int or a float, which milliseconds can divide; it is Decimal('2')",
+        ),
         (5, swap("oh * ow", "oh * oh"), "oh=7, ow=11"),
         (5, swap("return", "total ="), "to be a number; it is None"),
         (5, swap("2 * mb", "2 * np.int32(mb)"), "to be 947,040,288,768; it is -2,147,483,648"),
@@ -101,6 +118,8 @@ class TestExercises(ThreeWays):
         (4, swap(DIGITS, "(log.dst.str.lower() != log.dst)")),
         (4, swap(f"{DIGITS}]", f"{DIGITS}].reset_index(drop=True)")),
         (5, same),
+        (5, swap("2 * mb", "2.0 * mb")),
+        (5, swap("2 * mb", "Fraction(2) * mb")),
         (5, swap("2 * mb * oc * oh * ow * ic * kh * kw", "2 * math.prod((mb, oc, oh, ow, ic, kh, kw))")),
     ]
 

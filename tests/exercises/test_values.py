@@ -10,7 +10,7 @@ import tensorflow as tf
 from ml_dtypes import bfloat16
 
 from labkit.exercises.outcomes import NotYet
-from labkit.exercises.values import as_number, describe, number, same, short, whole
+from labkit.exercises.values import as_number, describe, has_format, number, same, short, whole
 
 
 def label(value: object) -> str:
@@ -61,6 +61,22 @@ def test_a_tensor_of_dimension_0_is_a_number():
 def test_what_is_no_number_is_reported_by_what_it_is(value):
     with pytest.raises(NotYet, match="Expected the share to be a number; it is "):
         number(value, "the share")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (2.5, True),
+        (np.float32(2.5), True),
+        (Decimal("2.5"), True),
+        (tf.constant(2.5), True),
+        (Fraction(5, 2), False),
+        (None, False),
+    ],
+    ids=label,
+)
+def test_what_a_cell_can_show_by_a_format_is_told_from_what_it_cannot(value, shown):
+    assert has_format(value, ".3f") == shown
 
 
 @pytest.mark.parametrize("value", [3, 3.0, np.float32(3), Fraction(3), np.array(3)])
