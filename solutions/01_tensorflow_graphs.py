@@ -324,9 +324,9 @@ for count in (1, 5, 20):
     print(f"{count:3} steps: {len(grown_graph.get_operations()):5} operations, w = {w:.3f}")
 
 # %% [markdown]
-# Write `train(batches, rate)`. It does the same, but with one graph for all steps, which has as many operations after 20
-# steps as after one. Return the graph and the last *w*, a number. Batches may differ in length: a placeholder of shape
-# `[None]` takes any length.
+# Write `train(batches, rate)`. It does the same, but with one graph for all steps, which has as many operations after
+# 20 steps as after one. Return the graph and the last *w*, a number. Batches may differ in length: a placeholder of
+# shape `[None]` takes any length.
 
 
 # %%

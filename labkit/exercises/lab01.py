@@ -244,10 +244,15 @@ def traced(answer: Callable) -> None:
     ),
 )
 def merged(answer: Callable) -> None:
-    """The right numbers, by one operation of the graph that ran."""
+    """The right numbers, by one operation of the graph that ran, for kernels of two sizes."""
+    _merges(answer, (2, 6, 6, 3), (3, 3, 3, 4))
+    _merges(answer, (1, 7, 9, 2), (5, 1, 2, 6))
+
+
+def _merges(answer: Callable, of_images: tuple[int, ...], of_kernel: tuple[int, ...]) -> None:
     rng = np.random.default_rng(5)
-    images, kernel = (rng.normal(size=shape).astype(np.float32) for shape in [(2, 6, 6, 3), (3, 3, 3, 4)])
-    bias = np.linspace(-0.5, 0.5, 4, dtype=np.float32) + 0.1
+    images, kernel = (rng.normal(size=shape).astype(np.float32) for shape in (of_images, of_kernel))
+    bias = np.linspace(-0.5, 0.5, of_kernel[-1], dtype=np.float32) + 0.1
     with tf.Graph().as_default() as graph:
         fed = v1.placeholder(tf.float32, images.shape, name="images")
         y = call(answer, fed, tf.constant(kernel, name="kernel"), tf.constant(bias, name="bias"))
@@ -263,7 +268,11 @@ def merged(answer: Callable) -> None:
     hint = (
         "First the numbers, as block_by_hand has them: the convolution, then the bias, then negative numbers to zero."
     )
-    expect(value.shape == right.shape, f"a result of shape {right.shape}; it has {value.shape}", hint)
+    expect(
+        value.shape == right.shape,
+        f"a result of shape {right.shape} for images {of_images} and a kernel {of_kernel}; it has {value.shape}",
+        hint,
+    )
     for mistake, what in (
         (convolved + bias, "there are negative numbers in it"),
         (np.maximum(convolved, 0) + bias, "the bias must come first, then the ReLU"),
