@@ -160,7 +160,7 @@ def _alternatives(node: Any, names: list[str]) -> Iterator[ast.AST]:
             for at, compared in enumerate(ops):
                 yield from (_but(node, ops=[*ops[:at], other(), *ops[at + 1 :]]) for other in OPERATORS[type(compared)])
         case ast.Constant(value=value):
-            yield from map(ast.Constant, _other_values(value))
+            yield from (ast.Constant(other) for other in _other_values(value) if other != value)
         case ast.Name(id=name):
             yield from (ast.Name(other) for alike in ALIKE if name in alike for other in alike)
             if name in names:
