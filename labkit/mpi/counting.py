@@ -9,17 +9,23 @@ from mpi4py import MPI
 SENDING = ("send", "bsend", "rsend", "ssend", "isend", "ibsend", "irsend", "issend")
 EXCHANGING = ("sendrecv", "isendrecv", "sendrecv_replace", "isendrecv_replace")
 # How many times its send buffer a rank of n sends at least, whatever the algorithm (Chan et al. 2007,
-# https://doi.org/10.1002/cpe.1206); of the rooted ones, a rank that isn't the root, and of scatter the root.
+# https://doi.org/10.1002/cpe.1206).
 COLLECTIVES: dict[str, Callable[[int], float]] = {
     "allgather": lambda n: n - 1,
     "allreduce": lambda n: 2 * (n - 1) / n,
     "alltoall": lambda n: (n - 1) / n,
-    "bcast": lambda n: 1,
-    "gather": lambda n: 1,
-    "reduce": lambda n: 1,
+    "exscan": lambda n: (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
     "reduce_scatter_block": lambda n: (n - 1) / n,
-    "scatter": lambda n: 1,
+    "scan": lambda n: (n - 1) / n,
+}
+# The same of those with a root: what the root sends, each other rank, and the place of `root` among the arguments of
+# the form for arrays. All bytes of a broadcast are its root's, whoever passes them on: they have to reach n - 1 ranks.
+ROOTED: dict[str, tuple[Callable[[int], float], Callable[[int], float], int]] = {
+    "bcast": (lambda n: n - 1, lambda n: 0, 1),
+    "gather": (lambda n: 0, lambda n: 1, 2),
+    "reduce": (lambda n: 0, lambda n: 1, 3),
+    "scatter": (lambda n: (n - 1) / n, lambda n: 0, 2),
 }
 
 
@@ -82,14 +88,24 @@ def _counting_messages(name: str) -> Callable:
 def _counting_collective(name: str, kind: str) -> Callable:
     method = getattr(MPI.Intracomm, name)
 
+    def times(self: CountingComm, args: tuple, kwargs: dict[str, Any]) -> float:
+        """How many times its send buffer this rank sends."""
+        if kind in COLLECTIVES:
+            return COLLECTIVES[kind](self.size)
+        of_root, of_others, place = ROOTED[kind]
+        place -= name.islower() and kind != "bcast"  # without a buffer to receive into
+        root = args[place] if len(args) > place else kwargs.get("root", 0)
+        return (of_root if self.rank == root else of_others)(self.size)
+
     def counted(self: CountingComm, *args: Any, **kwargs: Any) -> Any:
         done = method(self, *args, **kwargs)
-        buffers = [*args, *kwargs.values()]
-        in_place = buffers[0] is MPI.IN_PLACE
-        size: float = _size(buffers[1 if in_place else 0], pickled=name.islower())
+        given = dict(zip(("sent", "recvbuf"), args, strict=False)) | kwargs
+        buffer = next(given[key] for key in ("sent", "buf", "sendbuf", "obj", "sendobj", "sendobjs") if key in given)
+        in_place = buffer is MPI.IN_PLACE
+        size: float = _size(given["recvbuf"] if in_place else buffer, pickled=name.islower())
         if in_place and kind == "allgather":
             size /= self.size
-        self.collectives.append((name, COLLECTIVES[kind](self.size) * size))
+        self.collectives.append((name, times(self, args, kwargs) * size))
         return done
 
     return counted
@@ -123,7 +139,7 @@ for _class in (CountingComm, CountingCartcomm):
         for _form in (_name, _name.capitalize()):
             if hasattr(MPI.Intracomm, _form):
                 setattr(_class, _form, _counting_messages(_form))
-    for _kind in COLLECTIVES:
+    for _kind in (*COLLECTIVES, *ROOTED):
         for _form in (_kind, _kind.capitalize(), f"{_kind.capitalize()}v", f"I{_kind}", f"I{_kind}v"):
             if hasattr(MPI.Intracomm, _form):
                 setattr(_class, _form, _counting_collective(_form, _kind))
