@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.exercises import ranks
-from labkit.mpi.counting import COLLECTIVES, EXCHANGING, SENDING
+from labkit.mpi.counting import COLLECTIVES, EXCHANGING, ROOTED, SENDING
 
 
 class Louder(MPI.Intracomm):
@@ -61,7 +61,7 @@ def _louder(name: str) -> Callable:
     return louder
 
 
-for _name in (*SENDING, *EXCHANGING, *COLLECTIVES, "scan", "exscan"):
+for _name in (*SENDING, *EXCHANGING, *COLLECTIVES, *ROOTED):
     for _form in (_name, _name.capitalize(), f"{_name.capitalize()}v", f"I{_name}"):
         if hasattr(MPI.Intracomm, _form):
             setattr(Louder, _form, _louder(_form))

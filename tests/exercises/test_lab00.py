@@ -110,6 +110,7 @@ class TestExercises(ThreeWays):
         (3, swap(ALL, "sum(other for _, other in everybody.allgather((everybody.rank, number)))")),
         (3, swap(f"total = {ALL}", f"import numpy as np\ntotal = {IN_PLACE}")),
         (3, swap(ALL, THROUGH_RANK_0)),
+        (3, swap(ALL, THROUGH_RANK_0.replace("number", "everybody.rank + 1"))),
         (3, swap(f"total = {ALL}", f"total = {RING}")),
         (3, swap(ALL, ONE_SIDED)),
         (3, swap(ALL, READ)),
