@@ -301,8 +301,8 @@ def _time_is_up(name: str, made: Calls, took_s: float, where: str) -> str:
     """Say which call has no end, or that all of them took too long together."""
     if made.returned == 0:
         return (
-            f"Expected {name} to finish; it was still running after {took_s:.0f} s.{where} Does its loop end, and does "
-            "what it waits for happen?"
+            f"Expected {str(made) or name} to finish; it was still running after {took_s:.0f} s.{where} Is it too "
+            "slow, does its loop never end, or does it wait for what never happens?"
         )
     before = f"{made.returned:,} call{'s' * (made.returned > 1)}"
     own_s = time.monotonic() - made.since

@@ -240,7 +240,7 @@ def test_an_answer_that_hangs_is_reported_by_its_line_and_the_lab_goes_on(check,
     assert check(1, written(f"def double(x):\n    {loop}\n"))(5) == 10
     out = capsys.readouterr().out
     assert "not yet" in out
-    assert "Expected double to finish" in out
+    assert "Expected double(3) to finish" in out
     assert line in out
     print("still heard")  # what the answer's thread was told to print into is not left in place
     assert capsys.readouterr().out == "still heard\n"
