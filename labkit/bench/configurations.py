@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from labkit.system import huge_pages, load, paths, processes, scratch
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
-from labkit.system.statistics import Ratio, ratios
+from labkit.system.statistics import Ratio, caption, ratios, remarks
 from labkit.system.tables import plain_table
 
 TIME_LIMIT_S = 1800.0  # for one process
@@ -151,8 +151,13 @@ class Comparison(NamedTuple):
         return statistics.fmean(result["gflops"] for result in self.results[name])
 
     def ratio(self, name: str, reference: str) -> Ratio:
-        """Return how many times as fast as `reference` it is, with the interval: noise is pooled over all of them."""
-        return ratios({each: self.rates(each) for each in self.results}, reference)[name]
+        """Return how many times as fast as `reference` it is; the interval has the noise of these two."""
+        return ratios({each: self.rates(each) for each in (name, reference)}, reference)[name]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What to know of the noise before one reads the ratios to the first configuration; mostly nothing."""
+        return remarks({each: self.rates(each) for each in self.results}, next(iter(self.results)))
 
 
 def compare(
@@ -202,7 +207,10 @@ def compare(
         raise LabError(
             "no configuration could run. " + " ".join(f"{name}: {reason}." for name, reason in failed.items())
         )
-    return Comparison(results, failed, others)
+    comparison = Comparison(results, failed, others)
+    for remark in comparison.remarks:
+        print(remark, flush=True)
+    return comparison
 
 
 def choose(names: Sequence[str]) -> dict[str, Configuration]:
@@ -267,12 +275,8 @@ def table(comparison: Comparison) -> Table:
     heads = ("images/s", f"times {first}", "GFLOP/s")
     found = plain_table(Column("configuration"), *(Column(head, justify="right") for head in heads), header=True)
     found.caption_justify = "left"
-    found.caption = (
-        f"in brackets: the 95% interval of the ratio, over {len(comparison.results[first])} rounds, taken in turns, "
-        "with the noise of all configurations pooled"
-    )
-    if comparison.others.busy:
-        found.caption += f"\n{comparison.others}"
+    busy = [str(comparison.others)] if comparison.others.busy else []
+    found.caption = "\n".join([caption(len(comparison.results[first])), *comparison.remarks, *busy])
     for name in comparison.results:
         times = "1" if name == first else str(comparison.ratio(name, first))
         found.add_row(name, f"{comparison.rate(name):,.2f}", times, f"{comparison.gflops(name):,.0f}")

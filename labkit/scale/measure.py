@@ -8,7 +8,7 @@ from typing import NamedTuple
 from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.system.metrics import format_metric
-from labkit.system.statistics import Ratio, ratios
+from labkit.system.statistics import Ratio, ratios, remarks
 
 NO_LIMIT = "no limit"
 
@@ -84,8 +84,13 @@ class Scaling:
         return statistics.fmean(self.metrics[point])
 
     def times(self, point: Point, other: Point = REFERENCE) -> Ratio:
-        """Return how many times as much work per second is done: noise is pooled over all that was measured."""
-        return ratios({str(each): self._work(each) for each in self.measured}, str(other))[str(point)]
+        """Return how many times as much work per second is done; the interval has the noise of these two."""
+        return ratios({str(each): self._work(each) for each in (point, other)}, str(other))[str(point)]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What to know of the noise before one reads the efficiencies; mostly nothing."""
+        return remarks({str(each): self._work(each) for each in self.measured}, str(REFERENCE))
 
     def efficiency(self, point: Point) -> Ratio:
         """Return the work per second, as a share of that many times what a single node does."""

@@ -8,7 +8,7 @@ from rich.table import Column, Table
 
 from labkit.scale.measure import NO_LIMIT, REFERENCE, Point, Scaling, count_nodes
 from labkit.system.metrics import format_metric
-from labkit.system.statistics import Ratio
+from labkit.system.statistics import Ratio, caption
 from labkit.system.tables import plain_table
 
 
@@ -105,7 +105,8 @@ def table(scaling: Scaling, unit: str) -> Table:
 
 def notes(scaling: Scaling) -> list[str]:
     """Return what stands below the table: what an efficiency is, and how sure."""
-    return [_definition(scaling), _interval(scaling), *([str(scaling.others)] if scaling.others.busy else [])]
+    busy = [str(scaling.others)] if scaling.others.busy else []
+    return [_definition(scaling), caption(scaling.rounds), *scaling.remarks, *busy]
 
 
 def _definition(scaling: Scaling) -> str:
@@ -118,12 +119,6 @@ def _definition(scaling: Scaling) -> str:
             "efficiency: the time on 1 node, divided by n times that on n nodes, which share the work (strong scaling)"
         )
     return "efficiency: the time on 1 node, divided by that on n nodes, each of which has as much work (weak scaling)"
-
-
-def _interval(scaling: Scaling) -> str:
-    if scaling.rounds == 1:
-        return "one round only, so there are no intervals"
-    return f"in brackets: the 95% interval over {scaling.rounds} rounds, taken in turns, with the noise of all pooled"
 
 
 def as_dict(scaling: Scaling, breaks: Mapping[str, Break]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Confirmation(NamedTuple):
 
     def __str__(self) -> str:
         """Return the verdict."""
-        rounds = f"95% interval, {len(self.measured)} rounds in turns"
+        rounds = "; ".join(filter(None, [f"95% interval, {len(self.measured)} rounds in turns", self.ratio.doubt]))
         if self.gained:
             return f"confirmed: {self.ratio} times as fast as the default ({rounds})"
         if self.ratio.significant:
@@ -91,7 +91,8 @@ def confirm(
                 metrics[which].append(metric)
                 on_measurement(number, which, metric)
     one, other = metrics["best"], metrics["default"]
-    return Confirmation(ratio(other, one) if minimize else ratio(one, other), one, other, others)
+    speeds = ([1 / seconds for seconds in each] if minimize else each for each in (one, other))
+    return Confirmation(ratio(*speeds), one, other, others)
 
 
 def format_settings(settings: Mapping[str, Any]) -> str:

@@ -213,7 +213,7 @@ def cells(*names):
 @pytest.mark.parametrize(
     ("strong", "weak", "of_strong", "of_weak", "between"),
     [
-        ([1800, 1810, 1790], [1960, 1950, 1970], "): below 100%", "below 100%", "faster"),
+        ([1800, 1810, 1790], [1900, 1915, 1890], "): below 100%", "below 100%", "faster"),
         ([2000, 2010, 1990], [2005, 1990, 2000], "not told apart from 100%", "not told apart", "no difference beyond"),
         ([2400, 2410, 2390], [2200, 2210, 2190], "above 100%", "above 100%", "slower"),
         ([1500, 2600, 1900], [1950, 1990, 2100], "not told apart from 100%", "not told apart", "no difference beyond"),

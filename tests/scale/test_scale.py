@@ -96,6 +96,21 @@ def test_an_efficiency_is_a_throughputs_a_weak_or_a_strong_time():
     assert "strong scaling" in report.notes(strong)[0]
 
 
+def test_an_interval_has_the_noise_of_two_and_notes_tell_of_noise_that_differs():
+    two, four = Point(2, NO_LIMIT), Point(4, NO_LIMIT)
+    metrics = {REFERENCE: [100, 101, 100, 99, 100], two: [200, 198, 202, 200, 200], four: [400, 400, 396, 404, 400]}
+    noisy = Point(3, SLOW)
+    found = Scaling(metrics | {noisy: [200, 120, 300, 160, 240]})
+    assert found.efficiency(two) == Scaling(metrics).efficiency(two)
+    assert found.efficiency(noisy).high > 1.3 * found.efficiency(noisy).value
+    told = report.notes(found)
+    assert "over 5 rounds" in told[1]
+    assert told[2].startswith("not pooled: the noise of 3 nodes, 100 Mbit/s is ")
+    assert len(report.notes(Scaling(metrics))) == 2
+    unsteady = Scaling(metrics | {REFERENCE: [100, 140, 90, 100, 100]})
+    assert report.notes(unsteady)[-1] == "measure again: the reference varied by 18% between rounds"
+
+
 # Words
 
 
@@ -108,7 +123,7 @@ def test_an_efficiency_is_a_throughputs_a_weak_or_a_strong_time():
         ([(2, 0.9, 0.95), (3, 0.9, 0.56)], {}, 3, "breaks at 3 nodes, slower than 2 nodes: 0.88 ("),
         ([(2, 0.9, 0.9), (3, 0.9, 0.6)], {}, 3, "breaks at 3 nodes, not faster beyond chance than 2 nodes: "),
         ([(2, 0.9, 0.8), (4, 0.8, 0.5)], {}, None, "On 4 nodes, nobody can tell: the interval of the eff"),
-        ([(2, 0.9, 0.8)], {"noise": 0.8, "rounds": 2}, None, "On 2 nodes, nobody can tell: "),
+        ([(2, 0.9, 0.8)], {"noise": 0.8, "rounds": 3}, None, "On 2 nodes, nobody can tell: "),
         ([(2, 0.9, 0.58)], {"noise": 0.3, "threshold": 0.3}, None, "On 2 nodes, nobody can tell: 1.16 ("),
         ([(2, 0.9, 0.8), (4, 0.8, 0.3)], {"threshold": 0.8}, 4, "breaks at 4 nodes at the latest: efficiency 30% ("),
         ([(2, 0.9, 0.1)], {"rounds": 1}, None, "one round only, so nobody can tell."),

@@ -1,10 +1,12 @@
 import math
+import re
 
 import numpy as np
 import pytest
+from noisy_rounds import comparisons
 from scipy import stats
 
-from labkit.system.statistics import Ratio, ratio, ratios
+from labkit.system.statistics import Ratio, caption, interval, ratio, ratios, remarks
 
 
 def test_noise_that_falls_on_both_alike_leaves_the_ratio_sure():
@@ -40,14 +42,30 @@ def test_a_verdict_says_what_the_interval_says(found, verdict):
     assert found.verdict == verdict
 
 
-def test_nineteen_of_twenty_intervals_hold_the_true_ratio():
-    rng = np.random.default_rng(0)
-    held = 0
-    for _ in range(500):
-        noise = rng.normal(0, 0.1, size=(2, 4))
-        found = ratio(2 * np.exp(noise[0]), np.exp(noise[1]))
-        held += found.low < 2 < found.high
-    assert 0.92 < held / 500 < 0.98
+def coverage(cases, rounds, speeds):
+    """Return how often the intervals hold the true ratio, by what the noise is and which speed is compared."""
+    held = {}
+    for noise, logs, others in comparisons(np.random.default_rng(rounds + 10 * speeds), cases, speeds, rounds):
+        mean, half = interval(logs - logs[:, :1])
+        for other in others:
+            held[noise, other] = float((np.abs(mean[:, other]) < half[:, other]).mean())
+    return held
+
+
+@pytest.mark.parametrize("speeds", [2, 5, 8])
+@pytest.mark.parametrize("rounds", [3, 8])
+def test_95_percent_of_intervals_hold_the_true_ratio_whatever_the_noise(rounds, speeds):
+    held = coverage(3000, rounds, speeds)
+    assert len(held) == (8 if speeds == 2 else 16)
+    assert {case: share for case, share in held.items() if not 0.93 < share < 0.97} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("speeds", [3, 4, 7])
+@pytest.mark.parametrize("rounds", [2, 4, 6])
+def test_over_many_cases_it_is_95_percent_to_half_a_percent(rounds, speeds):
+    held = coverage(40_000, rounds, speeds)
+    assert {case: share for case, share in held.items() if not 0.945 < share < 0.955} == {}
 
 
 def test_of_two_it_is_students_paired_t():
@@ -58,18 +76,15 @@ def test_of_two_it_is_students_paired_t():
     assert ratio(a, b) == pytest.approx(np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]))
 
 
-def test_noise_is_pooled_over_all_speeds():
+def test_an_interval_has_the_noise_of_its_own_pair_whoever_else_is_compared():
     rng = np.random.default_rng(0)
-    held, shorter, n = 0, 0, 500
-    for _ in range(n):
-        slow_rounds = rng.normal(0, 0.5, size=3)
-        speeds = {str(k): np.exp(math.log(k) + slow_rounds + rng.normal(0, 0.05, size=3)) for k in range(1, 7)}
-        pooled, alone = ratios(speeds, "1")["3"], ratio(speeds["3"], speeds["1"])
-        assert pooled.value == pytest.approx(alone.value)
-        held += pooled.low < 3 < pooled.high
-        shorter += pooled.high / pooled.low < alone.high / alone.low
-    assert 0.92 < held / n < 0.98
-    assert shorter / n > 0.75
+    slow_rounds = rng.normal(0, 0.5, size=4)
+    noise = {"a": 0.01, "b": 0.01, "noisy": 0.5, "c": 0.01}
+    speeds = {name: np.exp(slow_rounds + rng.normal(0, each, size=4)) for name, each in noise.items()}
+    found = ratios(speeds, "a")
+    assert found == {name: ratio(each, speeds["a"]) for name, each in speeds.items()}
+    assert found["noisy"].high / found["noisy"].low > 2
+    assert found["b"].high / found["b"].low < 1.1
 
 
 def test_one_round_of_many_says_nothing_of_how_sure_it_is():
@@ -77,3 +92,67 @@ def test_one_round_of_many_says_nothing_of_how_sure_it_is():
     assert found["a"] == (1, 1, 1)
     assert found["b"].value == pytest.approx(2)
     assert not any(one.significant for one in found.values())
+
+
+UNSTEADY = [100.0, 130.0, 90.0]  # 20% about its mean
+AGAIN = "measure again: the reference varied by 20% between rounds"
+
+
+@pytest.mark.parametrize(
+    ("measured", "reference", "verdict"),
+    [
+        ([100, 100, 100], UNSTEADY, f"no difference beyond chance; {AGAIN}"),
+        (UNSTEADY, [100, 100, 100], "no difference beyond chance"),
+        ([200, 260, 180], UNSTEADY, "faster"),
+        ([100], [130], "one round only, so there is no interval"),
+        ([100, 120, 95], [98, 118, 97], "no difference beyond chance"),  # 11%
+    ],
+)
+def test_a_ratio_to_a_reference_that_varies_is_measured_again_before_it_is_no_difference(measured, reference, verdict):
+    found = ratio(measured, reference)
+    assert found.verdict == verdict
+    assert found.doubt == (AGAIN if reference == UNSTEADY else "")
+    assert ratios({"a": measured, "b": reference}, "b")["a"].doubt == found.doubt
+
+
+def invented(deviations, rounds, rng):
+    """Return speeds by name, with noise of these deviations, and rounds that are slow for all."""
+    slow_rounds = rng.normal(0, 0.03, size=rounds)
+    return {name: np.exp(slow_rounds + rng.normal(0, each, size=rounds)) for name, each in deviations.items()}
+
+
+@pytest.mark.parametrize(
+    ("deviations", "rounds", "said"),
+    [
+        ({"a": 0.01, "b": 0.01, "c": 0.01, "d": 0.01}, 3, (0.0, 0.08)),  # by chance
+        ({"a": 0.01, "b": 0.015, "c": 0.01, "d": 0.015}, 8, (0.0, 0.05)),  # less than three-fold
+        ({"a": 1e-5, "b": 1e-5, "c": 1e-5, "d": 5e-4}, 5, (0.0, 0.0)),  # nobody sees that
+        ({"a": 0.01, "b": 0.01, "noisy": 0.05, "d": 0.01}, 8, (0.7, 1.0)),
+        ({"a": 0.01, "b": 0.01, "noisy": 0.13, "d": 0.01}, 3, (0.7, 1.0)),
+        ({"a": 0.01, "b": 0.01, "noisy": 0.13}, 5, (0.9, 1.0)),
+        ({"a": 0.01, "b": 0.13}, 8, (0.0, 0.0)),  # of two, nobody can tell which
+    ],
+)
+def test_noise_that_differs_beyond_chance_is_said(deviations, rounds, said):
+    rng = np.random.default_rng(0)
+    found = [remarks(invented(deviations, rounds, rng), "a") for _ in range(300)]
+    found = [each for each in found if each]
+    assert said[0] <= len(found) / 300 <= said[1]
+    if "noisy" in deviations:
+        named = [each[0].startswith("not pooled: the noise of noisy is ") for each in found]
+        assert np.mean(named) > 0.95
+
+
+def test_remarks_name_the_noisy_one_and_the_reference():
+    quiet, noisy = [100.0, 101.0, 100.0, 99.0, 100.0], [100.0, 60.0, 150.0, 80.0, 120.0]
+    speeds = {"a": quiet, "b": noisy, "c": quiet[::-1], "d": [99.0, 100.0, 100.0, 100.0, 101.0]}
+    (unequal,) = remarks(speeds, "a")
+    assert re.fullmatch(r"not pooled: the noise of b is \d\d times that of [acd]", unequal)
+    assert remarks(speeds, "b") == [unequal, "measure again: the reference varied by 34% between rounds"]
+    assert remarks({name: each[:1] for name, each in speeds.items()}, "a") == []
+
+
+def test_a_caption_says_where_the_intervals_come_from():
+    assert caption(1) == "one round only, so there are no intervals"
+    assert "over 3 rounds" in caption(3)
+    assert "not pooled" in caption(3)

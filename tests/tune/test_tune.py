@@ -391,6 +391,14 @@ def test_the_confirmation_takes_turns_and_knows_that_less_time_is_faster():
     assert found.gained
 
 
+@pytest.mark.parametrize("minimize", [False, True])
+def test_a_default_that_varies_is_to_be_measured_again(minimize):
+    figures = iter([10, 10, 13, 10, 10, 9])  # the default has 10, 13 and 9: it comes second, first, second
+    found = report.confirm(lambda settings: next(figures), {"x": 1}, {"x": 2}, rounds=3, minimize=minimize)
+    assert (found.measured, found.reference) == ([10, 10, 10], [10, 13, 9])
+    assert "may be luck (95% interval, 3 rounds in turns; measure again: the reference varied by" in str(found)
+
+
 def on_busy_cores(figure):
     """Give an objective whose every other run has others on its cores."""
     runs = itertools.count()
