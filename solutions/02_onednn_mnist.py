@@ -149,7 +149,8 @@ if __name__ == "__main__":
 # that was a lot, it says so: then run the cell again when the machine is quiet. Six processes take about 40 s.
 #
 # `tell` prints each ratio with its 95% [**confidence interval**](../docs/glossary.md#confidence-interval), in brackets.
-# All configurations of a comparison are taken to be equally noisy, so that a few rounds are enough to say how noisy.
+# Each round gives a ratio, and how well the rounds agree gives the interval. A round is a new process for each, since a
+# relaunch is another sample: repetitions within a process share the layout of its memory and the places of its threads.
 # Only if the interval excludes 1 does it say "faster" or "slower".
 
 # %%

@@ -433,10 +433,12 @@ def draw(comparison, references, title, keep=None):
 
 # %% [markdown]
 # The numbers in brackets are the 95% [**confidence interval**](../docs/glossary.md#confidence-interval) of the ratio.
-# If it contains 1, the result may be chance. It comes from the rounds: what made a round slow for all configurations
-# alike is taken out, and what then still varies from round to round is pooled over all of them, as one noise that is
-# equally large for each. So three rounds are enough to say something; four times as many make the intervals half as
-# wide.
+# If it contains 1, the result may be chance. It comes from the rounds: each gives a ratio, in which what made the round
+# slow for both alike cancels, and how well these ratios agree gives the interval. Each pair has its own. The noise of
+# all configurations is not pooled, because one can vary ten times as much as another; the comparison says so where it
+# does. A relaunch is another sample: the steps of one process share the layout of its memory and the places of its
+# threads, so a round is a process, and the spread of the steps is not used. Three rounds are enough to say something;
+# two more make the intervals half as wide.
 #
 # Whether the OpenMP build is faster than the stock one has changed with the versions, and differs between machines. The
 # last two lines say what the other build and bfloat16 are worth on yours.
@@ -967,7 +969,8 @@ results.hand_in(
 
 # %% [markdown]
 # The lines above are as sure as their intervals: "no difference beyond chance" means "measure again", and not "no
-# effect". Set `side_rounds` at the top to 8 for intervals half as wide or less, if you have the time.
+# effect". Set `side_rounds` at the top higher, if you have the time: with three rounds, intervals are about a quarter
+# as wide as with two, and with five a seventh.
 #
 # Why can an unfused batch norm cost a larger share in bfloat16? The convolutions get faster, and the passes over memory
 # are as many as before. Keras 3 also computes its batch norm in float32 and converts before and after.

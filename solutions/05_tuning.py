@@ -834,8 +834,8 @@ for knob, speeds in list(pixels.items())[1:]:
     tell_worth(knob, ratio(speeds, pixels["best"]))
 
 # %% [markdown]
-# (Each knob has an interval of its own here. Lab 03 pools the noise of all its configurations, which takes it to be
-# equally large for all. Here one of them can vary far more than the others.)
+# (Each knob has an interval of its own, from its rounds and those of the best: one setting can vary far more than the
+# others. And each measurement is a new process, since a relaunch is another sample.)
 #
 # Can you explain what you see? The default works on all pixels at once: 500,000 × 64 distances, 128 MB, which is more
 # than most caches hold. With chunks of 64 pixels, Python's loop takes more time than the work. In between, each chunk's

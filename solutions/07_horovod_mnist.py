@@ -627,8 +627,9 @@ if __name__ == "__main__":
 
 
 # %% [markdown]
-# A round has each launch once, so that a slow minute of the machine affects all of them. The noise of all ways is
-# pooled: then a few rounds are enough for 95% confidence intervals. This takes about 45 s.
+# A round has each launch once, so that a slow minute of the machine affects all of them. A relaunch is another sample
+# (the steps of one share its memory and the places of its threads), so how well the rounds agree gives the 95%
+# confidence interval of each ratio. This takes about 45 s.
 
 # %%
 several = max(2, min(4, machine.usable_cores))

@@ -720,8 +720,8 @@ print(f"images/s of one {NODE}: {one:,.0f}; of two: {two:,.0f}; efficiency {effi
 # of section 1. Both ways start from one node, so sections 5 and 6 have measured each once already. But other work, or
 # the machine's clock, may have slowed down one of these runs alone. So measure all of them once more, **in turns**.
 # What slows down a whole round is then the same for all, and what is left is noise. From it comes the 95% interval of
-# each ratio; the noise of all of them is pooled, so that three rounds are enough to begin with. Each takes about
-# half a minute with two nodes, and a minute with four.
+# each ratio: from the rounds, each a launch of its own, and not from the steps, since a relaunch is another sample.
+# Three rounds are enough to begin with. Each takes about half a minute with two nodes, and a minute with four.
 
 
 # %%

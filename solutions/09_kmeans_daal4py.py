@@ -842,8 +842,8 @@ plots.show(figure, alt=f"Time of the fit by setting; hatched: not pinned. {summa
 
 
 # %% [markdown]
-# What do these times say? Each line below compares two settings. The interval says what chance alone could do; the
-# noise is pooled over all settings, since each of them ran in every round.
+# What do these times say? Each line below compares two settings. The interval says what chance alone could do; it
+# comes from how well their rounds agree. Each round started them anew, since a relaunch is another sample.
 
 
 # %%
