@@ -928,8 +928,8 @@ with load.watch("section 6") as capped_others:
 
 # %%
 def against_fp32(seen):
-    """Return how many times as fast as FP32 each format is, from all rounds in which they took turns."""
-    return ratios({name: np.concatenate(each) for name, each in seen.items()}, "FP32")
+    """Return how many times as fast as FP32 each format is; each process is one round, by the medians of its turns."""
+    return ratios({name: [np.median(one) for one in each] for name, each in seen.items()}, "FP32")
 
 
 def between_caps(capped, name, cap, reference):

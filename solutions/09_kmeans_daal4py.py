@@ -41,7 +41,7 @@ from labkit.exercises import open_lab
 from labkit.mpi import run_ranks
 from labkit.system import load
 from labkit.system.errors import LabError
-from labkit.system.statistics import ratios
+from labkit.system.statistics import ratio, ratios
 
 check, results, machine, work, QUICK = open_lab("09", globals())
 cores = machine.usable_cores
@@ -972,9 +972,9 @@ speed = {name: (np.median(walls[name]), np.median(busy[name]), decibels_of[name]
 
 # %%
 def times_as_fast(walls, name, other):
-    """Return how many times as fast one is as the other, from the rounds that both were in, with the noise of all."""
+    """Return how many times as fast one is as the other, from the rounds that both were in."""
     rounds = min(len(walls[name]), len(walls[other]))
-    return ratios({each: 1 / np.array(all[:rounds]) for each, all in walls.items() if len(all) >= rounds}, other)[name]
+    return ratio(*(1 / np.array(walls[each][:rounds]) for each in (name, other)))
 
 
 def judge(gain, decibels):
@@ -1058,9 +1058,8 @@ with threadpool_limits(cores), load.watch("section 8") as gain_others:
 
 
 def advantage(ours, theirs, width):
-    """Return how many times as fast daal4py is at a width, with the noise of all widths."""
-    both = {("ours", each): ours[each] for each in ours} | {("theirs", each): theirs[each] for each in theirs}
-    return ratios(both, ("theirs", width))["ours", width]
+    """Return how many times as fast daal4py is at a width."""
+    return ratio(ours[width], theirs[width])
 
 
 gains = {(height, width): advantage(ours[height], theirs[height], width) for height in heights for width in widths}
