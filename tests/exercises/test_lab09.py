@@ -10,7 +10,7 @@ from labs import Student, ThreeWays, same, swap
 
 from labkit.exercises import sources
 from labkit.exercises.lab09 import IMPORTS
-from labkit.system.statistics import Ratio, ratios
+from labkit.system.statistics import Ratio, ratio, ratios
 
 
 @pytest.fixture
@@ -211,6 +211,7 @@ WORDS = lab_cells.functions(
     *("compare", "crowding", "times_as_fast", "judge", "advantage", "trend"),
     np=np,
     itertools=itertools,
+    ratio=ratio,
     ratios=ratios,
 )
 
