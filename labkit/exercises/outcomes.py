@@ -1,5 +1,7 @@
 """The outcomes of a check: it returns when an answer is right, and raises one of these otherwise."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import NoReturn
 
 
@@ -27,3 +29,13 @@ def expect(condition: bool, expectation: str, hint: str = "") -> None:
 def refuse(expectation: str, hint: str = "") -> NoReturn:
     """Raise `NotYet`; `expectation` completes the sentence "Expected …"."""
     raise NotYet(f"Expected {expectation}{'' if expectation.endswith('?') else '.'}", hint)
+
+
+@contextlib.contextmanager
+def hinting(hint: str) -> Iterator[None]:
+    """Give a mistake that is found inside this hint, unless it comes with one."""
+    try:
+        yield
+    except NotYet as mistake:
+        mistake.hint = mistake.hint or hint
+        raise

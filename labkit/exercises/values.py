@@ -166,7 +166,8 @@ def parts(value: Any, count: int, what: str) -> list[Any]:
     if is_tensor(value):
         value = value.numpy()
     several = isinstance(value, tuple | list) or (isinstance(value, np.ndarray | pd.Series) and value.ndim > 0)
-    expect(several and len(value) == count, f"{what}; it is {describe(value)}")
+    expect(several, f"{what}; it is {describe(value)}")
+    expect(len(value) == count, f"{what}; it has {len(value)}: {short(value)}")
     return list(value)
 
 

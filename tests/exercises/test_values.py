@@ -10,7 +10,7 @@ import tensorflow as tf
 from ml_dtypes import bfloat16
 
 from labkit.exercises.outcomes import NotYet
-from labkit.exercises.values import as_number, describe, has_format, number, same, short, whole
+from labkit.exercises.values import as_number, describe, has_format, number, parts, same, short, whole
 
 
 def label(value: object) -> str:
@@ -83,6 +83,20 @@ def test_what_a_cell_can_show_by_a_format_is_told_from_what_it_cannot(value, sho
 def test_whole_floats_are_whole_numbers(value):
     assert whole(value, "n") == 3
     assert type(whole(value, "n")) is int
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ([1, 2, 3], "it has 3: [1, 2, 3]"),
+        ((), "it has 0: ()"),
+        (np.zeros(9), "it has 9: <array"),
+        (3, "it is 3, of type int"),
+    ],
+)
+def test_what_has_another_number_of_parts_is_reported_by_that_number(value, told):
+    with pytest.raises(NotYet, match=re.escape(f"Expected the share to be two numbers; {told}")):
+        parts(value, 2, "the share to be two numbers")
 
 
 def test_an_int_that_the_text_asks_for_is_not_a_float():
