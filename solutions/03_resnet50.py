@@ -293,10 +293,10 @@ training = configurations.compare(asked, *RUN, whole, rounds=rounds, where="sect
 #
 # People copy settings from one machine to the next, where they no longer fit. Here are four machines. Each row of
 # `cpus` is one logical CPU, as `lscpu -p=CPU,CORE,SOCKET,NODE` lists them: its number, its core, its socket, its NUMA
-# node. Linux numbers the first hardware thread of every core first, then the second ones. `allowed` has the CPUs on
-# which *you* may run: a batch system or `taskset` can give you less than the machine has. `quota` is the CPU time that
-# a container may take, in CPUs: with 2.5, two CPUs can be busy all the time, and a third half of the time. Without such
-# a limit, it is `None`.
+# node. Linux numbers the first hardware thread of every core first, then the second ones. `allowed`, a range or a list,
+# has the CPUs on which *you* may run: a batch system or `taskset` can give you less than the machine has. `quota` is
+# the CPU time that a container may take, in CPUs: with 2.5, two CPUs can be busy all the time, and a third half of the
+# time. Without such a limit, it is `None`.
 
 
 # %%
@@ -328,7 +328,7 @@ print("the laptop's CPUs (CPU, core, socket, node):", *MACHINES["a laptop"]["cpu
 # - `"interleave"`: True if your cores are on more than one NUMA node, so that there is memory to spread over; otherwise
 #   False.
 #
-# The three numbers are of type `int`.
+# The three numbers are of type `int`. Keep the names of the parameters: the lab's next cell gives them by name.
 
 
 # %%

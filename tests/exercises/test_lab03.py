@@ -48,6 +48,28 @@ BY_ROWS = swap(
         found["reorder"] += (row.primitive == "reorder") * row.ms / total
     return found""",
 )
+BY_FRACTIONS = swap(
+    "    all_steps, each = steps * images / mean, images / usual\n",
+    """    from fractions import Fraction
+    each = Fraction(images) / Fraction(usual)
+    all_steps = steps * images / Fraction(mean)
+""",
+)
+TO_ROWS = swap("    questions = {", "    log = log.drop_duplicates()\n    questions = {")
+BY_PLACE = swap(
+    "    return {name: log.ms[rows].sum() / log.ms.sum() for name, rows in questions.items()}",
+    """    found, total = dict.fromkeys(questions, 0), 0
+    for primitive, implementation, _, kind, *_, ms in log.to_numpy():
+        found["bf16"] += ms * (kind == "bf16")
+        found["reference"] += ms * implementation.startswith("ref")
+        found["reorder"] += ms * (primitive == "reorder")
+        total += ms
+    return {name: ms / total for name, ms in found.items()}""",
+)
+LABELLED = swap(
+    "return sum(each), 3 * sum(each) - each[0]",
+    "import pandas\n    return pandas.Series({'forward': sum(each), 'training': 3 * sum(each) - each[0]})",
+)
 
 
 class TestExercises(ThreeWays):
@@ -76,7 +98,9 @@ class TestExercises(ThreeWays):
             ),
             "the jitter in disturbed(32, 3, 20, 5) to be 0",
         ),
-        (1, swap("(steps - 1) + [", "steps + ["), "to be the seconds of 10 steps; it is a list"),
+        (1, swap("(steps - 1) + [", "steps + ["), "to be a list with the seconds of 10 steps; it has 11: ["),
+        (1, swap("images / usual\n", "images / int(usual)\n"), "in disturbed(8, 5, 17.3, 12.9) to be 17.3; it is 17"),
+        (1, swap("return [", "yield from ["), "to be a list with the seconds of 10 steps; it is a generator"),
         (1, swap("return [each]", "[each]"), "None: does it return?"),
         (1, swap("images / usual", "usual / images"), "in disturbed(16, 10, 11, 8)"),
         (
@@ -93,7 +117,18 @@ class TestExercises(ThreeWays):
         (2, swap("max(1, min(physical, int(quota)))", "max(1, int(quota))"), "a quota of 6 CPUs to be 4; it is 6"),
         (2, swap("int(quota)", "quota"), "to be a whole number; it is 2.5"),
         (2, swap("physical if quota is None", "len(mine) if quota is None"), "to be 18; it is 36"),
-        (2, swap('"interleave"', '"numactl"'), "the keys OMP_NUM_THREADS, interleave"),
+        (2, swap('"interleave"', '"numactl"'), "num_intra_threads; missing: interleave"),
+        (2, swap("return {", "return {'numactl': True, "), "and no others; it has numactl as well"),
+        (2, swap("cpus", "rows"), "TypeError: settings_for() got an unexpected keyword argument 'cpus'"),
+        (2, swap("    mine", "    allowed = allowed.copy()\n    mine"), "'range' object has no attribute 'copy'"),
+        (2, swap("    mine", "    allowed = [] + allowed\n    mine"), 'in line 4: "allowed = [] + allowed"'),
+        (
+            2,
+            swap("len({socket for _, _, socket, _ in mine})", "1 + mine[-1][2] - mine[0][2]"),
+            "on the first and the last of 4 sockets to be 2; it is 4",
+        ),
+        (2, swap("{socket for _, _, socket, _ in mine}", "cpus"), "Hint 2 of 3"),
+        (2, swap("int(quota)", "round(quota + 0.1)"), "Hint 3 of 3"),
         (2, swap("return {", "{"), "a dict; it is None: does it return?"),
         (2, swap('"num_intra_threads": busy', '"num_intra_threads": str(busy)'), "to be a number; it is '18'"),
         (2, swap('"num_intra_threads": busy', '"num_intra_threads": busy / 1'), "to be an int; it is 18.0, a float"),
@@ -103,6 +138,8 @@ class TestExercises(ThreeWays):
         (3, swap("3 * sum(each) - each[0]", "3 * sum(each)"), "training in flops([(1, 1, 1, 1)]) to be 4; it is 6"),
         (3, swap("each[0]", "each[-1]"), "training in flops([(7, 3, 64, 112), (1, 64, 256, 56)])"),
         (3, swap("return sum(each), ", "return "), "to be two numbers"),
+        (3, swap("3 * sum(each) - each[0]", "3 * sum(each)"), "Hint 3 of 3: Training is three times"),
+        (3, LABELLED, "to be a tuple; it is a Series"),
         (
             3,
             swap("    each = ", "    layers.sort()\n    each = "),
@@ -137,6 +174,7 @@ class TestExercises(ThreeWays):
             "Expected log to stay as it was",
         ),
         (4, swap("log.ms[rows].sum() / log.ms.sum()", "rows"), "a boolean mask of shape (9,)"),
+        (4, TO_ROWS, "of a log in which rows come again to be"),
         (4, swap('"reorder": log', '"reorders": log'), "the keys bf16, reference, reorder"),
         (4, swap("return {", "{"), "a dict; it is None: does it return?"),
         (
@@ -155,6 +193,7 @@ class TestExercises(ThreeWays):
             "the saving of pooling at 100 GFLOP/s and 10 GB/s to be 0",
         ),
         (5, swap(", reverse=True", ""), "the largest saving first"),
+        (5, swap(", reverse=True", ""), "Hint 3 of 3: Finally: dict(sorted("),
         (
             5,
             swap("dict(sorted(found.items(), key=lambda item: item[1][1], reverse=True))", "found"),
@@ -178,14 +217,17 @@ class TestExercises(ThreeWays):
     right = [
         (1, same),
         (1, TWO_SLOW),
+        (1, BY_FRACTIONS),
         (2, same),
         (2, BY_LOOP),
         (2, swap("len({node for _, _, _, node in mine}) > 1", "min(r[3] for r in mine) < max(r[3] for r in mine)")),
+        (2, swap("if row[0] in allowed", "if row[0] in {*allowed}")),
         (3, same),
         (3, swap("3 * sum(each) - each[0]", "2 * each[0] + 3 * sum(each[1:])")),
         (3, swap("return sum(each), ", "return np.array(sum(each)), 1.0 * ")),
         (4, same),
         (4, BY_ROWS),
+        (4, BY_PLACE),
         (5, same),
         (5, swap("max(0.0, row.ms - max(moving, computing))", "max(0, min(row.ms - moving, row.ms - computing))")),
         (5, swap('"memory" if moving > computing else "cores"', 'np.where(moving > computing, "memory", "cores")')),
