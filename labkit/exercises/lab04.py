@@ -8,31 +8,33 @@ from hypothesis import strategies as st
 
 from labkit.exercises.answers import call, for_all
 from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import expect
+from labkit.exercises.outcomes import expect, hinting
 from labkit.exercises.values import describe, is_tensor, number, numeric_array, parts, same, whole
 
 lab = Lab("04")
 
 
-@lab.exercise(
-    1,
-    hints=(
-        "Cut the pattern in three: sign = pattern >> (e + f), exponent = (pattern >> f) & (2**e - 1), and "
-        "fraction = pattern & (2**f - 1). Then: which of the three cases is it?",
-        "A normal number is (1 + fraction / 2**f) * 2.0 ** (exponent - bias), and bias is 2 ** (e - 1) - 1. With the "
-        "exponent's bits all 0, the leading 1 is a 0, and the power is that of exponent 1.",
-        "Exponent all ones: math.inf if fraction is 0, else math.nan. Exponent 0: fraction / 2**f * 2.0 ** (1 - bias). "
-        "All else is normal. Take minus that when the sign is 1.",
-    ),
+CUT_HINT, FORMULA_HINT, CASES_HINT = (
+    "Cut the pattern in three: sign = pattern >> (e + f), exponent = (pattern >> f) & (2**e - 1), and "
+    "fraction = pattern & (2**f - 1). Then: which of the three cases is it?",
+    "A normal number is (1 + fraction / 2**f) * 2.0 ** (exponent - bias), and bias is 2 ** (e - 1) - 1. With the "
+    "exponent's bits all 0, the leading 1 is a 0, and the power is that of exponent 1.",
+    "Exponent all ones: math.inf if fraction is 0, else math.nan. Exponent 0: fraction / 2**f * 2.0 ** (1 - bias). "
+    "All else is normal. Take minus that when the sign is 1.",
 )
+HINT_FOR = {"subnormal": FORMULA_HINT, "an infinity": CASES_HINT, "not a number": CASES_HINT}
+
+
+@lab.exercise(1, hints=(CUT_HINT, FORMULA_HINT, CASES_HINT))
 def decode(answer) -> None:
     """What numpy reads from the same bits, in four formats, for numbers of all kinds; and any number of bits."""
     from ml_dtypes import bfloat16, float8_e5m2  # comes with TensorFlow; few commands need it
 
     def decide(pattern: int, e: int, f: int, right: float) -> None:
-        called = f"decode({pattern:#x}, {e}, {f})"
-        # The type of the number tells all of its digits, so that nothing is left to rounding.
-        same(call(answer, pattern, e, f), right, f"{called}, {_kind_of_float(pattern, e, f)},", rel=1e-9, abs=0)
+        called, kind = f"decode({pattern:#x}, {e}, {f})", _kind_of_float(pattern, e, f)
+        with hinting(HINT_FOR.get(kind, "")):
+            # The type of the number tells all of its digits, so that nothing is left to rounding.
+            same(call(answer, pattern, e, f), right, f"{called}, {kind},", rel=1e-9, abs=0)
 
     formats = ((np.float16, np.uint16, 5, 10), (bfloat16, np.uint16, 8, 7), (np.float32, np.uint32, 8, 23))
     for kind, pattern_of, e, f in (*formats, (float8_e5m2, np.uint8, 5, 2)):
@@ -75,16 +77,16 @@ def _kind_of_float(pattern: int, e: int, f: int) -> str:
     return "a negative number" if pattern >> (e + f) else "a normal number"
 
 
-@lab.exercise(
-    2,
-    hints=(
-        "Look first whether every number of every gradient is finite: np.isfinite(g).all(). What has to happen if not?",
-        "Not finite: return None, half the scale, and 0. Finite: convert each gradient to float32 before you divide by "
-        "the scale, or what was saved vanishes again. The step counts as calm.",
-        'true = [g.astype("float32") / scale for g in gradients]; when calm + 1 reaches patience, return '
-        "true, 2 * scale, 0, else true, scale, calm + 1.",
-    ),
+FINITE_HINT, TRUE_HINT, CALM_HINT = (
+    "Look first whether every number of every gradient is finite: np.isfinite(g).all(). What has to happen if not?",
+    "Not finite: return None, half the scale, and 0. Finite: convert each gradient to float32 before you divide by "
+    "the scale, or what was saved vanishes again. The step counts as calm.",
+    'true = [g.astype("float32") / scale for g in gradients]; when calm + 1 reaches patience, return '
+    "true, 2 * scale, 0, else true, scale, calm + 1.",
 )
+
+
+@lab.exercise(2, hints=(FINITE_HINT, TRUE_HINT, CALM_HINT))
 def settle(answer) -> None:
     """Unscaled in FP32, skipped after an overflow, doubled after enough calm steps."""
 
@@ -100,29 +102,36 @@ def settle(answer) -> None:
             expect(
                 true is None,
                 f"None, since gradient {place} has {bad} in it and the step must be skipped; it gave {describe(true)}",
+                FINITE_HINT,
             )
-            same(next_scale, scale / 2, "the next scale", because=f"half of scale {scale:g} after an overflow")
-            same(next_calm, 0, "the calm steps after an overflow")
+            with hinting(TRUE_HINT):
+                same(next_scale, scale / 2, "the next scale", because=f"half of scale {scale:g} after an overflow")
+                same(next_calm, 0, "the calm steps after an overflow")
             return
         expect(
             true is not None,
             f"the gradients of a step in which everything is finite, such as {_shown(gradients)}; it gave None",
+            FINITE_HINT,
         )
-        true = parts(true, len(gradients), f"a list of as many gradients as came in, {len(gradients)}")
-        for place, (g, mine) in enumerate(zip(gradients, true, strict=True)):
-            mine = mine.numpy() if is_tensor(mine) else mine
-            what = f"gradient {place} of {_shown(gradients)}, {case},"
-            expect(
-                isinstance(mine, np.ndarray | np.generic) and mine.dtype == np.float32,
-                f"{what} to be an array of float32; it is {describe(mine)}",
-            )
-            same(mine, g.astype("float64") / scale, what, abs=0)
-        if calm + 1 == patience:
-            same(next_scale, 2 * scale, f"the next scale {case}", because=f"twice the scale, at calm step {calm + 1}")
-            same(next_calm, 0, f"the calm steps {case}", because="the count starts again when the scale is doubled")
-        else:
-            same(next_scale, scale, f"the next scale {case}", because="it stays, as nothing overflowed")
-            same(next_calm, calm + 1, f"the calm steps {case}", because="this one is calm as well")
+        with hinting(TRUE_HINT):
+            true = parts(true, len(gradients), f"a list of as many gradients as came in, {len(gradients)}")
+            for place, (g, mine) in enumerate(zip(gradients, true, strict=True)):
+                mine = mine.numpy() if is_tensor(mine) else mine
+                what = f"gradient {place} of {_shown(gradients)}, {case},"
+                expect(
+                    isinstance(mine, np.ndarray | np.generic) and mine.dtype == np.float32,
+                    f"{what} to be an array of float32; it is {describe(mine)}",
+                )
+                same(mine, g.astype("float64") / scale, what, abs=0)
+        doubled = calm + 1 == patience
+        why_scale, why_calm = (
+            (f"twice the scale, at calm step {calm + 1}", "the count starts again when the scale is doubled")
+            if doubled
+            else ("it stays, as nothing overflowed", "this one is calm as well")
+        )
+        with hinting(CALM_HINT):
+            same(next_scale, 2 * scale if doubled else scale, f"the next scale {case}", because=why_scale)
+            same(next_calm, 0 if doubled else calm + 1, f"the calm steps {case}", because=why_calm)
 
     half = np.float16
     gradients = [np.array([[1.5, -0.25]], half), np.array([6e-8, 3.0], half)]
@@ -154,13 +163,16 @@ def _shown(gradients: list[np.ndarray]) -> str:
     return str([g.tolist() for g in gradients])
 
 
+WIDEN_HINT = "First low, high = min(low, 0), max(high, 0): then 0 is within the range, and its code is in 0..255."
+
+
 @lab.exercise(
     3,
     hints=(
         "256 codes have 255 steps between them. How wide is a step, if they are to reach from low to high? And which "
         "code stands for 0?",
         "scale = (high - low) / 255; zero = round(-low / scale). What if low is above 0, or high below?",
-        "First low, high = min(low, 0), max(high, 0): then 0 is within the range, and its code is in 0..255.",
+        WIDEN_HINT,
     ),
 )
 def scale_and_zero(answer) -> None:
@@ -168,21 +180,18 @@ def scale_and_zero(answer) -> None:
 
     def decide(low: float, high: float) -> None:
         called = f"scale_and_zero({low}, {high})"
-        scale, zero = parts(call(answer, low, high), 2, f"{called} to return scale and zero")
         wide_low, wide_high = min(low, 0.0), max(high, 0.0)
         step = (wide_high - wide_low) / 255
-        same(
-            scale,
-            step,
-            f"the scale of {called}",
-            abs=0,
-            because=f"255 steps between the 256 codes from {wide_low:g} to {wide_high:g}",
-        )
-        code = whole(zero, f"the zero of {called}, the code of 0.0,")
         nearest = abs(wide_low) / step
-        expect(
-            abs(code - nearest) <= 0.5 + 1e-4, f"{called} to give 0.0 the code nearest to {nearest:.2f}; it is {code}"
-        )
+        why = f"255 steps between the 256 codes from {wide_low:g} to {wide_high:g}"
+        with hinting("" if low <= 0 <= high else WIDEN_HINT):
+            scale, zero = parts(call(answer, low, high), 2, f"{called} to return scale and zero")
+            same(scale, step, f"the scale of {called}", abs=0, because=why)
+            code = whole(zero, f"the zero of {called}, the code of 0.0,")
+            expect(
+                abs(code - nearest) <= 0.5 + 1e-4,
+                f"{called} to give 0.0 the code nearest to {nearest:.2f}; it is {code}",
+            )
 
     for low, high in ((0.0, 1.0), (-1.0, 1.0), (-0.3, 1.0), (2.0, 6.0), (-6.0, -2.0), (-1e-3, 0.0), (-3.2, 1.0)):
         decide(low, high)
@@ -194,40 +203,44 @@ def scale_and_zero(answer) -> None:
     )
 
 
-@lab.exercise(
-    4,
-    hints=(
-        "uint8 @ int8 is int16 in numpy, and overflows. Convert first.",
-        'sums = a.astype("int32") @ b.astype("int32"). The true numbers are scale_a * (a - zero_a) and scale_b * b: '
-        "multiply them out. What is left besides scale_a * scale_b * sums?",
-        'scale_a * scale_b * (sums - zero_a * b.astype("int32").sum(axis=0))',
-    ),
+SUMS_HINT, PRODUCT_HINT = (
+    "numpy's product has the type of its matrices, which for uint8 and int8 is int16, too small for a sum. Convert "
+    'both to the type of the sums before you multiply them: .astype("int32").',
+    'sums = a.astype("int32") @ b.astype("int32"). The true numbers are scale_a * (a - zero_a) and scale_b * b: '
+    "multiply them out. What is left besides scale_a * scale_b * sums?",
 )
+
+
+@lab.exercise(4, hints=(SUMS_HINT, PRODUCT_HINT, 'scale_a * scale_b * (sums - zero_a * b.astype("int32").sum(axis=0))'))
 def int8_product(answer) -> None:
     """32-bit sums as exact integers; the product as from the true numbers, also with a scale for each column."""
 
-    def decide(m: int, k: int, n: int, zero: int, per_column: bool, seed: int = 0) -> None:
+    def decide(m: int, k: int, n: int, zero: int, per_column: bool, seed: int = 0, scale_a: float = 0.5) -> None:
         rng = np.random.default_rng(seed)
         a, b = rng.integers(0, 256, (m, k), "uint8"), rng.integers(-127, 128, (k, n), "int8")
         a[0], b[:, 0] = 255, 127  # the largest sum there can be
-        scale_a, scale_b = 0.5, rng.uniform(0.01, 0.1, n) if per_column else 0.02
+        scale_b = rng.uniform(0.01, 0.1, n) if per_column else 0.02
         got = call(answer, a, b, zero, scale_a, scale_b)
         sums, product = parts(got, 2, "two things, the sums and the product")
         about = f"of {m} × {k} and {k} × {n} codes"
         exact = a.astype("int64") @ b.astype("int64")
-        same(sums, exact, f"the sums {about}", rel=0, abs=0, because=f"sums of {k} products")
-        kind = getattr(sums, "dtype", None)
-        expect(kind == np.int32, f"sums of type int32, as the CPU computes them; yours are {kind or describe(sums)}")
+        with hinting(SUMS_HINT):
+            same(sums, exact, f"the sums {about}", rel=0, abs=0, because=f"sums of {k} products")
+            kind = getattr(sums, "dtype", None)
+            expect(
+                kind == np.int32, f"sums of type int32, as the CPU computes them; yours are {kind or describe(sums)}"
+            )
         moved = a.astype(float) - zero
         size = scale_a * np.abs(moved) @ np.abs(scale_b * b)  # of what a sum adds up, for its rounding
-        same(
-            product,
-            scale_a * moved @ (scale_b * b),
-            f"the product {about}",
-            rel=1e-5,
-            abs=1e-6 * size.max(),
-            because=f"zero_a = {zero}, {'a scale_b for each column' if per_column else 'one scale_b'}",
-        )
+        with hinting(PRODUCT_HINT):
+            same(
+                product,
+                scale_a * moved @ (scale_b * b),
+                f"the product {about}",
+                rel=1e-5,
+                abs=1e-6 * size.max(),
+                because=f"zero_a = {zero}, {'a scale_b for each column' if per_column else 'one scale_b'}",
+            )
 
     for m, k, n in ((3, 1, 2), (3, 64, 2), (2, 1001, 3)):
         for zero in (0, 131):
@@ -242,6 +255,7 @@ def int8_product(answer) -> None:
         zero=st.integers(0, 255),
         per_column=st.booleans(),
         seed=st.integers(0, 99),
+        scale_a=st.sampled_from((0.003, 0.1, 2.0)),
     )
 
 
@@ -292,7 +306,7 @@ def error_bound(answer) -> None:
         )
         decide(rng.normal(size=(m, k)), rng.normal(size=(k, n)), scale_a, scale_b)
 
-    for m, k, n in ((2, 3, 2), (3, 50, 4)):
+    for m, k, n in ((2, 3, 2), (3, 50, 4), (1, 300, 2)):
         for per_column in (False, True):
             decide_on_normal(m, k, n, per_column)
     small = st.integers(1, 4)

@@ -33,6 +33,15 @@ BY_LDEXP = swap(
     if exponent == 0:
 """,
 )
+IN_FRACTIONS = swap(
+    "    if exponent == 0:\n",
+    """    from fractions import Fraction
+    sign, fraction = int(sign), Fraction(fraction)
+    if exponent:
+        return sign * (1 + fraction / 2**f) * Fraction(2) ** (exponent - bias)
+    if exponent == 0:
+""",
+)
 IN_STEPS = swap(
     """    sums = a.astype("int32") @ b.astype("int32")
 """,
@@ -52,6 +61,7 @@ BY_LOOPS = swap(
     return bound
     from_b = """,
 )
+BY_PRODUCTS = swap("    from_b = ", "    return (abs(a) + half_a) @ (abs(b) + half_b) - abs(a) @ abs(b)\n    from_b = ")
 
 
 class TestExercises(ThreeWays):
@@ -104,6 +114,8 @@ class TestExercises(ThreeWays):
             swap("scale * 2, 0", "scale * 2, calm + 1"),
             "(the count starts again when the scale is doubled); it is 10",
         ),
+        (2, swap('g.astype("float32") / scale', "g / scale"), "Hint 2 of 3"),
+        (2, swap("scale, calm + 1", "scale, calm"), "Hint 3 of 3"),
         (2, swap("scale * 2, 0", "scale, 0"), "to be 32 (twice the scale, at calm step 10); it is 16"),
         (2, swap("calm + 1 == patience", "calm == patience"), "to be 32 (twice the scale, at calm step 10)"),
         (2, swap("scale, calm + 1", "scale, calm"), "patience 10 to be 1 (this one is calm as well); it is 0"),
@@ -115,6 +127,7 @@ class TestExercises(ThreeWays):
         ),
         (3, swap("/ 255", "/ 256"), "the scale of scale_and_zero(0.0, 1.0) to be 0.003922 (255 steps"),
         (3, swap("low, high = min(low, 0.0), max(high, 0.0)", "pass"), "the scale of scale_and_zero(2.0, 6.0) to be"),
+        (3, swap("max(high, 0.0)", "high"), "Hint 3 of 3: First low, high = min(low, 0), max(high, 0)"),
         (3, swap("round(-low / scale)", "-low / scale"), "the code of 0.0, to be a whole number; it is 127.5"),
         (3, swap("round(-low / scale)", "round(low / scale)"), "the code nearest to 127.50; it is -128"),
         (3, swap("round(-low / scale)", "128"), "the code nearest to 0.00; it is 128"),
@@ -137,6 +150,9 @@ class TestExercises(ThreeWays):
             "to have 32,385 at [0, 0] (sums of 1 products); it has -127",
         ),
         (4, swap(" - zero_a * columns", ""), "(zero_a = 131, one scale_b)"),
+        (4, swap(" - zero_a * columns", ""), "Hint 2 of 3"),
+        (4, swap("int32", "int64"), "Hint 1 of 3: numpy's product has the type of its matrices"),
+        (4, swap("scale_a * scale_b", "0.5 * scale_b"), "(zero_a = 0, one scale_b)"),
         (
             4,
             swap('a.astype("int32") @ b.astype("int32")', '(a.astype("f4") @ b.astype("f4")).astype("int32")'),
@@ -170,6 +186,7 @@ class TestExercises(ThreeWays):
     right = [
         (1, same),
         (1, BY_LDEXP),
+        (1, IN_FRACTIONS),
         (2, same),
         (2, swap('g.astype("float32") / scale', 'np.float32(1 / scale) * g.astype("float32")')),
         (2, swap("return true, scale, calm + 1", "return tuple(true), np.float64(scale), np.int64(calm + 1)")),
@@ -178,8 +195,10 @@ class TestExercises(ThreeWays):
         (3, swap("round(-low / scale)", "np.floor(-low / scale + 0.5)")),
         (4, same),
         (4, IN_STEPS),
+        (4, swap('a.astype("int32") @ b.astype("int32")', '(a.astype(float) @ b.astype(float)).astype("int32")')),
         (5, same),
         (5, BY_LOOPS),
+        (5, BY_PRODUCTS),
     ]
 
 
