@@ -401,7 +401,8 @@ for number, speeds in enumerate((first, second), 1):
 # ### Exercise 3 · How much does the winner flatter itself?
 #
 # Write `flattery(first, second)`. Both are numpy arrays of images/s, for two rounds of the same points. The first round
-# chooses its winner. How many times as fast did that point look in the first round as in the second?
+# chooses its winner; if several points are equally fast, take any one of them. How many times as fast did that point
+# look in the first round as in the second?
 
 
 # %%

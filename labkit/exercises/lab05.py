@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from labkit.exercises.answers import call, failure, for_all
 from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import NotYet, expect
-from labkit.exercises.values import as_number, describe, same
+from labkit.exercises.outcomes import NotYet, expect, hinting
+from labkit.exercises.values import as_number, describe, number, same
 from labkit.system.errors import LabError
 
 lab = Lab("05")
@@ -102,68 +102,74 @@ def score(answer) -> None:
     ),
 )
 def flattery(answer) -> None:
-    """The winner of the first round, by itself in the second; which may well have another winner."""
+    """The winner of the first round, by itself in the second, which may well have another; any one of several."""
 
     def decide(first: list[float], second: list[float]) -> None:
-        winner = int(np.argmax(first))
-        same(
-            call(answer, np.array(first), np.array(second)),
-            first[winner] / second[winner],
-            f"flattery(np.array({first}), np.array({second}))",
-            because=f"point {winner} wins, with {first[winner]:g}, and has {second[winner]:g} in the second round",
-        )
+        called = f"flattery(np.array({first}), np.array({second}))"
+        winners = [point for point, speed in enumerate(first) if speed == max(first)]
+        with hinting("Several points are the fastest here. Take one, as np.argmax does." * (len(winners) > 1)):
+            got = number(call(answer, np.array(first), np.array(second)), called)
+        winner = min(winners, key=lambda point: abs(first[point] / second[point] - got))
+        others = ", ".join(str(point) for point in winners if point != winner)
+        equal = f" (equally fast: {others})" * bool(others)
+        why = f"point {winner} wins, with {max(first):g}{equal}, and has {second[winner]:g} in the second round"
+        same(got, first[winner] / second[winner], called, because=why)
 
     for first, second in (
         ([100.0, 120.0, 90.0], [105.0, 100.0, 110.0]),
         ([200.0, 100.0, 160.0], [160.0, 100.0, 400.0]),
         ([50.0], [40.0]),
         ([10.0, 30.0, 20.0], [1.0, 40.0, 20.0]),
+        ([10.0, 30.0, 20.0, 30.0], [12.0, 40.0, 20.0, 25.0]),
     ):
         decide(first, second)
-    speed = st.integers(10, 4000)  # whole numbers, as the table's
-    rounds = st.lists(st.tuples(speed, speed), min_size=1, max_size=8, unique_by=lambda both: both[0])  # one winner
+    speed = st.integers(10, 4000) | st.integers(10, 12)  # whole numbers, as the table's, in which some are equal
+    rounds = st.lists(st.tuples(speed, speed), min_size=1, max_size=8)
     for_all(lambda both: decide(*map(list, zip(*both, strict=True))), both=rounds)
 
 
 # Commands as the search will meet them, as scripts of a shell: they print steps and a total, or fail.
-STEPS = r"printf '1\timages/sec: 999.0 +/- 0.0\n10\timages/sec: 888.0 +/- 0.0\n'; "
-TOTAL = "echo ----; echo total images/sec: {}; echo ----; "
+STEPS = r"for n in 1 10 20 30 40 50 60 70; do printf '%d\timages/sec: 9%d.0 +/- 0.0\n' $n $n; done; "
+TOTAL = "echo ----; echo total images/sec: 123.40; echo ----; "
 KNOB = "LAB05_KNOB"
-BY_KNOB = TOTAL.format(f"${{{KNOB}:-0}}.25")
+BY_KNOB = f"echo total images/sec: ${{{KNOB}:-0}}.25"  # and nothing else
 TIMEOUT_S = 0.5  # for a command that takes longer
 
 
-@lab.exercise(
-    4,
-    hints=(
-        "processes.run(argv, env=settings, timeout=timeout) runs it. What it gives back has .lines and .failure.",
-        're.search(r"total images/sec: ([\\d.]+)", line) finds the figure in a line; .group(1) is its text. And '
-        "when .failure is not empty, the command failed, whatever it printed.",
-        "Raise LabError(done.failure) when done.failure; go through done.lines and return "
-        "float(found.group(1)) at the first "
-        "that matches; after the loop, raise a LabError that there was no figure.",
-    ),
+RUN_HINT, FIGURE_HINT, FAILURE_HINT = (
+    "processes.run(argv, env=settings, timeout=timeout) runs it. What it gives back has .lines and .failure.",
+    're.search(r"total images/sec: ([\\d.]+)", line) finds the figure in a line; .group(1) is its text. And '
+    "when .failure is not empty, the command failed, whatever it printed.",
+    "Raise LabError(done.failure) when done.failure; go through done.lines and return float(found.group(1)) at the "
+    "first that matches; after the loop, raise a LabError that there was no figure.",
 )
+
+
+@lab.exercise(4, hints=(RUN_HINT, FIGURE_HINT, FAILURE_HINT))
 def throughput(answer) -> None:
     """The figure of a command that works, under the settings given; a LabError from one that does not."""
     command = "a command that prints its steps' speeds and 'total images/sec: 123.40'"
-    works = STEPS + TOTAL.format("123.40")
-    got = _run(answer, works, {})
-    expect(isinstance(got, float | np.floating), f"a float from {command}; it is {describe(got)}")
-    same(got, 123.4, f"the figure of {command}")
+    works = STEPS + TOTAL
+    with hinting(FIGURE_HINT):
+        _expect_figure(answer, works, {}, 123.4, f"the figure of {command}")
+        _expect_figure(
+            answer, TOTAL + STEPS, {}, 123.4, "the figure of a command that prints its total before its steps"
+        )
     prints = f"what a command prints of the variable {KNOB}"
-    same(_run(answer, BY_KNOB, {KNOB: 3}), 3.25, prints, because="the settings say 3")
-    with _notebooks_environment():
+    with hinting(RUN_HINT), _notebooks_environment():
+        _expect_figure(answer, BY_KNOB, {KNOB: 3}, 3.25, prints, "the settings say 3")
         os.environ[KNOB] = "5"
-        same(_run(answer, BY_KNOB, {KNOB: 7}), 7.25, prints, because="the settings say 7, the notebook has 5")
-        same(_run(answer, BY_KNOB, {}), 5.25, prints, because="the settings say nothing, the notebook has 5")
-    _expect_failure(answer, STEPS, "prints no total")
-    _expect_failure(answer, "true", "prints nothing")
-    _expect_failure(answer, f"{works} exit 3", "prints a total and then fails (exit status 3)")
-    _expect_failure(answer, f"{works} kill -9 $$", "prints a total and is then killed")
-    # An answer that ignores the timeout gets a figure in the end.
-    late = f"sleep 4; {works}"
-    _expect_failure(answer, late, f"is not over after timeout={TIMEOUT_S:g} seconds", timeout=TIMEOUT_S)
+        _expect_figure(answer, BY_KNOB, {KNOB: 7}, 7.25, prints, "the settings say 7, the notebook has 5")
+        _expect_figure(answer, BY_KNOB, {}, 5.25, prints, "the settings say nothing, the notebook has 5")
+    with hinting(FAILURE_HINT):
+        _expect_failure(answer, STEPS, "prints no total")
+        _expect_failure(answer, "true", "prints nothing")
+        _expect_failure(answer, f"{works} exit 3", "prints a total and then fails (exit status 3)")
+        _expect_failure(answer, f"{works} kill -9 $$", "prints a total and is then killed")
+    # An answer that ignores the timeout gets a figure in the end, and one that takes what was printed until then does.
+    hangs = f"prints a total and is not over after timeout={TIMEOUT_S:g} seconds"
+    with hinting(RUN_HINT):
+        _expect_failure(answer, f"{works} sleep 4", hangs, timeout=TIMEOUT_S)
 
 
 def _run(answer: Callable, script: str, settings: dict[str, Any], **more: Any) -> Any:
@@ -199,6 +205,21 @@ def _notebooks_environment() -> Iterator[list[str]]:
                 environ[name] = before[name]
             else:
                 environ.pop(name, None)
+
+
+def _expect_figure(
+    answer: Callable, script: str, settings: dict[str, Any], figure: float, what: str, because: str = ""
+) -> None:
+    """Raise `NotYet` unless the answer returns the figure that a command prints."""
+    try:
+        got = _run(answer, script, settings)
+    except NotYet as refusal:
+        error = refusal.__cause__  # what the answer raised
+        if not isinstance(error, LabError):
+            raise
+        raise NotYet(f"Expected {what} to be {figure}; {failure(error, answer)}.") from error
+    expect(isinstance(got, float | np.floating), f"{what} to be a float; it is {describe(got)}")
+    same(got, figure, what, because=because)
 
 
 def _expect_failure(answer: Callable, script: str, what: str, **more: Any) -> None:

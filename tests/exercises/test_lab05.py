@@ -44,7 +44,24 @@ BY_SUBPROCESS = swap(
     return float(figures[0])
 """,
 )
+BY_FRACTION = swap(
+    "return 1 - math.comb(points - good, trials) / math.comb(points, trials)",
+    """from fractions import Fraction
+    return 1 - Fraction(math.comb(points - good, trials), math.comb(points, trials))""",
+)
+WINNER = "    winner = np.argmax(first)\n    return first[winner] / second[winner]\n"
+OF_A_MASK = swap(WINNER, "    best = first == first.max()\n    return (first[best] / second[best]).item()\n")
+MEAN_OF_EQUALS = swap(WINNER, "    return first.max() / second[first == first.max()].mean()\n")
 AS_ARRAY = swap("return first[winner] / second[winner]", "return np.array(first[winner] / second[winner])")
+LAST_FIGURE = swap(
+    "    for line in done.lines:\n",
+    """    if not any("total" in line for line in done.lines):
+        raise LabError("it printed no total")
+    for line in reversed(done.lines):
+        line = line.replace("images", "total images").replace("total total", "total")
+""",
+)
+UNTIL_THEN = swap("if done.failure:", "if done.status:")
 RUN = "    done = processes.run(argv, env=settings, timeout=timeout)\n"
 LEAKS = swap(RUN, "    os.environ.update((k, str(v)) for k, v in settings.items())\n" + RUN)
 REPLACES_ENVIRONMENT = swap(RUN, "    os.environ = {**os.environ, **{k: str(v) for k, v in settings.items()}}\n" + RUN)
@@ -107,6 +124,9 @@ class TestExercises(ThreeWays):
             "Expected first to stay as it was; flattery changed it",
         ),
         (3, swap("np.argmax(first)", "first == first.max()"), "to be a number; it is an array of shape (1,)"),
+        (3, OF_A_MASK, "ValueError: can only convert an array of size 1 to a Python scalar, in line 5"),
+        (3, OF_A_MASK, "Several points are the fastest here. Take one, as np.argmax does."),
+        (3, MEAN_OF_EQUALS, "to be 0.75 (point 1 wins, with 30 (equally fast: 3), and has 40 in the second round)"),
         (
             3,
             swap("np.argmax(first)", "np.argmax(second)"),
@@ -117,8 +137,22 @@ class TestExercises(ThreeWays):
         (3, swap("first[winner] / second[winner]", "np.mean(first / second)"), "it is 0.99"),
         (3, swap("return", "result ="), "to be a number; it is None"),
         (4, swap("env=settings, ", ""), "to be 3.25 (the settings say 3); it is 0.25"),
-        (4, swap("total images/sec", "images/sec"), "to be 123.4; it is 999"),
-        (4, swap("return float(found.group(1))", "return found.group(1)"), "a float from a command"),
+        (4, swap("total images/sec", "images/sec"), "to be 123.4; it is 91"),
+        (
+            4,
+            swap("in done.lines", "in done.lines[-2:]"),
+            "its total before its steps to be 123.4; LabError: it printed no",
+        ),
+        (4, swap("in done.lines", "in done.lines[:-1]"), "the variable LAB05_KNOB to be 3.25; LabError: it printed no"),
+        (4, LAST_FIGURE, "of a command that prints its total before its steps to be 123.4; it is 970"),
+        (4, UNTIL_THEN, "a LabError from a command that prints a total and is not over after timeout=0.5 seconds"),
+        (4, swap("total images/sec", "images/sec"), "Hint 2 of 3"),
+        (4, swap("if done.failure:", "if False:"), "Hint 3 of 3"),
+        (
+            4,
+            swap("return float(found.group(1))", "return found.group(1)"),
+            "to be a float; it is '123.40', of type str",
+        ),
         (4, swap("if done.failure:", "if False:"), "a LabError from a command that prints a total and then fails"),
         (4, swap('    raise LabError("it printed no total")', "    return math.nan"), "prints no total; it gave nan"),
         (4, swap("timeout=timeout", "timeout=25"), "not over after timeout=0.5 seconds; it gave 123.4"),
@@ -140,6 +174,7 @@ class TestExercises(ThreeWays):
     right = [
         (1, same),
         (1, BY_PRODUCT),
+        (1, BY_FRACTION),
         (2, same),
         (
             2,
@@ -150,6 +185,8 @@ class TestExercises(ThreeWays):
         ),
         (3, same),
         (3, AS_ARRAY),
+        (3, swap("np.argmax(first)", "np.flatnonzero(first == max(first))[-1]")),
+        (3, swap("return first[winner] / second[winner]", "return np.divide(*max(zip(first, second)))")),
         (3, swap("np.argmax(first)", "sorted(range(len(first)), key=lambda point: -first[point])[0]")),
         (4, same),
         (4, BY_SUBPROCESS),
