@@ -30,6 +30,8 @@ from labkit.mpi.launch import RankError, Run, run_ranks
 from labkit.system.paths import ROOT
 
 STUB_LINE = re.compile(r"raise NotImplementedError(\(\))?")  # the line that stands where a solution was
+STACK_LINE = re.compile(r"\S+\(\S*\) \[0x[0-9a-f]+\]")  # of MPICH's own functions
+ABORT_LINE = re.compile(r"^\s*Abort\(\d+\)", re.MULTILINE)  # by which it ends a rank
 MAX_EXAMPLES = 100  # generated inputs at most
 CPU_LIMIT_S = 0.5  # of computing, however busy the machine is: to generate inputs, and then to find the smallest
 WALL_LIMIT_S = 5.0  # after which no more are generated, computing or not
@@ -339,7 +341,10 @@ def run_answer(ranks: int, script: Path, *args: Any, **options: Any) -> Run:
             raise NotYet(
                 'Your script still says "raise NotImplementedError()": delete that line once your code is in place.'
             ) from error
-        raise NotYet(f"Your script, on {ranks} {'rank' if ranks == 1 else 'ranks'}: {error}") from error
+        told = "\n".join(line for line in str(error).splitlines() if not STACK_LINE.fullmatch(line.strip()))
+        if ABORT_LINE.search(told):
+            told += "\nMPI gave up within a call. Have the arrays on both sides the same type and length?"
+        raise NotYet(f"Your script, on {ranks} {'rank' if ranks == 1 else 'ranks'}: {told}") from error
 
 
 def reports(run: Run) -> list[Any]:

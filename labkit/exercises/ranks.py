@@ -103,7 +103,7 @@ def _watch(
         if now - since > line_limit_s or now - began > total_limit_s:
             number, line = lines[-1] if lines else (0, "")
             in_line = f' in line {number}: "{line}"' if lines else ""
-            if now - since <= line_limit_s:
+            if now - since < (now - began) / 2:  # it still moved between lines
                 fail(f"It is not done after {now - began:.0f} s, and was{in_line}. {SLOW_HINT}", where)
             why = SEND_HINT if re.search(r"\b[Ss]end\(", line or "") else WAIT_HINT
             fail(f"It hangs: after {now - began:.0f} s it is still{in_line}. {why}", where)
