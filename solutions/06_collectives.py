@@ -846,7 +846,8 @@ if wired:
 #
 # Write `cost(way, n, servers=1)`. It returns the three factors as a tuple `(steps, traffic, sums)`, for `way` "server"
 # (with `servers` of them), "ring" or "doubling", on `n` ranks. The line for servers is written: a server receives from
-# all, one after the other, and then sends to all. How is it for the other two? On 1 rank everything costs 0.
+# all, one after the other, and then sends to all. How is it for the other two? On 1 rank everything costs 0. (The later
+# cells also ask what "doubling" costs on 3 ranks. Let its formula go on between the powers of two.)
 
 
 # %%
@@ -1196,8 +1197,10 @@ for way in rivals:
 #   into `n` equal blocks *as they are stored in memory*, and sends block *r* to rank *r*. `receive` gets one block from
 #   each rank, in rank order.
 #
-# All ranks have equally many rows, and equally many neurons, in float32. Use only the communicator `ranks`, and don't
-# change the arrays that you are given. The check runs your script as before.
+# Use whichever messages and collectives you like, but let each rank send no more bytes than these two exchanges do: to
+# each other rank its rows, and that rank's results. All ranks have equally many rows, and equally many neurons, in
+# float32. Use only the communicator `ranks`, and don't change the arrays that you are given. The check runs your script
+# as before.
 
 # %%
 # %%writefile work/dense.py
@@ -1304,12 +1307,12 @@ print("sent by 25 Gbit/s in:", ", ".join(f"{name} {spent / 1e3:.0f} ms" for name
 # ### Exercise 5 · What does the card send next?
 #
 # Write `next_chunk(now, ready, left, urgent_first, chunk)`. Of layer `i`'s gradient, `left[i]` is still to be sent (the
-# time that takes; 0 if all is sent), and it is ready at `ready[i]`. Layer 0 is the first of the forward pass; no two
-# layers are ready at the same time.
+# time that takes; 0 if all is sent), and it is ready at `ready[i]`. Layer 0 is the first of the forward pass. Layers
+# can be ready in any order, but no two at the same time.
 #
 # - The card chooses among the layers that are ready and not yet sent: the one that was ready first or, with
 #   `urgent_first`, the one that the forward pass needs first.
-# - It sends at most `chunk` of it. Then it chooses again.
+# - It sends `chunk` of it, or what is left of it if that is less. Then it chooses again.
 # - Return the layer, and for how long the card sends: `(layer, spent)`; or `None` if there is nothing to send now.
 
 

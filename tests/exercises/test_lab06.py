@@ -78,6 +78,33 @@ ALL_TO_ALL = by(
         ranks.Sendrecv(own, dest=(me + step) % n, recvbuf=chunks[(me - step) % n], source=(me - step) % n)
 """
 )
+CHAIN = served_by(
+    """    if me < n - 1:
+        room = np.empty_like(gradient)
+        ranks.Recv(room, source=me + 1)
+        total[:] = gradient + room
+    else:
+        total[:] = gradient
+    if me:
+        ranks.Send(total, dest=me - 1)
+        ranks.Recv(total, source=0)
+    else:
+        for worker in others:
+            ranks.Send(total, dest=worker)
+"""
+)
+BY_A_WINDOW = by(
+    """    from mpi4py import MPI
+
+    window = MPI.Win.Create(total, comm=ranks)
+    window.Fence()
+    for rank in range(n):
+        if rank != me:
+            window.Accumulate(gradient, rank)
+    window.Fence()
+    window.Free()
+"""
+)
 CUT_SHORT = swap("bounds(len(total), n)", "[(i * (len(total) // n), (i + 1) * (len(total) // n)) for i in range(n)]")
 
 
@@ -178,6 +205,70 @@ WEIGHTS_MOVED = swap(
     ALLTOALL + f"    return {SIDE_BY_SIDE}",
     "    return x @ np.hstack(ranks.allgather(weights)) + np.hstack(ranks.allgather(bias))",
 )
+ROWS_BY_ALL = "    ranks.Allgather(x, batch)\n"
+BROADCASTS = swap(
+    ROWS_BY_ALL,
+    """    for root in range(n):
+        rows_of = batch[root * rows : (root + 1) * rows]
+        rows_of[:] = x
+        ranks.Bcast(rows_of, root=root)
+""",
+)
+BROADCASTS_OF_OBJECTS = swap(
+    ROWS_BY_ALL, "    batch = np.vstack([ranks.bcast(x if root == ranks.rank else None, root) for root in range(n)])\n"
+)
+GATHERS = swap(
+    ALLTOALL,
+    """    for root in range(n):
+        ranks.Gather(mine[root * rows : (root + 1) * rows], blocks if root == ranks.rank else None, root=root)
+""",
+)
+SCATTERS = swap(
+    ALLTOALL + f"    return {SIDE_BY_SIDE}",
+    """    sides = []
+    for root in range(n):
+        sides.append(np.empty((rows, mine.shape[1]), mine.dtype))
+        ranks.Scatter(mine if root == ranks.rank else None, sides[-1], root)
+    return np.hstack(sides)
+""",
+)
+BY_MESSAGES = after(
+    "    n, rows = ranks.size, len(x)",
+    """    me = ranks.rank
+    y = np.empty((rows, n * len(bias)), np.float32)
+    requests = [ranks.Isend(x, dest=other, tag=1) for other in range(n) if other != me]
+    room, sent = np.empty_like(x), []
+    for other in range(n):
+        theirs = x
+        if other != me:
+            ranks.Recv(room, source=other, tag=1)
+            theirs = room
+        part = theirs @ weights + bias
+        if other == me:
+            y[:, me * len(bias) : (me + 1) * len(bias)] = part
+        else:
+            sent.append(part)
+            requests.append(ranks.Isend(part, dest=other, tag=2))
+    for other in range(n):
+        if other != me:
+            part = np.empty((rows, len(bias)), np.float32)
+            ranks.Recv(part, source=other, tag=2)
+            y[:, other * len(bias) : (other + 1) * len(bias)] = part
+    for request in requests:
+        request.Wait()
+    return y
+""",
+)
+OUTPUTS_TO_ALL = swap(
+    ALLTOALL + f"    return {SIDE_BY_SIDE}",
+    """    sides = []
+    for root in range(n):
+        side = mine.copy()
+        ranks.Bcast(side, root=root)
+        sides.append(side[ranks.rank * rows : (ranks.rank + 1) * rows])
+    return np.hstack(sides)
+""",
+)
 SHORT_CHUNKS = swap("min(chunk, left[layer])", "1")
 BY_SORTING = after(
     '    """Return (layer, spent) of what the card sends at the time `now`; None if nothing is waiting."""',
@@ -185,6 +276,27 @@ BY_SORTING = after(
     for layer in order:
         if ready[layer] <= now and left[layer] > 0:
             return layer, chunk if chunk < left[layer] else left[layer]
+""",
+)
+BY_TUPLES = after(
+    '    """Return (layer, spent) of what the card sends at the time `now`; None if nothing is waiting."""',
+    """    when = [(layer if urgent_first else ready[layer], layer) for layer, rest in enumerate(left) if rest]
+    when = [(key, layer) for key, layer in when if now - ready[layer] >= 0]
+    return [min(when)[1], float(min(left[min(when)[1]], chunk))] if when else None
+""",
+)
+BY_NUMPY = swap(
+    "layer = min(waiting) if urgent_first else min(waiting, key=lambda layer: ready[layer])",
+    "layer = waiting[0] if urgent_first else waiting[np.argmin(np.array(ready)[waiting])]",
+)
+BY_A_LIMIT = after(
+    '    """Return (layer, spent) of what the card sends at the time `now`; None if nothing is waiting."""',
+    """    best, first = None, 100_000
+    for layer in range(len(left)):
+        key = layer if urgent_first else ready[layer]
+        if left[layer] and ready[layer] <= now and key < first:
+            best, first = layer, key
+    return None if best is None else (best, min(chunk, left[best]))
 """,
 )
 FLOAT64 = swap("gradient + residual", "gradient.astype(np.float64) + residual")
@@ -218,8 +330,16 @@ class TestExercises(ThreeWays):
         (1, swap("ranks.size, ranks.rank", "ranks.size, MPI.COMM_WORLD.rank"), "in another order: use ranks.rank"),
         (1, swap("    MPI.Request.Waitall(requests)\n", ""), "wait for each Isend before that"),
         (1, served_by("    ranks.Split(0).Allreduce(gradient, total)\n"), "yours used Allreduce"),
+        (1, swap("np.empty(stop - start, gradient.dtype)", "np.empty(stop - start)"), "an array of float64 is sent or"),
+        (1, swap("gradient.dtype)", "int)"), "an array of int64 is sent or received into"),
+        (1, swap("+= incoming", "+= incoming.astype(np.float16)"), "sum over all ranks for 12 numbers on 2 ranks"),
+        (1, swap("chunk[:] = gradient", "chunk += gradient"), "added to what `total` held before"),
+        (1, CHAIN, "which is no server, to send to servers alone for 12 numbers on 3 ranks, with 1 server; it sent to"),
         (1, swap("n, me =", "servers = 1\n    n, me ="), "with 3 servers: each server gets only its part"),
         (2, SEND_FIRST, ': "ranks.Send(out, dest=right); '),
+        (2, swap("np.empty_like(chunks[0])", "np.empty(len(chunks[0]))"), "an array of float64 is sent or"),
+        (2, swap("into += room", "into += room.astype(int)"), "sum over all ranks for 12 numbers"),
+        (2, BY_A_WINDOW, "to send messages through `ranks`"),
         (2, CUT_SHORT, "sum over all ranks for 5 numbers on 2 ranks; on rank 0, 1 of 5 are wrong"),
         (2, swap("into += room", "into = into + room"), "sum over all ranks for 12 numbers"),
         (2, swap("(me + 1 - step) % n], chunks[(me - step)", "(me - step) % n], chunks[(me - step - 1)"), "the sum"),
@@ -235,6 +355,8 @@ class TestExercises(ThreeWays):
         (2, by("    for step in range(n - 1)\n"), "SyntaxError: expected ':'"),
         (2, by("    raise SystemExit(0)\n"), "Your script called exit(), in line"),
         (2, by("    while True:\n        pass\n"), 'it is still in line'),
+        (3, swap("math.log2(n),", "{2**i: i for i in range(11)}[n],"), "KeyError: 3"),
+        (3, swap("math.log2(n),", "math.sqrt(n - 1),"), 'steps of cost("doubling", 4) to be 2; it is 1.732'),
         (3, swap("2 * (n - 1) / servers", "2 * (n - 1)"), 'traffic of cost("server", 8, 4) to be 3.5; it is 14'),
         (3, swap("return 2 * (n - 1), 2 * (n - 1) / n, ", "return n - 1, 2 * (n - 1) / n, "), "steps of cost("),
         (3, swap("(n - 1) / n\n", "1\n"), 'sums of cost("ring", 2) to be 0.5; it is 1'),
@@ -253,15 +375,23 @@ class TestExercises(ThreeWays):
         (4, swap(f"return {SIDE_BY_SIDE}", f"return {SIDE_BY_SIDE}.tolist()"), "it is a list"),
         (4, swap(f"return {SIDE_BY_SIDE}", f"x *= 0\n    return {SIDE_BY_SIDE}"), "to stay as they were"),
         (4, WEIGHTS_MOVED, "2 rows and 48 neurons a rank, on 2 ranks: its rows to all"),
+        (4, swap("batch @ weights", "(batch @ weights).astype(np.float16)"), "numbers differ"),
+        (4, swap("x.shape[1]), x.dtype)", "x.shape[1]))"), "an array of float64 is sent"),
+        (4, OUTPUTS_TO_ALL, "each rank's outputs to that rank alone"),
         (4, GATHERED, "each rank's outputs to that rank alone"),
         (5, swap(" and ready[layer] <= now", ""), "to be None, as nothing is waiting; it is a tuple"),
         (5, swap("if left[layer] and ready[layer] <= now", "if ready[layer] <= now"), "a layer that is not yet sent"),
-        (5, swap("<= now", "< now"), "to be (layer, spent); it is None"),
+        (5, swap("<= now", "< now"), "as layer 2 is ready and not yet sent; it is None"),
         (5, swap("    if not waiting:\n        return None\n", ""), "ValueError"),
         (5, swap("min(waiting) if urgent_first", "min(waiting) if not urgent_first"), "to name layer 2: of those"),
         (5, swap("min(waiting) if urgent_first else ", ""), "to name layer 1: of those waiting, the forward"),
         (5, swap("min(waiting) if urgent_first", "max(waiting) if urgent_first"), "the forward pass needs it first"),
         (5, swap("else min(waiting, key=lambda layer: ready[layer])", "else min(waiting)"), "it was ready first"),
+        (5, swap("min(waiting, key=lambda layer: ready[layer])", "max(waiting)"), "it was ready first"),
+        (5, BY_A_LIMIT, "ready and not yet sent; it is None"),
+        (5, SHORT_CHUNKS, "to send a whole chunk, which takes 2"),
+        (5, swap("return layer, min", "return layer + 0.0, min"), "to be an int; it is 2.0, a float"),
+        (5, swap("if not waiting", "if not sum(left)"), "ValueError"),
         (5, swap("min(chunk, left[layer])", "left[layer]"), "to send at most a chunk, which takes 2"),
         (5, swap("min(chunk, left[layer])", "chunk"), "to send at most what is left of layer 1"),
         (5, swap("min(chunk, left[layer])", "0"), "to send something"),
@@ -269,7 +399,7 @@ class TestExercises(ThreeWays):
         (5, swap("return layer, min(chunk, left[layer])", "return layer + 1, 1"), "a layer from 0 to 2"),
         (5, swap("return layer, min(chunk, left[layer])", "return layer, 0.5"), "to be a whole number"),
         (5, swap("return layer, min(", "left[layer] -= 1; return layer, min("), "left to stay as it was"),
-        (5, swap("    return layer, min(chunk, left[layer])", "    pass"), "it is None: does it return?"),
+        (5, swap("    return layer, min(chunk, left[layer])", "    pass"), "Does the function come to a `return`"),
         (6, swap("wanted = gradient + residual", "wanted = gradient.copy()"), "never sent"),
         (6, swap("wanted = gradient + residual", "wanted = gradient; wanted += residual"), "gradient to stay"),
         (6, swap("    wanted[indices] = 0\n", ""), "nothing may be lost, nor sent twice"),
@@ -302,11 +432,18 @@ class TestExercises(ThreeWays):
         (3, same),
         (3, TABLE),
         (3, swap("return (math.log2(n),) * 3", "return np.full(3, np.log2(n))")),
+        (3, swap("math.log2(n),", "0 if n == 1 else 1 + cost(way, n // 2)[0],")),
         (4, same),
         (4, PIECES),
+        (4, BROADCASTS),
+        (4, BROADCASTS_OF_OBJECTS),
+        (4, GATHERS),
+        (4, SCATTERS),
+        (4, BY_MESSAGES),
         (5, same),
-        (5, SHORT_CHUNKS),
         (5, BY_SORTING),
+        (5, BY_TUPLES),
+        (5, BY_NUMPY),
         (5, swap("return layer, min(chunk, left[layer])", "return np.array([layer, min(chunk, left[layer])])")),
         (6, same),
         (6, SORTED),
