@@ -475,10 +475,10 @@ if __name__ == "__main__":
 
 
 # %% [markdown]
-# The check calls your script's `main` on 2 ranks for a few steps, and each rank's share is one single batch. Then one
-# step of 2 ranks must be, up to rounding, one step of a single process on all the digits. That is the definition of
-# "distributed". A second call continues from the checkpoint of the first (`--resume`), which only rank 0 has. All of it
-# may take three minutes, and a single line 20 s.
+# The check calls your script's `main` on 3 ranks for a few steps. One step of 3 ranks must be, up to rounding in
+# float32, one step of a single process on all their digits. That is the definition of "distributed". A second call
+# continues from the checkpoint of the first (`--resume`), which only rank 0 has, with several steps in each epoch. All
+# of it may take three minutes, and a single line 20 s.
 
 # %% tags=["nbval-check-output"]
 train_hvd = check(4, "work/train_hvd.py")
@@ -894,7 +894,7 @@ if not QUICK:
 # ### Exercise 5 · Repair it, and keep `fit`
 #
 # Keras lets you replace what `fit` does in a step: a model's `train_step`. Write it with the tape of step 4. And do
-# step 5, since the ranks start with different weights here. The check runs it on 2 ranks as before, for three minutes
+# step 5, since the ranks start with different weights here. The check runs it on 3 ranks as before, for three minutes
 # at most.
 
 # %%

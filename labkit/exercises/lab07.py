@@ -4,6 +4,7 @@ import itertools
 import math
 import re
 import shutil
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from labkit.exercises.answers import call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import expect
+from labkit.exercises.outcomes import expect, refuse
 from labkit.exercises.values import array_of_numbers, describe, parts, same, short, whole
 from labkit.mpi.launch import Run
 
@@ -19,10 +20,35 @@ lab = Lab("07")
 
 IMPORTS = "import math\n\nimport numpy as np"  # of plan.py, and so all that its functions may use
 PROBE = Path(__file__).with_name("lab07_ranks.py")
-DIGITS, RATE = 128, 0.02
+RANKS, RATE = 3, 0.02
 EXACT = 1e-3  # of the distance that the weights moved: what rounding in another order makes of it
+ROUNDED = 2e-2  # of it: what rounding in fewer bits makes
 PINNING = ("the pairs of ranks that share a core", "the ranks with more threads than cores", "the cores without a rank")
-NUMBER = re.compile(r"\d+(?:\.\d+)?")
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
+NODES = "`rank` is hvd.rank(): hvd.local_rank() counts the ranks of one node, and here each is as on a node of its own."
+# Why the ranks' weights, which are the same, are not those of one process; and a hint.
+MISTAKES = {
+    "sum": (
+        "That is where gradients lead that are added up rather than averaged (step 4)",
+        "hvd.DistributedGradientTape(tape) averages, unless it is told another `op`; so does hvd.allreduce.",
+    ),
+    "share": (
+        "That is where rank 0's share alone leads: each rank has to train on its own share (step 3)",
+        NODES,
+    ),
+    "start": ("That is where rank {rank}'s start leads, and all are to have rank 0's (step 5)", "root_rank=0"),
+    "rounded": (
+        "That is more than rounding in float32, and less than other mistakes make: do gradients travel in fewer bits, "
+        "as by compression=hvd.Compression.fp16?",
+        "FP16 saves bytes and loses digits: leave the argument `compression` out here.",
+    ),
+    "other": (
+        "Does each rank train on its own share (step 3), with the right learning rate in each step, and are gradients "
+        "averaged rather than added up, in each step?",
+        "",
+    ),
+}
+FIGURES = ("epoch", "loss", "accuracy")  # that a line about an epoch has
 NOISE = re.compile(r"\d{4}-\d\d-\d\d |^[IWEF]\d{4} |^WARNING|^REPORT")  # lines of TensorFlow, Horovod and the probe
 
 
@@ -150,32 +176,47 @@ def steps(answer) -> None:
     ),
 )
 def train_hvd(answer) -> None:
-    """Two ranks agree, equal one process on all digits, also after --resume, and rank 0 alone writes and reports."""
+    """Ranks agree, equal one process on all digits, also after --resume, and rank 0 alone writes and reports."""
     out = Path(answer).parent / "check"
     shutil.rmtree(out, ignore_errors=True)
     run, ranks = _distributed(answer, "train", out)
-    # With a warm-up of one epoch, which is one step here, the rate is RATE once and then 2 * RATE.
     first = [rank[0] for rank in ranks]
-    rate = first[0]["rate"]
+    wrong = _wrong_rate(first)
     expect(
-        all(math.isclose(rank["rate"], 2 * RATE, rel_tol=1e-5) for rank in first),
-        f"the learning rate to be {2 * RATE} after the warm-up, twice the {RATE} of one rank; it is {rate:.4g}",
+        wrong is None,
+        f"the learning rate to be {RANKS * RATE:g} after the warm-up, {RANKS} times the {RATE} of one rank; it is "
+        f"{wrong}",
     )
     _equals_one_process(first)
     wrote = [rank["rank"] for rank in first if rank["wrote"]]
-    expect(wrote == [0], f"a checkpoint from rank 0 alone (step 6); checkpoints came from ranks {wrote}")
+    expect(
+        wrote == [0],
+        f"a checkpoint from rank 0 alone (step 6); checkpoints came from ranks {wrote}",
+        hint=f"if rank == 0: … {NODES}" if len(wrote) > 1 else "",
+    )
+    expect(
+        first[0]["checkpoints"] != 1, "a checkpoint after each epoch (step 6); in two epochs, rank 0 wrote a single one"
+    )
     resumed = [rank[1] for rank in ranks]
     expect(
         resumed[0]["spread"] == 0,
-        "both ranks to hold the same weights in a run that goes on from the checkpoint (--resume); they differ by "
+        "all ranks to hold the same weights in a run that goes on from the checkpoint (--resume); they differ by "
         f"{resumed[0]['spread']:.3g}. Rank 0 alone reads it: step 5 has to give all of the optimizer's variables to "
         "the others, too",
     )
+    wrong = _wrong_rate(resumed)
+    expect(
+        wrong is None,
+        f"the learning rate to be {resumed[0]['right_rate']:.4g} in the last of 4 epochs of 3 steps each, with a "
+        f"warm-up of 4 epochs and after --resume in the third; it is {wrong}. Is the warm-up given in steps, and do "
+        "steps count since the first epoch?",
+        hint="The step that learning_rate() wants is epoch * steps + step, and its warm-up args.warmup * steps.",
+    )
     expect(
         resumed[0]["error"] < EXACT,
-        "two epochs, and a third one after --resume, to end where three epochs in one go end; the weights are off by "
-        f"{100 * resumed[0]['error']:.0f}% of the distance they moved. Does the learning rate count steps since the "
-        "first epoch?",
+        "two epochs, and two more of 3 steps each after --resume, to end where four in one go end; the weights are off "
+        f"by {_percent(resumed[0]['error'])} of the distance they moved. Does each step have its learning rate, "
+        "assigned before it, and are gradients averaged in each step?",
     )
     _check_reports([*first[0]["history"], *resumed[0]["history"]], run)
 
@@ -190,7 +231,7 @@ def train_hvd(answer) -> None:
     ),
 )
 def fit_hvd(answer) -> None:
-    """Two ranks under fit agree and equal one process on all digits."""
+    """Ranks under fit agree and equal one process on all digits."""
     _equals_one_process([rank[0] for rank in _distributed(answer, "fit")[1]])
 
 
@@ -235,10 +276,14 @@ def pinnings(answer) -> None:
 
     @st.composite
     def nodes(draw: st.DrawFn) -> tuple[list[set[int]], list[tuple[int, ...]]]:
-        count, ways = draw(st.integers(1, 4)), draw(st.integers(1, 2))
-        cores = [tuple(core + count * way for way in range(ways)) for core in range(count)]
-        mask = st.sets(st.integers(0, count * ways - 1), min_size=1)
-        return draw(st.lists(mask, min_size=1, max_size=4)), cores
+        ways = draw(
+            st.lists(st.integers(1, 3), min_size=1, max_size=4)
+        )  # of each core: there are two kinds in some CPUs
+        numbers = draw(st.lists(st.integers(0, 99), min_size=sum(ways), max_size=sum(ways), unique=True))
+        cpus = iter(numbers)
+        cores = [tuple(itertools.islice(cpus, count)) for count in ways]
+        mask = st.sets(st.sampled_from(numbers), min_size=1)
+        return draw(st.lists(mask, min_size=1, max_size=5)), cores
 
     def decide_node(node: tuple[list[set[int]], list[tuple[int, ...]]], threads: int) -> None:
         decide(*node, threads)
@@ -261,7 +306,9 @@ def half_rates(answer) -> None:
 
     def decide(n_bytes: int, ranks: int, seconds: float) -> None:
         expected = f"half_rate(n_bytes={n_bytes:,}, ranks={ranks}, seconds={seconds:g})"
-        same(call(answer, n_bytes, ranks, seconds), 16 * (ranks - 1) / ranks * n_bytes / seconds, expected)
+        got = call(answer, n_bytes, ranks, seconds)
+        same(got, 16 * (ranks - 1) / ranks * n_bytes / seconds, expected)
+        expect(not isinstance(got, Decimal), f"{expected} to be a number that floats divide; it is {describe(got)}")
 
     for n_bytes, ranks, seconds in ((1_000_000, 2, 1.0), (1_000_000, 4, 1.0), (1_686_568, 2, 0.02), (100, 64, 8.0)):
         decide(n_bytes, ranks, seconds)
@@ -269,7 +316,7 @@ def half_rates(answer) -> None:
         decide,
         n_bytes=st.integers(1, 10**9),
         ranks=st.integers(2, 1_024),
-        seconds=st.sampled_from((1.0, 0.5, 0.01, 0.25, 8.0)),
+        seconds=st.floats(1e-3, 10),
     )
 
 
@@ -277,8 +324,9 @@ def _pairs(found: Any, case: str) -> set[tuple[int, int]]:
     """Return pairs of ranks, the smaller first."""
     pairs = [parts(pair, 2, f"each pair of ranks {case}") for pair in _members(found, "pairs of ranks", case)]
     ranks = [[whole(rank, f"each rank in a pair {case}") for rank in pair] for pair in pairs]
-    once = {(min(pair), max(pair)) for pair in ranks}
-    expect(len(once) == len(ranks), f"each pair of ranks once, as (a, b) with a < b, {case}; yours are {_show(ranks)}")
+    once = {(a, b) for a, b in ranks}
+    right = len(once) == len(ranks) and all(a < b for a, b in once)
+    expect(right, f"each pair of ranks once, as (a, b) with a < b, {case}; yours are {_show(ranks)}")
     return once
 
 
@@ -298,9 +346,15 @@ def _show(found: Any) -> str:
 
 
 def _distributed(answer: str, *args: object) -> tuple[Run, list[list[dict]]]:
-    """Run a script on 2 ranks, each rank's share one batch; return each rank's reports, one a run of its main."""
-    run = run_answer(2, PROBE, answer, args[0], DIGITS, RATE, *args[1:], timeout=180)
+    """Run a script on ranks; return each rank's reports, one a run of its main."""
+    run = run_answer(RANKS, PROBE, answer, args[0], RATE, *args[1:], timeout=180)
     return run, reports(run)
+
+
+def _wrong_rate(ranks: list[dict]) -> str | None:
+    """Return the last learning rate of a rank where it is wrong."""
+    wrong = (rank for rank in ranks if not math.isclose(rank["rate"], rank["right_rate"], rel_tol=1e-5))
+    return next((f"{rank['rate']:.4g} on rank {rank['rank']}" for rank in wrong), None)
 
 
 def _check_reports(history: list[dict], run: Run) -> None:
@@ -308,15 +362,18 @@ def _check_reports(history: list[dict], run: Run) -> None:
     printed = [[line for line in lines if line and not NOISE.search(line)] for lines in run.lines]
     forms = set()
     expect(
-        len(history) == 3, f"an entry of the history for each epoch, in {{out}}/log.json; {len(history)} of 3 are there"
+        len(history) == 4, f"an entry of the history for each epoch, in {{out}}/log.json; {len(history)} of 4 are there"
     )
     for entry in history:
-        figures = [entry["loss"], entry["accuracy"], 100 * entry["accuracy"], entry["images_per_second"]]
-        lines = [line for line in printed[0] if _reports_figures(line, figures)]
+        lacking = {line: _lacking(line, entry) for line in printed[0] if not line.startswith("largest difference")}
+        least = min(lacking.values(), key=len, default=FIGURES)
+        lines = [line for line, lacks in lacking.items() if lacks == least]
+        about = f"epoch {entry['epoch']}, with loss {entry['loss']:.3f} and accuracy {entry['accuracy']:.3f},"
+        told = f"{short(lines[-1])} lacks the {' and the '.join(least)}" if len(least) < 2 else "there is none"
         expect(
-            bool(lines),
-            f"a line from rank 0 about each epoch, with loss and accuracy (step 6). About epoch {entry['epoch']}, with "
-            f"loss {entry['loss']:.3f} and accuracy {entry['accuracy']:.3f}, there is none",
+            not least,
+            f"a line from rank 0 about each epoch, with epoch, loss and accuracy (step 6). About {about} {told}",
+            hint="history[-1] is a dict: history[-1]['epoch'], history[-1]['loss'] and history[-1]['accuracy'].",
         )
         forms |= {NUMBER.sub("#", line) for line in lines}
     for rank, lines in enumerate(printed[1:], start=1):
@@ -324,34 +381,45 @@ def _check_reports(history: list[dict], run: Run) -> None:
         expect(not like, f"reports from rank 0 alone (step 6); rank {rank} printed {short(like)} as well")
 
 
-def _reports_figures(line: str, figures: list[float]) -> bool:
-    """Whether one of these figures stands in a line, rounded to whatever digits."""
-    if line.startswith("largest difference"):
-        return False
-    for text in NUMBER.findall(line.replace(",", "")):
-        half = 0.51 * 10.0 ** -len(text.partition(".")[2])
-        if len(text) > 1 and any(abs(float(text) - figure) <= half for figure in figures):
-            return True
-    return False
+def _lacking(line: str, entry: dict) -> tuple[str, ...]:
+    """Return which figures of an epoch, rounded to whatever digits, are not in a line."""
+    texts = [Decimal(text) for text in NUMBER.findall(line)]
+
+    def has(figure: float, digits: int = 0) -> bool:
+        """Whether it is there, with so many digits after the point at least: a single 2 may be the epoch."""
+        places = [(float(text), int(text.as_tuple().exponent)) for text in texts]
+        return any(abs(found - figure) <= 0.51 * 10.0**last for found, last in places if last <= -digits)
+
+    epoch, loss, accuracy = entry["epoch"], entry["loss"], entry["accuracy"]
+    there = (epoch in texts, has(loss, 1), has(accuracy, 1) or has(100 * accuracy))
+    return tuple(name for name, found in zip(FIGURES, there, strict=True) if not found)
 
 
 def _equals_one_process(ranks: list[dict]) -> None:
     """Decide on the weights: same on all ranks, and those of one process on all digits."""
     first = ranks[0]
-    if first["spread"] > 0.5 * first["spread_of_seeds"]:
-        expect(
-            first["spread"] == 0,
-            f"both ranks to hold the same weights; they differ by {first['spread']:.3g}, as much as two fresh "
-            "models do. Nothing gave them the same start (step 5)",
-        )
+    expect(
+        first["spread"] == 0 or first["spread"] <= 0.5 * first["spread_of_seeds"],
+        f"all ranks to hold the same weights; they differ by {first['spread']:.3g}, as much as two fresh models do. "
+        "Nothing gave them the same start (step 5)",
+        hint="hvd.broadcast_variables(list, root_rank=0), with [v.value for v in …] in the list.",
+    )
     expect(
         first["spread"] == 0,
-        f"both ranks to hold the same weights; they began alike and drifted apart by {first['spread']:.3g}. Their "
+        f"all ranks to hold the same weights; they began alike and drifted apart by {first['spread']:.3g}. Their "
         "gradients are not averaged (step 4)",
+        hint="Wrap the tape: tape = hvd.DistributedGradientTape(tape). Then tape.gradient(…) gives averages.",
     )
-    expect(
-        first["error"] < EXACT,
-        "two ranks to take the step that one process takes with all digits; the weights are off by "
-        f"{100 * first['error']:.0f}% of the distance they moved. Does each rank train on its own share (step 3), with "
-        "the right learning rate in each step, and are gradients averaged rather than added up?",
+    if first["error"] < EXACT:
+        return
+    mistake, _, rank = first.get("mistake", "").partition(" ")
+    why, hint = MISTAKES[mistake or ("rounded" if first["error"] < ROUNDED else "other")]
+    refuse(
+        f"{RANKS} ranks to take the steps that one process takes with all digits; the weights are off by "
+        f"{_percent(first['error'])} of the distance they moved. {why.format(rank=rank)}",
+        hint,
     )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 else f"{share:.2%}"

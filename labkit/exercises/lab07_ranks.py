@@ -1,26 +1,32 @@
-"""A probe of lab 07: runs a student's training script. Started by `lab07` on 2 ranks:
+"""A probe of lab 07: runs a student's training script. Started by `lab07` on some ranks:
 
-    mpirun -n 2 python lab07_ranks.py SCRIPT train DIGITS RATE OUT
-    mpirun -n 2 python lab07_ranks.py SCRIPT fit DIGITS RATE
+    mpirun -n 3 python lab07_ranks.py SCRIPT train RATE OUT
+    mpirun -n 3 python lab07_ranks.py SCRIPT fit RATE
 
 Calls SCRIPT's main, which gives (model, optimizer), for each of `RUNS`, and hands back a report of each run. With
-"train", the second run goes on from the checkpoint of the first, which rank 0 alone has: each rank has a folder of its
-own. Each rank's share is one batch, so that the order of the digits doesn't matter, and an epoch is one step.
+"train", the second run goes on from the checkpoint of the first, which rank 0 alone has: ranks are as on nodes of their
+own, each with a folder of its own, and number 0 on its node.
+
+In what order digits are taken doesn't matter: where an epoch has several steps, a rank's share is one digit many times.
 """
 
 import functools
+import importlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from labkit.data import load_digits
+import labkit.data
+from labkit.data.digits import Digits, load_digits
 from labkit.exercises.ranks import fail, load, report, watched
 from labkit.models.mnist import mnist_cnn
 
@@ -28,15 +34,71 @@ RANKS = MPI.COMM_WORLD
 # Seconds in one line, which takes two or three when TensorFlow traces it on a machine that is not busy, and in all. All
 # of fit is one line.
 LINE_LIMIT_S, TOTAL_LIMIT_S = {"train": 20.0, "fit": 40.0}, 120.0
-# By kind: the arguments of each run, and the learning rates of all its steps in multiples of one rank's.
+EXACT = 1e-3  # of the distance that the weights moved: what rounding in another order makes of it
+RESUMED = ", in a run that goes on from the checkpoint, which rank 0 alone reads (step 5 has to give it to all)"
+WRITE = tf.train.Checkpoint.write
+
+
+class Case(NamedTuple):
+    """A run of the script: from which epoch to which, its steps in each, each rank's digits in a step."""
+
+    first: int
+    last: int
+    steps: int
+    batch: int
+    arguments: tuple[str, ...]
+    warmup: int = 0
+
+    @property
+    def digits(self) -> int:
+        """How many there are, of which each rank has equally many, and as many as can be are left over."""
+        return RANKS.size * (self.steps * self.batch + 1) - 1
+
+    @property
+    def multiples(self) -> list[float]:
+        """The learning rate of each step, as a multiple of one rank's."""
+        until = self.warmup * self.steps
+        shares = [
+            min(1, step / until) if until else 1 for step in range(self.first * self.steps, self.last * self.steps)
+        ]
+        return [1 + share * (RANKS.size - 1) for share in shares]
+
+
 RUNS = {
     "train": (
-        (("--epochs", 2, "--warmup", 1), (1, RANKS.size)),
-        (("--epochs", 3, "--warmup", 1, "--resume"), (1, RANKS.size, RANKS.size)),
+        Case(0, 2, steps=1, batch=42, arguments=("--warmup", "1"), warmup=1),
+        Case(2, 4, steps=3, batch=8, arguments=("--warmup", "4", "--resume"), warmup=4),
     ),
-    "fit": ((("--epochs", 3), (RANKS.size,) * 3),),
+    "fit": (Case(0, 2, steps=2, batch=8, arguments=()),),
 }
-RESUMED = ", in a run that goes on from the checkpoint, which rank 0 alone reads (step 5 has to give it to all)"
+
+
+ALIKE = {case.digits for cases in RUNS.values() for case in cases if case.steps > 1}
+checkpoints: list[str] = []  # that the script has written on this rank in a run
+
+
+def shares(n: int) -> list[np.ndarray]:
+    """Return which of n digits each rank trains on, by the script's own module."""
+    shard = importlib.import_module("plan").shard
+    return [np.asarray(shard(n, rank, RANKS.size)) for rank in range(RANKS.size)]
+
+
+def digits_for_script(n_train: int, n_test: int) -> Digits:
+    """Return what the script gets for `load_digits`: where an epoch has several steps, each share is one digit."""
+    digits = load_digits(n_train, n_test)
+    if n_train not in ALIKE:
+        return digits
+    x, y = digits.x_train.copy(), digits.y_train.copy()
+    _, firsts = np.unique(y, return_index=True)  # of each class
+    for share, first in zip(shares(n_train), firsts, strict=False):
+        x[share], y[share] = digits.x_train[first], digits.y_train[first]
+    return replace(digits, x_train=x, y_train=y)
+
+
+def write(self: tf.train.Checkpoint, *args: Any, **kwargs: Any) -> str:
+    """Write a checkpoint, and note it."""
+    checkpoints.append(WRITE(self, *args, **kwargs))
+    return checkpoints[-1]
 
 
 def flat(model: keras.Model) -> np.ndarray:
@@ -44,27 +106,33 @@ def flat(model: keras.Model) -> np.ndarray:
     return np.concatenate([weight.numpy().ravel() for weight in model.trainable_variables])
 
 
-def fresh(seed: int) -> keras.Model:
-    """The model as the script's rank `seed` makes it."""
-    keras.utils.set_random_seed(seed)
-    return mnist_cnn()
+class OneProcess:
+    """One process, which starts as the script's rank `seed` and trains on the digits of several ranks."""
+
+    def __init__(self, seed: int = 0) -> None:
+        keras.utils.set_random_seed(seed)
+        self.model, self.optimizer = mnist_cnn(), keras.optimizers.SGD(momentum=0.9)
+
+    def train(self, case: Case, rate: float, ranks: int | None = None) -> np.ndarray:
+        """Take the steps of a run on the digits of all, or of the first so many ranks; return the weights."""
+        digits = digits_for_script(case.digits, case.digits // 4)
+        mine = np.concatenate([share[: case.batch] for share in shares(case.digits)[:ranks]])
+        loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        for multiple in case.multiples:
+            with tf.GradientTape() as tape:
+                loss = loss_of(digits.y_train[mine], self.model(digits.x_train[mine], training=True))
+            self.optimizer.learning_rate.assign(rate * multiple)
+            gradients = tape.gradient(loss, [v.value for v in self.model.trainable_variables])
+            self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
+        return flat(self.model)
 
 
-@functools.cache
-def one_process(n_digits: int, rates: tuple[float, ...]) -> list[np.ndarray]:
-    """The weights after each step of one process that takes one on all digits for each learning rate, from seed 0."""
-    digits = load_digits(n_train=n_digits, n_test=n_digits // 4)
-    model, optimizer = fresh(0), keras.optimizers.SGD(momentum=0.9)
-    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    weights = []
-    for rate in rates:
-        with tf.GradientTape() as tape:
-            loss = loss_of(digits.y_train, model(digits.x_train, training=True))
-        optimizer.learning_rate.assign(rate)
-        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        weights.append(flat(model))
-    return weights
+def mistaken(case: Case, rate: float) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield mistakes, and the weights after a first run with each."""
+    yield "sum", OneProcess().train(case, RANKS.size * rate)
+    yield "share", OneProcess().train(case, rate, ranks=1)
+    for seed in range(1, RANKS.size):
+        yield f"start {seed}", OneProcess(seed).train(case, rate)
 
 
 def begun_alike(learning_rate: Callable) -> Callable:
@@ -109,28 +177,39 @@ def run(
 
 def main() -> None:
     """Run the script as often as it takes, gather the ranks' weights, hand back what came."""
-    script, kind, n_digits, rate, *out = sys.argv[1:]
+    script, kind, rate, *out = sys.argv[1:]
+    labkit.data.load_digits = digits_for_script  # type: ignore[assignment]
+    tf.train.Checkpoint.write = write
+    hvd.local_rank, hvd.local_size = lambda: 0, lambda: 1
     (student_main,) = load(script, "main")
-    common = ["--digits", n_digits, "--batch", str(int(n_digits) // RANKS.size), "--lr", rate]
     folder = Path(*out, f"rank-{RANKS.rank}") if out else None
-    start = flat(fresh(0))
-    seeds = float(np.abs(start - flat(fresh(1))).max())
-    runs = []
-    for number, (options, multiples) in enumerate(RUNS[kind]):
-        arguments = [*common, *map(str, options), *(["--out", str(folder)] if folder else [])]
+    start = flat(OneProcess().model)
+    seeds = float(np.abs(start - flat(OneProcess(1).model)).max())
+    one_process, runs = OneProcess(), []
+    for number, case in enumerate(RUNS[kind]):
+        checkpoints.clear()
+        sizes = {"--digits": case.digits, "--batch": case.batch, "--epochs": case.last, "--lr": rate}
+        arguments = [*(str(word) for pair in sizes.items() for word in pair), *case.arguments]
+        arguments += ["--out", str(folder)] if folder else []
         model, optimizer = run(student_main, script, arguments, LINE_LIMIT_S[kind], resumed=number > 0)
         weights = np.stack(RANKS.allgather(flat(model)))
-        findings = {
+        findings: dict[str, Any] = {
             "rank": RANKS.rank,
             "rate": float(optimizer.learning_rate),
+            "right_rate": float(rate) * case.multiples[-1],
             "spread": float(np.ptp(weights, axis=0).max()),
             "spread_of_seeds": seeds,
             "wrote": bool(folder and list(folder.glob("*.index"))),
+            "checkpoints": len(checkpoints),
         }
         if RANKS.rank == 0:
-            every = one_process(int(n_digits), tuple(float(rate) * multiple for multiple in RUNS[kind][-1][1]))
-            right = every[len(multiples) - 1]
-            findings["error"] = float(np.abs(weights[0] - right).max() / np.abs(right - start).max())
+            right = one_process.train(case, float(rate))
+            moved = np.abs(right - start).max()
+            findings["error"] = float(np.abs(weights[0] - right).max() / moved)
+            if findings["spread"] == 0 and findings["error"] >= EXACT and number == 0:
+                tried = mistaken(case, float(rate))
+                found = (mistake for mistake, wrong in tried if np.abs(weights[0] - wrong).max() < EXACT * moved)
+                findings["mistake"] = next(found, "")
             log = folder / "log.json" if folder else None
             findings["history"] = json.loads(log.read_text())["history"] if log and log.is_file() else []
         runs.append(findings)

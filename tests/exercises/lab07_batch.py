@@ -1,6 +1,6 @@
 """Runs many scripts of lab 07 in one launch, since TensorFlow's import alone takes seconds on each rank:
 
-    mpirun -n 2 python lab07_batch.py LIST
+    mpirun -n 3 python lab07_batch.py LIST
 
 LIST is a JSON file of argument lists: what would follow `python` in a launch of its own. Before the lines of each, a
 rank prints MARK and its number. A probe that ends its rank by `ranks.fail` ends the script here, so on all ranks alike.

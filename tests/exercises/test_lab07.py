@@ -7,16 +7,16 @@ from types import SimpleNamespace
 import lab_cells
 import numpy as np
 import pytest
-from labs import Student, ThreeWays, same, swap
+from labs import Student, ThreeWays, after, same, swap
 
-from labkit.exercises import ranks
+from labkit.exercises import lab07, ranks
 from labkit.system import statistics
 
 pytestmark = pytest.mark.timeout(900)  # the one launch of all scripts takes a minute, and many on a busy machine
 
 FUNCTIONS = ("shard", "learning_rate", "steps_per_epoch")
 PROBED = {4: "train", 5: "fit"}  # exercises that run on ranks: what their probe is told
-WAYS = {"weak": (2, 512), "strong": (2, 256)}
+WAYS = {"weak": (lab07.RANKS, 512), "strong": (lab07.RANKS, 256)}
 # The lab's own scripts, and their arguments.
 ALONE = {
     "serial.py": ["--digits", 256, "--epochs", 2],
@@ -51,7 +51,6 @@ def launched(request, tmp_path_factory):
 
     A script of exercise 4 or 5 is found by its text, one of the lab's own by its name.
     """
-    from labkit.exercises import lab07
     from labkit.mpi.launch import run_ranks
 
     folder = tmp_path_factory.mktemp("batch")
@@ -68,12 +67,12 @@ def launched(request, tmp_path_factory):
                     path = folder / "work" / f"{len(scripts)}.py"
                     path.write_text(text)
                     out = [folder / f"out-{len(scripts)}"] if PROBED[exercise] == "train" else []
-                    scripts[text] = [lab07.PROBE, path, PROBED[exercise], lab07.DIGITS, lab07.RATE, *out]
+                    scripts[text] = [lab07.PROBE, path, PROBED[exercise], lab07.RATE, *out]
         for name, arguments in ALONE.items():
             scripts[name] = [folder / "work" / name, *arguments]
         (folder / "ways.json").write_text(json.dumps([True, WAYS]))
         (folder / "list.json").write_text(json.dumps([[*map(str, words)] for words in scripts.values()]))
-        run = run_ranks(2, BATCH, "list.json", threads=1, show=False, timeout=900)
+        run = run_ranks(lab07.RANKS, BATCH, "list.json", threads=1, show=False, timeout=900)
     found = {key: [] for key in scripts}
     for lines in run.lines:
         marks = [number for number, line in enumerate(lines) if line.startswith("\x1escript ")]
@@ -121,6 +120,31 @@ BY_HAND = swap(
 )
 
 
+FP16 = swap("DistributedGradientTape(tape)", "DistributedGradientTape(tape, compression=hvd.Compression.fp16)")
+AVERAGES = "[v.assign(hvd.allreduce(v.value, name=v.path)) for v in model.trainable_variables]"
+
+
+def weights_averaged(text):
+    """The script with weights averaged after each epoch, in place of gradients in each step."""
+    text = text.replace("        tape = hvd.DistributedGradientTape(tape)\n", "")
+    return text.replace("        history.append(", f"        {AVERAGES}\n        history.append(")
+
+
+def weights_averaged_in_fit(text):
+    """The same under fit."""
+    text = text.replace("        tape = hvd.DistributedGradientTape(tape)\n", "")
+    end = f"keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: {AVERAGES})"
+    return text.replace("verbose=0)", f"verbose=0, callbacks=[{end}])")
+
+
+OBJECTS = swap(
+    "hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)",
+    "model.set_weights(hvd.broadcast_object(model.get_weights(), root_rank=0))",
+)
+EXACTLY = """    from fractions import Fraction
+
+    return Fraction(16 * n_bytes * (ranks - 1), ranks) / Fraction(seconds)
+"""
 BROADCAST = "hvd.broadcast_variables([v.value for v in model.variables + optimizer.variables] + [done], root_rank=0)"
 REPORT = """            print(
                 "epoch {epoch}: loss {loss:.3f}, accuracy {accuracy:.3f}, {images_per_second:,.0f} images/s".format(
@@ -182,22 +206,26 @@ class TestExercises(ThreeWays):
         (
             4,
             swap("DistributedGradientTape(tape)", "DistributedGradientTape(tape, op=hvd.Sum)"),
-            "averaged rather than added up",
+            "added up rather than averaged (step 4)",
         ),
-        (
-            4,
-            swap("shard(len(digits.x_train), rank, size)", "shard(len(digits.x_train), 0, size)"),
-            "its own share (step 3)",
-        ),
-        (4, swap("args.lr, size, args.warmup", "args.lr, 1, args.warmup"), "twice the 0.02 of one rank; it is 0.02"),
+        (4, swap("hvd.rank(), hvd.size()", "hvd.local_rank(), hvd.size()"), "`rank` is hvd.rank()"),
+        (4, swap("y_train[mine]", "y_train[: len(mine)]"), "Does each rank train on its own share"),
+        (4, swap("root_rank=0", "root_rank=1"), "That is where rank 1's start leads"),
+        (4, FP16, "do gradients travel in fewer bits"),
+        (4, weights_averaged, "are gradients averaged in each step?"),
+        (4, swap("args.lr, size, args.warmup", "args.lr, 2, args.warmup"), "3 times the 0.02 of one rank; it is 0.04"),
+        (4, swap("epoch * steps + step", "epoch + step"), "do steps count since the first epoch?"),
+        (4, swap("args.warmup * steps", "args.warmup"), "Is the warm-up given in steps"),
+        (4, swap("checkpoint.write(", "epoch and checkpoint.write("), "in two epochs, rank 0 wrote a single one"),
+        (4, swap(", accuracy {accuracy:.3f}", ""), "lacks the accuracy"),
         (
             4,
             swap("if rank == 0:\n            checkpoint.write", "if True:\n            checkpoint.write"),
-            "came from ranks [0, 1]",
+            "came from ranks [0, 1, 2]",
         ),
         (4, swap('checkpoint.write(str(args.out / "checkpoint"))\n            ', ""), "came from ranks []"),
         (4, swap("    hvd.init()\n", ""), "has not been initialized; use hvd.init(), in line"),
-        (4, swap(" + [done]", ""), "rank 0 begins with step 2, rank 1 begins with step 0"),
+        (4, swap(" + [done]", ""), "rank 0 begins with step 6, rank 1 begins with step 0"),
         (4, swap(" + optimizer.variables", ""), "all of the optimizer's variables"),
         (4, swap(REPORT, ""), "About epoch 1, with loss"),
         (4, BY_ALL, "reports from rank 0 alone (step 6); rank 1 printed"),
@@ -206,12 +234,22 @@ class TestExercises(ThreeWays):
         (5, swap("hvd.DistributedGradientTape(tape)", "tape"), "gradients are not averaged (step 4)"),
         (5, swap("hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)", "pass"), "step 5"),
         (5, swap("self.optimizer.apply_gradients", "list"), "off by 100%"),
+        (5, weights_averaged_in_fit, "are gradients averaged rather than added up, in each step?"),
         (6, swap("used[a] & used[b]", "masks[a] & masks[b]"), "share a core to be {(0, 1)} for masks [{0}, {4}]"),
         (6, swap("threads > len(used[rank])", "threads > len(masks[rank])"), "more threads than cores to be {0, 1}"),
         (6, swap("threads > len(used[rank])", "threads >= len(used[rank])"), "more threads than cores to be set()"),
         (6, swap("- set().union(*used)", "- set().union(*masks)"), "without a rank to be {0} for masks [{2, 3}]"),
-        (6, swap("a < b and", ""), "share a core to be set()"),
+        (6, swap("a < b and", ""), "as (a, b) with a < b, for masks [{0, 4}, {1, 5}]"),
         (6, swap("a < b and", "a != b and"), "each pair of ranks once"),
+        (6, swap("(a, b) for a", "(b, a) for a"), "as (a, b) with a < b"),
+        (
+            6,
+            swap(
+                "for mask in masks]",
+                "for mask in masks]\n    used = [{cpu % len(cores) for cpu in mask} for mask in masks]",
+            ),
+            "more threads than cores",
+        ),
         (6, swap("a < b and", "a + 1 == b and"), "share a core to be {(0, 2), (1, 2)}"),
         (6, swap("sharing, crowded, set", "crowded, set"), "three sets"),
         (6, swap("return sharing, crowded,", "return sharing, len(crowded),"), "a set of ranks"),
@@ -234,14 +272,29 @@ class TestExercises(ThreeWays):
         (3, swap("n // size // batch", "len(shard(n, 0, size)) // batch")),
         (4, same),
         (4, EACH_BY_ITSELF),
+        (
+            4,
+            swap(
+                "mine = shard(len(digits.x_train), rank, size)", "mine = shard(len(digits.x_train), rank, size)[::-1]"
+            ),
+        ),
+        (4, swap(REPORT, "            print(*(history[-1][key] for key in ('loss', 'accuracy', 'epoch')), sep=',')\n")),
         (4, IN_ANOTHER_FORM),
         (4, and_says_who_it_is),
         (5, same),
         (5, BY_HAND),
+        (5, OBJECTS),
         (6, same),
-        (6, swap("return sharing, crowded,", "return [[b, a] for a, b in sharing], sorted(crowded),")),
+        (6, swap("return sharing, crowded,", "return [[a, b] for a, b in sharing], sorted(crowded),")),
         (7, same),
         (7, swap("8 * sent / seconds", "np.float64(sent) / (seconds / 8)")),
+        (
+            7,
+            after(
+                '    """Return the bit/s at which the ring all-reduce of a step takes as long as computing it."""',
+                EXACTLY,
+            ),
+        ),
     ]
 
 
