@@ -1,6 +1,7 @@
 import linecache
 import math
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,9 +9,11 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
+from labkit.exercises import answers
 from labkit.exercises.answers import call, failure, for_all, isolate, remember_lines
 from labkit.exercises.outcomes import NotYet
 from labkit.exercises.values import same
+from labkit.mpi.launch import RankError
 
 
 def written(text: str, **notebook):
@@ -223,3 +226,18 @@ def test_a_syntax_error_names_the_line():
     with pytest.raises(SyntaxError) as error:
         compile(text, "<cell>", "exec")
     assert 'in line 1: "def f(:"' in failure(error.value)
+
+
+def test_of_a_rank_that_mpich_ends_its_own_functions_are_not_quoted(monkeypatch):
+    def run_ranks(*args, **options):
+        lines = ("Assertion failed in file src/op.c at line 7: 0", "/usr/lib/libmpi.so.12(+0x3ba4) [0x7f3b3]")
+        raise RankError(
+            "Rank 1 failed.", (*lines, "python(PyEval_EvalCode+0x22) [0x7f]", "Abort(1) on node 1: Internal")
+        )
+
+    monkeypatch.setattr(answers, "run_ranks", run_ranks)
+    with pytest.raises(NotYet) as told:
+        answers.run_answer(2, Path("script.py"))
+    assert "Assertion failed" in str(told.value)
+    assert "[0x" not in str(told.value)
+    assert str(told.value).endswith("Have the arrays on both sides the same type and length?")
