@@ -106,6 +106,11 @@ def flat(model: keras.Model) -> np.ndarray:
     return np.concatenate([weight.numpy().ravel() for weight in model.trainable_variables])
 
 
+def nearer(weights: np.ndarray, to: np.ndarray, than: np.ndarray) -> bool:
+    """Whether weights are nearer to some than to others."""
+    return bool(np.linalg.norm(weights - to) < np.linalg.norm(weights - than))
+
+
 class OneProcess:
     """One process, which starts as the script's rank `seed` and trains on the digits of several ranks."""
 
@@ -183,8 +188,7 @@ def main() -> None:
     hvd.local_rank, hvd.local_size = lambda: 0, lambda: 1
     (student_main,) = load(script, "main")
     folder = Path(*out, f"rank-{RANKS.rank}") if out else None
-    start = flat(OneProcess().model)
-    seeds = float(np.abs(start - flat(OneProcess(1).model)).max())
+    start, own_start = flat(OneProcess().model), flat(OneProcess(RANKS.rank).model)
     one_process, runs = OneProcess(), []
     for number, case in enumerate(RUNS[kind]):
         checkpoints.clear()
@@ -198,7 +202,7 @@ def main() -> None:
             "rate": float(optimizer.learning_rate),
             "right_rate": float(rate) * case.multiples[-1],
             "spread": float(np.ptp(weights, axis=0).max()),
-            "spread_of_seeds": seeds,
+            "own_start": nearer(flat(model), own_start, start),
             "wrote": bool(folder and list(folder.glob("*.index"))),
             "checkpoints": len(checkpoints),
         }
