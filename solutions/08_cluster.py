@@ -341,13 +341,14 @@ plots.show(
 # step to the next. Which flags does the run get?
 #
 # Write `choose_flags(images, batch, speed, hours, max_rate, max_rise)`. `images` is the size of the training set,
-# `batch` the number of images in a step of all ranks, and `speed` is in images/s. Return a tuple of three values, for
-# `--num_iter` (in epochs), `--lr_init` and `--lr_warmup_epochs`, so that:
+# `batch` the number of images in a step of all ranks, and `speed` is in images/s. Return a tuple of three numbers, ints
+# or floats, for `--num_iter` (in epochs), `--lr_init` and `--lr_warmup_epochs`, so that:
 #
-# - the run has as many whole epochs as fit into its hours (count the training alone); the schedule must be over by
-#   then, as a cosine that is cut off ends with large steps;
+# - the run has as many whole epochs as fit into its hours, 0 if not one does (count the training alone); the schedule
+#   must be over by then, as a cosine that is cut off ends with large steps;
 # - the peak is the one of Bede's `--lr_init=0.256` by the linear rule, or `max_rate` where that is less;
-# - the warm-up is as short as `max_rise` admits. It need not be a whole number of epochs, and no rounding is needed.
+# - the warm-up is as short as `max_rise` admits, however long that is. It need not be a whole number of epochs, and no
+#   rounding is needed.
 #
 # The program multiplies `--lr_init` by `batch / 256`, and counts `--lr_warmup_epochs` in epochs.
 
@@ -438,7 +439,8 @@ plots.show(
 #
 # ### Exercise 2 · Your part of the stream
 #
-# Write `my_images(step, rank, ranks, batch, n, order)`: the image numbers that `rank` reads in step `step`.
+# Write `my_images(step, rank, ranks, batch, n, order)`: the image numbers that `rank` reads in step `step`. Call
+# `order(epoch)`, by position, for the epochs that the step reaches; far beyond them, there may be none yet.
 
 
 # %%
@@ -1510,9 +1512,10 @@ results.hand_in(
 # accumulation**](../docs/glossary.md#gradient-accumulation) makes this possible: compute the gradient of 100 images,
 # keep it, take the next 100, and only then reduce and step. For one all-reduce you get the computing of five.
 #
-# Write `accumulate(gradient_of, x, y, most)`. `gradient_of(images, labels)` returns a list of arrays, the gradients of
-# the **mean** loss over these images; it takes at most `most` images at a time. Return the gradients of the mean loss
-# over *all* of `x` and `y`. Their number need not be a multiple of `most`.
+# Write `accumulate(gradient_of, x, y, most)`. `gradient_of(images, labels)`, called by position, returns a list of
+# arrays, one for each of a network's weights: the gradients of the **mean** loss over these images. It takes at most
+# `most` images at a time. Return the gradients of the mean loss over *all* of `x` and `y`, as such a list. The number
+# of images need not be a multiple of `most`.
 
 
 # %%
@@ -1666,8 +1669,8 @@ if not QUICK:
 # Write `what_next(speeds)`. `speeds` has the images/s of each round for `"16"` and `"32"` workers, for `"32, no
 # reading"` (one synthetic batch again and again), and for `"32, fp16 gradients"`. Return one word:
 #
-# - `"reading"` or `"network"`, when a run *shows* that this is what holds up 32 workers; if both do, the one that costs
-#   more;
+# - `"reading"` or `"network"`, when a run *shows* that this is what holds up 32 workers; if both do, the one whose run
+#   has the larger ratio;
 # - `"batch"`, when neither is shown, but 32 workers are shown to be faster than 16: the images/s are there, so look at
 #   the accuracy;
 # - `"measure"`, when the rounds show none of these: change nothing yet.

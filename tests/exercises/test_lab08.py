@@ -2,6 +2,7 @@ import ast
 import itertools
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,7 +27,7 @@ from labkit.train import schedule
 def student(tmp_path, monkeypatch):
     """The lab in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    return Student("08", {"np": np, "math": math, "statistics": statistics})
+    return Student("08", {"np": np, "math": math, "statistics": statistics, "Fraction": Fraction})
 
 
 STEP_BY_STEP = swap(
@@ -71,6 +72,36 @@ CASE_BY_CASE = swap(
         return "batch"
     return "measure\"""",
 )
+MUST_TRAIN = swap("int(hours * 3600 * speed / images)", "max(1, int(hours * 3600 * speed / images))")
+AS_YIELDED = swap(
+    "    return [order(place // n)[place % n] for place in range(first, first + batch)]",
+    "    for place in range(first, first + batch):\n        yield order(place // n)[place % n]",
+)
+WHOLE_RUN = swap(
+    "    return [order(place // n)[place % n] for place in range(first, first + batch)]",
+    "    stream = np.concatenate([order(epoch) for epoch in range(90)])\n    return stream[first : first + batch]",
+)
+COPIED_FIRST = swap(
+    "    total = None\n",
+    "    total = [np.zeros_like(g) for g in gradient_of(x[:most], y[:most])]\n",
+)
+FOR_TWO = swap(
+    "        parts = [len(images) / len(x) * g for g in gradient_of(images, labels)]\n",
+    "        weights, biases = gradient_of(images, labels)\n"
+    "        parts = [len(images) / len(x) * g for g in (weights, biases)]\n",
+)
+WEIGHTED = swap(
+    """    total = None
+    for start in range(0, len(x), most):
+        images, labels = x[start : start + most], y[start : start + most]
+        parts = [len(images) / len(x) * g for g in gradient_of(images, labels)]
+        total = parts if total is None else [sum_ + part for sum_, part in zip(total, parts)]
+    return total""",
+    """    pieces = [slice(start, start + most) for start in range(0, len(x), most)]
+    each = [gradient_of(x[piece], y[piece]) for piece in pieces]
+    return (np.average(g, axis=0, weights=[len(x[piece]) for piece in pieces]) for g in zip(*each))""",
+)
+FASTER_EACH_TIME = swap("if gain.low > 1]", 'if all(a > b for a, b in zip(speeds[suspects[word]], speeds["32"]))]')
 RATIO_OF_STEPS = swap("return step(1) / step(n)", "return np.float64(max(compute, reading) / step(n))")
 
 
@@ -94,6 +125,20 @@ class TestExercises(ThreeWays):
         (1, swap("warmup_steps * batch / images", "0"), "as the rate cannot jump; it is 0"),
         (1, swap("return epochs,", "epochs,"), "to be three values; it is None: does it return?"),
         (1, swap("return epochs,", "return f'{epochs}',"), "to be a number; it is '64'"),
+        (1, MUST_TRAIN, "choose_flags(1000000, 1024, 1000, 0.2, 10, 0.001) to fit into its hours; 1 epochs take 0.278"),
+        (
+            1,
+            swap("int(hours * 3600 * speed / images)", "math.ceil(hours * 3600 * speed / images) - 1"),
+            "after 224 epochs there is time for 1 more",
+        ),
+        (1, swap("warmup_steps * batch", "min(epochs * images / batch, warmup_steps) * batch"), "in 3 epochs, 11.44"),
+        (
+            1,
+            swap("0.256 * batch / 256", "Fraction(batch, 1000)"),
+            "to be an int or a float, for the next cell to print",
+        ),
+        (2, WHOLE_RUN, "order(3): there is no such epoch yet, and this step ends in epoch 0, in line"),
+        (2, swap("order(place // n)", "order(epoch=place // n)"), "positional-only arguments passed as keyword"),
         (
             2,
             swap("order(place // n)[place % n]", "np.sort(order(place // n))[place % n]"),
@@ -134,13 +179,35 @@ class TestExercises(ThreeWays):
             "to be a number; it is '100%', of type str",
         ),
         (3, swap("hidden=0.0, reading=0.0", "hidden, reading"), "missing 2 required positional arguments"),
+        (3, swap("latency, bandwidth,", "bandwidth, latency,"), "(the arguments in the order of the text)"),
+        (3, swap("gradient / n", "gradient // n"), "to be 0.3312896 (all of it); it is 0.3312902"),
+        (4, FOR_TWO, "not enough values to unpack (expected 2, got 1)"),
+        (
+            4,
+            swap("gradient_of(images, labels)", "gradient_of(images=images, labels=labels)"),
+            "TypeError: gradient_of() got some positional-only arguments",
+        ),
+        (
+            4,
+            swap("total = None", "total = None\n    while True:\n        gradient_of(x[:most], y[:most])"),
+            "gradient_of was called more than 120 times for 12 images, in line",
+        ),
+        (
+            4,
+            swap("    return total", "    return np.concatenate([g.ravel() for g in total])"),
+            "a list of gradients for 12",
+        ),
         (4, swap("len(images) / len(x) * g", "g"), "yours is off by"),
         (4, swap("len(images) / len(x) * g", "most / len(x) * g"), "when the pieces have 4, 4, 2 of them"),
-        (4, swap("range(0, len(x), most)", "range(0, len(x) // most * most, most)"), "each of the 10 images"),
+        (
+            4,
+            swap("range(0, len(x), most)", "range(0, len(x) // most * most, most)"),
+            "each of the 10 images to be used for",
+        ),
         (4, swap("start : start + most", "start:"), "MemoryError: 12 images at a time; 4 fit"),
         (4, swap("labels = x[start : start + most], y[start : start + most]", "labels = x[:most], y"), "and 12 labels"),
         (4, swap("    return total", "    return total[0]"), "a list of gradients for 12 images"),
-        (4, swap("    return total", "    return total[::-1]"), "gradients of shapes (3, 4) and (4,)"),
+        (4, swap("    return total", "    return total[::-1]"), "gradients of the shapes (6, 4) and (4,)"),
         (4, swap("    total = None", "    total = None\n    x /= 255"), "x to stay as it was; accumulate changed it"),
         (5, swap("gain.low > 1", "gain.value > 1"), "(a higher mean whose interval has 1 in it)"),
         (5, swap("gain.low > 1", "gain.significant"), "(both are slower)"),
@@ -155,7 +222,19 @@ class TestExercises(ThreeWays):
         (5, swap("if shown:", "if len(shown) == 1:"), "(both help, the second more)"),
         (5, swap("max(shown, key", "max(gains, key"), "(the larger gain is not shown)"),
         (5, swap('["16"]).low > 1', '["16"]).value > 1'), "(32 have a higher mean than 16"),
-        (5, swap('else "measure"', 'else "batch"'), '"measure" of 16: '),
+        (5, swap('else "measure"', 'else "batch"'), "to be 'measure' (all are as fast); it is 'batch'"),
+        (5, FASTER_EACH_TIME, "(higher in each round, yet its interval has 1 in it)"),
+        (
+            5,
+            swap(
+                'statistics.ratio(speeds["32"], speeds["16"]).low > 1',
+                'all(a > b for a, b in zip(speeds["32"], speeds["16"]))',
+            ),
+            "(32 are faster than 16 in each round, yet the interval has 1 in it)",
+        ),
+        (5, swap("gains[word].value", "gains[word].low"), "(both help, the first more, though its interval is wider)"),
+        (5, swap("gains[word].value", "gains[word].high"), "though the second may be higher)"),
+        (5, swap("gain.low > 1", "gain.low > 1 and gain.value > 1.05"), "(a gain of 3%, and its interval is above 1)"),
         (5, swap('return "batch" if', 'return "reading" if'), "(nothing helps, and 32 are faster than 16)"),
         (5, swap("        return max(", "        max("), "(without reading it is nearly twice as fast); it is"),
     ]
@@ -172,10 +251,13 @@ class TestExercises(ThreeWays):
                 "return [float(order(place // n)[place % n]) for place in",
             ),
         ),
+        (2, AS_YIELDED),
         (3, same),
         (3, RATIO_OF_STEPS),
         (4, same),
         (4, SUMS),
+        (4, COPIED_FIRST),
+        (4, WEIGHTED),
         (5, same),
         (5, CASE_BY_CASE),
     ]
