@@ -424,7 +424,7 @@ print(f"one process found: objective {objective:,.0f}")
 #   returns the centroids.
 #
 # Begin with the script's own line in `fit`, run it, and see what your `spread` reports. Then correct the line. The
-# check runs the script on 3 ranks, for at most 60 s.
+# check runs the script on 4 ranks, for at most 60 s.
 
 # %%
 # %%writefile work/fit.py
@@ -553,7 +553,8 @@ proof = run_ranks(2, "work/proof.py", work / "photo.npy", 16, ITERATIONS)
 # - `labels`: those of this rank's pixels, as `np.uint8`, with `labels_of` from exercise 2. Then only one byte per pixel
 #   travels.
 # - The picture: gather the labels on rank 0. Only there, make a picture of `height` rows and `width` columns, give it
-#   the palette, and save it as `args.out / "photo.png"`. Section 2 has the lines for a picture with a palette.
+#   the palette, which is the centroids rounded to whole numbers, and save it as `args.out / "photo.png"`. Section 2 has
+#   the lines for a picture with a palette.
 #
 # The check runs it on 3 ranks, for at most 60 s.
 

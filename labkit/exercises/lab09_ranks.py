@@ -1,6 +1,6 @@
 """A probe of lab 09: runs a student's K-Means script. Started by `lab09` on some ranks:
 
-    mpirun -n 3 python lab09_ranks.py fit SCRIPT PHOTO COLOURS ITERATIONS
+    mpirun -n 4 python lab09_ranks.py fit SCRIPT PHOTO COLOURS ITERATIONS
     mpirun -n 3 python lab09_ranks.py kmeans SCRIPT ARGUMENTS…
 
 Imports SCRIPT, lets its functions work on the shares of a small photo, and hands back one report per rank. What
@@ -9,7 +9,7 @@ one process finds from the same start is computed beside it, to compare with.
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,15 @@ from labkit.exercises.ranks import load, report, watched
 
 RANKS = MPI.COMM_WORLD
 # By how much a number of a centroid is shifted on each rank: the extremes are on other ranks each time.
-SHIFTS = ((0.0, 0.0, 0.0), (0.0, 1.5, -2.5), (0.0, -2.5, 1.5), (-1.0, 0.5, 3.0), (3.0, 0.5, -1.0), (0.5, 0.5, 4.0))
+SHIFTS = (
+    (0.0, 0.0, 0.0, 0.0),
+    (0.0, 1.5, -2.5, 0.0),
+    (0.0, -2.5, 0.5, 1.5),
+    (-1.0, 0.5, 3.0, 1.0),  # in a ring, neighbours differ by 2.5 at most
+    (1.0, 3.0, 0.5, -1.0),
+    (0.5, 0.5, 0.5, 4.5),
+    (4.0, 0.0, 0.0, 0.0),
+)
 
 
 def objective(pixels: np.ndarray, centroids: np.ndarray) -> float:
@@ -52,19 +60,20 @@ def fit_findings(script: str, photo: str, colours: str, iterations: str) -> dict
     spread, fit = load(script, "spread", "fit")
     where = f"on rank {RANKS.rank} of {RANKS.size}"
     pixels = np.load(photo).reshape(-1, 3).astype(np.float64)
-    findings: dict[str, Any] = {"shifts": SHIFTS, "spread": []}
-    for shifts in SHIFTS:
-        centroids = np.arange(12.0).reshape(4, 3)
-        centroids[2, 1] += shifts[RANKS.rank]
+    findings: dict[str, Any] = {"spread": [], "changed": []}
+    for case, right, every in spreads():
+        given = every[RANKS.rank].copy()
         with watched(script, f"in spread, {where}"):
-            findings["spread"].append(json_value(spread(centroids)))
+            findings["spread"].append((case, right, json_value(spread(given))))
+        if not np.array_equal(given, every[RANKS.rank]):
+            findings["changed"] = [("centroids", "spread")]
     begin = RANKS.bcast(pixels[:: len(pixels) // int(colours)][: int(colours)])
     mine = np.array_split(pixels, RANKS.size)[RANKS.rank].copy()
     given = {"mine": mine.copy(), "begin": begin.copy()}
     with watched(script, f"in fit, {where}"):
         end = fit(*given.values(), int(iterations))
-    findings["changed"] = [
-        name for name, before in (("mine", mine), ("begin", begin)) if not np.array_equal(given[name], before)
+    findings["changed"] += [
+        (name, "fit") for name, before in (("mine", mine), ("begin", begin)) if not np.array_equal(given[name], before)
     ]
     findings["shape"], findings["wanted"] = shape(end), list(begin.shape)
     if not all(RANKS.allgather(findings["shape"] == findings["wanted"])):
@@ -79,6 +88,20 @@ def fit_findings(script: str, photo: str, colours: str, iterations: str) -> dict
         "objective": objective(pixels, end),
         "batch": objective(pixels, batch),
     }
+
+
+def spreads() -> Iterator[tuple[str, float, np.ndarray]]:
+    """Cases for `spread`: in words, its right value, and each rank's centroids."""
+    same = np.tile(np.random.default_rng(0).integers(-400, 400, (5, 3)) / 4, (RANKS.size, 1, 1))
+    for shifts in SHIFTS:
+        every = same.copy()
+        every[:, 2, 1] += shifts
+        what = f"one number of a centroid is shifted by {', '.join(map(str, shifts))} on ranks 0 to {RANKS.size - 1}"
+        yield what if any(shifts) else "all ranks hold the same", max(shifts) - min(shifts), every
+    every = same.copy()
+    for row, column, shifts in ((0, 0, SHIFTS[1]), (2, 1, SHIFTS[2]), (2, 2, SHIFTS[3]), (4, 2, SHIFTS[6])):
+        every[:, row, column] += (1 + column) * np.array(shifts)
+    yield "several numbers are shifted, each on other ranks", float(np.ptp(every, axis=0).max()), every
 
 
 def json_value(value: Any) -> float | str:
@@ -106,15 +129,16 @@ def kmeans_findings(script: str, *arguments: str) -> dict[str, Any]:
     if not all(RANKS.allgather(findings["labels"] == findings["wanted"] and labels.dtype == np.uint8)):
         return findings
     every, away = np.stack(RANKS.allgather(centroids)), distances(mine, centroids)
-    # A pixel halfway between two centroids may have either.
-    nearest = away[np.arange(len(mine)), np.minimum(labels, len(centroids) - 1)] <= away.min(axis=1) * (1 + 1e-9) + 1e-9
+    # How much farther than the nearest centroid is the one of its label, if there is one.
+    there = np.minimum(labels, len(centroids) - 1)
+    beyond = np.where(labels == there, away[np.arange(len(mine)), there] - away.min(axis=1), np.inf)
     findings |= {
-        "nearest": float(nearest.mean()),
+        "beyond": beyond.tolist(),
         "apart": float(np.ptp(every, axis=0).max()),
         "objective": objective(pixels, centroids),
         "batch": objective(pixels, one_process(pixels, begin, int(options["--iterations"]))),
     }
-    labels = RANKS.allgather(labels)
+    labels = RANKS.allgather(there)
     written = Path(options["--out"]) / "photo.png"
     findings["wrote"] = written.is_file()
     if findings["wrote"]:
@@ -124,6 +148,7 @@ def kmeans_findings(script: str, *arguments: str) -> dict[str, Any]:
         findings["shape"], findings["photo"] = list(picture.shape[:2]), list(photo.shape[:2])
         if picture.shape == right.shape:
             findings["same"] = float((picture == right).all(axis=2).mean())
+            findings["off"] = int(np.abs(picture.astype(int) - right).max())
     return findings
 
 

@@ -39,6 +39,32 @@ BY_PRODUCTS = swap(
     "    return start, start + each + (rank < left)",
     "    return [rank * n // size, (rank + 1) * n // size]",
 )
+EMPTY_AT_ZERO = swap(
+    "    each, left = divmod(n, size)\n"
+    "    start = rank * each + min(rank, left)  # the first `left` ranks take one more\n"
+    "    return start, start + each + (rank < left)",
+    "    part = np.array_split(np.arange(n), size)[rank]\n    return (part[0], part[-1] + 1) if len(part) else (0, 0)",
+)
+IN_FLOAT32 = swap(
+    "    result = d4p.kmeans(len(centroids), 0, assignFlag=True).compute(pixels, centroids)\n"
+    "    return result.assignments.ravel()",
+    "    pixels, centroids = pixels.astype(np.float32), centroids.astype(np.float32)\n"
+    "    return np.argmin((pixels**2).sum(1)[:, None] + (centroids**2).sum(1) - 2 * pixels @ centroids.T, axis=1)",
+)
+BY_PAIRS = swap(
+    "    every = np.stack(MPI.COMM_WORLD.allgather(centroids))\n"
+    "    return float((every.max(axis=0) - every.min(axis=0)).max())",
+    "    every = MPI.COMM_WORLD.allgather(centroids)\n"
+    "    return max(np.abs(one - other).max() for one in every for other in every)",
+)
+ONE_KEPT = swap(
+    "    every = np.stack(MPI.COMM_WORLD.allgather(centroids))\n"
+    "    return float((every.max(axis=0) - every.min(axis=0)).max())",
+    "    low = centroids.copy()\n"
+    "    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, low, op=MPI.MIN)\n"
+    "    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, centroids, op=MPI.MAX)\n"
+    "    return float((centroids - low).max())",
+)
 BY_REDUCTION = swap(
     "    every = np.stack(MPI.COMM_WORLD.allgather(centroids))\n"
     "    return float((every.max(axis=0) - every.min(axis=0)).max())",
@@ -72,12 +98,17 @@ class TestExercises(ThreeWays):
         ),
         (1, swap("return math", "math"), "None: does it return?"),
         (1, swap("if error == 0", "if error < 1"), "1 too large, in dB, to be 65.91; it is inf"),
+        (
+            1,
+            swap("if error == 0", "if error < 1e-3"),
+            "of one pixel in 10,000 is 1 too large, in dB, to be 92.9; it is inf",
+        ),
         (1, swap("return math.inf", "return 0"), "psnr when both are equal, in dB, to be inf; it is 0."),
         (1, swap("255**2 / error", "255 / error"), "psnr when every number is 10 too large, in dB, to be 28.13; it is"),
         (1, swap("math.inf if error == 0 else 10 *", "math.inf if error == 0 else 20 *"), "it is 56.26"),
         (1, swap("    return", "    quantised[:] = 0\n    return"), "quantised to stay as it was"),
         (1, swap("np.mean(", "np.atleast_1d("), "ValueError: The truth value"),
-        (2, swap("len(centroids), 0,", "len(centroids), 5,"), "Iterations would move the centroids"),
+        (2, swap("len(centroids), 0,", "len(centroids), 5,"), "has no iteration moved the centroids?"),
         (
             2,
             swap(".ravel()", ""),
@@ -101,13 +132,26 @@ class TestExercises(ThreeWays):
         (3, swap(" + (rank < left)", ""), "leave pixels lost"),
         (3, swap("rank * each", "0"), "start where rank 0 stops"),
         (3, swap("return start, start", "return start, 1 + start"), "0 <= start <= stop <= n"),
+        (
+            3,
+            swap(
+                "    return start, start",
+                "    if not each and rank >= left:\n        return n, 0\n    return start, start",
+            ),
+            "0 <= start <= stop <= n for rank 3 for n = 3 and 5 ranks; it is (3, 0)",
+        ),
+        (
+            3,
+            swap("    each", "    from fractions import Fraction\n    n = Fraction(n)\n    each"),
+            "to be an int, for a slice; it is Fraction(",
+        ),
         (3, swap("divmod(n, size)", "n / size, 0"), "to be an int; it is 0.0, a float"),
         (
             3,
             swap(
                 "    each, left = divmod(n, size)", "    n = np.float32(n)\n    each, left = map(int, divmod(n, size))"
             ),
-            "for n = 100,000,007 and 7 ranks",
+            "for n = 16,777,219 and 2 ranks",
         ),
         (3, swap("return start, start", "start, start"), "None: does it return?"),
         (
@@ -138,8 +182,19 @@ class TestExercises(ThreeWays):
         (
             4,
             swap("every.max(axis=0) - every.min(axis=0)", "every - every[0]"),
-            "shifted by 0.0, 1.5, -2.5 on ranks 0 to 2",
+            "shifted by 0.0, 1.5, -2.5, 0.0 on ranks 0 to 3",
         ),
+        (
+            4,
+            swap("every.max(axis=0) - every.min(axis=0)", "abs(every - np.roll(every, 1, axis=0))"),
+            "when one number of a centroid is shifted by -1.0, 0.5, 3.0, 1.0 on ranks 0 to 3",
+        ),
+        (
+            4,
+            swap("(every.max(axis=0) - every.min(axis=0)).max()", "np.linalg.norm(np.ptp(every, axis=0))"),
+            "on every rank when several numbers are shifted, each on other ranks",
+        ),
+        (4, ONE_KEPT, "centroids to stay as before; spread changed it on rank 0"),
         (4, swap("every.max(axis=0) - every.min(axis=0)", "abs(every - every[0])"), "to be 4.0 on every rank"),
         (4, swap("every.max(axis=0) - every.min(axis=0)", "abs(np.diff(every, axis=0))"), "to be 4.0 on every rank"),
         (
@@ -160,6 +215,16 @@ class TestExercises(ThreeWays):
             "still says",
         ),
         (5, swap("labels_of(mine, centroids)", "labels_of(mine, first)"), "the label of its nearest centroid"),
+        (
+            5,
+            swap(".astype(np.uint8)\n    ###", ".astype(np.uint8) + np.uint8(1)\n    ###"),
+            "of its nearest centroid; on rank",
+        ),
+        (
+            5,
+            swap("np.rint(centroids).astype(np.uint8).tobytes", "centroids.astype(np.uint8).tobytes"),
+            "numbers of yours are 1 off",
+        ),
         (5, swap(".astype(np.uint8)\n    ###", "\n    ###"), "ranks.Gatherv(labels, [everybody, counts], root=0)"),
         (5, swap("    if rank == 0:\n        picture =", "    if True:\n        picture ="), "That was on rank"),
         (
@@ -194,10 +259,13 @@ class TestExercises(ThreeWays):
         ),
         (2, same),
         (2, PREDICTED),
+        (2, IN_FLOAT32),
         (3, same),
         (3, BY_PRODUCTS),
+        (3, EMPTY_AT_ZERO),
         (4, same),
         (4, BY_REDUCTION),
+        (4, BY_PAIRS),
         (5, same),
         (5, GATHERED),
     ]
