@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,7 @@ case $1 in
     echo "$TMPDIR" >>uv-temporary
     if [[ -f uv-fails ]]; then echo "no such package: unobtainium"; exit 1; fi
     if [[ -f uv-hangs ]]; then sleep 60; fi
+    if [[ -f uv-takes ]]; then sleep "$(<uv-takes)"; rm uv-takes; fi
     if [[ $2 == --project ]]; then venv=$3/.venv; else venv=.venv; fi
     stat -c %a $venv/.lock >>uv-locks
     if [[ $2 == --project && -f uv-fails-openmp ]]; then echo "no such package: openmp"; exit 1; fi
@@ -60,9 +62,7 @@ class Checkout:
             shutil.copy(paths.ROOT / name, target)
         self.admin_path = folder / "sbin"
         self.admin_path.mkdir()
-        text = (self.folder / "lab").read_text()
-        assert "=/usr/local/sbin:/usr/sbin:/sbin " in text
-        (self.folder / "lab").write_text(text.replace("=/usr/local/sbin:/usr/sbin:/sbin ", f"='{self.admin_path}' "))
+        self.constant("ADMIN_PATH", "/usr/local/sbin:/usr/sbin:/sbin", f"'{self.admin_path}'")
         self.path.mkdir()
         for tool in TOOLS.split():
             (self.path / tool).symlink_to(shutil.which(tool))
@@ -70,6 +70,17 @@ class Checkout:
             self.program(tool, "#!/bin/sh\n")
         self.program("uv", UV)
         self.user("1000")
+
+    def constant(self, name: str, value: str, other: str) -> None:
+        text = (self.folder / "lab").read_text()
+        assert f" {name}={value}" in text
+        (self.folder / "lab").write_text(text.replace(f" {name}={value}", f" {name}={other}"))
+
+    def load(self, average: str) -> None:
+        """Have two cores, with so much to do."""
+        self.program("nproc", "#!/bin/sh\necho 2\n")
+        self.constant("LOAD_FILE", "/proc/loadavg", "load")
+        (self.folder / "load").write_text(f"{average} 0.50 0.50 1/500 12345\n")
 
     def program(self, name: str, text: str) -> None:
         (self.path / name).unlink(missing_ok=True)
@@ -233,6 +244,33 @@ def test_help_answers_in_a_broken_environment(checkout, asked, labkit):
         program.chmod(0o755)
     code, out, err = checkout.run(*asked)
     assert (code, "./lab start" in out, err) == (0, True, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("average", "at_first", "so_far"),
+    [
+        (
+            "9.40",
+            "\n  other work has the cores: this may take 5 times as long\n",
+            "; other work has the cores: this may take 4",
+        ),
+        ("3.90", "\n  other work has the cores: this may take 2 times as long\n", ""),  # later, that is set-up's own
+        ("0.08", "", ""),
+    ],
+)
+def test_where_there_is_no_terminal_a_line_now_and_then_says_what_set_up_does(checkout, average, at_first, so_far):
+    checkout.constant("TELL_EVERY_S", "30", "1")
+    checkout.load(average)
+    (checkout.folder / "uv-takes").write_text("1.5")
+    _, out, _ = checkout.run("setup")
+    assert at_first in out
+    assert ("other work" in out) == bool(at_first + so_far)
+    lines = [line for line in out.splitlines() if line.startswith("  Python 3.11 and the packages")]
+    assert len(lines) >= 2
+    assert re.match(rf"  Python 3.11 and the packages +[12] s so far{re.escape(so_far)}", lines[0])
+    assert re.fullmatch(r"  Python 3.11 and the packages +\d+ s", lines[-1])
+    assert ("other work" in lines[0]) == bool(so_far)
 
 
 def test_no_lock_is_one_that_others_can_hold(checkout):
@@ -412,6 +450,20 @@ def test_missing_compilers_are_named_with_the_command_before_anything_else(check
     assert command in err
     assert out == ""
     assert checkout.syncs() == 0
+
+
+def test_one_command_installs_all_that_the_day_needs(checkout):
+    checkout.program("apt-get", APT)
+    (checkout.path / "g++").unlink()
+    code, _, err = checkout.run("start")
+    assert code == 2
+    assert "-y g++ numactl iproute2 slurm-wlm munge   then run this again. (Labs 03 and 06 to 08 can do without" in err
+    checkout.program("g++", "#!/bin/sh\n")
+    checkout.program("numactl", "#!/bin/sh\n")
+    code, out, _ = checkout.run("start")
+    assert code == 0
+    assert "by whoever may: sudo apt-get install --no-install-recommends -y iproute2 slurm-wlm munge\n" in out
+    assert apt_calls(checkout) == ""
 
 
 APT = """#!/bin/sh
