@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from labkit.exercises.answers import call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect, refuse
-from labkit.exercises.values import describe, same, whole
+from labkit.exercises.values import describe, parts, same, whole
 
 lab = Lab("09")
 
@@ -123,9 +123,7 @@ def shares(answer) -> None:
         case = f"for n = {n:,} and {size} {'rank' if size == 1 else 'ranks'}"
         got = []
         for rank in range(size):
-            pair = call(answer, n, rank, size)
-            is_pair = isinstance(pair, tuple | list | np.ndarray) and np.shape(pair) == (2,)
-            expect(is_pair, f"two whole numbers, (start, stop), for rank {rank} {case}; it is {describe(pair)}")
+            pair = parts(call(answer, n, rank, size), 2, f"two whole numbers, (start, stop), for rank {rank} {case}")
             for end, name in zip(pair, (f"{end} for rank {rank} {case}" for end in ("start", "stop")), strict=True):
                 whole(end, name, int_only=True)
                 expect(hasattr(end, "__index__"), f"{name} to be an int, for a slice; it is {describe(end)}")
