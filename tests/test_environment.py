@@ -1,6 +1,10 @@
 """A lock for each environment: what else names versions agrees with it."""
 
+import importlib.util
 import re
+import subprocess
+import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -10,6 +14,7 @@ import yaml
 from labkit.system import paths
 
 ENVIRONMENTS = {"main": paths.ROOT, "openmp": paths.ENV / "openmp"}
+SITE = Path(sysconfig.get_path("purelib"))
 PROJECT = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())
 
 
@@ -72,6 +77,75 @@ def test_a_horovod_built_for_another_tensorflow_is_not_taken_from_the_cache():
     variables = PROJECT["tool"]["uv"]["extra-build-variables"]["horovod"]
     built_for = {f"{name}=={locked(paths.ROOT)[name]}" for name in ("tensorflow-cpu", "mpich")}
     assert set(variables["LABKIT_BUILT_FOR"].split()) == built_for
+
+
+@pytest.fixture(scope="module")
+def bytecode():
+    """The script of that name, as a module."""
+    spec = importlib.util.spec_from_file_location("bytecode", paths.ENV / "bytecode.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_is_imported_is_compiled_and_nothing_else(bytecode, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    files = {
+        "used/__init__.py": "def late():\n    from . import deep",
+        "used/deep/__init__.py": "from .near import thing\nfrom . import far as other\nimport gone, used.broken",
+        "used/deep/near.py": "from .. import sibling\nfrom ...beyond import nothing",
+        "used/deep/far.py": "class Late:\n    import used.last as last",
+        "used/sibling.py": "",
+        "used/last.py": "",
+        "used/broken.py": "print 'for another Python'",
+        "used/beside.py": "import unused",
+        "used/tests/__init__.py": "",
+        "unused.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = bytecode.compile_imported(["used.deep"], tmp_path)
+    assert found == {"used", "used.deep", "used.deep.near", "used.deep.far", "used.sibling", "used.last"}
+    compiled = {str(file.relative_to(tmp_path)).replace("__pycache__/", "") for file in tmp_path.rglob("*.pyc")}
+    assert compiled == {str(Path(name).with_suffix(".cpython-311.pyc")) for name in list(files)[:6]}
+
+
+def test_the_kit_imports_what_its_files_and_programs_do(bytecode):
+    names = set(bytecode.kit_imports())
+    assert {"tensorflow", "horovod.tensorflow", "sklearn.cluster", "nncf", "jupyterlab.labapp"} <= names
+    assert "mpi4py.MPI" in names  # of `from mpi4py import MPI`
+
+
+@pytest.fixture(scope="module")
+def reachable(bytecode):
+    """The names of all modules of this environment that set-up compiles."""
+    return bytecode.compile_imported(bytecode.kit_imports(), SITE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "imported",
+    [
+        "horovod.tensorflow, keras, daal4py, sklearnex, sklearn.cluster, sklearn.datasets, matplotlib.pyplot, pandas",
+        "openvino, nncf, optuna, scipy.stats, hypothesis, papermill, igraph",
+        "jupyterlab.labapp, jupyterhub.app, ipykernel.kernelapp, IPython, labkit.cli",
+    ],
+)
+def test_little_of_what_a_program_imports_is_missed(reachable, imported):
+    told = "for name, module in [*sys.modules.items()]: print('LOADED', name, getattr(module, '__file__', ''))"
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys, {imported}\n{told}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    lines = (line.split(" ") for line in run.stdout.splitlines() if line.startswith("LOADED ") and line.endswith(".py"))
+    loaded = {name for _, name, file in lines if Path(file).is_relative_to(SITE)}
+    assert len(loaded) > 300
+    missed = loaded - reachable
+    assert len(missed) < 0.03 * len(loaded), sorted(missed)
 
 
 def test_nothing_that_sends_usage_data_is_installed():

@@ -37,15 +37,17 @@ case $1 in
     if [[ $2 == --project && -f uv-fails-openmp ]]; then echo "no such package: openmp"; exit 1; fi
     if [[ $2 == --project && -f uv-hangs-openmp ]]; then echo $$ >openmp-pid; sleep 60; fi
     if [[ $* == "sync --locked" ]]; then echo "${UV_PROJECT_ENVIRONMENT:-} $CMAKE_TOOLCHAIN_FILE" >>compiled-in; fi
+    if [[ $* == "sync --locked" ]]; then echo "$LABKIT_OBJECTS" >>objects; fi
     if [[ $* == "sync --locked" && -f uv-fails-horovod ]]; then
       while [[ -f uv-hangs-openmp && ! -s openmp-pid ]]; do sleep 0.05; done
       echo "no compiler"; exit 1
     fi
     mkdir -p $venv/bin
     echo "VIRTUAL_ENV='$PWD/$venv'" >$venv/bin/activate
-    printf '#!/usr/bin/env bash\\necho "labkit $*"\\n' >.venv/bin/labkit
-    chmod +x .venv/bin/labkit
-    cp .venv/bin/labkit .venv/bin/python ;;
+    for program in .venv/bin/labkit $venv/bin/python; do
+      printf '#!/usr/bin/env bash\\necho "labkit $*"\\n' >$program
+      chmod +x $program
+    done ;;
 esac
 """
 
@@ -157,6 +159,12 @@ def test_the_second_environment_is_made_from_a_lock_of_its_own(checkout):
     assert (checkout.folder / "env/openmp/.venv/bin").is_dir()
 
 
+def test_both_environments_get_their_bytecode(checkout):
+    checkout.run("setup")
+    for log in ("setup.log", "setup-openmp.log"):
+        assert "labkit env/bytecode.py" in (checkout.folder / ".lab" / log).read_text()
+
+
 def test_a_folder_with_a_blank_is_compiled_in_by_a_path_without(tmp_path):
     """Flags that MPICH and TensorFlow print are taken apart at blanks."""
     (tmp_path / "a b").mkdir()
@@ -168,6 +176,58 @@ def test_a_folder_with_a_blank_is_compiled_in_by_a_path_without(tmp_path):
     assert " ".join(last) == f"{checkout.folder}/.venv {checkout.folder}/env/horovod/toolchain.cmake"
     calls = (checkout.folder / "uv-calls").read_text()
     assert "pip uninstall --python .venv horovod" in calls  # whose programs would name the link
+
+
+def compile_in(folder: Path, kit: Path, text: str = "int one;\n", flag: str = "-O2", compiler: str = "done") -> bool:
+    """Call the compiler as Horovod's build does, by a stand-in that copies; return whether it was called."""
+    (folder / "sources").mkdir(parents=True, exist_ok=True)
+    (folder / "sources/one.cc").write_text(text)
+    program = folder.parent / "g++"
+    program.write_text(
+        "#!/bin/bash\nif [[ $1 == --version ]]; then echo 12; exit; fi\n"
+        f'echo {compiler} >>"{folder}/calls"; cp "${{@: -1}}" one.o; [[ {compiler} == done ]]\n'
+    )
+    program.chmod(0o755)
+    command = [paths.ENV / "horovod/keep.sh", folder, kit, program, flag, f"-I{folder}", f"-I{kit}/.venv"]
+    done = subprocess.run(
+        [*command, "-o", "one.o", "-c", folder / "sources/one.cc"],
+        cwd=folder,
+        env=os.environ | {"LABKIT_OBJECTS": str(folder.parent / "kept")},
+        timeout=30,
+    )
+    assert (done.returncode == 0) == (compiler == "done")
+    assert compiler != "done" or (folder / "one.o").read_text() == text
+    return (folder / "calls").exists()
+
+
+def test_a_build_that_goes_on_takes_what_was_compiled(tmp_path):
+    """In another folder, as uv has one for each build, and by another link to the kit."""
+    assert compile_in(tmp_path / "first", tmp_path / "link 1")
+    assert not compile_in(tmp_path / "second", tmp_path / "link 2")
+    assert compile_in(tmp_path / "third", tmp_path, text="int two;\n")
+    assert compile_in(tmp_path / "fourth", tmp_path, flag="-O3")
+    assert not compile_in(tmp_path / "fifth", tmp_path, flag="-O3")
+
+
+def test_what_a_compiler_failed_at_is_not_kept(tmp_path):
+    assert compile_in(tmp_path / "first", tmp_path, compiler="failed")
+    assert compile_in(tmp_path / "second", tmp_path)
+
+
+def test_objects_are_kept_by_the_locks_until_horovod_is_installed(checkout):
+    (checkout.folder / "uv-fails-horovod").touch()
+    assert checkout.run("setup")[0] == 2
+    kept = checkout.folder / ".lab/horovod"
+    (first,) = (checkout.folder / "objects").read_text().split()
+    assert Path(first).parent == kept
+    kept.mkdir()
+    (kept / "object").touch()
+    (checkout.folder / "uv-fails-horovod").unlink()
+    with (checkout.folder / "uv.lock").open("a") as lock:
+        lock.write("\n")
+    assert checkout.run("setup")[0] == 0
+    assert (checkout.folder / "objects").read_text().split()[-1] != first
+    assert not kept.exists()
 
 
 @pytest.mark.parametrize("lock", ["uv.lock", "env/openmp/uv.lock", "env/openmp/pyproject.toml"])

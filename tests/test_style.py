@@ -16,7 +16,7 @@ BIN = Path(sysconfig.get_path("scripts"))
     [
         ("ruff", "check", "."),
         ("ruff", "format", "--check", "."),
-        ("shellcheck", "lab", ".ci/run", "env/pack/start.sh"),
+        ("shellcheck", "lab", ".ci/run", "env/pack/start.sh", "env/horovod/keep.sh"),
         ("lint-imports",),
         ("mypy",),
     ],
