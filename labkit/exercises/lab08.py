@@ -276,7 +276,9 @@ def accumulation(answer) -> None:
         got = call(_drained(answer), gradient_of, x, y, most)
         case = f"for {count} images, {most} at a time"
         right = _softmax_gradients(x, y, arrays)
-        several = isinstance(got, list | tuple) or (isinstance(got, np.ndarray) and got.dtype == object and got.ndim)
+        several = isinstance(got, list | tuple) or (
+            isinstance(got, np.ndarray) and got.dtype == object and got.ndim > 0
+        )
         expect(several, f"a list of gradients {case}; it is {describe(got)}")
         found = [numeric_array(part) for part in got]
         shapes = [describe(part) if array is None else array.shape for part, array in zip(got, found, strict=True)]

@@ -123,11 +123,11 @@ def shares(answer) -> None:
         case = f"for n = {n:,} and {size} {'rank' if size == 1 else 'ranks'}"
         got = []
         for rank in range(size):
-            pair = parts(call(answer, n, rank, size), 2, f"two whole numbers, (start, stop), for rank {rank} {case}")
-            for end, name in zip(pair, (f"{end} for rank {rank} {case}" for end in ("start", "stop")), strict=True):
+            ends = parts(call(answer, n, rank, size), 2, f"two whole numbers, (start, stop), for rank {rank} {case}")
+            for end, name in zip(ends, (f"{end} for rank {rank} {case}" for end in ("start", "stop")), strict=True):
                 whole(end, name, int_only=True)
                 expect(hasattr(end, "__index__"), f"{name} to be an int, for a slice; it is {describe(end)}")
-            start, stop = map(int, pair)
+            start, stop = map(int, ends)
             within = 0 <= start <= stop <= n or start == stop  # an empty share may be anywhere
             expect(within, f"0 <= start <= stop <= n for rank {rank} {case}; it is {start, stop}")
             got.append((start, stop))

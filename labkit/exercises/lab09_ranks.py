@@ -28,8 +28,8 @@ SHIFTS = (
     (0.0, -2.5, 0.5, 1.5),
     (-1.0, 0.5, 3.0, 1.0),  # in a ring, neighbours differ by 2.5 at most
     (1.0, 3.0, 0.5, -1.0),
-    (0.5, 0.5, 0.5, 4.5),
-    (4.0, 0.0, 0.0, 0.0),
+    (0.5, 0.5, 0.5, 4.0),
+    (4.25, 0.0, 0.0, 0.0),
 )
 
 
@@ -102,6 +102,12 @@ def spreads() -> Iterator[tuple[str, float, np.ndarray]]:
     for row, column, shifts in ((0, 0, SHIFTS[1]), (2, 1, SHIFTS[2]), (2, 2, SHIFTS[3]), (4, 2, SHIFTS[6])):
         every[:, row, column] += (1 + column) * np.array(shifts)
     yield "several numbers are shifted, each on other ranks", float(np.ptp(every, axis=0).max()), every
+    every = same.copy()
+    every[1, 3] *= -1
+    yield "a centroid has the opposite signs on rank 1", float(np.ptp(every, axis=0).max()), every
+    every = same.copy()
+    every[2, :2] = every[2, 1::-1]
+    yield "two centroids are swapped on rank 2", float(np.ptp(every, axis=0).max()), every
 
 
 def json_value(value: Any) -> float | str:
