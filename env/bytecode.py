@@ -7,6 +7,7 @@ is left as it is.
 
 import contextlib
 import dis
+import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from importlib.machinery import SourceFileLoader
@@ -71,4 +72,5 @@ def compile_imported(names: Iterable[str], site: Path) -> set[str]:
 
 
 if __name__ == "__main__":
+    sys.dont_write_bytecode = False  # whatever the environment says: it is asked for
     compile_imported(kit_imports(), Path(sysconfig.get_path("purelib")))
