@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 from labkit.cli import app
 from labkit.hub import accounts as accounts_of_seats
-from labkit.hub import cgroups, check, codes, hub_log, opening, runtime, settings, spawners, student_server
+from labkit.hub import cgroups, check, codes, control, hub_log, opening, runtime, settings, spawners, student_server
 from labkit.hub.authenticator import OPEN, SeatAuthenticator
 from labkit.hub.control import Hub, free_ports
 from labkit.hub.cookies import SEAT
@@ -181,7 +181,8 @@ class TestLife:
         hub.stop(delete_files=True)
         assert not wanted.files.exists()
 
-    def test_two_at_a_time_are_refused(self, hub, wanted):
+    def test_two_at_a_time_are_refused(self, hub, wanted, monkeypatch):
+        monkeypatch.setattr(control, "LOCK_TIMEOUT_S", 0.1)
         hub.start(wanted)
         with (hub.folder / "hub.pid").open("a") as other:
             fcntl.flock(other, fcntl.LOCK_EX)

@@ -23,6 +23,7 @@ import tornado.httpserver
 import tornado.netutil
 import tornado.web
 import tornado.websocket
+from certificates import certificate
 
 from labkit.hub import exchange, opening, proxy, settings, streams
 from labkit.hub.control import free_ports
@@ -215,10 +216,8 @@ class Way:
 def way(request: pytest.FixtureRequest, hub: settings.Settings, targets: dict[str, str]) -> Iterator[Way]:
     tls: list[object] = []
     if getattr(request, "param", "http") == "https":
-        names = [hub.folder / "key.pem", hub.folder / "cert.pem"]
-        make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-keyout"]
-        subprocess.run([*make, names[0], "-out", names[1]], check=True, capture_output=True)
-        tls = ["--ssl-key", names[0], "--ssl-cert", names[1]]
+        cert, key = certificate(hub.folder, "localhost")
+        tls = ["--ssl-key", key, "--ssl-cert", cert]
     opened = Way(hub, targets, *tls)
     yield opened
     opened.process.kill()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from certificates import certificate
 from room_board import LABS, BoardProcess, at
 
 from labkit import room
@@ -136,15 +137,6 @@ def student(tmp_path, monkeypatch):
     return made
 
 
-def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """Return the files of a new certificate for loopback, and its key."""
-    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
-    subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
-    kind = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
-    subprocess.run(["openssl", "req", *kind, *subject, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    return cert, key
-
-
 class TestTLS:
     @pytest.fixture
     def safe(self, tmp_path):
@@ -193,7 +185,7 @@ def has_ipv6() -> bool:
     return True
 
 
-@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6: a board there was not tested")
+@pytest.mark.skipif(not has_ipv6(), reason="A BOARD ON IPV6 NOT TESTED HERE: this machine has none")
 def test_ipv6(tmp_path, student):
     opened = BoardProcess(tmp_path / "room", address="::1")
     try:
