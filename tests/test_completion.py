@@ -30,7 +30,7 @@ def shell(request, tmp_path, monkeypatch):
     """Start a shell in a folder with a blank in its name, which has a `./lab`, and let it read its script."""
     name = request.param
     if not shutil.which(name):
-        pytest.skip(f"no {name} here")
+        pytest.skip(f"COMPLETION BY {name.upper()} NOT TESTED HERE: there is no {name}")
     folder = tmp_path / "a folder"
     folder.mkdir()
     (folder / "lab").write_text("#!/bin/sh\necho WAS STARTED\n")  # which completing must not do

@@ -196,7 +196,7 @@ def test_all_that_leads_to_a_kernel_is_in_a_folder_for_its_owner_alone(lab, note
     assert stat.S_IMODE(lab.folder.stat().st_mode) & 0o077 == 0
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can try as another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="ANOTHER USER'S KERNEL NOT TESTED HERE: only root can be another user")
 def test_another_user_cannot_connect_to_a_kernel(lab, notebook):
     known = sockets(lab.folder)
     assert len(known) >= 5

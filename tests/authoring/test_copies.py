@@ -178,7 +178,7 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("git"), reason="there is no git here")
+@pytest.mark.skipif(not shutil.which("git"), reason="THAT AN UPDATE PULLS CLEANLY NOT TESTED HERE: there is no git")
 def test_an_update_pulls_cleanly_over_a_used_checkout(tmp_path, monkeypatch):
     """A clone is used, two of its labs change upstream, and it pulls: one copy was edited, one was not."""
     names = dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "somebody")

@@ -175,7 +175,7 @@ UNSHARED = ("unshare", "--user", "--map-root-user")
 def own_limits():
     done = subprocess.run([*UNSHARED, "sh", "-c", "echo 100 >/proc/sys/user/max_net_namespaces"], capture_output=True)
     if done.returncode:
-        pytest.skip("no user namespaces here, or /proc/sys cannot be written")
+        pytest.skip("A MACHINE WITHOUT NAMESPACES NOT TESTED HERE: there are none, or /proc/sys cannot be written")
 
 
 def obstacle_in(*around: str) -> str:
@@ -209,5 +209,5 @@ def test_where_proc_sys_cannot_be_written_as_in_docker(wires_can_be_made, own_li
     lines = "mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys"
     around = [*UNSHARED, "--mount", "sh", "-c", f'{lines} || exit 9; exec "$@"', "sh"]
     if subprocess.run([*around, "true"], capture_output=True).returncode:
-        pytest.skip("/proc/sys cannot be mounted anew here")
+        pytest.skip("A MACHINE WITHOUT NAMESPACES NOT TESTED HERE: /proc/sys cannot be mounted anew")
     assert obstacle_in(*around) == ""

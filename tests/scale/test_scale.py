@@ -318,7 +318,7 @@ if comm.rank == 0:
 @pytest.mark.slow
 def test_ranks_run_on_their_nodes_over_slow_wires(monkeypatch, capsys, tmp_path):
     if why := obstacle():
-        pytest.skip(why)
+        pytest.skip(f"no network: {why}")
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
     metric = r"^(?:1 nodes of 1|2 nodes of 2) ranks, speed (.*)"

@@ -34,7 +34,7 @@ PAYLOAD = 1_000_000  # bytes that each of two ranks sends to the other
 @pytest.fixture(scope="module")
 def wires_can_be_made(slurm_is_installed):
     if reason := obstacle():
-        pytest.skip(reason)
+        pytest.skip(f"no network: {reason}")
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +229,7 @@ def test_it_needs_no_root(wires_can_be_made, two_users_can_be_made):
         program = [*nobody, sys.executable, "-c", textwrap.dedent(text)]
         done = subprocess.run(program, cwd=name, capture_output=True, text=True, timeout=120)
         if done.stderr.startswith("obstacle: "):
-            pytest.skip(done.stderr)
+            pytest.skip(f"no network: {done.stderr}")
         left = processes.find(lambda process: name in " ".join(process.cmdline()))
     assert sorted(done.stdout.split()) == ["65534", "65534", "True", "node1", "node2"], done.stderr
     assert not left
