@@ -7,10 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import fast
+import order
 import pytest
 
 from labkit.network import obstacle
@@ -20,6 +22,8 @@ from labkit.system import others, processes
 # `./lab test &` ignores interrupts, and what tests start would inherit that: some tests are about interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+WORKER = "PYTEST_XDIST_WORKER"  # a variable of the processes that share the tests
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="only the tests without TensorFlow, ranks, Slurm, notebooks")
@@ -27,13 +31,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # what is imported stays: TensorFlow's import is a second shorter without
+    if WORKER not in os.environ:
+        keep_temporary_files_apart(config)
     if config.getoption("--fast"):
         fast.begin()
+
+
+def keep_temporary_files_apart(config: pytest.Config) -> None:
+    """Give what the tests start a temporary folder that goes with the run: what is killed leaves its files behind."""
+    folder = Path(tempfile.mkdtemp(prefix="lab-tests-"))
+    folder.chmod(0o1777)  # as /tmp has: some tests are of other accounts
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # the tests' own folders stay, to be read
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--fast"):
         fast.deselect_slow(config, items)
+    else:
+        order.longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> order.Units | None:
+    return order.Units(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -87,7 +109,7 @@ def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from labkit.authoring import site
 
     shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if WORKER in os.environ:
         shared = shared.parent
     out = shared / "the site"
     with (shared / "site.lock").open("w") as lock:

@@ -10,8 +10,10 @@ import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+import hypothesis
 import pytest
 
+EXAMPLES = 25  # that Hypothesis tries of what names no number, in place of 100
 MODULES = {"tensorflow", "keras", "horovod", "openvino", "nncf"}
 PROGRAMS = {
     "mpirun",
@@ -48,6 +50,8 @@ def _leave_out(reason: str) -> None:
 
 def begin() -> None:
     """Leave out, from here to the end of this process, what takes long."""
+    hypothesis.settings.register_profile("fast", max_examples=EXAMPLES)
+    hypothesis.settings.load_profile("fast")
     sys.meta_path.insert(0, _Imports())
     sys.addaudithook(_audit)
 

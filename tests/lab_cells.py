@@ -1,7 +1,9 @@
-"""Functions from the cells of a lab, for tests that call them with results of their own."""
+"""What tests take from the cells of a lab: functions, to call with results of their own, and verdicts."""
 
 import ast
 from typing import Any
+
+from nbformat import NotebookNode
 
 from labkit.exercises import sources
 
@@ -28,3 +30,8 @@ def functions(lab: str, *names: str, **given: Any) -> dict[str, Any]:
     assert {node.name for node in found} == set(names), f"lab {lab} has {[node.name for node in found]}"
     exec(compile(ast.Module(found, type_ignores=[]), f"lab {lab}", "exec"), given)
     return {name: given[name] for name in names}
+
+
+def verdict_of(cell: NotebookNode) -> str:
+    """Return the words of the verdict that a cell shows."""
+    return next(out.data["text/plain"] for out in cell.outputs if out.output_type == "display_data")

@@ -1,18 +1,20 @@
-"""Which tests `lab test` runs, and which of them side by side, as pytest's arguments."""
+"""Which tests `lab test` runs, in which order, and how many side by side, as pytest's arguments."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from labkit.exercises import sources
 from labkit.system import others, paths
 
-WORKERS = 3  # processes that share the tests; many tests wait, so two cores have enough for three
+WORKERS = 4  # processes that share the tests; many tests wait, so two cores have enough for four
+STYLE = "tests/test_style.py"
 
 
-def selection(fast: bool = False, lab: str | None = None) -> list[str]:
-    """Return the arguments that choose the fast tests, a lab's tests, or a lab's fast tests; none choose all.
+def runs(fast: bool = False, lab: str | None = None, more: Sequence[str] = ()) -> list[list[str]]:
+    """Return the arguments of pytest's runs, each of which is worth its time only if those before it passed.
 
     Parameters
     ----------
@@ -20,22 +22,33 @@ def selection(fast: bool = False, lab: str | None = None) -> list[str]:
         Only the tests without TensorFlow, ranks, Slurm and notebooks (`tests/fast.py`), side by side.
     lab : str, optional
         Only what this lab is held to: its exercises, its source, and both its notebooks.
+    more : sequence of str
+        Further arguments: they are given to one run, which is no longer of all tests.
     """
-    arguments = ["--fast", f"-n{WORKERS}", "--dist=worksteal"] if fast else []
-    if lab is None:
-        return [*arguments, "tests"] if fast else []
+    if lab is not None:
+        return [[*(["--fast", *_side_by_side("worksteal")] if fast else []), *_of(lab, fast), *more]]
+    if fast:
+        chosen = ["--fast", *_side_by_side("worksteal"), "tests"]
+    else:
+        # Files are begun in their order: reordered, those of few and long tests would come last, alone at the end.
+        chosen = [*_side_by_side("loadfile"), "--no-loadscope-reorder"]
+    if more:
+        return [[*(chosen if fast else []), *more]]
+    return [[STYLE], [*chosen, f"--ignore={STYLE}"]]
+
+
+def _side_by_side(how: str) -> list[str]:
+    return [f"-n{WORKERS}", f"--dist={how}"]
+
+
+def _of(lab: str, fast: bool) -> list[str]:
+    """Return the arguments that choose a lab's tests."""
     source = sources.find(lab)
     number = source.stem[:2]
     exercises = sorted((paths.ROOT / "tests" / "exercises").glob(f"test_lab{number}*.py"))
-    arguments += [str(path.relative_to(paths.ROOT)) for path in exercises]
-    arguments += ["tests/authoring", f"-klab{number} or {source.stem}"]
-    return arguments if fast else [*arguments, f"solutions/{source.stem}.ipynb"]
-
-
-def whole_suite() -> tuple[list[str], list[str]]:
-    """Return the arguments of the two runs of the whole suite: side by side, then those that need the cores alone."""
-    # Files are begun in their order: reordered, those of few and long tests would come last, one worker alone on each.
-    return [f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder", "-mnot alone"], ["-malone"]
+    chosen = [str(path.relative_to(paths.ROOT)) for path in exercises]
+    chosen += ["tests/authoring", f"-klab{number} or {source.stem}"]
+    return chosen if fast else [*chosen, f"solutions/{source.stem}.ipynb"]
 
 
 def as_others_can() -> list[str]:

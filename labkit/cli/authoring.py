@@ -27,19 +27,19 @@ def run_tests(
         str | None, typer.Option(help="all that this lab is held to, such as 07", autocompletion=completion.labs)
     ] = None,
 ) -> None:
-    """Run every test: code, exercises, notebooks. 15 to 20 minutes on two cores. Other arguments go to pytest.
+    """Run every test: style, code, exercises, notebooks. 15 minutes on two cores. Other arguments go to pytest.
 
-    What a failing notebook looked like is in `.lab/executed/`. The exit code is pytest's: 1 when a test failed.
+    Where the style is wrong, it ends there. What a failing notebook looked like is in `.lab/executed/`. The exit code
+    is pytest's: 1 when a test failed.
     """
     from labkit.authoring import testing
 
     os.chdir(paths.ROOT)
     os.environ["LAB_QUICK"] = "1"
-    chosen = [*testing.selection(fast, lab), *context.args]
-    runs = [chosen] if chosen else testing.whole_suite()
     pytest = [*testing.as_others_can(), sys.executable, "-m", "pytest"]
-    statuses = [subprocess.run([*pytest, *arguments]).returncode for arguments in runs]
-    raise SystemExit(max(statuses, key=abs))
+    for arguments in testing.runs(fast, lab, context.args):
+        if status := subprocess.run([*pytest, *arguments]).returncode:
+            raise SystemExit(status)
 
 
 @command(epilog="Example: `./lab lint 07`")

@@ -1,19 +1,10 @@
-"""Each lab runs to its closing table by its core alone, and with any optional section added.
-
-That no cell takes a *name* from an optional section is read off the sources, for all combinations at once. What cells
-leave in objects and files is not: so each lab's core is run, and behind it each optional section, with the core's
-names as they were before.
-"""
-
-import re
+"""No cell takes a name from an optional section, as far as that can be read off the sources."""
 
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
-from labkit.authoring import core_path, minutes, notebooks
+from labkit.authoring import core_path, minutes
 from labkit.authoring.minutes import Section
 from labkit.exercises import sources
-from labkit.room.guide import has_closing_table
 
 PLAN = [Section("1"), Section("2", core=False), Section("3", core=False), Section("4"), Section("questions")]
 
@@ -106,48 +97,3 @@ def test_what_is_not_taken_is_no_problem(write_source, cells):
 def test_a_cell_under_a_heading_without_a_number_is_of_no_section(write_source):
     notebook = lab(write_source, four="x = 1", end="y = 2")
     assert minutes.section_of(notebook)[-3:] == ["4", "", ""]
-
-
-# Names as the core has left them, and containers with what it has put into them.
-KEEP = """
-def _copy(value):
-    return type(value)(value) if type(value) in (dict, list, set) else value
-
-
-_ours = lambda name: not name.startswith("_") and name not in get_ipython().user_ns_hidden
-_core = {name: _copy(value) for name, value in globals().items() if _ours(name)}
-"""
-RESTORE = """
-for name in [name for name in globals() if _ours(name)]:
-    del globals()[name]
-globals().update({name: _copy(value) for name, value in _core.items()})
-results._handed_in.clear()
-"""
-# Lab 08 starts the checkout's small Slurm and ends it, which another of its notebooks may be using.
-LABS = [pytest.param(lab, marks=pytest.mark.alone) if lab.stem.startswith("08") else lab for lab in sources.labs()]
-
-
-@pytest.mark.parametrize("source", LABS, ids=lambda source: source.stem)
-@pytest.mark.timeout(600)
-def test_the_core_alone_and_with_each_optional_section_runs_to_the_closing_table(source, tmp_path):
-    """Untouched, as whoever follows a route may leave it: then checks take no time. The solutions are run by nbval."""
-    notebook = notebooks.student(source)
-    code = [
-        (section, cell)
-        for section, cell in zip(minutes.section_of(notebook), notebook.cells, strict=True)
-        if cell.cell_type == "code"
-    ]
-    optional = [section.name for section in minutes.plan(source) if not section.core]
-    core = [cell for section, cell in code if section not in optional]
-    tables = [place for place, cell in enumerate(core) if has_closing_table(cell)]
-    end = tables[0] + 1 if tables else len(core)
-    cells = [*core[:end], new_code_cell(KEEP)]
-    for name in optional:
-        cells += [new_code_cell(RESTORE), *(cell for section, cell in code if section == name)]
-        cells += [new_code_cell(core[place].source) for place in tables]
-    together = new_notebook(cells=[*cells, *core[end:]], metadata=notebook.metadata)
-    done = notebooks.execute(together, name=f"{source.stem}-core", cwd=tmp_path, quick=True)
-    shown = [cell.outputs[-1].data["text/markdown"] for cell in done.cells if has_closing_table(cell)]
-    missing = [set(re.findall(r"not measured \(section (\d+)\)", text)) for text in shown]
-    measured = {section for section, cell in code if "results.hand_in(" in cell.source}
-    assert missing == [measured, *(measured - {name} for name in optional)] * len(tables)

@@ -5,6 +5,7 @@ import sys
 
 import nbformat
 import pytest
+from lab_cells import verdict_of
 
 from labkit.authoring import minutes, notebooks
 from labkit.exercises import sources
@@ -16,11 +17,6 @@ LABS = sources.labs()
 
 def by_name(source):
     return source.stem
-
-
-def verdict_of(cell):
-    """The words of the verdict that a cell shows."""
-    return next(out.data["text/plain"] for out in cell.outputs if out.output_type == "display_data")
 
 
 @pytest.mark.parametrize("source", LABS, ids=by_name)
@@ -48,20 +44,6 @@ def test_no_notebook_names_a_folder_of_the_machine_it_was_made_on(source):
         text = path.read_text()
         assert str(paths.ROOT) not in text
         assert os.path.expanduser("~/") not in text  # noqa: PTH111
-
-
-# Lab 08 starts the checkout's small Slurm and ends it, so its two notebooks can't run side by side.
-ONE_AT_A_TIME = [pytest.param(lab, marks=pytest.mark.alone) if lab.stem.startswith("08") else lab for lab in LABS]
-
-
-@pytest.mark.parametrize("source", ONE_AT_A_TIME, ids=by_name)
-@pytest.mark.timeout(600)
-def test_untouched_student_notebook_runs_to_its_end(source, tmp_path):
-    """The solution notebooks are run by nbval, which compares their checks' outputs."""
-    done = notebooks.execute(notebooks.student(source), name=f"{source.stem}-student", cwd=tmp_path, quick=True)
-    verdicts = [verdict_of(cell) for cell in done.cells if sources.checks(cell)]
-    assert len(verdicts) == len(sources.exercises(sources.read(source)))
-    assert all("· not attempted." in verdict for verdict in verdicts), verdicts
 
 
 @pytest.mark.parametrize("source", LABS, ids=by_name)

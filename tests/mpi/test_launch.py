@@ -29,9 +29,7 @@ from labkit.system.errors import LabError
 from labkit.system.machine import shares, this_machine
 from labkit.system.processes import wait_until
 
-pytestmark = pytest.mark.alone  # ranks are bound to cores, which other runs would have
-
-SOON = 10  # seconds within which a rank's death must be known
+SOON = 40  # seconds within which a rank's death must be known, on a machine that runs other tests; runs may take 60
 
 
 @pytest.fixture(autouse=True)
@@ -308,7 +306,7 @@ class TestWhatMpiSays:
         assert UCX in str(error)
 
     def test_is_quoted_when_the_time_is_up(self, script):
-        error = failure(1, script(f"print({UCX!r})\nimport time\ntime.sleep(100)"), show=False, timeout=3)
+        error = failure(1, script(f"print({UCX!r})\nimport time\ntime.sleep(100)"), show=False, timeout=5)
         assert UCX in str(error)
         assert "it had printed nothing" in error.lines[0]
 
@@ -404,7 +402,7 @@ class TestSharing:
     def test_ranks_are_bound_as_planned(self, script):
         here = this_machine()
         if here.usable_cores < 2:
-            pytest.skip("needs 2 cores")
+            pytest.skip("RANKS BOUND TO CORES NOT TESTED HERE: that needs 2 cores")
         run = run_ranks(2, script(self.AFFINITY), threads=1)
         own = [list(cpus) for cpus in shares(here, 2, 1)] if run.bound else [list(here.cpus)] * 2
         assert run.lines == tuple((f"{cpus} 1",) for cpus in own)
@@ -427,7 +425,7 @@ class TestSharing:
     def test_runs_at_once_have_cores_of_their_own_and_the_last_hears_that_there_are_none(self, script, capsys):
         here = this_machine()
         if len(here.cores) < 2 or here.quota is not None:
-            pytest.skip("needs 2 cores without a quota")
+            pytest.skip("RUNS WITH CORES OF THEIR OWN NOT TESTED HERE: that needs 2 cores without a quota")
         name, count = script(self.WAITING), len(here.cores)
         quick = script(self.AFFINITY, "quick.py")
         said = [Path(f"cpus{i}") for i in range(count)]
@@ -458,7 +456,7 @@ class TestSharing:
     def test_a_run_inside_a_rank_shares_out_that_ranks_cores(self, script):
         here = this_machine()
         if len(here.cores) < 2 or here.quota is not None:
-            pytest.skip("needs 2 cores without a quota")
+            pytest.skip("RUNS WITH CORES OF THEIR OWN NOT TESTED HERE: that needs 2 cores without a quota")
         script(self.AFFINITY, "inner.py")
         name = script(f"""
             from labkit.system import cores
@@ -596,7 +594,7 @@ class TestTimeLimit:
         assert [line.partition(" was silent for ")[0] for line in error.lines] == ["rank 0", "rank 1"]
 
     def test_a_rank_that_leaves_early(self, script):
-        error = failure(2, script(MPI4PY.format(fault="sys.exit(0)")), timeout=5)
+        error = failure(2, script(MPI4PY.format(fault="sys.exit(0)")), timeout=10)
         assert "rank 0 was silent for" in error.lines[0]
         assert "its last line: here is 0" in error.lines[0]
         assert "rank 1 had finished after" in error.lines[1]
@@ -615,7 +613,7 @@ class TestTimeLimit:
             print("up")
             time.sleep(1000)
         """)
-        error = failure(2, name, timeout=4)
+        error = failure(2, name, timeout=8)
         assert "its last line: up" in error.lines[0]
         assert "it had printed nothing" in error.lines[1]
 

@@ -14,8 +14,6 @@ import pytest
 from labkit.system import cores
 from labkit.system.cores import LENT_VARIABLE, borrow
 
-pytestmark = pytest.mark.alone  # cores are lent, which other runs would have
-
 FOUR = ((0,), (1,), (2,), (3,))
 SMT = ((0, 4), (1, 5), (2, 6), (3, 7))
 
@@ -76,7 +74,7 @@ def test_what_another_process_has_is_not_free_until_it_is_killed(hold):
     assert free() == FOUR
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="CORES OF ANOTHER USER NOT TESTED HERE: only root can be another user")
 def test_what_another_user_has_is_not_free(hold):
     hold(1, user=65534)
     assert free() == ((0,), (2,), (3,))
