@@ -36,6 +36,8 @@ def run_tests(
 
     os.chdir(paths.ROOT)
     os.environ["LAB_QUICK"] = "1"
+    # Else each process rewrites and compiles all tests again, in seconds.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     pytest = [*testing.as_others_can(), sys.executable, "-m", "pytest"]
     for arguments in testing.runs(fast, lab, context.args):
         if status := subprocess.run([*pytest, *arguments]).returncode:
