@@ -280,6 +280,7 @@ def test_a_page_in_place_of_a_pack_is_refused(packed):
         assert_one_line(packed.set_up(address), "not a pack's")
 
 
+@pytest.mark.slow
 def test_after_a_server_that_went_away_the_next_call_goes_on(packed):
     wheel = packed.folder / "wheels/some-1-py3-none-any.whl"
     kept = wheel.rename(packed.folder / "gone")

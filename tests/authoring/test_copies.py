@@ -246,6 +246,7 @@ def test_an_update_pulls_cleanly_over_a_used_checkout(tmp_path, monkeypatch):
 class TestFrontDoor:
     """`./lab` works in a student's folder as in the kit's, on that folder."""
 
+    @pytest.mark.slow
     def test_it_runs_there_and_works_on_that_folder(self, tmp_path):
         folder = tmp_path / "my own labs"
         copies.update(folder)

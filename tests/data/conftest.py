@@ -1,15 +1,21 @@
 """What the tests of digits, their files and their download share."""
 
+import functools
 from pathlib import Path
 
 import pytest
 from mnist_files import NPZ, idx_files, mnist_arrays, npz_bytes, register
 
 
-@pytest.fixture
-def truth() -> dict[str, bytes]:
+@functools.cache
+def _made() -> dict[str, bytes]:
     arrays = mnist_arrays()
     return {NPZ: npz_bytes(arrays), **idx_files(arrays)}
+
+
+@pytest.fixture
+def truth() -> dict[str, bytes]:
+    return dict(_made())
 
 
 @pytest.fixture

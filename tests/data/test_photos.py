@@ -151,18 +151,21 @@ def test_an_animation_gives_its_first_picture(save):
     same(photos.load_photo(save(first, "p.gif", save_all=True, append_images=[second])), np.full((8, 8, 3), RED), 2)
 
 
+@pytest.mark.slow
 def test_twenty_megapixels_work(save):
     path = save(Image.new("RGB", (5000, 4000), BLUE), "p.jpg")
     assert photos.load_photo(path).shape == (4000, 5000, 3)
     assert photos.load_photo(path, pixels=50_000).shape == (200, 250, 3)
 
 
+@pytest.mark.slow
 def test_beyond_pillow_s_warning_a_photo_still_works(save, recwarn):
     path = save(Image.new("L", (10_000, 9_000)), "p.png")  # 90 million: Pillow warns of a decompression bomb
     assert photos.load_photo(path, pixels=1_000).shape[2] == 3
     assert not recwarn.list
 
 
+@pytest.mark.slow
 def test_a_bomb_is_refused(save):
     path = save(Image.new("1", (20_000, 10_000)), "p.png")
     with pytest.raises(LabError, match="more than 178 million pixels: make a smaller copy"):

@@ -127,6 +127,7 @@ def test_no_student_becomes_root(monkeypatch):
     assert "every student root" in str(result.exception)
 
 
+@pytest.mark.slow
 def test_a_hub_of_accounts_does_not_have_batchspawners_request():
     """By that request, whoever has a server could have root run commands."""
     code = "import sys; from labkit.hub import configuration, spawners; print('batchspawner' in sys.modules)"

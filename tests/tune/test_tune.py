@@ -57,6 +57,7 @@ def test_the_same_seed_gives_the_same_search_and_another_seed_another(sampler):
     assert [trial.settings for trial in one] != [trial.settings for trial in other]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])
 def test_what_learns_finds_better_points_than_random_search_with_as_many_trials(sampler):
     found, blind = (
@@ -67,6 +68,7 @@ def test_what_learns_finds_better_points_than_random_search_with_as_many_trials(
     assert max(found) == speed(TOP)
 
 
+@pytest.mark.slow
 def test_a_large_space_is_searched_by_a_part_of_its_points():
     space = {f"knob{number}": range(10) for number in range(6)}
     seen = search(space, lambda settings: 100.0 - sum(abs(place - 4) for place in settings.values()), 40, seed=1)
@@ -117,6 +119,7 @@ def test_what_was_given_up_is_never_the_best():
     assert best(trials) == trials[0]
 
 
+@pytest.mark.slow
 def test_failures_are_recorded_and_the_search_goes_on():
     def fragile(settings):
         if settings["threads"] > 6:
@@ -134,6 +137,7 @@ def test_failures_are_recorded_and_the_search_goes_on():
     assert best(trials).settings == TOP
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])
 def test_what_learns_keeps_away_from_where_all_fails(sampler):
     def fragile(settings):
