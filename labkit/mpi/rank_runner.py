@@ -23,6 +23,7 @@ import time
 import traceback
 from types import TracebackType
 
+from labkit.system.imports import lighten_keras
 from labkit.system.lifetime import end_with
 
 GC_THRESHOLDS = (50_000, 10, 10)  # with Python's own 700, a fifth of TensorFlow's import is looking for garbage
@@ -42,6 +43,7 @@ def main(script: str, *args: str) -> None:
     sys.path[0] = os.path.dirname(os.path.realpath(script))  # noqa: PTH120
     faulthandler.enable(all_threads=False)  # a crash in compiled code then shows where Python was
     gc.set_threshold(*GC_THRESHOLDS)
+    lighten_keras()
     _write_lines_whole()
     status = _run(script)
     gc.freeze()  # what is left needs no collecting at the end, which takes a second after TensorFlow

@@ -4,7 +4,7 @@ import os
 import sys
 
 from labkit.system.errors import LabError
-from labkit.system.imports import uncollected
+from labkit.system.imports import lighten_keras, uncollected
 from labkit.train import flags
 
 
@@ -13,6 +13,7 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # notices at every start; errors still come
     try:
         config = flags.parse(sys.argv[1:])
+        lighten_keras()
         with uncollected():
             from labkit.train import loop
         status = loop.run(config)

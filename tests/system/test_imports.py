@@ -1,5 +1,11 @@
 import gc
+import os
+import subprocess
+import sys
 
+import pytest
+
+from labkit.system import paths
 from labkit.system.imports import uncollected
 
 
@@ -9,3 +15,28 @@ def test_what_is_imported_is_not_collected_and_what_comes_later_is():
         assert not gc.isenabled()
     assert gc.isenabled()
     assert gc.get_freeze_count() > before
+
+
+def printed(code: str, *places: object) -> str:
+    """Run code in a process of its own that finds modules in these places first, and return what it prints."""
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [*places, paths.ROOT]))}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_keras_alone_does_without_scikit_learn(tmp_path):
+    wrappers = tmp_path / "keras/src/wrappers"
+    wrappers.mkdir(parents=True)
+    (wrappers / "fixes.py").write_text("try:\n    import sklearn\nexcept ImportError:\n    sklearn = None\n")
+    (tmp_path / "sklearn.py").write_text("")
+    code = "import keras.src.wrappers.fixes as fixes, sklearn; print(fixes.sklearn is None, bool(sklearn))"
+    assert printed(code, tmp_path) == "False True\n"
+    code = f"from labkit.system.imports import lighten_keras; lighten_keras(); {code}"
+    assert printed(code, tmp_path) == "True True\n"
+
+
+@pytest.mark.slow
+def test_tensorflows_keras_has_no_need_of_scikit_learn():
+    light = "from labkit.system.imports import lighten_keras; lighten_keras(); import keras, sys"
+    assert printed(f"{light}; print('sklearn' in sys.modules, keras.layers.Dense(1).units)") == "False 1\n"
