@@ -58,6 +58,6 @@ def begin() -> None:
 
 def deselect_slow(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests marked `slow`."""
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if item not in set(slow)]
+    slow = {item for item in items if item.get_closest_marker("slow")}
+    config.hook.pytest_deselected(items=list(slow))
+    items[:] = [item for item in items if item not in slow]
