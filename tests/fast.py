@@ -13,10 +13,13 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from labkit.mpi import planning
+
 EXAMPLES = 25  # that Hypothesis tries of what names no number, in place of 100
 MODULES = {"tensorflow", "keras", "horovod", "openvino", "nncf"}
 PROGRAMS = {
     "mpirun",
+    planning.HYDRA,
     "labkit.slurm.supervisor",
     "munged",
     "slurmctld",

@@ -21,6 +21,11 @@ def test_imports():
 def test_starts():
     subprocess.run(["mpirun", "-n", "2", "true"])
 
+def test_starts_ranks(tmp_path):
+    from labkit.mpi import run_ranks
+    (tmp_path / "ranks.py").touch()
+    run_ranks(1, tmp_path / "ranks.py", show=False)
+
 @pytest.mark.slow
 def test_marked():
     pass
@@ -36,6 +41,7 @@ def test_what_imports_tensorflow_or_starts_ranks_is_left_out(tmp_path):
     out = subprocess.run(
         [*command, "--fast", tmp_path], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": searched}
     ).stdout
-    assert "1 passed, 3 skipped, 1 deselected" in out, out
+    assert "1 passed, 4 skipped, 1 deselected" in out, out
     assert "left out by --fast: imports tensorflow" in out
     assert "left out by --fast: starts mpirun" in out
+    assert "left out by --fast: starts mpiexec.hydra" in out

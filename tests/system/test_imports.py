@@ -28,6 +28,8 @@ def printed(code: str, *places: object) -> str:
 def test_keras_alone_does_without_scikit_learn(tmp_path):
     wrappers = tmp_path / "keras/src/wrappers"
     wrappers.mkdir(parents=True)
+    for package in (wrappers, *wrappers.parents[:2]):
+        (package / "__init__.py").touch()
     (wrappers / "fixes.py").write_text("try:\n    import sklearn\nexcept ImportError:\n    sklearn = None\n")
     (tmp_path / "sklearn.py").write_text("")
     code = "import keras.src.wrappers.fixes as fixes, sklearn; print(fixes.sklearn is None, bool(sklearn))"
