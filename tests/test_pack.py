@@ -221,7 +221,7 @@ def test_nothing_to_fetch_by_is_told(packed):
         ("locks.sha256", "altered"),
     ],
 )
-@pytest.mark.parametrize("by", ["stick", "server"])
+@pytest.mark.parametrize("by", ["stick", pytest.param("server", marks=pytest.mark.slow)])
 def test_a_damaged_file_is_named_and_nothing_is_installed(packed, name, damage, by):
     file = packed.folder / name
     content = file.read_bytes()

@@ -19,6 +19,7 @@ from labkit.system.paths import ROOT
 # --- The built-in digits ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_built_in_digits(folder, registry):
     given = load_digits(folder=folder, registry=registry)
     assert given.x_train.shape == (8000, 28, 28, 1)

@@ -177,6 +177,7 @@ for number in range(int(sys.argv[1]), int(sys.argv[2])):
 """
 
 
+@pytest.mark.slow
 def test_verdicts_of_two_kernels_at_once_all_survive(results):
     kernels = [
         subprocess.Popen(

@@ -632,6 +632,7 @@ def stale_kernel(tmp_path, monkeypatch):
     return put
 
 
+@pytest.mark.slow
 def test_kernel_of_another_environment_is_seen_through(stale_kernel):
     folder = stale_kernel(sys.executable, "-c", IMPOSTOR, "-f", "{connection_file}")
     probe = probes.try_python(probes.SCRIPTS / "kernel.py")
@@ -654,6 +655,7 @@ def test_kernel_that_dies_at_its_start(stale_kernel):
     assert "died" in probe.error
 
 
+@pytest.mark.slow
 def test_the_probes_kernel_has_nothing_to_warn_of():
     probe = subprocess.run([sys.executable, probes.SCRIPTS / "kernel.py"], capture_output=True, text=True)
     assert (probe.returncode, probe.stderr) == (0, "")

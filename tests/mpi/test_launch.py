@@ -710,6 +710,7 @@ CALLER = """
 """
 
 
+@pytest.mark.slow
 class TestCaller:
     @pytest.fixture
     def caller(self, script, tmp_path, monkeypatch):
@@ -794,6 +795,7 @@ EXCHANGES = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wires_can_be_made")
 class TestNetwork:
     ELEMENTS = 100_000

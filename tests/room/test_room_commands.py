@@ -117,6 +117,7 @@ class TestOpen:
         assert ("on all addresses of this machine" in capsys.readouterr().out) == (address == "0")
         assert asked[0][-1] is True, "a new code"
 
+    @pytest.mark.slow
     def test_a_new_code_is_for_newcomers_and_seats_stay(self, folder):
         fill([3])
         before = Store(host.FOLDER / host.FILE)

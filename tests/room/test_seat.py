@@ -211,6 +211,7 @@ class TestSending:
         assert sending.step()
         assert board.shown()["seats"][0]["passed"] == 1
 
+    @pytest.mark.slow
     def test_a_board_that_is_full_gets_it_later(self, board, folder):
         joined(board, folder)
         sending = Sender(folder)

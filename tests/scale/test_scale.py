@@ -246,6 +246,7 @@ def without_a_network(monkeypatch):
     monkeypatch.setattr(run, "Network", Wires)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_a_network")
 def test_the_metric_follows_nodes_and_wires_and_all_is_written(monkeypatch, capsys, tmp_path):
     program = """import os, sys

@@ -326,6 +326,7 @@ def start(one: Cluster, then: str = "") -> subprocess.Popen:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_up_that_is_interrupted_leaves_nothing(another, tmp_path, monkeypatch, how):
     script(tmp_path, "slurmctld", "#!/bin/sh\nexec sleep 60\n")
@@ -339,6 +340,7 @@ def test_an_up_that_is_interrupted_leaves_nothing(another, tmp_path, monkeypatch
     assert eventually(lambda: gone(another, folder))
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_process_that_it_is_for(another):
     with start(another, ", until=os.getpid()") as process:
         assert process.stdout.readline() == b"up\n"
@@ -365,6 +367,7 @@ def test_a_daemon_that_does_not_come_up_tells_why_and_nothing_is_left(another, t
     assert gone(another, Path(called.read_text().strip()).parent)
 
 
+@pytest.mark.slow
 def test_it_needs_no_root(slurm_is_installed, two_users_can_be_made):
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
     with tempfile.TemporaryDirectory(prefix="labkit-", dir="/tmp") as name:

@@ -208,6 +208,7 @@ def test_a_relay_and_a_supervisor_that_were_killed(wires_can_be_made, another, t
     assert gone(another, folder, namespaces)
 
 
+@pytest.mark.slow
 def test_it_needs_no_root(wires_can_be_made, two_users_can_be_made):
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
     with tempfile.TemporaryDirectory(prefix="labkit-", dir="/tmp") as name:

@@ -81,6 +81,7 @@ def ours(monkeypatch) -> list[float]:
     return noted
 
 
+@pytest.mark.slow
 def test_what_our_own_processes_do_is_no_others(monkeypatch):
     noted = ours(monkeypatch)
     child = subprocess.Popen([sys.executable, "-c", SPIN.format(60)])  # lives on
