@@ -12,6 +12,7 @@ def test_ranks_import_next_to_nothing_of_the_kit():
         "labkit",
         "labkit.mpi",
         "labkit.system",
+        "labkit.system.imports",
         "labkit.system.lifetime",
         "labkit.mpi.rank_runner",
         "False",
