@@ -240,6 +240,7 @@ def test_bench_compares_configurations_shares_the_steps_out_and_tells_of_failure
     assert json.loads(out.read_text())["results"]["eigen"][3]["images_per_second"] == 2
 
 
+@pytest.mark.slow
 def test_start_opens_a_copy_of_the_lab_on_this_machine_only_and_keeps_the_token(monkeypatch, capsys, tmp_path):
     started = []
     monkeypatch.setattr(LabApp, "initialize_server", lambda argv: started.extend(argv) or Mock())

@@ -379,7 +379,8 @@ def test_a_failed_step_shows_why_and_the_next_call_goes_on(checkout):
     assert "unobtainium" in err
     assert ".lab/setup.log" in err
     (checkout.folder / "uv-fails").unlink()
-    assert checkout.run("start")[0] == 0
+    code, _, err = checkout.run("start")
+    assert code == 0, err
 
 
 def has_ended(pid: int) -> bool:

@@ -72,6 +72,7 @@ def test_a_rate_that_is_shown_can_be_read_again(rate):
     assert parse_rate(exact) == pytest.approx(rate, rel=1e-12)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20) | st.from_regex(r"[0-9.]+ *[kmgKMG]?[bB]?[a-z/]*"))
 def test_whatever_is_written_is_a_rate_or_an_error_of_ours(text):
     with contextlib.suppress(LabError):

@@ -142,6 +142,7 @@ def altered(sound):
             yield {name: held for name, held in sound.items() if name != key}
 
 
+@pytest.mark.slow
 def test_whatever_is_of_another_shape_is_one_line_that_names_the_file_or_a_page(tmp_path):
     file, told = tmp_path / "results-02.json", []
     for kept in altered(SOUND):

@@ -53,6 +53,7 @@ class TestConnections:
             page.settimeout(10)
             assert b"people" in page.recv(65536), "a page that was open goes on"
 
+    @pytest.mark.slow
     def test_answers_that_nobody_reads_lock_nobody_out(self, board, monkeypatch):
         monkeypatch.setattr(app, "MAX_CONNECTIONS", 20)
         with contextlib.ExitStack() as stack:
@@ -216,6 +217,7 @@ class TestLimits:
         assert row["unchanged"] == 0
         assert row["silent"] is None
 
+    @pytest.mark.slow
     def test_the_files_stay_small_however_much_is_sent(self, tmp_path):
         async def flood() -> None:
             store = Store(tmp_path / "board.sqlite")
@@ -229,6 +231,7 @@ class TestLimits:
         assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 8e6
 
 
+@pytest.mark.slow
 def test_all_at_once(board):
     """Forty seats whose messages come while others are refused: each of the forty is kept."""
     seats = [board.join(f"S{number}") for number in range(40)]

@@ -49,6 +49,7 @@ def test_exercises_to_which_nothing_leads(to, part):
         catch_up.copy(SOURCE, to)
 
 
+@pytest.mark.slow
 def test_the_students_own_is_kept_and_the_copy_is_refreshed_by_nothing(tmp_path):
     copies.update(tmp_path)
     own = copies.copy_path(SOURCE, tmp_path)

@@ -163,6 +163,7 @@ class TestJoin:
         assert len(said) < 400
         assert len(hostile.asked) == 1, "a redirect is not followed"
 
+    @pytest.mark.slow
     def test_an_encoding_is_not_undone(self, hostile, folder):
         packed = zlib.compressobj(wbits=31)
         bomb = packed.compress(bytes(200_000_000)) + packed.flush()
