@@ -44,9 +44,11 @@ case $1 in
     fi
     mkdir -p $venv/bin
     echo "VIRTUAL_ENV='$PWD/$venv'" >$venv/bin/activate
+    # Two at once write these, and a third process starts one: a file that is written can't be started, nor the reverse.
     for program in .venv/bin/labkit $venv/bin/python; do
-      printf '#!/usr/bin/env bash\\necho "labkit $*"\\n' >$program
-      chmod +x $program
+      printf '#!/usr/bin/env bash\\necho "labkit $*"\\n' >$program.$$
+      chmod +x $program.$$
+      mv $program.$$ $program
     done ;;
 esac
 """
