@@ -28,11 +28,10 @@ case $1 in
   pip) while [[ $1 != -r ]]; do shift; done; cat "$2" >>requirements ;;
   venv)
     mkdir -p "${@: -1}/bin"; : >"${@: -1}/pyvenv.cfg"
-    echo "VIRTUAL_ENV='$PWD/${@: -1}'" >"${@: -1}/bin/activate" ;;
-  sync)
-    printf '#!/usr/bin/env bash\\necho "labkit $*"\\n' >.venv/bin/labkit
-    chmod +x .venv/bin/labkit
-    cp .venv/bin/labkit .venv/bin/python ;;
+    echo "VIRTUAL_ENV='$PWD/${@: -1}'" >"${@: -1}/bin/activate"
+    printf '#!/usr/bin/env bash\\necho "labkit $*"\\n' >"${@: -1}/bin/python"
+    chmod +x "${@: -1}/bin/python" ;;
+  sync) cp .venv/bin/python .venv/bin/labkit ;;
 esac
 """
 HOROVOD = "wheels/horovod-0.28.1-cp311-cp311-manylinux_2_34_x86_64.whl"
