@@ -9,11 +9,17 @@ from labkit.system import paths
 
 # What people read: documents, labs, pages and messages.
 READ = {".md", ".txt", ".html", ".ipynb", ".py", ".yaml", ".toml", ".def", ".sh", ""}
+UNREAD = {".venv", "work"}  # what is installed, and what cells write
 FOLDERS = ("docs", "env", "labkit", "notebooks", "solutions", ".github", ".devcontainer")
 
 
 def texts() -> list[Path]:
-    found = [path for folder in FOLDERS for path in (paths.ROOT / folder).rglob("*") if ".venv" not in path.parts]
+    found = [
+        path
+        for folder in FOLDERS
+        for path in (paths.ROOT / folder).rglob("*")
+        if UNREAD.isdisjoint(path.relative_to(paths.ROOT).parts)
+    ]
     return [path for path in [*found, *paths.ROOT.glob("*")] if path.is_file() and path.suffix in READ]
 
 
