@@ -111,33 +111,37 @@ def nearer(weights: np.ndarray, to: np.ndarray, than: np.ndarray) -> bool:
     return bool(np.linalg.norm(weights - to) < np.linalg.norm(weights - than))
 
 
-class OneProcess:
-    """One process, which starts as the script's rank `seed` and trains on the digits of several ranks."""
+@functools.cache
+def one_process(
+    cases: tuple[Case, ...] = (), rate: float = 0.0, seed: int = 0, ranks: int | None = None
+) -> list[np.ndarray]:
+    """The weights of one process at its start, as the script's rank `seed`, and after each run, one after the other.
 
-    def __init__(self, seed: int = 0) -> None:
-        keras.utils.set_random_seed(seed)
-        self.model, self.optimizer = mnist_cnn(), keras.optimizers.SGD(momentum=0.9)
-
-    def train(self, case: Case, rate: float, ranks: int | None = None) -> np.ndarray:
-        """Take the steps of a run on the digits of all, or of the first so many ranks; return the weights."""
+    It trains on the digits of all, or of the first so many ranks.
+    """
+    keras.utils.set_random_seed(seed)
+    model, optimizer = mnist_cnn(), keras.optimizers.SGD(momentum=0.9)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    weights = [flat(model)]
+    for case in cases:
         digits = digits_for_script(case.digits, case.digits // 4)
         mine = np.concatenate([share[: case.batch] for share in shares(case.digits)[:ranks]])
-        loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         for multiple in case.multiples:
             with tf.GradientTape() as tape:
-                loss = loss_of(digits.y_train[mine], self.model(digits.x_train[mine], training=True))
-            self.optimizer.learning_rate.assign(rate * multiple)
-            gradients = tape.gradient(loss, [v.value for v in self.model.trainable_variables])
-            self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
-        return flat(self.model)
+                loss = loss_of(digits.y_train[mine], model(digits.x_train[mine], training=True))
+            optimizer.learning_rate.assign(rate * multiple)
+            gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        weights.append(flat(model))
+    return weights
 
 
 def mistaken(case: Case, rate: float) -> Iterator[tuple[str, np.ndarray]]:
     """Yield mistakes, and the weights after a first run with each."""
-    yield "sum", OneProcess().train(case, RANKS.size * rate)
-    yield "share", OneProcess().train(case, rate, ranks=1)
+    yield "sum", one_process((case,), RANKS.size * rate)[-1]
+    yield "share", one_process((case,), rate, ranks=1)[-1]
     for seed in range(1, RANKS.size):
-        yield f"start {seed}", OneProcess(seed).train(case, rate)
+        yield f"start {seed}", one_process((case,), rate, seed)[-1]
 
 
 def begun_alike(learning_rate: Callable) -> Callable:
@@ -188,8 +192,8 @@ def main() -> None:
     hvd.local_rank, hvd.local_size = lambda: 0, lambda: 1
     (student_main,) = load(script, "main")
     folder = Path(*out, f"rank-{RANKS.rank}") if out else None
-    start, own_start = flat(OneProcess().model), flat(OneProcess(RANKS.rank).model)
-    one_process, runs = OneProcess(), []
+    (own_start,), (start,) = one_process(seed=RANKS.rank), one_process()
+    runs = []
     for number, case in enumerate(RUNS[kind]):
         checkpoints.clear()
         sizes = {"--digits": case.digits, "--batch": case.batch, "--epochs": case.last, "--lr": rate}
@@ -207,7 +211,7 @@ def main() -> None:
             "checkpoints": len(checkpoints),
         }
         if RANKS.rank == 0:
-            right = one_process.train(case, float(rate))
+            right = one_process(RUNS[kind], float(rate))[number + 1]
             moved = np.abs(right - start).max()
             findings["error"] = float(np.abs(weights[0] - right).max() / moved)
             if findings["spread"] == 0 and findings["error"] >= EXACT and number == 0:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from labkit.exercises.answers import call, for_all
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect, refuse
-from labkit.exercises.values import as_number, describe, number, numeric_array, parts, same, short, whole
+from labkit.exercises.values import as_number, describe, has_format, number, numeric_array, parts, same, short, whole
 from labkit.system import statistics
 
 lab = Lab("08")
@@ -65,13 +65,13 @@ def limits_kept(answer) -> None:
             f"the warm-up of {case} to be as short as it may; in {warmup:.4g} epochs, {steps:.4g} steps, the rate "
             f"rises by only {right / steps:.5g} a step",
         )
-        for value, form, name in zip(
+        for value, spec, name in zip(
             got, ("<3", ".3f", ".1f"), ("num_iter", "lr_init", "lr_warmup_epochs"), strict=True
         ):
-            try:
-                format(value, form)  # as the next cell does
-            except (TypeError, ValueError):
-                refuse(f"{name} of {case} to be an int or a float, for the next cell to print; it is {describe(value)}")
+            expect(
+                has_format(value, spec),
+                f"{name} of {case} to be an int or a float, for the next cell to print; it is {describe(value)}",
+            )
 
     for case in [
         (1_000_000, 1024, 4_500, 4, 10, 0.001),
