@@ -8,21 +8,18 @@ stay in registers. It prints the fastest of each kind as a line of JSON.
 
 import ctypes
 import json
-import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from labkit.roofline import together
 from labkit.system import preload
-from labkit.system.machine import Machine, shares, this_machine
+from labkit.system.machine import Machine, this_machine
 
 SOURCE = Path(__file__).with_suffix(".c")
-ROUNDS = 5
 ROUND_S = 0.02  # at least: starting and stopping threads takes a hundredth of that
 
 
@@ -88,35 +85,14 @@ def speed(function: Callable[[int], int], operations: int, machine: Machine) -> 
     machine : Machine
         A thread runs on each of its usable cores.
     """
-    threads = machine.usable_cores
-    barrier = threading.Barrier(threads, timeout=60)
-
-    def work(cpus: Iterable[int], repetitions: int) -> list[tuple[float, float]]:
-        if machine.quota is None:  # else the kernel has to move it to a CPU that is free
-            os.sched_setaffinity(0, cpus)  # of this thread alone
-        times = []
-        for _ in range(ROUNDS):
-            barrier.wait()
-            start = time.perf_counter()
-            function(repetitions)
-            times.append((start, time.perf_counter()))
-        return times
-
-    repetitions, seconds = 1_000, 0.0
-    while seconds < ROUND_S:
+    repetitions, took = 1_000, 0.0
+    while took < ROUND_S:
         repetitions, start = 2 * repetitions, time.perf_counter()
         if not function(repetitions):
             return 0.0
-        seconds = time.perf_counter() - start
-    with ThreadPoolExecutor(threads) as pool:
-        rounds = list(pool.map(work, shares(machine, threads, 1), [repetitions] * threads))
-    return threads * repetitions * operations / min(map(span, zip(*rounds, strict=True))) / 1e9
-
-
-def span(times: Iterable[tuple[float, float]]) -> float:
-    """Return the seconds from the first thread's start to the last one's end."""
-    starts, ends = zip(*times, strict=True)
-    return max(ends) - min(starts)
+        took = time.perf_counter() - start
+    seconds = together.seconds(machine, lambda: {"": lambda: function(repetitions)})[""]
+    return machine.usable_cores * repetitions * operations / seconds / 1e9
 
 
 if __name__ == "__main__":

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Column
 
-from labkit.roofline import instructions, peaks
+from labkit.roofline import instructions, peaks, together
 from labkit.system import files, huge_pages, load, processes, turns
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
@@ -42,7 +42,7 @@ BEYOND: dict[str, set[str]] = {
 
 CACHE = STATE / "roofline"
 SOFTWARE = ("tensorflow-cpu", "openvino", "numpy")
-METHOD = (Path(peaks.__file__), Path(instructions.__file__), instructions.SOURCE)
+METHOD = (Path(peaks.__file__), Path(instructions.__file__), Path(together.__file__), instructions.SOURCE)
 TIME_LIMIT_S = 300.0  # 20 where the machine does nothing else
 # Beginnings of the variables that set threads, instructions or precision of the libraries that are measured; all are
 # unset.
@@ -131,9 +131,9 @@ class Limits:
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as `json.dumps` takes it."""
         derived = {
-            "peaks": {kind: self.peak(kind) for kind in get_args(Kind)},
+            "peaks": {kind: self.peak(kind) for kind in INSTRUCTIONS},
             "bandwidth": self.bandwidth,
-            "emulated": [kind for kind in get_args(Kind) if self.emulated(kind)],
+            "emulated": [kind for kind in INSTRUCTIONS if self.emulated(kind)],
         }
         return dataclasses.asdict(self) | {"others": self.others.as_dict()} | derived
 
@@ -198,7 +198,7 @@ def _limits(figures: Mapping[str, Any], isa: tuple[str, ...]) -> Limits:
     others = load.Others("the machine's limits", "run ./lab roofline --again", **figures["others"])
     products = {
         kind: sorted((Product(**each) for each in figures["products"][kind]), key=lambda each: -each.speed)
-        for kind in get_args(Kind)
+        for kind in INSTRUCTIONS
     }
     return Limits(**{**figures, "others": others, "products": products}, isa=isa)
 
@@ -228,7 +228,7 @@ def _read(file: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
         kept = files.read_json(file)
         figures = kept["figures"]
         found = _limits(figures, isa=())
-        products = [each.speed for kind in get_args(Kind) for each in found.products[kind]]
+        products = [each.speed for kind in INSTRUCTIONS for each in found.products[kind]]
         on_paper = [each["speed"] for each in found.instructions.values()]
         sound = kept["about"] == about and all(speed > 0 for speed in (*products, *on_paper, *found.streams.values()))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -268,7 +268,7 @@ def _measure(isa: tuple[str, ...], cap: str | None, quick: bool) -> dict[str, An
 def render(limits: Limits, console: Console) -> None:
     """Show the limits in a small table, each with what it means."""
     table = plain_table(Column(), Column(justify="right", no_wrap=True), Column(overflow="fold"))
-    for kind in get_args(Kind):
+    for kind in INSTRUCTIONS:
         unit = "GOP/s" if kind == "int8" else "GFLOP/s"
         table.add_row(f"{kind} matrix products", f"{limits.peak(kind):,.0f} {unit}", _meaning(limits, kind))
         for other in limits.products[kind][1:]:

@@ -5,22 +5,21 @@ in the end the figures as a line of JSON. With `--quick`, products are small: fo
 `labkit.roofline.measure` runs it.
 """
 
+import functools
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from labkit.roofline import instructions
+from labkit.roofline import instructions, together
 from labkit.system import load
-from labkit.system.machine import Machine, shares, this_machine
+from labkit.system.machine import Machine, this_machine
 
 SIZES = (512, 1024, 2048, 4096, 8192)  # n of n×n matrices
 LONG_PRODUCT_S = 0.1  # from here on, a larger product would be no faster
@@ -44,7 +43,6 @@ STREAMS = {
     "read": (8, lambda a, b, c: np.maximum.reduce(a.view(np.float32))),
 }
 PASSES = 4  # through the arrays in one timing: threads do not start at quite the same moment
-ROUNDS = 5
 
 
 def main(isa: Sequence[str] = (), sizes: Sequence[int] = SIZES) -> None:
@@ -57,12 +55,12 @@ def main(isa: Sequence[str] = (), sizes: Sequence[int] = SIZES) -> None:
         print("Measuring instructions …", flush=True)
         figures = {"streams": streams, "instructions": fastest_instructions(isa)}
         found: dict[str, list[dict[str, Any]]] = {}
+        makers = {"TensorFlow": tensorflow_products, "OpenVINO": openvino_products}
         for kind, libraries in LIBRARIES.items():
             found[kind] = []
             for library in libraries:
                 print(f"Measuring {kind} matrix products of {library} …", flush=True)
-                products = (tensorflow_products if library == "TensorFlow" else openvino_products)(kind, machine)
-                if products:
+                if products := makers[library](kind, machine):
                     speed, n = peak(products, machine, sizes)
                     found[kind].append({"library": library, "n": n, "speed": speed})
     print(json.dumps(figures | {"products": found, "others": others.as_dict()}))
@@ -78,17 +76,17 @@ def fastest_instructions(isa: Sequence[str]) -> dict[str, dict[str, Any]]:
         return {}
 
 
-Product = Callable[[int], tuple[Callable[[], object], float]]
+Products = Callable[[int], tuple[Callable[[], object], float]]  # by n
 
 
-def peak(product: Product, machine: Machine, sizes: Sequence[int] = SIZES) -> tuple[float, int]:
+def peak(products: Products, machine: Machine, sizes: Sequence[int] = SIZES) -> tuple[float, int]:
     """Return the fastest of products of growing size, in 1e9 operations a second, and its n.
 
     Each is the best of several runs.
 
     Parameters
     ----------
-    product : callable
+    products : callable
         Returns, for matrices of n×n, a function that multiplies them, and how many operations that takes.
     machine : Machine
         Sizes that do not fit into a quarter of its free memory are left out, but for the first.
@@ -99,7 +97,7 @@ def peak(product: Product, machine: Machine, sizes: Sequence[int] = SIZES) -> tu
     for n in sizes:
         if n > sizes[0] and 16 * n**2 > machine.memory_free * MEMORY_SHARE:  # bytes; four float32 matrices
             break
-        multiply, operations = product(n)
+        multiply, operations = products(n)
         multiply()  # the first run chooses kernels, and allocates memory
         seconds = fastest(multiply)
         best = max(best, (operations / seconds / 1e9, n))
@@ -122,7 +120,7 @@ def fastest(run: Callable[[], object]) -> float:
     return min(times)
 
 
-def tensorflow_products(kind: str, machine: Machine) -> Product | None:
+def tensorflow_products(kind: str, machine: Machine) -> Products:
     """Return `peak` products of TensorFlow's, of float32 or bfloat16."""
     import tensorflow as tf
 
@@ -135,7 +133,7 @@ def tensorflow_products(kind: str, machine: Machine) -> Product | None:
     return product
 
 
-def openvino_products(kind: str, machine: Machine) -> Product | None:
+def openvino_products(kind: str, machine: Machine) -> Products | None:
     """Return `peak` products by weights that stay the same, as a network has them; None where it would convert.
 
     OpenVINO lays such weights out beforehand, as AMX and VNNI need them. Those of int8 have sums in 32 bits, the way a
@@ -200,32 +198,17 @@ def bandwidth(machine: Machine) -> dict[str, float]:
     """Return GB/s of each of `STREAMS`, on a thread for each usable core; each runs on memory that it touched first."""
     threads = machine.usable_cores
     elements = array_bytes(machine, last_level_cache(machine.cpus)) // 8 // threads
-    barrier = threading.Barrier(threads, timeout=60)
 
-    def work(cpus: Iterable[int]) -> dict[str, list[tuple[float, float]]]:
-        if machine.quota is None:  # else the kernel has to move it to a CPU that is free
-            os.sched_setaffinity(0, cpus)  # of this thread alone
+    def streams() -> dict[str, Callable[[], None]]:
         arrays = [np.full(elements, value) for value in (1.0, 2.0, 0.0)]
-        return {name: [timed(run, arrays) for _ in range(ROUNDS)] for name, (_, run) in STREAMS.items()}
+        return {name: functools.partial(passes, run, arrays) for name, (_, run) in STREAMS.items()}
 
-    def timed(run: Callable, arrays: list[np.ndarray]) -> tuple[float, float]:
-        barrier.wait()
-        start = time.perf_counter()
+    def passes(run: Callable, arrays: list[np.ndarray]) -> None:
         for _ in range(PASSES):
             run(*arrays)
-        return start, time.perf_counter()
 
-    with ThreadPoolExecutor(threads) as pool:
-        times = list(pool.map(work, shares(machine, threads, 1)))
-    return {
-        name: size
-        * elements
-        * threads
-        * PASSES
-        / min(map(instructions.span, zip(*(one[name] for one in times), strict=True)))
-        / 1e9
-        for name, (size, _) in STREAMS.items()
-    }
+    seconds = together.seconds(machine, streams)
+    return {name: size * elements * threads * PASSES / seconds[name] / 1e9 for name, (size, _) in STREAMS.items()}
 
 
 def array_bytes(machine: Machine, cache: int) -> int:
