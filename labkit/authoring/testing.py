@@ -11,6 +11,9 @@ from labkit.system import others, paths
 
 WORKERS = 4  # processes that share the tests; many tests wait, so two cores have enough for four
 STYLE = "tests/test_style.py"
+FAST = ("--fast", f"-n{WORKERS}", "--dist=worksteal")
+# Files are begun in their order: reordered, those of few and long tests would come last, alone at the end.
+WHOLE = (f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder")
 
 
 def runs(fast: bool = False, lab: str | None = None, more: Sequence[str] = ()) -> list[list[str]]:
@@ -26,19 +29,10 @@ def runs(fast: bool = False, lab: str | None = None, more: Sequence[str] = ()) -
         Further arguments: they are given to one run, which is no longer of all tests.
     """
     if lab is not None:
-        return [[*(["--fast", *_side_by_side("worksteal")] if fast else []), *_of(lab, fast), *more]]
-    if fast:
-        chosen = ["--fast", *_side_by_side("worksteal"), "tests"]
-    else:
-        # Files are begun in their order: reordered, those of few and long tests would come last, alone at the end.
-        chosen = [*_side_by_side("loadfile"), "--no-loadscope-reorder"]
+        return [[*(FAST if fast else []), *_of(lab, fast), *more]]
     if more:
-        return [[*(chosen if fast else []), *more]]
-    return [[STYLE], [*chosen, f"--ignore={STYLE}"]]
-
-
-def _side_by_side(how: str) -> list[str]:
-    return [f"-n{WORKERS}", f"--dist={how}"]
+        return [[*([*FAST, "tests"] if fast else []), *more]]
+    return [[STYLE], [*([*FAST, "tests"] if fast else WHOLE), f"--ignore={STYLE}"]]
 
 
 def _of(lab: str, fast: bool) -> list[str]:
