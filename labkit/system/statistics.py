@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 # The reference's standard deviation over the rounds, relative to its mean, from which one measures again.
 UNSTEADY = 0.15
@@ -110,7 +110,7 @@ def interval(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rounds, mean = logs.shape[-1], logs.mean(axis=-1)
     if rounds == 1:
         return mean, np.full_like(mean, math.nan)
-    return mean, stats.t.ppf(0.975, rounds - 1) * logs.std(axis=-1, ddof=1) / math.sqrt(rounds)
+    return mean, special.stdtrit(rounds - 1, 0.975) * logs.std(axis=-1, ddof=1) / math.sqrt(rounds)
 
 
 def caption(rounds: int) -> str:

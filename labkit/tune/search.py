@@ -31,7 +31,6 @@ from optuna.pruners import ThresholdPruner
 from optuna.samplers import TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
-from scipy.stats import qmc
 
 from labkit.system import load
 from labkit.system.errors import LabError
@@ -294,6 +293,8 @@ class _GaussianProcessSampler(_UntriedSampler):
     """A Gaussian process in place of TPE; its start-up trials are spread over the space, by a Sobol sequence."""
 
     def __init__(self, space: Space, ended: Sequence[Trial], startup: int, seed: int):
+        from scipy.stats import qmc  # half a second, for which only this search has a use
+
         super().__init__(space, ended, startup, seed)
         spread = qmc.Sobol(len(space), rng=np.random.default_rng(seed)).random(2 ** math.ceil(math.log2(startup)))
         self._spread = [
