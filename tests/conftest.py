@@ -60,7 +60,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> order.Uni
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Keep what imports have made out of all garbage collections, of which Hypothesis starts one for each check."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

@@ -10,7 +10,6 @@ from unittest.mock import Mock
 
 import pytest
 import typer.main
-from jupyterlab.labapp import LabApp
 
 from labkit import cli
 from labkit.bench import configurations
@@ -243,7 +242,7 @@ def test_bench_compares_configurations_shares_the_steps_out_and_tells_of_failure
 @pytest.mark.slow
 def test_start_opens_a_copy_of_the_lab_on_this_machine_only_and_keeps_the_token(monkeypatch, capsys, tmp_path):
     started = []
-    monkeypatch.setattr(LabApp, "initialize_server", lambda argv: started.extend(argv) or Mock())
+    monkeypatch.setattr("jupyterlab.labapp.LabApp.initialize_server", lambda argv: started.extend(argv) or Mock())
     for variable in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH", "JUPYTER_RUNTIME_DIR", "LAB_FOLDER"):
         monkeypatch.setenv(variable, "/mine")
     folder = tmp_path / "mine"
@@ -261,11 +260,12 @@ def test_start_opens_a_copy_of_the_lab_on_this_machine_only_and_keeps_the_token(
     assert os.environ["JUPYTER_PATH"] == f"/mine:{paths.ENV / 'jupyter'}", "doctor looks at a user's kernels first"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["", "the kernel gives none"])
 def test_start_gives_kernels_large_pages_when_asked_and_says_so(why, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     os.environ.pop("GLIBC_TUNABLES", None)
-    monkeypatch.setattr(LabApp, "initialize_server", lambda argv: Mock())
+    monkeypatch.setattr("jupyterlab.labapp.LabApp.initialize_server", lambda argv: Mock())
     monkeypatch.setattr(huge_pages, "why_not", lambda: why)
     assert run(monkeypatch, "start", "--huge-pages", "--folder", str(tmp_path / "mine")) == 0
     said = capsys.readouterr().out
@@ -276,7 +276,7 @@ def test_start_gives_kernels_large_pages_when_asked_and_says_so(why, monkeypatch
 def test_start_reset_and_report_follow_the_folder_that_the_variable_names(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     started, rendered = [], []
-    monkeypatch.setattr(LabApp, "initialize_server", lambda argv: started.extend(argv) or Mock())
+    monkeypatch.setattr("jupyterlab.labapp.LabApp.initialize_server", lambda argv: started.extend(argv) or Mock())
     monkeypatch.setattr(page, "render", lambda folder, *room: rendered.append(folder) or "")
     monkeypatch.setenv("LAB_FOLDER", str(tmp_path / "mine"))
     assert run(monkeypatch, "start", "07") == 0

@@ -12,6 +12,8 @@ from labkit.exercises import sources
 from labkit.room import routes
 from labkit.system import processes
 
+pytestmark = pytest.mark.slow  # each starts a shell on a terminal
+
 SHELLS = {
     "bash": ["--norc", "--noprofile", "-i"],
     "zsh": ["-f", "-i"],

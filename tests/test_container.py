@@ -103,6 +103,7 @@ def copy(source: str, target: str, kit: Path, committed: list[str]) -> None:
         shutil.copy(paths.ROOT / source, kit / target)
 
 
+@pytest.mark.slow
 def test_the_layer_of_the_set_up_has_all_it_is_made_from_and_the_labs_come_later(tmp_path, committed):
     """With a stand-in for uv: the set-up works with what was copied until then, and the rest makes no other."""
     checkout = Checkout(tmp_path)

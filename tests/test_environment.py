@@ -1,5 +1,6 @@
 """A lock for each environment: what else names versions agrees with it."""
 
+import functools
 import importlib.util
 import re
 import subprocess
@@ -25,6 +26,7 @@ def pins(folder: Path) -> dict[str, str]:
     return dict(line.split("==") for line in requirements)
 
 
+@functools.cache
 def packages(folder: Path) -> list[dict]:
     return tomllib.loads((folder / "uv.lock").read_text())["package"]
 
@@ -111,6 +113,7 @@ def test_what_is_imported_is_compiled_and_nothing_else(bytecode, tmp_path, monke
     assert compiled == {str(Path(name).with_suffix(".cpython-311.pyc")) for name in list(files)[:6]}
 
 
+@pytest.mark.slow
 def test_the_kit_imports_what_its_files_and_programs_do(bytecode):
     names = set(bytecode.kit_imports())
     assert {"tensorflow", "horovod.tensorflow", "sklearn.cluster", "nncf", "jupyterlab.labapp"} <= names

@@ -16,6 +16,8 @@ import pytest
 
 from labkit.system import paths, processes
 
+pytestmark = pytest.mark.slow  # each runs the script, most of them several times
+
 TOOLS = """
     awk bash cat chmod cp date df dirname flock grep head ln mkdir mktemp mv nice nproc python3 readlink rm sed
     sha256sum sleep stat tail timeout uname
@@ -308,7 +310,6 @@ def test_help_answers_in_a_broken_environment(checkout, asked, labkit):
     assert (code, "./lab start" in out, err) == (0, True, "")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("average", "at_first", "so_far"),
     [

@@ -197,6 +197,7 @@ def test_a_list_without_an_end_is_left(packed, fetcher):
         assert_one_line(packed.set_up(address), f"there is no pack at {address}")
 
 
+@pytest.mark.slow
 @FETCHERS
 def test_a_pack_comes_from_a_web_server_by_whatever_fetches(packed, fetcher):
     use_to_fetch(packed, fetcher)

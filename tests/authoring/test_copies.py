@@ -255,6 +255,7 @@ class TestFrontDoor:
         assert done.returncode == 2
         assert f"no lab has left results in {folder}/work" in done.stderr
 
+    @pytest.mark.slow
     def test_a_file_of_that_name_is_left_alone(self, tmp_path):
         (tmp_path / "lab").write_text("mine")
         copies.update(tmp_path)

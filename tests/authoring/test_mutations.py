@@ -83,6 +83,7 @@ def test_what_is_known_to_be_right_is_no_survivor(source):
     assert tried.stale == ["old → new"]
 
 
+@pytest.mark.slow
 def test_every_third_only(source):
     told = []
     assert mutations.try_exercise(source, 1, every=3, tell=told.append).count == len(told)

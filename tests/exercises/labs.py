@@ -1,7 +1,7 @@
 """Tests of a lab's exercises: untouched, with planted mistakes, and right in another way."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +61,14 @@ class ThreeWays:
         What `edit` makes of the solution is *not yet* right, and the student is told `message`.
     right : list of (exercise, edit)
         What `edit` makes of the solution is right too; `same` is the solution itself.
+    slow : set of int
+        The exercises whose check takes seconds, which nothing here shows, and which `--fast` leaves out.
     """
 
     lab: str
     mistakes: list[tuple[int, Callable[[str], str], str]]
     right: list[tuple[int, Callable[[str], str]]]
+    slow: Set[int] = frozenset()
 
     def test_untouched_is_not_attempted(self, student, exercise, capsys):
         student.check(exercise, student.answer(exercise))
@@ -98,11 +101,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if lab is None or not issubclass(lab, ThreeWays):
         return
     if "message" in metafunc.fixturenames:
-        metafunc.parametrize(("exercise", "edit", "message"), lab.mistakes)
+        metafunc.parametrize(("exercise", "edit", "message"), _marked(lab, lab.mistakes))
     elif "edit" in metafunc.fixturenames:
-        metafunc.parametrize(("exercise", "edit"), lab.right)
+        metafunc.parametrize(("exercise", "edit"), _marked(lab, lab.right))
     elif "exercise" in metafunc.fixturenames:
         metafunc.parametrize("exercise", sorted({exercise for exercise, *_ in lab.mistakes}))
+
+
+def _marked(lab: type[ThreeWays], cases: Sequence[tuple]) -> list:
+    return [pytest.param(*case, marks=[pytest.mark.slow] * (case[0] in lab.slow)) for case in cases]
 
 
 def same(text: str) -> str:

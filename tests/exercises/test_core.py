@@ -226,6 +226,7 @@ def test_what_a_right_answer_printed_does_not_come_between(check, capsys):
     assert capsys.readouterr().out == "Exercise 1 · passed.\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loop", "line"),
     [
@@ -271,6 +272,7 @@ def test_an_honest_slow_answer_is_told_so(write_source, tmp_path, monkeypatch, c
     assert told in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_answer_that_comes_late_takes_no_output_with_it(check, capsys, monkeypatch):
     monkeypatch.setattr(core, "ANSWER_LIMIT_S", 0.5)
     before = set(threading.enumerate())
@@ -283,6 +285,7 @@ def test_an_answer_that_comes_late_takes_no_output_with_it(check, capsys, monkey
     assert capsys.readouterr().out == "still heard\n"
 
 
+@pytest.mark.slow
 def test_time_that_the_check_itself_takes_is_not_the_answers(write_source, capsys, monkeypatch):
     monkeypatch.setattr(core, "ANSWER_LIMIT_S", 0.5)
     monkeypatch.setattr(core, "is_student_code", lambda file: file.startswith("<cell"))  # and this file is the kit's

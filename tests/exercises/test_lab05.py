@@ -89,6 +89,7 @@ RAISES_OTHERS = swap(
 
 class TestExercises(ThreeWays):
     lab = "05"
+    slow = frozenset({4})  # it runs commands
     mistakes = [
         (
             1,
@@ -194,6 +195,7 @@ class TestExercises(ThreeWays):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edit", [LEAKS, REPLACES_ENVIRONMENT])
 def test_settings_that_an_answer_leaves_in_the_environment_are_taken_away(student, edit, capsys):
     environ, before = os.environ, dict(os.environ)

@@ -3,7 +3,6 @@
 import json
 import math
 
-import daal4py as d4p
 import numpy as np
 import pytest
 from PIL import Image
@@ -81,6 +80,8 @@ def test_all_ranks_hold_the_same_centroids(ranks):
 
 
 def test_the_ranks_find_what_one_process_finds(ranks):
+    import daal4py as d4p  # a second
+
     reports, out, pixels = ranks
     begin = np.array(reports[0]["begin"])
     batch = d4p.kmeans(COLOURS, ITERATIONS, accuracyThreshold=0).compute(pixels, begin)

@@ -317,6 +317,7 @@ class TestKilledCommands:
 
 
 class TestLog:
+    @pytest.mark.slow
     def test_what_a_server_says_is_marked_harmless_and_bounded(self, tmp_path):
         """Two told on: the lines of a pipe, and of these no more than is allowed in an hour."""
         told, pipe = [], tmp_path / "pipe"

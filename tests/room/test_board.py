@@ -170,6 +170,7 @@ class TestTrustsNobody:
             assert answer.status_code in (400, 403, 429)
             assert set(answer.json()) == {"error"}
 
+    @pytest.mark.slow
     @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(name=st.text(max_size=protocol.SEAT_LETTERS))
     def test_any_name_comes_back_as_one_visible_line(self, board, name):
@@ -214,6 +215,7 @@ class TestTrustsNobody:
             assert headers["X-Content-Type-Options"] == "nosniff"
             assert "Tornado" not in headers.get("Server", "")
 
+    @pytest.mark.slow
     def test_a_seat_that_floods_is_slowed_and_others_are_not(self, board, monkeypatch):
         monkeypatch.setattr(app, "MIN_COST", 10_000)  # or a busy machine would be too slow to flood it
         loud, quiet = board.join("loud"), board.join("quiet")

@@ -61,6 +61,7 @@ class TestConnections:
                 stack.enter_context(connect(board, b"GET /board.js HTTP/1.1\r\nHost: x\r\n\r\n" * 50))
             assert board.join().put().status_code == 204
 
+    @pytest.mark.slow
     def test_a_page_that_never_reads_is_closed_and_the_next_has_its_place(self, board, monkeypatch):
         monkeypatch.setattr(app, "SLOW_CLIENT_S", 0.5)
         monkeypatch.setattr(app, "MAX_VIEWERS", 1)

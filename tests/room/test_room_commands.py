@@ -45,6 +45,7 @@ def closed(folder) -> dict:
 
 
 class TestClose:
+    @pytest.mark.slow
     def test_neither_a_count_nor_a_difference_of_two_is_of_fewer_than_five(self, folder):
         fill([23, 23, 22, 19, 18, 7, 4, 1])
         kept = closed(folder)

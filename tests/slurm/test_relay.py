@@ -74,6 +74,7 @@ def read(client: socket.socket) -> bytes:
         return b"".join(iter(lambda: client.recv(1 << 16), b""))
 
 
+@pytest.mark.slow
 def test_many_at_once_are_served_though_one_does_not_read_and_one_has_gone(server):
     with relayed(server) as ([port], process):
         assert read(ask(port, b"once")) == b"ecno"
@@ -97,6 +98,7 @@ def test_each_socket_leads_to_its_own_place_and_where_nobody_listens_the_connect
         assert read(ask(third, b"abc")) == b"cba"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", b"\0" * 100])
 def test_others_take_no_descriptor_and_its_user_is_served_meanwhile(server, two_users_can_be_made, sent):
     with relayed(server, descriptors=DESCRIPTORS) as ([port], process), connected([port], TOO_MANY, NOBODY, sent):

@@ -54,6 +54,7 @@ def cores_of_these_tests(monkeypatch):
 # --- On this machine, whatever else it does ---
 
 
+@pytest.mark.slow
 def test_a_spinner_beside_a_measurement_is_noticed_and_named(capsys):
     with spinner() as pid:
         before, began = used_by(pid), time.monotonic()

@@ -43,6 +43,7 @@ def listed(folder):
     return [path.name for path in folder.iterdir()]
 
 
+@pytest.mark.slow
 def test_all_changes_of_several_processes_survive_and_nothing_is_left(tmp_path):
     path = tmp_path / "number"
     path.write_text("0")

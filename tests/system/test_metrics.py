@@ -43,6 +43,7 @@ def test_no_metric_is_reported_with_the_last_lines(metric, lines, told):
         measure(printing(*lines), metric)
 
 
+@pytest.mark.slow
 def test_a_crash_and_a_hang_are_reported():
     with pytest.raises(LabError, match=r"exit status 3\. Its last lines:\n  out of luck"):
         measure(printing("out of luck", status=3), by_pattern("x"))

@@ -47,6 +47,7 @@ def test_a_last_line_without_its_end_and_a_progress_bar_are_heard():
     assert done.lines == ("20%", "done")
 
 
+@pytest.mark.slow
 def test_what_is_not_over_in_time_is_ended_with_its_children(tmp_path):
     start = "print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)"
     script = f"import subprocess, time; {start}; time.sleep(60)"
@@ -68,6 +69,7 @@ def test_a_signal_is_reported():
     assert done.failure == "killed by SIGKILL (did memory run out?)"
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_command():
     heard = []
     timer = threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT))

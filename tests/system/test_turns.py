@@ -161,6 +161,7 @@ def forever(contend: Callable[..., Contender]) -> Contender:
 # Taking turns
 
 
+@pytest.mark.slow
 def test_eight_on_one_slot_have_it_one_after_the_other_in_their_order(divide, contend, tmp_path):
     divide()
     holder = forever(contend)
@@ -170,6 +171,7 @@ def test_eight_on_one_slot_have_it_one_after_the_other_in_their_order(divide, co
     assert order(tmp_path / "log") == ["holder", *map(str, range(8))]
 
 
+@pytest.mark.slow
 @needs_two
 def test_eight_on_two_slots_never_overlap_and_nobody_is_overtaken_twice(divide, contend, tmp_path):
     place = divide(2)
