@@ -22,23 +22,26 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
-class _NoEstimators:
-    """Tells Keras that there is no scikit-learn, and nobody else."""
+LEFT_OUT = {"sklearn": "keras.src.wrappers.", "matplotlib": "keras.src.visualization."}  # by what asks for it
+
+
+class _NotForKeras:
+    """Tells parts of Keras that what they can do without is not there, and nobody else."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name == "sklearn":
+        if asks := LEFT_OUT.get(name):
             asking = sys._getframe(1)
             while asking.f_back and asking.f_globals["__name__"].startswith("importlib."):
                 asking = asking.f_back
-            if asking.f_globals["__name__"].startswith("keras.src.wrappers."):
+            if asking.f_globals["__name__"].startswith(asks):
                 raise ModuleNotFoundError("Keras does without it here", name=name)
         return None
 
 
 def lighten_keras() -> None:
-    """Have Keras, and so TensorFlow, imported without scikit-learn, in this process from here on.
+    """Have Keras, and so TensorFlow, imported without scikit-learn and Matplotlib, in this process from here on.
 
-    Scikit-learn takes a second, a quarter of TensorFlow's import on each rank. Keras imports it, where there is one,
-    for wrappers that make a scikit-learn estimator of a model.
+    They take more than a second, a third of TensorFlow's import on each rank. Keras imports them, where they are
+    there, for wrappers that make a scikit-learn estimator of a model, and for pictures of a set's images.
     """
-    sys.meta_path.insert(0, _NoEstimators())
+    sys.meta_path.insert(0, _NotForKeras())

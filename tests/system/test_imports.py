@@ -25,20 +25,24 @@ def printed(code: str, *places: object) -> str:
     return done.stdout
 
 
-def test_keras_alone_does_without_scikit_learn(tmp_path):
-    wrappers = tmp_path / "keras/src/wrappers"
-    wrappers.mkdir(parents=True)
-    for package in (wrappers, *wrappers.parents[:2]):
+@pytest.mark.parametrize(("part", "other"), [("wrappers", "sklearn"), ("visualization", "matplotlib")])
+def test_keras_alone_does_without_what_it_can_do_without(tmp_path, part, other):
+    asking = tmp_path / "keras/src" / part
+    asking.mkdir(parents=True)
+    for package in (asking, *asking.parents[:2]):
         (package / "__init__.py").touch()
-    (wrappers / "fixes.py").write_text("try:\n    import sklearn\nexcept ImportError:\n    sklearn = None\n")
-    (tmp_path / "sklearn.py").write_text("")
-    code = "import keras.src.wrappers.fixes as fixes, sklearn; print(fixes.sklearn is None, bool(sklearn))"
+    (asking / "some.py").write_text(f"try:\n    import {other}\nexcept ImportError:\n    {other} = None\n")
+    (tmp_path / f"{other}.py").write_text("")
+    code = f"import keras.src.{part}.some as some, {other}; print(some.{other} is None, bool({other}))"
     assert printed(code, tmp_path) == "False True\n"
     code = f"from labkit.system.imports import lighten_keras; lighten_keras(); {code}"
     assert printed(code, tmp_path) == "True True\n"
 
 
 @pytest.mark.slow
-def test_tensorflows_keras_has_no_need_of_scikit_learn():
+def test_tensorflows_keras_has_no_need_of_them():
     light = "from labkit.system.imports import lighten_keras; lighten_keras(); import keras, sys"
-    assert printed(f"{light}; print('sklearn' in sys.modules, keras.layers.Dense(1).units)") == "False 1\n"
+    assert (
+        printed(f"{light}; print(sys.modules.keys() & {{'sklearn', 'matplotlib'}}, keras.layers.Dense(1).units)")
+        == "set() 1\n"
+    )
