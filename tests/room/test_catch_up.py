@@ -109,6 +109,10 @@ def learning_rate(step, base, size, warmup):
         assert check(2) == "not attempted"
         assert check(2, self.OWN) == "passed"
 
+    def test_a_number_changed_in_what_was_given_is_the_students_answer(self, check, capsys):
+        solved = sources.exercises(sources.read(SOURCE))[2].solution
+        assert check(2, solved.replace("(size - 1)", "(size - 2)")) == "not yet"
+
     def test_what_was_taken_out_again_is_not_attempted(self, check):
         assert (
             check(2, "def learning_rate(step, base, size, warmup):\n    raise NotImplementedError()") == "not attempted"
