@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from labkit.hub.settings import CHECK_SEAT, Settings
-from labkit.system import files, others
+from labkit.system import files, others, programs
 from labkit.system.errors import LabError
 from labkit.system.paths import ROOT
 
@@ -75,7 +75,7 @@ def remove(settings: Settings) -> None:
         with contextlib.suppress(FileNotFoundError):  # it was deleted by hand
             Path(account.pw_dir).chmod(CLOSED)  # its student may have opened it
             os.chown(account.pw_dir, 0, account.pw_uid)
-        done = subprocess.run(["userdel", account.pw_name], capture_output=True, text=True, timeout=60)
+        done = _administer("userdel", account.pw_name)
         if done.returncode:
             raise LabError(
                 f"cannot remove the account {account.pw_name}: {done.stderr.strip()}. "
@@ -121,8 +121,16 @@ def _add(name: str, home: Path, lock: TextIO) -> pwd.struct_passwd:
                 f"the number of {home}'s owner, {_number(home)}, is now that of the account "
                 f"{pwd.getpwuid(_number(home)).pw_name}: name another folder with --files."
             )
-    command = ["useradd", "--no-create-home", f"--home-dir={home}", f"--shell={NO_LOGIN}", *number, name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, pass_fds=(lock.fileno(),))
+    options = ["--no-create-home", f"--home-dir={home}", f"--shell={NO_LOGIN}", *number]
+    done = _administer("useradd", *options, name, lock=lock)
     if done.returncode:
         raise LabError(f"cannot make the account {name}: {done.stderr.strip()}")
     return pwd.getpwnam(name)
+
+
+def _administer(program: str, *arguments: str, lock: TextIO | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program of the administrator's, which keeps the lock if there is one."""
+    if not (found := programs.which(program)):
+        raise LabError(f"there is no {program} on this machine: install it (on Debian: apt-get install passwd).")
+    kept = (lock.fileno(),) if lock else ()
+    return subprocess.run([found, *arguments], capture_output=True, text=True, timeout=60, pass_fds=kept)

@@ -29,7 +29,7 @@ from labkit.hub import cgroups, check, codes, control, hub_log, opening, runtime
 from labkit.hub.authenticator import OPEN, SeatAuthenticator
 from labkit.hub.control import Hub, free_ports
 from labkit.hub.cookies import SEAT
-from labkit.system import paths, processes, slots, turns
+from labkit.system import paths, processes, programs, slots, turns
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 
@@ -236,6 +236,17 @@ class TestLife:
         monkeypatch.setattr("labkit.hub.accounts.ours", lambda hub: [left])
         with pytest.raises(LabError, match=r"lab-hub-1-seat-01: no space left .*lab hub down goes on"):
             accounts_of_seats.remove(asked)
+
+    @pytest.mark.skipif(not programs.which("userdel"), reason="there is no userdel")
+    def test_accounts_are_managed_without_the_administrators_folders_on_the_path(self, monkeypatch):
+        monkeypatch.setenv("PATH", "/nowhere")
+        done = accounts_of_seats._administer("userdel", "--help")
+        assert (done.returncode, "Usage: userdel" in done.stdout) == (0, True)
+
+    def test_without_the_program_for_it_an_account_is_no_traceback(self, monkeypatch):
+        monkeypatch.setattr(programs, "which", lambda program: None)
+        with pytest.raises(LabError, match=r"^there is no useradd on this machine: install it"):
+            accounts_of_seats._administer("useradd", "seat")
 
     def test_a_room_is_looked_up_for_a_new_hub_alone(self, asked, monkeypatch):
         """The board of one that is up, or was killed, has the room's file open."""
