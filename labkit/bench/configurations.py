@@ -276,7 +276,7 @@ def table(comparison: Comparison) -> Table:
     found = plain_table(Column("configuration"), *(Column(head, justify="right") for head in heads), header=True)
     found.caption_justify = "left"
     busy = [str(comparison.others)] if comparison.others.busy else []
-    found.caption = "\n".join([caption(len(comparison.results[first])), *comparison.remarks, *busy])
+    found.caption = "\n".join([caption(len(comparison.results[first])), *busy])
     for name in comparison.results:
         times = "1" if name == first else str(comparison.ratio(name, first))
         found.add_row(name, f"{comparison.rate(name):,.2f}", times, f"{comparison.gflops(name):,.0f}")
