@@ -11,6 +11,7 @@ In what order digits are taken doesn't matter: where an epoch has several steps,
 """
 
 import functools
+import gc
 import importlib
 import json
 import sys
@@ -29,6 +30,8 @@ import labkit.data
 from labkit.data.digits import Digits, load_digits
 from labkit.exercises.ranks import fail, load, report, watched
 from labkit.models.mnist import mnist_cnn
+
+gc.freeze()  # what is imported is no garbage, among which `clear_session` would look for it in each run
 
 RANKS = MPI.COMM_WORLD
 # Seconds in one line, which takes two or three when TensorFlow traces it on a machine that is not busy, and in all. All
