@@ -221,7 +221,10 @@ def ranks(wires_can_be_made, tmp_path, monkeypatch):
     script.write_text(textwrap.dedent(RANK))
     monkeypatch.setenv("LABKIT_TEST", str(tmp_path))
     words = [*LAB, "network", "--", "mpirun", "-n", "2", "python", str(script)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    heard = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)  # noqa: E731, which `nohup ./lab test` ignores
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heard
+    ) as process:
         lines = [process.stdout.readline() for _ in range(3)]
         lines = [line for line in lines if not line.startswith("Warning:")]
         while "".join(lines).count("ready") < 2:  # mpirun may mix the ranks' lines
