@@ -307,7 +307,7 @@ def end_users(uids: Collection[int], timeout: float = KILL_TIMEOUT_S) -> bool:
 
     def all_ended() -> bool:
         for uid in uids:
-            command = ["sh", "-c", "kill -KILL -- -1"]  # a small Debian has no program of that name
+            command = ["sh", "-c", "kill -s KILL -- -1"]  # a small Debian has no program of that name
             subprocess.run(command, user=uid, group=uid, extra_groups=[], stderr=subprocess.DEVNULL, cwd="/")
         return not find(lambda one: one.uids().real in uids)
 
