@@ -15,6 +15,7 @@ import fast
 import order
 import pytest
 
+from labkit.exercises.answers import SLEEP_WHILE_WAITING
 from labkit.network import obstacle
 from labkit.slurm import cluster
 from labkit.system import others, processes
@@ -33,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # what is imported stays: TensorFlow's import is a second shorter without
     if WORKER not in os.environ:
         keep_temporary_files_apart(config)
+        have_ranks_sleep_while_they_wait()
     if config.getoption("--fast"):
         fast.begin()
 
@@ -44,6 +46,11 @@ def keep_temporary_files_apart(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # the tests' own folders stay, to be read
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
+
+def have_ranks_sleep_while_they_wait() -> None:
+    """Have ranks that wait, as those that hang, keep no core from the tests beside them."""
+    os.environ.update({name: str(value) for name, value in SLEEP_WHILE_WAITING.items()})
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

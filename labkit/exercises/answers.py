@@ -32,6 +32,9 @@ from labkit.system.paths import ROOT
 STUB_LINE = re.compile(r"raise NotImplementedError(\(\))?")  # the line that stands where a solution was
 STACK_LINE = re.compile(r"\S+\(\S*\) \[0x[0-9a-f]+\]")  # of MPICH's own functions
 ABORT_LINE = re.compile(r"^\s*Abort\(\d+\)", re.MULTILINE)  # by which it ends a rank
+# MPICH waits by polling. Where ranks are more than cores, those that wait keep the cores from those that have something
+# to send, unless they sleep meanwhile: then a check takes down to a third of the computing, and what hangs hardly any.
+SLEEP_WHILE_WAITING = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10}
 MAX_EXAMPLES = 100  # generated inputs at most
 CPU_LIMIT_S = 0.5  # of computing, however busy the machine is: to generate inputs, and then to find the smallest
 WALL_LIMIT_S = 5.0  # after which no more are generated, computing or not
@@ -329,7 +332,7 @@ def for_all(decide: Callable[..., None], *, examples: int = MAX_EXAMPLES, **stra
 def run_answer(ranks: int, script: Path, *args: Any, **options: Any) -> Run:
     """Run a student's script (or a probe that imports it) on `ranks` ranks; a rank's failure is the answer's."""
     try:
-        return run_ranks(ranks, script, *args, show=False, **options)
+        return run_ranks(ranks, script, *args, show=False, env=SLEEP_WHILE_WAITING, **options)
     except RankError as error:
         if reported := [line for line in error.lines if line.startswith(FAILED)]:
             message, where, hint = json.loads(reported[-1].removeprefix(FAILED))

@@ -16,9 +16,6 @@ lab = Lab("06")
 PROBE = Path(__file__).with_name("lab06_ranks.py")
 RANKS = 4  # of which the probe takes 1, 2, 3 and 4
 CALL_LIMIT_S = 10.0  # seconds that one call of an answer may take
-# MPICH waits by polling. Where ranks are more than cores, those that wait keep the cores from those that have something
-# to send, unless they sleep meanwhile: then the check takes a third of the computing.
-SLEEP_WHILE_WAITING = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10}
 PICKLING = 300  # bytes that a message may be longer than its numbers, for those who send Python objects
 
 
@@ -365,7 +362,7 @@ def _decide_top_k(answer: Callable, gradient: np.ndarray, residual: np.ndarray, 
 
 def _cases(answer: str, function: str) -> Iterator[tuple[int, dict]]:
     """Run a script's function on 1 to 4 ranks, and yield each rank with its report of each case."""
-    run = run_answer(RANKS, PROBE, function, answer, CALL_LIMIT_S, threads=1, timeout=60, env=SLEEP_WHILE_WAITING)
+    run = run_answer(RANKS, PROBE, function, answer, CALL_LIMIT_S, threads=1, timeout=60)
     ranks = reports(run)
     every = [(case["rank"], case) for cases in ranks for case in cases]
     yield from sorted(every, key=lambda entry: (entry[1]["order"], entry[0]))
