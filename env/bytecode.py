@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType
 
 KIT = Path(__file__).resolve().parents[1]
-SOURCES = ("labkit/**/*.py", "solutions/*.py", "tests/**/*.py")
+SOURCES = ("labkit*/**/*.py", "solutions/*.py", "tests/**/*.py")
 # What is started by its name, or named in somebody's configuration.
 STARTED = (
     *("ipykernel_launcher", "ipykernel.kernelapp", "jupyterlab.labapp", "jupyterlab.labhubapp", "jupyterhub.app"),

@@ -27,7 +27,7 @@ from labkit.display import plots
 from labkit.doctor import as_text, examine
 from labkit.exercises import open_lab
 from labkit.mpi import run_ranks
-from labkit.room import join
+from labkit_classroom import join
 
 check, results, machine, work, QUICK = open_lab("00", globals())
 
@@ -116,7 +116,8 @@ for ranks in (1, 2, 4, 8):
 # will ever be sent.
 #
 # In a terminal (File, New, Terminal), `./lab hand` raises your hand, and again takes it down. In any lab, a cell with
-# `from labkit.room import hand; hand()` does the same. `./lab leave` ends it, and deletes what the board has of you.
+# `from labkit_classroom import hand; hand()` does the same. `./lab leave` ends it, and deletes what the board has of
+# you.
 
 # %%
 ADDRESS = ""  # such as "http://192.168.1.5:8500"

@@ -419,13 +419,15 @@ def draw(comparison, references, title, keep=None):
         axis.text(0.02, row - 0.14, f"{ratio.value:.2f}", va="center", weight="bold")
         if not np.isnan(ratio.low):
             axis.plot([ratio.low, ratio.high], [row + 0.2] * 2, color=plots.BLACK, marker="|", linewidth=1.5)
+    largest = max([1.2, *(ratio.value for ratio in times.values())])
+    widest = max([largest, *(np.nanmax(ratio) for ratio in times.values())])
     axis.axvline(1, color=plots.BLACK, linestyle="--")
     axis.set_yticks(range(len(times)), [f"{name}\nagainst {references[name]}" for name in times], fontsize=11)
     axis.invert_yaxis()
     axis.set(
         xlabel="times as fast (line: 95% interval; light blue: may be chance)",
         title=title,
-        xlim=(0, 1.3 * max([1, *(ratio.value for ratio in times.values())])),
+        xlim=(0, 1.1 * min(widest, 3 * largest)),  # an interval that is wider runs out of the picture
     )
     alt = "Times as fast: " + "; ".join(f"{name} {ratio} times {references[name]}" for name, ratio in times.items())
     plots.show(figure, alt=alt, keep=keep)

@@ -112,7 +112,7 @@ def wires_can_be_made() -> None:
 @pytest.fixture(scope="session")
 def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make the site in place of an older one, once for all processes of a run; skip it where uv has no Sphinx."""
-    from labkit.authoring import site
+    from labkit_author import site
 
     shared = tmp_path_factory.getbasetemp()
     if WORKER in os.environ:
@@ -168,7 +168,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         told = reason.partition("no browser: ")[2]
         terminalreporter.write_line(f"PAGES WERE NOT TESTED IN A BROWSER HERE ({files}): {told}.", red=True, bold=True)
     users = "tests/slurm/test_cluster_users.py"
-    of_slurm = {"tests/slurm/test_cluster.py", "tests/train/test_sbatch.py", "tests/hub/test_hub_slurm.py", users}
+    of_slurm = {
+        "tests/slurm/test_cluster.py",
+        "tests/train/test_sbatch.py",
+        "tests/classroom/hub/test_hub_slurm.py",
+        users,
+    }
     if skipped & of_slurm and (why := cluster.obstacle()):
         terminalreporter.write_line(f"SLURM WAS NOT TESTED HERE. It is {why}", red=True, bold=True)
     elif users in skipped and (why := why_no_users()):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import requests
 
-from labkit.hub.client import run_cell
+from labkit_classroom.hub.client import run_cell
 
 
 def code_on_card(cards: Path, seat: str) -> str:

@@ -13,9 +13,8 @@ from typing import Any
 
 import requests
 
-from labkit.room import protocol
-from labkit.room.board import app, views
-from labkit.room.board.store import Store
+from labkit_classroom.board import app, protocol, views
+from labkit_classroom.board.store import Store
 
 LABS = (views.Lab("03", "03 · ResNet-50", 2), views.Lab("07", "07 · Horovod", 3))
 HEADERS = {"Content-Type": "application/json"}
@@ -111,8 +110,8 @@ class Board:
 SERVE = """
 import json, sys
 from pathlib import Path
-from labkit.room import host
-from labkit.room.board import views
+from labkit_classroom.board import host
+from labkit_classroom.board import views
 folder, address, port, *tls = sys.argv[1:]
 host.FOLDER = Path(folder)
 host.labs = lambda: (views.Lab("03", "03 · ResNet-50", 2), views.Lab("07", "07 · Horovod", 3))

@@ -364,7 +364,7 @@ def test_cluster_down_again_is_fine(monkeypatch, capsys):
 
 
 def commands(group=None, above: str = "lab"):
-    for name, command in (group or typer.main.get_command(cli.app)).commands.items():
+    for name, command in (group or typer.main.get_command(cli.application())).commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, f"{above} {name}")
         else:

@@ -9,8 +9,8 @@ import pytest
 
 from labkit.cli import completion
 from labkit.exercises import sources
-from labkit.room import routes
 from labkit.system import processes
+from labkit_classroom.lecture import routes
 
 pytestmark = pytest.mark.slow  # each starts a shell on a terminal
 

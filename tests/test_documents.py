@@ -11,7 +11,17 @@ from labkit.system import paths
 # What people read: documents, labs, pages and messages.
 READ = {".md", ".txt", ".html", ".ipynb", ".py", ".yaml", ".toml", ".def", ".sh", ""}
 UNREAD = {".venv", "work"}  # what is installed, and what cells write
-FOLDERS = ("docs", "env", "labkit", "notebooks", "solutions", ".github", ".devcontainer")
+FOLDERS = (
+    "docs",
+    "env",
+    "labkit",
+    "labkit_author",
+    "labkit_classroom",
+    "notebooks",
+    "solutions",
+    ".github",
+    ".devcontainer",
+)
 
 
 def texts() -> list[Path]:

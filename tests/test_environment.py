@@ -22,7 +22,10 @@ PROJECT = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())
 def pins(folder: Path) -> dict[str, str]:
     project = tomllib.loads((folder / "pyproject.toml").read_text())
     groups = project.get("dependency-groups", {}).values()
-    requirements = [*project["project"]["dependencies"], *(line for group in groups for line in group)]
+    requirements = [
+        *project["project"]["dependencies"],
+        *(line for group in groups for line in group if isinstance(line, str)),
+    ]
     return dict(line.split("==") for line in requirements)
 
 

@@ -9,10 +9,12 @@ import signal
 import subprocess
 import tempfile
 import time
+from importlib import metadata
 from pathlib import Path
 
 import psutil
 import pytest
+import typer.main
 
 from labkit.system import paths, processes
 
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.slow  # each runs the script, most of them several time
 
 TOOLS = """
     awk bash cat chmod cp date df dirname flock grep head ln mkdir mktemp mv nice nproc python3 readlink rm sed
-    sha256sum sleep stat tail timeout uname
+    sha256sum sleep sort stat tail timeout uname
 """
 
 # Makes environments, with a `labkit` in the first that tells how it was called, and keeps a list of its own calls.
@@ -232,6 +234,62 @@ def test_objects_are_kept_by_the_locks_until_horovod_is_installed(checkout):
     assert checkout.run("setup")[0] == 0
     assert (checkout.folder / "objects").read_text().split()[-1] != first
     assert not kept.exists()
+
+
+def groups_synced(checkout: Checkout) -> set[str]:
+    """Return the groups of packages that the last set-up asked uv for."""
+    calls = (checkout.folder / "uv-calls").read_text().splitlines()
+    last = next(call for call in reversed(calls) if call.startswith("sync --locked"))
+    return {word.removeprefix("--group=") for word in last.split() if word.startswith("--group=")}
+
+
+def test_a_student_gets_no_packages_of_teachers_and_authors(checkout):
+    for command in ("start", "doctor", "report", "join"):
+        assert checkout.run(command)[0] == 0
+    assert groups_synced(checkout) == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "groups"),
+    [
+        (("room", "open"), {"classroom"}),
+        (("build", "07"), {"author"}),
+        (("test", "--fast"), {"author", "classroom"}),
+        (("setup", "--author"), {"author"}),
+        (("setup", "--classroom", "--author"), {"author", "classroom"}),
+    ],
+)
+def test_a_command_brings_the_packages_that_it_takes_and_they_stay(checkout, words, groups):
+    assert checkout.run("start")[0] == 0
+    assert checkout.run(*words)[0] == 0
+    assert groups_synced(checkout) == groups
+    before = checkout.syncs()
+    assert checkout.run(*words)[0] == 0
+    assert words[0] == "setup" or checkout.syncs() == before
+    assert checkout.run("start")[0] == 0
+    assert groups_synced(checkout) == groups
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_kit_of_another_account_lacks_what_its_owner_did_not_bring(checkout):
+    assert checkout.run("start")[0] == 0
+    (checkout.folder / ".lab").chmod(0o555)
+    code, _, err = checkout.run("room", "open")
+    assert code == 2
+    assert "lacks the group classroom and is not yours: whoever owns it runs ./lab setup --classroom." in err
+
+
+def test_the_front_door_knows_every_command_of_each_package():
+    """Which packages a command takes stands in the script too, which runs before any package is there."""
+    script = (paths.ROOT / "lab").read_text()
+    known = {}
+    for line, group in re.findall(r"^    ([a-z |-]+)\) echo (\w+) ;;$", script, re.M):
+        known |= dict.fromkeys(line.split(" | "), group)
+    for entry in metadata.entry_points(group="labkit.commands"):
+        app = typer.Typer()
+        entry.load()(app)
+        names = set(typer.main.get_command(app).commands) - {"join", "hand", "leave", "test"}
+        assert {known.get(name) for name in names} == {entry.name}, names
 
 
 @pytest.mark.parametrize("lock", ["uv.lock", "env/openmp/uv.lock", "env/openmp/pyproject.toml"])

@@ -156,7 +156,7 @@ def run(arguments: list[str], variables: dict[str, str], place: Path) -> None:
 
 
 def commands(group=None, above: tuple[str, ...] = ()):
-    for name, command in (group or typer.main.get_command(cli.app)).commands.items():
+    for name, command in (group or typer.main.get_command(cli.application())).commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, (*above, name))
         else:
@@ -202,15 +202,14 @@ def hold(command, name: tuple[str, ...], examples: int) -> None:
 # What takes long and reads nothing of what was given, by the first word of the commands that come to it.
 CUT_SHORT = {
     "bench": "labkit.bench.__main__.measure",
-    "build": "labkit.authoring.lint.lint",
+    "build": "labkit_author.lint.lint",
     "doctor": "labkit.doctor.checks.examine",
     "join": "labkit.doctor.checks.examine",
-    "lint": "labkit.authoring.lint.lint",
-    "mutate": "labkit.authoring.mutations.try_exercise",
-    "new": "labkit.authoring.notebooks.execute",
-    "rehearse": "labkit.authoring.notebooks.execute",
+    "lint": "labkit_author.lint.lint",
+    "mutate": "labkit_author.mutations.try_exercise",
+    "new": "labkit_author.build.execute",
+    "rehearse": "labkit_author.build.execute",
     "roofline": "labkit.roofline.measure.limits",
-    "scale": "labkit.system.turns.take",
     "start": "jupyterlab.labapp.LabApp.initialize_server",
     "tune": "labkit.system.turns.take",
 }

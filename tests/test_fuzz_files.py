@@ -11,17 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from labkit.authoring import copies
 from labkit.display.results import Results
-from labkit.exercises import sources
+from labkit.exercises import copies, sources
 from labkit.report import page
 from labkit.roofline import measure
-from labkit.room import agenda, collected, rehearsal, routes, seat
 from labkit.system import files, terminal
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit.train import log
 from labkit.tune import space
+from labkit_classroom.board import seat
+from labkit_classroom.lecture import agenda, collected, rehearsal, routes
 
 LEAVES = st.sampled_from(
     [

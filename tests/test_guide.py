@@ -24,4 +24,4 @@ def test_each_room_has_a_line():
 
 
 def test_the_commands_it_names_exist():
-    assert set(re.findall(r"`\./lab ([a-z-]+)", GUIDE)) <= set(typer.main.get_command(cli.app).commands)
+    assert set(re.findall(r"`\./lab ([a-z-]+)", GUIDE)) <= set(typer.main.get_command(cli.application()).commands)

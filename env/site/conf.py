@@ -1,4 +1,4 @@
-"""Sphinx's configuration for the site that `./lab site` makes (labkit/authoring/site.py)."""
+"""Sphinx's configuration for the site that `./lab site` makes (labkit_author/site.py)."""
 
 import base64
 import html

@@ -1,33 +1,39 @@
-"""The commands of `./lab`, one function each.
+"""The commands of `./lab`, one function each; packages beside this one add theirs by an entry point.
 
 Modules that take long to import are imported by the command that needs them, so that `./lab` answers at once.
 """
 
+import functools
 import os
 import sys
+from importlib import metadata
 
 import typer
 from typer.completion import completion_init
 
-from labkit.cli import authoring, cluster, completion, data, hub, measuring, refusals, students, teaching
+from labkit.cli import cluster, completion, data, measuring, refusals, students
 from labkit.system import terminal
 
-app = typer.Typer(
-    help="Deep learning at scale on CPUs: a hands-on workshop. Start with: ./lab start\n\n"
-    "`./lab COMMAND --help` says what a command does, what it writes, and shows an example. "
-    "Exit code 2: something that you can mend, told in one line.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-)
-app.add_typer(students.app)
-app.add_typer(data.app, name="data", rich_help_panel="The labs")
-app.add_typer(measuring.app)
-app.add_typer(cluster.app, name="cluster", rich_help_panel="Measuring")
-app.add_typer(teaching.app)
-app.add_typer(hub.app, name="hub", rich_help_panel="Teaching")
-app.add_typer(authoring.app)
+
+@functools.cache
+def application() -> typer.Typer:
+    """Return all commands; those of the packages beside this one are there when they import this one."""
+    app = typer.Typer(
+        help="Deep learning at scale on CPUs: a hands-on workshop. Start with: ./lab start\n\n"
+        "`./lab COMMAND --help` says what a command does, what it writes, and shows an example. "
+        "Exit code 2: something that you can mend, told in one line.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+    )
+    app.add_typer(students.app)
+    app.add_typer(data.app, name="data", rich_help_panel="The labs")
+    app.add_typer(measuring.app)
+    app.add_typer(cluster.app, name="cluster", rich_help_panel="Measuring")
+    for beside in sorted(metadata.entry_points(group="labkit.commands"), reverse=True):
+        beside.load()(app)
+    return app
 
 
 def main() -> None:
@@ -37,7 +43,7 @@ def main() -> None:
         completion_init()
     try:
         try:
-            status = app(prog_name="lab", standalone_mode=False)
+            status = application()(prog_name="lab", standalone_mode=False)
         finally:
             _flush()
     except Exception as error:

@@ -151,57 +151,6 @@ def tune(
         raise SystemExit(130) from None
 
 
-@command(epilog='Example: `./lab scale --rates "100 Mbit/s,1 Gbit/s" -- mpirun -n {nodes} python train.py`')
-def scale(
-    argv: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="the command to measure")] = None,
-    nodes: Annotated[str, typer.Option(help="numbers of nodes; 1 is always measured, as the reference")] = "1,2,4",
-    rates: Annotated[str, typer.Option(help="what each wire carries")] = "100 Mbit/s,1 Gbit/s",
-    rounds: Annotated[int, typer.Option(help="runs of each number of nodes at each rate", min=1)] = 3,
-    metric: Metric = None,
-    json_field: JsonField = None,
-    minimize: Annotated[
-        bool, typer.Option("--minimize", help="the metric is a time, with as much work for each node (weak scaling)")
-    ] = False,
-    strong: Annotated[
-        bool, typer.Option("--strong", help="with --minimize: the nodes share one piece of work (strong scaling)")
-    ] = False,
-    threshold: Annotated[float, typer.Option("--break", help="the efficiency below which it breaks")] = 0.5,
-    timeout: Annotated[float, typer.Option(help="seconds for one run")] = 600.0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write all results to this file")] = None,
-    picture: Annotated[Path | None, typer.Option(help="draw the efficiencies in this file, PNG")] = None,
-) -> None:
-    """Measure how a command scales: its metric on 1, 2, 4 … nodes, over wires of several rates, all on this machine.
-
-    `{nodes}` in the command stands for the number of nodes. An `mpirun` without `-n` starts one rank on each of them.
-    The metric is that of the whole run, such as the images per second of all ranks; let one rank print it.
-
-    Each node has an equal share of the cores, the same in all that is measured. Nodes beyond the cores take turns on
-    them. So each number of nodes is also measured on wires without a limit: what is lost there is not lost to the
-    wires' rate. A rank that fails ends the others at once when Python is started as `python -m mpi4py train.py`;
-    otherwise they may wait until --timeout. Exit code 1 when something failed; Ctrl-C keeps the rounds that are whole.
-    """
-    from labkit.scale import run
-
-    config = run.ScaleConfig(
-        nodes=nodes,
-        rates=rates,
-        rounds=rounds,
-        metric=metric,
-        json_field=json_field,
-        minimize=minimize,
-        strong=strong,
-        threshold=threshold,
-        timeout=timeout,
-        json=json_file,
-        picture=picture,
-    )
-    try:
-        scaling = run.scale(argv or [], config, terminal.console())
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    raise SystemExit(130 if scaling.interrupted else 1 if scaling.failed else 0)
-
-
 @command(
     context_settings={"allow_extra_args": True, "allow_interspersed_args": False},
     epilog='Example: `./lab network --nodes 4 --rate "1 Gbit/s" -- mpirun -n 4 python ring.py`',

@@ -12,7 +12,6 @@ import typer
 from labkit.cli import completion
 from labkit.cli.options import LabNumber, StudentFolder
 from labkit.system import files, huge_pages, others, paths, terminal
-from labkit.system.errors import LabError
 
 app = typer.Typer()
 command = functools.partial(app.command, rich_help_panel="The labs")
@@ -23,11 +22,16 @@ def setup(
     source: Annotated[
         str | None, typer.Option("--from", help="the folder or address of a pack (`./lab pack`): needs no network")
     ] = None,
+    classroom: Annotated[
+        bool, typer.Option("--classroom", help="bring what teaching takes too: guide, board, hub")
+    ] = False,
+    author: Annotated[bool, typer.Option("--author", help="bring what writing and testing labs takes too")] = False,
 ) -> None:
     """Make the environments, or repair them. Every command does it when needed.
 
     They are in `.venv`, and for lab 03 in `env/openmp/.venv`: 4 GB, two to three minutes, by the network. What was done
-    is in `.lab/setup.log`. Set-up that was stopped goes on where it stopped.
+    is in `.lab/setup.log`. Set-up that was stopped goes on where it stopped. What only teaching or writing labs takes
+    comes with the first command that needs it, or here: for a day without a network, say.
     """
     print("The environments are ready. Next: ./lab start")  # ./lab has made it, or this could not run
     if os.geteuid() == 0 and (reason := others.why_not()):
@@ -51,8 +55,7 @@ def start(
     """
     from jupyterlab.labapp import LabApp
 
-    from labkit.authoring import copies
-    from labkit.exercises import sources
+    from labkit.exercises import copies, sources
     from labkit.system import kernels
 
     notebook = copies.copy_path(sources.find(lab), folder)
@@ -100,7 +103,7 @@ def _forward_command(port: int) -> str:
 
 def _report_copies(folder: Path) -> None:
     """Bring the student's copies up to date, and print what became of them."""
-    from labkit.authoring import copies
+    from labkit.exercises import copies
 
     update = copies.update(folder)
     print(f"Your labs are in {paths.shown(folder)}")
@@ -140,8 +143,7 @@ def reset(
 
     It is kept as `NN_topic.backup-1.ipynb`, then `-2`, and so on. What its cells wrote into `work/` stays.
     """
-    from labkit.authoring import copies
-    from labkit.exercises import sources
+    from labkit.exercises import copies, sources
 
     source = sources.find(lab)
     kept = copies.reset(source, folder)
@@ -163,74 +165,12 @@ def report(
     It says which figures were disturbed by other work. When you are in a room and send your figures to it, the room's
     stand beside yours: median and range, from five machines on. The page reads on a phone and prints on A4.
     """
+    from labkit.exercises import room
     from labkit.report import page
-    from labkit.room import seat
 
-    html = page.render(results or folder / "work", *_figures_of_the_room(folder), seat.name_in_the_room)
+    html = page.render(results or folder / "work", *room.figures(folder))
     files.write(out, html, "name another file with --out")
     print(f"wrote {paths.shown(out)}: open it in a browser; it needs no network")
-
-
-def _figures_of_the_room(folder: Path) -> tuple[dict, str]:
-    """Return the figures on the wall of the room that a student sends figures to, and what is to be said of them."""
-    from labkit.report import page
-    from labkit.room import seat
-
-    try:
-        kept = seat.membership(folder)
-        if not kept or not kept["figures"]:
-            return {}, ""
-        asked = {key: value for key, value in kept.items() if key != "token"}  # the wall shows no seat, and needs none
-        figures = page.room_figures(seat.ask("GET", asked, "/view/wall").content)
-    except LabError as error:
-        return {}, f"The room's figures are not here: {error}"
-    except (ValueError, RecursionError):  # neither JSON nor what a board sends
-        return {}, "The room's figures are not here: the board's answer can't be read."
-    return figures, "" if figures else "The room has no figures yet: they are shown from five machines on."
-
-
-@command(epilog="Example: `./lab join http://192.168.1.5:8500 K7Q2M9 --seat B4`")
-def join(
-    address: Annotated[str, typer.Argument(help="the board's address", envvar="LAB_ROOM")],
-    code: Annotated[str, typer.Argument(help="the room's code", envvar="LAB_ROOM_CODE")],
-    folder: StudentFolder,
-    seat: Annotated[
-        str, typer.Option(help="what the instructor calls you by", envvar="LAB_SEAT", show_default="a number")
-    ] = "",
-    figures: Annotated[bool, typer.Option(help="send the closing figures of your labs too, without your seat")] = False,
-    check: Annotated[bool, typer.Option("--check", help="send the doctor's verdict on this machine too")] = False,
-    ca: Annotated[Path | None, typer.Option(help="the certificate of a board that is reached by https")] = None,
-) -> None:
-    """Join a room: how your exercises stand is sent to its board. It prints all that is ever sent.
-
-    A process beside the notebooks sends it: no cell waits for it or fails by it. Your seat is kept in `.room.json` in
-    your folder. `./lab leave` ends it, and the board deletes all it has of your seat.
-    """
-    from labkit.room import seat as own
-
-    own.join(address, code, seat, figures, folder, os.path.realpath(ca) if ca else "", check)
-
-
-@command(epilog="Example: `./lab hand`")
-def hand(folder: StudentFolder) -> None:
-    """Raise your hand, or take it down again; the instructor sees at which exercise you are.
-
-    That is the exercise that you checked last. In a notebook: `from labkit.room import hand; hand()`.
-    """
-    from labkit.room import seat
-
-    seat.hand(folder=folder)
-
-
-@command(epilog="Example: `./lab leave`")
-def leave(folder: StudentFolder) -> None:
-    """Leave the room; its board deletes all it has of your seat.
-
-    Nothing more is sent from then on. A board that does not answer is asked until it does.
-    """
-    from labkit.room import seat
-
-    seat.leave(folder)
 
 
 @command("completion", epilog="Example: `./lab completion bash`, to be read by eval")

@@ -18,6 +18,7 @@ from labkit.system.machine import this_machine
 
 WORK = Path("work")  # of the notebook that is running
 COLUMNS = ("published", "this machine", "its limit")
+NAME_LETTERS = 120  # of a figure's name where machines are compared
 PASSED, NOT_YET, NOT_ATTEMPTED = "passed", "not yet", "not attempted"
 CHECK_FAILED = "the check itself failed"
 NOT_MEASURED = "not measured"  # of a kept table: the places of the rows without a figure, as their sections did not run
@@ -144,6 +145,11 @@ class Results:
                 return
         kept |= self._about | new | {"when": time.strftime("%Y-%m-%d %H:%M"), "on": _describe_machine()}
         files.write(self.path, json.dumps(kept, indent=1))
+
+
+def name_on_all_machines(name: str) -> str:
+    """Return a figure's name as it is where machines are compared: "on all cores", however many there are."""
+    return re.sub(r"\b(\d+ ranks )?on \d+ cores\b", "on all cores", name)[:NAME_LETTERS]
 
 
 def without_empty_columns(head: Sequence[str], rows: Sequence[Sequence]) -> tuple[list[str], list[list]]:

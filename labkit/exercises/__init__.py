@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import lazy_loader
 
 if TYPE_CHECKING:
-    from labkit.exercises.notebook import open_lab
+    from labkit.exercises.opening import open_lab
 
 __all__ = ["open_lab"]
 

@@ -1,20 +1,28 @@
 """The page that a student takes home: the machine, the figures, the pictures, the exercises passed."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import fastjsonschema
 import jinja2
-import jsonschema
 
-from labkit.display.results import COLUMNS, NOT_ATTEMPTED, PASSED, find_problem, read, without_empty_columns
+from labkit.display.results import (
+    COLUMNS,
+    NOT_ATTEMPTED,
+    PASSED,
+    find_problem,
+    name_on_all_machines,
+    read,
+    without_empty_columns,
+)
 from labkit.exercises import sources
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK
 
-FEW = 5  # machines from which on a room's figures are shown, as on its wall
+FEW = 5  # people, or machines, from which on a room shows counts and figures: of fewer, one would know whose they are
 _FIGURE = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "value": {"type": "number"}, "unit": {"type": "string"}},
@@ -27,6 +35,7 @@ _MACHINE = {
 }
 _LABS = {"type": "object", "additionalProperties": {"type": "array", "items": _MACHINE}}
 _WALL = {"type": "object", "properties": {"figures": _LABS}, "required": ["figures"]}  # as far as it is read
+_check_wall = fastjsonschema.compile(_WALL)
 TEMPLATE = Path(__file__).with_suffix(".html")
 
 
@@ -34,7 +43,6 @@ def render(
     folder: Path,
     room: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     room_note: str = "",
-    room_name: Callable[[str], str] = str,
 ) -> str:
     """Return the page, a text that needs no other file and no network.
 
@@ -46,8 +54,6 @@ def render(
         By lab, the closing figures of a room's machines: messages with `figures`, each a `name`, a `value`, a `unit`.
     room_note : str
         What is to be said of the room, such as why there are no figures of it.
-    room_name : callable
-        What a figure of a lab's table is called in the room, from its name there.
 
     Raises
     ------
@@ -68,7 +74,7 @@ def render(
     for table in [lab["table"] for lab in labs if lab.get("table")]:
         table["head"], table["rows"] = without_empty_columns((table["what"], *COLUMNS), table["rows"])
     for lab in labs:
-        _compare(lab, (room or {}).get(lab["lab"], ()), room_name)
+        _compare(lab, (room or {}).get(lab["lab"], ()))
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         labs=labs,
@@ -90,24 +96,21 @@ def room_figures(answer: object) -> dict[str, list[dict[str, Any]]]:
     ValueError
         When it is of another shape.
     """
-    try:
-        jsonschema.validate(answer, _WALL)
-    except jsonschema.ValidationError as error:
-        raise ValueError(error.message) from error
-    return answer["figures"]  # type: ignore[index]
+    return _check_wall(answer)["figures"]
 
 
-def _compare(lab: dict[str, Any], sent: Sequence[Mapping[str, Any]], room_name: Callable[[str], str]) -> None:
+def _compare(lab: dict[str, Any], sent: Sequence[Mapping[str, Any]]) -> None:
     """Set the room's figures beside a lab's own: a column of its table, where machines sent a figure of that name."""
     values: dict[str, dict[str, list[float]]] = {}  # by name and unit
     for message in sent:
         for figure in message["figures"]:
             values.setdefault(figure["name"], {}).setdefault(figure["unit"], []).append(figure["value"])
-    if not any(room_name(row[0]) in values for row in _rows(lab)):
+    if not any(name_on_all_machines(row[0]) in values for row in _rows(lab)):
         return
     head = lab["table"]["head"]
     lab["table"]["rows"] = [
-        [*row, *[""] * (len(head) - len(row)), _in_words(values.get(room_name(row[0]), {}))] for row in _rows(lab)
+        [*row, *[""] * (len(head) - len(row)), _in_words(values.get(name_on_all_machines(row[0]), {}))]
+        for row in _rows(lab)
     ]
     lab["table"]["head"] = [*head, "the room"]
 

@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 from labkit.display import plots
 from labkit.system import files, load
 from labkit.system.errors import LabError
-from labkit.system.metrics import format_metric
 from labkit.system.statistics import Ratio, ratio
+from labkit.tune.metrics import format_metric
 from labkit.tune.search import Settings, Space, Trial, as_study, best
 from labkit.tune.trial import Command
 

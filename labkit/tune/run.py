@@ -16,10 +16,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from labkit.bench import configurations, flags
 from labkit.display import plots
-from labkit.system import files, load, metrics, paths
+from labkit.system import files, load, paths
 from labkit.system.errors import LabError
-from labkit.system.metrics import IMAGES_PER_SECOND, format_metric
-from labkit.tune import report, space
+from labkit.tune import metrics, report, space
+from labkit.tune.metrics import IMAGES_PER_SECOND, format_metric
 from labkit.tune.search import SamplerName, Settings, Space, Trial, best, search, size, trials_of
 from labkit.tune.trial import Command
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.system import metrics
+from labkit.tune import metrics
 from labkit.tune.space import Knob
 
 

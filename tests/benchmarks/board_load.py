@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import psutil
 from room_board import EMPTY, BoardProcess, at
 
-from labkit.room.sender import LOOK_INTERVAL_S, MAX_PAUSE_S
 from labkit.system.load import watch
+from labkit_classroom.board.sender import LOOK_INTERVAL_S, MAX_PAUSE_S
 
 LIMIT_MS = 100.0  # that 95% of the events may take
 ANSWER_TIMEOUT_S = 10.0

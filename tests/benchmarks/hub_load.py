@@ -20,12 +20,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from hub_student import Student, code_on_card
 
-from labkit.hub import configuration, opening
-from labkit.hub.client import Client
-from labkit.hub.configuration import LOOPBACK
-from labkit.hub.control import Hub, free_ports
-from labkit.hub.memory import pss
 from labkit.system import processes
+from labkit_classroom.hub import configuration, opening
+from labkit_classroom.hub.client import Client
+from labkit_classroom.hub.configuration import LOOPBACK
+from labkit_classroom.hub.control import Hub, free_ports
+from labkit_classroom.hub.memory import pss
 
 STATIC = Path(sys.prefix, "share", "jupyter", "lab", "static")
 SCRIPTS = sorted(STATIC.glob("*.js"), key=lambda file: file.stat().st_size)[-8:]  # most bytes of what a browser loads

@@ -12,7 +12,8 @@ from room_board import Board, BoardProcess
 
 # `./lab room open`, but for where it keeps the room: this checkout's own may be open.
 OPEN_ROOM = (
-    "import sys; from pathlib import Path; from labkit.room import host; host.FOLDER = Path(sys.argv.pop(1)); "
+    "import sys; from pathlib import Path; from labkit_classroom.board import host; "
+    "host.FOLDER = Path(sys.argv.pop(1)); "
     "from labkit.cli import main; main()"
 )
 

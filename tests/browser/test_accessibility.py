@@ -15,8 +15,8 @@ from rooms import fill, machines, send_figures
 from labkit.display.results import NOT_YET, PASSED
 from labkit.exercises import sources
 from labkit.report.page import render
-from labkit.room import agenda, guide, routes, slides
 from labkit.system.load import BUSY_MARK
+from labkit_classroom.lecture import agenda, guide, routes, slides
 
 pytestmark = pytest.mark.slow
 

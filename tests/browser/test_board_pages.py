@@ -11,11 +11,11 @@ from playwright.sync_api import Request, expect
 from room_board import at
 from rooms import fill, machines, send_figures
 
-from labkit import room as student_side
+import labkit_classroom as student_side
 from labkit.display import results
 from labkit.exercises import core, sources
-from labkit.room.board import views
 from labkit.system import processes
+from labkit_classroom.board import views
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ def answer(number: int):
 class TestAStudentsDay:
     def test_what_a_student_does_is_on_both_pages_by_itself(self, room, visit, folder, capsys):
         for number in range(views.FEW - 1):
-            room.join(f"P{number}").put(exercises=[at(1)])
+            student_side.join(f"P{number}").put(exercises=[at(1)])
         wall, instructor = visit(), visit()
         wall.page.goto(room.url)
         instructor.page.goto(f"{room.url}/instructor#{room.instructor}")

@@ -14,11 +14,11 @@ import pytest
 from hub_student import code_on_card
 from playwright.sync_api import Page, expect
 
-from labkit.hub import configuration, opening, settings
-from labkit.hub.client import Client
-from labkit.hub.control import Hub, free_ports
-from labkit.hub.cookies import SEAT
 from labkit.system import processes
+from labkit_classroom.hub import configuration, opening, settings
+from labkit_classroom.hub.client import Client
+from labkit_classroom.hub.control import Hub, free_ports
+from labkit_classroom.hub.cookies import SEAT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 

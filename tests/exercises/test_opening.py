@@ -2,8 +2,7 @@
 
 import pytest
 
-from labkit.authoring import minutes
-from labkit.exercises import open_lab, sources
+from labkit.exercises import minutes, open_lab, sources
 from labkit.system import slots
 
 

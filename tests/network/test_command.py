@@ -16,7 +16,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from labkit.cli import app
+from labkit.cli import application
 from labkit.network import Network, command, network
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
@@ -24,7 +24,7 @@ from labkit.system.processes import find, wait_until
 
 pytestmark = pytest.mark.slow  # each makes a network, in about half a second
 SOON = 15  # seconds for what takes one or two on an idle machine
-LAB = [sys.executable, "-c", "from labkit.cli import app; app()"]
+LAB = [sys.executable, "-c", "from labkit.cli import application; application()()"]
 
 
 # --- enter.sh, in ssh's place ---
@@ -159,7 +159,7 @@ def test_it_says_what_the_wires_are_and_hands_the_status_on(wires_can_be_made):
     ],
 )
 def test_what_makes_no_sense_is_one_line(wires_can_be_made, words, told):
-    outcome = CliRunner().invoke(app, ["network", *words])
+    outcome = CliRunner().invoke(application(), ["network", *words])
     assert isinstance(outcome.exception, LabError)
     assert told in str(outcome.exception)
     assert "\n" not in str(outcome.exception)

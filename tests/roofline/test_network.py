@@ -130,7 +130,7 @@ def test_a_step_is_measured(monkeypatch):
 )
 def test_a_configuration_that_a_step_cannot_run_in_is_refused_in_a_line(name, told, monkeypatch):
     monkeypatch.setattr(huge_pages, "why_not", lambda: "no such pages")
-    result = CliRunner().invoke(cli.app, ["roofline", "--model", "mnist", "--config", name])
+    result = CliRunner().invoke(cli.application(), ["roofline", "--model", "mnist", "--config", name])
     assert isinstance(result.exception, LabError)
     assert told in str(result.exception)
 
@@ -146,6 +146,6 @@ def test_fused_shortcuts_are_work_like_the_sums_and_relus_that_they_are():
 
 
 def test_an_unknown_network_is_refused_in_a_line():
-    result = CliRunner().invoke(cli.app, ["roofline", "--model", "resnet5"])
+    result = CliRunner().invoke(cli.application(), ["roofline", "--model", "resnet5"])
     assert isinstance(result.exception, LabError)
     assert "invalid choice: 'resnet5'" in str(result.exception)

@@ -436,8 +436,8 @@ def test_figures_of_a_busy_machine_are_marked_so():
 def test_the_command_gives_programs_all_of_it(monkeypatch):
     asked = []
     monkeypatch.setattr(measure, "limits", lambda again, insist: asked.append(again and insist) or LIMITS)
-    done = CliRunner().invoke(cli.app, ["roofline", "--json", "--again"])
+    done = CliRunner().invoke(cli.application(), ["roofline", "--json", "--again"])
     assert (done.exit_code, asked) == (0, [True])
     assert json.loads(done.stdout) == json.loads(json.dumps(LIMITS.as_dict()))
     assert json.loads(done.stdout)["bandwidth"] == 20
-    assert "200 GFLOP/s" in CliRunner().invoke(cli.app, ["roofline"]).stdout
+    assert "200 GFLOP/s" in CliRunner().invoke(cli.application(), ["roofline"]).stdout

@@ -19,8 +19,8 @@ from labkit import cli
 from labkit.bench import configurations
 from labkit.system import load
 from labkit.system.errors import LabError
-from labkit.system.metrics import by_pattern
 from labkit.tune import report, run, space
+from labkit.tune.metrics import by_pattern
 from labkit.tune.search import PRUNING_MARGIN, best, search, size, trials_of
 from labkit.tune.trial import Command
 

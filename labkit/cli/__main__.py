@@ -1,0 +1,5 @@
+"""`python -m labkit.cli`: the commands of `./lab`, by this Python."""
+
+from labkit.cli import main
+
+main()

@@ -1,0 +1,68 @@
+"""The beginning of a lab's notebook: its checks, its results file, the machine, and how pictures look."""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from labkit.display import plots
+from labkit.display.results import WORK, Results
+from labkit.exercises import room
+from labkit.exercises.core import Checker, checker
+from labkit.system import paths, slots
+from labkit.system.machine import Machine, this_machine
+
+
+class OpenLab(NamedTuple):
+    """What a lab's notebook works with.
+
+    Attributes
+    ----------
+    check : Checker
+        Checks an answer: `name = check(1, name)`.
+    results : Results
+        Keeps what the lab measures, for the report.
+    machine : Machine
+        What this notebook may use of the machine.
+    work : Path
+        The folder for files that the lab writes.
+    quick : bool
+        Whether this is a small run, as the tests make them.
+    """
+
+    check: Checker
+    results: Results
+    machine: Machine
+    work: Path
+    quick: bool
+
+
+def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
+    """Open a lab in its notebook: make the folder for its files, set the style of pictures, print the machine.
+
+    Parameters
+    ----------
+    number : str
+        The lab, such as "07".
+    namespace : dict
+        The notebook's globals; `QUICK` among them, where it is true, asks for a small run, as `LAB_QUICK=1` does.
+    """
+    quick = bool(namespace.get("QUICK")) or os.environ.get("LAB_QUICK") == "1"
+    check = checker(number, namespace, quick)
+    plots.use_style()
+    WORK.mkdir(exist_ok=True)
+    room.open_lab(Path.cwd())  # after a restart of the machine, say, the room's sender runs no more
+    machine = this_machine()
+    cores = f"{machine.usable_cores} core{'s' * (machine.usable_cores > 1)}"
+    print(f"{machine.model}: {cores} for this notebook, {', '.join(machine.isa) or 'no AVX2'}")
+    if shared := slots.read():
+        print(_describe_round(shared, number))
+    return OpenLab(check, check.results, machine, WORK, quick)
+
+
+def _describe_round(shared: slots.Division, lab: str) -> str:
+    """Return how people measure on a shared server, and how long a round of all of them takes in a lab."""
+    plan = tomllib.loads((paths.SOLUTIONS / "minutes.toml").read_text()).get(lab, {})
+    minutes = shared.rounds * sum(section.get("wait", 0) for section in plan.values())
+    takes = f"about {minutes:.0f} minutes" if minutes >= 2 else "less than two minutes"
+    return f"{shared}. What measures waits for its turn: in this lab, a round of the whole room takes {takes}."

@@ -1,0 +1,157 @@
+"""Build a lab's two notebooks from its source, and execute them.
+
+| made file | from | by |
+| --- | --- | --- |
+| notebooks/NN_topic.ipynb | solutions/NN_topic.py, solutions blanked, instructor's cells left out | `lab build` |
+| solutions/NN_topic.ipynb | solutions/NN_topic.py without the solutions' markers, executed | `lab build --execute` |
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+from jupyter_client.kernelspec import KernelSpecManager
+from nbformat import NotebookNode
+from papermill.exceptions import PapermillExecutionError
+from traitlets.config import Config
+
+from labkit.exercises.minutes import TIMES
+from labkit.exercises.notebooks import drifted, dumps, has_text, solution, solution_path, stored, student, student_path
+from labkit.system import files, kernels, paths
+from labkit.system.errors import LabError
+
+CELL_TIMEOUT_S = 900
+
+
+class ExecutionError(LabError):
+    """A notebook did not run to its end: which cell, why, and where the notebook is kept for reading."""
+
+
+def build(source: Path, run: bool = False) -> list[Path]:
+    """Make a lab's two notebooks; with `run`, execute the solution.
+
+    Without `run`, an executed solution notebook keeps its outputs as long as its code is the source's.
+
+    Returns
+    -------
+    list of Path
+        The files that were written.
+    """
+    written = []
+    fresh, target = dumps(student(source)), student_path(source)
+    if not has_text(target, fresh):
+        files.write(target, fresh)
+        written.append(target)
+    target = solution_path(source)
+    if run:
+        executed = execute(solution(source), name=f"{source.stem}-solution", cwd=paths.SOLUTIONS)
+        files.write(target, dumps(executed))
+        written.append(target)
+    elif not target.exists() or drifted(source):
+        files.write(target, dumps(_keeping_outputs(source)))
+        written.append(target)
+    return written
+
+
+def _keeping_outputs(source: Path) -> NotebookNode:
+    """Return the solution notebook with the outputs that are stored, if its code is the same and only prose changed."""
+    fresh = solution(source)
+    if not solution_path(source).exists():
+        return fresh
+    executed = stored(source)
+    before, now = ([cell.id for cell in nb.cells if cell.cell_type == "code"] for nb in (executed, fresh))
+    return _with_outputs_of(fresh, executed) if before == now else fresh
+
+
+def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, **parameters: Any) -> NotebookNode:
+    """Run a notebook from its first cell to its last, strictly, and return it with its outputs.
+
+    Strictly: parameters it does not have are refused, a kernel that leaves early is noticed, the kernel is this
+    environment's whatever the notebook names, and a failing notebook is kept for reading.
+
+    Parameters
+    ----------
+    notebook : NotebookNode
+        Left unchanged.
+    name : str
+        What messages and the kept file call it.
+    cwd : Path
+        The folder its cells run in.
+    quick : bool
+        Run it small, as CI does (`LAB_QUICK=1`).
+    **parameters
+        Values for its cell tagged `parameters`.
+
+    Raises
+    ------
+    ExecutionError
+        A cell failed, or the kernel ended before the last cell.
+    LabError
+        A parameter that the notebook does not have.
+    """
+    scratch = paths.STATE / "executed"
+    given, ran = scratch / f"{name}.in.ipynb", scratch / f"{name}.ipynb"
+    with files.writing(given):
+        scratch.mkdir(parents=True, exist_ok=True)
+        given.write_text(dumps(notebook))
+    _refuse_unknown(parameters, given, name)
+    before = dict(os.environ)
+    os.environ.update({"LAB_QUICK": "1"} if quick else {})
+    # The environment's own kernel, also where a user-level kernel of the same name points elsewhere.
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+    try:
+        _require_own_kernel()
+        with kernels.private_folder() as folder:
+            papermill.execute_notebook(
+                given,
+                ran,
+                parameters=parameters,
+                kernel_name="python3",
+                cwd=cwd,
+                progress_bar=sys.stderr.isatty(),
+                execution_timeout=CELL_TIMEOUT_S,
+                config=Config(KernelManager=kernels.options(folder)),
+            )
+    except PapermillExecutionError as error:
+        raise ExecutionError(
+            f"{name}: cell {error.cell_index} failed: {error.ename}: {error.evalue} (kept: {paths.shown(ran)})"
+        ) from error
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    done = nbformat.read(ran, as_version=4)
+    for index, cell in enumerate(done.cells):
+        if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
+            raise ExecutionError(f"{name}: ended early, cell {index} was never run (kept: {paths.shown(ran)})")
+    ran.unlink()
+    given.unlink()
+    return _with_outputs_of(notebook, done)
+
+
+def _require_own_kernel() -> None:
+    argv = KernelSpecManager().get_kernel_spec("python3").argv
+    if argv[0] not in ("python", "python3", sys.executable):
+        raise LabError(f"the kernel 'python3' starts {argv[0]}, not this environment's Python: run ./lab doctor.")
+
+
+def _refuse_unknown(parameters: dict[str, Any], notebook: Path, name: str) -> None:
+    known = papermill.inspect_notebook(notebook)
+    for parameter in parameters:
+        if parameter not in known:
+            raise LabError(f"{name} has no parameter {parameter!r}: it has {', '.join(known) or 'none'}.")
+
+
+def _with_outputs_of(notebook: NotebookNode, done: NotebookNode) -> NotebookNode:
+    """Return `notebook` with the outputs of `done` and its cells' times, without papermill's own cells and paths."""
+    outputs = {cell.id: cell for cell in done.cells if cell.cell_type == "code"}
+    executed = nbformat.from_dict(notebook)
+    for cell in executed.cells:
+        if cell.cell_type == "code":
+            ran = outputs[cell.id]
+            cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
+            if TIMES in ran.metadata:
+                cell.metadata[TIMES] = ran.metadata[TIMES]
+    return executed

@@ -1,0 +1,208 @@
+"""Commands for whoever works on the kit."""
+
+import functools
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from labkit.cli import completion
+from labkit.cli.options import PASS_ON
+from labkit.system import paths
+
+app = typer.Typer()
+command = functools.partial(app.command, rich_help_panel="Working on the kit")
+
+
+@command("test", context_settings=PASS_ON, epilog="Example: `./lab test --fast` or `./lab test -k launch`")
+def run_tests(
+    context: typer.Context,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: under two minutes")
+    ] = False,
+    lab: Annotated[
+        str | None, typer.Option(help="all that this lab is held to, such as 07", autocompletion=completion.labs)
+    ] = None,
+) -> None:
+    """Run every test: style, code, exercises, notebooks. About 20 minutes on two cores. Other arguments go to pytest.
+
+    Where the style is wrong, it ends there. What a failing notebook looked like is in `.lab/executed/`. The exit code
+    is pytest's: 1 when a test failed.
+    """
+    from labkit_author import testing
+
+    os.chdir(paths.ROOT)
+    os.environ["LAB_QUICK"] = "1"
+    # Else each process rewrites and compiles all tests again, in seconds.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    pytest = [*testing.as_others_can(), sys.executable, "-m", "pytest"]
+    for arguments in testing.runs(fast, lab, context.args):
+        if status := subprocess.run([*pytest, *arguments]).returncode:
+            raise SystemExit(status)
+
+
+@command(epilog="Example: `./lab lint 07`")
+def lint(
+    labs: Annotated[
+        list[str] | None, typer.Argument(help="the labs, such as 07; all by default", autocompletion=completion.labs)
+    ] = None,
+) -> None:
+    """Tell what is wrong with the labs' sources, all at once, by file and line. Exit code 1 when something is."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # some checks import TensorFlow, whose notices say nothing of a source
+    from labkit.exercises import sources
+    from labkit_author.lint import lint as problems_of
+
+    chosen = [sources.find(lab) for lab in labs] if labs else sources.labs()
+    problems = [problem for source in chosen for problem in problems_of(source)]
+    for problem in problems:
+        print(problem)
+    if problems:
+        raise SystemExit(1)
+
+
+@command(epilog="Example: `./lab mutate 07 --exercise 2`")
+def mutate(
+    lab: Annotated[str, typer.Argument(help="the lab, such as 07", autocompletion=completion.labs)],
+    exercise: Annotated[int | None, typer.Option(min=1, help="only this exercise")] = None,
+    every: Annotated[int, typer.Option(min=1, help="try every so-many-th mutant only, as of a script on ranks")] = 1,
+) -> None:
+    """Put small mistakes into a lab's solutions, one at a time, and list those that the checks do not see.
+
+    A function's check takes a second for each such mutant at most, a script's some seconds. Mutants that are right
+    answers too stand in `tests/exercises/equivalent.toml`, with the reason. Exit code 1 when any other passes, when a
+    check itself fails on one, and when one that stands there is no mutant any more.
+    """
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    from labkit.exercises import sources
+    from labkit.system.progress import progress
+    from labkit_author import mutations
+
+    source = sources.find(lab)
+    fine = True
+    for number in [exercise] if exercise is not None else sources.exercises(sources.read(source)):
+        with progress(f"exercise {number}") as tell:
+            tried = mutations.try_exercise(source, number, every, tell)
+        print(
+            f"exercise {number}: {tried.count} mutants, survivors: {len(tried.survivors)} beyond "
+            f"{len(tried.equivalent)} known to be right",
+            flush=True,
+        )
+        found = {
+            "passed": tried.survivors,
+            "the check itself failed": tried.failures,
+            f"is no mutant any more, but stands in {paths.shown(mutations.EQUIVALENT)}": tried.stale,
+        }
+        for what, lines in found.items():
+            for line in lines:
+                print(f"   {what}: {line}")
+                fine = False
+    raise SystemExit(not fine)
+
+
+@command(epilog="Example: `./lab new 10 data_pipelines`")
+def new(
+    number: Annotated[str, typer.Argument(help="two digits, such as 10")],
+    topic: Annotated[str, typer.Argument(help="words joined by _, such as data_pipelines")],
+) -> None:
+    """Make a new lab with one exercise, which passes its tests at once.
+
+    It prints the files that it wrote: source, checks, tests, both notebooks. It adds the lab's lines to
+    `solutions/minutes.toml`, the README's agenda and the doctor's table.
+    """
+    from labkit_author import build, scaffold
+
+    made = scaffold.new_lab(number, topic)
+    made += build.build(made[0], run=True)
+    for path in made:
+        print(paths.shown(path))
+    print(
+        f"Its minutes go in solutions/minutes.toml, what one does in it in README.md. Next: ./lab test --lab {number}"
+    )
+
+
+@command(epilog="Example: `./lab new-exercise 09`")
+def new_exercise(
+    lab: Annotated[str, typer.Argument(help="the lab, such as 09", autocompletion=completion.labs)],
+) -> None:
+    """Add the next exercise to a lab: to its source, its checks and its tests."""
+    from labkit.exercises import sources
+    from labkit_author import scaffold
+
+    source = sources.find(lab)
+    exercise, changed = scaffold.new_exercise(source)
+    print(f"Exercise {exercise} is in {', '.join(paths.shown(path) for path in changed)}.")
+    print(f"Next: make it yours, then ./lab build {source.stem[:2]} --execute and ./lab test --lab {source.stem[:2]}")
+
+
+@command("build", epilog="Example: `./lab build 07 --execute`")
+def build_notebooks(
+    labs: Annotated[
+        list[str] | None, typer.Argument(help="the labs, such as 07; all by default", autocompletion=completion.labs)
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="run the solution notebook, to store its outputs")] = False,
+) -> None:
+    """Make the student and solution notebooks from their sources, if `lab lint` finds nothing wrong there.
+
+    It writes `notebooks/NN_topic.ipynb`, `solutions/NN_topic.ipynb` and the minutes in the README's agenda, whatever of
+    these has changed. Stored outputs stay as long as no code cell has changed. Exit code 1 when lint finds something.
+    """
+    from labkit.exercises import minutes, notebooks, sources
+    from labkit_author import build
+
+    lint(labs)
+    for source in [sources.find(lab) for lab in labs] if labs else sources.labs():
+        for path in build.build(source, run=execute):
+            print(f"wrote {paths.shown(path)}")
+        if not notebooks.is_executed(source):
+            stored = paths.shown(notebooks.solution_path(source))
+            print(f"{stored} has no outputs, as its code is new: ./lab build {source.stem[:2]} --execute")
+        elif execute:
+            for line in minutes.overruns(source, notebooks.stored(source)):
+                print(line)
+    if readme := minutes.write_agenda():
+        print(f"wrote {paths.shown(readme)}")
+
+
+@command(epilog="Example: `./lab site --out public`")
+def site(
+    out: Annotated[
+        Path, typer.Option(help="the folder to make, in place of a site there", show_default="site", resolve_path=True)
+    ] = paths.ROOT / "site",
+) -> None:
+    """Make the site to look at first: front page, every lab with its stored outputs, glossary, guides, search.
+
+    Its pages need no network and no server: open index.html in a browser. It takes about half a minute. The first time,
+    Sphinx and its packages are fetched (about 30 MB) into uv's cache, for an environment that ends with the command.
+    """
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}  # nothing is computed: no notices
+    from labkit_author import site
+
+    print("Making the site, about half a minute; the first time, Sphinx is fetched for it.", flush=True)
+    site.build(out)
+    print(f"wrote {paths.shown(out)}: open {paths.shown(out / 'index.html')} in a browser; it needs no network")
+
+
+@app.command(rich_help_panel="Teaching", epilog="Example: `./lab pack --out /media/stick/labs`")
+def pack(
+    out: Annotated[Path, typer.Option(help="the folder to make, on a stick or for the room's web server")],
+    python: Annotated[bool, typer.Option(help="bring Python too; without, each laptop needs its own")] = True,
+) -> None:
+    """Pack all that laptops need to set up without a network: the kit, Python, all packages, Horovod compiled, MNIST.
+
+    About 1.1 GB. Interrupted, it goes on from there. Students use it by the two commands in its README.txt.
+    """
+    from labkit_author import pack
+
+    made = pack.make(out, lambda line: print(line, flush=True), python)
+    place = paths.shown(out)
+    print(f"{place}: {made.n_files} files, {made.size / 1e9:.2f} GB, with their checksums in SHA256SUMS.")
+    print(f"From the stick: sh {shlex.quote(str(out / 'start.sh'))}. From this machine: python3 -m http.server in it.")
+
+
+def add(app_of_all: typer.Typer) -> None:
+    """Add these commands to those of the labs."""
+    app_of_all.add_typer(app)

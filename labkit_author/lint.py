@@ -1,0 +1,180 @@
+"""Rules that a lab's source must keep, each broken one told by file and line."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from labkit.exercises import core, minutes, sources
+from labkit.system import paths
+from labkit.system.errors import LabError
+from labkit_author import core_path
+
+CHECKED = "nbval-check-output"  # tag of the cells whose output nbval compares with what is stored
+MAX_GAP_LINES = 60  # of a cell in which a student looks for the gap
+ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<-])(?:/(?:home|root|Users|tmp|work|opt|mnt|usr|srv)\b|[A-Z]:\\|~/)")
+MARKER = re.compile(r"^# %%(?!%|\w)")
+
+HIDING = ("globals", "locals", "eval", "exec")  # of names, from `core_path`
+OPENS = re.compile(r"^check, .+ = open_lab\(\"\d\d\", globals\(\)\)$", re.M)
+
+Problem = tuple[int, str]  # line of the source, what is wrong there
+
+
+def lint(source: Path) -> list[str]:
+    """Return what is wrong with a lab's source, as lines `file:line: problem`; none when it is well made."""
+    notebook = sources.read(source)
+    starts = [number for number, line in enumerate(source.read_text().splitlines(), 1) if MARKER.match(line)]
+    elsewhere = {name: other.name for other in sources.labs() if other.name != source.name for name in _written(other)}
+    problems = list(_lint_headings(notebook, starts))
+    for cell, start in zip(notebook.cells, starts, strict=True):
+        problems += _lint_prose(cell, start) if cell.cell_type == "markdown" else _lint_code(cell, start)
+        problems += _lint_paths(cell, start)
+        problems += _lint_file(cell, start, elsewhere)
+    if not any("syntax" in problem for _, problem in problems):  # exercises are found by the syntax trees of the cells
+        problems += _lint_exercises(source, notebook, starts)
+        problems += _lint_core_path(source, notebook, starts)
+    return [f"{paths.shown(source)}:{line}: {problem}" for line, problem in sorted(problems)]
+
+
+def _lint_paths(cell: NotebookNode, start: int) -> Iterator[Problem]:
+    for number, line in enumerate(cell.source.splitlines(), start + 1):
+        if found := ABSOLUTE_PATH.search(line):
+            yield number, f"absolute path '{found.group()}…': it exists on one machine only"
+
+
+def _written(source: Path) -> list[str]:
+    return re.findall(r"^# %%writefile (\S+)", source.read_text(), flags=re.M)
+
+
+def _lint_file(cell: NotebookNode, start: int, elsewhere: dict[str, str]) -> Iterator[Problem]:
+    """Find a file that another lab writes too: labs share `work`, and each would run the other's script."""
+    name = cell.source.partition("\n")[0].removeprefix("%%writefile ")
+    if name in elsewhere:
+        yield start + 1, f"{elsewhere[name]} writes {name} too: labs share that folder, so take another name"
+
+
+def _lint_prose(cell: NotebookNode, start: int) -> Iterator[Problem]:
+    for number, line in enumerate(cell.source.splitlines(), start + 1):
+        if re.search(r"!\[\s*\]\(", line):
+            yield number, "image without alternative text: ![what it shows](file)"
+    for image in re.finditer(r"<img(?![^>]*\balt=\"[^\"]+\")", cell.source):
+        line = start + 1 + cell.source.count("\n", 0, image.start())
+        yield line, 'image without alternative text: <img alt="what it shows" …>'
+
+
+def _lint_code(cell: NotebookNode, start: int) -> Iterator[Problem]:
+    try:
+        tree = sources.parse(cell)
+    except SyntaxError as error:
+        yield start + (error.lineno or 1), f"syntax error: {error.msg}"
+        return
+    first = _first(cell, start)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            yield first + node.lineno, "import * hides which names it brings: name them"
+        if not isinstance(node, ast.Call):
+            continue
+        line, function = first + node.lineno, ast.unparse(node.func)
+        if function in HIDING and not core_path.written(cell) and not OPENS.search(cell.source):
+            yield line, f"{function}() hides which names a cell takes: name them"
+        if function in ("get_ipython().system", "get_ipython().getoutput"):
+            yield line, "bare !command: its failure would pass unnoticed; use run_ranks, subprocess or %%bash"
+        if function == "plt.show":
+            yield line, "plt.show() has no alternative text: use plots.show(figure, alt=…)"
+        if function == "plots.show":
+            alt = [keyword.value for keyword in node.keywords if keyword.arg == "alt"]
+            if not alt:
+                yield line, "plots.show without alt=…, the text for those who can't see the picture"
+            elif isinstance(alt[0], ast.Constant) and not str(alt[0].value).strip():
+                yield line, "plots.show with an empty alt=…, the text for those who can't see the picture"
+
+
+def _first(cell: NotebookNode, start: int) -> int:
+    """Return the line before a cell's Python."""
+    return start + bool(core_path.written(cell))
+
+
+def _lint_core_path(source: Path, notebook: NotebookNode, starts: list[int]) -> Iterator[Problem]:
+    """Find what keeps a lab from its closing table when optional sections are left out."""
+    try:
+        plan = minutes.plan(source)
+    except LabError as error:
+        yield 1, str(error)
+        return
+    for cell, line, name, section in core_path.taken(notebook, plan):
+        yield (
+            _first(notebook.cells[cell], starts[cell]) + line,
+            f"takes {name} from section {section}, which is optional: who leaves that out gets no further. "
+            "Make it in a core section, or have rows of the closing table handed in (results.hand_in)",
+        )
+    optional = {section.name for section in plan if not section.core}
+    given, asked = (dict(_row_calls(notebook, starts, method)) for method in ("hand_in", "handed_in"))
+    sections = minutes.section_of(notebook)
+    for (section, line), cell in given.items():
+        if section != sections[cell] or section not in optional:
+            yield line, f"hands in rows of section {section}: only that section can, and an optional one"
+        if section not in {name for name, _ in asked}:
+            yield line, f"hands in rows of section {section}, and the closing table does not ask for them (handed_in)"
+    for section, line in asked:
+        if section not in {name for name, _ in given}:
+            yield line, f"asks for rows of section {section}, which hands in none (hand_in)"
+
+
+def _row_calls(notebook: NotebookNode, starts: list[int], method: str) -> Iterator[tuple[tuple[str, int], int]]:
+    """Yield section, line and cell of each `results.method("4", …)`."""
+    for index, (cell, start) in enumerate(zip(notebook.cells, starts, strict=True)):
+        if cell.cell_type == "code" and f".{method}(" in cell.source:
+            for node in ast.walk(sources.parse(cell)):
+                match node:
+                    case ast.Call(ast.Attribute(attr=name), [ast.Constant(str(section)), *_]) if name == method:
+                        yield (section, _first(cell, start) + node.lineno), index
+
+
+def _lint_headings(notebook: NotebookNode, starts: list[int]) -> Iterator[Problem]:
+    level = 0
+    for cell, start in zip(notebook.cells, starts, strict=True):
+        if cell.cell_type != "markdown":
+            continue
+        prose = re.sub(r"^```.*?^```", lambda block: "\n" * block.group().count("\n"), cell.source, flags=re.M | re.S)
+        for heading in re.finditer(r"^(#+) ", prose, flags=re.M):
+            line, depth = start + 1 + prose.count("\n", 0, heading.start()), len(heading.group(1))
+            if level == 0 and depth != 1:
+                yield line, "the first heading is the title, with one #"
+            if level and depth == 1:
+                yield line, "a second title"
+            if depth > level + 1:
+                yield line, f"heading jumps from level {level} to {depth}"
+            level = depth
+    if level == 0:
+        yield 1, "no title"
+
+
+def _lint_exercises(source: Path, notebook: NotebookNode, starts: list[int]) -> Iterator[Problem]:
+    try:
+        found = sources.exercises(notebook)
+        blank = sources.blank(notebook)
+    except LabError as error:
+        index = re.search(r"cell (\d+)", str(error))
+        yield starts[int(index.group(1))] if index else 1, str(error).partition("\n")[0]
+        return
+    module = Path(core.__file__).with_name(f"lab{source.stem[:2]}.py")
+    checks = core.checker(source.stem[:2], {}).lab.checks if module.exists() else {}
+    if list(found) != list(range(1, len(found) + 1)):
+        yield 1, f"exercises are numbered {list(found)}, not 1, 2, 3 …"
+    for cell, start in zip(notebook.cells, starts, strict=True):
+        if sources.checks(cell) and CHECKED not in cell.metadata.get("tags", []):
+            yield start, f"an exercise is checked without the tag {CHECKED}: nobody would see the solution fail"
+    for number, exercise in found.items():
+        line, length = starts[exercise.cell], blank.cells[exercise.cell].source.count("\n") + 1
+        if number not in checks:
+            yield line, f"exercise {number} has no check in {paths.shown(module)}"
+        if length > MAX_GAP_LINES:
+            yield line, f"exercise {number} is a gap in {length} lines: at most {MAX_GAP_LINES}, or nobody finds it"
+    for number, check in checks.items():
+        if number not in found:
+            yield 1, f"{paths.shown(module)} checks exercise {number}, which the source doesn't have"
+        if not check.hints or not all(hint.strip() for hint in check.hints):
+            yield 1, f"exercise {number} has no hints in {paths.shown(module)}"

@@ -1,0 +1,254 @@
+"""The site: what Sphinx makes pages from, prepared from the labs' stored runs and the documents, and the build itself.
+
+The prepared folder mirrors the checkout, so that links between labs, glossary and documents hold as they are written.
+A lab is its stored solution notebook, without the instructor's cells, its answers and hints folded.
+"""
+
+import base64
+import hashlib
+import html
+import re
+import shutil
+from pathlib import Path
+
+import jinja2
+import nbformat
+from nbformat import NotebookNode
+
+from labkit.exercises import core, minutes, notebooks, sources
+from labkit.system import files, paths, processes
+from labkit.system.errors import LabError
+
+SITE = paths.ENV / "site"  # Sphinx's configuration, the front page, the style
+GROUP = "site"  # of pyproject.toml: what Sphinx needs
+DOCUMENTS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # and whatever Markdown there is in docs/
+EXTRA = "extra"  # what Sphinx copies as it is
+PICTURES = "pictures"
+BUILD_TIMEOUT_S = 600
+ANSWER, DRAWING = "an answer to exercise", "the code of this cell"
+CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.M | re.S)
+LINK = re.compile(r"\]\((?!\w+:|#)([^()\s#]+)(#[^()\s]*)?\)")  # to a file of this checkout
+INLINE_PNG = re.compile(r'(<img\b[^>]*\bsrc=")data:image/png;base64,([^"]+)"')
+
+
+def build(out: Path) -> None:
+    """Make the site in a folder, in place of what was there.
+
+    Raises
+    ------
+    LabError
+        When the folder holds something else, Sphinx's packages can't be had, or Sphinx complains.
+    """
+    _refuse_other_folder(out)
+    prepared, made, log = (paths.STATE / name for name in ("site", "site.html", "site.log"))
+    prepare(prepared)
+    with files.writing(made):
+        shutil.rmtree(made, ignore_errors=True)
+    strictly = ("--fail-on-warning", "--keep-going", "--quiet")
+    ended = processes.run(sphinx("-b", "html", *strictly, str(prepared), str(made)), timeout=BUILD_TIMEOUT_S)
+    files.write(log, "\n".join(ended.lines) + "\n")
+    if ended.failure:
+        told = next((line for line in ended.lines if re.search("error|warning", line, re.I)), ended.failure)
+        raise LabError(f"the site was not made: {told.strip()} (all of it: {paths.shown(log)})")
+    with files.writing(out, "name another folder with --out"):
+        shutil.rmtree(out, ignore_errors=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(made, out)
+
+
+def sphinx(*arguments: str) -> list[str]:
+    """Return the command that runs Sphinx in an environment of its own, which uv makes from its cache and forgets.
+
+    So the students' environment does without Sphinx and what that brings.
+    """
+    environment = ("--project", str(paths.ROOT), "--locked", "--isolated", "--only-group", GROUP)
+    return [_uv(), "run", "--quiet", *environment, "sphinx-build", *arguments]
+
+
+def prepare(folder: Path) -> None:
+    """Write what Sphinx makes the site from, in place of what was in the folder.
+
+    Raises
+    ------
+    LabError
+        When a lab has no stored outputs, a picture has no alternative text, or a link leads to no file.
+    """
+    with files.writing(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / EXTRA / PICTURES).mkdir(parents=True)
+        (folder / "notebooks").mkdir()
+        for source in sources.labs():
+            page = with_pictures_in_files(lab(source), folder / EXTRA / PICTURES)
+            (folder / "notebooks" / f"{source.stem}.ipynb").write_text(notebooks.dumps(page))
+        for path in (*(paths.ROOT / name for name in DOCUMENTS), *(paths.ROOT / "docs").glob("*.md")):
+            _write(folder / path.relative_to(paths.ROOT), document(path.read_text()))
+        for path in SITE.iterdir():
+            text = path.read_text()
+            _write(folder / path.name, jinja2.Template(text).render(_front(folder)) if path.suffix == ".md" else text)
+        _write(folder / "notebooks" / "index.md", _index())
+        _bring_linked_files(folder)
+
+
+def lab(source: Path) -> NotebookNode:
+    """Return a lab as the site shows it: its stored run, answers and hints folded, the instructor's cells left out."""
+    if not notebooks.is_executed(source):
+        raise LabError(f"lab {source.stem[:2]} has no stored outputs: ./lab build {source.stem[:2]} --execute")
+    read = sources.read(source)
+    exercises = {read.cells[one.cell].id: one.number for one in sources.exercises(read).values()}
+    blank = {cell.id: cell.source for cell in sources.blank(read).cells}
+    checks = core.checker(source.stem[:2], {}).lab.checks
+    shown = nbformat.v4.new_notebook(metadata=notebooks.stored(source).metadata)
+    for cell in notebooks.stored(source).cells:
+        if notebooks.INSTRUCTOR in cell.metadata.get("tags", []):
+            continue
+        if cell.cell_type == "code":
+            cell.outputs = [_as_html(output) for output in cell.outputs]
+        if cell.id in exercises:
+            number = exercises[cell.id]
+            shown.cells.append(_prose(f"```python\n{blank[cell.id]}\n```", f"{cell.id}-blank"))
+            shown.cells.append(_prose(_hints(number, checks[number].hints), f"{cell.id}-hints"))
+            _fold(cell, f"{ANSWER} {number}")
+        elif cell.metadata.get("jupyter", {}).get("source_hidden"):
+            _fold(cell, DRAWING)
+        shown.cells.append(cell)
+    opening = (
+        f"*The stored run of one machine; yours will differ. To run it yourself: `./lab start {source.stem[:2]}`.*"
+    )
+    shown.cells.insert(1, _prose(opening, "stored-run"))
+    return shown
+
+
+def document(text: str) -> str:
+    """Return a document as Sphinx wants it: no targets of JupyterLab's, which its headings have, and no level left out.
+
+    The glossary's terms are small headings, of level 3, right below its title. The README is the site's front page.
+    """
+    text = re.sub(r'^<a id="[^"]*"></a>\n\n', "", text, flags=re.M)
+    text = re.sub(r"\]\((\.\./)?README\.md", r"](\1index.md", text)
+    return text if re.search("^## ", text, flags=re.M) else re.sub("^### ", "## ", text, flags=re.M)
+
+
+def with_pictures_in_files(notebook: NotebookNode, folder: Path) -> NotebookNode:
+    """Write the pictures of a notebook's outputs to files, so that a browser loads what it shows; return the notebook.
+
+    A file is called by what it holds, so that a picture that has not changed is the same file.
+    """
+
+    def place(found: re.Match[str]) -> str:
+        png = base64.b64decode(found[2])
+        name = f"{hashlib.sha256(png).hexdigest()[:16]}.png"
+        (folder / name).write_bytes(png)
+        return f'{found[1]}../{PICTURES}/{name}" loading="lazy"'
+
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if page := output.get("data", {}).get("text/html"):
+                output.data["text/html"] = INLINE_PNG.sub(place, page)
+    return notebook
+
+
+def _as_html(output: NotebookNode) -> NotebookNode:
+    """Return an output with a bare picture as HTML, with its alternative text, and without styles for a whole page."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        alt = output.metadata.get("image/png", {}).get("alt")
+        if not alt:
+            raise LabError("a stored picture has no alternative text: show it by plots.show or Image(…, alt=…).")
+        png = "".join(data.pop("image/png").split())
+        data["text/html"] = f'<img src="data:image/png;base64,{png}" alt="{html.escape(alt)}">'
+    if "text/html" in data:
+        data["text/html"] = re.sub(r"<style.*?</style>", "", data["text/html"], flags=re.S)
+    return output
+
+
+def _fold(cell: NotebookNode, what: str) -> None:
+    """Have a cell's code shown on demand."""
+    cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-input"]
+    cell.metadata["mystnb"] = {"code_prompt_show": f"Show {what}", "code_prompt_hide": f"Hide {what}"}
+
+
+def _hints(number: int, hints: tuple[str, ...]) -> str:
+    items = "".join(f"<li>{html.escape(hint)}</li>" for hint in hints)
+    return f"<details><summary>Hints for exercise {number}</summary><ol>{items}</ol></details>"
+
+
+def _prose(text: str, id: str) -> NotebookNode:
+    return nbformat.v4.new_markdown_cell(text, id=id)
+
+
+def _front(folder: Path) -> dict[str, str]:
+    """Return what the front page takes from elsewhere: the README's sections, and a stored picture."""
+    opening, *rest = re.split(r"^## ", (paths.ROOT / "README.md").read_text(), flags=re.M)
+    sections = {title: text.strip() for title, _, text in (section.partition("\n") for section in rest)}
+    return {
+        "summary": opening.split("\n\n")[1],
+        "commands": opening[opening.index("```bash") :].strip(),
+        "agenda": sections["Agenda"],
+        "needs": sections["What you need"],
+        "picture": _picture(folder, "07_horovod_mnist", "Test accuracy against seconds"),
+    }
+
+
+def _picture(folder: Path, stem: str, begin: str) -> str:
+    """Return the picture of a prepared lab whose alternative text begins so, as HTML for the front page."""
+    page = nbformat.read(folder / "notebooks" / f"{stem}.ipynb", as_version=4)
+    found = [output.get("data", {}).get("text/html", "") for cell in page.cells for output in cell.get("outputs", [])]
+    picture = next(text for text in found if f'alt="{begin}' in text)
+    return picture.replace("../", "").replace(' loading="lazy"', "")
+
+
+def _index() -> str:
+    """Return the page of all labs: minutes, and how many of them are core."""
+    lines = ["# The labs", "", "| lab | minutes | of these, core | exercises |", "| --- | --- | --- | --- |"]
+    for source in sources.labs():
+        plan = minutes.plan(source)
+        core_minutes = minutes.total([section for section in plan if section.core])
+        count = len(sources.exercises(sources.read(source)))
+        lines.append(
+            f"| [{sources.title(source)}]({source.stem}.ipynb) | {minutes.total(plan)} | {core_minutes} | {count} |"
+        )
+    names = "\n".join(source.stem for source in sources.labs())
+    return "\n".join([*lines, "", f"```{{toctree}}\n:hidden:\n\n{names}\n```", ""])
+
+
+def _bring_linked_files(folder: Path) -> None:
+    """Copy the files that pages link to, such as environment.yml, to where the links lead."""
+    for page in [*folder.glob("*.md"), *folder.glob("docs/*.md"), *folder.glob("notebooks/*.ipynb")]:
+        for target in links(page):
+            wanted = (page.parent / target).resolve()
+            if not wanted.exists():
+                original = paths.ROOT / wanted.relative_to(folder.resolve())
+                if not original.is_file():
+                    raise LabError(f"{page.relative_to(folder)} links to {target}, which is not there.")
+                wanted.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(original, wanted)
+
+
+def links(page: Path) -> list[str]:
+    """Return the files that a prepared page's prose links to, as it names them."""
+    if page.suffix == ".md":
+        prose = page.read_text()
+    else:
+        cells = nbformat.read(page, as_version=4).cells
+        prose = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    return [target for target, _ in LINK.findall(CODE.sub("", prose))]
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _refuse_other_folder(out: Path) -> None:
+    """Refuse to put the site in place of something that is not a site."""
+    if out.exists() and not (out.is_dir() and (not any(out.iterdir()) or (out / "searchindex.js").exists())):
+        raise LabError(f"{paths.shown(out)} holds something else than a site: name another folder with --out.")
+
+
+def _uv() -> str:
+    """Return the uv that made this environment."""
+    own = paths.STATE / "uv" / "bin" / "uv"
+    found = str(own) if own.exists() else shutil.which("uv")
+    if found is None:
+        raise LabError("uv is not here: ./lab setup brings it.")
+    return found

@@ -1,0 +1,65 @@
+"""Which tests `lab test` runs, in which order, and how many side by side, as pytest's arguments."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from labkit.exercises import sources
+from labkit.system import others, paths
+
+WORKERS = 4  # processes that share the tests; many tests wait, so two cores have enough for four
+STYLE = "tests/test_style.py"
+FAST = ("--fast", f"-n{WORKERS}", "--dist=worksteal")
+# Files are begun in their order: reordered, those of few and long tests would come last, alone at the end.
+WHOLE = (f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder")
+
+
+def runs(fast: bool = False, lab: str | None = None, more: Sequence[str] = ()) -> list[list[str]]:
+    """Return the arguments of pytest's runs, each of which is worth its time only if those before it passed.
+
+    Parameters
+    ----------
+    fast : bool
+        Only the tests without TensorFlow, ranks, Slurm and notebooks (`tests/fast.py`), side by side.
+    lab : str, optional
+        Only what this lab is held to: its exercises, its source, and both its notebooks.
+    more : sequence of str
+        Further arguments: they are given to one run, which is no longer of all tests.
+    """
+    if lab is not None:
+        return [[*(FAST if fast else []), *_of(lab, fast), *more]]
+    if more:
+        return [[*([*FAST, "tests"] if fast else []), *more]]
+    return [[STYLE], [*([*FAST, "tests"] if fast else WHOLE), f"--ignore={STYLE}"]]
+
+
+def _of(lab: str, fast: bool) -> list[str]:
+    """Return the arguments that choose a lab's tests."""
+    source = sources.find(lab)
+    number = source.stem[:2]
+    exercises = sorted((paths.ROOT / "tests" / "exercises").glob(f"test_lab{number}*.py"))
+    chosen = [str(path.relative_to(paths.ROOT)) for path in exercises]
+    chosen += ["tests/author", f"-klab{number} or {source.stem}"]
+    return chosen if fast else [*chosen, f"solutions/{source.stem}.ipynb"]
+
+
+def as_others_can() -> list[str]:
+    """Return the command by which other accounts can use this Python during the tests, which root has become them.
+
+    It is empty where they can without, as they can't in root's home (0700), and where nothing helps: tests that need
+    such accounts are skipped then, and pytest's last lines say so.
+    """
+    if os.geteuid() != 0 or not others.why_not():
+        return []
+    needed = [Path(sys.base_prefix), paths.ROOT]
+    closed = {folder for path in needed for folder in path.parents if not folder.stat().st_mode & 0o001}
+    if len(closed) != 1:
+        return []
+    (home,) = closed
+    below = [str(path) for path in needed if path.is_relative_to(home)]
+    command = [str(paths.ROOT / "tests/with-open-home"), str(home), *below, "--"]
+    tried = "import sys; from labkit.system import others; sys.exit(bool(others.why_not()))"
+    helps = subprocess.run([*command, sys.executable, "-c", tried], stderr=subprocess.DEVNULL).returncode == 0
+    return command if helps else []

@@ -1,0 +1,49 @@
+"""What the labs ask of a room, by the entry point `labkit.room`: its sender, and its figures."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from labkit.exercises.room import MEMBERSHIP
+from labkit.system.errors import LabError
+
+
+def start_sender(folder: Path) -> None:
+    """Start the sender of a folder from which somebody has joined; it outlives this process, and a second one ends.
+
+    Nothing waits for it, and nothing fails when it can't be started: it is started again with the next lab.
+    """
+    with contextlib.suppress(OSError):
+        folder = folder.resolve()
+        if not (folder / MEMBERSHIP).exists():
+            return
+        subprocess.Popen(
+            [sys.executable, "-m", "labkit_classroom.board.sender", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+            env={name: value for name, value in os.environ.items() if not name.startswith(("PMI_", "LABKIT_"))},
+        )
+
+
+def figures(folder: Path) -> tuple[dict[str, list[dict[str, Any]]], str]:
+    """Return the figures on the wall of the room that a student sends figures to, and what is to be said of them."""
+    from labkit.report import page
+    from labkit_classroom.board import seat
+
+    try:
+        kept = seat.membership(folder)
+        if not kept or not kept["figures"]:
+            return {}, ""
+        asked = {key: value for key, value in kept.items() if key != "token"}  # the wall shows no seat, and needs none
+        found = page.room_figures(seat.ask("GET", asked, "/view/wall").content)
+    except LabError as error:
+        return {}, f"The room's figures are not here: {error}"
+    except (ValueError, RecursionError):  # neither JSON nor what a board sends
+        return {}, "The room's figures are not here: the board's answer can't be read."
+    return found, "" if found else "The room has no figures yet: they are shown from five machines on."

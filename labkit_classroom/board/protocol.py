@@ -1,0 +1,207 @@
+"""What goes between a seat and the board, all of it: what each side takes from the other, which it does not trust.
+
+A seat sends its whole state each time, so that whatever was lost on the way, the last state arrives.
+"""
+
+import hmac
+import json
+import re
+import unicodedata
+from collections.abc import Callable
+from typing import Any
+
+import fastjsonschema
+
+from labkit.display.results import CHECK_FAILED, NAME_LETTERS, NOT_ATTEMPTED, NOT_YET, PASSED
+
+MAX_BYTES = 32_768  # of a message
+SEAT_LETTERS = 24  # of a seat's name
+MAX_VERDICTS = 200  # of a seat
+MAX_FIGURES = 60  # of a lab
+ANSWER_HEADER = "Board-Protocol"  # each answer of a board has it: what else answers at an address is none
+MAX_ANSWER_BYTES = 4_000_000  # of a board's answer; the largest is the wall with its figures
+ANSWER_LETTERS = 200  # of a text in it
+ANSWER_DEPTH = 8  # of lists and objects in it
+LARGEST = 1e15  # of a figure
+# Printable by Unicode, and yet nothing to be seen: fillers, a blank, and what chooses between forms of a letter.
+UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+MARKS = 3  # combining marks on a letter; more of them would lie over the lines above and below
+
+# Lengths too: "$" matches before a line's end.
+_LAB = {"type": "string", "pattern": "^[0-9]{2}$", "maxLength": 2}
+_EXERCISE = {"type": "integer", "minimum": 1, "maximum": 20}
+_MINUTE = {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}$", "maxLength": 16}
+_NAME = {"type": "string", "minLength": 1, "maxLength": 60}
+
+
+def _object(**properties: dict) -> dict:
+    """Return the schema of an object that has these properties, and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _list(items: dict, most: int) -> dict:
+    return {"type": "array", "items": items, "maxItems": most}
+
+
+_VERDICT = _object(
+    lab=_LAB,
+    exercise=_EXERCISE,
+    verdict={"enum": [PASSED, NOT_YET, NOT_ATTEMPTED, CHECK_FAILED]},
+    hint={"type": "integer", "minimum": 0, "maximum": 20},
+    minute=_MINUTE,
+)
+_HAND = _object(lab=_LAB, exercise=_EXERCISE)
+_MACHINE = _list(_object(lab=_NAME, status={"enum": ["ok", "warn", "fail"]}, because=_list(_NAME, most=30)), most=30)
+_FIGURE = _object(
+    name={"type": "string", "maxLength": NAME_LETTERS},
+    value={"type": "number", "minimum": -LARGEST, "maximum": LARGEST},  # 1e999 is infinite, which no page can read
+    unit={"type": "string", "maxLength": 20},
+)
+
+
+def _or_null(schema: dict) -> dict:
+    return {"anyOf": [{"type": "null"}, schema]}
+
+
+Message = Callable[[Any], Any]  # a kind of message: raises an error for what does not fit
+
+# Messages.
+JOIN = fastjsonschema.compile(
+    _object(code={"type": "string", "maxLength": 12}, seat={"type": "string", "maxLength": SEAT_LETTERS})
+)  # empty: a number is given
+STATE = fastjsonschema.compile(
+    _object(exercises=_list(_VERDICT, most=MAX_VERDICTS), hand=_or_null(_HAND), doctor=_or_null(_MACHINE)),
+)
+FIGURES = fastjsonschema.compile(
+    _object(
+        ticket={"type": "string", "pattern": "^[0-9a-f]{64}$", "maxLength": 64},
+        lab=_LAB,
+        cores={"type": "integer", "minimum": 1, "maximum": 100_000},
+        isa=_list(_NAME, most=10),
+        figures=_list(_FIGURE, most=MAX_FIGURES),
+    )
+)
+TOKEN = {"type": "string", "pattern": r"^[0-9]{1,9}\.[A-Za-z0-9_-]{20,80}$", "maxLength": 90}
+JOINED = fastjsonschema.compile(  # what a board answers; it may say more, which nobody reads
+    {
+        "type": "object",
+        "properties": {"seat": {"type": "string", "minLength": 1, "maxLength": SEAT_LETTERS}, "token": TOKEN},
+        "required": ["seat", "token"],
+    }
+)
+# Parts of messages, for a student's side to leave out what the board would refuse.
+VERDICT, HAND, FIGURE = map(fastjsonschema.compile, (_VERDICT, _HAND, _FIGURE))
+
+
+class Refused(ValueError):
+    """A message that is not as it should be: why, in one line."""
+
+
+def read(body: bytes, kind: Message) -> Any:
+    """Return a message that fits its schema.
+
+    Raises
+    ------
+    Refused
+        When it does not.
+    """
+    if len(body) > MAX_BYTES:
+        raise Refused(f"a message has {MAX_BYTES:,} bytes at most")
+    try:
+        message = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise Refused("not JSON, or nested too deeply") from error
+    try:
+        return kind(message)
+    except fastjsonschema.JsonSchemaValueException as error:
+        raise Refused(error.message[:200]) from error
+
+
+def fits(part: object, kind: Message) -> bool:
+    """Whether a message, or a part of one, is as it should be."""
+    try:
+        kind(part)
+    except fastjsonschema.JsonSchemaValueException:
+        return False
+    return True
+
+
+def read_answer(body: bytes) -> Any:
+    """Return what a board has answered: with numbers of a figure's size, and texts that can be shown in a line.
+
+    Raises
+    ------
+    Refused
+        When it is no JSON, or deeper or larger than what a board answers.
+    """
+    if len(body) > MAX_ANSWER_BYTES:
+        raise Refused(f"an answer has {MAX_ANSWER_BYTES:,} bytes at most")
+    try:
+        answer = json.loads(body, parse_constant=_refuse_constant, parse_int=_bounded, parse_float=_bounded)
+        return _plain(answer, ANSWER_DEPTH)
+    except (ValueError, RecursionError) as error:
+        raise Refused("not JSON, or not what a board answers") from error
+
+
+def ticket(token: str, lab: str) -> str:
+    """Return what lets a seat send the closing figures of a lab, once, and tells nobody who has no token of which."""
+    return hmac.new(token.encode(), f"figures {lab}".encode(), "sha256").hexdigest()
+
+
+def visible(text: str, most: int) -> str:
+    """Return a text as one line of so many letters at most, without what can't be seen or lies over other lines."""
+    if not (text.isascii() and text.isprintable()):
+        spaced = "".join(" " if letter.isspace() else letter for letter in text)
+        shown = "".join(letter for letter in UNSEEN.sub("", spaced) if letter.isprintable())
+        marks, kept = 0, []
+        for letter in unicodedata.normalize("NFC", shown):
+            marks = marks + 1 if unicodedata.category(letter) in ("Mn", "Me") else 0
+            if marks <= MARKS:
+                kept.append(letter)
+        text = "".join(kept)
+    return " ".join(text.split())[:most].rstrip()
+
+
+def seat_name(text: str) -> str:
+    """Return a seat's name as it is shown."""
+    return visible(text, SEAT_LETTERS)
+
+
+def name_key(name: str) -> str:
+    """Return what names have in common that differ in nothing but case, spaces, forms of letters, and the unseen."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    return visible(folded, len(folded))
+
+
+def plain_code(text: str) -> str:
+    """Return a code as it is compared, however it was typed."""
+    return text.upper().replace("-", "").replace(" ", "")
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _bounded(text: str) -> float:
+    """Return a number of JSON's; a whole one stays whole."""
+    number = float(text)
+    if not -LARGEST <= number <= LARGEST:
+        raise ValueError("a number is too large")
+    return int(text) if text.lstrip("-").isdecimal() else number
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return visible(value, ANSWER_LETTERS)
+    if isinstance(value, list | dict) and not depth:
+        raise ValueError("nested too deeply")
+    if isinstance(value, list):
+        return [_plain(one, depth - 1) for one in value]
+    if isinstance(value, dict):
+        return {visible(key, ANSWER_LETTERS): _plain(one, depth - 1) for key, one in value.items()}
+    return value

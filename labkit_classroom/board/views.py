@@ -1,0 +1,289 @@
+"""What the pages show: counts for the wall, seats for the instructor, figures without seats for both.
+
+A message changes here what it is about, and nothing else: what it costs does not grow with what others have sent.
+"""
+
+import bisect
+import json
+import random
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from labkit.display.results import NOT_ATTEMPTED, NOT_YET, PASSED
+from labkit.report.page import FEW
+from labkit_classroom.board import protocol
+from labkit_classroom.board.store import Seat
+
+SILENT_MIN = 3  # minutes from which on "last heard" is told
+BECAUSE_LETTERS = 120  # of what a machine needs, as the instructor's page shows it
+
+
+class Planned(NamedTuple):
+    """A section of a lab and when it is done: lab, its exercises, when it should be over, and its name."""
+
+    lab: str
+    exercises: tuple[int, ...]
+    end: datetime
+    name: str
+
+
+class Lab(NamedTuple):
+    """A lab: number, title, how many exercises it has."""
+
+    number: str
+    title: str
+    exercises: int
+
+
+class Tally:
+    """What is known of the seats, changed with each of them.
+
+    Attributes
+    ----------
+    people : int
+        How many seats there are.
+    passed : Counter
+        How many have passed an exercise, by lab and exercise.
+    begun : Counter
+        How many have tried something of a lab.
+    rows : dict
+        What the instructor's page shows of each seat, but for the times, by the seat's number.
+    machines : dict
+        Of each seat whose machine is known, by lab, what the machine lacks; None where it can run the lab.
+    """
+
+    def __init__(self, seats: Iterable[Seat] = ()) -> None:
+        self.people = 0
+        self.passed: Counter[tuple[str, int]] = Counter()
+        self.begun: Counter[str] = Counter()
+        self.rows: dict[int, dict[str, Any]] = {}
+        self.machines: dict[int, dict[str, str | None]] = {}
+        self._hints: defaultdict[tuple[str, int], Counter[int]] = defaultdict(Counter)  # shown, where it is not yet
+        for seat in seats:
+            self.replace(None, seat)
+
+    def replace(self, before: Seat | None, after: Seat | None) -> None:
+        """Count a seat as it is now in place of what it was; None before it came, and after it left."""
+        for seat, sign in ((before, -1), (after, 1)):
+            if not seat:
+                continue
+            self.people += sign
+            exercises = {(one["lab"], one["exercise"]): one for one in seat.state["exercises"]}  # each once
+            tried = [one for one in exercises.values() if one["verdict"] != NOT_ATTEMPTED]
+            _add(self.begun, {one["lab"] for one in tried}, sign)
+            _add(self.passed, (place for place, one in exercises.items() if one["verdict"] == PASSED), sign)
+            for place, one in exercises.items():
+                if one["verdict"] == NOT_YET:
+                    _add(self._hints[place], [one["hint"]], sign)
+                    if not self._hints[place]:
+                        del self._hints[place]
+        if before:
+            del self.rows[before.id]
+            self.machines.pop(before.id, None)
+        if after:
+            self.rows[after.id] = _row(after)
+            if after.state["doctor"] is not None:
+                self.machines[after.id] = {one["lab"][:2]: _lacks(one) for one in after.state["doctor"]}
+
+    def stuck(self) -> list[dict[str, Any]]:
+        """Return the exercises that most seats fail, with the hint that half of them have seen."""
+        worst = sorted(self._hints.items(), key=lambda item: -item[1].total())[:5]
+        return [
+            {"at": f"{lab} · {number}", "seats": seen.total(), "hint": round(statistics.median(seen.elements()))}
+            for (lab, number), seen in worst
+        ]
+
+
+def _add(counts: Counter, keys: Iterable[Any], sign: int) -> None:
+    for key in keys:
+        counts[key] += sign
+        if not counts[key]:
+            del counts[key]
+
+
+class Figures:
+    """The closing figures of all machines: those of a name and a unit are shown once `FEW` machines have sent them.
+
+    Attributes
+    ----------
+    size : int
+        Letters of the JSON of all of them.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self.size = 0
+        self._labs: dict[str, list[_Machine]] = {}
+        self._few: dict[_Kind, list[_Machine]] = {}  # who has sent what is not shown yet
+        self._shown: set[_Kind] = set()
+        self._text: bytes | None = b"{}"
+
+    def replace(self, lab: str, message: Mapping[str, Any] | None) -> None:
+        """Add a machine's closing figures of a lab; None in place of them: forget those of all labs."""
+        if message is None:
+            self._forget()
+            return
+        self.size += len(json.dumps(message))
+        machine = _Machine(message, {(lab, one["name"], one["unit"]): one for one in message["figures"]})
+        changed = {machine}
+        for kind in machine.figures.keys() - self._shown:
+            waiting = self._few.setdefault(kind, [])
+            waiting.append(machine)
+            if len(waiting) == FEW:
+                changed.update(self._few.pop(kind))
+                self._shown.add(kind)
+        for one in changed:
+            one.show(self._shown)
+        bisect.insort(self._labs.setdefault(lab, []), machine, key=lambda one: one.place)
+        self._text = None
+
+    def shown(self) -> dict[str, list[dict[str, Any]]]:
+        """Return what is shown: by lab, for each machine its cores, instruction sets and figures."""
+        return json.loads(self.text())
+
+    def text(self) -> bytes:
+        """Return that as JSON; the same object as long as nothing is added."""
+        if self._text is None:
+            labs = []
+            for lab, machines in sorted(self._labs.items()):
+                if texts := [machine.text for machine in machines if machine.text]:
+                    labs.append(json.dumps(lab).encode() + b": [" + b", ".join(texts) + b"]")
+            self._text = b"{" + b", ".join(labs) + b"}"
+        return self._text
+
+
+_Kind = tuple[str, str, str]  # of a figure: lab, name, unit
+
+
+class _Machine:
+    """A machine's closing figures of a lab, and the JSON of those that are shown."""
+
+    def __init__(self, message: Mapping[str, Any], figures: dict[_Kind, dict[str, Any]]) -> None:
+        self.figures, self.text = figures, b""
+        self.place = random.random()  # among the others: in no order of their coming
+        self._about = {"cores": message["cores"], "isa": message["isa"]}
+
+    def show(self, kinds: Set[_Kind]) -> None:
+        """Show the figures of these kinds."""
+        shown = [figure for kind, figure in self.figures.items() if kind in kinds]
+        self.text = json.dumps(self._about | {"figures": shown}).encode() if shown else b""
+
+
+def wall(tally: Tally, labs: Sequence[Lab], plan: Sequence[Planned], now: datetime) -> dict[str, Any]:
+    """Return what the projector shows: counts alone, and those from `FEW` people on."""
+    few = tally.people < FEW
+    shown = [
+        {
+            "lab": lab.number,
+            "title": lab.title,
+            "passed": [tally.passed[lab.number, number] for number in range(1, lab.exercises + 1)],
+        }
+        for lab in labs
+        if lab.number in tally.begun
+    ]
+    return {
+        "people": None if few else tally.people,
+        "few": FEW,
+        "labs": [] if few else shown,
+        "now": f"{now:%H:%M}",
+        "planned": _planned(plan, now),
+        "drift": None if few else drift(tally, plan, now),
+    }
+
+
+def instructor(
+    tally: Tally, seats: Iterable[Seat], labs: Sequence[Lab], plan: Sequence[Planned], now: datetime, moment: float
+) -> dict[str, Any]:
+    """Return what the instructor's page shows: seats, raised hands first, then those without a change for longest.
+
+    `now` is the clock's time, and `moment` the board's, which is never set back.
+    """
+    rows = [tally.rows[seat.id] | _times(seat, moment) for seat in seats]
+    rows.sort(key=lambda row: (row["hand"] is None, row["hand"] or 0, -row["unchanged"]))
+    return {
+        "wall": wall(tally, labs, plan, now),
+        "people": tally.people,
+        "seats": rows,
+        "stuck": tally.stuck(),
+        "doctor": _doctor(tally, labs),
+    }
+
+
+def drift(tally: Tally, plan: Sequence[Planned], now: datetime) -> int | None:
+    """Return by how many minutes the room is behind its plan, less than 0 when it is ahead; None when nobody knows.
+
+    It is behind by how long ago the section should have been over that comes after the last one that half of the seats
+    are through with.
+    """
+    if not plan or not tally.people:
+        return None
+    through = [
+        place
+        for place, section in enumerate(plan)
+        if section.exercises
+        and all(2 * tally.passed[section.lab, number] >= tally.people for number in section.exercises)
+    ]
+    following = max(through, default=-1) + 1
+    ahead = [section for section in plan[following:] if section.exercises]
+    if following and now < plan[following - 1].end:
+        return -_minutes(plan[following - 1].end - now)
+    return max(0, _minutes(now - ahead[0].end)) if ahead else 0
+
+
+def _minutes(span: Any) -> int:
+    return int(span.total_seconds() // 60)
+
+
+def _planned(plan: Sequence[Planned], now: datetime) -> str:
+    """Return the section that is planned for now; empty without a plan."""
+    return next((section.name for section in plan if now < section.end), "") if plan else ""
+
+
+def _row(seat: Seat) -> dict[str, Any]:
+    exercises = sorted(seat.state["exercises"], key=lambda one: (one["minute"], one["lab"], one["exercise"]))
+    tried = [one for one in exercises if one["verdict"] != NOT_ATTEMPTED]
+    at, hand = (tried or [None])[-1], seat.state["hand"]
+    return {
+        "seat": seat.name,
+        "number": seat.id,
+        "hand": seat.hand,
+        "hand_at": f"{hand['lab']} · {hand['exercise']}" if hand else "",
+        "at": f"{at['lab']} · {at['exercise']}" if at else "",
+        "verdict": at["verdict"] if at else "",
+        "hint": at["hint"] if at else 0,
+        "passed": len({(one["lab"], one["exercise"]) for one in exercises if one["verdict"] == PASSED}),
+    }
+
+
+def _times(seat: Seat, moment: float) -> dict[str, Any]:
+    silent = max(0, int((moment - seat.heard) / 60))
+    return {
+        "unchanged": max(0, int((moment - seat.changed) / 60)),
+        "silent": silent if silent >= SILENT_MIN else None,
+    }
+
+
+def _lacks(verdict: dict[str, Any]) -> str | None:
+    """Return what a machine lacks for a lab; None when it can run the lab."""
+    because = ", ".join(verdict["because"])[: 2 * BECAUSE_LETTERS]
+    return protocol.visible(because, BECAUSE_LETTERS) if verdict["status"] == "fail" else None
+
+
+def _doctor(tally: Tally, labs: Sequence[Lab]) -> dict[str, Any]:
+    """Return for each lab how many machines can run it, and what the others need."""
+    shown = []
+    for lab in labs:
+        lacks = {number: of[lab.number] for number, of in tally.machines.items() if lab.number in of}
+        cannot = [
+            {"seat": tally.rows[number]["seat"], "because": because}
+            for number, because in sorted(lacks.items())
+            if because is not None
+        ]
+        if lacks:
+            shown.append({"lab": lab.title, "can": len(lacks) - len(cannot), "cannot": cannot})
+    return {"machines": len(tally.machines), "labs": shown}

@@ -1,0 +1,272 @@
+"""`lab hub`: one server for all."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labkit.system import paths, terminal
+from labkit.system.errors import LabError
+
+if TYPE_CHECKING:
+    from labkit_classroom.hub.check import Row
+    from labkit_classroom.hub.control import Hub
+    from labkit_classroom.hub.settings import Settings
+
+app = typer.Typer(help="One server for all: students log in with a seat and a code.", no_args_is_help=True)
+
+Students = Annotated[int, typer.Option(help="how many seats", min=1, max=500)]
+Labs = Annotated[str, typer.Option(help="the labs that are taught; the first one is opened at login")]
+Memory = Annotated[float, typer.Option(help="GiB that each student can have; 0 for no limit", min=0)]
+Cores = Annotated[
+    float | None,
+    typer.Option(
+        help="CPU time that each can have, in CPUs; 0 for no limit", min=0, show_default="a quarter, at least 2"
+    ),
+]
+Isolation = Annotated[
+    str | None,
+    typer.Option(
+        help="what keeps students apart: systemd, accounts, slurm or none", show_default="the best that there is"
+    ),
+]
+Hours = Annotated[float, typer.Option(help="after which Slurm ends a student's job, with --isolation slurm", min=0.1)]
+Slots = Annotated[bool, typer.Option(help="lend cores for measuring, one student at a time, and edit on the others")]
+
+
+@app.command("up", epilog="Example: `./lab hub up --students 40 --labs 00,02,07`")
+def up(
+    students: Students = 40,
+    labs: Labs = "00,02,07",
+    address: Annotated[
+        str | None, typer.Option(help="the address to listen on", show_default="this machine's own")
+    ] = None,
+    port: Annotated[int, typer.Option(help="the port to listen on", min=1, max=65535)] = 8000,
+    board_port: Annotated[
+        int, typer.Option(help="the port of the room's board; 0 for no board", min=0, max=65535)
+    ] = 8500,
+    cert: Annotated[Path | None, typer.Option(help="a certificate, for https")] = None,
+    key: Annotated[Path | None, typer.Option(help="and its key")] = None,
+    memory: Memory = 4.0,
+    cores: Cores = None,
+    student_files: Annotated[
+        Path | None, typer.Option("--files", help="where each student's folder is made", show_default="students")
+    ] = None,
+    isolation: Isolation = None,
+    slots: Slots = True,
+    hours: Hours = 8.0,
+    new_codes: Annotated[
+        bool, typer.Option("--new-codes", help="make new codes; the cards that were printed become void")
+    ] = False,
+) -> None:
+    """Start the server, check what students are held to, and let them in. It stays until `./lab hub down`.
+
+    As root each seat has a Unix account of its own, with limits by systemd, or by cgroups where systemd does not run.
+    Otherwise all servers run under your account, for trying. With `--isolation slurm` each server is a Slurm job of
+    yours; sbatch's own variables, such as SBATCH_PARTITION and SBATCH_ACCOUNT, choose where. After a crash, the same
+    command goes on where it was. Seats with their codes, and the log, are in `.lab/hub/`. The codes are kept among the
+    students' files: the next hub of the same files takes them again. Exit code 2 when a limit that was asked for does
+    not hold: then nobody is let in.
+    """
+    import signal
+
+    from labkit.system.progress import progress
+    from labkit_classroom.board.host import own_address, tls_files
+    from labkit_classroom.hub import codes, opening, settings
+    from labkit_classroom.hub.control import Hub
+
+    tls = tls_files(cert, key)
+    files = student_files or opening.FILES
+    address = address or own_address()
+    apart = _not_as_root(isolation)
+    wanted = opening.settle(
+        students, labs.split(","), address, port, board_port, tls, memory, cores, files, apart, slots, hours
+    )
+    hub = Hub()
+    kept = not new_codes and bool(codes.kept(files))
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as by Ctrl-C, nothing is left of what was not open yet
+        signal.signal(number, signal.default_int_handler)
+    with progress("Starting the hub, and a server to look at …"):
+        rows, server = opening.open_checked(hub, wanted, new_codes)
+    opened = hub.settings
+    assert opened
+    _show(rows, opened)
+    print("\n".join(opening.capacity(opened, server, opened.labs)))
+    if opened.cpus:
+        print(f"Cores: {opening.division(opened)}.")
+    print(f"\nThe room is open:   {opened.url}")
+    if not opened.cert:
+        print("Without --cert and --key, codes cross the network in the clear.")
+    _show_places(hub, opened)
+    if kept:
+        print("The codes are those of before: printed cards are good. --new-codes makes new ones.")
+    if opened.isolation == settings.NONE:
+        print("NOTHING KEEPS STUDENTS APART: all servers run under your account. This is for trying; run it as root.")
+    if opened.isolation == settings.SLURM:
+        print("NOTHING KEEPS STUDENTS' FILES APART: all jobs are yours. Each can read all that you can, the codes too.")
+    print("Next: ./lab hub warm, before they come. When done: ./lab hub down")
+
+
+@app.command("check", epilog="Example: `./lab hub check --students 40 --labs 00,02,07`")
+def check(
+    students: Students = 40,
+    labs: Labs = "00,02,07",
+    memory: Memory = 4.0,
+    cores: Cores = None,
+    isolation: Isolation = None,
+    slots: Slots = True,
+    hours: Hours = 8.0,
+) -> None:
+    """Read back from inside a server what it is held to, and measure how many students the machine carries.
+
+    Of a hub that is up, it looks at that one. Otherwise it starts one for the look, on loopback, and ends it. The labs'
+    memory is measured once, by running them small, which takes up to a minute for each. Exit code 1 when a limit that
+    was asked for does not hold.
+    """
+    from labkit_classroom.hub import memory as lab_memory
+    from labkit_classroom.hub import opening, settings
+    from labkit_classroom.hub.control import Hub, free_ports
+    from labkit_classroom.hub.settings import LOOPBACK
+
+    hub = Hub()
+    up = hub.settings if hub.pid() else None
+    if (up.isolation if up else isolation) != settings.SLURM:  # of a job, Slurm is asked for memory
+        lab_memory.of_labs(labs.split(","), lambda title: print(f"Measuring the memory of {title} …", flush=True))
+    if up:
+        rows, server = opening.verify(hub)
+        asked = up
+    else:
+        hub = Hub(paths.STATE / "hub-check")
+        (port,) = free_ports(1)
+        apart = _not_as_root(isolation)
+        asked = opening.settle(
+            *(students, labs.split(","), LOOPBACK, port, 0, None, memory, cores),
+            keep_apart=apart,
+            divide=slots,
+            hours=hours,
+        )
+        try:
+            hub.start(asked)
+            rows, server = opening.verify(hub)
+        finally:
+            hub.stop()
+    _show(rows, asked)
+    print("\n".join(opening.capacity(asked, server, [lab.strip() for lab in labs.split(",")])))
+    raise SystemExit(0 if all(row.holds for row in rows) else 1)
+
+
+@app.command("warm", epilog="Example: `./lab hub warm`")
+def warm() -> None:
+    """Start every student's server beforehand, four at a time.
+
+    Otherwise whoever logs in last waits for all the others. Exit code 1 when one does not start: it is named.
+    """
+    from labkit_classroom.hub import configuration, opening
+    from labkit_classroom.hub.client import Client
+
+    asked = _running()
+
+    def show(up: int, of: int) -> None:
+        print(f"{up} of {of} servers are up", flush=True)
+
+    failed = opening.warm(Client(asked), configuration.start_timeout(asked), show)
+    if failed:
+        print(f"Not up: {', '.join(failed)}. The hub's log says why: {paths.shown(asked.folder)}/hub.log")
+    raise SystemExit(1 if failed else 0)
+
+
+@app.command("status", epilog="Example: `./lab hub status`")
+def status() -> None:
+    """Show the addresses, the page of codes, and how many servers run. Exit code 1 when the hub is not up.
+
+    What happens is in `.lab/hub/hub.log`.
+    """
+    from labkit_classroom.hub.client import Client
+    from labkit_classroom.hub.control import Hub
+
+    hub = Hub()
+    asked = hub.settings
+    if not asked:
+        print("No hub is up. Start one: ./lab hub up --students 40")
+    elif not hub.pid():
+        print("The hub was ended from outside. The same ./lab hub up goes on with it, ./lab hub down clears it.")
+    else:
+        servers = Client(asked).servers()
+        ready = sum(state == "ready" for state in servers.values())
+        print(f"The hub is {'open' if hub.is_open else 'up, and lets nobody in yet'}: {asked.url}")
+        if not hub.is_open:
+            print("Does no ./lab hub up look at it any more? The same one goes on with it, ./lab hub down clears it.")
+        print(f"Servers: {ready} up, {len(servers) - ready} starting or stopping, of {asked.students} seats")
+        _show_places(hub, asked)
+        raise SystemExit(0)
+    raise SystemExit(1)
+
+
+@app.command("down", epilog="Example: `./lab hub down`")
+def down(
+    delete_files: Annotated[bool, typer.Option("--delete-files", help="delete the students' folders too")] = False,
+) -> None:
+    """End the server, its students' processes and the accounts that it made. Students' folders and codes are kept.
+
+    The board's room is kept too, until `./lab room close`.
+    """
+    from labkit.system.progress import progress
+    from labkit_classroom.hub.control import Hub
+
+    hub = Hub()
+    asked = hub.settings
+    with progress("Ending the hub and its servers …"):
+        was_up = hub.stop(delete_files)
+    if not asked or not was_up:
+        print("No hub was up.")
+    elif delete_files:
+        print("The hub is ended, and the students' folders and codes are deleted.")
+    else:
+        print(
+            f"The hub is ended. Students' folders are kept in {paths.shown(asked.files)}, and the codes of the cards."
+        )
+    if asked and asked.board_port:
+        print("The board's room is kept: ./lab room close keeps its counts, and deletes the rest.")
+
+
+def _running() -> "Settings":
+    """Return the settings of the hub that is up."""
+    from labkit_classroom.hub.control import Hub
+
+    hub = Hub()
+    asked = hub.settings
+    if not asked or not hub.pid():
+        raise LabError("no hub is up: ./lab hub up --students 40 starts one.")
+    return asked
+
+
+def _not_as_root(isolation: str | None) -> str | None:
+    """Refuse to make all students root."""
+    import os
+
+    if isolation in ("none", "slurm") and os.geteuid() == 0:
+        raise LabError(f"--isolation {isolation} would make every student root: run this as another user.")
+    return isolation
+
+
+def _show_places(hub: "Hub", asked: "Settings") -> None:
+    """Print where everything is."""
+    print(f"Seats and codes:    {paths.shown(hub.cards)}, to print and cut up")
+    print(f"Students' folders:  {paths.shown(asked.files)}")
+    if asked.board_port:
+        print(f"Students join the board by ./lab join in a terminal. For the projector: {asked.variables['LAB_ROOM']}/")
+        print(f"For you, and nobody else: {asked.instructor}")
+
+
+def _show(rows: "list[Row]", asked: "Settings") -> None:
+    """Print what a server is held to."""
+    from rich.table import Column
+
+    from labkit.system.tables import plain_table
+
+    table = plain_table(*map(Column, ("a student's server", "asked", "found", "")), header=True)
+    for row in rows:
+        table.add_row(row.what, row.asked, row.found, "" if row.holds else "DOES NOT HOLD")
+    console = terminal.console()
+    console.print(f"Kept apart by: {asked.isolation}")
+    console.print(table)

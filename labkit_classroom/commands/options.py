@@ -1,0 +1,49 @@
+"""Options that several commands for instructors have, and the route or timetable that they ask for."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labkit.cli import completion
+from labkit.system.errors import LabError
+
+if TYPE_CHECKING:
+    from labkit_classroom.lecture.agenda import Day
+    from labkit_classroom.lecture.routes import Route
+
+RouteName = Annotated[
+    str | None, typer.Option("--route", help="the route: half, day or two-days", autocompletion=completion.routes)
+]
+Labs = Annotated[str | None, typer.Option(help="or the labs, by their core sections, such as 00,02,07")]
+Start = Annotated[str, typer.Option(help="when a day begins")]
+Hours = Annotated[float, typer.Option(help="with --labs: how long the day is, with its breaks", min=0.5)]
+People = Annotated[int | None, typer.Option(help="how many measure on one server, in turns", min=1)]
+Slots = Annotated[int | None, typer.Option(help="with --people: on how many measuring slots", min=1)]
+FirstDay = Annotated[str | None, typer.Option("--date", help="the first day", show_default="today")]
+
+
+def chosen_route(name: str | None, labs: str | None, hours: float = 7.0) -> "Route":
+    """Return a route, by its name or of labs."""
+    from labkit_classroom.lecture import routes
+
+    if (name is None) == (labs is None):
+        raise LabError(f"name a route, --route {'|'.join(routes.names())}, or the labs, such as --labs 00,02,07.")
+    return routes.find(name) if name else routes.of_labs((labs or "").split(","), hours)
+
+
+def timetable(
+    route: str | None,
+    labs: str | None,
+    start: str,
+    hours: float,
+    day: str | None,
+    people: int | None = None,
+    slots: int | None = None,
+) -> "tuple[Route, list[Day], list[str]]":
+    """Return a route, its days with clock times, and what is to be said of them."""
+    from labkit_classroom.lecture import agenda, rehearsal
+
+    chosen, waits = chosen_route(route, labs, hours), rehearsal.waits()
+    rounds, shared = agenda.sharing(people, slots)
+    days = agenda.schedule(chosen, agenda.clock(start), agenda.calendar_day(day), waits, rounds)
+    return chosen, days, [*agenda.advice(days), agenda.basis(chosen, waits), *filter(None, [shared])]

@@ -1,0 +1,106 @@
+"""Whether a server is held to what was asked for, read back from inside one; and how many the machine carries."""
+
+import json
+import math
+from typing import Any, NamedTuple
+
+from labkit.system import processes
+from labkit.system.machine import Machine
+from labkit_classroom.hub import jobs, settings
+from labkit_classroom.hub.client import Client
+from labkit_classroom.hub.memory import GIB, pss
+from labkit_classroom.hub.settings import CHECK_SEAT, Settings
+
+LOOK = "import json\nfrom labkit_classroom.hub import probe\nprint(json.dumps(probe.look()))"
+PAGE_BYTES = 1 << 16  # the kernel rounds a limit to whole pages
+NO_LIMIT, OUT_OF_REACH = "no limit", "out of reach"
+RESERVED = 1 << 30  # bytes for the system, the hub and its proxy
+
+
+class Row(NamedTuple):
+    """One thing that a student's server is held to: what was asked, what was read back, whether it holds."""
+
+    what: str
+    asked: str
+    found: str
+    holds: bool
+
+
+def read_back(client: Client, timeout: float) -> tuple[dict[str, Any], int]:
+    """Start a server that is nobody's, look at it from inside, and end it.
+
+    Returns
+    -------
+    dict, int
+        What `probe.look` saw, and what Slurm gives its `job`; and the memory (bytes) of that server with an idle
+        kernel.
+    """
+    client.stop(CHECK_SEAT)  # of a look that was killed
+    client.start(CHECK_SEAT)
+    try:
+        if client.hub.isolation == settings.SLURM:
+            jobs.wait_for_place(client.hub, CHECK_SEAT)
+        client.wait(CHECK_SEAT, timeout)
+        seen = json.loads(client.run(CHECK_SEAT, LOOK))
+        if client.hub.isolation == settings.SLURM:
+            seen["job"] = jobs.given(client.hub, CHECK_SEAT)
+        home = str(client.hub.home(CHECK_SEAT))
+        server = processes.find(lambda process: processes.environ_of(process).get("LAB_FOLDER") == home)
+        return seen, sum(map(pss, server))
+    finally:
+        client.stop(CHECK_SEAT)
+
+
+def judge(hub: Settings, seen: dict[str, Any]) -> list[Row]:
+    """Compare what a server is held to with what was asked; where nothing keeps students apart, nothing was asked."""
+    memory, cores, tasks, write = seen["memory"], seen["cores"], seen["tasks"], seen["write"]
+    others = f"{len(seen['read'])} and {seen['signal']} in reach" if seen["read"] or seen["signal"] else OUT_OF_REACH
+    rows = [
+        Row(
+            "memory",
+            f"{hub.memory / GIB:.1f} GiB" if hub.memory else NO_LIMIT,
+            f"{memory / GIB:.1f} GiB" if memory else NO_LIMIT,
+            not hub.memory or (memory is not None and memory <= hub.memory + PAGE_BYTES),
+        ),
+        Row(
+            "CPU time",
+            f"{hub.cores:g} CPUs" if hub.cores else NO_LIMIT,
+            f"{cores:g} CPUs" if cores else NO_LIMIT,
+            not hub.cores or (cores is not None and cores <= hub.cores + 0.01),
+        ),
+        Row("processes and threads", str(hub.tasks), str(tasks) if tasks >= 0 else NO_LIMIT, 0 <= tasks <= hub.tasks),
+        Row("starts on CPUs", _cpus(hub.cpus), _cpus(seen["cpus"]), not hub.cpus or seen["cpus"] == list(hub.cpus)),
+        Row("the kit", "read only", f"can write {write[0]}" if write else "read only", not write),
+        Row("others' folders, processes", OUT_OF_REACH, others, others == OUT_OF_REACH),
+        Row("more rights", "none", "can be had" if seen["privileges"] else "none", not seen["privileges"]),
+    ]
+    if hub.isolation == settings.SLURM:
+        return [*_of_job(hub, seen), *(row._replace(asked="–", holds=True) for row in rows[2:])]
+    if hub.isolation == settings.NONE:
+        return [row._replace(asked="–", holds=True) for row in rows]
+    return rows
+
+
+def _of_job(hub: Settings, seen: dict[str, Any]) -> list[Row]:
+    """Compare what was asked with what Slurm gives the job, and with what the job could take all the same."""
+    job, small = seen["job"] or jobs.Given(0, 0, math.inf), jobs.is_small(hub)
+    memory = f"{hub.memory / GIB:.1f} GiB" if hub.memory else NO_LIMIT
+    taken = f"{seen['memory'] / GIB:.1f} GiB" if seen["memory"] else NO_LIMIT
+    held = not hub.memory or (seen["memory"] is not None and seen["memory"] <= hub.memory + PAGE_BYTES)
+    cpus, none = len(seen["cpus"]), ": the small Slurm sets none"
+    return [
+        Row("memory that Slurm gives", memory, f"{job.memory / GIB:.1f} GiB", job.memory >= hub.memory),
+        Row("CPUs that Slurm gives", f"{hub.cores:g}", str(job.cpus), job.cpus >= hub.cores),
+        Row("time that Slurm gives", f"{hub.hours:g} h", f"{job.hours:g} h", abs(job.hours - hub.hours) < 1 / 30),
+        Row("memory in its reach", memory, taken + (none if small and not held else ""), held or small),
+        Row("CPUs in its reach", f"{hub.cores:g}", str(cpus), cpus <= max(hub.cores, job.cpus) or small),
+    ]
+
+
+def carries(machine: Machine, student: int) -> int:
+    """Return how many students fit into the memory that is free now, each with so many bytes."""
+    return max(0, (machine.memory_free - RESERVED) // student)
+
+
+def _cpus(cpus: Any) -> str:
+    return ",".join(map(str, cpus)) if cpus else "all"

@@ -1,0 +1,327 @@
+"""A hub is started, goes on after it was killed, and is taken down with all that it made."""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+import psutil
+
+from labkit.system import files, paths, processes, slots
+from labkit.system.errors import LabError
+from labkit.system.machine import this_machine
+from labkit_classroom.hub import accounts, cgroups, codes, hub_log, jobs, runtime, settings
+from labkit_classroom.hub.authenticator import OPEN
+from labkit_classroom.hub.client import Client
+from labkit_classroom.hub.configuration import TOKEN
+from labkit_classroom.hub.settings import LOOPBACK, VARIABLE, Settings
+
+CONFIG = paths.ENV / "jupyterhub" / "jupyterhub_config.py"
+LOCK, ATTENDED, CARDS = "hub.pid", "up.lock", "seats.html"
+RUN, TMP = Path("/run"), Path("/tmp")  # of root, of others; the path of a socket has 107 characters at most
+PREFIX = "lab-hub-"
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 60.0
+LOCK_TIMEOUT_S = 2.0  # for the kernel to free the lock of what was killed
+SAME = (
+    "students",
+    "labs",
+    "isolation",
+    "memory",
+    "cores",
+    "hours",
+    "tasks",
+    "files",
+    "cpus",
+    "address",
+    "port",
+    "board_port",
+    "cert",
+    "key",
+)
+
+
+class Hub:
+    """A hub and its folder, in which all is that it keeps; only its owner can enter."""
+
+    def __init__(self, folder: Path = settings.FOLDER) -> None:
+        self.folder = folder.absolute()
+        self._attended: TextIO | None = None  # locked while this process starts the hub and looks at it
+
+    @property
+    def settings(self) -> Settings | None:
+        """What it was asked for; None when there is no hub."""
+        return settings.load(self.folder)
+
+    @property
+    def cards(self) -> Path:
+        """The page with all codes."""
+        return self.folder / CARDS
+
+    @property
+    def is_open(self) -> bool:
+        """Whether students may log in."""
+        return (self.folder / OPEN).exists()
+
+    def pid(self) -> int | None:
+        """Return JupyterHub's process, if it lives: then it holds a lock."""
+        with contextlib.suppress(FileNotFoundError), (self.folder / LOCK).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read() or 0) or None
+        return None
+
+    def start(self, wanted: Settings, new_codes: bool = False) -> bool:
+        """Start it, with nobody let in yet; return whether it is new, and not one that goes on after it was killed.
+
+        Parameters
+        ----------
+        wanted : Settings
+            What it is asked for.
+        new_codes : bool
+            Whether cards that were printed for these students' files become void.
+
+        Raises
+        ------
+        LabError
+            When it is up already, was another one, or does not come up; of a new one, nothing is left then.
+        """
+        self._attend()
+        if not self.is_open:
+            self._kill_jupyterhub()
+        with self._locked() as lock:
+            kept = self.settings
+            if kept and any(getattr(kept, name) != getattr(wanted, name) for name in SAME):
+                raise LabError(
+                    "a hub of other settings was here and has ended: ./lab hub down clears it, then start anew."
+                )
+            try:
+                self._launch(self._prepare(kept or wanted, lock, not kept, new_codes), lock)
+            except BaseException:
+                if not kept:
+                    processes.despite_interrupts(self._end)
+                raise
+        return not kept
+
+    def open(self) -> None:
+        """Let students log in."""
+        (self.folder / OPEN).touch(mode=0o600)
+        self._leave()
+
+    def stop(self, delete_files: bool = False) -> bool:
+        """End it, with all its processes, accounts, units and files but the students'; return whether there was one."""
+        self._leave()
+        hub = self.settings
+        if hub or self.folder.exists():
+            self._end_jupyterhub()
+            with self._locked():
+                self._end(delete_files)
+        return hub is not None
+
+    def _attend(self) -> None:
+        """Say to others that this process starts the hub and looks at it, until it opens or leaves it, or ends.
+
+        Raises
+        ------
+        LabError
+            When another does.
+        """
+        self._leave()
+        with files.writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            attended = (self.folder / ATTENDED).open("w")
+        if not _lock(attended):
+            attended.close()
+            raise LabError("another ./lab hub up starts it, and looks at it: ./lab hub status shows it.")
+        self._attended = attended
+
+    def _leave(self) -> None:
+        if self._attended:
+            self._attended.close()
+            self._attended = None
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[TextIO]:
+        """Let nobody else start or end it during the block; JupyterHub inherits the lock."""
+        with files.writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = (self.folder / LOCK).open("a+")
+        with lock:
+            if not processes.wait_until(lambda: _lock(lock), LOCK_TIMEOUT_S):
+                if self.pid():
+                    raise LabError("the hub is up: ./lab hub status shows it, ./lab hub down ends it.")
+                raise LabError(f"another ./lab hub starts or ends it: `fuser -v {shlex.quote(lock.name)}` shows which.")
+            lock.truncate(0)
+            yield lock
+
+    def _kill_jupyterhub(self) -> None:
+        """End JupyterHub as a crash does, if it lives: the servers go on."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if pid := self.pid():
+                psutil.Process(pid).kill()
+
+    def _end_jupyterhub(self) -> None:
+        """End JupyterHub, if it lives, and the servers with it."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if pid := self.pid():
+                jupyterhub = psutil.Process(pid)
+                jupyterhub.terminate()
+                if not processes.wait_until(lambda: not processes.lives(jupyterhub), STOP_TIMEOUT_S):
+                    jupyterhub.kill()
+
+    def _end(self, delete_files: bool = False) -> None:
+        """End whatever of it there is, and remove what it made: last what says that there is something to remove."""
+        self._end_jupyterhub()
+        if hub := self.settings:
+            self._clear(hub)
+            runtime.remove(hub)
+            if delete_files:
+                _delete_files(hub)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _prepare(self, wanted: Settings, lock: TextIO, new: bool, new_codes: bool) -> Settings:
+        """Make what a hub needs on this machine."""
+        division = _division(wanted) if wanted.cpus else None
+        if new:
+            hub_port = free_ports(1, wanted.hub_address)[0] if wanted.isolation == settings.SLURM else 0
+            place = (RUN if os.geteuid() == 0 else TMP) / f"{PREFIX}{secrets.token_hex(4)}"
+            wanted = replace(wanted, folder=self.folder, runtime=place, hub_port=hub_port)
+            if division:
+                wanted = replace(wanted, variables=wanted.variables | slots.variables(division, wanted.slots))
+            self._write_private(TOKEN, secrets.token_hex(32))
+        if new or new_codes:
+            of_seats = codes.make(self.folder, wanted.files, wanted.seats, new_codes)
+            self._write_private(CARDS, codes.page(wanted.url, of_seats))
+        if new:
+            wanted.save()  # from now on it can go on, should this be killed
+        if wanted.has_accounts:
+            accounts.make(wanted, lock)
+        else:
+            for seat in (settings.CHECK_SEAT, *wanted.seats):
+                with files.writing(wanted.home(seat)):
+                    wanted.home(seat).mkdir(parents=True, exist_ok=True, mode=0o700)
+        runtime.make(wanted, division)
+        return wanted
+
+    def _write_private(self, name: str, content: str) -> None:
+        files.write(self.folder / name, content)
+        (self.folder / name).chmod(0o600)
+
+    def _launch(self, hub: Settings, lock: TextIO) -> None:
+        """Start JupyterHub, which lets nobody in yet, and wait until it answers."""
+        (self.folder / OPEN).unlink(missing_ok=True)  # of one that was killed
+        processes.end_all(
+            lambda: self._processes(servers=False)
+        )  # of one that was killed: its proxy and its board have the ports
+        _refuse_taken(hub)
+        (self.folder / hub_log.LOG).touch(mode=0o600)
+
+        def prepare() -> None:
+            lock.write(str(os.getpid()))  # by the new process, which then can be found whatever becomes of this one
+            lock.flush()
+            if hub.cpus:
+                os.sched_setaffinity(0, hub.cpus)  # its servers inherit it
+
+        with (self.folder / hub_log.LOG).open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "jupyterhub", "-f", str(CONFIG)],
+                cwd=self.folder,
+                env={**os.environ, VARIABLE: str(self.folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(lock.fileno(),),  # it has the lock for as long as it lives
+                preexec_fn=prepare,
+                start_new_session=True,
+            )
+        client = Client(hub)
+        up = processes.wait_until(lambda: process.poll() is not None or client.answers(), START_TIMEOUT_S)
+        if not up or process.poll() is not None:
+            raise LabError(
+                "\n  ".join(["JupyterHub did not come up. Its last words:", *hub_log.last_words(self.folder)])
+            )
+
+    def _processes(self, servers: bool) -> list[psutil.Process]:
+        """Return its living processes, with or without those of students."""
+        spared = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
+
+        def is_ours(process: psutil.Process) -> bool:
+            environ = processes.environ_of(process)
+            return (
+                process.pid not in spared
+                and environ.get(VARIABLE) == str(self.folder)
+                and (servers or "LAB_SEAT" not in environ)
+            )
+
+        return processes.find(is_ours)
+
+    def _clear(self, hub: Settings) -> None:
+        """End and remove whatever of it is left on this machine."""
+        if hub.isolation == settings.SYSTEMD:
+            for verb in ("stop", "reset-failed"):  # systemd keeps a unit that failed until it is told to forget it
+                subprocess.run(["systemctl", verb, hub.account("*")], capture_output=True, timeout=120)
+            for left in Path("/run").glob(hub.account("*")):
+                shutil.rmtree(left, ignore_errors=True)
+        if hub.isolation == settings.SLURM:
+            jobs.cancel_all(hub)
+        if hub.has_accounts:
+            processes.end_users({account.pw_uid for account in accounts.ours(hub)})
+        processes.end_all(lambda: self._processes(servers=True))
+        if hub.has_accounts:
+            accounts.remove(hub)
+            for name in cgroups.names(hub.account("")):
+                cgroups.remove(name)
+        shutil.rmtree(hub.home(settings.CHECK_SEAT), ignore_errors=True)
+
+
+def _lock(file: TextIO) -> bool:
+    """Lock a file; return whether it is."""
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _division(hub: Settings) -> slots.Division:
+    """Return how the machine's cores are divided into those to edit on and slots to measure in."""
+    return slots.divide(this_machine(), hub.students)
+
+
+def free_ports(count: int, address: str = LOOPBACK) -> list[int]:
+    """Return ports of an address that nobody listens at."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with contextlib.ExitStack() as stack:
+        found = [stack.enter_context(socket.create_server((address, 0), family=family)) for _ in range(count)]
+        return [one.getsockname()[1] for one in found]
+
+
+def _refuse_taken(hub: Settings) -> None:
+    """Refuse an address that is not this machine's, and a port at which somebody listens."""
+    family = socket.AF_INET6 if ":" in hub.address else socket.AF_INET
+    for port, option in ((hub.port, "--port"), (hub.board_port, "--board-port")):
+        try:
+            if port:
+                socket.create_server((hub.address, port), family=family).close()
+        except OSError as error:
+            raise LabError(
+                f"cannot listen on {hub.address}, port {port}: {os.strerror(error.errno or 0)}. Try another {option}."
+            ) from error
+
+
+def _delete_files(hub: Settings) -> None:
+    """Delete the students' folders and their codes."""
+    for seat in hub.seats:
+        shutil.rmtree(hub.home(seat), ignore_errors=True)
+    codes.forget(hub.files)
+    with contextlib.suppress(OSError):  # there is something else in it
+        hub.files.rmdir()

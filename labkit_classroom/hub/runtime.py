@@ -1,0 +1,73 @@
+"""The hub's folder under /run: sockets, measuring slots, what servers say.
+
+/run is the machine's memory, and systemd's own files are there. What students can write to is therefore a small file
+system for each: its seat's sockets; and one for the queue of the slots, which all share.
+"""
+
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+from labkit.system import files, slots
+from labkit.system.errors import LabError
+from labkit.system.slots import Division
+from labkit_classroom.hub.settings import CHECK_SEAT, Settings
+
+SEAT_BYTES, SEAT_FILES = 4 << 20, 1024  # a kernel has five sockets and a file
+QUEUE_BYTES, QUEUE_FILES = 1 << 20, 1024
+QUEUE_FILES_SEAT = 16
+
+
+def make(hub: Settings, division: Division | None) -> None:
+    """Make what is not there yet, such as after a restart of the machine.
+
+    Raises
+    ------
+    LabError
+        When that can't be done.
+    """
+    with files.writing(hub.runtime):
+        hub.runtime.mkdir(mode=0o711, exist_ok=True)
+    if not _is_own(hub.runtime):
+        raise LabError(f"{hub.runtime} is somebody else's: ./lab hub down, then start anew.")
+    hub.runtime.chmod(0o711)
+    if hub.has_accounts:
+        for seat in (CHECK_SEAT, *hub.seats):
+            account = pwd.getpwnam(hub.account(seat))
+            _bound(hub.sockets(seat), SEAT_BYTES, SEAT_FILES)
+            hub.sockets(seat).chmod(0o700)
+            os.chown(hub.sockets(seat), account.pw_uid, account.pw_gid)
+        if division:
+            _bound(hub.slots, QUEUE_BYTES, QUEUE_FILES + QUEUE_FILES_SEAT * hub.students)
+    if division and not slots.read(hub.slots):
+        slots.write(division, hub.slots)
+
+
+def remove(hub: Settings) -> None:
+    """Remove the folder, with the file systems in it."""
+    for place in (path for path in hub.runtime.glob("*") if path.is_mount()):
+        subprocess.run(["umount", "--lazy", place], capture_output=True, timeout=60)
+    shutil.rmtree(hub.runtime, ignore_errors=True)
+
+
+def _bound(folder: Path, size: int, count: int) -> None:
+    """Give a folder a file system of its own, where root may mount one."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_mount():
+        return
+    options = f"size={size},nr_inodes={count},nosuid,nodev,noexec"
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "lab-hub", folder], capture_output=True, text=True, timeout=60
+    )
+    if done.returncode:
+        files.warn(f"students can fill {folder.parent.parent}: nothing can be mounted here ({done.stderr.strip()}).")
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether it is a folder of this user's, in which nobody else can write."""
+    status = folder.lstat()
+    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not others

@@ -1,0 +1,170 @@
+"""How a student's server is started and ended, by what keeps students apart."""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import pwd
+import resource
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
+from systemdspawner import SystemdSpawner
+
+from labkit.system import processes
+from labkit_classroom.hub import cgroups, hub_log, settings, streams
+
+AT_A_TIME = 4  # servers that start; the others wait: all at once, none would be up for minutes
+POLL_S = 0.2
+JOURNAL_LINES, JOURNAL_TIMEOUT_S = 5, 10.0
+PR_SET_NO_NEW_PRIVS = 38  # linux/prctl.h
+prctl = ctypes.CDLL(None).prctl
+_starting = asyncio.Semaphore(AT_A_TIME)
+
+
+class _InTurn:
+    """Starts a few servers at a time, each until it listens: at a Unix socket, whose name no other account can take."""
+
+    def get_args(self) -> list[str]:
+        """Return the server's arguments."""
+        arguments, seat = super().get_args(), self.user.name  # type: ignore[misc, attr-defined]
+        return [*arguments, f"--ServerApp.sock={settings.own().server_socket(seat)}"]
+
+    def get_env(self) -> dict[str, str]:
+        """Return the server's variables; with an address that has a port it would refuse the socket."""
+        return super().get_env() | {"JUPYTERHUB_SERVICE_URL": "http+unix://"}  # type: ignore[misc]
+
+    async def start(self) -> str:
+        """Start the server when it is its turn; return its address."""
+        hub, seat = settings.own(), self.user.name  # type: ignore[attr-defined]
+        address = settings.unix_url(hub.server_socket(seat))
+        async with _starting:
+            await super().start()  # type: ignore[misc]
+            while await self.poll() is None:  # type: ignore[attr-defined]
+                with contextlib.suppress(OSError):
+                    async with streams.to_server(address, hub, seat):
+                        return address
+                await asyncio.sleep(POLL_S)
+            raise RuntimeError("it has ended before it listened")  # or JupyterHub would wait for minutes
+
+
+class UnitSpawner(_InTurn, SystemdSpawner):
+    """Each server is a unit of systemd's, with limits, under an account of its own."""
+
+    async def start(self) -> str:
+        """Start the server; when it does not, the hub's log has what its unit said to systemd's journal."""
+        try:
+            return await super().start()
+        except RuntimeError:
+            hub_log.note(self.user.name, [await asyncio.to_thread(_last_words, self.unit_name)])
+            raise
+
+
+class AccountSpawner(_InTurn, hub_log.Heard, LocalProcessSpawner):
+    """Each server runs under an account of its own, with limits by cgroups where this machine has them."""
+
+    def make_preexec_fn(self, name: str) -> Callable[[], None]:
+        """Return what the server's process does before it is the server."""
+        hub = settings.own()
+        groups = cgroups.make(hub.account(name), hub.memory, hub.cores)
+        become = super().make_preexec_fn(hub.account(name))
+
+        def prepare() -> None:
+            cgroups.join(groups)
+            if hub.cpus:
+                os.sched_setaffinity(0, hub.cpus)
+            resource.setrlimit(resource.RLIMIT_NPROC, (hub.tasks, hub.tasks))
+            prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            become()
+
+        return prepare
+
+    def user_env(self, env: dict[str, str]) -> dict[str, str]:
+        """Return the variables with those of the account."""
+        return env | {"USER": settings.own().account(self.user.name)}
+
+    async def stop(self, now: bool = False) -> None:
+        """End the server, and all else that its account runs."""
+        await super().stop(now)
+        name = settings.own().account(self.user.name)
+        uid = pwd.getpwnam(name).pw_uid
+        await asyncio.to_thread(processes.end_users, {uid})
+        cgroups.remove(name)
+
+
+class TrialSpawner(_InTurn, hub_log.Heard, SimpleLocalProcessSpawner):
+    """All servers run under the account of whoever started the hub: for trying."""
+
+    async def stop(self, now: bool = False) -> None:
+        """End the server, and all else that it started."""
+        await super().stop(now)
+        await end_rest(self.user.name)
+
+
+async def end_rest(seat: str) -> None:
+    """End all that a seat's server has started on this machine."""
+    home = str(settings.own().home(seat))
+    await asyncio.to_thread(
+        processes.end_all, lambda: processes.find(lambda one: processes.environ_of(one).get("LAB_FOLDER") == home)
+    )
+
+
+def _last_words(unit: str) -> bytes:
+    """Return what systemd's journal has of a unit, in a line: the kit's own word, else the last ones."""
+    command = ["journalctl", f"--unit={unit}", f"--lines={JOURNAL_LINES}", "--output=cat", "--no-pager"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=JOURNAL_TIMEOUT_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"lab: its journal cannot be read: {error}".encode()
+    lines = done.stdout.splitlines() or [done.stderr.strip() or b"systemd's journal has nothing of it"]
+    own = [line for line in lines if line.startswith(b"lab: ")]
+    return own[-1] if own else b"lab: " + b" | ".join(lines)
+
+
+def unit_properties(hub: settings.Settings) -> dict[str, str]:
+    """Return what a student's unit is held to beside memory and cores (systemd.exec(5), systemd.resource-control(5)).
+
+    All files are read-only but those of its own: the spawner's `readwrite_paths`.
+    """
+    # No cpuset, which would keep a student's measuring from the cores that are lent for it.
+    affinity = {"CPUAffinity": ",".join(map(str, hub.cpus))} if hub.cpus else {}
+    return affinity | {
+        "TasksMax": str(hub.tasks),
+        "LimitNPROC": str(hub.tasks),
+        "MemorySwapMax": "0",
+        "CPUWeight": "100",
+        "UMask": "0077",
+        "ProtectSystem": "strict",
+        "ProtectProc": "invisible",
+        "ProtectKernelTunables": "yes",
+        "ProtectControlGroups": "yes",
+        "RestrictSUIDSGID": "yes",
+        "RemoveIPC": "yes",
+        # Where the spawner has its variables, on the machine's own /run: a student could fill that.
+        "InaccessiblePaths": f"/run/{hub.account('{USERNAME}')} -/run/lock",
+        "TemporaryFileSystem": "/dev/shm:mode=1777",  # as all that is in memory, it counts to the unit's
+    }
+
+
+def configure(c: Any, hub: settings.Settings) -> None:
+    """Set a hub's spawner."""
+    if hub.isolation == settings.SLURM:
+        from labkit_classroom.hub import job_spawner  # there alone: see its first lines
+
+        job_spawner.configure(c, hub)
+        return
+    spawners = {settings.SYSTEMD: UnitSpawner, settings.ACCOUNTS: AccountSpawner, settings.NONE: TrialSpawner}
+    c.JupyterHub.spawner_class = spawners[hub.isolation]
+    c.SimpleLocalProcessSpawner.home_dir_template = f"{hub.files}/{{username}}"
+    c.LocalProcessSpawner.interrupt_timeout = c.LocalProcessSpawner.term_timeout = 5
+    c.SystemdSpawner.username_template = c.SystemdSpawner.unit_name_template = hub.account("{USERNAME}")
+    c.SystemdSpawner.user_workingdir = f"{hub.files}/{{USERNAME}}"
+    c.SystemdSpawner.mem_limit, c.SystemdSpawner.cpu_limit = hub.memory or None, hub.cores or None
+    c.SystemdSpawner.disable_user_sudo = c.SystemdSpawner.isolate_tmp = c.SystemdSpawner.isolate_devices = True
+    c.SystemdSpawner.env_keep = ["PATH", "LANG", "LC_ALL"]  # a unit has none; a terminal in it needs `mpirun`
+    c.SystemdSpawner.readwrite_paths = [f'"{hub.files}/{{USERNAME}}"', str(hub.sockets("{USERNAME}"))]  # " for blanks
+    if hub.cpus:
+        c.SystemdSpawner.readwrite_paths.append(str(hub.slots))
+    c.SystemdSpawner.unit_extra_properties = unit_properties(hub)

@@ -1,0 +1,181 @@
+"""The instructor's guide: one page, made from the labs' sources, that needs no other file and no network."""
+
+import ast
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jinja2
+from nbformat import NotebookNode
+
+from labkit.display import markdown
+from labkit.display.results import COLUMNS, find_problem, read, without_empty_columns
+from labkit.exercises import core, minutes, notebooks, sources
+from labkit.exercises.minutes import Section
+from labkit.system import paths
+from labkit_classroom.lecture import prose
+from labkit_classroom.lecture.agenda import Day
+from labkit_classroom.lecture.routes import Route
+
+TEMPLATE = Path(__file__).with_suffix(".html")
+MISTAKES = paths.ROOT / "tests" / "exercises"  # where each exercise's planted mistakes are
+
+
+class Mistake(NamedTuple):
+    """A mistake that students make: what was changed in the solution, if that is told in words, and what they see."""
+
+    before: str
+    after: str
+    message: str
+
+
+class Exercise(NamedTuple):
+    """An exercise: number, solution, hints, mistakes."""
+
+    number: int
+    solution: str
+    hints: tuple[str, ...]
+    mistakes: tuple[Mistake, ...]
+
+
+class Part(NamedTuple):
+    """A section of a lab as the instructor needs it: its heading, minutes, what to say, exercises, own notes."""
+
+    heading: str
+    section: Section
+    say: str
+    exercises: tuple[Exercise, ...]
+    notes: str
+
+
+class Lab(NamedTuple):
+    """A lab: number, title, its beginning, sections, closing table (Markdown) and where that was measured."""
+
+    number: str
+    title: str
+    opening: str
+    parts: tuple[Part, ...]
+    table: str
+    measured: str
+
+
+def render(route: Route, days: Sequence[Day], advice: Sequence[str], results: Path) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    route, days, advice
+        What is taught, and when.
+    results : Path
+        Where a rehearsal on this machine has left its `results-NN.json`; without one, figures are the stored run's.
+    """
+    numbers = list(dict.fromkeys(entry.part.lab for day in days for entry in day.entries if entry.part.lab))
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"markdown": prose.to_html, "inline": prose.inline, "code": prose.code}
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    labs = [lab(sources.find(number), results) for number in numbers]
+    done = {(entry.part.lab, section.name) for day in days for entry in day.entries for _, section in entry.sections}
+    return template.render(route=route, days=days, advice=advice, labs=labs, done=done)
+
+
+def lab(source: Path, results: Path) -> Lab:
+    """Return what the guide says of a lab."""
+    number = source.stem[:2]
+    plan = {section.name: section for section in minutes.plan(source)}
+    checks = core.checker(number, {}).lab.checks
+    planted = mistakes(number)
+    notebook = notebooks.solution(source)
+    opening, *sections = minutes.by_section(notebook)
+    exercises = sources.exercises(sources.read(source))
+    parts = []
+    for section in sections:
+        of_section = tuple(
+            Exercise(one, notebook.cells[exercises[one].cell].source, checks[one].hints, tuple(planted.get(one, ())))
+            for one in section.exercises
+        )
+        parts.append(Part(section.heading, plan[section.name], _said(section.cells), of_section, notes(section.cells)))
+    said = _said(opening.cells).split("\n", 1)[-1]  # without the title
+    return Lab(number, sources.title(source), said, tuple(parts), *closing_table(source, results))
+
+
+def mistakes(number: str) -> dict[int, list[Mistake]]:
+    """Return the planted mistakes of a lab's exercises, read from its tests; none where the tests are not there."""
+    path = MISTAKES / f"test_lab{number}.py"
+    if not path.exists():
+        return {}
+    tree = ast.parse(path.read_text())
+    constants = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    found: dict[int, list[Mistake]] = {}
+    for entry in _entries(tree):
+        match entry:
+            case ast.Tuple([ast.Constant(int(exercise)), edit, ast.Constant(str(message))]):
+                found.setdefault(exercise, []).append(Mistake(*_edit(edit, constants), message))
+    return found
+
+
+def _entries(tree: ast.Module) -> list[ast.expr]:
+    """Return what stands in the lists that are called `mistakes`."""
+    return [
+        entry
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List)
+        if any(isinstance(target, ast.Name) and target.id == "mistakes" for target in node.targets)
+        for entry in node.value.elts
+    ]
+
+
+def _edit(node: ast.expr, constants: Mapping[str, ast.expr]) -> tuple[str, str]:
+    """Return what an edit of a solution takes away and what it puts there, as far as the tests say it in texts."""
+    node = constants.get(node.id, node) if isinstance(node, ast.Name) else node
+    texts: list[str] = []
+    if isinstance(node, ast.Call):
+        for argument in node.args:
+            argument = constants.get(argument.id, argument) if isinstance(argument, ast.Name) else argument
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                texts.append(argument.value)
+    *before, after = texts[:2] or [""]
+    return "".join(before).strip("\n"), after.strip("\n")
+
+
+def _said(cells: Sequence[NotebookNode]) -> str:
+    """Return what students read."""
+    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown" and not is_instructors(cell))
+
+
+def notes(cells: Sequence[NotebookNode]) -> str:
+    """Return the instructor's notes."""
+    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown" and is_instructors(cell))
+
+
+def is_instructors(cell: NotebookNode) -> bool:
+    """Whether only the instructor's notebook has a cell."""
+    return notebooks.INSTRUCTOR in cell.metadata.get("tags", [])
+
+
+def has_closing_table(cell: NotebookNode) -> bool:
+    """Whether a cell shows its lab's closing table."""
+    return cell.cell_type == "code" and "results.table(" in cell.source
+
+
+def closing_table(source: Path, results: Path) -> tuple[str, str]:
+    """Return a lab's closing table in Markdown, and where it was measured."""
+    try:
+        kept = read(results / f"results-{source.stem[:2]}.json")
+        if not find_problem(kept) and kept.get("table") and not kept["quick"]:
+            table = kept["table"]
+            shown = markdown.table(*without_empty_columns((table["what"], *COLUMNS), table["rows"]))
+            return shown.data, f"on this machine, {kept['when']}"
+    except (OSError, ValueError):
+        pass  # no rehearsal here
+    for cell in notebooks.stored(source).cells:
+        if has_closing_table(cell):
+            for output in cell.outputs:
+                if text := output.get("data", {}).get("text/markdown"):
+                    return text, "for the kit's stored run, on another machine: ./lab rehearse measures here"
+    return "", ""

@@ -1,0 +1,85 @@
+"""What the labs' waiting really takes on this machine: labs run in full, and their sections' minutes kept."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from labkit.exercises import minutes, notebooks, sources
+from labkit.system import files, locks, paths
+from labkit.system.errors import LabError
+from labkit_author import build
+
+FILE = paths.STATE / "rehearsal.json"
+FOLDER = paths.STATE / "rehearsal"  # where the labs run
+
+
+def run(labs: Sequence[str], on_lab: Callable[[str, str], None], quick: bool = False) -> None:
+    """Run labs in full, and keep what each section waited as soon as its lab is through.
+
+    Parameters
+    ----------
+    labs : sequence of str
+        Their numbers.
+    on_lab : callable
+        Is given a lab's title, and what there is to say: "" when it begins.
+    quick : bool
+        Run them small, as tests do; then nothing is kept.
+
+    Raises
+    ------
+    LabError
+        When a lab does not run to its end.
+    """
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for number in labs:
+        source = sources.find(number)
+        on_lab(sources.title(source), "")
+        executed = build.execute(notebooks.solution(source), f"{source.stem}-rehearsal", cwd=FOLDER, quick=quick)
+        waited = minutes.waited(executed)
+        on_lab(sources.title(source), f"waited {sum(waited.values()):.1f} minutes in all")
+        if not quick:
+            _keep(source.stem[:2], waited)
+
+
+def waits() -> dict[str, dict[str, float]]:
+    """Return the minutes that each section of a lab waited, by lab; of labs that have changed since, nothing."""
+    return {lab: entry["waited"] for lab, entry in _read().items() if entry.get("source") == _fingerprint(lab)}
+
+
+def _keep(lab: str, waited: Mapping[str, float]) -> None:
+    entry = {"waited": waited, "source": _fingerprint(lab), "when": time.strftime("%Y-%m-%d %H:%M")}
+    with locks.locked(FILE):
+        files.write(FILE, json.dumps(_read() | {lab: entry}, indent=1))
+
+
+def _read() -> dict[str, Any]:
+    try:
+        kept = files.read_json(FILE)
+        if not isinstance(kept, dict) or not all(map(_is_entry, kept.values())):
+            raise ValueError("it is not what a rehearsal writes")
+        return kept
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise LabError(f"{paths.shown(FILE)} is damaged: delete it, and run ./lab rehearse again.") from error
+
+
+def _is_entry(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("waited"), dict)
+        and all(map(_is_time, entry["waited"].values()))
+    )
+
+
+def _is_time(minutes: Any) -> bool:
+    return isinstance(minutes, float | int) and 0 <= minutes < 24 * 60
+
+
+def _fingerprint(lab: str) -> str:
+    """Return what changes with a lab's sections, and not with their words."""
+    try:
+        return ",".join(section.name for section in minutes.plan(sources.find(lab)))
+    except LabError:  # a lab that is gone
+        return ""

@@ -1,0 +1,124 @@
+"""The routes through the labs, from `solutions/routes.toml`."""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.exercises import minutes, sources
+from labkit.system import paths
+from labkit.system.errors import LabError
+
+FILE = "routes.toml"  # in solutions/
+BREAK_EVERY_MIN = 100  # of labs that are named one by one, a break after so many minutes at most
+BREAK_MIN = 15
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a day.
+
+    Attributes
+    ----------
+    title : str
+        What it is.
+    lab : str
+        The lab's number; empty for a break or a talk.
+    sections : tuple of minutes.Section
+        The lab's sections that are done.
+    minutes : float
+        How long a break or a talk is.
+    is_break : bool
+        Whether nobody works.
+    """
+
+    title: str
+    lab: str = ""
+    sections: tuple[minutes.Section, ...] = ()
+    minutes: float = 0
+    is_break: bool = False
+
+
+@dataclass(frozen=True)
+class Route:
+    """A way through the labs.
+
+    Attributes
+    ----------
+    name, title, audience, left_out : str
+        What it is called, for whom it is, and what is not in it.
+    hours : float
+        How long a day is, with its breaks.
+    days : tuple of tuple of Part
+        The parts of each day.
+    """
+
+    name: str
+    title: str
+    audience: str
+    left_out: str
+    hours: float
+    days: tuple[tuple[Part, ...], ...]
+
+
+def find(name: str) -> Route:
+    """Return the route of this name.
+
+    Raises
+    ------
+    LabError
+        When there is none, or its entry can't be read.
+    """
+    known = tomllib.loads((paths.SOLUTIONS / FILE).read_text())
+    if name not in known:
+        raise LabError(f"there is no route {name!r}: the routes are {', '.join(known)}.")
+    entry = known[name]
+    days: list[list[Part]] = [[]]
+    for part in entry["parts"]:
+        if part.get("next_day"):
+            days.append([])
+        else:
+            days[-1].append(_part(part))
+    return Route(
+        name, entry["title"], entry["audience"], entry["left_out"], entry["hours"], days=tuple(map(tuple, days))
+    )
+
+
+def names() -> list[str]:
+    """Return the names of all routes."""
+    return list(tomllib.loads((paths.SOLUTIONS / FILE).read_text()))
+
+
+def of_labs(labs: Sequence[str], hours: float) -> Route:
+    """Return a route through labs that are named one by one, by their core sections, with breaks in between."""
+    parts: list[Part] = []
+    since_break = 0.0
+    for number in labs:
+        part = _lab_part(sources.find(number.strip()))
+        takes = sum(section.minutes for section in part.sections)
+        if parts and since_break + takes > BREAK_EVERY_MIN:
+            parts.append(Part("Break", minutes=BREAK_MIN, is_break=True))
+            since_break = 0.0
+        parts.append(part)
+        since_break += takes
+    if not parts:
+        raise LabError("name the labs, such as --labs 00,02,07.")
+    title = f"Labs {', '.join(part.lab for part in parts if part.lab)}"
+    return Route("", title, "", "", hours, (tuple(parts),))
+
+
+def _part(entry: dict) -> Part:
+    if "lab" in entry:
+        return _lab_part(sources.find(entry["lab"]), entry.get("sections", ()))
+    if "break" in entry:
+        return Part(entry["break"], minutes=entry["minutes"], is_break=True)
+    return Part(entry["talk"], minutes=entry["minutes"])
+
+
+def _lab_part(source: Path, optional: Sequence[str] = ()) -> Part:
+    """Return a lab by its core sections and some optional ones."""
+    plan = minutes.plan(source)
+    if unknown := set(optional) - {section.name for section in plan}:
+        raise LabError(f"lab {source.stem[:2]} has no section {', '.join(sorted(unknown))}.")
+    sections = tuple(section for section in plan if section.core or section.name in optional)
+    return Part(sources.title(source), source.stem[:2], sections)

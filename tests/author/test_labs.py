@@ -1,0 +1,46 @@
+"""Each lab has what belongs to a lab, beside its source and its notebooks."""
+
+import re
+
+import pytest
+
+from labkit.doctor.labs import LABS
+from labkit.exercises import minutes, notebooks, sources
+from labkit.system import paths
+
+SOURCES = pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)
+
+
+@SOURCES
+def test_it_has_a_line_in_the_agenda(source):
+    whole = minutes.total(minutes.plan(source))
+    line = rf"^\| \[{source.stem[:2]} [^\]]+\]\(notebooks/{source.stem}\.ipynb\) \| .+ \| {whole} \|$"
+    assert re.search(line, (paths.ROOT / "README.md").read_text(), re.M), f"{source.stem}, {whole} minutes: ./lab build"
+
+
+@SOURCES
+def test_its_head_has_its_minutes(source):
+    assert notebooks.student(source).cells[0].source.count(" minutes: ") == 1
+    assert minutes.HEAD not in notebooks.dumps(notebooks.student(source))
+
+
+@SOURCES
+def test_its_stored_run_waited_no_longer_than_planned(source):
+    assert minutes.overruns(source, notebooks.stored(source)) == []
+
+
+@SOURCES
+def test_it_waits_for_six_minutes_at_most(source):
+    assert sum(section.wait for section in minutes.plan(source)) <= 6
+
+
+@SOURCES
+def test_it_has_a_line_in_the_doctors_table(source):
+    assert source.stem[:2] in [lab.name[:2] for lab in LABS], f"{source.stem} is not in the doctor's LABS"
+
+
+@SOURCES
+def test_its_exercises_are_tested(source):
+    tests = paths.ROOT / "tests" / "exercises" / f"test_lab{source.stem[:2]}.py"
+    assert tests.exists(), f"{source.stem} has no {paths.shown(tests)}"
+    assert "(ThreeWays)" in tests.read_text(), f"{paths.shown(tests)} has no subclass of ThreeWays"

@@ -1,0 +1,145 @@
+import os
+import shutil
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from lab_cells import verdict_of
+
+from labkit.exercises import minutes, notebooks, sources
+from labkit.system import paths
+from labkit.system.errors import LabError
+from labkit_author import build
+
+LABS = sources.labs()
+
+
+def by_name(source):
+    return source.stem
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_student_notebook_is_what_its_source_gives(source):
+    assert notebooks.student_path(source).read_text() == notebooks.dumps(notebooks.student(source)), "run ./lab build"
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_solution_notebook_is_its_source_executed(source):
+    assert not notebooks.drifted(source), "run ./lab build --execute"
+    assert notebooks.is_executed(source), "run ./lab build --execute"
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_student_notebook_gives_nothing_away(source):
+    cells = nbformat.read(notebooks.student_path(source), as_version=4).cells
+    assert not any(sources.BEGIN in cell.source for cell in cells)
+    assert not any(notebooks.INSTRUCTOR in cell.metadata.get("tags", []) for cell in cells)
+    assert not any(cell.get("outputs") for cell in cells)
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_no_notebook_names_a_folder_of_the_machine_it_was_made_on(source):
+    for path in (notebooks.student_path(source), notebooks.solution_path(source)):
+        text = path.read_text()
+        assert str(paths.ROOT) not in text
+        assert os.path.expanduser("~/") not in text  # noqa: PTH111
+
+
+@pytest.mark.parametrize("source", LABS, ids=by_name)
+def test_stored_solutions_passed_their_checks(source):
+    cells = notebooks.stored(source).cells
+    verdicts = [verdict_of(cell) for cell in cells if sources.checks(cell)]
+    assert verdicts == [f"Exercise {number} · passed." for number in range(1, len(verdicts) + 1)]
+
+
+def test_execution_refuses_a_parameter_the_notebook_does_not_have(write_source, tmp_path):
+    notebook = sources.read(write_source("QUICK = False", "x = 1"))
+    notebook.cells[0].metadata["tags"] = ["parameters"]
+    with pytest.raises(LabError, match="no parameter 'QUIKC': it has QUICK"):
+        build.execute(notebook, "misspelt", tmp_path, QUIKC=True)
+
+
+def test_execution_notices_a_kernel_that_leaves_early(write_source, tmp_path):
+    notebook = sources.read(write_source("import sys", "sys.exit(0)", "x = 1"))
+    with pytest.raises(build.ExecutionError, match=r"cell 1 |ended early"):
+        build.execute(notebook, "leaves", tmp_path)
+
+
+def test_a_failing_notebook_is_kept_for_reading_with_its_cell_named(write_source, tmp_path):
+    notebook = sources.read(write_source("x = 1", "1 / 0", "y = 2"))
+    with pytest.raises(build.ExecutionError, match=r"cell 1 failed: ZeroDivisionError.*kept: .*fails\.ipynb"):
+        build.execute(notebook, "fails", tmp_path)
+    assert "ZeroDivisionError" in (paths.STATE / "executed" / "fails.ipynb").read_text()
+
+
+def test_execution_uses_this_environment_whatever_the_notebook_names(write_source, tmp_path):
+    notebook = sources.read(write_source("import sys", "print(sys.prefix)"))
+    notebook.metadata.kernelspec.name = "somebody-elses"
+    done = build.execute(notebook, "elsewhere", tmp_path)
+    assert done.cells[1].outputs[0].text.strip() == str(paths.ROOT / ".venv")
+
+
+TRANSPORT = "from ipykernel import get_connection_info\nprint(get_connection_info(unpack=True)['transport'])"
+
+
+def test_executions_kernel_is_reached_by_sockets_and_has_nothing_to_warn_of(write_source, tmp_path, capfd):
+    done = build.execute(sources.read(write_source(TRANSPORT)), "transport", tmp_path)
+    assert done.cells[0].outputs[0].text == "ipc\n"
+    assert "WARNING" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_nbvals_kernel_is_reached_by_sockets(write_source, tmp_path):
+    notebook = sources.read(write_source(TRANSPORT))
+    notebook.cells[0].execution_count = 1
+    notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text="ipc\n")]
+    (tmp_path / "transport.ipynb").write_text(notebooks.dumps(notebook))
+    shutil.copy(paths.SOLUTIONS / "conftest.py", tmp_path)
+    nbval = (sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", tmp_path, "--nbval", "--nbval-current-env")
+    done = subprocess.run([*nbval, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+def test_build_is_the_same_to_the_byte(write_source):
+    source = write_source("[markdown]\n# # Title", "x = 1")
+    assert notebooks.dumps(notebooks.student(source)) == notebooks.dumps(notebooks.student(source))
+
+
+def test_build_keeps_outputs_while_only_prose_changes(write_source, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "students")
+    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
+    (tmp_path / "students").mkdir()
+    source = write_source("[markdown]\n# # Title\n#\n# ## 1 · One", "print(6 * 7)")
+    stored = notebooks.solution_path(source)
+    build.build(source, run=True)
+    assert "42" in stored.read_text()
+    write_source("[markdown]\n# # Another title\n#\n# ## 1 · One", "print(6 * 7)")
+    build.build(source)
+    assert "42" in stored.read_text()
+    assert "Another title" in stored.read_text()
+    assert minutes.waited(notebooks.stored(source))["1"] > 0
+    assert notebooks.is_executed(source)
+    write_source("[markdown]\n# # Another title", "print(6 * 8)")
+    build.build(source)
+    assert not notebooks.is_executed(source)
+    assert not notebooks.drifted(source)
+    assert '"outputs": []' in stored.read_text()
+
+
+def test_a_solution_notebook_shows_the_answer_without_markers_and_is_its_source(write_source, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "students")
+    (tmp_path / "students").mkdir()
+    answer = "def f():\n    ### BEGIN SOLUTION\n    print(6 * 7)\n    ### END SOLUTION"
+    source = write_source("[markdown]\n# # Title", answer, "f = check(1, f)")
+    build.build(source)
+    stored = notebooks.solution_path(source)
+    assert nbformat.read(stored, as_version=4).cells[1].source == "def f():\n    print(6 * 7)"
+    assert not notebooks.drifted(source)
+
+
+def test_instructors_cells_are_in_the_solution_alone(write_source):
+    source = write_source('[markdown] tags=["instructor"]\n# secret', "x = 1")
+    assert [cell.source for cell in notebooks.solution(source).cells] == ["secret", "x = 1"]
+    assert [cell.source for cell in notebooks.student(source).cells] == ["x = 1"]

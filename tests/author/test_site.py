@@ -1,0 +1,216 @@
+"""The site: every lab is there, answers folded, nothing of the instructor's; links and pictures are whole."""
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+
+from labkit.exercises import notebooks, sources
+from labkit.system.errors import LabError
+from labkit_author import site
+
+LABS = [pytest.param(source, id=source.stem) for source in sources.labs()]
+IMAGE = re.compile(r"<img\b[^>]*>")
+SOLUTION = re.compile(rf"^\s*{sources.BEGIN}\n(.*?)\n\s*{sources.END}", flags=re.M | re.S)
+
+
+def texts(cell):
+    """Give a cell's source and its outputs as pages."""
+    return [cell.source, *(output.get("data", {}).get("text/html", "") for output in cell.get("outputs", []))]
+
+
+def headings(page):
+    """Give the fragments that a prepared page's headings have."""
+    if page.suffix == ".md":
+        prose = page.read_text()
+    else:
+        cells = nbformat.read(page, as_version=4).cells
+        prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    titles = re.findall(r"^#{1,4} (.+)$", re.sub(r"^```.*?^```", "", prose, flags=re.M | re.S), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("source", LABS)
+def test_a_lab_is_whole_but_for_what_is_the_instructors(source):
+    shown = site.lab(source)
+    code = {cell.id: cell for cell in shown.cells if cell.cell_type == "code"}
+    stored = notebooks.stored(source).cells
+    of_instructor = [cell for cell in stored if notebooks.INSTRUCTOR in cell.metadata.get("tags", [])]
+    assert of_instructor
+    page = "\n".join(text for cell in shown.cells for text in texts(cell))
+    for cell in of_instructor:
+        assert cell.source not in page
+    for cell in stored:
+        if cell.cell_type == "code" and cell not in of_instructor:
+            assert code[cell.id].source == cell.source
+            assert len(code[cell.id].outputs) == len(cell.outputs)
+
+
+@pytest.mark.parametrize("source", LABS)
+def test_answers_and_hints_are_folded(source):
+    shown = site.lab(source)
+    read = sources.read(source)
+    exercises = sources.exercises(read)
+    assert exercises
+    open_text, folded = "", {}
+    for cell in shown.cells:
+        if "hide-input" in cell.metadata.get("tags", []):
+            folded.setdefault(cell.metadata["mystnb"]["code_prompt_show"], (cell.source, open_text))
+        else:
+            open_text += re.sub("<details>.*?</details>", "", cell.source, flags=re.S)
+    assert open_text.count("YOUR CODE HERE") >= len(exercises)
+    for number, exercise in exercises.items():
+        inside, before = folded[f"Show an answer to exercise {number}"]
+        assert "raise NotImplementedError()" not in inside
+        for answer in SOLUTION.findall(exercise.solution):
+            assert answer in inside
+            assert answer not in before
+        hints = next(cell.source for cell in shown.cells if f"Hints for exercise {number}<" in cell.source)
+        assert re.fullmatch(r"<details>.*<li>.+</li></ol></details>", hints, flags=re.S)
+
+
+@pytest.mark.parametrize("source", LABS)
+def test_every_picture_is_a_file_and_has_alternative_text(source, tmp_path):
+    page = site.with_pictures_in_files(site.lab(source), tmp_path)
+    images = [image for cell in page.cells for text in texts(cell) for image in IMAGE.findall(text)]
+    assert images or source.stem.startswith("08")
+    for image in images:
+        assert re.search(r'\balt="[^"]+"', image)
+        file = re.search(r'src="\.\./pictures/(\w+\.png)"', image)
+        assert (tmp_path / file[1]).read_bytes().startswith(b"\x89PNG")
+    assert not [o for cell in page.cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
+
+
+def test_a_picture_without_alternative_text_is_an_error(monkeypatch):
+    source = sources.find("00")
+    stored = notebooks.stored(source)
+    output = nbformat.v4.new_output("display_data", {"image/png": "iVBORw0KGgo=", "text/plain": "<Image>"})
+    next(cell for cell in stored.cells if cell.cell_type == "code").outputs.append(output)
+    monkeypatch.setattr(site.notebooks, "stored", lambda source: stored)
+    with pytest.raises(LabError, match="no alternative text"):
+        site.lab(source)
+
+
+def test_a_document_leads_to_the_front_page_instead_of_the_readme():
+    assert (
+        site.document("[it](../README.md#what-you-need), [b](README.md)")
+        == "[it](../index.md#what-you-need), [b](index.md)"
+    )
+
+
+def test_a_document_has_no_target_of_jupyterlabs_and_leaves_no_level_out():
+    assert site.document('# G\n\n<a id="AMX"></a>\n\n### AMX\n\nText.\n') == "# G\n\n## AMX\n\nText.\n"
+    assert site.document("# A\n\n## B\n\n### C\n") == "# A\n\n## B\n\n### C\n"
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """Make the folder that Sphinx reads."""
+    folder = tmp_path_factory.mktemp("a site") / "prepared"
+    site.prepare(folder)
+    return folder
+
+
+def test_every_lab_and_document_is_there_and_every_link_leads_somewhere(prepared):
+    pages = [*prepared.glob("*.md"), *prepared.glob("docs/*.md"), *prepared.glob("notebooks/*")]
+    names = {str(page.relative_to(prepared)) for page in pages}
+    assert names >= {f"notebooks/{source.stem}.ipynb" for source in sources.labs()}
+    assert names >= {"index.md", "docs/glossary.md", "docs/teaching.md", "docs/machines.md", "CHANGELOG.md"}
+    assert "README.md" not in names  # it is the front page
+    followed = Counter()
+    for page in pages:
+        text = (
+            page.read_text()
+            if page.suffix == ".md"
+            else "\n".join(
+                cell.source for cell in nbformat.read(page, as_version=4).cells if cell.cell_type == "markdown"
+            )
+        )
+        for target, fragment in site.LINK.findall(site.CODE.sub("", text)):
+            wanted = page.parent / target
+            assert wanted.is_file(), f"{page.name}: {target}"
+            assert not fragment or fragment[1:] in headings(wanted), f"{page.name}: {target}{fragment}"
+            followed[wanted.name] += 1
+    assert followed["glossary.md"] > 100
+    assert followed["environment.yml"] == 1
+
+
+def test_the_front_page_has_agenda_commands_and_a_picture_of_a_stored_run(prepared):
+    front = (prepared / "index.md").read_text()
+    assert "{{" not in front
+    for source in sources.labs():
+        assert f"](notebooks/{source.stem}.ipynb)" in front
+    assert "./lab start" in front
+    image = IMAGE.search(front)[0]
+    assert (prepared / "extra" / re.search(r'src="([^"]+)"', image)[1]).is_file()
+
+
+def test_a_link_to_nothing_is_an_error(prepared, monkeypatch):
+    page = prepared / "docs" / "extra-page.md"
+    page.write_text("# A page\n\n[no such file](../no/such/file.py)\n")
+    try:
+        with pytest.raises(LabError, match=r"docs/extra-page\.md links to \.\./no/such/file\.py, which is not there"):
+            site._bring_linked_files(prepared)
+    finally:
+        page.unlink()
+
+
+@pytest.mark.parametrize("content", ["file", "folder"])
+def test_what_is_no_site_is_not_replaced(tmp_path, content):
+    out = tmp_path / "out"
+    kept = out if content == "file" else out / "thesis.md"
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text("mine")
+    with pytest.raises(LabError, match="holds something else than a site"):
+        site.build(out)
+    assert kept.read_text() == "mine"
+
+
+class Html(HTMLParser):
+    """What a page loads, links to, and names."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.loads, self.links, self.ids, self.images = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        if "id" in attributes:
+            self.ids.append(attributes["id"])
+        if tag == "img":
+            self.images.append(attributes)
+        if tag == "a":
+            self.links.append(attributes.get("href", ""))
+        elif tag == "link" and attributes.get("rel") not in ("index", "search", "next", "prev"):
+            self.loads.append(attributes["href"])
+        elif "src" in attributes:
+            self.loads.append(attributes["src"])
+
+
+@pytest.mark.slow
+def test_the_site_is_whole_and_needs_nothing_from_elsewhere(built_site):
+    out = built_site
+    assert not (out / "of-another-day.html").exists()
+    pages = {path: Html(path.read_text()) for path in out.rglob("*.html") if "_static" not in path.parts}
+    assert len(pages) > len(LABS) + 6
+    for path, page in pages.items():
+        assert not [name for name, times in Counter(page.ids).items() if times > 1], path.name
+        assert all(image.get("alt") for image in page.images), path.name
+        for address in [*page.loads, *page.links]:
+            parts = urlsplit(address)
+            if parts.scheme == "data":
+                continue
+            if parts.scheme or parts.netloc:
+                assert address in page.links, f"{path.name} loads {address}"
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            assert target.is_file(), f"{path.name}: {address}"
+            if target in pages and parts.fragment:
+                assert unquote(parts.fragment) in pages[target].ids, f"{path.name}: {address}"
+    styles = "".join(path.read_text() for path in out.rglob("*.css"))
+    assert not re.search(r"""(url\(|@import)\s*['"]?(https?:)?//""", styles)
+    assert not [path for path in out.rglob("*") if path.suffix in (".ipynb", ".md")]

@@ -1,0 +1,246 @@
+"""A hub on a machine that systemd runs: one is booted in namespaces, where root may do that."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from hub_student import Student, code_on_card
+
+from labkit.mpi.mpirun import BIN
+from labkit.system import paths, processes
+from labkit.system.errors import LabError
+from labkit_classroom.hub import opening, settings
+from labkit_classroom.hub.client import Client
+from labkit_classroom.hub.control import CARDS, free_ports
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+HERE = Path(__file__).parent
+SYSTEMD = Path("/lib/systemd/systemd")
+BOOT_TIMEOUT_S = 60
+SEATS = ("seat-01", "seat-02")
+QUOTA_CORES = 1
+
+
+class Machine:
+    """A systemd with processes, accounts and files of its own, on this machine's network."""
+
+    def __init__(self, booted: psutil.Process) -> None:
+        self._pid = booted.pid
+        self.root = Path(f"/proc/{booted.pid}/root")
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command there as root."""
+        spaces = ["--mount", "--uts", "--ipc", "--pid", "--cgroup", "--root", "--wd"]
+        clean = ["env", "-i", f"PATH={os.environ['PATH']}", "HOME=/root", "LANG=C.UTF-8", "LAB_QUICK=1"]
+        return subprocess.run(
+            ["nsenter", f"--target={self._pid}", *spaces, *clean, *command], capture_output=True, text=True, timeout=300
+        )
+
+    def lab(self, *arguments: str) -> str:
+        """Run one of the kit's commands there; return what it printed."""
+        done = self.run(str(BIN / "labkit"), *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def inside(self, path: Path) -> Path:
+        """Return where one of its files is seen from outside."""
+        return self.root / path.relative_to("/")
+
+
+def why_not() -> str:
+    """Return why no systemd can be booted here; nothing where it can be tried."""
+    if os.geteuid() != 0:
+        return "it takes root"
+    if not SYSTEMD.exists() or not all(map(shutil.which, ("findmnt", "nsenter", "setpriv", "unshare", "systemctl"))):
+        return "it takes systemd and util-linux"
+    if paths.ROOT.stat().st_dev != Path("/").stat().st_dev:
+        return "the kit is on another file system than /"
+    if any(paths.ROOT.is_relative_to(private) for private in opening.PRIVATE):
+        return "the kit is where systemd gives each student a folder of their own"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory) -> Iterator[Machine]:
+    """A machine that has just booted; where none can be, the tests are skipped, and said so loudly."""
+    why, group = why_not(), f"lab-test-{uuid.uuid4().hex[:8]}"
+    if why:
+        pytest.skip(f"no systemd: none can be booted: {why}")
+    log = tmp_path_factory.mktemp("systemd") / "log"
+    with log.open("w") as said:
+        python = os.path.realpath(sys.executable)
+        command = ["setpriv", "--pdeathsig=KILL", HERE / "boot-systemd", group, python]  # it ends with this process
+        booting = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+    try:
+        up = processes.wait_until(lambda: booting.poll() is not None or _is_up(booting.pid), BOOT_TIMEOUT_S)
+        if not up or booting.returncode is not None:  # some containers allow no namespaces, or no overlay
+            last_words = log.read_text().strip().splitlines()[-1:] or [f"it was not up after {BOOT_TIMEOUT_S} s"]
+            pytest.skip(f"no systemd: none can be booted: {last_words[0]}")
+        (booted,) = psutil.Process(booting.pid).children()
+        yield Machine(booted)
+    finally:
+        booting.kill()  # and with it the first process of the namespace, and with that all others
+        booting.wait()
+        assert processes.wait_until(lambda: _remove_groups(group), 10)
+
+
+def _is_up(pid: int) -> bool:
+    with contextlib.suppress(psutil.Error):  # it has just ended
+        for booted in psutil.Process(pid).children():
+            if booted.cmdline()[:1] == [str(SYSTEMD)]:
+                return Machine(booted).run("systemctl", "is-system-running").stdout.strip() in ("running", "degraded")
+    return False
+
+
+def _remove_groups(name: str) -> bool:
+    """Remove a control group of each hierarchy, with those below; return whether all are gone."""
+    mounted = subprocess.run(["findmnt", "-rnt", "cgroup,cgroup2", "-o", "TARGET"], capture_output=True, text=True)
+    tops = [Path(target) / name for target in mounted.stdout.split()]
+    for top in tops:
+        for folder, *_ in os.walk(top, topdown=False):
+            with contextlib.suppress(OSError):  # its processes have not all gone yet
+                Path(folder).rmdir()
+    return not any(map(Path.exists, tops))
+
+
+class Room:
+    """A hub with two seats on such a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        limits = ["--memory", "1.5", "--cores", str(QUOTA_CORES), "--no-slots", "--board-port", "0"]
+        where = ["--address", "127.0.0.1", "--port", str(free_ports(1)[0]), "--files", "/srv/all students"]
+        self.said = machine.lab("hub", "up", "--students", "2", "--labs", "00", *where, *limits)
+        folder = machine.inside(settings.FOLDER)
+        asked = settings.load(folder)
+        self.asked = replace(asked, folder=folder, runtime=machine.inside(asked.runtime))  # its sockets are seen there
+        self.client = Client(self.asked)
+
+    def units(self) -> list[str]:
+        """Return the names of its units, those that failed too."""
+        listed = self.machine.run("systemctl", "list-units", "--all", "--plain", "--no-legend", self.asked.account("*"))
+        return [line.split()[0] for line in listed.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def room(machine) -> Room:
+    return Room(machine)
+
+
+@pytest.fixture(scope="module")
+def students(room) -> dict[str, Student]:
+    """Two who have logged in and have JupyterLab."""
+    found = {seat: Student(room.asked.url, seat) for seat in SEATS}
+    for seat, student in found.items():
+        student.log_in(code_on_card(room.asked.folder / CARDS, seat)).raise_for_status()
+        assert "jupyter-config-data" in student.open_lab().text
+    return found
+
+
+def test_it_opens_with_limits_that_were_read_back(room, students):
+    assert "Kept apart by: systemd" in room.said
+    assert "The room is open" in room.said
+    assert sorted(room.units()) == [f"{room.asked.account(seat)}.service" for seat in SEATS]
+
+
+def test_a_student_reaches_nothing_of_others(room, students):
+    other = room.asked.home("seat-02")
+    printed = students["seat-01"].run(f"""
+import os, pathlib, psutil, subprocess
+def tried(what):
+    try:
+        return what()
+    except OSError as error:
+        return type(error).__name__
+print(tried(lambda: os.listdir({str(other)!r})))
+print(tried(lambda: pathlib.Path({str(paths.ROOT / "of-a-student")!r}).touch()))
+print(tried(lambda: pathlib.Path({str(settings.FOLDER / "api-token")!r}).read_text()))
+print({{process.uids().real for process in psutil.process_iter()}} == {{os.getuid()}})
+for folder in ("/dev/shm", "/tmp", "/var/tmp"):
+    pathlib.Path(folder, "of-seat-01").touch()
+for folder in ("/run/lock", f"/run/{room.asked.account("seat-01")}"):
+    print(tried(pathlib.Path(folder, "of-seat-01").touch))
+print(subprocess.run(["systemctl", "stop", {room.asked.account("seat-02")!r}], capture_output=True).returncode != 0)
+""")
+    assert printed.split() == [
+        "PermissionError",
+        "OSError",
+        "PermissionError",
+        "True",
+        *["PermissionError"] * 2,
+        "True",
+    ]
+    looked = students["seat-02"].run("import glob; print(glob.glob('/*/of-seat-*') + glob.glob('/*/*/of-seat-*'))")
+    assert looked.strip() == "[]"
+
+
+def test_ranks_run_in_a_unit(students):
+    students["seat-01"].run("open('sum.py', 'w').write('from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))')")
+    printed = students["seat-01"].run("from labkit.mpi import run_ranks; print(run_ranks(2, 'sum.py').lines)")
+    assert printed.splitlines()[-1] == "(('2',), ('2',))"
+
+
+def test_one_who_eats_memory_and_spins_harms_nobody(room, students):
+    greedy, other = students["seat-01"], students["seat-02"]
+    with pytest.raises(LabError, match="the kernel died"):
+        greedy.run("eaten = b'x' * (3 << 30)")
+    assert greedy.run("print(6 * 7)").strip() == "42"
+    printed = greedy.run("""
+import os, subprocess, sys, time
+began = time.monotonic()
+spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(20)]
+time.sleep(2)
+for one in spinners: one.kill()
+for one in spinners: one.wait()
+took = os.times()
+print((took.children_user + took.children_system) / (time.monotonic() - began))
+""")
+    assert float(printed) < 1.3 * QUOTA_CORES
+    assert other.run("print(6 * 7)").strip() == "42"
+
+
+def test_a_server_that_was_killed_starts_again(room, students):
+    unit = f"{room.asked.account('seat-01')}.service"
+    assert room.machine.run("systemctl", "kill", f"--signal={signal.SIGKILL}", unit).returncode == 0
+    assert processes.wait_until(lambda: "seat-01" not in room.client.servers(), 60)
+    assert unit in room.units()  # as one that failed
+    assert students["seat-01"].browser.get(f"{room.asked.url}/hub/spawn/seat-01", timeout=120).ok  # as its page offers
+    assert students["seat-01"].open_lab().ok
+    assert students["seat-01"].run("print(6 * 7)").strip() == "42"
+
+
+def test_a_server_that_cannot_start_says_why(room, students):
+    """Its folder is no longer the student's, as after a mistake with chown."""
+    home = str(room.asked.home("seat-02"))
+    room.client.stop("seat-02")
+    room.machine.run("chown", "root", home)
+
+    def start() -> None:
+        room.client.start("seat-02")
+        room.client.wait("seat-02", 120)
+
+    with pytest.raises(LabError, match=r"(?s)seat-02 did not start.*seat-02: lab: .*Permission denied"):
+        start()
+    room.machine.run("chown", room.asked.account("seat-02"), home)
+    start()
+
+
+def test_down_leaves_no_unit_no_account_and_no_process(room, students):
+    unit = f"{room.asked.account('seat-01')}.service"
+    room.machine.run("systemctl", "kill", f"--signal={signal.SIGKILL}", unit)
+    room.machine.lab("hub", "down")
+    assert room.units() == []
+    assert room.machine.run("getent", "passwd", *map(room.asked.account, SEATS)).stdout == ""
+    assert not list(room.machine.inside(Path("/run")).glob(room.asked.account("*")))
+    assert not room.asked.folder.exists()
+    assert room.machine.inside(room.asked.home("seat-01") / "00_welcome.ipynb").exists()
+    assert not processes.find(lambda one: processes.environ_of(one).get("LAB_FOLDER", "").startswith("/srv/all stu"))

@@ -1,0 +1,122 @@
+"""A catch-up copy has the student's own exercise and those after it untouched, and says what was not measured here."""
+
+import json
+
+import nbformat
+import numpy as np
+import pytest
+
+from labkit.exercises import answers, copies, core, notebooks, sources
+from labkit.system.errors import LabError
+from labkit_classroom.lecture import catch_up
+
+SOURCE = sources.find("07")
+
+
+def caught_up(to: int) -> nbformat.NotebookNode:
+    return nbformat.reads(catch_up.copy(SOURCE, to), as_version=4)
+
+
+@pytest.mark.parametrize("to", [2, 4, 6])
+def test_what_is_before_is_solved_and_the_rest_is_the_students(to):
+    notebook, exercises = caught_up(to), sources.exercises(sources.read(SOURCE))
+    stubs = [cell.source for cell in notebook.cells if "YOUR CODE HERE" in cell.source]
+    assert len(stubs) == len(exercises) - to + 1
+    text = "\n".join(cell.source for cell in notebook.cells)
+    for number in range(1, to):
+        assert exercises[number].name in text
+    assert sources.BEGIN not in text
+
+
+def test_all_results_are_marked_and_none_comes_after_the_exercise():
+    notebook = caught_up(4)
+    places = [index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code" and cell.outputs]
+    assert places
+    for index in places:
+        assert catch_up.MARK in notebook.cells[index].outputs[0].text
+    first_stub = next(index for index, cell in enumerate(notebook.cells) if "YOUR CODE HERE" in cell.source)
+    assert max(places) < first_stub
+
+
+def test_it_has_no_instructors_cells():
+    assert not any(notebooks.INSTRUCTOR in cell.metadata.get("tags", []) for cell in caught_up(6).cells)
+
+
+@pytest.mark.parametrize(("to", "part"), [(1, "is the first"), (99, "and no 99")])
+def test_exercises_to_which_nothing_leads(to, part):
+    with pytest.raises(LabError, match=part):
+        catch_up.copy(SOURCE, to)
+
+
+@pytest.mark.slow
+def test_the_students_own_is_kept_and_the_copy_is_refreshed_by_nothing(tmp_path):
+    copies.update(tmp_path)
+    own = copies.copy_path(SOURCE, tmp_path)
+    edited = own.read_text().replace("Horovod", "Horovod!", 1)
+    own.write_text(edited)
+    kept = copies.reset(SOURCE, tmp_path, catch_up.copy(SOURCE, 4))
+    assert kept.read_text() == edited
+    copies.update(tmp_path)
+    assert own.read_text() == catch_up.copy(SOURCE, 4)
+
+
+class TestWhatCounts:
+    """Solutions that a copy came with are nobody's answers; what a student writes in their place is."""
+
+    OWN = """
+def learning_rate(step, base, size, warmup):
+    done = min(1, step / warmup) if warmup else 1
+    return base * (1 + (size - 1) * done)
+"""
+
+    @pytest.fixture
+    def check(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        notebook, namespace = caught_up(6), {"np": np}
+
+        def run(exercise: int, code: str = "") -> str:
+            solved, checked = self.cells(notebook, exercise)
+            code = code or solved
+            if code.startswith("%%writefile"):
+                path = tmp_path / code.split()[1]
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(code.partition("\n")[2])
+            else:
+                answers.remember_lines("<cell>", code)
+                exec(compile(code, "<cell>", "exec"), namespace)
+            exec(checked, namespace)
+            return json.loads((tmp_path / "work/results-07.json").read_text())["exercises"][str(exercise)]
+
+        namespace["check"] = core.checker("07", namespace, quick=True)
+        return run
+
+    @staticmethod
+    def cells(notebook: nbformat.NotebookNode, exercise: int) -> tuple[str, str]:
+        """Return the cell that is solved, and the one that checks it."""
+        found = sources.exercises(sources.read(SOURCE))[exercise]
+        after = [cell.source for cell in notebook.cells]
+        checked = next(index for index, text in enumerate(after) if f"check({exercise}, " in text)
+        solved = next(text for text in reversed(after[:checked]) if found.name in text)
+        return solved, after[checked]
+
+    @pytest.mark.parametrize("exercise", [1, 2, 4])
+    def test_what_was_given_is_not_attempted(self, check, exercise, capsys):
+        assert check(exercise) == "not attempted"
+        assert "It was solved when you got it." in capsys.readouterr().out
+
+    def test_an_own_answer_in_its_place_passes(self, check):
+        assert check(2) == "not attempted"
+        assert check(2, self.OWN) == "passed"
+
+    def test_a_number_changed_in_what_was_given_is_the_students_answer(self, check, capsys):
+        solved = sources.exercises(sources.read(SOURCE))[2].solution
+        assert check(2, solved.replace("(size - 1)", "(size - 2)")) == "not yet"
+
+    def test_what_was_taken_out_again_is_not_attempted(self, check):
+        assert (
+            check(2, "def learning_rate(step, base, size, warmup):\n    raise NotImplementedError()") == "not attempted"
+        )
+
+    def test_what_was_passed_before_stays_so(self, check):
+        assert check(2, self.OWN) == "passed"
+        assert check(2) == "passed"

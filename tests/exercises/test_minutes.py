@@ -1,0 +1,123 @@
+"""The plan for minutes is complete, and the notebooks' heads and the agenda say what it says."""
+
+from datetime import UTC, datetime, timedelta
+
+import nbformat
+import pytest
+
+from labkit.exercises import minutes, sources
+from labkit.system import paths
+from labkit.system.errors import LabError
+
+SECTIONS = [
+    minutes.Section("1", read=4, do=5),
+    minutes.Section("2", read=4, wait=1.2, core=False),
+    minutes.Section("3", read=4, core=False),
+    minutes.Section("questions", read=3),
+]
+
+
+@pytest.fixture
+def lab(write_source, tmp_path, monkeypatch):
+    """A lab of two sections and questions, and its plan."""
+    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
+    text = "[markdown]\n# # Title\n#\n# **Time** {minutes}\n#\n# ## 1 · One\n# ## 2 · Two\n# ## Questions"
+
+    def planned(*lines):
+        (tmp_path / minutes.FILE).write_text("\n".join(["[42]", *lines]))
+        return write_source(text, "x = 1")
+
+    return planned
+
+
+def test_a_head_has_all_minutes_the_core_and_what_is_optional():
+    assert minutes.head(SECTIONS, exercises=1) == (
+        "about 20 minutes: 15 to read and run, 5 for one exercise, 1 of waiting. "
+        "Short of time? The core takes 10: sections 2 and 3 are optional."
+    )
+    assert minutes.head(SECTIONS[:1], exercises=2) == (
+        "about 10 minutes: 4 to read and run, 5 for two exercises, under one of waiting."
+    )
+
+
+def test_the_notebook_has_its_times_and_marks_what_is_optional(lab):
+    source = lab("1 = {read = 5}", "2 = {read = 5, core = false}", "questions = {read = 2}")
+    text = minutes.fill(sources.read(source), source).cells[0].source
+    assert "**Time** about 10 minutes: 12 to read" in text
+    assert "## 1 · One\n## 2 · Two · optional\n## Questions" in text
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            ["1 = {read = 5}", "questions = {read = 2}"],
+            "has 1, questions for lab 42, whose sections are 1, 2, questions",
+        ),
+        (["2 = {read = 5}", "1 = {}", "questions = {}"], "give each a line, in their order"),
+        (
+            ["1 = {raed = 5}", "2 = {}", "questions = {}"],
+            "section 1 of lab 42 has raed; it can have core, do, read, wait",
+        ),
+    ],
+)
+def test_a_plan_of_other_sections_is_refused(lab, lines, message):
+    with pytest.raises(LabError, match=message):
+        minutes.plan(lab(*lines))
+
+
+def executed(*cells):
+    """A notebook of headings, and of code cells that took these seconds."""
+    notebook, begin = nbformat.v4.new_notebook(), datetime(2026, 1, 1, tzinfo=UTC)
+    for cell in cells:
+        if isinstance(cell, str):
+            notebook.cells.append(nbformat.v4.new_markdown_cell(cell))
+            continue
+        states = {"iopub.status.busy": begin, "iopub.status.idle": begin + timedelta(seconds=cell)}
+        times = {state: when.isoformat() for state, when in states.items()}
+        notebook.cells.append(nbformat.v4.new_code_cell("x = 1", metadata={minutes.TIMES: times}))
+    return notebook
+
+
+RAN = ("# Title", 6, "## 1 · One", 24, 30, "text", 6, "## 2 · Two · optional", 3, "## Questions")
+
+
+def test_what_a_stored_run_waited_is_known_for_each_section():
+    assert minutes.waited(executed(*RAN)) == {"1": pytest.approx(1.1), "2": pytest.approx(0.05), "questions": 0}
+
+
+def test_a_stored_run_that_waited_longer_than_planned_is_reported(lab):
+    planned = ("2 = {read = 5, core = false}", "questions = {read = 2}")
+    assert minutes.overruns(lab("1 = {wait = 1.2}", *planned), executed(*RAN)) == []
+    assert minutes.overruns(lab("1 = {wait = 1}", *planned), executed(*RAN)) == [
+        "section 1 of lab 42 waited 1.10 minutes, and minutes.toml says 1"
+    ]
+
+
+def test_a_stored_run_without_times_is_refused():
+    notebook = executed(*RAN)
+    del notebook.cells[1].metadata[minutes.TIMES]
+    with pytest.raises(LabError, match="'x = 1' has no times: execute the lab"):
+        minutes.waited(notebook)
+
+
+def test_the_agenda_gets_the_minutes_of_the_plan(lab, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    lab("1 = {read = 10, do = 20}", "2 = {wait = 3}", "questions = {read = 2}")
+    readme = tmp_path / "README.md"
+    readme.write_text("| [42 A](notebooks/42_made_up.ipynb) | do 99 things | 5 |\n| [41 B](x) | y | 5 |\n")
+    assert minutes.write_agenda() == readme
+    assert readme.read_text() == "| [42 A](notebooks/42_made_up.ipynb) | do 99 things | 35 |\n| [41 B](x) | y | 5 |\n"
+    assert minutes.write_agenda() is None
+
+
+def test_a_cell_that_goes_on_over_a_heading_is_divided_there():
+    text = "# 42 · A lab\n\nBegin.\n\n## 1 · One\n\nIts end.\n\n## 2 · Two · optional\n\n## Questions\n\nWhy?"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text), nbformat.v4.new_code_cell("1")])
+    found = [(part.name, part.heading, [cell.source for cell in part.cells]) for part in minutes.by_section(notebook)]
+    assert found == [
+        ("", "", ["# 42 · A lab\n\nBegin."]),
+        ("1", "1 · One", ["Its end."]),
+        ("2", "2 · Two · optional", []),
+        ("questions", "Questions", ["Why?", "1"]),
+    ]
