@@ -5,7 +5,6 @@ is on the machine already is not touched.
 """
 
 import contextlib
-import fcntl
 import os
 import pwd
 import shutil
@@ -18,13 +17,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import psutil
 
 from labkit.network.units import parse_rate, show_rate
 from labkit.slurm import supervisor
-from labkit.system import load, processes, programs
+from labkit.system import load, locks, processes, programs
 from labkit.system.errors import LabError
 from labkit.system.paths import STATE, shown
 from labkit.system.progress import progress
@@ -243,7 +242,7 @@ class Cluster:
         except OSError as error:
             raise LabError(f"cannot write to {shown(path.parent)}: {error.strerror}. Who owns it?") from error
         with lock:
-            if not processes.wait_until(lambda: _lock(lock), LOCK_TIMEOUT_S):
+            if not processes.wait_until(lambda: locks.try_lock(lock), LOCK_TIMEOUT_S):
                 raise LabError(f"somebody else starts or ends this cluster. `fuser -v {shown(path)}` shows who.")
             yield
 
@@ -365,14 +364,6 @@ def _user(uid: int) -> str:
         return str(uid)
 
 
-def _lock(file: IO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _broken(folder: Path) -> tuple[str, ...]:
     """Return what is missing for the Slurm in a folder to be whole."""
     if not _supervisor_pid(folder):
@@ -395,16 +386,8 @@ def _network(folder: Path) -> tuple[str, str, str]:
 
 
 def _supervisor_pid(folder: Path) -> int | None:
-    """Return the supervisor's process, if it lives: then it holds a lock, so that no later process is taken for it."""
-    try:
-        with (folder / supervisor.PID_FILE).open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return int(file.read())  # from the open file: the supervisor may just be removing the folder
-    except FileNotFoundError:
-        pass
-    return None
+    """Return the supervisor's process, if it lives."""
+    return locks.holder(folder / supervisor.PID_FILE)
 
 
 def _kill_leftovers(folder: Path) -> None:

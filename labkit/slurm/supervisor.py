@@ -38,7 +38,7 @@ import psutil
 from labkit.mpi.planning import SMALL_SLURM, SMALL_SLURM_ON_WIRES
 from labkit.network.network import SWITCH_ADDRESS, Network
 from labkit.slurm import relay
-from labkit.system import preload, processes, programs
+from labkit.system import locks, preload, processes, programs
 from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
 from labkit.system.machine import Machine, node_cores, node_cpus, this_machine
@@ -111,7 +111,7 @@ class Supervisor:
         folder, machine = self.folder, this_machine()
         self.lock = (folder / PID_FILE).open("w")
         fcntl.flock(self.lock, fcntl.LOCK_EX)
-        print(os.getpid(), file=self.lock, flush=True)
+        locks.sign(self.lock)
         self.link.unlink(missing_ok=True)
         self.link.symlink_to(folder)
 

@@ -186,7 +186,7 @@ def start(
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
-        pass_fds=[*pass_fds, *turns.locks()],
+        pass_fds=[*pass_fds, *turns.inherited()],
         start_new_session=True,
         preexec_fn=partial(end_with, os.getpid()),
     )

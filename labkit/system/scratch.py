@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from labkit.system import locks
 from labkit.system.errors import LabError
 
 PREFIX = "labkit-"
@@ -44,7 +45,7 @@ def _make(top: Path) -> tuple[Path, TextIO]:
         made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=top))
         lock = (made / IN_USE).open("x")
         with contextlib.suppress(OSError):  # a file system without locks, where nothing is swept
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.try_lock(lock)
         if (made / IN_USE).exists():
             return made, lock
         lock.close()  # swept before it was locked
@@ -62,8 +63,7 @@ def _sweep_folder(left: Path, stack: contextlib.ExitStack) -> None:
     """Remove a folder of this user, made by this module, that nobody uses; no link is followed on the way."""
     folder = _open(left, os.O_RDONLY | os.O_DIRECTORY, stack)
     lock = _open(IN_USE, os.O_RDONLY, stack, within=folder)
-    if stat.S_ISREG(os.fstat(lock).st_mode):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if stat.S_ISREG(os.fstat(lock).st_mode) and locks.try_lock(lock):
         shutil.rmtree(left, ignore_errors=True)
 
 

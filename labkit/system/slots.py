@@ -5,18 +5,16 @@ which has one measurement at a time (`labkit.system.turns`). An administrator wr
 there is none, nothing here does anything.
 """
 
-import errno
-import fcntl
 import json
 import math
 import os
 import shutil
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit.system import locks
 from labkit.system.errors import LabError
 
 if TYPE_CHECKING:
@@ -228,43 +226,13 @@ def remove(place: Path = DEFAULT_FOLDER) -> None:
 
 def _refuse_if_held(place: Path) -> None:
     for file in place.glob(slot_file("*")):
-        if is_locked(file):
+        if locks.is_locked(file):
             raise LabError(f"{file} is in use: divide the cores again when nobody measures.")
 
 
 def slot_file(number: object) -> str:
     """Return the name of the file that is locked by whoever measures in a slot."""
     return f"slot-{number}"
-
-
-def open_lock(file: Path) -> int:
-    """Open a file of the folder to lock it, for which it need not be writable; neither a link nor a pipe is opened.
-
-    Raises
-    ------
-    OSError
-        When it can't be opened.
-    """
-    opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
-        raise OSError(errno.EINVAL, "it is not a plain file")
-    return opened
-
-
-def is_locked(file: Path) -> bool:
-    """Whether a process has locked a file of the folder; what can't be opened is not locked."""
-    try:
-        opened = open_lock(file)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(opened)
-    return False
 
 
 def variables(division: Division, place: Path = DEFAULT_FOLDER) -> dict[str, str]:

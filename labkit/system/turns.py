@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from labkit.system import slots
+from labkit.system import locks, slots
 from labkit.system.errors import LabError
 from labkit.system.slots import Division
 
@@ -43,7 +43,7 @@ _entering = threading.Lock()  # of several threads, one takes the slot for all
 _lock: int | None = None  # the locked file of the slot that this process has taken
 
 
-def locks() -> list[int]:
+def inherited() -> list[int]:
     """Return the descriptors that commands inherit, so that the slot is not free before they have ended as well."""
     return [] if _lock is None else [_lock]
 
@@ -51,7 +51,7 @@ def locks() -> list[int]:
 def in_slot() -> bool:
     """Whether this process, or the one that started it, has a slot."""
     number = os.environ.get(SLOT_VARIABLE, "")
-    return number.isdecimal() and slots.is_locked(slots.folder() / slots.slot_file(number))
+    return number.isdecimal() and locks.is_locked(slots.folder() / slots.slot_file(number))
 
 
 def outside() -> Division | None:
@@ -206,7 +206,7 @@ def _wait(until_over: contextlib.ExitStack) -> _Held | None:
         while division := slots.read(place):
             files = [place / slots.slot_file(number) for number in range(len(division.slots))]
             ahead = [other for other in _before(ticket, place / slots.QUEUE) if other not in passed_over]
-            free = [number for number, file in enumerate(files) if not slots.is_locked(file)]
+            free = [number for number, file in enumerate(files) if not locks.is_locked(file)]
             if len(ahead) < len(free):
                 for number in free:
                     if (lock := _try_to_lock(files[number], until_over)) is not None:
@@ -238,17 +238,13 @@ def _rounded(seconds: float) -> str:
 def _try_to_lock(file: Path, until_over: contextlib.ExitStack) -> int | None:
     """Lock a slot's file until the stack is closed; None when another was faster."""
     try:
-        lock = slots.open_lock(file)
+        lock = locks.open_plain(file)
     except OSError as error:
         raise LabError(
             f"{file} can't be opened: {error.strerror}. Whoever runs the server divides its cores again."
         ) from error
     until_over.callback(os.close, lock)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return None
-    return lock
+    return lock if locks.try_lock(lock) else None
 
 
 @contextlib.contextmanager
@@ -282,7 +278,7 @@ def _before(ticket: int, queue: Path) -> list[Path]:
     mine = os.fstat(ticket).st_ctime_ns
     waiting = []
     for _, path in sorted(one for one in found if one[0] < mine):
-        if slots.is_locked(path):
+        if locks.is_locked(path):
             waiting.append(path)
         else:
             with contextlib.suppress(OSError):  # another user's
@@ -304,7 +300,7 @@ def _mean_duration(place: Path, limit: float) -> float | None:
     """Return how long the last measurements took; None when nothing is known. Everybody can write that file."""
     known = []
     with contextlib.suppress(OSError):
-        opened = slots.open_lock(place / slots.DURATIONS)
+        opened = locks.open_plain(place / slots.DURATIONS)
         try:
             tail = os.pread(opened, TAIL_BYTES, max(0, os.fstat(opened).st_size - TAIL_BYTES))
         finally:

@@ -1,7 +1,6 @@
 """A hub is started, goes on after it was killed, and is taken down with all that it made."""
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shlex
@@ -16,7 +15,7 @@ from typing import TextIO
 
 import psutil
 
-from labkit.system import files, paths, processes, slots
+from labkit.system import files, locks, paths, processes, slots
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit_classroom.hub import accounts, cgroups, codes, hub_log, jobs, runtime, settings
@@ -73,13 +72,8 @@ class Hub:
         return (self.folder / OPEN).exists()
 
     def pid(self) -> int | None:
-        """Return JupyterHub's process, if it lives: then it holds a lock."""
-        with contextlib.suppress(FileNotFoundError), (self.folder / LOCK).open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return int(file.read() or 0) or None
-        return None
+        """Return JupyterHub's process, if it lives."""
+        return locks.holder(self.folder / LOCK)
 
     def start(self, wanted: Settings, new_codes: bool = False) -> bool:
         """Start it, with nobody let in yet; return whether it is new, and not one that goes on after it was killed.
@@ -140,7 +134,7 @@ class Hub:
         with files.writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             attended = (self.folder / ATTENDED).open("w")
-        if not _lock(attended):
+        if not locks.try_lock(attended):
             attended.close()
             raise LabError("another ./lab hub up starts it, and looks at it: ./lab hub status shows it.")
         self._attended = attended
@@ -157,7 +151,7 @@ class Hub:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = (self.folder / LOCK).open("a+")
         with lock:
-            if not processes.wait_until(lambda: _lock(lock), LOCK_TIMEOUT_S):
+            if not processes.wait_until(lambda: locks.try_lock(lock), LOCK_TIMEOUT_S):
                 if self.pid():
                     raise LabError("the hub is up: ./lab hub status shows it, ./lab hub down ends it.")
                 raise LabError(f"another ./lab hub starts or ends it: `fuser -v {shlex.quote(lock.name)}` shows which.")
@@ -227,8 +221,7 @@ class Hub:
         (self.folder / hub_log.LOG).touch(mode=0o600)
 
         def prepare() -> None:
-            lock.write(str(os.getpid()))  # by the new process, which then can be found whatever becomes of this one
-            lock.flush()
+            locks.sign(lock)  # by the new process, which then can be found whatever becomes of this one
             if hub.cpus:
                 os.sched_setaffinity(0, hub.cpus)  # its servers inherit it
 
@@ -282,14 +275,6 @@ class Hub:
             for name in cgroups.names(hub.account("")):
                 cgroups.remove(name)
         shutil.rmtree(hub.home(settings.CHECK_SEAT), ignore_errors=True)
-
-
-def _lock(file: TextIO) -> bool:
-    """Lock a file; return whether it is."""
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
 
 
 def _division(hub: Settings) -> slots.Division:

@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from labkit.system import load, slots, turns
+from labkit.system import load, locks, slots, turns
 from labkit.system.machine import this_machine
 from labkit.system.slots import Division
 
@@ -85,11 +85,11 @@ def free_after(place: Path) -> float:
     """Kill a holder, and return the seconds until its slot is free."""
     holder = start(0, 1000)
     go(holder)
-    while not slots.is_locked(place / slots.slot_file(0)):
+    while not locks.is_locked(place / slots.slot_file(0)):
         time.sleep(0.01)
     began = time.monotonic()
     holder.send_signal(signal.SIGKILL)
-    while slots.is_locked(place / slots.slot_file(0)):
+    while locks.is_locked(place / slots.slot_file(0)):
         time.sleep(0.001)
     seconds = time.monotonic() - began
     holder.communicate()

@@ -31,6 +31,17 @@ with locks.locked(Path(sys.argv[1])):
     time.sleep(600)
 """
 
+SIGN = """
+import sys, time
+from labkit.system import locks
+with open(sys.argv[1], "a+") as file:
+    assert locks.try_lock(file)
+    if sys.argv[2:]:
+        locks.sign(file)
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
 
 @pytest.fixture
 def warned(monkeypatch, capsys):
@@ -115,3 +126,36 @@ def test_it_can_be_opened_by_its_owner_alone(tmp_path):
             assert (tmp_path / ".x.lock").stat().st_mode & 0o777 == 0o600
     finally:
         os.umask(before)
+
+
+def test_the_process_that_has_signed_a_lock_is_found_until_it_ends(tmp_path):
+    file = tmp_path / "pid"
+    assert locks.holder(file) is None
+    file.write_text("1234567 of one that was killed")
+    with subprocess.Popen([sys.executable, "-c", SIGN, file, "sign"], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert locks.holder(file) == process.pid
+        with file.open() as again:
+            assert not locks.try_lock(again)
+        process.kill()
+    assert locks.holder(file) is None
+    with file.open() as again:
+        assert locks.try_lock(again)
+
+
+def test_a_lock_that_nobody_has_signed_yet_has_no_holder(tmp_path):
+    file = tmp_path / "pid"
+    with subprocess.Popen([sys.executable, "-c", SIGN, file], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert locks.is_locked(file)
+        assert locks.holder(file) is None
+        process.kill()
+    assert not locks.is_locked(file)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/etc/passwd")])
+def test_what_is_no_plain_file_is_not_opened_to_be_locked(tmp_path, make):
+    make(tmp_path / "x")
+    with pytest.raises(OSError):  # noqa: PT011
+        locks.open_plain(tmp_path / "x")
+    assert not locks.is_locked(tmp_path / "x")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.system import load, processes, slots, turns
+from labkit.system import load, locks, processes, slots, turns
 from labkit.system.errors import LabError
 from labkit.system.slots import Division
 
@@ -151,7 +151,7 @@ def assert_no_overlap(log: Path) -> None:
 
 
 def is_free(place: Path, number: int = 0) -> bool:
-    return not slots.is_locked(place / slots.slot_file(number))
+    return not locks.is_locked(place / slots.slot_file(number))
 
 
 def forever(contend: Callable[..., Contender]) -> Contender:
@@ -360,7 +360,7 @@ def test_processes_that_measure_too_are_moved_with_all_under_them(divide):
 def test_what_a_holder_starts_uses_its_slot(divide):
     place = divide()
     code = (
-        "import os; from labkit.system import load, turns\n"
+        "import os; from labkit.system import load, locks, turns\n"
         "with turns.take(), load.watch(): print(turns.in_slot(), sorted(os.sched_getaffinity(0)))"
     )
     with load.watch(show=False):
@@ -446,7 +446,7 @@ def test_without_slots_nothing_happens(divide, monkeypatch):
     before = state()
     with turns.take():
         assert state() == before
-        assert turns.locks() == []
+        assert turns.inherited() == []
     assert not slots.folder().exists()
 
 
