@@ -22,7 +22,7 @@ from packaging import tags, utils
 
 from labkit.data import mnist
 from labkit.mpi import loopback
-from labkit.system import files, paths, processes
+from labkit.system import files, paths, processes, programs
 from labkit.system.errors import LabError
 
 # pooch, requests and Rich are imported where they are used, as elsewhere.
@@ -208,14 +208,14 @@ def _locks(staging: Path) -> Path:
 
 def _uv(staging: Path) -> Path:
     pinned = ("--require-hashes", "--no-deps", "-r", paths.ENV / "uv.txt")
-    _run("cannot fetch uv", _own_uv(), "pip", "install", "--target", staging / "uv", *pinned)
+    _run("cannot fetch uv", programs.uv(), "pip", "install", "--target", staging / "uv", *pinned)
     return staging / "uv" / "bin" / "uv"
 
 
 def _python(staging: Path) -> Path:
     """Return the archive of the Python that uv brings: it runs from any folder."""
     remedy = "Set UV_PYTHON_INSTALL_MIRROR, or pack --no-python: then each laptop needs a Python of its own"
-    command = (_own_uv(), "python", "install", PYTHON_VERSION, "--no-bin", "--install-dir", staging / "python")
+    command = (programs.uv(), "python", "install", PYTHON_VERSION, "--no-bin", "--install-dir", staging / "python")
     _run("cannot fetch Python", *command, remedy=remedy)
     (installed,) = (each for each in (staging / "python").glob("cpython-*") if not each.is_symlink())
     archive = staging / "python.tar.gz"
@@ -254,14 +254,6 @@ def _data() -> list[Path]:
     folder = mnist.data_folder(None)
     registered = [file for form in mnist.read_registry(mnist.REGISTRY) for file in form.files]
     return [folder / file.name for file in registered if mnist.is_intact(folder, file)]
-
-
-def _own_uv() -> Path:
-    brought = paths.STATE / "uv" / "bin" / "uv"  # by ./lab, where there was none
-    found = str(brought) if brought.exists() else shutil.which("uv")
-    if not found:
-        raise LabError("there is no uv: ./lab setup brings it.")
-    return Path(found)
 
 
 def _run(failing: str, *command: str | Path, remedy: str = "") -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from labkit.exercises import core, minutes, notebooks, sources
-from labkit.system import files, paths, processes
+from labkit.system import files, paths, processes, programs
 from labkit.system.errors import LabError
 
 SITE = paths.ENV / "site"  # Sphinx's configuration, the front page, the style
@@ -62,7 +62,7 @@ def sphinx(*arguments: str) -> list[str]:
     So the students' environment does without Sphinx and what that brings.
     """
     environment = ("--project", str(paths.ROOT), "--locked", "--isolated", "--only-group", GROUP)
-    return [_uv(), "run", "--quiet", *environment, "sphinx-build", *arguments]
+    return [programs.uv(), "run", "--quiet", *environment, "sphinx-build", *arguments]
 
 
 def prepare(folder: Path) -> None:
@@ -243,12 +243,3 @@ def _refuse_other_folder(out: Path) -> None:
     """Refuse to put the site in place of something that is not a site."""
     if out.exists() and not (out.is_dir() and (not any(out.iterdir()) or (out / "searchindex.js").exists())):
         raise LabError(f"{paths.shown(out)} holds something else than a site: name another folder with --out.")
-
-
-def _uv() -> str:
-    """Return the uv that made this environment."""
-    own = paths.STATE / "uv" / "bin" / "uv"
-    found = str(own) if own.exists() else shutil.which("uv")
-    if found is None:
-        raise LabError("uv is not here: ./lab setup brings it.")
-    return found

@@ -39,6 +39,7 @@ from labkit.exercises.outcomes import NotAttempted, NotYet, expect
 from labkit.exercises.values import describe, short
 from labkit.system import files
 from labkit.system.errors import LabError
+from labkit.system.words import plural
 
 ANSWER_LIMIT_S = 20.0  # spent in a function of the student's; a script's runs have limits of their own
 CHECK_LIMIT_S = 60.0  # for a whole check of a function, of which a slow machine may take a part for itself
@@ -311,7 +312,7 @@ def _time_is_up(name: str, made: Calls, took_s: float, where: str) -> str:
             f"Expected {str(made) or name} to finish; it was still running after {took_s:.0f} s.{where} Is it too "
             "slow, does its loop never end, or does it wait for what never happens?"
         )
-    before = f"{made.returned:,} call{'s' * (made.returned > 1)}"
+    before = plural(made.returned, "call")
     own_s = time.monotonic() - made.since
     if made.under_way is None or own_s < took_s / 2:
         return f"{name} is too slow: {before} took {took_s:.0f} s together.{where} Can it do with fewer steps?"

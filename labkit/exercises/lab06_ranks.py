@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 from labkit.exercises.ranks import load, report, watched
 from labkit.mpi.counting import CountingComm
+from labkit.system.words import plural
 
 # Ranks of MPI.COMM_WORLD that make up each communicator, in an order in which no rank keeps its number or neighbours.
 # The first failure is the one reported, so the plainest size is first.
@@ -96,8 +97,8 @@ def reductions(function: Callable, script: str, ranks: CountingComm, server_numb
             # Of 17 bits, so that sums are exact in any order, but not in fewer bits than float32's.
             every = _numbers(np.random.default_rng(length), 2**16, (ranks.size, length), 2**10)
             gradient, total = every[ranks.rank].copy(), np.full(length, BEFORE, np.float32)
-            case = f"{_many(length, 'number')} on {_many(ranks.size, 'rank')}"
-            case += f", with {_many(servers, 'server')}" * bool(servers)
+            case = f"{plural(length, 'number')} on {plural(ranks.size, 'rank')}"
+            case += f", with {plural(servers, 'server')}" * bool(servers)
             last = ranks.rank == ranks.size - 1
             Hesitant.delay_s = DELAY_S if last and length == max(LENGTHS) else 0.0
             with calling(script, ranks, case):
@@ -128,7 +129,7 @@ def layers(function: Callable, script: str, ranks: CountingComm) -> Iterator[dic
         mine, own = (slice(ranks.rank * many, (ranks.rank + 1) * many) for many in (rows, neurons))
         given = x[mine].copy(), weights[:, own].copy(), bias[own].copy()
         before = [array.copy() for array in given]
-        case = f"{_many(rows, 'row')} and {_many(neurons, 'neuron')} a rank, on {_many(ranks.size, 'rank')}"
+        case = f"{plural(rows, 'row')} and {plural(neurons, 'neuron')} a rank, on {plural(ranks.size, 'rank')}"
         with calling(script, ranks, case):
             got = function(ranks, *given)
         right = (x @ weights + bias)[mine]
@@ -148,10 +149,6 @@ def layers(function: Callable, script: str, ranks: CountingComm) -> Iterator[dic
 def _numbers(rng: np.random.Generator, below: int, shape: tuple[int, ...], parts: int) -> np.ndarray:
     """Numbers of both signs in float32, most of them not whole: multiples of 1 / `parts`."""
     return rng.integers(-below, below, shape).astype(np.float32) / np.float32(parts)
-
-
-def _many(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'s' * (count != 1)}"
 
 
 CASES: dict[str, Callable[[Callable, str, CountingComm], Iterator[dict]]] = {

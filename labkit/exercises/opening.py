@@ -11,6 +11,7 @@ from labkit.exercises import room
 from labkit.exercises.core import Checker, checker
 from labkit.system import paths, slots
 from labkit.system.machine import Machine, this_machine
+from labkit.system.words import plural
 
 
 class OpenLab(NamedTuple):
@@ -53,7 +54,7 @@ def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
     WORK.mkdir(exist_ok=True)
     room.open_lab(Path.cwd())  # after a restart of the machine, say, the room's sender runs no more
     machine = this_machine()
-    cores = f"{machine.usable_cores} core{'s' * (machine.usable_cores > 1)}"
+    cores = plural(machine.usable_cores, "core")
     print(f"{machine.model}: {cores} for this notebook, {', '.join(machine.isa) or 'no AVX2'}")
     if shared := slots.read():
         print(_describe_round(shared, number))

@@ -9,7 +9,6 @@ import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple, SupportsIndex
 
 from labkit.mpi import rank_runner
@@ -19,13 +18,14 @@ from labkit.network.units import show_rate
 from labkit.system.cores import LENT_VARIABLE, Core
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, node_cores, shares
+from labkit.system.scratch import SHARED_MEMORY
+from labkit.system.words import plural
 
 HYDRA = "mpiexec.hydra"  # what MPICH's own mpirun and mpiexec are copies of; `typed.py` is in their place
 MAX_RANKS_PER_CORE = 8  # MPICH waits by polling, so already 2 on a core slow each other down
 COMMAND_WIDTH = 88  # columns: what a notebook shows beside its prompt
 SMALL_SLURM = "lab-cluster-"  # begins the name of a Slurm whose nodes are all this machine (labkit.slurm.cluster)
 SMALL_SLURM_ON_WIRES = f"{SMALL_SLURM}wires-"  # of one whose nodes are joined by wires (labkit.network)
-SHARED_MEMORY = Path("/dev/shm")
 SHM_BYTES_PER_RANK = 16 << 20  # UCX 1.20 and MPICH take 5.4 MB at the start
 
 
@@ -378,21 +378,17 @@ def _check_count(what: str, value: object) -> int:
 
 
 def _too_few_cores(n: int, threads: int, cores: int) -> str:
-    ranks = f"{_plural(n, 'rank')} × {_plural(threads, 'thread')}"
-    return f"Warning: {ranks} on {_plural(cores, 'core')}: they take turns, unbound."
+    ranks = f"{plural(n, 'rank')} × {plural(threads, 'thread')}"
+    return f"Warning: {ranks} on {plural(cores, 'core')}: they take turns, unbound."
 
 
 def _cores_in_use(n: int, threads: int, bound: bool, all_cores: Sequence[Core], free: Sequence[Core]) -> str:
     taken = [core[0] for core in all_cores if core not in free]
-    others = f"Warning: other runs have {len(taken)} of {_plural(len(all_cores), 'core')} ({_ranges(taken, ', ')})"
-    ranks = f"{_plural(n, 'rank')} × {_plural(threads, 'thread')}"
+    others = f"Warning: other runs have {len(taken)} of {plural(len(all_cores), 'core')} ({_ranges(taken, ', ')})"
+    ranks = f"{plural(n, 'rank')} × {plural(threads, 'thread')}"
     if bound:
         return f"{others}: {ranks} on the rest."
     return f"{others}: {ranks} take turns with them, unbound, and figures will be noisy."
-
-
-def _plural(count: int, thing: str) -> str:
-    return f"{count} {thing}{'s' * (count > 1)}"
 
 
 def _ranges(cpus: Sequence[int], between: str = "+") -> str:

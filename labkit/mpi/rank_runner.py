@@ -13,7 +13,6 @@ ends the other ranks: under `labkit.mpi.launch`, in lines on stderr that start w
 
 import contextlib
 import faulthandler
-import gc
 import io
 import os
 import runpy
@@ -23,10 +22,8 @@ import time
 import traceback
 from types import TracebackType
 
-from labkit.system.imports import lighten_keras
+from labkit.system.imports import lighten_keras, seldom_collected
 from labkit.system.lifetime import end_with
-
-GC_THRESHOLDS = (50_000, 10, 10)  # with Python's own 700, a fifth of TensorFlow's import is looking for garbage
 
 RUN_VARIABLE = "LABKIT_RUN"  # the variable that all processes of one run share
 REPORT_PREFIX = "\x1elabkit "  # ASCII's record separator first: no script prints it by chance
@@ -42,11 +39,10 @@ def main(script: str, *args: str) -> None:
     sys.argv[:] = [script, *args]
     sys.path[0] = os.path.dirname(os.path.realpath(script))  # noqa: PTH120
     faulthandler.enable(all_threads=False)  # a crash in compiled code then shows where Python was
-    gc.set_threshold(*GC_THRESHOLDS)
     lighten_keras()
     _write_lines_whole()
-    status = _run(script)
-    gc.freeze()  # what is left needs no collecting at the end, which takes a second after TensorFlow
+    with seldom_collected():
+        status = _run(script)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()

@@ -16,7 +16,6 @@ relay's ports on loopback. munged stays outside, as its socket is a file, which 
 """
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import random
@@ -40,7 +39,7 @@ from labkit.network.network import SWITCH_ADDRESS, Network
 from labkit.slurm import relay
 from labkit.system import locks, preload, processes, programs
 from labkit.system.errors import LabError
-from labkit.system.lifetime import end_with
+from labkit.system.lifetime import adopt_orphans, end_with
 from labkit.system.machine import Machine, node_cores, node_cpus, this_machine
 
 TMP = Path("/tmp")  # where the folders are that hold a small Slurm
@@ -67,8 +66,6 @@ WAITING = "Waiting for"  # how its lines on what takes long begin; all others sa
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 SCRIPT_RUNNER = "slurmscriptd"  # slurmctld's child
 PROGRAMS = {"munged", "slurmctld", "slurmd", "slurmstepd", "srun", SCRIPT_RUNNER}
-PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-prctl = ctypes.CDLL(None).prctl
 
 
 class Place(NamedTuple):
@@ -474,7 +471,7 @@ def main(link: str, nodes: str, until: str, rate: str) -> None:
         os._exit(0)
     os.umask(0o077)  # the key, and the configuration that leads to it, are the user's alone
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *STOP_SIGNALS})
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     try:
         Supervisor(Path(link), int(nodes), int(until), rate).run()
     except OSError as error:  # such as a full disk

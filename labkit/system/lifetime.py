@@ -1,15 +1,25 @@
-"""A process that ends with the one that started it. Standard library only: every rank imports this at its start."""
+"""What the kernel keeps of a process (prctl(2)). Standard library only: every rank imports this at its start."""
 
 import ctypes
 import os
 import signal
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_SET_PDEATHSIG, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 1, 36, 38  # linux/prctl.h
 _prctl = ctypes.CDLL(None).prctl
 
 
 def end_with(parent: int) -> None:
     """Have this process killed when its parent ends: to be exact, the thread in the parent that started it."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # ended since
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Have all processes under this one become its children when their parents end."""
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def refuse_privileges() -> None:
+    """Let neither this process nor any that it starts get more rights than it has, as by setuid."""
+    _prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

@@ -3,6 +3,9 @@
 import os
 import shutil
 
+from labkit.system.errors import LabError
+from labkit.system.paths import STATE
+
 ADMIN_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # of `ip`, `tc` and daemons: not on the PATH of Debian's users
 
 
@@ -14,3 +17,18 @@ def search_path() -> str:
 def which(program: str) -> str | None:
     """Return where a program is; None when it is not there."""
     return shutil.which(program, path=search_path())
+
+
+def uv() -> str:
+    """Return the uv that made this environment: the one that `./lab` brought, where there was none.
+
+    Raises
+    ------
+    LabError
+        When there is none any more.
+    """
+    brought = STATE / "uv" / "bin" / "uv"
+    found = str(brought) if brought.exists() else shutil.which("uv")
+    if not found:
+        raise LabError("there is no uv: ./lab setup brings it.")
+    return found

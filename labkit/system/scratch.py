@@ -15,10 +15,8 @@ from labkit.system import locks
 from labkit.system.errors import LabError
 
 PREFIX = "labkit-"
-SHARED_MEMORY, MPICH_PREFIX = (
-    Path("/dev/shm"),
-    "mpich_shm_",
-)  # what ranks share, some MB, and leave behind when they are killed
+SHARED_MEMORY = Path("/dev/shm")
+MPICH_PREFIX = "mpich_shm_"  # begins the names of what ranks share there, some MB, and leave when they are killed
 IN_USE = "in-use"  # the file that whoever uses the folder has locked: with its process, the lock ends as well
 
 

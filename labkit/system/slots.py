@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.system import locks
 from labkit.system.errors import LabError
+from labkit.system.words import plural
 
 if TYPE_CHECKING:
     from labkit.system.machine import Machine
@@ -57,10 +58,9 @@ class Division:
 
     def __str__(self) -> str:
         """Return it in a line."""
-        count = len(self.slots)
         return (
-            f"{count} measuring slot{'s' * (count > 1)} of {self.cores} core{'s' * (self.cores > 1)} each "
-            f"for {self.people} people, and {len(self.editing)} CPU{'s' * (len(self.editing) > 1)} to edit on"
+            f"{plural(len(self.slots), 'measuring slot')} of {plural(self.cores, 'core')} each "
+            f"for {self.people} people, and {plural(len(self.editing), 'CPU')} to edit on"
         )
 
 
@@ -97,7 +97,7 @@ def divide(machine: "Machine", people: int, cores_per_slot: int | None = None, l
     editing = max(size, total // 4)
     if total < editing + size:
         raise LabError(
-            f"{total} core{'s' * (total > 1)} can't be divided into some to edit on and slots of {size} to measure on: "
+            f"{plural(total, 'core')} can't be divided into some to edit on and slots of {size} to measure on: "
             f"{2 * size} are needed."
         )
     by_node = [[core for core in machine.cores[:total] if core[0] in node] for node in machine.numa]

@@ -19,6 +19,7 @@ from labkit.models.networks import Network
 from labkit.models.optimizers import Momentum
 from labkit.system import files
 from labkit.system.errors import LabError, reason
+from labkit.system.words import plural
 from labkit.train import checkpoints, records
 from labkit.train.config import TrainConfig
 from labkit.train.log import Log
@@ -160,7 +161,7 @@ class Training:
         self.data = self._index("train")
         self.plan = make_plan(config, len(self.data) if self.data else IMAGENET_IMAGES, hvd.size())
         self.log.print(
-            f"{config.model} on {hvd.size()} rank{'s' * (hvd.size() > 1)}: {self.plan.global_batch} images a step, "
+            f"{config.model} on {plural(hvd.size(), 'rank')}: {self.plan.global_batch} images a step, "
             f"{self.plan.steps_per_epoch:,.1f} steps an epoch; "
             + (f"{len(self.data):,} images in {len(self.data.files)} files" if self.data else "one synthetic batch")
         )

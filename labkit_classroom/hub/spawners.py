@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import pwd
 import resource
@@ -14,13 +13,12 @@ from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
 from systemdspawner import SystemdSpawner
 
 from labkit.system import processes
+from labkit.system.lifetime import refuse_privileges
 from labkit_classroom.hub import cgroups, hub_log, settings, streams
 
 AT_A_TIME = 4  # servers that start; the others wait: all at once, none would be up for minutes
 POLL_S = 0.2
 JOURNAL_LINES, JOURNAL_TIMEOUT_S = 5, 10.0
-PR_SET_NO_NEW_PRIVS = 38  # linux/prctl.h
-prctl = ctypes.CDLL(None).prctl
 _starting = asyncio.Semaphore(AT_A_TIME)
 
 
@@ -76,7 +74,7 @@ class AccountSpawner(_InTurn, hub_log.Heard, LocalProcessSpawner):
             if hub.cpus:
                 os.sched_setaffinity(0, hub.cpus)
             resource.setrlimit(resource.RLIMIT_NPROC, (hub.tasks, hub.tasks))
-            prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            refuse_privileges()
             become()
 
         return prepare

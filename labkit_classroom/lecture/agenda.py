@@ -8,6 +8,7 @@ from datetime import date, datetime, time, timedelta
 from labkit.exercises.minutes import Section
 from labkit.system import slots
 from labkit.system.errors import LabError
+from labkit.system.words import plural
 from labkit_classroom.lecture.routes import Part, Route
 
 Waits = Mapping[str, Mapping[str, float]]  # minutes that each section of a lab waited, by lab
@@ -115,7 +116,7 @@ def sharing(people: int | None, count: int | None) -> tuple[float, str]:
     if people is None or count is None:
         raise LabError("how many people measure, and on how many slots? Give both, such as --people 40 --slots 4.")
     rounds = slots.rounds(people, count)
-    measured = f"{people} people measure in turns on {count} slot{'s' * (count > 1)}"
+    measured = f"{people} people measure in turns on {plural(count, 'slot')}"
     return rounds, f"{measured}: all waiting counts {rounds:.3g} times, as a round of the room takes that long."
 
 
