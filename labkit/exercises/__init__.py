@@ -10,4 +10,4 @@ if TYPE_CHECKING:
 __all__ = ["open_lab"]
 
 # `core` takes two seconds to import, which the ranks of a check don't need.
-__getattr__, __dir__, _ = lazy_loader.attach(__name__, submod_attrs={"notebook": ["open_lab"]})
+__getattr__, __dir__, _ = lazy_loader.attach(__name__, submod_attrs={"opening": ["open_lab"]})
