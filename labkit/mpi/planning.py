@@ -15,6 +15,7 @@ from labkit.mpi import rank_runner
 from labkit.network import Network
 from labkit.network.network import interface
 from labkit.network.units import show_rate
+from labkit.system import small_slurm
 from labkit.system.cores import LENT_VARIABLE, Core
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, node_cores, shares
@@ -24,8 +25,6 @@ from labkit.system.words import plural
 HYDRA = "mpiexec.hydra"  # what MPICH's own mpirun and mpiexec are copies of; `typed.py` is in their place
 MAX_RANKS_PER_CORE = 8  # MPICH waits by polling, so already 2 on a core slow each other down
 COMMAND_WIDTH = 88  # columns: what a notebook shows beside its prompt
-SMALL_SLURM = "lab-cluster-"  # begins the name of a Slurm whose nodes are all this machine (labkit.slurm.cluster)
-SMALL_SLURM_ON_WIRES = f"{SMALL_SLURM}wires-"  # of one whose nodes are joined by wires (labkit.network)
 SHM_BYTES_PER_RANK = 16 << 20  # UCX 1.20 and MPICH take 5.4 MB at the start
 
 
@@ -318,7 +317,7 @@ def reach_of(environ: Mapping[str, str]) -> Reach:
     if "SLURM_JOB_ID" not in environ:
         return Reach(slurm=False, nodes=1, local=True)
     nodes, cluster = int(environ.get("SLURM_JOB_NUM_NODES", 1)), environ.get("SLURM_CLUSTER_NAME", "")
-    small, on_wires = cluster.startswith(SMALL_SLURM), cluster.startswith(SMALL_SLURM_ON_WIRES)
+    small, on_wires = small_slurm.is_small(cluster), cluster.startswith(small_slurm.ON_WIRES)
     device = interface() if on_wires else "lo" if small else ""
     return Reach(
         slurm=True,

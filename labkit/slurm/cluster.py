@@ -23,7 +23,7 @@ import psutil
 
 from labkit.network.units import parse_rate, show_rate
 from labkit.slurm import supervisor
-from labkit.system import load, locks, processes, programs
+from labkit.system import files, load, locks, processes, programs, small_slurm
 from labkit.system.errors import LabError
 from labkit.system.paths import STATE, shown
 from labkit.system.progress import progress
@@ -335,7 +335,7 @@ def _real_slurm() -> Slurm | None:
     if not (shutil.which("sbatch") and shutil.which("sinfo")):
         return None
     environ = dict(os.environ)
-    if Path(environ.get("SLURM_CONF", "")).parent.name.startswith(supervisor.PREFIX):
+    if small_slurm.is_small(Path(environ.get("SLURM_CONF", "")).parent.name):
         del environ["SLURM_CONF"]  # of a small one
     listing = supervisor.query("sinfo", "-h", "-N", "-o", "%N %c %T %P", environ=environ)
     nodes = [line.split() for line in (listing or "").splitlines()]
@@ -348,13 +348,12 @@ def _real_slurm() -> Slurm | None:
 
 def _has_our_name(folder: Path) -> bool:
     """Whether it is called as supervisors call their folders."""
-    return folder.parent == supervisor.TMP and folder.name.startswith(supervisor.PREFIX)
+    return folder.parent == supervisor.TMP and small_slurm.is_small(folder.name)
 
 
 def _is_ours(folder: Path, status: os.stat_result) -> bool:
     """Whether it is a folder as supervisors make them, of this user, in which no other user can write."""
-    mine = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return mine and stat.S_ISDIR(status.st_mode) and _has_our_name(folder)
+    return files.is_folder_of_mine(status) and _has_our_name(folder)
 
 
 def _user(uid: int) -> str:

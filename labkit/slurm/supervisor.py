@@ -34,16 +34,14 @@ from typing import NamedTuple
 
 import psutil
 
-from labkit.mpi.planning import SMALL_SLURM, SMALL_SLURM_ON_WIRES
 from labkit.network.network import SWITCH_ADDRESS, Network
 from labkit.slurm import relay
-from labkit.system import locks, preload, processes, programs
+from labkit.system import addresses, locks, preload, processes, programs, small_slurm
 from labkit.system.errors import LabError
 from labkit.system.lifetime import adopt_orphans, end_with
 from labkit.system.machine import Machine, node_cores, node_cpus, this_machine
 
 TMP = Path("/tmp")  # where the folders are that hold a small Slurm
-PREFIX = SMALL_SLURM  # how their names begin
 CONF, INSIDE_CONF = "slurm.conf", "inside.conf"  # for users; on a network, for daemons and jobs
 NETWORK_FILE = "network"  # in the folder: the rate that was asked for, what the wires carry, a warning
 # Listen where this machine's name leads to, and nowhere else: on most machines that is loopback.
@@ -59,7 +57,6 @@ ANSWER_TIMEOUT_S = 5.0  # for Slurm to answer a question
 REPORT_INTERVAL_S = 5.0  # after which a line says what is being waited for
 LOG_LINES = 5  # of a daemon's log that an error shows
 
-LOOPBACK = "127.0.0.1"
 PID_FILE = "supervisor.pid"  # in the folder; locked for as long as the supervisor lives
 UP, STAY = "up\n", "stay\n"  # what a supervisor prints when all is up, and the answer to it
 WAITING = "Waiting for"  # how its lines on what takes long begin; all others say why it gave up
@@ -86,7 +83,7 @@ class Supervisor:
         self.network: Network | None = None
         self.preloaded: dict[str, str] = {}  # for the daemons
         self.holders: set[int] = set()  # the processes that hold the network
-        prefix = SMALL_SLURM_ON_WIRES if rate else PREFIX
+        prefix = small_slurm.ON_WIRES if rate else small_slurm.PREFIX
         self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=TMP))  # closed to all other users
 
     def run(self) -> None:
@@ -142,7 +139,7 @@ class Supervisor:
             slurmd = ("slurmd", "-D", "-N", f"n{number}", "-f", str(conf))
             self.daemon(f"n{number}", *slurmd, cpus=cpus, within=self.enter(number))
         self.wait("the nodes", self.all_idle)
-        if not self.network and address() != LOOPBACK and address().startswith("127."):
+        if not self.network and address() != addresses.LOOPBACK and address().startswith("127."):
             # As 127.0.1.1 on Debian. Daemons listen there by now; an srun that does would never hear from its tasks,
             # who answer to where it called from: among addresses of loopback, the kernel always calls from the first.
             conf.write_text(conf.read_text().replace(",NoInAddrAny", ""))
@@ -162,10 +159,10 @@ class Supervisor:
         (self.folder / INSIDE_CONF).write_text(slurm_conf(self.folder, self.nodes, machine, inside, settings))
 
         with contextlib.ExitStack() as handed_on:
-            into = [handed_on.enter_context(socket.create_server((LOOPBACK, 0))) for _ in inside]
+            into = [handed_on.enter_context(socket.create_server((addresses.LOOPBACK, 0))) for _ in inside]
             accounts = handed_on.enter_context(relay.accounts())  # here, where all users of the machine can connect
             self.relay("the relay to the nodes", into, inside, accounts, within=network.enter())
-            outside = [Place(host, LOOPBACK, one.getsockname()[1]) for one in into]
+            outside = [Place(host, addresses.LOOPBACK, one.getsockname()[1]) for one in into]
             # srun outside listens for its tasks, who call back to where it called from, as they see it: the switch.
             callbacks = [Place(host, address(), port) for port in _port_range()]
             back = relay.listen(network.enter(), SWITCH_ADDRESS, (place.port for place in callbacks))
@@ -386,11 +383,7 @@ def slurm_conf(
 def _places_here(n: int) -> list[Place]:
     """Return this machine's own address, with n ports that are free."""
     own = address()
-    with contextlib.ExitStack() as all_at_once:
-        sockets = [all_at_once.enter_context(socket.socket()) for _ in range(n)]
-        for one in sockets:
-            one.bind((own, 0))
-        return [Place(socket.gethostname(), own, one.getsockname()[1]) for one in sockets]
+    return [Place(socket.gethostname(), own, port) for port in addresses.free_ports(n, own)]
 
 
 def _port_range() -> range:

@@ -222,6 +222,12 @@ def write_with_fallback(path: Path, content: str) -> Path:
     return path
 
 
+def is_folder_of_mine(status: os.stat_result) -> bool:
+    """Whether it is a folder of this user's, in which no other user can write."""
+    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not others
+
+
 _warned: set[str] = set()
 
 

@@ -28,6 +28,7 @@ import tornado.web
 
 from labkit.system.errors import LabError
 from labkit_classroom.board import protocol, views
+from labkit_classroom.board.limits import Limit
 from labkit_classroom.board.store import Full, Store
 
 PAGES = Path(__file__).with_name("pages")
@@ -40,7 +41,6 @@ BACKLOG = 1024  # connections not taken up yet: after an outage a whole room com
 SLOW_CLIENT_S = 10.0  # for a message to come in, and for a page to read what it was sent
 PUSH_INTERVAL_S = 0.25  # between two looks at what the pages show
 CLOCK_S = 5  # a view in which only the clock has gone on is made again that often
-MAX_KEYS = 10_000  # addresses, of which a limit keeps how often they came
 MIN_COST = 2500  # bytes: what the smallest message takes as much of the board's time as
 
 HEADERS = {
@@ -56,37 +56,6 @@ HEADERS = {
     "Server": "board",
     protocol.ANSWER_HEADER: "1",
 }
-
-
-class Limit:
-    """How much of something there may be: so much at once, and as much again in so many seconds, for each key.
-
-    Parameters
-    ----------
-    most : float
-        How many times, or how many bytes.
-    seconds : float
-        In how long.
-    """
-
-    def __init__(self, most: float, seconds: float) -> None:
-        self.most, self.seconds = most, seconds
-        self._used: dict[str, tuple[float, float]] = {}  # how much, and when
-
-    def allows(self, key: str, cost: float = 1) -> bool:
-        """Whether there may be so much more, and count that."""
-        now = time.monotonic()
-        used, before = self._used.pop(key, (0.0, now))
-        used = max(0.0, used - (now - before) * self.most / self.seconds)
-        is_allowed = used + cost <= self.most
-        self._used[key] = (used + cost * is_allowed, now)  # as the newest
-        if len(self._used) > MAX_KEYS:
-            del self._used[next(iter(self._used))]
-        return is_allowed
-
-    def clear(self) -> None:
-        """Forget what there was."""
-        self._used.clear()
 
 
 class View:

@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import json
 import signal
-import socket
 from collections.abc import Callable
 from datetime import datetime
 from itertools import chain
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.exercises import minutes, sources
-from labkit.system import files, paths
+from labkit.system import addresses, files, paths
 from labkit.system.errors import LabError
 from labkit_classroom.board import app, views
 from labkit_classroom.board.store import Store
@@ -21,40 +19,6 @@ from labkit_classroom.lecture.agenda import Day
 
 FOLDER = paths.STATE / "room"
 FILE = "board.sqlite"
-
-
-def own_address() -> str:
-    """Return the address by which others in this machine's network reach it; loopback when it is in none."""
-    for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):  # of documentation
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((elsewhere, 9))  # sends nothing: it asks which address would be used
-            return probe.getsockname()[0]
-    return "127.0.0.1"
-
-
-def numeric(address: str) -> str:
-    """Return an address as it is usually written, such as 0.0.0.0 for 0; a name as it is."""
-    with contextlib.suppress(OSError, UnicodeError):
-        return str(socket.getaddrinfo(address, None, flags=socket.AI_NUMERICHOST)[0][4][0])
-    return address
-
-
-def is_everywhere(address: str) -> bool:
-    """Whether who listens on an address listens on all that this machine has."""
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(numeric(address)).is_unspecified
-    return False
-
-
-def address_of(address: str, port: int, tls: bool) -> str:
-    """Return what students open; nobody can open "all of this machine's addresses"."""
-    shown = own_address() if is_everywhere(address) else numeric(address)
-    return f"http{'s' if tls else ''}://{in_url(shown)}:{port}"
-
-
-def in_url(address: str) -> str:
-    """Return an address as it is written in front of a port."""
-    return f"[{address}]" if ":" in address else address
 
 
 def tls_files(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
@@ -143,7 +107,7 @@ async def _serve(
     on_open: Callable[[str, str, str], None],
 ) -> None:
     server = app.serve(room, address, port, tls)
-    base = address_of(address, port, bool(tls))
+    base = addresses.url(address, port, bool(tls))
     on_open(base, room.store["code"], f"{base}/instructor#{room.store['instructor']}")
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -6,6 +6,7 @@ A seat sends its whole state each time, so that whatever was lost on the way, th
 import hmac
 import json
 import re
+import secrets
 import unicodedata
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,8 @@ from labkit.display.results import CHECK_FAILED, NAME_LETTERS, NOT_ATTEMPTED, NO
 
 MAX_BYTES = 32_768  # of a message
 SEAT_LETTERS = 24  # of a seat's name
+CODE_LETTERS = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"  # without those that look alike
+CODE_LENGTH = 6  # of a room's code
 MAX_VERDICTS = 200  # of a seat
 MAX_FIGURES = 60  # of a lab
 ANSWER_HEADER = "Board-Protocol"  # each answer of a board has it: what else answers at an address is none
@@ -176,6 +179,11 @@ def name_key(name: str) -> str:
     """Return what names have in common that differ in nothing but case, spaces, forms of letters, and the unseen."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
     return visible(folded, len(folded))
+
+
+def new_code(length: int = CODE_LENGTH) -> str:
+    """Return a code that is easy to read out and to type; by default as long as a room's."""
+    return "".join(secrets.choice(CODE_LETTERS) for _ in range(length))
 
 
 def plain_code(text: str) -> str:

@@ -22,8 +22,6 @@ from labkit.system.errors import LabError
 from labkit_classroom.board import protocol
 
 COMMIT_INTERVAL_S = 0.02  # messages that come in so short a time are written together
-CODE_LETTERS = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"  # without those that look alike
-CODE_LENGTH = 6
 FORMAT = 2  # of the tables
 # Figures and tickets have no numbers, which would tell in which order they came, and so whose they are.
 SCHEMA = """
@@ -99,7 +97,7 @@ class Store:
                 raise LabError(f"another version of the kit has kept a room in {path}: delete it, and open a new one.")
             self._database.executescript(f"BEGIN; {SCHEMA}; PRAGMA user_version={FORMAT}; COMMIT")
             for key, value in {
-                "code": new_code(),
+                "code": protocol.new_code(),
                 "instructor": secrets.token_urlsafe(24),
                 "opened": str(time.time()),
             }.items():
@@ -145,7 +143,7 @@ class Store:
 
     async def change_code(self) -> None:
         """Give the room a new code for whoever comes from now on; seats stay."""
-        code = new_code()
+        code = protocol.new_code()
         with self._writing():
             self._database.execute("UPDATE room SET value = ? WHERE key = 'code'", (code,))
             self._done.append(lambda: self._room.update(code=code))
@@ -315,11 +313,6 @@ class Store:
                     future.set_exception(failure)
                 else:
                     future.set_result(None)
-
-
-def new_code(length: int = CODE_LENGTH) -> str:
-    """Return a code that is easy to read out and to type; by default as long as a room's."""
-    return "".join(secrets.choice(CODE_LETTERS) for _ in range(length))
 
 
 def _is(given: str, digest: bytes) -> bool:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from labkit.system import paths
+from labkit.system import addresses, paths
 from labkit_classroom.commands.options import FirstDay, Hours, Labs, RouteName, Start, timetable
 
 app = typer.Typer(
@@ -38,14 +38,14 @@ def room_open(
 
     tls = host.tls_files(cert, key)
     days = timetable(route, labs, start, hours, day)[1] if route or labs else []
-    address = host.numeric(address or host.own_address())
+    address = addresses.numeric(address or addresses.own())
 
     def say(base: str, code: str, instructor: str) -> None:
         print(f"The room is open. Code: {code}")
         print(f"Students type:           ./lab join {base} {code}")
         print(f"For the projector:       {base}/")
         print(f"For you, and nobody else: {instructor}")
-        if host.is_everywhere(address):
+        if addresses.is_everywhere(address):
             print("It listens on all addresses of this machine, in each of its networks.")
         print("Ctrl-C ends the board and keeps the room; ./lab room close ends the room.", flush=True)
 

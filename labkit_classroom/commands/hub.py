@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labkit.system import paths, terminal
+from labkit.system import addresses, paths, terminal
 from labkit.system.errors import LabError
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ def up(
     import signal
 
     from labkit.system.progress import progress
-    from labkit_classroom.board.host import own_address, tls_files
+    from labkit_classroom.board.host import tls_files
     from labkit_classroom.hub import codes, opening, settings
     from labkit_classroom.hub.control import Hub
 
     tls = tls_files(cert, key)
     files = student_files or opening.FILES
-    address = address or own_address()
+    address = address or addresses.own()
     apart = _not_as_root(isolation)
     wanted = opening.settle(
         students, labs.split(","), address, port, board_port, tls, memory, cores, files, apart, slots, hours
@@ -125,8 +125,7 @@ def check(
     """
     from labkit_classroom.hub import memory as lab_memory
     from labkit_classroom.hub import opening, settings
-    from labkit_classroom.hub.control import Hub, free_ports
-    from labkit_classroom.hub.settings import LOOPBACK
+    from labkit_classroom.hub.control import Hub
 
     hub = Hub()
     up = hub.settings if hub.pid() else None
@@ -137,10 +136,10 @@ def check(
         asked = up
     else:
         hub = Hub(paths.STATE / "hub-check")
-        (port,) = free_ports(1)
+        (port,) = addresses.free_ports(1)
         apart = _not_as_root(isolation)
         asked = opening.settle(
-            *(students, labs.split(","), LOOPBACK, port, 0, None, memory, cores),
+            *(students, labs.split(","), addresses.LOOPBACK, port, 0, None, memory, cores),
             keep_apart=apart,
             divide=slots,
             hours=hours,

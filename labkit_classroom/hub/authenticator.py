@@ -6,7 +6,7 @@ from typing import Any
 from jupyterhub.auth import Authenticator
 from tornado.web import HTTPError
 
-from labkit_classroom.board.app import Limit
+from labkit_classroom.board.limits import Limit
 from labkit_classroom.hub import codes, settings
 from labkit_classroom.hub.cookies import SEAT
 

@@ -14,7 +14,6 @@ import jinja2
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 from labkit_classroom.board import protocol
-from labkit_classroom.board.store import new_code
 
 FILE = "codes.json"  # the hashes, in the hub's folder
 KEPT = ".codes.json"  # among the students' files; its owner alone can read it
@@ -38,7 +37,7 @@ def make(folder: Path, files_of_students: Path, seats: tuple[str, ...], new: boo
     if new:
         forget(files_of_students)
     before = kept(files_of_students)
-    codes = {seat: before.get(seat) or new_code(LENGTH) for seat in seats}
+    codes = {seat: before.get(seat) or protocol.new_code(LENGTH) for seat in seats}
     with files.writing(files_of_students / KEPT):
         files_of_students.mkdir(parents=True, exist_ok=True)
         (files_of_students / KEPT).touch(mode=0o600)  # before it has anything in it

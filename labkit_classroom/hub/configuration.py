@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.exercises import copies, sources
-from labkit_classroom.board.host import in_url
+from labkit.system.addresses import in_url
 from labkit_classroom.hub import hub_log, spawners
 from labkit_classroom.hub.authenticator import SeatAuthenticator
 from labkit_classroom.hub.settings import CHECK_SEAT, SECRET, VARIABLE, Settings, unix_url

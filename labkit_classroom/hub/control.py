@@ -5,7 +5,6 @@ import os
 import secrets
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,14 +14,14 @@ from typing import TextIO
 
 import psutil
 
-from labkit.system import files, locks, paths, processes, slots
+from labkit.system import addresses, files, locks, paths, processes, slots
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit_classroom.hub import accounts, cgroups, codes, hub_log, jobs, runtime, settings
 from labkit_classroom.hub.authenticator import OPEN
 from labkit_classroom.hub.client import Client
 from labkit_classroom.hub.configuration import TOKEN
-from labkit_classroom.hub.settings import LOOPBACK, VARIABLE, Settings
+from labkit_classroom.hub.settings import VARIABLE, Settings
 
 CONFIG = paths.ENV / "jupyterhub" / "jupyterhub_config.py"
 LOCK, ATTENDED, CARDS = "hub.pid", "up.lock", "seats.html"
@@ -187,7 +186,7 @@ class Hub:
         """Make what a hub needs on this machine."""
         division = _division(wanted) if wanted.cpus else None
         if new:
-            hub_port = free_ports(1, wanted.hub_address)[0] if wanted.isolation == settings.SLURM else 0
+            hub_port = addresses.free_ports(1, wanted.hub_address)[0] if wanted.isolation == settings.SLURM else 0
             place = (RUN if os.geteuid() == 0 else TMP) / f"{PREFIX}{secrets.token_hex(4)}"
             wanted = replace(wanted, folder=self.folder, runtime=place, hub_port=hub_port)
             if division:
@@ -282,21 +281,12 @@ def _division(hub: Settings) -> slots.Division:
     return slots.divide(this_machine(), hub.students)
 
 
-def free_ports(count: int, address: str = LOOPBACK) -> list[int]:
-    """Return ports of an address that nobody listens at."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(socket.create_server((address, 0), family=family)) for _ in range(count)]
-        return [one.getsockname()[1] for one in found]
-
-
 def _refuse_taken(hub: Settings) -> None:
     """Refuse an address that is not this machine's, and a port at which somebody listens."""
-    family = socket.AF_INET6 if ":" in hub.address else socket.AF_INET
     for port, option in ((hub.port, "--port"), (hub.board_port, "--board-port")):
         try:
             if port:
-                socket.create_server((hub.address, port), family=family).close()
+                addresses.listen(hub.address, port).close()
         except OSError as error:
             raise LabError(
                 f"cannot listen on {hub.address}, port {port}: {os.strerror(error.errno or 0)}. Try another {option}."

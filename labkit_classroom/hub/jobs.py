@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from labkit.mpi.planning import SMALL_SLURM
 from labkit.slurm import Slurm, find_slurm
 from labkit.slurm.supervisor import query
-from labkit.system import processes
+from labkit.system import processes, small_slurm
+from labkit.system.addresses import towards
 from labkit.system.errors import LabError
 from labkit_classroom.hub.settings import Settings
 
@@ -25,7 +25,6 @@ HOURS = 8.0  # that a job lasts, in which a day of teaching fits
 END_TIMEOUT_S = 40.0  # Slurm kills what does not end within KillWait, 30 s by default
 PLACE_TIMEOUT_S = 120.0  # for the job that is looked at to leave the queue
 PENDING, RUNNING = "PENDING", "RUNNING"
-ROUTE_PORT = 9  # of nobody: a datagram socket that is connected sends nothing
 
 
 class Given(NamedTuple):
@@ -91,7 +90,7 @@ def capacity(slurm: Slurm, hub: Settings) -> str:
 
 def is_small(hub: Settings) -> bool:
     """Whether it is the small Slurm, which holds nobody to what it gives: it has no control groups."""
-    return Path(hub.variables.get("SLURM_CONF", "")).parent.name.startswith(SMALL_SLURM)
+    return small_slurm.is_small(Path(hub.variables.get("SLURM_CONF", "")).parent.name)
 
 
 def addresses(slurm_variables: Mapping[str, str]) -> dict[str, str]:
@@ -103,7 +102,7 @@ def addresses(slurm_variables: Mapping[str, str]) -> dict[str, str]:
 def hub_address(slurm_variables: Mapping[str, str]) -> str:
     """Return this machine's address on the way to the nodes."""
     for address in addresses(slurm_variables).values():
-        return own_address_towards(address)
+        return towards(address)
     raise LabError("Slurm does not say where its nodes are: `sinfo -N` lists them where it answers.")
 
 
@@ -116,17 +115,6 @@ def reached_at(hub: Settings, host: str) -> str:
         if ipaddress.ip_address(socket.getaddrinfo(host, None)[0][4][0]).is_loopback:
             return hub.hub_address
     return host
-
-
-def own_address_towards(host: str) -> str:
-    """Return this machine's address on the way to another."""
-    try:
-        family, kind, *_, place = socket.getaddrinfo(host, ROUTE_PORT, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(place)
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise LabError(f"there is no way from here to {host}: {error}") from error
 
 
 def given(hub: Settings, seat: str) -> Given | None:
@@ -207,5 +195,5 @@ def _jobs(hub: Settings) -> list[list[str]]:
 def listen_on_node(environ: Mapping[str, str]) -> dict[str, str]:
     """Return what has a server in a job listen where the hub reaches it, and not at all addresses of its node."""
     hub = str(urlsplit(environ["JUPYTERHUB_API_URL"]).hostname)
-    own = own_address_towards(hub)
+    own = towards(hub)
     return {"JUPYTERHUB_SERVICE_URL": environ["JUPYTERHUB_SERVICE_URL"].replace("0.0.0.0", own, 1)}

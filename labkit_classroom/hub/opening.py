@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from labkit.exercises import sources
-from labkit.system import paths, slots
+from labkit.system import addresses, paths, slots
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit_classroom.board import host
@@ -102,7 +102,7 @@ def settle(
         key=str(tls[1].absolute()) if tls else "",
         cpus=division.editing if division else (),
         variables=slurm_variables,
-        hub_address=jobs.hub_address(slurm_variables) if slurm else settings.LOOPBACK,
+        hub_address=jobs.hub_address(slurm_variables) if slurm else addresses.LOOPBACK,
         hours=hours if slurm else 0,
     )
 
@@ -115,7 +115,7 @@ def _check_address(address: str) -> None:
         socket.getaddrinfo(address, None)
     except (OSError, ValueError) as error:  # UnicodeError is one
         raise LabError(
-            f"--address is one of this machine's, such as {host.own_address()}: not {address!r:.80}."
+            f"--address is one of this machine's, such as {addresses.own()}: not {address!r:.80}."
         ) from error
 
 
@@ -148,7 +148,7 @@ def _with_room(wanted: Settings) -> Settings:
     host.FOLDER.mkdir(parents=True, exist_ok=True, mode=0o700)
     store = Store(host.FOLDER / host.FILE)
     try:
-        base = host.address_of(wanted.address, wanted.board_port, bool(wanted.cert))
+        base = addresses.url(wanted.address, wanted.board_port, bool(wanted.cert))
         variables = wanted.variables | {"LAB_ROOM": base, "LAB_ROOM_CODE": store["code"]}
         return replace(wanted, variables=variables, instructor=f"{base}/instructor#{store['instructor']}")
     finally:

@@ -7,7 +7,6 @@ system for each: its seat's sockets; and one for the queue of the slots, which a
 import os
 import pwd
 import shutil
-import stat
 import subprocess
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def make(hub: Settings, division: Division | None) -> None:
     """
     with files.writing(hub.runtime):
         hub.runtime.mkdir(mode=0o711, exist_ok=True)
-    if not _is_own(hub.runtime):
+    if not files.is_folder_of_mine(hub.runtime.lstat()):
         raise LabError(f"{hub.runtime} is somebody else's: ./lab hub down, then start anew.")
     hub.runtime.chmod(0o711)
     if hub.has_accounts:
@@ -64,10 +63,3 @@ def _bound(folder: Path, size: int, count: int) -> None:
     )
     if done.returncode:
         files.warn(f"students can fill {folder.parent.parent}: nothing can be mounted here ({done.stderr.strip()}).")
-
-
-def _is_own(folder: Path) -> bool:
-    """Whether it is a folder of this user's, in which nobody else can write."""
-    status = folder.lstat()
-    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not others

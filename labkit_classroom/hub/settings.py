@@ -6,15 +6,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from labkit.system import files, paths
+from labkit.system import addresses, files, paths
 from labkit.system.errors import LabError
-from labkit_classroom.board.host import address_of
 
 FOLDER = paths.STATE / "hub"
 VARIABLE = "LAB_HUB"  # the hub's folder, in the environment of all its processes
 SECRET = "cookie-secret"  # the file in the hub's folder by which its cookies are signed and sealed
 CHECK_SEAT = "seat-00"  # nobody's: it has no code
-LOOPBACK = "127.0.0.1"
 SYSTEMD, ACCOUNTS, SLURM, NONE = "systemd", "accounts", "slurm", "none"  # what keeps students apart
 
 
@@ -73,7 +71,7 @@ class Settings:
     key: str = ""
     cpus: tuple[int, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
-    hub_address: str = LOOPBACK
+    hub_address: str = addresses.LOOPBACK
     hours: float = 0
 
     @property
@@ -89,7 +87,7 @@ class Settings:
     @property
     def url(self) -> str:
         """Where students reach it."""
-        return address_of(self.address, self.port, bool(self.cert))
+        return addresses.url(self.address, self.port, bool(self.cert))
 
     @property
     def slots(self) -> Path:
@@ -99,7 +97,7 @@ class Settings:
     @property
     def hub_url(self) -> str:
         """Where servers and the kit's commands reach the hub: nobody else can take the name of its Unix socket."""
-        return address_of(self.hub_address, self.hub_port, False) if self.hub_port else unix_url(self.hub_socket)
+        return addresses.url(self.hub_address, self.hub_port, False) if self.hub_port else unix_url(self.hub_socket)
 
     @property
     def hub_socket(self) -> Path:

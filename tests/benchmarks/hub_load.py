@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from hub_student import Student, code_on_card
 
 from labkit.system import processes
+from labkit.system.addresses import LOOPBACK, free_ports
 from labkit_classroom.hub import configuration, opening
 from labkit_classroom.hub.client import Client
-from labkit_classroom.hub.configuration import LOOPBACK
-from labkit_classroom.hub.control import Hub, free_ports
+from labkit_classroom.hub.control import Hub
 from labkit_classroom.hub.memory import pss
 
 STATIC = Path(sys.prefix, "share", "jupyter", "lab", "static")

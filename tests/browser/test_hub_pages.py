@@ -15,9 +15,10 @@ from hub_student import code_on_card
 from playwright.sync_api import Page, expect
 
 from labkit.system import processes
+from labkit.system.addresses import free_ports
 from labkit_classroom.hub import configuration, opening, settings
 from labkit_classroom.hub.client import Client
-from labkit_classroom.hub.control import Hub, free_ports
+from labkit_classroom.hub.control import Hub
 from labkit_classroom.hub.cookies import SEAT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]

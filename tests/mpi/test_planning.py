@@ -7,8 +7,7 @@ from machines import machine
 
 from labkit.mpi import planning
 from labkit.mpi.planning import Plan, plan
-from labkit.slurm import supervisor
-from labkit.system import cores
+from labkit.system import cores, small_slurm
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, shares
 
@@ -138,7 +137,7 @@ class TestPlan:
             (TWO_NODES | {"SLURM_CLUSTER_NAME": "a"}, False, {"UCX_TLS": "all"}),
             (TWO_NODES | {"UCX_TLS": "rc,self"}, False, {"UCX_TLS": "rc,self"}),  # as the site has it
             (
-                TWO_NODES | {"SLURM_CLUSTER_NAME": f"{supervisor.PREFIX}x"},
+                TWO_NODES | {"SLURM_CLUSTER_NAME": f"{small_slurm.PREFIX}x"},
                 True,
                 {"UCX_TLS": "all", "UCX_NET_DEVICES": "lo"},
             ),

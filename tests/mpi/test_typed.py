@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from listening import beyond_loopback, listeners_marked
 
-from labkit.mpi import loopback, planning, typed
-from labkit.system import preload
+from labkit.mpi import loopback, typed
+from labkit.system import preload, small_slurm
 from labkit.system.paths import ROOT
 from labkit.system.processes import wait_until
 
@@ -104,7 +104,7 @@ def test_what_leads_to_other_machines(line, elsewhere):
     assert typed.leads_elsewhere(line.split(), {}) == elsewhere
 
 
-SMALL = {"SLURM_CLUSTER_NAME": f"{planning.SMALL_SLURM}x", "SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "1"}
+SMALL = {"SLURM_CLUSTER_NAME": f"{small_slurm.PREFIX}x", "SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "1"}
 REAL = SMALL | {"SLURM_CLUSTER_NAME": "big"}
 
 

@@ -21,7 +21,7 @@ from slurm_shell import script, shell_of
 from labkit.slurm import cluster, supervisor
 from labkit.slurm.cluster import Cluster
 from labkit.slurm.supervisor import slurm_conf
-from labkit.system import load, programs
+from labkit.system import load, programs, small_slurm
 from labkit.system.errors import LabError
 from labkit.system.machine import node_cores, node_cpus
 from labkit.system.processes import wait_until
@@ -487,7 +487,7 @@ def test_who_waits_for_somebody_who_holds_the_lock_does_not_wait_for_ever(tmp_pa
 
 def test_root_does_not_use_what_another_user_may_have_written(tmp_path, monkeypatch):
     """The configuration names programs that would run as root."""
-    folder = Path(tempfile.mkdtemp(prefix=supervisor.PREFIX, dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix=small_slurm.PREFIX, dir="/tmp"))
     one = Cluster(tmp_path / "cluster")
     one.link.symlink_to(folder)
     if os.geteuid() == 0:
@@ -566,7 +566,7 @@ def test_a_small_one_is_not_taken_for_a_real_one(empty_path, monkeypatch):
     with_conf = "#!/bin/sh\n[ -z \"$SLURM_CONF\" ] || echo n1 64 idle 'batch*'\n"
     monkeypatch.setenv("SLURM_CONF", "/etc/somewhere/slurm.conf")
     assert with_sinfo(empty_path, with_conf).nodes == 1
-    monkeypatch.setenv("SLURM_CONF", f"/tmp/{supervisor.PREFIX}of-somebody/slurm.conf")
+    monkeypatch.setenv("SLURM_CONF", f"/tmp/{small_slurm.PREFIX}of-somebody/slurm.conf")
     assert with_sinfo(empty_path, with_conf) is None
 
 

@@ -21,7 +21,7 @@ from labkit.network.network import interface
 from labkit.network.units import parse_rate
 from labkit.slurm import cluster, supervisor
 from labkit.slurm.cluster import Cluster
-from labkit.system import processes
+from labkit.system import processes, small_slurm
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 
@@ -141,12 +141,12 @@ def test_a_plan_takes_the_wires_and_no_loopback():
         environ |= {"SLURM_CLUSTER_NAME": name, "SLURMD_NODENAME": "n1"}
         return plan(2, "x.py", machine=this_machine(), environ=environ)
 
-    wires = planned(2, f"{supervisor.SMALL_SLURM_ON_WIRES}x")
+    wires = planned(2, f"{small_slurm.ON_WIRES}x")
     assert wires.hidden["HYDRA_IFACE"] == interface()
     assert f"UCX_NET_DEVICES {interface()}" in " ".join(wires.options)
     assert not wires.local  # or mpirun would listen on loopback alone
-    assert planned(1, f"{supervisor.SMALL_SLURM_ON_WIRES}x").hidden["HYDRA_IFACE"] == "lo"
-    assert planned(2, f"{supervisor.PREFIX}x").hidden["HYDRA_IFACE"] == "lo"
+    assert planned(1, f"{small_slurm.ON_WIRES}x").hidden["HYDRA_IFACE"] == "lo"
+    assert planned(2, f"{small_slurm.PREFIX}x").hidden["HYDRA_IFACE"] == "lo"
     assert "HYDRA_IFACE" not in planned(2, "a-real-one").hidden
 
 
@@ -250,13 +250,13 @@ def test_a_network_that_cannot_be_made_is_one_line_and_nothing_is_left(another, 
     refused = "unshare: unshare failed: Operation not permitted"
     script(tmp_path, "unshare", f"#!/bin/sh\necho '{refused}' >&2\nexit 1\n")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    before = set(supervisor.TMP.glob(f"{supervisor.PREFIX}*"))
+    before = set(supervisor.TMP.glob(f"{small_slurm.PREFIX}*"))
     with pytest.raises(LabError, match=r"^Slurm did not come up: \S.*") as error:
         another.up(2, network=RATE)
     assert "\n" not in str(error.value)
     assert not another.link.is_symlink()
     assert not processes.find(lambda process: str(another.link) in " ".join(process.cmdline()))
-    assert set(supervisor.TMP.glob(f"{supervisor.SMALL_SLURM_ON_WIRES}*")) <= before
+    assert set(supervisor.TMP.glob(f"{small_slurm.ON_WIRES}*")) <= before
 
 
 def test_what_is_passed_to_the_supervisor_is_the_rate_to_the_bit(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import requests
 from room_board import HEADERS, Board, at
 
 from labkit.system import processes
-from labkit_classroom.board import app, protocol, views
+from labkit_classroom.board import app, limits, protocol, views
 from labkit_classroom.board.store import Store
 
 STREAM = b"GET /view/wall HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n"
@@ -183,8 +183,8 @@ class TestLimits:
         assert app._network("192.0.2.1") != app._network("192.0.2.2")
 
     def test_many_addresses_do_not_set_a_limit_back(self, monkeypatch):
-        monkeypatch.setattr(app, "MAX_KEYS", 100)
-        limit = app.Limit(5, 60)
+        monkeypatch.setattr(limits, "MAX_KEYS", 100)
+        limit = limits.Limit(5, 60)
         allowed = 0
         for number in range(1000):
             limit.allows(f"address {number}")

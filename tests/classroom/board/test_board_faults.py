@@ -13,6 +13,7 @@ from certificates import certificate
 from room_board import LABS, BoardProcess, at
 
 import labkit_classroom as student_side
+from labkit.system import addresses
 from labkit.system.errors import LabError
 from labkit_classroom.board import app, host, seat
 from labkit_classroom.board.sender import Sender
@@ -124,8 +125,8 @@ class TestListening:
             Store(path)
 
     def test_its_own_address_is_one_of_this_machine(self):
-        with socket.socket(socket.AF_INET6 if ":" in host.own_address() else socket.AF_INET) as probe:
-            probe.bind((host.own_address(), 0))
+        with socket.socket(socket.AF_INET6 if ":" in addresses.own() else socket.AF_INET) as probe:
+            probe.bind((addresses.own(), 0))
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def test_ipv6(tmp_path, student):
 def test_a_room_open_to_all_networks_names_an_address_that_others_can_type(tmp_path):
     opened = BoardProcess(tmp_path / "room", address="0.0.0.0")
     try:
-        assert opened.url == f"http://{host.own_address()}:{opened.port}"
+        assert opened.url == f"http://{addresses.own()}:{opened.port}"
         assert opened.join().put().status_code == 204
     finally:
         opened.kill()

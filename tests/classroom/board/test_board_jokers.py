@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from room_board import EMPTY, HEADERS, at
 
-from labkit_classroom.board import app, protocol, views
+from labkit_classroom.board import app, limits, protocol, views
 from labkit_classroom.board.store import Seat, Store
 
 ADA = ["Ada", "ada", " ADA ", "A\u200bda", "A\u00add\u2060a", "Ａｄａ", "𝐀da", "Ad\u3164a", "Ada\ufe0f", "A\u034fda"]
@@ -61,7 +61,7 @@ class TestFigures:
         large = message(*(f"{number} {'x' * 90}" for number in range(60)))
         monkeypatch.setattr(app, "MAX_FIGURE_BYTES", 20_000)
         assert [board.send_figures(large).status_code for _ in range(3)] == [204, 204, 503]
-        assert app.Limit(20_000, 60).allows("a", 15_000)
+        assert limits.Limit(20_000, 60).allows("a", 15_000)
 
     def test_a_message_touches_no_more_of_them_when_there_are_many(self, monkeypatch):
         """A figure's kind is shown from the fifth machine on: only these five are made anew."""
@@ -295,7 +295,7 @@ MESSAGES = st.recursive(
 
 @pytest.fixture
 def seat(board, monkeypatch):
-    monkeypatch.setattr(app.Limit, "allows", lambda *_: True)
+    monkeypatch.setattr(limits.Limit, "allows", lambda *_: True)
     return board.join()
 
 

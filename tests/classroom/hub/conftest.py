@@ -10,8 +10,8 @@ import pytest
 from hub_student import code_on_card
 from room_board import Board
 
-from labkit.system import others
-from labkit_classroom.hub import cgroups, control, opening, settings
+from labkit.system import addresses, others
+from labkit_classroom.hub import cgroups, opening, settings
 from labkit_classroom.hub.control import Hub
 
 NOT_TESTED = {  # by how the reason of a skip begins
@@ -42,7 +42,7 @@ class Room:
         self.board = Board(folder / "board.sqlite")
         limited = not why_no_accounts() and limits_can_be_had()
         wanted = opening.settle(
-            *(4, ["00"], "127.0.0.1", control.free_ports(1)[0]),
+            *(4, ["00"], "127.0.0.1", addresses.free_ports(1)[0]),
             memory_gib=1.5 if limited else 0,
             cores=1 if limited else 0,
             students_files=files,

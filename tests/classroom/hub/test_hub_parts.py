@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 from labkit.cli import application
 from labkit.system import paths, processes, programs, slots, turns
+from labkit.system.addresses import free_ports
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit_classroom.hub import accounts as accounts_of_seats
@@ -41,7 +42,7 @@ from labkit_classroom.hub import (
     student_server,
 )
 from labkit_classroom.hub.authenticator import OPEN, SeatAuthenticator
-from labkit_classroom.hub.control import Hub, free_ports
+from labkit_classroom.hub.control import Hub
 from labkit_classroom.hub.cookies import SEAT
 
 SEEN = {
@@ -215,8 +216,8 @@ class TestLife:
 
         monkeypatch.setattr("labkit_classroom.hub.control.Hub.__init__.__defaults__", (hub.folder,))
         monkeypatch.setattr(opening, "open_checked", open_checked)
-        nobody = lambda isolation: settings.NONE  # noqa: E731, who is let in here
-        monkeypatch.setattr("labkit_classroom.commands.hub._not_as_root", nobody)
+        # Nobody is let in here.
+        monkeypatch.setattr("labkit_classroom.commands.hub._not_as_root", lambda isolation: settings.NONE)
         before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
         try:
             run = CliRunner().invoke(

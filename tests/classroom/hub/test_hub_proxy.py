@@ -26,8 +26,8 @@ import tornado.websocket
 from certificates import certificate
 
 from labkit.system import processes
+from labkit.system.addresses import free_ports
 from labkit_classroom.hub import exchange, opening, proxy, settings, streams
-from labkit_classroom.hub.control import free_ports
 from labkit_classroom.hub.cookies import HUB, HUB_LOGIN, SEAT, SESSION, XSRF, Seal
 
 SECRET, TOKEN = b"s" * 32, "secret"

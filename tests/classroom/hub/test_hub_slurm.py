@@ -13,9 +13,9 @@ from hub_student import Student, code_on_card
 from slurm_shell import shell_of
 
 from labkit.slurm.cluster import Cluster
-from labkit.system import processes
+from labkit.system import addresses, processes
 from labkit.system.errors import LabError
-from labkit_classroom.hub import control, jobs, opening, settings
+from labkit_classroom.hub import jobs, opening, settings
 from labkit_classroom.hub.client import Client
 from labkit_classroom.hub.control import Hub
 
@@ -45,7 +45,7 @@ def room(cluster, tmp_path_factory):
     hub = Hub(folder / "hub")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jobs, "find_slurm", cluster.slurm)
-        (port,) = control.free_ports(1)
+        (port,) = addresses.free_ports(1)
         wanted = opening.settle(
             *(2, ["00"], "127.0.0.1", port),
             memory_gib=1,
@@ -174,7 +174,7 @@ def test_a_hub_ends_though_the_small_slurm_is_down(cluster, room, tmp_path, monk
     monkeypatch.setattr(jobs, "find_slurm", cluster.slurm)
     hub = Hub(tmp_path / "hub")
     wanted = opening.settle(
-        *(1, ["00"], "127.0.0.1", control.free_ports(1)[0]),
+        *(1, ["00"], "127.0.0.1", addresses.free_ports(1)[0]),
         memory_gib=0,
         students_files=tmp_path / "students",
         keep_apart=settings.SLURM,

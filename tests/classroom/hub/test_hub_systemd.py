@@ -17,10 +17,11 @@ from hub_student import Student, code_on_card
 
 from labkit.mpi.mpirun import BIN
 from labkit.system import paths, processes
+from labkit.system.addresses import free_ports
 from labkit.system.errors import LabError
 from labkit_classroom.hub import opening, settings
 from labkit_classroom.hub.client import Client
-from labkit_classroom.hub.control import CARDS, free_ports
+from labkit_classroom.hub.control import CARDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 HERE = Path(__file__).parent
