@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.exercises.outcomes import NotYet, expect
-from labkit.exercises.ranks import FAILED, REPORT
+from labkit.exercises.outcomes import FAILED, REPORT, NotYet, expect
 from labkit.exercises.values import short
 from labkit.mpi.launch import RankError, Run, run_ranks
 from labkit.system.paths import ROOT

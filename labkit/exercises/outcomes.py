@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import NoReturn
 
+REPORT, FAILED = "REPORT ", "FAILED "  # begin a rank's lines for the check: what a probe found, why it ended
+
 
 class NotYet(Exception):
     """The answer does something else than it should: what was expected and what came, for the student.

@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-REPORT, FAILED = "REPORT ", "FAILED "  # what lines for the check begin with
+from labkit.exercises.outcomes import FAILED, REPORT
+
 LINE_LIMIT_S = 10.0  # seconds in one line of the script, and by default in all; the longest takes a fraction of one
 IMPORT_LIMIT_S = 30.0  # seconds for all that a script imports
 POLL_S = 0.1

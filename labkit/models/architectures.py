@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labkit.models.networks import Pass
+    from labkit.models.layers import Pass
 
 Layers = Callable[["Pass", Any], Any]
 

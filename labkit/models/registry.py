@@ -17,7 +17,7 @@ class Model(NamedTuple):
     Attributes
     ----------
     layers : callable
-        Takes a `networks.Pass` and the images, returns the logits.
+        Takes a `layers.Pass` and the images, returns the logits.
     shape : tuple of int
         (height, width, channels) of an image; of a sequence, (frames, numbers in each, 1).
     classes : int

@@ -15,7 +15,9 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from labkit.system import files, others, programs
+import psutil
+
+from labkit.system import files, others, processes, programs
 from labkit.system.errors import LabError
 from labkit.system.paths import ROOT
 from labkit_classroom.hub.settings import CHECK_SEAT, Settings
@@ -42,8 +44,7 @@ def make(settings: Settings, lock: TextIO) -> None:
     """
     with files.writing(settings.files):
         settings.files.mkdir(parents=True, exist_ok=True)
-    status = settings.files.stat()
-    if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if not files.is_folder_of_mine(settings.files.stat()):
         raise LabError(f"others than root can write in {settings.files}: name another folder with --files.")
     for seat in (CHECK_SEAT, *settings.seats):
         home = settings.home(seat)
@@ -87,6 +88,17 @@ def ours(settings: Settings) -> list[pwd.struct_passwd]:
     """Return the accounts that were made for these files' seats."""
     homes = {settings.account(seat): str(settings.home(seat)) for seat in (CHECK_SEAT, *settings.seats)}
     return [account for account in pwd.getpwall() if homes.get(account.pw_name) == account.pw_dir]
+
+
+def processes_of(settings: Settings, seat: str) -> list[psutil.Process]:
+    """Return all that a seat's server has started on this machine, whether the seat has an account or not."""
+    home = str(settings.home(seat))
+    return processes.find(lambda process: processes.environ_of(process).get("LAB_FOLDER") == home)
+
+
+def end_rest(settings: Settings, seat: str) -> None:
+    """End what a seat's server has left behind."""
+    processes.end_all(lambda: processes_of(settings, seat))
 
 
 def _find(name: str) -> pwd.struct_passwd | None:

@@ -4,9 +4,8 @@ import json
 import math
 from typing import Any, NamedTuple
 
-from labkit.system import processes
 from labkit.system.machine import Machine
-from labkit_classroom.hub import jobs, settings
+from labkit_classroom.hub import accounts, jobs, settings
 from labkit_classroom.hub.client import Client
 from labkit_classroom.hub.memory import GIB, pss
 from labkit_classroom.hub.settings import CHECK_SEAT, Settings
@@ -44,9 +43,7 @@ def read_back(client: Client, timeout: float) -> tuple[dict[str, Any], int]:
         seen = json.loads(client.run(CHECK_SEAT, LOOK))
         if client.hub.isolation == settings.SLURM:
             seen["job"] = jobs.given(client.hub, CHECK_SEAT)
-        home = str(client.hub.home(CHECK_SEAT))
-        server = processes.find(lambda process: processes.environ_of(process).get("LAB_FOLDER") == home)
-        return seen, sum(map(pss, server))
+        return seen, sum(map(pss, accounts.processes_of(client.hub, CHECK_SEAT)))
     finally:
         client.stop(CHECK_SEAT)
 

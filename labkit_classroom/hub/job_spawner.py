@@ -6,6 +6,7 @@ too, that gives nobody more than they have. batchspawner adds that request to wh
 imported where jobs are asked for, and nowhere else.
 """
 
+import asyncio
 import math
 import os
 import shlex
@@ -14,7 +15,7 @@ from typing import Any
 from batchspawner import MultiSlurmSpawner
 from traitlets import Unicode, default
 
-from labkit_classroom.hub import jobs, settings, spawners
+from labkit_classroom.hub import accounts, jobs, settings
 
 MIB = 1 << 20
 # All that sbatch is given is what the hub sets for a student's server. A socket's path has 107 characters at most, and
@@ -79,7 +80,7 @@ class JobSpawner(MultiSlurmSpawner):
     async def stop(self, now: bool = False) -> None:
         """Cancel the job; of the small Slurm, end what has left the job too: it has no control groups."""
         await super().stop(now)
-        await spawners.end_rest(self.user.name)
+        await asyncio.to_thread(accounts.end_rest, settings.own(), self.user.name)
 
 
 def configure(c: Any, hub: settings.Settings) -> None:

@@ -14,7 +14,7 @@ from systemdspawner import SystemdSpawner
 
 from labkit.system import processes
 from labkit.system.lifetime import refuse_privileges
-from labkit_classroom.hub import cgroups, hub_log, settings, streams
+from labkit_classroom.hub import accounts, cgroups, hub_log, settings, streams
 
 AT_A_TIME = 4  # servers that start; the others wait: all at once, none would be up for minutes
 POLL_S = 0.2
@@ -98,15 +98,7 @@ class TrialSpawner(_InTurn, hub_log.Heard, SimpleLocalProcessSpawner):
     async def stop(self, now: bool = False) -> None:
         """End the server, and all else that it started."""
         await super().stop(now)
-        await end_rest(self.user.name)
-
-
-async def end_rest(seat: str) -> None:
-    """End all that a seat's server has started on this machine."""
-    home = str(settings.own().home(seat))
-    await asyncio.to_thread(
-        processes.end_all, lambda: processes.find(lambda one: processes.environ_of(one).get("LAB_FOLDER") == home)
-    )
+        await asyncio.to_thread(accounts.end_rest, settings.own(), self.user.name)
 
 
 def _last_words(unit: str) -> bytes:

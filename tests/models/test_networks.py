@@ -4,8 +4,9 @@ import tensorflow as tf
 
 from labkit.bench import steps
 from labkit.data.synthetic_batch import synthetic_batches
+from labkit.models.layers import Pass
 from labkit.models.mnist import mnist_cnn
-from labkit.models.networks import Network, Pass
+from labkit.models.networks import Network
 from labkit.models.registry import MODELS
 
 # Weights for 1,000 classes, batch norms' scales and offsets included, as torchvision counts them

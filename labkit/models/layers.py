@@ -1,0 +1,252 @@
+"""The layers of networks, of TensorFlow's own operations, so that each is the one that was meant.
+
+Keras 3 computes batch norm in eight operations, for which oneDNN has no kernel; here it is `FusedBatchNormV3`.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import tensorflow as tf
+
+# Of batch norms. torchvision and Keras agree on these two for ResNet; the others' differ by too little to show in
+# images a second.
+EPSILON, MOMENTUM = 1e-5, 0.9
+SEED = 1234  # of the weights
+
+
+class WithWeights(Protocol):
+    """A network, as its layers know it."""
+
+    fused_batch_norm: bool
+    fused_shortcuts: bool
+
+    def variable(self, name: str, make: Callable[[], tf.Tensor], trained: bool = True) -> tf.Variable:
+        """Return the variable of this name; in the first pass, it is made."""
+
+
+class Pass:
+    """One pass through a network: the layers that an architecture calls, in its order.
+
+    Parameters
+    ----------
+    network : Network
+        Whose weights they have (`labkit.models.networks`).
+    training : bool
+        Whether batch norms use the batch's own mean and variance, and move their averages.
+    data_format : {"NHWC", "NCHW"}
+        The layout of the images.
+    dtype : tf.DType
+        Of the activations.
+
+    Attributes
+    ----------
+    flops : list of int
+        Of each convolution and matrix product, for one image.
+    """
+
+    def __init__(self, network: WithWeights, training: bool, data_format: str, dtype: tf.DType):
+        self.network, self.training, self.data_format, self.dtype = network, training, data_format, dtype
+        self.flops: list[int] = []
+        self._layer = 0
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of the channels in the layout."""
+        return 3 if self.data_format == "NHWC" else 1
+
+    @property
+    def _spatial_axes(self) -> list[int]:
+        return [1, 2] if self.data_format == "NHWC" else [2, 3]
+
+    def conv(self, x, filters, kernel, stride=1, padding="SAME", bias=False):
+        """Return a convolution with a square kernel, or one of (height, width)."""
+        height, width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+        w = self._kernel((height, width, x.shape[self.channel_axis], filters))
+        y = tf.nn.conv2d(x, w, self._strides(stride), padding, self.data_format)
+        self._count(2 * height * width * x.shape[self.channel_axis], y)
+        return self._add_bias(y) if bias else y
+
+    def depthwise_conv(self, x, kernel, stride=1):
+        """Return a convolution of each channel by itself."""
+        channels = x.shape[self.channel_axis]
+        w = self._kernel((kernel, kernel, channels, 1))
+        y = tf.nn.depthwise_conv2d(x, w, self._strides(stride, square=True), "SAME", self.data_format)
+        self._count(2 * kernel * kernel, y)
+        return y
+
+    def dense(self, x, units):
+        """Return a dense layer with bias, without activation."""
+        w = self._kernel((x.shape[1], units))
+        y = tf.matmul(x, w)
+        self._count(2 * x.shape[1], y)
+        return self._add_bias(y, "N...C")
+
+    def sequence(self, x):
+        """Return images of one channel as sequences: their rows are the frames, (n, frames, numbers)."""
+        return tf.squeeze(x, self.channel_axis)
+
+    def dense_by_frame(self, x, units):
+        """Return the same dense layer with bias for each frame: (n, frames, units)."""
+        _, frames, numbers = x.shape
+        w = self._kernel((numbers, units))
+        y = tf.reshape(tf.matmul(tf.reshape(x, (-1, numbers)), w), (-1, frames, units))
+        self._count(2 * numbers, y)
+        return self._add_bias(y, "N...C")
+
+    def bidirectional_lstm(self, x, units):
+        """Return an LSTM over the frames and one from the last to the first, side by side: (n, frames, 2 units).
+
+        Nothing in one depends on the other, so both can run at the same time.
+        """
+        backward = tf.reverse(self._lstm(tf.reverse(x, [1]), units), [1])
+        return tf.concat([self._lstm(x, units), backward], 2)
+
+    def _lstm(self, x, units):
+        """Return the outputs of an LSTM (Hochreiter and Schmidhuber 1997), frame by frame: (n, frames, units).
+
+        The frames' own part of all gates is one product; the step from frame to frame has a small one each. The loop
+        is unrolled, as a graph's operations.
+        """
+        gates = tf.unstack(self.dense_by_frame(x, 4 * units), axis=1)
+        w = self._kernel((units, 4 * units))
+        state = memory = tf.zeros((tf.shape(x)[0], units), self.dtype)
+        outputs = []
+        for gate in gates:
+            taken, kept, shown, new = tf.split(gate + tf.matmul(state, w), 4, axis=1)
+            memory = tf.sigmoid(kept) * memory + tf.sigmoid(taken) * tf.tanh(new)
+            state = tf.sigmoid(shown) * tf.tanh(memory)
+            outputs.append(state)
+        self.flops.append(2 * units * 4 * units * len(outputs))
+        return tf.stack(outputs, axis=1)
+
+    def mean_over_time(self, x):
+        """Return the mean over all frames of sequences: (n, units)."""
+        return tf.reduce_mean(x, 1)
+
+    def batch_norm(self, x):
+        """Return batch norm; in training, its moving averages move."""
+        network, shape = self.network, (x.shape[self.channel_axis],)
+        scale, offset = (
+            network.variable(f"{self._layer}/{name}", functools.partial(make, shape))
+            for name, make in (("scale", tf.ones), ("offset", tf.zeros))
+        )
+        mean, variance = (
+            network.variable(f"{self._layer}/{name}", functools.partial(make, shape), trained=False)
+            for name, make in (("mean", tf.zeros), ("variance", tf.ones))
+        )
+        if not network.fused_batch_norm:
+            return self._unfused(x, scale, offset, mean, variance)
+        y, new_mean, new_variance, *_ = tf.raw_ops.FusedBatchNormV3(
+            x=x,
+            scale=scale,
+            offset=offset,
+            mean=mean,
+            variance=variance,
+            epsilon=EPSILON,
+            exponential_avg_factor=1 - MOMENTUM if self.training else 1.0,
+            data_format=self.data_format,
+            is_training=self.training,
+        )
+        if self.training:  # the operation returns the moving averages, updated
+            mean.assign(new_mean)
+            variance.assign(new_variance)
+        return y
+
+    def _unfused(self, x, scale, offset, mean, variance):
+        """Return batch norm as Keras 3 computes it: in float32, one small operation after the other."""
+        wide = tf.cast(x, tf.float32)
+        broadcast = [1, -1, 1, 1] if self.data_format == "NCHW" else [1, 1, 1, -1]
+        batch_mean, batch_variance = mean, variance
+        if self.training:
+            batch_mean, batch_variance = tf.nn.moments(wide, [0, *self._spatial_axes])
+            for average, current in ((mean, batch_mean), (variance, batch_variance)):
+                average.assign(MOMENTUM * average + (1 - MOMENTUM) * current)
+        parts = [tf.reshape(part, broadcast) for part in (batch_mean, batch_variance, offset, scale)]
+        return tf.cast(tf.nn.batch_normalization(wide, *parts, EPSILON), x.dtype)
+
+    def conv_norm(
+        self, x, filters, kernel, stride=1, padding="SAME", activation: Literal["relu", "relu6"] | None = "relu"
+    ):
+        """Return convolution, batch norm, and the activation of this name, if any."""
+        y = self.batch_norm(self.conv(x, filters, kernel, stride, padding))
+        return y if activation is None else getattr(self, activation)(y)
+
+    def relu(self, x):
+        """Return max(x, 0)."""
+        return tf.nn.relu(x)
+
+    def relu6(self, x):
+        """Return x, cut off below 0 and above 6."""
+        return tf.nn.relu6(x)
+
+    def add_relu(self, x, shortcut):
+        """Return max(x + shortcut, 0) twice: for the next layers, and for the shortcut around them."""
+        if self.network.fused_shortcuts:
+            return _fused_add_relu(x, shortcut)
+        return (self.relu(x + shortcut),) * 2
+
+    def max_pool(self, x, size, stride, padding="SAME"):
+        """Return the maximum over windows of size × size."""
+        return tf.nn.max_pool2d(x, size, stride, padding, self.data_format)
+
+    def average_pool(self, x, size, stride, padding="SAME"):
+        """Return the mean over windows of size × size."""
+        return tf.nn.avg_pool2d(x, size, stride, padding, self.data_format)
+
+    def average(self, x):
+        """Return the mean over all positions: (n, channels)."""
+        return tf.reduce_mean(x, self._spatial_axes)
+
+    def join(self, parts):
+        """Return the parts as channels of one tensor."""
+        return tf.concat(parts, self.channel_axis)
+
+    def flatten(self, x):
+        """Return each image's values in a row: (n, values)."""
+        return tf.reshape(x, (-1, math.prod(x.shape[1:])))
+
+    def _kernel(self, shape):
+        """Return weights, initialised for ReLU (He et al. 2015, arXiv 1502.01852)."""
+        self._layer += 1
+        spread = math.sqrt(2 / math.prod(shape[:-1]))
+        seed = (SEED, self._layer)
+        w = self.network.variable(
+            f"{self._layer}/weights", lambda: spread * tf.random.stateless_truncated_normal(shape, seed)
+        )
+        return tf.cast(w, self.dtype)
+
+    def _add_bias(self, y, data_format=None):
+        channels = y.shape[-1 if data_format else self.channel_axis]
+        bias = self.network.variable(f"{self._layer}/bias", lambda: tf.zeros(channels))
+        return tf.nn.bias_add(y, tf.cast(bias, self.dtype), data_format or self.data_format)
+
+    def _strides(self, stride, square=False):
+        if stride == 1 and not square:
+            return 1
+        return [1, stride, stride, 1] if self.data_format == "NHWC" else [1, 1, stride, stride]
+
+    def _count(self, flops_per_element, y):
+        self.flops.append(flops_per_element * math.prod(y.shape[1:]))
+
+
+@tf.custom_gradient
+def _fused_add_relu(x, shortcut):
+    """Return max(x + shortcut, 0) twice, so that the gradients of both are added where they are masked."""
+    y = _sum_of_shortcut(x, shortcut)
+
+    def gradient(of_layers, of_shortcut):
+        return (_gradient_of_sum(y, of_layers, of_shortcut),) * 2
+
+    return (y, y), gradient
+
+
+@tf.function(jit_compile=True)
+def _sum_of_shortcut(x, shortcut):
+    return tf.nn.relu(x + shortcut)
+
+
+@tf.function(jit_compile=True)
+def _gradient_of_sum(y, of_layers, of_shortcut):
+    return tf.where(y > 0, of_layers + of_shortcut, tf.zeros_like(y))
