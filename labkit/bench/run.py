@@ -21,7 +21,7 @@ from labkit.models.networks import Network
 from labkit.models.registry import MODELS
 from labkit.system import files, load
 from labkit.system.errors import LabError, reason
-from labkit.system.machine import this_machine
+from labkit.system.turns import this_share
 
 WEIGHT_DECAY = 4e-5  # as in tf_cnn_benchmarks; total_loss contains it
 LEARNING_RATE = 0.01
@@ -183,7 +183,7 @@ def _batches(config: BenchConfig, network: Network, rank: int, ranks: int, hvd: 
 
 
 def _header(config: BenchConfig, ranks: int) -> str:
-    emulated = "" if {"BF16", "AMX"} & set(this_machine().isa) else ", emulated: this CPU has no bfloat16"
+    emulated = "" if {"BF16", "AMX"} & set(this_share().isa) else ", emulated: this CPU has no bfloat16"
     model = MODELS[config.model]
     one = {"An image is": f"here {model.example}"} if model.dataset == "sequences" else {}
     rows = {
@@ -213,7 +213,7 @@ def _remedy(config: BenchConfig, message: str) -> str:
 
 def _conditions(config: BenchConfig) -> dict[str, Any]:
     """Return what it was measured with and on."""
-    machine = this_machine()
+    machine = this_share()
     return {
         "settings": {name: str(value) if isinstance(value, Path) else value for name, value in asdict(config).items()},
         "environment": {

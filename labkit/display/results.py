@@ -14,7 +14,7 @@ from IPython.display import display
 from labkit.display import markdown
 from labkit.system import files, locks
 from labkit.system.load import BUSY_MARK
-from labkit.system.machine import this_machine
+from labkit.system.turns import this_share
 
 WORK = Path("work")  # of the notebook that is running
 COLUMNS = ("published", "this machine", "its limit")
@@ -246,7 +246,7 @@ _VALID: dict[str, Callable[[Any], bool]] = {
 
 def _describe_machine() -> dict[str, str | int]:
     """What the figures were measured on and with."""
-    machine = this_machine()
+    machine = this_share()
     return {
         "cpu": machine.model,
         "cores": machine.usable_cores,

@@ -17,8 +17,9 @@ from labkit.network import obstacle
 from labkit.slurm import cluster
 from labkit.system import others, processes
 from labkit.system.errors import LabError
-from labkit.system.machine import Machine, this_machine
+from labkit.system.machine import Machine
 from labkit.system.paths import OPENMP_PYTHON, ROOT
+from labkit.system.turns import this_share
 
 SCRIPTS = Path(__file__).with_name("scripts")
 PROBE_TIMEOUT_S = 120.0  # seconds for a probe; the first import of TensorFlow from a network disk can take a minute
@@ -105,7 +106,7 @@ def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
         python=platform.python_version(),
         prefix=str(prefix),
         environ=dict(os.environ),
-        machine=this_machine(),
+        machine=this_share(),
         disk_free=shutil.disk_usage(ROOT).free,
         mpirun=shutil.which("mpirun", path=prefix / "bin"),
         typed_mpirun=shutil.which("mpirun"),

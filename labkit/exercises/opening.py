@@ -10,7 +10,8 @@ from labkit.display.results import WORK, Results
 from labkit.exercises import room
 from labkit.exercises.core import Checker, checker
 from labkit.system import paths, slots
-from labkit.system.machine import Machine, this_machine
+from labkit.system.machine import Machine
+from labkit.system.turns import this_share
 from labkit.system.words import plural
 
 
@@ -53,7 +54,7 @@ def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
     plots.use_style()
     WORK.mkdir(exist_ok=True)
     room.open_lab(Path.cwd())  # after a restart of the machine, say, the room's sender runs no more
-    machine = this_machine()
+    machine = this_share()
     cores = plural(machine.usable_cores, "core")
     print(f"{machine.model}: {cores} for this notebook, {', '.join(machine.isa) or 'no AVX2'}")
     if shared := slots.read():

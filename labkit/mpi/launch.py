@@ -17,7 +17,7 @@ from labkit.mpi.planning import HYDRA, Plan, check_ranks, plan
 from labkit.network import Network, Traffic
 from labkit.system import cores, load, paths, processes, scratch, turns
 from labkit.system.errors import LabError
-from labkit.system.machine import this_machine
+from labkit.system.turns import this_share
 
 QUOTED_LINES = 15  # that the error of a failed rank has at most
 _printed: set[Hashable] = set()  # what is printed once in a process, as it is the same in each run
@@ -161,7 +161,7 @@ def run_ranks(
 
     with contextlib.ExitStack() as until_over:
         until_over.enter_context(turns.take())
-        machine = this_machine()
+        machine = this_share()
         wires = _network(n, nodes, network, until_over)
         make_plan = partial(
             plan,
@@ -245,7 +245,7 @@ def _network(
             raise LabError('nodes are those of a network: give the rate of its wires too, such as network="1 Gbit/s".')
         return None
     if not isinstance(network, Network):
-        ranks = check_ranks(n, this_machine().usable_cores)  # before their nodes are made
+        ranks = check_ranks(n, this_share().usable_cores)  # before their nodes are made
         return until_over.enter_context(Network(ranks if nodes is None else nodes, network))
     if nodes not in (None, len(network.nodes)):
         raise LabError(f"the network has {len(network.nodes)} nodes, not {nodes!r}: leave nodes out.")

@@ -20,7 +20,8 @@ from labkit.network.namespaces import NoNetwork
 from labkit.network.units import parse_delay, parse_rate, show_rate
 from labkit.system import files, scratch
 from labkit.system.errors import LabError
-from labkit.system.machine import Machine, node_cpus, this_machine
+from labkit.system.machine import Machine, node_cpus
+from labkit.system.turns import this_share
 
 MAX_NODES = 64
 SUBNET = "10.77.0"
@@ -122,7 +123,7 @@ class Network:
             on_failure.callback(self._shell.close)
             self._folder = on_failure.enter_context(scratch.folder())
             self._launcher = self._link_launcher()
-            self.nodes = self._make(nodes, this_machine())
+            self.nodes = self._make(nodes, this_share())
             self.measured = self._check()
             self._held = on_failure.pop_all()
 

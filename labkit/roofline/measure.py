@@ -25,10 +25,11 @@ from rich.table import Column
 from labkit.roofline import instructions, peaks, together
 from labkit.system import files, huge_pages, load, processes, turns
 from labkit.system.errors import LabError
-from labkit.system.machine import Machine, this_machine
+from labkit.system.machine import Machine
 from labkit.system.paths import STATE
 from labkit.system.progress import progress
 from labkit.system.tables import plain_table
+from labkit.system.turns import this_share
 
 Kind = Literal["float32", "bfloat16", "int8"]
 # What the CPU needs to compute in that kind, instead of converting: any of these (names of `machine.Machine.isa`).
@@ -173,7 +174,7 @@ def limits(
     """
     if cap is not None and cap not in BEYOND:
         raise LabError(f"there is no cap {cap!r}: choose from {', '.join(BEYOND)}.")
-    machine = this_machine()
+    machine = this_share()
     isa = tuple(name for name in machine.isa if cap is None or name not in BEYOND[cap])
     about = conditions(machine) | ({"cap": cap} if cap else {})
     file = path_for(about, folder)

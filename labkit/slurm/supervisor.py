@@ -39,7 +39,8 @@ from labkit.slurm import relay
 from labkit.system import addresses, locks, preload, processes, programs, small_slurm
 from labkit.system.errors import LabError
 from labkit.system.lifetime import adopt_orphans, end_with
-from labkit.system.machine import Machine, node_cores, node_cpus, this_machine
+from labkit.system.machine import Machine, node_cores, node_cpus
+from labkit.system.turns import this_share
 
 TMP = Path("/tmp")  # where the folders are that hold a small Slurm
 CONF, INSIDE_CONF = "slurm.conf", "inside.conf"  # for users; on a network, for daemons and jobs
@@ -102,7 +103,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Start the daemons and wait until the nodes take jobs."""
-        folder, machine = self.folder, this_machine()
+        folder, machine = self.folder, this_share()
         self.lock = (folder / PID_FILE).open("w")
         fcntl.flock(self.lock, fcntl.LOCK_EX)
         locks.sign(self.lock)

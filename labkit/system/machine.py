@@ -1,12 +1,10 @@
-"""The share of this machine that this process may use: cores, memory, instruction sets, NUMA nodes."""
+"""What a process may use of this machine: cores, memory, instruction sets, NUMA nodes."""
 
 import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-from labkit.system import turns
 
 # The flags in /proc/cpuinfo that each name requires: one of its sets, in full.
 # The sets follow oneDNN's dispatch: `avx512_core` means F, BW, DQ and VL, and its AMX kernels require tiles with
@@ -33,8 +31,8 @@ class Machine:
     cores : tuple of tuple of int
         Those CPUs by physical core, SMT siblings together.
     quota : float or None
-        CPU time that may be used, in CPUs: what the cgroups allow, and on a server with measuring slots, outside of
-        them, what a slot has; None when there is no limit.
+        CPU time that may be used, in CPUs: what the cgroups allow, or in `turns.this_share` a measuring slot; None
+        when there is no limit.
     memory, memory_free : int
         Bytes, cgroup limits included; `memory_free` is what can be had without swapping.
     isa : tuple of str
@@ -62,7 +60,7 @@ class Machine:
 
 
 def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) -> Machine:
-    """Read what this process may use from /proc and /sys.
+    """Read what this process may use from /proc and /sys; of that, `turns.this_share` is what it should.
 
     Parameters
     ----------
@@ -72,13 +70,10 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
         CPUs the process may run on. By default the kernel's answer for this process, and in a synthetic tree all
         that are online.
     """
-    shared = None
     if affinity is None:
-        shared = turns.outside() if root == Path("/") else None
         affinity = os.sched_getaffinity(0) if root == Path("/") else _online(root)
     cpus = tuple(sorted(affinity))
     groups = list(own_cgroups(root))
-    quotas = [*filter(None, map(quota, groups)), *([float(shared.cores)] if shared else [])]
     meminfo = _meminfo(root)
     memory = [(meminfo["MemTotal"], meminfo["MemAvailable"]), *(pair for group in groups for pair in _memory(group))]
     cpuinfo = _cpuinfo(root)
@@ -86,7 +81,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
     return Machine(
         cpus=cpus,
         cores=_cores(root, cpus),
-        quota=min(quotas, default=None),
+        quota=min(filter(None, map(quota, groups)), default=None),
         memory=min(limit for limit, _ in memory),
         memory_free=min(free for _, free in memory),
         isa=tuple(name for name, sets in _ISA.items() if any(needed <= flags for needed in sets)),

@@ -12,14 +12,12 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit.system import locks
 from labkit.system.errors import LabError
+from labkit.system.machine import Machine
 from labkit.system.words import plural
-
-if TYPE_CHECKING:
-    from labkit.system.machine import Machine
 
 FOLDER_VARIABLE = "LAB_SLOTS"  # names the folder, in place of
 DEFAULT_FOLDER = Path("/run/lab-slots")  # where root alone can write
@@ -69,7 +67,7 @@ def rounds(people: int, slots: int) -> float:
     return max(1.0, people / slots)
 
 
-def divide(machine: "Machine", people: int, cores_per_slot: int | None = None, limit_s: float = LIMIT_S) -> Division:
+def divide(machine: Machine, people: int, cores_per_slot: int | None = None, limit_s: float = LIMIT_S) -> Division:
     """Divide a machine's cores: a quarter of them for editing, and at least as many as a slot has.
 
     Parameters

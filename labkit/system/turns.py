@@ -25,10 +25,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from labkit.system import locks, slots
 from labkit.system.errors import LabError
+from labkit.system.machine import Machine, this_machine
 from labkit.system.slots import Division
 
 SLOT_VARIABLE = "LABKIT_SLOT"  # in the holder, and in all that it starts: the number of its slot
@@ -57,6 +59,15 @@ def in_slot() -> bool:
 def outside() -> Division | None:
     """Return how this machine is divided, when it is and this process has no slot."""
     return None if in_slot() else slots.read()
+
+
+def this_share() -> Machine:
+    """Return what this process should use of this machine: where that is divided, outside of a slot, as much as one."""
+    machine, shared = this_machine(), outside()
+    if shared is None:
+        return machine
+    cores = float(shared.cores)
+    return replace(machine, quota=cores if machine.quota is None else min(cores, machine.quota))
 
 
 @contextlib.contextmanager

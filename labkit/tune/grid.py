@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.system import load
-from labkit.system.machine import Machine, this_machine
+from labkit.system.machine import Machine
+from labkit.system.turns import this_share
 
 BATCH_SIZE = 64
 WARM_UP_STEPS = 3
@@ -178,7 +179,7 @@ def main() -> None:
     os.environ |= {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     import tensorflow as tf  # once, and before the forks
 
-    machine = this_machine()
+    machine = this_share()
     knobs = grid(machine.usable_cores)
     rounds: list[dict[Point, float]] = []
     for number in range(1, args.rounds + 1):

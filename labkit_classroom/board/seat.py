@@ -23,7 +23,7 @@ from labkit.exercises.room import MEMBERSHIP
 from labkit.system import files, locks, paths
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK
-from labkit.system.machine import this_machine
+from labkit.system.turns import this_share
 from labkit_classroom.board import protocol
 from labkit_classroom.board.door import start_sender
 
@@ -275,7 +275,7 @@ def state(folder: Path, kept: dict[str, Any]) -> dict[str, Any]:
 
 def closing_figures(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the closing figures of each lab as they are sent, but for the ticket; none that was disturbed."""
-    machine = this_machine()
+    machine = this_share()
     for lab, kept in _results(folder):
         figures = []
         for row in kept.get("table", {}).get("rows", []):

@@ -5,7 +5,7 @@ import stat
 import machines
 import pytest
 
-from labkit.system import slots
+from labkit.system import slots, turns
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
 from labkit.system.slots import Division
@@ -125,11 +125,12 @@ def test_a_damaged_file_is_one_line_that_names_it(place, content):
 def test_a_machine_outside_of_a_slot_is_as_large_as_one(place):
     alone = this_machine()
     slots.write(Division(alone.cpus, (alone.cpus[:1],), 1, 40), place)
-    shared = this_machine()
+    shared = turns.this_share()
     assert (shared.usable_cores, shared.quota) == (1, 1.0)
     assert shared.cpus == alone.cpus
-    slots.remove(place)
     assert this_machine().quota == alone.quota
+    slots.remove(place)
+    assert turns.this_share().quota == alone.quota
 
 
 def test_a_kernel_makes_as_many_threads_as_a_slot_has_cores(place):
