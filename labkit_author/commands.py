@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from labkit.cli import completion
-from labkit.cli.options import PASS_ON
+from labkit.cli.options import PASS_ON, SomeLabs
 from labkit.system import paths
 
 app = typer.Typer()
@@ -47,9 +47,7 @@ def run_tests(
 
 @command(epilog="Example: `./lab lint 07`")
 def lint(
-    labs: Annotated[
-        list[str] | None, typer.Argument(help="the labs, such as 07; all by default", autocompletion=completion.labs)
-    ] = None,
+    labs: SomeLabs = None,
 ) -> None:
     """Tell what is wrong with the labs' sources, all at once, by file and line. Exit code 1 when something is."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # some checks import TensorFlow, whose notices say nothing of a source
@@ -140,9 +138,7 @@ def new_exercise(
 
 @command("build", epilog="Example: `./lab build 07 --execute`")
 def build_notebooks(
-    labs: Annotated[
-        list[str] | None, typer.Argument(help="the labs, such as 07; all by default", autocompletion=completion.labs)
-    ] = None,
+    labs: SomeLabs = None,
     execute: Annotated[bool, typer.Option("--execute", help="run the solution notebook, to store its outputs")] = False,
 ) -> None:
     """Make the student and solution notebooks from their sources, if `lab lint` finds nothing wrong there.

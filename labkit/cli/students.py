@@ -111,9 +111,6 @@ def _report_copies(folder: Path) -> None:
         print(f"Refreshed, since the kit has a new version and you had not edited yours: {', '.join(update.refreshed)}")
     for lab in update.outdated:
         print(f"Lab {lab} has a new version, and yours is kept. To get the new one beside yours: ./lab reset {lab}")
-    if left := copies.left_in_checkout():
-        print(f"Your earlier work is untouched: {', '.join(map(paths.shown, left))}")
-        print("Move what you need into your folder; then git checkout notebooks, and updates can be pulled.")
 
 
 @command(epilog="Example: `./lab doctor --json > machine.json`")

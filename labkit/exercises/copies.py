@@ -113,19 +113,6 @@ def reset(source: Path, folder: Path, text: str | None = None) -> Path | None:
     return kept
 
 
-def left_in_checkout() -> list[Path]:
-    """Return a student's work in `notebooks/`, where the labs were edited before students had copies of their own."""
-    tracked = {notebooks.student_path(source): source for source in sources.labs()}
-    edited = [
-        path
-        for path, source in tracked.items()
-        if path.exists() and not notebooks.has_text(path, notebooks.dumps(notebooks.student(source)))
-    ]
-    work = paths.NOTEBOOKS / "work"
-    backups = paths.NOTEBOOKS.glob("*.backup-*.ipynb")
-    return [*edited, *sorted(backups), *([work] if work.is_dir() and any(work.iterdir()) else [])]
-
-
 @contextlib.contextmanager
 def _changing(folder: Path) -> Iterator[None]:
     """Make the folder, and keep other commands from changing its copies during the block."""

@@ -217,8 +217,6 @@ def _study(out: Path, command: Command, config: TuneConfig) -> optuna.Study:
             load_if_exists=True,
         )
         kept = study.user_attrs.get("what")
-        if kept and "figure" in kept:  # of an earlier version
-            kept["metric"] = kept.pop("figure")
         if kept is None:
             study.set_user_attr("what", what)
     what = json.loads(json.dumps(what))

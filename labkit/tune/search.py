@@ -164,15 +164,11 @@ def search(
 
 
 def trials_of(study: optuna.Study) -> list[Trial]:
-    """Return the trials that a study has, without those that were running when their process ended.
-
-    Studies of earlier versions call a trial's `failure` `why`.
-    """
+    """Return the trials that a study has, without those that were running when their process ended."""
     kept = []
     for frozen in study.get_trials(deepcopy=False):
         if frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
-            held = {"failure" if name == "why" else name: value for name, value in frozen.user_attrs.items()}
-            kept.append(Trial(**{**held, "values": tuple(held["values"])}))
+            kept.append(Trial(**{**frozen.user_attrs, "values": tuple(frozen.user_attrs["values"])}))
         elif frozen.state == TrialState.RUNNING:
             study.tell(frozen.number, state=TrialState.FAIL)
     return kept

@@ -154,19 +154,6 @@ def test_reset_on_a_full_disk_leaves_what_was_there(kit, monkeypatch):
     assert copies.reset(source_of(kit), kit).read_bytes() == b"my work \xff, not even UTF-8"
 
 
-def test_work_of_before_is_found_in_the_checkout(kit):
-    assert copies.left_in_checkout() == []
-    edited = notebooks.student_path(source_of(kit))
-    edited.write_bytes(b"my work \xff")
-    backup = edited.with_suffix(".backup-1.ipynb")
-    backup.write_text("older work")
-    work = paths.NOTEBOOKS / "work"
-    work.mkdir()
-    assert copies.left_in_checkout() == [edited, backup]
-    (work / "results-42.json").touch()
-    assert copies.left_in_checkout() == [edited, backup, work]
-
-
 START = """\
 import sys
 from unittest.mock import Mock
@@ -237,7 +224,6 @@ def test_an_update_pulls_cleanly_over_a_used_checkout(tmp_path, monkeypatch):
     said = start()
     assert "you had not edited yours: 01\n" in said
     assert "Lab 00 has a new version, and yours is kept. To get the new one beside yours: ./lab reset 00\n" in said
-    assert "earlier work" not in said
     assert edited.read_text() == mine
     assert "A new last paragraph." in untouched.read_text()
     assert (clone / "my-labs/work/results-00.json").exists()

@@ -5,7 +5,6 @@ import itertools
 import math
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.tune import report, run, space
 from labkit.tune.metrics import by_pattern
-from labkit.tune.search import PRUNING_MARGIN, best, search, size, trials_of
+from labkit.tune.search import PRUNING_MARGIN, best, search, size
 from labkit.tune.trial import Command
 
 GIB = 2**30
@@ -637,21 +636,3 @@ def test_lab_bench_runs_in_the_set_up_it_names_and_has_that_ones_knobs():
     assert own.argv == ["python", "train.py"]
     assert there.openmp
     assert not there.bench
-
-
-@pytest.mark.slow
-def test_a_study_of_an_earlier_version_goes_on(job, monkeypatch, capsys):
-    """Its metric was a `figure`, and a trial's failure its `why`."""
-    arguments = (*TUNE, "--repeats", "1", "--trials", "24", *SH)
-    assert tune(monkeypatch, *arguments) == 0
-    study = optuna.load_study(study_name="tune", storage=f"sqlite:///{job}/out/study.db")
-    before = [trial.failure for trial in trials_of(study)]
-    what = study.user_attrs["what"]
-    study.set_user_attr("what", {("figure" if key == "metric" else key): value for key, value in what.items()})
-    with sqlite3.connect(job / "out/study.db") as database:
-        database.execute("UPDATE trial_user_attributes SET key = 'why' WHERE key = 'failure'")
-    again = optuna.load_study(study_name="tune", storage=f"sqlite:///{job}/out/study.db")
-    assert [trial.failure for trial in trials_of(again)] == before
-    capsys.readouterr()
-    assert tune(monkeypatch, *arguments) == 0
-    assert "Going on after the 24 trials" in capsys.readouterr().out
