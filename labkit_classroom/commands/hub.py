@@ -11,7 +11,7 @@ from labkit.system.errors import LabError
 if TYPE_CHECKING:
     from labkit_classroom.hub.check import Row
     from labkit_classroom.hub.control import Hub
-    from labkit_classroom.hub.settings import Settings
+    from labkit_classroom.hub.settings import Request, State
 
 app = typer.Typer(help="One server for all: students log in with a seat and a code.", no_args_is_help=True)
 
@@ -79,7 +79,7 @@ def up(
     files = student_files or opening.FILES
     address = address or addresses.own()
     apart = _not_as_root(isolation)
-    wanted = opening.settle(
+    asked = opening.settle(
         students, labs.split(","), address, port, board_port, tls, memory, cores, files, apart, slots, hours
     )
     hub = Hub()
@@ -87,22 +87,22 @@ def up(
     for number in (signal.SIGTERM, signal.SIGHUP):  # as by Ctrl-C, nothing is left of what was not open yet
         signal.signal(number, signal.default_int_handler)
     with progress("Starting the hub, and a server to look at …"):
-        rows, server = opening.open_checked(hub, wanted, new_codes)
-    opened = hub.settings
+        rows, server = opening.open_checked(hub, asked, new_codes)
+    opened = hub.state
     assert opened
-    _show(rows, opened)
-    print("\n".join(opening.capacity(opened, server, opened.labs)))
-    if opened.cpus:
+    _show(rows, asked)
+    print("\n".join(opening.capacity(asked, server, asked.labs)))
+    if asked.cpus:
         print(f"Cores: {opening.division(opened)}.")
-    print(f"\nThe room is open:   {opened.url}")
-    if not opened.cert:
+    print(f"\nThe room is open:   {asked.url}")
+    if not asked.cert:
         print("Without --cert and --key, codes cross the network in the clear.")
     _show_places(hub, opened)
     if kept:
         print("The codes are those of before: printed cards are good. --new-codes makes new ones.")
-    if opened.isolation == settings.NONE:
+    if asked.isolation == settings.NONE:
         print("NOTHING KEEPS STUDENTS APART: all servers run under your account. This is for trying; run it as root.")
-    if opened.isolation == settings.SLURM:
+    if asked.isolation == settings.SLURM:
         print("NOTHING KEEPS STUDENTS' FILES APART: all jobs are yours. Each can read all that you can, the codes too.")
     print("Next: ./lab hub warm, before they come. When done: ./lab hub down")
 
@@ -128,12 +128,12 @@ def check(
     from labkit_classroom.hub.control import Hub
 
     hub = Hub()
-    up = hub.settings if hub.pid() else None
-    if (up.isolation if up else isolation) != settings.SLURM:  # of a job, Slurm is asked for memory
+    up = hub.state if hub.pid() else None
+    if (up.asked.isolation if up else isolation) != settings.SLURM:  # of a job, Slurm is asked for memory
         lab_memory.of_labs(labs.split(","), lambda title: print(f"Measuring the memory of {title} …", flush=True))
     if up:
         rows, server = opening.verify(hub)
-        asked = up
+        asked = up.asked
     else:
         hub = Hub(paths.STATE / "hub-check")
         (port,) = addresses.free_ports(1)
@@ -163,14 +163,14 @@ def warm() -> None:
     from labkit_classroom.hub import configuration, opening
     from labkit_classroom.hub.client import Client
 
-    asked = _running()
+    running = _running()
 
     def show(up: int, of: int) -> None:
         print(f"{up} of {of} servers are up", flush=True)
 
-    failed = opening.warm(Client(asked), configuration.start_timeout(asked), show)
+    failed = opening.warm(Client(running), configuration.start_timeout(running), show)
     if failed:
-        print(f"Not up: {', '.join(failed)}. The hub's log says why: {paths.shown(asked.folder)}/hub.log")
+        print(f"Not up: {', '.join(failed)}. The hub's log says why: {paths.shown(running.folder)}/hub.log")
     raise SystemExit(1 if failed else 0)
 
 
@@ -184,19 +184,19 @@ def status() -> None:
     from labkit_classroom.hub.control import Hub
 
     hub = Hub()
-    asked = hub.settings
-    if not asked:
+    state = hub.state
+    if not state:
         print("No hub is up. Start one: ./lab hub up --students 40")
     elif not hub.pid():
         print("The hub was ended from outside. The same ./lab hub up goes on with it, ./lab hub down clears it.")
     else:
-        servers = Client(asked).servers()
+        servers = Client(state).servers()
         ready = sum(state == "ready" for state in servers.values())
-        print(f"The hub is {'open' if hub.is_open else 'up, and lets nobody in yet'}: {asked.url}")
+        print(f"The hub is {'open' if hub.is_open else 'up, and lets nobody in yet'}: {state.asked.url}")
         if not hub.is_open:
             print("Does no ./lab hub up look at it any more? The same one goes on with it, ./lab hub down clears it.")
-        print(f"Servers: {ready} up, {len(servers) - ready} starting or stopping, of {asked.students} seats")
-        _show_places(hub, asked)
+        print(f"Servers: {ready} up, {len(servers) - ready} starting or stopping, of {state.asked.students} seats")
+        _show_places(hub, state)
         raise SystemExit(0)
     raise SystemExit(1)
 
@@ -213,30 +213,29 @@ def down(
     from labkit_classroom.hub.control import Hub
 
     hub = Hub()
-    asked = hub.settings
+    state = hub.state
     with progress("Ending the hub and its servers …"):
         was_up = hub.stop(delete_files)
-    if not asked or not was_up:
+    if not state or not was_up:
         print("No hub was up.")
     elif delete_files:
         print("The hub is ended, and the students' folders and codes are deleted.")
     else:
-        print(
-            f"The hub is ended. Students' folders are kept in {paths.shown(asked.files)}, and the codes of the cards."
-        )
-    if asked and asked.board_port:
+        kept = paths.shown(state.asked.files)
+        print(f"The hub is ended. Students' folders are kept in {kept}, and the codes of the cards.")
+    if state and state.asked.board_port:
         print("The board's room is kept: ./lab room close keeps its counts, and deletes the rest.")
 
 
-def _running() -> "Settings":
-    """Return the settings of the hub that is up."""
+def _running() -> "State":
+    """Return the hub that is up."""
     from labkit_classroom.hub.control import Hub
 
     hub = Hub()
-    asked = hub.settings
-    if not asked or not hub.pid():
+    state = hub.state
+    if not state or not hub.pid():
         raise LabError("no hub is up: ./lab hub up --students 40 starts one.")
-    return asked
+    return state
 
 
 def _not_as_root(isolation: str | None) -> str | None:
@@ -248,16 +247,16 @@ def _not_as_root(isolation: str | None) -> str | None:
     return isolation
 
 
-def _show_places(hub: "Hub", asked: "Settings") -> None:
+def _show_places(hub: "Hub", state: "State") -> None:
     """Print where everything is."""
     print(f"Seats and codes:    {paths.shown(hub.cards)}, to print and cut up")
-    print(f"Students' folders:  {paths.shown(asked.files)}")
-    if asked.board_port:
-        print(f"Students join the board by ./lab join in a terminal. For the projector: {asked.variables['LAB_ROOM']}/")
-        print(f"For you, and nobody else: {asked.instructor}")
+    print(f"Students' folders:  {paths.shown(state.asked.files)}")
+    if state.asked.board_port:
+        print(f"Students join the board by ./lab join in a terminal. For the projector: {state.variables['LAB_ROOM']}/")
+        print(f"For you, and nobody else: {state.instructor}")
 
 
-def _show(rows: "list[Row]", asked: "Settings") -> None:
+def _show(rows: "list[Row]", asked: "Request") -> None:
     """Print what a server is held to."""
     from rich.table import Column
 

@@ -20,20 +20,20 @@ import psutil
 from labkit.system import files, others, processes, programs
 from labkit.system.errors import LabError
 from labkit.system.paths import ROOT
-from labkit_classroom.hub.settings import CHECK_SEAT, Settings
+from labkit_classroom.hub.settings import CHECK_SEAT, State
 
 NO_LOGIN = "/usr/sbin/nologin"
 MIN_UID = 1000  # below are the system's own
 CLOSED = 0o700
 
 
-def make(settings: Settings, lock: TextIO) -> None:
+def make(hub: State, lock: TextIO) -> None:
     """Make the account and the folder of each seat that has none, and see that an account can run this environment.
 
     Parameters
     ----------
-    settings : Settings
-        Of the hub.
+    hub : State
+        Whose seats they are.
     lock : file
         What keeps others from making and removing them; it is held until each account is made, whoever is killed.
 
@@ -42,13 +42,13 @@ def make(settings: Settings, lock: TextIO) -> None:
     LabError
         When that can't be done.
     """
-    with files.writing(settings.files):
-        settings.files.mkdir(parents=True, exist_ok=True)
-    if not files.is_folder_of_mine(settings.files.stat()):
-        raise LabError(f"others than root can write in {settings.files}: name another folder with --files.")
-    for seat in (CHECK_SEAT, *settings.seats):
-        home = settings.home(seat)
-        account = _find(settings.account(seat)) or _add(settings.account(seat), home, lock)
+    with files.writing(hub.asked.files):
+        hub.asked.files.mkdir(parents=True, exist_ok=True)
+    if not files.is_folder_of_mine(hub.asked.files.stat()):
+        raise LabError(f"others than root can write in {hub.asked.files}: name another folder with --files.")
+    for seat in (CHECK_SEAT, *hub.asked.seats):
+        home = hub.asked.home(seat)
+        account = _find(hub.account(seat)) or _add(hub.account(seat), home, lock)
         if _is_new(home):
             home.mkdir(mode=CLOSED, exist_ok=True)
             home.chmod(CLOSED)
@@ -56,15 +56,15 @@ def make(settings: Settings, lock: TextIO) -> None:
         if _number(home) != account.pw_uid:
             raise LabError(f"{home} is not {account.pw_name}'s: move it away, or name another folder with --files.")
         os.chown(home, account.pw_uid, account.pw_gid)
-    check = pwd.getpwnam(settings.account(CHECK_SEAT))
-    if problem := others.why_not(check.pw_uid, check.pw_gid, settings.home(CHECK_SEAT)):
+    check = pwd.getpwnam(hub.account(CHECK_SEAT))
+    if problem := others.why_not(check.pw_uid, check.pw_gid, hub.asked.home(CHECK_SEAT)):
         raise LabError(
             f"students' accounts cannot use this environment: {problem}. Put where all may read, such as in /opt, the "
-            f"kit ({ROOT}), the students' folders ({settings.files}) and Python ({os.path.realpath(sys.executable)})."
+            f"kit ({ROOT}), the students' folders ({hub.asked.files}) and Python ({os.path.realpath(sys.executable)})."
         )
 
 
-def remove(settings: Settings) -> None:
+def remove(hub: State) -> None:
     """Remove the accounts that were made for these files' seats; the files stay.
 
     Raises
@@ -72,7 +72,7 @@ def remove(settings: Settings) -> None:
     LabError
         When one can't be removed.
     """
-    for account in ours(settings):
+    for account in ours(hub):
         with contextlib.suppress(FileNotFoundError):  # it was deleted by hand
             Path(account.pw_dir).chmod(CLOSED)  # its student may have opened it
             os.chown(account.pw_dir, 0, account.pw_uid)
@@ -84,21 +84,21 @@ def remove(settings: Settings) -> None:
             )
 
 
-def ours(settings: Settings) -> list[pwd.struct_passwd]:
+def ours(hub: State) -> list[pwd.struct_passwd]:
     """Return the accounts that were made for these files' seats."""
-    homes = {settings.account(seat): str(settings.home(seat)) for seat in (CHECK_SEAT, *settings.seats)}
+    homes = {hub.account(seat): str(hub.asked.home(seat)) for seat in (CHECK_SEAT, *hub.asked.seats)}
     return [account for account in pwd.getpwall() if homes.get(account.pw_name) == account.pw_dir]
 
 
-def processes_of(settings: Settings, seat: str) -> list[psutil.Process]:
+def processes_of(hub: State, seat: str) -> list[psutil.Process]:
     """Return all that a seat's server has started on this machine, whether the seat has an account or not."""
-    home = str(settings.home(seat))
+    home = str(hub.asked.home(seat))
     return processes.find(lambda process: processes.environ_of(process).get("LAB_FOLDER") == home)
 
 
-def end_rest(settings: Settings, seat: str) -> None:
+def end_rest(hub: State, seat: str) -> None:
     """End what a seat's server has left behind."""
-    processes.end_all(lambda: processes_of(settings, seat))
+    processes.end_all(lambda: processes_of(hub, seat))
 
 
 def _find(name: str) -> pwd.struct_passwd | None:

@@ -16,7 +16,7 @@ from tornado.websocket import websocket_connect
 
 from labkit.system.errors import LabError
 from labkit_classroom.hub import hub_log
-from labkit_classroom.hub.settings import Settings
+from labkit_classroom.hub.settings import State
 
 ANSWER_TIMEOUT_S = 30.0
 POLL_INTERVAL_S = 0.5
@@ -26,7 +26,7 @@ PAGE = 100  # users that one answer lists
 class Client:
     """Asks a hub, with the token that is in its folder."""
 
-    def __init__(self, hub: Settings) -> None:
+    def __init__(self, hub: State) -> None:
         self.hub = hub
         token = (hub.folder / "api-token").read_text()
         self.headers = {"Authorization": f"token {token}"}
@@ -35,7 +35,7 @@ class Client:
         """Whether the hub is up, and its proxy leads to it."""
         try:
             self._ask("GET", "users?limit=1")
-            reply = _ask_own("GET", f"{self.hub.url}/hub/health", timeout=5)
+            reply = _ask_own("GET", f"{self.hub.asked.url}/hub/health", timeout=5)
         except (requests.RequestException, LabError):
             return False
         return reply.ok
@@ -43,7 +43,7 @@ class Client:
     def servers(self) -> dict[str, str]:
         """Return the servers that there are, by seat: "ready" or, for example, "spawn" while one starts."""
         found: dict[str, str] = {}
-        for offset in range(0, self.hub.students + 1, PAGE):
+        for offset in range(0, self.hub.asked.students + 1, PAGE):
             for user in self._ask("GET", f"users?limit={PAGE}&offset={offset}").json():
                 server = user["servers"].get("")
                 if server:
@@ -82,7 +82,7 @@ class Client:
 
     def run(self, seat: str, code: str, timeout: float = 120.0) -> str:
         """Run a cell in a new kernel of a seat's server; return what it printed."""
-        return run_cell(f"{self.hub.url}/user/{seat}", self.headers, code, timeout)
+        return run_cell(f"{self.hub.asked.url}/user/{seat}", self.headers, code, timeout)
 
     def _ask(self, method: str, what: str, allowed: tuple[int, ...] = ()) -> httpx.Response:
         """Ask the hub itself: where it is not up, nobody else can listen in its place."""

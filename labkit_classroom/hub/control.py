@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
@@ -21,7 +21,7 @@ from labkit_classroom.hub import accounts, cgroups, codes, hub_log, jobs, runtim
 from labkit_classroom.hub.authenticator import OPEN
 from labkit_classroom.hub.client import Client
 from labkit_classroom.hub.configuration import TOKEN
-from labkit_classroom.hub.settings import VARIABLE, Settings
+from labkit_classroom.hub.settings import VARIABLE, Request, State
 
 CONFIG = paths.ENV / "jupyterhub" / "jupyterhub_config.py"
 LOCK, ATTENDED, CARDS = "hub.pid", "up.lock", "seats.html"
@@ -30,22 +30,6 @@ PREFIX = "lab-hub-"
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 60.0
 LOCK_TIMEOUT_S = 2.0  # for the kernel to free the lock of what was killed
-SAME = (
-    "students",
-    "labs",
-    "isolation",
-    "memory",
-    "cores",
-    "hours",
-    "tasks",
-    "files",
-    "cpus",
-    "address",
-    "port",
-    "board_port",
-    "cert",
-    "key",
-)
 
 
 class Hub:
@@ -56,8 +40,8 @@ class Hub:
         self._attended: TextIO | None = None  # locked while this process starts the hub and looks at it
 
     @property
-    def settings(self) -> Settings | None:
-        """What it was asked for; None when there is no hub."""
+    def state(self) -> State | None:
+        """What it is; None when there is no hub."""
         return settings.load(self.folder)
 
     @property
@@ -74,15 +58,25 @@ class Hub:
         """Return JupyterHub's process, if it lives."""
         return locks.holder(self.folder / LOCK)
 
-    def start(self, wanted: Settings, new_codes: bool = False) -> bool:
+    def start(
+        self,
+        asked: Request,
+        new_codes: bool = False,
+        variables: Mapping[str, str] | None = None,
+        instructor: str = "",
+    ) -> bool:
         """Start it, with nobody let in yet; return whether it is new, and not one that goes on after it was killed.
 
         Parameters
         ----------
-        wanted : Settings
+        asked : Request
             What it is asked for.
         new_codes : bool
             Whether cards that were printed for these students' files become void.
+        variables : mapping of str to str, optional
+            Set in every student's server of a new hub, beside its own.
+        instructor : str
+            The address of the board's page for the instructor, of a new hub.
 
         Raises
         ------
@@ -93,13 +87,16 @@ class Hub:
         if not self.is_open:
             self._kill_jupyterhub()
         with self._locked() as lock:
-            kept = self.settings
-            if kept and any(getattr(kept, name) != getattr(wanted, name) for name in SAME):
+            kept = self.state
+            if kept and kept.asked != asked:
                 raise LabError(
                     "a hub of other settings was here and has ended: ./lab hub down clears it, then start anew."
                 )
             try:
-                self._launch(self._prepare(kept or wanted, lock, not kept, new_codes), lock)
+                division = slots.divide(this_machine(), asked.students) if asked.cpus else None
+                hub = kept or self._new(asked, division, variables or {}, instructor)
+                self._prepare(hub, division, lock, not kept, new_codes)
+                self._launch(hub, lock)
             except BaseException:
                 if not kept:
                     processes.despite_interrupts(self._end)
@@ -114,7 +111,7 @@ class Hub:
     def stop(self, delete_files: bool = False) -> bool:
         """End it, with all its processes, accounts, units and files but the students'; return whether there was one."""
         self._leave()
-        hub = self.settings
+        hub = self.state
         if hub or self.folder.exists():
             self._end_jupyterhub()
             with self._locked():
@@ -175,54 +172,62 @@ class Hub:
     def _end(self, delete_files: bool = False) -> None:
         """End whatever of it there is, and remove what it made: last what says that there is something to remove."""
         self._end_jupyterhub()
-        if hub := self.settings:
+        if hub := self.state:
             self._clear(hub)
             runtime.remove(hub)
             if delete_files:
-                _delete_files(hub)
+                _delete_files(hub.asked)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _prepare(self, wanted: Settings, lock: TextIO, new: bool, new_codes: bool) -> Settings:
+    def _new(
+        self, asked: Request, division: slots.Division | None, variables: Mapping[str, str], instructor: str
+    ) -> State:
+        """Return a hub that is not there yet, with a name and a port that no other has."""
+        place = (RUN if os.geteuid() == 0 else TMP) / f"{PREFIX}{secrets.token_hex(4)}"
+        hub = State(asked, self.folder, place, variables=dict(variables), instructor=instructor)
+        if division:
+            hub.variables.update(slots.variables(division, hub.slots))
+        if asked.isolation == settings.SLURM:
+            hub.variables.update(jobs.variables(jobs.find()))
+            address = jobs.hub_address(hub.variables)
+            hub = replace(hub, hub_address=address, hub_port=addresses.free_ports(1, address)[0])
+        return hub
+
+    def _prepare(self, hub: State, division: slots.Division | None, lock: TextIO, new: bool, new_codes: bool) -> None:
         """Make what a hub needs on this machine."""
-        division = _division(wanted) if wanted.cpus else None
+        asked = hub.asked
         if new:
-            hub_port = addresses.free_ports(1, wanted.hub_address)[0] if wanted.isolation == settings.SLURM else 0
-            place = (RUN if os.geteuid() == 0 else TMP) / f"{PREFIX}{secrets.token_hex(4)}"
-            wanted = replace(wanted, folder=self.folder, runtime=place, hub_port=hub_port)
-            if division:
-                wanted = replace(wanted, variables=wanted.variables | slots.variables(division, wanted.slots))
             self._write_private(TOKEN, secrets.token_hex(32))
         if new or new_codes:
-            of_seats = codes.make(self.folder, wanted.files, wanted.seats, new_codes)
-            self._write_private(CARDS, codes.page(wanted.url, of_seats))
+            of_seats = codes.make(self.folder, asked.files, asked.seats, new_codes)
+            self._write_private(CARDS, codes.page(asked.url, of_seats))
         if new:
-            wanted.save()  # from now on it can go on, should this be killed
-        if wanted.has_accounts:
-            accounts.make(wanted, lock)
+            hub.save()  # from now on it can go on, should this be killed
+        if asked.has_accounts:
+            accounts.make(hub, lock)
         else:
-            for seat in (settings.CHECK_SEAT, *wanted.seats):
-                with files.writing(wanted.home(seat)):
-                    wanted.home(seat).mkdir(parents=True, exist_ok=True, mode=0o700)
-        runtime.make(wanted, division)
-        return wanted
+            for seat in (settings.CHECK_SEAT, *asked.seats):
+                with files.writing(asked.home(seat)):
+                    asked.home(seat).mkdir(parents=True, exist_ok=True, mode=0o700)
+        runtime.make(hub, division)
 
     def _write_private(self, name: str, content: str) -> None:
         files.write(self.folder / name, content)
         (self.folder / name).chmod(0o600)
 
-    def _launch(self, hub: Settings, lock: TextIO) -> None:
+    def _launch(self, hub: State, lock: TextIO) -> None:
         """Start JupyterHub, which lets nobody in yet, and wait until it answers."""
         (self.folder / OPEN).unlink(missing_ok=True)  # of one that was killed
         processes.end_all(
             lambda: self._processes(servers=False)
         )  # of one that was killed: its proxy and its board have the ports
-        _refuse_taken(hub)
+        _refuse_taken(hub.asked)
         (self.folder / hub_log.LOG).touch(mode=0o600)
 
         def prepare() -> None:
             locks.sign(lock)  # by the new process, which then can be found whatever becomes of this one
-            if hub.cpus:
-                os.sched_setaffinity(0, hub.cpus)  # its servers inherit it
+            if hub.asked.cpus:
+                os.sched_setaffinity(0, hub.asked.cpus)  # its servers inherit it
 
         with (self.folder / hub_log.LOG).open("a") as log:
             process = subprocess.Popen(
@@ -257,46 +262,41 @@ class Hub:
 
         return processes.find(is_ours)
 
-    def _clear(self, hub: Settings) -> None:
+    def _clear(self, hub: State) -> None:
         """End and remove whatever of it is left on this machine."""
-        if hub.isolation == settings.SYSTEMD:
+        if hub.asked.isolation == settings.SYSTEMD:
             for verb in ("stop", "reset-failed"):  # systemd keeps a unit that failed until it is told to forget it
                 subprocess.run(["systemctl", verb, hub.account("*")], capture_output=True, timeout=120)
             for left in Path("/run").glob(hub.account("*")):
                 shutil.rmtree(left, ignore_errors=True)
-        if hub.isolation == settings.SLURM:
+        if hub.asked.isolation == settings.SLURM:
             jobs.cancel_all(hub)
-        if hub.has_accounts:
+        if hub.asked.has_accounts:
             processes.end_users({account.pw_uid for account in accounts.ours(hub)})
         processes.end_all(lambda: self._processes(servers=True))
-        if hub.has_accounts:
+        if hub.asked.has_accounts:
             accounts.remove(hub)
             for name in cgroups.names(hub.account("")):
                 cgroups.remove(name)
-        shutil.rmtree(hub.home(settings.CHECK_SEAT), ignore_errors=True)
+        shutil.rmtree(hub.asked.home(settings.CHECK_SEAT), ignore_errors=True)
 
 
-def _division(hub: Settings) -> slots.Division:
-    """Return how the machine's cores are divided into those to edit on and slots to measure in."""
-    return slots.divide(this_machine(), hub.students)
-
-
-def _refuse_taken(hub: Settings) -> None:
+def _refuse_taken(asked: Request) -> None:
     """Refuse an address that is not this machine's, and a port at which somebody listens."""
-    for port, option in ((hub.port, "--port"), (hub.board_port, "--board-port")):
+    for port, option in ((asked.port, "--port"), (asked.board_port, "--board-port")):
         try:
             if port:
-                addresses.listen(hub.address, port).close()
+                addresses.listen(asked.address, port).close()
         except OSError as error:
             raise LabError(
-                f"cannot listen on {hub.address}, port {port}: {os.strerror(error.errno or 0)}. Try another {option}."
+                f"cannot listen on {asked.address}, port {port}: {os.strerror(error.errno or 0)}. Try another {option}."
             ) from error
 
 
-def _delete_files(hub: Settings) -> None:
+def _delete_files(asked: Request) -> None:
     """Delete the students' folders and their codes."""
-    for seat in hub.seats:
-        shutil.rmtree(hub.home(seat), ignore_errors=True)
-    codes.forget(hub.files)
+    for seat in asked.seats:
+        shutil.rmtree(asked.home(seat), ignore_errors=True)
+    codes.forget(asked.files)
     with contextlib.suppress(OSError):  # there is something else in it
-        hub.files.rmdir()
+        asked.files.rmdir()

@@ -16,7 +16,7 @@ from typing import Any
 
 from labkit.system import terminal
 from labkit_classroom.hub import settings
-from labkit_classroom.hub.settings import Settings
+from labkit_classroom.hub.settings import State
 
 LOG, LOG_LINES, RECENT_LINES = "hub.log", 8, 200
 OUTPUT = "output"  # the folder of the pipes, among the hub's sockets; only the hub can enter
@@ -72,7 +72,7 @@ class Heard:
             return await super().start()  # type: ignore[misc]
 
 
-def _hear(hub: Settings, seat: str) -> "_Output":
+def _hear(hub: State, seat: str) -> "_Output":
     """Return what a seat's server writes to, and write that to the log from now on."""
     pipe = hub.runtime / OUTPUT / seat
     if pipe not in _heard:

@@ -56,7 +56,7 @@ class JobSpawner(MultiSlurmSpawner):
 
     @default("req_homedir")
     def _homedir(self) -> str:
-        return str(settings.own().home(self.user.name))
+        return str(settings.own().asked.home(self.user.name))
 
     def user_env(self, env: dict[str, str]) -> dict[str, str]:
         """Return the variables as they are: seats are no accounts."""
@@ -83,13 +83,13 @@ class JobSpawner(MultiSlurmSpawner):
         await asyncio.to_thread(accounts.end_rest, settings.own(), self.user.name)
 
 
-def configure(c: Any, hub: settings.Settings) -> None:
+def configure(c: Any, hub: settings.State) -> None:
     """Set a hub's spawner."""
     c.JupyterHub.spawner_class = JobSpawner
     c.JobSpawner.env_keep = ["PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL"]  # none of a module's libraries
     c.BatchSpawnerBase.exec_prefix = ""
     c.BatchSpawnerBase.batch_script = SCRIPT
-    c.BatchSpawnerBase.req_nprocs = f"{hub.cores:.0f}"
-    c.BatchSpawnerBase.req_memory = f"{hub.memory // MIB}M" if hub.memory else ""
-    c.BatchSpawnerBase.req_runtime = str(math.ceil(hub.hours * 60))
+    c.BatchSpawnerBase.req_nprocs = f"{hub.asked.cores:.0f}"
+    c.BatchSpawnerBase.req_memory = f"{hub.asked.memory // MIB}M" if hub.asked.memory else ""
+    c.BatchSpawnerBase.req_runtime = str(math.ceil(hub.asked.hours * 60))
     c.MultiSlurmSpawner.daemon_resolver = jobs.addresses(hub.variables)

@@ -18,7 +18,7 @@ from labkit.slurm.supervisor import query
 from labkit.system import processes, small_slurm
 from labkit.system.addresses import towards
 from labkit.system.errors import LabError
-from labkit_classroom.hub.settings import Settings
+from labkit_classroom.hub.settings import Request, State
 
 CORES = 2  # of each job, where the nodes have them: ranks need two
 HOURS = 8.0  # that a job lasts, in which a day of teaching fits
@@ -82,13 +82,15 @@ def check_cores(slurm: Slurm, cores: float | None) -> int:
     return int(cores)
 
 
-def capacity(slurm: Slurm, hub: Settings) -> str:
+def capacity(slurm: Slurm, asked: Request) -> str:
     """Return how many servers Slurm has CPUs for."""
-    places = slurm.nodes * (slurm.cpus_per_node // int(hub.cores))
-    return f"Slurm has CPUs for {places} servers at a time, {hub.cores:g} for each, on {slurm.nodes} nodes that are up"
+    places = slurm.nodes * (slurm.cpus_per_node // int(asked.cores))
+    return (
+        f"Slurm has CPUs for {places} servers at a time, {asked.cores:g} for each, on {slurm.nodes} nodes that are up"
+    )
 
 
-def is_small(hub: Settings) -> bool:
+def is_small(hub: State) -> bool:
     """Whether it is the small Slurm, which holds nobody to what it gives: it has no control groups."""
     return small_slurm.is_small(Path(hub.variables.get("SLURM_CONF", "")).parent.name)
 
@@ -106,7 +108,7 @@ def hub_address(slurm_variables: Mapping[str, str]) -> str:
     raise LabError("Slurm does not say where its nodes are: `sinfo -N` lists them where it answers.")
 
 
-def reached_at(hub: Settings, host: str) -> str:
+def reached_at(hub: State, host: str) -> str:
     """Return where the hub reaches a server on a node: on a node that is this machine, all meet at the hub's address.
 
     Its name may lead to another address of loopback, such as Debian's 127.0.1.1, where nobody listens.
@@ -117,7 +119,7 @@ def reached_at(hub: Settings, host: str) -> str:
     return host
 
 
-def given(hub: Settings, seat: str) -> Given | None:
+def given(hub: State, seat: str) -> Given | None:
     """Return what Slurm gives the job of a seat's server; None when none runs."""
     for _, name, state, cpus, memory, start, end in _jobs(hub):
         if name == hub.account(seat) and state == RUNNING:
@@ -138,7 +140,7 @@ def _hours(start: str, end: str) -> float:
         return math.inf
 
 
-def wait_for_place(hub: Settings, seat: str) -> None:
+def wait_for_place(hub: State, seat: str) -> None:
     """Wait while the job of a seat's server is in the queue.
 
     Raises
@@ -159,12 +161,12 @@ def wait_for_place(hub: Settings, seat: str) -> None:
         )
 
 
-def is_gone(hub: Settings) -> bool:
+def is_gone(hub: State) -> bool:
     """Whether the small Slurm is down, and has ended its jobs; its commands would look for it for a minute."""
     return "SLURM_CONF" in hub.variables and not Path(hub.variables["SLURM_CONF"]).exists()
 
 
-def cancel_all(hub: Settings) -> None:
+def cancel_all(hub: State) -> None:
     """Cancel a hub's jobs, and wait until they are gone.
 
     Raises
@@ -182,7 +184,7 @@ def cancel_all(hub: Settings) -> None:
         time.sleep(1)
 
 
-def _jobs(hub: Settings) -> list[list[str]]:
+def _jobs(hub: State) -> list[list[str]]:
     """Return of each of a hub's jobs its number, name, state, CPUs, memory, start and end."""
     command = ["squeue", "-h", f"--user={os.geteuid()}", "-o", "%A %j %T %C %m %S %e"]
     listing = query(*command, environ=os.environ | hub.variables)

@@ -8,8 +8,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from labkit.exercises import sources
@@ -22,7 +21,7 @@ from labkit_classroom.hub import check, jobs, memory, settings
 from labkit_classroom.hub.client import Client
 from labkit_classroom.hub.control import Hub
 from labkit_classroom.hub.memory import GIB
-from labkit_classroom.hub.settings import Settings
+from labkit_classroom.hub.settings import Request, State
 
 FILES = paths.ROOT / "students"
 SYSTEMD_IS_UP = Path("/run/systemd/system")  # sd_booted(3)
@@ -53,8 +52,8 @@ def settle(
     keep_apart: str | None = None,
     divide: bool = False,
     hours: float = jobs.HOURS,
-) -> Settings:
-    """Return the settings of a hub, with this machine's defaults.
+) -> Request:
+    """Return what a hub is asked for, with this machine's defaults.
 
     Raises
     ------
@@ -76,7 +75,6 @@ def settle(
     if how == settings.SYSTEMD:
         _refuse_private(students_files)
     slurm = jobs.find() if how == settings.SLURM else None
-    slurm_variables = jobs.variables(slurm) if slurm else {}
     if slurm:
         cores = jobs.check_cores(slurm, cores)
     elif cores is None:
@@ -84,9 +82,7 @@ def settle(
     division = slots.divide(machine, students) if divide and not slurm else None  # a job's cores are its own
     if division and cores:
         cores = max(cores, division.cores)  # or the quota would hold figures back
-    return Settings(
-        folder=settings.FOLDER,
-        runtime=Path(),  # the hub makes it
+    return Request(
         files=students_files.absolute(),
         students=students,
         labs=tuple(sources.find(lab).stem[:2] for lab in labs),
@@ -96,13 +92,10 @@ def settle(
         tasks=max(MIN_TASKS, TASKS_PER_CPU * len(machine.cpus)),
         address=address,
         port=port,
-        hub_port=0,
         board_port=board_port,
         cert=str(tls[0].absolute()) if tls else "",
         key=str(tls[1].absolute()) if tls else "",
         cpus=division.editing if division else (),
-        variables=slurm_variables,
-        hub_address=jobs.hub_address(slurm_variables) if slurm else addresses.LOOPBACK,
         hours=hours if slurm else 0,
     )
 
@@ -138,33 +131,34 @@ def _refuse_private(students_files: Path) -> None:
             raise LabError(f"{path} is where systemd gives each student a folder of their own: put it in /opt, say.")
 
 
-def division(hub: Settings) -> slots.Division | None:
+def division(hub: State) -> slots.Division | None:
     """Return how a hub's cores are divided; None when they aren't."""
     return slots.read(hub.slots)
 
 
-def _with_room(wanted: Settings) -> Settings:
-    """Return the settings with what `./lab join` needs of the room, as variables, and with the instructor's address."""
+def _room(asked: Request) -> tuple[dict[str, str], str]:
+    """Return what `./lab join` needs of the room, as variables, and the address of the instructor's page."""
     host.FOLDER.mkdir(parents=True, exist_ok=True, mode=0o700)
     store = Store(host.FOLDER / host.FILE)
     try:
-        base = addresses.url(wanted.address, wanted.board_port, bool(wanted.cert))
-        variables = wanted.variables | {"LAB_ROOM": base, "LAB_ROOM_CODE": store["code"]}
-        return replace(wanted, variables=variables, instructor=f"{base}/instructor#{store['instructor']}")
+        base = addresses.url(asked.address, asked.board_port, bool(asked.cert))
+        return {"LAB_ROOM": base, "LAB_ROOM_CODE": store["code"]}, f"{base}/instructor#{store['instructor']}"
     finally:
         store.close()
 
 
 def verify(hub: Hub) -> tuple[list[check.Row], int]:
     """Return what a server of a running hub is held to, and the bytes that it takes with an idle kernel."""
-    asked = hub.settings
-    assert asked
-    seen, server = check.read_back(Client(asked), CHECK_TIMEOUT_S)
-    return check.judge(asked, seen), server
+    state = hub.state
+    assert state
+    seen, server = check.read_back(Client(state), CHECK_TIMEOUT_S)
+    return check.judge(state, seen), server
 
 
-def open_checked(hub: Hub, wanted: Settings, new_codes: bool = False) -> tuple[list[check.Row], int]:
-    """Start a hub, and let students in when a server is held to all that was asked for.
+def open_checked(
+    hub: Hub, asked: Request, new_codes: bool = False, variables: Mapping[str, str] | None = None
+) -> tuple[list[check.Row], int]:
+    """Start a hub, see `Hub.start`, and let students in when a server is held to all that was asked for.
 
     One that was killed before it was open, or whose `./lab hub up` was, goes on from there.
 
@@ -173,9 +167,11 @@ def open_checked(hub: Hub, wanted: Settings, new_codes: bool = False) -> tuple[l
     LabError
         When it is not; then nothing is left of a new hub, and one that was killed stays closed.
     """
-    if wanted.board_port and not hub.settings:  # one that was killed goes on with its room, whose board may still be up
-        wanted = _with_room(wanted)
-    new = hub.start(wanted, new_codes)
+    of_room: dict[str, str] = {}
+    instructor = ""
+    if asked.board_port and not hub.state:  # one that was killed goes on with its room, whose board may still be up
+        of_room, instructor = _room(asked)
+    new = hub.start(asked, new_codes, {**(variables or {}), **of_room}, instructor)
     try:
         rows, server = verify(hub)
         if broken := [f"{row.what}: asked {row.asked}, found {row.found}" for row in rows if not row.holds]:
@@ -191,10 +187,10 @@ def open_checked(hub: Hub, wanted: Settings, new_codes: bool = False) -> tuple[l
     return rows, server
 
 
-def capacity(hub: Settings, server: int, labs: Sequence[str]) -> list[str]:
+def capacity(asked: Request, server: int, labs: Sequence[str]) -> list[str]:
     """Return what is to be said of how many students fit: into Slurm, or by each lab whose memory was measured."""
-    if hub.isolation == settings.SLURM:
-        return [f"{jobs.capacity(jobs.find(), hub)}; others wait in its queue."]
+    if asked.isolation == settings.SLURM:
+        return [f"{jobs.capacity(jobs.find(), asked)}; others wait in its queue."]
     known, machine = memory.known_labs(), this_machine()
     said = []
     for lab in labs:
@@ -221,7 +217,7 @@ def warm(client: Client, timeout: float, on_progress: Callable[[int, int], None]
     on_progress : callable
         Is given how many are up, and of how many, whenever that changes.
     """
-    seats, deadline = client.hub.seats, time.monotonic() + timeout
+    seats, deadline = client.hub.asked.seats, time.monotonic() + timeout
     for seat in seats:
         with contextlib.suppress(LabError):  # it is told at the end, with the others that did not start
             client.start(seat)

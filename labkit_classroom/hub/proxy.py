@@ -53,7 +53,7 @@ class Proxy:
 
     Attributes
     ----------
-    hub : Settings
+    hub : State
         Whose way in it is.
     seal : Seal
         For cookies.
@@ -63,7 +63,7 @@ class Proxy:
         "https" or "http".
     """
 
-    hub: settings.Settings
+    hub: settings.State
     seal: Seal
     error_target: str
     protocol: str

@@ -13,14 +13,14 @@ from pathlib import Path
 from labkit.system import files, slots
 from labkit.system.errors import LabError
 from labkit.system.slots import Division
-from labkit_classroom.hub.settings import CHECK_SEAT, Settings
+from labkit_classroom.hub.settings import CHECK_SEAT, State
 
 SEAT_BYTES, SEAT_FILES = 4 << 20, 1024  # a kernel has five sockets and a file
 QUEUE_BYTES, QUEUE_FILES = 1 << 20, 1024
 QUEUE_FILES_SEAT = 16
 
 
-def make(hub: Settings, division: Division | None) -> None:
+def make(hub: State, division: Division | None) -> None:
     """Make what is not there yet, such as after a restart of the machine.
 
     Raises
@@ -33,19 +33,19 @@ def make(hub: Settings, division: Division | None) -> None:
     if not files.is_folder_of_mine(hub.runtime.lstat()):
         raise LabError(f"{hub.runtime} is somebody else's: ./lab hub down, then start anew.")
     hub.runtime.chmod(0o711)
-    if hub.has_accounts:
-        for seat in (CHECK_SEAT, *hub.seats):
+    if hub.asked.has_accounts:
+        for seat in (CHECK_SEAT, *hub.asked.seats):
             account = pwd.getpwnam(hub.account(seat))
             _bound(hub.sockets(seat), SEAT_BYTES, SEAT_FILES)
             hub.sockets(seat).chmod(0o700)
             os.chown(hub.sockets(seat), account.pw_uid, account.pw_gid)
         if division:
-            _bound(hub.slots, QUEUE_BYTES, QUEUE_FILES + QUEUE_FILES_SEAT * hub.students)
+            _bound(hub.slots, QUEUE_BYTES, QUEUE_FILES + QUEUE_FILES_SEAT * hub.asked.students)
     if division and not slots.read(hub.slots):
         slots.write(division, hub.slots)
 
 
-def remove(hub: Settings) -> None:
+def remove(hub: State) -> None:
     """Remove the folder, with the file systems in it."""
     for place in (path for path in hub.runtime.glob("*") if path.is_mount()):
         subprocess.run(["umount", "--lazy", place], capture_output=True, timeout=60)

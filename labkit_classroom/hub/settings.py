@@ -1,4 +1,4 @@
-"""What a hub was asked for, kept in its folder, where all its processes read it."""
+"""What a hub is asked for, and what becomes of it: kept in its folder, where all its processes read it."""
 
 import json
 import os
@@ -11,19 +11,20 @@ from labkit.system.errors import LabError
 
 FOLDER = paths.STATE / "hub"
 VARIABLE = "LAB_HUB"  # the hub's folder, in the environment of all its processes
+FILE = "state.json"  # in the hub's folder
 SECRET = "cookie-secret"  # the file in the hub's folder by which its cookies are signed and sealed
 CHECK_SEAT = "seat-00"  # nobody's: it has no code
 SYSTEMD, ACCOUNTS, SLURM, NONE = "systemd", "accounts", "slurm", "none"  # what keeps students apart
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a hub was asked for.
+class Request:
+    """What a hub is asked for: a hub that was killed goes on for an equal request alone.
 
     Attributes
     ----------
-    folder, runtime, files : Path
-        Where it keeps its state; its sockets; and a folder for each student.
+    files : Path
+        Where each student has a folder.
     students : int
         How many seats.
     labs : tuple of str
@@ -37,24 +38,16 @@ class Settings:
         CPU time that a student can have, in CPUs.
     address, port : str, int
         Where students reach it.
-    hub_port : int
-        Where servers in Slurm's jobs reach the hub, 0 for none: others reach it at a Unix socket.
-    board_port, instructor : int, str
-        Where the room's board is, 0 for none; and the address of its page for the instructor.
+    board_port : int
+        Where the room's board is, 0 for none.
     cert, key : str
         The files for https; empty for http.
     cpus : tuple of int
         The CPUs that servers start on; empty for all. Whoever measures moves to others for that time.
-    variables : dict of str to str
-        Set in every student's server.
-    hub_address : str
-        Where servers reach the hub.
     hours : float
         After which Slurm ends a student's job.
     """
 
-    folder: Path
-    runtime: Path
     files: Path
     students: int
     labs: tuple[str, ...]
@@ -64,14 +57,10 @@ class Settings:
     tasks: int
     address: str
     port: int
-    hub_port: int
     board_port: int = 0
-    instructor: str = ""
     cert: str = ""
     key: str = ""
     cpus: tuple[int, ...] = ()
-    variables: dict[str, str] = field(default_factory=dict)
-    hub_address: str = addresses.LOOPBACK
     hours: float = 0
 
     @property
@@ -88,6 +77,37 @@ class Settings:
     def url(self) -> str:
         """Where students reach it."""
         return addresses.url(self.address, self.port, bool(self.cert))
+
+    def home(self, seat: str) -> Path:
+        """Return a student's own folder."""
+        return self.files / seat
+
+
+@dataclass(frozen=True)
+class State:
+    """What a hub is.
+
+    Attributes
+    ----------
+    asked : Request
+        What it was asked for.
+    folder, runtime : Path
+        Where it keeps what it needs to go on, and its sockets.
+    hub_address, hub_port : str, int
+        Where servers in Slurm's jobs reach the hub; port 0 for none: others reach it at a Unix socket.
+    variables : dict of str to str
+        Set in every student's server.
+    instructor : str
+        The address of the board's page for the instructor; empty without a board.
+    """
+
+    asked: Request
+    folder: Path
+    runtime: Path
+    hub_address: str = addresses.LOOPBACK
+    hub_port: int = 0
+    variables: dict[str, str] = field(default_factory=dict)
+    instructor: str = ""
 
     @property
     def slots(self) -> Path:
@@ -109,10 +129,6 @@ class Settings:
         """The Unix socket by which the hub tells its proxy what leads where."""
         return self.runtime / "proxy.sock"
 
-    def home(self, seat: str) -> Path:
-        """Return a student's own folder."""
-        return self.files / seat
-
     def sockets(self, seat: str) -> Path:
         """Return where a student's server has its sockets."""
         return self.runtime / seat
@@ -126,9 +142,8 @@ class Settings:
         return f"{self.runtime.name}-{seat}"
 
     def save(self) -> None:
-        """Keep them in the hub's folder."""
-        kept = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
-        files.write(self.folder / "settings.json", json.dumps(kept, indent=1))
+        """Keep it in the hub's folder."""
+        files.write(self.folder / FILE, json.dumps(asdict(self), indent=1, default=str))
 
 
 def unix_url(socket: Path) -> str:
@@ -136,20 +151,22 @@ def unix_url(socket: Path) -> str:
     return f"http+unix://{quote(str(socket), safe='')}".lower()
 
 
-def load(folder: Path) -> Settings | None:
-    """Return what the hub of a folder was asked for; None when there is none."""
+def load(folder: Path) -> State | None:
+    """Return what the hub of a folder is; None when there is none."""
     try:
-        kept = json.loads((folder / "settings.json").read_text())
+        kept = json.loads((folder / FILE).read_text())
     except FileNotFoundError:
         return None
     except PermissionError as error:
         raise LabError(f"the hub in {paths.shown(folder)} is another user's: do this as whoever started it.") from error
-    where = {name: Path(kept[name]) for name in ("folder", "runtime", "files")}
-    return Settings(**{**kept, **where, "labs": tuple(kept["labs"]), "cpus": tuple(kept["cpus"])})
+    asked = kept["asked"]
+    asked |= {"files": Path(asked["files"]), "labs": tuple(asked["labs"]), "cpus": tuple(asked["cpus"])}
+    kept |= {"asked": Request(**asked), "folder": Path(kept["folder"]), "runtime": Path(kept["runtime"])}
+    return State(**kept)
 
 
-def own() -> Settings:
-    """Return the settings of the hub that this process belongs to."""
+def own() -> State:
+    """Return the hub that this process belongs to."""
     found = load(Path(os.environ[VARIABLE]))
     assert found
     return found

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from labkit_classroom.hub.settings import Settings
+from labkit_classroom.hub.settings import State
 
 PIECE = 1 << 15  # bytes that are read at a time
 TAKEN, GIVEN = 2 * PIECE, 8 * PIECE  # bytes of one browser's that the system keeps: it would take megabytes
@@ -73,7 +73,7 @@ async def accepted(connected: socket.socket, context: ssl.SSLContext | None) -> 
 
 
 @contextlib.asynccontextmanager
-async def to_server(target: str, hub: Settings, seat: str = "") -> AsyncIterator[Stream]:
+async def to_server(target: str, hub: State, seat: str = "") -> AsyncIterator[Stream]:
     """Connect to a seat's server, or to the hub: at a Unix socket only if the right account listens there.
 
     Raises
@@ -132,10 +132,10 @@ def _ends() -> tuple[asyncio.StreamReader, asyncio.StreamReaderProtocol]:
     return reader, asyncio.StreamReaderProtocol(reader)
 
 
-def _account(hub: Settings, seat: str) -> int:
+def _account(hub: State, seat: str) -> int:
     """Return the number of the account that listens for a seat, or for the hub."""
     try:
-        return pwd.getpwnam(hub.account(seat)).pw_uid if seat and hub.has_accounts else os.geteuid()
+        return pwd.getpwnam(hub.account(seat)).pw_uid if seat and hub.asked.has_accounts else os.geteuid()
     except KeyError as error:
         raise ConnectionRefusedError(f"{seat} has no account") from error
 

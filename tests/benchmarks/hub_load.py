@@ -74,16 +74,16 @@ def main() -> None:
         hub.start(wanted)
         hub.open()
         known = {seat: code_on_card(hub.cards, seat) for seat in wanted.seats}
-        asked = hub.settings
-        assert asked
+        state = hub.state
+        assert state
         if args.warm:
             began = time.monotonic()
-            opening.warm(Client(asked), configuration.start_timeout(asked), lambda up, of: print(f"{up} of {of} up"))
+            opening.warm(Client(state), configuration.start_timeout(state), lambda up, of: print(f"{up} of {of} up"))
             print(f"warm-up: {time.monotonic() - began:.0f} s")
         with ThreadPoolExecutor(args.users) as pool:
             cell = CELL if args.tensorflow else "print(6 * 7)"
             waited = list(pool.map(lambda one: arrive(wanted.url, one[0], one[1], cell), known.items()))
-        homes = {str(asked.home(seat)) for seat in asked.seats}
+        homes = {str(wanted.home(seat)) for seat in wanted.seats}
         servers = processes.find(lambda one: processes.environ_of(one).get("LAB_FOLDER") in homes)
         memory = sum(map(pss, servers)) / args.users
     finally:

@@ -48,10 +48,10 @@ class Room:
             students_files=files,
             keep_apart=settings.NONE if why_no_accounts() else settings.ACCOUNTS,
         )
-        wanted.variables.update({"LAB_ROOM": self.board.url, "LAB_ROOM_CODE": self.board.code, "LAB_QUICK": "1"})
+        variables = {"LAB_ROOM": self.board.url, "LAB_ROOM_CODE": self.board.code, "LAB_QUICK": "1"}
         self.wanted, self.hub = wanted, Hub(folder / "hub")
-        self.rows, _ = opening.open_checked(self.hub, wanted)
-        self.asked = self.hub.settings
+        self.rows, _ = opening.open_checked(self.hub, wanted, variables=variables)
+        self.state = self.hub.state
 
     @property
     def url(self) -> str:

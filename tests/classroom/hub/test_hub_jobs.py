@@ -8,9 +8,9 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from labkit.cli import app
 from labkit.slurm import Slurm
 from labkit.system.errors import LabError
-from labkit_classroom.commands.hub import app
 from labkit_classroom.hub import check, jobs, opening, settings
 
 REAL = Slurm("real", nodes=3, cpus_per_node=8, variables={})
@@ -27,24 +27,34 @@ def cluster(monkeypatch):
 
 @pytest.fixture
 def asked(cluster, tmp_path):
-    def ask(**options) -> settings.Settings:
+    def ask(**options) -> settings.Request:
         return opening.settle(40, ["00"], "127.0.0.1", 8000, students_files=tmp_path, keep_apart="slurm", **options)
 
     return ask
 
 
-def broken(hub: settings.Settings, **seen) -> list[str]:
+@pytest.fixture
+def made(asked, tmp_path):
+    """Make a hub of what is asked, without starting it."""
+
+    def make(**options) -> settings.State:
+        return settings.State(asked(**options), folder=tmp_path, runtime=tmp_path / "lab-hub-1")
+
+    return make
+
+
+def broken(hub: settings.State, **seen) -> list[str]:
     return [row.what for row in check.judge(hub, SEEN | seen) if not row.holds]
 
 
 def test_a_job_asks_for_whole_cpus_of_a_node_and_the_room_for_no_measuring_slots(asked):
-    hub = asked(divide=True)
-    assert (hub.cores, hub.hours, hub.cpus, hub.hub_address) == (2, 8, (), "127.0.0.1")
+    wanted = asked(divide=True)
+    assert (wanted.cores, wanted.hours, wanted.cpus) == (2, 8, ())
     assert asked(cores=8).cores == 8
     for cores in (0, 1.5, 9):
         with pytest.raises(LabError, match="its node has 8"):
             asked(cores=cores)
-    assert "12 servers at a time" in opening.capacity(hub, 0, ["00"])[0]
+    assert "12 servers at a time" in opening.capacity(wanted, 0, ["00"])[0]
 
 
 def test_without_a_slurm_or_with_wires_it_says_what_to_do(asked, monkeypatch):
@@ -63,18 +73,18 @@ def test_what_the_user_has_set_for_sbatch_reaches_it(monkeypatch):
     assert jobs.variables(small, environ)["SLURM_CONF"] == "/tmp/lab-cluster-x/slurm.conf"
 
 
-def test_what_a_real_cluster_does_not_hold_keeps_the_room_closed(asked):
-    hub = asked(memory_gib=2)
+def test_what_a_real_cluster_does_not_hold_keeps_the_room_closed(made):
+    hub = made(memory_gib=2)
     assert broken(hub) == []
     assert broken(hub, memory=None) == ["memory in its reach"]
     assert broken(hub, cpus=[0, 1, 2, 3]) == ["CPUs in its reach"]
     assert broken(hub, job=jobs.Given(1, 2 << 30, 8.0)) == ["CPUs that Slurm gives"]
     assert broken(hub, job=jobs.Given(2, 1 << 30, 1.0)) == ["memory that Slurm gives", "time that Slurm gives"]
-    assert broken(asked(memory_gib=0), memory=None) == []
+    assert broken(made(memory_gib=0), memory=None) == []
 
 
-def test_the_small_slurm_may_hold_nobody_and_that_is_said(asked):
-    hub = replace(asked(memory_gib=2), variables={"SLURM_CONF": "/tmp/lab-cluster-x/slurm.conf"})
+def test_the_small_slurm_may_hold_nobody_and_that_is_said(made):
+    hub = replace(made(memory_gib=2), variables={"SLURM_CONF": "/tmp/lab-cluster-x/slurm.conf"})
     assert broken(hub, memory=None, cpus=[0, 1, 2, 3]) == []
     found = {row.what: row.found for row in check.judge(hub, SEEN | {"memory": None})}
     assert found["memory in its reach"] == "no limit: the small Slurm sets none"
@@ -88,8 +98,8 @@ def test_the_small_slurm_may_hold_nobody_and_that_is_said(asked):
         ("0", "N/A", "N/A", jobs.Given(2, 0, float("inf"))),
     ],
 )
-def test_slurms_words_are_read(asked, monkeypatch, tmp_path, memory, start, end, expected):
-    hub = replace(asked(), runtime=tmp_path / "lab-hub-1")
+def test_slurms_words_are_read(made, monkeypatch, memory, start, end, expected):
+    hub = made()
     lines = [
         "7 lab-hub-2-seat-01 RUNNING 1 1M N/A N/A",
         f"8 lab-hub-1-seat-01 RUNNING 2 {memory} {start} {end}",
@@ -101,8 +111,8 @@ def test_slurms_words_are_read(asked, monkeypatch, tmp_path, memory, start, end,
     assert jobs.given(hub, "seat-02") is None
 
 
-def test_a_node_that_is_this_machine_is_reached_where_its_server_listens(asked):
-    hub = asked()
+def test_a_node_that_is_this_machine_is_reached_where_its_server_listens(made):
+    hub = made()
     job = {
         "JUPYTERHUB_API_URL": f"http://{hub.hub_address}:1/hub/api",
         "JUPYTERHUB_SERVICE_URL": "http://0.0.0.0:0/user/",
@@ -112,8 +122,8 @@ def test_a_node_that_is_this_machine_is_reached_where_its_server_listens(asked):
     assert jobs.reached_at(hub, "192.0.2.7") == "192.0.2.7"  # an address for documentation
 
 
-def test_down_does_not_forget_jobs_while_slurm_does_not_answer(asked, monkeypatch, tmp_path):
-    hub = asked()
+def test_down_does_not_forget_jobs_while_slurm_does_not_answer(made, monkeypatch, tmp_path):
+    hub = made()
     monkeypatch.setattr(jobs, "query", lambda *argv, environ: None)
     with pytest.raises(LabError, match="does not answer"):
         jobs.cancel_all(hub)
@@ -122,7 +132,7 @@ def test_down_does_not_forget_jobs_while_slurm_does_not_answer(asked, monkeypatc
 
 def test_no_student_becomes_root(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    result: Result = CliRunner().invoke(app, ["up", "--isolation", "slurm"])
+    result: Result = CliRunner().invoke(app, ["hub", "up", "--isolation", "slurm"])
     assert isinstance(result.exception, LabError)
     assert "every student root" in str(result.exception)
 

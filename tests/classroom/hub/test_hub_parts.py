@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -58,9 +58,16 @@ SEEN = {
 
 
 @pytest.fixture
-def asked(tmp_path):
+def state(tmp_path):
+    """A hub as it is after it was asked for."""
     wanted = opening.settle(3, ["00"], "127.0.0.1", 8000, memory_gib=2, cores=2, students_files=tmp_path / "a b")
-    return replace(wanted, folder=tmp_path, isolation=settings.SYSTEMD, tasks=500, runtime=Path("/run/lab-hub-1"))
+    request = replace(wanted, isolation=settings.SYSTEMD, tasks=500)
+    return settings.State(request, folder=tmp_path, runtime=Path("/run/lab-hub-1"))
+
+
+def but(hub: settings.State, **asked: object) -> settings.State:
+    """Give a hub that was asked for something else."""
+    return replace(hub, asked=replace(hub.asked, **asked))
 
 
 class TestCodes:
@@ -88,10 +95,10 @@ class TestCodes:
 
 class TestLogin:
     @pytest.fixture
-    def log_in(self, asked, monkeypatch, tmp_path):
+    def log_in(self, state, monkeypatch, tmp_path):
         """Return the codes, and a function that says whether a seat and a code let in, or the status of the refusal."""
-        made = codes.make(tmp_path, tmp_path, asked.seats)
-        asked.save()
+        made = codes.make(tmp_path, tmp_path, state.asked.seats)
+        state.save()
         monkeypatch.setenv(settings.VARIABLE, str(tmp_path))
         authenticator = SeatAuthenticator(config=Config())
 
@@ -143,7 +150,7 @@ class TestLife:
 
     @pytest.mark.parametrize(
         ("killed_in", "new"),
-        [("codes.page", True), ("settings.Settings.home", False), ("control.Hub._launch", False)],
+        [("codes.page", True), ("settings.Request.home", False), ("control.Hub._launch", False)],
     )
     def test_the_same_start_goes_on_wherever_one_was_killed(self, hub, wanted, monkeypatch, killed_in, new):
         if not (child := os.fork()):
@@ -153,18 +160,27 @@ class TestLife:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
         assert hub.start(wanted) is new
         assert {file.name for file in hub.folder.iterdir()} >= {
-            "settings.json",
+            "state.json",
             "api-token",
             "codes.json",
             "seats.html",
         }
         assert code_on_card(hub.cards, "seat-02")
-        assert hub.settings.home("seat-02").is_dir()
+        assert hub.state.asked.home("seat-02").is_dir()
+
+    @pytest.mark.parametrize("name", [one.name for one in fields(settings.Request)])
+    def test_one_that_ended_goes_on_for_the_same_request_alone(self, hub, wanted, name):
+        hub.start(wanted)
+        before = getattr(wanted, name)
+        other = before / "x" if isinstance(before, Path) else before + {str: "x", tuple: ("x",)}.get(type(before), 1)
+        with pytest.raises(LabError, match="a hub of other settings was here"):
+            hub.start(replace(wanted, **{name: other}))
+        assert hub.start(wanted) is False
 
     @pytest.mark.parametrize("killed_in", ["control.Hub._clear", "runtime.remove", "codes.forget"])
     def test_the_same_end_goes_on_wherever_one_was_killed(self, hub, wanted, monkeypatch, killed_in):
         hub.start(wanted)
-        place = hub.settings.runtime
+        place = hub.state.runtime
         if not (child := os.fork()):
             monkeypatch.setattr(f"labkit_classroom.hub.{killed_in}", lambda *_: os._exit(9))
             hub.stop(delete_files=True)
@@ -210,7 +226,7 @@ class TestLife:
             os.kill(os.getpid(), number)
             time.sleep(60)
 
-        def open_checked(hub: Hub, wanted: settings.Settings, new_codes: bool) -> None:
+        def open_checked(hub: Hub, wanted: settings.Request, new_codes: bool) -> None:
             monkeypatch.setattr(Hub, "_launch", end)
             hub.start(wanted)
 
@@ -229,19 +245,19 @@ class TestLife:
         assert run.exit_code == 130, run.output
         assert not hub.folder.exists()
 
-    def test_another_users_hub_is_told_as_such(self, asked, accounts):
-        asked.save()
-        asked.folder.chmod(0o700)
+    def test_another_users_hub_is_told_as_such(self, state, accounts):
+        state.save()
+        state.folder.chmod(0o700)
         if not (child := os.fork()):
             os.setuid(65534)
             try:
-                settings.load(asked.folder)
+                settings.load(state.folder)
             except LabError as error:
                 os._exit(7 if "another user's" in str(error) else 1)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
-    def test_an_account_that_stays_is_told_and_can_be_removed_later(self, asked, monkeypatch, tmp_path):
+    def test_an_account_that_stays_is_told_and_can_be_removed_later(self, state, monkeypatch, tmp_path):
         userdel = tmp_path / "bin" / "userdel"
         userdel.parent.mkdir()
         userdel.write_text("#!/bin/sh\necho no space left on device >&2\nexit 10\n")
@@ -250,7 +266,7 @@ class TestLife:
         left = SimpleNamespace(pw_name="lab-hub-1-seat-01", pw_uid=61234, pw_dir=str(tmp_path / "deleted by hand"))
         monkeypatch.setattr("labkit_classroom.hub.accounts.ours", lambda hub: [left])
         with pytest.raises(LabError, match=r"lab-hub-1-seat-01: no space left .*lab hub down goes on"):
-            accounts_of_seats.remove(asked)
+            accounts_of_seats.remove(state)
 
     @pytest.mark.skipif(not programs.which("userdel"), reason="there is no userdel")
     def test_accounts_are_managed_without_the_administrators_folders_on_the_path(self, monkeypatch):
@@ -263,26 +279,26 @@ class TestLife:
         with pytest.raises(LabError, match=r"^there is no useradd on this machine: install it"):
             accounts_of_seats._administer("useradd", "seat")
 
-    def test_a_room_is_looked_up_for_a_new_hub_alone(self, asked, monkeypatch):
+    def test_a_room_is_looked_up_for_a_new_hub_alone(self, state, monkeypatch):
         """The board of one that is up, or was killed, has the room's file open."""
-        asked.save()
-        wanted = replace(asked, board_port=8500)
+        state.save()
+        wanted = replace(state.asked, board_port=8500)
 
         def busy(path: Path) -> None:
             raise LabError("a board has it open")
 
-        def up(hub: Hub, wanted: settings.Settings, new_codes: bool) -> bool:
+        def up(*_: object) -> bool:
             raise LabError("the hub is up")
 
         monkeypatch.setattr(opening, "Store", busy)
         monkeypatch.setattr(Hub, "start", up)
-        for hub, told in ((Hub(asked.folder), "the hub is up"), (Hub(asked.folder / "new"), "a board has it open")):
+        for hub, told in ((Hub(state.folder), "the hub is up"), (Hub(state.folder / "new"), "a board has it open")):
             with pytest.raises(LabError, match=told):
                 opening.open_checked(hub, wanted)
 
-    def test_those_who_do_not_start_stop_nobody_elses_warm_up(self, asked):
+    def test_those_who_do_not_start_stop_nobody_elses_warm_up(self, state):
         class Fake:
-            hub = asked
+            hub = state
 
             def start(self, seat):
                 if seat == "seat-01":
@@ -387,11 +403,11 @@ class TestRuntime:
     OTHER = 65534
 
     @pytest.fixture
-    def hub(self, asked, files, accounts, monkeypatch):
+    def hub(self, state, files, accounts, monkeypatch):
         account = SimpleNamespace(pw_uid=self.OTHER, pw_gid=self.OTHER)
         monkeypatch.setattr("pwd.getpwnam", lambda name: account)
         monkeypatch.setattr(runtime, "QUEUE_FILES", 50)
-        hub = replace(asked, runtime=files / "run", isolation=settings.ACCOUNTS)
+        hub = but(replace(state, runtime=files / "run"), isolation=settings.ACCOUNTS)
         yield hub
         runtime.remove(hub)
         assert not hub.runtime.exists()
@@ -453,7 +469,7 @@ class TestAccounts:
     """What is made and removed for a seat, with an account that is only looked up."""
 
     @pytest.fixture
-    def hub(self, asked, files, accounts, monkeypatch):
+    def hub(self, state, files, accounts, monkeypatch):
         """A hub whose seat-01 has an account of the number that `number` has."""
         home, known = files / "put away" / "seat-01", SimpleNamespace(pw_uid=61234, pw_gid=61234, pw_name="a-seat")
         home.parent.mkdir(exist_ok=True)
@@ -463,11 +479,11 @@ class TestAccounts:
         monkeypatch.setattr(accounts_of_seats, "ours", lambda hub: [known])
         monkeypatch.setattr("labkit.system.others.why_not", lambda *_: "")
         monkeypatch.setattr("subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0))
-        yield replace(asked, files=home.parent, students=1)
+        yield but(state, files=home.parent, students=1)
         shutil.rmtree(home.parent)
 
     def test_a_folder_is_nobody_elses_while_there_is_no_account(self, hub):
-        home = hub.home("seat-01")
+        home = hub.asked.home("seat-01")
         for again in range(2):
             accounts_of_seats.make(hub, sys.stdout)
             assert (home.stat().st_uid, home.stat().st_mode & 0o777) == (61234, 0o700)
@@ -479,7 +495,7 @@ class TestAccounts:
         assert accounts_of_seats._number(home) == 61234
 
     def test_what_is_no_students_is_not_handed_out(self, hub):
-        home = hub.home("seat-01")
+        home = hub.asked.home("seat-01")
         home.mkdir()  # of one that was killed as it made it
         accounts_of_seats.make(hub, sys.stdout)
         for spoil in (lambda: os.chown(home, 0, 0), lambda: os.chown(home, 1234, 1234), lambda: home.chmod(0o755)):
@@ -493,14 +509,14 @@ class TestAccounts:
         with pytest.raises(LabError, match="is not a-seat's"):
             accounts_of_seats.make(hub, sys.stdout)
         home.unlink()
-        hub.files.chmod(0o777)
+        hub.asked.files.chmod(0o777)
         with pytest.raises(LabError, match="others than root can write"):
             accounts_of_seats.make(hub, sys.stdout)
 
 
 class TestCheck:
-    def test_what_is_held_to_all_that_was_asked_passes(self, asked):
-        assert all(row.holds for row in check.judge(asked, SEEN))
+    def test_what_is_held_to_all_that_was_asked_passes(self, state):
+        assert all(row.holds for row in check.judge(state, SEEN))
 
     @pytest.mark.parametrize(
         ("what", "seen"),
@@ -515,27 +531,27 @@ class TestCheck:
             ("more rights", {"privileges": True}),
         ],
     )
-    def test_a_limit_that_does_not_hold_is_told(self, asked, what, seen):
-        assert [row.what for row in check.judge(asked, SEEN | seen) if not row.holds] == [what]
+    def test_a_limit_that_does_not_hold_is_told(self, state, what, seen):
+        assert [row.what for row in check.judge(state, SEEN | seen) if not row.holds] == [what]
 
-    def test_nothing_is_promised_where_nothing_keeps_students_apart(self, asked):
-        rows = check.judge(replace(asked, isolation=settings.NONE), SEEN | {"memory": None, "read": ["seat-02"]})
+    def test_nothing_is_promised_where_nothing_keeps_students_apart(self, state):
+        rows = check.judge(but(state, isolation=settings.NONE), SEEN | {"memory": None, "read": ["seat-02"]})
         assert {row.asked for row in rows} == {"–"}
 
-    def test_the_room_stays_closed_and_nothing_is_left(self, asked, monkeypatch):
+    def test_the_room_stays_closed_and_nothing_is_left(self, state, monkeypatch):
         done = []
 
         class Fake:
-            def start(self, wanted, new_codes):
+            def start(self, *_):
                 done.append("started")
                 return True
 
             def stop(self):
                 done.append("stopped")
 
-        monkeypatch.setattr(opening, "verify", lambda hub: (check.judge(asked, SEEN | {"memory": None}), 0))
+        monkeypatch.setattr(opening, "verify", lambda hub: (check.judge(state, SEEN | {"memory": None}), 0))
         with pytest.raises(LabError, match=r"memory: asked 2\.0 GiB, found no limit"):
-            opening.open_checked(Fake(), asked)
+            opening.open_checked(Fake(), state.asked)
         assert done == ["started", "stopped"]
 
     def test_students_are_counted_by_what_is_free(self):
@@ -545,10 +561,10 @@ class TestCheck:
 
 
 class TestLimits:
-    def test_a_unit_is_started_with_all_limits(self, asked, monkeypatch):
+    def test_a_unit_is_started_with_all_limits(self, state, monkeypatch):
         """What systemd is told: this machine may have no systemd, and the unit is not started."""
         c, started = Config(), {}
-        spawners.configure(c, replace(asked, cpus=(0, 1)))
+        spawners.configure(c, but(state, cpus=(0, 1)))
         monkeypatch.setattr("systemdspawner.systemd.get_systemd_version", lambda: 252)
 
         async def no(unit: str) -> bool:
@@ -580,7 +596,7 @@ class TestLimits:
         assert properties["TasksMax"] == properties["LimitNPROC"] == "500"
         assert properties["NoNewPrivileges"] == properties["PrivateTmp"] == properties["PrivateDevices"] == "yes"
         assert properties["ProtectSystem"] == "strict"
-        assert properties["ReadWriteDirectories"][0] == f'"{asked.home("seat-01")}"'
+        assert properties["ReadWriteDirectories"][0] == f'"{state.asked.home("seat-01")}"'
 
     @pytest.mark.parametrize(
         ("kind", "line", "written"),

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -143,16 +142,16 @@ class Loop:
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> settings.Settings:
+def hub(tmp_path: Path) -> settings.State:
     wanted = opening.settle(2, ["00"], HERE, 8000, students_files=tmp_path / "s", keep_apart=settings.NONE)
-    hub = replace(wanted, folder=tmp_path, runtime=tmp_path)
+    hub = settings.State(wanted, folder=tmp_path, runtime=tmp_path)
     hub.save()
     (tmp_path / settings.SECRET).write_bytes(SECRET)
     return hub
 
 
 @pytest.fixture
-def targets(hub: settings.Settings) -> Iterator[dict[str, str]]:
+def targets(hub: settings.State) -> Iterator[dict[str, str]]:
     """The hub and the server of seat-01, at Unix sockets."""
     loop, rules = Loop(), []
     for path in ("", SERVER):
@@ -174,7 +173,7 @@ def targets(hub: settings.Settings) -> Iterator[dict[str, str]]:
 class Way:
     """A proxy that runs, with its routes set as JupyterHub does."""
 
-    def __init__(self, hub: settings.Settings, targets: dict[str, str], *tls: object) -> None:
+    def __init__(self, hub: settings.State, targets: dict[str, str], *tls: object) -> None:
         (port,) = free_ports(1)
         where = ["--ip", HERE, "--port", port, "--api-socket", hub.proxy_api]
         command = [
@@ -220,7 +219,7 @@ class Way:
 
 
 @pytest.fixture
-def way(request: pytest.FixtureRequest, hub: settings.Settings, targets: dict[str, str]) -> Iterator[Way]:
+def way(request: pytest.FixtureRequest, hub: settings.State, targets: dict[str, str]) -> Iterator[Way]:
     tls: list[object] = []
     if getattr(request, "param", "http") == "https":
         cert, key = certificate(hub.folder, "localhost")
@@ -421,7 +420,7 @@ class TestListeners:
             listener.listen()
             link = tmp_path / "link.sock"
             link.symlink_to(target)
-            hub = SimpleNamespace(has_accounts=True, account=lambda seat: account)
+            hub = SimpleNamespace(asked=SimpleNamespace(has_accounts=True), account=lambda seat: account)
 
             async def connect() -> bool:
                 with contextlib.suppress(ConnectionRefusedError):

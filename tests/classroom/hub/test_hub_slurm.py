@@ -58,7 +58,7 @@ def room(cluster, tmp_path_factory):
         try:
             rows, _ = opening.open_checked(hub, wanted)
             shell = shell_of(cluster, folder)
-            yield SimpleNamespace(hub=hub, url=wanted.url, rows=rows, asked=hub.settings, wanted=wanted, shell=shell)
+            yield SimpleNamespace(hub=hub, url=wanted.url, rows=rows, state=hub.state, wanted=wanted, shell=shell)
         finally:
             hub.stop(delete_files=True)
 
@@ -83,7 +83,7 @@ def queue(room, what: str = "%j") -> list[str]:
 
 
 def of_seat(room, seat: str) -> list:
-    home = str(room.asked.home(seat))
+    home = str(room.state.asked.home(seat))
     return processes.find(lambda one: processes.environ_of(one).get("LAB_FOLDER") == home)
 
 
@@ -97,15 +97,15 @@ def test_the_check_says_what_slurm_gives_and_what_it_does_not_hold_to(room):
 
 
 def test_each_server_is_a_job_on_a_nodes_cores(room, students):
-    assert queue(room) == [room.asked.account(seat) for seat in SEATS]
+    assert queue(room) == [room.state.account(seat) for seat in SEATS]
     assert len(set(queue(room, "%N"))) == 2  # each node has a core
     for seat, student in students.items():
         seen = json.loads(student.run(LOOK))
-        assert seen["SLURM_JOB_NAME"] == room.asked.account(seat)
+        assert seen["SLURM_JOB_NAME"] == room.state.account(seat)
         assert seen["SLURMD_NODENAME"] in ("n1", "n2")
         assert seen["cpus"] == 1
         assert seen["LAB_SLOTS"] is None  # a job's cores are its own
-        assert seen["folder"] == str(room.asked.home(seat))
+        assert seen["folder"] == str(room.state.asked.home(seat))
 
 
 def test_a_server_listens_where_the_hub_reaches_it_and_nowhere_else(room, students):
@@ -116,7 +116,7 @@ def test_a_server_listens_where_the_hub_reaches_it_and_nowhere_else(room, studen
             for one in process.net_connections("inet")
             if one.status == psutil.CONN_LISTEN
         ]
-        assert set(listens) == {room.asked.hub_address}, listens
+        assert set(listens) == {room.state.hub_address}, listens
 
 
 def test_ranks_run_within_the_job(room, students):
@@ -134,7 +134,7 @@ def test_a_killed_hub_goes_on_with_its_jobs(room, students):
     os.kill(room.hub.pid(), signal.SIGKILL)
     assert processes.wait_until(lambda: not room.hub.pid(), 10)
     assert not room.hub.start(room.wanted)  # it is not a new one
-    assert Client(room.asked).servers() == dict.fromkeys(SEATS, "ready")
+    assert Client(room.state).servers() == dict.fromkeys(SEATS, "ready")
     assert students["seat-01"].run("print(6 * 7)").strip() == "42"
     assert queue(room, "%A") == before
 
@@ -143,15 +143,15 @@ def test_a_check_of_full_nodes_says_so_and_leaves_the_queue(room, students, monk
     monkeypatch.setattr(jobs, "PLACE_TIMEOUT_S", 3.0)
     with pytest.raises(LabError, match="no place for a server"):
         opening.verify(room.hub)
-    assert queue(room) == [room.asked.account(seat) for seat in SEATS]
+    assert queue(room) == [room.state.account(seat) for seat in SEATS]
 
 
 def test_stop_ends_the_job_and_all_that_it_started(room, students):
     students["seat-02"].run("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
     runtime = Path(json.loads(students["seat-02"].run(LOOK))["JUPYTER_RUNTIME_DIR"])
     assert runtime.is_dir()
-    Client(room.asked).stop("seat-02")
-    assert queue(room) == [room.asked.account("seat-01")]
+    Client(room.state).stop("seat-02")
+    assert queue(room) == [room.state.account("seat-01")]
     assert processes.wait_until(lambda: not of_seat(room, "seat-02"), 30)
     assert not runtime.exists()
 
@@ -160,14 +160,14 @@ def test_down_leaves_no_job_of_a_killed_hub(room, students):
     other = room.shell("sbatch --parsable -n1 --wrap 'sleep 600'").strip()
     os.kill(room.hub.pid(), signal.SIGKILL)  # it cannot cancel its jobs
     assert processes.wait_until(lambda: not room.hub.pid(), 10)
-    assert room.asked.account("seat-01") in queue(room)
+    assert room.state.account("seat-01") in queue(room)
     assert room.hub.stop()
     assert queue(room, "%A") == [other]  # nobody else's job is touched
     room.shell(f"scancel {other}")
     assert not of_seat(room, "seat-01")
     assert not room.hub.folder.exists()
-    assert not room.asked.runtime.exists()
-    assert (room.asked.home("seat-01") / "00_welcome.ipynb").exists()
+    assert not room.state.runtime.exists()
+    assert (room.state.asked.home("seat-01") / "00_welcome.ipynb").exists()
 
 
 def test_a_hub_ends_though_the_small_slurm_is_down(cluster, room, tmp_path, monkeypatch):
@@ -181,7 +181,7 @@ def test_a_hub_ends_though_the_small_slurm_is_down(cluster, room, tmp_path, monk
     )
     try:
         hub.start(wanted)
-        client = Client(hub.settings)
+        client = Client(hub.state)
         client.start("seat-01")
         client.wait("seat-01", 120)
         cluster.down()

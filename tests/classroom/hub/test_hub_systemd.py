@@ -122,13 +122,13 @@ class Room:
         where = ["--address", "127.0.0.1", "--port", str(free_ports(1)[0]), "--files", "/srv/all students"]
         self.said = machine.lab("hub", "up", "--students", "2", "--labs", "00", *where, *limits)
         folder = machine.inside(settings.FOLDER)
-        asked = settings.load(folder)
-        self.asked = replace(asked, folder=folder, runtime=machine.inside(asked.runtime))  # its sockets are seen there
-        self.client = Client(self.asked)
+        state = settings.load(folder)
+        self.state = replace(state, folder=folder, runtime=machine.inside(state.runtime))  # its sockets are seen there
+        self.client = Client(self.state)
 
     def units(self) -> list[str]:
         """Return the names of its units, those that failed too."""
-        listed = self.machine.run("systemctl", "list-units", "--all", "--plain", "--no-legend", self.asked.account("*"))
+        listed = self.machine.run("systemctl", "list-units", "--all", "--plain", "--no-legend", self.state.account("*"))
         return [line.split()[0] for line in listed.stdout.splitlines()]
 
 
@@ -140,9 +140,9 @@ def room(machine) -> Room:
 @pytest.fixture(scope="module")
 def students(room) -> dict[str, Student]:
     """Two who have logged in and have JupyterLab."""
-    found = {seat: Student(room.asked.url, seat) for seat in SEATS}
+    found = {seat: Student(room.state.asked.url, seat) for seat in SEATS}
     for seat, student in found.items():
-        student.log_in(code_on_card(room.asked.folder / CARDS, seat)).raise_for_status()
+        student.log_in(code_on_card(room.state.folder / CARDS, seat)).raise_for_status()
         assert "jupyter-config-data" in student.open_lab().text
     return found
 
@@ -150,11 +150,11 @@ def students(room) -> dict[str, Student]:
 def test_it_opens_with_limits_that_were_read_back(room, students):
     assert "Kept apart by: systemd" in room.said
     assert "The room is open" in room.said
-    assert sorted(room.units()) == [f"{room.asked.account(seat)}.service" for seat in SEATS]
+    assert sorted(room.units()) == [f"{room.state.account(seat)}.service" for seat in SEATS]
 
 
 def test_a_student_reaches_nothing_of_others(room, students):
-    other = room.asked.home("seat-02")
+    other = room.state.asked.home("seat-02")
     printed = students["seat-01"].run(f"""
 import os, pathlib, psutil, subprocess
 def tried(what):
@@ -168,9 +168,9 @@ print(tried(lambda: pathlib.Path({str(settings.FOLDER / "api-token")!r}).read_te
 print({{process.uids().real for process in psutil.process_iter()}} == {{os.getuid()}})
 for folder in ("/dev/shm", "/tmp", "/var/tmp"):
     pathlib.Path(folder, "of-seat-01").touch()
-for folder in ("/run/lock", f"/run/{room.asked.account("seat-01")}"):
+for folder in ("/run/lock", f"/run/{room.state.account("seat-01")}"):
     print(tried(pathlib.Path(folder, "of-seat-01").touch))
-print(subprocess.run(["systemctl", "stop", {room.asked.account("seat-02")!r}], capture_output=True).returncode != 0)
+print(subprocess.run(["systemctl", "stop", {room.state.account("seat-02")!r}], capture_output=True).returncode != 0)
 """)
     assert printed.split() == [
         "PermissionError",
@@ -210,18 +210,20 @@ print((took.children_user + took.children_system) / (time.monotonic() - began))
 
 
 def test_a_server_that_was_killed_starts_again(room, students):
-    unit = f"{room.asked.account('seat-01')}.service"
+    unit = f"{room.state.account('seat-01')}.service"
     assert room.machine.run("systemctl", "kill", f"--signal={signal.SIGKILL}", unit).returncode == 0
     assert processes.wait_until(lambda: "seat-01" not in room.client.servers(), 60)
     assert unit in room.units()  # as one that failed
-    assert students["seat-01"].browser.get(f"{room.asked.url}/hub/spawn/seat-01", timeout=120).ok  # as its page offers
+    assert (
+        students["seat-01"].browser.get(f"{room.state.asked.url}/hub/spawn/seat-01", timeout=120).ok
+    )  # as its page offers
     assert students["seat-01"].open_lab().ok
     assert students["seat-01"].run("print(6 * 7)").strip() == "42"
 
 
 def test_a_server_that_cannot_start_says_why(room, students):
     """Its folder is no longer the student's, as after a mistake with chown."""
-    home = str(room.asked.home("seat-02"))
+    home = str(room.state.asked.home("seat-02"))
     room.client.stop("seat-02")
     room.machine.run("chown", "root", home)
 
@@ -231,17 +233,17 @@ def test_a_server_that_cannot_start_says_why(room, students):
 
     with pytest.raises(LabError, match=r"(?s)seat-02 did not start.*seat-02: lab: .*Permission denied"):
         start()
-    room.machine.run("chown", room.asked.account("seat-02"), home)
+    room.machine.run("chown", room.state.account("seat-02"), home)
     start()
 
 
 def test_down_leaves_no_unit_no_account_and_no_process(room, students):
-    unit = f"{room.asked.account('seat-01')}.service"
+    unit = f"{room.state.account('seat-01')}.service"
     room.machine.run("systemctl", "kill", f"--signal={signal.SIGKILL}", unit)
     room.machine.lab("hub", "down")
     assert room.units() == []
-    assert room.machine.run("getent", "passwd", *map(room.asked.account, SEATS)).stdout == ""
-    assert not list(room.machine.inside(Path("/run")).glob(room.asked.account("*")))
-    assert not room.asked.folder.exists()
-    assert room.machine.inside(room.asked.home("seat-01") / "00_welcome.ipynb").exists()
+    assert room.machine.run("getent", "passwd", *map(room.state.account, SEATS)).stdout == ""
+    assert not list(room.machine.inside(Path("/run")).glob(room.state.account("*")))
+    assert not room.state.folder.exists()
+    assert room.machine.inside(room.state.asked.home("seat-01") / "00_welcome.ipynb").exists()
     assert not processes.find(lambda one: processes.environ_of(one).get("LAB_FOLDER", "").startswith("/srv/all stu"))
