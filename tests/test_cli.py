@@ -188,7 +188,7 @@ def test_report_writes_the_page_and_says_where(monkeypatch, capsys, tmp_path):
 
 
 def test_fetch_tells_what_it_did(monkeypatch, capsys):
-    monkeypatch.setattr(download, "fetch", lambda: ["mnist.npz: here already"])
+    monkeypatch.setattr(download, "fetch", lambda: "mnist.npz: here already")
     assert run(monkeypatch, "data", "fetch") == 0
     assert capsys.readouterr().out == "mnist.npz: here already\n"
 

@@ -15,12 +15,11 @@ app = typer.Typer(help="Fetch and check the data that the labs read.", no_args_i
 def fetch() -> None:
     """Fetch MNIST, so that the labs use it instead of the built-in digits. Do it before the day.
 
-    It goes into `data/`, or the folder in the variable LAB_DATA: only whole files, whose checksums are right.
+    It goes into `data/`, or the folder in the variable LAB_DATA: only a whole file, whose checksum is right.
     """
     from labkit.data import download
 
-    for done in download.fetch():
-        print(done)
+    print(download.fetch())
 
 
 @app.command(epilog="Example: `./lab data status`")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.data.mnist import REGISTRY, Form, Part, data_folder, places, read_mnist, read_registry, why_absent
+from labkit.data.mnist import REGISTRY, File, Part, data_folder, read_mnist, read_registry
 from labkit.system.errors import LabError
+from labkit.system.paths import shown
 
 # scikit-learn and SciPy are imported where they are used: every rank imports this module, and few need either.
 
@@ -40,8 +41,8 @@ def load_digits(
 ) -> Digits:
     """Return the digits every MNIST lab uses, from this machine alone: the network is never asked.
 
-    MNIST when it is in `folder` (as `mnist.npz`, else as the four IDX files) or in Keras' cache; otherwise
-    scikit-learn's own 1,797 digits, enlarged to 28×28, turned, shifted, scaled and made noisy.
+    MNIST when `mnist.npz` is in `folder` or in Keras' cache; otherwise scikit-learn's own 1,797 digits, enlarged to
+    28×28, turned, shifted, scaled and made noisy.
     The same arguments give the same bytes, on every rank. Nothing is written.
 
     Parameters
@@ -54,15 +55,15 @@ def load_digits(
     folder : Path, optional
         Where files are looked for first: by default the environment variable `LAB_DATA`, else the checkout's `data/`.
     registry : Path
-        The TOML file with each file's size and SHA-256.
+        The TOML file with the size and SHA-256 of `mnist.npz`.
 
     Raises
     ------
     LabError
         A file is damaged (it is named, and never skipped for another set), or a number is out of range.
     """
-    folder, forms = data_folder(folder), read_registry(registry)
-    found = _mnist(folder, forms) or _built_in(why_absent(folder, forms))
+    folder = data_folder(folder)
+    found = _mnist(folder, read_registry(registry)) or _built_in(f"MNIST is not in {shown(folder)}/")
     n_train = _number("n_train", n_train, found.usual[0], found.most[0])
     n_test = _number("n_test", n_test, found.usual[1], found.most[1])
     _number("seed", seed, 0, 2**63, least=0)
@@ -87,9 +88,9 @@ class _Set:
     render: _Render  # originals to (n, 28, 28) uint8
 
 
-def _mnist(folder: Path, forms: tuple[Form, ...]) -> _Set | None:
+def _mnist(folder: Path, file: File) -> _Set | None:
     """Return MNIST; None when it is not on this machine."""
-    if not (found := read_mnist(places(folder, forms))):
+    if not (found := read_mnist(folder, file)):
         return None
     train, test, where = found
     numbers = len(train.labels), len(test.labels)

@@ -4,18 +4,17 @@ import functools
 from pathlib import Path
 
 import pytest
-from mnist_files import NPZ, idx_files, mnist_arrays, npz_bytes, register
+from mnist_files import mnist_arrays, npz_bytes, register
 
 
 @functools.cache
-def _made() -> dict[str, bytes]:
-    arrays = mnist_arrays()
-    return {NPZ: npz_bytes(arrays), **idx_files(arrays)}
+def _made() -> bytes:
+    return npz_bytes(mnist_arrays())
 
 
 @pytest.fixture
-def truth() -> dict[str, bytes]:
-    return dict(_made())
+def truth() -> bytes:
+    return _made()
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
-"""Synthetic sets in MNIST's layout, and a registry that takes them for the truth."""
+"""A synthetic set in MNIST's layout, and a registry that takes it for the truth."""
 
-import gzip
 import hashlib
 import io
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,6 @@ import numpy as np
 from labkit.data.digits import Digits
 
 NPZ = "mnist.npz"
-IDX = tuple(f"{prefix}-{kind}-ubyte.gz" for prefix in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -31,34 +28,16 @@ def npz_bytes(arrays: dict[str, np.ndarray]) -> bytes:
     return file.getvalue()
 
 
-def idx_bytes(array: np.ndarray, magic: bytes | None = None, shape=None, tail=b"") -> bytes:
-    shape = array.shape if shape is None else shape
-    magic = bytes([0, 0, 8, array.ndim]) if magic is None else magic
-    return gzip.compress(magic + struct.pack(f">{len(shape)}I", *shape) + array.tobytes() + tail)
-
-
-def idx_files(arrays: dict[str, np.ndarray]) -> dict[str, bytes]:
-    return {name: idx_bytes(arrays[key]) for name, key in zip(IDX, KEYS, strict=True)}
-
-
-def register(path: Path, contents: dict[str, bytes], npz_mirrors=(), idx_mirrors=()) -> Path:
-    """Write a registry that takes `contents` for the truth."""
-    lines = []
-    for form, names, mirrors in (("npz", (NPZ,), npz_mirrors), ("idx", IDX, idx_mirrors)):
-        lines += ["[[mnist]]", f'form = "{form}"', f"mirrors = {list(mirrors)}", "files = ["]
-        lines += [
-            f'{{ name = "{name}", size = {len(contents[name])}, '
-            f'sha256 = "{hashlib.sha256(contents[name]).hexdigest()}" }},'
-            for name in names
-        ]
-        lines += ["]"]
-    path.write_text("\n".join(lines))
+def register(path: Path, content: bytes, mirrors=()) -> Path:
+    """Write a registry that takes `content` for the truth."""
+    digest = hashlib.sha256(content).hexdigest()
+    lines = ["[mnist]", f'name = "{NPZ}"', f"size = {len(content)}", f'sha256 = "{digest}"']
+    path.write_text("\n".join([*lines, f"mirrors = {list(mirrors)}"]))
     return path
 
 
-def put(folder: Path, contents: dict[str, bytes], *names: str) -> None:
-    for name in names:
-        (folder / name).write_bytes(contents[name])
+def put(folder: Path, content: bytes) -> None:
+    (folder / NPZ).write_bytes(content)
 
 
 def fingerprint(given: Digits) -> str:

@@ -1,6 +1,5 @@
 """MNIST's files: read when they are intact, refused by name when they are damaged."""
 
-import gzip
 import hashlib
 import importlib.util
 import io
@@ -10,31 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mnist_files import (
-    DAMAGE,
-    IDX,
-    NPZ,
-    fingerprint,
-    idx_bytes,
-    idx_files,
-    mnist_arrays,
-    npz_bytes,
-    one_line,
-    put,
-    register,
-)
+from mnist_files import DAMAGE, NPZ, fingerprint, mnist_arrays, npz_bytes, one_line, put, register
 
 from labkit.data.digits import load_digits
 from labkit.data.download import fetch
-from labkit.data.mnist import REGISTRY, status
+from labkit.data.mnist import REGISTRY, read_registry, status
 from labkit.system.errors import LabError
 
 # --- MNIST from files -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("names", [(NPZ,), IDX], ids=["npz", "idx"])
-def test_reads_every_mnist_digit_once(folder, registry, truth, names):
-    put(folder, truth, *names)
+def test_reads_every_mnist_digit_once(folder, registry, truth):
+    put(folder, truth)
     given = load_digits(folder=folder, registry=registry)
     arrays = mnist_arrays()
     for part in ("train", "test"):
@@ -51,23 +37,13 @@ def test_reads_every_mnist_digit_once(folder, registry, truth, names):
     assert given.x_train.max() == 1.0
     assert given.x_train.min() == 0.0
     assert given.source.startswith("MNIST: 60 training and 30 test digits")
-    assert names[0] in given.source
-
-
-def test_both_forms_give_the_same_bytes(folder, registry, truth, tmp_path):
-    put(folder, truth, NPZ)
-    (tmp_path / "other").mkdir()
-    put(tmp_path / "other", truth, *IDX)
-    given = [load_digits(40, 20, folder=where, registry=registry) for where in (folder, tmp_path / "other")]
-    assert fingerprint(given[0]) == fingerprint(given[1])
+    assert NPZ in given.source
 
 
 def test_order_of_places(folder, keras, registry, truth):
-    put(keras, truth, NPZ)
+    put(keras, truth)
     assert "keras" in load_digits(folder=folder, registry=registry).source
-    put(folder, truth, *IDX)
-    assert IDX[0] in load_digits(folder=folder, registry=registry).source
-    put(folder, truth, NPZ)
+    put(folder, truth)
     source = load_digits(folder=folder, registry=registry).source
     assert NPZ in source
     assert "keras" not in source
@@ -76,9 +52,9 @@ def test_order_of_places(folder, keras, registry, truth):
 def test_subset_is_balanced_and_deterministic(folder, tmp_path):
     arrays = mnist_arrays(n_train=100)
     arrays["y_train"] = np.repeat([0, 1, 2], [80, 15, 5]).astype(np.uint8)
-    contents = {NPZ: npz_bytes(arrays), **idx_files(arrays)}
-    put(folder, contents, NPZ)
-    place = {"folder": folder, "registry": register(tmp_path / "registry.toml", contents)}
+    content = npz_bytes(arrays)
+    put(folder, content)
+    place = {"folder": folder, "registry": register(tmp_path / "registry.toml", content)}
     given = load_digits(30, 10, **place)
     assert np.bincount(given.y_train).tolist() == [13, 12, 5] or np.bincount(given.y_train).tolist() == [12, 13, 5]
     assert len(np.unique(given.x_train, axis=0)) == 30
@@ -101,18 +77,18 @@ def test_subset_is_balanced_and_deterministic(folder, tmp_path):
     ],
 )
 def test_impossible_numbers_are_one_line(folder, registry, truth, arguments, named):
-    put(folder, truth, NPZ)
+    put(folder, truth)
     with pytest.raises(LabError) as error:
         load_digits(folder=folder, registry=registry, **arguments)
     assert named in one_line(error)
 
 
 def test_lab_data_names_the_folder(folder, registry, truth, tmp_path, monkeypatch):
-    put(folder, truth, NPZ)
+    put(folder, truth)
     monkeypatch.setenv("LAB_DATA", str(folder))
     assert load_digits(registry=registry).source.startswith("MNIST")
     assert status(registry=registry)[0].path == folder / NPZ
-    assert "intact" in fetch(registry=registry, show=False)[0]
+    assert "intact" in fetch(registry=registry, show=False)
     monkeypatch.setenv("LAB_DATA", str(tmp_path / "nowhere"))
     for question in (load_digits, status, fetch):
         with pytest.raises(LabError, match=r"nowhere.*LAB_DATA"):
@@ -122,22 +98,20 @@ def test_lab_data_names_the_folder(folder, registry, truth, tmp_path, monkeypatc
 # --- Damage -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [NPZ, *IDX])
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_damaged_file_is_refused_by_name(folder, registry, truth, name, damage):
-    put(folder, truth, *([NPZ] if name == NPZ else IDX))
-    (folder / name).write_bytes(damage(truth[name]))
+def test_damaged_file_is_refused_by_name(folder, registry, truth, damage):
+    put(folder, damage(truth))
     with pytest.raises(LabError) as error:
         load_digits(folder=folder, registry=registry)
     said = one_line(error)
-    assert name in said
+    assert NPZ in said
     assert "./lab data fetch" in said
-    if len(damage(truth[name])) != len(truth[name]):
-        assert f"{len(damage(truth[name])):,} bytes instead of {len(truth[name]):,}" in said
+    if len(damage(truth)) != len(truth):
+        assert f"{len(damage(truth)):,} bytes instead of {len(truth):,}" in said
     else:
-        assert f"SHA-256 starts with {hashlib.sha256(damage(truth[name])).hexdigest()[:12]} instead of" in said
-    state = next(file for file in status(folder, registry) if file.name == name)
-    assert (state.state, state.path) == ("damaged", folder / name)
+        assert f"SHA-256 starts with {hashlib.sha256(damage(truth)).hexdigest()[:12]} instead of" in said
+    [state] = status(folder, registry)
+    assert (state.state, state.path) == ("damaged", folder / NPZ)
     assert state.detail in said
     assert "./lab data fetch" in state.fix
 
@@ -162,42 +136,15 @@ MISSHAPEN_NPZ = {
 
 
 @pytest.mark.parametrize("content", MISSHAPEN_NPZ.values(), ids=MISSHAPEN_NPZ)
-def test_misshapen_npz_is_refused_though_its_checksum_is_registered(folder, tmp_path, truth, content):
-    contents = truth | {NPZ: content}
-    put(folder, contents, NPZ)
+def test_misshapen_npz_is_refused_though_its_checksum_is_registered(folder, tmp_path, content):
+    put(folder, content)
     with pytest.raises(LabError, match=r"mnist\.npz is damaged: .*\./lab data fetch"):
-        load_digits(folder=folder, registry=register(tmp_path / "registry.toml", contents))
+        load_digits(folder=folder, registry=register(tmp_path / "registry.toml", content))
 
 
-IMAGES, LABELS = mnist_arrays()["x_train"], mnist_arrays()["y_train"]
-MISSHAPEN_IDX = {
-    "labels' magic": (IDX[0], idx_bytes(IMAGES, magic=bytes([0, 0, 8, 1])), "00000801"),
-    "floats' magic": (IDX[0], idx_bytes(IMAGES, magic=bytes([0, 0, 13, 3])), "00000d03"),
-    "images as labels": (IDX[1], idx_bytes(IMAGES), "00000803"),
-    "trailing bytes": (IDX[0], idx_bytes(IMAGES, tail=b"x"), "47,040 values and it holds 47,041"),
-    "too short": (IDX[1], idx_bytes(LABELS, shape=(61,)), "61 values and it holds 60"),
-    "header cut": (IDX[0], gzip.compress(bytes([0, 0, 8, 3, 0, 0])), "IDX"),
-    "other dimensions": (IDX[0], idx_bytes(IMAGES, shape=(60, 14, 56)), "(60, 14, 56)"),
-    "a label too few": (IDX[1], idx_bytes(LABELS[:-1]), "labels"),
-    "not gzip": (IDX[1], b"not gzip", "gzip"),
-    "gzip cut": (IDX[0], idx_bytes(IMAGES)[:-9], "gzip"),
-}
-
-
-@pytest.mark.parametrize(("name", "content", "said"), MISSHAPEN_IDX.values(), ids=MISSHAPEN_IDX)
-def test_misshapen_idx_is_refused_though_its_checksum_is_registered(folder, tmp_path, truth, name, content, said):
-    contents = truth | {name: content}
-    put(folder, contents, *IDX)
-    with pytest.raises(LabError) as error:
-        load_digits(folder=folder, registry=register(tmp_path / "registry.toml", contents))
-    assert said in one_line(error)
-    assert "-ubyte.gz is damaged" in one_line(error)
-
-
-def test_damaged_npz_is_not_skipped_for_intact_idx_files_or_cache(folder, keras, registry, truth):
-    put(folder, truth, *IDX)
-    put(keras, truth, NPZ)
-    (folder / NPZ).write_bytes(b"damaged")
+def test_damaged_file_is_not_skipped_for_an_intact_one_in_the_cache(folder, keras, registry, truth):
+    put(keras, truth)
+    put(folder, b"damaged")
     with pytest.raises(LabError, match=r"data/mnist\.npz is damaged"):
         load_digits(folder=folder, registry=registry)
 
@@ -209,54 +156,45 @@ def test_unreadable_file_is_refused_by_name(folder, registry):
 
 
 def test_damaged_file_of_keras_is_refused_and_left_alone(folder, keras, registry, truth):
-    (keras / NPZ).write_bytes(truth[NPZ][:-1])
+    put(keras, truth[:-1])
     with pytest.raises(LabError) as error:
         load_digits(folder=folder, registry=registry)
     said = one_line(error)
     assert str(keras / NPZ) in said
     assert "./lab data fetch" in said
     assert [file.path for file in status(folder, registry) if file.state == "damaged"] == [keras / NPZ]
-    put(folder, truth, NPZ)  # what fetch does
+    put(folder, truth)  # what fetch does
     assert load_digits(folder=folder, registry=registry).source.startswith("MNIST")
     assert all(file.state != "damaged" for file in status(folder, registry))
-    assert (keras / NPZ).read_bytes() == truth[NPZ][:-1]
+    assert (keras / NPZ).read_bytes() == truth[:-1]
 
 
-def test_incomplete_idx_files_are_named_in_the_source(folder, registry, truth):
-    put(folder, truth, *IDX[:3])
-    source = load_digits(100, 20, folder=folder, registry=registry).source
-    assert "scikit-learn" in source
-    assert f"lacks {IDX[3]}" in source
-    (folder / IDX[1]).write_bytes(b"damaged")
-    with pytest.raises(LabError, match=IDX[1]):
-        load_digits(100, 20, folder=folder, registry=registry)
-
-
-def test_status_of_what_is_missing(folder, registry, truth):
-    assert {(file.name, file.state) for file in status(folder, registry)} == {(n, "missing") for n in (NPZ, *IDX)}
-    assert all("./lab data fetch" in file.fix for file in status(folder, registry))
-    put(folder, truth, NPZ)
-    states = {file.name: file for file in status(folder, registry)}
-    assert states[NPZ].state == "intact"
-    assert all((states[name].state, states[name].fix) == ("missing", "") for name in IDX)
+def test_status_of_what_is_missing(folder, keras, registry, truth):
+    [ours] = status(folder, registry)
+    assert (ours.name, ours.state) == (NPZ, "missing")
+    assert "./lab data fetch" in ours.fix
+    put(keras, truth)
+    ours, cached = status(folder, registry)
+    assert (ours.state, ours.fix) == ("missing", "")
+    assert (cached.state, cached.path) == ("intact", keras / NPZ)
+    put(folder, truth)
+    assert [(file.state, file.path) for file in status(folder, registry)] == [("intact", folder / NPZ)]
 
 
 # --- The registry of the checkout -------------------------------------------------------------------------------------
 
 
 def test_registry_is_complete():
-    forms = tomllib.loads(REGISTRY.read_text())["mnist"]
-    assert [form["form"] for form in forms] == ["npz", "idx"]
-    assert tuple(file["name"] for form in forms for file in form["files"]) == (NPZ, *IDX)
-    for form in forms:
-        assert form["licence"]
-        assert form["provenance"]
-        assert form["mirrors"]
-        assert all(re.fullmatch(r"https://.+/", mirror) for mirror in form["mirrors"])
-        assert all(re.fullmatch("[0-9a-f]{64}", file["sha256"]) and file["size"] > 0 for file in form["files"])
+    table = tomllib.loads(REGISTRY.read_text())["mnist"]
+    assert table["name"] == NPZ
+    assert table["licence"]
+    assert table["provenance"]
+    assert len(table["mirrors"]) > 1
+    assert all(re.fullmatch(r"https://.+/", mirror) for mirror in table["mirrors"])
+    assert re.fullmatch("[0-9a-f]{64}", table["sha256"])
+    assert table["size"] > 0
 
 
-def test_registered_npz_is_the_one_that_the_installed_keras_expects():
+def test_registered_file_is_the_one_that_the_installed_keras_expects():
     keras = Path(importlib.util.find_spec("keras").origin).parent
-    [form, _] = tomllib.loads(REGISTRY.read_text())["mnist"]
-    assert form["files"][0]["sha256"] in (keras / "src/datasets/mnist.py").read_text()
+    assert read_registry(REGISTRY).sha256 in (keras / "src/datasets/mnist.py").read_text()
