@@ -25,7 +25,7 @@ from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK
 from labkit.system.turns import this_share
 from labkit_classroom.board import protocol
-from labkit_classroom.board.door import start_sender
+from labkit_classroom.board.background import start_sender
 
 HAND = ".room-hand.json"
 RESULTS = "results-[0-9][0-9].json"  # in work/: what the labs leave

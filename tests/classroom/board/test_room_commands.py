@@ -9,7 +9,6 @@ import pytest
 from room_board import EMPTY, at
 
 from labkit import cli
-from labkit.system import addresses
 from labkit.system.errors import LabError
 from labkit_classroom.board import host, views
 from labkit_classroom.board.store import Store
@@ -89,19 +88,6 @@ class TestOpen:
         assert (left.value.code, told.out, told.err.count("\n")) == (2, "", 1)
         assert "cannot listen on" in told.err
         assert len(told.err) < 300
-
-    @pytest.mark.parametrize("address", ["0", "0.0.0.0", "0x0", "00.0", "::", "0:0::0", "::0.0.0.0"])
-    def test_everywhere_is_everywhere_however_it_is_written(self, address):
-        assert addresses.is_everywhere(address)
-        assert addresses.url(address, 80, False) == f"http://{addresses.in_url(addresses.own())}:80"
-
-    @pytest.mark.parametrize(
-        ("address", "written"),
-        [("127.1", "127.0.0.1"), ("2130706433", "127.0.0.1"), ("localhost", "localhost"), ("::1", "[::1]")],
-    )
-    def test_an_address_is_printed_as_it_is_typed_by_others(self, address, written):
-        assert not addresses.is_everywhere(address)
-        assert addresses.url(address, 80, False) == f"http://{written}:80"
 
     @pytest.mark.parametrize("address", ["0", "127.0.0.1"])
     def test_it_says_when_it_listens_everywhere(self, monkeypatch, capsys, address):
