@@ -143,11 +143,12 @@ def build_notebooks(
 ) -> None:
     """Make the student and solution notebooks from their sources, if `lab lint` finds nothing wrong there.
 
-    It writes `notebooks/NN_topic.ipynb`, `solutions/NN_topic.ipynb` and the minutes in the README's agenda, whatever of
-    these has changed. Stored outputs stay as long as no code cell has changed. Exit code 1 when lint finds something.
+    It writes `notebooks/NN_topic.ipynb`, `solutions/NN_topic.ipynb`, the minutes in the README's agenda, and
+    `docs/house.md`, whatever of these has changed. Stored outputs stay as long as no code cell was changed or removed;
+    new ones have none. Exit code 1 when lint finds something.
     """
     from labkit.exercises import minutes, notebooks, sources
-    from labkit_author import build
+    from labkit_author import build, house
 
     lint(labs)
     for source in [sources.find(lab) for lab in labs] if labs else sources.labs():
@@ -159,8 +160,9 @@ def build_notebooks(
         elif execute:
             for line in minutes.overruns(source, notebooks.stored(source)):
                 print(line)
-    if readme := minutes.write_agenda():
-        print(f"wrote {paths.shown(readme)}")
+    for page in (minutes.write_agenda(), house.write()):
+        if page:
+            print(f"wrote {paths.shown(page)}")
 
 
 @command(epilog="Example: `./lab site --out public`")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from labkit.system import files, paths
+from labkit.system.errors import LabError
 
 PAGE = paths.ROOT / "docs" / "house.md"
 PACKAGES = ("labkit", "labkit_author", "labkit_classroom")
@@ -21,7 +22,7 @@ def page() -> str:
 
     Raises
     ------
-    ValueError
+    LabError
         When a module has no docstring.
     """
     return "\n".join([HEAD, *(line for package in PACKAGES for line in _of_package(paths.ROOT / package, 2))])
@@ -53,5 +54,5 @@ def first_line(path: Path) -> str:
     """Return the first line of a module's docstring, up to its first blank line, as one."""
     text = ast.get_docstring(ast.parse(path.read_text()))
     if not text:
-        raise ValueError(f"{paths.shown(path)} has no docstring: what is it for?")
+        raise LabError(f"{paths.shown(path)} has no docstring: what is it for?")
     return " ".join(text.partition("\n\n")[0].split())
