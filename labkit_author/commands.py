@@ -27,6 +27,7 @@ def run_tests(
     lab: Annotated[
         str | None, typer.Option(help="all that this lab is held to, such as 07", autocompletion=completion.labs)
     ] = None,
+    exercise: Annotated[int | None, typer.Option(min=1, help="only this exercise of the lab: in seconds")] = None,
 ) -> None:
     """Run every test: style, code, exercises, notebooks. About 20 minutes on two cores. Other arguments go to pytest.
 
@@ -40,7 +41,7 @@ def run_tests(
     # Else each process rewrites and compiles all tests again, in seconds.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     pytest = [*testing.as_others_can(), sys.executable, "-m", "pytest"]
-    for arguments in testing.runs(fast, lab, context.args):
+    for arguments in testing.runs(fast, lab, exercise, context.args):
         if status := subprocess.run([*pytest, *arguments]).returncode:
             raise SystemExit(status)
 

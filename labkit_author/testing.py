@@ -8,6 +8,7 @@ from pathlib import Path
 
 from labkit.exercises import sources
 from labkit.system import others, paths
+from labkit.system.errors import LabError
 
 WORKERS = 4  # processes that share the tests; many tests wait, so two cores have enough for four
 STYLE = "tests/test_style.py"
@@ -16,7 +17,9 @@ FAST = ("--fast", f"-n{WORKERS}", "--dist=worksteal")
 WHOLE = (f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder")
 
 
-def runs(fast: bool = False, lab: str | None = None, more: Sequence[str] = ()) -> list[list[str]]:
+def runs(
+    fast: bool = False, lab: str | None = None, exercise: int | None = None, more: Sequence[str] = ()
+) -> list[list[str]]:
     """Return the arguments of pytest's runs, each of which is worth its time only if those before it passed.
 
     Parameters
@@ -25,9 +28,18 @@ def runs(fast: bool = False, lab: str | None = None, more: Sequence[str] = ()) -
         Only the tests without TensorFlow, ranks, Slurm and notebooks (`tests/fast.py`), side by side.
     lab : str, optional
         Only what this lab is held to: its exercises, its source, and both its notebooks.
+    exercise : int, optional
+        Only what this exercise of the lab is held to.
     more : sequence of str
         Further arguments: they are given to one run, which is no longer of all tests.
+
+    Raises
+    ------
+    LabError
+        For an exercise that the lab does not have, or of no lab.
     """
+    if exercise is not None:
+        return [[*(["--fast"] if fast else []), *_of_exercise(lab, exercise), *more]]
     if lab is not None:
         return [[*(FAST if fast else []), *_of(lab, fast), *more]]
     if more:
@@ -43,6 +55,19 @@ def _of(lab: str, fast: bool) -> list[str]:
     chosen = [str(path.relative_to(paths.ROOT)) for path in exercises]
     chosen += ["tests/author", f"-klab{number} or {source.stem}"]
     return chosen if fast else [*chosen, f"solutions/{source.stem}.ipynb"]
+
+
+def _of_exercise(lab: str | None, exercise: int) -> list[str]:
+    """Return the arguments that choose an exercise's tests: the cases that `tests/exercises/labs.py` makes of it."""
+    if lab is None:
+        raise LabError(f"exercise {exercise} of which lab? ./lab test --lab 09 --exercise {exercise}")
+    source = sources.find(lab)
+    if exercise not in (known := sources.exercises(sources.read(source))):
+        raise LabError(f"lab {source.stem[:2]} has no exercise {exercise}, only {', '.join(map(str, known))}.")
+    chosen = (
+        f"TestExercises and ([{exercise}- or [{exercise}] or test_each_exercise)"  # a case's name: [6-edit-message]
+    )
+    return [f"tests/exercises/test_lab{source.stem[:2]}.py", f"-k{chosen}"]
 
 
 def as_others_can() -> list[str]:

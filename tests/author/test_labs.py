@@ -43,4 +43,4 @@ def test_it_has_a_line_in_the_doctors_table(source):
 def test_its_exercises_are_tested(source):
     tests = paths.ROOT / "tests" / "exercises" / f"test_lab{source.stem[:2]}.py"
     assert tests.exists(), f"{source.stem} has no {paths.shown(tests)}"
-    assert "(ThreeWays)" in tests.read_text(), f"{paths.shown(tests)} has no subclass of ThreeWays"
+    assert "class TestExercises(ThreeWays):" in tests.read_text(), f"{paths.shown(tests)}: ./lab test finds it so"

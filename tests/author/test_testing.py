@@ -1,8 +1,13 @@
+import re
+import subprocess
+import sys
+
 import order
 import pytest
 
 from labkit.exercises import sources
 from labkit.system import paths
+from labkit.system.errors import LabError
 from labkit_author import testing
 
 
@@ -12,6 +17,31 @@ def test_a_labs_tests_are_its_exercises_its_source_and_both_its_notebooks():
         assert any(path.startswith(f"tests/exercises/test_lab{source.stem[:2]}") for path in chosen)
         assert f"solutions/{source.stem}.ipynb" in chosen
         assert not any(other.stem in " ".join(chosen) for other in sources.labs() if other != source)
+
+
+@pytest.mark.slow
+def test_an_exercises_tests_are_its_own_alone():
+    ((file, chosen),) = testing.runs(lab="9", exercise=4)
+    collected = ["-q", "--collect-only", "-p", "no:cacheprovider", f"--rootdir={paths.ROOT}", file, chosen]
+    command = [sys.executable, "-m", "pytest", *collected]
+    out = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True).stdout
+    cases = re.findall(r"::(test_\w+)(?:\[(\d+)\S*\])?", out)
+    assert {number for _, number in cases} == {"4", ""}
+    assert {test for test, _ in cases} == {
+        "test_untouched_is_not_attempted",
+        "test_mistakes_are_reported",
+        "test_right_answers_pass",
+        "test_each_exercise_has_mistakes_a_solution_and_another_right_answer",
+    }
+
+
+@pytest.mark.parametrize(
+    ("lab", "exercise", "told"),
+    [("09", 99, "lab 09 has no exercise 99, only 1, 2, 3"), (None, 4, "exercise 4 of which lab"), ("77", 1, "no lab")],
+)
+def test_an_exercise_that_there_is_not_is_refused(lab, exercise, told):
+    with pytest.raises(LabError, match=told):
+        testing.runs(lab=lab, exercise=exercise)
 
 
 def test_fast_tests_start_no_notebook():
