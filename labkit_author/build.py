@@ -33,7 +33,7 @@ class ExecutionError(LabError):
 def build(source: Path, run: bool = False) -> list[Path]:
     """Make a lab's two notebooks; with `run`, execute the solution.
 
-    Without `run`, an executed solution notebook keeps its outputs as long as its code is the source's.
+    Without `run`, an executed solution notebook keeps its outputs as long as no code cell was changed or removed.
 
     Returns
     -------
@@ -51,19 +51,23 @@ def build(source: Path, run: bool = False) -> list[Path]:
         files.write(target, dumps(executed))
         written.append(target)
     elif not target.exists() or drifted(source):
-        files.write(target, dumps(_keeping_outputs(source)))
+        files.write(target, dumps(with_stored_outputs(source)))
         written.append(target)
     return written
 
 
-def _keeping_outputs(source: Path) -> NotebookNode:
-    """Return the solution notebook with the outputs that are stored, if its code is the same and only prose changed."""
+def with_stored_outputs(source: Path) -> NotebookNode:
+    """Return the solution notebook with the outputs that are stored; with none when a code cell changed or went.
+
+    Cells that were added have none: what stands before and after them is as it was executed.
+    """
     fresh = solution(source)
     if not solution_path(source).exists():
         return fresh
     executed = stored(source)
     before, now = ([cell.id for cell in nb.cells if cell.cell_type == "code"] for nb in (executed, fresh))
-    return _with_outputs_of(fresh, executed) if before == now else fresh
+    left = iter(now)
+    return _with_outputs_of(fresh, executed) if all(cell in left for cell in before) else fresh
 
 
 def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, **parameters: Any) -> NotebookNode:
@@ -149,8 +153,7 @@ def _with_outputs_of(notebook: NotebookNode, done: NotebookNode) -> NotebookNode
     outputs = {cell.id: cell for cell in done.cells if cell.cell_type == "code"}
     executed = nbformat.from_dict(notebook)
     for cell in executed.cells:
-        if cell.cell_type == "code":
-            ran = outputs[cell.id]
+        if cell.cell_type == "code" and (ran := outputs.get(cell.id)):
             cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
             if TIMES in ran.metadata:
                 cell.metadata[TIMES] = ran.metadata[TIMES]

@@ -119,22 +119,36 @@ def new(
     for path in made:
         print(paths.shown(path))
     print(
-        f"Its minutes go in solutions/minutes.toml, what one does in it in README.md. Next: ./lab test --lab {number}"
+        f"What is left of the skeleton: ./lab lint {number}. Its minutes go in solutions/minutes.toml, what one does "
+        f"in it in README.md. Next: ./lab test --lab {number}"
     )
 
 
-@command(epilog="Example: `./lab new-exercise 09`")
+@command(epilog="Example: `./lab new-exercise 09 --after 3`")
 def new_exercise(
     lab: Annotated[str, typer.Argument(help="the lab, such as 09", autocompletion=completion.labs)],
+    after: Annotated[
+        int | None, typer.Option(min=1, help="the exercise that it comes after", show_default="the last")
+    ] = None,
+    script: Annotated[
+        bool, typer.Option("--script", help="a script on ranks, with a probe, in place of a function")
+    ] = False,
 ) -> None:
-    """Add the next exercise to a lab: to its source, its checks and its tests."""
+    """Add an exercise to a lab: to its source, its checks and its tests.
+
+    Those after it get the next number, in these files and wherever a text names "lab 09's exercise 4". Stored outputs
+    stay.
+    """
     from labkit.exercises import sources
     from labkit_author import scaffold
 
     source = sources.find(lab)
-    exercise, changed = scaffold.new_exercise(source)
-    print(f"Exercise {exercise} is in {', '.join(paths.shown(path) for path in changed)}.")
-    print(f"Next: make it yours, then ./lab build {source.stem[:2]} --execute and ./lab test --lab {source.stem[:2]}")
+    exercise, written, counted = scaffold.new_exercise(source, after, script)
+    print(f"Exercise {exercise} is in {', '.join(paths.shown(path) for path in written)}.")
+    for place in counted:
+        print(f"{place}: a loop counts exercises here. Does it still count the right ones?")
+    number = source.stem[:2]
+    print(f"Next: make it yours, then ./lab test --lab {number} --exercise {exercise} and ./lab build {number}")
 
 
 @command("build", epilog="Example: `./lab build 07 --execute`")
@@ -157,7 +171,8 @@ def build_notebooks(
             print(f"wrote {paths.shown(path)}")
         if not notebooks.is_executed(source):
             stored = paths.shown(notebooks.solution_path(source))
-            print(f"{stored} has no outputs, as its code is new: ./lab build {source.stem[:2]} --execute")
+            which = "new cells have no outputs yet" if notebooks.has_run(source) else "no outputs, as its code is new"
+            print(f"{stored}: {which}. A maintainer runs ./lab build {source.stem[:2]} --execute")
         elif execute:
             for line in minutes.overruns(source, notebooks.stored(source)):
                 print(line)

@@ -91,7 +91,7 @@ def prepare(folder: Path) -> None:
 
 def lab(source: Path) -> NotebookNode:
     """Return a lab as the site shows it: its stored run, answers and hints folded, the instructor's cells left out."""
-    if not notebooks.is_executed(source):
+    if not notebooks.has_run(source):
         raise LabError(f"lab {source.stem[:2]} has no stored outputs: ./lab build {source.stem[:2]} --execute")
     read = sources.read(source)
     exercises = {read.cells[one.cell].id: one.number for one in sources.exercises(read).values()}

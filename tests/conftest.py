@@ -23,6 +23,7 @@ from labkit.system import others, processes
 # `./lab test &` ignores interrupts, and what tests start would inherit that: some tests are about interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+STORED = "HAS CELLS WITHOUT STORED OUTPUTS"  # in the reason of a skip (tests/author/test_notebooks.py)
 WORKER = "PYTEST_XDIST_WORKER"  # a variable of the processes that share the tests
 
 
@@ -160,7 +161,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason in sorted(reason for reason in reasons if "no network: " in reason):
         told = reason.partition("no network: ")[2]
         terminalreporter.write_line(f"NODES WITH WIRES WERE NOT ALL TESTED HERE: {told}", red=True, bold=True)
-    for reason in sorted(reason for reason in reasons if "NOT TESTED HERE" in reason):
+    for reason in sorted(reason for reason in reasons if "NOT TESTED HERE" in reason or STORED in reason):
         terminalreporter.write_line(reason.removeprefix("Skipped: "), red=True, bold=True)
     skipped = {report.nodeid.partition("::")[0] for report in terminalreporter.getreports("skipped")}
     for reason in sorted(reason for reason in reasons if "no browser: " in reason):

@@ -70,6 +70,11 @@ def is_executed(source: Path) -> bool:
     return all(cell.execution_count for cell in stored(source).cells if cell.cell_type == "code")
 
 
+def has_run(source: Path) -> bool:
+    """Tell whether the stored solution notebook has outputs of a run, be it without cells that were added since."""
+    return any(cell.execution_count for cell in stored(source).cells if cell.cell_type == "code")
+
+
 def has_text(path: Path, text: str) -> bool:
     """Tell whether a file is there and has this text."""
     return path.exists() and path.read_bytes() == text.encode()

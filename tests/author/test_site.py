@@ -39,7 +39,7 @@ def test_a_lab_is_whole_but_for_what_is_the_instructors(source):
     code = {cell.id: cell for cell in shown.cells if cell.cell_type == "code"}
     stored = notebooks.stored(source).cells
     of_instructor = [cell for cell in stored if notebooks.INSTRUCTOR in cell.metadata.get("tags", [])]
-    assert of_instructor
+    assert of_instructor, "no cell is tagged `instructor`: what should whoever teaches this know?"
     page = "\n".join(text for cell in shown.cells for text in texts(cell))
     for cell in of_instructor:
         assert cell.source not in page
@@ -76,7 +76,6 @@ def test_answers_and_hints_are_folded(source):
 def test_every_picture_is_a_file_and_has_alternative_text(source, tmp_path):
     page = site.with_pictures_in_files(site.lab(source), tmp_path)
     images = [image for cell in page.cells for text in texts(cell) for image in IMAGE.findall(text)]
-    assert images or source.stem.startswith("08")
     for image in images:
         assert re.search(r'\balt="[^"]+"', image)
         file = re.search(r'src="\.\./pictures/(\w+\.png)"', image)
