@@ -46,17 +46,25 @@ def run_tests(
             raise SystemExit(status)
 
 
-@command(epilog="Example: `./lab lint 07`")
-def lint(
+@command("lint", epilog="Example: `./lab lint 07`")
+def lint_labs(
     labs: SomeLabs = None,
 ) -> None:
     """Tell what is wrong with the labs' sources, all at once, by file and line. Exit code 1 when something is."""
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # some checks import TensorFlow, whose notices say nothing of a source
-    from labkit.exercises import sources
-    from labkit_author.lint import lint as problems_of
+    from labkit_author import lint
 
-    chosen = [sources.find(lab) for lab in labs] if labs else sources.labs()
-    problems = [problem for source in chosen for problem in problems_of(source)]
+    _refuse([problem for source in _chosen(labs) for problem in lint.lint(source) + lint.leftovers(source)])
+
+
+def _chosen(labs: list[str] | None) -> list[Path]:
+    """Return the sources of these labs, or of all."""
+    from labkit.exercises import sources
+
+    return [sources.find(lab) for lab in labs] if labs else sources.labs()
+
+
+def _refuse(problems: list[str]) -> None:
+    """Print problems, if there are any, and end with exit code 1."""
     for problem in problems:
         print(problem)
     if problems:
@@ -162,11 +170,12 @@ def build_notebooks(
     `docs/house.md`, whatever of these has changed. Stored outputs stay as long as no code cell was changed or removed;
     new ones have none. Exit code 1 when lint finds something.
     """
-    from labkit.exercises import minutes, notebooks, sources
-    from labkit_author import build, house
+    from labkit.exercises import minutes, notebooks
+    from labkit_author import build, house, lint
 
-    lint(labs)
-    for source in [sources.find(lab) for lab in labs] if labs else sources.labs():
+    chosen = _chosen(labs)
+    _refuse([problem for source in chosen for problem in lint.lint(source)])
+    for source in chosen:
         for path in build.build(source, run=execute):
             print(f"wrote {paths.shown(path)}")
         if not notebooks.is_executed(source):

@@ -1,133 +1,21 @@
-"""Skeletons of a new lab and of a new exercise, which pass their tests as they are.
+"""Puts the skeletons of a new lab and of a new exercise into the files where they belong."""
 
-The skeleton's exercise is a real one, the sum of a list, doubled: its author replaces it part by part.
-"""
-
+import ast
 import re
 import subprocess
 import sysconfig
 from pathlib import Path
-from string import Template
 
 from labkit.exercises import minutes, sources
 from labkit.system import files, paths
 from labkit.system.errors import LabError
+from labkit_author import renumber, skeletons
+from labkit_author.skeletons import FUNCTION, SCRIPT
 
-CLOSING = re.compile(r"^# %% \[markdown\][^\n]*\n# ## (?:Questions|Remember)", re.M)
+DO_MIN = 10  # minutes of a new exercise, until somebody has measured it
+MARKER = re.compile(r"# %%(?!%|\w)")
+CLOSING = re.compile(r"^# %% \[markdown\][^\n]*\n# (?:## (?:Questions|Remember)|<div[^\n]*alert-warning)", re.M)
 
-LAB_SOURCE = Template("""\
-# ---
-# jupyter:
-#   jupytext:
-#     text_representation: {extension: .py, format_name: percent}
-# ---
-
-# %% [markdown]
-# # $number · $title
-#
-# **You will** …
-#
-# **Time** {minutes}
-#
-# **Connects to** lab 00.
-
-# %%
-from labkit.exercises import open_lab
-
-check, results, machine, work, QUICK = open_lab("$number", globals())
-
-# %% [markdown]
-# ## 1 · A question that this section answers
-#
-# Ask before you show.
-
-# %% [markdown]
-# ## Remember
-#
-# - What to remember.
-""")
-
-LAB_CHECKS = Template('''\
-"""Checks of lab $number: $title."""
-
-from labkit.exercises.core import Lab
-
-lab = Lab("$number")
-''')
-
-LAB_TESTS = Template("""\
-import pytest
-from labs import Student, ThreeWays
-
-
-@pytest.fixture
-def student(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return Student("$number", {})  # and what the notebook has imported: {"np": np}
-
-
-class TestExercises(ThreeWays):
-    lab = "$number"
-    mistakes = [
-    ]
-    right = [
-    ]
-""")
-
-MINUTES = Template("""
-[$number]
-1 = { read = 10, do = 10 }
-""")
-AGENDA = Template("| [$number $title](notebooks/$name.ipynb) | … | 20 |\n")
-DOCTOR = Template('    Lab("$number $title", needs=NOTEBOOK, better_with=()),\n')
-
-EXERCISE = Template('''\
-# %% [markdown]
-# ### Exercise $n · Its title
-#
-# What to do and why. Write `twice_$n(values)`: it takes a list of numbers, and returns twice their sum.
-
-
-# %%
-def twice_$n(values):
-    """Return twice the sum of a list of numbers."""
-    ### BEGIN SOLUTION
-    return 2 * sum(values)
-    ### END SOLUTION
-
-
-# %% tags=["nbval-check-output"]
-twice_$n = check($n, twice_$n)
-
-''')
-
-CHECK = Template('''
-
-@lab.exercise($n, hints=("Which function of Python's adds up a list?", "return 2 * sum(values)"))
-def twice_$n(answer) -> None:
-    """Twice the sum, of generated lists and of the empty one."""
-
-    def decide(values: list[int]) -> None:
-        got, right = number(call(answer, values), f"twice_$n({values})"), 2 * sum(values)
-        expect(got == right, f"twice_$n({values}) to be {right}; it is {got}")
-
-    for values in ([1, 2, 3], []):
-        decide(values)
-    for_all(decide, values=st.lists(st.integers(-9, 9), max_size=5))
-''')
-CHECK_IMPORTS = {
-    "st": "from hypothesis import strategies as st",
-    "call": "from labkit.exercises.answers import call",
-    "for_all": "from labkit.exercises.answers import for_all",
-    "number": "from labkit.exercises.values import number",
-    "expect": "from labkit.exercises.outcomes import expect",
-}
-
-MISTAKE = Template("""\
-        ($n, swap("2 * sum(values)", "sum(values)"), "twice_$n([1, 2, 3]) to be 12; it is 6"),
-        ($n, swap("return 2 * sum(values)", "pass"), "a number; it is None"),
-""")
-RIGHT = Template('        ($n, same),\n        ($n, swap("2 * sum(values)", "sum(values + values)")),\n')
 TEST_IMPORTS = {name: f"from labs import {name}" for name in ("same", "swap")}
 
 
@@ -159,38 +47,129 @@ def new_lab(number: str, topic: str) -> list[Path]:
         raise LabError(f"number {number} is taken by {taken[0]}: take the next free one.")
     names = {"number": number, "name": f"{number}_{topic}", "title": topic.replace("_", " ").capitalize()}
     source = paths.SOLUTIONS / f"{names['name']}.py"
-    made = {source: LAB_SOURCE, _checks_of(number): LAB_CHECKS, _tests_of(number): LAB_TESTS}
+    made = {
+        source: skeletons.LAB_SOURCE,
+        _checks_of(number): skeletons.LAB_CHECKS,
+        _tests_of(number): skeletons.LAB_TESTS,
+    }
     for path, template in made.items():
         files.write(path, template.substitute(names))
     plan = paths.SOLUTIONS / minutes.FILE
-    files.write(plan, plan.read_text() + MINUTES.substitute(names))
+    files.write(plan, plan.read_text() + skeletons.MINUTES.substitute(names))
     readme = paths.ROOT / "README.md"
-    _insert(readme, r"(?:^\| \[\d\d .*\n)+", AGENDA.substitute(names), "the agenda's table")
+    _insert(readme, r"(?:^\| \[\d\d .*\n)+", skeletons.AGENDA.substitute(names), "the agenda's table")
     doctor = paths.ROOT / "labkit" / "doctor" / "labs.py"
-    _insert(doctor, r"^LABS = \(\n(?:[ ].*\n)+", DOCTOR.substitute(names), "the table LABS")
+    _insert(doctor, r"^LABS = \(\n(?:[ ].*\n)+", skeletons.DOCTOR.substitute(names), "the table LABS")
     new_exercise(source)
     return [*made, plan, readme, doctor]
 
 
-def new_exercise(source: Path) -> tuple[int, list[Path]]:
-    """Add a lab's next exercise to its source, before the closing questions, to its checks, and to its tests.
+def new_exercise(source: Path, after: int | None = None, script: bool = False) -> tuple[int, list[Path], list[str]]:
+    """Add an exercise to a lab's source, to its checks, and to its tests; those after it get the next number.
+
+    Parameters
+    ----------
+    source : Path
+        The lab's source.
+    after : int, optional
+        The exercise that it comes after; by default it is the last, before the closing questions.
+    script : bool
+        Whether it is a script on ranks, with a probe.
 
     Returns
     -------
-    tuple of (int, list of Path)
-        The exercise's number, and the three files.
+    tuple of (int, list of Path, list of str)
+        The exercise's number; the files that were written; and where a person has to look (`renumber.make_room`).
+
+    Raises
+    ------
+    LabError
+        For an exercise that the lab does not have, and when the last skeleton is still as it was.
     """
-    number = len(sources.exercises(sources.read(source))) + 1
-    checks, tests = _checks_of(source.stem[:2]), _tests_of(source.stem[:2])
-    text = source.read_text()
-    at = found.start() if (found := CLOSING.search(text)) else len(text)
-    files.write(source, f"{text[:at]}{EXERCISE.substitute(n=number)}{text[at:]}")
-    files.write(checks, _importing(CHECK_IMPORTS, checks.read_text() + CHECK.substitute(n=number)))
-    _insert(tests, r"^    mistakes = \[\n(?:(?!    \]).*\n)*", MISTAKE.substitute(n=number), "the list `mistakes`")
-    _insert(tests, r"^    right = \[\n(?:(?!    \]).*\n)*", RIGHT.substitute(n=number), "the list `right`")
+    lab, skeleton = source.stem[:2], SCRIPT if script else FUNCTION
+    known = sources.exercises(sources.read(source))
+    if after is not None and after not in known:
+        raise LabError(f"lab {lab} has no exercise {after}, only {', '.join(map(str, known))}.")
+    number = (len(known) if after is None else after) + 1
+    names = {"n": str(number), "lab": lab}
+    name, checks, tests = f"{skeleton.name}_{number}", _checks_of(lab), _tests_of(lab)
+    if re.search(rf"\b{name}\b", source.read_text()):
+        raise LabError(f"{paths.shown(source)} has {name} of an earlier skeleton: make that exercise yours first.")
+    written, counted = renumber.make_room(source, number - 1)
+    probe = checks.with_name(f"lab{lab}_{name}.py")
+    _put(source, _place_of_text(source, after), skeleton.text.substitute(names))
+    _put(checks, _end_of_check(checks, after), skeleton.check.substitute(names))
+    files.write(checks, _importing(skeleton.imports, checks.read_text()))
+    for cases, template in (("mistakes", skeleton.mistakes), ("right", skeleton.right)):
+        _put(tests, _end_of_cases(tests, cases, after), template.substitute(names))
     files.write(tests, _importing(TEST_IMPORTS, tests.read_text()))
-    _format(source, checks, tests)
-    return number, [source, checks, tests]
+    made = [source, checks, tests]
+    if skeleton.probe is not None:
+        files.write(probe, skeleton.probe.substitute(names))
+        made.append(probe)
+    _format(*made)
+    made += _give_minutes(source, number)
+    return number, [*made, *(path for path in written if path not in made)], counted
+
+
+def _give_minutes(source: Path, exercise: int) -> list[Path]:
+    """Give the section of an exercise minutes to do it where it had none; return the plan's file if that changed it."""
+    sections = minutes.by_section(sources.read(source))
+    name = next((section.name for section in sections if exercise in section.exercises), "")
+    if not name or next(section.do for section in minutes.plan(source) if section.name == name):
+        return []
+    plan = paths.SOLUTIONS / minutes.FILE
+    line = rf"(?ms)(^\[{source.stem[:2]}\]$.*?^{name} = {{[^}}\n]*?)(, wait|, core| }})"
+    files.write(plan, re.sub(line, rf"\g<1>, do = {DO_MIN}\g<2>", plan.read_text(), count=1))
+    return [plan]
+
+
+def _place_of_text(source: Path, after: int | None) -> int:
+    """Return the line of a source before which a new exercise belongs: the cell after the check of one, or the end."""
+    lines = source.read_text().splitlines()
+    if after is None:
+        text = source.read_text()
+        return text.count("\n", 0, found.start()) if (found := CLOSING.search(text)) else len(lines)
+    (checked,) = (
+        node.end_lineno or 0
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Assign) and _is_check_of(node.value, after)
+    )
+    return next((line for line in range(checked, len(lines)) if MARKER.match(lines[line])), len(lines))
+
+
+def _is_check_of(node: ast.AST, number: int) -> bool:
+    match node:
+        case ast.Call(ast.Name("check"), [ast.Constant(found), *_]):
+            return found == number
+    return False
+
+
+def _end_of_check(checks: Path, after: int | None) -> int:
+    """Return the line of a lab's checks after the check of an exercise; the last line for none."""
+    text = checks.read_text()
+    for node in ast.parse(text).body if after is not None else []:
+        for decorator in getattr(node, "decorator_list", []):
+            match decorator:
+                case ast.Call(ast.Attribute(attr="exercise"), [ast.Constant(number), *_]) if number == after:
+                    return node.end_lineno or 0
+    return len(text.splitlines())
+
+
+def _end_of_cases(tests: Path, cases: str, after: int | None) -> int:
+    """Return the line of a lab's tests after the last of the cases of an exercise, or of all exercises."""
+    for node in ast.walk(ast.parse(tests.read_text())):
+        match node:
+            case ast.Assign([ast.Name(name)], ast.List(entries)) if name == cases:
+                of_it = [entry for entry in entries if after is None or renumber.first_number(entry) == after]
+                return (of_it[-1].end_lineno or 0) if of_it else (node.end_lineno or 0) - 1
+    raise LabError(f"{paths.shown(tests)} has lost the list `{cases}`: bring it back.")
+
+
+def _put(path: Path, line: int, text: str) -> None:
+    """Put text after so many lines of a file."""
+    lines = path.read_text().splitlines(keepends=True)
+    files.write(path, "".join([*lines[:line], text, *lines[line:]]))
 
 
 def _checks_of(number: str) -> Path:

@@ -14,7 +14,7 @@ from labkit.system import statistics
 
 pytestmark = pytest.mark.timeout(900)  # the one launch of all scripts takes a minute, and many on a busy machine
 
-FUNCTIONS = ("shard", "learning_rate", "steps_per_epoch")
+FUNCTIONS = {1: "shard", 2: "learning_rate", 3: "steps_per_epoch"}  # of plan.py, by exercise
 PROBED = {4: "train", 5: "fit"}  # exercises that run on ranks: what their probe is told
 WAYS = {"weak": (lab07.RANKS, 512), "strong": (lab07.RANKS, 256)}
 # The lab's own scripts, and their arguments.
@@ -34,10 +34,10 @@ def make_student(folder):
     (folder / "work").mkdir()
     cells = sources.read(sources.find("07")).cells
     plan = next(cell.source for cell in cells if "plan.py" in cell.source and "write_text" in cell.source)
-    texts = {name: inspect.getsource(student.answer(number, same)) for number, name in enumerate(FUNCTIONS, start=1)}
+    texts = {name: inspect.getsource(student.answer(number, same)) for number, name in FUNCTIONS.items()}
     getsource = lambda function: texts[function]  # noqa: E731, each has a file of its own in a notebook
     names = {"inspect": SimpleNamespace(getsource=getsource), "work": folder / "work"}
-    exec(plan, names | {name: name for name in FUNCTIONS})
+    exec(plan, names | {name: name for name in FUNCTIONS.values()})
     for cell in cells:
         head, _, text = cell.source.partition("\n")
         if head.startswith("%%writefile work/") and "### BEGIN SOLUTION" not in text:
@@ -303,10 +303,11 @@ def test_the_module_is_what_the_checks_know(student, tmp_path):
     text = (tmp_path / "work" / "plan.py").read_text()
     assert text.startswith(student.check.lab.checks[1].imports + "\n")
     assert text.count("import") == 2
-    places = [text.index(f"def {name}(") for name in FUNCTIONS]
+    places = [text.index(f"def {name}(") for name in FUNCTIONS.values()]
     assert places == sorted(places)
-    assert [student.check.lab.checks[number].beside for number in (1, 2, 3)] == [(), (1,), (1, 2)]
-    assert len({student.check.lab.checks[number].imports for number in (1, 2, 3)}) == 1
+    checks, numbers = student.check.lab.checks, tuple(FUNCTIONS)
+    assert [checks[number].beside for number in numbers] == [numbers[:before] for before in range(len(numbers))]
+    assert len({checks[number].imports for number in numbers}) == 1
 
 
 def test_a_script_that_fails_in_a_launch_of_its_own(student, capsys):

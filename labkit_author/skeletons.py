@@ -1,0 +1,246 @@
+"""The text of skeletons: a new lab, an exercise that is a function, an exercise that is a script on ranks.
+
+A skeleton is a real exercise, and passes its tests as it is: its author replaces it part by part. What is left of it,
+`./lab lint` tells.
+"""
+
+import re
+from string import Template
+from typing import NamedTuple
+
+LAB_SOURCE = Template("""\
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation: {extension: .py, format_name: percent}
+# ---
+
+# %% [markdown]
+# # $number · $title
+#
+# **You will** …
+#
+# **Time** {minutes}
+#
+# **Connects to** lab 00.
+
+# %%
+from labkit.exercises import open_lab
+
+check, results, machine, work, QUICK = open_lab("$number", globals())
+
+# %% [markdown]
+# ## 1 · A question that this section answers
+#
+# Ask before you show.
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
+#
+# **For the instructor.** Timing, and what goes wrong.
+#
+# </div>
+
+# %% [markdown]
+# ## Remember
+#
+# - What to remember.
+""")
+
+LAB_CHECKS = Template('''\
+"""Checks of lab $number: $title."""
+
+from labkit.exercises.core import Lab
+
+lab = Lab("$number")
+''')
+
+LAB_TESTS = Template("""\
+import pytest
+from labs import Student, ThreeWays
+
+
+@pytest.fixture
+def student(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return Student("$number", {})  # and what the notebook has imported: {"np": np}
+
+
+class TestExercises(ThreeWays):
+    lab = "$number"
+    mistakes = [
+    ]
+    right = [
+    ]
+""")
+
+MINUTES = Template("""
+[$number]
+1 = { read = 10, do = 10, wait = 0.2 }
+""")
+AGENDA = Template("| [$number $title](notebooks/$name.ipynb) | … | 20 |\n")
+DOCTOR = Template('    Lab("$number $title", needs=NOTEBOOK, better_with=()),\n')
+
+# What of these an author has left as it was: in a lab's source.
+LEFT = re.compile(
+    r"Exercise \d+ · Its title|What to do and why\.|\b(?:twice|total)_\d+\b|\*\*You will\*\* …|"
+    r"\d+ · A question that this section answers|Ask before you show\.|- What to remember\.$|"
+    r"\*\*For the instructor\.\*\* Timing, and what goes wrong\.$",
+    re.M,
+)
+
+
+class Exercise(NamedTuple):
+    """What an exercise has in its lab's files: templates, in which `n` is its number and `lab` its lab's.
+
+    Attributes
+    ----------
+    name : str
+        What its answer is called, without its number.
+    text : Template
+        For the lab's source.
+    check : Template
+        For the lab's checks.
+    imports : dict of str to str
+        What the check uses, and the line that imports it.
+    mistakes, right : Template
+        Cases of the lab's tests.
+    probe : Template or None
+        A module of its own, for the ranks.
+    """
+
+    name: str
+    text: Template
+    check: Template
+    imports: dict[str, str]
+    mistakes: Template
+    right: Template
+    probe: Template | None = None
+
+
+FUNCTION = Exercise(
+    name="twice",
+    text=Template('''\
+# %% [markdown]
+# ### Exercise $n · Its title
+#
+# What to do and why. Write `twice_$n(values)`: it takes a list of numbers, and returns twice their sum.
+
+
+# %%
+def twice_$n(values):
+    """Return twice the sum of a list of numbers."""
+    ### BEGIN SOLUTION
+    return 2 * sum(values)
+    ### END SOLUTION
+
+
+# %% tags=["nbval-check-output"]
+twice_$n = check($n, twice_$n)
+
+'''),
+    check=Template('''
+
+@lab.exercise($n, hints=("Which function of Python's adds up a list?", "return 2 * sum(values)"))
+def twice_$n(answer) -> None:
+    """Twice the sum, of generated lists and of the empty one."""
+
+    def decide(values: list[int]) -> None:
+        got, right = number(call(answer, values), f"twice_$n({values})"), 2 * sum(values)
+        expect(got == right, f"twice_$n({values}) to be {right}; it is {got}")
+
+    for values in ([1, 2, 3], []):
+        decide(values)
+    for_all(decide, values=st.lists(st.integers(-9, 9), max_size=5))
+'''),
+    imports={
+        "st": "from hypothesis import strategies as st",
+        "call": "from labkit.exercises.answers import call",
+        "for_all": "from labkit.exercises.answers import for_all",
+        "number": "from labkit.exercises.values import number",
+        "expect": "from labkit.exercises.outcomes import expect",
+    },
+    mistakes=Template("""\
+        ($n, swap("2 * sum(values)", "sum(values)"), "twice_$n([1, 2, 3]) to be 12; it is 6"),
+        ($n, swap("return 2 * sum(values)", "pass"), "a number; it is None"),
+"""),
+    right=Template("""\
+        ($n, same),
+        ($n, swap("2 * sum(values)", "sum(values + values)")),
+"""),
+)
+
+SCRIPT = Exercise(
+    name="total",
+    text=Template('''\
+# %% [markdown]
+# ### Exercise $n · Its title
+#
+# What to do and why. Write `total_$n(number)`: every rank calls it with a number of its own, and it returns the sum of
+# all ranks' numbers. It may take 10 s.
+
+# %%
+# %%writefile work/total_$n.py
+from mpi4py import MPI
+
+
+def total_$n(number):
+    """Return the sum of all ranks' numbers, on every rank."""
+    ### BEGIN SOLUTION
+    return MPI.COMM_WORLD.allreduce(number)
+    ### END SOLUTION
+
+
+if __name__ == "__main__":
+    print(total_$n(MPI.COMM_WORLD.rank))
+
+# %% tags=["nbval-check-output"]
+total_$n = check($n, "work/total_$n.py")
+
+'''),
+    check=Template('''
+
+@lab.exercise(
+    $n,
+    hints=("Which collective adds up, and tells every rank?", "return MPI.COMM_WORLD.allreduce(number)"),
+)
+def total_$n(answer) -> None:
+    """On 3 ranks: each gets the sum of all ranks' numbers."""
+    probe = Path(__file__).with_name("lab${lab}_total_$n.py")
+    for rank, got in enumerate(reports(run_answer(3, probe, answer, threads=1, timeout=60))):
+        same(got, 111, f"total_$n({10**rank}) on rank {rank} of 3")
+'''),
+    imports={
+        "Path": "from pathlib import Path",
+        "reports": "from labkit.exercises.answers import reports",
+        "run_answer": "from labkit.exercises.answers import run_answer",
+        "same": "from labkit.exercises.values import same",
+    },
+    mistakes=Template("""\
+        ($n, swap("MPI.COMM_WORLD.allreduce(number)", "number"), "total_$n(1) on rank 0 of 3 to be 111; it is 1"),
+        ($n, swap("return MPI", "MPI"), "a number; it is None"),
+"""),
+    right=Template("""\
+        ($n, same),
+        ($n, swap("MPI.COMM_WORLD.allreduce(number)", "sum(MPI.COMM_WORLD.allgather(number))")),
+"""),
+    probe=Template('''\
+"""A probe of lab $lab: what a script's `total_$n` returns on each rank. Started by the lab's checks on some ranks:
+
+mpirun -n 3 python lab${lab}_total_$n.py SCRIPT
+"""
+
+import sys
+
+from mpi4py import MPI
+
+from labkit.exercises.ranks import load, report, watched
+
+if __name__ == "__main__":
+    script, rank = sys.argv[1], MPI.COMM_WORLD.rank
+    (total,) = load(script, "total_$n")
+    with watched(script, f"in total_$n, on rank {rank}"):
+        got = total(10**rank)
+        report(got if got is None else float(got))
+'''),
+)
