@@ -1,4 +1,7 @@
-"""Rules that a lab's source must keep, each broken one told by file and line."""
+"""Rules that a lab's source must keep, each broken one told by file and line.
+
+All is read from texts, the kit's own modules too: nothing is imported, so that it takes seconds.
+"""
 
 import ast
 import re
@@ -7,10 +10,10 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from labkit.exercises import core, minutes, sources
+from labkit.exercises import minutes, sources
 from labkit.system import paths
 from labkit.system.errors import LabError
-from labkit_author import core_path
+from labkit_author import core_path, glossary, imports, skeletons
 
 CHECKED = "nbval-check-output"  # tag of the cells whose output nbval compares with what is stored
 MAX_GAP_LINES = 60  # of a cell in which a student looks for the gap
@@ -28,7 +31,7 @@ def lint(source: Path) -> list[str]:
     notebook = sources.read(source)
     starts = [number for number, line in enumerate(source.read_text().splitlines(), 1) if MARKER.match(line)]
     elsewhere = {name: other.name for other in sources.labs() if other.name != source.name for name in _written(other)}
-    problems = list(_lint_headings(notebook, starts))
+    problems = [*_lint_headings(notebook, starts), *glossary.problems(source.read_text())]
     for cell, start in zip(notebook.cells, starts, strict=True):
         problems += _lint_prose(cell, start) if cell.cell_type == "markdown" else _lint_code(cell, start)
         problems += _lint_paths(cell, start)
@@ -37,6 +40,22 @@ def lint(source: Path) -> list[str]:
         problems += _lint_exercises(source, notebook, starts)
         problems += _lint_core_path(source, notebook, starts)
     return [f"{paths.shown(source)}:{line}: {problem}" for line, problem in sorted(problems)]
+
+
+def leftovers(source: Path) -> list[str]:
+    """Return what is left of the skeleton that a lab or an exercise began as, in lines as those of `lint`.
+
+    These hold up nobody who is at work on it, but must be gone at the end.
+    """
+    agenda = rf"^\| \[{source.stem[:2]} [^\]]+\]\([^)]*\) \| … \|"
+    found = [(source, left) for left in skeletons.LEFT.finditer(source.read_text())]
+    readme = paths.ROOT / "README.md"
+    found += [(readme, left) for left in re.finditer(agenda, readme.read_text(), re.M)]
+    lines = (
+        f"{paths.shown(path)}:{left.string.count(chr(10), 0, left.start()) + 1}: left of the skeleton: {left[0]!r}"
+        for path, left in found
+    )
+    return list(dict.fromkeys(lines))
 
 
 def _lint_paths(cell: NotebookNode, start: int) -> Iterator[Problem]:
@@ -72,6 +91,8 @@ def _lint_code(cell: NotebookNode, start: int) -> Iterator[Problem]:
         yield start + (error.lineno or 1), f"syntax error: {error.msg}"
         return
     first = _first(cell, start)
+    for line, name in imports.missing(tree):
+        yield first + line, f"the kit has no {name}"
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             yield first + node.lineno, "import * hides which names it brings: name them"
@@ -104,6 +125,11 @@ def _lint_core_path(source: Path, notebook: NotebookNode, starts: list[int]) -> 
     except LabError as error:
         yield 1, str(error)
         return
+    to_do = {section.name for section in plan if section.do}
+    for part in minutes.by_section(notebook):
+        if part.exercises and part.name and part.name not in to_do:
+            exercises = ", ".join(map(str, part.exercises))
+            yield 1, f"section {part.name} has exercise {exercises}, and no minutes to do it: `do` in {minutes.FILE}"
     for cell, line, name, section in core_path.taken(notebook, plan):
         yield (
             _first(notebook.cells[cell], starts[cell]) + line,
@@ -160,8 +186,8 @@ def _lint_exercises(source: Path, notebook: NotebookNode, starts: list[int]) -> 
         index = re.search(r"cell (\d+)", str(error))
         yield starts[int(index.group(1))] if index else 1, str(error).partition("\n")[0]
         return
-    module = Path(core.__file__).with_name(f"lab{source.stem[:2]}.py")
-    checks = core.checker(source.stem[:2], {}).lab.checks if module.exists() else {}
+    module = paths.ROOT / "labkit" / "exercises" / f"lab{source.stem[:2]}.py"
+    hints = _hints(ast.parse(module.read_text())) if module.exists() else {}
     if list(found) != list(range(1, len(found) + 1)):
         yield 1, f"exercises are numbered {list(found)}, not 1, 2, 3 …"
     for cell, start in zip(notebook.cells, starts, strict=True):
@@ -169,12 +195,34 @@ def _lint_exercises(source: Path, notebook: NotebookNode, starts: list[int]) -> 
             yield start, f"an exercise is checked without the tag {CHECKED}: nobody would see the solution fail"
     for number, exercise in found.items():
         line, length = starts[exercise.cell], blank.cells[exercise.cell].source.count("\n") + 1
-        if number not in checks:
+        if number not in hints:
             yield line, f"exercise {number} has no check in {paths.shown(module)}"
         if length > MAX_GAP_LINES:
             yield line, f"exercise {number} is a gap in {length} lines: at most {MAX_GAP_LINES}, or nobody finds it"
-    for number, check in checks.items():
+    for number, given in hints.items():
         if number not in found:
             yield 1, f"{paths.shown(module)} checks exercise {number}, which the source doesn't have"
-        if not check.hints or not all(hint.strip() for hint in check.hints):
+        if not given:
             yield 1, f"exercise {number} has no hints in {paths.shown(module)}"
+
+
+def _hints(module: ast.Module) -> dict[int, bool]:
+    """Return for each exercise that a lab's module checks whether it has hints, none of which is empty."""
+    constants = {
+        node.targets[0].id: node.value
+        for node in module.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+
+    def value(node: ast.expr) -> ast.expr:
+        return constants.get(node.id, node) if isinstance(node, ast.Name) else node
+
+    found = {}
+    for node in ast.walk(module):
+        match node:
+            case ast.Call(ast.Attribute(attr="exercise"), [ast.Constant(int(number))], keywords):
+                given = [value(keyword.value) for keyword in keywords if keyword.arg == "hints"]
+                hints = [value(hint) for tuple_ in given if isinstance(tuple_, ast.Tuple) for hint in tuple_.elts]
+                empty = [hint for hint in hints if isinstance(hint, ast.Constant) and not str(hint.value).strip()]
+                found[number] = bool(hints) and not empty
+    return found

@@ -39,5 +39,5 @@ def test_a_module_without_a_docstring_is_named(tmp_path, monkeypatch):
     (tmp_path / "labkit").mkdir()
     (tmp_path / "labkit" / "__init__.py").write_text('"""What it is."""')
     (tmp_path / "labkit" / "mute.py").write_text("x = 1\n")
-    with pytest.raises(LabError, match="mute.py has no docstring: what is it for"):
+    with pytest.raises(LabError, match=r"mute\.py has no docstring: what is it for"):
         house.page()

@@ -1,8 +1,13 @@
+import ast
+import subprocess
+import sys
+
 import pytest
 
 from labkit.exercises import minutes, sources
 from labkit.exercises.minutes import Section
-from labkit_author import lint
+from labkit.system import paths
+from labkit_author import imports, lint, skeletons
 
 
 @pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)
@@ -45,12 +50,150 @@ def test_an_exercise_without_a_check_and_a_long_one_are_problems(write_source):
         ("[markdown]\n# ## T", "the first heading"),
         ("[markdown]\n# # T\n#\n# ### U", "jumps"),
         ("[markdown]\n# # T\n#\n# # U", "second title"),
+        ("from labkit.mpi import run_ranks, run_rank", "the kit has no labkit.mpi.run_rank"),
+        ("from labkit.system import lode", "the kit has no labkit.system.lode"),
+        ("from labkit.slurm.cluster import find_slurn", "the kit has no labkit.slurm.cluster.find_slurn"),
+        ("import labkit.mpy", "the kit has no labkit.mpy"),
+        ("%%writefile work/mine.py\nfrom labkit.data import load_digit", "the kit has no labkit.data.load_digit"),
+        ("[markdown]\n# # T\n#\n# A [**rank**](../docs/glossary.md#ranc)", "glossary.md#ranc leads to no entry"),
+        ("[markdown]\n# # T\n#\n# Some **ranks**.", "[**ranks**](../docs/glossary.md#rank)"),
     ],
 )
 def test_lint_finds(write_source, cell, complaint):
     cells = [cell] if cell.startswith("[markdown]") else ["[markdown]\n# # T", cell]
     problems = lint.lint(write_source(*cells))
     assert any(complaint in problem for problem in problems), problems
+
+
+def test_a_problem_in_a_script_is_told_by_its_own_line(write_source):
+    source = write_source("[markdown]\n# # T", "%%writefile work/mine.py\nx = 1\nfrom labkit.data import load_digit")
+    (problem,) = lint.lint(source)
+    assert source.read_text().splitlines()[int(problem.split(":")[1]) - 1] == "from labkit.data import load_digit"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from labkit.mpi import run_ranks",  # by the lazy face of a package
+        "from labkit.system import load, paths",  # modules
+        "from labkit.system.paths import ROOT",  # a constant
+        "from labkit import mpi\nimport labkit.display.plots",
+        "from labkitchen import anything\nfrom numpy import anything_else",  # not the kit's
+    ],
+)
+def test_names_that_the_kit_has_are_no_problem(write_source, code):
+    assert lint.lint(write_source("[markdown]\n# # T", code)) == []
+
+
+def test_what_a_face_promises_and_its_module_lacks_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    (tmp_path / "labkit").mkdir()
+    face = "import lazy_loader\n\nif TYPE_CHECKING:\n    from labkit.a import f, g\n"
+    face += 'x, y, _ = lazy_loader.attach(__name__, submod_attrs={"a": ["f", "g"], "b": ["h"]})\n'
+    (tmp_path / "labkit" / "__init__.py").write_text(face)
+    (tmp_path / "labkit" / "a.py").write_text("def f():\n    g = 1\n")
+    assert list(imports.missing(ast.parse("from labkit import f, g, h, x, a"))) == [
+        (1, "labkit.g"),
+        (1, "labkit.h"),
+    ]
+
+
+def test_the_faces_bring_what_they_promise():
+    """What a lazy face names is in its module: nothing else would say so before a lab is run."""
+    for package in imports.PACKAGES:
+        for face in (paths.ROOT / package).rglob("__init__.py"):
+            module = ".".join(face.parent.relative_to(paths.ROOT).parts)
+            promised = next(
+                (
+                    ast.literal_eval(node.value)
+                    for node in ast.parse(face.read_text()).body
+                    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+                ),
+                [],
+            )
+            assert set(promised) <= imports.names_of(module), module
+
+
+def test_a_bold_term_that_is_linked_elsewhere_or_is_none_is_no_problem(write_source):
+    text = "[markdown]\n# # T\n#\n# A [**rank**](../docs/glossary.md#rank), **ranks**, **You will**"
+    assert lint.lint(write_source(text)) == []
+
+
+ANSWER = "def f():\n    ### BEGIN SOLUTION\n    pass\n    ### END SOLUTION"
+
+
+@pytest.mark.parametrize(("do", "found"), [(0, 1), (5, 0)])
+def test_a_section_with_an_exercise_takes_time_to_do(write_source, monkeypatch, do, found):
+    monkeypatch.setattr(minutes, "plan", lambda source: [Section("1"), Section("2", do=do)])
+    cells = ["[markdown]\n# # T\n#\n# ## 1 · S", "x = 1", "[markdown]\n# ## 2 · S", ANSWER, "f = check(1, f)"]
+    problems = [problem for problem in lint.lint(write_source(*cells)) if "no minutes to do it" in problem]
+    assert len(problems) == found
+    assert all("section 2 has exercise 1, and" in problem for problem in problems)
+
+
+def test_what_is_left_of_a_skeleton_is_told_and_holds_nobody_up(write_source, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    (tmp_path / "README.md").write_text(
+        "| [41 A](x) | do | 5 |\n| [42 Made up](notebooks/42_made_up.ipynb) | … | 20 |\n"
+    )
+    source = tmp_path / "42_made_up.py"
+    names = {"number": "42", "title": "Made up", "n": "1", "lab": "42"}
+    source.write_text(skeletons.LAB_SOURCE.substitute(names))
+    whole = lint.leftovers(source)
+    assert [problem.rpartition(": ")[2] for problem in whole[:-1]] == [
+        "'**You will** …'",
+        "'1 · A question that this section answers'",
+        "'Ask before you show.'",
+        "'**For the instructor.** Timing, and what goes wrong.'",
+        "'- What to remember.'",
+    ]
+    assert "README.md:2: " in whole[-1]
+    (tmp_path / "README.md").write_text("| [42 Made up](notebooks/42_made_up.ipynb) | Make something up | 20 |\n")
+    for exercise in (skeletons.FUNCTION, skeletons.SCRIPT):
+        source.write_text(exercise.text.substitute(names))
+        told = "\n".join(lint.leftovers(source))
+        assert f"'{exercise.name}_1'" in told
+        assert "Its title" in told
+        assert "What to do and why." in told
+        assert len(told.splitlines()) == len(set(told.splitlines()))
+
+
+def test_no_lab_has_anything_left_of_a_skeleton():
+    """Not by lab: `./lab test --lab 10` passes while somebody is still at work."""
+    if left := [problem for source in sources.labs() for problem in lint.leftovers(source)]:
+        pytest.fail("\n".join(left), pytrace=False)
+
+
+@pytest.mark.parametrize(
+    ("hints", "told"),
+    [
+        ('hints=("a", "b")', False),
+        ("hints=HINTS", False),
+        ("hints=(A, B)", False),
+        ("hints=()", True),
+        ('hints=("a", " ")', True),
+        ("hints=(A, EMPTY)", True),
+        ("hints=NONE", True),
+    ],
+)
+def test_hints_are_read_from_the_text_of_the_checks(write_source, tmp_path, monkeypatch, hints, told):
+    source = write_source("[markdown]\n# # T", ANSWER, "f = check(1, f)")
+    monkeypatch.setattr(minutes, "plan", lambda source: [])
+    module = tmp_path / "labkit" / "exercises" / "lab42.py"
+    module.parent.mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "glossary.md").write_text("# Glossary\n")
+    constants = 'A, B = "a", "b"\nA = "a"\nB = "b"\nEMPTY = ""\nHINTS = (A, B)\nNONE = ()\n'
+    module.write_text(f"{constants}@lab.exercise(1, {hints})\ndef f(answer):\n    raise SystemExit\n")
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    assert any("exercise 1 has no hints" in problem for problem in lint.lint(source)) == told
+
+
+def test_lint_imports_no_tensorflow():
+    script = "import sys; from labkit import cli; sys.argv = ['lab', 'lint', '00']\ntry: cli.main()\n"
+    script += "except SystemExit as left: print(left.code or 0, 'tensorflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=paths.ROOT, capture_output=True, text=True)
+    assert done.stdout == "0 False\n", done.stderr
 
 
 def lab_with_an_optional_section(write_source, monkeypatch, core, optional, closing):

@@ -1,5 +1,6 @@
 import pytest
 
+from labkit import cli
 from labkit.exercises import core, sources
 from labkit.exercises.answers import call
 from labkit.exercises.outcomes import expect
@@ -108,6 +109,22 @@ def test_a_solution_that_does_not_pass_is_an_error(source):
         mutations.try_exercise(source, 1)
     with pytest.raises(LabError, match=r"no exercise 2, only \[1\]"):
         mutations.try_exercise(source, 2)
+
+
+def test_the_command_tries_one_exercise_and_each_so_many_th_mutant(monkeypatch, capsys):
+    asked = []
+
+    def tried(source, number, every, tell):
+        asked.append((source.stem[:2], number, every))
+        return mutations.Tried(count=3, equivalent=[], survivors=["a → b"], failures=[], stale=[])
+
+    monkeypatch.setattr(mutations, "try_exercise", tried)
+    monkeypatch.setattr("sys.argv", ["lab", "mutate", "09", "--exercise", "2", "--every", "5"])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 1
+    assert asked == [("09", 2, 5)]
+    assert "   passed: a → b\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)

@@ -1,10 +1,12 @@
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import order
 import pytest
 
+from labkit import cli
 from labkit.exercises import sources
 from labkit.system import paths
 from labkit.system.errors import LabError
@@ -42,6 +44,19 @@ def test_an_exercises_tests_are_its_own_alone():
 def test_an_exercise_that_there_is_not_is_refused(lab, exercise, told):
     with pytest.raises(LabError, match=told):
         testing.runs(lab=lab, exercise=exercise)
+
+
+def test_the_command_asks_for_an_exercises_tests(monkeypatch):
+    ran = []
+    monkeypatch.setattr("sys.argv", ["lab", "test", "--lab", "09", "--exercise", "4", "-v"])
+    monkeypatch.setattr(subprocess, "run", lambda command: ran.append(command) or SimpleNamespace(returncode=0))
+    monkeypatch.setattr(testing, "as_others_can", list)
+    monkeypatch.chdir(paths.ROOT)
+    monkeypatch.setenv("LAB_QUICK", "1")
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert not left.value.code
+    assert ran == [[sys.executable, "-m", "pytest", *testing.runs(lab="09", exercise=4)[0], "-v"]]
 
 
 def test_fast_tests_start_no_notebook():

@@ -1,0 +1,47 @@
+"""The glossary, `docs/glossary.md`: its terms, and how labs link to them."""
+
+import functools
+import re
+from collections.abc import Iterator
+
+from labkit.system import paths
+
+PAGE = "../docs/glossary.md"  # as a lab links to it
+LINK = re.compile(r"\(([^()\s]*glossary\.md[^()\s]*)\)")
+BOLD = re.compile(r"(?P<link>\[)?\*\*(?P<term>[^*\n]+(?:\n# [^*\n]+)?)\*\*(?(link)\]\((?P<to>[^)]*)\))")
+
+
+def text() -> str:
+    """Return the page."""
+    return (paths.ROOT / "docs" / "glossary.md").read_text()
+
+
+@functools.cache
+def entries(page: str) -> dict[str, str]:
+    """Return the two lines of each entry, by term."""
+    return dict(re.findall(r"^### (.+)\n\n(.+\n.+)$", page, flags=re.M))
+
+
+def anchor(term: str) -> str:
+    """Return the fragment that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", term.lower()).replace(" ", "-")
+
+
+def problems(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and problem of a lab's links to terms that there are not, and of bold terms that it never links."""
+    known = {f"{PAGE}#{anchor(term)}": term for term in entries(text())}
+    linked = set(LINK.findall(source))
+    for found in LINK.finditer(source):
+        if found[1] not in known:
+            yield source.count("\n", 0, found.start()) + 1, f"{found[1]} leads to no entry of docs/glossary.md"
+    terms = {_plain(term): (term, link) for link, term in known.items()}
+    for found in BOLD.finditer(source):
+        term, link = terms.get(_plain(found["term"]), ("", ""))
+        if term and not found["link"] and link not in linked:
+            line = source.count("\n", 0, found.start()) + 1
+            yield line, f"the term {found['term']!r} is bold and not linked: [**{found['term']}**]({link})"
+
+
+def _plain(term: str) -> str:
+    """Return a term in lower case, in the singular, with spaces for hyphens and line breaks."""
+    return re.sub(r"[\s#-]+", " ", term).strip().lower().removesuffix("s")
