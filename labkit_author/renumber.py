@@ -136,12 +136,12 @@ def prose(text: str, lab: str, moved: Callable[[int], int], own: bool) -> str:
 
 def code(text: str, moved: Callable[[int], int]) -> str:
     """Return a module's text with its exercises' numbers changed, and nothing else."""
-    lines = [line.encode() for line in text.splitlines(keepends=True)]  # a tree's columns are bytes
+    lines = text.encode().split(b"\n")  # a tree's columns are bytes
     places = {(node.lineno, node.col_offset): node for node in numbers(ast.parse(text))}
     for (line, column), node in sorted(places.items(), reverse=True):
         before = lines[line - 1]
         lines[line - 1] = before[:column] + str(moved(ast.literal_eval(node))).encode() + before[node.end_col_offset :]
-    return b"".join(lines).decode()
+    return b"\n".join(lines).decode()
 
 
 def numbers(tree: ast.Module) -> Iterator[ast.expr]:

@@ -95,6 +95,8 @@ def new_exercise(source: Path, after: int | None = None, script: bool = False) -
     name, checks, tests = f"{skeleton.name}_{number}", _checks_of(lab), _tests_of(lab)
     if re.search(rf"\b{name}\b", source.read_text()):
         raise LabError(f"{paths.shown(source)} has {name} of an earlier skeleton: make that exercise yours first.")
+    for cases in renumber.CASES:
+        _end_of_cases(tests, cases, after)  # before anything is written
     written, counted = renumber.make_room(source, number - 1)
     probe = checks.with_name(f"lab{lab}_{name}.py")
     _put(source, _place_of_text(source, after), skeleton.text.substitute(names))
@@ -126,13 +128,13 @@ def _give_minutes(source: Path, exercise: int) -> list[Path]:
 
 def _place_of_text(source: Path, after: int | None) -> int:
     """Return the line of a source before which a new exercise belongs: the cell after the check of one, or the end."""
-    lines = source.read_text().splitlines()
+    text = source.read_text()
+    lines = text.split("\n")
     if after is None:
-        text = source.read_text()
         return text.count("\n", 0, found.start()) if (found := CLOSING.search(text)) else len(lines)
     (checked,) = (
         node.end_lineno or 0
-        for node in ast.walk(ast.parse(source.read_text()))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Assign) and _is_check_of(node.value, after)
     )
     return next((line for line in range(checked, len(lines)) if MARKER.match(lines[line])), len(lines))
@@ -153,7 +155,7 @@ def _end_of_check(checks: Path, after: int | None) -> int:
             match decorator:
                 case ast.Call(ast.Attribute(attr="exercise"), [ast.Constant(number), *_]) if number == after:
                     return node.end_lineno or 0
-    return len(text.splitlines())
+    return text.count("\n")
 
 
 def _end_of_cases(tests: Path, cases: str, after: int | None) -> int:
@@ -168,8 +170,8 @@ def _end_of_cases(tests: Path, cases: str, after: int | None) -> int:
 
 def _put(path: Path, line: int, text: str) -> None:
     """Put text after so many lines of a file."""
-    lines = path.read_text().splitlines(keepends=True)
-    files.write(path, "".join([*lines[:line], text, *lines[line:]]))
+    lines = path.read_text().split("\n")
+    files.write(path, "\n".join([*lines[:line], *text.removesuffix("\n").split("\n"), *lines[line:]]))
 
 
 def _checks_of(number: str) -> Path:

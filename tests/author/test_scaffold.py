@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -77,9 +78,11 @@ def names(source):
 def test_an_exercise_can_stand_between_two(checkout, source, script):
     source = checkout / "solutions" / source.name
     before = names(source)
-    number, changed, counted = scaffold.new_exercise(source, after=2, script=script)
-    assert (number, counted) == (3, [])
-    assert names(source) == [*before[:2], "total_3" if script else "twice_3", *before[2:]]
+    after = min(2, len(before))  # a new lab has one
+    number, changed, counted = scaffold.new_exercise(source, after, script)
+    assert (number, counted) == (after + 1, [])
+    name = "total" if script else "twice"
+    assert names(source) == [*before[:after], f"{name}_{number}", *before[after:]]
     assert sources.exercises(sources.read(source)).keys() == set(range(1, len(before) + 2))
     checks = checkout / "labkit" / "exercises" / f"lab{source.stem[:2]}.py"
     registered = [int(found) for found in re.findall(r"^@lab\.exercise\(\s*(\d+),", checks.read_text(), re.M)]
@@ -91,6 +94,15 @@ def test_an_exercise_can_stand_between_two(checkout, source, script):
     modules = [path for path in changed if path.suffix == ".py"]
     assert subprocess.run([*ruff, *modules], cwd=checkout, capture_output=True, text=True).stdout == ""
     assert lint.lint(source) == []
+
+
+def test_what_is_known_of_mutants_goes_with_its_exercise(checkout):
+    page = checkout / renumber.EQUIVALENT
+    before = tomllib.loads(page.read_text())
+    scaffold.new_exercise(checkout / "solutions" / LAB.name, after=1)
+    now = tomllib.loads(page.read_text())
+    assert now.pop(LAB.stem[:2]) == {str(moved(int(number), 1)): known for number, known in before.pop("09").items()}
+    assert now == before
 
 
 def test_another_skeleton_of_the_same_name_waits(checkout):
@@ -140,9 +152,9 @@ def test_a_section_without_minutes_to_do_gets_some(checkout):
     assert minutes.plan(source) == before
 
 
-def moved(number):
-    """Return the number of an exercise after another was put behind exercise 3."""
-    return number + (number > 3)
+def moved(number, after=3):
+    """Return the number of an exercise after another was put behind this one."""
+    return number + (number > after)
 
 
 @pytest.mark.parametrize(

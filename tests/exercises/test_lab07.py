@@ -92,9 +92,9 @@ def student(tmp_path, monkeypatch, request):
     alone = answers.run_ranks
 
     def run_ranks(n, probe, script, *args, **options):
-        if "edit" not in request.fixturenames:
+        made = request.getfixturevalue("launched") if "edit" in request.fixturenames else {}
+        if (lines := made.get(Path(script).read_text())) is None:
             return alone(n, probe, script, *args, **options)
-        lines = request.getfixturevalue("launched")[Path(script).read_text()]
         for rank, printed in enumerate(lines):
             if any(line.startswith(ranks.FAILED) for line in printed):
                 raise RankError(f"Rank {rank} failed.", tuple(printed), rank)
