@@ -69,7 +69,7 @@ def commands(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tu
         yield from commands(below, (*words, name))
 
 
-COMMANDS = dict(commands(typer.main.get_command(cli.app)))
+COMMANDS = dict(commands(typer.main.get_command(cli.application())))
 
 
 def options(command: click.Command) -> set[str]:

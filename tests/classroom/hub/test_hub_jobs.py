@@ -5,10 +5,9 @@ import sys
 from dataclasses import replace
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-from labkit.cli import app
+from labkit.cli import application
 from labkit.slurm import Slurm
 from labkit.system.errors import LabError
 from labkit_classroom.hub import check, jobs, opening, settings
@@ -132,7 +131,7 @@ def test_down_does_not_forget_jobs_while_slurm_does_not_answer(made, monkeypatch
 
 def test_no_student_becomes_root(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    result: Result = CliRunner().invoke(app, ["hub", "up", "--isolation", "slurm"])
+    result: Result = CliRunner().invoke(application(), ["hub", "up", "--isolation", "slurm"])
     assert isinstance(result.exception, LabError)
     assert "every student root" in str(result.exception)
 
