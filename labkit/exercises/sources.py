@@ -48,9 +48,9 @@ class Exercise:
 
 
 def find(lab: str) -> Path:
-    """Return the source of the lab that `lab` means: `7`, `07` or `07_horovod_mnist`."""
+    """Return the source of the lab that `lab` means: `7`, `07`, `07_horovod_mnist` or the path of one of its files."""
     known = labs()
-    wanted = lab.removesuffix(".py").removesuffix(".ipynb")
+    wanted = Path(lab).name.removesuffix(".py").removesuffix(".ipynb")
     wanted = wanted.zfill(2) if wanted.isdigit() else wanted
     for source in known:
         if wanted in (source.stem, source.stem[:2]):

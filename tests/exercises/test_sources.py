@@ -79,7 +79,9 @@ def test_solutions_and_checks_that_do_not_pair_up_are_refused(write_source, cell
         sources.exercises(sources.read(write_source(*cells)))
 
 
-@pytest.mark.parametrize("name", ["7", "07", "07_horovod_mnist", "07_horovod_mnist.ipynb"])
+@pytest.mark.parametrize(
+    "name", ["7", "07", "07_horovod_mnist", "07_horovod_mnist.ipynb", "solutions/07_horovod_mnist.py"]
+)
 def test_a_lab_is_found_by_what_people_type(name):
     assert sources.find(name).name == "07_horovod_mnist.py"
 
