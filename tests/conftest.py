@@ -29,6 +29,7 @@ WORKER = "PYTEST_XDIST_WORKER"  # a variable of the processes that share the tes
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="only the tests without TensorFlow, ranks, Slurm, notebooks")
+    parser.addoption("--nothing-skipped", action="store_true", help="fail when this machine lacks what a test needs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -150,6 +151,15 @@ def two_users_can_be_made() -> None:
     """Have the tests with two users skipped, and said so loudly, where there is no root to make them."""
     if reason := why_no_users():
         pytest.skip(reason)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail, should it be asked for, where a test was skipped: a run that tested nothing is not green there."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if session.config.getoption("--nothing-skipped") and reporter and (skipped := reporter.getreports("skipped")):
+        reporter.write_line(f"{len(skipped)} SKIPPED, AND --nothing-skipped: that is a failure.", red=True, bold=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
