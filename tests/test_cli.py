@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -63,6 +64,12 @@ def test_cluster_up_without_the_packages_is_one_line_and_exit_code_2(monkeypatch
 def test_misspelt_flags_and_commands_are_refused_by_name(monkeypatch, capsys, arguments):
     assert run(monkeypatch, *arguments) == 2
     assert arguments[-1] in capsys.readouterr().err
+
+
+def test_the_version_is_the_package_s(monkeypatch, capsys):
+    assert run(monkeypatch, "--version") == 0
+    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]
+    assert capsys.readouterr().out == f"lab {project['version']}\n"
 
 
 @pytest.mark.parametrize("ok", [True, False])

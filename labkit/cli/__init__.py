@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 from importlib import metadata
+from typing import Annotated
 
 import typer
 from typer.completion import completion_init
@@ -34,6 +35,20 @@ def application() -> typer.Typer:
     for beside in sorted(metadata.entry_points(group="labkit.commands"), reverse=True):
         beside.load()(app)
     return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"lab {metadata.version('labkit')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the kit's version")
+    ] = False,
+) -> None: ...
 
 
 def main() -> None:
