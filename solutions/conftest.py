@@ -1,4 +1,4 @@
-"""Have nbval reach its kernels as all others are reached; it has no option for that."""
+"""Have nbval reach its kernels as all others are reached; it has no option for that (docs/upstream/nbval.patch)."""
 
 import contextlib
 

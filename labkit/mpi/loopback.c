@@ -1,7 +1,8 @@
 /* Preloaded into mpirun (LD_PRELOAD, ld.so(8)), has it listen on loopback alone.
  *
  * Hydra binds the port to which its proxies on other nodes connect to all of a machine's addresses, and has no option
- * for fewer (MPICH 5.0.2, MPL_listen in src/mpl/src/sock/mpl_sockaddr.c). On one machine its proxy has a pair of
+ * for fewer (MPICH 5.0.2, MPL_listen in src/mpl/src/sock/mpl_sockaddr.c; docs/upstream.md says when this can go:
+ * https://github.com/pmodels/mpich/issues/6010). On one machine its proxy has a pair of
  * sockets instead, so nobody needs to connect at all: packets to the port are dropped. In a Slurm job, srun starts the
  * proxy, which connects from this machine.
  */

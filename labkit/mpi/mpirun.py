@@ -129,7 +129,7 @@ class MpiRun:
         """Start mpirun, with a library preloaded into it, and have it end should this process end.
 
         Hydra would mix what the ranks print, lines cut in pieces, were it not told to write each rank's stdout and
-        stderr to files of their own: named pipes here.
+        stderr to files of their own: named pipes here (docs/upstream.md).
         """
         for rank in self.ranks:
             for name in ("out", "err"):
@@ -140,7 +140,8 @@ class MpiRun:
         read, write = os.pipe()
         self._register(read, None)
         # Nothing here changes how the ranks run, only where their output goes. Hydra splits this file at blanks and
-        # has little room for the name of another, so the folder goes by a descriptor that mpirun inherits.
+        # has little room for the name of another, so the folder goes by a descriptor that mpirun inherits:
+        # https://github.com/pmodels/mpich/issues/1160
         folder = os.open(self._folder, os.O_RDONLY)
         options = [f"-{name}file-pattern /dev/fd/{folder}/%r.{name}" for name in ("out", "err")]
         (self._folder / "hydra.conf").write_text(" ".join(options))

@@ -213,7 +213,7 @@ def plan(
     if bound:
         cpus = shares(replace(machine, cores=tuple(free)), n, threads)
         # Hydra's `-bind-to core` would count all of the machine's cores, also those that this process may not use
-        # (MPICH 5.0.2 under taskset). After `user:` stand the CPUs by the kernel's numbers.
+        # (MPICH 5.0.2 under taskset; docs/upstream.md). After `user:` stand the CPUs by the kernel's numbers.
         options += ["-bind-to", "user:" + ",".join(map(_ranges, cpus))]
     variables = _thread_variables(threads) | ucx_variables(n, reach, environ)
     for name, value in (variables | _check_env(env)).items():

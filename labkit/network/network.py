@@ -204,7 +204,10 @@ class Network:
         return nodes
 
     def _link_launcher(self) -> Path:
-        """Return what Hydra calls in ssh's place, as a path that has no blank: there, Hydra (MPICH 5.0.2) splits it."""
+        """Return what Hydra calls in ssh's place, as a path that has no blank: there, Hydra (MPICH 5.0.2) splits it.
+
+        https://github.com/pmodels/mpich/issues/1160 tells the same of its proxy's path.
+        """
         link = self._folder / ENTER.name
         link.symlink_to(ENTER)
         for path in (link, ENTER):
@@ -356,6 +359,7 @@ def interface() -> str:
 
     UCX looks for interfaces in /sys/class/net, which lists those of the network namespace where /sys was mounted, and
     leaves bridges out (UCX 1.20, uct_tcp_query_devices). Nobody without root can mount another /sys everywhere.
+    https://github.com/openucx/ucx/pull/4462 asked the kernel instead.
     """
     names = sorted(path.name for path in INTERFACES.iterdir() if path.is_dir()) if INTERFACES.is_dir() else []
     fitting = [

@@ -2,7 +2,7 @@
  *
  * On one machine, they listen on loopback, where every user can connect. What others ask for, Slurm refuses; but those
  * who connect and say nothing have a thread of slurmctld each, until it has none for its owner's questions. Whose a
- * connection is, the kernel tells (sock_diag(7)); where it can't, all are taken.
+ * connection is, the kernel tells (sock_diag(7)); where it can't, all are taken. docs/upstream.md: when this can go.
  */
 #include <errno.h>
 #include <linux/inet_diag.h>

@@ -404,7 +404,7 @@ def _cgroup_plugin() -> str:
 
     Before, it is the plugin for their version 1, which does nothing until it is asked for a limit, whichever version
     the machine has (tried with 22.05). That for version 2, which Slurm would choose itself, wants systemd or root
-    (https://slurm.schedmd.com/cgroup_v2.html).
+    (https://slurm.schedmd.com/cgroup_v2.html). Remove what is for older ones when docs/upstream.md says so.
     """
     version_line = query("sinfo", "--version", environ={}) or ""  # such as "slurm-wlm 22.05.8"
     version = tuple(int(part) for part in re.findall(r"\d+", version_line)[:2])

@@ -57,6 +57,7 @@ def lighten_keras() -> None:
     """Have Keras, and so TensorFlow, imported without scikit-learn and Matplotlib, in this process from here on.
 
     They take more than a second, a third of TensorFlow's import on each rank. Keras imports them, where they are
-    there, for wrappers that make a scikit-learn estimator of a model, and for pictures of a set's images.
+    there, for wrappers that make a scikit-learn estimator of a model, and for pictures of a set's images:
+    docs/upstream.md.
     """
     sys.meta_path.insert(0, _NotForKeras())

@@ -16,7 +16,7 @@ from labkit.system.errors import LabError
 
 PREFIX = "labkit-"
 SHARED_MEMORY = Path("/dev/shm")
-MPICH_PREFIX = "mpich_shm_"  # begins the names of what ranks share there, some MB, and leave when they are killed
+MPICH_PREFIX = "mpich_shm_"  # begins the names of what ranks share there, and leave when killed: docs/upstream.md
 IN_USE = "in-use"  # the file that whoever uses the folder has locked: with its process, the lock ends as well
 
 

@@ -1,8 +1,8 @@
 """Starts students' servers as jobs of Slurm, by batchspawner.
 
-All jobs are of the user who started the hub, never of root: with batchspawner (1.3.0, api.py) a student's server can
-set any attribute of its own spawner, the commands that the hub runs among them. Where the hub's user is the students'
-too, that gives nobody more than they have. batchspawner adds that request to whatever hub imports it: so this module is
+All jobs are of the user who started the hub: batchspawner (1.3.0) lets a hub believe more of what
+students' servers tell it than one should that has more rights than they (docs/upstream.md). Where the hub's user is the
+students' too, that gives nobody more than they have. It counts for any hub that imports batchspawner: so this module is
 imported where jobs are asked for, and nowhere else.
 """
 

@@ -2,7 +2,7 @@
 
 It is the kit's own, on h11. JupyterHub's proxy takes node, and root to install it; the one in Python
 (configurable-http-proxy 0.4.0) keeps bodies and messages whole in memory, reads on from a server when the browser does
-not, and reaches no Unix sockets. Neither keeps what one student serves from another's browser. Here
+not, and reaches no Unix sockets (docs/upstream.md). Neither keeps what one student serves from another's browser. Here
 
 - a browser reaches the server of the seat that has logged in with it, and no other's; its cookies are those of
   `cookies`;

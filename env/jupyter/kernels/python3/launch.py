@@ -3,10 +3,10 @@
 `KernelManager.transport = "ipc"` is for the sockets that JupyterLab connects to. ipykernel 7.4.0 has more:
 
 - the one at which it hears the processes that a cell forks: always on a port of loopback (`_setup_pipe_in` in
-  ipykernel/iostream.py), here beside the others;
+  ipykernel/iostream.py), here beside the others, as docs/upstream/ipykernel.patch would have it;
 - JupyterLab's debugger: debugpy opens two ports of loopback, at which it runs code for whoever comes, and stays there
-  when the debugger is switched off (microsoft/debugpy has no secret for its adapter's own ports). So there is none
-  here; `%debug` and `breakpoint()` need no port.
+  when the debugger is switched off (it has no secret for its adapter's own ports). So there is none here until it can
+  use a socket's file, https://github.com/ipython/ipykernel/issues/1258; `%debug` and `breakpoint()` need no port.
 
 Temporary files are in a folder that only the owner can enter: ipykernel names some in a way that others can foresee.
 """
@@ -53,7 +53,7 @@ class IOPubThread(iostream.IOPubThread):
 if sys.path[0] == str(Path(__file__).parent):
     del sys.path[0]  # a notebook imports from its own folder, not from this one
 kernelapp.IOPubThread = IOPubThread
-# Without debugpy, ipykernel has no debugger, and says so to JupyterLab. Remove when debugpy asks for a secret.
+# Without debugpy, ipykernel has no debugger, and says so to JupyterLab. Remove when it can be reached by ipc.
 sys.modules["debugpy"] = None
 importlib.import_module("ipykernel.debugger")
 del sys.modules["debugpy"]
