@@ -24,7 +24,7 @@ CHECK_FAILED = "the check itself failed"
 NOT_MEASURED = "not measured"  # of a kept table: the places of the rows without a figure, as their sections did not run
 
 # What optional sections have handed in, by lab and kind of run: for as long as this kernel lives, as its names do.
-_handed_in: dict[tuple[str, bool], dict[str, tuple[Sequence, ...]]] = {}
+_handed_in: dict[tuple[str, bool], dict[str, tuple[Sequence[Any], ...]]] = {}
 
 
 class NotMeasured(str):
@@ -53,7 +53,7 @@ class Results:
         self._about = {"lab": lab, "quick": quick}
         self._handed_in = _handed_in.setdefault((lab, quick), {})
 
-    def hand_in(self, section: str, *rows: Sequence) -> None:
+    def hand_in(self, section: str, *rows: Sequence[Any]) -> None:
         """Keep an optional section's rows for the closing table, in place of those that it has handed in before.
 
         They are kept in memory: a kernel that was restarted begins without, so a table never mixes two runs.
@@ -67,7 +67,7 @@ class Results:
         """
         self._handed_in[section] = rows
 
-    def handed_in(self, section: str, *expected: tuple[str, str]) -> list[Sequence]:
+    def handed_in(self, section: str, *expected: tuple[str, str]) -> list[Sequence[Any]]:
         """Return an optional section's rows for the closing table.
 
         Parameters
@@ -80,7 +80,7 @@ class Results:
         missing = [(name, published, NotMeasured(section), "") for name, published in expected]
         return list(self._handed_in.get(section, missing))
 
-    def table(self, what: str, rows: Sequence[Sequence]) -> None:
+    def table(self, what: str, rows: Sequence[Sequence[Any]]) -> None:
         """Show and keep the lab's closing table.
 
         What was measured while other work had the cores is marked, and below stands what to do. A column that is empty
@@ -152,7 +152,7 @@ def name_on_all_machines(name: str) -> str:
     return re.sub(r"\b(\d+ ranks )?on \d+ cores\b", "on all cores", name)[:NAME_LETTERS]
 
 
-def without_empty_columns(head: Sequence[str], rows: Sequence[Sequence]) -> tuple[list[str], list[list]]:
+def without_empty_columns(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:
     """Return a closing table's head and rows without the columns in which no row has anything."""
     used = [
         place for place in range(len(head)) if not rows or any(row[place : place + 1] not in ([], [""]) for row in rows)

@@ -47,7 +47,7 @@ class Calls:
     """The calls of an answer that a check makes: how many have returned, and the one under way, since when."""
 
     returned: int = 0
-    under_way: tuple[Callable, tuple, dict[str, Any]] | None = None
+    under_way: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
     since: float = 0.0
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Calls:
 calls: ContextVar[Calls] = ContextVar("calls")
 
 
-def call(answer: Callable, *args: Any, **kwargs: Any) -> Any:
+def call(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a student's function with copies of the arguments and return what it returns.
 
     Raises
@@ -94,7 +94,7 @@ def call(answer: Callable, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def failure(error: BaseException, answer: Callable | None = None, script: str = "") -> str:
+def failure(error: BaseException, answer: Callable[..., Any] | None = None, script: str = "") -> str:
     """Return what an answer raised and the last of the student's own lines that led there, without a full stop.
 
     Of a script, only its own lines count: a line's number alone would not tell which file it is of.
@@ -166,12 +166,12 @@ def _name(answer: Any) -> str:
     return getattr(answer, "__name__", "your answer").replace("<lambda>", "your function")
 
 
-def _format_call(answer: Callable, args: tuple, kwargs: dict[str, Any]) -> str:
+def _format_call(answer: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     shown = [short(arg, 40) for arg in args] + [f"{name}={short(value, 40)}" for name, value in kwargs.items()]
     return f"{_name(answer)}({', '.join(shown)})"
 
 
-def _parameter_name(answer: Callable, index: int) -> str:
+def _parameter_name(answer: Callable[..., Any], index: int) -> str:
     """Return the name of a parameter by its place."""
     with contextlib.suppress(TypeError, ValueError, IndexError):
         return list(inspect.signature(answer).parameters)[index]
@@ -195,21 +195,21 @@ def _unchanged(before: Any, after: Any) -> bool:
     if before is after:
         return True
     if isinstance(before, np.ndarray):
-        same_form = before.shape == after.shape and before.dtype == after.dtype
+        same_form: bool = before.shape == after.shape and before.dtype == after.dtype
         return same_form and before.tobytes() == after.tobytes()
     if isinstance(before, pd.DataFrame | pd.Series):
-        return before.equals(after) and list(before.axes[-1]) == list(after.axes[-1])
+        return bool(before.equals(after)) and list(before.axes[-1]) == list(after.axes[-1])
     if type(before) in (list, tuple):
         return len(before) == len(after) and all(map(_unchanged, before, after))
     if type(before) is dict:
         return list(before) == list(after) and all(_unchanged(before[key], after[key]) for key in before)
-    return before == after
+    return bool(before == after)
 
 
 # Functions that move into a module
 
 
-def isolate(answer: Callable, imports: str, beside: Sequence[Callable] = ()) -> Callable:
+def isolate(answer: Callable[..., Any], imports: str, beside: Sequence[Callable[..., Any]] = ()) -> Callable[..., Any]:
     """Return a function as it is in a module that has these imports and, above it, these other functions.
 
     What works by a variable of the notebook fails there.
@@ -249,7 +249,7 @@ def isolate(answer: Callable, imports: str, beside: Sequence[Callable] = ()) -> 
     return with_a_hint
 
 
-def source_text(answer: Callable) -> str:
+def source_text(answer: Callable[..., Any]) -> str:
     """Return the text of a function that a cell defines.
 
     Raises

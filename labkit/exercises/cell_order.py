@@ -10,6 +10,7 @@ import symtable
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -42,7 +43,7 @@ def _show_name_error(
     shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
 
 
-def _globals_where_raised(traceback: TracebackType) -> dict:
+def _globals_where_raised(traceback: TracebackType) -> dict[str, Any]:
     """Return the globals of the function that raised."""
     while traceback.tb_next:
         traceback = traceback.tb_next

@@ -78,7 +78,7 @@ class Lab:
 
     def exercise(
         self, number: int, hints: tuple[str, ...], imports: str | None = None, beside: tuple[int, ...] = ()
-    ) -> Callable:
+    ) -> Callable[..., Any]:
         """Register the decorated function as the check of exercise `number`; see `Check`."""
 
         def register(decide: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -264,7 +264,7 @@ def _same_code(answer: Any, module: CodeType, name: str) -> bool:
     return stub is not None and code is not None and _instructions(code) == _instructions(stub)
 
 
-def _instructions(code: CodeType) -> tuple:
+def _instructions(code: CodeType) -> tuple[Any, ...]:
     """Return what code does, whatever its docstring and its place in a file."""
     constants = [
         _instructions(constant) if isinstance(constant, CodeType) else (type(constant), repr(constant))

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from labkit.exercises.answers import call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
@@ -26,7 +27,7 @@ RUN_LIMIT_S = 90.0  # for a run; a hang is reported before, by its line
         "max(1, cores // ranks)",
     ),
 )
-def threads(answer: Callable) -> None:
+def threads(answer: Callable[..., Any]) -> None:
     """An even share, whole, at least one."""
     from hypothesis import strategies as st
 

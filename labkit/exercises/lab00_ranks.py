@@ -41,7 +41,7 @@ class Louder(MPI.Intracomm):
             array += self.more
 
 
-def _louder(name: str) -> Callable:
+def _louder(name: str) -> Callable[..., Any]:
     method = getattr(MPI.Intracomm, name)
 
     def louder(self: Louder, *args: Any, **kwargs: Any) -> Any:
@@ -71,10 +71,11 @@ class Window(MPI.Win):
     """A window into a rank's memory, through which others read and write: opening one counts as sending."""
 
 
-def _counted(create: Callable) -> Callable:
+def _counted(create: Callable[..., Any]) -> Callable[..., Any]:
     def counted(*args: Any, **kwargs: Any) -> MPI.Win:
         Louder.counts["sent"] += 1
-        return create(*args, **kwargs)
+        window: MPI.Win = create(*args, **kwargs)
+        return window
 
     return counted
 

@@ -34,7 +34,7 @@ STORING = {
         "(a + b) * (b - 2). Everything but the return goes inside the `with`.",
     ),
 )
-def made_graph(answer: Callable) -> None:
+def made_graph(answer: Callable[..., Any]) -> None:
     """A new graph each time, with two placeholders of any shape and the right d."""
     graph, feeds, d = _described(answer)
     config = _limited()
@@ -58,7 +58,7 @@ def made_graph(answer: Callable) -> None:
     )
 
 
-def _described(answer: Callable) -> tuple[tf.Graph, Mapping[str, tf.Tensor], tf.Tensor]:
+def _described(answer: Callable[..., Any]) -> tuple[tf.Graph, Mapping[str, tf.Tensor], tf.Tensor]:
     graph, feeds, d = parts(_called(answer), 3, "make_graph() to return three things: graph, placeholders, d")
     expect(isinstance(graph, tf.Graph), f"the first thing returned to be a tf.Graph; it is {describe(graph)}")
     expect(
@@ -86,7 +86,7 @@ def _described(answer: Callable) -> tuple[tf.Graph, Mapping[str, tf.Tensor], tf.
         "session.run(step, {x: batch_x, y: batch_y}).",
     ),
 )
-def trained(answer: Callable) -> None:
+def trained(answer: Callable[..., Any]) -> None:
     """Gradient descent as NumPy does it, and a graph of one size."""
     rng = np.random.default_rng(3)
     batches = [(x, 2.0 * x + 0.1 * rng.normal(size=len(x))) for x in (rng.normal(size=n) for n in (8, 8, 5, 8, 1, 12))]
@@ -131,7 +131,7 @@ def trained(answer: Callable) -> None:
         "`with v1.Session(graph=graph, config=config) as session:` and return session.run(fetches, feeds).",
     ),
 )
-def ran(answer: Callable) -> None:
+def ran(answer: Callable[..., Any]) -> None:
     """One run, the right values, and as many operations at once as there are threads."""
     calls = []
 
@@ -177,12 +177,12 @@ def ran(answer: Callable) -> None:
         "tf.function(function, input_signature=[tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)])",
     ),
 )
-def traced(answer: Callable) -> None:
+def traced(answer: Callable[..., Any]) -> None:
     """The function's Python runs once, while tracing, for all lengths and factors."""
     runs: list[bool] = []
 
-    def recorded(formula: Callable) -> Callable:
-        def function(x, factor):
+    def recorded(formula: Callable[..., Any]) -> Callable[..., Any]:
+        def function(x: Any, factor: Any) -> Any:
             runs.append(tf.executing_eagerly())
             return formula(x, factor)
 
@@ -202,7 +202,7 @@ def traced(answer: Callable) -> None:
         (tf.ones([1]), 4),
         (np.arange(1000, dtype=np.float32) % 7, -1.5),
     ]
-    made: dict[str, Callable] = {}
+    made: dict[str, Callable[..., Any]] = {}
 
     def decide(formula: str, x: Any, factor: Any) -> None:
         numbers = np.asarray(x, np.float32)
@@ -243,13 +243,13 @@ def traced(answer: Callable) -> None:
         "tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(images, kernel, 1, 'SAME'), bias))",
     ),
 )
-def merged(answer: Callable) -> None:
+def merged(answer: Callable[..., Any]) -> None:
     """The right numbers, by one operation of the graph that ran, for kernels of two sizes."""
     _merges(answer, (2, 6, 6, 3), (3, 3, 3, 4))
     _merges(answer, (1, 7, 9, 2), (5, 1, 2, 6))
 
 
-def _merges(answer: Callable, of_images: tuple[int, ...], of_kernel: tuple[int, ...]) -> None:
+def _merges(answer: Callable[..., Any], of_images: tuple[int, ...], of_kernel: tuple[int, ...]) -> None:
     rng = np.random.default_rng(5)
     images, kernel = (rng.normal(size=shape).astype(np.float32) for shape in (of_images, of_kernel))
     bias = np.linspace(-0.5, 0.5, of_kernel[-1], dtype=np.float32) + 0.1
@@ -310,7 +310,7 @@ def _counted_graphs() -> Iterator[list[str]]:
         tf.Graph.__init__ = make
 
 
-def _called(answer: Callable, *args: Any) -> Any:
+def _called(answer: Callable[..., Any], *args: Any) -> Any:
     """Call an answer, after which TensorFlow must work as before: the cells that follow need it."""
     got = call(answer, *args)
     name = getattr(answer, "__name__", "your function")
@@ -333,7 +333,7 @@ def _limited() -> Any:
     return v1.ConfigProto(operation_timeout_in_ms=10_000)
 
 
-def _ran(graph: tf.Graph, fetch: tf.Tensor, feeds: dict, config: Any = None, *options: Any) -> Any:
+def _ran(graph: tf.Graph, fetch: tf.Tensor, feeds: dict[str, Any], config: Any = None, *options: Any) -> Any:
     """Run a graph that the answer described; what fails then is the answer's failure."""
     try:
         with v1.Session(graph=graph, config=config or _limited()) as session:

@@ -1,6 +1,7 @@
 """Checks of lab 02: a folded batch norm, offsets in three layouts, oneDNN's log, an operation count."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ lab = Lab("02")
         "beta - mean * s.",
     ),
 )
-def fold(answer: Callable) -> None:
+def fold(answer: Callable[..., Any]) -> None:
     """One convolution with the folded weights gives what convolution and batch norm give."""
     from hypothesis import strategies as st
 
@@ -81,7 +82,7 @@ def fold(answer: Callable) -> None:
         "-(-C // 16) blocks: C / 16 rounded up.",
     ),
 )
-def offset(answer: Callable) -> None:
+def offset(answer: Callable[..., Any]) -> None:
     """Each element is where numpy has it, in pictures whose channels fill blocks or not."""
     from hypothesis import strategies as st
 
@@ -136,7 +137,9 @@ BLOCKED = (
 COLUMNS = ["primitive", "implementation", "direction", "type", "src", "wei", "dst", "attributes", "problem", "ms"]
 
 
-def _row(primitive: str, src: str, dst: str, ms: float, wei: str = "", implementation: str = "jit:uni") -> tuple:
+def _row(
+    primitive: str, src: str, dst: str, ms: float, wei: str = "", implementation: str = "jit:uni"
+) -> tuple[Any, ...]:
     direction = "forward_training" if primitive in ("convolution", "pooling") else "undef"
     problem = f"{2 ** (len(primitive) % 5)}x{len(src)}x3x3"
     return (primitive, implementation, direction, "f32", src, wei, dst, "", problem, ms)
@@ -178,7 +181,7 @@ LOG = pd.DataFrame(
         "log.groupby(column).ms.sum().sort_values(ascending=False)",
     ),
 )
-def time_by(answer: Callable) -> None:
+def time_by(answer: Callable[..., Any]) -> None:
     """Sums for columns of the log and for one that was added, the largest first."""
     from hypothesis import strategies as st
 
@@ -225,7 +228,7 @@ def time_by(answer: Callable) -> None:
         'log[(log.primitive == "reorder") & ~log.src.str.contains(r"\\d") & log.dst.str.contains(r"\\d")]',
     ),
 )
-def blocking(answer: Callable) -> None:
+def blocking(answer: Callable[..., Any]) -> None:
     """The rows that put a plain tensor into blocks, whatever its layouts are."""
     from hypothesis import strategies as st
 
@@ -269,7 +272,7 @@ def blocking(answer: Callable) -> None:
         "2 * mb * oc * oh * ow * ic * kh * kw",
     ),
 )
-def flops(answer: Callable) -> None:
+def flops(answer: Callable[..., Any]) -> None:
     """Two operations for each term of each element, counted; also where they are more than 32 bits hold."""
     from hypothesis import strategies as st
 

@@ -1,7 +1,7 @@
 """Checks of lab 03: a disturbed run, settings for machines, an operation count, a log, a bottleneck."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -25,7 +25,7 @@ lab = Lab("03")
         "usual.",
     ),
 )
-def disturbed(answer) -> None:
+def disturbed(answer: Callable[..., Any]) -> None:
     """The line that the answer's seconds give, for the colleague's run, an undisturbed one, and others."""
 
     def decide(images: int, steps: int, usual: float, mean: float) -> None:
@@ -100,7 +100,7 @@ ROWS_HINT, COUNT_HINT, QUOTA_HINT = (
 
 
 @lab.exercise(2, hints=(ROWS_HINT, COUNT_HINT, QUOTA_HINT))
-def settings_for(answer) -> None:
+def settings_for(answer: Callable[..., Any]) -> None:
     """The settings of machines of all sizes, of parts of them, and under quotas."""
 
     def decide(what: str, cpus: list[Row], allowed: Sequence[int], quota: float | None) -> None:
@@ -163,7 +163,7 @@ TRAINING_HINT = (
         TRAINING_HINT,
     ),
 )
-def flops(answer) -> None:
+def flops(answer: Callable[..., Any]) -> None:
     """One layer, two layers in both orders, several, and counts that 32 bits do not hold."""
 
     def decide(layers: list[tuple[int, int, int, int]]) -> None:
@@ -223,7 +223,7 @@ MIXED = [  # other types, other primitives and times that are not whole
         "log.ms.sum().",
     ),
 )
-def diagnose(answer) -> None:
+def diagnose(answer: Callable[..., Any]) -> None:
     """The three shares of a log, of parts of it in which some are 0, and of logs with other primitives and types."""
 
     def decide(rows: list[tuple[str, str, str, float]], case: str = "") -> None:
@@ -296,7 +296,7 @@ ORDER_HINT = (
         ORDER_HINT,
     ),
 )
-def bottleneck(answer) -> None:
+def bottleneck(answer: Callable[..., Any]) -> None:
     """Bounds, savings and their order, for several machines, and with the rows in another order."""
     for peak, bandwidth in LIMITS:
         for kinds in (KINDS, KINDS[::-1]):

@@ -1,6 +1,7 @@
 """Checks of lab 04: a float read from its bits, loss scaling, a product of 8-bit numbers and its error."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ HINT_FOR = {"subnormal": FORMULA_HINT, "an infinity": CASES_HINT, "not a number"
 
 
 @lab.exercise(1, hints=(CUT_HINT, FORMULA_HINT, CASES_HINT))
-def decode(answer) -> None:
+def decode(answer: Callable[..., Any]) -> None:
     """What numpy reads from the same bits, in four formats, for numbers of all kinds; and any number of bits."""
     from ml_dtypes import bfloat16, float8_e5m2  # comes with TensorFlow; few commands need it
 
@@ -87,7 +88,7 @@ FINITE_HINT, TRUE_HINT, CALM_HINT = (
 
 
 @lab.exercise(2, hints=(FINITE_HINT, TRUE_HINT, CALM_HINT))
-def settle(answer) -> None:
+def settle(answer: Callable[..., Any]) -> None:
     """Unscaled in FP32, skipped after an overflow, doubled after enough calm steps."""
 
     def decide(gradients: list[np.ndarray], scale: float, calm: int, patience: int) -> None:
@@ -175,7 +176,7 @@ WIDEN_HINT = "First low, high = min(low, 0), max(high, 0): then 0 is within the 
         WIDEN_HINT,
     ),
 )
-def scale_and_zero(answer) -> None:
+def scale_and_zero(answer: Callable[..., Any]) -> None:
     """Steps as fine as the range allows, and 0 at the whole code nearest to it."""
 
     def decide(low: float, high: float) -> None:
@@ -212,7 +213,7 @@ SUMS_HINT, PRODUCT_HINT = (
 
 
 @lab.exercise(4, hints=(SUMS_HINT, PRODUCT_HINT, 'scale_a * scale_b * (sums - zero_a * b.astype("int32").sum(axis=0))'))
-def int8_product(answer) -> None:
+def int8_product(answer: Callable[..., Any]) -> None:
     """32-bit sums as exact integers; the product as from the true numbers, also with a scale for each column."""
 
     def decide(m: int, k: int, n: int, zero: int, per_column: bool, seed: int = 0, scale_a: float = 0.5) -> None:
@@ -270,7 +271,7 @@ def int8_product(answer) -> None:
         "+ a.shape[1] * scale_a * scale_b / 4",
     ),
 )
-def error_bound(answer) -> None:
+def error_bound(answer: Callable[..., Any]) -> None:
     """Not below an error that happens, nor below the worst one of each term; and no larger than that."""
 
     def decide(a: np.ndarray, b: np.ndarray, scale_a: float, scale_b: Any) -> None:

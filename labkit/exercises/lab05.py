@@ -26,7 +26,7 @@ lab = Lab("05")
         "1 - math.comb(points - good, trials) / math.comb(points, trials)",
     ),
 )
-def chance(answer) -> None:
+def chance(answer: Callable[..., Any]) -> None:
     """Right on spaces so small that drawing without replacement shows, and on those that the lab asks for."""
 
     def decide(points: int, good: int, trials: int) -> None:
@@ -59,10 +59,10 @@ def chance(answer) -> None:
         "(good.count(value) + 1) / (len(good) + len(values)) / ((rest.count(value) + 1) / (len(rest) + len(values)))",
     ),
 )
-def score(answer) -> None:
+def score(answer: Callable[..., Any]) -> None:
     """The ratio of both densities, for values that were tried often, once, and never."""
 
-    def decide(value: Any, values: list, good: list, rest: list) -> None:
+    def decide(value: Any, values: list[Any], good: list[Any], rest: list[Any]) -> None:
         in_good = (good.count(value) + 1) / (len(good) + len(values))
         in_rest = (rest.count(value) + 1) / (len(rest) + len(values))
         called = f"score({value!r}, {values}, {good}, {rest})"
@@ -79,7 +79,7 @@ def score(answer) -> None:
         for value in values:
             decide(value, values, good, rest)
 
-    def decide_on_places(values: list, good: list[int], rest: list[int]) -> None:
+    def decide_on_places(values: list[Any], good: list[int], rest: list[int]) -> None:
         good, rest = ([values[place % len(values)] for place in places] for places in (good, rest))
         for value in values:
             decide(value, values, good, rest)
@@ -101,7 +101,7 @@ def score(answer) -> None:
         "winner = np.argmax(first), and then first[winner] / second[winner]",
     ),
 )
-def flattery(answer) -> None:
+def flattery(answer: Callable[..., Any]) -> None:
     """The winner of the first round, by itself in the second, which may well have another; any one of several."""
 
     def decide(first: list[float], second: list[float]) -> None:
@@ -146,7 +146,7 @@ RUN_HINT, FIGURE_HINT, FAILURE_HINT = (
 
 
 @lab.exercise(4, hints=(RUN_HINT, FIGURE_HINT, FAILURE_HINT))
-def throughput(answer) -> None:
+def throughput(answer: Callable[..., Any]) -> None:
     """The figure of a command that works, under the settings given; a LabError from one that does not."""
     command = "a command that prints its steps' speeds and 'total images/sec: 123.40'"
     works = STEPS + TOTAL
@@ -172,7 +172,7 @@ def throughput(answer) -> None:
         _expect_failure(answer, f"{works} sleep 4", hangs, timeout=TIMEOUT_S)
 
 
-def _run(answer: Callable, script: str, settings: dict[str, Any], **more: Any) -> Any:
+def _run(answer: Callable[..., Any], script: str, settings: dict[str, Any], **more: Any) -> Any:
     """Call the answer with a command; refuse it when it changes the notebook's environment."""
     failed = None
     with _notebooks_environment() as changed:
@@ -208,7 +208,7 @@ def _notebooks_environment() -> Iterator[list[str]]:
 
 
 def _expect_figure(
-    answer: Callable, script: str, settings: dict[str, Any], figure: float, what: str, because: str = ""
+    answer: Callable[..., Any], script: str, settings: dict[str, Any], figure: float, what: str, because: str = ""
 ) -> None:
     """Raise `NotYet` unless the answer returns the figure that a command prints."""
     try:
@@ -222,7 +222,7 @@ def _expect_figure(
     same(got, figure, what, because=because)
 
 
-def _expect_failure(answer: Callable, script: str, what: str, **more: Any) -> None:
+def _expect_failure(answer: Callable[..., Any], script: str, what: str, **more: Any) -> None:
     """Raise `NotYet` unless the answer raises a LabError with a reason."""
     called = f"a LabError from a command that {what}"
     try:

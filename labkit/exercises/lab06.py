@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ PICKLING = 300  # bytes that a message may be longer than its numbers, for those
         "server's part into total, with tag PULL; and at the end MPI.Request.Waitall(requests).",
     ),
 )
-def parameter_server(answer) -> None:
+def parameter_server(answer: str) -> None:
     """Sums are right with 1, 2 and all ranks as servers; each rank sends each server its part and no more."""
     for rank, case in _cases(answer, "parameter_server"):
         _expect_sum(rank, case)
@@ -72,7 +73,7 @@ def parameter_server(answer) -> None:
         "source=left).",
     ),
 )
-def ring(answer) -> None:
+def ring(answer: str) -> None:
     """Sums are right for all lengths; 2(n - 1) messages to one neighbour, of 2(n - 1)/n of the gradient."""
     for rank, case in _cases(answer, "ring_allreduce"):
         _expect_sum(rank, case)
@@ -105,7 +106,7 @@ def ring(answer) -> None:
         "ring: 2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n. doubling: math.log2(n), three times.",
     ),
 )
-def costs(answer) -> None:
+def costs(answer: Callable[..., Any]) -> None:
     """Steps, traffic and sums of the busiest rank, in closed form."""
     from hypothesis import strategies as st
 
@@ -154,7 +155,7 @@ def costs(answer) -> None:
         "blocks.reshape(n, rows, -1).transpose(1, 0, 2).reshape(rows, -1) puts them side by side.",
     ),
 )
-def split_dense(answer) -> None:
+def split_dense(answer: str) -> None:
     """Each rank gets its rows of the unsplit layer's output, and no more than these are sent."""
     for rank, case in _cases(answer, "split_dense"):
         expect(
@@ -188,7 +189,7 @@ def split_dense(answer) -> None:
         "return layer, min(chunk, left[layer])",
     ),
 )
-def next_chunk(answer) -> None:
+def next_chunk(answer: Callable[..., Any]) -> None:
     """Each chunk of a simulated card is chosen by the rules, in whatever order gradients are ready."""
     from hypothesis import strategies as st
 
@@ -222,7 +223,7 @@ def next_chunk(answer) -> None:
 
 
 def _decide_chunk(
-    answer: Callable, now: int, ready: list[int], left: list[int], urgent_first: bool, chunk: int
+    answer: Callable[..., Any], now: int, ready: list[int], left: list[int], urgent_first: bool, chunk: int
 ) -> tuple[int, int] | None:
     """Decide on what the card sends at one moment, and return it: the layer, and for how long."""
     got = call(answer, now, ready, left, urgent_first, chunk)
@@ -270,7 +271,7 @@ def _decide_chunk(
     ),
     imports="import math\n\nimport numpy as np",
 )
-def top_k(answer) -> None:
+def top_k(answer: Callable[..., Any]) -> None:
     """The k largest of gradient + residual are sent, the rest is kept, nothing is lost, nothing changed."""
     from hypothesis import strategies as st
 
@@ -294,7 +295,7 @@ def top_k(answer) -> None:
     for_all(decide, pairs=pairs, k=st.integers(1, 8), examples=50)
 
 
-def _decide_top_k(answer: Callable, gradient: np.ndarray, residual: np.ndarray, k: int) -> None:
+def _decide_top_k(answer: Callable[..., Any], gradient: np.ndarray, residual: np.ndarray, k: int) -> None:
     """Decide on what top_k makes of one gradient and residual."""
     n = len(gradient)
     case = f"for {n:,} numbers and k = {k}"
@@ -360,7 +361,7 @@ def _decide_top_k(answer: Callable, gradient: np.ndarray, residual: np.ndarray, 
     )
 
 
-def _cases(answer: str, function: str) -> Iterator[tuple[int, dict]]:
+def _cases(answer: str, function: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Run a script's function on 1 to 4 ranks, and yield each rank with its report of each case."""
     run = run_answer(RANKS, PROBE, function, answer, CALL_LIMIT_S, threads=1, timeout=60)
     ranks = reports(run)
@@ -368,7 +369,7 @@ def _cases(answer: str, function: str) -> Iterator[tuple[int, dict]]:
     yield from sorted(every, key=lambda entry: (entry[1]["order"], entry[0]))
 
 
-def _expect_sum(rank: int, case: dict) -> None:
+def _expect_sum(rank: int, case: dict[str, Any]) -> None:
     """Decide on what a reduction left in `total`, and on how."""
     expect(not case["changed"], f"`gradient` to stay as it was; rank {rank} changed its own for {case['case']}")
     expect(

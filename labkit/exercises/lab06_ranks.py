@@ -58,7 +58,7 @@ class Hesitant(CountingComm):
     delay_s: ClassVar[float] = 0.0
 
 
-def _hesitant(name: str) -> Callable:
+def _hesitant(name: str) -> Callable[..., Any]:
     method, late = getattr(CountingComm, name), name.lower() in ("recv", "irecv")
 
     def communicate(self: Hesitant, *args: Any, **kwargs: Any) -> Any:
@@ -90,7 +90,9 @@ def calling(script: str, ranks: CountingComm, case: str) -> Iterator[None]:
         World.closed = False
 
 
-def reductions(function: Callable, script: str, ranks: CountingComm, server_numbers: tuple[int, ...]) -> Iterator[dict]:
+def reductions(
+    function: Callable[..., Any], script: str, ranks: CountingComm, server_numbers: tuple[int, ...]
+) -> Iterator[dict[str, Any]]:
     """Sum arrays of all lengths: with each number of servers, or without any for (0,)."""
     for length in LENGTHS:
         for servers in server_numbers:
@@ -118,7 +120,7 @@ def reductions(function: Callable, script: str, ranks: CountingComm, server_numb
             }
 
 
-def layers(function: Callable, script: str, ranks: CountingComm) -> Iterator[dict]:
+def layers(function: Callable[..., Any], script: str, ranks: CountingComm) -> Iterator[dict[str, Any]]:
     """Layers of several shapes, of which each rank holds some rows of the input and some neurons."""
     for rows, inputs, neurons in SHAPES:
         rng = np.random.default_rng(rows)
@@ -151,7 +153,7 @@ def _numbers(rng: np.random.Generator, below: int, shape: tuple[int, ...], parts
     return rng.integers(-below, below, shape).astype(np.float32) / np.float32(parts)
 
 
-CASES: dict[str, Callable[[Callable, str, CountingComm], Iterator[dict]]] = {
+CASES: dict[str, Callable[[Callable[..., Any], str, CountingComm], Iterator[dict[str, Any]]]] = {
     "parameter_server": lambda function, script, ranks: reductions(
         function, script, ranks, tuple(range(1, ranks.size + 1))
     ),

@@ -4,6 +4,7 @@ import itertools
 import math
 import re
 import shutil
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ NOISE = re.compile(r"\d{4}-\d\d-\d\d |^[IWEF]\d{4} |^WARNING|^REPORT")  # lines 
     ),
     imports=IMPORTS,
 )
-def shards(answer) -> None:
+def shards(answer: Callable[..., Any]) -> None:
     """Shares are disjoint, equally long, inside range(n), lose fewer than `size`, and pick rows of an array."""
     from hypothesis import strategies as st
 
@@ -104,7 +105,7 @@ def _indices(share: Any, what: str) -> np.ndarray:
     imports=IMPORTS,
     beside=(1,),
 )
-def learning_rates(answer) -> None:
+def learning_rates(answer: Callable[..., Any]) -> None:
     """A ramp from base to base * size, then constant."""
     from hypothesis import strategies as st
 
@@ -147,7 +148,7 @@ def learning_rates(answer) -> None:
     imports=IMPORTS,
     beside=(1, 2),
 )
-def steps(answer) -> None:
+def steps(answer: Callable[..., Any]) -> None:
     """Whole batches in a rank's share."""
     from hypothesis import strategies as st
 
@@ -175,7 +176,7 @@ def steps(answer) -> None:
         "learning_rate() wants is epoch * steps + step.",
     ),
 )
-def train_hvd(answer) -> None:
+def train_hvd(answer: str) -> None:
     """Ranks agree, equal one process on all digits, also after --resume, and rank 0 alone writes and reports."""
     out = Path(answer).parent / "check"
     shutil.rmtree(out, ignore_errors=True)
@@ -230,7 +231,7 @@ def train_hvd(answer) -> None:
         "And before fit: hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)",
     ),
 )
-def fit_hvd(answer) -> None:
+def fit_hvd(answer: str) -> None:
     """Ranks under fit agree and equal one process on all digits."""
     _equals_one_process([rank[0] for rank in _distributed(answer, "fit")[1]])
 
@@ -244,7 +245,7 @@ def fit_hvd(answer) -> None:
         "when used[a] & used[b] is not empty; a rank has too many threads when threads > len(used[rank]).",
     ),
 )
-def pinnings(answer) -> None:
+def pinnings(answer: Callable[..., Any]) -> None:
     """Ranks that share cores, ranks with more threads than cores, and idle cores, all by cores and not by CPUs."""
     from hypothesis import strategies as st
 
@@ -300,7 +301,7 @@ def pinnings(answer) -> None:
         "8 * 2 * (ranks - 1) / ranks * n_bytes / seconds",
     ),
 )
-def half_rates(answer) -> None:
+def half_rates(answer: Callable[..., Any]) -> None:
     """The rate at which a ring's bytes take as long as computing, in bit/s."""
     from hypothesis import strategies as st
 
@@ -345,19 +346,19 @@ def _show(found: Any) -> str:
     return f"{{{', '.join(map(str, sorted(found)))}}}" if found else "set()"
 
 
-def _distributed(answer: str, *args: object) -> tuple[Run, list[list[dict]]]:
+def _distributed(answer: str, *args: object) -> tuple[Run, list[list[dict[str, Any]]]]:
     """Run a script on ranks; return each rank's reports, one a run of its main."""
     run = run_answer(RANKS, PROBE, answer, args[0], RATE, *args[1:], timeout=180)
     return run, reports(run)
 
 
-def _wrong_rate(ranks: list[dict]) -> str | None:
+def _wrong_rate(ranks: list[dict[str, Any]]) -> str | None:
     """Return the last learning rate of a rank where it is wrong."""
     wrong = (rank for rank in ranks if not math.isclose(rank["rate"], rank["right_rate"], rel_tol=1e-5))
     return next((f"{rank['rate']:.4g} on rank {rank['rank']}" for rank in wrong), None)
 
 
-def _check_reports(history: list[dict], run: Run) -> None:
+def _check_reports(history: list[dict[str, Any]], run: Run) -> None:
     """Decide on who prints the line about each epoch: rank 0 and nobody else."""
     printed = [[line for line in lines if line and not NOISE.search(line)] for lines in run.lines]
     forms = set()
@@ -381,7 +382,7 @@ def _check_reports(history: list[dict], run: Run) -> None:
         expect(not like, f"reports from rank 0 alone (step 6); rank {rank} printed {short(like)} as well")
 
 
-def _lacking(line: str, entry: dict) -> tuple[str, ...]:
+def _lacking(line: str, entry: dict[str, Any]) -> tuple[str, ...]:
     """Return which figures of an epoch, rounded to whatever digits, are not in a line."""
     texts = [Decimal(text) for text in NUMBER.findall(line)]
 
@@ -395,7 +396,7 @@ def _lacking(line: str, entry: dict) -> tuple[str, ...]:
     return tuple(name for name, found in zip(FIGURES, there, strict=True) if not found)
 
 
-def _equals_one_process(ranks: list[dict]) -> None:
+def _equals_one_process(ranks: list[dict[str, Any]]) -> None:
     """Decide on the weights: same on all ranks, and those of one process on all digits."""
     first = ranks[0]
     expect(

@@ -147,7 +147,7 @@ def mistaken(case: Case, rate: float) -> Iterator[tuple[str, np.ndarray]]:
         yield f"start {seed}", one_process((case,), rate, seed)[-1]
 
 
-def begun_alike(learning_rate: Callable) -> Callable:
+def begun_alike(learning_rate: Callable[..., Any]) -> Callable[..., Any]:
     """Have all ranks compare the first step of which each asks the learning rate: otherwise they wait in vain later."""
     begun = False
 
@@ -169,7 +169,7 @@ def begun_alike(learning_rate: Callable) -> Callable:
 
 
 def run(
-    main: Callable, script: str, arguments: list[str], line_limit_s: float, resumed: bool
+    main: Callable[..., Any], script: str, arguments: list[str], line_limit_s: float, resumed: bool
 ) -> tuple[keras.Model, Any]:
     """Call the script's main, and return the model and the optimizer that it gives."""
     where = f"on rank {RANKS.rank} of {RANKS.size}{RESUMED * resumed}"

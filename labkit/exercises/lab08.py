@@ -4,6 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -31,7 +32,7 @@ LR_INIT, BASE_BATCH = 0.256, 256  # Bede's rate, and the images a step that it i
         "/ batch; warm-up in epochs = peak / max_rise * batch / images.",
     ),
 )
-def limits_kept(answer) -> None:
+def limits_kept(answer: Callable[..., Any]) -> None:
     """As long as the hours admit, the linear rule's peak or the limit, and the shortest warm-up."""
 
     def decide(
@@ -105,7 +106,7 @@ def limits_kept(answer) -> None:
         "[order(p // n)[p % n] for p in range(first, first + batch)]",
     ),
 )
-def shares(answer) -> None:
+def shares(answer: Callable[..., Any]) -> None:
     """All ranks' images of a step are the next piece of the stream of epochs."""
 
     def decide(step: int, n: int, ranks: int, batch: int) -> None:
@@ -158,7 +159,9 @@ class _Orders:
         return all(np.array_equal(given, self.right(epoch)) for epoch, given in self.given.items())
 
 
-def _images(answer, step: int, rank: int, ranks: int, batch: int, n: int, orders: _Orders) -> list[int]:
+def _images(
+    answer: Callable[..., Any], step: int, rank: int, ranks: int, batch: int, n: int, orders: _Orders
+) -> list[int]:
     """Return a rank's images as a list; reject an answer that is anything else."""
     got = call(_drained(answer), step, rank, ranks, batch, n, orders.order)
     case = f"my_images(step={step}, rank={rank}, ranks={ranks}, batch={batch}, n={n}, order)"
@@ -175,11 +178,11 @@ def _images(answer, step: int, rank: int, ranks: int, batch: int, n: int, orders
 LONGEST = 10_000  # parts that are taken of an answer which yields them: more than any right one has
 
 
-def _drained(answer: Callable) -> Callable:
+def _drained(answer: Callable[..., Any]) -> Callable[..., Any]:
     """Return an answer whose parts are all there when it returns, also where it yields them one by one."""
 
     @functools.wraps(answer)  # its name and signature, which messages show
-    def whole_answer(*args):
+    def whole_answer(*args: Any) -> Any:
         got = answer(*args)
         return list(itertools.islice(got, LONGEST)) if isinstance(got, Iterator) else got
 
@@ -196,10 +199,18 @@ def _drained(answer: Callable) -> Callable:
         "step(n) = max(compute + max(0, ring - hidden * compute), n * reading); the efficiency is step(1) / step(n).",
     ),
 )
-def efficiencies(answer) -> None:
+def efficiencies(answer: Callable[..., Any]) -> None:
     """One worker's step over that of n: computing, a ring that may hide behind it, and shared reading."""
 
-    def step(n: int, compute: float, gradient: float, latency: float, bandwidth: float, hidden=0.0, reading=0.0):
+    def step(
+        n: int,
+        compute: float,
+        gradient: float,
+        latency: float,
+        bandwidth: float,
+        hidden: float = 0.0,
+        reading: float = 0.0,
+    ) -> float:
         ring = 2 * (n - 1) * (latency + gradient / n / bandwidth)
         return max(compute + max(0, ring - hidden * compute), n * reading)
 
@@ -251,7 +262,7 @@ def efficiencies(answer) -> None:
         "For each piece: total[i] += len(piece) / len(x) * gradient_of(piece, its labels)[i].",
     ),
 )
-def accumulation(answer) -> None:
+def accumulation(answer: Callable[..., Any]) -> None:
     """Equal to the gradient of all images at once, with few images at a time, for any number of arrays."""
 
     def decide(count: int, most: int, arrays: int = 2) -> None:
@@ -259,7 +270,8 @@ def accumulation(answer) -> None:
         seen: list[int] = []  # images in each call
         x, y = rng.normal(size=(count, 3, 2)), rng.integers(0, 4, count)
 
-        def gradient_of(images, labels, /):  # by position, as the next cell's has other names for them
+        # By position, as the next cell's has other names for them.
+        def gradient_of(images: Any, labels: Any, /) -> list[np.ndarray]:
             images, labels = np.asarray(images), np.asarray(labels)
             if len(images) != len(labels):
                 raise ValueError(f"gradient_of got {len(images)} images and {len(labels)} labels")
@@ -330,7 +342,7 @@ STILL_CLEAR, HIGHER_IN_ALL, LOWER_IN_ONE = 0.3, 0.5, 1.6
         "if gain.low > 1]; of those, the one with the largest .value.",
     ),
 )
-def next_changes(answer) -> None:
+def next_changes(answer: Callable[..., Any]) -> None:
     """What the intervals show: the larger of two gains, else the speed of 32 workers, else nothing."""
 
     def decide(

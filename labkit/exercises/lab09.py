@@ -3,7 +3,9 @@
 import itertools
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -33,7 +35,7 @@ IMPORTS = "import math\n\nimport daal4py as d4p\nimport numpy as np"  # of piece
         "10 * math.log10(255**2 / error), and math.inf when the error is 0.",
     ),
 )
-def ratios(answer) -> None:
+def ratios(answer: Callable[..., Any]) -> None:
     """The textbook's PSNR, for small and large errors of both signs."""
 
     def decide(original: np.ndarray, quantised: np.ndarray, case: str) -> None:
@@ -72,7 +74,7 @@ def ratios(answer) -> None:
     ),
     imports=IMPORTS,
 )
-def labels(answer) -> None:
+def labels(answer: Callable[..., Any]) -> None:
     """The nearest centroid for each pixel, centroids untouched."""
 
     def decide(pixels: np.ndarray, centroids: np.ndarray) -> None:
@@ -116,7 +118,7 @@ def labels(answer) -> None:
     imports=IMPORTS,
     beside=(2,),
 )
-def shares(answer) -> None:
+def shares(answer: Callable[..., Any]) -> None:
     """A disjoint cover of range(n), in the ranks' order, in sizes that differ by at most one."""
 
     def decide(n: int, size: int) -> None:
@@ -162,7 +164,7 @@ def shares(answer) -> None:
         "begin).centroids. spread: return float((every.max(axis=0) - every.min(axis=0)).max())",
     ),
 )
-def fit(answer) -> None:
+def fit(answer: str) -> None:
     """On 4 ranks: spread is right, all hold the same centroids, and those are one process's."""
     photo = _photo(answer)
     ranks = reports(run_answer(FIT_RANKS, PROBE, "fit", answer, photo, COLOURS, ITERATIONS, threads=1, timeout=60))
@@ -202,7 +204,7 @@ def fit(answer) -> None:
         "picture.putpalette(np.rint(centroids).astype(np.uint8).tobytes()); picture.save(args.out / 'photo.png')",
     ),
 )
-def kmeans(answer) -> None:
+def kmeans(answer: str) -> None:
     """On 3 ranks: each pixel has its nearest centroid, once, and rank 0 alone writes the picture."""
     photo = _photo(answer)
     out = photo.with_name("kmeans-check")
@@ -243,7 +245,7 @@ def kmeans(answer) -> None:
     _equals_one_process(first, RANKS)
 
 
-def _equals_one_process(first: dict, ranks: int) -> None:
+def _equals_one_process(first: dict[str, Any], ranks: int) -> None:
     """Decide on the objective of the ranks' centroids against one process's."""
     expect(
         math.isclose(first["objective"], first["batch"], rel_tol=1e-9),

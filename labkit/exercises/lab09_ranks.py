@@ -35,17 +35,19 @@ SHIFTS = (
 
 def objective(pixels: np.ndarray, centroids: np.ndarray) -> float:
     """Sum of squared distances from each pixel to its nearest centroid."""
-    return distances(pixels, centroids).min(axis=1).sum()
+    return float(distances(pixels, centroids).min(axis=1).sum())
 
 
 def distances(pixels: np.ndarray, centroids: np.ndarray) -> np.ndarray:
     """Squared distances (n, k) from each pixel to each centroid."""
-    return ((pixels[:, None] - centroids[None]) ** 2).sum(axis=2)
+    squares: np.ndarray = ((pixels[:, None] - centroids[None]) ** 2).sum(axis=2)
+    return squares
 
 
 def one_process(pixels: np.ndarray, begin: np.ndarray, iterations: int) -> np.ndarray:
     """The centroids that one process finds from all pixels."""
-    return d4p.kmeans(len(begin), iterations, accuracyThreshold=0).compute(pixels, begin).centroids
+    found: np.ndarray = d4p.kmeans(len(begin), iterations, accuracyThreshold=0).compute(pixels, begin).centroids
+    return found
 
 
 def shape(what: Any) -> list[int] | str:
@@ -125,7 +127,7 @@ def kmeans_findings(script: str, *arguments: str) -> dict[str, Any]:
     with watched(script, f"on rank {RANKS.rank} of {RANKS.size}"):
         begin, centroids, labels = main(list(arguments))
     pixels = photo.reshape(-1, 3).astype(np.float64)
-    share: Callable = importlib.import_module("pieces").share  # the student's, which lies beside the script
+    share: Callable[..., Any] = importlib.import_module("pieces").share  # the student's, which lies beside the script
     mine = pixels[slice(*share(len(pixels), RANKS.rank, RANKS.size))]
     findings: dict[str, Any] = {
         "labels": shape(labels),

@@ -42,12 +42,13 @@ def solution_path(source: Path) -> Path:
 
 def dumps(notebook: NotebookNode) -> str:
     """Return a notebook's text, the same to the byte for the same content."""
-    return nbformat.writes(notebook) + "\n"
+    text: str = nbformat.writes(notebook)
+    return text + "\n"
 
 
 def without_outputs(notebook: NotebookNode) -> NotebookNode:
     """Return a copy as it was before execution, to compare with its source."""
-    bare = nbformat.from_dict(notebook)
+    bare: NotebookNode = nbformat.from_dict(notebook)
     for cell in bare.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -57,7 +58,8 @@ def without_outputs(notebook: NotebookNode) -> NotebookNode:
 
 def stored(source: Path) -> NotebookNode:
     """Return a lab's solution notebook as it is stored."""
-    return nbformat.read(solution_path(source), as_version=4)
+    notebook: NotebookNode = nbformat.read(solution_path(source), as_version=4)
+    return notebook
 
 
 def drifted(source: Path) -> bool:

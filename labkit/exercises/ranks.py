@@ -35,7 +35,7 @@ SEND_HINT = (
 )
 
 
-def load(script: str, *names: str) -> list[Callable]:
+def load(script: str, *names: str) -> list[Callable[..., Any]]:
     """Return functions of a script, run as `import` would run it."""
     with watched(script, line_limit_s=IMPORT_LIMIT_S, total_limit_s=IMPORT_LIMIT_S):
         sys.path[0] = str(Path(script).resolve().parent)  # as for a script of its own

@@ -82,7 +82,7 @@ def read(source: Path) -> NotebookNode:
 @functools.cache
 def _read(text: str) -> NotebookNode:
     parsed = jupytext.reads(text, fmt="py:percent")
-    notebook = nbformat.v4.new_notebook(
+    notebook: NotebookNode = nbformat.v4.new_notebook(
         metadata={
             "kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"},
             "language_info": {"name": "python"},

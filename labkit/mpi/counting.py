@@ -71,7 +71,7 @@ class CountingCartcomm(MPI.Cartcomm):
         return super().__new__(cls, comm)
 
 
-def _counting_messages(name: str) -> Callable:
+def _counting_messages(name: str) -> Callable[..., Any]:
     method = getattr(MPI.Intracomm, name)
 
     def counted(self: CountingComm, *args: Any, **kwargs: Any) -> Any:
@@ -85,10 +85,10 @@ def _counting_messages(name: str) -> Callable:
     return counted
 
 
-def _counting_collective(name: str, kind: str) -> Callable:
+def _counting_collective(name: str, kind: str) -> Callable[..., Any]:
     method = getattr(MPI.Intracomm, name)
 
-    def times(self: CountingComm, args: tuple, kwargs: dict[str, Any]) -> float:
+    def times(self: CountingComm, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         """How many times its send buffer this rank sends."""
         if kind in COLLECTIVES:
             return COLLECTIVES[kind](self.size)
@@ -111,7 +111,7 @@ def _counting_collective(name: str, kind: str) -> Callable:
     return counted
 
 
-def _counting_too(name: str, kind: type[MPI.Intracomm]) -> Callable:
+def _counting_too(name: str, kind: type[MPI.Intracomm]) -> Callable[..., Any]:
     method = getattr(MPI.Intracomm, name)
 
     def made(self: CountingComm, *args: Any, **kwargs: Any) -> MPI.Comm:

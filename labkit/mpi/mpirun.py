@@ -114,7 +114,7 @@ class MpiRun:
         self._folder, self._show = folder, show
         self._token = uuid.uuid4().hex
         self._sessions: set[int] = set()  # Hydra gives each rank its own, with the number of the rank's process
-        self._mpirun: subprocess.Popen | None = None
+        self._mpirun: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
         self._streams: list[_Stream] = []
         self._unprinted: list[str] = []

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 import lazy_loader
 
 if TYPE_CHECKING:
-    from labkit.network.network import Network, NoNetwork, Traffic, obstacle, traffic
+    from labkit.network.namespaces import NoNetwork
+    from labkit.network.network import Network, Traffic, obstacle, traffic
 
 __all__ = ["Network", "NoNetwork", "Traffic", "obstacle", "traffic"]
 
 __getattr__, __dir__, _ = lazy_loader.attach(
-    __name__, submod_attrs={"network": ["Network", "NoNetwork", "Traffic", "obstacle", "traffic"]}
+    __name__, submod_attrs={"namespaces": ["NoNetwork"], "network": ["Network", "Traffic", "obstacle", "traffic"]}
 )

@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
-    def parse_args(self, args=None, namespace=None):  # type: ignore[override]
+    def parse_args(self, args=None, namespace=None):
         """Return what the arguments say.
 
         Python before 3.11.8 takes the "--" of "--name=--" away, and the flag gets a list. Remove when the kit requires

@@ -403,7 +403,7 @@ class Server(tornado.httpserver.HTTPServer):
     answer loses those, and locks nobody out.
     """
 
-    def initialize(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+    def initialize(self, *args: Any, **kwargs: Any) -> None:
         """Make it with no connection."""
         super().initialize(*args, **kwargs)
         self._busy: dict[Any, None] = {}  # connections, the oldest first
