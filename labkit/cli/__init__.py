@@ -16,6 +16,19 @@ from labkit.cli import cluster, completion, data, measuring, refusals, students
 from labkit.system import terminal
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"lab {metadata.version('labkit')}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the kit's version")
+    ] = False,
+) -> None: ...
+
+
 @functools.cache
 def application() -> typer.Typer:
     """Return all commands; those of the packages beside this one are there when they import this one."""
@@ -28,6 +41,7 @@ def application() -> typer.Typer:
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,
     )
+    app.callback()(_options)
     app.add_typer(students.app)
     app.add_typer(data.app, name="data", rich_help_panel="The labs")
     app.add_typer(measuring.app)
@@ -35,20 +49,6 @@ def application() -> typer.Typer:
     for beside in sorted(metadata.entry_points(group="labkit.commands"), reverse=True):
         beside.load()(app)
     return app
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        print(f"lab {metadata.version('labkit')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the kit's version")
-    ] = False,
-) -> None: ...
 
 
 def main() -> None:
