@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
+import typer.core
 import typer.main
 
 from labkit import cli
@@ -62,7 +62,9 @@ TYPED = re.compile(r"(?:(?:^|[\s(])\./|^)lab(?P<words>(?: (?!#|&&|\||;|>|2>)[^\s
 OTHERS = {"--cleanenv", "--cpuset-cpus", "-v", "--init", "--cpus", "--shm-size", "--userns", "-p"}
 
 
-def commands(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def commands(
+    command: typer.core.TyperCommand, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], typer.core.TyperCommand]]:
     """Yield each command of `./lab`, groups too, with the words by which it is called."""
     yield words, command
     for name, below in getattr(command, "commands", {}).items():
@@ -72,7 +74,7 @@ def commands(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tu
 COMMANDS = dict(commands(typer.main.get_command(cli.application())))
 
 
-def options(command: click.Command) -> set[str]:
+def options(command: typer.core.TyperCommand) -> set[str]:
     found = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     return {option for option in found if option.startswith("-")} | {"--help"}
 
