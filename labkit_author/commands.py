@@ -22,7 +22,7 @@ command = functools.partial(app.command, rich_help_panel="Working on the kit")
 def run_tests(
     context: typer.Context,
     fast: Annotated[
-        bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: under two minutes")
+        bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: about a minute")
     ] = False,
     lab: Annotated[
         str | None, typer.Option(help="all that this lab is held to, such as 07", autocompletion=completion.labs)

@@ -58,8 +58,8 @@ IN_GUIDES = pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
 FENCED = re.compile(r"^( *)```.*?^\1```", re.M | re.S)
 # In a line of a block up to its comment, the next command or a redirection; in a sentence the whole span of code.
 TYPED = re.compile(r"(?:(?:^|[\s(])\./|^)lab(?P<words>(?: (?!#|&&|\||;|>|2>)[^\s`)]+)*)")
-# Options of Docker, Podman and Apptainer that a sentence names alone.
-OTHERS = {"--cleanenv", "--cpuset-cpus", "-v", "--init", "--cpus", "--shm-size", "--userns", "-p"}
+# Options of Docker, Podman, Apptainer and MPICH that a sentence names alone.
+OTHERS = {"-bind-to", "-launcher-exec", "--name", "--cleanenv", "--cpuset-cpus", "-v", "--init", "--cpus", "--shm-size", "--userns", "-p"}
 
 
 def commands(
@@ -180,7 +180,6 @@ def test_a_dead_link_is_seen():
 SHARED = "of `labkit.cli.options` or its like: tested at another command that has it, and passed on as it is"
 PASSED_ON = "passed on as it is to a function whose tests give it"
 UNTESTED = {
-    "setup": {"--classroom": "the bash script reads it", "--author": "the bash script reads it"},
     "data tfrecords": {"--validation": PASSED_ON},
     "roofline": dict.fromkeys(
         ("--batch_size", "--use_fp16", "--forward_only"), "a flag of the benchmark, tested there"
