@@ -166,12 +166,12 @@ def build_notebooks(
 ) -> None:
     """Make the student and solution notebooks from their sources, if `lab lint` finds nothing wrong there.
 
-    It writes `notebooks/NN_topic.ipynb`, `solutions/NN_topic.ipynb`, the minutes in the README's agenda, and
-    `docs/house.md`, whatever of these has changed. Stored outputs stay as long as no code cell was changed or removed;
-    new ones have none. Exit code 1 when lint finds something.
+    It writes `notebooks/NN_topic.ipynb`, `solutions/NN_topic.ipynb`, the minutes in the README's agenda, the guide's
+    `solutions/mistakes.json`, and `docs/house.md`, whatever of these has changed. Stored outputs stay as long as no
+    code cell was changed or removed; new ones have none. Exit code 1 when lint finds something.
     """
     from labkit.exercises import minutes, notebooks
-    from labkit_author import build, house, lint
+    from labkit_author import build, house, lint, mistakes
 
     chosen = _chosen(labs)
     _refuse([problem for source in chosen for problem in lint.lint(source)])
@@ -185,7 +185,7 @@ def build_notebooks(
         elif execute:
             for line in minutes.overruns(source, notebooks.stored(source)):
                 print(line)
-    for page in (minutes.write_agenda(), house.write()):
+    for page in (minutes.write_agenda(), mistakes.write(), house.write()):
         if page:
             print(f"wrote {paths.shown(page)}")
 

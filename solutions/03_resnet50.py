@@ -1253,9 +1253,9 @@ results.hand_in(
 # shortcuts and large pages: `./lab roofline --model resnet50 --batch_size 64 --config openmp-kmp-bf16-fused-huge`). A
 # step took 2.5 s where the limit is 0.94 s, 37% of it. Batch norms, Relus and additions lost 0.80 s: the gradients of a
 # batch norm read two tensors twice, which the limit counts once, and the forward pass reads its input twice.
-# Convolutions lost 0.75 s, of which 0.45 s are gradients of weights: those of 1×1 convolutions with stride 2, and of the
-# 7×7 one, reached a fifth of the peak, and nobody has looked why. What would help is a batch norm that is fused into its
-# neighbours, for training too.
+# Convolutions lost 0.75 s, of which 0.45 s are gradients of weights: those of 1×1 convolutions with stride 2, and of
+# the 7×7 one, reached a fifth of the peak, and nobody has looked why. What would help is a batch norm that is fused
+# into its neighbours, for training too.
 #
 # **XLA** (the open task): on a CPU it does not use oneDNN's convolutions, so the log has none of them. On one machine
 # with 2 cores it trained 5.6 images/s where oneDNN trained 11.4.

@@ -1,7 +1,7 @@
 """The instructor's guide: one page, made from the labs' sources, that needs no other file and no network."""
 
-import ast
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from labkit_classroom.lecture.agenda import Day
 from labkit_classroom.lecture.routes import Route
 
 TEMPLATE = Path(__file__).with_suffix(".html")
-MISTAKES = paths.ROOT / "tests" / "exercises"  # where each exercise's planted mistakes are
+MISTAKES = paths.SOLUTIONS / "mistakes.json"
 
 
 class Mistake(NamedTuple):
@@ -99,48 +99,9 @@ def lab(source: Path, results: Path) -> Lab:
 
 
 def mistakes(number: str) -> dict[int, list[Mistake]]:
-    """Return the planted mistakes of a lab's exercises, read from its tests; none where the tests are not there."""
-    path = MISTAKES / f"test_lab{number}.py"
-    if not path.exists():
-        return {}
-    tree = ast.parse(path.read_text())
-    constants = {
-        target.id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    found: dict[int, list[Mistake]] = {}
-    for entry in _entries(tree):
-        match entry:
-            case ast.Tuple([ast.Constant(int(exercise)), edit, ast.Constant(str(message))]):
-                found.setdefault(exercise, []).append(Mistake(*_edit(edit, constants), message))
-    return found
-
-
-def _entries(tree: ast.Module) -> list[ast.expr]:
-    """Return what stands in the lists that are called `mistakes`."""
-    return [
-        entry
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List)
-        if any(isinstance(target, ast.Name) and target.id == "mistakes" for target in node.targets)
-        for entry in node.value.elts
-    ]
-
-
-def _edit(node: ast.expr, constants: Mapping[str, ast.expr]) -> tuple[str, str]:
-    """Return what an edit of a solution takes away and what it puts there, as far as the tests say it in texts."""
-    node = constants.get(node.id, node) if isinstance(node, ast.Name) else node
-    texts: list[str] = []
-    if isinstance(node, ast.Call):
-        for argument in node.args:
-            argument = constants.get(argument.id, argument) if isinstance(argument, ast.Name) else argument
-            if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-                texts.append(argument.value)
-    *before, after = texts[:2] or [""]
-    return "".join(before).strip("\n"), after.strip("\n")
+    """Return the planted mistakes of a lab's exercises, as `./lab build` has written them down."""
+    planted = json.loads(MISTAKES.read_text()).get(number, {})
+    return {int(exercise): [Mistake(**one) for one in found] for exercise, found in planted.items()}
 
 
 def _said(cells: Sequence[NotebookNode]) -> str:

@@ -35,18 +35,6 @@ def test_each_exercise_has_its_answer_hints_and_mistakes(page):
         assert f"Exercise {number}: an answer" in page
 
 
-def test_mistakes_are_those_of_the_tests():
-    found = guide.mistakes("06")[1]
-    taken_away = next(one for one in found if one.message.startswith("sum over all ranks"))
-    assert taken_away.before == "            chunk += incoming"
-    assert taken_away.after == ""
-
-
-def test_a_lab_without_tests_has_no_mistakes(monkeypatch, tmp_path):
-    monkeypatch.setattr(guide, "MISTAKES", tmp_path)
-    assert guide.mistakes("06") == {}
-
-
 def test_figures_of_another_machine_are_called_so(page):
     assert "on another machine: ./lab rehearse measures here" in page
 
