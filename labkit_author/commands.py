@@ -118,12 +118,12 @@ def new(
     """Make a new lab with one exercise, which passes its tests at once.
 
     It prints the files that it wrote: source, checks, tests, both notebooks. It adds the lab's lines to
-    `solutions/minutes.toml`, the README's agenda and the doctor's table.
+    `solutions/minutes.toml`, the README's agenda, the doctor's table, the guide's mistakes and `docs/house.md`.
     """
     from labkit_author import build, scaffold
 
     made = scaffold.new_lab(number, topic)
-    made += build.build(made[0], run=True)
+    made += [*build.build(made[0], run=True), *_write_what_is_of_all_labs()]
     for path in made:
         print(paths.shown(path))
     print(
@@ -171,7 +171,7 @@ def build_notebooks(
     code cell was changed or removed; new ones have none. Exit code 1 when lint finds something.
     """
     from labkit.exercises import minutes, notebooks
-    from labkit_author import build, house, lint, mistakes
+    from labkit_author import build, lint
 
     chosen = _chosen(labs)
     _refuse([problem for source in chosen for problem in lint.lint(source)])
@@ -185,9 +185,16 @@ def build_notebooks(
         elif execute:
             for line in minutes.overruns(source, notebooks.stored(source)):
                 print(line)
-    for page in (minutes.write_agenda(), mistakes.write(), house.write()):
-        if page:
-            print(f"wrote {paths.shown(page)}")
+    for page in _write_what_is_of_all_labs():
+        print(f"wrote {paths.shown(page)}")
+
+
+def _write_what_is_of_all_labs() -> list[Path]:
+    """Write the README's agenda, the guide's mistakes and the catalogue of modules; return what that changed."""
+    from labkit.exercises import minutes
+    from labkit_author import house, mistakes
+
+    return [page for page in (minutes.write_agenda(), mistakes.write(), house.write()) if page]
 
 
 @command(epilog="Example: `./lab site --out public`")
