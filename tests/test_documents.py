@@ -58,8 +58,9 @@ IN_GUIDES = pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
 FENCED = re.compile(r"^( *)```.*?^\1```", re.M | re.S)
 # In a line of a block up to its comment, the next command or a redirection; in a sentence the whole span of code.
 TYPED = re.compile(r"(?:(?:^|[\s(])\./|^)lab(?P<words>(?: (?!#|&&|\||;|>|2>)[^\s`)]+)*)")
-# Options of Docker, Podman, Apptainer and MPICH that a sentence names alone.
+# Options of Docker, Podman, Apptainer, MPICH and pytest that a sentence names alone.
 OTHERS = {
+    "--nothing-skipped",
     *("-bind-to", "-launcher-exec", "--name", "--cleanenv", "--cpuset-cpus", "-v", "--init", "--cpus", "--shm-size"),
     *("--userns", "-p"),
 }

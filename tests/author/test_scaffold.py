@@ -23,7 +23,7 @@ LAB = sources.find("09")
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A copy of the files that a new lab or exercise touches."""
-    for name in ("solutions", "labkit", "docs", "tests/exercises"):
+    for name in ("solutions", "labkit", "labkit_classroom", "docs", "tests/exercises"):
         shutil.copytree(paths.ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.ipynb", "__pycache__"))
     for name in ("README.md", "CONTRIBUTING.md", "pyproject.toml"):
         shutil.copy(paths.ROOT / name, tmp_path)

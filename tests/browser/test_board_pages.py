@@ -53,7 +53,7 @@ def answer(number: int):
 class TestAStudentsDay:
     def test_what_a_student_does_is_on_both_pages_by_itself(self, room, visit, folder, capsys):
         for number in range(views.FEW - 1):
-            student_side.join(f"P{number}").put(exercises=[at(1)])
+            room.join(f"P{number}").put(exercises=[at(1)])
         wall, instructor = visit(), visit()
         wall.page.goto(room.url)
         instructor.page.goto(f"{room.url}/instructor#{room.instructor}")
