@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from labkit.exercises import notebooks
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 
@@ -31,7 +32,7 @@ def page() -> str:
 def write() -> Path | None:
     """Write the catalogue; return its file when that changed it."""
     text = page()
-    if PAGE.exists() and PAGE.read_text() == text:
+    if notebooks.has_text(PAGE, text):
         return None
     files.write(PAGE, text)
     return PAGE

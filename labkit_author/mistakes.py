@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from labkit.exercises import sources
+from labkit.exercises import notebooks, sources
 from labkit.system import files, paths
 
 FILE = paths.SOLUTIONS / "mistakes.json"
@@ -23,7 +23,7 @@ def text() -> str:
 def write() -> Path | None:
     """Write the file; return it when that changed it."""
     new = text()
-    if FILE.exists() and FILE.read_text() == new:
+    if notebooks.has_text(FILE, new):
         return None
     files.write(FILE, new)
     return FILE

@@ -130,12 +130,9 @@ def _place_of_text(source: Path, after: int | None) -> int:
     """Return the line of a source before which a new exercise belongs: the cell after the check of one, or the end."""
     text = source.read_text()
     lines = text.split("\n")
-    checked = {
-        number: node.end_lineno or 0
-        for node in ast.walk(ast.parse(text))
-        for number in sources.exercises(sources.read(source))
-        if isinstance(node, ast.Assign) and _is_check_of(node.value, number)
-    }
+    known = sources.exercises(sources.read(source))
+    checks = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assign)]
+    checked = {number: node.end_lineno or 0 for node in checks for number in known if _is_check_of(node.value, number)}
     if after is None:  # what closes the lab stands after its last exercise
         begin = len("\n".join(lines[: max(checked.values(), default=0)]))
         return text.count("\n", 0, found.start()) if (found := CLOSING.search(text, begin)) else len(lines)

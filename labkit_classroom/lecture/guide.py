@@ -12,13 +12,12 @@ from labkit.display import markdown
 from labkit.display.results import COLUMNS, find_problem, read, without_empty_columns
 from labkit.exercises import core, minutes, notebooks, sources
 from labkit.exercises.minutes import Section
-from labkit.system import paths
+from labkit_author import mistakes as planted_mistakes
 from labkit_classroom.lecture import prose
 from labkit_classroom.lecture.agenda import Day
 from labkit_classroom.lecture.routes import Route
 
 TEMPLATE = Path(__file__).with_suffix(".html")
-MISTAKES = paths.SOLUTIONS / "mistakes.json"
 
 
 class Mistake(NamedTuple):
@@ -100,7 +99,7 @@ def lab(source: Path, results: Path) -> Lab:
 
 def mistakes(number: str) -> dict[int, list[Mistake]]:
     """Return the planted mistakes of a lab's exercises, as `./lab build` has written them down."""
-    planted = json.loads(MISTAKES.read_text()).get(number, {})
+    planted = json.loads(planted_mistakes.FILE.read_text()).get(number, {})
     return {int(exercise): [Mistake(**one) for one in found] for exercise, found in planted.items()}
 
 
