@@ -22,14 +22,14 @@ command = functools.partial(app.command, rich_help_panel="Working on the kit")
 def run_tests(
     context: typer.Context,
     fast: Annotated[
-        bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: about a minute")
+        bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: one to two minutes")
     ] = False,
     lab: Annotated[
         str | None, typer.Option(help="all that this lab is held to, such as 07", autocompletion=completion.labs)
     ] = None,
     exercise: Annotated[int | None, typer.Option(min=1, help="only this exercise of the lab: in seconds")] = None,
 ) -> None:
-    """Run every test: style, code, exercises, notebooks. About 20 minutes on two cores. Other arguments go to pytest.
+    """Run every test: style, code, exercises, notebooks. About 25 minutes on two cores. Other arguments go to pytest.
 
     Where the style is wrong, it ends there. What a failing notebook looked like is in `.lab/executed/`. The exit code
     is pytest's: 1 when a test failed.
