@@ -142,6 +142,7 @@ async def _connect(client: socket.socket, target: tuple[str, int]) -> None:
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Pass on one way until its end, no faster than the other side reads."""
+    writer.transport.set_write_buffer_limits(0)  # so `drain` waits for all: a socket that is closed sends no more
     while data := await reader.read(BLOCK_BYTES):
         writer.write(data)
         await writer.drain()

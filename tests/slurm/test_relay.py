@@ -6,6 +6,7 @@ import resource
 import socket
 import subprocess
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -86,6 +87,14 @@ def test_many_at_once_are_served_though_one_does_not_read_and_one_has_gone(serve
             assert list(at_once.map(lambda text: read(ask(port, text)), texts)) == [text[::-1] for text in texts]
         assert process.memory_info().rss - before < BIG / 2  # what the slow one does not read waits at the server
         assert len(read(slow)) == BIG
+
+
+def test_whoever_reads_late_gets_all_though_the_server_has_closed(server):
+    sizes = range(0, 6_000_000, 50_000)  # some of them what the kernel keeps, and a little
+    with relayed(server) as ([port], _):
+        clients = [ask(port, str(size).encode()) for size in sizes]
+        time.sleep(0.5)  # for the relay to end what it can
+        assert [len(read(client)) for client in clients] == list(sizes)
 
 
 def test_each_socket_leads_to_its_own_place_and_where_nobody_listens_the_connection_ends(server):
