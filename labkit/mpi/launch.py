@@ -323,11 +323,12 @@ def _first_failure(ranks: list[Rank], abort_status: int | None, remarks: tuple[s
 def _first_killed(failed: list[Rank]) -> Rank | None:
     """Return the first rank that a signal killed, if about as soon as any failed: then no failure caused it.
 
-    While a process is being killed, others already fail to reach it, and say so before it is reported killed. Ranks
-    that mpirun kills report nothing.
+    While a process is being killed, others already fail to reach it, and say so before it is reported killed; or crash
+    in MPI, which no rank does by SIGKILL. Ranks that mpirun kills report nothing.
     """
-    by_signal = [rank for rank in failed if rank.exit_code and rank.exit_code < 0 and rank.exit_code != -signal.SIGABRT]
-    return by_signal[0] if by_signal and _ended_at(by_signal[0]) - _ended_at(failed[0]) < 1 else None
+    soon = [rank for rank in failed if _ended_at(rank) - _ended_at(failed[0]) < 1]
+    by_signal = [rank for rank in soon if rank.exit_code and rank.exit_code < 0 and rank.exit_code != -signal.SIGABRT]
+    return min(by_signal, key=lambda rank: rank.exit_code != -signal.SIGKILL, default=None)
 
 
 def _left_without_finalize(ranks: list[Rank], first: Rank) -> Rank | None:

@@ -655,6 +655,14 @@ class TestWhoFailedFirst:
         error = self.verdict({"exit_code": 15, "ended_at": 1.0}, {"exit_code": -9, "ended_at": 1.1})
         assert (error.rank, error.signal) == (1, signal.SIGKILL)
 
+    def test_one_that_crashed_as_another_was_killed_is_not_blamed(self):
+        error = self.verdict({}, {"exit_code": -9, "ended_at": 1.1}, {"exit_code": -11, "ended_at": 1.0})
+        assert (error.rank, error.signal) == (1, signal.SIGKILL)
+
+    def test_of_two_crashes_the_first(self):
+        error = self.verdict({"exit_code": -11, "ended_at": 1.1}, {"exit_code": -11, "ended_at": 1.0})
+        assert (error.rank, error.signal) == (1, signal.SIGSEGV)
+
     def test_one_that_gave_up_is_blamed_before_those_killed_for_it_long_after(self):
         assert self.verdict({"exit_code": 15, "ended_at": 1.0}, {"exit_code": -9, "ended_at": 4.0}).rank == 0
 
