@@ -1,7 +1,7 @@
 """The measurement of matrix products, instructions and memory bandwidth: `python -m labkit.roofline.peaks ISA...`.
 
 ISA are the names of `Machine.isa` whose instructions are measured too. It prints a line as it begins each of them, and
-in the end the figures as a line of JSON. With `--quick`, products are small: for tests of what uses the figures.
+in the end the figures as a line of JSON. With `--quick`, products and arrays are small: for tests of what uses them.
 `labkit.roofline.measure` runs it.
 """
 
@@ -27,6 +27,7 @@ LONG_PRODUCT_S = 0.1  # from here on, a larger product would be no faster
 MIN_DURATION_S = 0.3  # for which each size is tried
 MEMORY_SHARE = 0.25  # of what is free, that may be used at a time
 DEFAULT_CACHE_BYTES = 2**26  # where the kernel doesn't say
+QUICK_ARRAY_BYTES = 2**24  # the arrays' size where figures may be wrong: they may fit into caches
 CHAIN_LENGTH = 8  # products in a row
 INSTRUCTIONS_LIMIT_S = 60.0  # for what takes a second
 
@@ -46,13 +47,14 @@ STREAMS = {
 PASSES = 4  # through the arrays in one timing: threads do not start at quite the same moment
 
 
-def main(isa: Sequence[str] = (), sizes: Sequence[int] = SIZES) -> None:
+def main(isa: Sequence[str] = (), quick: bool = False) -> None:
     """Measure, and print the figures: GFLOP/s, for int8 GOP/s; GB/s; and what others took of the cores."""
+    sizes = SIZES[:1] if quick else SIZES
     os.environ["TF_USE_LEGACY_KERAS"] = "1"  # TensorFlow then imports no Keras, which takes half of its start
     machine = this_share()
     with load.watch(show=False) as others:
         print(f"Measuring memory bandwidth on {machine.usable_cores} threads …", flush=True)
-        streams = bandwidth(machine)
+        streams = bandwidth(machine, QUICK_ARRAY_BYTES if quick else None)
         print("Measuring instructions …", flush=True)
         figures = {"streams": streams, "instructions": fastest_instructions(isa)}
         found: dict[str, list[dict[str, Any]]] = {}
@@ -195,10 +197,13 @@ def chain(n: int, quantised: bool):
     return ov.Model([op.reduce_max(x, op.constant(np.array([0, 1])), False)], [source], "chain")
 
 
-def bandwidth(machine: Machine) -> dict[str, float]:
-    """Return GB/s of each of `STREAMS`, on a thread for each usable core; each runs on memory that it touched first."""
+def bandwidth(machine: Machine, each_bytes: int | None = None) -> dict[str, float]:
+    """Return GB/s of each of `STREAMS`, on a thread for each usable core; each runs on memory that it touched first.
+
+    Each of three arrays has `array_bytes`, or as many bytes as `each_bytes` says.
+    """
     threads = machine.usable_cores
-    elements = array_bytes(machine, last_level_cache(machine.cpus)) // 8 // threads
+    elements = (each_bytes or array_bytes(machine, last_level_cache(machine.cpus))) // 8 // threads
 
     def streams() -> dict[str, Callable[[], None]]:
         arrays = [np.full(elements, value) for value in (1.0, 2.0, 0.0)]
@@ -231,4 +236,4 @@ def last_level_cache(cpus: Iterable[int], root: Path = Path("/")) -> int:
 
 
 if __name__ == "__main__":
-    main([name for name in sys.argv[1:] if name != "--quick"], SIZES[:1] if "--quick" in sys.argv else SIZES)
+    main([name for name in sys.argv[1:] if name != "--quick"], quick="--quick" in sys.argv)

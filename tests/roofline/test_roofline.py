@@ -276,7 +276,7 @@ REAL = """
 import openvino
 from labkit.roofline import peaks
 from labkit.system.machine import this_machine
-peaks.main(this_machine().isa, sizes=(256,))
+peaks.main(this_machine().isa, quick=True)
 compiled = openvino.Core().compile_model(peaks.chain(256, quantised=True), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 ran = [op.get_rt_info() for op in compiled.get_runtime_model().get_ops()]
 kinds = [info["runtimePrecision"].astype(str) for info in ran if info["layerType"].astype(str) == "FullyConnected"]
