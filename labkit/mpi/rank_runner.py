@@ -27,6 +27,10 @@ from labkit.system.lifetime import end_with
 
 RUN_VARIABLE = "LABKIT_RUN"  # the variable that all processes of one run share
 REPORT_PREFIX = "\x1elabkit "  # ASCII's record separator first: no script prints it by chance
+# Signals of a crash. A rank that loses another can crash in MPI; its runner then leaves this much later, or mpirun would
+# end the other's runner before that has reported what came first.
+CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
+CRASH_DELAY_S = 0.5
 
 
 def main(script: str, *args: str) -> None:
@@ -74,6 +78,7 @@ def _leave_as(child: int) -> None:
     code = os.waitstatus_to_exitcode(status)
     _report("end", code, time.monotonic())
     if code < 0:
+        time.sleep(CRASH_DELAY_S if -code in CRASHES else 0)
         with contextlib.suppress(OSError):  # SIGKILL is not for handling
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

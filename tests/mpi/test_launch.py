@@ -521,6 +521,20 @@ class TestFaults:
         assert (killed_by.name if killed_by else f"exit status {status}") in str(error)
         assert all(line in str(error) for line in error.lines)
 
+    def test_the_rank_that_was_killed_is_named_though_its_report_comes_after_that_of_one_that_crashed(self, script):
+        name = script("""
+            import os, signal, subprocess, time
+            if os.environ["PMI_RANK"] == "1":
+                runner = os.getppid()
+                os.kill(runner, signal.SIGSTOP)
+                subprocess.Popen(["sh", "-c", f"sleep 0.25; kill -s CONT {runner}"], start_new_session=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGSEGV)
+        """)
+        error = failure(2, name, timeout=60)
+        assert (error.rank, error.signal) == (1, signal.SIGKILL)
+
     def test_an_exception_shows_where_in_the_script(self, script):
         error = failure(2, script("import os\nif os.environ['PMI_RANK'] == '1':\n    1 / 0"), timeout=60)
         assert error.lines[:2] == ("Traceback (most recent call last):", '  File "ranks.py", line 3, in <module>')
