@@ -39,9 +39,9 @@ from scipy.optimize import least_squares
 from labkit.display import plots
 from labkit.exercises import open_lab
 from labkit.mpi import RankError, run_ranks
-from labkit.network import Network, obstacle
 from labkit.system import load
 from labkit.system.statistics import ratio, ratios
+from labkit.testbed import Testbed, obstacle
 
 check, results, machine, work, QUICK = open_lab("06", globals())
 cores = machine.usable_cores
@@ -689,7 +689,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.mpi import CountingComm
-from labkit.network import traffic
+from labkit.testbed import traffic
 
 parameter_server = import_module(sys.argv[1]).parameter_server
 ring_allreduce = import_module(sys.argv[2]).ring_allreduce
@@ -1536,7 +1536,7 @@ overlap = {}  # by place and setting, then by way: seconds of each round
 with load.watch("section 9"):
     for place, (rate, length) in PLACES.items():
         products = 0
-        with Network(2, rate) if rate else contextlib.nullcontext() as wires:
+        with Testbed(2, rate) if rate else contextlib.nullcontext() as wires:
             for setting, progress in SETTINGS.items():
                 out = work / "overlap.json"
                 env = {"OMP_NUM_THREADS": 1, "MPIR_CVAR_ASYNC_PROGRESS": progress}
@@ -1971,7 +1971,7 @@ if QUICK:
 chosen = {}  # by nodes and setting
 with load.watch("section 11, wires"):
     for n in () if no_wires else NODES_CHOSEN:
-        with Network(n, "1 Gbit/s") as wires:
+        with Testbed(n, "1 Gbit/s") as wires:
             for setting, env in ALGORITHMS.items():
                 chosen[n, setting] = measure_on_wires(
                     n, wires, [LONG], ("ring", "MPI_Allreduce"), SLEEP | env, 2 if QUICK else 7

@@ -33,9 +33,9 @@ from labkit.data import load_digits
 from labkit.display import plots
 from labkit.exercises import open_lab
 from labkit.mpi import RankError, run_ranks
-from labkit.network import obstacle
 from labkit.system import load, statistics
 from labkit.system.paths import ROOT
+from labkit.testbed import obstacle
 
 check, results, machine, work, QUICK = open_lab("07", globals())
 
@@ -1185,7 +1185,7 @@ import tensorflow as tf
 from compare import digits, loss_of, meet, model, optimizer, world
 from mpi4py import MPI
 
-from labkit.network import traffic
+from labkit.testbed import traffic
 
 BATCH, WARM_UP = 64, 2
 AVERAGED = {"as it is": {}, "FP16": {"compression": hvd.Compression.fp16}, "4 batches": {"every": 4}}

@@ -40,8 +40,6 @@ from labkit.data import synthetic
 from labkit.display import plots
 from labkit.exercises import open_lab
 from labkit.mpi import run_ranks
-from labkit.network import Network as Wires
-from labkit.network import obstacle
 from labkit.slurm import (
     NotStarted,
     RankJob,
@@ -55,6 +53,7 @@ from labkit.slurm import (
 from labkit.system import load, statistics
 from labkit.system.errors import LabError
 from labkit.system.paths import ENV, ROOT
+from labkit.testbed import Testbed, obstacle
 from labkit.train import log
 
 check, results, machine, work, QUICK = open_lab("08", globals())
@@ -79,7 +78,7 @@ RATE = 1e9  # bit/s, of the wires between nodes
 
 
 def written(rate):
-    """Return a rate in bit/s as the kit's networks take it."""
+    """Return a rate in bit/s as people write it."""
     return f"{rate / 1e9:.3g} Gbit/s" if rate >= 1e9 else f"{rate / 1e6:.3g} Mbit/s"
 
 
@@ -92,7 +91,7 @@ if slurm is None:
         slurm = start_slurm(
             nodes=4 if cores >= 4 else 2,
             until=os.getpid(),  # it ends with this notebook's kernel
-            network=None if no_wires else written(RATE),
+            network=None if no_wires else RATE,
         )
         started = True
     except LabError as error:
@@ -1140,7 +1139,7 @@ LEVERS = {"FP16 gradients": (1, 1 / 2), "4 batches a step": (4, 1), "batches 4 t
 def measure_steps(rate, *names):
     """Return the images/s of each way to take a step, round by round, on nodes with wires of this rate."""
     often = (1, 0.2) if QUICK else (3, 0.6)
-    run = run_ranks(nodes, "work/steps.py", BATCH, *often, *names, network=written(rate), show=False)
+    run = run_ranks(nodes, "work/steps.py", BATCH, *often, *names, network=rate, show=False)
     print(run.network)
     return json.loads(next(line for line in run.lines[0] if line.startswith("{")))
 
@@ -1439,7 +1438,7 @@ served = {}
 if no_wires:
     print(f"Not measured: {no_wires}")
 else:
-    with load.watch("section 8") as others, Wires(1 + len(trainers), written(storage_rate)) as wires:
+    with load.watch("section 8") as others, Testbed(1 + len(trainers), storage_rate) as wires:
         print(wires)
         options = wires.nodes[0].address, images, BATCH, 1 if QUICK else 2
         run = run_ranks(len(wires.nodes), "work/storage.py", *options, network=wires, show=False)
@@ -1832,7 +1831,7 @@ results.hand_in("10", ("ResNet-50 on ImageNet after 50 epochs: top-1; top-5", "7
 # chooses the rates that it measures by its own prediction. If nothing overlaps, FP16 gradients give 1.33 times the
 # images/s at the wall, and four times the images between two exchanges 1.6 times. Of the storage, one node should
 # notice nothing, two get 75% and three 50%. Where measured efficiencies are higher than predicted, part of the
-# exchange went on while cores computed, or waited for other work anyway. `labkit.network` has the wires: packets wait
+# exchange went on while cores computed, or waited for other work anyway. `labkit.testbed` has the wires: packets wait
 # at each node's interface until its rate admits them. Without the right to make networks, the cells print the
 # predictions alone, and the table says why.
 #

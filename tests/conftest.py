@@ -16,9 +16,9 @@ import order
 import pytest
 
 from labkit.exercises.answers import SLEEP_WHILE_WAITING
-from labkit.network import obstacle
 from labkit.slurm import cluster
 from labkit.system import others, processes
+from labkit.testbed import obstacle
 
 # `./lab test &` ignores interrupts, and what tests start would inherit that: some tests are about interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -117,7 +117,7 @@ def test_where_all_can_be_had_nothing_is_skipped():
     tests = [word for word in run.split() if word.startswith("tests/")]
     assert run.startswith("sudo ")
     assert "--nothing-skipped" in run
-    assert {"tests/slurm", "tests/network", "tests/classroom/hub", "tests/train/test_sbatch.py"} <= set(tests)
+    assert {"tests/slurm", "tests/testbed", "tests/classroom/hub", "tests/train/test_sbatch.py"} <= set(tests)
     assert all((paths.ROOT / path).exists() for path in tests)
 
 

@@ -88,10 +88,10 @@ def roofline(
     shape = [f"--batch_size={batch_size}", *["--use_fp16"] * use_fp16, *["--forward_only"] * forward_only]
     config = flags.parse([f"--model={model}", *shape, *chosen.flags])
     flags.set_variables(config)
-    from labkit.roofline import network
+    from labkit.roofline import steps
 
-    step = network.measure_step(config, measure.limits(again, insist=True), chosen)
-    print(json.dumps(step.as_dict(), indent=2)) if as_json else network.render(step, terminal.console())
+    step = steps.measure_step(config, measure.limits(again, insist=True), chosen)
+    print(json.dumps(step.as_dict(), indent=2)) if as_json else steps.render(step, terminal.console())
 
 
 @command(epilog="Example: `./lab tune --minutes 20 --metric 'speed: (.*)' -- python train.py`")
@@ -166,12 +166,12 @@ def network(
     `mpirun` puts ranks on the nodes, one after the other; `-ppn 2` puts two on each. The nodes end with the command,
     whose exit code it returns.
     """
-    from labkit.network import Network, command
+    from labkit.testbed import Testbed, command
 
     if not context.args:
         raise LabError("give a command after --, such as mpirun -n 2 python ring.py, or shell for a shell.")
     argv = [os.environ.get("SHELL", "bash")] if context.args == ["shell"] else context.args
-    with Network(nodes, rate, delay) as wires:
-        print("\n".join(filter(None, [str(wires), wires.warning])), flush=True)
-        status = command.run(wires, argv)
+    with Testbed(nodes, rate, delay) as testbed:
+        print("\n".join(filter(None, [str(testbed), testbed.warning])), flush=True)
+        status = command.run(testbed, argv)
     raise SystemExit(status)

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from labkit.data import mnist
 from labkit.data.mnist import FileStatus
 from labkit.mpi.launch import run_ranks
-from labkit.network import obstacle
 from labkit.slurm import cluster
 from labkit.system import others, processes
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine
 from labkit.system.paths import OPENMP_PYTHON, ROOT
 from labkit.system.turns import this_share
+from labkit.testbed import obstacle
 
 SCRIPTS = Path(__file__).with_name("scripts")
 PROBE_TIMEOUT_S = 120.0  # seconds for a probe; the first import of TensorFlow from a network disk can take a minute
@@ -169,7 +169,7 @@ def try_ranks(script: Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResult:
 
 
 def try_network() -> ProbeResult:
-    """Make a small network of namespaces, which takes a fraction of a second."""
+    """Make a small testbed, which takes a fraction of a second."""
     rights = "" if os.geteuid() == 0 else ", without root"
     return ProbeResult(f"nodes with wires between them can be made{rights}", obstacle())
 

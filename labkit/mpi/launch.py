@@ -14,10 +14,10 @@ from pathlib import Path
 from labkit.mpi import loopback
 from labkit.mpi.mpirun import BIN, MpiRun, Rank
 from labkit.mpi.planning import HYDRA, Plan, check_ranks, plan
-from labkit.network import Network, Traffic
 from labkit.system import cores, load, paths, processes, scratch, turns
 from labkit.system.errors import LabError
 from labkit.system.turns import this_share
+from labkit.testbed import Testbed, Traffic
 
 QUOTED_LINES = 15  # that the error of a failed rank has at most
 _printed: set[Hashable] = set()  # what is printed once in a process, as it is the same in each run
@@ -46,9 +46,9 @@ class Run:
     others : load.Others
         What else had the ranks' cores meanwhile.
     network : str
-        The network they ran on, with its measured rate; empty when they had this machine's memory alone.
+        The testbed they ran on, with its measured rate; empty when they had this machine's memory alone.
     traffic : tuple of Traffic
-        What each node of the network sent and received.
+        What each node of the testbed sent and received.
     """
 
     command: str
@@ -108,7 +108,7 @@ def run_ranks(
     cwd: str | Path | None = None,
     show: bool = True,
     nodes: int | None = None,
-    network: str | Network | None = None,
+    network: float | str | Testbed | None = None,
 ) -> Run:
     """Run a Python script in n MPI ranks and print their lines, whole, as they come, each after `[rank]`.
 
@@ -116,7 +116,7 @@ def run_ranks(
     (`labkit.system.cores`); where they are too few, ranks take turns and a line says so. On a server with measuring
     slots, the run waits for one and has its cores (`labkit.system.turns`). What MPI's libraries print comes after
     `[rank] MPI:`. Unless the run spans machines, it listens on loopback alone, and other users cannot connect to it.
-    With a network, ranks are on nodes that are joined by wires (`labkit.network`), and what they send to another node
+    With a network, ranks are on nodes that are joined by wires (`labkit.testbed`), and what they send to another node
     takes them.
 
     The command is printed first, in whole and as a shell takes it; from the second run with the same options on, as
@@ -141,14 +141,15 @@ def run_ranks(
     show : bool
         Whether to print the command and the lines.
     nodes : int, optional
-        Nodes of the network, each with an equal share of the cores; by default one for each rank.
-    network : str or Network, optional
-        The rate of its wires, such as "1 Gbit/s", for a network of this run alone; or one that is there.
+        Nodes of the testbed, each with an equal share of the cores; by default one for each rank.
+    network : float, str or Testbed, optional
+        The rate of its wires, in bit/s or as a text such as "1 Gbit/s", for nodes of this run alone; or a testbed that
+        is there.
 
     Raises
     ------
-    NoNetwork
-        When no network can be made here.
+    NoTestbed
+        When no testbed can be made here.
     LabError
         When something requested is missing, or makes no sense on this machine.
     RankError
@@ -162,7 +163,7 @@ def run_ranks(
     with contextlib.ExitStack() as until_over:
         until_over.enter_context(turns.take())
         machine = this_share()
-        wires = _network(n, nodes, network, until_over)
+        testbed = _testbed(n, nodes, network, until_over)
         make_plan = partial(
             plan,
             n,
@@ -171,51 +172,51 @@ def run_ranks(
             machine=machine,
             threads=threads,
             env=env,
-            network=wires,
+            testbed=testbed,
             lab=f"{os.path.relpath(paths.ROOT, folder)}/lab",  # with a slash in any folder, as it is not on the PATH
         )
         planned = make_plan()
         not_lent = ""
         if planned.cpus:
-            needed = len(machine.cores) if wires else n * (threads or 1)
+            needed = len(machine.cores) if testbed else n * (threads or 1)
             loan = until_over.enter_context(contextlib.closing(cores.borrow(machine.cores, needed)))
             planned, not_lent = make_plan(free=loan.free), loan.failure
             loan.keep_only(planned.cpus)
         pipes = until_over.enter_context(scratch.folder())
-        preload = loopback.library(pipes) if planned.local and not wires else None
-        warnings = [planned.warning, wires.warning if wires else ""]
+        preload = loopback.library(pipes) if planned.local and not testbed else None
+        warnings = [planned.warning, testbed.warning if testbed else ""]
         if not_lent:
             warnings.append(
                 _once(f"Warning: other runs may use the same cores, as cores cannot be reserved here: {not_lent}.")
             )
-        if planned.local and not preload and not wires:
+        if planned.local and not preload and not testbed:
             warnings.append(_once(loopback.OPEN_PORT_WARNING))
         warning = "\n".join(filter(None, warnings))
         if show:
             command = _once(planned.wrapped_command, key=planned.options) or planned.short_command
-            print("\n".join(filter(None, [command, str(wires or ""), warning])), flush=True)
+            print("\n".join(filter(None, [command, str(testbed or ""), warning])), flush=True)
         mpirun = MpiRun(n, pipes, show)
-        argv = [*(wires.enter() if wires else ()), *planned.hydra_argv]
-        before = wires.traffic() if wires else ()
+        argv = [*(testbed.enter() if testbed else ()), *planned.hydra_argv]
+        before = testbed.traffic() if testbed else ()
         with _watch_cores(planned) as others:
             try:
                 mpirun.start(argv, {**planned.variables, **planned.hidden}, folder, preload)
-                in_time = mpirun.wait(timeout, wires.lost if wires else None)
+                in_time = mpirun.wait(timeout, testbed.lost if testbed else None)
             finally:
                 mpirun.end()
         seconds = mpirun.elapsed()
         traffic = tuple(
-            after - earlier for after, earlier in zip(wires.traffic() if wires else (), before, strict=True)
+            after - earlier for after, earlier in zip(testbed.traffic() if testbed else (), before, strict=True)
         )
     remarks = mpirun.remarks()
     if not in_time:
-        why = (wires and wires.lost()) or (
+        why = (testbed and testbed.lost()) or (
             f"Not over after {timeout:g} s, so all ranks were ended. Did one wait in a collective operation that "
             "another never reached? If not, give them more time with timeout=."
         )
         raise _stopped_error(why, mpirun.ranks, seconds, remarks)
     if error := _first_failure(mpirun.ranks, mpirun.abort_status(), remarks):
-        if wires and (pulled := wires.pulled()):  # ranks that cannot reach each other fail in many ways
+        if testbed and (pulled := testbed.pulled()):  # ranks that cannot reach each other fail in many ways
             error.args = (f"{pulled} {error}",)
         raise error
     if show and remarks:
@@ -231,22 +232,22 @@ def run_ranks(
         warning,
         quoted,
         others,
-        str(wires or ""),
+        str(testbed or ""),
         traffic,
     )
 
 
-def _network(
-    n: int, nodes: int | None, network: str | Network | None, until_over: contextlib.ExitStack
-) -> Network | None:
-    """Return the network to run on; one that is made here ends with the run."""
+def _testbed(
+    n: int, nodes: int | None, network: float | str | Testbed | None, until_over: contextlib.ExitStack
+) -> Testbed | None:
+    """Return the testbed to run on; one that is made here ends with the run."""
     if network is None:
         if nodes is not None:
             raise LabError('nodes are those of a network: give the rate of its wires too, such as network="1 Gbit/s".')
         return None
-    if not isinstance(network, Network):
+    if not isinstance(network, Testbed):
         ranks = check_ranks(n, this_share().usable_cores)  # before their nodes are made
-        return until_over.enter_context(Network(ranks if nodes is None else nodes, network))
+        return until_over.enter_context(Testbed(ranks if nodes is None else nodes, network))
     if nodes not in (None, len(network.nodes)):
         raise LabError(f"the network has {len(network.nodes)} nodes, not {nodes!r}: leave nodes out.")
     return network

@@ -17,15 +17,15 @@ from pathlib import Path
 import psutil
 
 from labkit.mpi import rank_runner
-from labkit.network.network import VARIABLES
 from labkit.system import preload, processes
 from labkit.system.errors import LabError
+from labkit.testbed.testbed import VARIABLES
 
 BIN = Path(sysconfig.get_path("scripts"))
 EXIT_GRACE_S = 1.0  # for mpirun to end by itself once it has nothing more to pass on
 REPORT_TIMEOUT_S = 5.0  # for a rank's last report, behind all that others print
 
-# What an mpirun around this process has set for it, or a network that this process is in.
+# What an mpirun around this process has set for it, or a testbed that this process is on.
 _OUTER_RUN = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL", *VARIABLES)
 _ABORT = re.compile(r"Abort\((\d+)\) .*application called MPI_Abort")  # as MPICH says before it ends the job
 # What MPICH's libraries print on a rank, such as "[1700000000.123456] [host:7:0]  sys.c:9  UCX  WARN  …" (UCX 1.20,

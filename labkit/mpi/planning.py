@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, SupportsIndex
 
 from labkit.mpi import rank_runner
-from labkit.network import Network
-from labkit.network.network import interface
-from labkit.network.units import show_rate
 from labkit.system import small_slurm
 from labkit.system.cores import LENT_VARIABLE, Core
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, node_cores, shares
 from labkit.system.scratch import SHARED_MEMORY
 from labkit.system.words import plural
+from labkit.testbed import Testbed
+from labkit.testbed.testbed import interface
+from labkit.testbed.units import show_rate
 
 HYDRA = "mpiexec.hydra"  # what MPICH's own mpirun and mpiexec are copies of; `typed.py` is in their place
 MAX_RANKS_PER_CORE = 8  # MPICH waits by polling, so already 2 on a core slow each other down
@@ -58,7 +58,7 @@ class Plan:
     n : int
         Number of ranks.
     around : tuple of str
-        What is typed before mpirun, to have it in a network; mpirun itself is started otherwise.
+        What is typed before mpirun, to have it on a testbed; mpirun itself is started otherwise.
     options : tuple of str
         What mpirun gets after `-n`.
     script : tuple of str
@@ -70,7 +70,7 @@ class Plan:
     cpus : tuple of int
         The CPUs that ranks are bound to, each for itself or all of a node together.
     local : bool
-        Whether mpirun and all ranks are on this machine, or on one node of a network in a box.
+        Whether mpirun and all ranks are on this machine, or on one node of a testbed.
     threads : int
         Threads per rank.
     bound : bool
@@ -160,7 +160,7 @@ def plan(
     env: Mapping[str, object] | None = None,
     environ: Mapping[str, str] = os.environ,
     free: Sequence[Core] | None = None,
-    network: Network | None = None,
+    testbed: Testbed | None = None,
     lab: str = "./lab",
 ) -> Plan:
     """Share the cores out among n ranks, and return the command that does so.
@@ -175,8 +175,8 @@ def plan(
         The variables that describe a Slurm job.
     free : sequence of tuple of int, optional
         The machine's cores that no other run has; by default all. Where they are too few, ranks are not bound.
-    network : Network, optional
-        Whose nodes the ranks run on, as many on each.
+    testbed : Testbed, optional
+        The nodes that the ranks run on, as many on each.
     lab : str
         How one types the kit's command.
 
@@ -185,8 +185,8 @@ def plan(
     LabError
         When n or threads make no sense on this machine.
     """
-    if network:
-        return _plan_on(network, n, script, args, machine, threads, env, free, lab)
+    if testbed:
+        return _plan_on(testbed, n, script, args, machine, threads, env, free, lab)
     reach = reach_of(environ)
     slurm, nodes = reach.slurm, reach.nodes
     cores_per_node = _slurm_cpus(environ) if slurm else machine.usable_cores
@@ -237,7 +237,7 @@ def plan(
 
 
 def _plan_on(
-    network: Network,
+    testbed: Testbed,
     n: int,
     script: str,
     args: Iterable[object],
@@ -247,13 +247,13 @@ def _plan_on(
     free: Sequence[Core] | None,
     lab: str,
 ) -> Plan:
-    """Spread n ranks over the nodes of a network in a box; all of a node share its cores."""
+    """Spread n ranks over the nodes of a testbed; all of a node share its cores."""
     n = check_ranks(n, machine.usable_cores)
-    nodes, cores_per_node = len(network.nodes), node_cores(machine, len(network.nodes))
+    nodes, cores_per_node = len(testbed.nodes), node_cores(machine, len(testbed.nodes))
     n_on_node = math.ceil(n / nodes)
     threads = max(1, cores_per_node // n_on_node) if threads is None else _check_count("threads", threads)
     may_bind = machine.quota is None or machine.quota >= len(machine.cpus)
-    cpus = tuple(sorted({cpu for node in network.nodes for cpu in node.cpus})) if may_bind else ()
+    cpus = tuple(sorted({cpu for node in testbed.nodes for cpu in node.cpus})) if may_bind else ()
     theirs = [core for core in machine.cores if set(core) & set(cpus)]
     enough = n * threads <= machine.usable_cores
     undisturbed = free is None or set(theirs) <= set(free)
@@ -265,14 +265,14 @@ def _plan_on(
     options = ["-ppn", str(n_on_node)]
     for name, value in (_thread_variables(threads) | _check_env(env)).items():
         options += ["-genv", name, str(value)]
-    delay = ("--delay", f"{1e3 * network.delay:g} ms") if network.delay else ()
+    delay = ("--delay", f"{1e3 * testbed.delay:g} ms") if testbed.delay else ()
     return Plan(
         n=n,
-        around=(lab, "network", "--nodes", str(nodes), "--rate", show_rate(network.rate, digits=12), *delay, "--"),
+        around=(lab, "network", "--nodes", str(nodes), "--rate", show_rate(testbed.rate, digits=12), *delay, "--"),
         options=tuple(options),
         script=(script, *map(_check_argument, args)),
         variables={},
-        hidden=network.variables | ({LENT_VARIABLE: ",".join(map(str, cpus))} if cpus and undisturbed else {}),
+        hidden=testbed.variables | ({LENT_VARIABLE: ",".join(map(str, cpus))} if cpus and undisturbed else {}),
         cpus=cpus,
         local=True,
         threads=threads,

@@ -21,12 +21,12 @@ from typing import Literal, NamedTuple
 
 import psutil
 
-from labkit.network.units import parse_rate, show_rate
 from labkit.slurm import supervisor
 from labkit.system import files, load, locks, processes, programs, small_slurm
 from labkit.system.errors import LabError
 from labkit.system.paths import STATE, shown
 from labkit.system.progress import progress
+from labkit.testbed.units import parse_rate, show_rate
 
 INSTALL = "sudo apt-get install --no-install-recommends slurm-wlm munge"
 PACKAGES = {
@@ -102,7 +102,7 @@ def find_slurm() -> Slurm | None:
     return Cluster().slurm() or _real_slurm()
 
 
-def start_slurm(nodes: int = 2, until: int | None = None, network: str | None = None) -> Slurm:
+def start_slurm(nodes: int = 2, until: int | None = None, network: float | str | None = None) -> Slurm:
     """Start the small Slurm, see `Cluster.up`."""
     return Cluster().up(nodes, until, network)
 
@@ -164,7 +164,7 @@ class Cluster:
     def __init__(self, link: Path = STATE / "cluster") -> None:
         self.link = link
 
-    def up(self, nodes: int = 2, until: int | None = None, network: str | None = None) -> Slurm:
+    def up(self, nodes: int = 2, until: int | None = None, network: float | str | None = None) -> Slurm:
         """Start it, unless it is up; what fails or is interrupted leaves nothing behind.
 
         Parameters
@@ -173,9 +173,9 @@ class Cluster:
             How many nodes; each has an equal share of the cores that this process may use.
         until : int, optional
             The process with whose end, whatever it is, the cluster ends too; by default it stays until `down`.
-        network : str, optional
-            The rate of the wires that join the nodes (`labkit.network`), such as "1 Gbit/s"; by default there are none,
-            and the nodes share this machine's loopback.
+        network : float or str, optional
+            The rate of the wires that join the nodes (`labkit.testbed`), in bit/s or as a text such as "1 Gbit/s"; by
+            default there are none, and the nodes share this machine's loopback.
 
         Raises
         ------

@@ -10,9 +10,9 @@ A supervisor process (`python -m labkit.slurm.supervisor`) starts them, and is t
 become children of when their parents leave (PR_SET_CHILD_SUBREAPER, prctl(2)): so it can end all of
 them, whatever they did.
 
-On a network in a box (`labkit.network`), each slurmd is on one of its nodes, and slurmctld at its switch. Nothing leads
-in there but a `relay`, to which Slurm's commands outside connect: they have a configuration of their own, with the
-relay's ports on loopback. munged stays outside, as its socket is a file, which all reach.
+On a testbed (`labkit.testbed`), each slurmd is on one of its nodes, and slurmctld at its switch. Nothing leads in there
+but a `relay`, to which Slurm's commands outside connect: they have a configuration of their own, with the relay's ports
+on loopback. munged stays outside, as its socket is a file, which all reach.
 """
 
 import contextlib
@@ -34,21 +34,21 @@ from typing import NamedTuple
 
 import psutil
 
-from labkit.network.network import SWITCH_ADDRESS, Network
 from labkit.slurm import relay
 from labkit.system import addresses, locks, preload, processes, programs, small_slurm
 from labkit.system.errors import LabError
 from labkit.system.lifetime import adopt_orphans, end_with
 from labkit.system.machine import Machine, node_cores, node_cpus
 from labkit.system.turns import this_share
+from labkit.testbed.testbed import SWITCH_ADDRESS, Testbed
 
 TMP = Path("/tmp")  # where the folders are that hold a small Slurm
-CONF, INSIDE_CONF = "slurm.conf", "inside.conf"  # for users; on a network, for daemons and jobs
+CONF, INSIDE_CONF = "slurm.conf", "inside.conf"  # for users; on a testbed, for daemons and jobs
 NETWORK_FILE = "network"  # in the folder: the rate that was asked for, what the wires carry, a warning
 # Listen where this machine's name leads to, and nowhere else: on most machines that is loopback.
 OWN_ADDRESS_ALONE = ("CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",)
 SRUN_PORTS, PORT_RANGE_TRIES = (20_000, 32_000), 100
-CONTROLLER_PORT, NODE_PORT = 6817, 6818  # Slurm's own, on a network where nobody else is
+CONTROLLER_PORT, NODE_PORT = 6817, 6818  # Slurm's own, on a testbed, where nobody else is
 PARTITION = "lab"
 OWN_USER = Path(__file__).with_name("own_user.c")
 
@@ -81,9 +81,9 @@ class Supervisor:
         self.link, self.nodes, self.rate = link, nodes, rate
         self.until = psutil.Process(until) if until else None
         self.daemons: dict[str, subprocess.Popen] = {}
-        self.network: Network | None = None
+        self.testbed: Testbed | None = None
         self.preloaded: dict[str, str] = {}  # for the daemons
-        self.holders: set[int] = set()  # the processes that hold the network
+        self.holders: set[int] = set()  # the processes that hold the testbed
         prefix = small_slurm.ON_WIRES if rate else small_slurm.PREFIX
         self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=TMP))  # closed to all other users
 
@@ -117,7 +117,7 @@ class Supervisor:
         conf = folder / CONF
         if self.rate:
             conf = folder / INSIDE_CONF
-            self.network = self.connect(machine)
+            self.testbed = self.connect(machine)
         else:
             settings = [*OWN_ADDRESS_ALONE, self.task_prolog("lo")]
             conf.write_text(slurm_conf(folder, self.nodes, machine, _places_here(self.nodes + 1), settings))
@@ -131,7 +131,7 @@ class Supervisor:
         self.daemon("munged", "munged", "--foreground", "--force", *options)
         self.wait("munged", files["socket"].exists)
         files["socket"].chmod(0o600)
-        if not self.network:  # where others come as far as the relay
+        if not self.testbed:  # where others come as far as the relay
             self.keep_others_out()
         self.daemon("slurmctld", "slurmctld", "-D", "-f", str(conf), within=self.enter())
         # Cores are not borrowed (labkit.system.cores): a cluster stays up for hours and idles for most of them, and
@@ -140,37 +140,37 @@ class Supervisor:
             slurmd = ("slurmd", "-D", "-N", f"n{number}", "-f", str(conf))
             self.daemon(f"n{number}", *slurmd, cpus=cpus, within=self.enter(number))
         self.wait("the nodes", self.all_idle)
-        if not self.network and address() != addresses.LOOPBACK and address().startswith("127."):
+        if not self.testbed and address() != addresses.LOOPBACK and address().startswith("127."):
             # As 127.0.1.1 on Debian. Daemons listen there by now; an srun that does would never hear from its tasks,
             # who answer to where it called from: among addresses of loopback, the kernel always calls from the first.
             conf.write_text(conf.read_text().replace(",NoInAddrAny", ""))
         (folder / "up").write_text(f"{self.nodes} {node_cores(machine, self.nodes)}")
 
-    def connect(self, machine: Machine) -> Network:
-        """Make the network, and what leads into it from outside; write both configurations."""
-        network = Network(self.nodes, self.rate)
+    def connect(self, machine: Machine) -> Testbed:
+        """Make the testbed, and the relays that lead into it from outside; write both configurations."""
+        testbed = Testbed(self.nodes, self.rate)
         self.holders = {process.pid for process in self.children()}
-        self.network = network  # from now on, `end` closes it
-        (self.folder / NETWORK_FILE).write_text("\n".join([self.rate, str(network), network.warning]))
+        self.testbed = testbed  # from now on, `end` closes it
+        (self.folder / NETWORK_FILE).write_text("\n".join([self.rate, str(testbed), testbed.warning]))
 
         host = socket.gethostname()
         inside = [Place(host, SWITCH_ADDRESS, CONTROLLER_PORT)]
-        inside += [Place(f"node{node.number}", node.address, NODE_PORT) for node in network.nodes]
-        settings = [self.task_prolog(network.interface, SLURM_CONF=self.folder / INSIDE_CONF)]
+        inside += [Place(f"node{node.number}", node.address, NODE_PORT) for node in testbed.nodes]
+        settings = [self.task_prolog(testbed.interface, SLURM_CONF=self.folder / INSIDE_CONF)]
         (self.folder / INSIDE_CONF).write_text(slurm_conf(self.folder, self.nodes, machine, inside, settings))
 
         with contextlib.ExitStack() as handed_on:
             into = [handed_on.enter_context(socket.create_server((addresses.LOOPBACK, 0))) for _ in inside]
             accounts = handed_on.enter_context(relay.accounts())  # here, where all users of the machine can connect
-            self.relay("the relay to the nodes", into, inside, accounts, within=network.enter())
+            self.relay("the relay to the nodes", into, inside, accounts, within=testbed.enter())
             outside = [Place(host, addresses.LOOPBACK, one.getsockname()[1]) for one in into]
             # srun outside listens for its tasks, who call back to where it called from, as they see it: the switch.
             callbacks = [Place(host, address(), port) for port in _port_range()]
-            back = relay.listen(network.enter(), SWITCH_ADDRESS, (place.port for place in callbacks))
+            back = relay.listen(testbed.enter(), SWITCH_ADDRESS, (place.port for place in callbacks))
             self.relay("the relay from the nodes", [handed_on.enter_context(one) for one in back], callbacks)
         settings = [*OWN_ADDRESS_ALONE, f"SrunPortRange={callbacks[0].port}-{callbacks[-1].port}"]
         (self.folder / CONF).write_text(slurm_conf(self.folder, self.nodes, machine, outside, settings))
-        return network
+        return testbed
 
     def keep_others_out(self) -> None:
         """Have the daemons that start from now on close other users' connections at once, where there is a compiler."""
@@ -208,8 +208,8 @@ class Supervisor:
         self.daemon(name, *argv, within=within, pass_fds=[one.fileno() for one in passed])
 
     def enter(self, node: int | None = None) -> Sequence[str]:
-        """Return the command under which a daemon runs on a node of the network, or at its switch, if there is one."""
-        return self.network.enter(node) if self.network else ()
+        """Return the command under which a daemon runs on a node of the testbed, or at its switch, if there is one."""
+        return self.testbed.enter(node) if self.testbed else ()
 
     def daemon(
         self,
@@ -308,8 +308,8 @@ class Supervisor:
                     process.terminate()
         processes.wait_until(lambda: not self.jobs(spared), SAVE_TIMEOUT_S)
         processes.end_all(self.children)
-        if self.network:
-            self.network.close()
+        if self.testbed:
+            self.testbed.close()
         if self.link.is_symlink() and self.link.readlink() == self.folder:
             self.link.unlink()
         shutil.rmtree(self.folder, ignore_errors=True)

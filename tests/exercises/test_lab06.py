@@ -652,7 +652,7 @@ def test_where_no_network_can_be_made_the_cells_say_so_and_go_on(tmp_path, capsy
 
     given |= {
         "run_ranks": run_ranks,
-        "Network": run_ranks,
+        "Testbed": run_ranks,
         "compare": run_ranks,
         "itertools": itertools,
         "load": load,

@@ -16,10 +16,10 @@ from labs import Student, ThreeWays, same, swap
 from labkit.data import synthetic
 from labkit.exercises import sources
 from labkit.mpi import run_ranks
-from labkit.network import Network, obstacle
 from labkit.system import statistics
 from labkit.system.errors import LabError
 from labkit.system.paths import ROOT
+from labkit.testbed import Testbed, obstacle
 from labkit.train import schedule
 
 
@@ -505,7 +505,7 @@ def storage(tmp_path):
     synthetic.write(tmp_path / "images", train=50, validation=4, size=32)
 
     def run(end):
-        with Network(3, "100 Mbit/s") as wires:
+        with Testbed(3, "100 Mbit/s") as wires:
             address = wires.nodes[0].address
             done = run_ranks(
                 3, "script.py", address, "images", end, cwd=tmp_path, network=wires, show=False, timeout=120

@@ -23,11 +23,11 @@ from listening import beyond_loopback, listeners_marked
 from labkit.mpi import launch, loopback, mpirun, planning
 from labkit.mpi.launch import RankError, run_ranks
 from labkit.mpi.mpirun import Rank
-from labkit.network import Network, NoNetwork, namespaces
 from labkit.system import cores, paths, preload
 from labkit.system.errors import LabError
 from labkit.system.machine import shares, this_machine
 from labkit.system.processes import wait_until
+from labkit.testbed import NoTestbed, Testbed, namespaces
 
 SOON = 40  # seconds within which a rank's death must be known, on a machine that runs other tests; runs may take 60
 
@@ -778,7 +778,7 @@ ALLREDUCE = """
     import os
     import numpy
     from mpi4py import MPI
-    from labkit.network import traffic
+    from labkit.testbed import traffic
     comm, before = MPI.COMM_WORLD, traffic()
     got = numpy.empty({elements}, "f8")
     comm.Barrier()
@@ -824,7 +824,7 @@ class TestNetwork:
 
     @pytest.fixture
     def wires(self):
-        with Network(2, "500 Mbit/s") as made:
+        with Testbed(2, "500 Mbit/s") as made:
             yield made
 
     def test_an_allreduce_takes_the_wires(self, script):
@@ -862,13 +862,13 @@ class TestNetwork:
     def test_a_network_of_the_run_alone_is_gone_after_it(self, script, monkeypatch):
         made = []
 
-        class Kept(Network):
+        class Kept(Testbed):
             def __init__(self, *args: object) -> None:
                 super().__init__(*args)
                 made.append(self)
 
-        monkeypatch.setattr(launch, "Network", Kept)
-        run_ranks(2, script("print(1)"), network="1 Gbit/s", timeout=60, show=False)
+        monkeypatch.setattr(launch, "Testbed", Kept)
+        run_ranks(2, script("print(1)"), network=1e9, timeout=60, show=False)
         with pytest.raises(RankError):
             run_ranks(2, script("1 / 0"), network="1 Gbit/s", timeout=60, show=False)
         for one in made:
@@ -913,7 +913,7 @@ class TestNetwork:
             (2, {"nodes": "2", "network": "1 Gbit/s"}, "nodes is a whole number from 1 to 64, not '2'"),
             (2, {"network": "fast"}, "a rate is written like"),
             (2, {"network": "0 bit/s"}, "nothing passes at a rate of 0"),
-            (2, {"network": 1e9}, "a rate is written like"),
+            (2, {"network": 100}, "a rate is from 1 Mbit/s to 100 Gbit/s, not 100 bit/s"),
             *((odd, {"network": "1 Gbit/s"}, "n, the number of ranks, must be") for odd in (0, "2", None, 1.5, True)),
             (10_000, {"network": "1 Gbit/s"}, "10000 ranks are more than fit here"),
         ],
@@ -929,13 +929,13 @@ class TestNetwork:
         )
 
     def test_a_network_that_was_closed(self, script):
-        with Network(1) as closed:
+        with Testbed(1) as closed:
             pass
         assert error_of(run_ranks, 1, script(""), network=closed, show=False).endswith("has ended: make another.")
 
     def test_none_can_be_made(self, script, monkeypatch):
         def refuse(*args: object) -> None:
-            raise NoNetwork("the kernel allows no network namespaces.")
+            raise NoTestbed("the kernel allows no network namespaces.")
 
         monkeypatch.setattr(namespaces.Shell, "__init__", refuse)
         assert error_of(run_ranks, 2, script(""), network="1 Gbit/s") == "the kernel allows no network namespaces."
@@ -950,7 +950,7 @@ class TestNetwork:
         assert time.monotonic() - began < SOON
         assert run_ranks(2, script("print(1)"), network=wires, timeout=60).lines == (("1",), ("1",))
 
-    def pull(self, wires: Network, monkeypatch: pytest.MonkeyPatch, mend_after: float | None = None) -> list[float]:
+    def pull(self, wires: Testbed, monkeypatch: pytest.MonkeyPatch, mend_after: float | None = None) -> list[float]:
         """Have the cable of node 2 pulled as soon as ranks are under way, and mended in time if asked; return when."""
         times: list[float] = []
 

@@ -16,14 +16,14 @@ import pytest
 from slurm_shell import script, shell_of
 
 from labkit.mpi.planning import plan
-from labkit.network import obstacle
-from labkit.network.network import interface
-from labkit.network.units import parse_rate
 from labkit.slurm import cluster, supervisor
 from labkit.slurm.cluster import Cluster
 from labkit.system import processes, small_slurm
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
+from labkit.testbed import obstacle
+from labkit.testbed.testbed import interface
+from labkit.testbed.units import parse_rate
 
 PYTHON = shlex.quote(sys.executable)  # the checkout's path may have spaces
 MPIRUN = shlex.quote(str(Path(sys.executable).with_name("mpirun")))
@@ -64,7 +64,7 @@ def shell(wired, tmp_path):
 EXCHANGE = f"""
 import json, os, socket
 from mpi4py import MPI
-from labkit.network import traffic
+from labkit.testbed import traffic
 world = MPI.COMM_WORLD
 before = traffic()
 world.Barrier()
@@ -117,7 +117,7 @@ def test_it_tells_what_was_asked_for_and_measured_and_up_again_changes_nothing(w
     assert slurm.network.startswith("2 nodes on wires of 100 Mbit/s: a transfer got ")
     assert slurm.network.endswith("%")
     assert slurm.network in wired.status().network
-    assert wired.up(2, network="0.1 gbit") == slurm
+    assert wired.up(2, network="0.1 gbit") == wired.up(2, network=1e8) == slurm
 
 
 @pytest.mark.parametrize("other", [{}, {"network": "1 Gbit/s"}, {"nodes": 1, "network": RATE}])
@@ -215,7 +215,7 @@ def test_it_needs_no_root(wires_can_be_made, two_users_can_be_made):
         os.chown(name, 65534, 65534)
         text = f"""
             import os, pathlib, signal, subprocess, sys
-            from labkit.network import obstacle
+            from labkit.testbed import obstacle
             from labkit.slurm.cluster import Cluster
             if reason := obstacle():
                 sys.exit(f"obstacle: {{reason}}")

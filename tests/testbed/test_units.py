@@ -1,14 +1,17 @@
 """Rates and delays are read as people write them, and nothing else passes."""
 
 import contextlib
+import math
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.network import units
-from labkit.network.units import parse_delay, parse_rate, show_rate
 from labkit.system.errors import LabError
+from labkit.testbed import units
+from labkit.testbed.units import parse_delay, parse_rate, show_rate
 
 
 def error_of(call, *args) -> str:
@@ -42,12 +45,19 @@ def test_rates_as_people_write_them(text, rate):
     assert parse_rate(text) == pytest.approx(rate)
 
 
+@pytest.mark.parametrize("rate", [1e9, 10**9, np.float32(1e9), Fraction(10**10, 10)])
+def test_a_number_is_in_bit_per_second(rate):
+    value = parse_rate(rate)
+    assert type(value) is float
+    assert value == 1e9
+
+
 @pytest.mark.parametrize(
     "odd",
     [
         *("", " ", "fast", "100", "Mbit/s", "1 G", "10G", "-1 Gbit/s", "1,5 Gbit/s", "1.2.3 Gbit/s", ". Gbit/s"),
         *("100 MB/s", "100MB/s", "1 GB", "100 Mbyte/s", "1 GBps", "1 Gbit/h", "1 Tbit/s", "nan Gbit/s", "1e9 bit/s"),
-        *("1 Gbit/s; reboot", "1 Gbit/s 2 Gbit/s", "$(reboot) Gbit/s", None, 100, 1e9, True, b"1 Gbit/s", ["1 Gbit/s"]),
+        *("1 Gbit/s; reboot", "1 Gbit/s 2 Gbit/s", "$(reboot) Gbit/s", None, 1j, True, b"1 Gbit/s", ["1 Gbit/s"]),
     ],
 )
 def test_what_is_no_rate(odd):
@@ -59,7 +69,12 @@ def test_rates_that_no_wire_here_can_have(odd):
     assert error_of(parse_rate, odd) == f"a rate is from 1 Mbit/s to 100 Gbit/s, not {odd!r}."
 
 
-@pytest.mark.parametrize("zero", ["0 bit/s", "0 Gbit/s", "0.0 Mbit/s"])
+@pytest.mark.parametrize("odd", [100, -1e9, 1e12, math.nan, math.inf])
+def test_numbers_that_no_wire_here_can_have(odd):
+    assert error_of(parse_rate, odd) == f"a rate is from 1 Mbit/s to 100 Gbit/s, not {odd} bit/s."
+
+
+@pytest.mark.parametrize("zero", ["0 bit/s", "0 Gbit/s", "0.0 Mbit/s", 0, 0.0])
 def test_a_rate_of_0_is_a_cable_that_is_pulled(zero):
     assert "cut and mend" in error_of(parse_rate, zero)
 

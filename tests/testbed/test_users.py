@@ -1,4 +1,4 @@
-"""Whoever is not root makes networks too, in a user namespace."""
+"""Whoever is not root makes testbeds too, in a user namespace."""
 
 import subprocess
 import sys
@@ -19,9 +19,9 @@ ANOTHER_USER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "
 USE = """
     import os, time
     from labkit.mpi import run_ranks
-    from labkit.network import Network
+    from labkit.testbed import Testbed
     assert os.geteuid() == 65534
-    with Network(2, "200 Mbit/s") as wires:
+    with Testbed(2, "200 Mbit/s") as wires:
         assert wires._shell.rootless
         wires.cut(1)
         wires.mend(1)

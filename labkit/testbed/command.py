@@ -1,4 +1,4 @@
-"""Commands at the switch of a network, from where `mpirun` starts ranks on its nodes."""
+"""Commands at the switch of a testbed, from where `mpirun` starts ranks on its nodes."""
 
 import contextlib
 import os
@@ -9,14 +9,14 @@ import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from labkit.network.network import Network
 from labkit.system import cores, programs
 from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
 from labkit.system.machine import this_machine
+from labkit.testbed.testbed import Testbed
 
 
-def run(network: Network, argv: Sequence[str]) -> int:
+def run(testbed: Testbed, argv: Sequence[str]) -> int:
     """Run a command that reads and writes this process's terminal; return its exit status as a shell gives it.
 
     Raises
@@ -24,19 +24,19 @@ def run(network: Network, argv: Sequence[str]) -> int:
     LabError
         When there is no such command.
     """
-    variables = environment(network)
+    variables = environment(testbed)
     require(argv[0], variables)
-    with borrowed_cores(network), _left_to_the_command():
-        command = [*network.enter(), *argv]
+    with borrowed_cores(testbed), _left_to_the_command():
+        command = [*testbed.enter(), *argv]
         status = subprocess.run(
             command, env={**os.environ, **variables}, preexec_fn=partial(end_with, os.getpid())
         ).returncode
     return status if status >= 0 else 128 - status
 
 
-def environment(network: Network) -> dict[str, str]:
-    """Return the variables of a command at the switch: the network's, and a PATH with this environment's programs."""
-    return {**network.variables, "PATH": os.pathsep.join([sysconfig.get_path("scripts"), programs.search_path()])}
+def environment(testbed: Testbed) -> dict[str, str]:
+    """Return the variables of a command at the switch: the testbed's, and a PATH with this environment's programs."""
+    return {**testbed.variables, "PATH": os.pathsep.join([sysconfig.get_path("scripts"), programs.search_path()])}
 
 
 def require(program: str, variables: Mapping[str, str]) -> None:
@@ -46,10 +46,10 @@ def require(program: str, variables: Mapping[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def borrowed_cores(network: Network) -> Iterator[None]:
-    """Borrow the cores of a network's nodes, and print a warning when other runs have some of them."""
+def borrowed_cores(testbed: Testbed) -> Iterator[None]:
+    """Borrow the cores of a testbed's nodes, and print a warning when other runs have some of them."""
     machine = this_machine()
-    own = [core for core in machine.cores if any(set(core) & set(node.cpus) for node in network.nodes)]
+    own = [core for core in machine.cores if any(set(core) & set(node.cpus) for node in testbed.nodes)]
     with contextlib.closing(cores.borrow(machine.cores, len(machine.cores))) as loan:
         if not set(own) <= set(loan.free):
             print("Warning: other runs have some of the nodes' cores, and figures will be noisy.", flush=True)

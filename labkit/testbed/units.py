@@ -1,5 +1,6 @@
 """Rates and delays as people write them: `100 Mbit/s`, `1gbit`, `2.5 Gbit/s`; `1 ms`, `200 us`."""
 
+import numbers
 import re
 
 from labkit.system.errors import LabError
@@ -12,25 +13,35 @@ _DELAY = re.compile(r"([0-9.]+)\s*(s|ms|us|µs|μs)")
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6}  # the sign micro, and the letter my
 
 
-def parse_rate(text: object) -> float:
-    """Return a rate in bit/s.
+def parse_rate(rate: object) -> float:
+    """Return a rate in bit/s, which is given as a number or as a text.
 
     Raises
     ------
     LabError
         When it is no rate, or one that no wire here can have.
     """
-    found = _RATE.fullmatch(text.strip()) if isinstance(text, str) else None
-    number = _number(found[1]) if found else None
-    # A capital B is a byte, but for MBit: tc(8) takes Mbps for megabytes, most people take it for megabits.
-    if not found or number is None or re.search("B(?!it)", found[0]):
-        raise LabError(f"a rate is written like '100 Mbit/s' or '1 Gbit/s', not {text!r}.")
-    rate = number * _PREFIXES[found[2].lower()]
-    if rate == 0:
+    value = _bits_per_second(rate)
+    if value is None:
+        raise LabError(f"a rate is written like '100 Mbit/s' or '1 Gbit/s', not {rate!r}.")
+    if value == 0:
         raise LabError("nothing passes at a rate of 0. To pull a cable, and to plug it in again: cut and mend.")
-    if not MIN_RATE <= rate <= MAX_RATE:
-        raise LabError(f"a rate is from {show_rate(MIN_RATE)} to {show_rate(MAX_RATE)}, not {text!r}.")
-    return rate
+    if not MIN_RATE <= value <= MAX_RATE:
+        text = repr(rate) if isinstance(rate, str) else f"{rate} bit/s"
+        raise LabError(f"a rate is from {show_rate(MIN_RATE)} to {show_rate(MAX_RATE)}, not {text}.")
+    return value
+
+
+def _bits_per_second(rate: object) -> float | None:
+    """Return the value of a number or a text; None of anything else."""
+    if isinstance(rate, numbers.Real) and not isinstance(rate, bool):
+        return float(rate)
+    match = _RATE.fullmatch(rate.strip()) if isinstance(rate, str) else None
+    number = _number(match[1]) if match else None
+    # A capital B is a byte, but for MBit: tc(8) takes Mbps for megabytes, most people take it for megabits.
+    if not match or number is None or re.search("B(?!it)", match[0]):
+        return None
+    return number * _PREFIXES[match[2].lower()]
 
 
 def parse_delay(text: object) -> float:
@@ -41,11 +52,11 @@ def parse_delay(text: object) -> float:
     LabError
         When it is no delay, or one of more than a second.
     """
-    found = _DELAY.fullmatch(text.strip()) if isinstance(text, str) else None
-    number = _number(found[1]) if found else None
-    if not found or number is None or number * _SECONDS[found[2]] > MAX_DELAY:
+    match = _DELAY.fullmatch(text.strip()) if isinstance(text, str) else None
+    number = _number(match[1]) if match else None
+    if not match or number is None or number * _SECONDS[match[2]] > MAX_DELAY:
         raise LabError(f"a delay is written like '1 ms' or '200 us', and is 1 s at most, not {text!r}.")
-    return number * _SECONDS[found[2]]
+    return number * _SECONDS[match[2]]
 
 
 def show_rate(rate: float, digits: int = 3) -> str:

@@ -1,13 +1,13 @@
-"""Where no network can be made, one line says why, and what an administrator can set; nothing is left."""
+"""Where no testbed can be made, one line says why, and what an administrator can set; nothing is left."""
 
 import subprocess
 import sys
 
 import pytest
 
-from labkit.network import Network, NoNetwork, namespaces, obstacle, transfer
 from labkit.system import programs
 from labkit.system.errors import LabError
+from labkit.testbed import NoTestbed, Testbed, namespaces, obstacle, transfer
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def test_what_an_administrator_can_set(nothing_left, program, settings, values, 
 def test_however_unshare_fails(nothing_left, program, settings, script, told):
     program("unshare", script)
     assert told in obstacle()
-    with pytest.raises(NoNetwork):
-        Network(2)
+    with pytest.raises(NoTestbed):
+        Testbed(2)
 
 
 def test_an_unshare_that_hangs_is_given_up(nothing_left, program, monkeypatch):
@@ -141,7 +141,7 @@ NO_TRANSFER = "OSError: [Errno 12] Cannot allocate memory"
 def test_a_check_that_fails_says_why(nothing_left, program, nodes, what, said, told):
     program("nsenter", f'case "$*" in *"{what}"*) {said};; esac; PATH=/usr/sbin:/sbin:/usr/bin:/bin; exec nsenter "$@"')
     with pytest.raises(LabError) as caught:
-        Network(nodes)
+        Testbed(nodes)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
     assert (obstacle() != "") == (what == "-c")
@@ -149,8 +149,8 @@ def test_a_check_that_fails_says_why(nothing_left, program, nodes, what, said, t
 
 @pytest.mark.parametrize(("measured", "told"), [(9.4e8, "94%"), (1e7, "1%"), (1.9e6, "less than 1%")])
 def test_what_came_through_is_told_however_little(wires_can_be_made, monkeypatch, measured, told):
-    monkeypatch.setattr(Network, "_check", lambda self: measured)
-    with Network(2, "1 Gbit/s") as wires:
+    monkeypatch.setattr(Testbed, "_check", lambda self: measured)
+    with Testbed(2, "1 Gbit/s") as wires:
         assert str(wires).endswith(f", {told}")
         assert bool(wires.warning) == (told != "94%")
 
@@ -179,7 +179,7 @@ def own_limits():
 
 
 def obstacle_in(*around: str) -> str:
-    text = "from labkit.network import obstacle; print(obstacle())"
+    text = "from labkit.testbed import obstacle; print(obstacle())"
     done = subprocess.run([*around, sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

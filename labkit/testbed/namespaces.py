@@ -29,8 +29,8 @@ _AS_USER = ("--map-current-user", "--keep-caps")  # the user's number stays, and
 _MARK = "labkit-status"
 
 
-class NoNetwork(LabError):
-    """No network of namespaces can be made here: why not, and what somebody with root could do."""
+class NoTestbed(LabError):
+    """No testbed can be made here: why not, and what somebody with root could do."""
 
 
 class Shell:
@@ -45,14 +45,14 @@ class Shell:
 
     Raises
     ------
-    NoNetwork
+    NoTestbed
         When the kernel does not allow it.
     """
 
     def __init__(self) -> None:
         missing = dict.fromkeys(package for program, package in PACKAGES.items() if not programs.which(program))
         if missing:
-            raise NoNetwork(f"missing: {' '.join(missing)}. As root: `apt-get install {' '.join(missing)}`.")
+            raise NoTestbed(f"missing: {' '.join(missing)}. As root: `apt-get install {' '.join(missing)}`.")
         self._held = contextlib.ExitStack()
         self._networks: set[int] = set()  # the numbers of the network namespaces
         # Whoever holds a namespace reads this pipe, which comes to its end when this process ends, however it does.
@@ -70,7 +70,7 @@ class Shell:
             else:
                 return
         self._held.close()
-        raise NoNetwork(_explain(errors[-1]))
+        raise NoTestbed(_explain(errors[-1]))
 
     def _open(self) -> None:
         self._shell = subprocess.Popen(
@@ -141,7 +141,7 @@ class Shell:
         try:
             pid = int(self.run(f"read -r pid < <({holder})\necho $pid"))
         except LabError as error:
-            raise NoNetwork(_explain(str(error))) from error
+            raise NoTestbed(_explain(str(error))) from error
         self._keep(pid)
         return pid
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-import labkit.network
-from labkit.network import Network, NoNetwork, Traffic, namespaces, network, obstacle
+import labkit.testbed
 from labkit.system import programs
 from labkit.system.errors import LabError
 from labkit.system.machine import node_cpus, this_machine
 from labkit.system.processes import wait_until
+from labkit.testbed import NoTestbed, Testbed, Traffic, namespaces, obstacle, testbed
 
-pytestmark = pytest.mark.slow  # each makes a network, in about half a second
+pytestmark = pytest.mark.slow  # each makes a testbed, in about half a second
 
 
 def error_of(call, *args, **options) -> str:
@@ -33,22 +33,22 @@ def error_of(call, *args, **options) -> str:
 
 @pytest.fixture
 def make(nothing_left):
-    """Make networks, which the test may close itself."""
+    """Make testbeds, which the test may close itself."""
     with contextlib.ExitStack() as stack:
 
-        def make(*args, **options) -> Network:
-            made = stack.enter_context(Network(*args, **options))
+        def make(*args, **options) -> Testbed:
+            made = stack.enter_context(Testbed(*args, **options))
             nothing_left(made._shell.pid, *(node.pid for node in made.nodes))
             return made
 
         yield make
 
 
-def on(wires: Network, node: int | None, *command: str, timeout: float = 20) -> subprocess.CompletedProcess:
+def on(wires: Testbed, node: int | None, *command: str, timeout: float = 20) -> subprocess.CompletedProcess:
     return subprocess.run([*wires.enter(node), *command], capture_output=True, text=True, timeout=timeout)
 
 
-def python_on(wires: Network, node: int | None, text: str) -> str:
+def python_on(wires: Testbed, node: int | None, text: str) -> str:
     done = on(wires, node, sys.executable, "-c", textwrap.dedent(text))
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -73,7 +73,7 @@ RECEIVE = """
 """
 
 
-def send(wires: Network, sender: int, receiver: int, size: int, port: int = 7078) -> None:
+def send(wires: Testbed, sender: int, receiver: int, size: int, port: int = 7078) -> None:
     """Send so many bytes from one node to another."""
     at = wires.nodes[receiver - 1].address
     text = textwrap.dedent(RECEIVE.format(at=at, port=port))
@@ -93,7 +93,7 @@ class TestWires:
         assert str(wires) == f"2 nodes on wires of 50 Mbit/s: a transfer got {wires.measured / 1e6:.3g} Mbit/s, " + (
             f"{wires.measured / wires.rate:.0%}"
         )
-        slow = wires.measured < network.SHARE_WARNING * wires.rate
+        slow = wires.measured < testbed.SHARE_WARNING * wires.rate
         assert wires.warning.startswith("Warning: wires of 50 Mbit/s carry ") == slow
 
     def test_a_rate_that_the_machine_cannot_carry_is_told(self, make):
@@ -105,7 +105,7 @@ class TestWires:
         wires, size = make(2, "20 Mbit/s"), 500_000
         began = time.monotonic()
         send(wires, 1, 2, size)
-        assert time.monotonic() - began > (size - network.SLOW_BURST_BYTES) * 8 / wires.rate
+        assert time.monotonic() - began > (size - testbed.SLOW_BURST_BYTES) * 8 / wires.rate
 
     def test_traffic_is_what_went_over_the_wires(self, make):
         wires = make(3, "1 Gbit/s")
@@ -119,7 +119,7 @@ class TestWires:
     def test_a_node_reads_its_own_traffic(self, make):
         wires = make(2)
         sent, received = python_on(
-            wires, 2, "from labkit.network import traffic; now = traffic(); print(now.sent, now.received)"
+            wires, 2, "from labkit.testbed import traffic; now = traffic(); print(now.sent, now.received)"
         ).split()
         seen = wires.traffic()[1]
         assert (abs(int(sent) - seen.sent), abs(int(received) - seen.received)) < (1000, 1000)
@@ -264,8 +264,8 @@ class TestEnd:
     def test_it_ends_when_its_process_is_killed(self, nothing_left, forks):
         text = """
             import os, sys, time
-            from labkit.network import Network
-            wires = Network(2)
+            from labkit.testbed import Testbed
+            wires = Testbed(2)
             if {forks} and not os.fork():
                 time.sleep(60)
             print(wires._shell.pid, *(node.pid for node in wires.nodes), flush=True)
@@ -287,8 +287,8 @@ class TestEnd:
     def test_it_needs_no_standard_streams(self, nothing_left, tmp_path, closed):
         text = f"""
             from pathlib import Path
-            from labkit.network import Network
-            with Network(2) as wires:
+            from labkit.testbed import Testbed
+            with Testbed(2) as wires:
                 Path({str(tmp_path / "told")!r}).write_text(str(wires))
         """
         (tmp_path / "use.py").write_text(textwrap.dedent(text))
@@ -328,7 +328,7 @@ class TestCables:
         wires.cut(1)
         assert wires.lost() == ""
         assert wires.pulled() == "The cable of node 1 and node 3 is pulled: mend plugs it in again."
-        monkeypatch.setattr(network, "LOST_S", 0)
+        monkeypatch.setattr(testbed, "LOST_S", 0)
         assert wires.lost().startswith("The cable of node 1 and node 3 has been pulled for 0 s")
         wires.cut(3)
         wires.mend(1)
@@ -344,11 +344,11 @@ class TestCables:
 class TestInput:
     @pytest.mark.parametrize("odd", [0, -1, 65, 10**9, 1.5, "2", None, True, [2]])
     def test_nodes(self, nothing_left, odd):
-        assert error_of(Network, odd) == f"nodes is a whole number from 1 to {network.MAX_NODES}, not {odd!r}."
+        assert error_of(Testbed, odd) == f"nodes is a whole number from 1 to {testbed.MAX_NODES}, not {odd!r}."
 
     @pytest.mark.parametrize("options", [{"rate": "0 bit/s"}, {"rate": "1 GB/s"}, {"rate": None}, {"delay": "5 s"}])
     def test_rate_and_delay(self, nothing_left, options):
-        assert error_of(Network, 2, **options)
+        assert error_of(Testbed, 2, **options)
 
 
 NETEM_ABSENT = "Error: Specified qdisc kind is unknown."
@@ -394,7 +394,7 @@ class TestDelay:
 
     def test_a_kernel_without_netem_says_so(self, nothing_left, fake_tc):
         fake_tc(netem=False)
-        assert error_of(Network, 2, "1 Gbit/s", "1 ms") == (
+        assert error_of(Testbed, 2, "1 Gbit/s", "1 ms") == (
             f"this kernel adds no delay, as it has no netem ({NETEM_ABSENT}): leave the delay out."
         )
 
@@ -423,7 +423,7 @@ class TestInterface:
                 kind, _, name = name.rpartition(":")
                 (tmp_path / name / kind).mkdir(parents=True)
             (tmp_path / "bonding_masters").touch()  # a file, where the module is loaded
-            monkeypatch.setattr(network, "INTERFACES", tmp_path)
+            monkeypatch.setattr(testbed, "INTERFACES", tmp_path)
 
         return put
 
@@ -440,20 +440,20 @@ class TestInterface:
     )
     def test_names(self, machine_with, names, chosen):
         machine_with(*names)
-        assert network.interface() == chosen
+        assert testbed.interface() == chosen
 
     @pytest.mark.parametrize("names", [("lo",), ("lo", "bridge:docker0"), ()])
     def test_none_that_mpi_would_find(self, machine_with, names):
         machine_with(*names)
-        with pytest.raises(NoNetwork, match="no network interface but lo"):
-            network.interface()
+        with pytest.raises(NoTestbed, match="no network interface but lo"):
+            testbed.interface()
         assert "no network interface but lo" in obstacle()
 
     def test_no_sys_at_all(self, monkeypatch, tmp_path):
-        monkeypatch.setattr(network, "INTERFACES", tmp_path / "gone")
+        monkeypatch.setattr(testbed, "INTERFACES", tmp_path / "gone")
         assert "no network interface but lo" in obstacle()
 
 
 def test_the_room_has_what_labs_use():
-    assert all(hasattr(labkit.network, name) for name in labkit.network.__all__)
-    assert network.ENTER.stat().st_mode & stat.S_IXUSR
+    assert all(hasattr(labkit.testbed, name) for name in labkit.testbed.__all__)
+    assert testbed.ENTER.stat().st_mode & stat.S_IXUSR

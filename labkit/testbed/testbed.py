@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from labkit.network import namespaces, transfer
-from labkit.network.namespaces import NoNetwork
-from labkit.network.units import parse_delay, parse_rate, show_rate
 from labkit.system import files, scratch
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, node_cpus
 from labkit.system.turns import this_share
+from labkit.testbed import namespaces, transfer
+from labkit.testbed.namespaces import NoTestbed
+from labkit.testbed.units import parse_delay, parse_rate, show_rate
 
 MAX_NODES = 64
 SUBNET = "10.77.0"
@@ -59,7 +59,7 @@ VARIABLES = ("HYDRA_LAUNCHER", "HYDRA_HOST_FILE", "HYDRA_IFACE", "LAB_NETWORK") 
 
 
 class Traffic(NamedTuple):
-    """What an interface has sent and received since the network was made, in bytes: Ethernet's headers are counted."""
+    """What an interface has sent and received since the testbed was made, in bytes: Ethernet's headers are counted."""
 
     sent: int
     received: int
@@ -83,15 +83,15 @@ class Node:
     cpus: tuple[int, ...]
 
 
-class Network:
+class Testbed:
     """Nodes that are joined by wires, until it is closed or this process ends.
 
     Parameters
     ----------
     nodes : int
         How many.
-    rate : str
-        What each wire carries, in each direction, such as "100 Mbit/s", "2.5 Gbit/s".
+    rate : float or str
+        The bits that each wire carries in a second, in each direction: a number, or a text such as "2.5 Gbit/s".
     delay : str, optional
         What each wire adds to the way of a packet, such as "1 ms"; where the kernel has netem (tc-netem(8)).
 
@@ -106,13 +106,13 @@ class Network:
 
     Raises
     ------
-    NoNetwork
-        When no network can be made here.
+    NoTestbed
+        When no testbed can be made here.
     LabError
         When what is asked for makes no sense on this machine.
     """
 
-    def __init__(self, nodes: int = 2, rate: str = "1 Gbit/s", delay: str | None = None) -> None:
+    def __init__(self, nodes: int = 2, rate: float | str = "1 Gbit/s", delay: str | None = None) -> None:
         if not hasattr(nodes, "__index__") or isinstance(nodes, bool) or not 1 <= nodes <= MAX_NODES:
             raise LabError(f"nodes is a whole number from 1 to {MAX_NODES}, not {nodes!r}.")
         self.rate, self.delay = parse_rate(rate), 0.0 if delay is None else parse_delay(delay)
@@ -213,7 +213,7 @@ class Network:
         for path in (link, ENTER):
             if len(str(path).split()) == 1:
                 return path
-        raise NoNetwork(
+        raise NoTestbed(
             f"mpirun's launcher may have no blank in its path, as {link} has. Set TMPDIR to another folder."
         )
 
@@ -242,7 +242,7 @@ class Network:
             if not KERNEL_LACKS.search(str(error)):
                 raise
             text = str(error).splitlines()[-1]
-            raise NoNetwork(
+            raise NoTestbed(
                 f"this kernel lacks what wires are made of ({text}). As root: `modprobe -a {MODULES}`."
             ) from error
 
@@ -258,7 +258,7 @@ class Network:
         try:
             self._shell.run(shlex.join([*self.enter(self.nodes[0].number), *python, "-c", ""]))
         except LabError as error:
-            raise NoNetwork(
+            raise NoTestbed(
                 f"{sys.executable} cannot be started on a node ({_last_line(error)}). There, root too may look only "
                 "where everybody may: is Python in a closed folder, such as root's home?"
             ) from error
@@ -368,7 +368,7 @@ def interface() -> str:
         if name != "lo" and not any((INTERFACES / name / kind).exists() for kind in ("bridge", "bonding"))
     ]
     if not fitting:
-        raise NoNetwork("this machine has no network interface but lo, and UCX would find none on the nodes.")
+        raise NoTestbed("this machine has no network interface but lo, and UCX would find none on the nodes.")
     return "eth0" if "eth0" in fitting else fitting[0]
 
 
@@ -383,9 +383,9 @@ def traffic(pid: int | str = "self", name: str | None = None) -> Traffic:
 
 
 def obstacle() -> str:
-    """Return one line, why no network can be made here and what to do; empty when one can. It makes a small one."""
+    """Return one line, why no testbed can be made here and what to do; empty when one can. It makes a small one."""
     try:
-        Network(1).close()
+        Testbed(1).close()
     except LabError as error:
         return str(error)
     return ""

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Called by mpirun in ssh's place, as `enter.sh [-OPTION …] ADDRESS COMMAND…`: runs the command on the node of a network
 # in a box that has this address, on this node's cores. LAB_NETWORK names a file with a line for each node:
-# its address, its CPUs, and the command that enters its namespaces (labkit/network/network.py).
+# its address, its CPUs, and the command that enters its namespaces (labkit/testbed/testbed.py).
 while [ "${1#-}" != "$1" ]; do
     shift
 done

@@ -17,12 +17,12 @@ import pytest
 from typer.testing import CliRunner
 
 from labkit.cli import application
-from labkit.network import Network, command, network
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit.system.processes import find, wait_until
+from labkit.testbed import Testbed, command, testbed
 
-pytestmark = pytest.mark.slow  # each makes a network, in about half a second
+pytestmark = pytest.mark.slow  # each makes a testbed, in about half a second
 SOON = 15  # seconds for what takes one or two on an idle machine
 LAB = [sys.executable, "-c", "from labkit.cli import application; application()()"]
 
@@ -32,13 +32,13 @@ LAB = [sys.executable, "-c", "from labkit.cli import application; application()(
 
 @pytest.fixture(scope="module")
 def wires(wires_can_be_made):
-    with Network(2) as made:
+    with Testbed(2) as made:
         yield made
 
 
-def enter(wires: Network, *words: str) -> subprocess.CompletedProcess:
+def enter(wires: Testbed, *words: str) -> subprocess.CompletedProcess:
     environ = {**os.environ, **wires.variables}
-    return subprocess.run([network.ENTER, *words], env=environ, capture_output=True, text=True, timeout=SOON)
+    return subprocess.run([testbed.ENTER, *words], env=environ, capture_output=True, text=True, timeout=SOON)
 
 
 @pytest.mark.parametrize("options", [(), ("-x",), ("-q", "-x", "--quiet")])
@@ -78,7 +78,7 @@ def test_an_address_that_no_node_has(wires, address):
 
 def test_input_reaches_the_command(wires):
     environ = {**os.environ, **wires.variables}
-    told = subprocess.run([network.ENTER, "10.77.0.1", "cat"], env=environ, input=b"through", capture_output=True)
+    told = subprocess.run([testbed.ENTER, "10.77.0.1", "cat"], env=environ, input=b"through", capture_output=True)
     assert told.stdout == b"through"
 
 
@@ -86,17 +86,17 @@ def test_input_reaches_the_command(wires):
 def test_mpirun_gets_a_launcher_without_a_blank_in_its_path(wires_can_be_made, tmp_path, monkeypatch, checkout, tmp):
     for name in (checkout, tmp):
         (tmp_path / name).mkdir()
-    (tmp_path / checkout / "enter.sh").write_bytes(network.ENTER.read_bytes())
-    monkeypatch.setattr(network, "ENTER", tmp_path / checkout / "enter.sh")
+    (tmp_path / checkout / "enter.sh").write_bytes(testbed.ENTER.read_bytes())
+    monkeypatch.setattr(testbed, "ENTER", tmp_path / checkout / "enter.sh")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / tmp))
     if " " in checkout and " " in tmp:
         with pytest.raises(LabError, match=r"Set TMPDIR to another folder\.$"):
-            Network(1)
+            Testbed(1)
     else:
-        with Network(1) as made:
+        with Testbed(1) as made:
             launcher = made.variables["HYDRA_LAUNCHER_EXEC"]
             assert " " not in launcher
-            assert Path(launcher).read_bytes() == network.ENTER.read_bytes()
+            assert Path(launcher).read_bytes() == testbed.ENTER.read_bytes()
     assert not list((tmp_path / tmp).iterdir())
 
 
@@ -251,5 +251,5 @@ def test_an_interrupt_from_the_terminal_ends_mpirun(ranks, tmp_path):
 
 
 def test_more_nodes_than_cores_share_them(wires_can_be_made):
-    with Network(len(this_machine().cores) + 1, "100 Mbit/s") as more:
+    with Testbed(len(this_machine().cores) + 1, "100 Mbit/s") as more:
         assert all(node.cpus for node in more.nodes)

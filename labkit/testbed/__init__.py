@@ -1,0 +1,15 @@
+"""A testbed, a network in a box: nodes in network namespaces of their own, joined by wires of a requested rate."""
+
+from typing import TYPE_CHECKING
+
+import lazy_loader
+
+if TYPE_CHECKING:
+    from labkit.testbed.namespaces import NoTestbed
+    from labkit.testbed.testbed import Testbed, Traffic, obstacle, traffic
+
+__all__ = ["NoTestbed", "Testbed", "Traffic", "obstacle", "traffic"]
+
+__getattr__, __dir__, _ = lazy_loader.attach(
+    __name__, submod_attrs={"namespaces": ["NoTestbed"], "testbed": ["Testbed", "Traffic", "obstacle", "traffic"]}
+)
