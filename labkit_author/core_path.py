@@ -38,7 +38,7 @@ class _Binding:
     uses: frozenset[str]
 
 
-_Names = dict[str, frozenset[_Binding]]  # what each may stand for: of several when a condition decides
+_Names = dict[str, frozenset[_Binding]]  # the bindings of each name: several where a condition decides
 _Scripts = Mapping[str, frozenset[str]]  # the names at the top of each script that the lab writes
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from labkit.system import paths
 
-PAGE = "../docs/glossary.md"  # as a lab links to it
+PAGE = "../docs/glossary.md"  # the glossary, as a lab links to it
 LINK = re.compile(r"\(([^()\s]*glossary\.md[^()\s]*)\)")
 BOLD = re.compile(r"(?P<link>\[)?\*\*(?P<term>[^*\n]+(?:\n# [^*\n]+)?)\*\*(?(link)\]\((?P<to>[^)]*)\))")
 

@@ -15,15 +15,15 @@ from labkit.system import paths
 from labkit.system.errors import LabError
 from labkit_author import core_path, glossary, imports, skeletons
 
-CHECKED = "nbval-check-output"  # tag of the cells whose output nbval compares with what is stored
-MAX_GAP_LINES = 60  # of a cell in which a student looks for the gap
+CHECKED = "nbval-check-output"  # the tag of cells whose output nbval compares with the stored one
+MAX_GAP_LINES = 60  # the lines of a cell in which a student looks for the gap
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<-])(?:/(?:home|root|Users|tmp|work|opt|mnt|usr|srv)\b|[A-Z]:\\|~/)")
 MARKER = re.compile(r"^# %%(?!%|\w)")
 
-HIDING = ("globals", "locals", "eval", "exec")  # of names, from `core_path`
+HIDING = ("globals", "locals", "eval", "exec")  # functions that hide names from `core_path`
 OPENS = re.compile(r"^check, .+ = open_lab\(\"\d\d\", globals\(\)\)$", re.M)
 
-Problem = tuple[int, str]  # line of the source, what is wrong there
+Problem = tuple[int, str]  # a line of the source, and what is wrong there
 
 
 def lint(source: Path) -> list[str]:

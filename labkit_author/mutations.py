@@ -28,8 +28,8 @@ from labkit_author import core_path
 from labkit_author.mutants import mutants
 
 EQUIVALENT = paths.ROOT / "tests" / "exercises" / "equivalent.toml"  # mutants that are right too, with the reason
-ANSWER_LIMIT_S = 5.0  # in a function; a script's runs have the limits of the check
-MUTANT_LIMIT_S = 300.0  # for one that keeps a check from ending
+ANSWER_LIMIT_S = 5.0  # the limit of an answer that is a function; a script's runs have the limits of the check
+MUTANT_LIMIT_S = 300.0  # the limit of a check, which a mutant may keep from ending
 FORK = multiprocessing.get_context("fork")
 
 

@@ -28,11 +28,11 @@ from labkit.system.errors import LabError
 # pooch, requests and Rich are imported where they are used, as elsewhere.
 
 LOCKS = ("uv.lock", "env/openmp/uv.lock", "env/uv.txt")
-SUMS = "SHA256SUMS"  # is written last: a folder without it is not a pack yet
+SUMS = "SHA256SUMS"  # the file that is written last: a folder without it is not a pack yet
 TEMPLATES = paths.ENV / "pack"
 KIT = "cpu-labs"  # the folder that a student gets
-OTHERS_BYTES = 200 * 2**20  # of what is not a wheel of the locks, at most
-MAX_SILENCE_S = 60.0  # that a registry may take to send its next bytes
+OTHERS_BYTES = 200 * 2**20  # the size of all that is not a wheel of the locks, at most
+MAX_SILENCE_S = 60.0  # the time that a registry has to send its next bytes
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 

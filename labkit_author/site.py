@@ -19,15 +19,15 @@ from labkit.exercises import core, minutes, notebooks, sources
 from labkit.system import files, paths, processes, programs
 from labkit.system.errors import LabError
 
-SITE = paths.ENV / "site"  # Sphinx's configuration, the front page, the style
-GROUP = "site"  # of pyproject.toml: what Sphinx needs
-DOCUMENTS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # and whatever Markdown there is in docs/
-EXTRA = "extra"  # what Sphinx copies as it is
+SITE = paths.ENV / "site"  # the folder of Sphinx's configuration, the front page, the style
+GROUP = "site"  # the dependency group that Sphinx needs
+DOCUMENTS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # pages of the site, beside all Markdown in docs/
+EXTRA = "extra"  # the folder that Sphinx copies as it is
 PICTURES = "pictures"
 BUILD_TIMEOUT_S = 600
 ANSWER, DRAWING = "an answer to exercise", "the code of this cell"
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.M | re.S)
-LINK = re.compile(r"\]\((?!\w+:|#)([^()\s#]+)(#[^()\s]*)?\)")  # to a file of this checkout
+LINK = re.compile(r"\]\((?!\w+:|#)([^()\s#]+)(#[^()\s]*)?\)")  # a link to a file of this checkout
 INLINE_PNG = re.compile(r'(<img\b[^>]*\bsrc=")data:image/png;base64,([^"]+)"')
 
 

@@ -18,8 +18,8 @@ from labkit.system.statistics import Ratio, caption, ratios, remarks
 from labkit.system.tables import plain_table
 from labkit.system.turns import this_share
 
-TIME_LIMIT_S = 1800.0  # for one process
-TAIL_LINES = 4  # of a failed process, that are shown
+TIME_LIMIT_S = 1800.0  # the limit of one process
+TAIL_LINES = 4  # the last lines of a failed process that are shown
 # Threads and OpenMP belong to a configuration: what the caller's environment says of them would change it.
 _CLEARED = (
     "OMP_NUM_THREADS",

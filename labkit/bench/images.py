@@ -9,7 +9,7 @@ import tensorflow as tf
 from labkit.data import tfrecords
 from labkit.models.registry import Model
 
-SEED = 1234  # of the images' order, and of which are mirrored
+SEED = 1234  # the seed of the images' order, and of which are mirrored
 
 
 def from_tfrecords(

@@ -23,7 +23,7 @@ from labkit.system import files, load
 from labkit.system.errors import LabError, reason
 from labkit.system.turns import this_share
 
-WEIGHT_DECAY = 4e-5  # as in tf_cnn_benchmarks; total_loss contains it
+WEIGHT_DECAY = 4e-5  # the factor of tf_cnn_benchmarks; total_loss contains the decay
 LEARNING_RATE = 0.01
 # Beginnings of the variables that change how fast it runs, and are therefore in the JSON.
 VARIABLE_PREFIXES = (

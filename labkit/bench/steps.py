@@ -18,7 +18,7 @@ _OPTIMIZERS: dict[OptimizerName, Callable[[list[tf.Variable]], Optimizer]] = {
     "rmsprop": RMSProp,
     "adam": Adam,
 }
-_ADAM_RATE = 0.1  # of the others' rate: Adam's steps are as large whatever the gradients are
+_ADAM_RATE = 0.1  # the factor on the others' rate: Adam's steps are as large whatever the gradients are
 
 
 def make_forward_step(network: Network) -> Step:

@@ -11,7 +11,7 @@ from labkit.system.paths import shown
 
 # pooch and requests are imported where they are used: the command line imports this module to say what is there.
 
-MAX_SILENCE_S = 10.0  # that a mirror may take to answer, or to send its next bytes
+MAX_SILENCE_S = 10.0  # the time that a mirror has to answer, or to send its next bytes
 
 
 def fetch(

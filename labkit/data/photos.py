@@ -14,7 +14,7 @@ from labkit.system.errors import LabError
 # No EPS and the like: their readers start a program (Ghostscript) on what is in the file.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 MOST = 178_956_970  # pixels; beyond, Pillow refuses the file as an attack (Image.DecompressionBombError)
-_UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error)  # what Pillow raises for damaged files
+_UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error)  # Pillow's errors for damaged files
 
 
 def load_photo(path: str | Path | None = None, pixels: int | None = None) -> np.ndarray:

@@ -21,10 +21,10 @@ from labkit.system import files
 from labkit.system.errors import LabError
 from labkit.system.progress import progress
 
-_SUPERSAMPLING = 4  # times as many pixels a side as the image has, to draw smooth edges
+_SUPERSAMPLING = 4  # the factor on an image's side at which it is drawn, for smooth edges
 _JPEG_QUALITY = 90
 _MAX_IMAGES = 10_000_000
-_MIN_SIZE, _MAX_SIZE = 16, 1024  # pixels
+_MIN_SIZE, _MAX_SIZE = 16, 1024  # pixels a side
 
 _Points = list[tuple[float, float]]
 

@@ -31,19 +31,19 @@ import tensorflow as tf
 from labkit.system.errors import LabError, reason
 from labkit.system.files import open_regular
 
-LABELS = 2**31  # as many as int32 tells apart
+LABELS = 2**31  # the number of labels that int32 tells apart
 
 _FIELDS = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
 }
-_FAILURES = tf.errors.OpError, UnicodeDecodeError  # the latter where the former would quote a record
+_FAILURES = tf.errors.OpError, UnicodeDecodeError  # errors of damaged files; the latter: TensorFlow quotes a record
 # A TFRecord is its length (uint64, little-endian), a checksum of that (uint32), the data, and a checksum of those
 # (https://www.tensorflow.org/tutorials/load_data/tfrecord).
 _LENGTH_BYTES, _CHECKSUM_BYTES = 8, 4
 _HEAD_BYTES = _LENGTH_BYTES + _CHECKSUM_BYTES
 _FILE_NAME = re.compile(r"(?P<kind>.+)-(?P<number>\d{5})-of-(?P<files>\d{5})")
-_MAX_OPEN_FILES = 256  # of a set; a process may have 1,024, unless that is set otherwise
+_MAX_OPEN_FILES = 256  # files of a set that are open at once; a process may have 1,024, unless that is set otherwise
 _PARALLEL_READS = 4  # batches read at the same time: reading waits for a disk or a file server, not for a core
 
 Kind = Literal["train", "validation"]

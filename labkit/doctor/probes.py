@@ -23,7 +23,7 @@ from labkit.testbed import obstacle
 
 SCRIPTS = Path(__file__).with_name("scripts")
 PROBE_TIMEOUT_S = 120.0  # seconds for a probe; the first import of TensorFlow from a network disk can take a minute
-CANNOT_START = "cannot start"  # how `processes.run` begins to say so
+CANNOT_START = "cannot start"  # the words by which `processes.run` says so
 ERROR_LINES = 3  # lines of a failed probe that are shown
 
 
@@ -34,7 +34,7 @@ class ProbeResult(NamedTuple):
     error: str = ""
 
 
-PROBES = ("onednn", "horovod", "daal4py", "kernel", "jupyterlab", "openmp")  # which take seconds
+PROBES = ("onednn", "horovod", "daal4py", "kernel", "jupyterlab", "openmp")  # the probes that take seconds
 NOT_TRIED = ProbeResult(error="not tried in a quick look")
 
 

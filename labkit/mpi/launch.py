@@ -19,8 +19,8 @@ from labkit.system.errors import LabError
 from labkit.system.turns import this_share
 from labkit.testbed import Testbed, Traffic
 
-QUOTED_LINES = 15  # that the error of a failed rank has at most
-_printed: set[Hashable] = set()  # what is printed once in a process, as it is the same in each run
+QUOTED_LINES = 15  # a failed rank's last lines that its error has at most
+_printed: set[Hashable] = set()  # texts that a process prints once, as they are the same in each run
 
 
 @dataclass(frozen=True)

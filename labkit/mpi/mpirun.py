@@ -22,19 +22,19 @@ from labkit.system.errors import LabError
 from labkit.testbed.testbed import VARIABLES
 
 BIN = Path(sysconfig.get_path("scripts"))
-EXIT_GRACE_S = 1.0  # for mpirun to end by itself once it has nothing more to pass on
-REPORT_TIMEOUT_S = 5.0  # for a rank's last report, behind all that others print
+EXIT_GRACE_S = 1.0  # the time that mpirun has to end by itself once it has nothing more to pass on
+REPORT_TIMEOUT_S = 5.0  # the wait for a rank's last report, behind all that others print
 
 # What an mpirun around this process has set for it, or a testbed that this process is on.
 _OUTER_RUN = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL", *VARIABLES)
-_ABORT = re.compile(r"Abort\((\d+)\) .*application called MPI_Abort")  # as MPICH says before it ends the job
+_ABORT = re.compile(r"Abort\((\d+)\) .*application called MPI_Abort")  # MPICH's line before it ends the job
 # What MPICH's libraries print on a rank, such as "[1700000000.123456] [host:7:0]  sys.c:9  UCX  WARN  …" (UCX 1.20,
 # ucs/debug/log.c). Python may have written the half of a line before, as `print` writes the line's end by itself.
 _MPI = re.compile(
     rb"\[\d+\.\d+\] \[[^\[\]]+:\d+ *:\d+\] +\S+:\d+ +UCX +[A-Z]+ "
     rb"|^(?:\[hwloc/|libfabric:\d+:|WARNING: No MPI_THREAD_MULTIPLE|Warning: MPIR_CVAR_)"
 )
-_NOTICES = re.compile(  # what TensorFlow 2.21 prints at every start, in each rank
+_NOTICES = re.compile(  # the lines that TensorFlow 2.21 prints at every start, in each rank
     "WARNING: All log messages before absl::InitializeLog|I0000 .*(oneDNN custom operations are on|cpu_feature_guard)"
     "|To enable the following instructions:"
 )

@@ -22,10 +22,10 @@ from labkit.testbed import Testbed
 from labkit.testbed.testbed import interface
 from labkit.testbed.units import show_rate
 
-HYDRA = "mpiexec.hydra"  # what MPICH's own mpirun and mpiexec are copies of; `typed.py` is in their place
-MAX_RANKS_PER_CORE = 8  # MPICH waits by polling, so already 2 on a core slow each other down
-COMMAND_WIDTH = 88  # columns: what a notebook shows beside its prompt
-SHM_BYTES_PER_RANK = 16 << 20  # UCX 1.20 and MPICH take 5.4 MB at the start
+HYDRA = "mpiexec.hydra"  # the program that MPICH's own mpirun and mpiexec are copies of; `typed.py` is in their place
+MAX_RANKS_PER_CORE = 8  # a generous limit: MPICH waits by polling, so already 2 on a core slow each other down
+COMMAND_WIDTH = 88  # the columns that a notebook shows beside its prompt
+SHM_BYTES_PER_RANK = 16 << 20  # shared memory that a rank may need: UCX 1.20 and MPICH take 5.4 MB at the start
 
 
 class Reach(NamedTuple):

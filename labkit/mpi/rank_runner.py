@@ -26,7 +26,7 @@ from labkit.system.imports import lighten_keras, seldom_collected
 from labkit.system.lifetime import end_with
 
 RUN_VARIABLE = "LABKIT_RUN"  # the variable that all processes of one run share
-REPORT_PREFIX = "\x1elabkit "  # ASCII's record separator first: no script prints it by chance
+REPORT_PREFIX = "\x1elabkit "  # the beginning of a report: ASCII's record separator, which no script prints by chance
 # Signals of a crash. A rank that loses another can crash in MPI; its runner then leaves this much later, or mpirun would
 # end the other's runner before that has reported what came first.
 CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}

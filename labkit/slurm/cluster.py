@@ -34,8 +34,8 @@ PACKAGES = {
     "munged": "munge",
 }
 MAX_NODES = 64
-LOCK_TIMEOUT_S = 120.0  # to wait for somebody else who starts or ends the same cluster
-READY_STATES = ("idle", "mixed", "allocated", "completing", "planned")  # sinfo's words
+LOCK_TIMEOUT_S = 120.0  # the wait for somebody else who starts or ends the same cluster
+READY_STATES = ("idle", "mixed", "allocated", "completing", "planned")  # states of nodes that take jobs
 
 
 @dataclass(frozen=True)

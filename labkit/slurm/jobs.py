@@ -19,14 +19,14 @@ from labkit.mpi.launch import RankError, run_ranks
 from labkit.slurm.cluster import Slurm
 from labkit.system.errors import LabError
 
-COMMAND_TIMEOUT_S = 60.0  # for one of Slurm's commands
-OWN_TIMEOUT_S = 10.0  # for the small one to answer; once it is gone, its commands still look for it for a minute
-QUEUE_TIMEOUT_S = 120.0  # for a job to start
-JOB_TIMEOUT_S = 600.0  # for a job to end, with its time in the queue
-OUTPUT_TIMEOUT_S = 60.0  # for a file that a node wrote to be seen here, on a shared file system
-LOG_INTERVAL_S = 0.05  # between two looks at a log
-STATE_INTERVAL_S = {"own": 0.3, "real": 3.0}  # between two questions; a real cluster's Slurm has others to serve
-OUTPUT_LINES = 10  # of a failed job that its error quotes
+COMMAND_TIMEOUT_S = 60.0  # the limit for one of Slurm's commands
+OWN_TIMEOUT_S = 10.0  # the same with the small Slurm: once it is gone, its commands look for it for a minute
+QUEUE_TIMEOUT_S = 120.0  # the time that a job has to start
+JOB_TIMEOUT_S = 600.0  # the time that a job has to end, with its time in the queue
+OUTPUT_TIMEOUT_S = 60.0  # the wait for a file that a node wrote to be seen here, on a shared file system
+LOG_INTERVAL_S = 0.05  # the pause between two looks at a log
+STATE_INTERVAL_S = {"own": 0.3, "real": 3.0}  # the pause between questions; a real cluster's Slurm has others to serve
+OUTPUT_LINES = 10  # the last lines of a failed job that its error quotes
 
 # Of squeue(1)'s states, those in which a job stays.
 END_STATES = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "DEADLINE"}

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 BLOCK_BYTES = 1 << 16
-LISTEN = "listen"  # the word by which this is asked for sockets
+LISTEN = "listen"  # the argument by which this program is asked for sockets
 LISTEN_TIMEOUT_S = 15.0
-RETRY_S = 0.1  # after which it accepts again, when there was no descriptor for one more connection
+RETRY_S = 0.1  # the pause before it accepts again, when there was no descriptor for one more connection
 MAX_SOCKETS = 64
 
 # sock_diag(7), linux/inet_diag.h

@@ -42,27 +42,27 @@ from labkit.system.machine import Machine, node_cores, node_cpus
 from labkit.system.turns import this_share
 from labkit.testbed.testbed import SWITCH_ADDRESS, Testbed
 
-TMP = Path("/tmp")  # where the folders are that hold a small Slurm
-CONF, INSIDE_CONF = "slurm.conf", "inside.conf"  # for users; on a testbed, for daemons and jobs
-NETWORK_FILE = "network"  # in the folder: the rate that was asked for, what the wires carry, a warning
+TMP = Path("/tmp")  # the folder of the folders that hold a small Slurm
+CONF, INSIDE_CONF = "slurm.conf", "inside.conf"  # configurations: users', and on a testbed the daemons' and jobs'
+NETWORK_FILE = "network"  # a file in the folder: the requested rate, what the wires carry, a warning
 # Listen where this machine's name leads to, and nowhere else: on most machines that is loopback.
 OWN_ADDRESS_ALONE = ("CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",)
 SRUN_PORTS, PORT_RANGE_TRIES = (20_000, 32_000), 100
-CONTROLLER_PORT, NODE_PORT = 6817, 6818  # Slurm's own, on a testbed, where nobody else is
+CONTROLLER_PORT, NODE_PORT = 6817, 6818  # Slurm's own ports: on a testbed, nobody else has them
 PARTITION = "lab"
 OWN_USER = Path(__file__).with_name("own_user.c")
 
-START_TIMEOUT_S = 30.0  # for a daemon to come up
-SAVE_TIMEOUT_S = 5.0  # for jobs to save something when the cluster is taken down
-ANSWER_TIMEOUT_S = 5.0  # for Slurm to answer a question
-REPORT_INTERVAL_S = 5.0  # after which a line says what is being waited for
-LOG_LINES = 5  # of a daemon's log that an error shows
+START_TIMEOUT_S = 30.0  # the time that a daemon has to come up
+SAVE_TIMEOUT_S = 5.0  # the time that jobs have to save something when the cluster is taken down
+ANSWER_TIMEOUT_S = 5.0  # the time that Slurm has to answer a question
+REPORT_INTERVAL_S = 5.0  # the time after which a line says what is being waited for
+LOG_LINES = 5  # the last lines of a daemon's log that an error shows
 
-PID_FILE = "supervisor.pid"  # in the folder; locked for as long as the supervisor lives
-UP, STAY = "up\n", "stay\n"  # what a supervisor prints when all is up, and the answer to it
-WAITING = "Waiting for"  # how its lines on what takes long begin; all others say why it gave up
+PID_FILE = "supervisor.pid"  # a file in the folder, locked for as long as the supervisor lives
+UP, STAY = "up\n", "stay\n"  # the line that a supervisor prints when all is up, and the answer to it
+WAITING = "Waiting for"  # the beginning of its lines on what takes long; all others say why it gave up
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-SCRIPT_RUNNER = "slurmscriptd"  # slurmctld's child
+SCRIPT_RUNNER = "slurmscriptd"  # a child of slurmctld
 PROGRAMS = {"munged", "slurmctld", "slurmd", "slurmstepd", "srun", SCRIPT_RUNNER}
 
 

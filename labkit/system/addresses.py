@@ -7,7 +7,7 @@ import socket
 from labkit.system.errors import LabError
 
 LOOPBACK = "127.0.0.1"
-ELSEWHERE = ("192.0.2.1", "2001:db8::1")  # for documentation: a way to them is the way to any other network
+ELSEWHERE = ("192.0.2.1", "2001:db8::1")  # documentation's addresses: the route to them leads to any other network
 DISCARD = 9  # a port at which nobody listens
 
 
@@ -20,7 +20,7 @@ def own() -> str:
 
 
 def towards(host: str) -> str:
-    """Return this machine's address on the way to another.
+    """Return the address from which this machine reaches another.
 
     Raises
     ------
@@ -44,16 +44,16 @@ def numeric(address: str) -> str:
 
 
 def is_everywhere(address: str) -> bool:
-    """Whether who listens on an address listens on all that this machine has."""
+    """Whether an address stands for all that this machine has."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(numeric(address)).is_unspecified
     return False
 
 
 def url(address: str, port: int, tls: bool) -> str:
-    """Return what students open; nobody can open "all of this machine's addresses"."""
-    shown = own() if is_everywhere(address) else numeric(address)
-    return f"http{'s' if tls else ''}://{in_url(shown)}:{port}"
+    """Return the URL that students open: of a board on all addresses, by this machine's own."""
+    host = own() if is_everywhere(address) else numeric(address)
+    return f"http{'s' if tls else ''}://{in_url(host)}:{port}"
 
 
 def in_url(address: str) -> str:

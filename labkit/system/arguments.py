@@ -13,7 +13,7 @@ _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are `LabError`s, and that guesses no flag from its beginning.
 
-    Flags that are not given are left out of what it returns: their defaults are those of the program's configuration.
+    Flags that are not given are left out of the result: their defaults are those of the program's configuration.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_args(self, args=None, namespace=None):
-        """Return what the arguments say.
+        """Return the values of the arguments.
 
         Python before 3.11.8 takes the "--" of "--name=--" away, and the flag gets a list. Remove when the kit requires
         a later one: https://github.com/python/cpython/issues/109475.
@@ -45,24 +45,24 @@ class Parser(argparse.ArgumentParser):
         return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Raise what is wrong, and where to look."""
+        """Raise an error with the problem, and where help is."""
         raise LabError(f"{message.rstrip('.')}. {self.prog} --help lists the flags.")
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    """Return what turns a flag's text into a whole number that is not less than `least`."""
+    """Return the converter from a flag's text to a whole number that is not less than `least`."""
 
     def convert(text: str) -> int:
         value = int(text)
         _check(value, text, least)
         return value
 
-    convert.__name__ = "whole number"  # what argparse calls it
+    convert.__name__ = "whole number"  # the name in argparse's errors
     return convert
 
 
 def number(least: float, most: float = math.inf) -> Callable[[str], float]:
-    """Return what turns a flag's text into a number from `least` to `most`."""
+    """Return the converter from a flag's text to a number from `least` to `most`."""
 
     def convert(text: str) -> float:
         value = float(text)

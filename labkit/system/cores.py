@@ -25,11 +25,11 @@ from collections.abc import Iterable, Mapping
 
 from labkit.system.machine import siblings
 
-LENT_VARIABLE = "LABKIT_LENT_CPUS"  # in ranks: the CPUs that their run has borrowed
+LENT_VARIABLE = "LABKIT_LENT_CPUS"  # the variable that tells ranks which CPUs their run has borrowed
 
-NAME_PREFIX = "labkit-cpu"  # of the sockets, before the CPU's number
-MAX_TRIES = 20  # as another process that looks for free cores has them all for a moment
-MAX_PAUSE_S = 0.05  # between two tries
+NAME_PREFIX = "labkit-cpu"  # the beginning of the sockets' names, before the CPU's number
+MAX_TRIES = 20  # tries: another process that looks for free cores has them all for a moment
+MAX_PAUSE_S = 0.05  # the longest pause between two tries
 
 Core = tuple[int, ...]  # the CPUs of one core: SMT siblings are lent together
 

@@ -17,9 +17,9 @@ from labkit.system.errors import LabError, reason
 from labkit.system.paths import shown
 from labkit.system.terminal import say
 
-MOST = 64 * 2**20  # bytes of a file that is read whole: what labs leave, with their pictures, has a tenth
+MAX_BYTES = 64 * 2**20  # the size of a file that is read whole: what labs leave, with their pictures, has a tenth
 
-# What the system refuses, and what to do about it.
+# Errors of the system, each with its remedy.
 REMEDIES = {
     errno.ENOSPC: "free some space on that disk (df -h), then do it again",
     errno.EDQUOT: "your quota is used up: delete what you no longer need, then do it again",
@@ -53,9 +53,9 @@ def writing(path: Path, remedy: str = "") -> Iterator[None]:
     Parameters
     ----------
     path : Path
-        What the message names.
+        The file that the message names.
     remedy : str
-        What to do, where `REMEDIES` does not say enough.
+        The remedy, where `REMEDIES` does not say enough.
     """
     try:
         yield
@@ -115,7 +115,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _open_at_once(path: Path) -> int:
-    """Open what is there, no regular file, to be written; a pipe that nobody reads is an error, not waited for."""
+    """Open a file that is not a regular one to write to it; a pipe that nobody reads is an error, not waited for."""
     descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     os.set_blocking(descriptor, True)
     return descriptor
@@ -149,7 +149,7 @@ def append(path: Path, line: str) -> None:
             raise
 
 
-def open_regular(path: Path, most: float = MOST) -> BinaryIO:
+def open_regular(path: Path, most: float = MAX_BYTES) -> BinaryIO:
     """Open a file that somebody else may have made, to be read; it never waits.
 
     Raises
@@ -177,8 +177,8 @@ def _check_regular(status: os.stat_result, path: Path, most: float) -> None:
         raise OSError(errno.EINVAL, f"It has more than {most / 2**20:,.0f} MiB", str(path))
 
 
-def read(path: Path, most: float = MOST) -> bytes:
-    """Return what is in a file that somebody else may have made.
+def read(path: Path, most: float = MAX_BYTES) -> bytes:
+    """Return the bytes of a file that somebody else may have made.
 
     Raises
     ------
@@ -190,8 +190,8 @@ def read(path: Path, most: float = MOST) -> bytes:
         return file.read(size) or b""  # and no more, should it grow
 
 
-def read_json(path: Path, most: float = MOST) -> Any:
-    """Return what is in a JSON file that somebody else may have made.
+def read_json(path: Path, most: float = MAX_BYTES) -> Any:
+    """Return the value in a JSON file that somebody else may have made.
 
     Raises
     ------
@@ -223,7 +223,7 @@ def write_with_fallback(path: Path, content: str) -> Path:
 
 
 def is_folder_of_mine(status: os.stat_result) -> bool:
-    """Whether it is a folder of this user's, in which no other user can write."""
+    """Whether a status is that of a folder of this user's in which no other user can write."""
     others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not others
 
@@ -232,7 +232,7 @@ _warned: set[str] = set()
 
 
 def warn(text: str) -> None:
-    """Print a warning about what stops nothing; the same text is printed once."""
+    """Print a warning; the same text is printed once."""
     if text not in _warned:
         _warned.add(text)
         say(f"Warning: {text}")

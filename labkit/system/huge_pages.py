@@ -8,7 +8,7 @@ VARIABLES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 def why_not(root: Path = Path("/")) -> str:
-    """Return why `VARIABLES` change nothing with this kernel and C library; empty when they do."""
+    """Return the reason why `VARIABLES` change nothing with this kernel and C library; empty when they do."""
     name, version = platform.libc_ver()
     if name != "glibc" or tuple(map(int, version.split("."))) < (2, 35):
         return "the C library is no glibc 2.35 or later, and malloc has no such tunable"

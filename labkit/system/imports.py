@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 
-SELDOM = (50_000, 10, 10)  # new objects, and rounds, after which Python looks for garbage: its own are 700, 10, 10
+SELDOM = (50_000, 10, 10)  # thresholds of the garbage collector (gc.set_threshold); Python's own are 700, 10, 10
 
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Import within it what stays until the process ends.
+    """Collect no garbage during imports of modules that stay until the process ends.
 
     Of TensorFlow's import, a third of the computing is Python looking for garbage among what was imported, and so is a
     second at the process's end. What is imported is no garbage.
@@ -26,7 +26,7 @@ def uncollected() -> Iterator[None]:
 
 @contextlib.contextmanager
 def seldom_collected() -> Iterator[None]:
-    """Run within it a program that imports large libraries, and ends with it.
+    """Collect garbage seldom in a program that imports large libraries and ends with the block.
 
     With Python's own thresholds, looking for garbage takes a fifth of TensorFlow's import, and a second at the end.
     """
@@ -37,11 +37,12 @@ def seldom_collected() -> Iterator[None]:
         gc.freeze()
 
 
-LEFT_OUT = {"sklearn": "keras.src.wrappers.", "matplotlib": "keras.src.visualization."}  # by what asks for it
+# Libraries that Keras can do without, each with the part of Keras that asks for it.
+LEFT_OUT = {"sklearn": "keras.src.wrappers.", "matplotlib": "keras.src.visualization."}
 
 
 class _NotForKeras:
-    """Tells parts of Keras that what they can do without is not there, and nobody else."""
+    """An import hook: for parts of Keras, and nobody else, libraries that they can do without are not there."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if asks := LEFT_OUT.get(name):

@@ -1,10 +1,10 @@
-"""What the kernel keeps of a process (prctl(2)). Standard library only: every rank imports this at its start."""
+"""Settings that the kernel has for a process (prctl(2)). Standard library only: every rank imports this first."""
 
 import ctypes
 import os
 import signal
 
-_SET_PDEATHSIG, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 1, 36, 38  # linux/prctl.h
+_SET_PDEATHSIG, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 1, 36, 38  # options of prctl(2), numbered in linux/prctl.h
 _prctl = ctypes.CDLL(None).prctl
 
 

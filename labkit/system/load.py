@@ -24,8 +24,8 @@ from labkit.system.machine import Machine, own_cgroups, this_machine
 # The share of the measured cores from which figures are doubtful: a figure loses about as much, and the labs discuss
 # differences from some 5% on.
 BUSY_SHARE = 0.05
-BUSY_MARK = "⚠ busy"  # behind a figure in a table
-MAX_NAMES = 3  # that a message has at most
+BUSY_MARK = "⚠ busy"  # the mark behind a figure in a table
+MAX_NAMES = 3  # names of processes that a message has at most
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # the unit of /proc/stat and /proc/PID/stat
 
 
@@ -38,13 +38,13 @@ class Others:
     where : str
         What was measured, such as "section 7".
     again : str
-        How it is measured again.
+        The way to measure it again.
     share : float or None
         The share of the cores, 0 to 1, that other processes and the hypervisor took; None when that is unknown.
     throttled : float
         The share of the time, 0 to 1, for which a CPU quota held this process back.
     by : tuple of str
-        Who took most, as far as that can be seen; of other users, no more than that it was they.
+        The names of those who took most, as far as they can be seen; of other users, no more than that it was they.
     busy : bool
         Whether what was measured meanwhile is doubtful.
     why : str
@@ -58,7 +58,7 @@ class Others:
     by: tuple[str, ...] = ()
     busy: bool = False
     why: str = "nobody watched"
-    inside: list["Others"] = field(default_factory=list, repr=False)  # what the watches inside saw
+    inside: list["Others"] = field(default_factory=list, repr=False)  # the findings of the watches inside
     capacity: float = field(default=0.0, repr=False)  # the CPU seconds available
 
     @property
@@ -101,7 +101,7 @@ class Others:
         return f"whether other work had the cores meanwhile is not known: {self.why}."
 
 
-_enclosing: ContextVar[Others | None] = ContextVar("enclosing", default=None)  # what the watch around this one fills in
+_enclosing: ContextVar[Others | None] = ContextVar("enclosing", default=None)  # findings of the watch around this one
 
 
 @contextlib.contextmanager
@@ -201,14 +201,14 @@ def _report_to_enclosing(others: Others) -> None:
 def _sum_up(others: Others) -> None:
     """Fill in the findings of the watches inside, each by its weight."""
     inside = others.inside
-    if unknown := [one for one in inside if one.share is None]:
+    if unknown := [finding for finding in inside if finding.share is None]:
         others.why = unknown[0].why
         return
-    others.capacity = sum(one.capacity for one in inside)
-    others.share = sum((one.share or 0.0) * one.capacity for one in inside) / others.capacity
-    others.throttled = sum(one.throttled * one.capacity for one in inside) / others.capacity
-    others.busy = any(one.busy for one in inside) and max(others.share, others.throttled) > BUSY_SHARE
-    others.by = tuple(dict.fromkeys(name for one in inside for name in one.by))[:MAX_NAMES]
+    others.capacity = sum(finding.capacity for finding in inside)
+    others.share = sum((finding.share or 0.0) * finding.capacity for finding in inside) / others.capacity
+    others.throttled = sum(finding.throttled * finding.capacity for finding in inside) / others.capacity
+    others.busy = any(finding.busy for finding in inside) and max(others.share, others.throttled) > BUSY_SHARE
+    others.by = tuple(dict.fromkeys(name for finding in inside for name in finding.by))[:MAX_NAMES]
     others.why = ""
 
 
@@ -217,20 +217,20 @@ def _compare(
 ) -> None:
     """Fill in what others took of the cores used."""
     ours = after.seconds - before.seconds
-    taken = elapsed.worked - ours
+    others_s = elapsed.worked - ours
     others.capacity = min(len(used), machine.quota or math.inf) * elapsed.clock
     # /proc/stat counts who is at work when the clock ticks. This is a sample; twice its standard deviation, at most,
     # and some ticks for what was counted just before or after:
-    unsure = max(math.sqrt(others.capacity * TICK_S), 4 * TICK_S)
-    doubtful = max(unsure, BUSY_SHARE * others.capacity)
-    if taken < -doubtful and used >= set(machine.cpus):  # as in a sandbox with a /proc of its own
+    counting_error = max(math.sqrt(others.capacity * TICK_S), 4 * TICK_S)
+    doubtful = max(counting_error, BUSY_SHARE * others.capacity)
+    if others_s < -doubtful and used >= set(machine.cpus):  # as in a sandbox with a /proc of its own
         others.why = "/proc/stat does not count what this process does"
         return
     # Under a quota there are more CPUs than this process can fill, and what others do on the rest costs it nothing.
-    taken = max(0.0, taken - (len(used) * elapsed.clock - others.capacity))
-    others.share, others.why = min(1.0, taken / others.capacity), ""
+    others_s = max(0.0, others_s - (len(used) * elapsed.clock - others.capacity))
+    others.share, others.why = min(1.0, others_s / others.capacity), ""
     others.throttled = elapsed.throttled / (elapsed.throttled + others.capacity)
-    others.busy = taken > doubtful or others.throttled > BUSY_SHARE
+    others.busy = others_s > doubtful or others.throttled > BUSY_SHARE
     if others.busy:
         took = after.others_since(before) | {"the hypervisor: steal": elapsed.stolen}
         most = sorted(took, key=took.__getitem__, reverse=True)[:MAX_NAMES]
@@ -247,7 +247,7 @@ def _allowed() -> set[int]:
 
 
 class CpuTimes(NamedTuple):
-    """The seconds that a CPU has spent so far, by what it did: proc(5)."""
+    """The seconds that a CPU has spent so far, by its kinds of work: proc(5)."""
 
     user: float
     nice: float
@@ -272,7 +272,7 @@ def cpu_times(root: Path = Path("/")) -> dict[int, CpuTimes]:
 
 
 class _Cores(NamedTuple):
-    """Seconds: of the clock; for which the CPUs worked or were stolen; were stolen; were held back by a quota."""
+    """Times of some CPUs in seconds: the clock's, working or stolen, stolen alone, held back by a quota."""
 
     clock: float
     worked: float
@@ -284,7 +284,7 @@ class _Cores(NamedTuple):
 
 
 def _cores(root: Path, used: set[int]) -> _Cores | None:
-    """Return what some CPUs have done so far; None where that isn't shown.
+    """Return the times of some CPUs so far; None where they aren't shown.
 
     Interrupts are left out: nobody knows whose they are.
     """
@@ -332,7 +332,7 @@ class _Processes(NamedTuple):
         return pid in self.every and self.every[pid].started == before.started
 
     def others_since(self, before: "_Processes") -> dict[str, float]:
-        """Return what the others' CPU time was, by name; other users are named as such."""
+        """Return the others' CPU time by name; other users are named as such."""
         took: dict[str, float] = {}
         for pid, process in self.every.items():
             if pid not in self.ours:
@@ -355,14 +355,14 @@ def _processes(root: Path, roots: set[int], before: _Processes | None = None) ->
             every[int(folder.name)] = _Process(
                 int(fields[1]), name, int(fields[19]), user + system, user_of_ended + system_of_ended, mine
             )
-    found = _Processes(every, {pid for pid in roots if pid in every})
+    seen = _Processes(every, {pid for pid in roots if pid in every})
     if before:
-        found.ours.update(pid for pid in before.ours if found.is_still(pid, before.every[pid]))
+        seen.ours.update(pid for pid in before.ours if seen.is_still(pid, before.every[pid]))
     children: dict[int, list[int]] = {}
     for pid, process in every.items():
         children.setdefault(process.parent, []).append(pid)
-    new = list(found.ours)
+    new = list(seen.ours)
     while new:
-        new = [child for pid in new for child in children.get(pid, []) if child not in found.ours]
-        found.ours.update(new)
-    return found
+        new = [child for pid in new for child in children.get(pid, []) if child not in seen.ours]
+        seen.ours.update(new)
+    return seen

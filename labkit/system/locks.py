@@ -17,9 +17,9 @@ from typing import IO
 from labkit.system import files
 from labkit.system.paths import shown
 
-PATIENCE_S = 10.0  # for others, each of whom takes milliseconds
+PATIENCE_S = 10.0  # the wait for other holders, each of whom takes milliseconds
 LOOK_INTERVAL_S = 0.005
-# What keeps `path` itself from being written, too.
+# Errors for which `path` itself can't be written either.
 _WRITING_TELLS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT, errno.ENOTDIR)
 
 
@@ -130,23 +130,23 @@ def _lock_beside(file: Path) -> int | None:
     Raises
     ------
     OSError
-        When there can be none.
+        When it can't be made.
     """
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    kept = False
+    locked = False
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():  # a stranger's could be held for ever
             raise OSError(errno.EPERM, f"{file.name} is not yours")
-        kept = try_lock(descriptor) and _is_at(file, os.fstat(descriptor))
+        locked = try_lock(descriptor) and _is_at(file, os.fstat(descriptor))
     finally:
-        if not kept:
+        if not locked:
             os.close(descriptor)
-    return descriptor if kept else None
+    return descriptor if locked else None
 
 
 def _is_at(file: Path, status: os.stat_result) -> bool:
-    """Whether it is that file still: whoever had the lock has taken it away."""
+    """Whether a file is still the one with this status: a holder of its lock may have removed it."""
     try:
         return os.path.samestat(os.lstat(file), status)
     except FileNotFoundError:

@@ -196,7 +196,7 @@ def shares(machine: Machine, n: int, threads: int) -> list[tuple[int, ...]]:
 
 
 def node_cores(machine: Machine, nodes: int) -> int:
-    """Return how many cores a node on this machine has: an equal share, or one shared one where nodes are more."""
+    """Return the number of cores of a node on this machine: an equal share, or one shared one where nodes are more."""
     return max(1, machine.usable_cores // nodes)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from labkit.system.paths import ROOT, shown
 
-NOBODY = 65534  # an account that owns nothing
+NOBODY = 65534  # the number of an account that owns nothing
 REMEDY = (
     "have the kit and Python where all may read, such as a copy of the kit in /opt, and there "
     "`UV_PYTHON_PREFERENCE=only-managed UV_PYTHON_INSTALL_DIR=/opt/python ./lab setup`"
@@ -61,7 +61,7 @@ def _first_closed() -> str:
 
 
 def _closed(path: Path) -> str:
-    """Return which folder on the way to a path, or to where it leads, is closed to others; empty when none is."""
+    """Return the folder on the way to a path, or to where it leads, that is closed to others; empty when none is."""
     for place in (path, Path(os.path.realpath(path))):
         for folder in reversed(place.parents):
             mode = folder.stat().st_mode

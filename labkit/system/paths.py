@@ -6,11 +6,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
 STUDENT = ROOT / "my-labs"  # the student's own copies of the labs, where no other folder is named; ignored by git
-COPIES_RECORD = ".lab-copies.json"  # in a folder of such copies
+COPIES_RECORD = ".lab-copies.json"  # the record of the copies in such a folder
 SOLUTIONS = ROOT / "solutions"
 DATA = ROOT / "data"
 ENV = ROOT / "env"
-OPENMP_PYTHON = ENV / "openmp" / ".venv" / "bin" / "python"  # of the environment that has TensorFlow with OpenMP
+OPENMP_PYTHON = ENV / "openmp" / ".venv" / "bin" / "python"  # with OpenMP in TensorFlow
 
 
 def own(folder: Path) -> Path:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from labkit.system.paths import STATE
 
-COMPILER = "g++"  # which ./lab insists on, as Horovod needs it; CXX names another
-COMPILE_TIMEOUT_S = 60.0  # for what takes a twentieth of a second
+COMPILER = "g++"  # the compiler that ./lab insists on, as Horovod needs it; CXX names another
+COMPILE_TIMEOUT_S = 60.0  # the limit for a compilation, which takes a twentieth of a second
 
 
 def library(source: Path, spare: Path) -> Path | None:
@@ -30,20 +30,20 @@ def library(source: Path, spare: Path) -> Path | None:
         with contextlib.suppress(OSError):  # such as a full disk
             folder.mkdir(parents=True, exist_ok=True)
             if not os.statvfs(folder).f_flag & os.ST_NOEXEC:
-                made = folder / name
-                return made if os.access(made, os.R_OK) else _compile(source, made)
+                target = folder / name
+                return target if os.access(target, os.R_OK) else _compile(source, target)
     return None
 
 
 def variables(path: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what has a program preload a library, by a path without blanks, before those that it would anyway."""
+    """Return the variable by which a program preloads a library, by a path without blanks, before any others."""
     return {"LD_PRELOAD": ":".join(filter(None, [path, environ.get("LD_PRELOAD")]))}
 
 
-def _compile(source: Path, made: Path) -> Path | None:
+def _compile(source: Path, target: Path) -> Path | None:
     """Return the library, or None when there is no compiler that makes it."""
-    with tempfile.TemporaryDirectory(dir=made.parent) as beside:
-        unfinished = Path(beside, made.name)
+    with tempfile.TemporaryDirectory(dir=target.parent) as beside:
+        unfinished = Path(beside, target.name)
         compiler = shlex.split(os.environ.get("CXX") or COMPILER)
         command = [*compiler, "-x", "c", "-O1", "-shared", "-fPIC", "-o", str(unfinished), str(source)]
         try:
@@ -53,4 +53,4 @@ def _compile(source: Path, made: Path) -> Path | None:
         if done.returncode:
             return None
         unfinished.chmod(0o755)  # whoever may use the checkout may use it
-        return unfinished.replace(made)  # only now, so that it is whole
+        return unfinished.replace(target)  # only now, so that it is whole

@@ -19,29 +19,29 @@ from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
 from labkit.system.paths import shown
 
-COMMAND_VARIABLE = "LABKIT_COMMAND"  # marks all that a command starts, should it leave the command's session
+COMMAND_VARIABLE = "LABKIT_COMMAND"  # a mark on all that a command starts, should it leave the command's session
 POLL_INTERVAL_S = 0.05
-KILL_TIMEOUT_S = 15.0  # for the kernel to end what was killed
+KILL_TIMEOUT_S = 15.0  # the wait for the kernel to end what was killed
 
 
 # Running a command to its end
 
 
 class Ended(NamedTuple):
-    """How a command ended.
+    """The end of a command: its output, its status, its time.
 
     Attributes
     ----------
     lines : tuple of str
-        What it printed on stdout, and on stderr unless that was kept apart.
+        The lines on stdout, and on stderr unless that was kept apart.
     status : int or None
         Its exit status, or minus the number of the signal that ended it; None when its time was up.
     seconds : float
-        From its start to its end.
+        The time from its start to its end.
     others : load.Others
-        What else had the cores meanwhile.
+        Other work that had the cores meanwhile.
     errors : tuple of str
-        What it printed on stderr, when that was kept apart.
+        The lines on stderr, when that was kept apart.
     """
 
     lines: tuple[str, ...]
@@ -52,7 +52,7 @@ class Ended(NamedTuple):
 
     @property
     def failure(self) -> str:
-        """How it failed, in words; empty when it did not."""
+        """Its failure in words; empty when it did not fail."""
         if self.status is None:
             return f"not over after {self.seconds:.0f} s"
         return describe_exit(self.status) if self.status else ""
@@ -150,7 +150,7 @@ def _read_lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[t
         for number, pipe in enumerate(_pipes(process)):
             selector.register(pipe, selectors.EVENT_READ, number)
         while time.monotonic() < deadline:
-            ended = process.poll() is not None  # before the last look at what it wrote
+            ended = process.poll() is not None  # before the last look at its output
             events = selector.select(0 if ended else 2 * POLL_INTERVAL_S)
             for key, _ in events:
                 data = os.read(key.fd, 1 << 16)
@@ -163,7 +163,7 @@ def _read_lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[t
         yield from ((number, last_state(line)) for line in splitter.flush())
 
 
-# What the runs of commands and of ranks have in common
+# Parts that the runs of commands and of ranks share
 
 
 def start(
@@ -249,14 +249,14 @@ def environ_of(process: psutil.Process) -> dict[str, str]:
     return {name: value for name, _, value in pairs if name}
 
 
-def find(is_wanted: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
-    """Return the living processes that are wanted; those that can't be asked, as another user's, are not."""
-    found = []
+def find(condition: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    """Return the living processes that meet a condition; those that can't be asked, as another user's, do not."""
+    matches = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.status() != psutil.STATUS_ZOMBIE and is_wanted(process):
-                found.append(process)
-    return found
+            if process.status() != psutil.STATUS_ZOMBIE and condition(process):
+                matches.append(process)
+    return matches
 
 
 def belongs(process: psutil.Process, sessions: Collection[int], variable: str, value: str) -> bool:
@@ -266,11 +266,11 @@ def belongs(process: psutil.Process, sessions: Collection[int], variable: str, v
 
 def with_children(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """Return these processes and all under them."""
-    found = []
+    tree = []
     for process in processes:
         with contextlib.suppress(psutil.Error):
-            found += [*process.children(recursive=True), process]
-    return found
+            tree += [*process.children(recursive=True), process]
+    return tree
 
 
 def wait_until(happens: Callable[[], object], timeout: float) -> bool:
@@ -292,7 +292,7 @@ def kill(processes: Iterable[psutil.Process]) -> bool:
 
 
 def end_all(find_left: Callable[[], Iterable[psutil.Process]], timeout: float = KILL_TIMEOUT_S) -> bool:
-    """Kill what is found until nothing is left, as a process may start others meanwhile; return whether all ended."""
+    """Kill processes until none is left, as one may start others meanwhile; return whether all ended."""
     return wait_until(lambda: not kill(find_left()), timeout)
 
 
@@ -309,7 +309,7 @@ def end_users(uids: Collection[int], timeout: float = KILL_TIMEOUT_S) -> bool:
         for uid in uids:
             command = ["sh", "-c", "kill -s KILL -- -1"]  # a small Debian has no program of that name
             subprocess.run(command, user=uid, group=uid, extra_groups=[], stderr=subprocess.DEVNULL, cwd="/")
-        return not find(lambda one: one.uids().real in uids)
+        return not find(lambda process: process.uids().real in uids)
 
     return wait_until(all_ended, timeout)
 

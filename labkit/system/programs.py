@@ -6,7 +6,7 @@ import shutil
 from labkit.system.errors import LabError
 from labkit.system.paths import STATE
 
-ADMIN_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # of `ip`, `tc` and daemons: not on the PATH of Debian's users
+ADMIN_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # folders of `ip`, `tc`, daemons: not on Debian users' PATH
 
 
 def search_path() -> str:
@@ -28,7 +28,7 @@ def uv() -> str:
         When there is none any more.
     """
     brought = STATE / "uv" / "bin" / "uv"
-    found = str(brought) if brought.exists() else shutil.which("uv")
-    if not found:
+    path = str(brought) if brought.exists() else shutil.which("uv")
+    if not path:
         raise LabError("there is no uv: ./lab setup brings it.")
-    return found
+    return path

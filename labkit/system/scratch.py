@@ -16,7 +16,7 @@ from labkit.system.errors import LabError
 
 PREFIX = "labkit-"
 SHARED_MEMORY = Path("/dev/shm")
-MPICH_PREFIX = "mpich_shm_"  # begins the names of what ranks share there, and leave when killed: docs/upstream.md
+MPICH_PREFIX = "mpich_shm_"  # the prefix of files there that killed ranks leave behind: docs/upstream.md
 IN_USE = "in-use"  # the file that whoever uses the folder has locked: with its process, the lock ends as well
 
 
@@ -26,33 +26,33 @@ def folder() -> Iterator[Path]:
     try:
         top = Path(tempfile.gettempdir())
         _sweep(top)
-        made, lock = _make(top)
+        path, lock = _make(top)
     except OSError as error:
         raise LabError(f"cannot make a temporary folder: {error.strerror}. Set TMPDIR to one with room.") from error
     owner = os.getpid()
     with lock:
         try:
-            yield made
+            yield path
         finally:
             if os.getpid() == owner:  # and not a process that was forked meanwhile
-                shutil.rmtree(made, ignore_errors=True)
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _make(top: Path) -> tuple[Path, TextIO]:
     while True:
-        made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=top))
-        lock = (made / IN_USE).open("x")
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=top))
+        lock = (path / IN_USE).open("x")
         with contextlib.suppress(OSError):  # a file system without locks, where nothing is swept
             locks.try_lock(lock)
-        if (made / IN_USE).exists():
-            return made, lock
+        if (path / IN_USE).exists():
+            return path, lock
         lock.close()  # swept before it was locked
 
 
 def _sweep(top: Path) -> None:
     for folder, prefix, sweep in ((top, PREFIX, _sweep_folder), (SHARED_MEMORY, MPICH_PREFIX, _sweep_shared_memory)):
-        with contextlib.suppress(OSError), os.scandir(folder) as found:  # none, or one that may not be listed
-            for name in [entry.name for entry in found if entry.name.startswith(prefix)]:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:  # none, or one that may not be listed
+            for name in [entry.name for entry in entries if entry.name.startswith(prefix)]:
                 with contextlib.suppress(OSError), contextlib.ExitStack() as stack:  # another's, in use, or gone since
                     sweep(folder / name, stack)
 

@@ -19,15 +19,15 @@ from labkit.system.errors import LabError
 from labkit.system.machine import Machine
 from labkit.system.words import plural
 
-FOLDER_VARIABLE = "LAB_SLOTS"  # names the folder, in place of
-DEFAULT_FOLDER = Path("/run/lab-slots")  # where root alone can write
+FOLDER_VARIABLE = "LAB_SLOTS"  # the variable that names another folder
+DEFAULT_FOLDER = Path("/run/lab-slots")  # the folder where root alone can write
 FILE, QUEUE, DURATIONS = "slots.json", "queue", "durations"
-LIMIT_S = 600.0  # the longest section of a lab waits for less than half of that on two cores
+LIMIT_S = 600.0  # the time limit of a measurement: the longest section of a lab takes less than half of it on two cores
 
 
 @dataclass(frozen=True)
 class Division:
-    """What the cores of a shared server are for.
+    """The division of a shared server's cores: some for editing, the others in measuring slots.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Division:
     cores : int
         Physical cores of each slot.
     people : int
-        How many people share the slots.
+        The number of people who share the slots.
     limit_s : float
         Seconds after which a measurement has to give its slot back.
     """
@@ -51,7 +51,7 @@ class Division:
 
     @property
     def rounds(self) -> float:
-        """How many times as long as one person's measurement a round of all people takes."""
+        """The length of a round of all people, as a multiple of one person's measurement."""
         return rounds(self.people, len(self.slots))
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Division:
 
 
 def rounds(people: int, slots: int) -> float:
-    """Return how many times as long as one person's measurement a round of all takes."""
+    """Return the length of a round of all people, as a multiple of one person's measurement."""
     return max(1.0, people / slots)
 
 
@@ -75,7 +75,7 @@ def divide(machine: Machine, people: int, cores_per_slot: int | None = None, lim
     machine : Machine
         The server.
     people : int
-        How many will share it.
+        The number of people who will share it.
     cores_per_slot : int, optional
         By default 4 from 16 cores on, the most ranks that the labs start for speed; 2 from 4 cores on; else 1.
     limit_s : float
@@ -99,14 +99,14 @@ def divide(machine: Machine, people: int, cores_per_slot: int | None = None, lim
             f"{2 * size} are needed."
         )
     by_node = [[core for core in machine.cores[:total] if core[0] in node] for node in machine.numa]
-    by_node[0], kept = by_node[0][editing:], by_node[0][:editing]
-    if len(kept) < editing:  # the first node is smaller
+    by_node[0], editing_cores = by_node[0][editing:], by_node[0][:editing]
+    if len(editing_cores) < editing:  # the first node is smaller
         rest = [core for node in by_node for core in node]
-        kept += rest[: editing - len(kept)]
-    left = [[core for core in node if core not in kept] for node in by_node]
-    found = [slot for node in left for slot in _chunks(node, size)]
-    found = found or _chunks([core for node in left for core in node], size)  # nodes of fewer cores than a slot
-    chosen = tuple(_cpus(slot) for slot in found[:people])
+        editing_cores += rest[: editing - len(editing_cores)]
+    left = [[core for core in node if core not in editing_cores] for node in by_node]
+    slots = [slot for node in left for slot in _chunks(node, size)]
+    slots = slots or _chunks([core for node in left for core in node], size)  # nodes of fewer cores than a slot
+    chosen = tuple(_cpus(slot) for slot in slots[:people])
     others = [core for core in machine.cores if not any(set(core) & set(slot) for slot in chosen)]
     return Division(_cpus(others), chosen, size, people, limit_s)
 
@@ -128,7 +128,7 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def read(place: Path | None = None) -> Division | None:
-    """Return how this machine is divided; None when it isn't.
+    """Return this machine's division; None when it has none.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def read(place: Path | None = None) -> Division | None:
 
 
 def _division(entry: Any) -> Division:
-    """Return the division that a file has.
+    """Return the division in a file.
 
     Raises
     ------

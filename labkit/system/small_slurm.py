@@ -1,7 +1,7 @@
 """The names by which ranks and jobs know a Slurm whose nodes are all this machine (`labkit.slurm.cluster`)."""
 
-PREFIX = "lab-cluster-"  # begins the name of its folder, which is its cluster's name too
-ON_WIRES = f"{PREFIX}wires-"  # of one whose nodes are joined by wires (`labkit.testbed`)
+PREFIX = "lab-cluster-"  # the beginning of the name of its folder, which is its cluster's name too
+ON_WIRES = f"{PREFIX}wires-"  # the same, where wires join its nodes (`labkit.testbed`)
 
 
 def is_small(name: str) -> bool:

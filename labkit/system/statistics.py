@@ -10,8 +10,8 @@ from scipy import special
 
 # The reference's standard deviation over the rounds, relative to its mean, from which one measures again.
 UNSTEADY = 0.15
-UNEQUAL = 3.0  # how many times as noisy one speed is as another, from which that is worth saying
-_RESOLUTION = 0.001  # less noise than a thousandth counts as a thousandth
+UNEQUAL = 3.0  # the ratio of two speeds' noise from which a remark says so
+_RESOLUTION = 0.001  # the least noise that counts, as a share: a thousandth
 
 
 class _Interval(NamedTuple):
@@ -26,12 +26,12 @@ class Ratio(_Interval):
     Attributes
     ----------
     value : float
-        How many times as fast.
+        The ratio: how many times as fast.
     low, high : float
         The 95% confidence interval: of such intervals, 19 in 20 hold the true ratio. Not a number when there was
         only one round.
     doubt : str
-        Why to measure again, when that showed no difference; mostly empty.
+        A reason to measure again, when that showed no difference; mostly empty.
     """
 
     doubt = ""
@@ -43,7 +43,7 @@ class Ratio(_Interval):
 
     @property
     def verdict(self) -> str:
-        """What the interval says, in words, and no more than that."""
+        """The interval in words, and no more than it says."""
         if math.isnan(self.low):
             return "one round only, so there is no interval"
         if not self.significant:
@@ -95,14 +95,14 @@ def ratios(speeds: Mapping[str, Sequence[float]], reference: str) -> dict[str, R
     speeds : mapping of str to sequence of float
         Round by round, equally many of each.
     reference : str
-        Which of them the others are compared with.
+        The name of the speed that the others are compared with.
     """
     mean, half = interval(np.log(np.array([*speeds.values()], float) / np.asarray(speeds[reference], float)))
     ends = np.exp([mean, mean - half, mean + half]).T.tolist()
-    found = {name: Ratio(*each) for name, each in zip(speeds, ends, strict=True)} | {reference: Ratio(1.0, 1.0, 1.0)}
-    for each in found.values():
+    results = {name: Ratio(*each) for name, each in zip(speeds, ends, strict=True)} | {reference: Ratio(1.0, 1.0, 1.0)}
+    for each in results.values():
         each.doubt = _doubt(speeds[reference])
-    return found
+    return results
 
 
 def interval(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -114,7 +114,7 @@ def interval(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def caption(rounds: int) -> str:
-    """Return what stands below a table of ratios: where their intervals come from."""
+    """Return the line below a table of ratios: where their intervals come from."""
     if rounds == 1:
         return "one round only, so there are no intervals"
     return (
@@ -123,7 +123,7 @@ def caption(rounds: int) -> str:
 
 
 def remarks(speeds: Mapping[str, Sequence[float]], reference: str) -> list[str]:
-    """Return what to know of the noise before one reads the ratios of these speeds; mostly nothing.
+    """Return remarks on the noise of these speeds, to be read before their ratios; mostly none.
 
     That is a speed that is much noisier than others, beyond chance, when what makes a round slow for all is taken
     out; and a reference that varies so much that one had better measure again.
@@ -137,8 +137,10 @@ def remarks(speeds: Mapping[str, Sequence[float]], reference: str) -> list[str]:
     noise = _noise(logs)
     by_noise = [name for _, name in sorted(zip(noise, map(str, speeds), strict=True))]
     times = _contrast(noise)
-    found = [f"not pooled: the noise of {by_noise[-1]} is {times:.0f} times that of {by_noise[(len(noise) - 1) // 2]}"]
-    return [*(found if times > _contrast_by_chance(*logs.shape) else []), *filter(None, [_doubt(speeds[reference])])]
+    middle, noisiest = by_noise[(len(noise) - 1) // 2], by_noise[-1]
+    contrast = f"not pooled: the noise of {noisiest} is {times:.0f} times that of {middle}"
+    unequal = times > _contrast_by_chance(*logs.shape)
+    return [*filter(None, [contrast if unequal else "", _doubt(speeds[reference])])]
 
 
 def _doubt(reference: Sequence[float]) -> str:
@@ -147,13 +149,13 @@ def _doubt(reference: Sequence[float]) -> str:
 
 
 def _noise(logs: np.ndarray) -> np.ndarray:
-    """Return how noisy each speed is, from logarithms of shape (…, speeds, rounds)."""
+    """Return the noise of each speed, from logarithms of shape (…, speeds, rounds)."""
     logs = logs - logs.mean(axis=-1, keepdims=True)
     return (logs - np.median(logs, axis=-2, keepdims=True)).std(axis=-1)  # the median: most are not the noisy one
 
 
 def _contrast(noise: np.ndarray) -> np.ndarray:
-    """Return how many times as noisy as the middle speed the noisiest is."""
+    """Return the noise of the noisiest speed, as a multiple of the middle speed's."""
     noise = np.sort(noise, axis=-1)
     return noise[..., -1] / np.maximum(noise[..., (noise.shape[-1] - 1) // 2], _RESOLUTION)
 

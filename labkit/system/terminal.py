@@ -1,4 +1,4 @@
-"""What is printed: other people's words can't move the cursor, change colours, or turn a line around."""
+"""Printing to a terminal: other people's words can't move the cursor, change colours, or turn a line around."""
 
 import os
 import re
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
     from rich.measure import Measurement
 
-# Controls of a terminal (C0 but for tab and newline, DEL, C1), of the direction of writing, and what is no character.
+# Controls of a terminal (C0 but for tab and newline, DEL, C1), of the direction of writing, and surrogates.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 INSTEAD = "\N{REPLACEMENT CHARACTER}"
-MAX_LINE = 600  # letters of a line of an error
+MAX_LINE = 600  # the letters that a line of an error has at most
 
 
 def harmless(text: str) -> str:
@@ -31,7 +31,7 @@ def say(text: str) -> None:
 
 
 class _Harmless:
-    """What is printed by Rich, without the controls that are in its texts; Rich's own stay."""
+    """Rich's output without the controls that are in its texts; Rich's own stay."""
 
     def __init__(self, renderable: "ConsoleRenderable") -> None:
         self._renderable = renderable
@@ -40,7 +40,7 @@ class _Harmless:
         from rich.cells import cell_len
 
         for segment in console.render(self._renderable, options):
-            # As wide as Rich takes it for, which is mostly nothing: a table's columns stay in line.
+            # The substitute is as wide as Rich takes the control for, mostly 0, so that a table's columns stay in line.
             text = _CONTROLS.sub(lambda control: INSTEAD * cell_len(control[0]), segment.text)
             yield segment if segment.control else segment._replace(text=text)
 
@@ -59,14 +59,14 @@ def console(stderr: bool = False) -> "Console":
     """Return a console on which tables and lines can be printed whoever wrote their words."""
     from rich.console import Console
 
-    made = Console(stderr=stderr)
-    made.push_render_hook(_Hook())  # type: ignore[arg-type]
-    return made
+    harmless_console = Console(stderr=stderr)
+    harmless_console.push_render_hook(_Hook())  # type: ignore[arg-type]
+    return harmless_console
 
 
 def prepare_streams() -> None:
-    """Have standard input, output and error be there, and print what they have no letters for as `\\u2026`."""
-    for number in _closed():  # else the next file that is opened would get what is printed
+    """Make sure that standard input, output and error are open, and print letters that they lack as `\\u2026`."""
+    for number in _closed():  # else the next file that is opened would get the output
         os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free, which is this one
         if number == 1:
             sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115

@@ -33,15 +33,15 @@ from labkit.system.errors import LabError
 from labkit.system.machine import Machine, this_machine
 from labkit.system.slots import Division
 
-SLOT_VARIABLE = "LABKIT_SLOT"  # in the holder, and in all that it starts: the number of its slot
-POLL_S, MAX_POLL_S = 0.1, 0.5  # between two looks at the queue: the first in it, and those far behind
-PATIENCE_S = 5.0  # for the first in the queue to take a slot that is free
-GRACE_S = 10.0  # for a measurement to end after its time limit
-REMEMBERED = 20  # measurements whose durations say how long one takes
+SLOT_VARIABLE = "LABKIT_SLOT"  # the variable with the number of the slot, in its holder and in all that it starts
+POLL_S, MAX_POLL_S = 0.1, 0.5  # pauses between two looks at the queue: of the first in it, and of those far behind
+PATIENCE_S = 5.0  # the time that the first in the queue has to take a free slot
+GRACE_S = 10.0  # the time that a measurement has to end after its time limit
+REMEMBERED = 20  # the last measurements, whose durations say how long one takes
 STATUS_COLUMNS = 78
-TAIL_BYTES = 1024  # of the file of durations, that have as many
+TAIL_BYTES = 1024  # the end of the file of durations, which has the last `REMEMBERED`
 
-_entering = threading.Lock()  # of several threads, one takes the slot for all
+_entering = threading.Lock()  # the lock under which one of several threads takes the slot for all
 _lock: int | None = None  # the locked file of the slot that this process has taken
 
 
@@ -57,12 +57,12 @@ def in_slot() -> bool:
 
 
 def outside() -> Division | None:
-    """Return how this machine is divided, when it is and this process has no slot."""
+    """Return this machine's division; None when it has none, or this process has a slot."""
     return None if in_slot() else slots.read()
 
 
 def this_share() -> Machine:
-    """Return what this process should use of this machine: where that is divided, outside of a slot, as much as one."""
+    """Return this process's share of this machine: on a divided one, outside a slot, as much as a slot has."""
     machine, shared = this_machine(), outside()
     if shared is None:
         return machine
@@ -88,35 +88,35 @@ def take(also: Collection[int] = ()) -> Iterator[None]:
     """
     with contextlib.ExitStack() as until_over:
         with _entering:
-            held = None if outside() is None else _wait(until_over)
-            if held:
-                until_over.callback(held.leave)  # once more, should an interrupt have come while it did so
-                held.enter(also)
-        if held is None:
+            slot = None if outside() is None else _wait(until_over)
+            if slot:
+                until_over.callback(slot.leave)  # a second time, should an interrupt have come during the first
+                slot.enter(also)
+        if slot is None:
             yield
             return
         try:
             try:
                 yield
             finally:
-                held.leave()
+                slot.leave()
         except KeyboardInterrupt:
-            if held.overdue:
-                raise LabError(held.overdue) from None
+            if slot.overdue:
+                raise LabError(slot.overdue) from None
             raise
-        if held.overdue:  # the block has ended well when it was interrupted
-            print(held.overdue, file=sys.stderr, flush=True)
+        if slot.overdue:  # the block has ended well when it was interrupted
+            print(slot.overdue, file=sys.stderr, flush=True)
 
 
 class _Held:
     """A slot that this process has."""
 
     def __init__(self, division: Division, number: int, lock: int) -> None:
-        self.overdue = ""  # why it was ended, if so
+        self.overdue = ""  # the reason why the block was interrupted, if it was
         self._number, self._lock, self._limit = number, lock, division.limit_s
         self._cpus = set(division.slots[number])
         self._roots = [os.getpid()]
-        self._masks: dict[int, set[int]] = {}  # of each thread before
+        self._masks: dict[int, set[int]] = {}  # the CPUs of each thread before
         self._began = time.monotonic()
         self._leaving = threading.RLock()
         self._left = threading.Event()
@@ -199,10 +199,10 @@ def _trees(roots: Collection[int]) -> list[int]:
         with contextlib.suppress(OSError):  # it has ended
             parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]  # a name may have blanks and brackets
             children.setdefault(int(parent), []).append(int(folder.name))
-    found = list(roots)
-    for process in found:  # which grows
-        found += children.get(process, [])
-    return found
+    processes = list(roots)
+    for process in processes:  # which grows
+        processes += children.get(process, [])
+    return processes
 
 
 # The queue
@@ -212,11 +212,11 @@ def _wait(until_over: contextlib.ExitStack) -> _Held | None:
     """Wait for a slot, and lock it until the stack is closed; None when the machine is no longer divided."""
     place = slots.folder()
     with _ticket(place / slots.QUEUE) as ticket, _status() as show:
-        passed_over: set[Path] = set()
-        first, first_since = None, 0.0  # who has not taken a free slot, and since when
+        skipped: set[Path] = set()
+        first, first_since = None, 0.0  # the ticket whose owner leaves a free slot untaken, and since when
         while division := slots.read(place):
             files = [place / slots.slot_file(number) for number in range(len(division.slots))]
-            ahead = [other for other in _before(ticket, place / slots.QUEUE) if other not in passed_over]
+            ahead = [other for other in _before(ticket, place / slots.QUEUE) if other not in skipped]
             free = [number for number, file in enumerate(files) if not locks.is_locked(file)]
             if len(ahead) < len(free):
                 for number in free:
@@ -227,7 +227,7 @@ def _wait(until_over: contextlib.ExitStack) -> _Held | None:
             elif ahead[0] != first:
                 first, first_since = ahead[0], time.monotonic()
             elif time.monotonic() - first_since > PATIENCE_S:
-                passed_over.add(ahead[0])
+                skipped.add(ahead[0])
             show(describe(len(ahead) + 1, len(files), _mean_duration(place, division.limit_s)))
             time.sleep(min(MAX_POLL_S, POLL_S * (1 + len(ahead))))
     return None
@@ -282,13 +282,13 @@ def _ticket(queue: Path) -> Iterator[int]:
 
 def _before(ticket: int, queue: Path) -> list[Path]:
     """Return the tickets before this one whose owners wait, in their order."""
-    found = []
+    tickets = []
     for path in queue.glob("[!.]*"):
         with contextlib.suppress(FileNotFoundError):  # it has had its turn
-            found.append((path.lstat().st_ctime_ns, path))
+            tickets.append((path.lstat().st_ctime_ns, path))
     mine = os.fstat(ticket).st_ctime_ns
     waiting = []
-    for _, path in sorted(one for one in found if one[0] < mine):
+    for _, path in sorted(entry for entry in tickets if entry[0] < mine):
         if locks.is_locked(path):
             waiting.append(path)
         else:
@@ -308,8 +308,8 @@ def _remember(seconds: float) -> None:
 
 
 def _mean_duration(place: Path, limit: float) -> float | None:
-    """Return how long the last measurements took; None when nothing is known. Everybody can write that file."""
-    known = []
+    """Return the mean duration of the last measurements; None when none is known. Everybody can write that file."""
+    durations = []
     with contextlib.suppress(OSError):
         opened = locks.open_plain(place / slots.DURATIONS)
         try:
@@ -318,9 +318,9 @@ def _mean_duration(place: Path, limit: float) -> float | None:
             os.close(opened)
         for line in tail.splitlines()[-REMEMBERED:]:
             with contextlib.suppress(ValueError):
-                known.append(float(line))
-    sound = [seconds for seconds in known if 0 < seconds <= limit + GRACE_S]
-    return statistics.fmean(sound) if sound else None
+                durations.append(float(line))
+    plausible = [seconds for seconds in durations if 0 < seconds <= limit + GRACE_S]
+    return statistics.fmean(plausible) if plausible else None
 
 
 @contextlib.contextmanager
@@ -328,21 +328,21 @@ def _status() -> Iterator[Callable[[str], None]]:
     """Yield a function that shows a line in place of the one before, in a terminal and in a notebook."""
     notebook = "ipykernel" in sys.modules
     stream = sys.stdout if notebook else sys.stderr
-    began, shown = time.monotonic(), ""
+    began, last = time.monotonic(), ""
 
     def show(text: str) -> None:
-        nonlocal shown
-        if text != shown and (notebook or stream.isatty()):
+        nonlocal last
+        if text != last and (notebook or stream.isatty()):
             stream.write(f"\r{text:<{STATUS_COLUMNS}}")
             stream.flush()
-            shown = text
+            last = text
 
     what = "Left the queue after"
     try:
         yield show
         what = "Waited"
     finally:
-        if shown:
+        if last:
             show(f"{what} {time.monotonic() - began:.0f} s{' for a measuring slot' if what == 'Waited' else ''}.")
             stream.write("\n")
             stream.flush()

@@ -20,11 +20,11 @@ from labkit.system import processes, programs
 from labkit.system.errors import LabError
 
 PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
-COMMAND_TIMEOUT_S = 15.0  # for a command that takes some milliseconds on an idle machine
+COMMAND_TIMEOUT_S = 15.0  # the limit for a command, which takes some milliseconds on an idle machine
 SYSCTL = Path("/proc/sys")
 ENDED = "this network, or one of its nodes, has ended: make another."
 
-_OWN = ("--net", "--ipc", "--uts")  # with System V's and POSIX' shared memory, UCX tells nodes by the IPC namespace
+_OWN = ("--net", "--ipc", "--uts")  # namespaces of a node's own; UCX tells nodes by that of shared memory, IPC
 _AS_USER = ("--map-current-user", "--keep-caps")  # the user's number stays, and so do the rights that come with it
 _MARK = "labkit-status"
 

@@ -25,7 +25,7 @@ from labkit.testbed.units import parse_delay, parse_rate, show_rate
 
 MAX_NODES = 64
 SUBNET = "10.77.0"
-SWITCH = "switch"  # the bridge, and its own address, where mpirun listens
+SWITCH = "switch"  # the name of the bridge
 SWITCH_ADDRESS = f"{SUBNET}.254"
 MODULES = "bridge veth sch_tbf"
 # As iproute2 5 and 6 pass it on from newer kernels and from older ones.
@@ -41,21 +41,21 @@ ENTER = Path(__file__).with_name("enter.sh")
 # slow wires a piece is a packet of 1,500 bytes; on fast ones that costs too much of the cores.
 SLOW_RATE = 1.5e8
 SLOW_BURST_BYTES, FAST_BURST_BYTES, FAST_BURST_S = 16_000, 30_000, 2.5e-4
-PIECE = 0.9  # of a burst, at most: headers come on top
+PIECE = 0.9  # the largest piece, as a share of a burst: headers come on top
 MAX_PIECE_BYTES = 65_536
-QUEUE_S = 0.1  # how long a packet waits for a wire before packets are dropped
+QUEUE_S = 0.1  # the longest time that a packet waits for a wire: then packets are dropped
 # What TCP has under way at most, as time at the wire's rate: more makes queues longer, and in the end loses packets.
 WINDOW_S, MIN_WINDOW_BYTES = 0.02, 65_536
 # TCP waits for a quarter of an hour for a cable to be plugged in again; then MPI's library ends by an error of its own,
 # or waits for ever. A run waits for so long:
 LOST_S = 5.0
-TRANSFER_S = 0.2  # of the transfer that checks the rate
-TRANSFER_TIMEOUT_S = 60.0  # for more than what it takes: all nodes start Python at once
+TRANSFER_S = 0.2  # the length of the transfer that checks the rate
+TRANSFER_TIMEOUT_S = 60.0  # the limit of that transfer beyond its length: all nodes start Python at once
 TRANSFERRED = re.compile(r"got [0-9.e+]+")
-SHARE_WARNING = 0.8  # of the rate asked for; what TCP's and Ethernet's headers take is 0.06
+SHARE_WARNING = 0.8  # the share of its rate below which a wire is warned of; TCP's and Ethernet's headers take 0.06
 
 
-VARIABLES = ("HYDRA_LAUNCHER", "HYDRA_HOST_FILE", "HYDRA_IFACE", "LAB_NETWORK")  # how those of a network begin
+VARIABLES = ("HYDRA_LAUNCHER", "HYDRA_HOST_FILE", "HYDRA_IFACE", "LAB_NETWORK")  # prefixes of a testbed's variables
 
 
 class Traffic(NamedTuple):

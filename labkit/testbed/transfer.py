@@ -15,8 +15,8 @@ from typing import NoReturn
 
 PORT = 7077
 BLOCK = 1 << 18
-LEAST = 4  # times the skipped bytes, that are sent however long it takes
-CONNECT_TIMEOUT_S = 30.0  # for all nodes to start Python, on a machine that has other work
+LEAST = 4  # the bytes that are sent however long it takes, in multiples of the skipped bytes
+CONNECT_TIMEOUT_S = 30.0  # the time that all nodes have to start Python, on a machine that has other work
 
 
 def main(own: str, following: str, seconds: str, skipped: str) -> None:

@@ -5,7 +5,7 @@ import re
 
 from labkit.system.errors import LabError
 
-MIN_RATE, MAX_RATE = 1e6, 1e11  # bit/s: below, only to check the rate would take many seconds; no machine carries more
+MIN_RATE, MAX_RATE = 1e6, 1e11  # bit/s: below, its check alone would take many seconds; above, no machine carries it
 MAX_DELAY = 1.0  # seconds
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _RATE = re.compile(r"([0-9.]+)\s*([kmg]?)(?:bits?(?:/s|ps)?|b/s|bps)", re.IGNORECASE)

@@ -13,8 +13,8 @@ import tensorflow as tf
 from labkit.system import files
 from labkit.system.errors import LabError
 
-MAX_KEPT = 2  # the newest, and one to fall back on
-CONTENTS_FILE = "contents.json"  # what was saved with it, and the checksums of its other files
+MAX_KEPT = 2  # the checkpoints that are kept: the newest, and one to fall back on
+CONTENTS_FILE = "contents.json"  # the file of what was saved with it, and of the checksums of its other files
 
 
 class Found(NamedTuple):

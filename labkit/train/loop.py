@@ -26,7 +26,7 @@ from labkit.train.log import Log
 from labkit.train.schedule import learning_rate, peak_rate
 
 STOPPED_STATUS = 75  # exit status: EX_TEMPFAIL of sysexits.h, "try again later"
-IMAGENET_IMAGES = 1_281_167  # of its training set; what an epoch of the synthetic batch counts as
+IMAGENET_IMAGES = 1_281_167  # the size of its training set, and of an epoch of the synthetic batch
 SYNTHETIC_EVALUATION_BATCHES = 10
 DTYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 

@@ -12,8 +12,8 @@ from labkit.data.tfrecords import LABELS, Batches, Records
 # (https://docs.pytorch.org/vision/stable/models.html), times 255.
 MEAN = 123.675, 116.28, 103.53
 DEVIATION = 58.395, 57.12, 57.375
-ASPECT_RATIOS = 3 / 4, 4 / 3  # of a crop's width to its height, least and greatest
-EVALUATED_SHARE = 224 / 256  # of a picture's shorter side, the usual for ImageNet
+ASPECT_RATIOS = 3 / 4, 4 / 3  # the least and the greatest ratio of a crop's width to its height
+EVALUATED_SHARE = 224 / 256  # the share of a picture's shorter side that evaluation sees, the usual for ImageNet
 
 
 def training(

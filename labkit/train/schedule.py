@@ -5,7 +5,7 @@ import math
 # Shares of the run after which the rate falls to a tenth, without --use_cosine_lr: 30, 60 and 80 of 90 epochs, as in
 # Goyal et al. 2017 (arXiv 1706.02677).
 DROPS = (1 / 3, 2 / 3, 8 / 9)
-BASE_BATCH = 256  # the global batch for which --lr_init is given, as in the same paper
+BASE_BATCH = 256  # the global batch that --lr_init is meant for, as in the same paper
 
 
 def peak_rate(lr_init: float, global_batch: int) -> float:

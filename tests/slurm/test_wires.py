@@ -239,7 +239,7 @@ def test_it_needs_no_root(wires_can_be_made, two_users_can_be_made):
 # --- It can't be started ---
 
 
-@pytest.mark.parametrize("rate", ["", "fast", "0 Mbit/s", 1e9])
+@pytest.mark.parametrize("rate", ["", "fast", "0 Mbit/s", 100])
 def test_a_rate_that_makes_no_sense_is_refused(rate, tmp_path):
     with pytest.raises(LabError, match=r"rate"):
         Cluster(tmp_path / "cluster").up(2, network=rate)

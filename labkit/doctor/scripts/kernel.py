@@ -9,7 +9,7 @@ from jupyter_client.manager import KernelManager
 from labkit.system import kernels
 
 NAME = "python3"
-TIMEOUT_S = 50  # for the start, and for the answer
+TIMEOUT_S = 50  # the time for the start, and for the answer
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 
 import os
 
-os.environ["ONEDNN_VERBOSE"] = "1"  # read once, when the library is loaded
+os.environ["ONEDNN_VERBOSE"] = "1"  # a variable that is read once, when the library is loaded
 
 import tensorflow as tf
 
