@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 SENDING = ("send", "bsend", "rsend", "ssend", "isend", "ibsend", "irsend", "issend")
 EXCHANGING = ("sendrecv", "isendrecv", "sendrecv_replace", "isendrecv_replace")
-# How many times its send buffer a rank of n sends at least, whatever the algorithm (Chan et al. 2007,
+# The least that a rank of n sends, in multiples of its send buffer, whatever the algorithm (Chan et al. 2007,
 # https://doi.org/10.1002/cpe.1206).
 COLLECTIVES: dict[str, Callable[[int], float]] = {
     "allgather": lambda n: n - 1,
@@ -19,8 +19,8 @@ COLLECTIVES: dict[str, Callable[[int], float]] = {
     "reduce_scatter_block": lambda n: (n - 1) / n,
     "scan": lambda n: (n - 1) / n,
 }
-# The same of those with a root: what the root sends, each other rank, and the place of `root` among the arguments of
-# the form for arrays. All bytes of a broadcast are its root's, whoever passes them on: they have to reach n - 1 ranks.
+# The same of operations with a root: the root's least, each other rank's, and the place of `root` among the arguments
+# of the form for arrays. All bytes of a broadcast count as its root's, whoever passes them on to n - 1 ranks.
 ROOTED: dict[str, tuple[Callable[[int], float], Callable[[int], float], int]] = {
     "bcast": (lambda n: n - 1, lambda n: 0, 1),
     "gather": (lambda n: 0, lambda n: 1, 2),
@@ -37,9 +37,9 @@ class CountingComm(MPI.Intracomm):
     Attributes
     ----------
     messages : list of (destination, bytes)
-        Of messages from rank to rank, without those to itself.
+        The messages from rank to rank, without those to itself.
     collectives : list of (name, bytes)
-        Of collective operations; bytes as the least that a rank must send.
+        The collective operations; bytes are the least that a rank must send.
     """
 
     messages: ClassVar[list[tuple[int, int]]] = []
@@ -51,7 +51,7 @@ class CountingComm(MPI.Intracomm):
 
     @classmethod
     def reset(cls) -> None:
-        """Forget what was counted."""
+        """Set the counts to 0."""
         cls.messages.clear()
         cls.collectives.clear()
 
@@ -76,10 +76,10 @@ def _counting_messages(name: str) -> Callable[..., Any]:
 
     def counted(self: CountingComm, *args: Any, **kwargs: Any) -> Any:
         done = method(self, *args, **kwargs)
-        given = dict(zip(("buffer", "dest"), args, strict=False)) | kwargs
-        buffer = next(given[key] for key in ("buffer", "buf", "sendbuf", "obj", "sendobj") if key in given)
-        if given["dest"] not in (self.rank, MPI.PROC_NULL):
-            self.messages.append((int(given["dest"]), _size(buffer, pickled=name.islower())))
+        arguments = dict(zip(("buffer", "dest"), args, strict=False)) | kwargs
+        buffer = next(arguments[key] for key in ("buffer", "buf", "sendbuf", "obj", "sendobj") if key in arguments)
+        if arguments["dest"] not in (self.rank, MPI.PROC_NULL):
+            self.messages.append((int(arguments["dest"]), _size(buffer, pickled=name.islower())))
         return done
 
     return counted
@@ -89,7 +89,7 @@ def _counting_collective(name: str, kind: str) -> Callable[..., Any]:
     method = getattr(MPI.Intracomm, name)
 
     def times(self: CountingComm, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-        """How many times its send buffer this rank sends."""
+        """Return the least that this rank sends, in multiples of its send buffer."""
         if kind in COLLECTIVES:
             return COLLECTIVES[kind](self.size)
         of_root, of_others, place = ROOTED[kind]
@@ -99,10 +99,12 @@ def _counting_collective(name: str, kind: str) -> Callable[..., Any]:
 
     def counted(self: CountingComm, *args: Any, **kwargs: Any) -> Any:
         done = method(self, *args, **kwargs)
-        given = dict(zip(("sent", "recvbuf"), args, strict=False)) | kwargs
-        buffer = next(given[key] for key in ("sent", "buf", "sendbuf", "obj", "sendobj", "sendobjs") if key in given)
+        arguments = dict(zip(("sent", "recvbuf"), args, strict=False)) | kwargs
+        buffer = next(
+            arguments[key] for key in ("sent", "buf", "sendbuf", "obj", "sendobj", "sendobjs") if key in arguments
+        )
         in_place = buffer is MPI.IN_PLACE
-        size: float = _size(given["recvbuf"] if in_place else buffer, pickled=name.islower())
+        size: float = _size(arguments["recvbuf"] if in_place else buffer, pickled=name.islower())
         if in_place and kind == "allgather":
             size /= self.size
         self.collectives.append((name, times(self, args, kwargs) * size))
@@ -122,7 +124,7 @@ def _counting_too(name: str, kind: type[MPI.Intracomm]) -> Callable[..., Any]:
 
 
 def _size(buffer: Any, pickled: bool) -> int:
-    """Bytes of a message, given as mpi4py takes it: an object, an array, or [array, count or counts, …, type]."""
+    """Return the bytes of a message as mpi4py takes it: an object, an array, or [array, count or counts, …, type]."""
     if pickled:
         return len(MPI.pickle.dumps(buffer))
     if isinstance(buffer, list | tuple):

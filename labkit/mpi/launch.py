@@ -32,23 +32,23 @@ class Run:
     command : str
         The command, as typed in the folder where it ran.
     lines : tuple of tuple of str
-        What each rank printed on stdout and stderr, by rank.
+        The lines that each rank printed on stdout and stderr, by rank.
     seconds : float
-        From mpirun's start to its end.
+        The time from mpirun's start to its end.
     threads : int
         Threads per rank.
     bound : bool
         Whether each rank had cores of its own, which no other run on this machine had.
     warning : str
-        Why figures of this run may be worse than the machine could do, such as too few free cores; else empty.
+        A reason why this run's figures may be worse than the machine could do, such as too few free cores; else empty.
     remarks : tuple of str
-        What MPI's libraries and mpirun itself printed, such as `[0] MPI: …`.
+        The lines of MPI's libraries and of mpirun itself, such as `[0] MPI: …`.
     others : load.Others
-        What else had the ranks' cores meanwhile.
+        Other work that had the ranks' cores meanwhile.
     network : str
         The testbed they ran on, with its measured rate; empty when they had this machine's memory alone.
     traffic : tuple of Traffic
-        What each node of the testbed sent and received.
+        The bytes that each node of the testbed sent and received.
     """
 
     command: str
@@ -75,9 +75,9 @@ class RankError(LabError):
     signal : signal.Signals or None
         The signal that killed it.
     lines : tuple of str
-        The last lines it printed; at the time limit, what each rank was doing.
+        The last lines it printed; at the time limit, a line on what each rank was doing.
     mpirun : tuple of str
-        What mpirun itself printed.
+        The lines that mpirun itself printed.
     mpi : tuple of str
         The last lines of MPI's libraries on the ranks, such as `[0] MPI: …`.
     """
@@ -224,16 +224,16 @@ def run_ranks(
     lines = tuple(tuple(rank.lines) for rank in mpirun.ranks)
     quoted = (*_quote_mpi(mpirun.ranks), *_quote_mpirun(remarks))
     return Run(
-        planned.command,
-        lines,
-        seconds,
-        planned.threads,
-        planned.bound,
-        warning,
-        quoted,
-        others,
-        str(testbed or ""),
-        traffic,
+        command=planned.command,
+        lines=lines,
+        seconds=seconds,
+        threads=planned.threads,
+        bound=planned.bound,
+        warning=warning,
+        remarks=quoted,
+        others=others,
+        network=str(testbed or ""),
+        traffic=traffic,
     )
 
 
@@ -296,7 +296,7 @@ def _once(text: str, key: Hashable = None) -> str:
     return text * new
 
 
-# How they ended
+# Errors of failed runs
 
 
 def _first_failure(ranks: list[Rank], abort_status: int | None, remarks: tuple[str, ...]) -> RankError | None:

@@ -25,10 +25,10 @@ BIN = Path(sysconfig.get_path("scripts"))
 EXIT_GRACE_S = 1.0  # the time that mpirun has to end by itself once it has nothing more to pass on
 REPORT_TIMEOUT_S = 5.0  # the wait for a rank's last report, behind all that others print
 
-# What an mpirun around this process has set for it, or a testbed that this process is on.
+# Prefixes of variables that an mpirun around this process has set for it, or a testbed that this process is on.
 _OUTER_RUN = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL", *VARIABLES)
 _ABORT = re.compile(r"Abort\((\d+)\) .*application called MPI_Abort")  # MPICH's line before it ends the job
-# What MPICH's libraries print on a rank, such as "[1700000000.123456] [host:7:0]  sys.c:9  UCX  WARN  …" (UCX 1.20,
+# Lines of MPICH's libraries on a rank, such as "[1700000000.123456] [host:7:0]  sys.c:9  UCX  WARN  …" (UCX 1.20,
 # ucs/debug/log.c). Python may have written the half of a line before, as `print` writes the line's end by itself.
 _MPI = re.compile(
     rb"\[\d+\.\d+\] \[[^\[\]]+:\d+ *:\d+\] +\S+:\d+ +UCX +[A-Z]+ "
@@ -47,30 +47,30 @@ _ROUTINE = re.compile(
 
 @dataclass
 class Rank:
-    """What is known of one rank; times are in seconds since the start.
+    """The state of one rank, as far as it is known; times are in seconds since the start.
 
     Attributes
     ----------
     number : int
         Its rank.
     lines : list of str
-        What it printed on stdout and stderr.
+        The lines that it printed on stdout and stderr.
     mpi_lines : list of str
-        What MPI's libraries printed there, for those who run the machine.
+        The lines of MPI's libraries there, for those who run the machine.
     last_output_at : float
-        When it last printed.
+        The time when it last printed.
     started, local : bool
         Whether its Python has started, and on this node.
     finished_at : float or None
-        When its script had finished.
+        The time when its script had finished.
     exit_code : int or None
-        What it ended with, as it reports itself: its exit status, or minus the number of a signal.
+        Its exit status as it reports itself, or minus the number of the signal that killed it.
     ended_at : float or None
-        When it ended, as far as is known.
+        The time when it ended, as far as it is known.
     aborted : bool
         Whether it called MPI_Abort.
     gone_at : float or None
-        When its process was seen to end.
+        The time when its process was seen to end.
     """
 
     number: int
@@ -92,7 +92,7 @@ class _Stream:
 
     rank: Rank | None
     splitter: processes.LineSplitter = field(default_factory=processes.LineSplitter)
-    torn: bytes = b""  # of a line of the rank's own, what came before a line of MPI's
+    torn: bytes = b""  # the part of a line of the rank's own that came before a line of MPI's
 
 
 class MpiRun:
@@ -105,15 +105,15 @@ class MpiRun:
     folder : Path
         A folder for the named pipes that the ranks' outputs come through.
     show : bool
-        Whether to print what they print.
+        Whether to print their lines.
     """
 
     def __init__(self, n: int, folder: Path, show: bool) -> None:
         self.ranks = [Rank(number) for number in range(n)]
-        self._output: list[str] = []  # by mpirun itself
+        self._output: list[str] = []  # the lines of mpirun itself
         self._folder, self._show = folder, show
         self._token = uuid.uuid4().hex
-        self._sessions: set[int] = set()  # Hydra gives each rank its own, with the number of the rank's process
+        self._sessions: set[int] = set()  # the ranks' sessions: Hydra gives each its own, numbered as its process
         self._mpirun: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
         self._streams: list[_Stream] = []
@@ -135,7 +135,7 @@ class MpiRun:
             for name in ("out", "err"):
                 fifo = self._folder / f"{rank.number}.{name}"
                 os.mkfifo(fifo)
-                # Open for writing too, it does not come to its end before mpirun opens it.
+                # Open for writing too, the pipe does not come to its end before mpirun opens it.
                 self._register(os.open(fifo, os.O_RDWR), rank)
         read, write = os.pipe()
         self._register(read, None)
@@ -185,7 +185,7 @@ class MpiRun:
             for rank in self.ranks
             if rank.ended_at and rank.exit_code != 0
         )
-        # One that ended before it could be watched, or on another node, is gone some time after it has said so.
+        # A rank that ended before it could be watched, or on another node, is gone some time after it has said so.
         gone = all(rank.gone_at or (rank.ended_at and now > rank.ended_at + REPORT_TIMEOUT_S) for rank in self.ranks)
         return now > min(failed, default=math.inf) or (gone and now > self._last_event_at + EXIT_GRACE_S)
 
@@ -272,9 +272,9 @@ class MpiRun:
     def _handle_line(self, stream: _Stream, line: bytes) -> None:
         """Handle a line of a rank's script, of MPI's libraries, of the rank's runner, or of mpirun."""
         rank = stream.rank
-        if rank and (found := _MPI.search(line)):
-            stream.torn += line[: found.start()]
-            rank.mpi_lines.append(line[found.start() :].decode(errors="replace").rstrip())
+        if rank and (match := _MPI.search(line)):
+            stream.torn += line[: match.start()]
+            rank.mpi_lines.append(line[match.start() :].decode(errors="replace").rstrip())
             self._unprinted.append(f"[{rank.number}] MPI: {rank.mpi_lines[-1]}")
             return
         line, stream.torn = stream.torn + line, b""
@@ -292,14 +292,14 @@ class MpiRun:
             self._handle_report(rank, *report.decode().split())
 
     def _handle_report(self, rank: Rank, event: str, *values: str) -> None:
-        """Handle what a rank's runner reports."""
+        """Handle a report of a rank's runner."""
         if event == "start":
             rank.started = True
             self._watch_process(rank, int(values[0]))
         elif event == "done":
             rank.finished_at = self.elapsed()
         else:
-            # Its report may come after others have ended for it. On this node, their clock is ours.
+            # The report may come after other ranks have ended because of it. On this node, all have the same clock.
             at = float(values[1]) - self._began if rank.local else self.elapsed()
             self._record_exit(rank, int(values[0]), at)
 
@@ -327,10 +327,10 @@ class MpiRun:
         self._selector.unregister(descriptor)
         os.close(descriptor)
 
-    # What mpirun itself printed
+    # mpirun's own output
 
     def remarks(self) -> tuple[str, ...]:
-        """Return what mpirun itself printed, without what it prints at every failure."""
+        """Return mpirun's own lines, without those that it prints at every failure."""
         return tuple(line for line in self._output if not _ROUTINE.match(line))
 
     def abort_status(self) -> int | None:

@@ -29,14 +29,14 @@ SHM_BYTES_PER_RANK = 16 << 20  # shared memory that a rank may need: UCX 1.20 an
 
 
 class Reach(NamedTuple):
-    """Where an mpirun's ranks are.
+    """The reach of an mpirun: where its ranks are.
 
     Attributes
     ----------
     slurm : bool
         Whether they are a Slurm job's.
     nodes : int
-        On how many machines, or on what MPICH takes for such.
+        The number of their machines, or of what MPICH takes for machines.
     local : bool
         Whether mpirun and all ranks are on this machine, where nobody else need connect to them.
     device : str
@@ -58,15 +58,15 @@ class Plan:
     n : int
         Number of ranks.
     around : tuple of str
-        What is typed before mpirun, to have it on a testbed; mpirun itself is started otherwise.
+        The command that is typed before mpirun, to have it on a testbed; mpirun itself is started otherwise.
     options : tuple of str
-        What mpirun gets after `-n`.
+        mpirun's options after `-n`.
     script : tuple of str
         The script and its arguments.
     variables : mapping of str to str
         Variables for mpirun itself.
     hidden : mapping of str to str
-        Further ones, which make no difference to those who type the command.
+        Further variables, which make no difference to those who type the command.
     cpus : tuple of int
         The CPUs that ranks are bound to, each for itself or all of a node together.
     local : bool
@@ -76,7 +76,7 @@ class Plan:
     bound : bool
         Whether each rank gets cores of its own.
     warning : str
-        What to print when the cores are not enough, else empty.
+        The line to print when the cores are not enough; else empty.
     """
 
     n: int
@@ -170,7 +170,7 @@ def plan(
     n, script, args, threads, env
         As for `run_ranks`; `script` is relative to the folder where the command runs.
     machine : Machine
-        What the ranks may use, unless in a Slurm job.
+        The machine's share that the ranks may use, unless in a Slurm job.
     environ : mapping of str to str
         The variables that describe a Slurm job.
     free : sequence of tuple of int, optional
@@ -178,7 +178,7 @@ def plan(
     testbed : Testbed, optional
         The nodes that the ranks run on, as many on each.
     lab : str
-        How one types the kit's command.
+        The kit's command as one types it.
 
     Raises
     ------
@@ -309,7 +309,7 @@ def _thread_variables(threads: int) -> dict[str, object]:
 
 
 def reach_of(environ: Mapping[str, str]) -> Reach:
-    """Return where the ranks of an mpirun are that is started with these variables, in a Slurm job or on this machine.
+    """Return the reach of an mpirun that is started with these variables, in a Slurm job or on this machine.
 
     To MPICH, the nodes of a small Slurm are different machines, so they use sockets: on loopback, or on the wires
     between them.
@@ -328,7 +328,7 @@ def reach_of(environ: Mapping[str, str]) -> Reach:
 
 
 def hydra_variables(reach: Reach) -> dict[str, str]:
-    """Return what tells mpirun the interface where srun's proxies find its port; empty where that is for it to find."""
+    """Return the variable for the interface where srun's proxies find mpirun's port; none where mpirun finds it."""
     iface = ("lo" if reach.local else reach.device) if reach.slurm else ""
     return {"HYDRA_IFACE": iface} if iface else {}
 

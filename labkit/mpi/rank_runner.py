@@ -56,7 +56,7 @@ def main(script: str, *args: str) -> None:
 
 
 def _write_lines_whole() -> None:
-    """Have a line written at once, where `python -u` would write each of print's arguments by itself.
+    """Write each line of print's at once, where `python -u` would write each of print's arguments by itself.
 
     The lines of ranks that share a terminal then stand one below the other.
     """
@@ -86,7 +86,7 @@ def _leave_as(child: int) -> None:
 
 
 def _run(script: str) -> int:
-    """Run the script; return the exit status that Python would have, having printed what Python would."""
+    """Run the script; print its error, and return its exit status, as Python would."""
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as leave:

@@ -26,7 +26,7 @@ ELSEWHERE = {
     **dict.fromkeys(("launcher", "bootstrap", "rmk"), LAUNCHERS_HERE),
     **dict.fromkeys(("f", "hostfile", "machinefile", "machine", "configfile"), frozenset[str]()),
 }
-# How many values follow an option, where that is not one.
+# The number of values that follow an option, where it is not one.
 VALUES = {
     **dict.fromkeys(("genv", "env"), 2),
     **dict.fromkeys(("genvall", "genvnone", "envall", "envnone", "info", "version", "help", "h", "l", "v"), 0),
@@ -43,7 +43,7 @@ ELSEWHERE_VARIABLES = (
 
 
 def main(args: Sequence[str]) -> None:
-    """Become Hydra."""
+    """Replace this process by Hydra, with the variables that keep it on this machine where its ranks are here."""
     try:
         if leads_elsewhere(args, os.environ):
             os.environ.setdefault("UCX_TLS", "all")
@@ -58,7 +58,7 @@ def main(args: Sequence[str]) -> None:
 def leads_elsewhere(args: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether the command or its variables name other machines than this one; a Slurm job's are another matter."""
     named = (
-        {one.partition(":")[0] for one in value.split(",")} - ELSEWHERE[name]  # a host may have its number of ranks
+        {host.partition(":")[0] for host in value.split(",")} - ELSEWHERE[name]  # a host may have its number of ranks
         for name, value in _options(args)
         if name in ELSEWHERE
     )
@@ -69,12 +69,12 @@ def _options(args: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield Hydra's options, each with its first value; those of several programs stand between colons."""
     words = iter(args)
     for word in words:
-        if not word.startswith("-"):  # a program: what follows is for it
+        if not word.startswith("-"):  # a program: the words after it are its own
             while word != ":":
                 word = next(words, ":")
             continue
-        name, given, value = word.lstrip("-").partition("=")
-        values = [value] if given else [next(words, "") for _ in range(VALUES.get(name, 1))]
+        name, has_value, value = word.lstrip("-").partition("=")
+        values = [value] if has_value else [next(words, "") for _ in range(VALUES.get(name, 1))]
         yield name, next(iter(values), "")
 
 

@@ -1,4 +1,4 @@
-"""Namespaces of Linux's (namespaces(7)), and a shell in them: what it makes is seen there alone, and ends with them.
+"""Linux namespaces (namespaces(7)), and a shell in them: what it makes is seen there alone, and ends with them.
 
 Without root, they belong to a user namespace, in which this user may set up networks, and which gives no right to
 anything outside (user_namespaces(7)).
@@ -55,11 +55,11 @@ class Shell:
             raise NoTestbed(f"missing: {' '.join(missing)}. As root: `apt-get install {' '.join(missing)}`.")
         self._held = contextlib.ExitStack()
         self._networks: set[int] = set()  # the numbers of the network namespaces
-        # Whoever holds a namespace reads this pipe, which comes to its end when this process ends, however it does.
+        # The processes that hold namespaces read this pipe, which comes to its end when this process ends, in any way.
         self._lifeline, writer = map(_above_standard_streams, os.pipe())
         for end in (self._lifeline, writer):
             self._held.callback(os.close, end)
-        self._count = itertools.count()  # of the scripts: what is left of one that was interrupted is passed over
+        self._count = itertools.count()  # numbers of the scripts: the output of an interrupted one is skipped
         errors = []
         for rootless in (False, True) if os.geteuid() == 0 else (True,):
             self.rootless = rootless
@@ -80,9 +80,9 @@ class Shell:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            bufsize=0,  # nothing that a forked process would write a second time
+            bufsize=0,  # without a buffer, which a forked process would write a second time
             pass_fds=[self._lifeline],
-            start_new_session=True,  # an interrupt is not for it
+            start_new_session=True,  # out of an interrupt's reach
         )
         self.pid = self._shell.pid
         _open_ones.add(self)
@@ -100,7 +100,7 @@ class Shell:
     def run(self, script: str, timeout: float | None = None) -> str:
         """Run commands, up to the first that fails; return what they print.
 
-        They have so many seconds, by default as many as suffice for what takes milliseconds.
+        They have `timeout` seconds, by default `COMMAND_TIMEOUT_S`.
 
         Raises
         ------
@@ -135,7 +135,7 @@ class Shell:
 
     def spawn(self) -> int:
         """Start a process in further namespaces, which lie within these; return its number."""
-        # Its parent, this shell, keeps rights over them; whoever is only this user enters them as their owner.
+        # The parent, this shell, keeps rights over them; any other process of this user enters them as their owner.
         options = " ".join(self._options)
         holder = f"unshare {options} sh -c 'echo $$; exec cat /dev/fd/{self._lifeline} >/dev/null 2>&1'"
         try:
@@ -191,7 +191,7 @@ class Shell:
             pipe.close()  # type: ignore[union-attr]
 
     def leave(self) -> None:
-        """Let go of it in a process that was forked meanwhile: it is its parent's, and ends with its parent."""
+        """Release the shell in a process that was forked meanwhile: it is the parent's, and ends with the parent."""
         self._networks.clear()
         self._close_pipes()
         self._held.close()
@@ -209,7 +209,7 @@ os.register_at_fork(after_in_child=_leave_all)
 
 
 def _above_standard_streams(descriptor: int) -> int:
-    """Return another number for it: where this process has closed stdin, a pipe may be 0, and a shell has its own."""
+    """Return a duplicate above 2: without stdin in this process, a pipe may be 0, which a shell has for itself."""
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
     os.close(descriptor)
     return moved

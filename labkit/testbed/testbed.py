@@ -28,26 +28,26 @@ SUBNET = "10.77.0"
 SWITCH = "switch"  # the name of the bridge
 SWITCH_ADDRESS = f"{SUBNET}.254"
 MODULES = "bridge veth sch_tbf"
-# As iproute2 5 and 6 pass it on from newer kernels and from older ones.
+# Answers of a kernel that lacks a module, newer or older, as iproute2 5 and 6 pass them on.
 KERNEL_LACKS = re.compile(
     "Unknown device type|qdisc kind is unknown|RTNETLINK answers: (Operation not sup|No such file)"
 )
 INTERFACES = Path("/sys/class/net")
 ENTER = Path(__file__).with_name("enter.sh")
 
-# What a wire may send at once after a pause: little, so that small messages take the time that its rate says. The
-# kernel hands TCP's data on in pieces of up to 64 KiB (segmentation offload). A burst that is smaller has each piece
-# cut up again, and then a wire of 1 Gbit/s carried a quarter of it here: so pieces are held to less than a burst. On
-# slow wires a piece is a packet of 1,500 bytes; on fast ones that costs too much of the cores.
+# A burst is what a wire may send at once after a pause: little, so that small messages take the time that its rate
+# says. The kernel hands TCP's data on in pieces of up to 64 KiB (segmentation offload). A burst that is smaller has
+# each piece cut up again, and then a wire of 1 Gbit/s carried a quarter of it here: so pieces are held to less than a
+# burst. On slow wires a piece is a packet of 1,500 bytes; on fast ones that costs too much of the cores.
 SLOW_RATE = 1.5e8
 SLOW_BURST_BYTES, FAST_BURST_BYTES, FAST_BURST_S = 16_000, 30_000, 2.5e-4
 PIECE = 0.9  # the largest piece, as a share of a burst: headers come on top
 MAX_PIECE_BYTES = 65_536
 QUEUE_S = 0.1  # the longest time that a packet waits for a wire: then packets are dropped
-# What TCP has under way at most, as time at the wire's rate: more makes queues longer, and in the end loses packets.
+# TCP's largest window, as time at the wire's rate: a larger one makes queues longer, and in the end loses packets.
 WINDOW_S, MIN_WINDOW_BYTES = 0.02, 65_536
-# TCP waits for a quarter of an hour for a cable to be plugged in again; then MPI's library ends by an error of its own,
-# or waits for ever. A run waits for so long:
+# The time that a run waits for a cable to be plugged in again. TCP waits for a quarter of an hour; then MPI's library
+# ends by an error of its own, or waits for ever.
 LOST_S = 5.0
 TRANSFER_S = 0.2  # the length of the transfer that checks the rate
 TRANSFER_TIMEOUT_S = 60.0  # the limit of that transfer beyond its length: all nodes start Python at once
@@ -59,13 +59,13 @@ VARIABLES = ("HYDRA_LAUNCHER", "HYDRA_HOST_FILE", "HYDRA_IFACE", "LAB_NETWORK") 
 
 
 class Traffic(NamedTuple):
-    """What an interface has sent and received since the testbed was made, in bytes: Ethernet's headers are counted."""
+    """The bytes that an interface has sent and received since the testbed was made, Ethernet's headers included."""
 
     sent: int
     received: int
 
     def __sub__(self, before: object) -> "Traffic":
-        """Return what came since."""
+        """Return the traffic since `before`."""
         return (
             Traffic(self.sent - before.sent, self.received - before.received)
             if isinstance(before, Traffic)
@@ -84,32 +84,32 @@ class Node:
 
 
 class Testbed:
-    """Nodes that are joined by wires, until it is closed or this process ends.
+    """Nodes that are joined by wires, until the testbed is closed or this process ends.
 
     Parameters
     ----------
     nodes : int
-        How many.
+        Their number.
     rate : float or str
         The bits that each wire carries in a second, in each direction: a number, or a text such as "2.5 Gbit/s".
     delay : str, optional
-        What each wire adds to the way of a packet, such as "1 ms"; where the kernel has netem (tc-netem(8)).
+        The time that each wire adds to a packet's way, such as "1 ms"; where the kernel has netem (tc-netem(8)).
 
     Attributes
     ----------
     nodes : tuple of Node
         The nodes.
     rate, delay : float
-        In bit/s and seconds.
+        The wires' rate in bit/s, and their delay in seconds.
     measured : float
-        What a short transfer got over the slowest of the wires, in bit/s of payload; not a number on one node.
+        The rate of a short transfer over the slowest of the wires, in bit/s of payload; not a number on one node.
 
     Raises
     ------
     NoTestbed
         When no testbed can be made here.
     LabError
-        When what is asked for makes no sense on this machine.
+        When the arguments make no sense on this machine.
     """
 
     def __init__(self, nodes: int = 2, rate: float | str = "1 Gbit/s", delay: str | None = None) -> None:
@@ -117,7 +117,7 @@ class Testbed:
             raise LabError(f"nodes is a whole number from 1 to {MAX_NODES}, not {nodes!r}.")
         self.rate, self.delay = parse_rate(rate), 0.0 if delay is None else parse_delay(delay)
         self.interface = interface()
-        self._cut_at: dict[int, float] = {}  # each node whose cable is pulled, and since when
+        self._cut_at: dict[int, float] = {}  # the time since when each node's cable is pulled
         with contextlib.ExitStack() as on_failure:
             self._shell = namespaces.Shell()
             on_failure.callback(self._shell.close)
@@ -140,7 +140,7 @@ class Testbed:
         self._held.close()
 
     def __str__(self) -> str:
-        """Say what was asked for, and what it is."""
+        """Return its nodes and its rates, requested and measured, in a line."""
         delay = f", {1e3 * self.delay:g} ms" if self.delay else ""
         wires = f"{len(self.nodes)} nodes on wires of {show_rate(self.rate)}{delay}"
         if len(self.nodes) == 1:
@@ -151,14 +151,14 @@ class Testbed:
 
     @property
     def warning(self) -> str:
-        """Why figures may be worse than the rate allows; else empty."""
+        """A reason why figures may be worse than the rate allows; else empty."""
         if self.measured < SHARE_WARNING * self.rate:
             return (
                 f"Warning: wires of {show_rate(self.rate)} carry {show_rate(self.measured)} here: take them for that."
             )
         return ""
 
-    # Making it
+    # Construction
 
     def _make(self, count: int, machine: Machine) -> tuple[Node, ...]:
         """Make the switch, the nodes and their cables."""
@@ -170,7 +170,7 @@ class Testbed:
         window = round(max(MIN_WINDOW_BYTES, self.rate / 8 * (WINDOW_S + 2 * self.delay)))
         settings = {
             "/proc/sys/net/ipv4/tcp_[rw]mem": f"4096 {MIN_WINDOW_BYTES} {window}",
-            # Nobody uses IPv6 here, and what its interfaces say unasked would be among the traffic.
+            # Nobody uses IPv6 here, and its neighbour discovery would be among the traffic.
             "/proc/sys/net/ipv6/conf/*/disable_ipv6": "1",
         }
         # Containers may have /proc/sys to read alone (Docker without --privileged): then queues may be longer.
@@ -204,7 +204,7 @@ class Testbed:
         return nodes
 
     def _link_launcher(self) -> Path:
-        """Return what Hydra calls in ssh's place, as a path that has no blank: there, Hydra (MPICH 5.0.2) splits it.
+        """Return the path of Hydra's launcher in ssh's place, without blanks, at which Hydra (MPICH 5.0.2) splits it.
 
         https://github.com/pmodels/mpich/issues/1160 tells the same of its proxy's path.
         """
@@ -253,7 +253,7 @@ class Testbed:
         return max(FAST_BURST_BYTES, round(self.rate / 8 * FAST_BURST_S))
 
     def _check(self) -> float:
-        """Return what each node gets to the next, all at once, in bit/s; the least of them."""
+        """Return the least rate of transfers from each node to the next, all at once, in bit/s."""
         python = (sys.executable, "-I", "-S")
         try:
             self._shell.run(shlex.join([*self.enter(self.nodes[0].number), *python, "-c", ""]))
@@ -281,22 +281,22 @@ class Testbed:
         )
         script = "".join(f"{shlex.join(command)} &\n" for command in commands) + "wait"
         try:
-            told = self._shell.run(script, seconds + TRANSFER_TIMEOUT_S)
+            output = self._shell.run(script, seconds + TRANSFER_TIMEOUT_S)
         except LabError as error:
             raise LabError(f"a transfer from node to node failed: {_last_line(error)}") from error
-        rates = [float(line.split()[1]) for line in told.splitlines() if TRANSFERRED.fullmatch(line)]
+        rates = [float(line.split()[1]) for line in output.splitlines() if TRANSFERRED.fullmatch(line)]
         if len(rates) < len(self.nodes):
-            others = [line for line in told.splitlines() if not TRANSFERRED.fullmatch(line)]
+            others = [line for line in output.splitlines() if not TRANSFERRED.fullmatch(line)]
             reason = others[0] if others else "no word from it. Is this machine out of memory?"
             failed = f"{len(self.nodes) - len(rates)} of {len(self.nodes)} transfers from node to node failed"
             raise LabError(f"{failed}: {reason}")
         return min(rates)
 
-    # Using it
+    # Use
 
     @property
     def variables(self) -> dict[str, str]:
-        """What has an `mpirun` at the switch start ranks on the nodes, and the ranks use the wires."""
+        """The variables by which an `mpirun` at the switch starts ranks on the nodes, and the ranks use the wires."""
         return {
             "HYDRA_LAUNCHER": "ssh",
             "HYDRA_LAUNCHER_EXEC": str(self._launcher),
@@ -320,29 +320,29 @@ class Testbed:
     def mend(self, node: int) -> None:
         """Plug the cable of a node in again."""
         self._shell.run(f"ip link set {_port(self._node(node))} up")
-        for holder in (self._shell.pid, *(one.pid for one in self.nodes)):  # who has not found whom meanwhile
+        for holder in (self._shell.pid, *(each.pid for each in self.nodes)):  # neighbours that were not found meanwhile
             self._shell.run(f"nsenter -t {holder} -n ip neigh flush all")
         self._cut_at.pop(node, None)
 
     def lost(self) -> str:
-        """Return which nodes have been without a cable for so long that no run goes on; else empty."""
+        """Return a line on nodes that have been without a cable for so long that no run goes on; else empty."""
         if names := self._names_without_cable(LOST_S):
             how_long = f"has been pulled for {LOST_S:g} s, so all ranks were ended"
             return f"The cable of {names} {how_long}: mend plugs it in again."
         return ""
 
     def pulled(self) -> str:
-        """Return which nodes are without a cable now; else empty."""
+        """Return a line on nodes that are without a cable now; else empty."""
         names = self._names_without_cable(0)
         return f"The cable of {names} is pulled: mend plugs it in again." if names else ""
 
     def _names_without_cable(self, seconds: float) -> str:
-        """Return the nodes that have had none for so long."""
+        """Return, in words, the nodes that have been without a cable for so many seconds."""
         cut = [node for node, since in self._cut_at.items() if time.monotonic() - since >= seconds]
         return " and ".join(f"node {node}" for node in sorted(cut))
 
     def traffic(self) -> tuple[Traffic, ...]:
-        """Return what each node's interface has sent and received."""
+        """Return the traffic of each node's interface."""
         for node in self.nodes:
             self._shell.check(node.pid)
         return tuple(traffic(node.pid, self.interface) for node in self.nodes)
@@ -355,7 +355,7 @@ class Testbed:
 
 
 def interface() -> str:
-    """Return how the nodes' interfaces are called: as one of this machine's own.
+    """Return the name of the nodes' interfaces: the name of one of this machine's own.
 
     UCX looks for interfaces in /sys/class/net, which lists those of the network namespace where /sys was mounted, and
     leaves bridges out (UCX 1.20, uct_tcp_query_devices). Nobody without root can mount another /sys everywhere.
@@ -373,7 +373,7 @@ def interface() -> str:
 
 
 def traffic(pid: int | str = "self", name: str | None = None) -> Traffic:
-    """Return what the interface of a process's node has sent and received; by default, of this process's."""
+    """Return the traffic of the interface of a process's node; by default, of this process's."""
     lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
     counters = {
         before.strip(): list(map(int, after.split())) for before, _, after in (line.partition(":") for line in lines)

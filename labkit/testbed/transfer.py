@@ -1,9 +1,9 @@
-"""How much gets through a network in a short while: each node sends to the next, all at once.
+"""A short transfer over all wires of a testbed at once, which measures their rates: each node sends to the next.
 
-Run on each node as `python transfer.py OWN_ADDRESS NEXT_ADDRESS SECONDS SKIPPED_BYTES`, this prints `got RATE`, of what
-payload came in, in bit/s, once SKIPPED_BYTES had come, which a wire sends at once after a pause. A node that gets no
-core for so many seconds sends on until there is something to tell. Standard library only, as it starts on every node at
-once.
+Run on each node as `python transfer.py OWN_ADDRESS NEXT_ADDRESS SECONDS SKIPPED_BYTES`, this prints `got RATE`: the
+rate, in bit/s, of the payload that came in after SKIPPED_BYTES, which a wire sends at once after a pause. A node that
+gets no core for so many seconds sends on until there is something to tell. Standard library only, as it starts on every
+node at once.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import NoReturn
 
 PORT = 7077
 BLOCK = 1 << 18
-LEAST = 4  # the bytes that are sent however long it takes, in multiples of the skipped bytes
+LEAST = 4  # the least that is sent however long it takes, in multiples of the skipped bytes
 CONNECT_TIMEOUT_S = 30.0  # the time that all nodes have to start Python, on a machine that has other work
 
 
@@ -29,7 +29,7 @@ def main(own: str, following: str, seconds: str, skipped: str) -> None:
 
 
 def _end_with(part: Callable[[], None]) -> NoReturn:
-    """End this process with its part; a failure is one line."""
+    """Run this process's part of the transfer, and end the process; a failure is one line."""
     try:
         part()
     except OSError as error:
@@ -55,7 +55,7 @@ def _send(own: str, following: str, seconds: float, least: int) -> None:
 
 
 def _receive(connection: socket.socket, skipped: int) -> float:
-    """Return the bit/s that came after the skipped bytes."""
+    """Return the rate, in bit/s, of the bytes after the skipped ones."""
     total, began, counted, unused = 0, 0.0, 0, bytearray(BLOCK)
     # Of a stream, MSG_TRUNC throws the bytes away, and saves copying them (tcp(7)).
     while count := connection.recv_into(unused, BLOCK, socket.MSG_TRUNC):
