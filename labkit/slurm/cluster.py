@@ -51,13 +51,13 @@ class Slurm:
     cpus_per_node : int
         CPUs that Slurm counts on each, at least; cores on the small one.
     variables : mapping of str to str
-        What `sbatch`, `srun`, `squeue` need in their environment to find it.
+        The variables by which `sbatch`, `srun`, `squeue` find it.
     supervisor_pid : int
         The process under which the jobs of the small one run; 0 of a cluster that was there.
     network : str
-        What joins the nodes of the small one, with its measured rate; empty when they share this machine's loopback.
+        The wires of the small one's nodes, with their measured rate; empty when nodes share this machine's loopback.
     warning : str
-        Why figures of that network may be worse than its rate allows; else empty.
+        A reason why figures of these wires may be worse than their rate allows; else empty.
     """
 
     kind: Literal["real", "own"]
@@ -69,25 +69,25 @@ class Slurm:
     warning: str = ""
 
     def missing(self) -> str:
-        """Return what the small one lacks to be whole, one line; empty when it is whole, or the cluster is real."""
+        """Return the part that the small one lacks, in a line; empty when it is whole, or the cluster is real."""
         if self.kind == "real":
             return ""
         return next(iter(_broken(Path(self.variables["SLURM_CONF"]).parent)), "").partition("\n")[0].rstrip(".")
 
 
 class Status(NamedTuple):
-    """How the small Slurm is.
+    """The state of the small Slurm.
 
     Attributes
     ----------
     folder : Path
-        Where its configuration and logs are.
+        The folder of its configuration and logs.
     nodes, jobs : str
-        What `sinfo` and `squeue` print; empty when nobody answers.
+        The output of `sinfo` and `squeue`; empty when nobody answers.
     broken : tuple of str
-        What has ended that should run, with the last lines of its log; empty when all is whole.
+        The processes that have ended and should run, with the last lines of their logs; empty when all is whole.
     network : str
-        What joins the nodes, with its measured rate and a warning should it be low; empty without wires.
+        The wires, with their measured rate and a warning should it be low; empty without wires.
     """
 
     folder: Path
@@ -113,7 +113,7 @@ def stop_slurm() -> bool:
 
 
 def watch_nodes(slurm: Slurm | None, where: str) -> AbstractContextManager[load.Others]:
-    """Watch what others take of the cores while jobs run, or without Slurm ranks; see `load.watch`."""
+    """Watch others' use of the cores while jobs run, or without Slurm ranks; see `load.watch`."""
     if slurm and slurm.kind == "real":
         return load.watch(where, unknown="the jobs run on the cluster's nodes, not here")
     return load.watch(where, also=[slurm.supervisor_pid] if slurm else ())
@@ -165,7 +165,7 @@ class Cluster:
         self.link = link
 
     def up(self, nodes: int = 2, until: int | None = None, network: float | str | None = None) -> Slurm:
-        """Start it, unless it is up; what fails or is interrupted leaves nothing behind.
+        """Start it, unless it is up; a start that fails or is interrupted leaves nothing behind.
 
         Parameters
         ----------
@@ -203,7 +203,7 @@ class Cluster:
             raise LabError("Slurm came up, and ended at once: ./lab cluster status says why.")
 
     def slurm(self) -> Slurm | None:
-        """Return it when it is up and whole."""
+        """Return the small Slurm when it is up and whole; else None."""
         folder = self._folder()
         if not folder or _broken(folder):
             return None
@@ -213,7 +213,7 @@ class Cluster:
         return Slurm("own", nodes, cpus, supervisor.variables(folder), pid, network, warning)
 
     def status(self) -> Status | None:
-        """Return how it is; None when it was not started."""
+        """Return its state; None when it was not started."""
         folder = self._folder()
         if not folder:
             if target := self._target():
@@ -247,7 +247,7 @@ class Cluster:
             yield
 
     def _target(self) -> Path | None:
-        """Return where the link leads, whatever is there; None when there is no link."""
+        """Return the target of the link, whatever is there; None when there is no link."""
         try:
             return self.link.readlink()
         except FileNotFoundError:
@@ -285,7 +285,7 @@ class Cluster:
             stderr=subprocess.STDOUT,
             text=True,
             cwd="/",
-            start_new_session=True,  # neither an interrupt nor the end of a terminal is for it
+            start_new_session=True,  # out of reach of an interrupt, and of the end of a terminal
         )
         up, problems = False, []
         assert process.stdin
@@ -336,7 +336,7 @@ def _real_slurm() -> Slurm | None:
         return None
     environ = dict(os.environ)
     if small_slurm.is_small(Path(environ.get("SLURM_CONF", "")).parent.name):
-        del environ["SLURM_CONF"]  # of a small one
+        del environ["SLURM_CONF"]  # the configuration of a small one
     listing = supervisor.query("sinfo", "-h", "-N", "-o", "%N %c %T %P", environ=environ)
     nodes = [line.split() for line in (listing or "").splitlines()]
     if any(partition.endswith("*") for *_, partition in nodes):  # there is a default one
@@ -347,7 +347,7 @@ def _real_slurm() -> Slurm | None:
 
 
 def _has_our_name(folder: Path) -> bool:
-    """Whether it is called as supervisors call their folders."""
+    """Whether a folder has a name that supervisors give."""
     return folder.parent == supervisor.TMP and small_slurm.is_small(folder.name)
 
 
@@ -364,7 +364,7 @@ def _user(uid: int) -> str:
 
 
 def _broken(folder: Path) -> tuple[str, ...]:
-    """Return what is missing for the Slurm in a folder to be whole."""
+    """Return the missing parts of the Slurm in a folder."""
     if not _supervisor_pid(folder):
         return ("its supervisor, the process that watches over it, is gone",)
     if not (folder / "up").exists():
@@ -376,7 +376,7 @@ def _broken(folder: Path) -> tuple[str, ...]:
 
 
 def _network(folder: Path) -> tuple[str, str, str]:
-    """Return the rate of its wires, what they carry, and why that is little; empty without wires, or a reason."""
+    """Return the requested rate of its wires, the measured one in words, and a warning; empty without wires."""
     try:
         rate, network, warning = (folder / supervisor.NETWORK_FILE).read_text().split("\n")
     except FileNotFoundError:
@@ -401,7 +401,7 @@ def _kill_leftovers(folder: Path) -> None:
 
 
 def _belongs(process: psutil.Process, folder: Path) -> bool:
-    """Whether it is of this cluster.
+    """Whether a process is of the cluster in a folder.
 
     SLURM_CONF alone proves nothing: a terminal or a notebook that uses the cluster has it too. Slurm's programs have it
     and their names; the processes of jobs have the cluster's name, which Slurm gives to them alone.

@@ -28,7 +28,7 @@ LOG_INTERVAL_S = 0.05  # the pause between two looks at a log
 STATE_INTERVAL_S = {"own": 0.3, "real": 3.0}  # the pause between questions; a real cluster's Slurm has others to serve
 OUTPUT_LINES = 10  # the last lines of a failed job that its error quotes
 
-# Of squeue(1)'s states, those in which a job stays.
+# The final states of a job, in squeue(1)'s words.
 END_STATES = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "DEADLINE"}
 
 OnText = Callable[[str], None]
@@ -44,12 +44,12 @@ class NotStarted(LabError):
 
 
 def slurm_command(*argv: object) -> str:
-    """Print one of Slurm's commands as it is typed, run it, and return what it prints.
+    """Print one of Slurm's commands as it is typed, run it, and return its output.
 
     Raises
     ------
     LabError
-        When it fails or does not answer, with what it said.
+        When it fails or does not answer, with its error.
     """
     return _shown(argv, LabError)
 
@@ -95,7 +95,7 @@ class Job:
         self._signalled = False
 
     def state(self) -> str:
-        """Return squeue's word: PENDING, RUNNING, COMPLETED, …; UNKNOWN when Slurm does not answer."""
+        """Return the state in squeue's words: PENDING, RUNNING, COMPLETED, …; UNKNOWN when Slurm does not answer."""
         command = ("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={self.number}")
         status, output, errors = self._run(*command)
         if status:
@@ -109,16 +109,16 @@ class Job:
         on_state: OnText | None = None,
         timeout_s: float = JOB_TIMEOUT_S,
     ) -> str:
-        """Wait for the job to end and return its last state; what ends the wait before, an interrupt too, cancels it.
+        """Wait for the job to end and return its last state; an error or an interrupt meanwhile cancels it.
 
         Parameters
         ----------
         log : Path, optional
-            The file to follow, by default `output`; what it has already is read first.
+            The file to follow, by default `output`; lines that it has already are read first.
         on_line : callable, optional
-            Is given each whole line of the log as it comes.
+            The function that gets each whole line of the log as it comes.
         on_state : callable, optional
-            Is given each new state.
+            The function that gets each new state.
         timeout_s : float
             Seconds after which the job is cancelled.
 
@@ -180,7 +180,7 @@ class Job:
         return _run(argv, timeout_s=min(OWN_TIMEOUT_S, COMMAND_TIMEOUT_S) if own else COMMAND_TIMEOUT_S)
 
     def read_output(self) -> str:
-        """Return what the job printed; waits for the file, which a shared file system may show late."""
+        """Return the job's output; wait for its file, which a shared file system may show late."""
         began = time.monotonic()
         while not self.output.exists():
             if time.monotonic() - began > OUTPUT_TIMEOUT_S:
@@ -195,9 +195,9 @@ class RankJob:
     Parameters
     ----------
     n : int
-        How many.
+        Their number.
     script : Path
-        What they run.
+        The script that they run.
     args
         Its arguments.
     threads : int
@@ -249,16 +249,16 @@ class RankJob:
                     process.send_signal(signal.Signals[f"SIG{name}"])
 
     def read_output(self) -> str:
-        """Return what rank 0 printed; of a run that was ended by a signal, how it ended."""
+        """Return rank 0's output; of a run that a signal ended, the error."""
         return "\n".join(self._output)
 
 
 class _LogLines:
-    """The whole lines of a growing file, passed on as they come; of one that is made shorter, those after its end."""
+    """The whole lines of a growing file, passed on as they come; after the file is cut, those behind its new end."""
 
     def __init__(self, path: Path, on_line: OnText | None) -> None:
         self.path, self.on_line = path, on_line
-        self._read = 0  # bytes
+        self._read = 0  # the bytes that were read
 
     def pass_on(self) -> None:
         """Pass on the lines that are new."""
@@ -275,7 +275,7 @@ class _LogLines:
 
 @contextlib.contextmanager
 def _following(log: Path | None, on_line: OnText | None) -> Iterator[None]:
-    """Pass on a log's lines from another thread; what `on_line` raises is raised at the end."""
+    """Pass on a log's lines from another thread; an error of `on_line` is raised at the end."""
     if not (log and on_line):
         yield
         return
@@ -302,7 +302,7 @@ def _following(log: Path | None, on_line: OnText | None) -> Iterator[None]:
 
 
 def _shown(command: Sequence[object], error: type[LabError], env: Mapping[str, object] | None = None) -> str:
-    """Print and run a command, return what it prints, and raise the error given when it fails."""
+    """Print and run a command and return its output; raise `error` when it fails."""
     argv = [str(part) for part in command]
     print("$", shlex.join(argv), flush=True)
     status, output, errors = _run(argv, env)
@@ -314,7 +314,7 @@ def _shown(command: Sequence[object], error: type[LabError], env: Mapping[str, o
 def _run(
     argv: Sequence[str], env: Mapping[str, object] | None = None, timeout_s: float | None = None
 ) -> tuple[int, str, str]:
-    """Return the status, stdout and stderr of a command that knows nothing of a job which this process is part of.
+    """Return the status, stdout and stderr of a command, without variables of a job that this process is part of.
 
     A kernel's temporary folder is on this machine, and gone when the kernel ends: a job takes its node's.
     """

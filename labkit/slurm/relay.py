@@ -1,4 +1,4 @@
-"""A relay between network namespaces: what comes to a socket of one is passed on in the other.
+"""A relay between network namespaces: connections to a socket of one are passed on in the other.
 
 A socket stays in the namespace where it was made, whoever has it. `python relay.py ACCOUNTS DESCRIPTOR=HOST:PORT …`
 inherits sockets that listen, and connects whoever comes to one of them to the address beside it, in the namespace that
@@ -35,7 +35,7 @@ TCP_TIME_WAIT, TCP_LISTEN = 6, 10
 
 
 def listen(within: Sequence[str], host: str, ports: Iterable[int]) -> list[socket.socket]:
-    """Return sockets that listen at some ports, 64 at most, made by a process that a command has enter a namespace.
+    """Return sockets that listen at some ports, 64 at most, in the namespace that the command `within` enters.
 
     Raises
     ------
@@ -56,46 +56,46 @@ def listen(within: Sequence[str], host: str, ports: Iterable[int]) -> list[socke
 
 
 def command(*args: object) -> list[str]:
-    """Return the command that runs this with some arguments."""
+    """Return the command that runs this module with some arguments."""
     return [sys.executable, "-I", "-S", str(Path(__file__)), *map(str, args)]
 
 
 def accounts() -> socket.socket:
-    """Return a socket by which the kernel tells whose a connection is, of this process's namespaces."""
-    asking = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG)
-    asking.settimeout(1.0)
-    return asking
+    """Return a socket by which the kernel tells the owners of connections in this process's namespaces."""
+    netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG)
+    netlink.settimeout(1.0)
+    return netlink
 
 
-def account(asking: socket.socket, own: tuple[str, int], other: tuple[str, int]) -> int | None:
+def account(netlink: socket.socket, own: tuple[str, int], other: tuple[str, int]) -> int | None:
     """Return the user who has the end `own` of an IPv4 connection; None when nobody has it any more, or can tell."""
-    one = SOCKET_ID.pack(own[1], other[1], socket.inet_aton(own[0]), socket.inet_aton(other[0]), 0, NO_COOKIE)
-    request = REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, ALL_STATES) + one
+    socket_id = SOCKET_ID.pack(own[1], other[1], socket.inet_aton(own[0]), socket.inet_aton(other[0]), 0, NO_COOKIE)
+    request = REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, ALL_STATES) + socket_id
     header = HEADER.pack(HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 0, 0)
     try:
-        asking.send(header + request)
-        answer = asking.recv(BLOCK_BYTES)
+        netlink.send(header + request)
+        answer = netlink.recv(BLOCK_BYTES)
     except OSError:  # a kernel without sock_diag
         return None
     if HEADER.unpack_from(answer)[1] != SOCK_DIAG_BY_FAMILY:  # no such connection
         return None
     state, user, inode = ANSWER.unpack_from(answer, HEADER.size)
-    # Once closed, it is nobody's, which the kernel tells as root's.
+    # A closed connection is nobody's, which the kernel tells as root's.
     return user if inode and state not in (TCP_TIME_WAIT, TCP_LISTEN) else None
 
 
 def _hand_over(descriptor: str, host: str, *ports: str) -> None:
-    """Make the sockets and send them to whoever has the other end."""
+    """Make listening sockets, and send them to the process at the other end of a socket pair."""
     sockets = [socket.create_server((host, int(port))) for port in ports]
     with socket.socket(fileno=int(descriptor)) as other:
-        socket.send_fds(other, [b" "], [one.fileno() for one in sockets])
+        socket.send_fds(other, [b" "], [each.fileno() for each in sockets])
 
 
-async def main(asking: str, *pairs: str) -> None:
+async def main(accounts_descriptor: str, *pairs: str) -> None:
     """Relay until this process is ended."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    kernel = None if asking == "-" else socket.socket(fileno=int(asking))
+    kernel = None if accounts_descriptor == "-" else socket.socket(fileno=int(accounts_descriptor))
     async with asyncio.TaskGroup() as group:
         for pair in pairs:
             descriptor, _, target = pair.partition("=")
@@ -104,8 +104,8 @@ async def main(asking: str, *pairs: str) -> None:
 
 
 async def _serve(listening: socket.socket, target: tuple[str, int], kernel: socket.socket | None) -> None:
-    """Connect whoever comes."""
-    tasks: set[asyncio.Task] = set()  # the loop itself keeps none: asyncio.create_task
+    """Accept clients for ever, and connect each to the target, but for other users."""
+    tasks: set[asyncio.Task] = set()  # references, as the loop itself keeps none: asyncio.create_task
     listening.listen(socket.SOMAXCONN)
     listening.setblocking(False)
     while True:
@@ -114,7 +114,7 @@ async def _serve(listening: socket.socket, target: tuple[str, int], kernel: sock
         except OSError:  # no descriptor, or the client has gone
             await asyncio.sleep(RETRY_S)
             continue
-        # Whoever has gone meanwhile left no more than a message, and waits for nothing.
+        # A client that has gone meanwhile is let through: it waits for nothing, and has left no more than a message.
         if kernel and account(kernel, address, listening.getsockname()) not in (None, 0, os.getuid()):
             client.close()
             continue
@@ -124,7 +124,7 @@ async def _serve(listening: socket.socket, target: tuple[str, int], kernel: sock
 
 
 async def _connect(client: socket.socket, target: tuple[str, int]) -> None:
-    """Pass on both ways; where one of them breaks, give up the other."""
+    """Pass on bytes in both directions; where one of them breaks, give up the other."""
     async with contextlib.AsyncExitStack() as opened:
         opened.enter_context(contextlib.suppress(OSError))
         opened.enter_context(contextlib.closing(client))
@@ -141,7 +141,7 @@ async def _connect(client: socket.socket, target: tuple[str, int]) -> None:
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on one way until its end, no faster than the other side reads."""
+    """Pass on bytes in one direction until its end, no faster than the other side reads."""
     writer.transport.set_write_buffer_limits(0)  # so `drain` waits for all: a socket that is closed sends no more
     while data := await reader.read(BLOCK_BYTES):
         writer.write(data)

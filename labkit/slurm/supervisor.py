@@ -44,7 +44,7 @@ from labkit.testbed.testbed import SWITCH_ADDRESS, Testbed
 
 TMP = Path("/tmp")  # the folder of the folders that hold a small Slurm
 CONF, INSIDE_CONF = "slurm.conf", "inside.conf"  # configurations: users', and on a testbed the daemons' and jobs'
-NETWORK_FILE = "network"  # a file in the folder: the requested rate, what the wires carry, a warning
+NETWORK_FILE = "network"  # a file in the folder: the requested rate, the measured one in words, a warning
 # Listen where this machine's name leads to, and nowhere else: on most machines that is loopback.
 OWN_ADDRESS_ALONE = ("CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",)
 SRUN_PORTS, PORT_RANGE_TRIES = (20_000, 32_000), 100
@@ -82,7 +82,7 @@ class Supervisor:
         self.until = psutil.Process(until) if until else None
         self.daemons: dict[str, subprocess.Popen] = {}
         self.testbed: Testbed | None = None
-        self.preloaded: dict[str, str] = {}  # for the daemons
+        self.preloaded: dict[str, str] = {}  # variables of the daemons
         self.holders: set[int] = set()  # the processes that hold the testbed
         prefix = small_slurm.ON_WIRES if rate else small_slurm.PREFIX
         self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=TMP))  # closed to all other users
@@ -125,13 +125,13 @@ class Supervisor:
 
         files = {"key-file": key, "socket": folder / "munge.socket", "pid-file": folder / "munged.pid"}
         files |= {"seed-file": folder / "munge.seed"}
-        # By itself, munged insists on a socket that everybody can reach: hence --force. It overrules munged's look at
-        # who may write to /tmp too, which `cluster.obstacle` has taken before.
+        # By itself, munged insists on a socket that everybody can reach: hence --force. That switches off its check of
+        # who may write to /tmp too, which `cluster.obstacle` has made before.
         options = (f"--{name}={path}" for name, path in files.items())
         self.daemon("munged", "munged", "--foreground", "--force", *options)
         self.wait("munged", files["socket"].exists)
         files["socket"].chmod(0o600)
-        if not self.testbed:  # where others come as far as the relay
+        if not self.testbed:  # there, others come no further than the relay
             self.keep_others_out()
         self.daemon("slurmctld", "slurmctld", "-D", "-f", str(conf), within=self.enter())
         # Cores are not borrowed (labkit.system.cores): a cluster stays up for hours and idles for most of them, and
@@ -160,14 +160,14 @@ class Supervisor:
         (self.folder / INSIDE_CONF).write_text(slurm_conf(self.folder, self.nodes, machine, inside, settings))
 
         with contextlib.ExitStack() as handed_on:
-            into = [handed_on.enter_context(socket.create_server((addresses.LOOPBACK, 0))) for _ in inside]
+            sockets = [handed_on.enter_context(socket.create_server((addresses.LOOPBACK, 0))) for _ in inside]
             accounts = handed_on.enter_context(relay.accounts())  # here, where all users of the machine can connect
-            self.relay("the relay to the nodes", into, inside, accounts, within=testbed.enter())
-            outside = [Place(host, addresses.LOOPBACK, one.getsockname()[1]) for one in into]
+            self.relay("the relay to the nodes", sockets, inside, accounts, within=testbed.enter())
+            outside = [Place(host, addresses.LOOPBACK, each.getsockname()[1]) for each in sockets]
             # srun outside listens for its tasks, who call back to where it called from, as they see it: the switch.
             callbacks = [Place(host, address(), port) for port in _port_range()]
-            back = relay.listen(testbed.enter(), SWITCH_ADDRESS, (place.port for place in callbacks))
-            self.relay("the relay from the nodes", [handed_on.enter_context(one) for one in back], callbacks)
+            callback_sockets = relay.listen(testbed.enter(), SWITCH_ADDRESS, (place.port for place in callbacks))
+            self.relay("the relay from the nodes", [*map(handed_on.enter_context, callback_sockets)], callbacks)
         settings = [*OWN_ADDRESS_ALONE, f"SrunPortRange={callbacks[0].port}-{callbacks[-1].port}"]
         (self.folder / CONF).write_text(slurm_conf(self.folder, self.nodes, machine, outside, settings))
         return testbed
@@ -201,11 +201,11 @@ class Supervisor:
         accounts: socket.socket | None = None,
         within: Sequence[str] = (),
     ) -> None:
-        """Have what comes to each socket passed on to a place, from this user alone where accounts can be asked for."""
-        pairs = (f"{one.fileno()}={to.address}:{to.port}" for one, to in zip(sockets, targets, strict=True))
+        """Start a relay from each socket to a place, for this user alone where accounts can be asked for."""
+        pairs = (f"{own.fileno()}={to.address}:{to.port}" for own, to in zip(sockets, targets, strict=True))
         argv = relay.command(accounts.fileno() if accounts else "-", *pairs)
-        passed = [*sockets, *([accounts] if accounts else [])]
-        self.daemon(name, *argv, within=within, pass_fds=[one.fileno() for one in passed])
+        inherited = [*sockets, *([accounts] if accounts else [])]
+        self.daemon(name, *argv, within=within, pass_fds=[each.fileno() for each in inherited])
 
     def enter(self, node: int | None = None) -> Sequence[str]:
         """Return the command under which a daemon runs on a node of the testbed, or at its switch, if there is one."""
@@ -219,7 +219,7 @@ class Supervisor:
         within: Sequence[str] = (),
         pass_fds: Collection[int] = (),
     ) -> None:
-        """Start a daemon, which ends with the supervisor; what runs under it has its CPUs alone."""
+        """Start a daemon, which ends with the supervisor; it and all under it have these CPUs alone."""
         supervisor = os.getpid()
 
         def prepare() -> None:
@@ -284,7 +284,7 @@ class Supervisor:
                     os.waitpid(child.si_pid, 0)
 
     def ended(self) -> list[str]:
-        """Return for each daemon that ended how it did, with its last lines."""
+        """Return the end of each daemon that ended, in words, with its last lines."""
         ended = []
         for name, process in self.daemons.items():
             if process.returncode is not None:
@@ -298,10 +298,10 @@ class Supervisor:
         return "\n    ".join([f"The log of {name} ends:", *(line[:300] for line in lines)])
 
     def end(self) -> None:
-        """Have the jobs save and end, kill what is left, and remove all that was written."""
+        """Have the jobs save and end, kill the processes that are left, and remove all files."""
         if whole := (self.folder / "up").exists() and not self.ended():
             query("scancel", f"--partition={PARTITION}", environ=environ(self.folder))
-        spared = {SCRIPT_RUNNER} if whole else PROGRAMS  # which wait in vain for what has died
+        spared = {SCRIPT_RUNNER} if whole else PROGRAMS  # clients of a dead daemon would wait in vain
         if not whole:
             for process in self.jobs(spared):
                 with contextlib.suppress(psutil.Error):
@@ -317,7 +317,7 @@ class Supervisor:
     def jobs(self, spared: set[str]) -> list[psutil.Process]:
         """Return the processes that are neither daemons nor have one of these names."""
         own = self.holders | {process.pid for process in self.daemons.values()}
-        return [one for one in self.children() if one.pid not in own and _name(one) not in spared]
+        return [process for process in self.children() if process.pid not in own and _name(process) not in spared]
 
     def children(self) -> list[psutil.Process]:
         """Return all processes under this one that have not ended."""
@@ -332,18 +332,18 @@ def slurm_conf(
     places: Sequence[Place],
     settings: Iterable[str],
 ) -> str:
-    """Return the configuration, in words that Slurm knows from 21.08 to 24.11; what it leaves out is at its default.
+    """Return the configuration, in words that Slurm knows from 21.08 to 24.11; settings left out have their defaults.
 
     Parameters
     ----------
     folder : Path
-        Where Slurm's files are.
+        The folder of Slurm's files.
     nodes : int
-        How many nodes.
+        The number of nodes.
     machine : Machine
-        Of which each node is a share.
+        The machine, of which each node is a share.
     places : sequence of Place
-        Of the controller and of each node.
+        The places of the controller and of each node.
     settings : iterable of str
         Further lines.
     """
@@ -388,7 +388,7 @@ def _places_here(n: int) -> list[Place]:
 
 
 def _port_range() -> range:
-    """Return so many ports in a row, free on this machine's own address, below those that the kernel gives away."""
+    """Return `relay.MAX_SOCKETS` free ports in a row on this machine's address, below those the kernel gives away."""
     own = address()
     for _ in range(PORT_RANGE_TRIES):
         first = random.randrange(*SRUN_PORTS, relay.MAX_SOCKETS)
@@ -400,7 +400,7 @@ def _port_range() -> range:
 
 
 def _cgroup_plugin() -> str:
-    """Return what keeps slurmd away from control groups: `disabled`, which the manual has since 24.05.
+    """Return the plugin that keeps slurmd away from control groups: `disabled`, which the manual has since 24.05.
 
     Before, it is the plugin for their version 1, which does nothing until it is asked for a limit, whichever version
     the machine has (tried with 22.05). That for version 2, which Slurm would choose itself, wants systemd or root
@@ -425,21 +425,21 @@ def _close_pipes() -> None:
             os.dup2(nothing.fileno(), number)
 
 
-# For those who use it
+# Variables and queries
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """Return what leads `sbatch` and the like to the small Slurm in a folder."""
+    """Return the variables that lead `sbatch` and the like to the small Slurm in a folder."""
     return {"SLURM_CONF": str(folder / CONF)}
 
 
 def environ(folder: Path) -> dict[str, str]:
-    """Return all the environment that daemons and questions of the small Slurm have: nothing of another Slurm's job."""
+    """Return the whole environment of the small Slurm's daemons and queries: nothing of another Slurm's job."""
     return {"PATH": programs.search_path(), **variables(folder)}
 
 
 def query(*argv: str, environ: Mapping[str, str], timeout: float = ANSWER_TIMEOUT_S) -> str | None:
-    """Return what a command of Slurm's prints; None when it fails, or takes long as it does when nobody answers."""
+    """Return the output of a command of Slurm's; None when it fails, or has no answer in time."""
     try:
         done = subprocess.run(
             [programs.which(argv[0]) or argv[0], *argv[1:]],
