@@ -1,4 +1,4 @@
-"""`BenchConfig`: what one run of the benchmark measures, and how; each field is a flag."""
+"""`BenchConfig`: the configuration of one run of the benchmark; each field is a flag."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ DataFormat = Literal["NHWC", "NCHW"]
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """What to measure, and how to run it; each field is a flag of `lab bench`, most of them tf_cnn_benchmarks'.
+    """The configuration of a run; each field is a flag of `lab bench`, most of them tf_cnn_benchmarks'.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class BenchConfig:
     forward_only : bool
         Whether it classifies instead of training.
     optimizer
-        How the weights follow the gradients.
+        The rule by which the weights follow the gradients.
     data_dir : Path or None
         The folder of TFRecords; None is one synthetic batch.
     variable_update

@@ -20,7 +20,7 @@ from labkit.system.turns import this_share
 
 TIME_LIMIT_S = 1800.0  # the limit of one process
 TAIL_LINES = 4  # the last lines of a failed process that are shown
-# Threads and OpenMP belong to a configuration: what the caller's environment says of them would change it.
+# Variables of threads and OpenMP belong to a configuration: those of the caller's environment would change it.
 _CLEARED = (
     "OMP_NUM_THREADS",
     "KMP_AFFINITY",
@@ -41,7 +41,7 @@ class Configuration:
     Attributes
     ----------
     description : str
-        What it is, in a line.
+        A line about it.
     python : Path
         The Python of its environment.
     env : mapping of str to object
@@ -49,7 +49,7 @@ class Configuration:
     flags : tuple of str
         Flags of `python -m labkit.bench`.
     prefix : tuple of str
-        What stands before the command.
+        The words before the command.
     """
 
     description: str
@@ -59,13 +59,13 @@ class Configuration:
     prefix: tuple[str, ...] = ()
 
     def command(self, *flags: object) -> str:
-        """Return what one types at the checkout's root to run it."""
+        """Return the command that one types at the checkout's root to run it."""
         variables = [f"{name}={value}" for name, value in self.env.items()]
         return " ".join([*variables, *self.prefix, self._python, "-m labkit.bench", *self.flags, *map(str, flags)])
 
     @property
     def missing(self) -> str:
-        """Why it cannot run here, and what to do; empty when it can."""
+        """A reason why it cannot run here, and what to do; empty when it can."""
         if not self.python.exists():
             return f"{self._python} is not there: ./lab setup makes it"
         if huge_pages.VARIABLES.items() <= self.env.items() and (why := huge_pages.why_not()):
@@ -104,31 +104,31 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
         ("fused", "shortcuts fused by XLA", ("--fused_shortcuts",), {}),
         ("huge", "pages of 2 MB", (), huge_pages.VARIABLES),
     )
-    found = plain
+    configurations = plain
     for suffix, description, flags, env in further:
-        found |= {
+        configurations |= {
             f"{name}-{suffix}": replace(
-                one,
-                description=f"{one.description}, {description}",
-                flags=(*one.flags, *flags),
-                env={**one.env, **env},
+                simpler,
+                description=f"{simpler.description}, {description}",
+                flags=(*simpler.flags, *flags),
+                env={**simpler.env, **env},
             )
-            for name, one in found.items()
+            for name, simpler in configurations.items()
         }
-    return found
+    return configurations
 
 
 class Comparison(NamedTuple):
-    """What the configurations did.
+    """The results of a comparison of configurations.
 
     Attributes
     ----------
     results : dict of str to list of dict
-        Of each configuration that ran, what `--json` has, round by round.
+        The results of each configuration that ran, as `--json` has them, round by round.
     failed : dict of str to str
-        Why the others did not run.
+        The reasons why the others did not run.
     others : load.Others
-        What else had the cores meanwhile.
+        Other work that had the cores meanwhile.
     """
 
     results: dict[str, list[dict[str, Any]]]
@@ -152,12 +152,12 @@ class Comparison(NamedTuple):
         return statistics.fmean(result["gflops"] for result in self.results[name])
 
     def ratio(self, name: str, reference: str) -> Ratio:
-        """Return how many times as fast as `reference` it is; the interval has the noise of these two."""
+        """Return the ratio of its speed to that of `reference`; the interval has the noise of these two."""
         return ratios({each: self.rates(each) for each in (name, reference)}, reference)[name]
 
     @property
     def remarks(self) -> list[str]:
-        """What to know of the noise before one reads the ratios to the first configuration; mostly nothing."""
+        """Remarks on the noise, to be read before the ratios to the first configuration; mostly none."""
         return remarks({each: self.rates(each) for each in self.results}, next(iter(self.results)))
 
 
@@ -178,7 +178,7 @@ def compare(
     rounds : int
         Turns that each takes, a process each.
     where : str
-        What this is, such as "section 7": what to run again when other work had the cores.
+        The name of this comparison, such as "section 7": the part to run again when other work had the cores.
 
     Raises
     ------
@@ -236,7 +236,7 @@ def choose(names: Sequence[str]) -> dict[str, Configuration]:
 
 
 def run_once(configuration: Configuration, *flags: object) -> dict[str, Any]:
-    """Run the benchmark once in a configuration, and return what its `--json` has.
+    """Run the benchmark once in a configuration, and return its result as `--json` has it.
 
     Raises
     ------
@@ -250,7 +250,7 @@ def run_once(configuration: Configuration, *flags: object) -> dict[str, Any]:
 
 
 def run(configuration: Configuration, *flags: object) -> tuple[str, ...]:
-    """Run the benchmark once in a configuration, and return the lines that it prints, errors among them.
+    """Run the benchmark once in a configuration, and return the lines that it prints, errors included.
 
     Raises
     ------
@@ -274,13 +274,13 @@ def table(comparison: Comparison) -> Table:
     """Return the table of a comparison; ratios are to its first configuration."""
     first = next(iter(comparison.results))
     heads = ("images/s", f"times {first}", "GFLOP/s")
-    found = plain_table(Column("configuration"), *(Column(head, justify="right") for head in heads), header=True)
-    found.caption_justify = "left"
+    rows = plain_table(Column("configuration"), *(Column(head, justify="right") for head in heads), header=True)
+    rows.caption_justify = "left"
     busy = [str(comparison.others)] if comparison.others.busy else []
-    found.caption = "\n".join([caption(len(comparison.results[first])), *busy])
+    rows.caption = "\n".join([caption(len(comparison.results[first])), *busy])
     for name in comparison.results:
         times = "1" if name == first else str(comparison.ratio(name, first))
-        found.add_row(name, f"{comparison.rate(name):,.2f}", times, f"{comparison.gflops(name):,.0f}")
+        rows.add_row(name, f"{comparison.rate(name):,.2f}", times, f"{comparison.gflops(name):,.0f}")
     for name, reason in comparison.failed.items():
-        found.add_row(name, "–", reason.splitlines()[0])
-    return found
+        rows.add_row(name, "–", reason.splitlines()[0])
+    return rows

@@ -29,9 +29,9 @@ def parse(args: Sequence[str]) -> BenchConfig:
         When one is unknown, or makes no sense.
     """
     command_line = parser()
-    given = vars(command_line.parse_args(args))
-    data_name = given.pop("data_name", None)
-    config = BenchConfig(**given)
+    values = vars(command_line.parse_args(args))
+    data_name = values.pop("data_name", None)
+    config = BenchConfig(**values)
     if data_name not in (None, config.data_name):
         command_line.error(f"--model={config.model} takes --data_name={config.data_name}, not {data_name}.")
     if config.data_dir and config.data_name == "sequences":

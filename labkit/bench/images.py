@@ -28,9 +28,9 @@ def from_tfrecords(
     Parameters
     ----------
     folder : Path
-        Where the files are, in the layout of `labkit.data.tfrecords`.
+        The folder of the files, in the layout of `labkit.data.tfrecords`.
     model : Model
-        The network they are for.
+        The network that they are for.
     batch_size : int
         Images in a batch of one rank.
     data_format : {"NHWC", "NCHW"}

@@ -25,7 +25,7 @@ from labkit.system.turns import this_share
 
 WEIGHT_DECAY = 4e-5  # the factor of tf_cnn_benchmarks; total_loss contains the decay
 LEARNING_RATE = 0.01
-# Beginnings of the variables that change how fast it runs, and are therefore in the JSON.
+# Prefixes of the variables that change its speed, and are therefore in the JSON.
 VARIABLE_PREFIXES = (
     "TF_",
     "OMP_",
@@ -46,7 +46,7 @@ class Speed(NamedTuple):
     Attributes
     ----------
     mean : float
-        Of all the steps' images by all their time.
+        All the steps' images divided by all their time.
     uncertainty : float
         The standard error of the steps' speeds.
     jitter : float
@@ -75,7 +75,7 @@ def measure(config: BenchConfig) -> None:
     Parameters
     ----------
     config : BenchConfig
-        What to measure; its variables were set, by `flags.set_variables`, before TensorFlow was imported.
+        The configuration; `flags.set_variables` has set its variables before TensorFlow was imported.
 
     Raises
     ------
@@ -212,7 +212,7 @@ def _remedy(config: BenchConfig, message: str) -> str:
 
 
 def _conditions(config: BenchConfig) -> dict[str, Any]:
-    """Return what it was measured with and on."""
+    """Return the conditions of a measurement: programs, machine, variables."""
     machine = this_share()
     return {
         "settings": {name: str(value) if isinstance(value, Path) else value for name, value in asdict(config).items()},

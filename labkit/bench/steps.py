@@ -36,11 +36,11 @@ def make_train_step(network: Network, optimizer: OptimizerName, rate: float, dec
     Parameters
     ----------
     network : Network
-        What is trained.
+        The network that is trained.
     optimizer : {"sgd", "momentum", "rmsprop", "adam"}
-        How the weights follow the gradients.
+        The rule by which the weights follow the gradients.
     rate, decay : float
-        Learning rate, and the weight decay, which is in the loss, as in tf_cnn_benchmarks.
+        The learning rate, and the weight decay, which is in the loss, as in tf_cnn_benchmarks.
     hvd : module, optional
         Horovod, initialised: gradients are averaged over its ranks.
     """

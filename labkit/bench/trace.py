@@ -1,4 +1,4 @@
-"""What ran when in one step, and which graphs: a timeline for chrome://tracing, and TensorFlow's graphs."""
+"""The trace of one step: its timeline for chrome://tracing, and the graphs that TensorFlow ran."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,21 +15,21 @@ WARM_UP = 3  # steps before the one that is recorded: in the first, memory is ne
 
 
 class Trace(NamedTuple):
-    """One step, seen from inside.
+    """The trace of one step.
 
     Attributes
     ----------
     chrome : str
         Its timeline, for chrome://tracing or https://ui.perfetto.dev.
     graphs : list of GraphDef
-        What ran, after all rewrites.
+        The graphs that ran, after all rewrites.
     """
 
     chrome: str
     graphs: list
 
     def write(self, trace_file: Path | None, graph_prefix: Path | None) -> None:
-        """Write what has a name to be written to: the timeline, and the graphs as PREFIX0.pbtxt …"""
+        """Write the files that the configuration names: the timeline, and the graphs as PREFIX0.pbtxt …"""
         if trace_file:
             files.write(trace_file, self.chrome)
         for number, graph in enumerate(self.graphs if graph_prefix else []):
@@ -42,11 +42,11 @@ class StepGraph(NamedTuple):
     Attributes
     ----------
     graph : tf.Graph
-        All of it, the making of the variables too.
+        The whole graph, the making of the variables too.
     step : tf.Tensor
         The loss, which comes when all weights are updated.
     network : Network
-        The one in the graph.
+        The network in the graph.
     """
 
     graph: tf.Graph
@@ -60,9 +60,9 @@ def step_graph(make_network: Callable[[], Network], make_step: Callable[[Network
     Parameters
     ----------
     make_network : callable
-        Returns the network.
+        The function that makes the network.
     make_step : callable
-        Takes the network and returns its step, as those of `labkit.bench.steps`.
+        The function from the network to its step, as those of `labkit.bench.steps`.
     batch_size : int
         Images in the step.
     """

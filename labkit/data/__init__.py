@@ -1,4 +1,4 @@
-"""What the labs read: handwritten digits, photos, and images in ImageNet's layout, synthetic ones among them."""
+"""The labs' data: handwritten digits, photos, and images in ImageNet's layout, synthetic ones among them."""
 
 from typing import TYPE_CHECKING
 

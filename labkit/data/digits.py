@@ -48,10 +48,10 @@ def load_digits(
     Parameters
     ----------
     n_train, n_test : int, optional
-        How many digits, as many of each class as can be had. By default all of MNIST, or 8,000 and 2,000 of the
+        The numbers of digits, as many of each class as can be had. By default all of MNIST, or 8,000 and 2,000 of the
         built-in digits. The one number does not change what the other selects.
     seed : int
-        Of the selection, its order, and the variations of the built-in digits.
+        The seed of the selection, its order, and the variations of the built-in digits.
     folder : Path, optional
         Where files are looked for first: by default the environment variable `LAB_DATA`, else the checkout's `data/`.
     registry : Path
@@ -63,14 +63,14 @@ def load_digits(
         A file is damaged (it is named, and never skipped for another set), or a number is out of range.
     """
     folder = data_folder(folder)
-    found = _mnist(folder, read_registry(registry)) or _built_in(f"MNIST is not in {shown(folder)}/")
-    n_train = _number("n_train", n_train, found.usual[0], found.most[0])
-    n_test = _number("n_test", n_test, found.usual[1], found.most[1])
+    originals = _mnist(folder, read_registry(registry)) or _built_in(f"MNIST is not in {shown(folder)}/")
+    n_train = _number("n_train", n_train, originals.usual[0], originals.most[0])
+    n_test = _number("n_test", n_test, originals.usual[1], originals.most[1])
     _number("seed", seed, 0, 2**63, least=0)
     # A random stream each, so that the test digits stay the same whatever the number of training digits.
-    train = _selected(found.train, n_train, np.random.default_rng([seed, 0]), found.render)
-    test = _selected(found.test, n_test, np.random.default_rng([seed, 1]), found.render)
-    source = f"{found.title}: {n_train:,} training and {n_test:,} test digits, {found.origin}."
+    train = _selected(originals.train, n_train, np.random.default_rng([seed, 0]), originals.render)
+    test = _selected(originals.test, n_test, np.random.default_rng([seed, 1]), originals.render)
+    source = f"{originals.title}: {n_train:,} training and {n_test:,} test digits, {originals.origin}."
     return Digits(*train, *test, source)
 
 
@@ -83,24 +83,24 @@ class _Set:
     origin: str
     train: Part
     test: Part
-    usual: tuple[int, int]  # how many digits when the lab names no number
+    usual: tuple[int, int]  # the numbers of digits when the lab names none
     most: tuple[int, int]
     render: _Render  # originals to (n, 28, 28) uint8
 
 
 def _mnist(folder: Path, file: File) -> _Set | None:
     """Return MNIST; None when it is not on this machine."""
-    if not (found := read_mnist(folder, file)):
+    if not (parts := read_mnist(folder, file)):
         return None
-    train, test, where = found
+    train, test, where = parts
     numbers = len(train.labels), len(test.labels)
     return _Set("MNIST", f"read from {where}", train, test, numbers, numbers, lambda images, rng: images)
 
 
-def _number(name: str, given: int | None, usual: int, most: int, least: int = 1) -> int:
-    number = usual if given is None else given
+def _number(name: str, requested: int | None, usual: int, most: int, least: int = 1) -> int:
+    number = usual if requested is None else requested
     if not isinstance(number, int | np.integer) or not least <= number <= most:
-        raise LabError(f"{name}={given!r} is not possible here: give a whole number from {least:,} to {most:,}.")
+        raise LabError(f"{name}={requested!r} is not possible here: give a whole number from {least:,} to {most:,}.")
     return int(number)
 
 
@@ -171,5 +171,5 @@ def _varied(originals: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     for spline, matrix, moved, image in zip(splines, to_original, shift, images, strict=True):
         offset = old_centre - matrix @ (new_centre + moved)
         ndimage.affine_transform(spline, matrix, offset, image.shape, image, prefilter=False)
-    # 256 grey values, as MNIST has: what two CPUs round differently in the last bit ends in the same value.
+    # 256 grey values, as MNIST has: numbers that two CPUs round differently in the last bit end in the same value.
     return np.rint(255 * np.clip(images + noise, 0, 1)).astype(np.uint8)

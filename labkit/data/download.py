@@ -9,7 +9,7 @@ from labkit.data.mnist import REGISTRY, data_folder, is_intact, read_registry
 from labkit.system.errors import LabError
 from labkit.system.paths import shown
 
-# pooch and requests are imported where they are used: the command line imports this module to say what is there.
+# pooch and requests are imported where they are used: the command line imports this module to list the data.
 
 MAX_SILENCE_S = 10.0  # the time that a mirror has to answer, or to send its next bytes
 
@@ -17,7 +17,7 @@ MAX_SILENCE_S = 10.0  # the time that a mirror has to answer, or to send its nex
 def fetch(
     folder: Path | None = None, registry: Path = REGISTRY, max_silence_s: float = MAX_SILENCE_S, show: bool = True
 ) -> str:
-    """Bring MNIST into the data folder, and return what was done, in a line.
+    """Bring MNIST into the data folder, and return a line on what was done.
 
     The file appears under its name whole and checked, or not at all. A damaged one is replaced.
 

@@ -20,7 +20,7 @@ REGISTRY = DATA / "registry.toml"
 
 @dataclass(frozen=True)
 class FileStatus:
-    """A place of MNIST's file; `fix` says what to do about its state, and is empty when nothing need be done."""
+    """The status of MNIST's file in one place; `fix` is the remedy, empty when none is needed."""
 
     name: str
     state: Literal["intact", "missing", "damaged"]
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 
 class File(NamedTuple):
-    """MNIST's file as it is registered: what it must be, and the addresses that it is under."""
+    """MNIST's file as it is registered: its name, size and checksum, and its addresses."""
 
     name: str
     size: int  # bytes
@@ -46,14 +46,14 @@ class File(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A folder that may hold MNIST, and what to do about a damaged file there."""
+    """A folder that may hold MNIST, and the remedy for a damaged file there."""
 
     folder: Path
     fix: str
 
 
 class Damaged(Exception):
-    """Says what is wrong with a file."""
+    """A file is damaged; the message says how."""
 
 
 def read_registry(registry: Path) -> File:
@@ -77,7 +77,7 @@ def data_folder(given: Path | None) -> Path:
 
 
 def places(folder: Path) -> tuple[Place, Place]:
-    """Return where MNIST may be: the data folder, then Keras' cache."""
+    """Return the places where MNIST may be: the data folder, then Keras' cache."""
     keras = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "datasets"
     return (
         Place(folder, "`./lab data fetch` replaces it, or delete it"),

@@ -11,9 +11,9 @@ from PIL import Image, ImageOps
 from labkit.system import files
 from labkit.system.errors import LabError
 
-# No EPS and the like: their readers start a program (Ghostscript) on what is in the file.
+# Formats without EPS and the like, whose readers start a program (Ghostscript) on the file's contents.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-MOST = 178_956_970  # pixels; beyond, Pillow refuses the file as an attack (Image.DecompressionBombError)
+MAX_PIXELS = 178_956_970  # beyond, Pillow refuses the file as an attack (Image.DecompressionBombError)
 _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error)  # Pillow's errors for damaged files
 
 
@@ -31,7 +31,7 @@ def load_photo(path: str | Path | None = None, pixels: int | None = None) -> np.
     Returns
     -------
     numpy.ndarray
-        (height, width, 3) uint8. What was transparent is on white, greyscale has three equal channels, 16 bits are
+        (height, width, 3) uint8. Transparent parts are on white, greyscale has three equal channels, 16 bits are
         made 8, and a camera's note of how it was held has been followed.
 
     Raises
@@ -39,8 +39,8 @@ def load_photo(path: str | Path | None = None, pixels: int | None = None) -> np.
     LabError
         When the file is missing, damaged, too large or no picture.
     """
-    if pixels is not None and not 1 <= pixels <= MOST:
-        raise LabError(f"pixels is how many the photo shall have, from 1 to {MOST:,}, not {pixels!r}.")
+    if pixels is not None and not 1 <= pixels <= MAX_PIXELS:
+        raise LabError(f"pixels is how many the photo shall have, from 1 to {MAX_PIXELS:,}, not {pixels!r}.")
     if path is None:
         return np.array(_resized(_built_in(), pixels))
     path = Path(path)
@@ -53,7 +53,9 @@ def load_photo(path: str | Path | None = None, pixels: int | None = None) -> np.
     except IsADirectoryError as error:
         raise LabError(f"{path} is a folder: {give}.") from error
     except Image.DecompressionBombError as error:
-        raise LabError(f"{path} has more than {MOST // 10**6} million pixels: make a smaller copy of it.") from error
+        raise LabError(
+            f"{path} has more than {MAX_PIXELS // 10**6} million pixels: make a smaller copy of it."
+        ) from error
     except Image.UnidentifiedImageError as error:
         raise LabError(f"{path} is no picture of a kind that is read here: save it as JPEG or PNG.") from error
     except MemoryError as error:

@@ -47,13 +47,13 @@ def write(
     folder : Path
         The folder to make, with all files in it or not at all.
     train, validation : int
-        How many images.
+        The numbers of images.
     size : int
         Their height and width, in pixels.
     shards : (int, int)
-        How many training and validation files.
+        The numbers of training and validation files.
     seed : int
-        Of everything that is random. The first images of a larger set are those of a smaller one.
+        The seed of everything that is random. The first images of a larger set are those of a smaller one.
 
     Returns
     -------
@@ -85,15 +85,15 @@ def write(
             )
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as beside:
-            made = Path(beside) / folder.name
-            made.mkdir()
+            new_folder = Path(beside) / folder.name
+            new_folder.mkdir()
             with progress(f"Drawing {train + validation:,} images …") as report:
                 for number, (kind, count) in enumerate(counts.items()):
                     report(f"Drawing {count:,} {kind} images …")
-                    _write(made, names[kind], count, size, (seed, number))
+                    _write(new_folder, names[kind], count, size, (seed, number))
             if not existing:
-                made.rename(folder)  # only now, so that it is whole
-            elif other := sorted(set(expected) - {*filecmp.cmpfiles(made, folder, expected, shallow=False)[0]}):
+                new_folder.rename(folder)  # only now, so that it is whole
+            elif other := sorted(set(expected) - {*filecmp.cmpfiles(new_folder, folder, expected, shallow=False)[0]}):
                 raise LabError(
                     f"{folder} holds this set, but {other[0]} is damaged, or was made by other versions of the "
                     f"libraries: {instead}"
@@ -112,8 +112,8 @@ def _holds_set(folder: Path, names: dict[str, list[str]], counts: dict[str, int]
     try:
         for kind, files_of in names.items():
             for name, share in _shares(files_of, counts[kind], (seed, list(names).index(kind))):
-                found = tf.data.TFRecordDataset(str(folder / name)).as_numpy_iterator()
-                for record, number in itertools.zip_longest(found, share):
+                records = tf.data.TFRecordDataset(str(folder / name)).as_numpy_iterator()
+                for record, number in itertools.zip_longest(records, share):
                     if None in (record, number) or not _is_image(record, _filename(kind, number), size):
                         return False
     except (tf.errors.OpError, DecodeError):  # a damaged file is not of this set

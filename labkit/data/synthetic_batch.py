@@ -1,4 +1,4 @@
-"""One synthetic batch, again and again: what a network is measured on when reading images is not to be measured."""
+"""One synthetic batch, again and again, on which a network is measured without the reading of images."""
 
 from collections.abc import Iterator
 
@@ -18,13 +18,13 @@ def synthetic_batches(
     Parameters
     ----------
     model : Model
-        The network they are for: the images' shape, and how many classes there are.
+        The network that they are for: the images' shape, and the number of classes.
     batch_size : int
-        Images.
+        The images in the batch.
     data_format : {"NHWC", "NCHW"}
         The layout of the images.
     rank : int
-        Each has a batch of its own.
+        The rank, each of which has a batch of its own.
     """
     rng = np.random.default_rng((SEED, rank))
     images = tf.constant(rng.normal(size=(batch_size, *model.shape)).astype("float32"))

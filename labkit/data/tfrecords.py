@@ -48,13 +48,13 @@ _PARALLEL_READS = 4  # batches read at the same time: reading waits for a disk o
 
 Kind = Literal["train", "validation"]
 Batch = tuple[tf.Tensor, tf.Tensor]  # images and labels
-# Takes a JPEG and the image's position in the stream, both scalars, and returns the image.
+# A function from a JPEG and the image's position in the stream, both scalars, to the image.
 Decode = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Where each record is.
+    """The places of a set's records.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Records:
     length: np.ndarray
 
     def __len__(self) -> int:
-        """Return how many records there are."""
+        """Return the number of records."""
         return len(self.file)
 
     def name(self, number: int) -> str:
@@ -91,13 +91,13 @@ def index(
     Parameters
     ----------
     folder : Path
-        Where the files are, the same for every rank.
+        The folder of the files, the same for every rank.
     kind : {"train", "validation"}
-        Which set.
+        The set.
     rank, ranks : int
         This process, and how many there are.
     allgather : callable
-        Returns the list of every rank's object, as `hvd.allgather_object` does.
+        The function that returns the list of every rank's object, as `hvd.allgather_object` does.
 
     Raises
     ------
@@ -110,11 +110,11 @@ def index(
     fault = ""
     try:
         files = _files(Path(folder), kind)
-        with ThreadPoolExecutor() as pool:  # which waits for the disk, not for a core
+        with ThreadPoolExecutor() as pool:  # threads, which wait for the disk, not for a core
             mine = list(pool.map(_scan, files[rank::ranks]))
     except LabError as error:
         fault = str(error)
-    gathered = allgather((len(files), mine, fault))  # what is wrong too, or the other ranks would wait for ever
+    gathered = allgather((len(files), mine, fault))  # the fault too, or the other ranks would wait for ever
     for _, _, fault in gathered:
         if fault:
             raise LabError(fault)
@@ -122,11 +122,11 @@ def index(
         raise LabError(
             f"{folder} has different {kind} files on different nodes: name a folder that is the same for all ranks."
         )
-    found = [gathered[number % ranks][1][number // ranks] for number in range(len(files))]
-    offset, length = np.concatenate(found, axis=1)
+    places = [gathered[number % ranks][1][number // ranks] for number in range(len(files))]
+    offset, length = np.concatenate(places, axis=1)
     if not len(offset):
         raise LabError(f"no {kind} file in {folder} has a record: copy them again.")
-    return Records(files, np.repeat(np.arange(len(files)), [part.shape[1] for part in found]), offset, length)
+    return Records(files, np.repeat(np.arange(len(files)), [part.shape[1] for part in places]), offset, length)
 
 
 def _files(folder: Path, kind: str) -> tuple[Path, ...]:
@@ -134,9 +134,9 @@ def _files(folder: Path, kind: str) -> tuple[Path, ...]:
     if not folder.is_dir():
         raise LabError(f"{platform.node()} has no folder {folder}: name the one with the TFRecords, seen by all nodes.")
     named = {path: _FILE_NAME.fullmatch(path.name) for path in sorted(folder.iterdir())}
-    found = {path: match for path, match in named.items() if match and match["kind"] == kind}
-    sizes = {int(match["files"]) for match in found.values()}
-    if not found:
+    matches = {path: match for path, match in named.items() if match and match["kind"] == kind}
+    sizes = {int(match["files"]) for match in matches.values()}
+    if not matches:
         raise LabError(
             f"{folder} has no file named like {kind}-00000-of-00008: ImageNet's TFRecords have that layout, and "
             "./lab data tfrecords writes a small set in it."
@@ -144,16 +144,16 @@ def _files(folder: Path, kind: str) -> tuple[Path, ...]:
     if len(sizes) > 1:
         counts = " and ".join(map(str, sorted(sizes)))
         raise LabError(f"{folder} holds more than one {kind} set, of {counts} files: keep each in a folder of its own.")
-    missing = sorted(set(range(*sizes)) - {int(match["number"]) for match in found.values()})
+    missing = sorted(set(range(*sizes)) - {int(match["number"]) for match in matches.values()})
     if missing:
         more = f" and {len(missing) - 1} more" if missing[1:] else ""
         raise LabError(f"{folder} lacks {kind}-{missing[0]:05}-of-{max(sizes):05}{more}: copy the whole set again.")
-    return tuple(found)
+    return tuple(matches)
 
 
 def _scan(path: Path) -> np.ndarray:
     """Return the offsets and lengths of a file's records, (2, n) int64; the lengths are verified, the data not read."""
-    found: list[tuple[int, int]] = []
+    records: list[tuple[int, int]] = []
     offset = _HEAD_BYTES
     try:
         with open_regular(path, math.inf) as file:
@@ -163,19 +163,19 @@ def _scan(path: Path) -> np.ndarray:
                 length = int.from_bytes(head[:_LENGTH_BYTES], "little")
                 if len(head) == _HEAD_BYTES and not _matches(head[:_LENGTH_BYTES], head[_LENGTH_BYTES:]):
                     raise LabError(
-                        f"{path}, record {len(found)} is damaged, or this is not a TFRecord file: the length does not "
-                        "match its checksum. Copy the file again."
+                        f"{path}, record {len(records)} is damaged, or this is not a TFRecord file: the length does "
+                        "not match its checksum. Copy the file again."
                     )
                 if len(head) < _HEAD_BYTES or offset + length + _CHECKSUM_BYTES > size:
                     raise LabError(
-                        f"{path} is not a TFRecord file, or not whole: record {len(found)} would end after it. "
+                        f"{path} is not a TFRecord file, or not whole: record {len(records)} would end after it. "
                         "Copy it again."
                     )
-                found.append((offset, length))
+                records.append((offset, length))
                 offset += length + _CHECKSUM_BYTES + _HEAD_BYTES
     except OSError as error:
         raise LabError(f"cannot read {path}: {error.strerror}.") from error
-    return np.array(found, dtype=np.int64).reshape(-1, 2).T
+    return np.array(records, dtype=np.int64).reshape(-1, 2).T
 
 
 def _matches(data: bytes, checksum: bytes) -> bool:
@@ -207,17 +207,17 @@ def shuffled_batches(
     Parameters
     ----------
     records : Records
-        All of the set.
+        The whole set.
     decode : callable
-        Takes a JPEG and its position in the stream, returns the image.
+        The function from a JPEG and its position in the stream to the image.
     batch_size : int
         Images in a batch of one rank; a global batch is `ranks` times as many.
     rank, ranks : int
         This process, and how many there are.
     seed : int
-        Of the order; the same on every rank.
+        The seed of the order; the same on every rank.
     start : int
-        The global batch to begin with: how many have been read.
+        The global batch to begin with: the number of those that have been read.
     classes : int
         Labels are from 0 to one less; another one is refused.
     """
@@ -271,7 +271,7 @@ class Batches:
                 yield batch
                 count += 1
         except _FAILURES as error:
-            # tf.data keeps the order, so it is a record of the batch that is due.
+            # tf.data keeps the order, so the bad record is one of the batch that is due.
             for positions in self._positions.skip(count).take(1):
                 self._reader.examine(positions.numpy(), self._decode)
             raise LabError(f"cannot go on reading: {reason(error)}") from error
@@ -282,26 +282,28 @@ class Batches:
 
 def _parse(records: tf.Tensor, classes: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Return JPEGs, (n,) string, and labels, (n,) int32 from 0 to `classes` - 1, of records, (n,) string."""
-    found = tf.io.parse_example(records, _FIELDS)
-    labels = found["image/class/label"]
-    # Before they become int32: 2**40 + 3 would become 3.
-    known = tf.debugging.Assert(tf.reduce_all((labels >= 0) & (labels < classes)), ["label out of range", labels])
-    with tf.control_dependencies([known]):
-        return tf.identity(found["image/encoded"]), tf.cast(labels, tf.int32)
+    example = tf.io.parse_example(records, _FIELDS)
+    labels = example["image/class/label"]
+    # The labels are checked before they become int32: 2**40 + 3 would become 3.
+    labels_in_range = tf.debugging.Assert(
+        tf.reduce_all((labels >= 0) & (labels < classes)), ["label out of range", labels]
+    )
+    with tf.control_dependencies([labels_in_range]):
+        return tf.identity(example["image/encoded"]), tf.cast(labels, tf.int32)
 
 
 def _problem(record: bytes, decode: Decode, position: int, classes: int) -> str:
-    """Return what is wrong with a record, and what to do; an empty text when nothing is."""
+    """Return the fault of a record, and the remedy; an empty text when it has none."""
     try:
-        found = tf.io.parse_single_example(record, _FIELDS)
+        example = tf.io.parse_single_example(record, _FIELDS)
     except _FAILURES:
         return "has no image/encoded or no image/class/label: write the set again, in ImageNet's layout."
-    label = int(found["image/class/label"])
+    label = int(example["image/class/label"])
     if not 0 <= label < classes:
-        known = f"and the network tells 0 to {classes - 1} apart: name the --model for these images, or other images."
-        return f"has label {label}, {known if classes < LABELS else 'which is not a label: write the set again.'}"
+        remedy = f"and the network tells 0 to {classes - 1} apart: name the --model for these images, or other images."
+        return f"has label {label}, {remedy if classes < LABELS else 'which is not a label: write the set again.'}"
     try:
-        decode(found["image/encoded"], tf.constant(position, tf.int64))
+        decode(example["image/encoded"], tf.constant(position, tf.int64))
     except tf.errors.OpError as error:
         return f"has no JPEG, or a part of one ({reason(error).rstrip('.')}): write the set again."
     return ""
@@ -313,9 +315,9 @@ class _Reader:
     Parameters
     ----------
     records : Records
-        Where they are.
+        The records' places.
     numbers : callable
-        Which of them are at these positions, (n,) int64 of both.
+        The function from positions in the stream to records' numbers, (n,) int64 both.
     classes : int
         Labels are from 0 to one less.
     """
@@ -340,7 +342,7 @@ class _Reader:
                 raise LabError(f"{name} {problem}")
 
     def close(self) -> None:
-        """Close the files; TensorFlow keeps what a dataset calls, this too, to the end of the process."""
+        """Close the files; the reader itself stays until the process ends, as a TensorFlow dataset calls it."""
         with self._lock:
             self._open = {}  # a file that is being read is closed after that
 

@@ -1,4 +1,4 @@
-"""The checks: what the facts mean for each lab, and what to do. They touch nothing but the facts."""
+"""The checks: the meaning of the facts for each lab, and the remedies. They touch nothing but the facts."""
 
 import dataclasses
 import os
@@ -26,7 +26,7 @@ GIB = 2**30
 # process at batch 16, in either environment (peak RSS).
 MEMORY_NEEDED_BYTES = 4 * 0.75e9 + 0.5e9
 MEMORY_WANTED_BYTES = 4 * 0.95e9 + 0.5e9
-# What the labs write: checkpoints and timelines of some tens of MB, and MNIST once, 11 MB.
+# The labs' own files: checkpoints and timelines of some tens of MB, and MNIST once, 11 MB.
 DISK_NEEDED_BYTES = 0.2e9
 DISK_WANTED_BYTES = 1e9
 
@@ -35,18 +35,18 @@ REBUILD_OPENMP = "make its environment anew: `rm -rf env/openmp/.venv && ./lab s
 
 
 class Finding(NamedTuple):
-    """What one check found.
+    """The finding of one check.
 
     Attributes
     ----------
     name : str
         The check, a key of `CHECKS`.
     status : {"ok", "warn", "fail"}
-        Whether that is good enough.
+        Whether the labs can run with it.
     seen : str
-        What was seen; of a probe that failed, its last lines.
+        The fact that was seen; of a probe that failed, its last lines.
     fix : str
-        What to do about it; empty when nothing need be done.
+        The remedy; empty when none is needed.
     """
 
     name: str
@@ -64,13 +64,13 @@ class Verdict(NamedTuple):
 
     @property
     def fixes(self) -> list[str]:
-        """What to do, each thing once."""
+        """The remedies, each once."""
         return list(dict.fromkeys(finding.fix for finding in self.because if finding.fix))
 
 
 @dataclass(frozen=True)
 class Report:
-    """What `examine` found."""
+    """The report of `examine`: this machine, the findings, a verdict on each lab."""
 
     machine: Machine
     findings: tuple[Finding, ...]
@@ -99,7 +99,7 @@ class Report:
         }
 
 
-# A check takes the facts and gives the status, what was seen, and the fix.
+# A check takes the facts and returns the status, the fact that was seen, and the fix.
 
 Judgement = tuple[Status, str, str]
 OTHER_CPU = "use a CPU, or a CPU type of the virtual machine, with AVX2"
@@ -255,7 +255,7 @@ def _mpi(facts: Facts) -> Judgement:
 
 
 def _other_mpi(facts: Facts) -> tuple[str, str] | None:
-    """Return what another MPI has left in the environment that gets in the way of this one, and the fix."""
+    """Return variables of another MPI that get in the way of this one, in words, and the fix."""
     if facts.other_mpi:
         seen = f"LD_LIBRARY_PATH puts {facts.other_mpi}/libmpi.so.12 before this environment's"
         return seen, _unset("LD_LIBRARY_PATH")
@@ -267,7 +267,7 @@ def _other_mpi(facts: Facts) -> tuple[str, str] | None:
 
 
 def _fix_of_probe(facts: Facts, error: str) -> str:
-    """Return the fix for a probe that failed: what may get in its way from outside, before the environment itself."""
+    """Return the fix for a probe that failed: for obstacles from outside first, then for the environment itself."""
     if fix := _fix_outside(facts, error):
         return fix
     disturbance = _other_mpi(facts)
@@ -275,7 +275,7 @@ def _fix_of_probe(facts: Facts, error: str) -> str:
 
 
 def _fix_outside(facts: Facts, error: str) -> str | None:
-    """Return the fix for what gets in any Python's way."""
+    """Return the fix for an obstacle to any Python; empty when there is none."""
     if "SIGKILL" in error:
         return MORE_MEMORY
     if "Not over after" in error:
@@ -386,7 +386,7 @@ PROBE_OF = {
 
 
 def examine(quick: bool = False) -> Report:
-    """Look at this machine and judge it. It takes about half a minute and shows what it is trying.
+    """Look at this machine and judge it. It takes about half a minute, and shows which probe it is at.
 
     A quick look takes a second, and tries nothing.
     """

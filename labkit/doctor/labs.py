@@ -6,7 +6,7 @@ from typing import NamedTuple
 class Lab(NamedTuple):
     """A lab and the checks it rests on, by name.
 
-    It cannot run when one that it `needs` fails. What fails of `better_with` only makes it less interesting.
+    It cannot run when a check that it `needs` fails. One of `better_with` that fails only makes it less interesting.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What the doctor looks at and tries: the facts of this machine, and small scripts that use what the labs need."""
+"""The doctor's probes: the facts of this machine, and small scripts that use the labs' libraries and programs."""
 
 import os
 import platform
@@ -28,7 +28,7 @@ ERROR_LINES = 3  # lines of a failed probe that are shown
 
 
 class ProbeResult(NamedTuple):
-    """What came of something that may fail: what it printed, and the last lines of its error if it did fail."""
+    """The result of a probe: its output, and the last lines of its error if it failed."""
 
     output: str = ""
     error: str = ""
@@ -40,7 +40,7 @@ NOT_TRIED = ProbeResult(error="not tried in a quick look")
 
 @dataclass(frozen=True)
 class Facts:
-    """All that a judgement rests on.
+    """The facts that a judgement rests on.
 
     Attributes
     ----------
@@ -53,17 +53,17 @@ class Facts:
     machine : Machine
         Cores, memory, instruction sets.
     disk_free : int
-        Bytes, where the checkout is.
+        The free bytes on the checkout's disk.
     mpirun, typed_mpirun : str or None
         This environment's, and the one that typing `mpirun` starts.
     other_mpi : str or None
         The folder of LD_LIBRARY_PATH that hides this environment's MPI library behind another.
     data : tuple of FileStatus, or str
-        What the labs read; the reason why when that cannot be told.
+        The status of the labs' data; a reason when it cannot be told.
     onednn, horovod, daal4py, kernel, jupyterlab, openmp : ProbeResult
-        What came of these probes.
+        The results of these probes.
     numactl : ProbeResult or None
-        What came of interleaving memory; None where there is no such program.
+        The result of interleaving memory; None where there is no such program.
     network : ProbeResult
         Whether nodes with wires between them can be made; why not when they cannot.
     slurm : ProbeResult
@@ -95,7 +95,7 @@ class Facts:
 
 
 def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
-    """Look at this machine and try what the labs need; `on_step` is called with what is being tried.
+    """Look at this machine and try what the labs need; `on_step` gets the name of each probe as it begins.
 
     A quick look starts no TensorFlow, ranks or kernel: these probes are `NOT_TRIED`.
     """
@@ -121,7 +121,7 @@ def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
 
 
 def _try_probes(on_step: Callable[[str], None]) -> dict[str, ProbeResult]:
-    """Try each of `PROBES`; return what came of it, by its name."""
+    """Try each of `PROBES`; return the results by name."""
     # Ranks start from this thread, so that an interrupt ends them at once. The other probes run one after the other
     # beside them: two cores have no room for more.
     beside = ThreadPoolExecutor(max_workers=1)
@@ -147,7 +147,7 @@ def try_python(*args: str | Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResu
 
 
 def try_command(*argv: str | Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResult:
-    """Run a command; what it printed on stdout is what it output."""
+    """Run a command; its output is what it prints on stdout."""
     try:
         ended = processes.run(argv, timeout=timeout, separate_errors=True)
     except LabError as error:
@@ -160,7 +160,7 @@ def try_command(*argv: str | Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeRes
 
 
 def try_ranks(script: Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResult:
-    """Run an allreduce probe on 2 ranks of 1 thread; what rank 0 said of the sum is what it output."""
+    """Run an allreduce probe on 2 ranks of 1 thread; its output is rank 0's line on the sum."""
     try:
         run = run_ranks(2, script, threads=1, timeout=timeout, show=False)
     except LabError as error:
@@ -175,14 +175,14 @@ def try_network() -> ProbeResult:
 
 
 def try_slurm() -> ProbeResult:
-    """Look for a cluster, and for what a small one on this machine takes."""
+    """Look for a cluster, and for the programs that a small one on this machine needs."""
     try:
-        found = cluster.find_slurm()
+        slurm = cluster.find_slurm()
     except LabError as error:
         return ProbeResult(error=str(error))
-    if found:
-        kind = "a cluster" if found.kind == "real" else "a small one on this machine, up"
-        return ProbeResult(f"{kind}; nodes: {found.nodes}, CPUs of each: {found.cpus_per_node}")
+    if slurm:
+        kind = "a cluster" if slurm.kind == "real" else "a small one on this machine, up"
+        return ProbeResult(f"{kind}; nodes: {slurm.nodes}, CPUs of each: {slurm.cpus_per_node}")
     return ProbeResult("no cluster, but a small one can be started: `./lab cluster up`", cluster.obstacle())
 
 

@@ -1,4 +1,4 @@
-"""How the doctor's report looks on the screen."""
+"""The doctor's report on the screen."""
 
 import io
 
@@ -34,7 +34,7 @@ def render(report: Report, console: Console) -> None:
 
 
 def as_text(report: Report) -> str:
-    """Return what `render` shows, as plain text of at most 100 columns."""
+    """Return the output of `render` as plain text of at most 100 columns."""
     text = io.StringIO()
     render(report, Console(file=text, width=100, color_system=None, force_jupyter=False))
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
@@ -46,5 +46,5 @@ def _columns(count: int) -> Table:
 
 
 def _lines(text: str, *fixes: str) -> Text:
-    """Return the text and what to do, each on a line of its own."""
+    """Return the text and the remedy, each on a line of its own."""
     return Text("\n".join([text, *(f"fix: {fix}" for fix in fixes if fix)]))

@@ -18,7 +18,7 @@ CONTENTS_FILE = "contents.json"  # the file of what was saved with it, and of th
 
 
 class Found(NamedTuple):
-    """The newest checkpoint that is intact, and how it was found.
+    """The newest checkpoint that is intact.
 
     Attributes
     ----------
@@ -27,9 +27,9 @@ class Found(NamedTuple):
     step : int
         Steps done when it was saved; 0 without one.
     settings : dict
-        What it was saved with.
+        The settings that it was saved with.
     skipped : tuple of str
-        Newer ones that are damaged, and how.
+        The newer checkpoints that are damaged, and how.
     """
 
     path: Path | None

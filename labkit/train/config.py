@@ -1,4 +1,4 @@
-"""`TrainConfig`: what one training run does; each field is a flag."""
+"""`TrainConfig`: the configuration of one training run; each field is a flag."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,12 @@ Compression = Literal["none", "fp16"]
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """What to train, on which images, by which recipe; each field is a flag of `python -m labkit.train`.
+    """The network, images and recipe of a training run; each field is a flag of `python -m labkit.train`.
 
     Attributes
     ----------
     mode, model
-        What is done, with which network of the registry.
+        The task, and the network's name in the registry.
     iter_unit, num_iter
         How long: epochs, or steps, in all.
     batch_size, accumulate : int
@@ -40,7 +40,7 @@ class TrainConfig:
     least_area : float
         The least share of a picture in a crop.
     results_dir : Path
-        Where log and checkpoints are.
+        The folder of log and checkpoints.
     log_every, checkpoint_every : int
         Steps between log lines, and between checkpoints.
     warmup_steps : int

@@ -27,13 +27,13 @@ def parse(args: Sequence[str]) -> TrainConfig:
     LabError
         When one is unknown, or makes no sense.
     """
-    given = vars(parser().parse_args(args))
-    config = TrainConfig(**given)
+    values = vars(parser().parse_args(args))
+    config = TrainConfig(**values)
     if config.data_dir and not config.data_dir.is_dir():
         raise LabError(f"--data_dir={config.data_dir} is not a folder: name the one that has the TFRecords.")
     if config.use_static_loss_scaling and config.precision == "fp32":
         raise LabError("--use_static_loss_scaling is for 16 bits: add --precision fp16, or leave it out.")
-    if "loss_scale" in given and not config.use_static_loss_scaling:
+    if "loss_scale" in values and not config.use_static_loss_scaling:
         raise LabError("--loss_scale does nothing alone: add --use_static_loss_scaling, or leave it out.")
     return config
 

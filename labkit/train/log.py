@@ -31,7 +31,7 @@ class Log:
     Parameters
     ----------
     folder : Path
-        Where the file is.
+        The folder of the file.
     enabled : bool
         Whether this rank is the one that writes it; on others, nothing is written or printed.
     """
@@ -40,11 +40,11 @@ class Log:
         self.path, self.enabled = folder / FILE_NAME, enabled
 
     def resume(self, step: int) -> None:
-        """Remove what a killed run logged after the checkpoint: those steps are repeated."""
+        """Remove a killed run's records after the checkpoint: those steps are repeated."""
         if self.enabled and self.path.exists():
             with files.writing(self.path):
-                kept = [record for record in read(self.path.parent) if record["step"] <= step]
-            files.write(self.path, "".join(json.dumps(record) + "\n" for record in kept))
+                records = [record for record in read(self.path.parent) if record["step"] <= step]
+            files.write(self.path, "".join(json.dumps(record) + "\n" for record in records))
 
     def print(self, text: str) -> None:
         """Print a line that is not in the file."""
@@ -52,7 +52,7 @@ class Log:
             print(text, flush=True)
 
     def write(self, text: str, **record: Any) -> None:
-        """Print a line, and write a record as JSON, which has null for what is not finite."""
+        """Print a line, and write a record as JSON, with null for numbers that are not finite."""
         if self.enabled:
             finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
             files.append(self.path, json.dumps(finite))

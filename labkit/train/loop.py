@@ -47,7 +47,7 @@ def run(config: TrainConfig) -> int:
     try:
         return _run(config)
     except (tf.errors.OpError, HorovodInternalError) as error:
-        # A rank that ended gives all others an error of Horovod's.
+        # The end of one rank is an error of Horovod's in all others.
         raise LabError(f"rank {hvd.rank()} cannot go on: {reason(error)}") from error
 
 
@@ -70,7 +70,7 @@ def _run(config: TrainConfig) -> int:
 
 
 class Plan(NamedTuple):
-    """How many images make a step, and how many steps an epoch and the run."""
+    """The plan of a run: images in a step, steps in an epoch and in the run."""
 
     images: int
     global_batch: int
@@ -140,12 +140,12 @@ class Training:
     Parameters
     ----------
     config : TrainConfig
-        What to train, and how.
+        The configuration of the run.
 
     Attributes
     ----------
     plan : Plan
-        How many steps, of how many images.
+        The numbers of steps, and of images in a step.
     """
 
     def __init__(self, config: TrainConfig):
@@ -173,7 +173,7 @@ class Training:
         batches = _TimedBatches(self._batches(first * config.accumulate))
         # The linear rule: with n times the images, a step goes n times as far.
         peak, warmup = peak_rate(config.lr_init, plan.global_batch), config.lr_warmup_epochs * plan.steps_per_epoch
-        seconds: list[float] = []  # of the steps since the last log line, without the warm-up
+        seconds: list[float] = []  # the times of the steps since the last log line, without the warm-up
         for step in range(first, plan.steps):
             rate = learning_rate(step, plan.steps, warmup, peak, config.use_cosine_lr)
             began = time.perf_counter()
@@ -298,29 +298,29 @@ class Training:
 
     def restore(self) -> int:
         """Give all ranks the state that rank 0 finds, and return the number of steps done."""
-        found, error = checkpoints.Found(None, 0, {}, ()), ""
+        checkpoint, error = checkpoints.Found(None, 0, {}, ()), ""
         if hvd.rank() == 0:
             try:
                 with files.writing(self.config.results_dir, "name another --results_dir"):
                     self.config.results_dir.mkdir(parents=True, exist_ok=True)
-                found = checkpoints.find(self._folder)
-                if found.path:
-                    self._refuse_other(found)
-                    found.restore(self.state)
+                checkpoint = checkpoints.find(self._folder)
+                if checkpoint.path:
+                    self._refuse_other(checkpoint)
+                    checkpoint.restore(self.state)
             except (LabError, OSError) as problem:
                 error = str(problem)
-        # Horovod: what one rank cannot go on with, none can.
+        # Horovod: where one rank cannot go on, none can.
         if error := hvd.broadcast_object(error, 0):
             raise LabError(error)
-        found = hvd.broadcast_object(found, 0)
+        checkpoint = hvd.broadcast_object(checkpoint, 0)
         # Horovod: all ranks start from the same weights, whether restored or new.
         hvd.broadcast_variables([*self.network.weights, *self.network.averages, *self.optimizer.velocities], 0)
-        for text in found.skipped:
+        for text in checkpoint.skipped:
             self.log.print(f"skipped a damaged checkpoint: {text}")
-        if found.path:
-            self.log.print(f"going on after step {found.step}")
-        self.log.resume(found.step)
-        return found.step
+        if checkpoint.path:
+            self.log.print(f"going on after step {checkpoint.step}")
+        self.log.resume(checkpoint.step)
+        return checkpoint.step
 
     @property
     def _folder(self) -> Path:
@@ -328,7 +328,7 @@ class Training:
 
     @property
     def _settings(self) -> dict[str, Any]:
-        """What must be the same for a run to go on from a checkpoint."""
+        """The settings that must be the same for a run to go on from a checkpoint."""
         return {
             "model": self.config.model,
             "images": self.plan.images,
@@ -336,12 +336,12 @@ class Training:
             "seed": self.config.seed,
         }
 
-    def _refuse_other(self, found: checkpoints.Found) -> None:
-        """Raise unless the checkpoint is of a run with the same settings; to evaluate, the same model will do."""
+    def _refuse_other(self, checkpoint: checkpoints.Found) -> None:
+        """Raise LabError unless a checkpoint is of a run with these settings; to evaluate, the same model suffices."""
         for name in self._settings if self.config.trains else ["model"]:
-            if found.settings.get(name) != self._settings[name]:
+            if checkpoint.settings.get(name) != self._settings[name]:
                 raise LabError(
-                    f"{self._folder} is of a run with {name} {found.settings.get(name)}, and this one has "
+                    f"{self._folder} is of a run with {name} {checkpoint.settings.get(name)}, and this one has "
                     f"{self._settings[name]}: name another --results_dir, or give it the same (the global batch is "
                     "ranks × --batch_size × --accumulate)."
                 )
@@ -386,7 +386,7 @@ class _TimedBatches:
     Attributes
     ----------
     waited : float
-        Seconds, since it was last set to 0.
+        The seconds of waiting since it was last set to 0.
     """
 
     def __init__(self, batches: Batches):

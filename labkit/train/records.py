@@ -8,8 +8,8 @@ import tensorflow as tf
 from labkit.data import tfrecords
 from labkit.data.tfrecords import LABELS, Batches, Records
 
-# Of ImageNet's pixels, red, green and blue in 0..255: torchvision's 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225
-# (https://docs.pytorch.org/vision/stable/models.html), times 255.
+# Means and deviations of ImageNet's pixels, red, green and blue in 0..255: torchvision's 0.485, 0.456, 0.406 and 0.229,
+# 0.224, 0.225 (https://docs.pytorch.org/vision/stable/models.html), times 255.
 MEAN = 123.675, 116.28, 103.53
 DEVIATION = 58.395, 57.12, 57.375
 ASPECT_RATIOS = 3 / 4, 4 / 3  # the least and the greatest ratio of a crop's width to its height
@@ -39,7 +39,7 @@ def training(
     image_size : int
         Height and width of an image, in pixels.
     seed : int
-        Of the order, the crops and the mirroring; the same on every rank.
+        The seed of the order, the crops and the mirroring; the same on every rank.
     least_area : float
         The smallest share of a picture that a crop has. 0.08 is what ImageNet's pictures are usually given (Szegedy et
         al. 2014, arXiv 1409.4842); small ones need more.
@@ -76,7 +76,7 @@ def evaluation(
     Returns
     -------
     Batches
-        As from `training`; the last one has what is left.
+        As from `training`; the last one has the rest.
     """
 
     def decode(jpeg: tf.Tensor, position: tf.Tensor) -> tf.Tensor:

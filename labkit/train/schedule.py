@@ -19,11 +19,11 @@ def learning_rate(step: int, steps: int, warmup_steps: float, peak: float, cosin
     Parameters
     ----------
     step : int
-        From 0 to `steps` - 1.
+        The step, from 0 to `steps` - 1.
     steps : int
-        Of the whole run, the warm-up included.
+        The steps of the whole run, the warm-up included.
     warmup_steps : float
-        Over which the rate rises in a straight line from 0.
+        The steps over which the rate rises in a straight line from 0.
     peak : float
         The rate after the warm-up.
     cosine : bool

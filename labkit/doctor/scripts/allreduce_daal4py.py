@@ -11,7 +11,7 @@ ROWS, COLUMNS = 500, 8
 
 
 def main() -> str:
-    """Sum each rank's rows over all ranks; give what was seen, or exit with what is wrong."""
+    """Sum each rank's rows over all ranks; print the result, or exit with an error."""
     rank, size = daal4py.my_procid(), daal4py.num_procs()
     if size == 1:
         raise SystemExit("This rank is alone: mpirun belongs to another MPI than the library daal4py found.")

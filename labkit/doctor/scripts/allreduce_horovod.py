@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 def main() -> str:
-    """Sum each rank's number over all ranks; give what was seen, or exit with what is wrong."""
+    """Sum each rank's number over all ranks; print the result, or exit with an error."""
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     if size == 1:
