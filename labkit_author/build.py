@@ -59,7 +59,7 @@ def build(source: Path, run: bool = False) -> list[Path]:
 def with_stored_outputs(source: Path) -> NotebookNode:
     """Return the solution notebook with the outputs that are stored; with none when a code cell changed or went.
 
-    Cells that were added have none: what stands before and after them is as it was executed.
+    Cells that were added have none: the cells before and after them are as they were executed.
     """
     fresh = solution(source)
     if not solution_path(source).exists():
@@ -79,13 +79,13 @@ def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, *
     Parameters
     ----------
     notebook : NotebookNode
-        Left unchanged.
+        The notebook, which is left unchanged.
     name : str
-        What messages and the kept file call it.
+        Its name in messages, and that of the kept file.
     cwd : Path
         The folder its cells run in.
     quick : bool
-        Run it small, as CI does (`LAB_QUICK=1`).
+        Whether to run it small, as CI does (`LAB_QUICK=1`).
     **parameters
         Values for its cell tagged `parameters`.
 
@@ -97,11 +97,11 @@ def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, *
         A parameter that the notebook does not have.
     """
     scratch = paths.STATE / "executed"
-    given, ran = scratch / f"{name}.in.ipynb", scratch / f"{name}.ipynb"
-    with files.writing(given):
+    input_file, output_file = scratch / f"{name}.in.ipynb", scratch / f"{name}.ipynb"
+    with files.writing(input_file):
         scratch.mkdir(parents=True, exist_ok=True)
-        given.write_text(dumps(notebook))
-    _refuse_unknown(parameters, given, name)
+        input_file.write_text(dumps(notebook))
+    _refuse_unknown(parameters, input_file, name)
     before = dict(os.environ)
     os.environ.update({"LAB_QUICK": "1"} if quick else {})
     # The environment's own kernel, also where a user-level kernel of the same name points elsewhere.
@@ -110,8 +110,8 @@ def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, *
         _require_own_kernel()
         with kernels.private_folder() as folder:
             papermill.execute_notebook(
-                given,
-                ran,
+                input_file,
+                output_file,
                 parameters=parameters,
                 kernel_name="python3",
                 cwd=cwd,
@@ -121,17 +121,17 @@ def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, *
             )
     except PapermillExecutionError as error:
         raise ExecutionError(
-            f"{name}: cell {error.cell_index} failed: {error.ename}: {error.evalue} (kept: {paths.shown(ran)})"
+            f"{name}: cell {error.cell_index} failed: {error.ename}: {error.evalue} (kept: {paths.shown(output_file)})"
         ) from error
     finally:
         os.environ.clear()
         os.environ.update(before)
-    done = nbformat.read(ran, as_version=4)
+    done = nbformat.read(output_file, as_version=4)
     for index, cell in enumerate(done.cells):
         if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
-            raise ExecutionError(f"{name}: ended early, cell {index} was never run (kept: {paths.shown(ran)})")
-    ran.unlink()
-    given.unlink()
+            raise ExecutionError(f"{name}: ended early, cell {index} was never run (kept: {paths.shown(output_file)})")
+    output_file.unlink()
+    input_file.unlink()
     return _with_outputs_of(notebook, done)
 
 

@@ -98,12 +98,12 @@ def mutate(
             f"{len(tried.equivalent)} known to be right",
             flush=True,
         )
-        found = {
+        groups = {
             "passed": tried.survivors,
             "the check itself failed": tried.failures,
             f"is no mutant any more, but stands in {paths.shown(mutations.EQUIVALENT)}": tried.stale,
         }
-        for what, lines in found.items():
+        for what, lines in groups.items():
             for line in lines:
                 print(f"   {what}: {line}")
                 fine = False
@@ -122,9 +122,9 @@ def new(
     """
     from labkit_author import build, scaffold
 
-    made = scaffold.new_lab(number, topic)
-    made += [*build.build(made[0], run=True), *_write_what_is_of_all_labs()]
-    for path in made:
+    changed = scaffold.new_lab(number, topic)
+    changed += [*build.build(changed[0], run=True), *_write_what_is_of_all_labs()]
+    for path in changed:
         print(paths.shown(path))
     print(
         f"What is left of the skeleton: ./lab lint {number}. Its minutes go in solutions/minutes.toml, what one does "
@@ -190,7 +190,7 @@ def build_notebooks(
 
 
 def _write_what_is_of_all_labs() -> list[Path]:
-    """Write the README's agenda, the guide's mistakes and the catalogue of modules; return what that changed."""
+    """Write the README's agenda, the guide's mistakes and the catalogue of modules; return the changed files."""
     from labkit.exercises import minutes
     from labkit_author import house, mistakes
 
@@ -227,9 +227,9 @@ def pack(
     """
     from labkit_author import pack
 
-    made = pack.make(out, lambda line: print(line, flush=True), python)
+    result = pack.make(out, lambda line: print(line, flush=True), python)
     place = paths.shown(out)
-    print(f"{place}: {made.n_files} files, {made.size / 1e9:.2f} GB, with their checksums in SHA256SUMS.")
+    print(f"{place}: {result.n_files} files, {result.size / 1e9:.2f} GB, with their checksums in SHA256SUMS.")
     print(f"From the stick: sh {shlex.quote(str(out / 'start.sh'))}. From this machine: python3 -m http.server in it.")
 
 

@@ -1,4 +1,4 @@
-"""Follows names from cell to cell: a lab must run to its closing table with any of its optional sections left out.
+"""Names followed from cell to cell: a lab must run to its closing table with any of its optional sections left out.
 
 A cell takes a name from the section that bound it last before. What a function uses is taken where the function is
 used, since it may be called there. A script that a cell writes counts as a name, which its path and its import use.
@@ -21,7 +21,7 @@ from labkit.exercises.minutes import Section, section_of
 WRITES = "%%writefile "
 
 
-class Taken(NamedTuple):
+class Dependency(NamedTuple):
     """A name that a cell takes from an optional section: its line in the cell's Python, the name, the section."""
 
     cell: int
@@ -32,7 +32,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True)
 class _Binding:
-    """What a name may stand for: the section that bound it, and the names that it may use when it is used."""
+    """A binding of a name: the section that bound it, and the names that it may use when it is used."""
 
     section: str
     uses: frozenset[str]
@@ -53,8 +53,8 @@ class Uses(NamedTuple):
 NOTHING = Uses(frozenset(), frozenset(), frozenset())
 
 
-def taken(notebook: NotebookNode, plan: Iterable[Section]) -> list[Taken]:
-    """Return what cells take from optional sections other than their own, in the cells' order.
+def dependencies(notebook: NotebookNode, plan: Iterable[Section]) -> list[Dependency]:
+    """Return the names that cells take from optional sections other than their own, in the cells' order.
 
     Raises
     ------
@@ -62,19 +62,19 @@ def taken(notebook: NotebookNode, plan: Iterable[Section]) -> list[Taken]:
         When a cell has no syntax tree.
     """
     optional = frozenset(section.name for section in plan if not section.core)
-    scripts = {name: uses_of(_python(cell)).bound for cell in notebook.cells if (name := written(cell))}
+    scripts = {name: uses_of(_python(cell)).bound for cell in notebook.cells if (name := script_of(cell))}
     names: _Names = {}
-    found: list[Taken] = []
+    result: list[Dependency] = []
     for index, (cell, section) in enumerate(zip(notebook.cells, section_of(notebook), strict=True)):
         if cell.cell_type == "code":
             follower = _Follower(section, optional - {section}, scripts, names)
             follower.follow(cell)
-            found += [Taken(index, line, name, maker) for (name, maker), line in follower.found.items()]
+            result += [Dependency(index, line, name, maker) for (name, maker), line in follower.found.items()]
             names = follower.names
-    return found
+    return result
 
 
-def written(cell: NotebookNode) -> str:
+def script_of(cell: NotebookNode) -> str:
     """Return the script that a cell writes, `work/x.py`; an empty text when it writes none."""
     first = cell.source.partition("\n")[0]
     return first.removeprefix(WRITES).strip() if first.startswith(WRITES) else ""
@@ -89,12 +89,12 @@ class _Follower:
 
     def __init__(self, section: str, others: frozenset[str], scripts: _Scripts, names: _Names):
         self.section, self.others, self.scripts, self.names = section, others, scripts, names
-        self.found: dict[tuple[str, str], int] = {}  # name and section, and the line that takes it first
+        self.found: dict[tuple[str, str], int] = {}  # the first line that takes a name, by name and section
 
     def follow(self, cell: NotebookNode) -> None:
         """Follow the names through the cell; of a script, only which others it uses: its names are its own."""
         tree = sources.parse(cell)
-        if script := written(cell):
+        if script := script_of(cell):
             self._bind(script, NOTHING, {other for other in self.scripts if _mentions(tree, other)} - {script})
         else:
             self._block(tree.body)
@@ -131,7 +131,7 @@ class _Follower:
                 self._piece(statement)
 
     def _branches(self, bodies: list[list[ast.stmt]]) -> None:
-        """Follow each from the same beginning; afterwards a name may be what any of them left."""
+        """Follow each branch from the same beginning; afterwards a name has the bindings of all of them."""
         before, ends = self.names, []
         for body in bodies:
             self.names = dict(before)
@@ -154,8 +154,8 @@ class _Follower:
             self._bind(name, uses, files)
 
     def _bind(self, name: str, uses: Uses, files: set[str]) -> None:
-        """Bind a name to what may use, when it is used, what functions in it and functions that it is made of use."""
-        inherited = (one.uses for use in uses.now for one in self.names.get(use, ()))
+        """Bind a name, which may use the names used in its own functions and in functions that it is made of."""
+        inherited = (binding.uses for use in uses.now for binding in self.names.get(use, ()))
         self.names[name] = frozenset({_Binding(self.section, uses.later.union(files, *inherited))})
 
     def _closure(self, names: frozenset[str]) -> set[str]:
@@ -163,7 +163,7 @@ class _Follower:
         every, new = set(), set(names)
         while new:
             every |= new
-            new = {use for name in new for one in self.names.get(name, ()) for use in one.uses} - every
+            new = {use for name in new for binding in self.names.get(name, ()) for use in binding.uses} - every
         return every
 
 
@@ -186,7 +186,7 @@ def uses_of(code: str) -> Uses:
 
 
 def _inside(table: symtable.SymbolTable, now: set[str], later: set[str], bound: set[str]) -> None:
-    """Collect the global names in a scope inside: a comprehension and a class run at once, a function later."""
+    """Collect the global names in an inner scope: a comprehension and a class run at once, a function later."""
     at_once = table.get_type() == "class" or table.get_name() in ("listcomp", "setcomp", "dictcomp", "genexpr")
     for symbol in table.get_symbols():
         if symbol.is_global() and symbol.is_referenced():
@@ -224,5 +224,5 @@ def _is_run(piece: ast.AST) -> bool:
 
 
 def _line(piece: ast.AST, name: str) -> int:
-    """Return the first line with a name; 0 where it is used by what is called there."""
+    """Return the first line with a name; 0 where a function that is called there uses it."""
     return min((node.lineno for node in ast.walk(piece) if isinstance(node, ast.Name) and node.id == name), default=0)

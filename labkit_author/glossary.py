@@ -29,17 +29,17 @@ def anchor(term: str) -> str:
 
 def problems(source: str) -> Iterator[tuple[int, str]]:
     """Yield line and problem of a lab's links to terms that there are not, and of bold terms that it never links."""
-    known = {f"{PAGE}#{anchor(term)}": term for term in entries(text())}
+    terms_by_link = {f"{PAGE}#{anchor(term)}": term for term in entries(text())}
     linked = set(LINK.findall(source))
-    for found in LINK.finditer(source):
-        if found[1] not in known:
-            yield source.count("\n", 0, found.start()) + 1, f"{found[1]} leads to no entry of docs/glossary.md"
-    terms = {_plain(term): (term, link) for link, term in known.items()}
-    for found in BOLD.finditer(source):
-        term, link = terms.get(_plain(found["term"]), ("", ""))
-        if term and not found["link"] and link not in linked:
-            line = source.count("\n", 0, found.start()) + 1
-            yield line, f"the term {found['term']!r} is bold and not linked: [**{found['term']}**]({link})"
+    for match in LINK.finditer(source):
+        if match[1] not in terms_by_link:
+            yield source.count("\n", 0, match.start()) + 1, f"{match[1]} leads to no entry of docs/glossary.md"
+    terms = {_plain(term): (term, link) for link, term in terms_by_link.items()}
+    for match in BOLD.finditer(source):
+        term, link = terms.get(_plain(match["term"]), ("", ""))
+        if term and not match["link"] and link not in linked:
+            line = source.count("\n", 0, match.start()) + 1
+            yield line, f"the term {match['term']!r} is bold and not linked: [**{match['term']}**]({link})"
 
 
 def _plain(term: str) -> str:

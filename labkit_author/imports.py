@@ -11,7 +11,7 @@ PACKAGES = ("labkit", "labkit_author", "labkit_classroom")
 
 
 def missing(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield line and name of what code imports from the kit and the kit does not have."""
+    """Yield line and name of each import from the kit that the kit does not have."""
     for node in ast.walk(tree):
         match node:
             case ast.ImportFrom(str(module), names, 0) if module.partition(".")[0] in PACKAGES:

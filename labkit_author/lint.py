@@ -23,11 +23,11 @@ MARKER = re.compile(r"^# %%(?!%|\w)")
 HIDING = ("globals", "locals", "eval", "exec")  # functions that hide names from `core_path`
 OPENS = re.compile(r"^check, .+ = open_lab\(\"\d\d\", globals\(\)\)$", re.M)
 
-Problem = tuple[int, str]  # a line of the source, and what is wrong there
+Problem = tuple[int, str]  # a line of the source, and its problem
 
 
 def lint(source: Path) -> list[str]:
-    """Return what is wrong with a lab's source, as lines `file:line: problem`; none when it is well made."""
+    """Return the problems of a lab's source, as lines `file:line: problem`; none when it is well made."""
     notebook = sources.read(source)
     starts = [number for number, line in enumerate(source.read_text().splitlines(), 1) if MARKER.match(line)]
     elsewhere = {name: other.name for other in sources.labs() if other.name != source.name for name in _written(other)}
@@ -43,17 +43,17 @@ def lint(source: Path) -> list[str]:
 
 
 def leftovers(source: Path) -> list[str]:
-    """Return what is left of the skeleton that a lab or an exercise began as, in lines as those of `lint`.
+    """Return remains of the skeleton that a lab or an exercise began as, in lines as those of `lint`.
 
     These hold up nobody who is at work on it, but must be gone at the end.
     """
     agenda = rf"^\| \[{source.stem[:2]} [^\]]+\]\([^)]*\) \| … \|"
-    found = [(source, left) for left in skeletons.LEFT.finditer(source.read_text())]
+    remains = [(source, left) for left in skeletons.LEFT.finditer(source.read_text())]
     readme = paths.ROOT / "README.md"
-    found += [(readme, left) for left in re.finditer(agenda, readme.read_text(), re.M)]
+    remains += [(readme, left) for left in re.finditer(agenda, readme.read_text(), re.M)]
     lines = (
         f"{paths.shown(path)}:{left.string.count(chr(10), 0, left.start()) + 1}: left of the skeleton: {left[0]!r}"
-        for path, left in found
+        for path, left in remains
     )
     return list(dict.fromkeys(lines))
 
@@ -99,7 +99,7 @@ def _lint_code(cell: NotebookNode, start: int) -> Iterator[Problem]:
         if not isinstance(node, ast.Call):
             continue
         line, function = first + node.lineno, ast.unparse(node.func)
-        if function in HIDING and not core_path.written(cell) and not OPENS.search(cell.source):
+        if function in HIDING and not core_path.script_of(cell) and not OPENS.search(cell.source):
             yield line, f"{function}() hides which names a cell takes: name them"
         if function in ("get_ipython().system", "get_ipython().getoutput"):
             yield line, "bare !command: its failure would pass unnoticed; use run_ranks, subprocess or %%bash"
@@ -114,12 +114,12 @@ def _lint_code(cell: NotebookNode, start: int) -> Iterator[Problem]:
 
 
 def _first(cell: NotebookNode, start: int) -> int:
-    """Return the line before a cell's Python."""
-    return start + bool(core_path.written(cell))
+    """Return the number of the line before a cell's Python."""
+    return start + bool(core_path.script_of(cell))
 
 
 def _lint_core_path(source: Path, notebook: NotebookNode, starts: list[int]) -> Iterator[Problem]:
-    """Find what keeps a lab from its closing table when optional sections are left out."""
+    """Find obstacles between a lab and its closing table when optional sections are left out."""
     try:
         plan = minutes.plan(source)
     except LabError as error:
@@ -130,7 +130,7 @@ def _lint_core_path(source: Path, notebook: NotebookNode, starts: list[int]) -> 
         if part.exercises and part.name and part.name not in to_do:
             exercises = ", ".join(map(str, part.exercises))
             yield 1, f"section {part.name} has exercise {exercises}, and no minutes to do it: `do` in {minutes.FILE}"
-    for cell, line, name, section in core_path.taken(notebook, plan):
+    for cell, line, name, section in core_path.dependencies(notebook, plan):
         yield (
             _first(notebook.cells[cell], starts[cell]) + line,
             f"takes {name} from section {section}, which is optional: who leaves that out gets no further. "
@@ -217,12 +217,12 @@ def _hints(module: ast.Module) -> dict[int, bool]:
     def value(node: ast.expr) -> ast.expr:
         return constants.get(node.id, node) if isinstance(node, ast.Name) else node
 
-    found = {}
+    has_hints = {}
     for node in ast.walk(module):
         match node:
             case ast.Call(ast.Attribute(attr="exercise"), [ast.Constant(int(number))], keywords):
                 given = [value(keyword.value) for keyword in keywords if keyword.arg == "hints"]
                 hints = [value(hint) for tuple_ in given if isinstance(tuple_, ast.Tuple) for hint in tuple_.elts]
                 empty = [hint for hint in hints if isinstance(hint, ast.Constant) and not str(hint.value).strip()]
-                found[number] = bool(hints) and not empty
-    return found
+                has_hints[number] = bool(hints) and not empty
+    return has_hints

@@ -1,6 +1,6 @@
 """The planted mistakes of all exercises, `solutions/mistakes.json`, as the tests have them: for the instructor's guide.
 
-An edit of a solution is a function; what it takes away and puts there is read off the test's text, where that says it.
+An edit of a solution is a function; the text that it replaces, and the new text, are read off the test's source.
 """
 
 import ast
@@ -16,7 +16,7 @@ TESTS = paths.ROOT / "tests" / "exercises"
 
 
 def text() -> str:
-    """Return the file: by lab and exercise, of each mistake what it changes, and what its student is told."""
+    """Return the file: by lab and exercise, each mistake's change and its student's message."""
     return json.dumps({source.stem[:2]: planted(source.stem[:2]) for source in sources.labs()}, indent=1) + "\n"
 
 
@@ -52,7 +52,7 @@ def planted(number: str) -> dict[int, list[dict[str, str]]]:
 
 
 def _entries(tree: ast.Module) -> list[ast.expr]:
-    """Return what stands in the lists that are called `mistakes`."""
+    """Return the elements of the lists that are called `mistakes`."""
     return [
         entry
         for node in ast.walk(tree)
@@ -63,7 +63,7 @@ def _entries(tree: ast.Module) -> list[ast.expr]:
 
 
 def _edit(node: ast.expr, constants: Mapping[str, ast.expr]) -> tuple[str, str]:
-    """Return what an edit of a solution takes away and what it puts there, as far as the tests say it in texts."""
+    """Return the text that an edit of a solution replaces, and the new one, as far as the tests have them as texts."""
     node = constants.get(node.id, node) if isinstance(node, ast.Name) else node
     texts: list[str] = []
     if isinstance(node, ast.Call):

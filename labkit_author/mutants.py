@@ -48,7 +48,7 @@ def mutants(text: str) -> dict[str, str]:
     """Return the mutants of an answer's solution, each text with the line that differs as `old → new`."""
     tree = ast.parse(text)
     original = ast.unparse(tree)
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for holder, key, node, names in _places(tree, _solution(text), []):
         for other in _alternatives(node, names):
             holder[key] = other
@@ -60,8 +60,8 @@ def mutants(text: str) -> dict[str, str]:
             finally:
                 holder[key] = node
             if mutant != original:
-                found[mutant] = difference(original, mutant)
-    return found
+                lines[mutant] = difference(original, mutant)
+    return lines
 
 
 def difference(before: str, after: str) -> str:
@@ -76,17 +76,17 @@ def difference(before: str, after: str) -> str:
 
 def _solution(text: str) -> set[int]:
     """Return the numbers of the lines that a student writes, of which there may be several blocks."""
-    inside, found = False, set()
+    inside, lines = False, set()
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() in (BEGIN, END):
             inside = line.strip() == BEGIN
         elif inside:
-            found.add(number)
-    return found
+            lines.add(number)
+    return lines
 
 
 def _places(node: ast.AST, inside: set[int], names: list[str]) -> Iterator[tuple[Any, Any, ast.AST, list[str]]]:
-    """Yield each node of the solution: what holds it, under which key, the node, the names in its function."""
+    """Yield each node of the solution: its holder, its key there, the node, the names in its function."""
     if isinstance(node, ast.FunctionDef):
         stored = [part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
         names = list(dict.fromkeys([*(arg.arg for arg in node.args.args), *(name.id for name in stored)]))
@@ -124,19 +124,19 @@ def _swapped(parts: list) -> Iterator[list]:
 
 
 def _near(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield what is one more and one less; a constant is changed where it stands."""
+    """Yield an expression plus one and minus one; constants are changed where they stand."""
     if not isinstance(node, ast.Constant):
         yield from (ast.BinOp(node, operator, ast.Constant(1)) for operator in (ast.Add(), ast.Sub()))
 
 
 def _shortened(iterable: ast.expr) -> Iterator[ast.expr]:
-    """Yield what a loop goes over, without its first and without its last."""
+    """Yield a loop's iterable without its first element, and without its last."""
     for part in (ast.Slice(lower=ast.Constant(1)), ast.Slice(upper=ast.Constant(-1))):
         yield ast.Subscript(ast.Call(ast.Name("list"), [iterable], []), part)
 
 
 def _alternatives(node: Any, names: list[str]) -> Iterator[ast.AST]:
-    """Yield what may stand in a node's place."""
+    """Yield the nodes that may stand in a node's place."""
     if isinstance(node, ast.stmt) and not isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef):
         yield ast.Pass()
     match node:
@@ -145,7 +145,7 @@ def _alternatives(node: Any, names: list[str]) -> Iterator[ast.AST]:
             yield from (left, right)
             if not isinstance(op, COMMUTE):
                 yield _but(node, left=right, right=left)
-            if isinstance(op, ast.FloorDiv):  # rounded up, and to the nearest
+            if isinstance(op, ast.FloorDiv):  # division that rounds up, and to the nearest
                 yield ast.UnaryOp(ast.USub(), _but(node, left=ast.UnaryOp(ast.USub(), left)))
                 yield ast.Call(ast.Name("round"), [_but(node, op=ast.Div())], [])
         case ast.AugAssign(target=target, op=op, value=value):

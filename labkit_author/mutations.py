@@ -1,4 +1,4 @@
-"""Puts mutants of a lab's solutions through its checks: what survives is a mistake that a check can't see.
+"""Mutants of a lab's solutions, put through its checks: a survivor is a mistake that a check can't see.
 
 Libraries such as mutmut and Cosmic Ray change files and run a test suite for each mutant. Here one function judges one
 answer, in a fork of this process, which has imported what takes seconds.
@@ -34,21 +34,21 @@ FORK = multiprocessing.get_context("fork")
 
 
 @dataclass
-class Tried:
-    """What came of an exercise's mutants, each named by the line that differs, as `old → new`.
+class MutationResults:
+    """The results of an exercise's mutants, each named by the line that differs, as `old → new`.
 
     Attributes
     ----------
     count : int
-        How many there were.
+        The number of mutants.
     equivalent : list of str
-        Those that passed, and are known to be right.
+        The mutants that passed, and are known to be right.
     survivors : list of str
-        All others that passed.
+        All other mutants that passed.
     failures : list of str
-        Those on which the check itself failed, and how.
+        The mutants on which the check itself failed, and how.
     stale : list of str
-        Known to be right, and no mutants of this solution.
+        Lines known to be right that are no mutants of this solution.
     """
 
     count: int = 0
@@ -63,7 +63,7 @@ def equivalent(lab: str, number: int) -> dict[str, str]:
     return tomllib.loads(EQUIVALENT.read_text()).get(lab, {}).get(str(number), {})
 
 
-def try_exercise(source: Path, number: int, every: int = 1, tell: Callable[[str], None] = print) -> Tried:
+def try_exercise(source: Path, number: int, every: int = 1, tell: Callable[[str], None] = print) -> MutationResults:
     """Put every mutant of a solution through its check, or every so-many-th.
 
     Raises
@@ -76,11 +76,11 @@ def try_exercise(source: Path, number: int, every: int = 1, tell: Callable[[str]
     if number not in exercises:
         raise LabError(f"lab {source.stem[:2]} has no exercise {number}, only {sorted(exercises)}.")
     exercise = exercises[number]
-    script = core_path.written(notebook.cells[exercise.cell])
+    script = core_path.script_of(notebook.cells[exercise.cell])
     text = exercise.solution.partition("\n")[2] if script else exercise.solution
-    made, known = mutants(text), equivalent(source.stem[:2], number)
-    tried = Tried(stale=sorted(set(known) - set(made.values())))
-    chosen = list(made.items())[::every]
+    lines_of, known = mutants(text), equivalent(source.stem[:2], number)
+    results = MutationResults(stale=sorted(set(known) - set(lines_of.values())))
+    chosen = list(lines_of.items())[::every]
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         names = _prepare(notebook, exercise.cell)
         check = core.checker(source.stem[:2], names)
@@ -94,14 +94,14 @@ def try_exercise(source: Path, number: int, every: int = 1, tell: Callable[[str]
         outcome, message = judge(text)
         if outcome != PASSED:
             raise LabError(f"the solution of exercise {number} does not pass here: {message}")
-        for tried.count, (mutant, line) in enumerate(chosen, 1):
+        for results.count, (mutant, line) in enumerate(chosen, 1):
             outcome, message = judge(mutant)
             if outcome == PASSED:
-                (tried.equivalent if line in known else tried.survivors).append(line)
+                (results.equivalent if line in known else results.survivors).append(line)
             elif outcome == CHECK_FAILED:
-                tried.failures.append(f"{line}: {message.splitlines()[-1]}")
-            tell(f"exercise {number}: {tried.count} of {len(chosen)} mutants, {len(tried.survivors)} survived")
-    return tried
+                results.failures.append(f"{line}: {message.splitlines()[-1]}")
+            tell(f"exercise {number}: {results.count} of {len(chosen)} mutants, {len(results.survivors)} survived")
+    return results
 
 
 def _answer(text: str, script: str, names: dict[str, Any], name: str) -> Any:
@@ -116,9 +116,9 @@ def _answer(text: str, script: str, names: dict[str, Any], name: str) -> Any:
 
 
 def _prepare(notebook: NotebookNode, exercise: int) -> dict[str, Any]:
-    """Write the lab's modules to the current folder, and return what the notebook has when it comes to an exercise.
+    """Write the lab's modules to the current folder, and return the notebook's names when it comes to an exercise.
 
-    Of the cells before it, that is what the answer's names and the modules are made of; none measures anything.
+    Of the cells before it, only statements run that the answer's names and the modules need; none measures anything.
     """
     names: dict[str, Any] = {
         "check": lambda number, answer: answer,
@@ -126,31 +126,31 @@ def _prepare(notebook: NotebookNode, exercise: int) -> dict[str, Any]:
         "work": Path("work"),
         "QUICK": True,
     }
-    given = set(names)
+    defined = set(names)
     Path("work").mkdir()
     for cell in notebook.cells:
-        if script := core_path.written(cell):
+        if script := core_path.script_of(cell):
             Path(script).write_text(cell.source.partition("\n")[2] + "\n")
-    for index, statements in reversed(list(_needed(notebook, exercise, given))):
+    for index, statements in reversed(list(_needed(notebook, exercise, defined))):
         remember_lines(f"<cell {index}>", notebook.cells[index].source)
         exec(compile(ast.Module(statements, type_ignores=[]), f"<cell {index}>", "exec"), names)
     return names
 
 
-def _needed(notebook: NotebookNode, exercise: int, given: set[str]) -> Iterator[tuple[int, list[ast.stmt]]]:
+def _needed(notebook: NotebookNode, exercise: int, defined: set[str]) -> Iterator[tuple[int, list[ast.stmt]]]:
     """Yield the statements that an exercise needs, of the cells before it, the last cell first."""
     uses = core_path.uses_of(ast.unparse(sources.parse(notebook.cells[exercise])))
-    wanted = {*uses.now, *uses.later}
+    open_names = {*uses.now, *uses.later}
     for index in reversed(range(exercise)):
         cell = notebook.cells[index]
-        if cell.cell_type != "code" or core_path.written(cell):
+        if cell.cell_type != "code" or core_path.script_of(cell):
             continue
         needed: list[ast.stmt] = []
         for statement in reversed(sources.parse(cell).body):
             uses = core_path.uses_of(ast.unparse(statement))
-            if uses.bound & (wanted - given) or _writes_module(statement):
+            if uses.bound & (open_names - defined) or _writes_module(statement):
                 needed.insert(0, statement)
-                wanted = (wanted - uses.bound) | uses.now | uses.later
+                open_names = (open_names - uses.bound) | uses.now | uses.later
         yield index, needed
 
 
@@ -161,7 +161,7 @@ def _writes_module(statement: ast.stmt) -> bool:
 
 
 def _in_a_fork(judge: Callable[[], tuple[str, str]]) -> tuple[str, str]:
-    """Return what `judge` returns in a fork of this process, which a mutant may spoil, end, or keep for ever."""
+    """Return the result of `judge` in a fork of this process, which a mutant may spoil, end, or keep for ever."""
     receive, send = FORK.Pipe(duplex=False)
     child = FORK.Process(target=_judge, args=(judge, send))
     child.start()
@@ -177,7 +177,7 @@ def _in_a_fork(judge: Callable[[], tuple[str, str]]) -> tuple[str, str]:
 
 def _judge(judge: Callable[[], tuple[str, str]], send: Connection) -> None:
     quiet = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # of compiled code too
+    for stream in (1, 2):  # a limit that ends compiled code too
         os.dup2(quiet, stream)
     core.ANSWER_LIMIT_S = ANSWER_LIMIT_S
     send.send(judge())

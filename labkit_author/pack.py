@@ -46,7 +46,7 @@ class Wheel(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """What was made."""
+    """A pack that was made."""
 
     n_files: int
     size: int  # bytes
@@ -58,9 +58,9 @@ def make(folder: Path, on_part: Callable[[str], None], with_python: bool = True)
     Parameters
     ----------
     folder : Path
-        New, empty, or with a pack in it.
+        A folder that is new, empty, or has a pack in it.
     on_part : callable
-        Is given a line about each part as it is done.
+        The function that gets a line about each part as it is done.
     with_python : bool
         Whether to bring uv's own Python. Without, each laptop needs a Python of the kit's version.
 
@@ -97,14 +97,14 @@ def wheels_of_locks(locks: Iterable[Path] = (paths.ROOT / LOCKS[0], paths.ROOT /
     patch releases of Python.
     """
     fitting = frozenset(tags.sys_tags())
-    found = {}
+    wheels = {}
     for lock in locks:
         for package in tomllib.loads(lock.read_text())["package"]:
             for entry in package.get("wheels", []):
                 name = unquote(Path(urlsplit(entry["url"]).path).name)
                 if fitting & utils.parse_wheel_filename(name)[3]:
-                    found[name] = Wheel(name, entry["url"], entry["hash"].removeprefix("sha256:"), entry["size"])
-    return [found[name] for name in sorted(found)]
+                    wheels[name] = Wheel(name, entry["url"], entry["hash"].removeprefix("sha256:"), entry["size"])
+    return [wheels[name] for name in sorted(wheels)]
 
 
 def fetch(wheels: Collection[Wheel], folder: Path) -> None:
@@ -148,7 +148,7 @@ class _Part(NamedTuple):
 
 
 def _parts(staging: Path, with_python: bool) -> Iterator[_Part]:
-    """Make what is not a wheel of the locks, part by part."""
+    """Make the parts of a pack that are not wheels of the locks."""
     yield _Part("README.txt", TEMPLATES / "README.txt", "the commands for students, and how to serve this folder")
     yield _Part("start.sh", TEMPLATES / "start.sh", "unpacks the kit and sets up")
     yield _Part("kit.tar.gz", _kit(staging), "the kit, as committed")
@@ -256,7 +256,7 @@ def _data() -> list[Path]:
 
 
 def _run(failing: str, *command: str | Path, remedy: str = "") -> tuple[str, ...]:
-    """Return what a command printed; its environment is the kit's, but no variable tells uv of another one."""
+    """Return the output of a command; its environment is the kit's, but no variable tells uv of another one."""
     ended = processes.run(command, env={"VIRTUAL_ENV": None}, timeout=600.0)
     if ended.failure:
         said = next((line.strip() for line in reversed(ended.lines) if line.strip()), ended.failure)

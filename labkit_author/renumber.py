@@ -32,7 +32,7 @@ PROSE = re.compile(
 def make_room(source: Path, after: int) -> tuple[list[Path], list[str]]:
     """Add one to the number of each exercise of a lab that comes after exercise `after`.
 
-    What is stored of the lab's run stays, with the new numbers in its verdicts.
+    The lab's stored outputs stay, with the new numbers in its verdicts.
 
     Parameters
     ----------
@@ -94,12 +94,12 @@ def _files_of(source: Path) -> list[Path]:
     """Return the files whose numbers are this lab's."""
     lab = source.stem[:2]
     checks, tests = paths.ROOT / "labkit" / "exercises", paths.ROOT / "tests" / "exercises"
-    known = paths.ROOT / EQUIVALENT
+    equivalent = paths.ROOT / EQUIVALENT
     return [
         source,
         *sorted(checks.glob(f"lab{lab}*.py")),
         *sorted(tests.glob(f"*lab{lab}*.py")),
-        *([known] if known.exists() else []),
+        *([equivalent] if equivalent.exists() else []),
     ]
 
 
@@ -115,11 +115,11 @@ def prose(text: str, lab: str, moved: Callable[[int], int], own: bool) -> str:
     Parameters
     ----------
     text : str
-        Of a lab, its comments and strings too, or of a document.
+        The text of a lab, comments and strings included, or of a document.
     lab : str
         The lab, such as "09".
     moved : callable
-        Takes a number, and returns the new one.
+        The function from a number to the new one.
     own : bool
         Whether an exercise without a lab is this lab's.
     """
@@ -154,8 +154,10 @@ def numbers(tree: ast.Module) -> Iterator[ast.expr]:
                 case ast.Call(function, [ast.Constant(int()) as number, *_]) if _name(function) in CHECKED:
                     yield number
                 case ast.Call(ast.Attribute(attr="exercise"), arguments, keywords):
-                    yield from (one for one in arguments[:1] if _whole(one))
-                    yield from (one for word in keywords if word.arg == "beside" for one in _members(word.value))
+                    yield from (constant for constant in arguments[:1] if _whole(constant))
+                    yield from (
+                        constant for word in keywords if word.arg == "beside" for constant in _members(word.value)
+                    )
                 case ast.Subscript(value, ast.Constant(int()) as number) if _name(value) in keyed:
                     yield number
                 case ast.Assign([ast.Name(name)], value) if name in CASES:
@@ -182,29 +184,29 @@ def counting(tree: ast.Module) -> Iterator[int]:
 
 
 def _keyed(tree: ast.Module) -> set[str]:
-    """Return the names of what is keyed by an exercise's number: made from `sources.exercises(…)`, say."""
-    made = (
+    """Return the names of mappings with exercises' numbers as keys, such as those made from `sources.exercises(…)`."""
+    assignments = (
         (node.targets[0].id, node.value)
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     )
     return {KEYED} | {
         name
-        for name, value in made
+        for name, value in assignments
         if any(isinstance(node, ast.Call) and _name(node.func) == "exercises" for node in ast.walk(value))
     }
 
 
 def _variables(scope: ast.AST, keyed: set[str]) -> set[str]:
     """Return the variables that hold an exercise's number: they are checked, answered, or a key."""
-    found = set()
+    variables = set()
     for node in ast.walk(scope):
         match node:
             case ast.Call(function, [ast.Name(name), *_]) if _name(function) in CHECKED:
-                found.add(name)
+                variables.add(name)
             case ast.Subscript(value, ast.Name(name)) if _name(value) in keyed:
-                found.add(name)
-    return found
+                variables.add(name)
+    return variables
 
 
 def _means(node: ast.AST, variables: set[str]) -> bool:
@@ -220,17 +222,17 @@ def _means(node: ast.AST, variables: set[str]) -> bool:
 
 
 def _defined(values: ast.expr, tree: ast.Module) -> ast.expr:
-    """Return the literal that a loop or a comparison takes: itself, or what a name of this module was given."""
+    """Return the literal that a loop or a comparison takes: itself, or the one that this module gave its name."""
     match values:
         case ast.Call(ast.Attribute(inner, "items" | "keys"), []):
             return _defined(inner, tree)
         case ast.Name(name):
-            given = [
+            definitions = [
                 node.value
                 for node in ast.walk(tree)
                 if isinstance(node, ast.Assign) and any(_name(target) == name for target in node.targets)
             ]
-            return given[0] if len(given) == 1 else values
+            return definitions[0] if len(definitions) == 1 else values
     return values
 
 
@@ -244,7 +246,7 @@ def _members(values: ast.expr) -> Iterator[ast.expr]:
 
 
 def _first_of_tuples(values: ast.expr) -> Iterator[ast.expr]:
-    """Yield what the cases of a test begin with."""
+    """Yield the first elements of a test's cases."""
     match values:
         case ast.List(cases):
             for case in cases:
@@ -261,7 +263,7 @@ def _first_of_tuples(values: ast.expr) -> Iterator[ast.expr]:
 
 
 def first_number(case: ast.expr) -> int | None:
-    """Return the exercise that a case of a test is about; none for what is not told."""
+    """Return the number of the exercise that a case of a test is about; None where it is not written."""
     return next((ast.literal_eval(number) for number in _first_of_tuples(case)), None)
 
 

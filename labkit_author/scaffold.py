@@ -32,7 +32,7 @@ def new_lab(number: str, topic: str) -> list[Path]:
     Returns
     -------
     list of Path
-        What was written.
+        The files that were written.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def _place_of_text(source: Path, after: int | None) -> int:
     known = sources.exercises(sources.read(source))
     checks = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assign)]
     checked = {number: node.end_lineno or 0 for node in checks for number in known if _is_check_of(node.value, number)}
-    if after is None:  # what closes the lab stands after its last exercise
+    if after is None:  # the lab's closing cells stand after its last exercise
         begin = len("\n".join(lines[: max(checked.values(), default=0)]))
         return text.count("\n", 0, found.start()) if (found := CLOSING.search(text, begin)) else len(lines)
     return next((line for line in range(checked[after], len(lines)) if MARKER.match(lines[line])), len(lines))
@@ -182,7 +182,7 @@ def _tests_of(number: str) -> Path:
 
 
 def _insert(path: Path, after: str, line: str, what: str) -> None:
-    """Put a line below what the expression `after` finds."""
+    """Put a line below the match of the expression `after`."""
     text = path.read_text()
     if not (found := re.search(after, text, re.M)):
         raise LabError(f"{paths.shown(path)} has lost {what}: bring it back, and add there {line.strip()}")

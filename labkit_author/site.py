@@ -1,4 +1,4 @@
-"""The site: what Sphinx makes pages from, prepared from the labs' stored runs and the documents, and the build itself.
+"""The site: Sphinx's sources, prepared from the labs' stored runs and the documents, and the build itself.
 
 The prepared folder mirrors the checkout, so that links between labs, glossary and documents hold as they are written.
 A lab is its stored solution notebook, without the instructor's cells, its answers and hints folded.
@@ -32,7 +32,7 @@ INLINE_PNG = re.compile(r'(<img\b[^>]*\bsrc=")data:image/png;base64,([^"]+)"')
 
 
 def build(out: Path) -> None:
-    """Make the site in a folder, in place of what was there.
+    """Make the site in a folder, in place of the one that was there.
 
     Raises
     ------
@@ -40,33 +40,33 @@ def build(out: Path) -> None:
         When the folder holds something else, Sphinx's packages can't be had, or Sphinx complains.
     """
     _refuse_other_folder(out)
-    prepared, made, log = (paths.STATE / name for name in ("site", "site.html", "site.log"))
+    prepared, new_site, log = (paths.STATE / name for name in ("site", "site.html", "site.log"))
     prepare(prepared)
-    with files.writing(made):
-        shutil.rmtree(made, ignore_errors=True)
+    with files.writing(new_site):
+        shutil.rmtree(new_site, ignore_errors=True)
     strictly = ("--fail-on-warning", "--keep-going", "--quiet")
-    ended = processes.run(sphinx("-b", "html", *strictly, str(prepared), str(made)), timeout=BUILD_TIMEOUT_S)
+    ended = processes.run(sphinx("-b", "html", *strictly, str(prepared), str(new_site)), timeout=BUILD_TIMEOUT_S)
     files.write(log, "\n".join(ended.lines) + "\n")
     if ended.failure:
-        told = next((line for line in ended.lines if re.search("error|warning", line, re.I)), ended.failure)
-        raise LabError(f"the site was not made: {told.strip()} (all of it: {paths.shown(log)})")
+        message = next((line for line in ended.lines if re.search("error|warning", line, re.I)), ended.failure)
+        raise LabError(f"the site was not made: {message.strip()} (all of it: {paths.shown(log)})")
     with files.writing(out, "name another folder with --out"):
         shutil.rmtree(out, ignore_errors=True)
         out.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(made, out)
+        shutil.move(new_site, out)
 
 
 def sphinx(*arguments: str) -> list[str]:
     """Return the command that runs Sphinx in an environment of its own, which uv makes from its cache and forgets.
 
-    So the students' environment does without Sphinx and what that brings.
+    So the students' environment does without Sphinx and its dependencies.
     """
     environment = ("--project", str(paths.ROOT), "--locked", "--isolated", "--only-group", GROUP)
     return [programs.uv(), "run", "--quiet", *environment, "sphinx-build", *arguments]
 
 
 def prepare(folder: Path) -> None:
-    """Write what Sphinx makes the site from, in place of what was in the folder.
+    """Write Sphinx's sources of the site, in place of those in the folder.
 
     Raises
     ------
@@ -94,10 +94,10 @@ def lab(source: Path) -> NotebookNode:
     if not notebooks.has_run(source):
         raise LabError(f"lab {source.stem[:2]} has no stored outputs: ./lab build {source.stem[:2]} --execute")
     read = sources.read(source)
-    exercises = {read.cells[one.cell].id: one.number for one in sources.exercises(read).values()}
+    exercises = {read.cells[exercise.cell].id: exercise.number for exercise in sources.exercises(read).values()}
     blank = {cell.id: cell.source for cell in sources.blank(read).cells}
     checks = core.checker(source.stem[:2], {}).lab.checks
-    shown = nbformat.v4.new_notebook(metadata=notebooks.stored(source).metadata)
+    page = nbformat.v4.new_notebook(metadata=notebooks.stored(source).metadata)
     for cell in notebooks.stored(source).cells:
         if notebooks.INSTRUCTOR in cell.metadata.get("tags", []):
             continue
@@ -105,17 +105,17 @@ def lab(source: Path) -> NotebookNode:
             cell.outputs = [_as_html(output) for output in cell.outputs]
         if cell.id in exercises:
             number = exercises[cell.id]
-            shown.cells.append(_prose(f"```python\n{blank[cell.id]}\n```", f"{cell.id}-blank"))
-            shown.cells.append(_prose(_hints(number, checks[number].hints), f"{cell.id}-hints"))
+            page.cells.append(_prose(f"```python\n{blank[cell.id]}\n```", f"{cell.id}-blank"))
+            page.cells.append(_prose(_hints(number, checks[number].hints), f"{cell.id}-hints"))
             _fold(cell, f"{ANSWER} {number}")
         elif cell.metadata.get("jupyter", {}).get("source_hidden"):
             _fold(cell, DRAWING)
-        shown.cells.append(cell)
+        page.cells.append(cell)
     opening = (
         f"*The stored run of one machine; yours will differ. To run it yourself: `./lab start {source.stem[:2]}`.*"
     )
-    shown.cells.insert(1, _prose(opening, "stored-run"))
-    return shown
+    page.cells.insert(1, _prose(opening, "stored-run"))
+    return page
 
 
 def document(text: str) -> str:
@@ -129,9 +129,9 @@ def document(text: str) -> str:
 
 
 def with_pictures_in_files(notebook: NotebookNode, folder: Path) -> NotebookNode:
-    """Write the pictures of a notebook's outputs to files, so that a browser loads what it shows; return the notebook.
+    """Write the pictures of a notebook's outputs to files, which a browser loads as it shows them; return the notebook.
 
-    A file is called by what it holds, so that a picture that has not changed is the same file.
+    A file's name is a hash of the picture, so that a picture that has not changed is the same file.
     """
 
     def place(found: re.Match[str]) -> str:
@@ -177,7 +177,7 @@ def _prose(text: str, id: str) -> NotebookNode:
 
 
 def _front(folder: Path) -> dict[str, str]:
-    """Return what the front page takes from elsewhere: the README's sections, and a stored picture."""
+    """Return the front page's parts from elsewhere: the README's sections, and a stored picture."""
     opening, *rest = re.split(r"^## ", (paths.ROOT / "README.md").read_text(), flags=re.M)
     sections = {title: text.strip() for title, _, text in (section.partition("\n") for section in rest)}
     return {
@@ -192,8 +192,8 @@ def _front(folder: Path) -> dict[str, str]:
 def _picture(folder: Path, stem: str, begin: str) -> str:
     """Return the picture of a prepared lab whose alternative text begins so, as HTML for the front page."""
     page = nbformat.read(folder / "notebooks" / f"{stem}.ipynb", as_version=4)
-    found = [output.get("data", {}).get("text/html", "") for cell in page.cells for output in cell.get("outputs", [])]
-    picture = next(text for text in found if f'alt="{begin}' in text)
+    outputs = [output.get("data", {}).get("text/html", "") for cell in page.cells for output in cell.get("outputs", [])]
+    picture = next(text for text in outputs if f'alt="{begin}' in text)
     return picture.replace("../", "").replace(' loading="lazy"', "")
 
 
@@ -215,13 +215,13 @@ def _bring_linked_files(folder: Path) -> None:
     """Copy the files that pages link to, such as environment.yml, to where the links lead."""
     for page in [*folder.glob("*.md"), *folder.glob("docs/*.md"), *folder.glob("notebooks/*.ipynb")]:
         for target in links(page):
-            wanted = (page.parent / target).resolve()
-            if not wanted.exists():
-                original = paths.ROOT / wanted.relative_to(folder.resolve())
+            target_file = (page.parent / target).resolve()
+            if not target_file.exists():
+                original = paths.ROOT / target_file.relative_to(folder.resolve())
                 if not original.is_file():
                     raise LabError(f"{page.relative_to(folder)} links to {target}, which is not there.")
-                wanted.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(original, wanted)
+                target_file.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(original, target_file)
 
 
 def links(page: Path) -> list[str]:

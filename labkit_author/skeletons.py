@@ -81,7 +81,7 @@ MINUTES = Template("""
 AGENDA = Template("| [$number $title](notebooks/$name.ipynb) | … | 20 |\n")
 DOCTOR = Template('    Lab("$number $title", needs=NOTEBOOK, better_with=()),\n')
 
-# What of these an author has left as it was: in a lab's source.
+# Parts of skeletons that an author has left as they were, in a lab's source.
 LEFT = re.compile(
     r"Exercise \d+ · Its title|What to do and why\.|\b(?:twice|total)_\d+\b|\*\*You will\*\* …|"
     r"\d+ · A question that this section answers|Ask before you show\.|- What to remember\.$|"
@@ -91,18 +91,18 @@ LEFT = re.compile(
 
 
 class Exercise(NamedTuple):
-    """What an exercise has in its lab's files: templates, in which `n` is its number and `lab` its lab's.
+    """The parts of an exercise in its lab's files: templates, in which `n` is its number and `lab` its lab's.
 
     Attributes
     ----------
     name : str
-        What its answer is called, without its number.
+        The name of its answer, without its number.
     text : Template
-        For the lab's source.
+        The part in the lab's source.
     check : Template
-        For the lab's checks.
+        The part in the lab's checks.
     imports : dict of str to str
-        What the check uses, and the line that imports it.
+        The names that the check uses, each with the line that imports it.
     mistakes, right : Template
         Cases of the lab's tests.
     probe : Template or None

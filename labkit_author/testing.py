@@ -27,11 +27,11 @@ def runs(
     fast : bool
         Only the tests without TensorFlow, ranks, Slurm and notebooks (`tests/fast.py`), side by side.
     lab : str, optional
-        Only what this lab is held to: its exercises, its source, and both its notebooks.
+        Only this lab's tests: of its exercises, its source, and both its notebooks.
     exercise : int, optional
-        Only what this exercise of the lab is held to.
+        Only the tests of this exercise of the lab.
     more : sequence of str
-        Further arguments: they are given to one run, which is no longer of all tests.
+        Further arguments of pytest's: with any, there is one run, no longer of all tests.
 
     Raises
     ------

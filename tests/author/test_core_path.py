@@ -20,7 +20,7 @@ def lab(write_source, **cells):
 
 
 def taken(notebook):
-    return [(name, section) for _, _, name, section in core_path.taken(notebook, PLAN)]
+    return [(name, section) for _, _, name, section in core_path.dependencies(notebook, PLAN)]
 
 
 @pytest.mark.parametrize(

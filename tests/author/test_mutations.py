@@ -116,7 +116,7 @@ def test_the_command_tries_one_exercise_and_each_so_many_th_mutant(monkeypatch, 
 
     def tried(source, number, every, tell):
         asked.append((source.stem[:2], number, every))
-        return mutations.Tried(count=3, equivalent=[], survivors=["a → b"], failures=[], stale=[])
+        return mutations.MutationResults(count=3, equivalent=[], survivors=["a → b"], failures=[], stale=[])
 
     monkeypatch.setattr(mutations, "try_exercise", tried)
     monkeypatch.setattr("sys.argv", ["lab", "mutate", "09", "--exercise", "2", "--every", "5"])
