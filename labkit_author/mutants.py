@@ -226,7 +226,7 @@ def _other_values(value: Any) -> tuple:
 
 
 def _is_module(node: ast.expr, names: list[str]) -> bool:
-    """Whether it may be a module, such as `np`, whose functions are no methods."""
+    """Whether an expression may be a module, such as `np`, whose functions are no methods."""
     return (isinstance(node, ast.Name) and node.id not in names) or (
         isinstance(node, ast.Attribute) and _is_module(node.value, names)
     )

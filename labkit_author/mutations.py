@@ -155,7 +155,7 @@ def _needed(notebook: NotebookNode, exercise: int, defined: set[str]) -> Iterato
 
 
 def _writes_module(statement: ast.stmt) -> bool:
-    """Whether it writes a module that scripts import, as `(work / "plan.py").write_text(…)`."""
+    """Whether a statement writes a module that scripts import, as `(work / "plan.py").write_text(…)`."""
     text = ast.unparse(statement)
     return not isinstance(statement, ast.FunctionDef) and ".py')" in text and ".write_text(" in text
 

@@ -115,7 +115,7 @@ def new_exercise(source: Path, after: int | None = None, script: bool = False) -
 
 
 def _give_minutes(source: Path, exercise: int) -> list[Path]:
-    """Give the section of an exercise minutes to do it where it had none; return the plan's file if that changed it."""
+    """Plan minutes for an exercise's section where it had none; return the plan's file if that changed it."""
     sections = minutes.by_section(sources.read(source))
     name = next((section.name for section in sections if exercise in section.exercises), "")
     if not name or next(section.do for section in minutes.plan(source) if section.name == name):

@@ -162,7 +162,7 @@ def _as_html(output: NotebookNode) -> NotebookNode:
 
 
 def _fold(cell: NotebookNode, what: str) -> None:
-    """Have a cell's code shown on demand."""
+    """Fold a cell's code, which is then shown on demand."""
     cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-input"]
     cell.metadata["mystnb"] = {"code_prompt_show": f"Show {what}", "code_prompt_hide": f"Hide {what}"}
 

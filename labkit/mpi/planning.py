@@ -34,11 +34,11 @@ class Reach(NamedTuple):
     Attributes
     ----------
     slurm : bool
-        Whether they are a Slurm job's.
+        Whether the ranks are a Slurm job's.
     nodes : int
         The number of their machines, or of what MPICH takes for machines.
     local : bool
-        Whether mpirun and all ranks are on this machine, where nobody else need connect to them.
+        Whether mpirun and all ranks are on this machine, where nobody else needs to connect to them.
     device : str
         The network interface between the nodes of a small Slurm; otherwise empty.
     """

@@ -234,7 +234,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Have whoever else starts or ends this cluster wait."""
+        """Hold the lock under which this cluster is started and ended; wait for others who have it."""
         path = self.link.with_name(f"{self.link.name}.lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -277,7 +277,7 @@ class Cluster:
         return None
 
     def _start(self, nodes: int, until: int | None, rate: str) -> None:
-        """Have a supervisor start it, and wait until it is up."""
+        """Start it by a supervisor, and wait until it is up."""
         process = subprocess.Popen(
             [sys.executable, "-m", supervisor.__name__, str(self.link.absolute()), str(nodes), str(until or 0), rate],
             stdin=subprocess.PIPE,
@@ -352,7 +352,7 @@ def _has_our_name(folder: Path) -> bool:
 
 
 def _is_ours(folder: Path, status: os.stat_result) -> bool:
-    """Whether it is a folder as supervisors make them, of this user, in which no other user can write."""
+    """Whether a folder is as supervisors make them: this user's, and closed to others' writing."""
     return files.is_folder_of_mine(status) and _has_our_name(folder)
 
 

@@ -173,7 +173,7 @@ class Supervisor:
         return testbed
 
     def keep_others_out(self) -> None:
-        """Have the daemons that start from now on close other users' connections at once, where there is a compiler."""
+        """Preload a library into daemons from now on, with a compiler, that closes other users' connections at once."""
         if library := preload.library(OWN_USER, self.folder):
             link = self.folder / "own-user.so"  # a path without blanks
             link.symlink_to(library)
@@ -298,7 +298,7 @@ class Supervisor:
         return "\n    ".join([f"The log of {name} ends:", *(line[:300] for line in lines)])
 
     def end(self) -> None:
-        """Have the jobs save and end, kill the processes that are left, and remove all files."""
+        """Cancel the jobs, which may save something, kill the processes that are left, and remove all files."""
         if whole := (self.folder / "up").exists() and not self.ended():
             query("scancel", f"--partition={PARTITION}", environ=environ(self.folder))
         spared = {SCRIPT_RUNNER} if whole else PROGRAMS  # clients of a dead daemon would wait in vain

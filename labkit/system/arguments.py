@@ -18,9 +18,9 @@ class Parser(argparse.ArgumentParser):
     Parameters
     ----------
     command : str
-        What one types to run the program.
+        The command that one types to run the program.
     description, epilog : str
-        What `--help` shows before the flags and after them.
+        The texts that `--help` shows before the flags and after them.
     """
 
     def __init__(self, command: str, description: str, epilog: str):

@@ -42,7 +42,7 @@ class Loan:
     free : tuple of tuple of int
         The cores that nobody else has.
     failure : str
-        Why the kernel binds no names here, so that nobody knows which cores are free; empty when it does.
+        The reason why the kernel binds no names here, so that nobody knows which cores are free; empty when it does.
     """
 
     def __init__(self, cores: Iterable[Core], own: Iterable[int] = ()) -> None:
@@ -93,7 +93,7 @@ def borrow(cores: Iterable[Core], minimum: int, environ: Mapping[str, str] = os.
     cores : iterable of tuple of int
         The cores that this process may use.
     minimum : int
-        How many cores the run needs.
+        The number of cores that the run needs.
     environ : mapping of str to str
         The variables, with those that its run has borrowed when this process is a rank.
     """

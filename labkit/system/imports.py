@@ -55,7 +55,7 @@ class _NotForKeras:
 
 
 def lighten_keras() -> None:
-    """Have Keras, and so TensorFlow, imported without scikit-learn and Matplotlib, in this process from here on.
+    """Keep scikit-learn and Matplotlib out of this process's import of Keras, and so of TensorFlow, from now on.
 
     They take more than a second, a third of TensorFlow's import on each rank. Keras imports them, where they are
     there, for wrappers that make a scikit-learn estimator of a model, and for pictures of a set's images:

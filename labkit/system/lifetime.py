@@ -9,14 +9,14 @@ _prctl = ctypes.CDLL(None).prctl
 
 
 def end_with(parent: int) -> None:
-    """Have this process killed when its parent ends: to be exact, the thread in the parent that started it."""
+    """Let the kernel kill this process when its parent ends: to be exact, the parent's thread that started it."""
     _prctl(_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # ended since
         os._exit(1)
 
 
 def adopt_orphans() -> None:
-    """Have all processes under this one become its children when their parents end."""
+    """Make all processes under this one its children when their parents end."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 

@@ -1,4 +1,4 @@
-"""What other work takes of the cores while something is measured.
+"""Contention: other work's use of the cores while something is measured.
 
 `with watch("section 7") as others:` around what is timed looks before and after. What the cores did (/proc/stat), less
 what this process and all under it did (/proc/PID/stat), is the work of others; what a hypervisor took away (steal)
@@ -31,12 +31,12 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # the unit of /proc/stat and /proc/PID/st
 
 @dataclass
 class Others:
-    """What others had of the cores while something was measured; filled in when that is over.
+    """Others' use of the cores while something was measured; filled in when the measurement is over.
 
     Attributes
     ----------
     where : str
-        What was measured, such as "section 7".
+        The name of the measurement, such as "section 7".
     again : str
         The way to measure it again.
     share : float or None
@@ -46,9 +46,9 @@ class Others:
     by : tuple of str
         The names of those who took most, as far as they can be seen; of other users, no more than that it was they.
     busy : bool
-        Whether what was measured meanwhile is doubtful.
+        Whether figures measured meanwhile are doubtful.
     why : str
-        Why the share is unknown.
+        The reason why the share is unknown.
     """
 
     where: str = ""
@@ -114,7 +114,7 @@ def watch(
     root: Path = Path("/"),
     in_turn: bool = True,
 ) -> Iterator[Others]:
-    """Watch what others take of the cores while the block runs, and print a line when that is much.
+    """Watch others' use of the cores while the block runs, and print a line when it is much.
 
     On a server with measuring slots, the block has one of them (`labkit.system.turns`).
 
@@ -123,13 +123,13 @@ def watch(
     Parameters
     ----------
     where : str
-        What is measured, such as "section 7": what to run again.
+        The name of the measurement, such as "section 7": the part to run again.
     cpus : collection of int, optional
         The CPUs that are measured on; by default all that this process may use.
     also : collection of int
-        Processes that do what is measured without being under this one.
+        Processes that belong to the measurement without being under this one.
     unknown : str
-        Why nothing can be known of the cores measured on, if so.
+        The reason why nothing can be known of the cores measured on, if there is one.
     show : bool
         Whether to print that line.
     root : Path
@@ -215,7 +215,7 @@ def _sum_up(others: Others) -> None:
 def _compare(
     others: Others, machine: Machine, used: set[int], elapsed: "_Cores", before: "_Processes", after: "_Processes"
 ) -> None:
-    """Fill in what others took of the cores used."""
+    """Fill in others' use of these cores."""
     ours = after.seconds - before.seconds
     others_s = elapsed.worked - ours
     others.capacity = min(len(used), machine.quota or math.inf) * elapsed.clock

@@ -90,7 +90,7 @@ def _is_held(opened: int) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
-    """Have the block be the only one of all processes and threads that holds `path`'s lock.
+    """Hold `path`'s lock for the block, which is then the only one of all processes and threads.
 
     The lock is on a file beside it, which this user alone can open, and which is there no longer than the lock. The
     kernel takes it from a process that ends. Where none can be had (no flock on that file system, a process that was

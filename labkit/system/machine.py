@@ -1,4 +1,4 @@
-"""What a process may use of this machine: cores, memory, instruction sets, NUMA nodes."""
+"""A process's share of this machine: cores, memory, instruction sets, NUMA nodes."""
 
 import math
 import os
@@ -60,7 +60,7 @@ class Machine:
 
 
 def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) -> Machine:
-    """Read what this process may use from /proc and /sys; of that, `turns.this_share` is what it should.
+    """Read this process's share of the machine from /proc and /sys; `turns.this_share` is the part that it should use.
 
     Parameters
     ----------

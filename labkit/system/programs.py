@@ -1,4 +1,4 @@
-"""Where programs are, also those of administrators."""
+"""Paths of programs, also of those of administrators."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ def search_path() -> str:
 
 
 def which(program: str) -> str | None:
-    """Return where a program is; None when it is not there."""
+    """Return the path of a program; None when it is not there."""
     return shutil.which(program, path=search_path())
 
 

@@ -123,7 +123,7 @@ def _cpus(cores: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where this machine's division is, or would be."""
+    """Return the folder of this machine's division, be there one or not."""
     return Path(environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
 
 

@@ -79,7 +79,7 @@ def take(also: Collection[int] = ()) -> Iterator[None]:
     Parameters
     ----------
     also : collection of int
-        Processes that do what is measured without being under this one: they are moved too, with all under them.
+        Processes that belong to the measurement without being under this one: they are moved too, with all under them.
 
     Raises
     ------

@@ -218,7 +218,7 @@ class Testbed:
         )
 
     def _shape(self, verb: str, nodes: tuple[Node, ...]) -> None:
-        """Give both ends of each cable their rate and delay."""
+        """Set the rate and delay of both ends of each cable."""
         rate = f"tbf rate {self.rate:.0f}bit burst {self._burst} latency {1e3 * QUEUE_S:g}ms"
         for node in nodes:
             for within, name in (("", _port(node)), (f"nsenter -t {node.pid} -n ", self.interface)):

@@ -38,7 +38,7 @@ class Found(NamedTuple):
     skipped: tuple[str, ...]
 
     def restore(self, state: tf.train.Checkpoint) -> None:
-        """Give the variables of `state`, which must be the same as when it was saved, the saved values."""
+        """Set the variables of `state` to the saved values; they must be the same variables as when it was saved."""
         if self.path is None:
             raise ValueError("there is no checkpoint to restore")
         state.read(str(self.path / "state")).assert_consumed()

@@ -79,12 +79,12 @@ class TrainConfig:
 
     @property
     def trains(self) -> bool:
-        """Whether it trains, before it evaluates or without."""
+        """Whether the run trains, with an evaluation after it or without."""
         return self.mode != "evaluate"
 
     @property
     def evaluates(self) -> bool:
-        """Whether it evaluates."""
+        """Whether the run evaluates."""
         return self.mode != "train"
 
     @property

@@ -297,7 +297,7 @@ class Training:
         return time.perf_counter() - began
 
     def restore(self) -> int:
-        """Give all ranks the state that rank 0 finds, and return the number of steps done."""
+        """Restore the state that rank 0 finds, on all ranks, and return the number of steps done."""
         checkpoint, error = checkpoints.Found(None, 0, {}, ()), ""
         if hvd.rank() == 0:
             try:
