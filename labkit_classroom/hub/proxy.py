@@ -1,8 +1,13 @@
 """The hub's way in: what comes from browsers goes to the hub, and to the one server that is the browser's own.
 
-It is the kit's own, on h11. JupyterHub's proxy takes node, and root to install it; the one in Python
-(configurable-http-proxy 0.4.0) keeps bodies and messages whole in memory, reads on from a server when the browser does
-not, and reaches no Unix sockets (docs/upstream.md). Neither keeps what one student serves from another's browser. Here
+It is the kit's own, on h11, as no other keeps students apart. JupyterHub's proxy, configurable-http-proxy for Node,
+passes on well: streams, websockets with their subprotocols and binary messages, TLS; a page that is not read stops its
+server. But its 5.3.0, held to this module's tests, shows what one student serves to another's browser, all of them from
+one origin; sends every server the cookies of the others and of the hub, and takes from it cookies for all of them;
+believes what a browser says of its own address; takes bodies of any size from whoever has not logged in. JupyterHub's
+own answer, a domain for each user, takes a DNS that a classroom's server has not. Debian 12's 4.5.3 knows no Unix
+sockets: it takes the address of one for port 80 of this machine. The proxy in Python (configurable-http-proxy 0.4.0)
+keeps bodies and messages whole in memory (docs/upstream.md). Here
 
 - a browser reaches the server of the seat that has logged in with it, and no other's; its cookies are those of
   `cookies`;
