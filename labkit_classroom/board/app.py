@@ -15,7 +15,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,6 @@ MAX_BUFFER = 128 * 1024  # bytes that a client may send ahead; Tornado's own lim
 BACKLOG = 1024  # connections not taken up yet: after an outage a whole room comes at once
 SLOW_CLIENT_S = 10.0  # for a message to come in, and for a page to read what it was sent
 PUSH_INTERVAL_S = 0.25  # between two looks at what the pages show
-CLOCK_S = 5  # a view in which only the clock has gone on is made again that often
 MIN_COST = 2500  # bytes: what the smallest message takes as much of the board's time as
 
 HEADERS = {
@@ -58,33 +57,6 @@ HEADERS = {
 }
 
 
-class View:
-    """What a page shows, as JSON: made once for all who look, and again when it may be another.
-
-    Parameters
-    ----------
-    store : Store
-        What it is made from.
-    make : callable
-        Returns it.
-    """
-
-    def __init__(self, store: Store, make: Callable[[], dict[str, Any]]) -> None:
-        self._store, self._make = store, make
-        self._made_of: object = None
-        self._text = b""
-
-    def text(self) -> bytes:
-        """Return it: the same object as before when nothing has changed."""
-        current = (self._store.version, int(time.time() / CLOCK_S))
-        if current != self._made_of:
-            text = json.dumps(self._make()).encode()
-            if text != self._text:
-                self._text = text
-            self._made_of = current
-        return self._text
-
-
 class Room:
     """What the server shows.
 
@@ -99,8 +71,6 @@ class Room:
 
     Attributes
     ----------
-    wall, instructor : View
-        What the two pages show; the wall also has the figures.
     figures : views.Figures
         The closing figures.
     numbers : tuple of str
@@ -114,16 +84,18 @@ class Room:
         self.streams = 0
         self.numbers = tuple(lab.number for lab in labs)
         self.figures = views.Figures()
-        tally = views.Tally()
-        store.follow(tally.replace, self.figures.replace)
-        self.wall = View(store, lambda: views.wall(tally, labs, plan, datetime.now()))
-        self.instructor = View(
-            store,
-            lambda: (
-                {"code": store["code"]}
-                | views.instructor(tally, store.seats.values(), labs, plan, datetime.now(), store.now())
-            ),
-        )
+        self._labs, self._plan, self._tally = labs, plan, views.Tally()
+        store.follow(self._tally.replace, self.figures.replace)
+
+    def wall(self) -> dict[str, Any]:
+        """Return what the wall shows, but for the figures."""
+        return views.wall(self._tally, self._labs, self._plan, datetime.now())
+
+    def instructor(self) -> dict[str, Any]:
+        """Return what the instructor's page shows."""
+        store, now = self.store, datetime.now()
+        seats = store.seats.values()
+        return {"code": store["code"]} | views.instructor(self._tally, seats, self._labs, self._plan, now, store.now())
 
 
 class Handler(tornado.web.RequestHandler):
@@ -319,7 +291,7 @@ class Views(Handler):
 
     def _text(self, with_figures: bool) -> bytes:
         """Return what the page shows, the wall with its figures or without."""
-        text = (self.room.instructor if self._for_instructor else self.room.wall).text()
+        text = json.dumps(self.room.instructor() if self._for_instructor else self.room.wall()).encode()
         if self._for_instructor or not with_figures:
             return text
         return text[:-1] + b', "figures": ' + self.room.figures.text() + b"}"
@@ -336,7 +308,7 @@ class Views(Handler):
         with contextlib.suppress(tornado.iostream.StreamClosedError):
             while True:
                 text, now = self._text(False), self.room.figures.text()
-                if text is not sent or now is not figures:
+                if text != sent or now is not figures:
                     self.write(b"data: " + self._text(now is not figures) + b"\n\n")
                 elif time.monotonic() - quiet_since > 15:
                     self.write(": still here\n\n")  # so that what lies between does not close it
