@@ -1,6 +1,9 @@
 """How far a class is, from files that students hand in: the labs' `results-NN.json`, and what `lab doctor --json` says.
 
 A student is a folder, or the beginning of the file's name: `ada/results-07.json`, `ada-results-07.json`.
+
+What `./lab room close` keeps of a board is no substitute: that takes a network and a board, and has counts without
+names, of five people and more. This tells of each student, and of a class without either.
 """
 
 import contextlib

@@ -1,6 +1,11 @@
 """Slides of labs: one page, made from a lab's stored run, that needs no other file and no network.
 
 A slide has the point; the speaker's notes have all that the lab says there, and the instructor's notes.
+
+`nbconvert --to slides` (7.17) was tried on labs 02 and 07, and looked at in a browser. To it a cell is the least that a
+slide can be: whole paragraphs, a "Guess first" with its answer below it, the end of one section with the beginning of
+the next, and what is too high is cut off. Nothing is for the notes but whole cells. Its page takes reveal.js from a
+folder beside it, and RequireJS, MathJax and Mermaid from the network: without that it shows no slides at all.
 """
 
 import html
