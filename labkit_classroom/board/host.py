@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.exercises import minutes, sources
+from labkit.report.page import FEW
 from labkit.system import addresses, files, paths
 from labkit.system.errors import LabError
 from labkit_classroom.board import app, views
@@ -139,15 +140,15 @@ def close_room(out: Path) -> None:
 
 
 def aggregates(store: Store) -> dict[str, Any]:
-    """Return what may be kept of a room: nothing of fewer than `views.FEW` people or machines.
+    """Return what may be kept of a room: nothing of fewer than `FEW` people or machines.
 
-    Counts are rounded down to whole `views.FEW`s, so that neither a count nor what two of them differ by is of fewer.
+    Counts are rounded down to whole `FEW`s, so that neither a count nor what two of them differ by is of fewer.
     """
     tally, figures = views.Tally(), views.Figures()
     store.follow(tally.replace, figures.replace)
     return {
         "opened": f"{datetime.fromtimestamp(float(store['opened'])):%Y-%m-%d}",
-        "rounded_down_to": views.FEW,
+        "rounded_down_to": FEW,
         "people": _rounded(tally.people) or None,
         "passed": [
             {"lab": lab, "exercise": number, "seats": _rounded(count)}
@@ -159,22 +160,22 @@ def aggregates(store: Store) -> dict[str, Any]:
 
 
 def _rounded(count: int) -> int:
-    return count - count % views.FEW
+    return count - count % FEW
 
 
 def _values(machines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the values of each figure, in their order and none beside another of the same machine.
 
-    They are told apart by machines' cores and instruction sets where each kind has `views.FEW` or more.
+    They are told apart by machines' cores and instruction sets where each kind has `FEW` or more.
     """
-    found: dict[tuple[str, str], dict[tuple, list[float]]] = {}
+    found: dict[tuple[str, str], dict[tuple[Any, ...], list[float]]] = {}
     for machine in machines:
         for one in machine["figures"]:
             kinds = found.setdefault((one["name"], one["unit"]), {})
             kinds.setdefault((machine["cores"], *machine["isa"]), []).append(one["value"])
     kept = []
     for (name, unit), kinds in sorted(found.items()):
-        if min(map(len, kinds.values())) < views.FEW:
+        if min(map(len, kinds.values())) < FEW:
             kept.append({"name": name, "unit": unit, "values": sorted(chain.from_iterable(kinds.values()))})
             continue
         for (cores, *isa), values in sorted(kinds.items()):

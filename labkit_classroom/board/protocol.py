@@ -30,6 +30,8 @@ LARGEST = 1e15  # of a figure
 UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 MARKS = 3  # combining marks on a letter; more of them would lie over the lines above and below
 
+Schema = dict[str, Any]  # a JSON schema
+
 # Lengths too: "$" matches before a line's end.
 _LAB = {"type": "string", "pattern": "^[0-9]{2}$", "maxLength": 2}
 _EXERCISE = {"type": "integer", "minimum": 1, "maximum": 20}
@@ -37,7 +39,7 @@ _MINUTE = {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0
 _NAME = {"type": "string", "minLength": 1, "maxLength": 60}
 
 
-def _object(**properties: dict) -> dict:
+def _object(**properties: Schema) -> Schema:
     """Return the schema of an object that has these properties, and no others."""
     return {
         "type": "object",
@@ -47,7 +49,7 @@ def _object(**properties: dict) -> dict:
     }
 
 
-def _list(items: dict, most: int) -> dict:
+def _list(items: Schema, most: int) -> Schema:
     return {"type": "array", "items": items, "maxItems": most}
 
 
@@ -67,7 +69,7 @@ _FIGURE = _object(
 )
 
 
-def _or_null(schema: dict) -> dict:
+def _or_null(schema: Schema) -> Schema:
     return {"anyOf": [{"type": "null"}, schema]}
 
 

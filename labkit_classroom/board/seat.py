@@ -61,7 +61,7 @@ def membership(folder: Path) -> dict[str, Any] | None:
     """
     path = folder / MEMBERSHIP
     try:
-        kept = files.read_json(path)
+        kept: dict[str, Any] | None = files.read_json(path)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -101,7 +101,7 @@ class Store:
                 "opened": str(time.time()),
             }.items():
                 self._database.execute("INSERT OR IGNORE INTO room VALUES (?, ?)", (key, value))
-            self._room = dict(self._database.execute("SELECT key, value FROM room"))
+            self._room: dict[str, str] = dict(self._database.execute("SELECT key, value FROM room"))
             rows = self._database.execute("SELECT id, name, joined, heard, changed, hand, state FROM seats ORDER BY id")
             self.seats = {row[0]: Seat._make([*row[:-1], json.loads(row[-1])]) for row in rows}
         except (OSError, sqlite3.Error) as error:
@@ -242,7 +242,7 @@ class Store:
 
     # Writing
 
-    def _row(self, statement: str, values: tuple = ()) -> Any:
+    def _row(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
         return self._database.execute(statement, values).fetchone()
 
     def _keep(self, seat: Seat | None, number: int = 0) -> None:

@@ -97,7 +97,7 @@ class Tally:
         ]
 
 
-def _add(counts: Counter, keys: Iterable[Any], sign: int) -> None:
+def _add(counts: Counter[Any], keys: Iterable[Any], sign: int) -> None:
     for key in keys:
         counts[key] += sign
         if not counts[key]:
@@ -144,7 +144,8 @@ class Figures:
 
     def shown(self) -> dict[str, list[dict[str, Any]]]:
         """Return what is shown: by lab, for each machine its cores, instruction sets and figures."""
-        return json.loads(self.text())
+        labs: dict[str, list[dict[str, Any]]] = json.loads(self.text())
+        return labs
 
     def text(self) -> bytes:
         """Return that as JSON; the same object as long as nothing is added."""

@@ -15,7 +15,7 @@ DAYS = 14  # that a login lasts, as the hub's own cookie
 MAX_WRONG, WRONG_S = 10, 60.0  # as a seat from an address, before the answer is another
 
 
-class SeatAuthenticator(Authenticator):
+class SeatAuthenticator(Authenticator):  # type: ignore[misc]  # JupyterHub has no types
     """Takes a seat's own code, once the room is open.
 
     The right code always lets in: whoever tries wrong ones, maybe from the same address or with a forged one, locks
@@ -32,9 +32,9 @@ class SeatAuthenticator(Authenticator):
         """Return the seat whose code was given; None for a wrong one."""
         if not (self._settings.folder / OPEN).exists():
             raise HTTPError(403, "The room is not open yet.")
-        seat, code = self.normalize_username(data.get("username", "").strip()), data.get("password", "")
+        seat: str = self.normalize_username(data.get("username", "").strip())
         async with self._one_at_a_time:
-            right = await asyncio.to_thread(codes.fits, self._codes, seat, code)
+            right = await asyncio.to_thread(codes.fits, self._codes, seat, data.get("password", ""))
         if right:
             secure = handler.request.protocol == "https"
             handler.set_cookie(SEAT, seat, path="/", httponly=True, samesite="Lax", secure=secure, expires_days=DAYS)

@@ -65,7 +65,7 @@ def kept(files_of_students: Path) -> dict[str, str]:
             status = os.fstat(opened)
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
                 raise ValueError("it is not yours alone")
-            codes = json.loads(text.read() or "{}")  # empty, where it was killed before it wrote
+            codes: dict[str, str] = json.loads(text.read() or "{}")  # empty, where it was killed before it wrote
         if not all(isinstance(code, str) and len(code) == LENGTH for code in codes.values()):
             raise ValueError("it has something else")
     except FileNotFoundError:
@@ -85,7 +85,8 @@ def forget(files_of_students: Path) -> None:
 
 def read(folder: Path) -> dict[str, list[str]]:
     """Return the salt and the hash of each seat's code."""
-    return json.loads((folder / FILE).read_text())
+    digests: dict[str, list[str]] = json.loads((folder / FILE).read_text())
+    return digests
 
 
 def fits(kept: Mapping[str, list[str]], seat: str, code: str) -> bool:

@@ -40,7 +40,7 @@ rm -rf "$JUPYTER_RUNTIME_DIR"
 """
 
 
-class JobSpawner(MultiSlurmSpawner):
+class JobSpawner(MultiSlurmSpawner):  # type: ignore[misc]  # batchspawner has no types
     """Each server is a job."""
 
     req_name = Unicode()
@@ -71,7 +71,8 @@ class JobSpawner(MultiSlurmSpawner):
         hub = settings.own()
         if jobs.is_gone(hub):
             raise RuntimeError("the small Slurm is down")
-        return await super().run_command(cmd, input, env or os.environ | hub.variables)
+        printed: str = await super().run_command(cmd, input, env or os.environ | hub.variables)
+        return printed
 
     def state_gethost(self) -> str:
         """Return where the job's server is reached."""

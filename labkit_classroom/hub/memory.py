@@ -46,7 +46,8 @@ def of_labs(labs: Sequence[str], on_lab: Callable[[str], None]) -> dict[str, int
 def known_labs() -> dict[str, int]:
     """Return what was measured."""
     try:
-        return json.loads(FILE.read_text())
+        peaks: dict[str, int] = json.loads(FILE.read_text())
+        return peaks
     except (FileNotFoundError, ValueError):
         return {}
 

@@ -32,7 +32,8 @@ class _InTurn:
 
     def get_env(self) -> dict[str, str]:
         """Return the server's variables; with an address that has a port it would refuse the socket."""
-        return super().get_env() | {"JUPYTERHUB_SERVICE_URL": "http+unix://"}  # type: ignore[misc]
+        env: dict[str, str] = super().get_env()  # type: ignore[misc]
+        return env | {"JUPYTERHUB_SERVICE_URL": "http+unix://"}
 
     async def start(self) -> str:
         """Start the server when it is its turn; return its address."""
@@ -48,7 +49,7 @@ class _InTurn:
             raise RuntimeError("it has ended before it listened")  # or JupyterHub would wait for minutes
 
 
-class UnitSpawner(_InTurn, SystemdSpawner):
+class UnitSpawner(_InTurn, SystemdSpawner):  # type: ignore[misc]  # spawners have no types
     """Each server is a unit of systemd's, with limits, under an account of its own."""
 
     async def start(self) -> str:
@@ -60,7 +61,7 @@ class UnitSpawner(_InTurn, SystemdSpawner):
             raise
 
 
-class AccountSpawner(_InTurn, hub_log.Heard, LocalProcessSpawner):
+class AccountSpawner(_InTurn, hub_log.Heard, LocalProcessSpawner):  # type: ignore[misc]
     """Each server runs under an account of its own, with limits by cgroups where this machine has them."""
 
     def make_preexec_fn(self, name: str) -> Callable[[], None]:
@@ -92,7 +93,7 @@ class AccountSpawner(_InTurn, hub_log.Heard, LocalProcessSpawner):
         cgroups.remove(name)
 
 
-class TrialSpawner(_InTurn, hub_log.Heard, SimpleLocalProcessSpawner):
+class TrialSpawner(_InTurn, hub_log.Heard, SimpleLocalProcessSpawner):  # type: ignore[misc]
     """All servers run under the account of whoever started the hub: for trying."""
 
     async def stop(self, now: bool = False) -> None:

@@ -34,7 +34,8 @@ class Stream:
     def listener(self) -> int:
         """The account of whoever listens at the Unix socket that this is connected to."""
         raw = self._transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
-        return PEER.unpack(raw)[1]
+        _, account, _ = PEER.unpack(raw)
+        return int(account)
 
     async def read(self) -> bytes:
         """Return what has come; nothing at the end."""

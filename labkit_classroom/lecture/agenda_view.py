@@ -48,7 +48,8 @@ def calendar(route: Route, days: Sequence[Day], advice: Sequence[str]) -> str:
         if entry.sections:
             event.add("description", _sections(entry))
         events.add_component(event)
-    return events.to_ical().decode()
+    text: bytes = events.to_ical()
+    return text.decode()
 
 
 def day_title(day: Day) -> str:

@@ -4,7 +4,7 @@ import functools
 import html
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2.utils import markupsafe
 from latex2mathml.converter import convert
@@ -18,6 +18,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
+Markup = markupsafe.Markup
 IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)|<img[^>]*>")  # in prose: a file beside the lab, which a page has not
 MARKER = re.compile(r"(?:[-*+]|\d+[.)])\s+")
 NESTED = re.compile(r"\n\s*(?=(?:[-*+]|\d+[.)])\s)")
@@ -33,7 +34,7 @@ class Block(NamedTuple):
     text: str
 
 
-def to_html(text: str, deeper: int = 0) -> markupsafe.Markup:
+def to_html(text: str, deeper: int = 0) -> Markup:
     """Return Markdown as HTML: formulas as MathML, code in colours, diagrams in words, and no links between files.
 
     Parameters
@@ -50,22 +51,22 @@ def to_html(text: str, deeper: int = 0) -> markupsafe.Markup:
             token.tag = f"h{min(6, int(token.tag[1]) + deeper)}"
         if token.children:
             token.children = _without_links_to_files(token.children)
-    return markupsafe.Markup(parser.renderer.render(tokens, parser.options, {}))
+    return Markup(parser.renderer.render(tokens, parser.options, {}))
 
 
-def inline(text: str) -> markupsafe.Markup:
+def inline(text: str) -> Markup:
     """Return a line of Markdown, such as a heading's, as HTML."""
-    return markupsafe.Markup(_parser().renderInline(text))
+    return Markup(_parser().renderInline(text))
 
 
-def code(text: str, language: str = "python") -> markupsafe.Markup:
+def code(text: str, language: str = "python") -> Markup:
     """Return code as HTML with its highlighting inline, in weight and slant: it needs no colours."""
     try:
         lexer = get_lexer_by_name(language)
     except ClassNotFound:
         lexer = get_lexer_by_name("text")
     shown = highlight(text, lexer, HtmlFormatter(noclasses=True, nowrap=True, style="bw"))
-    return markupsafe.Markup(f"<pre><code>{shown}</code></pre>\n")
+    return Markup(f"<pre><code>{shown}</code></pre>\n")
 
 
 def blocks(text: str) -> list[Block]:
@@ -126,7 +127,7 @@ def _without_links_to_files(tokens: Sequence[Token]) -> list[Token]:
     return kept
 
 
-def _formula(text: str, options: dict) -> str:
+def _formula(text: str, options: dict[str, Any]) -> str:
     """Return a formula as MathML; one that can't be read, as it is written."""
     display = "block" if options["display_mode"] else "inline"
     try:

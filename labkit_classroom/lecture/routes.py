@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labkit.exercises import minutes, sources
 from labkit.system import paths
@@ -107,7 +108,7 @@ def of_labs(labs: Sequence[str], hours: float) -> Route:
     return Route("", title, "", "", hours, (tuple(parts),))
 
 
-def _part(entry: dict) -> Part:
+def _part(entry: dict[str, Any]) -> Part:
     if "lab" in entry:
         return _lab_part(sources.find(entry["lab"]), entry.get("sections", ()))
     if "break" in entry:

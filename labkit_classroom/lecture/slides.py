@@ -18,16 +18,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jinja2
-from jinja2.utils import markupsafe
 from nbformat import NotebookNode
 
 from labkit.exercises import minutes, notebooks, sources
 from labkit.exercises.minutes import Cells, Section
 from labkit.system.errors import LabError
 from labkit_classroom.lecture import guide, prose
-from labkit_classroom.lecture.prose import Block
+from labkit_classroom.lecture.prose import Block, Markup
 
-Markup = markupsafe.Markup
 TEMPLATE = Path(__file__).with_suffix(".html")
 REVEAL = Path(__file__).parent / "reveal"
 # What fits on a slide, in lines of its text. An estimate: what is too high all the same, the page makes smaller.
