@@ -34,13 +34,13 @@ from labkit_classroom.board.store import Full, Store
 PAGES = Path(__file__).with_name("pages")
 MAX_SEATS = 500
 MAX_VIEWERS = 100  # streams of the wall; who comes later asks every few seconds, as the page does when streams fail
-MAX_FIGURE_BYTES = 3_000_000  # of all closing figures, so that a wall with them stays well below what is read as one
-MAX_CONNECTIONS = 500  # but for streams; most systems let a process have 1,024 files
+MAX_FIGURE_BYTES = 3_000_000  # of all closing figures: a wall with them stays well below protocol.MAX_ANSWER_BYTES
+MAX_CONNECTIONS = 500  # connections without streams; most systems let a process have 1,024 files
 MAX_BUFFER = 128 * 1024  # bytes that a client may send ahead; Tornado's own limit is 100 MB for each
 BACKLOG = 1024  # connections not taken up yet: after an outage a whole room comes at once
-SLOW_CLIENT_S = 10.0  # for a message to come in, and for a page to read what it was sent
-PUSH_INTERVAL_S = 0.25  # between two looks at what the pages show
-MIN_COST = 2500  # bytes: what the smallest message takes as much of the board's time as
+SLOW_CLIENT_S = 10.0  # seconds for a message to come in, and for a page to read what it was sent
+PUSH_INTERVAL_S = 0.25  # seconds between two looks at a page's content
+MIN_COST = 2500  # bytes that take as much of the board's time as the smallest message
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -58,12 +58,12 @@ HEADERS = {
 
 
 class Room:
-    """What the server shows.
+    """A room as the server shows it.
 
     Parameters
     ----------
     store : Store
-        What was sent.
+        The room's memory.
     labs : tuple of views.Lab
         The labs.
     plan : tuple of views.Planned
@@ -88,28 +88,28 @@ class Room:
         store.follow(self._tally.replace, self.figures.replace)
 
     def wall(self) -> dict[str, Any]:
-        """Return what the wall shows, but for the figures."""
+        """Return the wall's content, but for the figures."""
         return views.wall(self._tally, self._labs, self._plan, datetime.now())
 
     def instructor(self) -> dict[str, Any]:
-        """Return what the instructor's page shows."""
+        """Return the content of the instructor's page."""
         store, now = self.store, datetime.now()
         seats = store.seats.values()
         return {"code": store["code"]} | views.instructor(self._tally, seats, self._labs, self._plan, now, store.now())
 
 
 class Handler(tornado.web.RequestHandler):
-    """What all answers have in common: headers, errors of one line, limits."""
+    """A request to the board: its answer's headers, errors of one line, limits."""
 
     room: Room
     limits: dict[str, Limit]
 
     def initialize(self, room: Room, limits: dict[str, Limit]) -> None:
-        """Take what the application has."""
+        """Set the room and its limits, which all requests share."""
         self.room, self.limits = room, limits
 
     def set_default_headers(self) -> None:
-        """Set what each answer has."""
+        """Set the headers of each answer."""
         for name, value in HEADERS.items():
             self.set_header(name, value)
 
@@ -121,16 +121,16 @@ class Handler(tornado.web.RequestHandler):
         self.finish(json.dumps({"error": reason}))
 
     def refuse(self, status: int, reason: str) -> None:
-        """End this request."""
+        """Answer with an error, and end the request."""
         raise tornado.web.HTTPError(status, reason=reason)
 
     def limited(self, name: str, key: str = "", cost: float = 1) -> None:
-        """Refuse what is too much: of the client's address, where no other key is given."""
+        """Refuse a request beyond a limit: that of another key, or of the client's address."""
         if not self.limits[name].allows(key or _network(self.request.remote_ip or ""), cost):
             self.refuse(429, "too often: try again in a moment")
 
     def message(self, kind: protocol.Message) -> Any:
-        """Return the message of this request."""
+        """Return the message in the request's body."""
         if self.request.headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
             self.refuse(415, "send application/json")
         try:
@@ -140,12 +140,12 @@ class Handler(tornado.web.RequestHandler):
             raise  # refuse has
 
     def token(self) -> str:
-        """Return the token that came with this request."""
+        """Return the request's bearer token; empty without."""
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
         return token if scheme == "Bearer" else ""
 
     def seat(self) -> int:
-        """Return the seat whose token came with this request."""
+        """Return the number of the seat whose token the request has."""
         number = self.room.store.seat_of(self.token())
         if number is None:
             self.limited("wrong token")
@@ -155,12 +155,12 @@ class Handler(tornado.web.RequestHandler):
         return number
 
     def check_instructor(self) -> None:
-        """Refuse who has not the instructor's token."""
+        """Refuse a request without the instructor's token."""
         if not self.room.store.is_instructor(self.token()):
             self.refuse(403, "this is the instructor's page: open the address that ./lab room open printed")
 
     async def kept(self, writing: Awaitable[Any]) -> Any:
-        """Return what a write returns; say when it is not kept."""
+        """Return the result of a write; answer with an error when it is not kept."""
         try:
             return await writing
         except Full:
@@ -168,7 +168,7 @@ class Handler(tornado.web.RequestHandler):
 
 
 class Seats(Handler):
-    """Joining."""
+    """The room's seats, of which each student who joins gets a new one."""
 
     async def post(self) -> None:
         """Add a seat to the room."""
@@ -186,7 +186,7 @@ class Seats(Handler):
 
 
 class OwnSeat(Handler):
-    """What a seat sends of itself."""
+    """A student's own seat."""
 
     async def put(self) -> None:
         """Keep the seat's state."""
@@ -201,10 +201,10 @@ class OwnSeat(Handler):
 
 
 class AnySeat(Handler):
-    """A seat that the instructor removes."""
+    """Any seat, for the instructor."""
 
     async def delete(self, number: str) -> None:
-        """Delete all that is kept of it, as if it had left."""
+        """Delete all that is kept of the seat, as if it had left."""
         self.check_instructor()
         await self.kept(self.room.store.leave(int(number)))
         self.set_status(204)
@@ -214,7 +214,7 @@ class Figures(Handler):
     """Closing figures of a lab, without a seat: each seat has a ticket for those of each lab."""
 
     async def post(self) -> None:
-        """Keep them."""
+        """Keep the figures of one machine."""
         message = self.message(protocol.FIGURES)
         if not self.room.store.has_ticket(message["ticket"], message["lab"]):
             self.limited("wrong token")
@@ -227,7 +227,7 @@ class Figures(Handler):
         self.set_status(204)
 
     async def delete(self) -> None:
-        """Delete those of all labs, for the instructor."""
+        """Delete the figures of all labs, for the instructor."""
         self.check_instructor()
         await self.kept(self.room.store.delete_figures())
         self.limits["figures"].clear()
@@ -238,7 +238,7 @@ class Code(Handler):
     """The room's code."""
 
     async def post(self) -> None:
-        """Change it, for the instructor: who has the old one gets no new seat, and those who are there stay."""
+        """Change the code, for the instructor: nobody joins by the old one, and whoever is there stays."""
         self.check_instructor()
         await self.kept(self.room.store.change_code())
         self.limits["join"].clear()
@@ -246,29 +246,29 @@ class Code(Handler):
 
 
 class Page(Handler):
-    """A page, or what belongs to one."""
+    """A page, its style sheet or its script."""
 
     def initialize(self, room: Room, limits: dict[str, Limit], file: str, kind: str) -> None:  # type: ignore[override]
-        """Take which."""
+        """Set the file that is sent, and its content type."""
         super().initialize(room, limits)
         self._file, self._kind = file, kind
 
     def get(self) -> None:
-        """Return it."""
+        """Send the file."""
         self.set_header("Content-Type", self._kind)
         self.finish((PAGES / self._file).read_bytes())
 
 
 class Views(Handler):
-    """What a page shows, as JSON or, when asked for, as a stream of it."""
+    """The content of a page, as JSON or, when asked for, as a stream of server-sent events."""
 
     def initialize(self, room: Room, limits: dict[str, Limit], for_instructor: bool) -> None:  # type: ignore[override]
-        """Take for whom."""
+        """Set whose page it is: the instructor's, or the wall."""
         super().initialize(room, limits)
         self._for_instructor = for_instructor
 
     async def get(self) -> None:
-        """Return it once, or each time it changes."""
+        """Send the content once, or as a stream each time it changes."""
         if self._for_instructor:
             self.check_instructor()
         if "text/event-stream" not in self.request.headers.get("Accept", ""):
@@ -290,7 +290,7 @@ class Views(Handler):
             self.room.streams -= 1
 
     def _text(self, with_figures: bool) -> bytes:
-        """Return what the page shows, the wall with its figures or without."""
+        """Return the page's content as JSON, the wall's with its figures or without."""
         text = json.dumps(self.room.instructor() if self._for_instructor else self.room.wall()).encode()
         if self._for_instructor or not with_figures:
             return text
@@ -325,10 +325,10 @@ class Views(Handler):
 
 
 class Missing(Handler):
-    """Everything else."""
+    """An address at which there is nothing."""
 
     def prepare(self) -> None:
-        """Say that there is nothing."""
+        """Answer that there is nothing."""
         self.refuse(404, "there is nothing here")
 
 
@@ -376,7 +376,7 @@ class Server(tornado.httpserver.HTTPServer):
     """
 
     def initialize(self, *args: Any, **kwargs: Any) -> None:
-        """Make it with no connection."""
+        """Set up a server without connections."""
         super().initialize(*args, **kwargs)
         self._busy: dict[Any, None] = {}  # connections, the oldest first
 
@@ -437,7 +437,7 @@ def serve(room: Room, address: str, port: int, tls: tuple[Path, Path] | None = N
 
 
 def _what_to_do(error: OSError | UnicodeError) -> str:
-    """Return why there can be no listening, and what to do."""
+    """Return the reason why the server cannot listen, and the remedy."""
     if isinstance(error, socket.gaierror | UnicodeError) or error.errno == errno.EADDRNOTAVAIL:
         return "this machine has no such address. See `ip address`; without --address its own is taken."
     if error.errno == errno.EACCES:
@@ -446,7 +446,7 @@ def _what_to_do(error: OSError | UnicodeError) -> str:
 
 
 def _network(address: str) -> str:
-    """Return what stands for a client in limits: of IPv6, where each has as many addresses as it likes, the network."""
+    """Return a client's key in limits: the address; of IPv6, where each has as many as they like, the network."""
     try:
         known = ipaddress.ip_address(address)
     except ValueError:
@@ -455,5 +455,5 @@ def _network(address: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return a text that can stand in the status line of an answer."""
+    """Return a text as the status line of an answer can have it."""
     return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text)[:200]

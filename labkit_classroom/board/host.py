@@ -40,7 +40,7 @@ def tls_files(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
 
 
 def plan_of(days: list[Day]) -> tuple[views.Planned, ...]:
-    """Return when each section of a timetable should be over, with its exercises."""
+    """Return the sections of a timetable, with the end and the exercises of each."""
     planned = []
     for entry in (entry for day in days for entry in day.entries):
         if not entry.sections:
@@ -120,7 +120,7 @@ async def _serve(
 
 
 def close_room(out: Path) -> None:
-    """Write what may be kept of the room, counts and figures without seats, and delete all else.
+    """Write the room's counts and figures without seats, and delete all else.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def close_room(out: Path) -> None:
 
 
 def aggregates(store: Store) -> dict[str, Any]:
-    """Return what may be kept of a room: nothing of fewer than `FEW` people or machines.
+    """Return the counts and figures of a room that may be kept: none of fewer than `FEW` people or machines.
 
     Counts are rounded down to whole `FEW`s, so that neither a count nor what two of them differ by is of fewer.
     """
@@ -168,16 +168,16 @@ def _values(machines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     They are told apart by machines' cores and instruction sets where each kind has `FEW` or more.
     """
-    found: dict[tuple[str, str], dict[tuple[Any, ...], list[float]]] = {}
+    figures: dict[tuple[str, str], dict[tuple[Any, ...], list[float]]] = {}
     for machine in machines:
-        for one in machine["figures"]:
-            kinds = found.setdefault((one["name"], one["unit"]), {})
-            kinds.setdefault((machine["cores"], *machine["isa"]), []).append(one["value"])
-    kept = []
-    for (name, unit), kinds in sorted(found.items()):
+        for figure in machine["figures"]:
+            kinds = figures.setdefault((figure["name"], figure["unit"]), {})
+            kinds.setdefault((machine["cores"], *machine["isa"]), []).append(figure["value"])
+    rows: list[dict[str, Any]] = []
+    for (name, unit), kinds in sorted(figures.items()):
         if min(map(len, kinds.values())) < FEW:
-            kept.append({"name": name, "unit": unit, "values": sorted(chain.from_iterable(kinds.values()))})
+            rows.append({"name": name, "unit": unit, "values": sorted(chain.from_iterable(kinds.values()))})
             continue
         for (cores, *isa), values in sorted(kinds.items()):
-            kept.append({"name": name, "unit": unit, "cores": cores, "isa": isa, "values": sorted(values)})
-    return kept
+            rows.append({"name": name, "unit": unit, "cores": cores, "isa": isa, "values": sorted(values)})
+    return rows

@@ -13,15 +13,15 @@ class Limit:
     most : float
         How many times, or how many bytes.
     seconds : float
-        In how long.
+        The seconds for so many.
     """
 
     def __init__(self, most: float, seconds: float) -> None:
         self.most, self.seconds = most, seconds
-        self._used: dict[str, tuple[float, float]] = {}  # how much, and when
+        self._used: dict[str, tuple[float, float]] = {}  # amount and time of the last use, by key
 
     def allows(self, key: str, cost: float = 1) -> bool:
-        """Whether there may be so much more, and count that."""
+        """Whether a key may use so much more; count it if so."""
         now = time.monotonic()
         used, before = self._used.pop(key, (0.0, now))
         used = max(0.0, used - (now - before) * self.most / self.seconds)
@@ -32,5 +32,5 @@ class Limit:
         return is_allowed
 
     def clear(self) -> None:
-        """Forget what there was."""
+        """Forget all that was used."""
         self._used.clear()

@@ -15,16 +15,16 @@ import fastjsonschema
 
 from labkit.display.results import CHECK_FAILED, NAME_LETTERS, NOT_ATTEMPTED, NOT_YET, PASSED
 
-MAX_BYTES = 32_768  # of a message
-SEAT_LETTERS = 24  # of a seat's name
-CODE_LETTERS = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"  # without those that look alike
-CODE_LENGTH = 6  # of a room's code
-MAX_VERDICTS = 200  # of a seat
+MAX_BYTES = 32_768  # bytes of a message
+SEAT_LETTERS = 24  # letters of a seat's name
+CODE_LETTERS = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"  # letters and digits without those that look alike
+CODE_LENGTH = 6  # letters of a room's code
+MAX_VERDICTS = 200  # verdicts of a seat
 MAX_FIGURES = 60  # of a lab
-ANSWER_HEADER = "Board-Protocol"  # each answer of a board has it: what else answers at an address is none
-MAX_ANSWER_BYTES = 4_000_000  # of a board's answer; the largest is the wall with its figures
-ANSWER_LETTERS = 200  # of a text in it
-ANSWER_DEPTH = 8  # of lists and objects in it
+ANSWER_HEADER = "Board-Protocol"  # a header of each answer: whatever answers without is no board
+MAX_ANSWER_BYTES = 4_000_000  # bytes of a board's answer; the largest is the wall with its figures
+ANSWER_LETTERS = 200  # letters of a text in an answer
+ANSWER_DEPTH = 8  # levels of lists and objects in an answer
 LARGEST = 1e15  # of a figure
 # Printable by Unicode, and yet nothing to be seen: fillers, a blank, and what chooses between forms of a letter.
 UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
@@ -137,7 +137,7 @@ def fits(part: object, kind: Message) -> bool:
 
 
 def read_answer(body: bytes) -> Any:
-    """Return what a board has answered: with numbers of a figure's size, and texts that can be shown in a line.
+    """Return the content of a board's answer: with numbers of a figure's size, and texts that can be shown in a line.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def read_answer(body: bytes) -> Any:
 
 
 def ticket(token: str, lab: str) -> str:
-    """Return what lets a seat send the closing figures of a lab, once, and tells nobody who has no token of which."""
+    """Return the ticket by which a seat sends a lab's figures, once; without a token nobody can tell whose it is."""
     return hmac.new(token.encode(), f"figures {lab}".encode(), "sha256").hexdigest()
 
 
@@ -163,12 +163,12 @@ def visible(text: str, most: int) -> str:
     if not (text.isascii() and text.isprintable()):
         spaced = "".join(" " if letter.isspace() else letter for letter in text)
         shown = "".join(letter for letter in UNSEEN.sub("", spaced) if letter.isprintable())
-        marks, kept = 0, []
+        marks, letters = 0, []
         for letter in unicodedata.normalize("NFC", shown):
             marks = marks + 1 if unicodedata.category(letter) in ("Mn", "Me") else 0
             if marks <= MARKS:
-                kept.append(letter)
-        text = "".join(kept)
+                letters.append(letter)
+        text = "".join(letters)
     return " ".join(text.split())[:most].rstrip()
 
 
@@ -178,7 +178,7 @@ def seat_name(text: str) -> str:
 
 
 def name_key(name: str) -> str:
-    """Return what names have in common that differ in nothing but case, spaces, forms of letters, and the unseen."""
+    """Return a key that names share which differ only in case, spaces, forms of letters, and the unseen."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
     return visible(folded, len(folded))
 

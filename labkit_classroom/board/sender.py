@@ -19,8 +19,8 @@ from labkit.system.errors import LabError
 from labkit_classroom.board import protocol, seat
 
 LOOK_INTERVAL_S = 0.5
-HEARTBEAT_S = 60.0  # so that the instructor sees who is there
-MAX_PAUSE_S = 15.0  # between two tries while the board does not answer
+HEARTBEAT_S = 60.0  # seconds after which a state is sent again, so that the instructor sees who is there
+MAX_PAUSE_S = 15.0  # seconds between two tries while the board does not answer
 LIFETIME_S = 24 * 3600.0
 
 
@@ -28,7 +28,7 @@ Seen = tuple[tuple[str, int, int, int], ...]  # of each file its name, inode, si
 
 
 class Sender:
-    """What has been sent from a folder, and what has not.
+    """Sends a folder's state and figures, and keeps in mind what of them has been sent.
 
     Parameters
     ----------
@@ -45,49 +45,49 @@ class Sender:
 
     def step(self) -> bool:
         """Send what has changed; return False when there is nobody to send for any more."""
-        kept = seat.membership(self.folder)
-        if not kept:
+        membership = seat.membership(self.folder)
+        if not membership:
             return False
-        if kept["leaving"]:
+        if membership["leaving"]:
             return not seat.try_to_leave(self.folder)
         now, seen = time.monotonic(), self._look()
         if seen == self._sent and now - self._sent_at < HEARTBEAT_S:
             return True
-        answer = seat.ask("PUT", kept, "/api/seat", seat.state(self.folder, kept))
+        answer = seat.ask("PUT", membership, "/api/seat", seat.state(self.folder, membership))
         if answer.status == 403:  # the room was closed, or the instructor has removed the seat
-            seat.forget(self.folder, kept["token"])
+            seat.forget(self.folder, membership["token"])
             return False
         if answer.status not in (204, 400):  # what is refused would be refused again
             raise LabError(f"the board says {answer.status}.")
         self._sent, self._sent_at = seen, now
-        self._send_figures(kept)
+        self._send_figures(membership)
         return True
 
     def _look(self) -> Seen:
-        """Return what tells whether a file has changed: reading them all, with pictures, would disturb measurements."""
+        """Return the files' marks of change: reading them all, with pictures, would disturb measurements."""
         files = (self.folder / seat.HAND, *sorted((self.folder / "work").glob(seat.RESULTS)))
-        found = []
+        seen = []
         for file in files:
             with contextlib.suppress(FileNotFoundError):
                 stat = file.stat()
-                found.append((file.name, stat.st_ino, stat.st_size, stat.st_mtime_ns))
-        return tuple(found)
+                seen.append((file.name, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        return tuple(seen)
 
-    def _send_figures(self, kept: dict[str, Any]) -> None:
+    def _send_figures(self, membership: dict[str, Any]) -> None:
         """Send each lab's closing figures once, if the student has agreed."""
-        if not kept["figures"]:
+        if not membership["figures"]:
             return
-        without_seat = {key: value for key, value in kept.items() if key != "token"}
+        without_seat = {key: value for key, value in membership.items() if key != "token"}
         for figures in seat.closing_figures(self.folder):
             lab = figures["lab"]
-            if lab in kept["sent"] or lab in self._figures_sent:
+            if lab in membership["sent"] or lab in self._figures_sent:
                 continue
-            message = {"ticket": protocol.ticket(kept["token"], lab), **figures}
+            message = {"ticket": protocol.ticket(membership["token"], lab), **figures}
             status = seat.ask("POST", without_seat, "/api/figures", message).status
             if status in (204, 400, 403):  # 403: the ticket is used, and only the answer did not come
                 self._figures_sent.add(lab)
-                kept = kept | {"sent": [*kept["sent"], lab]}
-                seat.change(self.folder, sent=kept["sent"])
+                membership = membership | {"sent": [*membership["sent"], lab]}
+                seat.change(self.folder, sent=membership["sent"])
 
     def run(self) -> None:
         """Send until there is nothing to send for."""
@@ -106,9 +106,9 @@ def main(folder: str) -> None:
     """Run a sender, unless one runs for this folder's seat."""
     path = Path(folder)
     with contextlib.suppress(LabError, OSError), socket.socket(socket.AF_UNIX) as lock:
-        if kept := seat.membership(path):
+        if membership := seat.membership(path):
             # A name without a file: read-only folders, full disks and file servers without locks don't matter.
-            lock.bind(f"\0labkit-room-{hashlib.sha256(kept['token'].encode()).hexdigest()}")
+            lock.bind(f"\0labkit-room-{hashlib.sha256(membership['token'].encode()).hexdigest()}")
             os.nice(5)  # it measures nothing, and must not disturb what does
             Sender(path).run()
 

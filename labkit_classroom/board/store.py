@@ -54,7 +54,7 @@ class Seat(NamedTuple):
 
 
 class Full(Exception):
-    """The disk has no room, or can't be written to: what was sent is not kept."""
+    """A write that failed, as the disk has no room or cannot be written to."""
 
 
 OnSeat = Callable[[Seat | None, Seat | None], None]  # as it was, and as it is: None before it came, and after it left
@@ -62,12 +62,12 @@ OnFigures = Callable[[str, dict[str, Any] | None], None]  # a lab and its figure
 
 
 class Store:
-    """What the board knows.
+    """The room's seats, tickets and figures, in a file and in memory.
 
     Parameters
     ----------
     path : Path
-        Its file; made if it is not there.
+        The file; made if it is not there.
 
     Attributes
     ----------
@@ -112,12 +112,12 @@ class Store:
         self._hands = max((seat.hand or 0 for seat in self.seats.values()), default=0)
 
     def close(self) -> None:
-        """Close its file."""
+        """Close the file."""
         with contextlib.suppress(sqlite3.Error):  # on a full disk, what the file lacks stays beside it
             self._database.close()
 
     def follow(self, on_seat: OnSeat, on_figures: OnFigures) -> None:
-        """Call these with all that is kept, and from now on with each change that is safe."""
+        """Call these functions with all seats and figures, and from now on with each change that is safe."""
         self._on_seat, self._on_figures = on_seat, on_figures
         for seat in self.seats.values():
             on_seat(None, seat)
@@ -137,7 +137,7 @@ class Store:
         return _is(given, _digest(self["instructor"]))
 
     def __getitem__(self, key: str) -> str:
-        """Return what is kept of the room under a name: its `code`, the `instructor`'s token, when it was `opened`."""
+        """Return a value of the room: its `code`, the `instructor`'s token, the time when it was `opened`."""
         return self._room[key]
 
     async def change_code(self) -> None:
@@ -221,16 +221,18 @@ class Store:
 
     def has_ticket(self, ticket: str, lab: str) -> bool:
         """Whether a ticket is some seat's, for a lab of which the seat has sent no figures."""
-        return self._row("SELECT 1 FROM tickets WHERE digest = ?", (_kept(ticket, lab),)) is not None
+        return self._row("SELECT 1 FROM tickets WHERE digest = ?", (_ticket_digest(ticket, lab),)) is not None
 
     async def add_figures(self, message: dict[str, Any]) -> None:
         """Keep a lab's closing figures, of nobody's seat, and take the ticket that they came with."""
-        kept = {key: message[key] for key in ("cores", "isa", "figures")}
+        machine = {key: message[key] for key in ("cores", "isa", "figures")}
         with self._writing():
-            self._database.execute("DELETE FROM tickets WHERE digest = ?", (_kept(message["ticket"], message["lab"]),))
-            values = (secrets.token_bytes(16), message["lab"], json.dumps(kept))
+            self._database.execute(
+                "DELETE FROM tickets WHERE digest = ?", (_ticket_digest(message["ticket"], message["lab"]),)
+            )
+            values = (secrets.token_bytes(16), message["lab"], json.dumps(machine))
             self._database.execute("INSERT INTO figures VALUES (?, ?, ?)", values)
-            self._done.append(lambda: self._on_figures(message["lab"], kept))
+            self._done.append(lambda: self._on_figures(message["lab"], machine))
         await self._written()
 
     async def delete_figures(self) -> None:
@@ -246,7 +248,7 @@ class Store:
         return self._database.execute(statement, values).fetchone()
 
     def _keep(self, seat: Seat | None, number: int = 0) -> None:
-        """Have a seat as it is now in memory, too, when that is safe."""
+        """Change a seat in memory, too, when the transaction is safe."""
 
         def keep() -> None:
             before = self.seats.pop(number, None) if seat is None else self.seats.get(seat.id)
@@ -319,11 +321,11 @@ def _is(given: str, digest: bytes) -> bool:
 
 
 def _tickets(token: str, labs: Iterable[str]) -> list[tuple[bytes]]:
-    """Return what is kept of a seat's tickets: nobody can tell from it whose they are."""
-    return [(_kept(protocol.ticket(token, lab), lab),) for lab in labs]
+    """Return the digests of a seat's tickets: nobody can tell from them whose they are."""
+    return [(_ticket_digest(protocol.ticket(token, lab), lab),) for lab in labs]
 
 
-def _kept(ticket: str, lab: str) -> bytes:
+def _ticket_digest(ticket: str, lab: str) -> bytes:
     return _digest(f"{lab} {ticket}")
 
 

@@ -17,8 +17,8 @@ from labkit.report.page import FEW
 from labkit_classroom.board import protocol
 from labkit_classroom.board.store import Seat
 
-SILENT_MIN = 3  # minutes from which on "last heard" is told
-BECAUSE_LETTERS = 120  # of what a machine needs, as the instructor's page shows it
+SILENT_MIN = 3  # minutes of silence from which on they are shown
+BECAUSE_LETTERS = 120  # letters of what a machine lacks, as the instructor's page shows it
 
 
 class Planned(NamedTuple):
@@ -39,7 +39,7 @@ class Lab(NamedTuple):
 
 
 class Tally:
-    """What is known of the seats, changed with each of them.
+    """Counts over the seats, and a row for each, brought up to date with each change of a seat.
 
     Attributes
     ----------
@@ -71,13 +71,13 @@ class Tally:
             if not seat:
                 continue
             self.people += sign
-            exercises = {(one["lab"], one["exercise"]): one for one in seat.state["exercises"]}  # each once
-            tried = [one for one in exercises.values() if one["verdict"] != NOT_ATTEMPTED]
-            _add(self.begun, {one["lab"] for one in tried}, sign)
-            _add(self.passed, (place for place, one in exercises.items() if one["verdict"] == PASSED), sign)
-            for place, one in exercises.items():
-                if one["verdict"] == NOT_YET:
-                    _add(self._hints[place], [one["hint"]], sign)
+            exercises = {(entry["lab"], entry["exercise"]): entry for entry in seat.state["exercises"]}  # each once
+            tried = [entry for entry in exercises.values() if entry["verdict"] != NOT_ATTEMPTED]
+            _add(self.begun, {entry["lab"] for entry in tried}, sign)
+            _add(self.passed, (place for place, entry in exercises.items() if entry["verdict"] == PASSED), sign)
+            for place, entry in exercises.items():
+                if entry["verdict"] == NOT_YET:
+                    _add(self._hints[place], [entry["hint"]], sign)
                     if not self._hints[place]:
                         del self._hints[place]
         if before:
@@ -86,7 +86,7 @@ class Tally:
         if after:
             self.rows[after.id] = _row(after)
             if after.state["doctor"] is not None:
-                self.machines[after.id] = {one["lab"][:2]: _lacks(one) for one in after.state["doctor"]}
+                self.machines[after.id] = {entry["lab"][:2]: _lacks(entry) for entry in after.state["doctor"]}
 
     def stuck(self) -> list[dict[str, Any]]:
         """Return the exercises that most seats fail, with the hint that half of them have seen."""
@@ -129,7 +129,7 @@ class Figures:
             self._forget()
             return
         self.size += len(json.dumps(message))
-        machine = _Machine(message, {(lab, one["name"], one["unit"]): one for one in message["figures"]})
+        machine = _Machine(message, {(lab, figure["name"], figure["unit"]): figure for figure in message["figures"]})
         changed = {machine}
         for kind in machine.figures.keys() - self._shown:
             waiting = self._few.setdefault(kind, [])
@@ -137,18 +137,18 @@ class Figures:
             if len(waiting) == FEW:
                 changed.update(self._few.pop(kind))
                 self._shown.add(kind)
-        for one in changed:
-            one.show(self._shown)
-        bisect.insort(self._labs.setdefault(lab, []), machine, key=lambda one: one.place)
+        for other in changed:
+            other.show(self._shown)
+        bisect.insort(self._labs.setdefault(lab, []), machine, key=lambda machine: machine.place)
         self._text = None
 
     def shown(self) -> dict[str, list[dict[str, Any]]]:
-        """Return what is shown: by lab, for each machine its cores, instruction sets and figures."""
+        """Return the figures that are shown: by lab, for each machine its cores, instruction sets and figures."""
         labs: dict[str, list[dict[str, Any]]] = json.loads(self.text())
         return labs
 
     def text(self) -> bytes:
-        """Return that as JSON; the same object as long as nothing is added."""
+        """Return the figures that are shown as JSON; the same object as long as nothing is added."""
         if self._text is None:
             labs = []
             for lab, machines in sorted(self._labs.items()):
@@ -176,7 +176,7 @@ class _Machine:
 
 
 def wall(tally: Tally, labs: Sequence[Lab], plan: Sequence[Planned], now: datetime) -> dict[str, Any]:
-    """Return what the projector shows: counts alone, and those from `FEW` people on."""
+    """Return the wall's content, for the projector: counts alone, and those from `FEW` people on."""
     few = tally.people < FEW
     shown = [
         {
@@ -200,7 +200,7 @@ def wall(tally: Tally, labs: Sequence[Lab], plan: Sequence[Planned], now: dateti
 def instructor(
     tally: Tally, seats: Iterable[Seat], labs: Sequence[Lab], plan: Sequence[Planned], now: datetime, moment: float
 ) -> dict[str, Any]:
-    """Return what the instructor's page shows: seats, raised hands first, then those without a change for longest.
+    """Return the content of the instructor's page: seats, raised hands first, then those without a change for longest.
 
     `now` is the clock's time, and `moment` the board's, which is never set back.
     """
@@ -216,7 +216,7 @@ def instructor(
 
 
 def drift(tally: Tally, plan: Sequence[Planned], now: datetime) -> int | None:
-    """Return by how many minutes the room is behind its plan, less than 0 when it is ahead; None when nobody knows.
+    """Return the minutes by which the room is behind its plan, negative when ahead; None when nobody knows.
 
     It is behind by how long ago the section should have been over that comes after the last one that half of the seats
     are through with.
@@ -246,8 +246,8 @@ def _planned(plan: Sequence[Planned], now: datetime) -> str:
 
 
 def _row(seat: Seat) -> dict[str, Any]:
-    exercises = sorted(seat.state["exercises"], key=lambda one: (one["minute"], one["lab"], one["exercise"]))
-    tried = [one for one in exercises if one["verdict"] != NOT_ATTEMPTED]
+    exercises = sorted(seat.state["exercises"], key=lambda entry: (entry["minute"], entry["lab"], entry["exercise"]))
+    tried = [entry for entry in exercises if entry["verdict"] != NOT_ATTEMPTED]
     at, hand = (tried or [None])[-1], seat.state["hand"]
     return {
         "seat": seat.name,
@@ -257,7 +257,7 @@ def _row(seat: Seat) -> dict[str, Any]:
         "at": f"{at['lab']} · {at['exercise']}" if at else "",
         "verdict": at["verdict"] if at else "",
         "hint": at["hint"] if at else 0,
-        "passed": len({(one["lab"], one["exercise"]) for one in exercises if one["verdict"] == PASSED}),
+        "passed": len({(entry["lab"], entry["exercise"]) for entry in exercises if entry["verdict"] == PASSED}),
     }
 
 
@@ -270,13 +270,13 @@ def _times(seat: Seat, moment: float) -> dict[str, Any]:
 
 
 def _lacks(verdict: dict[str, Any]) -> str | None:
-    """Return what a machine lacks for a lab; None when it can run the lab."""
+    """Return the reason why a machine cannot run a lab; None when it can."""
     because = ", ".join(verdict["because"])[: 2 * BECAUSE_LETTERS]
     return protocol.visible(because, BECAUSE_LETTERS) if verdict["status"] == "fail" else None
 
 
 def _doctor(tally: Tally, labs: Sequence[Lab]) -> dict[str, Any]:
-    """Return for each lab how many machines can run it, and what the others need."""
+    """Return the number of machines that can run each lab, and what the others lack."""
     shown = []
     for lab in labs:
         lacks = {number: of[lab.number] for number, of in tally.machines.items() if lab.number in of}

@@ -49,7 +49,7 @@ def room_open(
             print("It listens on all addresses of this machine, in each of its networks.")
         print("Ctrl-C ends the board and keeps the room; ./lab room close ends the room.", flush=True)
 
-    host.open_room(address, port, days, tls, say, new_code)
+    host.open_room(address, port, days=days, tls=tls, on_open=say, new_code=new_code)
 
 
 @app.command("close", epilog="Example: `./lab room close --out room.json`")

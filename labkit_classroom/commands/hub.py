@@ -78,31 +78,41 @@ def up(
     tls = tls_files(cert, key)
     files = student_files or opening.FILES
     address = address or addresses.own()
-    apart = _not_as_root(isolation)
-    asked = opening.settle(
-        students, labs.split(","), address, port, board_port, tls, memory, cores, files, apart, slots, hours
+    request = opening.settle(
+        students,
+        labs.split(","),
+        address,
+        port,
+        board_port=board_port,
+        tls=tls,
+        memory_gib=memory,
+        cores=cores,
+        students_files=files,
+        keep_apart=_not_as_root(isolation),
+        divide=slots,
+        hours=hours,
     )
     hub = Hub()
-    kept = not new_codes and bool(codes.kept(files))
+    has_old_codes = not new_codes and bool(codes.kept(files))
     for number in (signal.SIGTERM, signal.SIGHUP):  # as by Ctrl-C, nothing is left of what was not open yet
         signal.signal(number, signal.default_int_handler)
     with progress("Starting the hub, and a server to look at …"):
-        rows, server = opening.open_checked(hub, asked, new_codes)
-    opened = hub.state
-    assert opened
-    _show(rows, asked)
-    print("\n".join(opening.capacity(asked, server, asked.labs)))
-    if asked.cpus:
-        print(f"Cores: {opening.division(opened)}.")
-    print(f"\nThe room is open:   {asked.url}")
-    if not asked.cert:
+        rows, server = opening.open_checked(hub, request, new_codes)
+    state = hub.state
+    assert state
+    _show(rows, request)
+    print("\n".join(opening.capacity(request, server, request.labs)))
+    if request.cpus:
+        print(f"Cores: {opening.division(state)}.")
+    print(f"\nThe room is open:   {request.url}")
+    if not request.cert:
         print("Without --cert and --key, codes cross the network in the clear.")
-    _show_places(hub, opened)
-    if kept:
+    _show_places(hub, state)
+    if has_old_codes:
         print("The codes are those of before: printed cards are good. --new-codes makes new ones.")
-    if asked.isolation == settings.NONE:
+    if request.isolation == settings.NONE:
         print("NOTHING KEEPS STUDENTS APART: all servers run under your account. This is for trying; run it as root.")
-    if asked.isolation == settings.SLURM:
+    if request.isolation == settings.SLURM:
         print("NOTHING KEEPS STUDENTS' FILES APART: all jobs are yours. Each can read all that you can, the codes too.")
     print("Next: ./lab hub warm, before they come. When done: ./lab hub down")
 
@@ -129,28 +139,32 @@ def check(
 
     hub = Hub()
     up = hub.state if hub.pid() else None
-    if (up.asked.isolation if up else isolation) != settings.SLURM:  # of a job, Slurm is asked for memory
+    if (up.request.isolation if up else isolation) != settings.SLURM:  # of a job, Slurm is asked for memory
         lab_memory.of_labs(labs.split(","), lambda title: print(f"Measuring the memory of {title} …", flush=True))
     if up:
         rows, server = opening.verify(hub)
-        asked = up.asked
+        request = up.request
     else:
         hub = Hub(paths.STATE / "hub-check")
         (port,) = addresses.free_ports(1)
-        apart = _not_as_root(isolation)
-        asked = opening.settle(
-            *(students, labs.split(","), addresses.LOOPBACK, port, 0, None, memory, cores),
-            keep_apart=apart,
+        request = opening.settle(
+            students,
+            labs.split(","),
+            addresses.LOOPBACK,
+            port,
+            memory_gib=memory,
+            cores=cores,
+            keep_apart=_not_as_root(isolation),
             divide=slots,
             hours=hours,
         )
         try:
-            hub.start(asked)
+            hub.start(request)
             rows, server = opening.verify(hub)
         finally:
             hub.stop()
-    _show(rows, asked)
-    print("\n".join(opening.capacity(asked, server, [lab.strip() for lab in labs.split(",")])))
+    _show(rows, request)
+    print("\n".join(opening.capacity(request, server, [lab.strip() for lab in labs.split(",")])))
     raise SystemExit(0 if all(row.holds for row in rows) else 1)
 
 
@@ -192,10 +206,10 @@ def status() -> None:
     else:
         servers = Client(state).servers()
         ready = sum(state == "ready" for state in servers.values())
-        print(f"The hub is {'open' if hub.is_open else 'up, and lets nobody in yet'}: {state.asked.url}")
+        print(f"The hub is {'open' if hub.is_open else 'up, and lets nobody in yet'}: {state.request.url}")
         if not hub.is_open:
             print("Does no ./lab hub up look at it any more? The same one goes on with it, ./lab hub down clears it.")
-        print(f"Servers: {ready} up, {len(servers) - ready} starting or stopping, of {state.asked.students} seats")
+        print(f"Servers: {ready} up, {len(servers) - ready} starting or stopping, of {state.request.students} seats")
         _show_places(hub, state)
         raise SystemExit(0)
     raise SystemExit(1)
@@ -221,9 +235,9 @@ def down(
     elif delete_files:
         print("The hub is ended, and the students' folders and codes are deleted.")
     else:
-        kept = paths.shown(state.asked.files)
-        print(f"The hub is ended. Students' folders are kept in {kept}, and the codes of the cards.")
-    if state and state.asked.board_port:
+        folders = paths.shown(state.request.files)
+        print(f"The hub is ended. Students' folders are kept in {folders}, and the codes of the cards.")
+    if state and state.request.board_port:
         print("The board's room is kept: ./lab room close keeps its counts, and deletes the rest.")
 
 
@@ -239,7 +253,7 @@ def _running() -> "State":
 
 
 def _not_as_root(isolation: str | None) -> str | None:
-    """Refuse to make all students root."""
+    """Return what keeps students apart; refuse what would make all of them root."""
     import os
 
     if isolation in ("none", "slurm") and os.geteuid() == 0:
@@ -250,13 +264,13 @@ def _not_as_root(isolation: str | None) -> str | None:
 def _show_places(hub: "Hub", state: "State") -> None:
     """Print where everything is."""
     print(f"Seats and codes:    {paths.shown(hub.cards)}, to print and cut up")
-    print(f"Students' folders:  {paths.shown(state.asked.files)}")
-    if state.asked.board_port:
+    print(f"Students' folders:  {paths.shown(state.request.files)}")
+    if state.request.board_port:
         print(f"Students join the board by ./lab join in a terminal. For the projector: {state.variables['LAB_ROOM']}/")
         print(f"For you, and nobody else: {state.instructor}")
 
 
-def _show(rows: "list[Row]", asked: "Request") -> None:
+def _show(rows: "list[Row]", request: "Request") -> None:
     """Print what a server is held to."""
     from rich.table import Column
 
@@ -266,5 +280,5 @@ def _show(rows: "list[Row]", asked: "Request") -> None:
     for row in rows:
         table.add_row(row.what, row.asked, row.found, "" if row.holds else "DOES NOT HOLD")
     console = terminal.console()
-    console.print(f"Kept apart by: {asked.isolation}")
+    console.print(f"Kept apart by: {request.isolation}")
     console.print(table)

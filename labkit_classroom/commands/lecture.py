@@ -147,11 +147,11 @@ def catchup(
     from labkit_classroom.lecture import catch_up
 
     source = sources.find(lab)
-    kept = copies.reset(source, folder, catch_up.copy(source, to))
+    own_copy = copies.reset(source, folder, catch_up.copy(source, to))
     place = paths.shown(copies.copy_path(source, folder))
     print(
         f"{place} is solved up to exercise {to}, which is yours."
-        + (f" Yours before: {paths.shown(kept)}" if kept else "")
+        + (f" Yours before: {paths.shown(own_copy)}" if own_copy else "")
     )
     print(f"In JupyterLab: reload the file from disk, then run all above exercise {to}.")
 

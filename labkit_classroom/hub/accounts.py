@@ -23,7 +23,7 @@ from labkit.system.paths import ROOT
 from labkit_classroom.hub.settings import CHECK_SEAT, State
 
 NO_LOGIN = "/usr/sbin/nologin"
-MIN_UID = 1000  # below are the system's own
+MIN_UID = 1000  # the lowest number of a person's account: below are the system's own
 CLOSED = 0o700
 
 
@@ -35,19 +35,19 @@ def make(hub: State, lock: TextIO) -> None:
     hub : State
         Whose seats they are.
     lock : file
-        What keeps others from making and removing them; it is held until each account is made, whoever is killed.
+        The lock that keeps others from making and removing them; it is held until each is made, whoever is killed.
 
     Raises
     ------
     LabError
         When that can't be done.
     """
-    with files.writing(hub.asked.files):
-        hub.asked.files.mkdir(parents=True, exist_ok=True)
-    if not files.is_folder_of_mine(hub.asked.files.stat()):
-        raise LabError(f"others than root can write in {hub.asked.files}: name another folder with --files.")
-    for seat in (CHECK_SEAT, *hub.asked.seats):
-        home = hub.asked.home(seat)
+    with files.writing(hub.request.files):
+        hub.request.files.mkdir(parents=True, exist_ok=True)
+    if not files.is_folder_of_mine(hub.request.files.stat()):
+        raise LabError(f"others than root can write in {hub.request.files}: name another folder with --files.")
+    for seat in (CHECK_SEAT, *hub.request.seats):
+        home = hub.request.home(seat)
         account = _find(hub.account(seat)) or _add(hub.account(seat), home, lock)
         if _is_new(home):
             home.mkdir(mode=CLOSED, exist_ok=True)
@@ -57,10 +57,11 @@ def make(hub: State, lock: TextIO) -> None:
             raise LabError(f"{home} is not {account.pw_name}'s: move it away, or name another folder with --files.")
         os.chown(home, account.pw_uid, account.pw_gid)
     check = pwd.getpwnam(hub.account(CHECK_SEAT))
-    if problem := others.why_not(check.pw_uid, check.pw_gid, hub.asked.home(CHECK_SEAT)):
+    if problem := others.why_not(check.pw_uid, check.pw_gid, hub.request.home(CHECK_SEAT)):
         raise LabError(
             f"students' accounts cannot use this environment: {problem}. Put where all may read, such as in /opt, the "
-            f"kit ({ROOT}), the students' folders ({hub.asked.files}) and Python ({os.path.realpath(sys.executable)})."
+            f"kit ({ROOT}), the students' folders ({hub.request.files}) "
+            f"and Python ({os.path.realpath(sys.executable)})."
         )
 
 
@@ -86,18 +87,18 @@ def remove(hub: State) -> None:
 
 def ours(hub: State) -> list[pwd.struct_passwd]:
     """Return the accounts that were made for these files' seats."""
-    homes = {hub.account(seat): str(hub.asked.home(seat)) for seat in (CHECK_SEAT, *hub.asked.seats)}
+    homes = {hub.account(seat): str(hub.request.home(seat)) for seat in (CHECK_SEAT, *hub.request.seats)}
     return [account for account in pwd.getpwall() if homes.get(account.pw_name) == account.pw_dir]
 
 
 def processes_of(hub: State, seat: str) -> list[psutil.Process]:
-    """Return all that a seat's server has started on this machine, whether the seat has an account or not."""
-    home = str(hub.asked.home(seat))
+    """Return the processes of a seat's server on this machine, whether the seat has an account or not."""
+    home = str(hub.request.home(seat))
     return processes.find(lambda process: processes.environ_of(process).get("LAB_FOLDER") == home)
 
 
 def end_rest(hub: State, seat: str) -> None:
-    """End what a seat's server has left behind."""
+    """End the processes that a seat's server has left behind."""
     processes.end_all(lambda: processes_of(hub, seat))
 
 
@@ -142,7 +143,7 @@ def _add(name: str, home: Path, lock: TextIO) -> pwd.struct_passwd:
 
 def _administer(program: str, *arguments: str, lock: TextIO | None = None) -> subprocess.CompletedProcess[str]:
     """Run a program of the administrator's, which keeps the lock if there is one."""
-    if not (found := programs.which(program)):
+    if not (path := programs.which(program)):
         raise LabError(f"there is no {program} on this machine: install it (on Debian: apt-get install passwd).")
-    kept = (lock.fileno(),) if lock else ()
-    return subprocess.run([found, *arguments], capture_output=True, text=True, timeout=60, pass_fds=kept)
+    locks = (lock.fileno(),) if lock else ()
+    return subprocess.run([path, *arguments], capture_output=True, text=True, timeout=60, pass_fds=locks)

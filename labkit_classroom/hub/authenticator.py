@@ -11,8 +11,8 @@ from labkit_classroom.hub import codes, settings
 from labkit_classroom.hub.cookies import SEAT
 
 OPEN = "open"  # a file in the hub's folder: students may log in
-DAYS = 14  # that a login lasts, as the hub's own cookie
-MAX_WRONG, WRONG_S = 10, 60.0  # as a seat from an address, before the answer is another
+DAYS = 14  # days that a login lasts, as the hub's own cookie
+MAX_WRONG, WRONG_S = 10, 60.0  # wrong codes of a seat from an address, and seconds, before it is told to wait
 
 
 class SeatAuthenticator(Authenticator):  # type: ignore[misc]  # JupyterHub has no types

@@ -15,16 +15,16 @@ def make(name: str, memory: int, cores: float, root: Path = Path("/")) -> list[P
 
     Where this machine lets nobody, there are none: whoever starts something in them reads back what came of it.
     """
-    made = []
+    groups = []
     for parent in _parents(root):
         group = parent / name
         with contextlib.suppress(OSError):
             if (parent / "cgroup.subtree_control").exists():
                 (parent / "cgroup.subtree_control").write_text("+memory +cpu")
             group.mkdir(exist_ok=True)
-            made.append(group)
+            groups.append(group)
             _limit(group, memory, cores)
-    return made
+    return groups
 
 
 def join(groups: list[Path]) -> None:
@@ -41,7 +41,7 @@ def remove(name: str, root: Path = Path("/")) -> None:
 
 
 def names(prefix: str, root: Path = Path("/")) -> set[str]:
-    """Return the names of the groups that begin so."""
+    """Return the names of the groups that begin with a prefix."""
     return {group.name for parent in _parents(root) for group in parent.glob(f"{prefix}*")}
 
 

@@ -35,20 +35,20 @@ class Client:
         """Whether the hub is up, and its proxy leads to it."""
         try:
             self._ask("GET", "users?limit=1")
-            reply = _ask_own("GET", f"{self.hub.asked.url}/hub/health", timeout=5)
+            reply = _ask_own("GET", f"{self.hub.request.url}/hub/health", timeout=5)
         except (requests.RequestException, LabError):
             return False
         return reply.ok
 
     def servers(self) -> dict[str, str]:
         """Return the servers that there are, by seat: "ready" or, for example, "spawn" while one starts."""
-        found: dict[str, str] = {}
-        for offset in range(0, self.hub.asked.students + 1, PAGE):
+        servers: dict[str, str] = {}
+        for offset in range(0, self.hub.request.students + 1, PAGE):
             for user in self._ask("GET", f"users?limit={PAGE}&offset={offset}").json():
                 server = user["servers"].get("")
                 if server:
-                    found[user["name"]] = "ready" if server["ready"] else server["pending"] or ""
-        return found
+                    servers[user["name"]] = "ready" if server["ready"] else server["pending"] or ""
+        return servers
 
     def start(self, seat: str) -> None:
         """Have a seat's server start, if it has none; `wait` says when it is up."""
@@ -82,7 +82,7 @@ class Client:
 
     def run(self, seat: str, code: str, timeout: float = 120.0) -> str:
         """Run a cell in a new kernel of a seat's server; return what it printed."""
-        return run_cell(f"{self.hub.asked.url}/user/{seat}", self.headers, code, timeout)
+        return run_cell(f"{self.hub.request.url}/user/{seat}", self.headers, code, timeout)
 
     def _ask(self, method: str, what: str, allowed: tuple[int, ...] = ()) -> httpx.Response:
         """Ask the hub itself: where it is not up, nobody else can listen in its place."""
@@ -106,11 +106,11 @@ def run_cell(server: str, headers: Mapping[str, str], code: str, timeout: float 
     server : str
         The server's address, such as http://192.168.1.5:8000/user/seat-01.
     headers : mapping
-        What lets one in: a token, or a browser's cookies.
+        The headers that let one in: a token, or a browser's cookies.
     code : str
         The cell.
     timeout : float
-        Seconds after which it is given up.
+        Seconds after which the cell is given up.
 
     Raises
     ------
@@ -146,11 +146,11 @@ async def _execute(channels: str, headers: Mapping[str, str], code: str) -> str:
     await connection.write_message(json.dumps(message))
     try:
         while (text := await connection.read_message()) is not None:
-            heard = json.loads(text)
-            content, kind = heard["content"], heard["msg_type"]
+            reply = json.loads(text)
+            content, kind = reply["content"], reply["msg_type"]
             if kind == "status" and content["execution_state"] in ("restarting", "dead"):  # by the server, of its own
                 raise LabError("the kernel died while it ran a cell.")
-            if heard["parent_header"].get("msg_id") != ident:
+            if reply["parent_header"].get("msg_id") != ident:
                 continue
             if kind == "stream":
                 printed.append(content["text"])

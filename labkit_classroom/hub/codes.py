@@ -16,8 +16,8 @@ from labkit.system.errors import LabError
 from labkit_classroom.board import protocol
 
 FILE = "codes.json"  # the hashes, in the hub's folder
-KEPT = ".codes.json"  # among the students' files; its owner alone can read it
-LENGTH = 8  # of 31 letters: 40 bits
+KEPT = ".codes.json"  # the codes, among the students' files; its owner alone can read it
+LENGTH = 8  # letters of a code, out of 31: 40 bits
 
 
 def make(folder: Path, files_of_students: Path, seats: tuple[str, ...], new: bool = False) -> dict[str, str]:
@@ -89,11 +89,11 @@ def read(folder: Path) -> dict[str, list[str]]:
     return digests
 
 
-def fits(kept: Mapping[str, list[str]], seat: str, code: str) -> bool:
-    """Whether it is this seat's code, in a time that tells nothing of the seat or the code."""
-    salt, known = kept.get(seat, [secrets.token_hex(16), secrets.token_hex(32)])
-    given = _hash(protocol.plain_code(code), bytes.fromhex(salt))
-    return hmac.compare_digest(given, bytes.fromhex(known))
+def fits(digests: Mapping[str, list[str]], seat: str, code: str) -> bool:
+    """Whether a code is this seat's, in a time that tells nothing of the seat or the code."""
+    salt, digest = digests.get(seat, [secrets.token_hex(16), secrets.token_hex(32)])
+    typed = _hash(protocol.plain_code(code), bytes.fromhex(salt))
+    return hmac.compare_digest(typed, bytes.fromhex(digest))
 
 
 def page(url: str, codes: Mapping[str, str]) -> str:

@@ -25,15 +25,18 @@ from labkit_classroom.hub.settings import VARIABLE, Request, State
 
 CONFIG = paths.ENV / "jupyterhub" / "jupyterhub_config.py"
 LOCK, ATTENDED, CARDS = "hub.pid", "up.lock", "seats.html"
-RUN, TMP = Path("/run"), Path("/tmp")  # of root, of others; the path of a socket has 107 characters at most
+RUN, TMP = (
+    Path("/run"),
+    Path("/tmp"),
+)  # folders for the sockets of root, and of others: the path of one has 107 characters at most
 PREFIX = "lab-hub-"
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 60.0
-LOCK_TIMEOUT_S = 2.0  # for the kernel to free the lock of what was killed
+LOCK_TIMEOUT_S = 2.0  # seconds for the kernel to free a killed process's lock
 
 
 class Hub:
-    """A hub and its folder, in which all is that it keeps; only its owner can enter."""
+    """A hub, and the folder in which it keeps everything; only its owner can enter it."""
 
     def __init__(self, folder: Path = settings.FOLDER) -> None:
         self.folder = folder.absolute()
@@ -41,7 +44,7 @@ class Hub:
 
     @property
     def state(self) -> State | None:
-        """What it is; None when there is no hub."""
+        """The hub's state; None when there is no hub."""
         return settings.load(self.folder)
 
     @property
@@ -60,17 +63,17 @@ class Hub:
 
     def start(
         self,
-        asked: Request,
+        request: Request,
         new_codes: bool = False,
         variables: Mapping[str, str] | None = None,
         instructor: str = "",
     ) -> bool:
-        """Start it, with nobody let in yet; return whether it is new, and not one that goes on after it was killed.
+        """Start the hub, with nobody let in yet; return whether it is new, and does not go on after it was killed.
 
         Parameters
         ----------
-        asked : Request
-            What it is asked for.
+        request : Request
+            What the hub is asked for.
         new_codes : bool
             Whether cards that were printed for these students' files become void.
         variables : mapping of str to str, optional
@@ -87,21 +90,21 @@ class Hub:
         if not self.is_open:
             self._kill_jupyterhub()
         with self._locked() as lock:
-            kept = self.state
-            if kept and kept.asked != asked:
+            killed = self.state
+            if killed and killed.request != request:
                 raise LabError(
                     "a hub of other settings was here and has ended: ./lab hub down clears it, then start anew."
                 )
             try:
-                division = slots.divide(this_machine(), asked.students) if asked.cpus else None
-                hub = kept or self._new(asked, division, variables or {}, instructor)
-                self._prepare(hub, division, lock, not kept, new_codes)
+                division = slots.divide(this_machine(), request.students) if request.cpus else None
+                hub = killed or self._new(request, division, variables or {}, instructor)
+                self._prepare(hub, division, lock, new=not killed, new_codes=new_codes)
                 self._launch(hub, lock)
             except BaseException:
-                if not kept:
+                if not killed:
                     processes.despite_interrupts(self._end)
                 raise
-        return not kept
+        return not killed
 
     def open(self) -> None:
         """Let students log in."""
@@ -109,7 +112,7 @@ class Hub:
         self._leave()
 
     def stop(self, delete_files: bool = False) -> bool:
-        """End it, with all its processes, accounts, units and files but the students'; return whether there was one."""
+        """End the hub, its processes, accounts, units and files but the students'; return whether there was one."""
         self._leave()
         hub = self.state
         if hub or self.folder.exists():
@@ -142,7 +145,7 @@ class Hub:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[TextIO]:
-        """Let nobody else start or end it during the block; JupyterHub inherits the lock."""
+        """Let nobody else start or end the hub during the block; JupyterHub inherits the lock."""
         with files.writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = (self.folder / LOCK).open("a+")
@@ -170,24 +173,24 @@ class Hub:
                     jupyterhub.kill()
 
     def _end(self, delete_files: bool = False) -> None:
-        """End whatever of it there is, and remove what it made: last what says that there is something to remove."""
+        """End all processes of the hub, and remove what it made: its folder, which tells what that is, comes last."""
         self._end_jupyterhub()
         if hub := self.state:
             self._clear(hub)
             runtime.remove(hub)
             if delete_files:
-                _delete_files(hub.asked)
+                _delete_files(hub.request)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _new(
-        self, asked: Request, division: slots.Division | None, variables: Mapping[str, str], instructor: str
+        self, request: Request, division: slots.Division | None, variables: Mapping[str, str], instructor: str
     ) -> State:
         """Return a hub that is not there yet, with a name and a port that no other has."""
         place = (RUN if os.geteuid() == 0 else TMP) / f"{PREFIX}{secrets.token_hex(4)}"
-        hub = State(asked, self.folder, place, variables=dict(variables), instructor=instructor)
+        hub = State(request, self.folder, place, variables=dict(variables), instructor=instructor)
         if division:
             hub.variables.update(slots.variables(division, hub.slots))
-        if asked.isolation == settings.SLURM:
+        if request.isolation == settings.SLURM:
             hub.variables.update(jobs.variables(jobs.find()))
             address = jobs.hub_address(hub.variables)
             hub = replace(hub, hub_address=address, hub_port=addresses.free_ports(1, address)[0])
@@ -195,20 +198,20 @@ class Hub:
 
     def _prepare(self, hub: State, division: slots.Division | None, lock: TextIO, new: bool, new_codes: bool) -> None:
         """Make what a hub needs on this machine."""
-        asked = hub.asked
+        request = hub.request
         if new:
             self._write_private(TOKEN, secrets.token_hex(32))
         if new or new_codes:
-            of_seats = codes.make(self.folder, asked.files, asked.seats, new_codes)
-            self._write_private(CARDS, codes.page(asked.url, of_seats))
+            of_seats = codes.make(self.folder, request.files, request.seats, new_codes)
+            self._write_private(CARDS, codes.page(request.url, of_seats))
         if new:
             hub.save()  # from now on it can go on, should this be killed
-        if asked.has_accounts:
+        if request.has_accounts:
             accounts.make(hub, lock)
         else:
-            for seat in (settings.CHECK_SEAT, *asked.seats):
-                with files.writing(asked.home(seat)):
-                    asked.home(seat).mkdir(parents=True, exist_ok=True, mode=0o700)
+            for seat in (settings.CHECK_SEAT, *request.seats):
+                with files.writing(request.home(seat)):
+                    request.home(seat).mkdir(parents=True, exist_ok=True, mode=0o700)
         runtime.make(hub, division)
 
     def _write_private(self, name: str, content: str) -> None:
@@ -221,13 +224,13 @@ class Hub:
         processes.end_all(
             lambda: self._processes(servers=False)
         )  # of one that was killed: its proxy and its board have the ports
-        _refuse_taken(hub.asked)
+        _refuse_taken(hub.request)
         (self.folder / hub_log.LOG).touch(mode=0o600)
 
         def prepare() -> None:
             locks.sign(lock)  # by the new process, which then can be found whatever becomes of this one
-            if hub.asked.cpus:
-                os.sched_setaffinity(0, hub.asked.cpus)  # its servers inherit it
+            if hub.request.cpus:
+                os.sched_setaffinity(0, hub.request.cpus)  # its servers inherit it
 
         with (self.folder / hub_log.LOG).open("a") as log:
             process = subprocess.Popen(
@@ -249,7 +252,7 @@ class Hub:
             )
 
     def _processes(self, servers: bool) -> list[psutil.Process]:
-        """Return its living processes, with or without those of students."""
+        """Return the hub's living processes, with or without those of students."""
         spared = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
 
         def is_ours(process: psutil.Process) -> bool:
@@ -263,40 +266,41 @@ class Hub:
         return processes.find(is_ours)
 
     def _clear(self, hub: State) -> None:
-        """End and remove whatever of it is left on this machine."""
-        if hub.asked.isolation == settings.SYSTEMD:
+        """End the hub's units, jobs and processes, and remove its accounts and groups."""
+        if hub.request.isolation == settings.SYSTEMD:
             for verb in ("stop", "reset-failed"):  # systemd keeps a unit that failed until it is told to forget it
                 subprocess.run(["systemctl", verb, hub.account("*")], capture_output=True, timeout=120)
             for left in Path("/run").glob(hub.account("*")):
                 shutil.rmtree(left, ignore_errors=True)
-        if hub.asked.isolation == settings.SLURM:
+        if hub.request.isolation == settings.SLURM:
             jobs.cancel_all(hub)
-        if hub.asked.has_accounts:
+        if hub.request.has_accounts:
             processes.end_users({account.pw_uid for account in accounts.ours(hub)})
         processes.end_all(lambda: self._processes(servers=True))
-        if hub.asked.has_accounts:
+        if hub.request.has_accounts:
             accounts.remove(hub)
             for name in cgroups.names(hub.account("")):
                 cgroups.remove(name)
-        shutil.rmtree(hub.asked.home(settings.CHECK_SEAT), ignore_errors=True)
+        shutil.rmtree(hub.request.home(settings.CHECK_SEAT), ignore_errors=True)
 
 
-def _refuse_taken(asked: Request) -> None:
-    """Refuse an address that is not this machine's, and a port at which somebody listens."""
-    for port, option in ((asked.port, "--port"), (asked.board_port, "--board-port")):
+def _refuse_taken(request: Request) -> None:
+    """Refuse an address that is not this machine's, and a port that is taken."""
+    for port, option in ((request.port, "--port"), (request.board_port, "--board-port")):
         try:
             if port:
-                addresses.listen(asked.address, port).close()
+                addresses.listen(request.address, port).close()
         except OSError as error:
             raise LabError(
-                f"cannot listen on {asked.address}, port {port}: {os.strerror(error.errno or 0)}. Try another {option}."
+                f"cannot listen on {request.address}, port {port}: {os.strerror(error.errno or 0)}. "
+                f"Try another {option}."
             ) from error
 
 
-def _delete_files(asked: Request) -> None:
+def _delete_files(request: Request) -> None:
     """Delete the students' folders and their codes."""
-    for seat in asked.seats:
-        shutil.rmtree(asked.home(seat), ignore_errors=True)
-    codes.forget(asked.files)
+    for seat in request.seats:
+        shutil.rmtree(request.home(seat), ignore_errors=True)
+    codes.forget(request.files)
     with contextlib.suppress(OSError):  # there is something else in it
-        asked.files.rmdir()
+        request.files.rmdir()

@@ -15,9 +15,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-SEAT = "lab-seat"  # says to the proxy whose browser it is: the hub sets it at login
-HUB_LOGIN, SESSION = "jupyterhub-hub-login", "jupyterhub-session-id"  # servers ask the hub by the latter, too
-XSRF = "_xsrf"  # of the hub and of each server: pages' scripts read it, and alone it lets nobody in
+SEAT = "lab-seat"  # the cookie that tells the proxy whose browser it is: the hub sets it at login
+HUB_LOGIN, SESSION = (
+    "jupyterhub-hub-login",
+    "jupyterhub-session-id",
+)  # JupyterHub's cookies; servers ask the hub by the second
+XSRF = "_xsrf"  # a cookie of the hub and of each server: pages' scripts read it, and alone it lets nobody in
 HUB = "/"  # the scope of the hub's own cookies
 NONCE_BYTES = 12
 
@@ -28,7 +31,7 @@ class Seal:
     Parameters
     ----------
     secret : bytes
-        What the key is derived from.
+        The bytes from which the key is derived.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -51,13 +54,13 @@ class Seal:
 
     def read(self, header: str, scope: str, address: str) -> list[tuple[str, str]]:
         """Return of a browser's cookies those that a scope has given to this address, and its `_xsrf`."""
-        found = []
+        cookies = []
         for part in header.split(";"):
             name, _, value = (piece.strip() for piece in part.partition("="))
-            opened = value if name == XSRF else self.open(name, value, scope, address)
-            if opened is not None:
-                found.append((name, opened))
-        return found
+            plain = value if name == XSRF else self.open(name, value, scope, address)
+            if plain is not None:
+                cookies.append((name, plain))
+        return cookies
 
     def give(self, set_cookie: str, scope: str, address: str) -> str:
         """Return a Set-Cookie header for this address; a scope below the hub's own sets cookies for itself alone."""
@@ -66,10 +69,11 @@ class Seal:
         if value and name != XSRF:
             value = self.close(name, value, scope, address)
         if scope != HUB:
-            attributes = [one for one in attributes if _key(one) != "domain"]
-            paths = [one.partition("=")[2].strip() for one in attributes if _key(one) == "path"]
+            attributes = [attribute for attribute in attributes if _key(attribute) != "domain"]
+            paths = [attribute.partition("=")[2].strip() for attribute in attributes if _key(attribute) == "path"]
             if not paths or not all(path == scope or path.startswith(f"{scope}/") for path in paths):
-                attributes = [*(one for one in attributes if _key(one) != "path"), f"Path={scope}/"]
+                others = (attribute for attribute in attributes if _key(attribute) != "path")
+                attributes = [*others, f"Path={scope}/"]
         return "; ".join([f"{name}={value}", *attributes])
 
 

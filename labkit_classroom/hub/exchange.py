@@ -9,7 +9,7 @@ import h11
 from labkit_classroom.hub.streams import STALL_S, Stream
 
 MAX_HEAD = 1 << 16
-GUEST_BODY_S = 60.0  # for all of a body that is limited
+GUEST_BODY_S = 60.0  # seconds for all of a body whose size is limited
 OF_A_CONNECTION = {
     b"connection",
     b"keep-alive",
@@ -21,7 +21,7 @@ OF_A_CONNECTION = {
     b"transfer-encoding",
     b"upgrade",
 }
-TO_KEEP = {b"content-length", b"cookie", b"host", b"set-cookie"}  # whatever Connection calls its own
+TO_KEEP = {b"content-length", b"cookie", b"host", b"set-cookie"}  # headers that Connection cannot name as its own
 WEBSOCKET = [(b"connection", b"upgrade"), (b"upgrade", b"websocket")]
 Headers = list[tuple[bytes, bytes]]
 
@@ -73,7 +73,7 @@ class Exchange:
     Parameters
     ----------
     browser, server : Side
-        Between whom.
+        The ends between which they pass.
     translate : callable
         Is given the answer's headers, and returns them as the browser gets them.
     limit : int or None
@@ -161,12 +161,12 @@ def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     named = {part.strip().lower() for name, value in headers if name == b"connection" for part in value.split(b",")}
     is_chunked = any(name == b"transfer-encoding" for name, _ in headers)
     dropped = OF_A_CONNECTION | (named - TO_KEEP) | ({b"content-length"} if is_chunked else set())
-    kept = [(name, value) for name, value in headers if name not in dropped]
-    return [*kept, (b"transfer-encoding", b"chunked")] if is_chunked else kept
+    headers = [(name, value) for name, value in headers if name not in dropped]
+    return [*headers, (b"transfer-encoding", b"chunked")] if is_chunked else headers
 
 
 def refuse_larger(size: int, limit: int) -> None:
-    """Refuse what has more bytes than a limit."""
+    """Refuse a body of more bytes than the limit."""
     if size > limit:
         raise Refusal(413, f"This is larger than {limit} bytes, and from nobody who has logged in to that server.")
 

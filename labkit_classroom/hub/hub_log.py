@@ -20,9 +20,9 @@ from labkit_classroom.hub.settings import State
 
 LOG, LOG_LINES, RECENT_LINES = "hub.log", 8, 200
 OUTPUT = "output"  # the folder of the pipes, among the hub's sockets; only the hub can enter
-CHUNK, PAUSE_S = 1 << 16, 0.2  # bytes at a time, and the time between: who writes more waits
-MAX_LINE = 2000  # bytes
-ALLOWED, ALLOWED_S = 1 << 16, 3600.0  # bytes of each seat, in this time: more would fill the disk
+CHUNK, PAUSE_S = 1 << 16, 0.2  # bytes at a time, and seconds between: who writes more waits
+MAX_LINE = 2000  # bytes of a line
+ALLOWED, ALLOWED_S = 1 << 16, 3600.0  # bytes of each seat, in so many seconds: more would fill the disk
 _heard: dict[Path, "_Output"] = {}
 
 
@@ -47,7 +47,7 @@ def note(seat: str, lines: Iterable[bytes]) -> None:
 
 
 def set_records_apart() -> None:
-    """Have no message of this process, whatever it quotes, look like several in the log."""
+    """Indent the further lines of this process's messages, so that none looks like several in the log."""
     logging.setLogRecordFactory(_Record)
 
 
@@ -73,7 +73,7 @@ class Heard:
 
 
 def _hear(hub: State, seat: str) -> "_Output":
-    """Return what a seat's server writes to, and write that to the log from now on."""
+    """Return the pipe that a seat's server writes to, and copy it to the log from now on."""
     pipe = hub.runtime / OUTPUT / seat
     if pipe not in _heard:
         pipe.parent.mkdir(mode=0o700, exist_ok=True)

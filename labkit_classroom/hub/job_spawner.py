@@ -56,7 +56,7 @@ class JobSpawner(MultiSlurmSpawner):  # type: ignore[misc]  # batchspawner has n
 
     @default("req_homedir")
     def _homedir(self) -> str:
-        return str(settings.own().asked.home(self.user.name))
+        return str(settings.own().request.home(self.user.name))
 
     def user_env(self, env: dict[str, str]) -> dict[str, str]:
         """Return the variables as they are: seats are no accounts."""
@@ -90,7 +90,7 @@ def configure(c: Any, hub: settings.State) -> None:
     c.JobSpawner.env_keep = ["PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL"]  # none of a module's libraries
     c.BatchSpawnerBase.exec_prefix = ""
     c.BatchSpawnerBase.batch_script = SCRIPT
-    c.BatchSpawnerBase.req_nprocs = f"{hub.asked.cores:.0f}"
-    c.BatchSpawnerBase.req_memory = f"{hub.asked.memory // MIB}M" if hub.asked.memory else ""
-    c.BatchSpawnerBase.req_runtime = str(math.ceil(hub.asked.hours * 60))
+    c.BatchSpawnerBase.req_nprocs = f"{hub.request.cores:.0f}"
+    c.BatchSpawnerBase.req_memory = f"{hub.request.memory // MIB}M" if hub.request.memory else ""
+    c.BatchSpawnerBase.req_runtime = str(math.ceil(hub.request.hours * 60))
     c.MultiSlurmSpawner.daemon_resolver = jobs.addresses(hub.variables)

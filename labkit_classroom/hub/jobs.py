@@ -20,10 +20,10 @@ from labkit.system.addresses import towards
 from labkit.system.errors import LabError
 from labkit_classroom.hub.settings import Request, State
 
-CORES = 2  # of each job, where the nodes have them: ranks need two
-HOURS = 8.0  # that a job lasts, in which a day of teaching fits
-END_TIMEOUT_S = 40.0  # Slurm kills what does not end within KillWait, 30 s by default
-PLACE_TIMEOUT_S = 120.0  # for the job that is looked at to leave the queue
+CORES = 2  # CPUs of each job, where the nodes have them: ranks need two
+HOURS = 8.0  # hours that a job lasts, in which a day of teaching fits
+END_TIMEOUT_S = 40.0  # seconds for jobs to end: Slurm kills what does not within KillWait, 30 s by default
+PLACE_TIMEOUT_S = 120.0  # seconds for the job that is looked at to leave the queue
 PENDING, RUNNING = "PENDING", "RUNNING"
 
 
@@ -62,13 +62,13 @@ def find() -> Slurm:
 
 
 def variables(slurm: Slurm, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what leads to a Slurm, and what the user has set for sbatch, such as SBATCH_PARTITION."""
+    """Return the variables by which commands find a Slurm, and the user's own for sbatch, such as SBATCH_PARTITION."""
     own = {name: value for name, value in environ.items() if name == "SLURM_CONF" or name.startswith("SBATCH_")}
     return own | dict(slurm.variables)
 
 
 def check_cores(slurm: Slurm, cores: float | None) -> int:
-    """Return how many CPUs each job asks for; by default two, where the nodes have them.
+    """Return the number of CPUs that each job asks for; by default two, where the nodes have them.
 
     Raises
     ------
@@ -82,11 +82,11 @@ def check_cores(slurm: Slurm, cores: float | None) -> int:
     return int(cores)
 
 
-def capacity(slurm: Slurm, asked: Request) -> str:
-    """Return how many servers Slurm has CPUs for."""
-    places = slurm.nodes * (slurm.cpus_per_node // int(asked.cores))
+def capacity(slurm: Slurm, request: Request) -> str:
+    """Return a sentence on how many servers Slurm has CPUs for."""
+    places = slurm.nodes * (slurm.cpus_per_node // int(request.cores))
     return (
-        f"Slurm has CPUs for {places} servers at a time, {asked.cores:g} for each, on {slurm.nodes} nodes that are up"
+        f"Slurm has CPUs for {places} servers at a time, {request.cores:g} for each, on {slurm.nodes} nodes that are up"
     )
 
 
@@ -109,7 +109,7 @@ def hub_address(slurm_variables: Mapping[str, str]) -> str:
 
 
 def reached_at(hub: State, host: str) -> str:
-    """Return where the hub reaches a server on a node: on a node that is this machine, all meet at the hub's address.
+    """Return the address at which the hub reaches a server on a node: the hub's own, where the node is this machine.
 
     Its name may lead to another address of loopback, such as Debian's 127.0.1.1, where nobody listens.
     """
@@ -195,7 +195,7 @@ def _jobs(hub: State) -> list[list[str]]:
 
 
 def listen_on_node(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what has a server in a job listen where the hub reaches it, and not at all addresses of its node."""
+    """Return the variables by which a server in a job listens where the hub reaches it, and not at all addresses."""
     hub = str(urlsplit(environ["JUPYTERHUB_API_URL"]).hostname)
     own = towards(hub)
     return {"JUPYTERHUB_SERVICE_URL": environ["JUPYTERHUB_SERVICE_URL"].replace("0.0.0.0", own, 1)}

@@ -29,22 +29,22 @@ def pss(process: psutil.Process) -> int:
 
 def of_labs(labs: Sequence[str], on_lab: Callable[[str], None]) -> dict[str, int]:
     """Return the bytes that each lab takes at its peak; run those that have not been measured, small as in tests."""
-    known = known_labs()
+    peaks = known_labs()
     for number in labs:
         source = sources.find(number)
         lab = source.stem[:2]
-        if lab not in known:
+        if lab not in peaks:
             on_lab(sources.title(source))
             rehearsal.FOLDER.mkdir(parents=True, exist_ok=True)
             with _Peak() as peak:
                 build.execute(notebooks.solution(source), f"{source.stem}-memory", cwd=rehearsal.FOLDER, quick=True)
-            known[lab] = peak.bytes
-            files.write(FILE, json.dumps(known))
-    return {lab: known[lab] for lab in (sources.find(number).stem[:2] for number in labs)}
+            peaks[lab] = peak.bytes
+            files.write(FILE, json.dumps(peaks))
+    return {lab: peaks[lab] for lab in (sources.find(number).stem[:2] for number in labs)}
 
 
 def known_labs() -> dict[str, int]:
-    """Return what was measured."""
+    """Return the bytes at the peak of each lab that was measured."""
     try:
         peaks: dict[str, int] = json.loads(FILE.read_text())
         return peaks

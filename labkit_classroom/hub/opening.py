@@ -24,16 +24,16 @@ from labkit_classroom.hub.memory import GIB
 from labkit_classroom.hub.settings import Request, State
 
 FILES = paths.ROOT / "students"
-SYSTEMD_IS_UP = Path("/run/systemd/system")  # sd_booted(3)
-PRIVATE = (Path("/tmp"), Path("/var/tmp"))  # systemd.exec(5), PrivateTmp
-MIN_CORES = 2.0  # of CPU time for each student, where the machine has them: ranks need two
-MIN_TASKS, TASKS_PER_CPU = 2048, 64  # TensorFlow makes threads for each CPU in each rank
+SYSTEMD_IS_UP = Path("/run/systemd/system")  # the folder that is there where systemd runs: sd_booted(3)
+PRIVATE = (Path("/tmp"), Path("/var/tmp"))  # folders of which each unit has its own: PrivateTmp of systemd.exec(5)
+MIN_CORES = 2.0  # CPUs of each student, where the machine has them: ranks need two
+MIN_TASKS, TASKS_PER_CPU = 2048, 64  # threads of each student: TensorFlow makes threads for each CPU in each rank
 CHECK_TIMEOUT_S = 300.0
 POLL_INTERVAL_S = 1.0
 
 
 def isolation() -> str:
-    """Return what can keep students apart on this machine."""
+    """Return the strongest isolation of students that this machine has."""
     if os.geteuid() != 0:
         return settings.NONE
     return settings.SYSTEMD if SYSTEMD_IS_UP.is_dir() else settings.ACCOUNTS
@@ -44,6 +44,7 @@ def settle(
     labs: Sequence[str],
     address: str,
     port: int,
+    *,
     board_port: int = 0,
     tls: tuple[Path, Path] | None = None,
     memory_gib: float = 4.0,
@@ -53,12 +54,12 @@ def settle(
     divide: bool = False,
     hours: float = jobs.HOURS,
 ) -> Request:
-    """Return what a hub is asked for, with this machine's defaults.
+    """Return the request for a hub, with this machine's defaults.
 
     Raises
     ------
     LabError
-        When they can't be had here.
+        When this machine cannot fulfil it.
     """
     if not all(map(math.isfinite, (memory_gib, cores or 0, hours))):
         raise LabError("--memory, --cores and --hours take numbers.")
@@ -101,7 +102,7 @@ def settle(
 
 
 def _check_address(address: str) -> None:
-    """Refuse what nobody can listen at."""
+    """Refuse an address at which nobody can listen."""
     try:
         if not address.strip("0123456789"):  # which the system takes for an address, and a browser for another
             raise ValueError
@@ -113,7 +114,7 @@ def _check_address(address: str) -> None:
 
 
 def _check_folder(students_files: Path) -> None:
-    """Refuse what is no folder, and can be none."""
+    """Refuse a path that is no folder, and cannot become one."""
     try:
         if not stat.S_ISDIR(students_files.stat().st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -125,30 +126,30 @@ def _check_folder(students_files: Path) -> None:
 
 
 def _refuse_private(students_files: Path) -> None:
-    """Refuse a place that systemd hides from a student's unit, which has a /tmp of its own."""
+    """Refuse a folder that systemd hides from a student's unit, which has a /tmp of its own."""
     for path in (paths.ROOT, Path(sys.executable).resolve(), students_files.absolute()):
         if any(path.is_relative_to(private) for private in PRIVATE):
             raise LabError(f"{path} is where systemd gives each student a folder of their own: put it in /opt, say.")
 
 
 def division(hub: State) -> slots.Division | None:
-    """Return how a hub's cores are divided; None when they aren't."""
+    """Return the division of a hub's cores into slots; None without."""
     return slots.read(hub.slots)
 
 
-def _room(asked: Request) -> tuple[dict[str, str], str]:
-    """Return what `./lab join` needs of the room, as variables, and the address of the instructor's page."""
+def _room(request: Request) -> tuple[dict[str, str], str]:
+    """Return the variables from which `./lab join` knows the room, and the address of the instructor's page."""
     host.FOLDER.mkdir(parents=True, exist_ok=True, mode=0o700)
     store = Store(host.FOLDER / host.FILE)
     try:
-        base = addresses.url(asked.address, asked.board_port, bool(asked.cert))
+        base = addresses.url(request.address, request.board_port, bool(request.cert))
         return {"LAB_ROOM": base, "LAB_ROOM_CODE": store["code"]}, f"{base}/instructor#{store['instructor']}"
     finally:
         store.close()
 
 
 def verify(hub: Hub) -> tuple[list[check.Row], int]:
-    """Return what a server of a running hub is held to, and the bytes that it takes with an idle kernel."""
+    """Return the limits of a server of a running hub, and the bytes that it takes with an idle kernel."""
     state = hub.state
     assert state
     seen, server = check.read_back(Client(state), CHECK_TIMEOUT_S)
@@ -156,7 +157,7 @@ def verify(hub: Hub) -> tuple[list[check.Row], int]:
 
 
 def open_checked(
-    hub: Hub, asked: Request, new_codes: bool = False, variables: Mapping[str, str] | None = None
+    hub: Hub, request: Request, new_codes: bool = False, variables: Mapping[str, str] | None = None
 ) -> tuple[list[check.Row], int]:
     """Start a hub, see `Hub.start`, and let students in when a server is held to all that was asked for.
 
@@ -169,9 +170,9 @@ def open_checked(
     """
     of_room: dict[str, str] = {}
     instructor = ""
-    if asked.board_port and not hub.state:  # one that was killed goes on with its room, whose board may still be up
-        of_room, instructor = _room(asked)
-    new = hub.start(asked, new_codes, {**(variables or {}), **of_room}, instructor)
+    if request.board_port and not hub.state:  # one that was killed goes on with its room, whose board may still be up
+        of_room, instructor = _room(request)
+    new = hub.start(request, new_codes, {**(variables or {}), **of_room}, instructor)
     try:
         rows, server = verify(hub)
         if broken := [f"{row.what}: asked {row.asked}, found {row.found}" for row in rows if not row.holds]:
@@ -187,22 +188,22 @@ def open_checked(
     return rows, server
 
 
-def capacity(asked: Request, server: int, labs: Sequence[str]) -> list[str]:
-    """Return what is to be said of how many students fit: into Slurm, or by each lab whose memory was measured."""
-    if asked.isolation == settings.SLURM:
-        return [f"{jobs.capacity(jobs.find(), asked)}; others wait in its queue."]
-    known, machine = memory.known_labs(), this_machine()
-    said = []
+def capacity(request: Request, server: int, labs: Sequence[str]) -> list[str]:
+    """Return sentences on how many students fit: by Slurm's CPUs, or by the memory of each lab that was measured."""
+    if request.isolation == settings.SLURM:
+        return [f"{jobs.capacity(jobs.find(), request)}; others wait in its queue."]
+    peaks, machine = memory.known_labs(), this_machine()
+    sentences = []
     for lab in labs:
-        if lab in known:
-            fit = check.carries(machine, server + known[lab])
-            said.append(
+        if lab in peaks:
+            fit = check.carries(machine, server + peaks[lab])
+            sentences.append(
                 f"Lab {lab}: {fit} students at a time fit into memory, {server / GIB:.2f} GiB for a server and "
-                f"{known[lab] / GIB:.2f} GiB at the peak of the lab, run small."
+                f"{peaks[lab] / GIB:.2f} GiB at the peak of the lab, run small."
             )
         else:
-            said.append(f"Lab {lab}: its memory was not measured here: ./lab hub check --labs {lab}")
-    return said
+            sentences.append(f"Lab {lab}: its memory was not measured here: ./lab hub check --labs {lab}")
+    return sentences
 
 
 def warm(client: Client, timeout: float, on_progress: Callable[[int, int], None]) -> list[str]:
@@ -217,7 +218,7 @@ def warm(client: Client, timeout: float, on_progress: Callable[[int, int], None]
     on_progress : callable
         Is given how many are up, and of how many, whenever that changes.
     """
-    seats, deadline = client.hub.asked.seats, time.monotonic() + timeout
+    seats, deadline = client.hub.request.seats, time.monotonic() + timeout
     for seat in seats:
         with contextlib.suppress(LabError):  # it is told at the end, with the others that did not start
             client.start(seat)

@@ -15,11 +15,11 @@ import psutil
 from labkit.system.machine import own_cgroups, quota
 from labkit.system.paths import ROOT
 
-UNLIMITED = 1 << 60  # v1 of cgroups has a number for no limit
+UNLIMITED = 1 << 60  # bytes from which on a limit is none: v1 of cgroups has a number for it
 
 
 def look() -> dict[str, Any]:
-    """Return what limits this process, and what of others it can reach.
+    """Return the limits of this process, and what of others is in its reach.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def _can_list(path: Path) -> bool:
 
 
 def _can_signal(process: psutil.Process) -> bool:
-    """Whether it is another seat's, or the hub's, and this one could end it."""
+    """Whether a process is another seat's, or the hub's, and this one could end it."""
     try:
         os.kill(process.pid, 0)
         return process.environ().get("LAB_FOLDER") != os.environ["LAB_FOLDER"]

@@ -41,29 +41,29 @@ from labkit_classroom.hub.exchange import WEBSOCKET, Exchange, Headers, Left, Re
 from labkit_classroom.hub.routes import Route, Routes, RoutesHandler
 from labkit_classroom.hub.streams import Crowd, Stream, accepted, to_server
 
-MAX_GUEST_BODY = 1 << 20  # bytes, of whoever has not logged in; and of all to the hub itself, which keeps it in memory
-MAX_ERROR_PAGE = 1 << 18
+MAX_GUEST_BODY = 1 << 20  # bytes of a guest's body, and of each to the hub itself, which keeps it in memory
+MAX_ERROR_PAGE = 1 << 18  # bytes
 HEAD_S, IDLE_S, ERROR_PAGE_S = 20.0, 75.0, 10.0
-LINGER_S = 2.0  # for a body that was refused, or the browser would not read why
+LINGER_S = 2.0  # seconds for a body that was refused: otherwise the browser would not read why
 MAX_OF_ADDRESS, MAX_OF_GUESTS, MAX_OF_SEAT = 256, 1024, 256  # connections; a class may share an address
 BACKLOG = 1024
-FORWARDED = (b"x-forwarded-", b"x-real-ip", b"x-scheme", b"forwarded", b"expect")  # the proxy's to say
+FORWARDED = (b"x-forwarded-", b"x-real-ip", b"x-scheme", b"forwarded", b"expect")  # headers that are the proxy's to set
 TOKENS = (b"token ", b"bearer ")
 log = logging.getLogger("proxy")
 
 
 @dataclass
 class Proxy:
-    """What all connections share.
+    """The hub's way in: what all its connections share.
 
     Attributes
     ----------
     hub : State
-        Whose way in it is.
+        The hub whose way in this is.
     seal : Seal
-        For cookies.
+        The seal of its cookies.
     error_target : str
-        Where the hub has its pages for errors.
+        The address of the hub's pages for errors.
     protocol : str
         "https" or "http".
     """
@@ -76,7 +76,7 @@ class Proxy:
     crowd: Crowd = field(default_factory=Crowd)
 
     async def accept(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
-        """Serve whoever connects."""
+        """Serve all who connect."""
         tasks = set()
         while True:
             try:
@@ -90,7 +90,7 @@ class Proxy:
             task.add_done_callback(tasks.discard)
 
     async def _serve(self, connected: socket.socket, address: str, context: ssl.SSLContext | None) -> None:
-        """Serve a connection until it ends, whatever comes."""
+        """Serve a connection until it ends, whatever a browser sends."""
         try:
             self.crowd.enter("guests", MAX_OF_GUESTS)
             self.crowd.enter(f"address {address}", MAX_OF_ADDRESS)
@@ -141,7 +141,7 @@ class Browser:
                     pass
 
     async def _say(self, refusal: Refusal, head: bool = False) -> None:
-        """Answer without asking anybody."""
+        """Answer with a refusal, without asking the hub or a server."""
         if self._side.has_answered:
             raise EOFError  # in the middle of another answer: so that the browser knows that this is not all
         http = self._side.http
@@ -162,19 +162,19 @@ class Browser:
         await self._side.send(h11.EndOfMessage())
 
     async def _answer(self, request: h11.Request) -> None:
-        """Pass a request on to where it may go, and the answer back."""
+        """Pass a request on to the hub or a server, and the answer back."""
         path = request.target.decode("latin-1")
         route = self._proxy.routes.find(path.partition("?")[0]) if path.startswith("/") else None
         if not route:
             raise Refusal(404, "There is no such page.")
-        given = dict(request.headers)
-        upgrade = given.get(b"upgrade", b"").lower() == b"websocket"
+        headers = dict(request.headers)
+        upgrade = headers.get(b"upgrade", b"").lower() == b"websocket"
         if upgrade or request.method not in (b"GET", b"HEAD", b"OPTIONS"):
-            _refuse_others_pages(given)
+            _refuse_others_pages(headers)
         cookies = self._cookies(request, route)
         limit = None if route.seat and self._seat == route.seat else MAX_GUEST_BODY
         if limit:
-            refuse_larger(int(given.get(b"content-length", 0)), limit)
+            refuse_larger(int(headers.get(b"content-length", 0)), limit)
         try:
             async with to_server(route.target, self._proxy.hub, route.seat) as stream:
                 self._proxy.routes.is_used(route.prefix)
@@ -212,8 +212,8 @@ class Browser:
 
         Whoever shows a token may ask, without cookies: no link and no page has a browser do that.
         """
-        given = dict(request.headers)
-        if given.get(b"authorization", b"").lower().startswith(TOKENS):
+        headers = dict(request.headers)
+        if headers.get(b"authorization", b"").lower().startswith(TOKENS):
             return
         if self._seat:
             raise Refusal(
@@ -222,7 +222,7 @@ class Browser:
                 "student's server has is shown to nobody else. <a href=/hub/home>Go to your own</a>, or "
                 "<a href=/hub/logout>log out</a>.",
             )
-        if request.method == b"GET" and b"text/html" in given.get(b"accept", b""):
+        if request.method == b"GET" and b"text/html" in headers.get(b"accept", b""):
             raise Refusal(302, "Log in first.", f"/hub/login?next={quote(request.target, safe='')}")
         raise Refusal(403, "Log in first.")
 
@@ -255,14 +255,14 @@ class Browser:
         """Show the hub's own page for an error."""
         target, page = urlsplit(self._proxy.error_target), b""
         where = f"{target.path.rstrip('/')}/{status}?url={quote(path, safe='')}"
-        asked = h11.Request(method="GET", target=where, headers=[("Host", "hub"), ("Connection", "close")])
+        request = h11.Request(method="GET", target=where, headers=[("Host", "hub"), ("Connection", "close")])
         with contextlib.suppress(OSError, EOFError, h11.ProtocolError):
             async with (
                 asyncio.timeout(ERROR_PAGE_S),
                 to_server(self._proxy.error_target, self._proxy.hub) as stream,
             ):
                 hub = Side(stream, h11.CLIENT)
-                await hub.send(asked)
+                await hub.send(request)
                 await hub.send(h11.EndOfMessage())
                 while not isinstance(event := await hub.next(), h11.EndOfMessage | h11.ConnectionClosed):
                     page += bytes(event.data)[: MAX_ERROR_PAGE - len(page)] if isinstance(event, h11.Data) else b""
@@ -271,10 +271,10 @@ class Browser:
         await self._show(status, page, head, [])
 
 
-def _refuse_others_pages(given: dict[bytes, bytes]) -> None:
-    """Refuse what a page from elsewhere has a browser do; another port of this host is elsewhere, and gets cookies."""
-    origin = given.get(b"origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != given.get(b"host", b"").lower():
+def _refuse_others_pages(headers: dict[bytes, bytes]) -> None:
+    """Refuse a request that another site's page makes; another port of this host, which gets its cookies, is one."""
+    origin = headers.get(b"origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != headers.get(b"host", b"").lower():
         raise Refusal(403, "This comes from a page that is not the hub's.")
 
 

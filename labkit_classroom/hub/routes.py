@@ -10,11 +10,11 @@ import tornado.web
 
 
 class Route(NamedTuple):
-    """Where a part of the hub's addresses leads."""
+    """A part of the hub's addresses, and the server that it leads to."""
 
     prefix: str
     target: str
-    seat: str  # whose server it is; empty for the hub
+    seat: str  # the seat whose server it is; empty for the hub
 
 
 class Routes:
@@ -49,16 +49,16 @@ class Routes:
 
 
 class RoutesHandler(tornado.web.RequestHandler):
-    """The interface that JupyterHub sets routes by."""
+    """The interface by which JupyterHub sets routes."""
 
     def initialize(self, routes: Routes, token: str) -> None:
-        """Take what all requests share."""
+        """Set the routes and the hub's token, which all requests share."""
         self.routes, self.token = routes, token
 
     def prepare(self) -> None:
-        """Refuse whoever is not the hub."""
-        given = self.request.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), f"token {self.token}".encode()):
+        """Refuse a request without the hub's token."""
+        authorization = self.request.headers.get("Authorization", "")
+        if not hmac.compare_digest(authorization.encode(), f"token {self.token}".encode()):
             raise tornado.web.HTTPError(403)
 
     def get(self, path: str | None) -> None:

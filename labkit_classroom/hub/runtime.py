@@ -15,13 +15,13 @@ from labkit.system.errors import LabError
 from labkit.system.slots import Division
 from labkit_classroom.hub.settings import CHECK_SEAT, State
 
-SEAT_BYTES, SEAT_FILES = 4 << 20, 1024  # a kernel has five sockets and a file
+SEAT_BYTES, SEAT_FILES = 4 << 20, 1024  # bytes and files of a seat: a kernel has five sockets and a file
 QUEUE_BYTES, QUEUE_FILES = 1 << 20, 1024
 QUEUE_FILES_SEAT = 16
 
 
 def make(hub: State, division: Division | None) -> None:
-    """Make what is not there yet, such as after a restart of the machine.
+    """Make the folder, or the parts of it that are missing, such as after a restart of the machine.
 
     Raises
     ------
@@ -33,20 +33,20 @@ def make(hub: State, division: Division | None) -> None:
     if not files.is_folder_of_mine(hub.runtime.lstat()):
         raise LabError(f"{hub.runtime} is somebody else's: ./lab hub down, then start anew.")
     hub.runtime.chmod(0o711)
-    if hub.asked.has_accounts:
-        for seat in (CHECK_SEAT, *hub.asked.seats):
+    if hub.request.has_accounts:
+        for seat in (CHECK_SEAT, *hub.request.seats):
             account = pwd.getpwnam(hub.account(seat))
             _bound(hub.sockets(seat), SEAT_BYTES, SEAT_FILES)
             hub.sockets(seat).chmod(0o700)
             os.chown(hub.sockets(seat), account.pw_uid, account.pw_gid)
         if division:
-            _bound(hub.slots, QUEUE_BYTES, QUEUE_FILES + QUEUE_FILES_SEAT * hub.asked.students)
+            _bound(hub.slots, QUEUE_BYTES, QUEUE_FILES + QUEUE_FILES_SEAT * hub.request.students)
     if division and not slots.read(hub.slots):
         slots.write(division, hub.slots)
 
 
 def remove(hub: State) -> None:
-    """Remove the folder, with the file systems in it."""
+    """Remove a hub's folder, with the file systems in it."""
     for place in (path for path in hub.runtime.glob("*") if path.is_mount()):
         subprocess.run(["umount", "--lazy", place], capture_output=True, timeout=60)
     shutil.rmtree(hub.runtime, ignore_errors=True)

@@ -13,13 +13,13 @@ FOLDER = paths.STATE / "hub"
 VARIABLE = "LAB_HUB"  # the hub's folder, in the environment of all its processes
 FILE = "state.json"  # in the hub's folder
 SECRET = "cookie-secret"  # the file in the hub's folder by which its cookies are signed and sealed
-CHECK_SEAT = "seat-00"  # nobody's: it has no code
-SYSTEMD, ACCOUNTS, SLURM, NONE = "systemd", "accounts", "slurm", "none"  # what keeps students apart
+CHECK_SEAT = "seat-00"  # a seat of nobody's, without a code, whose server is looked at
+SYSTEMD, ACCOUNTS, SLURM, NONE = "systemd", "accounts", "slurm", "none"  # isolations: what keeps students apart
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a hub is asked for: a hub that was killed goes on for an equal request alone.
+    """A request for a hub: one that was killed goes on for an equal request alone.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Request:
 
     @property
     def url(self) -> str:
-        """Where students reach it."""
+        """The address at which students reach the hub."""
         return addresses.url(self.address, self.port, bool(self.cert))
 
     def home(self, seat: str) -> Path:
@@ -85,12 +85,12 @@ class Request:
 
 @dataclass(frozen=True)
 class State:
-    """What a hub is.
+    """A hub as it was made: its request, its places on this machine, its variables.
 
     Attributes
     ----------
-    asked : Request
-        What it was asked for.
+    request : Request
+        What the hub was asked for.
     folder, runtime : Path
         Where it keeps what it needs to go on, and its sockets.
     hub_address, hub_port : str, int
@@ -101,7 +101,7 @@ class State:
         The address of the board's page for the instructor; empty without a board.
     """
 
-    asked: Request
+    request: Request
     folder: Path
     runtime: Path
     hub_address: str = addresses.LOOPBACK
@@ -111,12 +111,12 @@ class State:
 
     @property
     def slots(self) -> Path:
-        """Where the cores that are lent for measuring are shared out."""
+        """The folder in which the cores that are lent for measuring are shared out."""
         return self.runtime / "slots"
 
     @property
     def hub_url(self) -> str:
-        """Where servers and the kit's commands reach the hub: nobody else can take the name of its Unix socket."""
+        """The hub's address for servers and the kit's commands: nobody else can take the name of its Unix socket."""
         return addresses.url(self.hub_address, self.hub_port, False) if self.hub_port else unix_url(self.hub_socket)
 
     @property
@@ -130,7 +130,7 @@ class State:
         return self.runtime / "proxy.sock"
 
     def sockets(self, seat: str) -> Path:
-        """Return where a student's server has its sockets."""
+        """Return the folder of a student's server's sockets."""
         return self.runtime / seat
 
     def server_socket(self, seat: str) -> Path:
@@ -142,7 +142,7 @@ class State:
         return f"{self.runtime.name}-{seat}"
 
     def save(self) -> None:
-        """Keep it in the hub's folder."""
+        """Write the state to the hub's folder."""
         files.write(self.folder / FILE, json.dumps(asdict(self), indent=1, default=str))
 
 
@@ -152,21 +152,21 @@ def unix_url(socket: Path) -> str:
 
 
 def load(folder: Path) -> State | None:
-    """Return what the hub of a folder is; None when there is none."""
+    """Return the state of the hub of a folder; None when there is none."""
     try:
-        kept = json.loads((folder / FILE).read_text())
+        state = json.loads((folder / FILE).read_text())
     except FileNotFoundError:
         return None
     except PermissionError as error:
         raise LabError(f"the hub in {paths.shown(folder)} is another user's: do this as whoever started it.") from error
-    asked = kept["asked"]
-    asked |= {"files": Path(asked["files"]), "labs": tuple(asked["labs"]), "cpus": tuple(asked["cpus"])}
-    kept |= {"asked": Request(**asked), "folder": Path(kept["folder"]), "runtime": Path(kept["runtime"])}
-    return State(**kept)
+    request = state["request"]
+    request |= {"files": Path(request["files"]), "labs": tuple(request["labs"]), "cpus": tuple(request["cpus"])}
+    state |= {"request": Request(**request), "folder": Path(state["folder"]), "runtime": Path(state["runtime"])}
+    return State(**state)
 
 
 def own() -> State:
-    """Return the hub that this process belongs to."""
-    found = load(Path(os.environ[VARIABLE]))
-    assert found
-    return found
+    """Return the state of the hub that this process belongs to."""
+    state = load(Path(os.environ[VARIABLE]))
+    assert state
+    return state

@@ -65,16 +65,16 @@ class AccountSpawner(_InTurn, hub_log.Heard, LocalProcessSpawner):  # type: igno
     """Each server runs under an account of its own, with limits by cgroups where this machine has them."""
 
     def make_preexec_fn(self, name: str) -> Callable[[], None]:
-        """Return what the server's process does before it is the server."""
+        """Return the function by which a process prepares to be the server."""
         hub = settings.own()
-        groups = cgroups.make(hub.account(name), hub.asked.memory, hub.asked.cores)
+        groups = cgroups.make(hub.account(name), hub.request.memory, hub.request.cores)
         become = super().make_preexec_fn(hub.account(name))
 
         def prepare() -> None:
             cgroups.join(groups)
-            if hub.asked.cpus:
-                os.sched_setaffinity(0, hub.asked.cpus)
-            resource.setrlimit(resource.RLIMIT_NPROC, (hub.asked.tasks, hub.asked.tasks))
+            if hub.request.cpus:
+                os.sched_setaffinity(0, hub.request.cpus)
+            resource.setrlimit(resource.RLIMIT_NPROC, (hub.request.tasks, hub.request.tasks))
             refuse_privileges()
             become()
 
@@ -115,15 +115,15 @@ def _last_words(unit: str) -> bytes:
 
 
 def unit_properties(hub: settings.State) -> dict[str, str]:
-    """Return what a student's unit is held to beside memory and cores (systemd.exec(5), systemd.resource-control(5)).
+    """Return the properties of a student's unit beside memory and cores (systemd.exec(5), systemd.resource-control(5)).
 
     All files are read-only but those of its own: the spawner's `readwrite_paths`.
     """
     # No cpuset, which would keep a student's measuring from the cores that are lent for it.
-    affinity = {"CPUAffinity": ",".join(map(str, hub.asked.cpus))} if hub.asked.cpus else {}
+    affinity = {"CPUAffinity": ",".join(map(str, hub.request.cpus))} if hub.request.cpus else {}
     return affinity | {
-        "TasksMax": str(hub.asked.tasks),
-        "LimitNPROC": str(hub.asked.tasks),
+        "TasksMax": str(hub.request.tasks),
+        "LimitNPROC": str(hub.request.tasks),
         "MemorySwapMax": "0",
         "CPUWeight": "100",
         "UMask": "0077",
@@ -141,22 +141,22 @@ def unit_properties(hub: settings.State) -> dict[str, str]:
 
 def configure(c: Any, hub: settings.State) -> None:
     """Set a hub's spawner."""
-    if hub.asked.isolation == settings.SLURM:
+    if hub.request.isolation == settings.SLURM:
         from labkit_classroom.hub import job_spawner  # there alone: see its first lines
 
         job_spawner.configure(c, hub)
         return
     spawners = {settings.SYSTEMD: UnitSpawner, settings.ACCOUNTS: AccountSpawner, settings.NONE: TrialSpawner}
-    c.JupyterHub.spawner_class = spawners[hub.asked.isolation]
-    c.SimpleLocalProcessSpawner.home_dir_template = f"{hub.asked.files}/{{username}}"
+    c.JupyterHub.spawner_class = spawners[hub.request.isolation]
+    c.SimpleLocalProcessSpawner.home_dir_template = f"{hub.request.files}/{{username}}"
     c.LocalProcessSpawner.interrupt_timeout = c.LocalProcessSpawner.term_timeout = 5
     c.SystemdSpawner.username_template = c.SystemdSpawner.unit_name_template = hub.account("{USERNAME}")
-    c.SystemdSpawner.user_workingdir = f"{hub.asked.files}/{{USERNAME}}"
-    c.SystemdSpawner.mem_limit, c.SystemdSpawner.cpu_limit = hub.asked.memory or None, hub.asked.cores or None
+    c.SystemdSpawner.user_workingdir = f"{hub.request.files}/{{USERNAME}}"
+    c.SystemdSpawner.mem_limit, c.SystemdSpawner.cpu_limit = hub.request.memory or None, hub.request.cores or None
     c.SystemdSpawner.disable_user_sudo = c.SystemdSpawner.isolate_tmp = c.SystemdSpawner.isolate_devices = True
     c.SystemdSpawner.env_keep = ["PATH", "LANG", "LC_ALL"]  # a unit has none; a terminal in it needs `mpirun`
-    home = f'"{hub.asked.files}/{{USERNAME}}"'  # " for blanks
+    home = f'"{hub.request.files}/{{USERNAME}}"'  # " for blanks
     c.SystemdSpawner.readwrite_paths = [home, str(hub.sockets("{USERNAME}"))]
-    if hub.asked.cpus:
+    if hub.request.cpus:
         c.SystemdSpawner.readwrite_paths.append(str(hub.slots))
     c.SystemdSpawner.unit_extra_properties = unit_properties(hub)

@@ -14,10 +14,10 @@ from urllib.parse import unquote, urlsplit
 from labkit_classroom.hub.settings import State
 
 PIECE = 1 << 15  # bytes that are read at a time
-TAKEN, GIVEN = 2 * PIECE, 8 * PIECE  # bytes of one browser's that the system keeps: it would take megabytes
+TAKEN, GIVEN = 2 * PIECE, 8 * PIECE  # bytes from and to a browser that the system keeps, which would be megabytes
 CONNECT_S, HANDSHAKE_S = 10.0, 20.0
-STALL_S = 120.0  # in which the other side takes the next piece
-PEER = struct.Struct("3i")  # pid, uid, gid: unix(7), SO_PEERCRED
+STALL_S = 120.0  # seconds in which the other side takes the next piece
+PEER = struct.Struct("3i")  # process, user and group at the other end: SO_PEERCRED of unix(7)
 
 
 class Stream:
@@ -38,18 +38,18 @@ class Stream:
         return int(account)
 
     async def read(self) -> bytes:
-        """Return what has come; nothing at the end."""
+        """Return the bytes that have come; none at the end."""
         return await self._reader.read(PIECE)
 
     async def write(self, data: bytes) -> None:
-        """Send, and wait until it has gone."""
+        """Send bytes, and wait until they have gone."""
         if data:
             self._writer.write(data)
             async with asyncio.timeout(STALL_S):
                 await self._writer.drain()
 
     async def pass_on(self, to: "Stream", first: bytes) -> None:
-        """Send all that comes to another."""
+        """Send all that comes to another stream."""
         await to.write(first)
         while data := await self.read():
             await to.write(data)
@@ -136,7 +136,7 @@ def _ends() -> tuple[asyncio.StreamReader, asyncio.StreamReaderProtocol]:
 def _account(hub: State, seat: str) -> int:
     """Return the number of the account that listens for a seat, or for the hub."""
     try:
-        return pwd.getpwnam(hub.account(seat)).pw_uid if seat and hub.asked.has_accounts else os.geteuid()
+        return pwd.getpwnam(hub.account(seat)).pw_uid if seat and hub.request.has_accounts else os.geteuid()
     except KeyError as error:
         raise ConnectionRefusedError(f"{seat} has no account") from error
 

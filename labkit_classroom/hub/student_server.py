@@ -13,7 +13,7 @@ from labkit.system.errors import LabError
 
 
 def main() -> None:
-    """Become the server."""
+    """Update the copies of the labs, and become the server."""
     os.umask(0o077)
     folder = Path(os.environ["LAB_FOLDER"])
     try:

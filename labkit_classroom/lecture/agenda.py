@@ -51,7 +51,7 @@ class Day:
 
     @property
     def over_minutes(self) -> int:
-        """By how many minutes its last part ends too late; 0 when it fits."""
+        """The minutes by which the day's last part ends too late; 0 when it fits."""
         return max(0, round((self.entries[-1].end - self.end).total_seconds() / 60))
 
 
@@ -96,7 +96,7 @@ def basis(route: Route, waits: Waits) -> str:
 
 
 def sharing(people: int | None, count: int | None) -> tuple[float, str]:
-    """Return how many times as long a round of all takes as one person's measuring, and a sentence that says so.
+    """Return the factor by which a round of all takes longer than one person's measuring, and a sentence on it.
 
     Parameters
     ----------
@@ -173,14 +173,14 @@ def _entry(part: Part, begin: datetime, waited: Mapping[str, float], rounds: flo
 
 
 def leave_out(day: Day) -> list[tuple[str, Section]]:
-    """Return which sections to leave out for a day to fit, as (lab, section): optional ones, the longest first.
+    """Return the sections to leave out for a day to fit, as (lab, section): optional ones, the longest first.
 
     Where that is not enough, all of them: then the day takes a lab less.
     """
     optional = [(entry.part.lab, section) for entry in day.entries for _, section in entry.sections if not section.core]
     chosen: list[tuple[str, Section]] = []
     left = float(day.over_minutes)
-    for lab, section in sorted(optional, key=lambda one: -one[1].minutes):
+    for lab, section in sorted(optional, key=lambda item: -item[1].minutes):
         if left <= 0:
             break
         chosen.append((lab, section))
@@ -204,7 +204,7 @@ def advice(days: Sequence[Day]) -> list[str]:
             sentences.append(f"{late} Leave out {names}.")
             continue
         labs = [entry for entry in day.entries if entry.part.lab and entry.part.lab != "00"]
-        fitting = [one for one in labs if (one.end - one.begin).total_seconds() / 60 >= day.over_minutes]
-        shortest = min(fitting or labs, key=lambda one: one.end - one.begin)
+        fitting = [lab for lab in labs if (lab.end - lab.begin).total_seconds() / 60 >= day.over_minutes]
+        shortest = min(fitting or labs, key=lambda lab: lab.end - lab.begin)
         sentences.append(f"{late} Its optional sections are not enough: leave out lab {shortest.part.lab}, for one.")
     return sentences

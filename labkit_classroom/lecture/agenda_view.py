@@ -68,6 +68,6 @@ def _rows(day: Day) -> list[tuple[str, str, str, str]]:
 
 
 def _sections(entry: Entry) -> str:
-    """Return which sections of a lab are done."""
+    """Return the names of a lab's sections that are done."""
     numbered = [section.name for _, section in entry.sections if section.name.isdigit()]
     return f"section{'s' * (len(numbered) > 1)} {', '.join(numbered)}"

@@ -43,7 +43,7 @@ def copy(source: Path, to: int) -> str:
 
 
 def _note(to: int, solved: list[int]) -> NotebookNode:
-    """Return the cell that says what this copy is."""
+    """Return the cell that tells what is solved in this copy."""
     which = f"Exercise {solved[0]} is" if len(solved) == 1 else f"Exercises {', '.join(map(str, solved))} are"
     cell: NotebookNode = nbformat.v4.new_markdown_cell(
         '<div class="alert alert-block alert-warning" style="color: black">\n\n'

@@ -22,12 +22,12 @@ from labkit.exercises import sources
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 
-MAX_DEPTH = 20  # of folders in the folder
+MAX_DEPTH = 20  # levels of folders in the folder
 RESULTS = re.compile(r"(?:(.+?)[-_. ]+)?results-(\d\d)\.json")
 
 
 class Collected(NamedTuple):
-    """What was found.
+    """The results and machines of a class, as read from files.
 
     Attributes
     ----------
@@ -50,33 +50,33 @@ def collect(folder: Path) -> Collected:
     Raises
     ------
     LabError
-        When there is nothing of a class.
+        When there are neither results nor verdicts of the doctor.
     """
-    found = Collected({}, {}, [])
+    collected = Collected({}, {}, [])
     for file in sorted(_json_files(folder)):
         within = " / ".join(part for part in file.relative_to(folder).parts[:-1] if part != "work")
         if name := RESULTS.fullmatch(file.name):
             student = " / ".join(filter(None, (within, name[1]))) or "?"
-            if kept := _results(file):
-                found.results[student, name[2]] = kept.get("exercises", {})
+            if results := _results(file):
+                collected.results[student, name[2]] = results.get("exercises", {})
                 continue
         elif verdicts := _doctor(file):
-            found.machines[" / ".join(filter(None, (within, "" if within else file.stem)))] = verdicts
+            collected.machines[" / ".join(filter(None, (within, "" if within else file.stem)))] = verdicts
             continue
-        found.unread.append(str(file.relative_to(folder)))
-    if not found.results and not found.machines:
+        collected.unread.append(str(file.relative_to(folder)))
+    if not collected.results and not collected.machines:
         raise LabError(f"{paths.shown(folder)} has no results-NN.json and nothing of ./lab doctor --json.")
-    return found
+    return collected
 
 
 def tables(folder: Path) -> Iterator[Table | Text]:
-    """Yield what to show of a class."""
-    found = collect(folder)
-    if found.results:
-        yield _progress(found)
-    if found.machines:
-        yield _machines(found)
-    for file in found.unread:
+    """Yield the tables of a class, and the files that could not be read."""
+    collected = collect(folder)
+    if collected.results:
+        yield _progress(collected)
+    if collected.machines:
+        yield _machines(collected)
+    for file in collected.unread:
         yield Text(f"Not read: {file}")
 
 
@@ -91,19 +91,19 @@ def _json_files(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
                 yield Path(entry.path)
 
 
-def _progress(found: Collected) -> Table:
-    labs = sorted({lab for _, lab in found.results})
+def _progress(collected: Collected) -> Table:
+    labs = sorted({lab for _, lab in collected.results})
     table = Table("student", *(f"lab {lab}" for lab in labs), title="Exercises passed", title_justify="left")
-    for student in sorted({student for student, _ in found.results}):
+    for student in sorted({student for student, _ in collected.results}):
         row: list[Text] = []
         for lab in labs:
-            verdicts = found.results.get((student, lab), {})
+            verdicts = collected.results.get((student, lab), {})
             passed = [number for number, verdict in verdicts.items() if verdict == PASSED]
             row.append(Text(", ".join(sorted(passed, key=lambda text: text.zfill(3))) or "–"))
         table.add_row(Text(student), *row)
     counts = Counter(
         (lab, number)
-        for (_, lab), verdicts in found.results.items()
+        for (_, lab), verdicts in collected.results.items()
         for number, verdict in verdicts.items()
         if verdict == PASSED
     )
@@ -116,12 +116,12 @@ def _progress(found: Collected) -> Table:
     return table
 
 
-def _machines(found: Collected) -> Table:
+def _machines(collected: Collected) -> Table:
     table = Table("lab", "can run it", "cannot, and why", title="Machines", title_justify="left")
-    for lab in sorted({verdict["lab"] for verdicts in found.machines.values() for verdict in verdicts}):
+    for lab in sorted({verdict["lab"] for verdicts in collected.machines.values() for verdict in verdicts}):
         of_lab = {
             student: verdict
-            for student, verdicts in sorted(found.machines.items())
+            for student, verdicts in sorted(collected.machines.items())
             for verdict in verdicts
             if verdict["lab"] == lab
         }
@@ -136,10 +136,10 @@ def _machines(found: Collected) -> Table:
 
 def _results(file: Path) -> dict[str, Any] | None:
     try:
-        kept = read(file)
+        results = read(file)
     except (OSError, ValueError):
         return None
-    return None if find_problem(kept) else kept
+    return None if find_problem(results) else results
 
 
 def _doctor(file: Path) -> list[dict[str, Any]] | None:

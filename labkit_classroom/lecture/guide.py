@@ -59,7 +59,7 @@ class Lab(NamedTuple):
 
 
 def render(route: Route, days: Sequence[Day], advice: Sequence[str], results: Path) -> str:
-    """Return the page.
+    """Return the guide, as a page.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def render(route: Route, days: Sequence[Day], advice: Sequence[str], results: Pa
 
 
 def lab(source: Path, results: Path) -> Lab:
-    """Return what the guide says of a lab."""
+    """Return a lab as the guide shows it."""
     number = source.stem[:2]
     plan = {section.name: section for section in minutes.plan(source)}
     checks = core.checker(number, {}).lab.checks
@@ -89,8 +89,13 @@ def lab(source: Path, results: Path) -> Lab:
     parts = []
     for section in sections:
         of_section = tuple(
-            Exercise(one, notebook.cells[exercises[one].cell].source, checks[one].hints, tuple(planted.get(one, ())))
-            for one in section.exercises
+            Exercise(
+                number=exercise,
+                solution=notebook.cells[exercises[exercise].cell].source,
+                hints=checks[exercise].hints,
+                mistakes=tuple(planted.get(exercise, ())),
+            )
+            for exercise in section.exercises
         )
         parts.append(Part(section.heading, plan[section.name], _said(section.cells), of_section, notes(section.cells)))
     said = _said(opening.cells).split("\n", 1)[-1]  # without the title
@@ -100,21 +105,21 @@ def lab(source: Path, results: Path) -> Lab:
 def mistakes(number: str) -> dict[int, list[Mistake]]:
     """Return the planted mistakes of a lab's exercises, as `./lab build` has written them down."""
     planted = json.loads(planted_mistakes.FILE.read_text()).get(number, {})
-    return {int(exercise): [Mistake(**one) for one in found] for exercise, found in planted.items()}
+    return {int(exercise): [Mistake(**mistake) for mistake in mistakes] for exercise, mistakes in planted.items()}
 
 
 def _said(cells: Sequence[NotebookNode]) -> str:
-    """Return what students read."""
+    """Return the Markdown that students read."""
     return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown" and not is_instructors(cell))
 
 
 def notes(cells: Sequence[NotebookNode]) -> str:
-    """Return the instructor's notes."""
+    """Return the Markdown that is for the instructor alone."""
     return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown" and is_instructors(cell))
 
 
 def is_instructors(cell: NotebookNode) -> bool:
-    """Whether only the instructor's notebook has a cell."""
+    """Whether a cell is in the instructor's notebook alone."""
     return notebooks.INSTRUCTOR in cell.metadata.get("tags", [])
 
 
@@ -126,11 +131,11 @@ def has_closing_table(cell: NotebookNode) -> bool:
 def closing_table(source: Path, results: Path) -> tuple[str, str]:
     """Return a lab's closing table in Markdown, and where it was measured."""
     try:
-        kept = read(results / f"results-{source.stem[:2]}.json")
-        if not find_problem(kept) and kept.get("table") and not kept["quick"]:
-            table = kept["table"]
+        measured = read(results / f"results-{source.stem[:2]}.json")
+        if not find_problem(measured) and measured.get("table") and not measured["quick"]:
+            table = measured["table"]
             shown = markdown.table(*without_empty_columns((table["what"], *COLUMNS), table["rows"]))
-            return shown.data, f"on this machine, {kept['when']}"
+            return shown.data, f"on this machine, {measured['when']}"
     except (OSError, ValueError):
         pass  # no rehearsal here
     for cell in notebooks.stored(source).cells:

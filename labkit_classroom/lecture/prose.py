@@ -19,12 +19,14 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 Markup = markupsafe.Markup
-IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)|<img[^>]*>")  # in prose: a file beside the lab, which a page has not
+IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)|<img[^>]*>")  # an image in prose: a file beside the lab, which a page has not
 MARKER = re.compile(r"(?:[-*+]|\d+[.)])\s+")
 NESTED = re.compile(r"\n\s*(?=(?:[-*+]|\d+[.)])\s)")
 SENTENCE_END = re.compile(r"(?<=[.?!])(?:\*\*)?\s+(?=[*_(\[\"“]*[A-Z`$])")
-SHORT = 140  # characters
-ACCESSIBLE = re.compile(r"^\s*acc(Title|Descr)\s*(?::\s*(.+)$|\{([^}]*)\})", re.M)  # of a Mermaid diagram
+SHORT = 140  # characters of what is short
+ACCESSIBLE = re.compile(
+    r"^\s*acc(Title|Descr)\s*(?::\s*(.+)$|\{([^}]*)\})", re.M
+)  # title and description of a Mermaid diagram
 
 
 class Block(NamedTuple):
@@ -72,14 +74,14 @@ def code(text: str, language: str = "python") -> Markup:
 def blocks(text: str) -> list[Block]:
     """Return the blocks of Markdown in their order; of a list, each item."""
     lines = text.split("\n")
-    found = []
+    blocks = []
     for token in _parser().parse(text):
         is_item = token.type == "list_item_open" and token.level == 1
         is_list = token.type in ("bullet_list_open", "ordered_list_open")
         if token.map and (is_item or (token.level == 0 and not is_list)):
             begin, end = token.map
-            found.append(Block(token.type.removesuffix("_open"), "\n".join(lines[begin:end]).strip("\n")))
-    return found
+            blocks.append(Block(token.type.removesuffix("_open"), "\n".join(lines[begin:end]).strip("\n")))
+    return blocks
 
 
 def in_short(block: Block) -> str:
@@ -87,7 +89,7 @@ def in_short(block: Block) -> str:
 
     It doesn't end in a question whose answer follows.
     """
-    marker = found[0] if block.kind == "list_item" and (found := MARKER.match(block.text)) else ""
+    marker = match[0] if block.kind == "list_item" and (match := MARKER.match(block.text)) else ""
     text = NESTED.split(block.text.removeprefix(marker))[0]
     ends = [end.end() for end in SENTENCE_END.finditer(text) if _is_closed(text[: end.end()])]
     points = [point for end in ends if not (point := text[:end].rstrip()).endswith("?")] + [text]
@@ -96,7 +98,7 @@ def in_short(block: Block) -> str:
 
 
 def plain(text: str) -> str:
-    """Return the words of Markdown without its links and emphasis, to see how long it is."""
+    """Return the words of Markdown without its links and emphasis, to measure its length."""
     return re.sub(r"\*\*|`|<[^>]*>", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text))
 
 
@@ -116,15 +118,15 @@ def _parser() -> MarkdownIt:
 
 def _without_links_to_files(tokens: Sequence[Token]) -> list[Token]:
     """Return inline tokens without the links to the kit's own files, which lead nowhere from a page elsewhere."""
-    kept, closes = [], []
+    remaining, closes = [], []
     for token in tokens:
         if token.type == "link_open":
             closes.append(str(token.attrGet("href")).startswith(("https://", "http://")))
         if token.type not in ("link_open", "link_close") or closes[-1]:
-            kept.append(token)
+            remaining.append(token)
         if token.type == "link_close":
             closes.pop()
-    return kept
+    return remaining
 
 
 def _formula(text: str, options: dict[str, Any]) -> str:
@@ -141,6 +143,6 @@ def _fence(self: RendererHTML, tokens: Sequence[Token], index: int, options: Opt
     language, text = tokens[index].info.strip(), tokens[index].content
     if language != "mermaid":
         return code(text, language or "text")
-    found = {key: " ".join((line or lines).split()) for key, line, lines in ACCESSIBLE.findall(text)}
-    title, description = (html.escape(found.get(key, "")) for key in ("Title", "Descr"))
+    texts = {key: " ".join((line or lines).split()) for key, line, lines in ACCESSIBLE.findall(text)}
+    title, description = (html.escape(texts.get(key, "")) for key in ("Title", "Descr"))
     return f'<div class="diagram"><p><strong>{title}.</strong> {description}</p></div>\n'

@@ -11,7 +11,7 @@ from labkit.system.errors import LabError
 from labkit_author import build
 
 FILE = paths.STATE / "rehearsal.json"
-FOLDER = paths.STATE / "rehearsal"  # where the labs run
+FOLDER = paths.STATE / "rehearsal"  # the folder in which the labs run
 
 
 def run(labs: Sequence[str], on_lab: Callable[[str, str], None], quick: bool = False) -> None:
@@ -55,10 +55,10 @@ def _keep(lab: str, waited: Mapping[str, float]) -> None:
 
 def _read() -> dict[str, Any]:
     try:
-        kept = files.read_json(FILE)
-        if not isinstance(kept, dict) or not all(map(_is_entry, kept.values())):
+        rehearsals = files.read_json(FILE)
+        if not isinstance(rehearsals, dict) or not all(map(_is_entry, rehearsals.values())):
             raise ValueError("it is not what a rehearsal writes")
-        return kept
+        return rehearsals
     except FileNotFoundError:
         return {}
     except ValueError as error:
@@ -78,7 +78,7 @@ def _is_time(minutes: Any) -> bool:
 
 
 def _fingerprint(lab: str) -> str:
-    """Return what changes with a lab's sections, and not with their words."""
+    """Return a text that changes with a lab's sections, and not with their words."""
     try:
         return ",".join(section.name for section in minutes.plan(sources.find(lab)))
     except LabError:  # a lab that is gone

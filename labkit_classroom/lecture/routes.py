@@ -10,8 +10,8 @@ from labkit.exercises import minutes, sources
 from labkit.system import paths
 from labkit.system.errors import LabError
 
-FILE = "routes.toml"  # in solutions/
-BREAK_EVERY_MIN = 100  # of labs that are named one by one, a break after so many minutes at most
+FILE = "routes.toml"  # the file in solutions/
+BREAK_EVERY_MIN = 100  # minutes of work before a break, at most, of labs that are named one by one
 BREAK_MIN = 15
 
 
@@ -22,7 +22,7 @@ class Part:
     Attributes
     ----------
     title : str
-        What it is.
+        The part's title.
     lab : str
         The lab's number; empty for a break or a talk.
     sections : tuple of minutes.Section
@@ -47,7 +47,7 @@ class Route:
     Attributes
     ----------
     name, title, audience, left_out : str
-        What it is called, for whom it is, and what is not in it.
+        The route's name and title, for whom it is, and what is not in it.
     hours : float
         How long a day is, with its breaks.
     days : tuple of tuple of Part

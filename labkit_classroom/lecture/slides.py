@@ -28,15 +28,15 @@ from labkit_classroom.lecture.prose import Block, Markup
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 REVEAL = Path(__file__).parent / "reveal"
-# What fits on a slide, in lines of its text. An estimate: what is too high all the same, the page makes smaller.
+# Lines of text that fit on a slide: an estimate. The page makes smaller what is too high all the same.
 LINES = 11.5
-CHARACTERS = 61  # in a line
+CHARACTERS = 61  # characters in a line
 BETWEEN = 0.4  # lines between two blocks
-TABLE_CHARACTERS, TABLE_LINE = 95, 0.95  # in a row, and how high it is: smaller letters, more space
-CODE_LINE = 0.8
-FORMULA = 3
+TABLE_CHARACTERS, TABLE_LINE = 95, 0.95  # characters in a row, and its height in lines: smaller, with more space
+CODE_LINE = 0.8  # lines of text that are as high as one of code
+FORMULA = 3  # lines that are as high as a formula
 BESIDE_PICTURE = 3.5  # lines of text that go with a picture
-BOX = re.compile('<div class="[^"]*alert-info')  # begins a "Guess first"
+BOX = re.compile('<div class="[^"]*alert-info')  # the beginning of a "Guess first"
 
 
 class Slide(NamedTuple):
@@ -73,7 +73,7 @@ class _Piece(NamedTuple):
 
 
 def render(title: str, decks: Sequence[Deck]) -> str:
-    """Return the page."""
+    """Return the slides, as a page."""
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["inline"] = prose.inline
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
@@ -125,7 +125,7 @@ def deck(source: Path, results: Path, chosen: Collection[str] | None = None) -> 
 
 
 def _blocks(section: Cells, closing: Sequence[Block]) -> Iterator[Block]:
-    """Yield all that a section has to show or to say, in its order.
+    """Yield the blocks of a section to show or to say, in its order.
 
     Besides the blocks of its Markdown these are a question, a picture (as HTML), the end of an exercise, and what is
     for the notes alone: the instructor's own, and what leads to code.
@@ -167,20 +167,20 @@ class _Images(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, str]] = []
+        self.images: list[tuple[str, str]] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Keep an image."""
         has = dict(attrs)
         if tag == "img" and (source := has.get("src") or "").startswith("data:"):
-            self.found.append((source, has.get("alt") or ""))
+            self.images.append((source, has.get("alt") or ""))
 
 
 def _pictures(output: NotebookNode) -> list[str]:
     """Return the pictures of a cell's output, with their alternative text."""
     data = output.get("data", {})
-    images = _Images(data.get("text/html", "")).found
+    images = _Images(data.get("text/html", "")).images
     if png := data.get("image/png"):
         images.append((f"data:image/png;base64,{png.strip()}", output.metadata.get("image/png", {}).get("alt", "")))
     return [f'<img src="{html.escape(source)}" alt="{html.escape(alt)}">' for source, alt in images]
@@ -227,18 +227,18 @@ def _groups(heading: str, blocks: Iterable[Block]) -> list[_Group]:
 
 
 def _time(plan: Section, exercises: Sequence[int]) -> str:
-    """Return how long an exercise takes; the plan has the time of a section's exercises together."""
+    """Return a line on how long an exercise takes; the plan has the time of a section's exercises together."""
     if len(exercises) == 1:
         return f"*About {plan.do:g} minutes.*"
     return f"*Exercises {exercises[0]} to {exercises[-1]} take about {plan.do:g} minutes together.*"
 
 
 def _shared_out(group: _Group) -> Iterator[tuple[Markup, Markup]]:
-    """Yield what each slide of a group shows, and its notes; one at least."""
+    """Yield the text and the notes of each slide of a group; one at least."""
     if group.kind == "picture":
         *before, picture = group.blocks
         shown, notes = _rendered([piece for block in before for piece in _pieces(block)])
-        ((_, alt),) = _Images(picture.text).found
+        ((_, alt),) = _Images(picture.text).images
         yield shown + Markup(picture.text), notes + Markup("<p>The picture: {}</p>").format(alt)
         return
     whole = group.kind == "exercise" and _height(group.blocks, whole=True) <= LINES
@@ -246,7 +246,11 @@ def _shared_out(group: _Group) -> Iterator[tuple[Markup, Markup]]:
     on_slide: list[_Piece] = []
     for piece, following in itertools.zip_longest(pieces, pieces[1:], fillvalue=_Piece("", "")):
         needed = piece.lines + (following.lines if piece.short.endswith(":") else 0)  # what it leads to stays with it
-        if piece.lines and sum(one.lines for one in on_slide) + needed > LINES and any(one.short for one in on_slide):
+        if (
+            piece.lines
+            and sum(other.lines for other in on_slide) + needed > LINES
+            and any(other.short for other in on_slide)
+        ):
             yield _rendered(on_slide)
             on_slide = []
         on_slide.append(piece)
@@ -254,18 +258,18 @@ def _shared_out(group: _Group) -> Iterator[tuple[Markup, Markup]]:
 
 
 def _height(blocks: Iterable[Block], whole: bool = False) -> float:
-    """Return how many lines blocks take."""
+    """Return the height of blocks, in lines."""
     return sum(piece.lines for block in blocks for piece in _pieces(block, whole))
 
 
 def _rendered(pieces: Sequence[_Piece]) -> tuple[Markup, Markup]:
-    """Return what a slide shows, and its notes."""
+    """Return the text and the notes of a slide."""
     shown = prose.to_html("\n\n".join(piece.short for piece in pieces if piece.short), 1)
     return shown, prose.to_html("\n\n".join(piece.full for piece in pieces if piece.full), 1)
 
 
 def _pieces(block: Block, whole: bool = False) -> Iterator[_Piece]:
-    """Yield what a block is on slides: the point of prose or the whole, a table in parts."""
+    """Yield the pieces of a block on slides: the point of prose or the whole, a table in parts."""
     text = block.text
     match block.kind:
         case "paragraph" | "list_item":
@@ -289,7 +293,7 @@ def _fitting(short: str, full: str, lines: float) -> _Piece:
 
 
 def _lines(text: str) -> float:
-    """Return how many lines prose takes, with the space below."""
+    """Return the height of prose, in lines, with the space below."""
     return sum(math.ceil(len(prose.plain(part)) / CHARACTERS) + BETWEEN for part in text.split("\n\n"))
 
 

@@ -67,12 +67,12 @@ class Opened:
         self.hub = Hub(folder / "hub")
         opening.open_checked(self.hub, wanted)
         self.state, self.client = self.hub.state, Client(self.hub.state)
-        for seat in self.state.asked.seats:
+        for seat in self.state.request.seats:
             self.client.start(seat)
             self.client.wait(seat, configuration.HTTP_TIMEOUT_S)
 
     def log_in(self, page: Page, seat: str) -> None:
-        page.goto(f"{self.state.asked.url}/hub/login")
+        page.goto(f"{self.state.request.url}/hub/login")
         page.fill("[name=username]", seat)
         page.fill("[name=password]", code_on_card(self.hub.cards, seat))
         page.click("[type=submit]")
@@ -139,16 +139,16 @@ def test_what_a_student_serves_is_shown_in_their_own_browser_alone(opened, evil,
     other, own, stranger = visit(), visit(), visit()
     opened.log_in(other.page, "seat-02")
     for address in ("/user/seat-01/evil", "/user/seat%2D01/evil", "/hub/login?next=/user/seat-01/evil"):
-        other.page.goto(opened.state.asked.url + address)
+        other.page.goto(opened.state.request.url + address)
         assert "what seat-01 wrote" not in other.page.content()
-    other.page.goto(f"{opened.state.asked.url}/user/seat-01/evil")
+    other.page.goto(f"{opened.state.request.url}/user/seat-01/evil")
     assert "seat-02" in other.text("body")
     assert len(other.context.pages) == 1  # no window was opened
-    stranger.page.goto(f"{opened.state.asked.url}/user/seat-01/evil")
+    stranger.page.goto(f"{opened.state.request.url}/user/seat-01/evil")
     expect(stranger.page.locator("[name=password]")).to_be_visible()
     assert evil.heard == []
     with contextlib.suppress(AssertionError):  # the page after the login is not JupyterLab's
-        own.page.goto(f"{opened.state.asked.url}/hub/login?next=/user/seat-01/evil")
+        own.page.goto(f"{opened.state.request.url}/hub/login?next=/user/seat-01/evil")
         own.page.fill("[name=username]", "seat-01")
         own.page.fill("[name=password]", code_on_card(opened.hub.cards, "seat-01"))
         own.page.click("[type=submit]")
@@ -172,7 +172,7 @@ def test_a_page_at_another_port_of_the_host_gets_nothing_of_use(opened, visit):
     for address, statuses in ((HERE, {200}), (ELSEWHERE, {302, 403})):
         with httpx.Client(transport=httpx.HTTPTransport(local_address=address)) as thief:
             for path, place in (("/user/seat-02/x", "/user/seat-02/api/status"), ("/hub/x", "/hub/home")):
-                reply = thief.get(opened.state.asked.url + place, headers={"Cookie": caught[path]})
+                reply = thief.get(opened.state.request.url + place, headers={"Cookie": caught[path]})
                 assert reply.status_code in statuses, (address, path)
     # nor do they to whoever asks the hub without its proxy, as students' servers do
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(opened.state.hub_socket))) as thief:
@@ -182,19 +182,19 @@ def test_a_page_at_another_port_of_the_host_gets_nothing_of_use(opened, visit):
     with httpx.Client(transport=kernels, headers=opened.client.headers) as owner:
         before = owner.get("http://x/user/seat-02/api/kernels").json()
         student.page.goto(f"http://{HERE}:{port}/user/seat-02/x")
-        assert student.page.evaluate(REACH, opened.state.asked.url) == [True, "", ""]
+        assert student.page.evaluate(REACH, opened.state.request.url) == [True, "", ""]
         assert owner.get("http://x/user/seat-02/api/kernels").json() == before
     # a cookie that it sets is none: whoever was there logs in again
     student.page.goto(f"http://{HERE}:{port}/toss")
-    for seat in opened.state.asked.seats:
-        student.page.goto(f"{opened.state.asked.url}/user/{seat}/lab")
+    for seat in opened.state.request.seats:
+        student.page.goto(f"{opened.state.request.url}/user/{seat}/lab")
         expect(student.page.locator("[name=password]")).to_be_visible()
     evil.server.shutdown()
 
 
 def test_no_students_server_listens_at_a_port(opened):
-    for seat in opened.state.asked.seats:
-        home = str(opened.state.asked.home(seat))
+    for seat in opened.state.request.seats:
+        home = str(opened.state.request.home(seat))
         own = processes.find(lambda one, home=home: processes.environ_of(one).get("LAB_FOLDER") == home)
         assert own
         listening = [found for one in own for found in one.net_connections("inet") if found.status == "LISTEN"]

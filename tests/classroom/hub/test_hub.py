@@ -51,7 +51,7 @@ def students(room):
 
 
 def _of_account(room, seat: str) -> list[psutil.Process]:
-    uid = room.state.asked.home(seat).stat().st_uid
+    uid = room.state.request.home(seat).stat().st_uid
     return processes.find(lambda one: one.uids().real == uid)
 
 
@@ -75,8 +75,8 @@ def test_each_works_in_copies_of_their_own(room, students):
             pool.map(lambda one: one.run("import os; print(os.getcwd(), len(os.listdir()))"), students.values())
         )
     for seat, printed in zip(SEATS, seen, strict=True):
-        assert printed.startswith(str(room.state.asked.home(seat)))
-        assert (room.state.asked.home(seat) / "00_welcome.ipynb").exists()
+        assert printed.startswith(str(room.state.request.home(seat)))
+        assert (room.state.request.home(seat) / "00_welcome.ipynb").exists()
 
 
 def test_an_exercise_is_checked_and_reaches_the_board(room, students):
@@ -152,7 +152,7 @@ def test_events_stream_through_the_proxy(room):
 
 
 def test_a_student_sees_nothing_of_others(room, students, accounts):
-    closed = [room.state.asked.home("seat-01"), room.state.sockets("seat-01"), room.hub.folder]
+    closed = [room.state.request.home("seat-01"), room.state.sockets("seat-01"), room.hub.folder]
     kit = [paths.ROOT / name for name in ("labkit/evil.py", ".lab/evil", "notebooks/evil")]
     seen = students["seat-03"].run(f"""
 import os, pathlib
@@ -223,13 +223,13 @@ from labkit.system import paths
 measure._make(measure.CACHE)
 print(*(measure.CACHE, loopback.library(Path("/nowhere")), Cluster().link, paths.own(paths.DATA)), sep="\\n")
 """)
-    home = room.state.asked.home("seat-03")
+    home = room.state.request.home("seat-03")
     assert [home in Path(line).parents for line in printed.splitlines()] == [True] * 4, printed
 
 
 def test_a_server_that_cannot_start_says_why_within_seconds(room, students, accounts):
     """Its folder is no longer the student's, as after a full disk or a mistake with chown."""
-    client, home = Client(room.state), room.state.asked.home("seat-04")
+    client, home = Client(room.state), room.state.request.home("seat-04")
     client.stop("seat-04")
     owner = home.stat().st_uid
     os.chown(home, 0, 0)
@@ -244,7 +244,7 @@ def test_a_server_that_cannot_start_says_why_within_seconds(room, students, acco
 def test_a_fork_bomb_ends_at_its_own_limit(room, students, accounts):
     printed = students["seat-02"].run(f"""
 import resource, subprocess
-resource.setrlimit(resource.RLIMIT_NPROC, (200, {room.state.asked.tasks}))
+resource.setrlimit(resource.RLIMIT_NPROC, (200, {room.state.request.tasks}))
 held = []
 try:
     for _ in range(400):
@@ -254,7 +254,7 @@ except OSError as error:
     print("ended:", error.strerror)
 for one in held: one.kill()
 try:
-    resource.setrlimit(resource.RLIMIT_NPROC, ({room.state.asked.tasks + 1},) * 2)
+    resource.setrlimit(resource.RLIMIT_NPROC, ({room.state.request.tasks + 1},) * 2)
     print("raised")
 except ValueError:
     print("held")
@@ -277,7 +277,7 @@ spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ i
     before, seconds = _cpu_seconds(room, "seat-02"), 2.0
     time.sleep(seconds)
     took = _cpu_seconds(room, "seat-02") - before
-    assert took < 1.5 * room.state.asked.cores * seconds
+    assert took < 1.5 * room.state.request.cores * seconds
     assert "4950" in other.run("print(sum(range(100)))")
     assert requests.get(f"{room.url}/hub/health", timeout=30).ok
     Client(room.state).stop("seat-02")
@@ -315,17 +315,17 @@ def test_another_hub_is_not_started_in_its_place(room):
 def test_down_leaves_nothing_but_students_files(room, students):
     state, folder = room.state, str(room.hub.folder)
     accounts = [state.account(seat) for seat in SEATS]
-    uids = {state.asked.home(seat).stat().st_uid for seat in SEATS} - {os.geteuid()}
+    uids = {state.request.home(seat).stat().st_uid for seat in SEATS} - {os.geteuid()}
     students["seat-01"].run("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
     assert room.hub.stop()
     assert not room.hub.folder.exists()
     assert not state.runtime.exists()
-    assert (state.asked.home("seat-01") / "00_welcome.ipynb").exists()
+    assert (state.request.home("seat-01") / "00_welcome.ipynb").exists()
     assert not cgroups.names(state.account(""))
     known = subprocess.run(["getent", "passwd", *accounts], capture_output=True, text=True).stdout
     assert known == ""
     for seat in SEATS:  # the next account that gets the number is somebody else's
-        assert state.asked.home(seat).stat().st_uid == os.geteuid()
+        assert state.request.home(seat).stat().st_uid == os.geteuid()
 
     def is_left(process: psutil.Process) -> bool:
         return process.uids().real in uids or processes.environ_of(process).get(settings.VARIABLE) == folder

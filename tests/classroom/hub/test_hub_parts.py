@@ -67,7 +67,7 @@ def state(tmp_path):
 
 def but(hub: settings.State, **asked: object) -> settings.State:
     """Give a hub that was asked for something else."""
-    return replace(hub, asked=replace(hub.asked, **asked))
+    return replace(hub, request=replace(hub.request, **asked))
 
 
 class TestCodes:
@@ -97,7 +97,7 @@ class TestLogin:
     @pytest.fixture
     def log_in(self, state, monkeypatch, tmp_path):
         """Return the codes, and a function that says whether a seat and a code let in, or the status of the refusal."""
-        made = codes.make(tmp_path, tmp_path, state.asked.seats)
+        made = codes.make(tmp_path, tmp_path, state.request.seats)
         state.save()
         monkeypatch.setenv(settings.VARIABLE, str(tmp_path))
         authenticator = SeatAuthenticator(config=Config())
@@ -166,7 +166,7 @@ class TestLife:
             "seats.html",
         }
         assert code_on_card(hub.cards, "seat-02")
-        assert hub.state.asked.home("seat-02").is_dir()
+        assert hub.state.request.home("seat-02").is_dir()
 
     @pytest.mark.parametrize("name", [one.name for one in fields(settings.Request)])
     def test_one_that_ended_goes_on_for_the_same_request_alone(self, hub, wanted, name):
@@ -282,7 +282,7 @@ class TestLife:
     def test_a_room_is_looked_up_for_a_new_hub_alone(self, state, monkeypatch):
         """The board of one that is up, or was killed, has the room's file open."""
         state.save()
-        wanted = replace(state.asked, board_port=8500)
+        wanted = replace(state.request, board_port=8500)
 
         def busy(path: Path) -> None:
             raise LabError("a board has it open")
@@ -483,7 +483,7 @@ class TestAccounts:
         shutil.rmtree(home.parent)
 
     def test_a_folder_is_nobody_elses_while_there_is_no_account(self, hub):
-        home = hub.asked.home("seat-01")
+        home = hub.request.home("seat-01")
         for again in range(2):
             accounts_of_seats.make(hub, sys.stdout)
             assert (home.stat().st_uid, home.stat().st_mode & 0o777) == (61234, 0o700)
@@ -495,7 +495,7 @@ class TestAccounts:
         assert accounts_of_seats._number(home) == 61234
 
     def test_what_is_no_students_is_not_handed_out(self, hub):
-        home = hub.asked.home("seat-01")
+        home = hub.request.home("seat-01")
         home.mkdir()  # of one that was killed as it made it
         accounts_of_seats.make(hub, sys.stdout)
         for spoil in (lambda: os.chown(home, 0, 0), lambda: os.chown(home, 1234, 1234), lambda: home.chmod(0o755)):
@@ -509,7 +509,7 @@ class TestAccounts:
         with pytest.raises(LabError, match="is not a-seat's"):
             accounts_of_seats.make(hub, sys.stdout)
         home.unlink()
-        hub.asked.files.chmod(0o777)
+        hub.request.files.chmod(0o777)
         with pytest.raises(LabError, match="others than root can write"):
             accounts_of_seats.make(hub, sys.stdout)
 
@@ -551,7 +551,7 @@ class TestCheck:
 
         monkeypatch.setattr(opening, "verify", lambda hub: (check.judge(state, SEEN | {"memory": None}), 0))
         with pytest.raises(LabError, match=r"memory: asked 2\.0 GiB, found no limit"):
-            opening.open_checked(Fake(), state.asked)
+            opening.open_checked(Fake(), state.request)
         assert done == ["started", "stopped"]
 
     def test_students_are_counted_by_what_is_free(self):
@@ -596,7 +596,7 @@ class TestLimits:
         assert properties["TasksMax"] == properties["LimitNPROC"] == "500"
         assert properties["NoNewPrivileges"] == properties["PrivateTmp"] == properties["PrivateDevices"] == "yes"
         assert properties["ProtectSystem"] == "strict"
-        assert properties["ReadWriteDirectories"][0] == f'"{state.asked.home("seat-01")}"'
+        assert properties["ReadWriteDirectories"][0] == f'"{state.request.home("seat-01")}"'
 
     @pytest.mark.parametrize(
         ("kind", "line", "written"),

@@ -420,7 +420,7 @@ class TestListeners:
             listener.listen()
             link = tmp_path / "link.sock"
             link.symlink_to(target)
-            hub = SimpleNamespace(asked=SimpleNamespace(has_accounts=True), account=lambda seat: account)
+            hub = SimpleNamespace(request=SimpleNamespace(has_accounts=True), account=lambda seat: account)
 
             async def connect() -> bool:
                 with contextlib.suppress(ConnectionRefusedError):

@@ -83,7 +83,7 @@ def queue(room, what: str = "%j") -> list[str]:
 
 
 def of_seat(room, seat: str) -> list:
-    home = str(room.state.asked.home(seat))
+    home = str(room.state.request.home(seat))
     return processes.find(lambda one: processes.environ_of(one).get("LAB_FOLDER") == home)
 
 
@@ -105,7 +105,7 @@ def test_each_server_is_a_job_on_a_nodes_cores(room, students):
         assert seen["SLURMD_NODENAME"] in ("n1", "n2")
         assert seen["cpus"] == 1
         assert seen["LAB_SLOTS"] is None  # a job's cores are its own
-        assert seen["folder"] == str(room.state.asked.home(seat))
+        assert seen["folder"] == str(room.state.request.home(seat))
 
 
 def test_a_server_listens_where_the_hub_reaches_it_and_nowhere_else(room, students):
@@ -167,7 +167,7 @@ def test_down_leaves_no_job_of_a_killed_hub(room, students):
     assert not of_seat(room, "seat-01")
     assert not room.hub.folder.exists()
     assert not room.state.runtime.exists()
-    assert (room.state.asked.home("seat-01") / "00_welcome.ipynb").exists()
+    assert (room.state.request.home("seat-01") / "00_welcome.ipynb").exists()
 
 
 def test_a_hub_ends_though_the_small_slurm_is_down(cluster, room, tmp_path, monkeypatch):

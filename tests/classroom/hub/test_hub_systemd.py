@@ -140,7 +140,7 @@ def room(machine) -> Room:
 @pytest.fixture(scope="module")
 def students(room) -> dict[str, Student]:
     """Two who have logged in and have JupyterLab."""
-    found = {seat: Student(room.state.asked.url, seat) for seat in SEATS}
+    found = {seat: Student(room.state.request.url, seat) for seat in SEATS}
     for seat, student in found.items():
         student.log_in(code_on_card(room.state.folder / CARDS, seat)).raise_for_status()
         assert "jupyter-config-data" in student.open_lab().text
@@ -154,7 +154,7 @@ def test_it_opens_with_limits_that_were_read_back(room, students):
 
 
 def test_a_student_reaches_nothing_of_others(room, students):
-    other = room.state.asked.home("seat-02")
+    other = room.state.request.home("seat-02")
     printed = students["seat-01"].run(f"""
 import os, pathlib, psutil, subprocess
 def tried(what):
@@ -215,7 +215,7 @@ def test_a_server_that_was_killed_starts_again(room, students):
     assert processes.wait_until(lambda: "seat-01" not in room.client.servers(), 60)
     assert unit in room.units()  # as one that failed
     assert (
-        students["seat-01"].browser.get(f"{room.state.asked.url}/hub/spawn/seat-01", timeout=120).ok
+        students["seat-01"].browser.get(f"{room.state.request.url}/hub/spawn/seat-01", timeout=120).ok
     )  # as its page offers
     assert students["seat-01"].open_lab().ok
     assert students["seat-01"].run("print(6 * 7)").strip() == "42"
@@ -223,7 +223,7 @@ def test_a_server_that_was_killed_starts_again(room, students):
 
 def test_a_server_that_cannot_start_says_why(room, students):
     """Its folder is no longer the student's, as after a mistake with chown."""
-    home = str(room.state.asked.home("seat-02"))
+    home = str(room.state.request.home("seat-02"))
     room.client.stop("seat-02")
     room.machine.run("chown", "root", home)
 
@@ -245,5 +245,5 @@ def test_down_leaves_no_unit_no_account_and_no_process(room, students):
     assert room.machine.run("getent", "passwd", *map(room.state.account, SEATS)).stdout == ""
     assert not list(room.machine.inside(Path("/run")).glob(room.state.account("*")))
     assert not room.state.folder.exists()
-    assert room.machine.inside(room.state.asked.home("seat-01") / "00_welcome.ipynb").exists()
+    assert room.machine.inside(room.state.request.home("seat-01") / "00_welcome.ipynb").exists()
     assert not processes.find(lambda one: processes.environ_of(one).get("LAB_FOLDER", "").startswith("/srv/all stu"))
