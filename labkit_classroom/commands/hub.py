@@ -139,6 +139,8 @@ def check(
 
     hub = Hub()
     up = hub.state if hub.pid() else None
+    if not up:
+        _not_as_root(isolation)  # before what takes minutes
     if (up.request.isolation if up else isolation) != settings.SLURM:  # of a job, Slurm is asked for memory
         lab_memory.of_labs(labs.split(","), lambda title: print(f"Measuring the memory of {title} …", flush=True))
     if up:
@@ -154,7 +156,7 @@ def check(
             port,
             memory_gib=memory,
             cores=cores,
-            keep_apart=_not_as_root(isolation),
+            keep_apart=isolation,
             divide=slots,
             hours=hours,
         )

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from labkit.cli import application
 from labkit.slurm import Slurm
 from labkit.system.errors import LabError
-from labkit_classroom.hub import check, jobs, opening, settings
+from labkit_classroom.hub import check, control, jobs, memory, opening, settings
 
 REAL = Slurm("real", nodes=3, cpus_per_node=8, variables={})
 SEEN = {"memory": 2 << 30, "cores": None, "tasks": -1, "cpus": [0, 1], "write": [], "read": [], "signal": 0}
@@ -129,9 +129,13 @@ def test_down_does_not_forget_jobs_while_slurm_does_not_answer(made, monkeypatch
     jobs.cancel_all(replace(hub, variables={"SLURM_CONF": str(tmp_path / "gone")}))  # the small one ended them
 
 
-def test_no_student_becomes_root(monkeypatch):
+@pytest.mark.parametrize("command", ["up", "check"])
+@pytest.mark.parametrize("isolation", [settings.SLURM, settings.NONE])
+def test_no_student_becomes_root(command, isolation, monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    result: Result = CliRunner().invoke(application(), ["hub", "up", "--isolation", "slurm"])
+    monkeypatch.setattr(control.Hub, "pid", lambda hub: None)
+    monkeypatch.setattr(memory, "of_labs", lambda *_: pytest.fail("it takes minutes before it refuses"))
+    result: Result = CliRunner().invoke(application(), ["hub", command, "--isolation", isolation])
     assert isinstance(result.exception, LabError)
     assert "every student root" in str(result.exception)
 
