@@ -27,8 +27,8 @@ from labkit.system.lifetime import end_with
 
 RUN_VARIABLE = "LABKIT_RUN"  # the variable that all processes of one run share
 REPORT_PREFIX = "\x1elabkit "  # the beginning of a report: ASCII's record separator, which no script prints by chance
-# Signals of a crash. A rank that loses another can crash in MPI; its runner then leaves this much later, or mpirun would
-# end the other's runner before that has reported what came first.
+# Signals of a crash, and the delay after which the runner of a rank that crashed leaves. A rank that loses another can
+# crash in MPI: without the delay, mpirun ended the other's runner before that could report what came first.
 CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
 CRASH_DELAY_S = 0.5
 
