@@ -2,6 +2,11 @@
 
 A pack has the kit, uv, Python, the wheels of both locks, Horovod as it was compiled here, and MNIST where it was
 fetched; `./lab setup --from` (in the script `lab`) sets up from it. Debian's packages are not in it.
+
+The wheels are fetched by pooch, from the addresses in the locks, and not by `pip download`. pip (26.3) brings one
+wheel of each package, the one that fits this machine best; laptops with an older glibc need the others that are locked.
+It saves all files at the end: a download of 1.1 GB that breaks off leaves nothing to go on from. It doesn't know how
+much space that takes, and the environments have no pip. uv (0.13) has no such command.
 """
 
 import contextlib

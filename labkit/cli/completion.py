@@ -1,6 +1,11 @@
 """Completion by the Tab key: the scripts for the shells, and the values of arguments.
 
 A shell asks at each Tab, so nothing here imports what is slow.
+
+The scripts are our own, and what they speak is Typer's. Typer's scripts (0.29, `--show-completion`) call the word that
+was typed: in bash, `./lab` that is not set up completes to the lines of its help, and `~/kit/lab` or a folder with a
+blank in its name to nothing; in zsh and fish they call `lab`, which is on no PATH. `--install-completion` writes to
+`~/.bashrc`, or sets up completion as a whole in `~/.zshrc`.
 """
 
 import shlex
@@ -22,8 +27,7 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-# Each speaks Typer's protocol with labkit itself, not with ./lab, which would begin to set up where nothing is. A shell
-# takes what is said of `lab` for `./lab` too.
+# Each asks labkit itself, by its full path. A shell takes what is said of `lab` for `./lab` too.
 SCRIPTS = {
     Shell.BASH: """\
 _lab_complete() {

@@ -179,6 +179,17 @@ def read(file: Path, host: Host) -> tuple[dict[str, Knob], dict[str, str]]:
 
 
 def _check(table: Any, host: Host) -> None:
+    """Check the keys of a knob's table, and what they are.
+
+    By hand, and not by a JSON schema, for the sake of its messages. The keys depend on the type; where one is misspelt,
+    fastjsonschema says "data must be valid exactly by one definition (0 matches found)", and nothing of what there is.
+    What a number may be called, and which needs there are, is the host's to say.
+
+    Raises
+    ------
+    LabError
+        When something makes no sense: what is wrong, and what may be meant.
+    """
     if not isinstance(table, dict):
         raise LabError("a knob is a table: write it as [name], and its keys in the lines below.")
     if not isinstance(table.get("type"), str) or table["type"] not in TYPE_KEYS:
