@@ -16,9 +16,15 @@ from labkit import cli
 from labkit.bench import configurations
 from labkit.data import download, mnist, synthetic
 from labkit.doctor import checks
+from labkit.exercises import copies, sources
 from labkit.report import page
 from labkit.slurm import cluster, supervisor
 from labkit.system import errors, huge_pages, paths, programs
+from labkit_classroom.board import host
+from labkit_classroom.commands import hub as hub_commands
+from labkit_classroom.hub import opening, settings
+from labkit_classroom.hub.control import Hub
+from labkit_classroom.lecture import catch_up, guide
 
 
 def run(monkeypatch, *arguments: str) -> int:
@@ -192,6 +198,51 @@ def test_report_writes_the_page_and_says_where(monkeypatch, capsys, tmp_path):
     assert str(out) in capsys.readouterr().out
     assert run(monkeypatch, "report", "--out", str(tmp_path)) == 2
     assert "Is a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("chosen", "days"), [(("--route", "two-days"), 2), (("--labs", "00,07"), 1)])
+def test_guide_writes_the_page_of_what_was_chosen_and_says_where(monkeypatch, capsys, tmp_path, chosen, days):
+    monkeypatch.setattr(guide, "render", lambda route, days, advice, work: f"<p>{len(days)}</p>")
+    out = tmp_path / "mine.html"
+    assert run(monkeypatch, "guide", *chosen, "--out", str(out)) == 0
+    assert out.read_text() == f"<p>{days}</p>"
+    assert str(out) in capsys.readouterr().out
+
+
+def test_catchup_keeps_what_was_there_and_says_where(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(catch_up, "copy", lambda source, to: f"{source.stem} up to {to}")
+    source = sources.find("07")
+    own = copies.copy_path(source, tmp_path)
+    own.write_text("mine")
+    assert run(monkeypatch, "catchup", "07", "--to", "3", "--folder", str(tmp_path)) == 0
+    assert own.read_text() == f"{source.stem} up to 3"
+    told = capsys.readouterr().out
+    (kept,) = (file for file in tmp_path.iterdir() if file != own and file.suffix == ".ipynb")
+    assert kept.read_text() == "mine"
+    assert kept.name in told
+    assert "solved up to exercise 3" in told
+
+
+def test_room_close_says_what_it_kept_and_where_there_is_no_room_that(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(host, "FOLDER", tmp_path / "room")
+    assert run(monkeypatch, "room", "close", "--out", str(tmp_path / "kept.json")) == 2
+    assert "no room is there" in capsys.readouterr().err
+    monkeypatch.setattr(host, "close_room", lambda out: out.write_text("{}"))
+    assert run(monkeypatch, "room", "close", "--out", str(tmp_path / "kept.json")) == 0
+    assert "kept.json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_hub_checks_exit_code_is_whether_every_limit_holds(monkeypatch, capsys, holds):
+    asked = SimpleNamespace(isolation=settings.SLURM)
+    row = SimpleNamespace(holds=holds)
+    monkeypatch.setattr(Hub, "pid", lambda self: 1)
+    monkeypatch.setattr(Hub, "state", SimpleNamespace(asked=asked))
+    monkeypatch.setattr(opening, "verify", lambda hub: ([row], None))
+    monkeypatch.setattr(opening, "capacity", lambda asked, server, labs: [f"{', '.join(labs)} fit"])
+    monkeypatch.setattr(hub_commands, "_show", lambda rows, asked: None)
+    assert run(monkeypatch, "hub", "check", "--labs", "00,07") == (0 if holds else 1)
+    assert capsys.readouterr().out == "00, 07 fit\n"
 
 
 def test_fetch_tells_what_it_did(monkeypatch, capsys):
