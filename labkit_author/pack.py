@@ -32,7 +32,8 @@ from labkit.system.errors import LabError
 
 # pooch, requests and Rich are imported where they are used, as elsewhere.
 
-LOCKS = ("uv.lock", "env/openmp/uv.lock", "env/uv.txt")
+WHEEL_LOCKS = ("uv.lock", "env/openmp/uv.lock")
+LOCKS = (*WHEEL_LOCKS, "env/uv.txt")
 SUMS = "SHA256SUMS"  # the file that is written last: a folder without it is not a pack yet
 TEMPLATES = paths.ENV / "pack"
 KIT = "cpu-labs"  # the folder that a student gets
@@ -95,7 +96,7 @@ def make(folder: Path, on_part: Callable[[str], None], with_python: bool = True)
     return Pack(len(parts) + 1, sum((folder / part).stat().st_size for part in [*parts, SUMS]))
 
 
-def wheels_of_locks(locks: Iterable[Path] = (paths.ROOT / LOCKS[0], paths.ROOT / LOCKS[1])) -> list[Wheel]:
+def wheels_of_locks() -> list[Wheel]:
     """Return the wheels of both locks that install on this Python and platform, by name.
 
     Of a package with several all are taken, and each of its locked versions: laptops have other glibcs and other
@@ -103,8 +104,8 @@ def wheels_of_locks(locks: Iterable[Path] = (paths.ROOT / LOCKS[0], paths.ROOT /
     """
     fitting = frozenset(tags.sys_tags())
     wheels = {}
-    for lock in locks:
-        for package in tomllib.loads(lock.read_text())["package"]:
+    for lock in WHEEL_LOCKS:
+        for package in tomllib.loads((paths.ROOT / lock).read_text())["package"]:
             for entry in package.get("wheels", []):
                 name = unquote(Path(urlsplit(entry["url"]).path).name)
                 if fitting & utils.parse_wheel_filename(name)[3]:

@@ -225,10 +225,10 @@ def _position(side: int, rng: np.random.Generator) -> tuple[float, float, float]
     return x, y, half
 
 
-def _rotated(points: np.ndarray, side: int, rng: np.random.Generator, max_angle: float = math.pi) -> _Points:
-    """Put a polygon, (n, 2) in the unit circle, somewhere in the image, rotated by up to `max_angle` radians."""
+def _rotated(points: np.ndarray, side: int, rng: np.random.Generator) -> _Points:
+    """Put a polygon, (n, 2) in the unit circle, somewhere in the image, rotated by any angle."""
     x, y, half = _position(side, rng)
-    angle = rng.uniform(-max_angle, max_angle)
+    angle = rng.uniform(-math.pi, math.pi)
     cos, sin = math.cos(angle), math.sin(angle)
     return [tuple(point) for point in points @ np.array([[cos, sin], [-sin, cos]]) * half + (x, y)]
 

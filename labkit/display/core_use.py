@@ -19,7 +19,6 @@ from IPython.display import display
 from matplotlib.figure import Figure
 
 from labkit.display import plots
-from labkit.display.results import Results
 from labkit.system.load import cpu_times
 from labkit.system.machine import this_machine
 
@@ -118,15 +117,13 @@ def record(on_look: Callable[[CoreUse], None] = lambda seen: None, root: Path = 
 
 
 @contextlib.contextmanager
-def live(what: str = "while it ran", keep: Results | None = None, root: Path = Path("/")) -> Iterator[CoreUse]:
+def live(what: str = "while it ran", root: Path = Path("/")) -> Iterator[CoreUse]:
     """Show a bar for each core while the block runs, and at its end a picture of their use over time.
 
     Parameters
     ----------
     what : str
         What ran, for the picture's title: "Use of each core …".
-    keep : Results, optional
-        Where to keep the picture too.
     root : Path
         As for `record`.
     """
@@ -144,7 +141,7 @@ def live(what: str = "while it ran", keep: Results | None = None, root: Path = P
     text = f"Mean use of each core {what}, {seen.times[-1]:.0f} s: {describe(seen.cpus, seen.mean)}"
     if shown:
         shown.update({"text/plain": text}, raw=True)
-    plots.show(draw(seen, what), f"{text}.", keep)
+    plots.show(draw(seen, what), f"{text}.")
 
 
 def describe(cpus: Sequence[int], shares: Sequence[float] | np.ndarray) -> str:

@@ -191,9 +191,9 @@ class Pass:
         """Return the maximum over windows of size × size."""
         return tf.nn.max_pool2d(x, size, stride, padding, self.data_format)
 
-    def average_pool(self, x, size, stride, padding="SAME"):
+    def average_pool(self, x, size, stride):
         """Return the mean over windows of size × size."""
-        return tf.nn.avg_pool2d(x, size, stride, padding, self.data_format)
+        return tf.nn.avg_pool2d(x, size, stride, "SAME", self.data_format)
 
     def average(self, x):
         """Return the mean over all positions: (n, channels)."""

@@ -291,12 +291,12 @@ def kill(processes: Iterable[psutil.Process]) -> bool:
     return some
 
 
-def end_all(find_left: Callable[[], Iterable[psutil.Process]], timeout: float = KILL_TIMEOUT_S) -> bool:
+def end_all(find_left: Callable[[], Iterable[psutil.Process]]) -> bool:
     """Kill processes until none is left, as one may start others meanwhile; return whether all ended."""
-    return wait_until(lambda: not kill(find_left()), timeout)
+    return wait_until(lambda: not kill(find_left()), KILL_TIMEOUT_S)
 
 
-def end_users(uids: Collection[int], timeout: float = KILL_TIMEOUT_S) -> bool:
+def end_users(uids: Collection[int]) -> bool:
     """Kill all that some users run, as root; return whether all ended.
 
     Each is killed by kill(2) of all that this user may signal: who forks all the time, and would be ahead of whoever
@@ -311,7 +311,7 @@ def end_users(uids: Collection[int], timeout: float = KILL_TIMEOUT_S) -> bool:
             subprocess.run(command, user=uid, group=uid, extra_groups=[], stderr=subprocess.DEVNULL, cwd="/")
         return not find(lambda process: process.uids().real in uids)
 
-    return wait_until(all_ended, timeout)
+    return wait_until(all_ended, KILL_TIMEOUT_S)
 
 
 def despite_interrupts(action: Callable[[], object]) -> None:

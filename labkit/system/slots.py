@@ -9,7 +9,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -122,9 +122,9 @@ def _cpus(cores: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 # The folder
 
 
-def folder(environ: Mapping[str, str] = os.environ) -> Path:
+def folder() -> Path:
     """Return the folder of this machine's division, be there one or not."""
-    return Path(environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
+    return Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
 
 
 def read(place: Path | None = None) -> Division | None:

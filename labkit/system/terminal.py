@@ -55,11 +55,11 @@ class _Hook:
         return [_Harmless(renderable) for renderable in renderables]
 
 
-def console(stderr: bool = False) -> "Console":
+def console() -> "Console":
     """Return a console on which tables and lines can be printed whoever wrote their words."""
     from rich.console import Console
 
-    harmless_console = Console(stderr=stderr)
+    harmless_console = Console()
     harmless_console.push_render_hook(_Hook())  # type: ignore[arg-type]
     return harmless_console
 

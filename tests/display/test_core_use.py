@@ -79,7 +79,7 @@ def test_the_picture_has_a_row_for_each_core_and_labelled_axes(cores, tmp_path, 
 
 def test_live_leaves_a_picture_with_alternative_text_and_no_thread(monkeypatch, capsys):
     shown = []
-    monkeypatch.setattr(plots, "show", lambda figure, alt, keep: shown.append(alt))
+    monkeypatch.setattr(plots, "show", lambda figure, alt: shown.append(alt))
     threads = threading.active_count()
     with pytest.raises(KeyError), core_use.live():
         raise KeyError
