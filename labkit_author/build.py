@@ -151,7 +151,7 @@ def _refuse_unknown(parameters: dict[str, Any], notebook: Path, name: str) -> No
 def _with_outputs_of(notebook: NotebookNode, done: NotebookNode) -> NotebookNode:
     """Return `notebook` with the outputs of `done` and its cells' times, without papermill's own cells and paths."""
     outputs = {cell.id: cell for cell in done.cells if cell.cell_type == "code"}
-    executed = nbformat.from_dict(notebook)
+    executed: NotebookNode = nbformat.from_dict(notebook)
     for cell in executed.cells:
         if cell.cell_type == "code" and (ran := outputs.get(cell.id)):
             cell.outputs, cell.execution_count = ran.outputs, ran.execution_count

@@ -113,12 +113,12 @@ def _but(node: Any, **fields: Any) -> Any:
     return changed
 
 
-def _without(parts: list) -> Iterator[list]:
+def _without(parts: list[Any]) -> Iterator[list[Any]]:
     """Yield a list without each of its parts."""
     yield from (parts[:at] + parts[at + 1 :] for at in range(len(parts)))
 
 
-def _swapped(parts: list) -> Iterator[list]:
+def _swapped(parts: list[Any]) -> Iterator[list[Any]]:
     """Yield a list with each two neighbours swapped."""
     yield from ([*parts[:at], parts[at + 1], parts[at], *parts[at + 2 :]] for at in range(len(parts) - 1))
 
@@ -212,7 +212,7 @@ def _alternatives(node: Any, names: list[str]) -> Iterator[ast.AST]:
                 yield _but(node, generators=[*node.generators[:at], other, *node.generators[at + 1 :]])
 
 
-def _other_values(value: Any) -> tuple:
+def _other_values(value: Any) -> tuple[Any, ...]:
     match value:
         case bool():
             return (not value,)

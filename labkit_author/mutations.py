@@ -60,7 +60,8 @@ class MutationResults:
 
 def equivalent(lab: str, number: int) -> dict[str, str]:
     """Return the mutants of an exercise that are known to be right too, each with its reason."""
-    return tomllib.loads(EQUIVALENT.read_text()).get(lab, {}).get(str(number), {})
+    known: dict[str, str] = tomllib.loads(EQUIVALENT.read_text()).get(lab, {}).get(str(number), {})
+    return known
 
 
 def try_exercise(source: Path, number: int, every: int = 1, tell: Callable[[str], None] = print) -> MutationResults:

@@ -124,7 +124,7 @@ def prose(text: str, lab: str, moved: Callable[[int], int], own: bool) -> str:
         Whether an exercise without a lab is this lab's.
     """
 
-    def renumbered(found: re.Match) -> str:
+    def renumbered(found: re.Match[str]) -> str:
         of = found["of"] or (found["after"] and found["after"][-2:])
         if of != lab if of else not own:
             return found[0]

@@ -97,7 +97,7 @@ def lab(source: Path) -> NotebookNode:
     exercises = {read.cells[exercise.cell].id: exercise.number for exercise in sources.exercises(read).values()}
     blank = {cell.id: cell.source for cell in sources.blank(read).cells}
     checks = core.checker(source.stem[:2], {}).lab.checks
-    page = nbformat.v4.new_notebook(metadata=notebooks.stored(source).metadata)
+    page: NotebookNode = nbformat.v4.new_notebook(metadata=notebooks.stored(source).metadata)
     for cell in notebooks.stored(source).cells:
         if notebooks.INSTRUCTOR in cell.metadata.get("tags", []):
             continue
@@ -173,7 +173,8 @@ def _hints(number: int, hints: tuple[str, ...]) -> str:
 
 
 def _prose(text: str, id: str) -> NotebookNode:
-    return nbformat.v4.new_markdown_cell(text, id=id)
+    cell: NotebookNode = nbformat.v4.new_markdown_cell(text, id=id)
+    return cell
 
 
 def _front(folder: Path) -> dict[str, str]:
@@ -192,7 +193,9 @@ def _front(folder: Path) -> dict[str, str]:
 def _picture(folder: Path, stem: str, begin: str) -> str:
     """Return the picture of a prepared lab whose alternative text begins so, as HTML for the front page."""
     page = nbformat.read(folder / "notebooks" / f"{stem}.ipynb", as_version=4)
-    outputs = [output.get("data", {}).get("text/html", "") for cell in page.cells for output in cell.get("outputs", [])]
+    outputs: list[str] = [
+        output.get("data", {}).get("text/html", "") for cell in page.cells for output in cell.get("outputs", [])
+    ]
     picture = next(text for text in outputs if f'alt="{begin}' in text)
     return picture.replace("../", "").replace(' loading="lazy"', "")
 

@@ -66,7 +66,7 @@ def render(
             f"no lab has left results in {paths.shown(folder)} yet: run one, such as ./lab start 02, or name another "
             "folder with --from, such as notebooks/work."
         )
-    machines: dict[tuple, list[str]] = {}
+    machines: dict[tuple[Any, ...], list[str]] = {}
     for lab in labs:
         machines.setdefault(tuple(lab["on"].items()), []).append(lab["lab"])
     ran = {lab["lab"] for lab in labs}
@@ -96,7 +96,8 @@ def room_figures(answer: object) -> dict[str, list[dict[str, Any]]]:
     ValueError
         When it is of another shape.
     """
-    return _check_wall(answer)["figures"]
+    figures: dict[str, list[dict[str, Any]]] = _check_wall(answer)["figures"]
+    return figures
 
 
 def _compare(lab: dict[str, Any], sent: Sequence[Mapping[str, Any]]) -> None:

@@ -105,7 +105,7 @@ async def main(accounts_descriptor: str, *pairs: str) -> None:
 
 async def _serve(listening: socket.socket, target: tuple[str, int], kernel: socket.socket | None) -> None:
     """Accept clients for ever, and connect each to the target, but for other users."""
-    tasks: set[asyncio.Task] = set()  # references, as the loop itself keeps none: asyncio.create_task
+    tasks: set[asyncio.Task[None]] = set()  # references, as the loop itself keeps none: asyncio.create_task
     listening.listen(socket.SOMAXCONN)
     listening.setblocking(False)
     while True:

@@ -80,7 +80,7 @@ class Supervisor:
     def __init__(self, link: Path, nodes: int, until: int, rate: str) -> None:
         self.link, self.nodes, self.rate = link, nodes, rate
         self.until = psutil.Process(until) if until else None
-        self.daemons: dict[str, subprocess.Popen] = {}
+        self.daemons: dict[str, subprocess.Popen[bytes]] = {}
         self.testbed: Testbed | None = None
         self.preloaded: dict[str, str] = {}  # variables of the daemons
         self.holders: set[int] = set()  # the processes that hold the testbed

@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from labkit.system.errors import LabError
@@ -33,7 +33,9 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
-    def parse_args(self, args=None, namespace=None):
+    def parse_args(  # type: ignore[override]  # of its overloads, the one that the kit's programs call
+        self, args: Sequence[str] | None = None, namespace: None = None
+    ) -> argparse.Namespace:
         """Return the values of the arguments.
 
         Python before 3.11.8 takes the "--" of "--name=--" away, and the flag gets a list. Remove when the kit requires

@@ -12,7 +12,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from labkit.system import files
 from labkit.system.paths import shown
@@ -23,7 +23,7 @@ LOOK_INTERVAL_S = 0.005
 _WRITING_TELLS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT, errno.ENOTDIR)
 
 
-def try_lock(file: IO | int) -> bool:
+def try_lock(file: IO[Any] | int) -> bool:
     """Lock an open file, or its descriptor, for this process alone; return False when another process has the lock.
 
     Raises

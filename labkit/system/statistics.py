@@ -151,13 +151,17 @@ def _doubt(reference: Sequence[float]) -> str:
 def _noise(logs: np.ndarray) -> np.ndarray:
     """Return the noise of each speed, from logarithms of shape (…, speeds, rounds)."""
     logs = logs - logs.mean(axis=-1, keepdims=True)
-    return (logs - np.median(logs, axis=-2, keepdims=True)).std(axis=-1)  # the median: most are not the noisy one
+    apart = logs - np.median(logs, axis=-2, keepdims=True)  # the median: most are not the noisy one
+    noise: np.ndarray = apart.std(axis=-1)
+    return noise
 
 
 def _contrast(noise: np.ndarray) -> np.ndarray:
     """Return the noise of the noisiest speed, as a multiple of the middle speed's."""
     noise = np.sort(noise, axis=-1)
-    return noise[..., -1] / np.maximum(noise[..., (noise.shape[-1] - 1) // 2], _RESOLUTION)
+    middle = np.maximum(noise[..., (noise.shape[-1] - 1) // 2], _RESOLUTION)
+    contrast: np.ndarray = noise[..., -1] / middle
+    return contrast
 
 
 @functools.cache

@@ -38,6 +38,7 @@ MAX_OTHERS = load.BUSY_SHARE  # share of the cores' time that other programs may
 QUIET_TIMEOUT_S = 6.0  # to wait for a quiet moment; then the least disturbed measurement counts
 PINNED = "granularity=fine,compact,1,0"
 
+Knobs = Mapping[str, list[Any]]  # each one's values
 Settings = Mapping[str, Any]
 Point = tuple[Any, ...]
 
@@ -57,7 +58,7 @@ class Measurement(NamedTuple):
     images_s: float
 
 
-def grid(cores: int) -> dict[str, list]:
+def grid(cores: int) -> Knobs:
     """Return each knob's values: threads up to twice the cores, since too many are part of the landscape."""
     threads = sorted({max(1, cores // 2), cores, 3 * cores // 2, 2 * cores})
     return {
@@ -136,7 +137,7 @@ def measure_in_fork(
 
 
 def measure_round(
-    knobs: Mapping[str, list], number: int, measure: Callable[[Settings], Measurement] = measure_in_fork
+    knobs: Knobs, number: int, measure: Callable[[Settings], Measurement] = measure_in_fork
 ) -> dict[Point, float]:
     """Return images/s of each point, measured in the order of that round."""
     points = list(itertools.product(*knobs.values()))
@@ -153,7 +154,7 @@ def measure_round(
 
 def write(
     file: Path,
-    knobs: Mapping[str, list],
+    knobs: Knobs,
     rounds: Sequence[Mapping[Point, float]],
     machine: Machine,
     tensorflow: str,

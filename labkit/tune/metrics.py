@@ -101,10 +101,9 @@ def by_field(path: str) -> ReadMetric:
     """Return a reader of a field of the last JSON object that is printed: `speed`, or `results.0.speed`."""
 
     def read_metric(lines: Sequence[str]) -> float:
-        found = _last_json(lines)
-        if found is None:
+        value = _last_json(lines)
+        if value is None:
             raise LabError("it printed no JSON object.")
-        value: Any = found
         for name in path.split("."):
             try:
                 value = value[int(name)] if isinstance(value, list) else value[name]
@@ -116,8 +115,8 @@ def by_field(path: str) -> ReadMetric:
     return read_metric
 
 
-def _last_json(lines: Sequence[str]) -> dict | None:
-    """Return the last object that starts with a line's first bracket."""
+def _last_json(lines: Sequence[str]) -> Any:
+    """Return the last object that starts with a line's first bracket; None without one."""
     decoder = json.JSONDecoder()
     for number in reversed([number for number, line in enumerate(lines) if line.startswith("{")]):
         try:
