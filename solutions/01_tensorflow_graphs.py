@@ -31,6 +31,7 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.display import graphs, plots
+from labkit.display.measured import Measured
 from labkit.exercises import open_lab
 from labkit.mpi import run_ranks
 from labkit.system import load
@@ -626,7 +627,7 @@ results.hand_in(
         "thread settings. Published: what a tuner found for whole networks, TensorFlow with Eigen and with MKL. "
         f"Here: {inters[-1]} inter-op threads instead of 1, for {BRANCHES} branches of small products",
         "2–123% faster; 1.5–28% faster",
-        f"{one / most['ms']:.2f}×",
+        Measured(one / most["ms"], unit="×"),
         f"{min(BRANCHES, cores)}×: branches or cores",
         branch_others,
     ),
@@ -977,7 +978,7 @@ results.hand_in(
         (
             f"convolution, bias and ReLU merged, {where}",
             "",
-            f"{gain.value:.2f}×",
+            Measured(*gain, "×"),
             f"{most.value:.2f}×: convolution alone",
             block_others,
         )
@@ -1126,9 +1127,9 @@ results.table(
     [
         *results.handed_in("4", ("thread settings", "2–123% faster; 1.5–28% faster")),
         (
-            f"a call that traces {LAYERS} layers, against one that doesn't",
+            f"time of a call that traces {LAYERS} layers, against one that doesn't",
             "",
-            f"{tracing / calling:.0f} times as long",
+            Measured(tracing / calling, unit="×", digits=0),
             "1: traced once",
             tracing_others,
         ),

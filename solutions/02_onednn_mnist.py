@@ -42,6 +42,7 @@ import tensorflow as tf
 from IPython.display import Code, display
 
 from labkit.display import graphs, markdown, onednn, plots
+from labkit.display.measured import Measured
 from labkit.exercises import open_lab
 from labkit.models import mnist_cnn
 from labkit.mpi import run_ranks
@@ -961,8 +962,11 @@ results.table(
             (
                 f"this CNN, {what}, Eigen → oneDNN, batch 64",
                 "",
-                " → ".join(f"{np.median(each):,.0f}" for each in rates[what].values())
-                + f" images/s: {times[what]} times",
+                Measured(
+                    *times[what],
+                    "×",
+                    of=" → ".join(f"{np.median(each):,.0f}" for each in rates[what].values()) + " images/s",
+                ),
                 "",
                 rate_others,
             )
@@ -971,12 +975,18 @@ results.table(
         (
             f"its fastest convolution ({best})",
             "",
-            f"{median[best]:,.0f} GFLOP/s",
+            Measured(median[best], unit="GFLOP/s", digits=0),
             f"{peak:,.0f} GFLOP/s",
             log_others,
             peak_others,
         ),
-        ("reorders' share of oneDNN's time", "", f"{100 * share_of_reorders:.1f}%", "0%", log_others),
+        (
+            "reorders' share of oneDNN's time",
+            "",
+            Measured(100 * share_of_reorders, unit="%", digits=1),
+            "0%",
+            log_others,
+        ),
     ],
 )
 

@@ -42,6 +42,7 @@ import tensorflow as tf
 
 from labkit.bench import configurations
 from labkit.display import onednn, plots
+from labkit.display.measured import Measured
 from labkit.exercises import open_lab
 from labkit.mpi import run_ranks
 from labkit.roofline import measure
@@ -963,7 +964,7 @@ references = {name: name.partition(",")[0] for name in operators.results if "," 
 results.hand_in(
     "5",  # for the closing table
     *(
-        (f"{plain} → {name}", "", f"{operators.ratio(name, plain)} times", "", operators.others)
+        (f"{plain} → {name}", "", Measured(*operators.ratio(name, plain), "×"), "", operators.others)
         for name, plain in references.items()
         if plain in operators.results
     ),
@@ -1083,7 +1084,7 @@ results.hand_in(
     "6",  # for the closing table
     *((f"as set → {name}", text, "not run here", "") for name, text in published.items() if name not in changed),
     *(
-        (f"{ref} → {name}", published.get(name, ""), f"{threads.ratio(name, ref)} times", "", threads.others)
+        (f"{ref} → {name}", published.get(name, ""), Measured(*threads.ratio(name, ref), "×"), "", threads.others)
         for name, ref in against.items()
         if name in changed
     ),
@@ -1166,7 +1167,13 @@ if len(seen) > 1:
 results.hand_in(
     "7",  # for the closing table
     *(
-        (f"Inception v3, ranks: {name}", "", f"{ranked.rate(name):.2f} images/s, one run", "", rank_others)
+        (
+            f"Inception v3, ranks: {name}",
+            "",
+            Measured(ranked.rate(name), unit="images/s", note="one run"),
+            "",
+            rank_others,
+        )
         for name in seen
     ),
 )
@@ -1297,8 +1304,8 @@ def gained(name):
     """Images/s in training, from Eigen's to this configuration's, and how many times that is."""
     if not {"eigen", name} <= training.results.keys():
         return "not run here"
-    times = training.ratio(name, "eigen")
-    return f"{training.rate('eigen'):.1f} → {training.rate(name):.1f} images/s: {times} times"
+    rates = f"{training.rate('eigen'):.1f} → {training.rate(name):.1f} images/s"
+    return Measured(*training.ratio(name, "eigen"), "×", of=rates)
 
 
 most = f"{at_most(training, 'eigen'):.1f} images/s"
@@ -1315,7 +1322,7 @@ for name in training.results:
         (
             f"training, {name}, batch {batch}",
             "",
-            f"{training.rate(name):.1f} images/s",
+            Measured(training.rate(name), unit="images/s", digits=1),
             f"{at_most(training, name):.1f} images/s; {share:.0%} of it{', measured while busier' * (share > 1)}",
             training.others,
             limits.others,
@@ -1325,7 +1332,7 @@ rows += [
     (
         f"oneDNN's part of a step, {kind}",
         "",
-        f"{table.ms.sum():,.0f} ms",
+        Measured(table.ms.sum(), unit="ms", digits=0),
         f"{least_ms[kind]:,.0f} ms, by kind of work",
         log_others[kind],
         limits.others,

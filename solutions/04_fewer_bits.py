@@ -46,6 +46,7 @@ from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
 from labkit.data import load_digits
 from labkit.display import markdown, plots
+from labkit.display.measured import Measured
 from labkit.exercises import open_lab
 from labkit.mpi import run_ranks
 from labkit.roofline import measure
@@ -452,7 +453,7 @@ def compare_answers(correct, reference):
     low, high = (100 * (gained - lost + side) / n for side in (-half, half))
     points = 100 * (correct.mean() - reference.mean()) + 0.0  # + 0.0: no minus before a zero
     verdict = "more accurate" if low > 0 else "less accurate" if high < 0 else "no difference beyond chance"
-    return f"{points:+.2f} points ({low:+.2f} to {high:+.2f})", verdict
+    return Measured(points, low, high, "points", signed=True), verdict
 
 
 epochs = 2 if QUICK else 5
@@ -968,9 +969,9 @@ else:
 # %% jupyter={"source_hidden": true}
 results.hand_in(
     "6",  # for the closing table
-    ("INT8 without VNNI, against FP32", "1.33×, in theory", f"{without} times", limit_without, *cap_others),
+    ("INT8 without VNNI, against FP32", "1.33×, in theory", Measured(*without, "×"), limit_without, *cap_others),
     *(
-        [("VNNI itself, INT8", "1.33× → 4×: 3×, in theory", f"{vnni} times", limit_vnni, *cap_others)]
+        [("VNNI itself, INT8", "1.33× → 4×: 3×, in theory", Measured(*vnni, "×"), limit_vnni, *cap_others)]
         if "VNNI" in machine.isa
         else []
     ),
@@ -1389,7 +1390,7 @@ results.hand_in(
     (
         f"INT8 throughput, streams:clients {cores}:{cores} against 1:1",
         "",
-        f"{served_faster[f'{cores}:{cores}']} times",
+        Measured(*served_faster[f"{cores}:{cores}"], "×"),
         "",
         stream_others,
     ),
@@ -1483,7 +1484,7 @@ results.table(
             (
                 f"{name} against FP32, inference",
                 {"BF16": "2×, in theory", "INT8": "4× with VNNI, in theory"}[name],
-                f"{gain[name]} times",
+                Measured(*gain[name], "×"),
                 f"{limit[name]:.1f}×, matrix products",
                 *(infer_others, *limit_others),
             )
@@ -1497,7 +1498,7 @@ results.table(
         (
             "BF16 training against FP32",
             "",
-            f"{training_times} times",
+            Measured(*training_times, "×"),
             f"{limit['BF16']:.1f}×, matrix products",
             *(training_others, *limit_others),
         ),

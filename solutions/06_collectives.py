@@ -37,6 +37,7 @@ from matplotlib.patches import Patch
 from scipy.optimize import least_squares
 
 from labkit.display import plots
+from labkit.display.measured import Measured
 from labkit.exercises import open_lab
 from labkit.mpi import RankError, run_ranks
 from labkit.system import load
@@ -2109,18 +2110,27 @@ if no_wires:
 rows = [
     ("scaling efficiency, ResNet-101 and Inception V3, 512 GPUs", "90%", "", ""),
     ("the same, VGG-16", "68%", "", ""),
-    ("a message of 8 bytes, 2 ranks in memory", "", f"{1e6 * typical('ping-pong')[0]:.1f} µs", "", measured_others),
+    (
+        "a message of 8 bytes, 2 ranks in memory",
+        "",
+        Measured(1e6 * typical("ping-pong")[0], unit="µs", digits=1),
+        "",
+        measured_others,
+    ),
 ]
 large = f"{largest / 2**20:.0f} MiB"
 # On 2 ranks, a ring copies the gradient, exchanges half of it and adds, and exchanges half of it. So at best:
 halves = sum(np.median(measured[way][largest // 2]) for way in ("exchange", "exchange and add"))
 at_best = f"{1e3 * (typical('copy')[-1] + halves):.1f} ms, its copy and its messages alone"
-rows.append((f"your ring, {large}, 2 ranks", "", f"{1e3 * typical('ring')[-1]:.1f} ms", at_best, measured_others))
-rows.append((f"your ring's speed over MPI_Allreduce's, {large}, 2 ranks", "", f"{against}×", "", measured_others))
+own = Measured(1e3 * typical("ring")[-1], unit="ms", digits=1)
+rows.append((f"your ring, {large}, 2 ranks", "", own, at_best, measured_others))
+own = Measured(*against, "×")
+rows.append((f"your ring's speed over MPI_Allreduce's, {large}, 2 ranks", "", own, "", measured_others))
 slowest, most = next(iter(RATES)), NODES[-1]
 for way, name in (("1 server", "one server"), ("ring", "your ring"), ("MPI_Allreduce", "MPI_Allreduce")):
     if wired:
-        spent = f"{1e3 * np.median(wired[slowest, most]['seconds'][way][GRADIENT]):,.0f} ms"
+        seconds = np.median(wired[slowest, most]["seconds"][way][GRADIENT])
+        spent = Measured(1e3 * seconds, unit="ms", digits=0)
         limit = f"{1e3 * in_theory(way, most, slowest)[0]:,.0f} ms on the wire"
         rows.append((f"{name}, 4 MB, {most} nodes, {slowest}", "", spent, limit, wired_others))
 for where, errors, others in (
@@ -2129,7 +2139,7 @@ for where, errors, others in (
 ):
     if errors:
         off = np.abs(list(errors.values()))
-        error = f"{np.median(off):.0%}, {off.max():.0%}"
+        error = Measured(100 * np.median(off), unit="%", digits=0, note=f"{off.max():.0%}")
         rows.append((f"the model's error {where}: median, worst", "", error, "", *others))
 if no_wires:
     rows.append(("all-reduces of 4 MB on wires, and the model's error there", "", f"not here: {no_wires}", ""))

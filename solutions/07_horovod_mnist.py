@@ -31,6 +31,7 @@ from IPython.display import Code
 
 from labkit.data import load_digits
 from labkit.display import plots
+from labkit.display.measured import Measured
 from labkit.exercises import open_lab
 from labkit.mpi import RankError, run_ranks
 from labkit.system import load, statistics
@@ -663,8 +664,7 @@ with load.watch("section 5, weak and strong") as scaling_others:
 # %%
 def percent(ratio, ranks=1):
     """Return a ratio of so many ranks to one as an efficiency, with its interval when there is one."""
-    value, low, high = (f"{bound / ranks:.0%}" for bound in ratio)
-    return value if math.isnan(ratio.low) else f"{value} ({low} to {high})"
+    return Measured(*(100 * np.array(ratio) / ranks), "%", digits=0)
 
 
 def cost_of(reached):
@@ -1309,7 +1309,7 @@ def wire_rows(wired, others, obstacle):
     for case, found in wired.items():
         of_one = statistics.ratios(found["speeds"], "one rank")
         reached, limit = (percent(of_one[way], found["nodes"]) for way in ("as it is", "side by side"))
-        rows.append((f"weak: this CNN, {case}, on {machine.usable_cores} cores", "", reached, limit, others))
+        rows.append((f"weak: this CNN, {case}, on {machine.usable_cores} cores", "", reached, str(limit), others))
     return rows
 
 
@@ -1556,7 +1556,7 @@ results.table(
                 f"{way}: this CNN, {several} ranks on {machine.usable_cores} cores",
                 "",
                 of_one.get(way, ""),
-                of_one.get(f"{way}, side by side", ""),
+                str(of_one.get(f"{way}, side by side", "")),
                 scaling_others,
             )
             for way in ("weak", "strong")

@@ -38,6 +38,7 @@ from IPython.display import Code
 
 from labkit.data import synthetic
 from labkit.display import plots
+from labkit.display.measured import Measured
 from labkit.exercises import open_lab
 from labkit.mpi import run_ranks
 from labkit.slurm import (
@@ -702,6 +703,11 @@ def efficiency_of(speeds):
     return {(way, n): statistics.Ratio(*(part / n for part in ratio)) for (way, n), ratio in ratios.items()}
 
 
+def in_percent(share):
+    """Return a share with its interval, when there is one, as a figure in per cent."""
+    return Measured(*(100 * np.array(share)), "%", digits=0)
+
+
 first_round = {("weak", 1): [speed(runs[1])], ("weak", 2): [speed(resumed)]}
 efficiencies = efficiency_of(first_round)
 one, two = (found[0] for found in first_round.values())
@@ -731,10 +737,9 @@ def tell_efficiency(speeds):
     words = {"slower": "below 100%", "faster": "above 100%", "no difference beyond chance": "not told apart from 100%"}
     for (way, n), found in efficiency_of(speeds).items():
         if n > 1:
-            interval = "" if math.isnan(found.low) else f" ({found.low:.0%} to {found.high:.0%})"
             verdict = words.get(found.verdict, found.verdict)
             mean = float(np.exp(np.mean(np.log(speeds[way, n]))))
-            print(f"{way:7} {n:>3}{mean:>8,.0f} images/s   efficiency {found.value:.0%}{interval}: {verdict}")
+            print(f"{way:7} {n:>3}{mean:>8,.0f} images/s   efficiency {in_percent(found)}: {verdict}")
     for n in [n for way, n in speeds if way == "strong"]:
         both = statistics.ratios(speeds, ("strong", n))["weak", n]
         print(f"on {n}, weak scaling has {both} times the images/s of strong scaling: {both.verdict}")
@@ -776,22 +781,13 @@ if not slurm or slurm.kind == "own":
 
 
 # %% jupyter={"source_hidden": true}
-def tell_all(way):
-    """Return the measured efficiencies of weak or strong scaling, with their intervals."""
-    found = {n: part for (name, n), part in efficiencies.items() if name == way and n > 1}
-    return ", ".join(
-        f"{part.value:.0%} on {n}" + ("" if math.isnan(part.low) else f" ({part.low:.0%} to {part.high:.0%})")
-        for n, part in found.items()
-    )
-
-
 others = {"strong": (training_others, scaling_others), "weak": (training_others, resumed_others, scaling_others)}
 results.hand_in(
     "7",  # for the closing table
     *(
-        (f"here: {way} scaling, resnet8, {NODE}s", "", tell_all(way), "100%", *others[way])
-        for way in ("strong", "weak")
-        if tell_all(way)  # a quick run has weak scaling alone
+        (f"here: {way} scaling, resnet8, {n} {NODE}s", "", in_percent(found), "100%", *others[way])
+        for (way, n), found in sorted(efficiencies.items())
+        if n > 1
     ),
 )
 
@@ -1465,27 +1461,26 @@ plots.show(
 )
 
 # %% jupyter={"source_hidden": true}
-wall_text = storage_text = f"not here: {no_wires}" if no_wires else "not in a quick run"
+wall_figure = storage_figure = f"not here: {no_wires}" if no_wires else "not in a quick run"
 most = trainers[-1]
 from_files = np.mean(served[f"files {most}"]) if served else most * one_node
 if wall in at:
-    wall_text = tell_rate(wall_of(wall, at[wall]["exchange"]))
+    wall_figure = Measured(*(np.array(wall_of(wall, at[wall]["exchange"])) / 1e6), "Mbit/s", digits=1)
 if served:
-    found = from_storage(served, most)
-    storage_text = f"{found.value:.0%}" + ("" if math.isnan(found.low) else f" ({found.low:.0%} to {found.high:.0%})")
+    storage_figure = in_percent(from_storage(served, most))
 results.hand_in(
     "8",  # for the closing table
     (
         "here: the wires on which half of a step is exchange",
         "",
-        wall_text,
+        wall_figure,
         f"predicted {written(wall)}",
         *walls_watched,
     ),
     (
         f"here: {most} node{'s' * (most > 1)} from one storage, of the images/s from files",
         "",
-        storage_text,
+        storage_figure,
         f"its wire: {predicted_share(most, from_files):.0%}",
         *storage_watched,
     ),
@@ -1878,9 +1873,8 @@ results.hand_in("10", ("ResNet-50 on ImageNet after 50 epochs: top-1; top-5", "7
 # What was published, what you measured, and what the machine could do at most:
 
 # %%
-seconds = f"{stopping['weak-2']:.1f} s" if "weak-2" in stopping else ""
-
-small_top1 = f"{100 * runs[max(runs)][-1]['top1']:.1f}% top-1"
+saved = Measured(stopping["weak-2"], unit="s", digits=1) if "weak-2" in stopping else ""
+small_top1 = Measured(100 * runs[max(runs)][-1]["top1"], unit="%", digits=1, note="top-1")
 results.table(
     "training on a cluster",
     [
@@ -1894,13 +1888,13 @@ results.table(
             ("here: the wires on which half of a step is exchange", ""),
             ("here: nodes from one storage, of the images/s from files", ""),
         ),
-        ("from the stop signal to saved state", "", seconds, "30 s, Slurm's default KillWait", stopped_others),
+        ("from the stop signal to saved state", "", saved, "30 s, Slurm's default KillWait", stopped_others),
         *results.handed_in("10", ("ResNet-50 on ImageNet after 50 epochs: top-1; top-5", "75.863%; 92.823%")),
         (f"resnet8 on synthetic images, {EPOCHS} epochs", "", small_top1, "100%"),
         (
             "reading images, small set",
             "",
-            f"{small:,.0f} images/s",
+            Measured(small, unit="images/s", digits=0),
             f"needed: {np.mean(first_round['weak', 2]):,.0f} images/s",
             reading_others,
             resumed_others,

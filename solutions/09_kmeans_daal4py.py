@@ -37,6 +37,7 @@ from threadpoolctl import threadpool_limits
 
 from labkit.data import load_photo
 from labkit.display import plots
+from labkit.display.measured import Measured
 from labkit.exercises import open_lab
 from labkit.mpi import run_ranks
 from labkit.system import load
@@ -995,8 +996,11 @@ results.hand_in(
     (
         "scikit-learn → oneDAL, on the publisher's data; here on the photo",
         "192.1 → 7.4 s: 26×",
-        f"{speed['scikit-learn, Lloyd'][0]:.2f} → {speed['sklearnex (oneDAL)'][0]:.2f} s: "
-        f"{times_as_fast(walls, 'sklearnex (oneDAL)', 'scikit-learn, Lloyd')} times",
+        Measured(
+            *times_as_fast(walls, "sklearnex (oneDAL)", "scikit-learn, Lloyd"),
+            "×",
+            of=f"{speed['scikit-learn, Lloyd'][0]:.2f} → {speed['sklearnex (oneDAL)'][0]:.2f} s",
+        ),
         "",
         library_others,
     ),
@@ -1123,7 +1127,7 @@ results.hand_in(
     (
         f"scikit-learn → daal4py, median of {len(gains)} sizes of random rows",
         "",
-        f"{middle:.2f}×; faster at {faster}, slower at {slower}",
+        Measured(middle, unit="×", note=f"faster at {faster}, slower at {slower}"),
         "",
         gain_others,
     ),
@@ -1217,11 +1221,17 @@ results.table(
         (
             f"fit, 2 ranks. Published: 5,000 × 3,500 pixels. Here: {size}, {ITERATIONS} iterations",
             "1.72 s",
-            f"{two['fit']:.2f} s",
+            Measured(two["fit"], unit="s"),
             f"{once['fit'] / 2:.2f} s: half of 1 rank's",
             fit_others,
         ),
-        ("labels of the same pixels", "0.20 s", f"{two['labels']:.3f} s", f"{once['labels'] / 2:.3f} s", fit_others),
+        (
+            "labels of the same pixels",
+            "0.20 s",
+            Measured(two["labels"], unit="s", digits=3),
+            f"{once['labels'] / 2:.3f} s",
+            fit_others,
+        ),
         *results.handed_in(
             "7", ("scikit-learn → oneDAL, on the publisher's data; here on the photo", "192.1 → 7.4 s: 26×")
         ),

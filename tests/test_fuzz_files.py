@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from labkit.display.results import Results
+from labkit.display.measured import Measured
+from labkit.display.results import Results, row
 from labkit.exercises import copies, sources
 from labkit.report import page
 from labkit.roofline import measure
@@ -90,7 +91,7 @@ RESULTS = {
     "on": {"cpu": "x", "cores": 2},
     "exercises": {"1": "passed"},
     "progress": {"1": {"hint": 1, "minute": "2026-12-01T10:00"}},
-    "table": {"what": "speed", "rows": [["a", "1", "2 images/s", "3"]], "notes": ["a note"]},
+    "table": {"what": "speed", "rows": [row("a", "1", Measured(2, 1, 3, "images/s"), "3")], "notes": ["a note"]},
     "pictures": {"Speed": {"png": "iVBORw0KGgo=", "alt": "a picture"}},
 }
 DOCTOR = {"ok": True, "labs": [{"lab": "07 Horovod", "status": "fail", "because": ["memory"], "fix": []}]}

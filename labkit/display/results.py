@@ -2,9 +2,10 @@
 
 import base64
 import json
+import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 from IPython.display import display
 
 from labkit.display import markdown
+from labkit.display.measured import Measured
 from labkit.system import files, locks
-from labkit.system.load import BUSY_MARK
+from labkit.system.load import BUSY_MARK, Others
 from labkit.system.turns import this_share
 
 WORK = Path("work")  # of the notebook that is running
@@ -21,7 +23,6 @@ COLUMNS = ("published", "this machine", "its limit")
 NAME_LETTERS = 120  # of a figure's name where machines are compared
 PASSED, NOT_YET, NOT_ATTEMPTED = "passed", "not yet", "not attempted"
 CHECK_FAILED = "the check itself failed"
-NOT_MEASURED = "not measured"  # of a kept table: the places of the rows without a figure, as their sections did not run
 
 # What optional sections have handed in, by lab and kind of run: for as long as this kernel lives, as its names do.
 _handed_in: dict[tuple[str, bool], dict[str, tuple[Sequence[Any], ...]]] = {}
@@ -63,7 +64,7 @@ class Results:
         section : str
             Its number, such as "4".
         *rows : sequence of (name, published, this machine, its limit, *watches)
-            As `table` takes them.
+            As `row` takes them.
         """
         self._handed_in[section] = rows
 
@@ -90,20 +91,14 @@ class Results:
         ----------
         what : str
             What the figures are of: the head of the first column.
-        rows : sequence of (name, published, this machine, its limit, *others)
-            The figures with their units, as shown; an empty text where there is none. Then, for a row with a measured
-            figure, the watches under which it was measured (`load.watch`). Rows of optional sections: `handed_in`.
+        rows : sequence of (name, published, this machine, its limit, *watches)
+            As `row` takes them. Rows of optional sections: `handed_in`.
         """
-        marked: list[list[str]] = []
-        notes: dict[str, None] = {}  # in their order, each once
-        missing = [place for place, row in enumerate(rows) if isinstance(row[2], NotMeasured)]
-        for name, published, measured, limit, *others in rows:
-            if measured:
-                measured += f" {BUSY_MARK}" if any(one.busy for one in others) else ""
-                notes |= dict.fromkeys(one.note for one in others if one.note)
-            marked.append([name, published, measured, limit])
-        display(markdown.table(*without_empty_columns((what, *COLUMNS), marked), notes))
-        self._keep(table={"what": what, "rows": marked, "notes": list(notes), NOT_MEASURED: missing})
+        made = [row(*each) for each in rows]
+        watches = [watch for _, _, measured, _, *others in rows if measured for watch in others]
+        notes = list(dict.fromkeys(watch.note for watch in watches if watch.note))  # in their order, each once
+        display(markdown.table(*without_empty_columns((what, *COLUMNS), texts(made)), notes))
+        self._keep(table={"what": what, "rows": made, "notes": notes})
 
     def picture(self, title: str, png: str, alt: str) -> None:
         """Keep a picture, `png` in base64. One of the same title is replaced: have no measured figure in it."""
@@ -145,6 +140,41 @@ class Results:
                 return
         kept |= self._about | new | {"when": time.strftime("%Y-%m-%d %H:%M"), "on": _describe_machine()}
         files.write(self.path, json.dumps(kept, indent=1))
+
+
+def row(name: str, published: str, measured: Measured | str, limit: str, *watches: Others) -> dict[str, Any]:
+    """Return a row of a closing table as it is kept.
+
+    Parameters
+    ----------
+    name : str
+        What the figure is of.
+    published, limit : str
+        The published figure, and what the machine could do at most; an empty text where there is none.
+    measured : Measured or str
+        This machine's figure; a text where it is none, such as a choice, or an empty one.
+    *watches : Others
+        Under which it was measured (`load.watch`).
+
+    Returns
+    -------
+    dict
+        `texts`, a list of the four as they are shown; `numbers`, value, interval and unit, or None; `busy`, whether
+        other work had the cores; `missing`, whether its section did not run.
+    """
+    text = str(measured)
+    busy = bool(text) and any(watch.busy for watch in watches)
+    return {
+        "texts": [name, published, f"{text} {BUSY_MARK}" if busy else text, limit],
+        "numbers": measured.numbers() if isinstance(measured, Measured) else None,
+        "busy": busy,
+        "missing": isinstance(measured, NotMeasured),
+    }
+
+
+def texts(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the texts of kept rows."""
+    return [each["texts"] for each in rows]
 
 
 def name_on_all_machines(name: str) -> str:
@@ -201,10 +231,34 @@ def _is_machine(value: Any) -> bool:
 def _is_table(value: Any) -> bool:
     if not isinstance(value, dict) or not _is_text(value.get("what")) or not isinstance(value.get("rows"), list):
         return False
-    lists = [*value["rows"], value.get("notes", [])]
-    missing = value.get(NOT_MEASURED, [])
-    places = isinstance(missing, list) and all(type(place) is int for place in missing)
-    return places and all(isinstance(texts, list) and all(map(_is_text, texts)) for texts in lists)
+    return all(map(_is_row, value["rows"])) and _is_texts(value.get("notes"))
+
+
+def _is_row(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and _is_texts(value.get("texts"))
+        and len(value["texts"]) == 1 + len(COLUMNS)
+        and _is_numbers(value.get("numbers"))
+        and all(isinstance(value.get(key), bool) for key in ("busy", "missing"))
+    )
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether it is what `Measured.numbers` returns."""
+    if not isinstance(value, dict):
+        return value is None
+    interval = value.get("interval")
+    pair = isinstance(interval, list) and len(interval) == 2 and all(map(_is_number, interval))
+    return (interval is None or pair) and _is_number(value.get("value")) and _is_text(value.get("unit"))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
 def _is_pictures(value: Any) -> bool:

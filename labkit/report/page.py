@@ -8,6 +8,7 @@ from typing import Any
 import fastjsonschema
 import jinja2
 
+from labkit.display.measured import with_unit
 from labkit.display.results import (
     COLUMNS,
     NOT_ATTEMPTED,
@@ -15,6 +16,7 @@ from labkit.display.results import (
     find_problem,
     name_on_all_machines,
     read,
+    texts,
     without_empty_columns,
 )
 from labkit.exercises import sources
@@ -71,15 +73,14 @@ def render(
         machines.setdefault(tuple(lab["on"].items()), []).append(lab["lab"])
     ran = {lab["lab"] for lab in labs}
     verdicts = [verdict for lab in labs for verdict in lab["exercises"].values()]
-    for table in [lab["table"] for lab in labs if lab.get("table")]:
-        table["head"], table["rows"] = without_empty_columns((table["what"], *COLUMNS), table["rows"])
     for lab in labs:
-        _compare(lab, (room or {}).get(lab["lab"], ()))
+        if lab.get("table"):
+            _show_table(lab["table"], (room or {}).get(lab["lab"], ()))
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         labs=labs,
         machines=machines,
-        disturbed=[(lab, row[0]) for lab in labs for row in _rows(lab) if _is_marked(row)],
+        disturbed=[(lab, row["texts"][0]) for lab in labs for row in _rows(lab) if row["busy"]],
         mark=BUSY_MARK,
         room_note=room_note,
         passed=verdicts.count(PASSED),
@@ -100,27 +101,29 @@ def room_figures(answer: object) -> dict[str, list[dict[str, Any]]]:
     return figures
 
 
-def _compare(lab: dict[str, Any], sent: Sequence[Mapping[str, Any]]) -> None:
-    """Set the room's figures beside a lab's own: a column of its table, where machines sent a figure of that name."""
+def _show_table(table: dict[str, Any], sent: Sequence[Mapping[str, Any]]) -> None:
+    """Add what the page shows of a table: its `head`, and the texts `shown` of each row.
+
+    The last column has a room's figures, where machines have sent one of a row's name.
+    """
     values: dict[str, dict[str, list[float]]] = {}  # by name and unit
     for message in sent:
         for figure in message["figures"]:
             values.setdefault(figure["name"], {}).setdefault(figure["unit"], []).append(figure["value"])
-    if not any(name_on_all_machines(row[0]) in values for row in _rows(lab)):
-        return
-    head = lab["table"]["head"]
-    lab["table"]["rows"] = [
-        [*row, *[""] * (len(head) - len(row)), _in_words(values.get(name_on_all_machines(row[0]), {}))]
-        for row in _rows(lab)
-    ]
-    lab["table"]["head"] = [*head, "the room"]
+    names = [name_on_all_machines(row["texts"][0]) for row in table["rows"]]
+    table["head"], shown = without_empty_columns((table["what"], *COLUMNS), texts(table["rows"]))
+    if not values.keys().isdisjoint(names):
+        table["head"].append("the room")
+        shown = [[*each, _in_words(values.get(name, {}))] for name, each in zip(names, shown, strict=True)]
+    for row, each in zip(table["rows"], shown, strict=True):
+        row["shown"] = each
 
 
 def _in_words(values: Mapping[str, Sequence[float]]) -> str:
     """Return median and range by unit; nothing of so few machines that the range would be somebody's."""
     return "; ".join(
-        f"{_short(statistics.median(held))}{'' if unit == '×' else ' '}{unit}".rstrip()
-        + f" ({_short(min(held))} to {_short(max(held))}, {len(held)} machines)"
+        f"{with_unit(_short(statistics.median(held)), unit)} "
+        f"({_short(min(held))} to {_short(max(held))}, {len(held)} machines)"
         for unit, held in values.items()
         if len(held) >= FEW
     )
@@ -130,13 +133,8 @@ def _short(value: float) -> str:
     return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def _rows(lab: dict[str, Any]) -> list[list[str]]:
-    return [row for row in lab.get("table", {}).get("rows", []) if row]
-
-
-def _is_marked(row: Sequence[str]) -> bool:
-    """Whether a figure was measured while other work had the cores."""
-    return any(BUSY_MARK in text for text in row)
+def _rows(lab: dict[str, Any]) -> list[dict[str, Any]]:
+    return lab.get("table", {}).get("rows", [])
 
 
 def _lab(file: Path) -> dict[str, Any]:

@@ -28,6 +28,7 @@ BENCH_COMMAND = ("lab", "bench", "--num_batches=10")
 DEFAULT_TRIALS = 40
 TIMEOUT_FACTOR = 10  # a run may take that many times as long as the default's; larger batches rightly take longer
 MIN_TIMEOUT_S = 60.0
+CONFIRMATION = "confirmation.json"  # the metrics of best and default settings in its rounds
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,8 @@ def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> report.Co
         raise LabError(f"the confirmation failed: {error}") from error
     doubts = [str(confirmation.others)] if confirmation.others.busy else []
     files.write(out / "best.env", report.env_file(command, found.settings, ". ".join([str(confirmation), *doubts])))
+    rounds = {"best": confirmation.measured, "default": confirmation.reference}
+    files.write(out / CONFIRMATION, json.dumps(rounds))
     report_line(str(confirmation), style="bold")
     for doubt in doubts:
         report_line(doubt)
@@ -347,6 +350,7 @@ def _write(
             "Search again when the machine is quiet, with another --out."
         )
     files.write(out / "best.env", report.env_file(command, found.settings, verdict))
+    (out / CONFIRMATION).unlink(missing_ok=True)  # of a search that ended before
     report.write_trials(trials, out / "trials.csv")
     report_line(f"{out}/best.env, {out}/trials.csv")
     unit = metrics.unit(config.metric, config.json_field)

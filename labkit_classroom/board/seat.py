@@ -22,7 +22,6 @@ from labkit.display.results import NOT_ATTEMPTED, find_problem, name_on_all_mach
 from labkit.exercises.room import MEMBERSHIP
 from labkit.system import files, locks, paths
 from labkit.system.errors import LabError
-from labkit.system.load import BUSY_MARK
 from labkit.system.turns import this_share
 from labkit_classroom.board import protocol
 from labkit_classroom.board.background import start_sender
@@ -45,10 +44,6 @@ _KEPT = {
     "leaving": {"type": "boolean"},
 }
 _is_membership = fastjsonschema.compile({"type": "object", "properties": _KEPT, "required": list(_KEPT)})
-# What a measured text says: a ratio, or what it begins with: a number with its unit, or with nothing after it.
-_NUMBER = r"(?P<number>[+-]?\d[\d,]*(?:\.\d+)?)"
-_RATIO = re.compile(_NUMBER + r"\s*(?:\([^()]*\)\s*)?(?:×(?!\s*\d)|times\b)")
-_PLAIN = re.compile(_NUMBER + r"(?:\s*(?P<unit>%|[^\W\d_][\w/]*)|\s*(?=\(|$))")
 
 
 def membership(folder: Path) -> dict[str, Any] | None:
@@ -277,26 +272,14 @@ def closing_figures(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the closing figures of each lab as they are sent, but for the ticket; none that was disturbed."""
     machine = this_share()
     for lab, kept in _results(folder):
-        figures = []
-        for row in kept.get("table", {}).get("rows", []):
-            name, _, measured = (*row, "", "", "")[:3]
-            if BUSY_MARK not in measured and (found := figure(measured)):
-                figures.append({"name": name_on_all_machines(name), "value": found[0], "unit": found[1]})
+        figures = [
+            {"name": name_on_all_machines(row["texts"][0]), "value": numbers["value"], "unit": numbers["unit"]}
+            for row in kept.get("table", {}).get("rows", [])
+            if (numbers := row["numbers"]) and not row["busy"]
+        ]
         figures = [one for one in figures if protocol.fits(one, protocol.FIGURE)][: protocol.MAX_FIGURES]
         if figures and not kept["quick"]:
             yield {"lab": lab, "cores": machine.usable_cores, "isa": list(machine.isa), "figures": figures}
-
-
-def figure(text: str) -> tuple[float, str] | None:
-    """Return what a measured text says, and its unit; None when it says nothing that can be drawn.
-
-    A ratio, of unit ×, goes before the figures that it is of: "6.8 → 12.4 images/s: 1.81 (1.68 to 1.95) times".
-    """
-    found = _RATIO.search(text) or _PLAIN.match(text)
-    if not found:
-        return None
-    unit = "×" if found.re is _RATIO else found["unit"] or ""
-    return float(found["number"].replace(",", "")), unit
 
 
 class Answer(NamedTuple):

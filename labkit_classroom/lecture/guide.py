@@ -9,7 +9,7 @@ import jinja2
 from nbformat import NotebookNode
 
 from labkit.display import markdown
-from labkit.display.results import COLUMNS, find_problem, read, without_empty_columns
+from labkit.display.results import COLUMNS, find_problem, read, texts, without_empty_columns
 from labkit.exercises import core, minutes, notebooks, sources
 from labkit.exercises.minutes import Section
 from labkit_author import mistakes as planted_mistakes
@@ -134,7 +134,7 @@ def closing_table(source: Path, results: Path) -> tuple[str, str]:
         measured = read(results / f"results-{source.stem[:2]}.json")
         if not find_problem(measured) and measured.get("table") and not measured["quick"]:
             table = measured["table"]
-            shown = markdown.table(*without_empty_columns((table["what"], *COLUMNS), table["rows"]))
+            shown = markdown.table(*without_empty_columns((table["what"], *COLUMNS), texts(table["rows"])))
             return shown.data, f"on this machine, {measured['when']}"
     except (OSError, ValueError):
         pass  # no rehearsal here

@@ -12,10 +12,11 @@ from playwright.sync_api import expect
 from room_board import Board
 from rooms import fill, machines, send_figures
 
-from labkit.display.results import NOT_YET, PASSED
+from labkit.display.measured import Measured
+from labkit.display.results import NOT_YET, PASSED, row
 from labkit.exercises import sources
 from labkit.report.page import render
-from labkit.system.load import BUSY_MARK
+from labkit.system.load import Others
 from labkit_classroom.lecture import agenda, guide, routes, slides
 
 pytestmark = pytest.mark.slow
@@ -72,7 +73,7 @@ def guide_page(folder: Path) -> Path:
 def report_page(folder: Path) -> Path:
     table = {
         "what": "K-Means",
-        "rows": [["fit, 2 ranks", "1.72 s", f"1.12 s {BUSY_MARK}", "1.06 s"]],
+        "rows": [row("fit, 2 ranks", "1.72 s", Measured(1.12, unit="s"), "1.06 s", Others(share=0.9, busy=True))],
         "notes": ["A note."],
     }
     kept = {

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from labkit.display import plots
+from labkit.display.measured import Measured
 from labkit.display.results import Results, find_problem
 from labkit.system import files, paths
 from labkit.system.load import BUSY_MARK, Others
@@ -29,13 +30,22 @@ def kept(results):
 
 
 def test_a_table_is_shown_and_kept_with_what_it_was_measured_on(results, capsys):
-    results.table("speed", [("this CNN", "", "100 images/s", "200 images/s")])
+    measured = Measured(1234.5678, 1200, 1300.04, "images/s", digits=1)
+    results.table("speed", [("this CNN", "", measured, "2,000 images/s"), ("its threads", "", "16 threads", "")])
+    plain = {"busy": False, "missing": False}
     assert kept(results)["table"] == {
         "what": "speed",
-        "rows": [["this CNN", "", "100 images/s", "200 images/s"]],
+        "rows": [
+            plain
+            | {
+                "texts": ["this CNN", "", "1,234.6 images/s (1,200.0 to 1,300.0)", "2,000 images/s"],
+                "numbers": {"value": 1234.6, "interval": [1200.0, 1300.0], "unit": "images/s"},
+            },
+            plain | {"texts": ["its threads", "", "16 threads", ""], "numbers": None},
+        ],
         "notes": [],
-        "not measured": [],
     }
+    assert find_problem(kept(results)) == ""
     assert kept(results)["on"]["cores"] >= 1
     assert "tensorflow-cpu 2." in kept(results)["on"]["software"]
     assert kept(results)["quick"] is False
@@ -55,7 +65,7 @@ def test_a_column_that_is_empty_in_all_rows_is_not_shown(results, rows, head, mo
     results.table("speed", rows)
     assert tables[0][0] == head
     assert {line.count("|") for line in tables[0]} == {head.count("|")}
-    assert kept(results)["table"]["rows"] == [list(row) for row in rows]
+    assert [row["texts"] for row in kept(results)["table"]["rows"]] == [list(row) for row in rows]
 
 
 def closing(results):
@@ -64,8 +74,9 @@ def closing(results):
     results.table(
         "speed", [*results.handed_in("4", *expected), ("core", "", "1", ""), *results.handed_in("6", ("x", ""))]
     )
-    table = kept(results)["table"]
-    return {name: (published, measured) for name, published, measured, _ in table["rows"]}, table["not measured"]
+    rows = kept(results)["table"]["rows"]
+    told = {name: (published, measured) for name, published, measured, _ in (row["texts"] for row in rows)}
+    return told, [place for place, row in enumerate(rows) if row["missing"]]
 
 
 def test_a_section_that_was_left_out_is_not_measured_and_told_apart(results):
@@ -107,13 +118,14 @@ def test_figures_of_a_busy_machine_are_marked_where_they_are_shown_and_kept(resu
         ("published alone", "9", "", ""),
         ("quiet", "", "1", "2", quiet),
         ("unknown", "", "3", "", unknown),
-        ("both", "", "4", "5", quiet, busy),
+        ("both", "", Measured(4, unit="×", digits=0), "5", quiet, busy),
         ("busy", "", "6", "", busy),
         ("not measured", "", "", "7", Others("section 5", share=0.9, busy=True)),
     ]
     results.table("speed", rows)
     table = kept(results)["table"]
-    assert [row[2] for row in table["rows"]] == ["", "1", "3", f"4 {BUSY_MARK}", f"6 {BUSY_MARK}", ""]
+    assert [row["texts"][2] for row in table["rows"]] == ["", "1", "3", f"4× {BUSY_MARK}", f"6 {BUSY_MARK}", ""]
+    assert [row["busy"] for row in table["rows"]] == [False, False, False, True, True, False]
     assert table["notes"] == [
         "section 3: whether other work had the cores meanwhile is not known: its jobs run elsewhere.",
         "⚠ section 4: other work took 31% of the cores meanwhile. First run section 4 again when the machine is quiet, "
@@ -152,11 +164,34 @@ def test_another_notebook_of_the_same_lab_goes_on_with_the_file(results):
     assert kept(results)["quick"] is True
 
 
-@pytest.mark.parametrize("odd", [None, 3, "text", [None], ["3"], [True], [1.5], {}, [[0]]])
-def test_places_of_rows_that_are_none_are_a_problem(results, odd):
+NUMBERS = {"value": 1.5, "interval": None, "unit": "×"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"texts": ["name", "", "1"]},
+        {"texts": ["name", "", 1, ""]},
+        {"numbers": 1.5},
+        {"numbers": {}},
+        {"numbers": NUMBERS | {"value": "1.5"}},
+        {"numbers": NUMBERS | {"value": True}},
+        {"numbers": NUMBERS | {"value": float("inf")}},
+        {"numbers": NUMBERS | {"unit": None}},
+        {"numbers": NUMBERS | {"unit": "\ud800"}},
+        {"numbers": NUMBERS | {"interval": [1]}},
+        {"numbers": NUMBERS | {"interval": [1, None]}},
+        {"numbers": NUMBERS | {"interval": 1}},
+        {"busy": None},
+        {"missing": 0},
+    ],
+)
+def test_a_row_that_no_lab_writes_is_a_problem(results, wrong):
     closing(results)
     whole = kept(results)
-    whole["table"]["not measured"] = odd
+    whole["table"]["rows"][0] |= {"numbers": NUMBERS}
+    assert find_problem(whole) == ""
+    whole["table"]["rows"][0] |= wrong
     assert "'table' is not what a lab writes" in find_problem(whole)
 
 
@@ -225,7 +260,7 @@ def test_a_lab_goes_on_whatever_is_in_the_file_and_keeps_what_is_sound(results, 
             assert now["exercises"] == {"1": "passed", "2": "passed"}
         if key != "pictures":
             assert list(now["pictures"]) == ["Old", "New"]
-        assert now["table"] == {"what": "speed", "rows": [["a", "b", "c", "d"]], "notes": [], "not measured": []}
+        assert [row["texts"] for row in now["table"]["rows"]] == [["a", "b", "c", "d"]]
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "3", "[" * 100_000, "\x00", ""])

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from labs import Student, ThreeWays, same, swap
 
+from labkit.display.measured import Measured
 from labkit.roofline.measure import Limits, Product
 from labkit.system.load import Others
 from labkit.system.statistics import Ratio, ratios
@@ -232,12 +233,12 @@ def test_training_in_bfloat16_is_explained_by_its_interval(times, isa, said):
     ],
 )
 def test_a_difference_of_accuracy_comes_with_its_noise(gained, lost, verdict):
-    compare = lab_cells.functions("04", "compare_answers", np=np)["compare_answers"]
+    compare = lab_cells.functions("04", "compare_answers", np=np, Measured=Measured)["compare_answers"]
     correct, reference = np.ones(4000, bool), np.ones(4000, bool)
     reference[:gained] = False
     correct[gained : gained + lost] = False
-    text, said = compare(correct, reference)
-    points, low, high = map(float, re.findall(r"[+-][\d.]+", text))
+    measured, said = compare(correct, reference)
+    points, low, high = measured.value, measured.low, measured.high
     assert said == verdict
     assert low < points < high
     assert points == pytest.approx((gained - lost) / 40, abs=0.006)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from labs import Student, ThreeWays, after, same, swap
 
+from labkit.display.measured import Measured
 from labkit.exercises import lab07, ranks
 from labkit.system import statistics
 
@@ -357,7 +358,7 @@ NOISE = np.array([1.0, 1.01, 0.99, 1.005])
 
 
 def played(*names, **given):
-    given |= {"statistics": statistics, "math": math, "np": np}
+    given |= {"statistics": statistics, "math": math, "np": np, "Measured": Measured}
     return lab_cells.functions("07", "percent", *names, **given)
 
 

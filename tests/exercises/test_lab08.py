@@ -14,6 +14,7 @@ import pytest
 from labs import Student, ThreeWays, same, swap
 
 from labkit.data import synthetic
+from labkit.display.measured import Measured
 from labkit.exercises import sources
 from labkit.mpi import run_ranks
 from labkit.system import statistics
@@ -289,7 +290,7 @@ def test_the_rate_that_students_read_is_the_programs(warmup):
 
 def cells(*names):
     """Return functions of the lab's cells that judge a measurement."""
-    return lab_cells.functions("08", *names, math=math, np=np, statistics=statistics)
+    return lab_cells.functions("08", *names, math=math, np=np, statistics=statistics, Measured=Measured)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +307,7 @@ def cells(*names):
 def test_scaling_is_told_as_far_as_its_rounds_show(strong, weak, of_strong, of_weak, between, capsys):
     one = [1000, 1005, 995][: len(weak)]
     speeds = {("weak", 1): one, ("weak", 2): weak} | ({("strong", 2): strong} if strong else {})
-    cells("efficiency_of", "tell_efficiency")["tell_efficiency"](speeds)
+    cells("efficiency_of", "in_percent", "tell_efficiency")["tell_efficiency"](speeds)
     lines = capsys.readouterr().out.splitlines()
     assert of_weak in next(line for line in lines if line.startswith("weak "))
     for beginning, text in (("strong ", of_strong), ("on 2, weak", between)):

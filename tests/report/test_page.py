@@ -6,13 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from labkit.display.measured import Measured
+from labkit.display.results import NotMeasured, row
 from labkit.exercises import sources
 from labkit.report.page import render, room_figures
 from labkit.system.errors import LabError
-from labkit.system.load import BUSY_MARK
+from labkit.system.load import BUSY_MARK, Others
 
 ON = {"cpu": "A CPU <with> 2 cores & more", "cores": 2}
 PIXEL = "iVBORw0KGgo="
+OWN = Measured(2.1, 1.9, 2.3, "×", digits=1)
+BUSY = Others("section 8", share=0.9, busy=True)
+
+
+def table(*rows, notes=()):
+    return {"what": "speed", "rows": [row(*each) for each in rows], "notes": list(notes)}
 
 
 def leave(folder, lab, **more):
@@ -39,15 +47,20 @@ class Page(HTMLParser):
 @pytest.fixture
 def page(tmp_path):
     picture = {"Speed": {"png": PIXEL, "alt": 'fast: "2×" <more>'}}
-    table = {"what": "speed", "rows": [["CNN", "4.6×", "2.1×", "<3×"]]}
-    leave(tmp_path, "02", table=table, pictures=picture, exercises={"1": "passed", "2": "not yet"})
+    leave(
+        tmp_path,
+        "02",
+        table=table(("CNN", "4.6×", OWN, "<3×")),
+        pictures=picture,
+        exercises={"1": "passed", "2": "not yet"},
+    )
     leave(tmp_path, "07", exercises={"1": "passed"}, quick=True)
     return render(tmp_path)
 
 
 def test_the_page_has_machine_figures_pictures_and_exercises(page):
     text = " ".join(Page(page).text.split())
-    for told in ("A CPU <with> 2 cores & more", "02 · oneDNN under an MNIST CNN", "4.6×", "2.1×", "<3×"):
+    for told in ("A CPU <with> 2 cores & more", "02 · oneDNN under an MNIST CNN", "4.6×", "2.1× (1.9 to 2.3)", "<3×"):
         assert told in text
     in_both = sum(len(sources.exercises(sources.read(sources.find(lab)))) for lab in ("02", "07"))
     assert f"Passed: 2 of {in_both} exercises" in text
@@ -62,17 +75,14 @@ def test_the_page_needs_no_other_file_and_no_network(page):
 
 
 def test_a_column_in_which_no_figure_stands_is_left_out(tmp_path):
-    leave(
-        tmp_path, "02", table={"what": "speed", "rows": [["CNN", "", "2.1×", ""], ["more", "", "3×", ""]], "notes": []}
-    )
-    table = Page(render(tmp_path)).text.partition("02 · ")[2].partition("07 · ")[0]
-    assert "this machine" in table
-    assert "published" not in table
+    leave(tmp_path, "02", table=table(("CNN", "", OWN, ""), ("more", "", "3×", "")))
+    shown = Page(render(tmp_path)).text.partition("02 · ")[2].partition("07 · ")[0]
+    assert "this machine" in shown
+    assert "published" not in shown
 
 
 def test_what_was_not_measured_is_told_apart(tmp_path):
-    rows = [["CNN", "4×", "not measured (section 4)", ""], ["more", "", "3×", ""]]
-    leave(tmp_path, "02", table={"what": "speed", "rows": rows, "notes": [], "not measured": [0]})
+    leave(tmp_path, "02", table=table(("CNN", "4×", NotMeasured("4"), ""), ("more", "", "3×", "")))
     page = render(tmp_path)
     assert page.count('<tr class="missing"><th scope="row">CNN</th>') == page.count('<tr class="missing">') == 1
     assert "not measured (section 4)" in Page(page).text
@@ -87,12 +97,9 @@ def test_small_runs_and_labs_to_come_are_reported(page):
 
 
 def test_figures_of_a_busy_machine_are_marked_and_reported_at_the_top(tmp_path):
-    quiet = {"what": "speed", "rows": [["CNN", "", "2.1×", ""]], "notes": ["section 1: whether is not known."]}
-    busy = {"what": "speed", "rows": [["CNN", "", "96×", ""]], "notes": ["⚠ section 8: run it <again>."]}
-    leave(tmp_path, "02", table=quiet)
+    leave(tmp_path, "02", table=table(("CNN", "", OWN, ""), notes=["section 1: whether is not known."]))
     assert "they are doubtful" not in Page(render(tmp_path)).text
-    busy["rows"][0][2] = f"96× {BUSY_MARK}"
-    leave(tmp_path, "09", table=busy)
+    leave(tmp_path, "09", table=table(("CNN", "", "96×", "", BUSY), notes=["⚠ section 8: run it <again>."]))
     text = " ".join(Page(render(tmp_path)).text.split())
     before, _, after = text.partition("02 · ")
     assert f"Figures marked “{BUSY_MARK}” (lab 09) were measured while other work had the cores" in before
@@ -123,7 +130,7 @@ SOUND = {
     "quick": False,
     "when": "2026-01-31 12:00",
     "on": ON,
-    "table": {"what": "speed", "rows": [["CNN", "4.6×", "2.1×", "<3×"], ["more", "", "", ""]]},
+    "table": table(("CNN", "4.6×", OWN, "<3×"), ("more", "", "", ""), notes=["a note"]),
     "pictures": {"Speed": {"png": PIXEL, "alt": "fast"}},
     "exercises": {"1": "passed"},
 }
@@ -162,8 +169,11 @@ def test_whatever_is_of_another_shape_is_one_line_that_names_the_file_or_a_page(
         {"exercises": ["passed"]},
         {"exercises": {"1": 1}},
         {"table": {"what": "speed"}},
-        {"table": {"what": "speed", "rows": [["CNN", 4.6]]}},
-        {"table": {"what": "speed", "rows": "4.6"}},
+        {"table": {"what": "speed", "rows": "4.6", "notes": []}},
+        {
+            "table": {"what": "speed", "rows": [["CNN", "", "4.6×", ""]], "notes": []}
+        },  # of a kit before figures were numbers
+        {"table": {"what": "speed", "rows": [row("CNN", "", OWN, "") | {"numbers": {"value": "2.1"}}], "notes": []}},
         {"pictures": {"Speed": PIXEL}},
         {"pictures": {"Speed": {"png": "no base64", "alt": "x"}}},
         {"pictures": {"Speed": {"png": "AAAA", "alt": "x"}}},
@@ -209,13 +219,13 @@ def rows(html):
 
 
 def test_the_rooms_figures_stand_beside_ones_own_from_five_machines_on(tmp_path):
-    figures = [["CNN", "4.6×", "2.1×", "<3×"], ["ResNet", "", "1,200 images/s"], ["alone", "", "3×", ""]]
-    leave(tmp_path, "02", table={"what": "speed", "rows": figures, "notes": []})
+    own = ("CNN", "4.6×", OWN, "<3×"), ("ResNet", "", "1,200 images/s", ""), ("alone", "", "3×", "")
+    leave(tmp_path, "02", table=table(*own))
     sent = [*machines("CNN", 1, 2, 3, 4, 10.5, unit="×"), *machines("ResNet", 1500, 900, 1000, 1100, 25_000)]
     html = render(tmp_path, {"02": [*sent, *machines("alone", 7, 8, 9, 10)], "07": machines("CNN", *range(9))})
     assert '<th scope="col">the room</th>' in html
     assert [row for row in rows(html) if len(row) == 5] == [
-        ["CNN", "4.6×", "2.1×", "&lt;3×", "3× (1 to 10.5, 5 machines)"],
+        ["CNN", "4.6×", "2.1× (1.9 to 2.3)", "&lt;3×", "3× (1 to 10.5, 5 machines)"],
         ["ResNet", "", "1,200 images/s", "", "1,100 (900 to 25,000, 5 machines)"],
         ["alone", "", "3×", "", ""],
     ]
@@ -242,8 +252,7 @@ def test_an_answer_that_is_no_boards_is_refused(answer):
 
 
 def test_each_disturbed_figure_is_named_at_the_top(tmp_path):
-    table = {"what": "speed", "rows": [["CNN", "", f"96× {BUSY_MARK}", ""], ["quiet", "", "2×", ""]], "notes": []}
-    leave(tmp_path, "02", table=table)
+    leave(tmp_path, "02", table=table(("CNN", "", "96×", "", BUSY), ("quiet", "", "2×", "")))
     before = render(tmp_path).partition("<h2>")[0]
     assert "<li>lab 02: CNN</li>" in before
     assert "quiet" not in before

@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import json
 import math
 import random
 import signal
@@ -501,6 +502,7 @@ def test_from_a_command_to_its_best_settings(job, monkeypatch, capsys):
     assert "source out/best.env" in said
     shown = subprocess.run(["bash", "-c", "source out/best.env; echo $A $B"], capture_output=True, text=True).stdout
     assert shown == "3 5\n"
+    assert json.loads((job / "out/confirmation.json").read_text()) == {"best": [105.0] * 2, "default": [60.0] * 2}
     for picture in ("search.png", "importance.png"):
         assert (job / "out" / picture).read_bytes().startswith(b"\x89PNG")
         assert f"out/{picture}: " in said
@@ -532,6 +534,7 @@ def test_when_nothing_beats_the_default_it_says_so(job, monkeypatch, capsys):
     assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "4", *SH) == 0
     assert "keep them" in capsys.readouterr().out
     assert "export" not in (job / "out/best.env").read_text()
+    assert not (job / "out/confirmation.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import labkit_classroom as student_side
 from labkit import cli
+from labkit.display.measured import Measured
+from labkit.display.results import row
 from labkit.report import page
 from labkit.system.errors import LabError
 from labkit_classroom.board import protocol, seat
@@ -245,7 +247,7 @@ class TestReport:
     @pytest.fixture
     def joined(self, hostile, folder):
         (folder / "work").mkdir()
-        table = {"what": "speed", "rows": [["CNN", "4.6×", "2.1×", ""]], "notes": []}
+        table = {"what": "speed", "rows": [row("CNN", "4.6×", Measured(2.1, unit="×", digits=1), "")], "notes": []}
         about = {"lab": "07", "quick": False, "when": "2026-01-31 12:00", "on": {"cpu": "A CPU", "cores": 2}}
         (folder / "work" / "results-07.json").write_text(json.dumps(about | {"table": table}))
         hostile.says({"seat": "A", "token": TOKEN})

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from labkit import cli
+from labkit.display.measured import Measured
+from labkit.display.results import row
 from labkit_classroom.board import seat
 
 
@@ -22,7 +24,7 @@ def student(tmp_path, board, monkeypatch):
     """Give the folder of a student with a result, and a board that has the figures of five machines."""
     folder = tmp_path / "my labs"
     (folder / "work").mkdir(parents=True)
-    table = {"what": "speed", "rows": [["CNN", "4.6×", "2.1×", ""]], "notes": []}
+    table = {"what": "speed", "rows": [row("CNN", "4.6×", Measured(2.1, unit="×"), "")], "notes": []}
     about = {"lab": "07", "quick": False, "when": "2026-01-31 12:00", "on": {"cpu": "A CPU", "cores": 2}}
     (folder / "work" / "results-07.json").write_text(json.dumps(about | {"table": table}))
     for value in (1, 2, 3, 4, 5):
@@ -44,16 +46,17 @@ def test_a_figure_that_names_its_cores_finds_those_of_machines_with_others(stude
     path, sent = folder / "work" / "results-07.json", "strong: this CNN, {0} ranks on {0} cores"
     kept = json.loads((student / "work" / path.name).read_text())
     for n_ranks in ranks:
-        kept["table"]["rows"] = [[sent.format(n_ranks), "", f"{100 - n_ranks} %", ""]]
+        kept["table"]["rows"] = [row(sent.format(n_ranks), "", Measured(100 - n_ranks, unit="%"), "")]
         path.write_text(json.dumps(kept))
         (message,) = seat.closing_figures(folder)
         assert board.send_figures(message).status_code == 204
-    kept["table"]["rows"] = [[sent.format(6), "", "94 %", ""], ["of no other machine", "", "3 %", ""]]
+    alone = row("of no other machine", "", Measured(3, unit="%"), "")
+    kept["table"]["rows"] = [row(sent.format(6), "", Measured(94, unit="%"), ""), alone]
     (student / "work" / path.name).write_text(json.dumps(kept))
     seat.join(board.url, board.code, figures=True, folder=student)
     page = report(monkeypatch, student)
     assert page.count("5 machines)") == 1
-    assert "92 % (36 to 98, 5 machines)" in page
+    assert "92% (36 to 98, 5 machines)" in page
     assert "strong: this CNN, 6 ranks on 6 cores" in page  # one's own name stays
 
 
@@ -72,7 +75,7 @@ def test_without_the_board_the_report_says_so_and_has_the_rest(student, board, m
     board.stop()
     page = report(monkeypatch, student)
     assert "The room&#39;s figures are not here: the board at" in page
-    assert "2.1×" in page
+    assert "2.10×" in page
 
 
 def test_an_answer_of_something_else_is_told(student, board, monkeypatch):
@@ -80,4 +83,4 @@ def test_an_answer_of_something_else_is_told(student, board, monkeypatch):
     monkeypatch.setattr(seat, "ask", lambda *message: seat.Answer(200, {"figures": "none"}))
     page = report(monkeypatch, student)
     assert "answer can&#39;t be read" in page
-    assert "2.1×" in page
+    assert "2.10×" in page

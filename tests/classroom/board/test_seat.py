@@ -13,11 +13,13 @@ from room_board import Board
 
 import labkit_classroom as student_side
 from labkit.display import results
+from labkit.display.measured import Measured
 from labkit.display.results import NOT_ATTEMPTED, NOT_YET, PASSED, Results
 from labkit.exercises import room
 from labkit.exercises.opening import open_lab
 from labkit.system import files, processes
 from labkit.system.errors import LabError
+from labkit.system.load import Others
 from labkit_classroom.board import protocol, seat, sender
 from labkit_classroom.board.sender import Sender
 
@@ -166,8 +168,8 @@ class TestSending:
         assert seat.membership(folder) is None
 
     def test_closing_figures_are_sent_once_and_only_when_agreed(self, board, folder):
-        disturbed = f"1,200.5 {results.BUSY_MARK}"
-        rows = [["2 ranks", "", "1.93 (1.90 to 1.95)", ""], ["4 ranks", "", disturbed, ""], ["x", "", "", ""]]
+        measured, busy = Measured(1.93, 1.90, 1.95, "×"), Others("section 4", share=0.9, busy=True)
+        rows = [("2 ranks", "", measured, ""), ("4 ranks", "", measured, "", busy), ("threads", "", "16 threads", "")]
         Results("07").table("images/s", rows)
         joined(board, folder)
         Sender(folder)._send_figures(seat.membership(folder))
@@ -178,7 +180,7 @@ class TestSending:
             sending.step()
         ((_, lab, message),) = board.sql("SELECT * FROM figures")
         assert lab == "07"
-        assert json.loads(message)["figures"] == [{"name": "2 ranks", "value": 1.93, "unit": ""}]
+        assert json.loads(message)["figures"] == [{"name": "2 ranks", "value": 1.93, "unit": "×"}]
         assert "seat" not in message
 
     def test_files_that_were_edited_send_what_is_right_in_them(self, board, folder):
@@ -187,7 +189,9 @@ class TestSending:
         kept = json.loads(path.read_text())
         kept["exercises"] |= {"x": PASSED, "0": PASSED, "99": PASSED, "9" * 5000: PASSED, "3": "brilliant"}
         kept["progress"] |= {"1": {"hint": 99, "minute": "yesterday"}}
-        kept["table"] = {"what": "", "rows": [[], ["short"], ["n" * 500, "", "9" * 400, ""], ["x", "", "1.5", ""]]}
+        wrong = Measured(9e99, unit="ms"), Measured(1, unit="u" * 21)
+        rows = [results.row("x", "", measured, "") for measured in (*wrong, "text", Measured(1.5, unit="ms"))]
+        kept["table"] = {"what": "", "rows": rows, "notes": []}
         path.write_text(json.dumps(kept))
         (folder / seat.HAND).write_text('{"lab": ["x"]}')
         assert Sender(folder).step()
@@ -195,7 +199,7 @@ class TestSending:
         assert [(done["exercise"], done["verdict"]) for done in one.state["exercises"]] == [(2, NOT_YET)]
         assert one.state["hand"] is None
         ((_, _, message),) = board.sql("SELECT * FROM figures")
-        assert json.loads(message)["figures"] == [{"name": "x", "value": 1.5, "unit": ""}]
+        assert json.loads(message)["figures"] == [{"name": "x", "value": 1.5, "unit": "ms"}]
 
     @pytest.mark.parametrize("content", [b"", b'{"lab": "07", "exer', b"[" * 50_000, b"\xff\xfe", b"null"])
     def test_a_file_that_is_half_written_is_sent_when_it_is_whole(self, board, folder, content):
@@ -229,7 +233,7 @@ class TestSending:
         assert board.shown()["seats"][0]["passed"] == 108
 
     def test_figures_are_sent_once_though_that_cannot_be_kept(self, board, folder, monkeypatch):
-        Results("07").table("images/s", [["2 ranks", "", "1.93", ""]])
+        Results("07").table("images/s", [("2 ranks", "", Measured(1.93), "")])
         joined(board, folder, figures=True)
         sending = Sender(folder)
 
@@ -358,29 +362,6 @@ class TestMoving:
             student_side.join(board.url, board.code, folder=folder)
 
 
-@pytest.mark.parametrize(
-    ("text", "figure"),
-    [
-        ("6.8 → 12.4 images/s: 1.81 (1.68 to 1.95) times", (1.81, "×")),
-        ("1.15 (0.92 to 1.42)×: no difference beyond chance after 1.7 min", (1.15, "×")),
-        ("1.94×", (1.94, "×")),
-        ("105 times as long", (105, "×")),
-        ("87% (75% to 101%)", (87, "%")),
-        ("11,408 images/s", (11408, "images/s")),
-        ("-1.22 points (-1.67 to -0.78)", (-1.22, "points")),
-        ("2.1 µs", (2.1, "µs")),
-        ("1.93 (1.90 to 1.95)", (1.93, "")),
-        ("1,704 → 430 kB", None),
-        ("192, 5 knobs", None),
-        ("lab 03", None),
-        ("not here: it would take 94 days", None),
-        ("", None),
-    ],
-)
-def test_a_figure_is_what_the_row_is_about_with_its_unit(text, figure):
-    assert seat.figure(text) == figure
-
-
 class TestLeave:
     def test_it_deletes_here_and_there(self, board, folder, capsys):
         joined(board, folder)
@@ -408,7 +389,7 @@ class TestLeave:
 
 def test_who_leaves_while_the_sender_sends_has_left(board, folder, monkeypatch):
     joined(board, folder, figures=True)
-    Results("02").table("speed", [("this CNN", "", "1.8×", "")])
+    Results("02").table("speed", [("this CNN", "", Measured(1.8, unit="×"), "")])
     kept = seat.membership(folder)
 
     def ask(method: str, of: dict, path: str, message: object = None) -> seat.Answer:

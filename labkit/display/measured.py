@@ -1,0 +1,57 @@
+"""A measured figure: its number, its interval and its unit, and the one text that is made of them."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A figure of a lab, as in `1.81× (1.68 to 1.95)`; a `statistics.Ratio` begins it: `Measured(*ratio, "×")`.
+
+    Attributes
+    ----------
+    value : float
+        What was measured, in the unit: 87 for 87%.
+    low, high : float
+        Its 95% confidence interval; not a number where there is none.
+    unit : str
+        Such as "×", "%" or "images/s".
+    digits : int
+        How many to show after the decimal point, of value and interval; that many are kept, too.
+    of : str
+        What a ratio is of, such as "6.8 → 12.4 images/s"; it stands before the figure.
+    note : str
+        What else is to be said in a few words; it stands behind the figure.
+    signed : bool
+        Whether a plus is shown: for differences.
+    """
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    unit: str = ""
+    digits: int = 2
+    of: str = ""
+    note: str = ""
+    signed: bool = False
+
+    def __str__(self) -> str:
+        """Return the text: the unit once, behind the value."""
+        value, low, high = (f"{part:{'+' * self.signed},.{self.digits}f}" for part in (self.value, self.low, self.high))
+        interval = "" if math.isnan(self.low) else f" ({low} to {high})"
+        before, behind = f"{self.of}: " if self.of else "", f", {self.note}" if self.note else ""
+        return f"{before}{with_unit(value, self.unit)}{interval}{behind}"
+
+    def numbers(self) -> dict[str, Any] | None:
+        """Return value, interval and unit as JSON has them; None where the value is no number."""
+        value, low, high = (round(float(part), self.digits) for part in (self.value, self.low, self.high))
+        if not math.isfinite(value):
+            return None
+        interval = [low, high] if math.isfinite(low) and math.isfinite(high) else None
+        return {"value": value, "interval": interval, "unit": self.unit}
+
+
+def with_unit(number: str, unit: str) -> str:
+    """Return a number as text with its unit: 2.1× and 87%, but 4.7 images/s."""
+    return f"{number}{'' if unit in ('×', '%') else ' '}{unit}".rstrip()
