@@ -70,7 +70,7 @@ def with_stored_outputs(source: Path) -> NotebookNode:
     return _with_outputs_of(fresh, executed) if all(cell in left for cell in before) else fresh
 
 
-def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, **parameters: Any) -> NotebookNode:
+def execute(notebook: NotebookNode, name: str, cwd: Path, **parameters: Any) -> NotebookNode:
     """Run a notebook from its first cell to its last, strictly, and return it with its outputs.
 
     Strictly: parameters it does not have are refused, a kernel that leaves early is noticed, the kernel is this
@@ -84,10 +84,8 @@ def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, *
         Its name in messages, and that of the kept file.
     cwd : Path
         The folder its cells run in.
-    quick : bool
-        Whether to run it small, as CI does (`LAB_QUICK=1`).
     **parameters
-        Values for its cell tagged `parameters`.
+        Values for its cell tagged `parameters`, such as `QUICK=True` for a small run of a lab.
 
     Raises
     ------
@@ -103,7 +101,6 @@ def execute(notebook: NotebookNode, name: str, cwd: Path, quick: bool = False, *
         input_file.write_text(dumps(notebook))
     _refuse_unknown(parameters, input_file, name)
     before = dict(os.environ)
-    os.environ.update({"LAB_QUICK": "1"} if quick else {})
     # The environment's own kernel, also where a user-level kernel of the same name points elsewhere.
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     try:

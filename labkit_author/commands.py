@@ -37,7 +37,6 @@ def run_tests(
     from labkit_author import testing
 
     os.chdir(paths.ROOT)
-    os.environ["LAB_QUICK"] = "1"
     # Else each process rewrites and compiles all tests again, in seconds.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     pytest = [*testing.as_others_can(), sys.executable, "-m", "pytest"]

@@ -24,10 +24,13 @@ LAB_SOURCE = Template("""\
 #
 # **Connects to** lab 00.
 
+# %% tags=["parameters"]
+QUICK = False  # small runs, as the tests make them
+
 # %%
 from labkit.exercises import open_lab
 
-check, results, machine, work, QUICK = open_lab("$number", globals())
+check, results, machine, work = open_lab("$number", globals())
 
 # %% [markdown]
 # ## 1 · A question that this section answers

@@ -1,10 +1,14 @@
-"""Have nbval reach its kernels as all others are reached; it has no option for that (docs/upstream/nbval.patch)."""
+"""Have nbval run the labs small, and reach its kernels as all others are reached.
+
+It has options for neither (docs/upstream/nbval.patch).
+"""
 
 import contextlib
 
 import nbval.kernel
 import pytest
 from jupyter_client.manager import KernelManager
+from nbval.plugin import IPyNbCell
 
 from labkit.system import kernels
 
@@ -14,3 +18,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(stack.close)
     folder = stack.enter_context(kernels.private_folder())
     nbval.kernel.KernelManager = lambda **others: KernelManager(**kernels.options(folder), **others)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give a lab's parameter its value as Papermill does: behind the cell that has its default."""
+    for item in items:
+        if isinstance(item, IPyNbCell) and "parameters" in item.cell.metadata.get("tags", []):
+            item.cell.source += "\nQUICK = True"

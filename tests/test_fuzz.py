@@ -135,7 +135,7 @@ def run(arguments: list[str], variables: dict[str, str], place: Path) -> None:
     with kept(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         os.chdir(place / "here")
         tempfile.tempdir = str(place)
-        os.environ.update({"LAB_QUICK": "1", "HOME": str(place)} | variables)
+        os.environ.update({"HOME": str(place)} | variables)
         sys.argv = ["lab", *arguments]
         files._warned.clear()
         WATCH.place = place

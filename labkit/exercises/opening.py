@@ -1,6 +1,5 @@
 """The beginning of a lab's notebook: its checks, its results file, the machine, and how pictures look."""
 
-import os
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,15 +27,12 @@ class OpenLab(NamedTuple):
         What this notebook may use of the machine.
     work : Path
         The folder for files that the lab writes.
-    quick : bool
-        Whether this is a small run, as the tests make them.
     """
 
     check: Checker
     results: Results
     machine: Machine
     work: Path
-    quick: bool
 
 
 def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
@@ -47,10 +43,10 @@ def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
     number : str
         The lab, such as "07".
     namespace : dict
-        The notebook's globals; `QUICK` among them, where it is true, asks for a small run, as `LAB_QUICK=1` does.
+        The notebook's globals; `QUICK` among them, where it is true, says that this is a small run, as the tests make
+        them. A lab's cell tagged `parameters` has it: Papermill gives it another value, and so does nbval in the tests.
     """
-    quick = bool(namespace.get("QUICK")) or os.environ.get("LAB_QUICK") == "1"
-    check = checker(number, namespace, quick)
+    check = checker(number, namespace, bool(namespace.get("QUICK")))
     plots.use_style()
     WORK.mkdir(exist_ok=True)
     room.open_lab(Path.cwd())  # after a restart of the machine, say, the room's sender runs no more
@@ -59,7 +55,7 @@ def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
     print(f"{machine.model}: {cores} for this notebook, {', '.join(machine.isa) or 'no AVX2'}")
     if shared := slots.read():
         print(_describe_round(shared, number))
-    return OpenLab(check, check.results, machine, WORK, quick)
+    return OpenLab(check, check.results, machine, WORK)
 
 
 def _describe_round(shared: slots.Division, lab: str) -> str:

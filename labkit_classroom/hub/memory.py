@@ -37,7 +37,7 @@ def of_labs(labs: Sequence[str], on_lab: Callable[[str], None]) -> dict[str, int
             on_lab(sources.title(source))
             rehearsal.FOLDER.mkdir(parents=True, exist_ok=True)
             with _Peak() as peak:
-                build.execute(notebooks.solution(source), f"{source.stem}-memory", cwd=rehearsal.FOLDER, quick=True)
+                build.execute(notebooks.solution(source), f"{source.stem}-memory", cwd=rehearsal.FOLDER, QUICK=True)
             peaks[lab] = peak.bytes
             files.write(FILE, json.dumps(peaks))
     return {lab: peaks[lab] for lab in (sources.find(number).stem[:2] for number in labs)}

@@ -35,7 +35,7 @@ def run(labs: Sequence[str], on_lab: Callable[[str, str], None], quick: bool = F
     for number in labs:
         source = sources.find(number)
         on_lab(sources.title(source), "")
-        executed = build.execute(notebooks.solution(source), f"{source.stem}-rehearsal", cwd=FOLDER, quick=quick)
+        executed = build.execute(notebooks.solution(source), f"{source.stem}-rehearsal", cwd=FOLDER, QUICK=quick)
         waited = minutes.waited(executed)
         on_lab(sources.title(source), f"waited {sum(waited.values()):.1f} minutes in all")
         if not quick:

@@ -98,15 +98,30 @@ def test_executions_kernel_is_reached_by_sockets_and_has_nothing_to_warn_of(writ
 
 @pytest.mark.slow
 def test_nbvals_kernel_is_reached_by_sockets(write_source, tmp_path):
-    notebook = sources.read(write_source(TRANSPORT))
-    notebook.cells[0].execution_count = 1
-    notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text="ipc\n")]
-    (tmp_path / "transport.ipynb").write_text(notebooks.dumps(notebook))
-    shutil.copy(paths.SOLUTIONS / "conftest.py", tmp_path)
-    nbval = (sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", tmp_path, "--nbval", "--nbval-current-env")
-    done = subprocess.run([*nbval, tmp_path], capture_output=True, text=True)
+    compare_by_nbval(sources.read(write_source(TRANSPORT)), {0: "ipc\n"}, tmp_path)
+
+
+def compare_by_nbval(notebook, printed, folder):
+    """Have nbval run a notebook as it runs the solutions, and compare what its cells print, by their places."""
+    for place, cell in enumerate(notebook.cells):
+        cell.execution_count = place + 1
+        if place in printed:
+            cell.outputs = [nbformat.v4.new_output("stream", text=printed[place])]
+    (folder / "compared.ipynb").write_text(notebooks.dumps(notebook))
+    shutil.copy(paths.SOLUTIONS / "conftest.py", folder)
+    nbval = (sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", folder, "--nbval", "--nbval-current-env")
+    done = subprocess.run([*nbval, folder], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-    assert "1 passed" in done.stdout
+    assert f"{len(notebook.cells)} passed" in done.stdout
+
+
+@pytest.mark.slow
+def test_nbval_and_papermill_run_a_lab_small_by_its_parameter(write_source, tmp_path):
+    notebook = sources.read(write_source('[tags=["parameters"]\nQUICK = False', "print(QUICK)"))
+    compare_by_nbval(notebook, {1: "True\n"}, tmp_path)
+    for quick in (True, False):
+        done = build.execute(notebook, "small", tmp_path, QUICK=quick)
+        assert done.cells[1].outputs[0].text == f"{quick}\n"
 
 
 def test_build_is_the_same_to_the_byte(write_source):

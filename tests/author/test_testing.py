@@ -52,7 +52,6 @@ def test_the_command_asks_for_an_exercises_tests(monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda command: ran.append(command) or SimpleNamespace(returncode=0))
     monkeypatch.setattr(testing, "as_others_can", list)
     monkeypatch.chdir(paths.ROOT)
-    monkeypatch.setenv("LAB_QUICK", "1")
     with pytest.raises(SystemExit) as left:
         cli.main()
     assert not left.value.code

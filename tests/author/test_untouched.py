@@ -64,7 +64,7 @@ def executed(request, tmp_path_factory):
         cells += [new_code_cell(core[place].source) for place in tables]
     together = new_notebook(cells=[*cells, *core[end:]], metadata=notebook.metadata)
     folder = tmp_path_factory.mktemp("untouched")
-    done = build.execute(together, name=f"{source.stem}-untouched", cwd=folder, quick=True)
+    done = build.execute(together, name=f"{source.stem}-untouched", cwd=folder, QUICK=True)
     return Executed(code, optional, done.cells)
 
 

@@ -304,12 +304,12 @@ class TestSending:
         monkeypatch.setattr(results, "WORK", Path("work"))
         monkeypatch.chdir(folder)
         try:
-            open_lab("00", {})
+            open_lab("00", {"QUICK": True})
             assert processes.wait_until(lambda: board.shown()["seats"][0]["passed"] == 1, 20)
             processes.kill(senders())  # as a restart of the machine does
             Results("07").exercise(2, PASSED)
-            open_lab("00", {})
-            open_lab("00", {})  # in a second JupyterLab
+            open_lab("00", {"QUICK": True})
+            open_lab("00", {"QUICK": True})  # in a second JupyterLab
             assert processes.wait_until(lambda: board.shown()["seats"][0]["passed"] == 2, 20)
             assert processes.wait_until(lambda: len(senders()) == 1, 20)
         finally:

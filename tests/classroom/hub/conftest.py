@@ -48,7 +48,7 @@ class Room:
             students_files=files,
             keep_apart=settings.NONE if why_no_accounts() else settings.ACCOUNTS,
         )
-        variables = {"LAB_ROOM": self.board.url, "LAB_ROOM_CODE": self.board.code, "LAB_QUICK": "1"}
+        variables = {"LAB_ROOM": self.board.url, "LAB_ROOM_CODE": self.board.code}
         self.wanted, self.hub = wanted, Hub(folder / "hub")
         self.rows, _ = opening.open_checked(self.hub, wanted, variables=variables)
         self.state = self.hub.state

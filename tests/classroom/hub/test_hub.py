@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 SEATS = ("seat-01", "seat-02", "seat-03", "seat-04")
 EXERCISE = """
 from labkit.exercises import open_lab
+QUICK = True
 check, *_ = open_lab("00", globals())
 def threads_per_rank(cores, ranks):
     return max(1, cores // ranks)

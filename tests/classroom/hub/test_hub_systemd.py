@@ -41,7 +41,7 @@ class Machine:
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command there as root."""
         spaces = ["--mount", "--uts", "--ipc", "--pid", "--cgroup", "--root", "--wd"]
-        clean = ["env", "-i", f"PATH={os.environ['PATH']}", "HOME=/root", "LANG=C.UTF-8", "LAB_QUICK=1"]
+        clean = ["env", "-i", f"PATH={os.environ['PATH']}", "HOME=/root", "LANG=C.UTF-8"]
         return subprocess.run(
             ["nsenter", f"--target={self._pid}", *spaces, *clean, *command], capture_output=True, text=True, timeout=300
         )
