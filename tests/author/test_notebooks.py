@@ -117,7 +117,8 @@ def compare_by_nbval(notebook, printed, folder):
 
 @pytest.mark.slow
 def test_nbval_and_papermill_run_a_lab_small_by_its_parameter(write_source, tmp_path):
-    notebook = sources.read(write_source('[tags=["parameters"]\nQUICK = False', "print(QUICK)"))
+    notebook = sources.read(write_source("QUICK = False", "print(QUICK)"))
+    notebook.cells[0].metadata["tags"] = ["parameters"]
     compare_by_nbval(notebook, {1: "True\n"}, tmp_path)
     for quick in (True, False):
         done = build.execute(notebook, "small", tmp_path, QUICK=quick)
