@@ -37,8 +37,19 @@ from labkit.mpi import run_ranks
 from labkit.system import load
 from labkit.system.statistics import ratio, ratios
 
-check, results, machine, work, QUICK = open_lab("01", globals())
+check, results, machine, work = open_lab("01", globals())
+cores = machine.usable_cores
 v1 = tf.compat.v1  # TensorFlow's interface from before version 2; it still works
+
+# %%
+# How much this lab measures; the first of two sizes is that of a small run.
+LOOP_STEPS = 30 if QUICK else 300  # section 2
+BRANCH_SIZES = {"small": (256, 8)}  # section 4: the products' rows, and how many products a branch has
+BRANCH_SIZES |= {} if QUICK else {"large": (1024, 2)}
+BRANCH_THREADS = (1,) if QUICK else (1, cores)  # intra-op
+BRANCH_ROUNDS = 2 if QUICK else 8
+TRACED_CALLS = 5 if QUICK else 20  # section 5
+BLOCK_ROUNDS = 3 if QUICK else 25  # section 6
 
 # %% [markdown]
 # If you see lines in red above, they are TensorFlow's notice that oneDNN is on. Lab 02 is about that.
@@ -231,16 +242,14 @@ plots.show(picture, alt=graphs.describe(dice.as_graph_def()) + ". The operation 
 # `with graph.as_default():` block that you are in. Outside such a block, TensorFlow 1 used one graph for the whole
 # program. That is convenient, and it has a trap. The loop below trains nothing; it only doubles a number in each step.
 
+
 # %%
-steps = 30 if QUICK else 300
-
-
 def watch(loop_body):
     """Run a body in a loop; return the graph's operations and the milliseconds of each step."""
     grown, times = [], []
     with tf.Graph().as_default() as graph, v1.Session() as session:
         step_of = loop_body(session)
-        for step in range(steps):
+        for step in range(LOOP_STEPS):
             start = time.perf_counter()
             step_of(step)
             times.append(1000 * (time.perf_counter() - start))
@@ -277,7 +286,7 @@ last = "; ".join(
 plots.show(figure, alt=f"Operations in the graph, and milliseconds a step, against the step, of two loops. {last}.")
 
 # %%
-medians = {name: np.median(times[-steps // 3 :]) for name, (_, times) in grown.items()}
+medians = {name: np.median(times[-LOOP_STEPS // 3 :]) for name, (_, times) in grown.items()}
 slow, fast = medians.values()
 print(f"In the last third of the steps, describing in the loop takes {slow / fast:.0f} times as long a step.")
 
@@ -516,17 +525,15 @@ args.out.write_text(json.dumps(measured))
 
 # %%
 BRANCHES = 4
-cores = machine.usable_cores
 inters = sorted({1, 2, min(BRANCHES, cores)})
-cases = {"small": (256, 8)} if QUICK else {"small": (256, 8), "large": (1024, 2)}
 timed = {}
 with load.watch("section 4") as branch_others:
-    for case, (size, length) in cases.items():
+    for case, (size, length) in BRANCH_SIZES.items():
         timed[case] = []
-        for intra in (1,) if QUICK else (1, cores):
+        for intra in BRANCH_THREADS:
             out = work / f"branches-{case}-{intra}.json"
             options = ("--size", size, "--length", length, "--branches", BRANCHES, "--out", out)
-            options += ("--rounds", 2 if QUICK else 8)
+            options += ("--rounds", BRANCH_ROUNDS)
             # One process for each number of intra-op threads, with all the cores to use.
             branches = run_ranks(1, "work/branches.py", "--intra", intra, "--inter", *inters, *options, show=False)
             print("\n".join(line for line in branches.lines[0] if "inter-op" in line))
@@ -545,7 +552,7 @@ for axis, (case, measured) in zip(axes[0], timed.items()):
     )
     axis.bar_label(bars, fmt="%.2f×", label_type="center", bbox={"facecolor": "white", "edgecolor": "none", "pad": 3})
     axis.axvline(min(BRANCHES, cores), color=plots.BLACK, linestyle="--", linewidth=1.5)
-    axis.set(xlabel="speed-up over one thread", title=f"{case}: {cases[case][0]} × {cases[case][0]}")
+    axis.set(xlabel="speed-up over one thread", title=f"{case}: {BRANCH_SIZES[case][0]} × {BRANCH_SIZES[case][0]}")
     axis.set_xlim(0, 1.1 * max(min(BRANCHES, cores), *(bar.get_width() for bar in bars)))
     axis.grid(visible=False, axis="y")
 axes[0, 0].invert_yaxis()
@@ -719,7 +726,7 @@ def milliseconds(arguments):
 
 
 with load.watch("section 5") as tracing_others:
-    tracing = milliseconds(np.random.default_rng().random(5 if QUICK else 20).tolist())  # numbers never seen before
+    tracing = milliseconds(np.random.default_rng().random(TRACED_CALLS).tolist())  # numbers never seen before
     calling = milliseconds([tf.constant(value) for value in np.linspace(1, 2, 200, dtype=np.float32)])
 print(
     f"a call that traces: {tracing:.1f} ms; one that doesn't: {calling:.3f} ms; {tracing / calling:.0f} times as long"
@@ -930,7 +937,7 @@ show_rewrite(fusing, "activation:0", {"images:0": IMAGES}, "Three operations mer
 
 
 # %%
-def block_speeds(images, filters, rounds=3 if QUICK else 25):
+def block_speeds(images, filters, rounds=BLOCK_ROUNDS):
     """Return runs a second, round by round: the operations apart, merged, and the convolution alone."""
     block = tf.Graph()
     with block.as_default():
