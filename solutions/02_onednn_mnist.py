@@ -51,8 +51,15 @@ from labkit.system.paths import ROOT
 from labkit.system.statistics import ratio, ratios
 
 tf.get_logger().setLevel("ERROR")  # section 3 traces many small functions, on purpose
-check, results, machine, work, QUICK = open_lab("02", globals())
+check, results, machine, work = open_lab("02", globals())
 cores = machine.usable_cores
+
+# %%
+# How much this lab measures; the first of two sizes is that of a small run.
+ROUNDS, STEPS = (1, 5) if QUICK else (3, 60)  # of a comparison, and of a run in it: sections 1 and 8
+FOLDING_TURNS = 5 if QUICK else 100  # section 4
+LOG_STEPS = 5 if QUICK else 20  # section 5
+PRODUCT_ROWS, PRODUCTS = (1024, 4) if QUICK else (3072, 20)  # section 7
 
 # %% [markdown]
 # ## 1 · One network, two libraries
@@ -155,23 +162,20 @@ if __name__ == "__main__":
 # Only if the interval excludes 1 does it say "faster" or "slower".
 
 # %%
-rounds, steps = (1, 5) if QUICK else (3, 60)
 EIGEN, ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": 0}, {"TF_ENABLE_ONEDNN_OPTS": 1}
-if QUICK:
-    ONEDNN |= {"ONEDNN_VERBOSE": 1, "TF_NUM_INTEROP_THREADS": 1}  # so that one run is enough for sections 1, 5 and 8
 
 
 def compare(configurations):
     """Return the images/s of each configuration in each round: one process each, in rounds that take turns."""
     seen = {what: {name: [] for name in configurations} for what in ("training", "inference")}
-    for turn in range(rounds):
+    for turn in range(ROUNDS):
         for name, configuration in configurations.items():
-            printed[name] = run_ranks(1, "work/cnn.py", "--steps", steps, show=False, **configuration).lines[0]
+            run_ranks(1, "work/cnn.py", "--steps", STEPS, show=False, **configuration)
             result = json.loads((work / "cnn.json").read_text())
             for what, speeds in seen.items():
                 speeds[name].append(result[what]["images/s"])
             rates = "".join(f"{what:>12} {speeds[name][-1]:8,.0f} images/s" for what, speeds in seen.items())
-            print(f"round {turn + 1} of {rounds}  {name:24}{rates}", flush=True)
+            print(f"round {turn + 1} of {ROUNDS}  {name:24}{rates}", flush=True)
     return seen
 
 
@@ -183,7 +187,6 @@ def tell(speeds):
             print(f"{name:22} against {first}: {times} times as fast: {times.verdict}")
 
 
-printed = {}
 with load.watch("section 1") as rate_others:
     rates = compare({"Eigen": dict(env=EIGEN), "oneDNN": dict(env=ONEDNN)})
 for what, speeds in rates.items():
@@ -458,7 +461,7 @@ def folded(x):
 took = {with_batch_norm: [], folded: []}
 compiled = {function: tf.function(function) for function in took}
 with load.watch("section 4"):
-    for turn in range(5 if QUICK else 100):
+    for turn in range(FOLDING_TURNS):
         for function, ms in took.items():
             start = time.perf_counter()
             compiled[function](x)
@@ -570,13 +573,10 @@ plots.show(
 # up their times.
 
 # %%
-if QUICK:
-    log_steps, lines, log_others = steps, printed["oneDNN"], rate_others
-else:
-    log_steps, verbose = 20, ONEDNN | {"ONEDNN_VERBOSE": 1, "TF_NUM_INTEROP_THREADS": 1}
-    with load.watch("section 5") as log_others:
-        run = run_ranks(1, "work/cnn.py", "--only", "training", "--steps", log_steps, env=verbose, show=False)
-    lines = run.lines[0]
+verbose = ONEDNN | {"ONEDNN_VERBOSE": 1, "TF_NUM_INTEROP_THREADS": 1}
+with load.watch("section 5") as log_others:
+    run = run_ranks(1, "work/cnn.py", "--only", "training", "--steps", LOG_STEPS, env=verbose, show=False)
+lines = run.lines[0]
 step_ms = json.loads((work / "cnn.json").read_text())["training"]["ms in a step"]
 onednn.describe(lines)
 
@@ -626,12 +626,12 @@ def time_by(log, column):
 time_by = check(3, time_by)
 
 # %% jupyter={"source_hidden": true}
-by_primitive = pd.Series(time_by(log, "primitive")) / log_steps
+by_primitive = pd.Series(time_by(log, "primitive")) / LOG_STEPS
 figure, axes = plt.subplots(1, 2, figsize=(11, 4.5))
 bars = axes[0].barh(list(by_primitive.index), by_primitive, color=plots.BLUE)
 axes[0].set(xlabel="ms in a step", title="by primitive")
 named = log.assign(name=log.primitive + "\n" + log.implementation.str.replace("+", "\n+ ").replace("", "(not named)"))
-by_implementation = (pd.Series(time_by(named, "name")) / log_steps).head(7)
+by_implementation = (pd.Series(time_by(named, "name")) / LOG_STEPS).head(7)
 axes[1].barh(list(by_implementation.index), by_implementation, color=plots.GREEN)
 axes[1].set(xlabel="ms in a step", title="by implementation")
 axes[1].tick_params(axis="y", labelsize=9)
@@ -650,7 +650,7 @@ plots.show(
 )
 inside = by_primitive.sum()
 print(
-    f"Of the {step_ms:.1f} ms of a step, {inside:.1f} ms are oneDNN's, both as means of the same {log_steps} steps. "
+    f"Of the {step_ms:.1f} ms of a step, {inside:.1f} ms are oneDNN's, both as means of the same {LOG_STEPS} steps. "
     "The rest is Eigen, TensorFlow, and writing the log."
 )
 
@@ -685,8 +685,8 @@ blocking = check(4, blocking)
 reorders = log[log.primitive == "reorder"]
 into_blocks = blocking(log)
 share_of_reorders = reorders.ms.sum() / log.ms.sum()
-print(f"reorders: {len(reorders) / log_steps:.0f} in a step, {100 * share_of_reorders:.1f}% of oneDNN's time")
-print(f"of them into blocks: {len(into_blocks) / log_steps:.0f} in a step, {into_blocks.ms.sum() / log_steps:.3f} ms")
+print(f"reorders: {len(reorders) / LOG_STEPS:.0f} in a step, {100 * share_of_reorders:.1f}% of oneDNN's time")
+print(f"of them into blocks: {len(into_blocks) / LOG_STEPS:.0f} in a step, {into_blocks.ms.sum() / LOG_STEPS:.3f} ms")
 into_blocks[["src", "dst", "problem"]].value_counts().rename("calls").reset_index()
 
 # %% [markdown]
@@ -698,17 +698,16 @@ into_blocks[["src", "dst", "problem"]].value_counts().rename("calls").reset_inde
 # second with the number that your cores *can* do. In practice, a large matrix product shows the most they can do:
 
 # %%
-size = 1024 if QUICK else 3072
-a, b = (tf.random.normal((size, size)) for _ in range(2))
+a, b = (tf.random.normal((PRODUCT_ROWS, PRODUCT_ROWS)) for _ in range(2))
 seconds = []
 with load.watch("section 7") as peak_others:
-    for _ in range(4 if QUICK else 20):
+    for _ in range(PRODUCTS):
         start = time.perf_counter()
         tf.matmul(a, b)  # done when it returns; .numpy() would add the time of a copy
         seconds.append(time.perf_counter() - start)
 # The limit is the fastest run, which nothing slowed down. What is compared with it is a median.
-peak = 2 * size**3 / min(seconds) / 1e9
-print(f"a product of {size} × {size} matrices: {peak:,.0f} GFLOP/s on {cores} cores")
+peak = 2 * PRODUCT_ROWS**3 / min(seconds) / 1e9
+print(f"a product of {PRODUCT_ROWS} × {PRODUCT_ROWS} matrices: {peak:,.0f} GFLOP/s on {cores} cores")
 
 # %% [markdown]
 # How much does a convolution compute? It is nothing but multiply-adds. Lay the kernel on the image, multiply each pair
@@ -804,6 +803,7 @@ CAPS = {
 }
 here = [cap for cap, name in CAPS.items() if name == "SSE4.1" or name in machine.isa]
 with load.watch("section 8"):
+    # A small run shows section 1's figures instead.
     capped = rates if QUICK else compare({cap: dict(env=ONEDNN | {"ONEDNN_MAX_CPU_ISA": cap}) for cap in here})
 tell(capped["training"])
 
