@@ -56,13 +56,23 @@ from labkit.system.statistics import ratios
 tf.get_logger().setLevel("ERROR")
 nncf.set_log_level(logging.ERROR)
 rich.reconfigure(quiet=True, force_jupyter=False)  # no progress bars from NNCF, whose steps take a second
-check, results, machine, work, QUICK = open_lab("04", globals())
+check, results, machine, work = open_lab("04", globals())
 cores = machine.usable_cores
 for name, what in (("BF16", "bfloat16"), ("VNNI", "sums of 8-bit products")):
     print(
         f"{what}: {'in hardware' if name in machine.isa else 'no instruction here; libraries emulate it or do without'}"
     )
-n_train, n_held_out, n_test = (640, 50, 500) if QUICK else (8_000, 500, 4_000)
+
+# %%
+# How much this lab measures; the first of two sizes is that of a small run.
+n_train, n_held_out, n_test = (640, 50, 500) if QUICK else (8_000, 500, 4_000)  # digits
+SMALL_NET_STEPS = 40 if QUICK else 300  # section 2
+EPOCHS = 2 if QUICK else 5  # section 3
+FP16_STEPS = 1 if QUICK else 4
+ROUNDS, RUNS = (3, 1) if QUICK else (20, 10)  # of inference, and in each round: section 5
+CAP_PROCESSES, CAP_ROUNDS = (1, 2) if QUICK else (3, 5)  # for each instruction set, and in each process: section 6
+LAYER_RUNS = 3 if QUICK else 100
+STREAM_ROUNDS, STREAM_SECONDS = (2, 0.05) if QUICK else (6, 0.8)  # and of each case in a round: section 9
 digits = load_digits(n_train + n_held_out, n_test)
 print(digits.source)
 
@@ -301,7 +311,7 @@ settle = check(2, settle)
 
 
 # %%
-def train(kind, scale=1.0, dynamic=False, steps=40 if QUICK else 300):
+def train(kind, scale=1.0, dynamic=False, steps=SMALL_NET_STEPS):
     """Return the loss and the scale of each step."""
     weights, calm, losses, scales = fresh_weights(), 0, [], []
     for _ in range(steps):
@@ -456,7 +466,6 @@ def compare_answers(correct, reference):
     return Measured(points, low, high, "points", signed=True), verdict
 
 
-epochs = 2 if QUICK else 5
 # Without AVX-512, oneDNN leaves BF16 to Eigen, which takes many times as long: then a few digits are enough to time it.
 trained_on = {"FP32": n_train, "BF16": n_train if "AVX-512" in machine.isa else max(64, n_train // 20)}
 POLICIES = {"FP32": "float32", "BF16": "mixed_bfloat16"}
@@ -466,13 +475,13 @@ speeds, right = {name: [] for name in nets}, {}
 for step in steps.values():
     images_per_second(step, np.arange(64))  # not timed: tracing, creating kernels
 with load.watch("section 3") as training_others:
-    for epoch in range(epochs):
+    for epoch in range(EPOCHS):
         order = rng.permutation(n_train)
         for name, step in steps.items():
             speeds[name].append(images_per_second(step, order[: trained_on[name]]))
             right[name] = is_right(nets[name])
             told = f"{speeds[name][-1]:7,.0f} images/s  accuracy {100 * right[name].mean():.1f}%"
-            print(f"epoch {epoch + 1} of {epochs}  {name}  {told}", flush=True)
+            print(f"epoch {epoch + 1} of {EPOCHS}  {name}  {told}", flush=True)
 training_times = ratios(speeds, "FP32")["BF16"]
 print(f"\nBF16 against FP32: {training_times} times as fast: {training_times.verdict}")
 if trained_on["BF16"] == n_train:
@@ -531,14 +540,11 @@ print(explain(training_times, machine.isa))
 # FP16, and the "AVX-512" that it misses is AVX512-FP16. A few steps show the speed:
 
 # %%
-if QUICK:
-    print("mixed_float16: left out of a small run")
-else:
-    fp16_step, order = training_step(digit_net("mixed_float16")), np.arange(64 * 4)
-    with load.watch("section 3"):
-        images_per_second(fp16_step, order[:64])
-        fp16_speed = images_per_second(fp16_step, order)
-    print(f"mixed_float16: {fp16_speed:,.0f} images/s, against {np.median(speeds['FP32']):,.0f} of FP32")
+fp16_step, order = training_step(digit_net("mixed_float16")), np.arange(64 * FP16_STEPS)
+with load.watch("section 3"):
+    images_per_second(fp16_step, order[:64])
+    fp16_speed = images_per_second(fp16_step, order)
+print(f"mixed_float16: {fp16_speed:,.0f} images/s, against {np.median(speeds['FP32']):,.0f} of FP32")
 
 # %% [markdown]
 # FP16 is made for GPUs. Section 8 has figures for them.
@@ -815,7 +821,7 @@ batch = max(64, 16 * cores)
 VARIANTS = {"FP32": ("work/fp32.xml", "f32"), "BF16": ("work/fp32.xml", "bf16"), "INT8": ("work/int8.xml", "f32")}
 
 
-def infer(*names, rounds=3 if QUICK else 20, runs=1 if QUICK else 10, **env):
+def infer(*names, rounds=ROUNDS, runs=RUNS, **env):
     """Run these variants in one process; return the images/s of each round with the layers, and what it printed."""
     wanted = [part for name in names for part in ("--variant", name, *VARIANTS[name])]
     counts = ("--batch", batch, "--rounds", rounds, "--runs", runs)
@@ -916,15 +922,14 @@ if "VNNI" in machine.isa:
 if "AMX" in machine.isa:
     caps |= {cap: ["INT8", "BF16"] for cap in ("AVX512_CORE_BF16", "AVX512_CORE_AMX")}
 capped = {cap: {name: [] for name in ("FP32", *names)} for cap, names in caps.items()}
-rounds = 1 if QUICK else 3
 with load.watch("section 6") as capped_others:
-    for turn in range(rounds):
+    for turn in range(CAP_PROCESSES):
         for cap, seen in capped.items():
-            result, _ = infer(*seen, rounds=2 if QUICK else 5, ONEDNN_MAX_CPU_ISA=cap)
+            result, _ = infer(*seen, rounds=CAP_ROUNDS, ONEDNN_MAX_CPU_ISA=cap)
             for name, each in seen.items():
                 each.append(result[name]["images/s"])
             told = ", ".join(f"{name} {np.median(each[-1]):,.0f}" for name, each in seen.items())
-            print(f"round {turn + 1} of {rounds}  {cap:20} {told} images/s", flush=True)
+            print(f"round {turn + 1} of {CAP_PROCESSES}  {cap:20} {told} images/s", flush=True)
 
 
 # %%
@@ -1014,7 +1019,7 @@ def layer_times(file):
     settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": cores, "PERF_COUNT": True}
     request = openvino.compile_model(model, "CPU", settings).create_infer_request()
     images, ms = np.resize(x_test, (batch, 28, 28, 1)), {}
-    for _ in range(3 if QUICK else 100):
+    for _ in range(LAYER_RUNS):
         request.infer([images])
         for layer in request.get_profiling_info():
             kind = re.match("Convolution|MaxPool|FullyConnected", layer.node_type)
@@ -1351,9 +1356,9 @@ def tell_streams(rounds):
 
 counts = sorted({cores, *(2**k for k in range(cores.bit_length()))})
 cases = [*(f"{n}:{n}" for n in counts), f"{cores}:{2 * cores}"]
-small = ("--rounds", 2, "--seconds", 0.05) if QUICK else ()
+often = ("--rounds", STREAM_ROUNDS, "--seconds", STREAM_SECONDS)
 with load.watch("section 9") as stream_others:
-    run_ranks(1, "work/streams.py", "work/int8.xml", *cases, *small, show=False)
+    run_ranks(1, "work/streams.py", "work/int8.xml", *cases, *often, show=False)
 served = json.loads((work / "streams.json").read_text())
 served_faster = tell_streams(served)
 by_case = pd.DataFrame({case: pd.DataFrame([each[case] for each in served]).median() for case in cases}).T
