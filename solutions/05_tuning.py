@@ -47,7 +47,18 @@ from labkit.system.paths import DATA, ROOT
 from labkit.system.statistics import ratio
 from labkit.tune import search as tune
 
-check, results, machine, work, QUICK = open_lab("05", globals())
+check, results, machine, work = open_lab("05", globals())
+
+# %%
+# How much this lab measures; the first of two sizes is that of a small run.
+SEEDS = 2 if QUICK else 15  # searches of each kind: section 4
+SEARCH_SHARE = 0.1 if QUICK else 0.2  # of the grid's points, as a search's trials
+DRAWS = 200 if QUICK else 2000  # section 5
+LIVE_STEPS = {"mnist": 5, "speech": 5, "resnet50": 5} if QUICK else {"mnist": 100, "speech": 30, "resnet50": 10}
+LIVE_TRIALS, LIVE_REPEATS = (2, 1) if QUICK else (16, 2)  # section 6, and of each trial
+CONFIRMATION_ROUNDS = 0 if QUICK else 5
+OWN_TRIALS, OWN_REPEATS, OWN_ROUNDS = (2, 1, 2) if QUICK else (30, 3, 5)  # section 7, and of its confirmation
+ABLATION_ROUNDS = 1 if QUICK else 8
 
 # %% [markdown]
 # ## 1 · How many settings are there?
@@ -302,7 +313,7 @@ def your_search(space, objective, trials, seed):
 # **about 20 seconds**. No process is started: a trial only looks up a point in the table.
 
 # %%
-seeds, budget = (2, 20) if QUICK else (15, len(grid) // 5)
+budget = int(SEARCH_SHARE * len(grid))  # trials of a search
 began = time.monotonic()
 
 
@@ -319,8 +330,8 @@ SEARCHES = {
 }
 so_far = {}  # by search: (seeds, trials), the best so far as a share of the grid's best
 for name, one in SEARCHES.items():
-    so_far[name] = np.maximum.accumulate([one(seed) for seed in range(seeds)], axis=1) / top
-    print(f"{name}: {seeds} searches of {budget} trials, {time.monotonic() - began:.0f} s")
+    so_far[name] = np.maximum.accumulate([one(seed) for seed in range(SEEDS)], axis=1) / top
+    print(f"{name}: {SEEDS} searches of {budget} trials, {time.monotonic() - began:.0f} s")
 in_order = np.maximum.accumulate(grid.images_s) / top  # the table has the points in the order of nested loops
 at = max(1, round(0.05 * len(grid)))  # trials after which the searches are compared
 
@@ -349,7 +360,7 @@ axis.legend(loc="lower right")
 axis.set_title("How much of the best is found in how many trials")
 plots.show(
     figure,
-    alt=f"Share of the grid's best so far against trials, mean of {seeds} searches with a band of 80% of them. "
+    alt=f"Share of the grid's best so far against trials, mean of {SEEDS} searches with a band of 80% of them. "
     + "; ".join(f"{name}: {so_far[name][:, at - 1].mean():.0%} after {at}" for name in styles)
     + f"; grid in order: {in_order[at - 1]:.0%} after {at} trials and {in_order[budget - 1]:.0%} after {budget}.",
     keep=results,
@@ -424,7 +435,7 @@ rng = np.random.default_rng(0)
 counts = [1, 2, 5, 10, 20, 50, 100]
 promised = []
 for n in counts:
-    draws = [rng.permutation(len(grid))[:n] for _ in range(200 if QUICK else 2000)]
+    draws = [rng.permutation(len(grid))[:n] for _ in range(DRAWS)]
     both_ways = [float(flattery(a[draw], b[draw])) for draw in draws for a, b in ((first, second), (second, first))]
     promised.append(100 * (np.exp(np.mean(np.log(both_ways))) - 1))
 
@@ -527,12 +538,11 @@ print(f"{points} points on {cores} cores:")
 for knob, values in live_space.items():
     print(f"{knob:24} {', '.join(map(str, values))}")
 
-batch, steps = {"mnist": (64, 100), "speech": (64, 30), "resnet50": (16, 10)}[NETWORK]
+batch = {"mnist": 64, "speech": 64, "resnet50": 16}[NETWORK]
 train = [str(python), "-m", "labkit.bench", f"--model={NETWORK}", f"--batch_size={batch}"]
-train += [f"--num_batches={5 if QUICK else steps}"]
-if not QUICK:
-    done = processes.run(train, env=live_default, timeout=300)
-    print(*done.lines[-8:], sep="\n")
+train += [f"--num_batches={LIVE_STEPS[NETWORK]}"]
+done = processes.run(train, env=live_default, timeout=300)
+print(*done.lines[-8:], sep="\n")
 
 # %% [markdown]
 # The first trial is always the **default**: what the programs choose when nobody sets anything. It is what you compare
@@ -583,7 +593,6 @@ throughput = check(4, throughput)
 # </div>
 
 # %%
-n_trials, repeats = (2, 1) if QUICK else (16, 2)
 began = time.monotonic()
 
 
@@ -593,7 +602,7 @@ def print_trial(trial, so_far):
     what = f"{trial.value:8,.0f} images/s" + " (pruned)" * (trial.state == "pruned") + f" {load.BUSY_MARK}" * trial.busy
     changed = [f"{knob}={value}" for knob, value in trial.settings.items() if value != live_default[knob]]
     print(
-        f"{len(so_far):2} of {n_trials}  {time.monotonic() - began:3.0f} s ",
+        f"{len(so_far):2} of {LIVE_TRIALS}  {time.monotonic() - began:3.0f} s ",
         f"failed: {trial.failure}" if trial.state == "failed" else f"{what:28}",
         f"best {best.value if best else math.nan:8,.0f} ",
         " ".join(changed) or "the default",
@@ -605,8 +614,8 @@ with load.watch("section 6") as search_others, core_use.live("during the search"
     tried = tune.search(
         live_space,
         lambda settings: throughput(train, settings),
-        trials=n_trials,
-        repeats=repeats,
+        trials=LIVE_TRIALS,
+        repeats=LIVE_REPEATS,
         default=live_default,
         on_trial=print_trial,
     )
@@ -647,10 +656,8 @@ plots.show(
 # again, in turns, each time in a new process, which takes **about half a minute**. Each round gives a ratio. How well
 # the rounds agree gives the 95% [**confidence interval**](../docs/glossary.md#confidence-interval).
 
+
 # %%
-rounds = 0 if QUICK else 5  # a small run measures nothing again
-
-
 def tell_gain(promised, gain):
     """Say what the confirmation shows of the best settings, and no more than that."""
     if gain is None:
@@ -675,12 +682,12 @@ if won_by_default:
 if challenger:
     again = {"default": [], "best": []}
     with load.watch("section 6") as gain_others:
-        for number in range(1, rounds + 1):
+        for number in range(1, CONFIRMATION_ROUNDS + 1):
             for name, settings in (("default", live_default), ("best", challenger.settings)):
                 again[name].append(throughput(train, settings))
             measured = ", ".join(f"{name} {speeds[-1]:8,.0f}" for name, speeds in again.items())
-            print(f"round {number} of {rounds}: {measured} images/s", flush=True)
-    if rounds:
+            print(f"round {number} of {CONFIRMATION_ROUNDS}: {measured} images/s", flush=True)
+    if CONFIRMATION_ROUNDS:
         gain = ratio(again["best"], again["default"])
     tell_gain(challenger.value / tried[0].value, gain)
 
@@ -773,10 +780,9 @@ Code(knobs, language="toml")
 # at the end.
 
 # %%
-trials, each, rounds = (2, 1, 2) if QUICK else (30, 3, 5)
-out = work / ("tune-nearest-quick" if QUICK else "tune-nearest")
+out = work / "tune-nearest"
 tool = ["tune", "--knobs", "work/knobs.toml", "--metric", r"pixels/s: (\d+)", "--out", str(out)]
-tool += ["--trials", str(trials), "--repeats", str(each), "--rounds", str(rounds)]
+tool += ["--trials", str(OWN_TRIALS), "--repeats", str(OWN_REPEATS), "--rounds", str(OWN_ROUNDS)]
 tool += ["--", "python", "work/nearest.py"]
 print(shlex.join([os.path.relpath(ROOT / "lab"), *tool]), end="\n\n")
 shutil.rmtree(out, ignore_errors=True)  # else it would go on with the trials of the last time
@@ -833,7 +839,7 @@ found = trials.loc[trials.metric.astype(float).idxmax(), ["chunk", "threads", "m
 variants = {"best": found} | {knob: found | {knob: ""} for knob, value in found.items() if value}
 pixels = {name: [] for name in variants}
 with load.watch("section 7") as ablation_others:
-    for _ in range(1 if QUICK else 8):
+    for _ in range(ABLATION_ROUNDS):
         for name, settings in variants.items():
             pixels[name].append(pixels_per_second(settings))
 for knob, speeds in list(pixels.items())[1:]:

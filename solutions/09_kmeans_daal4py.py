@@ -21,7 +21,6 @@
 QUICK = False  # small runs, as the tests make them
 
 # %%
-import functools
 import inspect
 import itertools
 import json
@@ -44,8 +43,19 @@ from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.system.statistics import ratio, ratios
 
-check, results, machine, work, QUICK = open_lab("09", globals())
+check, results, machine, work = open_lab("09", globals())
 cores = machine.usable_cores
+
+# %%
+# How much this lab measures; the first of two sizes is that of a small run.
+PIXELS = 50_000 if QUICK else 2_500_000  # of the photo
+ITERATIONS = 5 if QUICK else 30
+START_SHARE, START_SEEDS = (1, 3) if QUICK else (25, 8)  # every so-many-th pixel, and tries: section 3
+RANK_COUNTS = (1, 2) if QUICK else (1, 2, 3, 4)  # section 5
+SHARING_ROUNDS = 1 if QUICK else 3  # threads and processes: section 6
+LIBRARY_ROUNDS = 1 if QUICK else 3  # section 7
+WIDTHS, HEIGHTS = ((3, 32), (2_000,)) if QUICK else ((3, 8, 32, 64), (10_000, 100_000, 400_000))  # section 8
+TABLE_ROUNDS = 3 if QUICK else 6
 
 # %% [markdown]
 # ## 1 · A photo in sixteen colours?
@@ -67,7 +77,6 @@ cores = machine.usable_cores
 
 # %%
 PHOTO = None  # or "my_photo.jpg"
-PIXELS = 50_000 if QUICK else 2_500_000
 
 whole = load_photo(PHOTO)  # at its own size
 photo = load_photo(PHOTO, pixels=PIXELS)
@@ -140,7 +149,7 @@ for bits in range(1, 8):  # the crudest palette: each channel's highest bits, in
 # rows of a matrix with three columns.
 
 # %%
-K, ITERATIONS = 16, 5 if QUICK else 30
+K = 16
 
 pixels = photo.reshape(-1, 3).astype(np.float64)
 with load.watch("section 2"):
@@ -168,10 +177,10 @@ print(f"objective {objective:,.0f}: a mean squared error of {objective / pixels.
 # does that gain?
 
 # %%
-some = pixels[:: 1 if QUICK else 25]
+some = pixels[::START_SHARE]
 STARTS = {"randomDense": ("any 16 pixels", plots.ORANGE, "o"), "plusPlusDense": ("k-means++", plots.BLUE, "s")}
 paths = {method: [] for method in STARTS}
-for seed in range(3 if QUICK else 8):
+for seed in range(START_SEEDS):
     for method, path in paths.items():
         engine = d4p.engines_mt19937(seed=seed)
         now = d4p.kmeans_init(K, method=method, engine=engine).compute(some).centroids
@@ -485,9 +494,8 @@ if __name__ == "__main__":
 
 # %%
 try:
-    if not QUICK:  # the check does the same
-        run = run_ranks(2, "work/fit.py", work / "photo.npy", 16, ITERATIONS, show=False)
-        print(*run.lines[0], sep="\n")
+    run = run_ranks(2, "work/fit.py", work / "photo.npy", 16, ITERATIONS, show=False)
+    print(*run.lines[0], sep="\n")
 except LabError as error:  # while something is missing, say what, and continue
     print(error)
 
@@ -733,7 +741,6 @@ plots.show(figure, alt="The photo in 16 colours, as the two ranks found them and
 
 
 # %%
-@functools.lru_cache(maxsize=None if QUICK else 0)  # a small run makes each measurement once
 def measure(ranks, threads, nthreads=0):
     """Return the log of a run, and whether its ranks were pinned."""
     out = work / "kmeans-measure"
@@ -744,7 +751,7 @@ def measure(ranks, threads, nthreads=0):
 
 runs = {}
 with load.watch("section 5") as fit_others:
-    for ranks in (1, 2) if QUICK else (1, 2, 3, 4):
+    for ranks in RANK_COUNTS:
         log = runs[ranks] = measure(ranks=ranks, threads=1)
         assert sum(log["pixels"]) == len(pixels), "a pixel was lost, or doubled"
         assert log["spread"] == 0.0, "the ranks hold different centroids"
@@ -804,7 +811,7 @@ if QUICK:
 
 table, fits = {}, {name: [] for name in settings}
 with load.watch("section 6"):
-    for turn in range(1 if QUICK else 3):  # in turns, so that lasting noise affects all
+    for turn in range(SHARING_ROUNDS):  # in turns, so that lasting noise affects all
         for name, setting in settings.items():
             table[name] = measure(**setting)
             fits[name].append(table[name]["seconds"]["fit"])
@@ -959,7 +966,7 @@ def timed(function):
 
 walls, busy, decibels_of = {name: [] for name in contenders}, {name: [] for name in contenders}, {}
 with threadpool_limits(cores), load.watch("section 7") as library_others:
-    for turn in range(1 if QUICK else 3):  # in turns, so that lasting noise affects all
+    for turn in range(LIBRARY_ROUNDS):  # in turns, so that lasting noise affects all
         for name, function in contenders.items():
             if sum(walls[name]) < 4:  # s; a long run is measured once
                 seconds, cpu, answer = timed(function)
@@ -1041,13 +1048,12 @@ plots.show(figure, alt=f"Seconds and PSNR of each, the fastest first. {summary}.
 
 # %%
 d4p.daalinit(cores)
-widths, heights = ((3, 32), (2_000,)) if QUICK else ((3, 8, 32, 64), (10_000, 100_000, 400_000))
 rng = np.random.default_rng(0)
 ours, theirs = {}, {}  # runs a second by height and width, round by round
 with threadpool_limits(cores), load.watch("section 8") as gain_others:
-    for height in heights:
-        data = {width: rng.normal(size=(height, width)) for width in widths}
-        for turn in range(3 if QUICK else 6):  # in turns
+    for height in HEIGHTS:
+        data = {width: rng.normal(size=(height, width)) for width in WIDTHS}
+        for turn in range(TABLE_ROUNDS):  # in turns
             for width, rows in data.items():
                 first = rows[:K].copy()
                 one_dal = d4p.kmeans(K, 10, accuracyThreshold=0)
@@ -1067,20 +1073,20 @@ def advantage(ours, theirs, width):
     return ratio(ours[width], theirs[width])
 
 
-gains = {(height, width): advantage(ours[height], theirs[height], width) for height in heights for width in widths}
+gains = {(height, width): advantage(ours[height], theirs[height], width) for height in HEIGHTS for width in WIDTHS}
 for (height, width), gain in gains.items():
     print(f"{height:>7,} × {width:<2}: {gain} times as fast as scikit-learn: {gain.verdict}")
 
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots()
-for height, colour, marker in zip(heights, plots.PALETTE, plots.MARKERS):
-    of_height = [gains[height, width] for width in widths]
+for height, colour, marker in zip(HEIGHTS, plots.PALETTE, plots.MARKERS):
+    of_height = [gains[height, width] for width in WIDTHS]
     values, low, high = (np.array([getattr(gain, end) for gain in of_height]) for end in ("value", "low", "high"))
     errors = (values - low, high - values)
-    axis.errorbar(widths, values, errors, color=colour, marker=marker, capsize=4, label=f"{height:,} rows")
+    axis.errorbar(WIDTHS, values, errors, color=colour, marker=marker, capsize=4, label=f"{height:,} rows")
 axis.axhline(1, color=plots.BLACK, lw=1.5, ls="--", marker="")
 axis.set_xscale("log", base=2)
-axis.set_xticks(widths, widths)
+axis.set_xticks(WIDTHS, WIDTHS)
 axis.set_yscale("log", base=2)  # twice and half as fast are equally far from the line, and no outlier hides the rest
 axis.yaxis.set_major_formatter("{x:g}")
 axis.yaxis.set_minor_locator(plt.LogLocator(base=2, subs=[1.5]))
@@ -1111,8 +1117,8 @@ def trend(gains):
     return f"{verdicts.get(whole.verdict, whole.verdict)}: widest against narrowest {whole}"
 
 
-for height in heights:
-    rounds = {width: np.divide(ours[height][width], theirs[height][width]) for width in widths}
+for height in HEIGHTS:
+    rounds = {width: np.divide(ours[height][width], theirs[height][width]) for width in WIDTHS}
     print(f"{height:>7,} rows, daal4py's advantage: {trend(rounds)}")
 
 # The largest of many ratios is partly luck. So count those that chance does not explain, and take the median.
