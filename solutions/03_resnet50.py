@@ -50,7 +50,7 @@ from labkit.system import load, processes
 from labkit.system.errors import LabError
 from labkit.system.statistics import Ratio
 
-check, results, machine, work, QUICK = open_lab("03", globals())
+check, results, machine, work = open_lab("03", globals())
 cores, nodes = machine.usable_cores, len(machine.numa)
 
 # %% [markdown]
@@ -62,10 +62,14 @@ cores, nodes = machine.usable_cores, len(machine.numa)
 # with them, or oneDNN can emulate them.
 
 # %%
+# How much this lab measures: change it here. The first of two sizes is that of a small run.
 memory_gb = machine.memory_free / 2**30
 batch = 8 if QUICK else max(2, min(4 * cores, 128, int((memory_gb - 2) / 0.1)))  # about 2 GB, and 0.1 for each image
-rounds, side_rounds, steps = (1, 1, 1) if QUICK else (3, 2, 2)
-RUN = (f"--model={'mnist' if QUICK else 'resnet50'}", "--num_warmup_batches=1", f"--num_batches={steps}")
+network, network_on_ranks = ("mnist", "mnist") if QUICK else ("resnet50", "inception3")
+logged_steps = 1 if QUICK else 5  # section 1
+rounds, side_rounds, steps = (1, 1, 1) if QUICK else (3, 2, 2)  # of section 2, of sections 5 and 6, of each run
+rank_counts = (1,) if QUICK or cores == 1 else (1, 2)  # section 7
+RUN = (f"--model={network}", "--num_warmup_batches=1", f"--num_batches={steps}")
 whole, half = f"--batch_size={batch}", f"--batch_size={max(2, batch // 2)}"
 
 if {"BF16", "AMX"} & set(machine.isa):
@@ -119,7 +123,7 @@ def logged(configuration, *flags):
 
 
 known = configurations.known()
-many = (RUN[0], whole, "--num_warmup_batches=1", f"--num_batches={1 if QUICK else 5}", "--display_every=1")
+many = (RUN[0], whole, "--num_warmup_batches=1", f"--num_batches={logged_steps}", "--display_every=1")
 runs, log_others = {}, {}
 with load.watch("section 1") as log_others["float32"]:
     runs["float32"] = logged(known["onednn"], *many)
@@ -260,11 +264,10 @@ for name in ("eigen", "onednn", "openmp", "openmp-kmp", "openmp-kmp-numactl"):
 
 # %%
 base = "onednn" if known["openmp-kmp"].missing else "openmp-kmp"  # the best there is here, for all that follows
-asked = {name: known[name] for name in ("eigen", "onednn", "openmp-kmp")}
+names = ("eigen", base) if QUICK else ("eigen", "onednn", "openmp-kmp")
+asked = {name: known[name] for name in names}
 if BF16:
     asked[f"{base}-bf16"] = known[f"{base}-bf16"]
-if QUICK:
-    asked = {name: asked[name] for name in ("eigen", base)}
 print(f"{len(asked)} configurations: {', '.join(asked)}")
 
 # %% [markdown]
@@ -1151,9 +1154,9 @@ images = min(2 * cores, 32)  # a step, of all ranks together
 talk = ("--optimizer=rmsprop", "--variable_update=horovod", "--num_warmup_batches=1", f"--num_batches={steps}")
 seen = {}
 with load.watch("section 7") as rank_others:
-    for ranks in (1,) if QUICK or cores == 1 else (1, 2):
+    for ranks in rank_counts:
         each, out = cores // ranks, work / "ranks.json"
-        sizes = (f"--model={'mnist' if QUICK else 'inception3'}", f"--batch_size={images // ranks}")
+        sizes = (f"--model={network_on_ranks}", f"--batch_size={images // ranks}")
         own = (f"--num_intra_threads={each}", "--num_inter_threads=1", f"--json={out.resolve()}")
         done = run_ranks(ranks, script, *sizes, *talk, *own, threads=each, show=False)
         print(done.warning, end="\n" * bool(done.warning))
