@@ -42,7 +42,7 @@ cores = machine.usable_cores
 v1 = tf.compat.v1  # TensorFlow's interface from before version 2; it still works
 
 # %%
-# How much this lab measures; the first of two sizes is that of a small run.
+# How much this lab measures: change it here. The first of two sizes is that of a small run.
 LOOP_STEPS = 30 if QUICK else 300  # section 2
 BRANCH_SIZES = {"small": (256, 8)}  # section 4: the products' rows, and how many products a branch has
 BRANCH_SIZES |= {} if QUICK else {"large": (1024, 2)}

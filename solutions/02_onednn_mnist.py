@@ -55,7 +55,7 @@ check, results, machine, work = open_lab("02", globals())
 cores = machine.usable_cores
 
 # %%
-# How much this lab measures; the first of two sizes is that of a small run.
+# How much this lab measures: change it here. The first of two sizes is that of a small run.
 ROUNDS, STEPS = (1, 5) if QUICK else (3, 60)  # of a comparison, and of a run in it: sections 1 and 8
 FOLDING_TURNS = 5 if QUICK else 100  # section 4
 LOG_STEPS = 5 if QUICK else 20  # section 5

@@ -64,7 +64,7 @@ for name, what in (("BF16", "bfloat16"), ("VNNI", "sums of 8-bit products")):
     )
 
 # %%
-# How much this lab measures; the first of two sizes is that of a small run.
+# How much this lab measures: change it here. The first of two sizes is that of a small run.
 n_train, n_held_out, n_test = (640, 50, 500) if QUICK else (8_000, 500, 4_000)  # digits
 SMALL_NET_STEPS = 40 if QUICK else 300  # section 2
 EPOCHS = 2 if QUICK else 5  # section 3
@@ -73,6 +73,7 @@ ROUNDS, RUNS = (3, 1) if QUICK else (20, 10)  # of inference, and in each round:
 CAP_PROCESSES, CAP_ROUNDS = (1, 2) if QUICK else (3, 5)  # for each instruction set, and in each process: section 6
 LAYER_RUNS = 3 if QUICK else 100
 STREAM_ROUNDS, STREAM_SECONDS = (2, 0.05) if QUICK else (6, 0.8)  # and of each case in a round: section 9
+
 digits = load_digits(n_train + n_held_out, n_test)
 print(digits.source)
 

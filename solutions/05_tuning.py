@@ -50,7 +50,7 @@ from labkit.tune import search as tune
 check, results, machine, work = open_lab("05", globals())
 
 # %%
-# How much this lab measures; the first of two sizes is that of a small run.
+# How much this lab measures: change it here. The first of two sizes is that of a small run.
 SEEDS = 2 if QUICK else 15  # searches of each kind: section 4
 SEARCH_SHARE = 0.1 if QUICK else 0.2  # of the grid's points, as a search's trials
 DRAWS = 200 if QUICK else 2000  # section 5

@@ -47,10 +47,10 @@ check, results, machine, work = open_lab("09", globals())
 cores = machine.usable_cores
 
 # %%
-# How much this lab measures; the first of two sizes is that of a small run.
+# How much this lab measures: change it here. The first of two sizes is that of a small run.
 PIXELS = 50_000 if QUICK else 2_500_000  # of the photo
 ITERATIONS = 5 if QUICK else 30
-START_SHARE, START_SEEDS = (1, 3) if QUICK else (25, 8)  # every so-many-th pixel, and tries: section 3
+START_STRIDE, START_SEEDS = (1, 3) if QUICK else (25, 8)  # pixels from one to the next, and tries: section 3
 RANK_COUNTS = (1, 2) if QUICK else (1, 2, 3, 4)  # section 5
 SHARING_ROUNDS = 1 if QUICK else 3  # threads and processes: section 6
 LIBRARY_ROUNDS = 1 if QUICK else 3  # section 7
@@ -177,7 +177,7 @@ print(f"objective {objective:,.0f}: a mean squared error of {objective / pixels.
 # does that gain?
 
 # %%
-some = pixels[::START_SHARE]
+some = pixels[::START_STRIDE]
 STARTS = {"randomDense": ("any 16 pixels", plots.ORANGE, "o"), "plusPlusDense": ("k-means++", plots.BLUE, "s")}
 paths = {method: [] for method in STARTS}
 for seed in range(START_SEEDS):
