@@ -44,8 +44,26 @@ from labkit.system import load
 from labkit.system.statistics import ratio, ratios
 from labkit.testbed import Testbed, obstacle
 
-check, results, machine, work, QUICK = open_lab("06", globals())
+check, results, machine, work = open_lab("06", globals())
 cores = machine.usable_cores
+
+# %%
+# How much this lab measures: change it here. The first of two sizes is that of a small run.
+DEADLOCK_S = 1 if QUICK else 4  # until it is ended: section 1
+COUNTED_RANKS = 2 if QUICK else 4  # section 4
+POWERS = (3, 9, 13, 16, 19, 20) if QUICK else (3, 6, 9, 11, 13, 14, 15, 16, 18, 20, 22, 24, 25, 26)
+MEMORY_SIZES, MEMORY_ROUNDS = [2**power for power in POWERS], 3 if QUICK else 7  # bytes: section 5, in memory
+GRADIENT = 4_000_000  # bytes, as in section 4
+WIRE_SIZES = (1_000, GRADIENT) if QUICK else (1_000, 30_000, 300_000, GRADIENT)  # the small ones are for section 6
+NODES, RATES = ((2,), {"1 Gbit/s": 1e9}) if QUICK else ((2, 4), {"100 Mbit/s": 1e8, "1 Gbit/s": 1e9})
+WIRE_ROUNDS = 2 if QUICK else 3
+UNSEEN_NODES, UNSEEN_SIZES = 3, (100_000,) if QUICK else (20_000, 150_000, 1_000_000)  # bytes: section 6
+OVERLAP_LENGTHS = (2**16, 2**12) if QUICK else (2**20, 2**16)  # numbers in memory and on wires: section 9
+OVERLAP_ROUNDS = 1 if QUICK else 7
+COMPRESSED_DIGITS, COMPRESSED_EPOCHS = (500, 2) if QUICK else (8_000, 8)  # section 10
+COMPRESSION_ROUNDS = 1 if QUICK else 7
+LONG, NODES_CHOSEN = (300_000, (2,)) if QUICK else (10_000_000, (3, 4))  # bytes, and nodes: section 11
+CHOICES, CHOSEN_ROUNDS = (2, 2) if QUICK else (None, 7)  # settings of MPICH; None: all of them
 
 # %% [markdown]
 # ## 1 · What has to travel?
@@ -151,7 +169,7 @@ print("received")
 # %%
 run_ranks(2, "work/deadlock.py", 10, threads=1)
 try:
-    run_ranks(2, "work/deadlock.py", 1_000_000, threads=1, timeout=1 if QUICK else 4)
+    run_ranks(2, "work/deadlock.py", 1_000_000, threads=1, timeout=DEADLOCK_S)
 except RankError as error:
     print(f"\nRankError: {error}")
 
@@ -463,7 +481,7 @@ for n in range(2, world.size + 1):
 
 # %%
 print("A gradient of 4 MB: what ranks 0, 1, … send")
-counts = run_ranks(2 if QUICK else 4, "work/count.py", Path(servers).stem, Path(ring).stem, threads=1)
+counts = run_ranks(COUNTED_RANKS, "work/count.py", Path(servers).stem, Path(ring).stem, threads=1)
 
 # %% [markdown]
 # For each number of ranks, compare the last two ways. With as many servers as ranks, each rank sends as many bytes as
@@ -582,12 +600,8 @@ for size in sizes:
 if ranks.rank == 0:
     out.write_text(json.dumps(measured))
 
+
 # %%
-powers = (3, 9, 13, 16, 19, 20) if QUICK else (3, 6, 9, 11, 13, 14, 15, 16, 18, 20, 22, 24, 25, 26)
-sizes = [2**power for power in powers]
-rounds = 3 if QUICK else 7
-
-
 def by_way_and_bytes(by_way):
     """Return what JSON made of a dict by way and bytes, with numbers of bytes as its keys again."""
     return {way: {int(n_bytes): value for n_bytes, value in by.items()} for way, by in by_way.items()}
@@ -596,24 +610,25 @@ def by_way_and_bytes(by_way):
 def measure(sizes, env=None):
     """Run the script on 2 ranks; return seconds and page faults of a call: each by way and bytes, of each round."""
     out = work / "allreduce.json"
-    run_ranks(2, "work/measure.py", Path(servers).stem, Path(ring).stem, out, rounds, *sizes, threads=1, env=env)
+    modules = Path(servers).stem, Path(ring).stem
+    run_ranks(2, "work/measure.py", *modules, out, MEMORY_ROUNDS, *sizes, threads=1, env=env)
     return [by_way_and_bytes(by_way) for by_way in json.loads(out.read_text()).values()]
 
 
 with load.watch("section 5") as measured_others:
-    measured, faults = measure(sizes)
+    measured, faults = measure(MEMORY_SIZES)
 
 
 # %%
 def typical(way):
     """Return the seconds for each message size: the median over rounds."""
-    return np.array([np.median(measured[way][n_bytes]) for n_bytes in sizes])
+    return np.array([np.median(measured[way][n_bytes]) for n_bytes in MEMORY_SIZES])
 
 
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(8, 5))
 for way in ("MPI_Allreduce", "ring", "1 server"):
-    axis.loglog(sizes, 1e6 * typical(way), label="your ring" if way == "ring" else way)
+    axis.loglog(MEMORY_SIZES, 1e6 * typical(way), label="your ring" if way == "ring" else way)
 axis.set(xlabel="bytes of the gradient", ylabel="µs", title="An all-reduce on 2 ranks, in memory")
 axis.legend()
 plots.show(
@@ -621,8 +636,8 @@ plots.show(
     alt="Microseconds of an all-reduce on 2 ranks against bytes, both on logarithmic axes: flat for small messages, "
     "then a straight line upwards. "
     + "; ".join(
-        f"{way}: {1e6 * typical(way)[0]:,.0f} µs for {sizes[0]} bytes, "
-        f"{1e6 * typical(way)[-1]:,.0f} µs for {sizes[-1]:,} bytes"
+        f"{way}: {1e6 * typical(way)[0]:,.0f} µs for {MEMORY_SIZES[0]} bytes, "
+        f"{1e6 * typical(way)[-1]:,.0f} µs for {MEMORY_SIZES[-1]:,} bytes"
         for way in ("MPI_Allreduce", "ring", "1 server")
     )
     + ".",
@@ -638,8 +653,8 @@ def compare(by_way, n_bytes, reference="MPI_Allreduce"):
 apart = np.median([max(spent) / min(spent) for by_size in measured.values() for spent in by_size.values()])
 if apart > 2:
     print(f"The rounds of one measurement differ by a factor of {apart:.1f}: look at intervals, not at single values.")
-largest = sizes[-1]
-for n_bytes in (sizes[0], largest):
+largest = MEMORY_SIZES[-1]
+for n_bytes in (MEMORY_SIZES[0], largest):
     against = compare(measured, n_bytes)  # in the end, at the largest size
     print(f"{n_bytes:>11,} bytes: your ring is {against} times as fast as MPI_Allreduce: {against.verdict}")
 
@@ -661,7 +676,6 @@ for n_bytes in (sizes[0], largest):
 # %%
 no_wires = obstacle()
 print(f"No wires here: {no_wires}" if no_wires else "Here, nodes can be joined by wires.")
-NODES, RATES = ((2,), {"1 Gbit/s": 1e9}) if QUICK else ((2, 4), {"100 Mbit/s": 1e8, "1 Gbit/s": 1e9})
 # MPICH waits by asking again and again. Where nodes share cores, that keeps a core from whoever has something to send:
 SLEEP = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10}  # so, who waits sleeps for a moment
 
@@ -736,12 +750,10 @@ if ranks.rank == 0:
     out.write_text(json.dumps(measured))
 
 # %%
-GRADIENT = 4_000_000  # bytes, as in section 4
-wire_sizes = (1_000, GRADIENT) if QUICK else (1_000, 30_000, 300_000, GRADIENT)  # the small ones are for section 6
 ON_WIRES = ("1 server", "n servers", "ring", "MPI_Allreduce")
 
 
-def measure_on_wires(n, network, sizes, ways=ON_WIRES, env=SLEEP, rounds=2 if QUICK else 3):
+def measure_on_wires(n, network, sizes, ways=ON_WIRES, env=SLEEP, rounds=WIRE_ROUNDS):
     """Run the script on n nodes; return seconds of each round, bytes sent and bytes counted: each by way and bytes."""
     out, modules = work / "wires.json", (Path(servers).stem, Path(ring).stem)
     arguments = (*modules, out, rounds, ",".join(ways), *sizes)
@@ -752,7 +764,7 @@ def measure_on_wires(n, network, sizes, ways=ON_WIRES, env=SLEEP, rounds=2 if QU
 wired = {}  # by rate and nodes
 with load.watch("section 5, wires") as wired_others:
     for rate, n in itertools.product([] if no_wires else RATES, NODES):
-        wired[rate, n] = measure_on_wires(n, rate, wire_sizes)
+        wired[rate, n] = measure_on_wires(n, rate, WIRE_SIZES)
 
 
 # %%
@@ -943,7 +955,7 @@ def show(where, machine):
 
 
 YOURS = ("ring", "1 server", "n servers")
-fitted = fit(sizes, typical("exchange"), typical("exchange and add"))
+fitted = fit(MEMORY_SIZES, typical("exchange"), typical("exchange and add"))
 show("memory", fitted)
 fitted_wires = {}  # by rate
 for rate in RATES if wired else ():
@@ -962,15 +974,14 @@ print(f"\nIn memory, sending both ways at once takes {both.min():.1f} to {both.m
 # gradients of other sizes. That takes about 20 seconds.
 
 # %%
-UNSEEN_NODES, unseen_sizes = 3, (100_000,) if QUICK else (20_000, 150_000, 1_000_000)
 unseen = {}  # by rate: seconds by (way, nodes, bytes)
 with load.watch("section 6, wires") as unseen_others:
     for rate in fitted_wires:
-        unseen[rate] = points(measure_on_wires(UNSEEN_NODES, rate, unseen_sizes), UNSEEN_NODES, ON_WIRES)
+        unseen[rate] = points(measure_on_wires(UNSEEN_NODES, rate, UNSEEN_SIZES), UNSEEN_NODES, ON_WIRES)
 in_memory = {
     (way, 2, n_bytes): spent
     for way in ("ring", "1 server", "MPI_Allreduce")
-    for n_bytes, spent in zip(sizes, typical(way))
+    for n_bytes, spent in zip(MEMORY_SIZES, typical(way))
 }
 
 
@@ -1529,9 +1540,9 @@ if ranks.rank == 0:
     out.write_text(json.dumps({"seconds": seconds, "products": products}))
 
 # %%
-PLACES = {"in memory": (None, 2**16 if QUICK else 2**20)}  # the rate of the wires, and the length of a gradient
+PLACES = {"in memory": (None, OVERLAP_LENGTHS[0])}  # the rate of the wires, and the length of a gradient
 if not no_wires:
-    PLACES["on wires of 100 Mbit/s"] = "100 Mbit/s", 2**12 if QUICK else 2**16
+    PLACES["on wires of 100 Mbit/s"] = "100 Mbit/s", OVERLAP_LENGTHS[1]
 SETTINGS = {"no progress thread": 0, "a progress thread": 1}
 overlap = {}  # by place and setting, then by way: seconds of each round
 with load.watch("section 9"):
@@ -1543,7 +1554,7 @@ with load.watch("section 9"):
                 env = {"OMP_NUM_THREADS": 1, "MPIR_CVAR_ASYNC_PROGRESS": progress}
                 # Two cores for each rank if there are enough: one computes, the other is for the progress thread.
                 options = {"threads": 2 if cores >= 4 else 1, "env": env, "network": wires}
-                run_ranks(2, "work/overlap.py", out, 1 if QUICK else 7, length, products, **options)
+                run_ranks(2, "work/overlap.py", out, OVERLAP_ROUNDS, length, products, **options)
                 got = json.loads(out.read_text())
                 overlap[place, setting], products = got["seconds"], got["products"]
 
@@ -1789,10 +1800,9 @@ if ranks.rank == 0:
     out.write_text(json.dumps(history))
 
 # %%
-n_train, epochs = (500, 2) if QUICK else (8_000, 8)
-team = min(4, max(2, cores))
-run_ranks(team, "work/compress.py", work / "compress.json", n_train, epochs, threads=1)
-history = json.loads((work / "compress.json").read_text())
+team, out = min(4, max(2, cores)), work / "compress.json"
+run_ranks(team, "work/compress.py", out, COMPRESSED_DIGITS, COMPRESSED_EPOCHS, threads=1)
+history = json.loads(out.read_text())
 
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(11, 5))
@@ -1803,7 +1813,8 @@ axis.set(xlabel="MB that each rank has sent", ylabel="test accuracy (%)", title=
 figure.legend(loc="outside right upper", fontsize=11)
 plots.show(
     figure,
-    alt=f"Test accuracy against megabytes sent by each of {team} ranks, a point an epoch. After {epochs} epochs: "
+    alt=f"Test accuracy against megabytes sent by each of {team} ranks, a point an epoch. After {COMPRESSED_EPOCHS} "
+    "epochs: "
     + "; ".join(
         f"{name}: {100 * r['accuracy'][-1]:.1f}% with {r['megabytes'][-1]:.2f} MB" for name, r in history.items()
     )
@@ -1879,7 +1890,7 @@ send_less = {}
 with load.watch("section 10"):
     for rate in (None, *([] if no_wires else RATES)):
         run_ranks(
-            NODES[-1], "work/send_less.py", work / "less.json", 1 if QUICK else 7, threads=1, network=rate, env=SLEEP
+            NODES[-1], "work/send_less.py", work / "less.json", COMPRESSION_ROUNDS, threads=1, network=rate, env=SLEEP
         )
         send_less[f"{NODES[-1]} nodes, {rate}" if rate else "in memory"] = json.loads((work / "less.json").read_text())
 for place, seconds in send_less.items():
@@ -1966,17 +1977,13 @@ ALGORITHMS = {
     "recursive_doubling": {CHOSEN: "recursive_doubling"},
     "as it comes, no rendezvous": {"UCX_RNDV_THRESH": "inf"},
 }
-LONG, NODES_CHOSEN = (300_000, (2,)) if QUICK else (10_000_000, (3, 4))  # bytes, and nodes
-if QUICK:
-    ALGORITHMS = dict(itertools.islice(ALGORITHMS.items(), 2))
 chosen = {}  # by nodes and setting
 with load.watch("section 11, wires"):
     for n in () if no_wires else NODES_CHOSEN:
         with Testbed(n, "1 Gbit/s") as wires:
-            for setting, env in ALGORITHMS.items():
-                chosen[n, setting] = measure_on_wires(
-                    n, wires, [LONG], ("ring", "MPI_Allreduce"), SLEEP | env, 2 if QUICK else 7
-                )
+            for setting, env in itertools.islice(ALGORITHMS.items(), CHOICES):
+                ways = ("ring", "MPI_Allreduce")
+                chosen[n, setting] = measure_on_wires(n, wires, [LONG], ways, SLEEP | env, CHOSEN_ROUNDS)
 
 
 def tell_setting(usual, changed):

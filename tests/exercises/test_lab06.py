@@ -642,9 +642,10 @@ def test_what_the_wires_allow(way, milliseconds, megabytes):
 def test_where_no_network_can_be_made_the_cells_say_so_and_go_on(tmp_path, capsys):
     """Every cell that needs wires, without them: nothing is measured on nodes, and the reason is told."""
     cells = [cell.source for cell in sources.read(sources.find("06")).cells if cell.cell_type == "code"]
+    sizes = next(cell for cell in cells if "GRADIENT = " in cell)
     wires = next(cell for cell in cells if "obstacle()" in cell and "import" not in cell)
     given = {"QUICK": False, "obstacle": lambda: "the kernel allows none."}
-    exec(wires, given)
+    exec(f"{sizes}\n{wires}", given)
     assert given["no_wires"] in capsys.readouterr().out
 
     def run_ranks(*args, **kwargs):
@@ -661,7 +662,7 @@ def test_where_no_network_can_be_made_the_cells_say_so_and_go_on(tmp_path, capsy
         "ratios": statistics.ratios,
         "work": tmp_path,
     }
-    for wanted in ("wired = {}", "def in_theory(way", "CHOSEN = "):
+    for wanted in ("wired = {}", "def in_theory(way", "ALGORITHMS = {"):
         exec(next(cell for cell in cells if wanted in cell), given)
     assert given["wired"] == given["chosen"] == {}
     assert capsys.readouterr().out.count("Not here: the kernel allows none.") == 2
