@@ -38,7 +38,20 @@ from labkit.system import load, statistics
 from labkit.system.paths import ROOT
 from labkit.testbed import obstacle
 
-check, results, machine, work, QUICK = open_lab("07", globals())
+check, results, machine, work = open_lab("07", globals())
+
+# %%
+# How much this lab measures: change it here. The first of two sizes is that of a small run.
+n_train, epochs = (512, 2) if QUICK else (8_000, 6)  # digits
+RANK_COUNTS = (2,) if QUICK else (1, 2, 4)  # section 5: training
+SCALING_ROUNDS = 0 if QUICK else 3  # weak and strong scaling
+SETTING_ROUNDS = 0 if QUICK else 2  # section 7
+THREAD_ROUNDS = 0 if QUICK else 2  # section 10
+LEVERS, WIRE_ROUNDS = (("FP16",), 1) if QUICK else (("FP16", "4 batches"), 2)  # section 11
+WIRE_CASES = {"2 nodes, 1 Gbit/s": (2, 2 if QUICK else 16)}  # nodes, and the steps of a measurement
+if not QUICK:
+    WIRE_CASES |= {"2 nodes, 100 Mbit/s": (2, 5), "4 nodes, 1 Gbit/s": (4, 10), "4 nodes, 100 Mbit/s": (4, 4)}
+PREDICTION_ROUNDS = 0 if QUICK else 5
 
 # %% [markdown]
 # ## 1 · The task: digits and a small network
@@ -47,7 +60,6 @@ check, results, machine, work, QUICK = open_lab("07", globals())
 # It prints which.
 
 # %%
-n_train, epochs = (512, 2) if QUICK else (8_000, 6)
 digits = load_digits(n_train=n_train, n_test=n_train // 4)
 print(digits.source)
 
@@ -500,7 +512,7 @@ train_hvd = check(4, "work/train_hvd.py")
 # %%
 runs = {}
 with load.watch("section 5, training"):
-    for ranks in (2,) if QUICK else (1, 2, 4):
+    for ranks in RANK_COUNTS:
         out = work / f"ranks-{ranks}"
         out.mkdir(exist_ok=True)
         timeline = {"HOROVOD_TIMELINE": str(out / "timeline.json")}
@@ -658,7 +670,7 @@ alone = {"one rank": (1, 64), "weak, side by side": (several, 64), "strong, side
 averaged = {"weak": (several, 64), "strong": (several, each)}
 with load.watch("section 5, weak and strong") as scaling_others:
     launches = [dict(ranks=several, ways=alone, horovod=False), dict(ranks=several, ways=averaged)]
-    scaling = compare(launches, rounds=0 if QUICK else 3)
+    scaling = compare(launches, SCALING_ROUNDS)
 
 
 # %%
@@ -804,7 +816,7 @@ launches = [
     *(dict(ranks=several, ways={name: (several, 64)}, env=env) for name, env in settings.items()),
 ]
 with load.watch("section 7"):
-    tried = compare(launches, rounds=0 if QUICK else 2)
+    tried = compare(launches, SETTING_ROUNDS)
 
 
 # %%
@@ -1110,7 +1122,7 @@ for threads in (1, machine.usable_cores):
 grid = [(1, 2), (2, 1), (2, 2), (4, 2)]  # ranks, threads of each
 launches = [dict(ranks=r, threads=t, ways={f"{r} × {t}": (r, 64)}) for r, t in grid]
 with load.watch("section 10"):
-    threaded = compare(launches, rounds=0 if QUICK else 2)
+    threaded = compare(launches, THREAD_ROUNDS)
 
 
 # %%
@@ -1250,13 +1262,8 @@ if __name__ == "__main__":
 # The four cases take about 80 s. Each prints what a transfer got on the wires before the training began. A warning that
 # ranks take turns means that there are more nodes than cores.
 
+
 # %%
-LEVERS, rounds = (("FP16",), 1) if QUICK else (("FP16", "4 batches"), 2)
-cases = {"2 nodes, 1 Gbit/s": (2, 2 if QUICK else 16)}  # nodes, and the steps of a measurement
-if not QUICK:
-    cases |= {"2 nodes, 100 Mbit/s": (2, 5), "4 nodes, 1 Gbit/s": (4, 10), "4 nodes, 100 Mbit/s": (4, 4)}
-
-
 def wires_file(case, suffix=".json"):
     """Return the file of a case's results, or of its timeline."""
     return work / f"wires {case.removesuffix('/s')}{suffix}"
@@ -1272,7 +1279,8 @@ def on_wires(case, nodes, steps, rounds, *levers):
 
 
 with load.watch("section 11") as wired_others:
-    wired = {} if no_wires else {case: on_wires(case, *size, rounds, *LEVERS) for case, size in cases.items()}
+    cases = {} if no_wires else WIRE_CASES
+    wired = {case: on_wires(case, *size, WIRE_ROUNDS, *LEVERS) for case, size in cases.items()}
 
 
 # %%
@@ -1444,9 +1452,9 @@ if wired:
     seconds = 2 * 64 / np.mean(found["speeds"]["side by side"])
     rate = half_rate(found["gradients"], 2, seconds)
     print(f"{1000 * seconds:.1f} ms of computing in a step: predicted {rate / 1e6:,.0f} Mbit/s")
-if wired and not QUICK:
+if wired and PREDICTION_ROUNDS:
     with load.watch("section 11, the prediction"):
-        predicted = on_wires(f"2 nodes, {rate / 1e6:.0f} Mbit/s", 2, 12, 5)
+        predicted = on_wires(f"2 nodes, {rate / 1e6:.0f} Mbit/s", 2, 12, PREDICTION_ROUNDS)
     tell_prediction(predicted["speeds"])
 
 # %% [markdown]
