@@ -57,8 +57,22 @@ from labkit.system.paths import ENV, ROOT
 from labkit.testbed import Testbed, obstacle
 from labkit.train import log
 
-check, results, machine, work, QUICK = open_lab("08", globals())
+check, results, machine, work = open_lab("08", globals())
 cores = machine.usable_cores
+
+# %%
+# How much this lab measures: change it here. The first of two sizes is that of a small run.
+TRAIN, VALIDATION = (160, 50) if QUICK else (2_000, 500)  # images
+READ_BATCHES = 5 if QUICK else 60  # section 4
+EPOCHS, BATCH = (2, 64) if QUICK else (10, 64)  # section 5, and images in a step
+TRAININGS = 1 if QUICK else 2  # on one node, and on two
+LOG_EVERY, EVALUATE_EVERY = (2, 0) if QUICK else (10, 5)  # steps, and epochs
+STEPS = 12 if QUICK else 48  # section 6
+SCALING_ROUNDS = 1 if QUICK else 3  # section 7; the first is what sections 5 and 6 have measured
+STEP_ROUNDS, STEP_SECONDS = (1, 0.2) if QUICK else (3, 0.6)  # section 8, the first wall
+STORAGE_TRAINERS = 1 if QUICK else 2 if cores < 4 else 3  # nodes that train, at most: the second wall
+STORAGE_ROUNDS = 1 if QUICK else 2
+OPTIMIZERS = {} if QUICK else {"momentum": 0.8, "lars": 8}  # and their rates: section 9
 
 # %% [markdown]
 # ## 1 · Which cluster?
@@ -397,7 +411,6 @@ for name, batch, speed, hours in (
 # [**TFRecords**](../docs/glossary.md#tfrecord). A program that reads one can read the other.
 
 # %%
-TRAIN, VALIDATION = (160, 50) if QUICK else (2_000, 500)
 images = work / f"synthetic-{TRAIN}"
 synthetic.write(images, train=TRAIN, validation=VALIDATION)
 print(*sorted(file.name for file in images.iterdir()), sep=", ")
@@ -482,7 +495,7 @@ def pipeline_speed(folder, size, batch, batches):
 
 
 with load.watch("section 4") as reading_others:
-    small = pipeline_speed(images, 32, 64, 5 if QUICK else 60)
+    small = pipeline_speed(images, 32, 64, READ_BATCHES)
 print(f"the pipeline alone, {cores} cores, small images: {small:,.0f} images/s")
 
 # %% [markdown]
@@ -552,19 +565,16 @@ def newest(name):
 # </div>
 
 # %%
-EPOCHS, BATCH = (2, 64) if QUICK else (10, 64)
 recipe = ["--model", "resnet8", "--data_dir", images, "--lr_init", 0.8, "--lr_warmup_epochs", EPOCHS / 10]
-recipe += ["--use_cosine_lr", "--weight_decay", 1e-4, "--least_area", 0.5, "--log_every", 2 if QUICK else 10]
+recipe += ["--use_cosine_lr", "--weight_decay", 1e-4, "--least_area", 0.5, "--log_every", LOG_EVERY]
 
 runs = {}
 with watch_nodes(slurm, "section 5") as training_others:
-    for n in counts[: 1 if QUICK else 2]:
-        each = ["--num_iter", EPOCHS, "--evaluate_every", 0 if QUICK else 5, "--batch_size", BATCH // n]
+    for n in counts[:TRAININGS]:
+        each = ["--num_iter", EPOCHS, "--evaluate_every", EVALUATE_EVERY, "--batch_size", BATCH // n]
         runs[n] = train(f"strong-{n}", n, *recipe, *each)
         last = runs[n][-1]
         print(f"   top-1 {last['top1']:.1%}, top-5 {last['top5']:.1%} of {last['images']} held-out images\n")
-if QUICK:
-    print("A quick run leaves out the second training.")
 
 # %% jupyter={"source_hidden": true}
 figure, axes = plt.subplots(1, 3, figsize=(13, 4.3))
@@ -638,7 +648,6 @@ for record in run[:: max(1, len(run) // 6)]:
 # same line again. Each of the two takes some ten seconds, most of them to start.
 
 # %%
-STEPS = 12 if QUICK else 48
 weak = ["--num_iter", STEPS, "--iter_unit", "batch", "--batch_size", BATCH, "--mode", "train"]
 weak += ["--log_every", 5, "--checkpoint_every", 15]
 with watch_nodes(slurm, "section 6") as stopped_others:
@@ -747,11 +756,11 @@ def tell_efficiency(speeds):
 
 # %%
 speeds = {configuration: [*found] for configuration, found in first_round.items()}
-if not QUICK:
+if 2 in runs:
     speeds["strong", 2] = [speed(runs[2])]
     speeds |= {(way, n): [] for n in counts[2:] for way in ("strong", "weak")}
 with watch_nodes(slurm, "section 7") as scaling_others:
-    for number in range(0 if QUICK else 3):
+    for number in range(SCALING_ROUNDS):
         for (way, n), found in speeds.items():
             if len(found) == number:  # the first round is there, of what ran before
                 each = BATCH if way == "weak" else BATCH // n
@@ -767,7 +776,8 @@ for way, style in (("strong", "-"), ("weak", "--")):
     found = {n: part for (name, n), part in efficiencies.items() if name == way or n == 1}
     half = [[100 * (r.value - r.low) for r in found.values()], [100 * (r.high - r.value) for r in found.values()]]
     percent = [100 * r.value for r in found.values()]
-    axis.errorbar(list(found), percent, None if QUICK else half, linestyle=style, capsize=6, label=f"{way} scaling")
+    half = half if SCALING_ROUNDS > 1 else None
+    axis.errorbar(list(found), percent, half, linestyle=style, capsize=6, label=f"{way} scaling")
 axis.axhline(100, color=plots.BLACK, linewidth=1)
 axis.set(xlabel=f"{NODE}s", ylabel="efficiency (%)", title="Strong and weak scaling on this machine")
 axis.set_xticks(counts)
@@ -1134,8 +1144,8 @@ LEVERS = {"FP16 gradients": (1, 1 / 2), "4 batches a step": (4, 1), "batches 4 t
 
 def measure_steps(rate, *names):
     """Return the images/s of each way to take a step, round by round, on nodes with wires of this rate."""
-    often = (1, 0.2) if QUICK else (3, 0.6)
-    run = run_ranks(nodes, "work/steps.py", BATCH, *often, *names, network=rate, show=False)
+    options = BATCH, STEP_ROUNDS, STEP_SECONDS
+    run = run_ranks(nodes, "work/steps.py", *options, *names, network=rate, show=False)
     print(run.network)
     return json.loads(next(line for line in run.lines[0] if line.startswith("{")))
 
@@ -1208,7 +1218,8 @@ rates = np.geomspace(wall / 16, 2 * max(RATE, wall), 60)
 axis.plot(rates / 1e6, [100 * predicted_efficiency(rate) for rate in rates], marker="", label="predicted")
 if at:
     found = [ways["exchange"] for ways in at.values()]
-    half = None if QUICK else [[100 * (r.value - r.low) for r in found], [100 * (r.high - r.value) for r in found]]
+    half = [[100 * (r.value - r.low) for r in found], [100 * (r.high - r.value) for r in found]]
+    half = half if STEP_ROUNDS > 1 else None
     x, y = [rate / 1e6 for rate in at], [100 * r.value for r in found]
     axis.errorbar(x, y, half, linestyle="", marker="s", color=plots.BLACK, capsize=6, label="measured")
 axis.axvline(wall / 1e6, color=plots.VERMILION, linestyle=":", label="the wall, predicted")
@@ -1421,7 +1432,7 @@ def tell_storage(found, trainers):
 
 size = float(np.mean(index.length))  # bytes of an image
 storage_rate = float(f"{1.5 * 8 * one_node * size / PAYLOAD:.2g}")
-trainers = [1] if QUICK else [1, 2] if cores < 4 else [1, 2, 3]
+trainers = [*range(1, STORAGE_TRAINERS + 1)]
 reading = BATCH * size / (PAYLOAD * storage_rate / 8)  # s that the storage's wire needs for a batch
 print(
     f"{size:,.0f} bytes an image, {one_node:,.0f} images/s a node; the storage's wire has {written(storage_rate)}, ",
@@ -1436,7 +1447,7 @@ if no_wires:
 else:
     with load.watch("section 8") as others, Testbed(1 + len(trainers), storage_rate) as wires:
         print(wires)
-        options = wires.nodes[0].address, images, BATCH, 1 if QUICK else 2
+        options = wires.nodes[0].address, images, BATCH, STORAGE_ROUNDS
         run = run_ranks(len(wires.nodes), "work/storage.py", *options, network=wires, show=False)
     storage_watched.append(others)
     served = json.loads(next(line for line in run.lines[0] if line.startswith("{")))
@@ -1634,12 +1645,11 @@ plots.show(
 # %%
 last = runs[max(runs)][-1]
 print(f"64 images, momentum: top-1 {last['top1']:.1%} of {last['images']} held-out images after {EPOCHS} epochs")
-if not QUICK:
-    for optimizer, rate in (("momentum", 0.8), ("lars", 8)):
-        flags = ["--optimizer", optimizer, "--lr_init", rate, "--batch_size", 125, "--accumulate", 2]
-        flags += ["--num_iter", EPOCHS, "--lr_warmup_epochs", 4]
-        run = train(f"large-{optimizer}", 2, *recipe, *flags)
-        tell_accuracy(f"500 images, {optimizer}: {run[-1]['top1']:.1%}", run[-1]["top1"], last["top1"], last["images"])
+for optimizer, rate in OPTIMIZERS.items():
+    flags = ["--optimizer", optimizer, "--lr_init", rate, "--batch_size", 125, "--accumulate", 2]
+    flags += ["--num_iter", EPOCHS, "--lr_warmup_epochs", 4]
+    run = train(f"large-{optimizer}", 2, *recipe, *flags)
+    tell_accuracy(f"500 images, {optimizer}: {run[-1]['top1']:.1%}", run[-1]["top1"], last["top1"], last["images"])
 
 # %% [markdown]
 # These are single runs, and "chance" is that of the held-out images alone: another `--seed` would move each result too,
@@ -1874,7 +1884,7 @@ results.hand_in("10", ("ResNet-50 on ImageNet after 50 epochs: top-1; top-5", "7
 
 # %%
 saved = Measured(stopping["weak-2"], unit="s", digits=1) if "weak-2" in stopping else ""
-small_top1 = Measured(100 * runs[max(runs)][-1]["top1"], unit="%", digits=1, note="top-1")
+small_top1 = Measured(100 * runs[max(runs)][-1]["top1"], unit="%", digits=1)
 results.table(
     "training on a cluster",
     [
@@ -1890,7 +1900,7 @@ results.table(
         ),
         ("from the stop signal to saved state", "", saved, "30 s, Slurm's default KillWait", stopped_others),
         *results.handed_in("10", ("ResNet-50 on ImageNet after 50 epochs: top-1; top-5", "75.863%; 92.823%")),
-        (f"resnet8 on synthetic images, {EPOCHS} epochs", "", small_top1, "100%"),
+        (f"resnet8 on synthetic images, {EPOCHS} epochs: top-1", "", small_top1, "100%"),
         (
             "reading images, small set",
             "",

@@ -446,7 +446,7 @@ def test_without_wires_the_walls_are_predicted_and_nothing_is_measured(capsys):
     def cell(text):
         return next(one.source for one in sources.read(sources.find("08")).cells if text in one.source)
 
-    notebook = walls() | {"no_wires": NO_NETWORK, "QUICK": False, "BATCH": 64, "RATE": 1e9, "cores": 2}
+    notebook = walls() | {"no_wires": NO_NETWORK, "QUICK": False, "BATCH": 64, "RATE": 1e9, "STORAGE_TRAINERS": 2}
     notebook |= {"first_round": {("weak", 1): [1000.0]}, "index": SimpleNamespace(length=np.array([2800, 2900]))}
     notebook |= cells("tell_prediction") | {"efficiency": lab_cells.functions("08", "efficiency")["efficiency"]}
     notebook |= {"math": math, "np": np, "statistics": statistics, "nodes": 2, "gradient": 300_000, "latency": 1e-5}
