@@ -134,7 +134,8 @@ def _short(value: float) -> str:
 
 
 def _rows(lab: dict[str, Any]) -> list[dict[str, Any]]:
-    return lab.get("table", {}).get("rows", [])
+    rows: list[dict[str, Any]] = lab.get("table", {}).get("rows", [])
+    return rows
 
 
 def _lab(file: Path) -> dict[str, Any]:

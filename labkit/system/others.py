@@ -61,10 +61,16 @@ def _first_closed() -> str:
 
 
 def _closed(path: Path) -> str:
-    """Return the folder on the way to a path, or to where it leads, that is closed to others; empty when none is."""
+    """Return which folder on the way to a path, or to where it leads, is closed to others; empty when none is."""
     for place in (path, Path(os.path.realpath(path))):
         for folder in reversed(place.parents):
             mode = folder.stat().st_mode
             if not mode & stat.S_IXOTH:
-                return f"{shown(place)} is below {folder}, whose mode is {stat.S_IMODE(mode):04o}"
+                return f"{_short(place)} is below {folder}, whose mode is {stat.S_IMODE(mode):04o}"
     return ""
+
+
+def _short(path: Path) -> str:
+    """Return the path, with a ~ for the own home."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else shown(path)
