@@ -234,13 +234,13 @@ def test_room_close_says_what_it_kept_and_where_there_is_no_room_that(monkeypatc
 
 @pytest.mark.parametrize("holds", [True, False])
 def test_hub_checks_exit_code_is_whether_every_limit_holds(monkeypatch, capsys, holds):
-    asked = SimpleNamespace(isolation=settings.SLURM)
+    request = SimpleNamespace(isolation=settings.SLURM)
     row = SimpleNamespace(holds=holds)
     monkeypatch.setattr(Hub, "pid", lambda self: 1)
-    monkeypatch.setattr(Hub, "state", SimpleNamespace(asked=asked))
+    monkeypatch.setattr(Hub, "state", SimpleNamespace(request=request))
     monkeypatch.setattr(opening, "verify", lambda hub: ([row], None))
-    monkeypatch.setattr(opening, "capacity", lambda asked, server, labs: [f"{', '.join(labs)} fit"])
-    monkeypatch.setattr(hub_commands, "_show", lambda rows, asked: None)
+    monkeypatch.setattr(opening, "capacity", lambda request, server, labs: [f"{', '.join(labs)} fit"])
+    monkeypatch.setattr(hub_commands, "_show", lambda rows, request: None)
     assert run(monkeypatch, "hub", "check", "--labs", "00,07") == (0 if holds else 1)
     assert capsys.readouterr().out == "00, 07 fit\n"
 

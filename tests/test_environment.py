@@ -26,7 +26,7 @@ def pins(folder: Path) -> dict[str, str]:
         *project["project"]["dependencies"],
         *(line for group in groups for line in group if isinstance(line, str)),
     ]
-    return dict(line.split("==") for line in requirements)
+    return dict(re.sub(r"\[.*\]", "", line).split("==") for line in requirements)
 
 
 @functools.cache

@@ -536,6 +536,6 @@ def test_without_a_network_the_table_says_why(capsys):
     assert rows["wire_rows"]({}, None, "no room") == [("weak, on wires", "", "not here: no room", "")]
     ((name, _, reached, limit, others),) = rows["wire_rows"](wired(), "watch", "")
     assert name == "weak: this CNN, 2 nodes, 1 Gbit/s, on 2 cores"
-    assert reached.startswith("45% (")
-    assert limit.startswith("90% (")
+    assert str(reached).startswith("45% (")
+    assert str(limit).startswith("90% (")
     assert others == "watch"
