@@ -17,7 +17,7 @@ from labkit.data import synthetic
 from labkit.display.measured import Measured
 from labkit.exercises import sources
 from labkit.mpi import run_ranks
-from labkit.system import statistics
+from labkit.system import processes, statistics
 from labkit.system.errors import LabError
 from labkit.system.paths import ROOT
 from labkit.testbed import Testbed, obstacle
@@ -531,4 +531,5 @@ def test_the_storage_serves_each_record_once_an_epoch_and_whole(storage, tmp_pat
 def test_a_storage_that_dies_ends_the_trainers_with_one_error(storage):
     with pytest.raises(LabError, match="Rank 0 was killed by SIGKILL"):
         storage("killed")
-    assert not [p for p in psutil.Process().children(recursive=True) if "script.py" in " ".join(p.cmdline())]
+    own = psutil.Process()
+    assert not processes.find(lambda one: "script.py" in " ".join(one.cmdline()) and own in one.parents())
