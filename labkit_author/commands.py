@@ -22,7 +22,7 @@ command = functools.partial(app.command, rich_help_panel="Working on the kit")
 def run_tests(
     context: typer.Context,
     fast: Annotated[
-        bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: one to two minutes")
+        bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: one to two minutes when idle")
     ] = False,
     lab: Annotated[
         str | None, typer.Option(help="all that this lab is held to, such as 07", autocompletion=completion.labs)
@@ -97,15 +97,19 @@ def mutate(
             f"{len(tried.equivalent)} known to be right",
             flush=True,
         )
+        listed = paths.shown(mutations.EQUIVALENT)
         groups = {
             "passed": tried.survivors,
             "the check itself failed": tried.failures,
-            f"is no mutant any more, but stands in {paths.shown(mutations.EQUIVALENT)}": tried.stale,
+            f"is no mutant any more, but stands in {listed}": tried.stale,
         }
         for what, lines in groups.items():
             for line in lines:
                 print(f"   {what}: {line}")
                 fine = False
+        if tried.survivors:
+            key = f"[{source.stem[:2]}.{number}]"
+            print(f"   Part each from the solution by a case, or list it in {listed} below {key}, and why it is right.")
     raise SystemExit(not fine)
 
 
@@ -151,11 +155,19 @@ def new_exercise(
 
     source = sources.find(lab)
     exercise, written, counted = scaffold.new_exercise(source, after, script)
-    print(f"Exercise {exercise} is in {', '.join(paths.shown(path) for path in written)}.")
+    files = [paths.shown(path) for path in written]
+    parts = 3 + script  # text, check, tests, and a probe
+    print(f"Exercise {exercise} is in {', '.join(files[:parts])}.")
+    if files[parts:]:
+        print(f"Changed for its number or its minutes: {', '.join(files[parts:])}.")
     for place in counted:
         print(f"{place}: a loop counts exercises here. Does it still count the right ones?")
     number = source.stem[:2]
-    print(f"Next: make it yours, then ./lab test --lab {number} --exercise {exercise} and ./lab build {number}")
+    print(
+        "Read the text around it: where it says 'the next one' or 'both', it may mean another exercise now. Next: make "
+        f"it yours (./lab lint {number} says what is left), then ./lab test --lab {number} --exercise {exercise}, "
+        f"./lab mutate {number} --exercise {exercise} and ./lab build {number}"
+    )
 
 
 @command("build", epilog="Example: `./lab build 07 --execute`")

@@ -79,7 +79,8 @@ def new_exercise(source: Path, after: int | None = None, script: bool = False) -
     Returns
     -------
     tuple of (int, list of Path, list of str)
-        The exercise's number; the files that were written; and where a person has to look (`renumber.make_room`).
+        The exercise's number; the files that were written, those with the exercise first: source, checks, tests, and
+        the probe of a script; and where a person has to look (`renumber.make_room`).
 
     Raises
     ------

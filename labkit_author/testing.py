@@ -43,7 +43,8 @@ def runs(
     if lab is not None:
         return [[*(FAST if fast else []), *_of(lab, fast), *more]]
     if more:
-        return [[*([*FAST, "tests"] if fast else []), *more]]
+        named = any(Path(argument.partition("::")[0]).exists() for argument in more)
+        return [[*(FAST if fast else []), *(["tests"] if fast and not named else []), *more]]
     return [[STYLE], [*([*FAST, "tests"] if fast else WHOLE), f"--ignore={STYLE}"]]
 
 

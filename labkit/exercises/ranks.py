@@ -1,4 +1,4 @@
-"""A student's script on a rank: its failures and hangs are reported by its own lines.
+"""A student's script on a rank: its failures, and its hangs after `LINE_LIMIT_S`, are reported by its own lines.
 
 A lab's probe runs on every rank. It takes the script's functions by `load`, calls them within `watched`, and hands
 back what it found by `report`; `answers.run_answer` and `answers.reports` read that. This module itself runs a whole

@@ -1,4 +1,4 @@
-"""The routes through the labs, from `solutions/routes.toml`."""
+"""The routes through the labs, and their breaks, from `solutions/routes.toml`."""
 
 import tomllib
 from collections.abc import Sequence

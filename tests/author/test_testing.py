@@ -73,6 +73,9 @@ def test_style_comes_first_and_only_once(fast):
 
 def test_what_is_asked_for_is_one_run():
     assert testing.runs(more=["tests/mpi"]) == [["tests/mpi"]]
+    ((*narrow,),) = testing.runs(fast=True, more=["tests/test_cli.py::test_it"])
+    assert "--fast" in narrow
+    assert "tests" not in narrow
     ((*chosen,),) = testing.runs(fast=True, more=["-k", "sources"])
     assert chosen[-2:] == ["-k", "sources"]
     assert "--fast" in chosen
