@@ -64,9 +64,10 @@ print(as_text(examine(quick=QUICK)))
 # answer *does*. How you wrote it doesn't matter.
 #
 # - *not attempted*: the two lines are still there.
-# - *not yet*: you see what was expected and what your code returned, or which of your lines failed. You also get a
-#   hint. Each further try gives a stronger hint.
-# - *passed*: well done.
+# - *not yet*: you see what was expected and what your code returned, or which of your lines failed. An answer that ran
+#   also gets a hint, and each other answer the next one. The last hint is nearly the answer: you see it when you ask
+#   for it, by `check.hint(1)` in a cell of your own.
+# - *passed*: well done. Behind it stands the kit's solution, folded, to compare.
 #
 # A function has 20 seconds for everything that the check asks it to do. A script has its own time limit, which the
 # exercise states.

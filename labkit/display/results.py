@@ -108,8 +108,12 @@ class Results:
         """Keep how an exercise stands, how many hints were shown, and when. What was passed once stays so."""
         self._keep(
             exercises={str(number): verdict},
-            progress={str(number): {"hint": hint, "minute": time.strftime("%Y-%m-%dT%H:%M")}},
+            progress={str(number): _progress(hint)},
         )
+
+    def hint(self, number: int, shown: int) -> None:
+        """Keep how many hints to an exercise were shown, and when."""
+        self._keep(progress={str(number): _progress(shown)})
 
     def _read(self) -> dict[str, Any]:
         """Return what is kept, but for what is damaged: a lab goes on without it."""
@@ -140,6 +144,10 @@ class Results:
                 return
         kept |= self._about | new | {"when": time.strftime("%Y-%m-%d %H:%M"), "on": _describe_machine()}
         files.write(self.path, json.dumps(kept, indent=1))
+
+
+def _progress(hint: int) -> dict[str, Any]:
+    return {"hint": hint, "minute": time.strftime("%Y-%m-%dT%H:%M")}
 
 
 def row(name: str, published: str, measured: Measured | str, limit: str, *watches: Others) -> dict[str, Any]:

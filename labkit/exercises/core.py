@@ -55,7 +55,8 @@ class Check:
     decide : callable
         Takes the answer (a function, or a script's path), returns when it is right, raises `NotYet` otherwise.
     hints : tuple of str
-        From a nudge to nearly the answer; each further try shows one more, after the one for its mistake (`NotYet`).
+        From a nudge to nearly the answer. Each changed answer that ran and was wrong shows one more, after the one for
+        its mistake (`NotYet`); the last is shown only when asked for.
     imports : str or None
         The first lines of the module that the answer moves into: `decide` gets it as it is there, not as it is in the
         notebook. None when it stays in the notebook.
@@ -115,6 +116,7 @@ class Checker:
         self._namespace = namespace
         self.results = Results(lab.number, quick)
         self._shown: defaultdict[int, list[str]] = defaultdict(list)  # hints, by exercise
+        self._last_wrong: dict[int, tuple[Any, str]] = {}  # the last wrong answer's code, and the hint that it got
         self._fallbacks: dict[int, Any] = {}
         self._working: dict[int, Any] = {}
 
@@ -135,13 +137,22 @@ class Checker:
         object
             `answer` when it passes, the solution otherwise.
         """
-        if number not in self.lab.checks:
-            raise LabError(f"lab {self.lab.number} has no exercise {number}, only {sorted(self.lab.checks)}.")
+        self._refuse_unknown(number)
         outcome, message = self.judge(number, answer, given)
-        verdict.show(number, outcome, message.splitlines())
+        verdict.show(number, outcome, message.splitlines(), solution=self._exercises[number].solution)
         self.results.exercise(number, outcome, hint=len(self._shown[number]))
         self._working[number] = answer if outcome == PASSED else self._solution(number)
         return self._working[number]
+
+    def hint(self, number: int) -> None:
+        """Show the next hint of exercise `number`, be it the last, which is nearly the answer."""
+        self._refuse_unknown(number)
+        verdict.show_hint(number, self._next_hint(number))
+        self.results.hint(number, len(self._shown[number]))
+
+    def _refuse_unknown(self, number: int) -> None:
+        if number not in self.lab.checks:
+            raise LabError(f"lab {self.lab.number} has no exercise {number}, only {sorted(self.lab.checks)}.")
 
     def judge(self, number: int, answer: Any, given: bool = False) -> tuple[str, str]:
         """Return the verdict on an answer and what the student should know, without showing or keeping either."""
@@ -155,7 +166,7 @@ class Checker:
         except NotAttempted as error:
             return NOT_ATTEMPTED, f"{error}The lab goes on with a solution."
         except NotYet as error:
-            lines = (str(error), *_quote_output(output.getvalue()), self._hint(number, error.hint))
+            lines = (str(error), *_quote_output(output.getvalue()), *self._hints(number, answer, error))
             return NOT_YET, "\n".join([*lines, "The lab goes on with a solution."])
         except Exception:
             return CHECK_FAILED, (
@@ -181,7 +192,10 @@ class Checker:
             text = script.read_text(encoding="utf-8", errors="replace")
             same = (why for code, why in came_with.items() if _same_script(text, _script_of(code)))
         elif number in self._fallbacks and answer is self._fallbacks[number]:
-            raise NotAttempted("This is the kit's solution, not yours. Run your own cell again first, then this one. ")
+            raise NotAttempted(
+                "This is the kit's solution, not yours: your cell has not run since, or it ended in an error. Run your "
+                "own cell again first, then this one. "
+            )
         else:
             expect(
                 callable(answer) and not isinstance(answer, type),
@@ -222,10 +236,32 @@ class Checker:
         self._fallbacks[number] = namespace[exercise.name]
         return self._fallbacks[number]
 
-    def _hint(self, number: int, wanted: str) -> str:
-        """Return the hint for this mistake, or the exercise's next one when there is none or it was shown before."""
+    def _hints(self, number: int, answer: Any, mistake: NotYet) -> list[str]:
+        """Return the hint that a wrong answer gets, if any: one more only when it is another answer, and ran."""
+        code = _fingerprint(answer)
+        last_code, last_hint = self._last_wrong.get(number, (None, ""))
+        if mistake.hint and mistake.hint not in self._shown[number]:
+            told = self._show(number, mistake.hint)
+        elif code == last_code:
+            told = last_hint
+        elif _crashed(mistake):
+            told = ""
+        else:
+            told = self._next_hint(number, unasked=True)
+        self._last_wrong[number] = code, told
+        return [told] if told else []
+
+    def _next_hint(self, number: int, unasked: bool = False) -> str:
+        """Return the exercise's next hint, or the last once more; the last only for who asks for it."""
         hints, shown = self.lab.checks[number].hints, self._shown[number]
-        hint = wanted if wanted and wanted not in shown else next((one for one in hints if one not in shown), hints[-1])
+        hint = next((hint for hint in hints if hint not in shown), hints[-1])
+        if unasked and hint == hints[-1] and hint not in shown:
+            return f"The last hint is nearly the answer. To see it, run check.hint({number}) in a new cell."
+        return self._show(number, hint)
+
+    def _show(self, number: int, hint: str) -> str:
+        """Note that a hint is shown, and return it as it is told."""
+        hints, shown = self.lab.checks[number].hints, self._shown[number]
         if hint not in shown:
             shown.append(hint)
         place = f" {hints.index(hint) + 1} of {len(hints)}" if hint in hints else ""
@@ -241,6 +277,23 @@ def checker(number: str, namespace: dict[str, Any], quick: bool = False) -> Chec
 def _script_of(cell_source: str) -> str:
     """Return what a `%%writefile` cell writes."""
     return cell_source.partition("\n")[2] + "\n"
+
+
+def _fingerprint(answer: Any) -> Any:
+    """Return what two answers share that do the same by the same code."""
+    if isinstance(answer, str | Path):
+        with contextlib.suppress(OSError):
+            return Path(answer).read_bytes()
+    code = getattr(answer, "__code__", None)
+    return _instructions(code) if code else answer
+
+
+def _crashed(mistake: NotYet) -> bool:
+    """Whether the answer raised, or did not run, in place of doing something wrong."""
+    cause = mistake.__cause__
+    while isinstance(cause, NotYet):
+        cause = cause.__cause__
+    return cause is not None
 
 
 def _quote_output(output: str) -> list[str]:
@@ -268,7 +321,7 @@ def _instructions(code: CodeType) -> tuple[Any, ...]:
     """Return what code does, whatever its docstring and its place in a file."""
     constants = [
         _instructions(constant) if isinstance(constant, CodeType) else (type(constant), repr(constant))
-        for constant in code.co_consts[1:]  # the first is the docstring, or None
+        for constant in code.co_consts[code.co_name != "<lambda>" :]  # but for the first, the docstring or None
     ]
     return code.co_code, code.co_names, code.co_varnames, constants
 

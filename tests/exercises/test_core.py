@@ -61,12 +61,64 @@ def test_a_stand_in_given_back_is_still_not_attempted(check, capsys):
     assert told.count("Run your own cell again first") == 1
 
 
-def test_hints_come_one_at_a_time_and_the_last_one_stays(check, capsys):
-    for _ in range(4):
-        assert check(1, lambda x: x)(5) == 10
-    told = capsys.readouterr().out
-    assert told.count("Expected double(3) to be 6; it is 3.") == 4
-    assert [told.count(f"Hint {n} of 3") for n in (1, 2, 3)] == [1, 1, 2]
+def hints_of(out: str) -> list[str]:
+    return [line.strip() for line in out.splitlines() if "hint" in line.lower()]
+
+
+LAST = "The last hint is nearly the answer. To see it, run check.hint(1) in a new cell."
+
+
+def test_each_other_wrong_answer_gets_a_hint_but_not_the_last(check, capsys):
+    for answer in (lambda x: x, lambda x: x + 1, lambda x: x + 2, lambda x: x + 4):
+        assert check(1, answer)(5) == 10
+    assert hints_of(capsys.readouterr().out) == ["Hint 1 of 3: think", "Hint 2 of 3: twice", LAST, LAST]
+
+
+def test_the_same_answer_gets_the_same_hint(check, capsys):
+    for _ in range(3):
+        check(1, lambda x: x)
+    assert hints_of(capsys.readouterr().out) == ["Hint 1 of 3: think"] * 3
+
+
+def test_an_answer_that_raises_gets_no_hint(check, capsys):
+    for answer in (lambda x: missing, lambda x: x.missing, lambda x: x):  # noqa: F821
+        check(1, answer)
+    assert hints_of(capsys.readouterr().out) == ["Hint 1 of 3: think"]
+
+
+def test_a_script_is_the_same_answer_until_its_text_changes(tmp_path, write_source, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lab = Lab("42")
+
+    @lab.exercise(1, hints=("think", "twice", "2 * x"))
+    def never(script):
+        expect(False, "more")
+
+    cells = "%%writefile work/it.py\n### BEGIN SOLUTION\nprint(2)\n### END SOLUTION", 'it = check(1, work / "it.py")'
+    check = Checker(lab, write_source(*cells), {})
+    script = tmp_path / "it.py"
+    for text in ("print(1)", "print(1)", "print(3)"):
+        script.write_text(text)
+        check(1, script)
+    expected = ["Hint 1 of 3: think", "Hint 1 of 3: think", "Hint 2 of 3: twice"]
+    assert hints_of(capsys.readouterr().out) == expected
+
+
+def test_who_asks_gets_all_hints_in_their_order_and_the_last_again(check, capsys):
+    check(1, lambda x: x)
+    capsys.readouterr()
+    for _ in range(3):
+        check.hint(1)
+    told = ["Hint 2 of 3: twice", "Hint 3 of 3: 2 * x", "Hint 3 of 3: 2 * x"]
+    assert capsys.readouterr().out == "".join(f"Exercise 1.\n   {line}\n" for line in told)
+    assert json.loads(Path("work/results-42.json").read_text())["progress"]["1"]["hint"] == 3
+    check(1, lambda x: x + 1)
+    assert hints_of(capsys.readouterr().out) == ["Hint 3 of 3: 2 * x"]  # it was asked for
+
+
+def test_a_hint_to_an_exercise_that_is_not_there(check):
+    with pytest.raises(LabError, match="no exercise 9"):
+        check.hint(9)
 
 
 def test_a_hint_for_the_mistake_comes_first_and_once_and_the_others_in_their_order(
@@ -75,7 +127,7 @@ def test_a_hint_for_the_mistake_comes_first_and_once_and_the_others_in_their_ord
     monkeypatch.chdir(tmp_path)
     lab = Lab("42")
 
-    @lab.exercise(1, hints=("think", "twice", "2 * x"))
+    @lab.exercise(1, hints=("think", "twice", "thrice", "2 * x"))
     def doubles(answer):
         got = call(answer, 3)
         expect(got is not None, "a number", hint="Does it return?")
@@ -83,16 +135,16 @@ def test_a_hint_for_the_mistake_comes_first_and_once_and_the_others_in_their_ord
         for_all(lambda x: expect(call(answer, x) > 0, "more", hint="Is there a minus?"), x=st.just(3))
 
     check = Checker(lab, write_source(ANSWER, "double = check(1, double)"), {"scale": 2})
-    for answer in (lambda x: None, lambda x: 9, lambda x: 9, lambda x: None, lambda x: -3, lambda x: -3):
+    nothing = lambda x: None  # noqa: E731
+    for answer in (nothing, lambda x: 9, lambda x: 10, nothing, lambda x: -3, lambda x: -4):
         check(1, answer)
-    told = [line.strip() for line in capsys.readouterr().out.splitlines() if "Hint" in line]
-    assert told == [
+    assert hints_of(capsys.readouterr().out) == [
         "Hint: Does it return?",
-        "Hint 2 of 3: twice",
-        "Hint 1 of 3: think",
-        "Hint 3 of 3: 2 * x",
+        "Hint 2 of 4: twice",
+        "Hint 1 of 4: think",
+        "Hint 3 of 4: thrice",
         "Hint: Is there a minus?",
-        "Hint 3 of 3: 2 * x",
+        LAST,
     ]
     assert json.loads(Path("work/results-42.json").read_text())["progress"]["1"]["hint"] == 5
 
