@@ -7,11 +7,11 @@ from xdist.scheduler import LoadFileScheduling
 
 # What takes longest, or would hold one process up alone at the end; the others follow in the order of their names.
 FIRST = (
-    *("solutions/03", "tests/exercises/test_lab07.py", "tests/train/test_loop.py", "tests/mpi/test_launch.py"),
-    *("tests/author/test_scaffold.py", "solutions/04", "tests/browser/test_board_pages.py", "solutions/08"),
-    *("tests/classroom/hub/test_hub_proxy.py", "solutions/07", "tests/exercises/test_lab08.py", "solutions/06"),
-    *("tests/test_front_door.py", "solutions/05", "tests/exercises/test_lab06.py", "solutions/01"),
-    *("tests/classroom/hub/test_hub.py", "solutions/02", "tests/train/test_sbatch.py", "solutions/09"),
+    *("tests/exercises/test_lab07.py", "tests/exercises/test_lab09.py", "solutions/04", "tests/train/test_loop.py"),
+    *("tests/mpi/test_launch.py", "tests/author/test_scaffold.py", "solutions/07", "solutions/03", "solutions/08"),
+    *("tests/browser/test_board_pages.py", "tests/exercises/test_lab06.py", "tests/classroom/hub/test_hub_proxy.py"),
+    *("solutions/09", "solutions/06", "tests/exercises/test_lab08.py", "tests/test_front_door.py", "solutions/05"),
+    *("tests/classroom/hub/test_hub.py", "solutions/02", "solutions/01", "tests/train/test_sbatch.py"),
     *("tests/exercises/test_core.py", "tests/tune/test_tune.py", "tests/slurm", "tests/classroom/hub"),
     *("tests/doctor", "tests/bench"),
 )
