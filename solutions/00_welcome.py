@@ -67,7 +67,7 @@ print(as_text(examine(quick=QUICK)))
 # - *not yet*: you see what was expected and what your code returned, or which of your lines failed. An answer that ran
 #   also gets a hint, and each other answer the next one. The last hint is nearly the answer: you see it when you ask
 #   for it, by `check.hint(1)` in a cell of your own.
-# - *passed*: well done. Behind it stands the kit's solution, folded, to compare.
+# - *passed*: well done.
 #
 # A function has 20 seconds for everything that the check asks it to do. A script has its own time limit, which the
 # exercise states.
