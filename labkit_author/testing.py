@@ -6,19 +6,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
-
 from labkit.exercises import sources
 from labkit.system import others, paths
 from labkit.system.errors import LabError
 
-FAST_WORKERS = 4  # processes that share the fast tests; some tests wait, so two cores have enough for four
-WORKERS_A_CORE = 3  # for the whole suite, of which more tests wait
-WORKER_BYTES = 2 * 2**30  # memory of a worker and what it starts
+WORKERS = 4  # processes that share the tests; many tests wait, so two cores have enough for four
 STYLE = "tests/test_style.py"
-FAST = ("--fast", f"-n{FAST_WORKERS}", "--dist=worksteal")
+FAST = ("--fast", f"-n{WORKERS}", "--dist=worksteal")
 # Files are begun in their order: reordered, those of few and long tests would come last, alone at the end.
-WHOLE = ("--dist=loadfile", "--no-loadscope-reorder")
+WHOLE = (f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder")
 
 
 def runs(
@@ -49,13 +45,7 @@ def runs(
     if more:
         named = any(Path(argument.partition("::")[0]).exists() for argument in more)
         return [[*(FAST if fast else []), *(["tests"] if fast and not named else []), *more]]
-    return [[STYLE], [*([*FAST, "tests"] if fast else [f"-n{_workers()}", *WHOLE]), f"--ignore={STYLE}"]]
-
-
-def _workers() -> int:
-    """Return the number of processes that share the whole suite: as many as cores and free memory allow, 16 at most."""
-    by_memory = psutil.virtual_memory().available // WORKER_BYTES
-    return max(1, min(WORKERS_A_CORE * len(os.sched_getaffinity(0)), by_memory, 16))
+    return [[STYLE], [*([*FAST, "tests"] if fast else WHOLE), f"--ignore={STYLE}"]]
 
 
 def _of(lab: str, fast: bool) -> list[str]:

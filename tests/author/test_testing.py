@@ -1,11 +1,9 @@
-import os
 import re
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import order
-import psutil
 import pytest
 
 from labkit import cli
@@ -71,13 +69,6 @@ def test_style_comes_first_and_only_once(fast):
     assert style == [testing.STYLE]
     assert f"--ignore={testing.STYLE}" in tests
     assert (paths.ROOT / testing.STYLE).is_file()
-
-
-@pytest.mark.parametrize(("cores", "free_gb", "workers"), [(2, 24, 6), (4, 6, 3), (64, 500, 16), (2, 1, 1)])
-def test_the_whole_suite_is_shared_by_as_many_as_fit(monkeypatch, cores, free_gb, workers):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free_gb * 2**30))
-    assert testing.runs()[1][0] == f"-n{workers}"
 
 
 def test_what_is_asked_for_is_one_run():
