@@ -1,5 +1,6 @@
 """The code is formatted and clean, shell scripts too; its types fit; imports are declared, and go down the layers."""
 
+import os
 import subprocess
 import sysconfig
 import tomllib
@@ -14,13 +15,21 @@ EVERY_GROUP = ",".join(tomllib.loads((paths.ROOT / "pyproject.toml").read_text()
 
 
 def shell_scripts() -> list[str]:
-    """Return the tracked files whose first line names bash or sh, or says so to shellcheck."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=paths.ROOT, capture_output=True, text=True, check=True)
-    names = [name for name in listed.stdout.split("\0") if name and (paths.ROOT / name).is_file()]
-    return [name for name in names if is_shell((paths.ROOT / name).open("rb").readline(80))]
+    """Return the kit's files whose first line names bash or sh, or says so to shellcheck; git may not be there."""
+    ignored = {line.strip("/") for line in (paths.ROOT / ".gitignore").read_text().splitlines()} | {".git"}
+    found = []
+    for folder, folders, names in os.walk(paths.ROOT):
+        inside = Path(folder).relative_to(paths.ROOT)
+        folders[:] = [name for name in folders if not {name, str(inside / name)} & ignored]
+        found += [str(inside / name) for name in names if is_shell(Path(folder, name))]
+    return found
 
 
-def is_shell(first: bytes) -> bool:
+def is_shell(file: Path) -> bool:
+    if not file.is_file():  # a socket, or a link that leads nowhere
+        return False
+    with file.open("rb") as opened:
+        first = opened.readline(80)
     return first.startswith((b"#!/bin/sh", b"#!/bin/bash", b"#!/usr/bin/env bash", b"# shellcheck shell="))
 
 
