@@ -18,7 +18,7 @@ import contextlib
 import ctypes
 import importlib
 import io
-import sys
+import linecache
 import threading
 import time
 import traceback
@@ -39,6 +39,7 @@ from labkit.exercises.outcomes import NotAttempted, NotYet, expect
 from labkit.exercises.values import describe, short
 from labkit.system import files
 from labkit.system.errors import LabError
+from labkit.system.stacks import stack_of
 from labkit.system.words import plural
 
 ANSWER_LIMIT_S = 20.0  # spent in a function of the student's; a script's runs have limits of their own
@@ -377,11 +378,8 @@ def _time_is_up(name: str, made: Calls, took_s: float, where: str) -> str:
 
 def _student_line(thread: threading.Thread) -> str:
     """Return which line of the student's code a thread is in; empty when it is in none."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    if frame is None:
-        return ""
-    lines = [entry for entry in traceback.extract_stack(frame) if is_student_code(entry.filename)]
-    return f'line {lines[-1].lineno}: "{lines[-1].line}"' if lines else ""
+    lines = [(file, number) for file, number in stack_of(thread.ident) if is_student_code(file)]
+    return f'line {lines[-1][1]}: "{linecache.getline(*lines[-1]).strip()}"' if lines else ""
 
 
 def _stop(thread: threading.Thread) -> None:

@@ -11,18 +11,19 @@ It imports nothing that takes time, as every rank of every check imports it.
 
 import contextlib
 import json
+import linecache
 import os
 import re
 import runpy
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from labkit.exercises.outcomes import FAILED, REPORT
+from labkit.system.stacks import stack_of
 
 LINE_LIMIT_S = 10.0  # seconds in one line of the script, and by default in all; the longest takes a fraction of one
 IMPORT_LIMIT_S = 30.0  # seconds for all that a script imports
@@ -97,16 +98,15 @@ def _watch(
     place = None
     while not over.wait(POLL_S):
         now = time.monotonic()
-        stack = traceback.extract_stack(sys._current_frames().get(thread))
-        lines = [(frame.lineno, frame.line) for frame in stack if frame.filename == script]
+        lines = [number for file, number in stack_of(thread) if file == script]
         if lines != place:
             place, since = lines, now
         if now - since > line_limit_s or now - began > total_limit_s:
-            number, line = lines[-1] if lines else (0, "")
-            in_line = f' in line {number}: "{line}"' if lines else ""
+            line = linecache.getline(script, lines[-1]).strip() if lines else ""
+            in_line = f' in line {lines[-1]}: "{line}"' if lines else ""
             if now - since < (now - began) / 2:  # it still moved between lines
                 fail(f"It is not done after {now - began:.0f} s, and was{in_line}. {SLOW_HINT}", where)
-            why = SEND_HINT if re.search(r"\b[Ss]end\(", line or "") else WAIT_HINT
+            why = SEND_HINT if re.search(r"\b[Ss]end\(", line) else WAIT_HINT
             fail(f"It hangs: after {now - began:.0f} s it is still{in_line}. {why}", where)
 
 
