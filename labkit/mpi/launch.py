@@ -115,7 +115,7 @@ def run_ranks(
     Each rank has cores of its own, which no other run on this machine has, whichever user started it
     (`labkit.system.cores`); where they are too few, ranks take turns and a line says so. On a server with measuring
     slots, the run waits for one and has its cores (`labkit.system.turns`). What MPI's libraries print comes after
-    `[rank] MPI:`. Unless the run spans machines, it listens on loopback alone, and other users cannot connect to it.
+    `[rank] MPI:`. Unless the run spans machines, mpirun listens nowhere and other users cannot connect to it.
     With a network, ranks are on nodes that are joined by wires (`labkit.testbed`), and what they send to another node
     takes them.
 

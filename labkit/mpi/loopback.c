@@ -1,15 +1,15 @@
-/* Preloaded into mpirun (LD_PRELOAD, ld.so(8)), has it listen on loopback alone.
+/* Preloaded into mpirun (LD_PRELOAD, ld.so(8)), has it listen nowhere; in a Slurm job, on loopback alone.
  *
  * Hydra binds the port to which its proxies on other nodes connect to all of a machine's addresses, and has no option
  * for fewer (MPICH 5.0.2, MPL_listen in src/mpl/src/sock/mpl_sockaddr.c; docs/upstream.md says when this can go:
  * https://github.com/pmodels/mpich/issues/6010). On one machine its proxy has a pair of
- * sockets instead, so nobody needs to connect at all: packets to the port are dropped. In a Slurm job, srun starts the
- * proxy, which connects from this machine.
+ * sockets instead, so nobody needs to connect at all. In a Slurm job, srun starts the proxy, which connects from this
+ * machine. (A filter that drops all packets to the port would do, but not every kernel lets every user have one.)
  */
-#include <linux/filter.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -29,11 +29,17 @@ int bind(int fd, const struct sockaddr *address, socklen_t length) {
         memcpy(&loopback, address, length);
         loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         address = (const struct sockaddr *)&loopback;
-        if (!getenv("SLURM_JOB_ID")) {
-            struct sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
-            struct sock_fprog all = {1, &drop};
-            setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &all, sizeof all);
-        }
     }
     return syscall(SYS_bind, fd, address, length);
+}
+
+int listen(int fd, int backlog) {
+    int family = 0, never = -1;
+    socklen_t length = sizeof family;
+    if (!getenv("SLURM_JOB_ID") && !getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &length) && family == AF_INET)
+        never = eventfd(0, 0); /* is never ready to be read: mpirun waits for a connection that does not come */
+    if (never < 0 || dup2(never, fd) < 0)
+        return syscall(SYS_listen, fd, backlog);
+    close(never);
+    return 0;
 }

@@ -1,4 +1,4 @@
-"""A preloaded library, compiled from `loopback.c`, that keeps mpirun from listening on all addresses of the machine."""
+"""A preloaded library, compiled from `loopback.c`, that keeps mpirun from listening where others can connect."""
 
 from pathlib import Path
 

@@ -79,7 +79,7 @@ def _options(args: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _stay_here() -> None:
-    """Have Hydra listen on loopback, and its ranks, should they all be here, use shared memory alone."""
+    """Should all ranks be here, have Hydra listen nowhere, and them use shared memory alone."""
     reach = reach_of(os.environ)
     ranks = MAX_RANKS_PER_CORE * len(os.sched_getaffinity(0))
     for name, value in (ucx_variables(ranks, reach, os.environ) | hydra_variables(reach)).items():

@@ -19,6 +19,7 @@ def test_in_a_pipe_nothing_is_said(capsys):
 
 
 def test_in_a_terminal_a_line_is_shown_and_taken_away_again(monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm")  # one that is "dumb" can't take anything away
     monkeypatch.setattr("labkit.system.progress.Console", lambda stderr: Console(stderr=stderr, force_terminal=True))
     with progress("Starting …") as tell:
         tell("Measuring …")

@@ -34,6 +34,8 @@ HERE = "127.0.0.1"
 SEAL = Seal(SECRET)
 MIB = 1 << 20
 SERVER = "/user/seat-01"
+ME = getpass.getuser()
+ANOTHER = next(account for account in ("nobody", "root") if account != ME)
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Unverified HTTPS")]
 
 
@@ -411,7 +413,7 @@ class TestCookies:
 
 
 class TestListeners:
-    @pytest.mark.parametrize(("account", "is_let"), [(getpass.getuser(), True), ("nobody", False), ("no-such", False)])
+    @pytest.mark.parametrize(("account", "is_let"), [(ME, True), (ANOTHER, False), ("no-such", False)])
     def test_a_server_is_asked_if_its_account_listens(self, tmp_path, account, is_let):
         """Also behind a link, by which a student could lead the proxy to a socket that is root's, or another's."""
         target = tmp_path / "server.sock"
