@@ -27,8 +27,8 @@ from matplotlib.textpath import TextPath
 
 from labkit.display import plots
 
-INPUT, CONSTANT, VARIABLE, OPERATION, FUSED = "input", "constant", "variable", "operation", "several in one"
-MERGED, FOLDED, PRUNED, SPARED = "merged into one", "computed beforehand", "not needed", "done without"
+INPUT, CONSTANT, VARIABLE, OPERATION, FUSED = "input", "constant", "variable", "operation", "fused operation"
+MERGED, FOLDED, PRUNED, SPARED = "part of a fusion", "computed beforehand", "not needed", "simplified away"
 
 FILLS = {
     INPUT: plots.SKY,

@@ -3,16 +3,20 @@
 import base64
 import html
 import io
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from cycler import cycler
 from IPython.display import display
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.display.results import Results
 from labkit.system import files
+from labkit.system.load import BUSY_MARK, Others
 
 # Okabe and Ito, "Color Universal Design" (2008): told apart with every common form of colour blindness.
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, BLACK = PALETTE = (
@@ -48,7 +52,7 @@ def use_style() -> None:
     )
 
 
-def show(figure: Figure, alt: str, keep: Results | None = None) -> None:
+def show(figure: Figure, alt: str, keep: Results | None = None, watched: Iterable[Others] = ()) -> None:
     """Display a figure once, with its alternative text.
 
     Parameters
@@ -59,22 +63,48 @@ def show(figure: Figure, alt: str, keep: Results | None = None) -> None:
         What the picture shows, for those who can't see it.
     keep : Results, optional
         Where to keep the picture too, for the student's report, under its title.
+    watched : iterable of Others
+        Under which it was measured (`load.watch`): where other work had the cores, the picture says so.
     """
-    data = base64.b64encode(_png(figure)).decode()
+    title = next(filter(None, (figure.get_suptitle(), *(axes.get_title() for axes in figure.axes))), "")
+    if disturbed := ", ".join(dict.fromkeys(other.where or "what it shows" for other in watched if other.busy)):
+        mark = f"{BUSY_MARK}: other work had the cores meanwhile ({disturbed})"
+        figure.text(0.5, 1.02, mark, ha="center", va="bottom", color="black", backgroundcolor=YELLOW)
+        alt = f"{alt} {mark}."
+    data = base64.b64encode(png(figure)).decode()
     image = f'<img src="data:image/png;base64,{data}" alt="{html.escape(alt)}" style="max-width: 100%">'
     display({"text/html": image, "text/plain": alt}, raw=True)
     if keep is not None:
-        keep.picture(figure.get_suptitle() or figure.axes[0].get_title(), data, alt)
+        keep.picture(title, data, alt)
 
 
 def save(figure: Figure, file: Path) -> None:
     """Write a figure to a file, PNG, and close it."""
-    files.write(file, _png(figure))
+    files.write(file, png(figure))
 
 
-def _png(figure: Figure) -> bytes:
-    """Return a figure as PNG, and close it."""
+def png(figure: Figure) -> bytes:
+    """Return a figure as PNG with nothing cut off, and close it."""
+    _wrap_titles(figure)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", facecolor="white")
+    figure.savefig(buffer, format="png", facecolor="white", bbox_inches="tight", pad_inches=0.1)
     plt.close(figure)
     return buffer.getvalue()
+
+
+def _wrap_titles(figure: Figure) -> None:
+    """Break titles that are wider than their part of the figure."""
+    figure.draw_without_rendering()
+    width = figure.bbox.width
+    titles = [(axes.title, width / _columns(axes)) for axes in figure.axes]
+    titles += [(text, width) for text in figure.texts if text.get_text() == figure.get_suptitle()]
+    for title, room in titles:
+        text = title.get_text()
+        if text and (wide := title.get_window_extent().width) > room:
+            title.set_text(textwrap.fill(text.replace("\n", " "), max(12, int(len(text) * room / wide) - 2)))
+
+
+def _columns(axes: Axes) -> float:
+    """Return how many such axes stand side by side in their figure."""
+    spec = axes.get_subplotspec()
+    return spec.get_gridspec().ncols / len(spec.colspan) if spec else 1

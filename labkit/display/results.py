@@ -1,6 +1,7 @@
-"""A lab's results: its closing table, pictures and verdicts, kept in `work/results-NN.json` for `lab report`."""
+"""A lab's results, kept in `work/results-NN.json` for `lab report`: table, pictures, verdicts, guesses and steps."""
 
 import base64
+import contextlib
 import json
 import math
 import re
@@ -12,9 +13,10 @@ from typing import Any
 
 from IPython.display import display
 
-from labkit.display import markdown
+from labkit.display import guesses, markdown, steps
 from labkit.display.measured import Measured
 from labkit.system import files, locks
+from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK, Others
 from labkit.system.turns import this_share
 
@@ -114,6 +116,63 @@ class Results:
     def hint(self, number: int, shown: int) -> None:
         """Keep how many hints to an exercise were shown, and when."""
         self._keep(progress={str(number): _progress(shown)})
+
+    def guess(self, number: int, question: str, answer: object, unit: str = "", choices: Sequence[str] = ()) -> None:
+        """Keep and show a student's guess; the lab goes on without one, and with one that is none.
+
+        Parameters
+        ----------
+        number : int
+            Its number in the lab.
+        question : str
+            What the figure is of, in a few words, such as "two threads against one".
+        answer : object
+            The guess, a number or one of the choices; three dots (`...`) where nobody has guessed.
+        unit : str
+            Of a number, such as "×".
+        choices : sequence of str
+            The choices; none where the guess is a number.
+        """
+        guess, what_to_do = guesses.parse(answer, unit, choices)
+        guesses.show(number, guess, what_to_do)
+        here = self._kept_guess(number).get("here", "")
+        self._keep(guesses={str(number): {"question": question, "guess": guess, "here": here}})
+
+    def compare_guess(self, number: int, measured: Measured | str) -> None:
+        """Show a guess beside the figure, a `Measured` or one of the choices, and keep both."""
+        kept = {"question": "", "guess": ""} | self._kept_guess(number)
+        guesses.show_beside(number, kept["question"], kept["guess"], measured)
+        self._keep(guesses={str(number): kept | {"here": str(measured)}})
+
+    def _kept_guess(self, number: int) -> dict[str, str]:
+        """Return a guess that was kept before, if it can be read: nothing can be kept where it can't."""
+        kept: dict[str, str] = {}
+        with contextlib.suppress(OSError):
+            kept = self._read().get("guesses", {}).get(str(number), {})
+        return kept
+
+    def step(self, name: str, measured: Measured, *watches: Others, share: float | None = None) -> None:
+        """Keep a step from the default to the fastest, for the ladder.
+
+        Parameters
+        ----------
+        name : str
+            One of `steps.STEPS`.
+        measured : Measured
+            The factor.
+        *watches : Others
+            Under which it was measured (`load.watch`).
+        share : float, optional
+            How much of the machine's limit the faster of the two reaches, in percent.
+
+        Raises
+        ------
+        LabError
+            When there is no such step.
+        """
+        if name not in steps.STEPS:
+            raise LabError(f"there is no step {name!r}, only {', '.join(steps.STEPS)}.")
+        self._keep(steps={name: steps.as_kept(row(name, "", measured, "", *watches), share)})
 
     def _read(self) -> dict[str, Any]:
         """Return what is kept, but for what is damaged: a lab goes on without it."""
@@ -286,6 +345,24 @@ def _is_exercises(value: Any) -> bool:
     return isinstance(value, dict) and all(_is_text(text) for item in value.items() for text in item)
 
 
+def _is_guesses(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        guesses.is_guess(held) and _is_texts(list(held.values())) for held in value.values()
+    )
+
+
+def _is_steps(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        name in steps.STEPS
+        and isinstance(held, dict)
+        and _is_text(held.get("text"))
+        and _is_numbers(held.get("numbers"))
+        and isinstance(held.get("busy"), bool)
+        and (held.get("share") is None or _is_number(held["share"]))
+        for name, held in value.items()
+    )
+
+
 def _is_progress(value: Any) -> bool:
     return isinstance(value, dict) and all(
         isinstance(held, dict) and type(held.get("hint")) is int and _is_text(held.get("minute"))
@@ -303,6 +380,8 @@ _VALID: dict[str, Callable[[Any], bool]] = {
     "pictures": _is_pictures,
     "exercises": _is_exercises,
     "progress": _is_progress,
+    "guesses": _is_guesses,
+    "steps": _is_steps,
 }
 
 

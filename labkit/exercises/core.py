@@ -140,7 +140,7 @@ class Checker:
         """
         self._refuse_unknown(number)
         outcome, message = self.judge(number, answer, given)
-        verdict.show(number, outcome, message.splitlines())
+        verdict.show(number, outcome, message.splitlines(), solution=self._exercises[number].solution)
         self.results.exercise(number, outcome, hint=len(self._shown[number]))
         self._working[number] = answer if outcome == PASSED else self._solution(number)
         return self._working[number]

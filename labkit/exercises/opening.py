@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labkit.display import plots
+from labkit.display import boxes, notices, plots
 from labkit.display.results import WORK, Results
 from labkit.exercises import room
 from labkit.exercises.core import Checker, checker
@@ -38,6 +38,8 @@ class OpenLab(NamedTuple):
 def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
     """Open a lab in its notebook: make the folder for its files, set the style of pictures, print the machine.
 
+    Call it before TensorFlow is imported, whose notices it keeps away.
+
     Parameters
     ----------
     number : str
@@ -46,7 +48,9 @@ def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
         The notebook's globals; `QUICK` among them, where it is true, says that this is a small run, as the tests make
         them. A lab's cell tagged `parameters` has it: Papermill gives it another value, and so does nbval in the tests.
     """
+    notices.hide()  # first: the checks of some labs import TensorFlow
     check = checker(number, namespace, bool(namespace.get("QUICK")))
+    boxes.keep_words_whole()
     plots.use_style()
     WORK.mkdir(exist_ok=True)
     room.open_lab(Path.cwd())  # after a restart of the machine, say, the room's sender runs no more

@@ -1,5 +1,6 @@
-"""The page that a student takes home: the machine, the figures, the pictures, the exercises passed."""
+"""The page that a student takes home: the machine, the steps, the guesses, the figures, pictures and exercises."""
 
+import base64
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import fastjsonschema
 import jinja2
 
+from labkit.display import ladder, plots
 from labkit.display.measured import with_unit
 from labkit.display.results import (
     COLUMNS,
@@ -76,10 +78,14 @@ def render(
     for lab in labs:
         if lab.get("table"):
             _show_table(lab["table"], (room or {}).get(lab["lab"], ()))
+    steps = ladder.read(folder)
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         labs=labs,
         machines=machines,
+        ladder=base64.b64encode(plots.png(ladder.draw(steps))).decode() if steps else "",
+        ladder_in_words=ladder.describe(steps),
+        guesses=[(lab, guess) for lab in labs for guess in lab["guesses"].values() if guess["guess"] or guess["here"]],
         disturbed=[(lab, row["texts"][0]) for lab in labs for row in _rows(lab) if row["busy"]],
         mark=BUSY_MARK,
         room_note=room_note,
@@ -159,4 +165,4 @@ def _lab(file: Path) -> dict[str, Any]:
         raise LabError(f"{paths.shown(file)} is of no lab that is here: move it away.") from error
     verdicts = kept.get("exercises", {})
     exercises = {n: verdicts.get(str(n), NOT_ATTEMPTED) for n in sources.exercises(sources.read(source))}
-    return {"pictures": {}, **kept, "title": sources.title(source), "exercises": exercises}
+    return {"pictures": {}, "guesses": {}, **kept, "title": sources.title(source), "exercises": exercises}

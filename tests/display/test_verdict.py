@@ -26,6 +26,23 @@ def test_in_a_notebook_the_same_words_are_coloured(tmp_path):
     page = output.data["text/html"]
     assert re.search(r'<span style="background-color: #E69F00; [^"]*">not yet</span>', page)
     assert html.unescape(re.sub("<.*?>", "", page)) == TEXT
+    assert "break-all" not in page
+
+
+def test_behind_passed_stands_the_solution_folded(tmp_path):
+    code = "from labkit.display import verdict\n" + "\n".join(
+        f"verdict.show({number}, {outcome!r}, [], solution='return a < b')"
+        for number, outcome in enumerate((PASSED, NOT_YET, NOT_ATTEMPTED), 1)
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    outputs = build.execute(notebook, "verdict", tmp_path).cells[0].outputs
+    assert [output.data["text/plain"] for output in outputs] == [
+        "Exercise 1 · passed.",
+        "Exercise 2 · not yet.",
+        "Exercise 3 · not attempted.",
+    ]
+    assert ["return a &lt; b" in output.data["text/html"] for output in outputs] == [True, False, False]
+    assert "<details><summary>" in outputs[0].data["text/html"]
 
 
 @pytest.mark.parametrize("outcome", [PASSED, NOT_YET, NOT_ATTEMPTED, CHECK_FAILED])

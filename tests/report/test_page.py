@@ -256,3 +256,19 @@ def test_each_disturbed_figure_is_named_at_the_top(tmp_path):
     before = render(tmp_path).partition("<h2>")[0]
     assert "<li>lab 02: CNN</li>" in before
     assert "quiet" not in before
+
+
+def test_the_steps_come_first_and_guesses_stand_beside_their_figures(tmp_path):
+    step = {"text": "1.31× (1.20 to 1.40)", "numbers": OWN.numbers(), "busy": False, "share": 37.0}
+    guess = {"question": "threads <2>", "guess": "2×", "here": "1.31× (1.20 to 1.40)"}
+    leave(tmp_path, "03", steps={"threads": step}, guesses={"1": guess, "2": dict.fromkeys(guess, "")})
+    page = render(tmp_path)
+    assert page.index("From the default to the fastest") < page.index(sources.title(sources.find("03")))
+    assert "threads set beside the default 1.31× (1.20 to 1.40), 37% of the limit." in page
+    assert page.count('<td data-head="you">') == 1
+    assert "threads &lt;2&gt;" in page
+
+
+def test_without_steps_and_guesses_the_page_has_no_place_for_them(page):
+    assert "From the default to the fastest" not in page
+    assert "Guessed and measured" not in page
