@@ -8,9 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
+from labkit.system.words import plural
+
 # The reference's standard deviation over the rounds, relative to its mean, from which one measures again.
 UNSTEADY = 0.15
 UNEQUAL = 3.0  # the ratio of two speeds' noise from which a remark says so
+MAX_MORE_ROUNDS = 20  # what a student may wait for
 _RESOLUTION = 0.001  # the least noise that counts, as a share: a thousandth
 
 
@@ -32,9 +35,12 @@ class Ratio(_Interval):
         only one round.
     doubt : str
         A reason to measure again, when that showed no difference; mostly empty.
+    outlook : str
+        How many more rounds would do, when that showed no difference, or how large one would be at most.
     """
 
     doubt = ""
+    outlook = ""
 
     @property
     def significant(self) -> bool:
@@ -47,7 +53,7 @@ class Ratio(_Interval):
         if math.isnan(self.low):
             return "one round only, so there is no interval"
         if not self.significant:
-            return "; ".join(filter(None, ["no difference beyond chance", self.doubt]))
+            return "; ".join(filter(None, ["no difference beyond chance", self.outlook, self.doubt]))
         return "faster" if self.value > 1 else "slower"
 
     def __str__(self) -> str:
@@ -97,12 +103,26 @@ def ratios(speeds: Mapping[str, Sequence[float]], reference: str) -> dict[str, R
     reference : str
         The name of the speed that the others are compared with.
     """
-    mean, half = interval(np.log(np.array([*speeds.values()], float) / np.asarray(speeds[reference], float)))
+    logs = np.log(np.array([*speeds.values()], float) / np.asarray(speeds[reference], float))
+    mean, half = interval(logs)
     ends = np.exp([mean, mean - half, mean + half]).T.tolist()
     results = {name: Ratio(*each) for name, each in zip(speeds, ends, strict=True)} | {reference: Ratio(1.0, 1.0, 1.0)}
-    for each in results.values():
+    for each, own in zip(results.values(), logs, strict=True):
         each.doubt = _doubt(speeds[reference])
+        each.outlook = _outlook(each, own)
     return results
+
+
+def _outlook(found: Ratio, logs: np.ndarray) -> str:
+    """Return what more rounds would tell of a ratio that is not decided: how many, or what is known already."""
+    rounds, mean, noise = len(logs), abs(logs.mean()), logs.std(ddof=1) if len(logs) > 1 else 0.0
+    if found.significant or noise == 0:
+        return ""
+    more = np.arange(1, MAX_MORE_ROUNDS + 1)
+    enough = special.stdtrit(rounds + more - 1, 0.975) * noise / np.sqrt(rounds + more) < mean
+    if enough.any():
+        return f"{plural(int(more[enough][0]), 'more round')} would do, should it stay at {found.value:.2f}"
+    return f"at most {max(found.high, 1 / found.low) - 1:.0%} either way"
 
 
 def interval(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

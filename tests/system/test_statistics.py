@@ -101,11 +101,11 @@ AGAIN = "measure again: the reference varied by 20% between rounds"
 @pytest.mark.parametrize(
     ("measured", "reference", "verdict"),
     [
-        ([100, 100, 100], UNSTEADY, f"no difference beyond chance; {AGAIN}"),
-        (UNSTEADY, [100, 100, 100], "no difference beyond chance"),
+        ([100, 100, 100], UNSTEADY, f"no difference beyond chance; at most 69% either way; {AGAIN}"),
+        (UNSTEADY, [100, 100, 100], "no difference beyond chance; at most 69% either way"),
         ([200, 260, 180], UNSTEADY, "faster"),
         ([100], [130], "one round only, so there is no interval"),
-        ([100, 120, 95], [98, 118, 97], "no difference beyond chance"),  # 11%
+        ([100, 120, 95], [98, 118, 97], "no difference beyond chance; at most 6% either way"),  # 11%
     ],
 )
 def test_a_ratio_to_a_reference_that_varies_is_measured_again_before_it_is_no_difference(measured, reference, verdict):
@@ -113,6 +113,35 @@ def test_a_ratio_to_a_reference_that_varies_is_measured_again_before_it_is_no_di
     assert found.verdict == verdict
     assert found.doubt == (AGAIN if reference == UNSTEADY else "")
     assert ratios({"a": measured, "b": reference}, "b")["a"].doubt == found.doubt
+
+
+def measured_rounds(rounds, mean, noise):
+    """Return speeds whose logarithms have exactly this mean and this standard deviation."""
+    logs = np.random.default_rng(rounds).normal(size=rounds)
+    return np.exp(mean + noise * (logs - logs.mean()) / logs.std(ddof=1))
+
+
+@pytest.mark.parametrize(("rounds", "mean", "noise"), [(3, 0.10, 0.1), (5, -0.06, 0.1), (5, 0.08, 0.1), (8, 0.05, 0.1)])
+def test_what_is_undecided_says_how_many_more_rounds_would_do(rounds, mean, noise):
+    found = ratio(measured_rounds(rounds, mean, noise), np.ones(rounds))
+    more = int(re.search(r"; (\d+) more rounds? would do, should it stay at ", found.verdict)[1])
+    assert ratio(measured_rounds(rounds + more, mean, noise), np.ones(rounds + more)).significant
+    assert not ratio(measured_rounds(rounds + more - 1, mean, noise), np.ones(rounds + more - 1)).significant
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.001, -0.001])
+def test_what_no_patience_would_decide_says_how_little_it_is_at_most(mean):
+    speeds = measured_rounds(5, mean, 0.02)
+    found = ratio(speeds, np.ones(5))
+    most = max(found.high, 1 / found.low) - 1
+    assert found.verdict == f"no difference beyond chance; at most {most:.0%} either way"
+    assert ratio(np.ones(5), speeds).outlook == found.outlook
+
+
+def test_what_is_decided_and_what_has_no_noise_needs_no_rounds():
+    assert ratio([2, 2.1, 2.2], [1, 1, 1]).outlook == ""
+    assert ratio([1, 1, 1], [1, 1, 1]).outlook == ""
+    assert ratio([1], [2]).outlook == ""
 
 
 def invented(deviations, rounds, rng):
