@@ -16,6 +16,7 @@ from labkit.system.errors import LabError
 from labkit_author import core_path, glossary, imports, skeletons
 
 CHECKED = "nbval-check-output"  # the tag of cells whose output nbval compares with the stored one
+MAX_COLUMNS = 100  # of code, the width of a cell in JupyterLab at 1280 pixels
 MAX_GAP_LINES = 60  # the lines of a cell in which a student looks for the gap
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<-])(?:/(?:home|root|Users|tmp|work|opt|mnt|usr|srv)\b|[A-Z]:\\|~/)")
 MARKER = re.compile(r"^# %%(?!%|\w)")
@@ -39,6 +40,7 @@ def lint(source: Path) -> list[str]:
     if not any("syntax" in problem for _, problem in problems):  # exercises are found by the syntax trees of the cells
         problems += _lint_exercises(source, notebook, starts)
         problems += _lint_core_path(source, notebook, starts)
+        problems += [*_lint_opening(notebook, starts), *_lint_guesses(notebook, starts)]
     return [f"{paths.shown(source)}:{line}: {problem}" for line, problem in sorted(problems)]
 
 
@@ -91,8 +93,14 @@ def _lint_code(cell: NotebookNode, start: int) -> Iterator[Problem]:
         yield start + (error.lineno or 1), f"syntax error: {error.msg}"
         return
     first = _first(cell, start)
-    for line, name in imports.missing(tree):
-        yield first + line, f"the kit has no {name}"
+    for number, line in enumerate(cell.source.splitlines(), start + 1):
+        if len(line) > MAX_COLUMNS:
+            yield (
+                number,
+                f"a line of code of {len(line)} columns: at most {MAX_COLUMNS}, or students scroll for its end",
+            )
+    for place, name in imports.missing(tree):
+        yield first + place, f"the kit has no {name}"
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             yield first + node.lineno, "import * hides which names it brings: name them"
@@ -147,6 +155,38 @@ def _lint_core_path(source: Path, notebook: NotebookNode, starts: list[int]) -> 
     for section, line in asked:
         if section not in {name for name, _ in given}:
             yield line, f"asks for rows of section {section}, which hands in none (hand_in)"
+
+
+def _lint_opening(notebook: NotebookNode, starts: list[int]) -> Iterator[Problem]:
+    """Find what is imported before the lab is opened: TensorFlow's notices would stand in red below it."""
+    for cell, start in zip(notebook.cells, starts, strict=True):
+        if OPENS.search(cell.source):
+            return
+        if cell.cell_type == "code" and re.search(r"^(?:import|from) tensorflow\b", cell.source, re.M):
+            yield start, "TensorFlow is imported before open_lab, which keeps its notices away"
+
+
+def _lint_guesses(notebook: NotebookNode, starts: list[int]) -> Iterator[Problem]:
+    """Find guesses that are numbered wrongly, or that no figure is set beside."""
+    asked, compared = (list(_guess_calls(notebook, starts, method)) for method in ("guess", "compare_guess"))
+    for place, (line, number) in enumerate(asked, 1):
+        if number != place:
+            yield line, f"guess {number} is the lab's guess {place}: they are numbered 1, 2, 3 …"
+        if number not in {other for _, other in compared}:
+            yield line, f"guess {number} is asked for, and no figure is set beside it (results.compare_guess)"
+    for line, number in compared:
+        if number not in {other for _, other in asked}:
+            yield line, f"a figure is set beside guess {number}, and nobody asks for it (results.guess)"
+
+
+def _guess_calls(notebook: NotebookNode, starts: list[int], method: str) -> Iterator[tuple[int, int]]:
+    """Yield line and number of each `results.method(4, …)`, in their order."""
+    for cell, start in zip(notebook.cells, starts, strict=True):
+        if cell.cell_type == "code" and f"results.{method}(" in cell.source:
+            for node in ast.walk(sources.parse(cell)):
+                match node:
+                    case ast.Call(ast.Attribute(attr=name), [ast.Constant(int(number)), *_]) if name == method:
+                        yield _first(cell, start) + node.lineno, number
 
 
 def _row_calls(notebook: NotebookNode, starts: list[int], method: str) -> Iterator[tuple[tuple[str, int], int]]:

@@ -28,7 +28,7 @@ LAB_SOURCE = Template("""\
 QUICK = False  # small runs, as the tests make them
 
 # %%
-from labkit.exercises import open_lab
+from labkit.exercises import open_lab  # before TensorFlow is imported, whose notices it keeps away
 
 check, results, machine, work = open_lab("$number", globals())
 

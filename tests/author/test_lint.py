@@ -239,3 +239,36 @@ def test_lint_finds_an_exercise_without_a_check_in_the_labs_module(write_source)
     cells = [cell for number in range(1, 10) for cell in (answer, f"f = check({number}, f)")]
     problems = lint.lint(write_source("[markdown]\n# # T", *cells, name="00_made_up.py"))
     assert any("exercise 9 has no check" in problem for problem in problems), problems
+
+
+def test_code_that_students_would_have_to_scroll_for_is_told(write_source):
+    wide = f"x = {'1' * 97}"
+    problems = lint.lint(write_source("[markdown]\n# # T", wide, f"y = {'1' * 96}"))
+    assert [problem for problem in problems if "columns" in problem] == [
+        f"{problems[0].partition(': ')[0]}: a line of code of 101 columns: at most 100, or students scroll for its end"
+    ]
+
+
+def test_tensorflow_is_imported_behind_the_lab_s_opening(write_source):
+    opening = 'check, results, machine, work = open_lab("02", globals())'
+    said = "TensorFlow is imported before open_lab"
+    for cells, found in (
+        (("import tensorflow as tf", opening), True),
+        ((opening, "import tensorflow as tf"), False),
+        ((opening, "from tensorflow import keras"), False),
+        (("from tensorflow import keras", opening), True),
+    ):
+        assert any(said in problem for problem in lint.lint(write_source("[markdown]\n# # T", *cells))) == found
+
+
+def test_guesses_are_numbered_and_each_has_its_figure(write_source):
+    ask, tell = 'results.guess({}, "a", ...)', 'results.compare_guess({}, "b")'
+    for cells, said in (
+        ((ask.format(1), tell.format(1), ask.format(2), tell.format(2)), None),
+        ((ask.format(2), tell.format(2)), "guess 2 is the lab's guess 1"),
+        ((ask.format(1),), "guess 1 is asked for, and no figure is set beside it"),
+        ((tell.format(1),), "a figure is set beside guess 1, and nobody asks for it"),
+    ):
+        problems = [problem for problem in lint.lint(write_source("[markdown]\n# # T", *cells)) if "guess" in problem]
+        assert len(problems) == (said is not None)
+        assert all(said in problem for problem in problems)
