@@ -10,9 +10,21 @@
 # **You will learn** whether your machine is ready, how the exercises work, and how to start two processes that exchange
 # numbers.
 #
+# **Why deep learning on CPUs?** Large networks are mostly trained on GPUs. A lot of the other work is done on CPUs:
+#
+# - [**Inference**](../docs/glossary.md#inference), that is, using a trained network: every server has a CPU, and
+#   requests often come too few at a time to fill a GPU.
+# - The input pipeline: even when a GPU trains, CPUs read, decode and augment the data.
+# - Classic machine learning: decision trees, regression, clustering (lab 09).
+# - Workloads that need a lot of memory: a server can have more than a terabyte, many times as much as a GPU.
+# - Training on the machines you already have: a cluster without GPUs, or its idle nodes (lab 08).
+#
+# Speed on a CPU depends on settings: which library computes, with how many threads, with how many bits. The labs
+# measure what each of them is worth on *your* machine.
+#
 # **Time** {minutes}
 #
-# **Connects to** every other lab. Each lab is a notebook like this one, and each measures on *your* machine.
+# **Connects to** every other lab. Each lab is a notebook like this one.
 #
 # A notebook is a column of cells. Click on a cell and press **Shift + Enter**: the cell runs, and the next one is
 # selected. Do this from the top to the bottom. If a cell gets stuck, press **■** above to interrupt it. You lose
@@ -22,17 +34,20 @@
 QUICK = False  # small runs, as the tests make them
 
 # %%
+from labkit.exercises import open_lab
+
+check, results, machine, work = open_lab("00", globals())
+
+# %%
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 
 from labkit.display import plots
+from labkit.display.measured import Measured
 from labkit.doctor import as_text, examine
-from labkit.exercises import open_lab
 from labkit.mpi import run_ranks
 from labkit_classroom import join
-
-check, results, machine, work = open_lab("00", globals())
 
 # %% [markdown]
 # ## 1 · Is this machine ready?
@@ -47,7 +62,7 @@ print(as_text(examine(quick=QUICK)))
 # %% [markdown]
 # Read the last lines. They say for each lab whether it can run here, and what to do if it can't.
 #
-# Three of these facts come back in every lab.
+# Three of these facts matter in every lab.
 #
 # - The number of [**cores**](../docs/glossary.md#core) that you can really use. A machine may have 64 cores and give
 #   this notebook only 4. Two **hardware threads** of one core share its arithmetic units, so they count as one core.
@@ -57,29 +72,37 @@ print(as_text(examine(quick=QUICK)))
 # - **oneDNN**, the library that makes TensorFlow fast on CPUs (lab 02).
 
 # %% [markdown]
+# ### In a room with an instructor
+#
+# Alone? Skip this. Your instructor may show the address and the code of a **board**. It says how many people have
+# passed each exercise, and who asks for help. Nothing is sent unless you join: write both into the next cell, and run
+# it. It prints all that will ever be sent. `SEAT` is what the instructor calls you by, such as your place.
+#
+# In a terminal (File, New, Terminal), `./lab hand` raises your hand; run it again to lower it. In any lab, a cell with
+# `from labkit_classroom import hand; hand()` does the same. `./lab leave` leaves the board and deletes your data from
+# it.
+
+# %%
+ADDRESS = ""  # such as "http://192.168.1.5:8500"
+CODE = ""  # such as "K7Q2M9"
+SEAT = ""  # such as "row 2, left"; left empty, you get a number
+
+if ADDRESS:
+    join(ADDRESS, CODE, SEAT)
+
+# %% [markdown]
 # ## 2 · How exercises work
 #
 # An exercise is a function, or a script, with a gap in it. Replace the two lines `YOUR CODE HERE` and
 # `raise NotImplementedError()` with your own code and run the cell. Then run the next cell: it **checks** what your
-# answer *does*. How you wrote it doesn't matter.
-#
-# - *not attempted*: the two lines are still there.
-# - *not yet*: you see what was expected and what your code returned, or which of your lines failed. An answer that ran
-#   also gets a hint, and each other answer the next one. The last hint is nearly the answer: you see it when you ask
-#   for it, by `check.hint(1)` in a cell of your own.
-# - *passed*: well done.
-#
-# A function has 20 seconds for everything that the check asks it to do. A script has its own time limit, which the
-# exercise states.
-#
-# Until your answer passes, the lab continues with the solution in its place. So you are never stuck: go on, and come
-# back later. In a terminal, `./lab reset 00` gives you a fresh copy of this notebook, and keeps yours beside it.
+# answer does. Try it.
 #
 # ### Exercise 1 · Share out the cores
 #
 # Several [**ranks**](../docs/glossary.md#rank) (processes that work together) run on one machine. Each rank may use
 # several [**threads**](../docs/glossary.md#thread). Write `threads_per_rank(cores, ranks)`. It returns a whole number:
-# the most threads that each rank can have so that no two threads share a core. A rank has at least one thread.
+# the most threads that each rank can have so that no two threads share a core. If there are more ranks than cores, each
+# rank has one thread.
 
 
 # %%
@@ -94,6 +117,20 @@ def threads_per_rank(cores, ranks):
 threads_per_rank = check(1, threads_per_rank)
 
 # %% [markdown]
+# The check has one of three answers.
+#
+# - *not attempted*: the two lines are still there.
+# - *not yet*: you see what was expected and what your code returned, or which of your lines failed. An answer that ran
+#   also gets a hint, and each other answer the next one. The last hint is nearly the answer: you see it when you ask
+#   for it, by `check.hint(1)` in a cell of your own.
+# - *passed*: well done. Behind it stands the kit's solution, folded, to compare.
+#
+# The check looks at what your answer does; how you wrote it doesn't matter. A function has 20 seconds for everything
+# that the check asks it to do. A script has its own time limit, which the exercise states.
+#
+# Until your answer passes, the lab continues with the solution in its place. So you are never stuck: go on, and come
+# back later. In a terminal, `./lab reset 00` gives you a fresh copy of this notebook, and keeps yours beside it.
+#
 # Here is your function's answer for this machine, and for a machine with 64 cores. You can run more ranks than you have
 # cores, but it is slow.
 
@@ -111,24 +148,6 @@ for ranks in (1, 2, 4, 8):
 # neighbour until the break. People who return `cores / ranks` learn from the check that it must be a whole number.
 #
 # </div>
-
-# %% [markdown]
-# ### In a room with an instructor
-#
-# Your instructor may show the address and the code of a **board**. It says how many people have passed each exercise,
-# and who asks for help. Nothing is sent unless you join: write both into the next cell, and run it. It prints all that
-# will ever be sent.
-#
-# In a terminal (File, New, Terminal), `./lab hand` raises your hand, and again takes it down. In any lab, a cell with
-# `from labkit_classroom import hand; hand()` does the same. `./lab leave` ends it, and deletes what the board has of
-# you.
-
-# %%
-ADDRESS = ""  # such as "http://192.168.1.5:8500"
-CODE = ""  # such as "K7Q2M9"
-
-if ADDRESS:
-    join(ADDRESS, CODE)
 
 # %% [markdown]
 # ## 3 · Hello from every rank
@@ -152,7 +171,7 @@ if ADDRESS:
 #
 # `%%writefile` writes its cell to a file instead of running it. Complete the script: each rank prints one line,
 # `hello from rank 0 of 2`, with its own numbers. `MPI.COMM_WORLD` is the group of all ranks; it has a `rank` and a
-# `size`. The check runs the script on 2 and on 3 ranks, for 90 s at most each time.
+# `size`. The check runs the script on 2 and 3 ranks, with a limit of 90 s per run.
 
 # %%
 # %%writefile work/hello.py
@@ -170,23 +189,40 @@ hello = check(2, "work/hello.py")
 
 # %% [markdown]
 # The labs start ranks with `run_ranks`. It prints the `mpirun` command that does the same in a terminal, after
-# `source .venv/bin/activate`. Then it prints each line with the number of its rank in front. Three parts of the command
-# are worth a look:
+# `source .venv/bin/activate`. Then it prints each line with the number of its rank in front. In the command, `-n 2` is
+# the size.
 #
-# - `-n 2`: the size.
+# <details><summary>The rest of the command (open it if you are curious; lab 06 comes back to it)</summary>
+#
 # - `-bind-to`: each rank stays on cores of its own. If another run's ranks already use the first cores, these are
 #   different ones.
 # - `-genv`: environment variables that tell the libraries how many threads to use. That number comes from your
 #   function. `UCX_TLS` makes the ranks communicate through shared memory, not through a network on which others could
 #   listen.
+# - `labkit.mpi.rank_runner` runs your script. If one rank fails, it ends the others too, so that they don't wait for it
+#   forever.
 #
-# `labkit.mpi.rank_runner` runs your script. If one rank fails, it ends the others too, so that they don't wait for it
-# forever.
+# </details>
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** Boxes like this one ask what you expect before you measure it. How many seconds does it take to start
+# two processes that say hello? Write a number over the three dots, or run on. You see your guess again beside the
+# measured figure, here and in your report.
+#
+# </div>
+
+# %%
+results.guess(1, "two processes say hello", ..., unit="s")
 
 # %%
 run = run_ranks(2, hello)
+results.compare_guess(1, Measured(run.seconds, unit="s", digits=1))
 
 # %% [markdown]
+# One line each, and yet it takes this long: two Python interpreters have to start, load MPI and find each other. So a
+# lab's ranks do more than one thing each time they are started.
+#
 # Run the cell above a few times. The order of the lines may change, because no rank is guaranteed to be first. That is
 # why only one rank should report results, and why the labs compare what *all* ranks hold.
 
@@ -202,7 +238,7 @@ sorted(line for lines in run.lines for line in lines if line.startswith("hello")
 #
 # Complete the script. Each rank's own number is its rank plus 1. Each rank prints `total 3`, with the sum of all
 # numbers (1 + 2 = 3 on two ranks), which it gets from the other ranks. The check runs the script on 1, 3 and 4
-# ranks, for 90 s at most each time.
+# ranks, with a limit of 90 s per run.
 
 # %%
 # %%writefile work/total.py
@@ -225,18 +261,18 @@ for ranks in (1, 2, 3):
     run_ranks(ranks, total)
 
 # %% [markdown]
-# ## 4 · Why CPUs, and with which software?
+# ## 4 · Networks, software and instruction sets
 #
-# Large networks are mostly trained on GPUs. A lot of other work is done on CPUs:
+# **What a network computes.** A network is a chain of layers. A *dense* layer multiplies its inputs by a matrix of
+# weights; a *convolution* moves a small window of weights over an image. Each adds a bias, and
+# sets, for example, negative results to zero. In **training**, a forward pass computes the loss, which says how wrong
+# the network is; a backward pass computes for each weight how the loss depends on it, the
+# [gradient](../docs/glossary.md#gradient); and a small step changes all weights. This is repeated for thousands of
+# batches, mostly in numbers of 32 or 16 bits. **Inference** is the forward pass alone, with weights that no longer
+# change. Fewer bits often suffice for it, 8 for example (lab 04).
 #
-# - [**Inference**](../docs/glossary.md#inference), that is, using a trained network. Requests often come one by one,
-#   too few at a time to fill a GPU, and every server has a CPU.
-# - The data's way to the network. Files are read, decoded and changed on CPUs, also where a GPU trains.
-# - Classic machine learning: decision trees, regression, clustering (lab 09).
-# - Whatever needs much memory. A server can have more than a terabyte, many times as much as a GPU.
-# - Training on the machines that there are: a cluster without GPUs, or its idle nodes (lab 08).
-#
-# A framework such as TensorFlow describes *what* to compute. A library below it knows *how* to do so on this processor.
+# **Software.** A framework such as TensorFlow describes *what* to compute. A library below it
+# knows *how* to do so on this processor.
 #
 # ```mermaid
 # flowchart TB
@@ -261,7 +297,7 @@ for ranks in (1, 2, 3):
 # | DAAL | oneDAL | classic machine learning |
 # | MLSL | oneCCL | collectives for training on several nodes; Horovod can use it in place of MPI's |
 #
-# People who come from statistics know much of this by other words.
+# <details><summary>Do you come from statistics? Then you know much of this by other words.</summary>
 #
 # | machine learning | statistics |
 # | --- | --- |
@@ -275,55 +311,86 @@ for ranks in (1, 2, 3):
 # | supervised learning | regression, classification |
 # | unsupervised learning | clustering, density estimation |
 #
-# Each term that is bold in a lab leads to the glossary, with the words to search for.
+# </details>
 #
-# ### What the processors learned
+# Bold terms link to the glossary, which also suggests search terms.
+#
+# ### How CPU instruction sets for deep learning evolved
 #
 # A network is mostly multiplications and additions. Over the years, processors have got instructions that do more of
 # them at a time: first by wider registers, then by numbers with fewer bits, then by whole small matrices. The picture
-# shows in which year each came to a server processor, and which ones *this* machine has.
+# shows in which year each came to a general-purpose server processor, and which ones *this* machine has. A hollow mark
+# is a processor that was announced for that year.
 
 # %% jupyter={"source_hidden": true}
-# The first server generation of each maker that has it, and its year. Sources: Intel, Architecture Instruction Set
-# Extensions Programming Reference, chapter 1 (which generation has what); AMD, Software Optimization Guide for the
-# AMD Zen4 Microarchitecture. AMX and AVX512-FP16 are in no EPYC up to Zen 5 (2024).
+# The first general-purpose server generation of each maker that has it, and its year. Sources:
+# Intel, Architecture Instruction Set Extensions Programming Reference, chapter 1 (which generation
+# has what); AMD, Software Optimization Guides for Zen 4 and Zen 5; for Zen 6, GCC's -march=znver6.
+# Servers with Zen 6 were announced for 2026. The Xeon Phi of 2016, which had AVX-512 first, is no
+# general-purpose processor.
 CAME = {
-    "AVX2": {"Intel": (2014, "Haswell-EP"), "AMD": (2017, "Zen")},
-    "AVX-512": {"Intel": (2017, "Skylake-SP"), "AMD": (2022, "Zen 4")},
-    "VNNI": {"Intel": (2019, "Cascade Lake"), "AMD": (2022, "Zen 4")},
-    "BF16": {"Intel": (2020, "Cooper Lake"), "AMD": (2022, "Zen 4")},
-    "AMX": {"Intel": (2023, "Sapphire Rapids")},
-    "AVX512-FP16": {"Intel": (2023, "Sapphire Rapids")},
+    "AVX2": ("avx2", {"Intel": (2014, "Haswell-EP"), "AMD": (2017, "Zen")}),
+    "AVX-512": ("avx512f", {"Intel": (2017, "Skylake-SP"), "AMD": (2022, "Zen 4")}),
+    "AVX512-VNNI": ("avx512_vnni", {"Intel": (2019, "Cascade Lake"), "AMD": (2022, "Zen 4")}),
+    "AVX512-BF16": ("avx512_bf16", {"Intel": (2020, "Cooper Lake"), "AMD": (2022, "Zen 4")}),
+    "AMX": ("amx_tile", {"Intel": (2023, "Sapphire Rapids")}),
+    "AVX512-FP16": ("avx512_fp16", {"Intel": (2023, "Sapphire Rapids"), "AMD": (2026, "Zen 6")}),
+    "AVX-VNNI": ("avx_vnni", {"Intel": (2023, "Sapphire Rapids"), "AMD": (2024, "Zen 5")}),
+    "AMX-FP16": ("amx_fp16", {"Intel": (2024, "Granite Rapids")}),
 }
-fp16 = "avx512_fp16" in Path("/proc/cpuinfo").read_text().split()
-present = {*machine.isa} | ({"AVX512-FP16"} if fp16 else set())
-figure, axis = plt.subplots(figsize=(10, 4.5))
+ANNOUNCED = {"Zen 6"}
+flags = Path("/proc/cpuinfo").read_text().split()
+present = {name for name, (flag, _) in CAME.items() if flag in flags}
+figure, axis = plt.subplots(figsize=(10, 6))
 for maker, colour, marker in (("Intel", plots.BLUE, "o"), ("AMD", plots.ORANGE, "s")):
-    rows = [row for row, name in enumerate(CAME) if maker in CAME[name]]
-    came = [CAME[name][maker] for name in CAME if maker in CAME[name]]
-    axis.plot([year for year, _ in came], rows, ls="", marker=marker, ms=10, color=colour, label=maker)
-    for row, (year, generation) in zip(rows, came):
-        axis.annotate(generation, (year, row), xytext=(0, 10), textcoords="offset points", ha="center", fontsize=11)
-axis.set_yticks(range(len(CAME)), [f"{name} ({'here' if name in present else 'not here'})" for name in CAME])
+    axis.plot([], [], ls="", marker=marker, ms=10, color=colour, label=maker)
+    for row, (_, makers) in enumerate(CAME.values()):
+        if maker in makers:
+            year, generation = makers[maker]
+            filled = "none" if generation in ANNOUNCED else colour
+            axis.plot(year, row, marker=marker, ms=10, color=colour, markerfacecolor=filled)
+            side, shift = ("right", 8) if maker == "Intel" else ("left", -8)
+            place = dict(xytext=(shift, 9), textcoords="offset points", ha=side)
+            axis.annotate(generation, (year, row), fontsize=11, **place)
+names = [f"{name} ({'here' if name in present else 'not here'})" for name in CAME]
+axis.set_yticks(range(len(CAME)), names)
 for tick, name in zip(axis.get_yticklabels(), CAME):
     tick.set_fontweight("bold" if name in present else "normal")
 axis.invert_yaxis()
-axis.margins(x=0.12, y=0.15)
-axis.set(xlabel="year of the first server processor", title="Instruction sets that deep learning uses")
+axis.margins(y=0.15)
+axis.set_xlim(2012, 2027.5)
+axis.set(
+    xlabel="year of the first server processor", title="Instruction sets that deep learning uses"
+)
 axis.legend(loc="lower left")
 summary = "; ".join(
-    f"{name}: {', '.join(f'{maker} {year} ({generation})' for maker, (year, generation) in makers.items())}, "
-    + ("on this machine" if name in present else "not on this machine")
-    for name, makers in CAME.items()
+    f"{name}: "
+    + ", ".join(
+        f"{maker} {year} ({generation}{', announced' if generation in ANNOUNCED else ''})"
+        for maker, (year, generation) in makers.items()
+    )
+    + (", on this machine" if name in present else ", not on this machine")
+    for name, (_, makers) in CAME.items()
 )
-plots.show(figure, alt=f"When instruction sets came to server processors. {summary}.", keep=results)
+plots.show(figure, alt=f"When instruction sets came to servers. {summary}.", keep=results)
 
 # %% [markdown]
-# AVX2 and [AVX-512](../docs/glossary.md#avx-512) widened the registers to 256 and 512 bits.
+# AVX2 and [AVX-512](../docs/glossary.md#avx-512) have registers of 256 and 512 bits.
 # [VNNI](../docs/glossary.md#vnni) multiplies 8-bit integers, and BF16 multiplies 16-bit numbers; both add up in 32
-# bits. AVX512-FP16 computes in 16 bits throughout. [AMX](../docs/glossary.md#amx) multiplies small matrices of 8-bit
-# integers or BF16 numbers. A later processor does not always have all of an earlier one's: Ice Lake-SP (2021) came
-# after Cooper Lake, and has no BF16. Lab 04 measures what fewer bits are worth here.
+# bits. AVX-VNNI does the same as AVX512-VNNI in 256-bit registers, for processors without AVX-512. AVX512-FP16 computes
+# in 16 bits throughout. [AMX](../docs/glossary.md#amx) multiplies small matrices of 8-bit integers or BF16 numbers,
+# AMX-FP16 of FP16 numbers.
+#
+# Two warnings for whoever rents a server:
+#
+# - **Newer does not mean more.** A newer processor does not always support everything that an older one did. Intel's
+#   Xeon 6 with E-cores (Sierra Forest, 2024) has neither AVX-512 nor AMX, which Sapphire Rapids had in 2023.
+# - **An instruction set is not yet a speed.** Zen 4 computes AVX-512 in units of 256 bits: its peak in single precision
+#   is that of AVX2. Zen 5's servers have units of 512 bits. So the labs measure.
+#
+# Intel and AMD have agreed on matrix instructions that both will have: ACE (AI Compute Extensions). Their
+# [specification](https://x86ecosystem.org) came out in June 2026, before there was a processor with them. Lab 04
+# measures what fewer bits are worth here.
 
 # %% [markdown]
 # ## Remember
@@ -333,5 +400,6 @@ plots.show(figure, alt=f"When instruction sets came to server processors. {summa
 # - Every rank runs the same script. `rank` says which one it is, `size` how many there are.
 # - An all-reduce gives every rank the sum of all ranks' numbers.
 #
-# Next: lab 01 shows what TensorFlow makes of a computation before it runs it. At the end of the day, run `./lab report`
-# in a terminal. It makes one page of what you measured and passed.
+# At the end of the day, run `./lab report` in a terminal. It makes one page of what you measured, guessed and passed.
+#
+# Next: [lab 01](01_tensorflow_graphs.ipynb) shows what TensorFlow makes of a computation before it runs it.
