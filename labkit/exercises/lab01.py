@@ -1,8 +1,8 @@
-"""Checks of lab 01: a graph, a loop that doesn't grow it, threads, one trace, one merged operation."""
+"""Checks of lab 01: a graph, a loop that doesn't grow it, a trace's concurrency, two graphs, one merged operation."""
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from labkit.display import graphs
-from labkit.exercises.answers import call, failure
+from labkit.exercises.answers import call, failure, for_all
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import NotYet, expect
 from labkit.exercises.values import describe, has_format, is_number, is_tensor, parts, same, short
@@ -125,164 +125,187 @@ def trained(answer: Callable[..., Any]) -> None:
 @lab.exercise(
     3,
     hints=(
-        "A v1.ConfigProto holds the number of inter-op threads, and a v1.Session takes it as config.",
-        "Sessions share one pool of threads, made by the first, unless the config says use_per_session_threads=True.",
-        "config = v1.ConfigProto(inter_op_parallelism_threads=inter_op, use_per_session_threads=True), then "
-        "`with v1.Session(graph=graph, config=config) as session:` and return session.run(fetches, feeds).",
+        "The average is an area divided by a length: all operations' times together, and the time from the first start "
+        "to the last end.",
+        "The number of running operations grows only when one starts. So it is enough to look at the moments of the "
+        "starts: which operations have start <= moment < end?",
+        "average = sum(end - start for _, start, end in ran) / (finish - begin), where begin is the smallest start and "
+        "finish the largest end; most = max(sum(start <= moment < end for _, start, end in ran) for _, moment, _ in "
+        "ran).",
     ),
 )
-def ran(answer: Callable[..., Any]) -> None:
-    """One run, the right values, and as many operations at once as there are threads."""
-    calls = []
+def read_trace(answer: Callable[..., Any]) -> None:
+    """The most at once, and the average over the whole time, of fixed and of generated traces."""
+    from hypothesis import strategies as st
 
-    def count(value: np.ndarray) -> np.ndarray:
-        calls.append(1)
-        return value
+    def decide(times: Sequence[tuple[float, float]]) -> None:
+        ran = [(index % 4, float(start), float(start + took)) for index, (start, took) in enumerate(times)]
+        called = f"concurrency({[(branch, round(start, 3), round(end, 3)) for branch, start, end in ran]})"
+        most, average = parts(call(answer, ran), 2, f"{called} to be two numbers")
+        steps = sorted({time for _, *ends in ran for time in ends})
+        running = [sum(start <= step < end for _, start, end in ran) for step in steps]
+        whole_time = sum(count * (later - step) for count, step, later in zip(running, steps, steps[1:], strict=False))
+        same(most, max(running), f"the most operations at once, the first number of {called},", rel=0)
+        same(average, whole_time / (steps[-1] - steps[0]), f"the average, the second number of {called},", rel=1e-4)
 
-    with tf.Graph().as_default() as graph:
-        x = v1.placeholder(tf.float32, name="x")
-        counted = tf.numpy_function(count, [x], tf.float32)
-        one, two = counted + 1.0, counted + 2.0
-    graph.finalize()
-    got = _called(answer, graph, [one, two], {x: 1.0}, 1)
-    got = parts(got, 2, "the fetches [one + 1, one + 2] for one = 1 to be two numbers")
-    for value, right in zip(got, (2.0, 3.0), strict=True):
-        same(value, right, f"one + {right - 1:.0f} for one = 1")
-    expect(
-        len(calls) == 1,
-        f"both fetches to come from one run of the graph; an operation that both need ran {len(calls)} times",
-    )
-    same(_called(answer, graph, one, {counted: 10.0}, 1), 11.0, "a single fetch, fed in between,")
-    got = _called(answer, graph, {"sums": [one, two]}, {x: np.array([1, 5], np.float32)}, 2)
-    fetched = isinstance(got, Mapping) and set(got) == {"sums"}
-    expect(fetched, f'a dictionary with "sums", when a dictionary is fetched; it is {describe(got)}')
-    same(parts(got["sums"], 2, "the fetched list to be of two")[1], np.array([3.0, 7.0]), "one + 2 for one = [1, 5]")
-
-    for threads in (3, 1):
-        most = _at_once(lambda *args, threads=threads: _called(answer, *args, threads), threads)
-        expect(
-            most == threads,
-            f"{threads} of {threads + 1} independent operations at once, with inter_op = {threads}; there were {most}. "
-            "Is it the session's own pool of threads, or one shared with sessions before?",
-        )
+    for times in (
+        [(0, 2)],
+        [(0, 2), (2, 2)],
+        [(0, 4), (1, 2)],
+        [(5, 1), (0, 1), (1, 1)],
+        [(0, 9), (1, 1), (3, 1)],
+        [(100.5, 0.25), (100.625, 0.5)],
+    ):
+        decide(times)
+    for_all(decide, times=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 8)), min_size=1, max_size=8))
 
 
 @lab.exercise(
     4,
     hints=(
-        "tf.function(function) traces. Which of the arguments make it trace again, and what would keep the graph open "
-        "for all of them?",
-        "tf.function takes an input_signature: a list with one tf.TensorSpec(shape, type) for each argument. None "
-        "stands for a length that varies, and [] for the shape of a single number.",
-        "tf.function(function, input_signature=[tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)])",
+        "Which of the three arguments is a value of Python's that may have a graph each, and which have to be tensors? "
+        "And where can a count live that a graph changes?",
+        "Make a tf.Variable for the count outside of what is traced, and let the graph of the training calls add 1 by "
+        "assign_add. Make two tf.functions, one for each value of training, with input_signature="
+        "[tf.TensorSpec([None], tf.float32)].",
+        "step = tf.Variable(0.0); def graph_for(training): def run(x): (if training: step.assign_add(1.0)) and return "
+        "function(x, step.read_value(), training); return tf.function(run, input_signature=[tf.TensorSpec([None], "
+        "tf.float32)]). Then both = {flag: graph_for(flag) for flag in (False, True)}, and return lambda x, training: "
+        "both[training](x).",
     ),
 )
-def traced(answer: Callable[..., Any]) -> None:
-    """The function's Python runs once, while tracing, for all lengths and factors."""
-    runs: list[bool] = []
+def two_graphs(answer: Callable[..., Any]) -> None:
+    """The right count in the right graph; the function's Python runs at most once for each of the two."""
+    runs: list[tuple[bool, Any]] = []
 
     def recorded(formula: Callable[..., Any]) -> Callable[..., Any]:
-        def function(x: Any, factor: Any) -> Any:
-            runs.append(tf.executing_eagerly())
-            return formula(x, factor)
+        def function(x: Any, step: Any, training: Any) -> Any:
+            runs.append((tf.executing_eagerly(), training))
+            return formula(x, step, training is True)
 
         return function
 
-    # Of all numbers; of each by itself; and one that a length of its own would spoil.
+    # Of each number; of all; and one that tells the two graphs apart by more than the count.
     formulas = {
-        "sum(x) * factor": lambda x, factor: tf.reduce_sum(x) * factor,
-        "factor * x + 1": lambda x, factor: factor * x + 1.0,
-        "mean(x) - factor": lambda x, factor: tf.reduce_mean(x) - factor,
+        "x * 0.5**step": lambda x, step, training: x * 0.5**step,
+        "sum(x) + step": lambda x, step, training: tf.reduce_sum(x) + step,
+        "-x if training else x + step": lambda x, step, training: -x if training else x + step,
     }
-    cases: list[tuple[Any, Any]] = [
-        ([1.0, 2.0], 2.0),
-        ([1.0, 2.0], 3.0),
-        (np.arange(5, dtype=np.float32), 0.5),
-        (tf.ones([7]), tf.constant(0.25)),
-        (tf.ones([1]), 4),
-        (np.arange(1000, dtype=np.float32) % 7, -1.5),
+    # Of each call: x, training.
+    calls = [
+        ([8.0, 16.0], False),
+        ([8.0, 16.0], True),
+        (np.arange(5, dtype=np.float32), True),
+        ([1, 2, 3], False),
+        (tf.ones([7]), True),
+        (tf.ones([1]), False),
+        (np.arange(1000, dtype=np.float32) % 7, True),
     ]
     made: dict[str, Callable[..., Any]] = {}
+    counts = dict.fromkeys(formulas, 0)
 
-    def decide(formula: str, x: Any, factor: Any) -> None:
+    def decide(formula: str, x: Any, training: bool) -> None:
+        counts[formula] += training
         numbers = np.asarray(x, np.float32)
-        called = f"{formula} for x = {short(numbers)} and factor = {float(factor)}"
-        got = call(made[formula], x, factor)
+        called = f"{formula} for x = {short(numbers)}, training = {training}, after {counts[formula]} training calls"
+        got = call(made[formula], x, training)
+        for flag in (flag for _, flag in runs if flag is not True and flag is not False):
+            expect(
+                False,
+                f"function to get training as Python's True or False; it got {describe(flag)}",
+                hint="An `if training` needs a value while it is traced: make a graph for each of the two.",
+            )
         expect(got is not None, f"the function you return to return what its function does, {called}; it returned None")
-        same(got, np.asarray(formulas[formula](numbers, np.float32(factor))), f"{called},", rel=1e-5)
+        right = formulas[formula](tf.constant(numbers), np.float32(counts[formula]), training)
+        same(got, right.numpy(), f"{called},", rel=1e-5)
 
-    # The second function comes when the first one's graph is there.
+    def traced_twice(done: int) -> None:
+        expect(
+            not any(eager for eager, _ in runs),
+            "it to run as a graph; the function's Python ran eagerly, as if without tf.function",
+        )
+        times = [sum(training is flag for _, training in runs) for flag in (True, False)]
+        expect(
+            max(times) <= 1,
+            f"at most 1 trace for training and 1 for prediction in {done} calls of several lengths; it was traced "
+            f"{times[0]} and {times[1]} times",
+        )
+
     for formula, function in formulas.items():
         runs.clear()
         made[formula] = _called(answer, recorded(function))
         expect(
             callable(made[formula]),
-            f"traced_once(function) to return a function; it returned {describe(made[formula])}",
+            f"count_in_graphs(function) to return a function; it returned {describe(made[formula])}",
         )
-        for x, factor in cases:
-            decide(formula, x, factor)
-        expect(not any(runs), "it to run as a graph; the function's Python ran eagerly, as if without tf.function")
+        for x, training in calls:
+            decide(formula, x, training)
+        traced_twice(len(calls))
         expect(
-            len(runs) == 1,
-            f"1 trace for {len(cases)} calls of several lengths and factors; it was traced {len(runs)} times",
+            {training for _, training in runs} == {True, False},
+            "your function to call the one it was given, for training and for prediction",
         )
     runs.clear()
-    for formula in formulas:  # each still has a graph of its own
-        decide(formula, np.arange(4, dtype=np.float32), 5.0)
-        decide(formula, [1, 2, 3], tf.constant(2.0))
-    expect(
-        not runs, f"1 trace of each function; when it was called again after others, it was traced {len(runs)} times"
-    )
+    for formula in formulas:  # each still has its own count, and its own graphs
+        decide(formula, [1.0, 2.0, 3.0, 4.0], True)
+        decide(formula, [2.0], False)
+    expect(not runs, f"no further trace when functions are called again after others; there were {len(runs)}")
 
 
 @lab.exercise(
     5,
     hints=(
-        "Which operations are still separate in the picture? Is there one that is made for the job?",
-        "tf.nn has an operation for adding a bias, and one for setting negative numbers to zero.",
-        "tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(images, kernel, 1, 'SAME'), bias))",
+        "Only x changes from run to run. Write ((x - mean) / std) · W + b as x · W' + b' on paper: W' and b' are made "
+        "of constants alone, and constant folding computes them beforehand.",
+        "W' = weights / std[:, tf.newaxis], and b' = bias - mean · W'. Then look at what is left: does Grappler know a "
+        "sum and a tf.maximum behind a product? tf.nn has operations made for the job.",
+        "scaled = weights / std[:, tf.newaxis]; return tf.nn.relu(tf.nn.bias_add(tf.matmul(x, scaled), bias - "
+        "tf.linalg.matvec(scaled, mean, transpose_a=True)))",
     ),
 )
 def merged(answer: Callable[..., Any]) -> None:
-    """The right numbers, by one operation of the graph that ran, for kernels of two sizes."""
-    _merges(answer, (2, 6, 6, 3), (3, 3, 3, 4))
-    _merges(answer, (1, 7, 9, 2), (5, 1, 2, 6))
+    """The right numbers, by one operation of the graph that ran, for layers of two sizes."""
+    _merges(answer, 4, 6, 3)
+    _merges(answer, 2, 5, 8)
 
 
-def _merges(answer: Callable[..., Any], of_images: tuple[int, ...], of_kernel: tuple[int, ...]) -> None:
+def _merges(answer: Callable[..., Any], batch: int, inputs: int, outputs: int) -> None:
     rng = np.random.default_rng(5)
-    images, kernel = (rng.normal(size=shape).astype(np.float32) for shape in (of_images, of_kernel))
-    bias = np.linspace(-0.5, 0.5, of_kernel[-1], dtype=np.float32) + 0.1
+    x = rng.normal(3, 2, (batch, inputs)).astype(np.float32)
+    mean, std = rng.normal(3, 1, inputs).astype(np.float32), rng.uniform(1, 4, inputs).astype(np.float32)
+    weights = rng.normal(size=(inputs, outputs)).astype(np.float32)
+    bias = np.linspace(-0.5, 0.5, outputs, dtype=np.float32) + np.float32(0.1)
+    constants = {"mean": mean, "std": std, "weights": weights, "bias": bias}
     with tf.Graph().as_default() as graph:
-        fed = v1.placeholder(tf.float32, images.shape, name="images")
-        y = call(answer, fed, tf.constant(kernel, name="kernel"), tf.constant(bias, name="bias"))
-    expect(isinstance(y, tf.Tensor), f"block(images, kernel, bias) to return a tensor; it returned {describe(y)}")
-    expect(not is_tensor(y) and y.graph is graph, "block to describe its result in the graph that images belong to")
+        fed = v1.placeholder(tf.float32, x.shape, name="x")
+        y = call(answer, fed, *(tf.constant(value, name=name) for name, value in constants.items()))
+    expect(isinstance(y, tf.Tensor), f"layer(x, …) to return a tensor; it returned {describe(y)}")
+    expect(not is_tensor(y) and y.graph is graph, "layer to describe its result in the graph that x belongs to")
     config, metadata = _limited(), v1.RunMetadata()
     config.graph_options.rewrite_options.min_graph_nodes = -1
     options = v1.RunOptions(output_partition_graphs=True)
-    value = _ran(graph, y, {fed: images}, config, options, metadata)
+    value = _ran(graph, y, {fed: x}, config, options, metadata)
 
-    convolved = tf.nn.conv2d(images, kernel, 1, "SAME").numpy()
-    right = np.maximum(convolved + bias, 0)
-    hint = (
-        "First the numbers, as block_by_hand has them: the convolution, then the bias, then negative numbers to zero."
-    )
+    normalised = (x - mean) / std
+    right = np.maximum(normalised @ weights + bias, 0)
+    hint = "First the numbers, as layer_by_hand has them: normalise, multiply, add the bias, negative numbers to zero."
     expect(
         value.shape == right.shape,
-        f"a result of shape {right.shape} for images {of_images} and a kernel {of_kernel}; it has {value.shape}",
+        f"a result of shape {right.shape} for x of shape {x.shape}; it has {value.shape}",
         hint,
     )
     for mistake, what in (
-        (convolved + bias, "there are negative numbers in it"),
-        (np.maximum(convolved, 0) + bias, "the bias must come first, then the ReLU"),
-        (np.maximum(convolved, 0), "is the bias in it?"),
-        (convolved, "neither the bias nor the ReLU is in it"),
-        (np.maximum(convolved - bias, 0), "the bias is to be added"),
+        (normalised @ weights + bias, "there are negative numbers in it"),
+        (np.maximum(x @ weights + bias, 0), "are the inputs normalised?"),
+        (np.maximum(x / std @ weights + bias, 0), "is the mean subtracted?"),
+        (np.maximum(normalised @ weights, 0), "is the bias in it?"),
+        (np.maximum((x + mean) / std @ weights + bias, 0), "the mean is to be subtracted: look at its sign"),
+        (np.maximum(normalised @ weights, 0) + bias, "the bias must come first, then the ReLU"),
+        (np.maximum((x / std - mean) @ weights + bias, 0), "the mean is to be divided by std, too"),
     ):
-        expect(not np.allclose(value, mistake, atol=1e-4), f"the numbers of block_by_hand; {what}", hint)
+        expect(not np.allclose(value, mistake, atol=1e-4), f"the numbers of layer_by_hand; {what}", hint)
     off = float(np.abs(value - right).max())
-    expect(off < 1e-4, f"the numbers of block_by_hand; yours are off by up to {off:.3g}", hint)
+    expect(off < 1e-3, f"the numbers of layer_by_hand; yours are off by up to {off:.3g}", hint)
     ran = [
         node for node in graphs.read(metadata.partition_graphs[0])[0] if node.kind in (graphs.OPERATION, graphs.FUSED)
     ]
@@ -340,27 +363,3 @@ def _ran(graph: tf.Graph, fetch: tf.Tensor, feeds: dict[str, Any], config: Any =
             return session.run(fetch, feeds, *options)
     except (tf.errors.OpError, ValueError, TypeError, RuntimeError) as error:
         raise NotYet(f"{failure(error)}. That happens when your graph is run.") from error
-
-
-def _at_once(run: Callable[..., Any], enough: int) -> int:
-    """Return how many operations were under way at once, at most, when `run` ran one more than is enough."""
-    changed, waiting, most, over = threading.Condition(), 0, 0, False
-
-    def meet() -> np.float32:
-        nonlocal waiting, most, over
-        with changed:
-            waiting += 1
-            most = max(most, waiting)
-            changed.notify_all()
-            # Threads need a while to come on a busy machine. One too many comes with them.
-            changed.wait_for(lambda: over or most >= enough, timeout=3)
-            changed.wait_for(lambda: over or most > enough or most < enough, timeout=0.3)
-            over = True
-            changed.notify_all()
-            waiting -= 1
-        return np.float32(1)
-
-    with tf.Graph().as_default() as graph:
-        total = tf.add_n([tf.numpy_function(meet, [], tf.float32) for _ in range(enough + 1)])
-    run(graph, total, {})
-    return most

@@ -19,24 +19,83 @@ def student(tmp_path, monkeypatch):
 
 D = 'd = tf.multiply(a + b, b - 2, name="d")'
 TRAIN_RUN = "session.run(step, {x: batch_x, y: batch_y})"
-POOL = ", use_per_session_threads=True"
-SIGNED = "tf.function(function, input_signature=signature)"
-RELU = "tf.nn.relu(tf.nn.bias_add(convolved, bias))"
+MOST = "max(sum(start <= moment < end for _, start, end in ran) for _, moment, _ in ran)"
+GRAPH = "tf.function(run, input_signature=[tf.TensorSpec([None], tf.float32)])"
+RELU = "tf.nn.relu(tf.nn.bias_add(tf.matmul(x, scaled), moved))"
+MOVED = "bias - tf.linalg.matvec(scaled, mean, transpose_a=True)"
 
-CONVERTED = swap(
-    f"return {SIGNED}",
-    """graph = tf.function(function).get_concrete_function(*signature)
-    return lambda x, factor: graph(*(tf.convert_to_tensor(value, tf.float32) for value in (x, factor)))""",
+SWEPT = after(
+    "    ### BEGIN SOLUTION",
+    """    events = sorted([(end, -1) for *_, end in ran] + [(start, 1) for _, start, _ in ran])
+    running, most, area, before = 0, 0, 0.0, events[0][0]
+    for moment, change in events:
+        area += running * (moment - before)
+        running, before = running + change, moment
+        most = max(most, running)
+    return most, area / (events[-1][0] - events[0][0])
+""",
 )
-ADAPTED = swap(
-    """with v1.Session(graph=graph, config=config) as session:
-        return session.run(fetches, feeds)""",
-    """session = v1.Session(graph=graph, config=config)
-    try:
-        return session.run(fetches, feed_dict=feeds)
-    finally:
-        session.close()""",
+CONCRETE = after(
+    "    ### BEGIN SOLUTION",
+    """    count = tf.Variable(0.0)
+
+    def run(x, training):
+        return function(x, count + 0.0, training)
+
+    spec = tf.TensorSpec([None], tf.float32)
+    made = [tf.function(run).get_concrete_function(spec, training) for training in (False, True)]
+
+    def call(x, training):
+        count.assign_add(float(training))
+        return made[training](tf.convert_to_tensor(x, tf.float32))
+
+    return call
+""",
 )
+COUNTED_OUTSIDE = after(
+    "    ### BEGIN SOLUTION",
+    """    count = 0
+    signature = [tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)]
+    both = [
+        tf.function(lambda x, step: function(x, step, False), input_signature=signature),
+        tf.function(lambda x, step: function(x, step, True), input_signature=signature),
+    ]
+
+    def call(x, training):
+        nonlocal count
+        count += training
+        return both[training](x, count)
+
+    return call
+""",
+)
+PYTHON_COUNTER = swap("step.assign_add(1.0)", "nonlocal step\n                step = step + 1")
+ANY_FUNCTION = after(
+    "    ### BEGIN SOLUTION",
+    """    step = 0
+    graph = tf.function(function)
+
+    def call(x, training):
+        nonlocal step
+        step += training
+        return graph(tf.convert_to_tensor(x, tf.float32), step, training)
+
+    return call
+""",
+)
+FLAG_AS_TENSOR = after(
+    "    ### BEGIN SOLUTION",
+    """    step = tf.Variable(0.0)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.bool)])
+    def call(x, training):
+        step.assign_add(tf.cast(training, tf.float32))
+        return function(x, step.read_value(), training)
+
+    return call
+""",
+)
+ONE_COUNT_FOR_ALL = swap("step = tf.Variable(0.0)", "step = tf.__dict__.setdefault('counted', tf.Variable(0.0))")
 OPTIMIZER = swap(
     "step = w.assign_sub(rate * tf.gradients(loss, w)[0])",
     "step = v1.train.GradientDescentOptimizer(rate).minimize(loss)",
@@ -47,11 +106,6 @@ DATASET = swap(
     """numbers = tf.TensorSpec([None], tf.float32)
         data = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=(numbers, numbers))
         x, y = v1.data.make_one_shot_iterator(data).get_next()""",
-)
-POOL_OF_ITS_OWN = swap(
-    f"v1.ConfigProto(inter_op_parallelism_threads=inter_op{POOL})",
-    """v1.ConfigProto()
-    config.session_inter_op_thread_pool.add().num_threads = inter_op""",
 )
 A_GRAPH_A_STEP = after(
     "    ### BEGIN SOLUTION",
@@ -80,21 +134,6 @@ AS_A_FUNCTION = after(
         step(tf.constant(batch_x, tf.float32), tf.constant(batch_y, tf.float32))
     return step.get_concrete_function().graph, float(w)
 """,
-)
-PADDED = swap(
-    f"return {SIGNED}",
-    """graph = tf.function(function).get_concrete_function(tf.TensorSpec([2048], tf.float32), signature[1])
-
-    def padded(x, factor):
-        x, factor = np.asarray(x, "float32"), tf.constant(factor, tf.float32)
-        result = graph(tf.constant(np.pad(x, (0, 2048 - len(x)))), factor)
-        return result[: len(x)] if result.shape.rank else result
-
-    return padded""",
-)
-ONE_GRAPH_FOR_ALL = swap(
-    f"return {SIGNED}",
-    f"tf.graph_of_all = {SIGNED}\n    return lambda x, factor: tf.graph_of_all(x, factor)",
 )
 ALL_IN_NUMPY = swap(
     TRAIN_RUN,
@@ -191,72 +230,58 @@ class TestExercises(ThreeWays):
         (2, swap("        for batch_x", "        w.assign(0.0)\n        for batch_x"), "Graph is finalized"),
         (2, A_GRAPH_A_STEP, "one graph for all the steps; yours makes 3 for 3 steps, 6 for 6"),
         (2, ALL_IN_NUMPY, "yours has 0 operations, of which none computes anything"),
-        (3, swap(POOL, ""), "Is it the session's own pool of threads, or one shared"),
+        (3, swap("start <= moment < end", "start <= moment <= end"), "(1, 2.0, 4.0)]), to be 1; it is 2"),
+        (3, swap("start <= moment < end", "start < moment < end"), "the most operations at once, the first number"),
+        (3, swap(MOST, "len(ran)"), "the most operations at once, the first number of concurrency"),
+        (3, swap(MOST, "len({branch for branch, *_ in ran})"), "the most operations at once"),
+        (3, swap("/ (finish - begin)", "/ finish"), "the average, the second number of"),
+        (3, swap("min(start for _, start, _ in ran)", "ran[0][1]"), "the average, the second number of"),
+        (3, swap("max(end for _, _, end in ran)", "ran[-1][2]"), "the average, the second number of"),
+        (3, swap("most, average\n", "average, most\n"), "the most operations at once, the first number"),
+        (3, swap("return most, average", "return average"), "to be two numbers; it is"),
+        (3, swap("return most, average", "print(most, average)"), "None: does it return?"),
         (
             3,
-            swap("=inter_op,", "=max(2, inter_op),"),
-            "1 of 2 independent operations at once, with inter_op = 1; there were 2",
+            swap("average = ", "ran.sort(key=lambda operation: operation[1])\n    average = "),
+            "ran to stay as it was",
         ),
-        (3, swap(", config=config", ""), "independent operations at once"),
-        (3, swap("return session.run(fetches, feeds)", "session.run(fetches, feeds)"), "it is None: does it return?"),
-        (
-            3,
-            swap("session.run(fetches, feeds)", "[session.run(fetch, feeds) for fetch in tf.nest.flatten(fetches)]"),
-            "an operation that both need ran 2 times",
-        ),
-        (
-            3,
-            swap("session.run(fetches, feeds)", "session.run(fetches)"),
-            "You must feed a value for placeholder tensor",
-        ),
-        (
-            3,
-            swap("return session.run(fetches, feeds)", "return fetches"),
-            "one + 1 for one = 1 to be a number; it is a SymbolicTensor",
-        ),
-        (4, swap(SIGNED, "lambda x, factor: print(x)"), "it returned None"),
-        (4, swap(SIGNED, "lambda x, factor: 'two'"), "to be a number; it is 'two', of type str"),
-        (4, swap(SIGNED, "function"), "the function's Python ran eagerly"),
-        (4, swap(SIGNED, "tf.function(function)"), "it was traced 6 times"),
-        (4, swap(SIGNED, "tf.function(function, reduce_retracing=True)"), "1 trace for 6 calls"),
+        (4, swap("both[training](x)", "print(x)"), "it returned None"),
+        (4, swap("return lambda x, training:", "lambda x, training:"), "to return a function; it returned None"),
+        (4, swap(GRAPH, "run"), "the function's Python ran eagerly"),
+        (4, swap(GRAPH, "tf.function(run)"), "it was traced 4 and 3 times"),
         (
             4,
-            swap("tf.TensorSpec([None]", "tf.TensorSpec([2]"),
-            "TypeError: Binding inputs to tf.function failed due to `Can not cast TensorSpec(shape=(5,)",
+            swap(GRAPH, "tf.function(run, reduce_retracing=True)"),
+            "at most 1 trace for training and 1 for prediction",
         ),
-        (
-            4,
-            swap("return tf.function(function,", "return tf.function(lambda x, factor: np.sin(function(x, factor)),"),
-            "NotImplementedError: Cannot convert a symbolic tf.Tensor (mul:0) to a numpy array",
-        ),
-        (4, PADDED, "mean(x) - factor for x = [1.0, 2.0] and factor = 2.0, to be -0.5; it is"),
-        (4, ONE_GRAPH_FOR_ALL, "sum(x) * factor for x = [0.0, 1.0, 2.0, 3.0] and factor = 5.0, to be 30; it is -3.5"),
-        (4, swap("return tf.function", "tf.function"), "to return a function; it returned None: does it return?"),
-        (
-            4,
-            swap(SIGNED, "tf.function(lambda x, factor: tf.reduce_sum(x) * factor, input_signature=signature)"),
-            "traced 0 times",
-        ),
-        (5, swap(RELU, "tf.maximum(tf.nn.bias_add(convolved, bias), 0.0)"), "Maximum"),
-        (5, swap(RELU, "tf.nn.bias_add(tf.nn.relu(convolved), bias)"), "the bias must come first, then the ReLU"),
-        (5, swap(RELU, "tf.nn.bias_add(convolved, bias)"), "there are negative numbers in it"),
+        (4, ANY_FUNCTION, "at most 1 trace for training and 1 for prediction"),
+        (4, FLAG_AS_TENSOR, "function to get training as Python's True or False; it got"),
+        (4, swap("            if training:\n    ", ""), "after 0 training calls, to"),
+        (4, swap("tf.TensorSpec([None]", "tf.TensorSpec([2]"), "Can not cast TensorSpec(shape=(5,)"),
+        (4, swap("step.read_value()", "0.0"), "after 1 training calls, to"),
+        (4, swap("step = tf.Variable(0.0)", "step = tf.Variable(1.0)"), "after 0 training calls, to"),
+        (4, swap("(x, step.read_value(), training)", "(x, step.read_value(), True)"), "it was traced 2 and 0 times"),
+        (4, swap("both[training](x)", "both[True](x)"), "after 0 training calls, to"),
+        (4, ONE_COUNT_FOR_ALL, "training calls, to"),
+        (5, swap(RELU, "tf.maximum(tf.nn.bias_add(tf.matmul(x, scaled), moved), 0.0)"), "Maximum"),
         (
             5,
-            swap(RELU, "tf.nn.relu6(tf.nn.bias_add(convolved, bias))"),
-            "Hint: First the numbers, as block_by_hand has",
+            swap(RELU, "tf.nn.relu(tf.nn.bias_add(tf.matmul((x - mean) / std, weights), bias))"),
+            "one operation to run; these did: ",
         ),
-        (5, swap(RELU, "convolved"), "neither the bias nor the ReLU is in it"),
-        (5, swap(RELU, "tf.nn.relu(convolved)"), "the numbers of block_by_hand"),
-        (5, swap(RELU, "print(convolved)"), "to return a tensor; it returned None: does it return?"),
-        (
-            5,
-            swap(RELU, "tf.matmul(convolved, bias)"),
-            "ValueError: Shape must be at least rank 2 but is rank 1 for 'MatMul'",
-        ),
-        (5, swap(RELU, "np.maximum(convolved, 0)"), "NotImplementedError: Cannot convert a symbolic tf.Tensor"),
-        (5, swap(RELU, "tf.nn.relu(tf.nn.bias_add(convolved, bias)).numpy()"), "AttributeError: 'SymbolicTensor'"),
-        (5, swap('"SAME"', '"VALID"'), "and a kernel (3, 3, 3, 4); it has (2, 4, 4, 4)"),
-        (5, swap('"SAME"', "[[0, 0], [1, 1], [1, 1], [0, 0]]"), "a result of shape (1, 7, 9, 6)"),
+        (5, swap(RELU, "tf.nn.relu(tf.nn.bias_add(tf.matmul(x - mean, scaled), bias))"), "one operation to run"),
+        (5, swap(RELU, "tf.nn.bias_add(tf.nn.relu(tf.matmul(x, scaled)), moved)"), "the numbers of layer_by_hand"),
+        (5, swap(RELU, "tf.nn.bias_add(tf.matmul(x, scaled), moved)"), "there are negative numbers in it"),
+        (5, swap(RELU, "tf.nn.relu(tf.matmul(x, scaled))"), "the numbers of layer_by_hand"),
+        (5, swap(RELU, "tf.nn.relu(tf.nn.bias_add(tf.matmul(x, weights), bias))"), "are the inputs normalised?"),
+        (5, swap(MOVED, "bias"), "is the mean subtracted?"),
+        (5, swap("bias - ", "bias + "), "the mean is to be subtracted: look at its sign"),
+        (5, swap("matvec(scaled,", "matvec(weights,"), "the mean is to be divided by std, too"),
+        (5, swap(RELU, "print(x)"), "to return a tensor; it returned None: does it return?"),
+        (5, swap("[:, tf.newaxis]", ""), "ValueError: Dimensions must be equal"),
+        (5, swap("tf.matmul(x, scaled)", "np.dot(x, scaled)"), "NotImplementedError: Cannot convert a symbolic"),
+        (5, swap(RELU, f"{RELU}.numpy()"), "AttributeError: 'SymbolicTensor'"),
+        (5, swap("tf.matmul(x, scaled)", "tf.matmul(x, scaled)[:1]"), "it has (1, 3)"),
     ]
     right = [
         (1, same),
@@ -266,12 +291,12 @@ class TestExercises(ThreeWays):
         (2, DATASET),
         (2, AS_A_FUNCTION),
         (3, same),
-        (3, ADAPTED),
-        (3, POOL_OF_ITS_OWN),
+        (3, SWEPT),
         (4, same),
-        (4, CONVERTED),
+        (4, CONCRETE),
+        (4, COUNTED_OUTSIDE),
         (5, same),
-        (5, swap('tf.nn.conv2d(images, kernel, 1, "SAME")', 'tf.nn.convolution(images, kernel, padding="SAME")')),
+        (5, swap(MOVED, "bias - tf.squeeze(mean[tf.newaxis] @ scaled, 0)")),
     ]
 
 
@@ -279,14 +304,14 @@ def test_an_answer_that_waits_in_a_session_is_reported_by_its_line(student, caps
     monkeypatch.setattr(core, "ANSWER_LIMIT_S", 1.0)
     waits = """with tf.Graph().as_default(), v1.Session() as empty:
         empty.run(tf.queue.FIFOQueue(1, tf.float32).dequeue())
-    with v1.Session("""
-    student.check(3, student.answer(3, swap("with v1.Session(", waits)))
+    with graph.as_default(), v1.Session()"""
+    student.check(2, student.answer(2, swap("with graph.as_default(), v1.Session()", waits)))
     assert 'It was in line 6: "empty.run(tf.queue.FIFOQueue(1, tf.float32).dequeue())".' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("spoil", ["v1.disable_eager_execution()", "tf.config.run_functions_eagerly(True)"])
 def test_an_answer_that_changes_how_tensorflow_works_is_reported_and_undone(student, capsys, spoil):
-    student.check(4, student.answer(4, swap("signature =", f"{spoil}; signature =")))
+    student.check(4, student.answer(4, swap("step = tf.V", f"{spoil}; step = tf.V")))
     assert "Exercise 4 · not yet." in capsys.readouterr().out
     student.check(4, student.answer(4, same))
     assert "Exercise 4 · passed." in capsys.readouterr().out
@@ -294,24 +319,44 @@ def test_an_answer_that_changes_how_tensorflow_works_is_reported_and_undone(stud
 
 # What the lab says of its measurements, from invented ones of each kind.
 
-WORDS = lab_cells.functions("01", "gain_in_words", "tell", np=np, ratio=ratio, ratios=ratios)
+WORDS = lab_cells.functions("01", "thread_speeds", "tell_threads", "tell", np=np, ratio=ratio, ratios=ratios)
 KINDS = [(1.8, "faster"), (0.6, "slower"), (1.0, "no difference beyond chance")]
 
 
+def launches(case, of_settings):
+    """What the script has written: the milliseconds of each setting, launch by launch."""
+    times = {setting: list(ms) for setting, ms in of_settings.items()}
+    return [
+        {"case": case, "inter": inter, "intra": intra, "ms": times[inter, intra][launch]}
+        for launch in range(4)
+        for inter, intra in times
+    ]
+
+
 @pytest.mark.parametrize(("speed", "verdict"), KINDS)
-def test_threads_gain_what_the_rounds_show(speed, verdict):
-    one = {"inter": 1, "intra": 1, "rounds": [5.0, 5.1, 4.9, 5.0]}
-    more = {"inter": 4, "intra": 1, "rounds": [ms / speed for ms in (5.0, 4.9, 5.1, 5.1)]}
-    assert WORDS["gain_in_words"](more, one).endswith(f"times as fast with 4 threads: {verdict}")
-    more["rounds"][1] *= 9  # one disturbed round
-    assert WORDS["gain_in_words"](more, one).endswith("no difference beyond chance")
+def test_threads_gain_what_the_rounds_show(speed, verdict, capsys):
+    one, more = [5.0, 5.1, 4.9, 5.0], [ms / speed for ms in (5.0, 4.9, 5.1, 5.1)]
+    timed = launches("small", {(1, 1): one, (4, 1): more, (1, 2): one[::-1], (4, 2): more[::-1]})
+    speeds = WORDS["thread_speeds"](timed)
+    assert speeds["small"][1, 1] == [1000 / ms for ms in one]
+    gains = WORDS["tell_threads"]("small", speeds["small"])
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith(f"small, 4 inter-op, 1 intra-op: {gains[4, 1]} times as fast: {verdict}")
+    assert told[-1].startswith("small, both kinds against intra-op alone: ")
+    assert f"times as fast: {verdict}" in told[-1]
+    more[1] *= 9  # one disturbed round
+    speeds = WORDS["thread_speeds"](launches("small", {(1, 1): one, (4, 1): more}))
+    assert "no difference beyond chance" in WORDS["tell_threads"]("small", speeds["small"])[4, 1].verdict
+    assert "both kinds" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("speed", "verdict"), KINDS)
 def test_merging_gains_what_the_rounds_show(speed, verdict, capsys):
     rounds = [1.0, 1.02, 0.99]
     speeds = {"apart": rounds, "merged": [speed * each for each in rounds[::-1]], "convolution alone": [2.0] * 3}
-    gain, most = WORDS["tell"]("first block", speeds)
-    assert f" times as fast: {verdict}; the convolution alone 1.99 (" in capsys.readouterr().out
-    assert gain.verdict == verdict
+    gain, most = WORDS["tell"]("first", speeds)
+    told = capsys.readouterr().out
+    assert told.startswith(f"first block: merged {gain} times as fast: {verdict}")
+    assert "the convolution alone: 1.99 (" in told
+    assert gain.verdict.startswith(verdict)
     assert most.verdict == "faster"
