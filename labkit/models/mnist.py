@@ -12,13 +12,13 @@ def mnist_cnn() -> keras.Model:
     return keras.Sequential(
         [
             keras.Input((28, 28, 1)),
-            keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
-            keras.layers.MaxPooling2D(),
-            keras.layers.Conv2D(64, 3, padding="same", activation="relu"),
-            keras.layers.MaxPooling2D(),
-            keras.layers.Flatten(),
-            keras.layers.Dense(128, activation="relu"),
-            keras.layers.Dense(10),
+            keras.layers.Conv2D(32, 3, padding="same", activation="relu", name="conv1"),
+            keras.layers.MaxPooling2D(name="pool1"),
+            keras.layers.Conv2D(64, 3, padding="same", activation="relu", name="conv2"),
+            keras.layers.MaxPooling2D(name="pool2"),
+            keras.layers.Flatten(name="flatten"),
+            keras.layers.Dense(128, activation="relu", name="dense1"),
+            keras.layers.Dense(10, name="dense2"),
         ],
         name="mnist_cnn",
     )

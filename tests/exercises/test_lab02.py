@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import lab_cells
 import numpy as np
+import pandas as pd
 import pytest
 from labs import Student, ThreeWays, same, swap
 
@@ -136,4 +137,12 @@ def test_what_is_said_of_a_configuration_is_what_its_rounds_show(speeds, verdict
     tell = lab_cells.functions("02", "tell", ratios=ratios)["tell"]
     first = [10.0, 10.1, 9.9][: len(speeds)]
     tell({"Eigen": first, "oneDNN": speeds})
-    assert capsys.readouterr().out.rstrip().endswith(f" times as fast: {verdict}")
+    assert f" times as fast as Eigen: {verdict}" in capsys.readouterr().out
+
+
+def test_a_loss_is_reached_when_the_mean_of_the_last_losses_is_below_it():
+    until = lab_cells.functions("02", "smooth", "until", np=np, pd=pd)["until"]
+    run = {"training": {"losses": [3.0, 2.0, 0.1], "seconds": [1.0, 0.5, 0.25]}}  # means 3, 2.5, 1.7
+    assert until(3.5, run) == (1, 1.0)
+    assert until(2.0, run) == (3, 1.75)
+    assert np.isnan(until(1.0, run)).all()
