@@ -93,7 +93,7 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
     plain = {
         "eigen": Configuration("TensorFlow's own kernels", env={"TF_ENABLE_ONEDNN_OPTS": 0}),
         "onednn": Configuration("oneDNN on TensorFlow's threads", env=onednn),
-        "openmp": Configuration("oneDNN on OpenMP, as it comes", OPENMP, onednn),
+        "openmp": Configuration("oneDNN on OpenMP, threads by default", OPENMP, onednn),
         "openmp-kmp": Configuration("the same, threads set", OPENMP, onednn | kmp, threads),
         "openmp-kmp-numactl": Configuration(
             "the same, memory spread over the nodes", OPENMP, onednn | kmp, threads, ("numactl", "--interleave=all")
@@ -144,12 +144,12 @@ class Comparison(NamedTuple):
         return [result["images_per_second"] for result in self.results[name]]
 
     def rate(self, name: str) -> float:
-        """Return images per second over all rounds."""
-        return statistics.fmean(self.rates(name))
+        """Return images per second: the geometric mean of the rounds, so that two rates have the ratio of `ratio`."""
+        return statistics.geometric_mean(self.rates(name))
 
     def gflops(self, name: str) -> float:
-        """Return GFLOP/s in convolutions and matrix products, over all rounds."""
-        return statistics.fmean(result["gflops"] for result in self.results[name])
+        """Return GFLOP/s in convolutions and matrix products: the geometric mean of the rounds."""
+        return statistics.geometric_mean(result["gflops"] for result in self.results[name])
 
     def ratio(self, name: str, reference: str) -> Ratio:
         """Return the ratio of its speed to that of `reference`; the interval has the noise of these two."""

@@ -1,16 +1,18 @@
-"""Checks of lab 03: a disturbed run, settings for machines, an operation count, a log, a bottleneck."""
+"""Checks of lab 03: a plan of launches, places of threads, operations of training, a log, a bottleneck."""
 
-import statistics
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from hypothesis import strategies as st
 
 from labkit.exercises.answers import call, for_all
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect, hinting
-from labkit.exercises.values import describe, number, parts, same, whole
+from labkit.exercises.values import describe, number, parts, same, short, whole
 
 lab = Lab("03")
 
@@ -18,44 +20,64 @@ lab = Lab("03")
 @lab.exercise(
     1,
     hints=(
-        "At this mean, how long do all steps take together? How long would they take at their usual speed? The jitter "
-        "is 0 as long as more than half of the steps run at the usual speed.",
-        "All steps together take steps * images / mean seconds; a usual one takes images / usual.",
-        "Let all but one step be usual. The last one takes the rest: steps * images / mean - (steps - 1) * images / "
-        "usual.",
+        "Every launch has its own deviation, which all of its steps share. How does the error of the mean shrink with "
+        "more launches, and how with more steps in each?",
+        "The variance of the mean is that of launches, divided by their number, and that of steps, divided by the "
+        "number of all steps: between**2 / launches + within**2 / (launches * steps).",
+        "Try each number of launches that the budget allows, with as many steps as it leaves for each: "
+        "int((budget / launches - start) / step). Keep the pair with the smallest variance.",
     ),
 )
-def disturbed(answer: Callable[..., Any]) -> None:
-    """The line that the answer's seconds give, for the colleague's run, an undisturbed one, and others."""
+def plan(answer: Callable[..., Any]) -> None:
+    """The standard error that a plan reaches within the budget, against the least of all plans."""
 
-    def decide(images: int, steps: int, usual: float, mean: float) -> None:
-        called = f"disturbed({images}, {steps}, {usual:g}, {mean:g})"
-        got = parts(
-            call(answer, images, steps, usual, mean), steps, f"{called} to be a list with the seconds of {steps} steps"
+    def decide(budget: float, start: float, step: float, between: float, within: float) -> None:
+        called = f"plan({budget:g}, {start:g}, {step:g}, {between:g}, {within:g})"
+        got = parts(call(answer, budget, start, step, between, within), 2, f"{called} to be (launches, steps of each)")
+        launches, each = (
+            whole(value, f"{what} of {called}") for value, what in zip(got, ("launches", "steps"), strict=True)
         )
-        seconds = [number(value, f"each of the seconds in {called}") for value in got]
-        expect(min(seconds) > 0, f"more than 0 seconds for each step in {called}; the least is {min(seconds):g}")
-        speeds = [images / value for value in seconds]
-        middle = statistics.median(speeds)
-        jitter = 1.4826 * statistics.median(abs(value - middle) for value in speeds)
-        same(images * steps / sum(seconds), mean, f"the line's first number for {called}", rel=1e-5)
-        same(middle, usual, f"the usual step's images/s in {called}", rel=1e-5)
-        same(jitter, 0.0, f"the jitter in {called}", abs=1e-5 * usual)
+        expect(min(launches, each) >= 1, f"at least one launch and one step in {called}; it is {launches}, {each}")
+        takes = launches * (start + each * step)
+        expect(takes <= budget, f"{called} to take at most {budget:g} s; {launches} × {each} steps take {takes:g} s")
+        least = min(
+            _error(between, within, count, int((budget / count - start) / step))
+            for count in range(1, int(budget / (start + step)) + 1)
+        )
+        error = _error(between, within, launches, each)
+        expect(
+            error <= least * (1 + 1e-6),
+            f"{called} to have the least standard error, {least:.3%}; that of {launches} × {each} steps is {error:.3%}",
+        )
 
-    decide(16, 10, 11, 8)  # as the lab's next cell does
-    for images, steps, usual, mean in ((32, 3, 20.0, 5.0), (8, 4, 10.0, 10.0), (64, 7, 2.0, 0.5), (8, 5, 17.3, 12.9)):
-        decide(images, steps, usual, mean)
+    for budget, start, step, between, within in (
+        (60, 5, 1, 0.02, 0.02),  # as the lab's next cell does
+        (60, 5, 1, 0.0, 0.02),
+        (60, 5, 1, 0.002, 0.02),
+        (60, 5, 1, 0.02, 0.0),
+        (6, 5, 1, 0.02, 0.02),
+        (100, 0, 7, 0.01, 0.04),
+        (300, 30, 2, 0.01, 0.05),
+        (10, 1.5, 0.25, 0.01, 0.02),
+    ):
+        decide(budget, start, step, between, within)
 
-    def slowed(images: int, steps: int, halves: int, tenths: int) -> None:
-        decide(images, steps, halves / 2, halves / 2 * tenths / 10)
+    # By quarters of a second, which numbers hold exactly.
+    def drawn(more: int, start: int, step: int, between: int, within: int) -> None:
+        decide((start + step + more) / 4, start / 4, step / 4, between / 1000, within / 1000)
 
     for_all(
-        slowed,
-        images=st.integers(1, 256),
-        steps=st.integers(3, 40),
-        halves=st.integers(1, 1000),
-        tenths=st.integers(1, 10),
+        drawn,
+        more=st.integers(0, 400),
+        start=st.integers(0, 60),
+        step=st.integers(1, 20),
+        between=st.integers(0, 50),
+        within=st.integers(0, 50),
     )
+
+
+def _error(between: float, within: float, launches: int, each: int) -> float:
+    return math.sqrt((between**2 + within**2 / each) / launches)
 
 
 Row = tuple[int, int, int, int]  # a logical CPU: its number, its core, its socket, its NUMA node
@@ -86,55 +108,89 @@ MACHINES: tuple[tuple[str, tuple[int, int, int, int], list[int] | None, float | 
     ("64 cores, of which 2 are allowed, one on each socket", (2, 32, 2, 1), [5, 40], None),
     ("64 cores, of which 3 are allowed, on the second socket", (2, 32, 2, 1), [33, 34, 99, 98], None),
     ("96 cores, of which 2 are allowed, on the first and the last of 4 sockets", (4, 24, 2, 1), [0, 95], None),
+    (
+        "64 cores, of which 2 are allowed on one socket and 4 on the other, under a quota of 4 CPUs",
+        (2, 32, 2, 1),
+        [0, 1, *range(32, 36), 64, 65, *range(96, 100)],
+        4.0,
+    ),
+    (
+        "4 sockets with 1, 3, 2 and 3 cores allowed, under a quota of 6 CPUs",
+        (4, 4, 1, 1),
+        [0, 4, 5, 6, 8, 9, 12, 13, 14],
+        6.0,
+    ),
 )
 
 
-ROWS_HINT, COUNT_HINT, QUOTA_HINT = (
-    "First keep the rows of the CPUs that you may use: [row for row in cpus if row[0] in allowed]. Everything else "
-    "is counted in these.",
-    "Two hardware threads of a core have the same core number: len({core for _, core, _, _ in mine}) counts cores. "
-    "Sockets and nodes are counted in the same way.",
-    "With a quota, the threads are max(1, min(physical, int(quota))). Interleave when the set of nodes has more than "
-    "one.",
+QUOTA_HINT = (
+    "With a quota, the threads are max(1, min(available, int(quota))), where available is the number of cores that you "
+    "may use."
+)
+NODES_HINT = (
+    "Count the cores that you may use on each node, and fill the node with most of them first, then the next: sort the "
+    "CPUs by (-cores_on[node], node), and take as many as there are threads."
 )
 
 
-@lab.exercise(2, hints=(ROWS_HINT, COUNT_HINT, QUOTA_HINT))
-def settings_for(answer: Callable[..., Any]) -> None:
-    """The settings of machines of all sizes, of parts of them, and under quotas."""
+@lab.exercise(
+    2,
+    hints=(
+        "First keep the rows of the CPUs that you may use, and one row for each core: a dict with the core as its key "
+        "does that. How many threads can be busy? Which node has most of these cores?",
+        QUOTA_HINT,
+        NODES_HINT,
+    ),
+)
+def place_threads(answer: Callable[..., Any]) -> None:
+    """Places of threads on machines of all sizes, on parts of them, and under quotas: any that keep all the rules."""
 
     def decide(what: str, cpus: list[Row], allowed: Sequence[int], quota: float | None) -> None:
-        mine = [row for row in cpus if row[0] in allowed]
-        physical, sockets, nodes = (len({row[place] for row in mine}) for place in (1, 2, 3))
-        threads = physical if quota is None else max(1, min(physical, int(quota)))
-        right = {
-            "OMP_NUM_THREADS": threads,
-            "num_intra_threads": threads,
-            "num_inter_threads": sockets,
-            "interleave": nodes > 1,
-        }
+        mine = {row[0]: row for row in cpus if row[0] in allowed}
+        rooms = Counter(node for _, node in {(core, node) for _, core, _, node in mine.values()})
+        available = rooms.total()
+        threads = available if quota is None else max(1, min(available, int(quota)))
+        least = next(
+            count
+            for count in range(1, len(rooms) + 1)
+            if sum(cores for _, cores in rooms.most_common(count)) >= threads
+        )
         # By name, and with a range or a list, as the lab's next cell does.
-        got = _named(call(answer, cpus=cpus, allowed=allowed, quota=quota), right)
-        count_hint = COUNT_HINT if len(allowed) == len(cpus) else ROWS_HINT
-        for name, value in right.items():
-            case = f"{name} for {what}"
-            with hinting(count_hint if quota is None and name != "interleave" else QUOTA_HINT):
-                same(got[name] if name == "interleave" else whole(got[name], case, int_only=True), value, case)
+        got = _named(call(answer, cpus=cpus, allowed=allowed, quota=quota), ("cpus", "interleave"))
+        case = f"for {what}"
+        listed = got["cpus"]
+        several = isinstance(listed, tuple | list | set | range | np.ndarray | pd.Series)
+        expect(several and getattr(listed, "ndim", 1) == 1, f'"cpus" {case} to be a list; it is {describe(listed)}')
+        placed = [whole(cpu, f'each of "cpus" {case}') for cpu in listed]
+        shown = f"it is {short(placed)}"
+        outside = [cpu for cpu in placed if cpu not in mine]
+        expect(not outside, f'"cpus" {case} to be CPUs that you may use; {", ".join(map(str, outside[:4]))} is not')
+        used = [mine[cpu][1] for cpu in placed]
+        expect(len(set(used)) == len(used), f'"cpus" {case} to be on different cores; {shown}')
+        expect(len(placed) == threads, f'{threads} "cpus" {case}; {shown}', QUOTA_HINT)
+        spans = len({mine[cpu][3] for cpu in placed})
+        expect(spans == least, f'"cpus" {case} to be on {least} NUMA nodes; they are on {spans}: {shown}', NODES_HINT)
+        same(got["interleave"], spans > 1, f'"interleave" {case}')
 
     for what, size, allowed, quota in MACHINES:
         cpus = _box(*size)
         decide(what, cpus, range(len(cpus)) if allowed is None else allowed, quota)
 
-    def part(size: tuple[int, int, int, int], picks: list[int] | None, quota: float | None) -> None:
+    evens = [(cpu, cpu, cpu % 2, cpu % 2) for cpu in range(8)]
+    decide("8 cores, even ones on node 0 and odd ones on node 1, under a quota of 4 CPUs", evens, range(8), 4.0)
+    turned = [(0, 0, 1, 1), (1, 1, 1, 1), (2, 2, 0, 0)]
+    decide("3 cores, the first two on node 1, under a quota of 2 CPUs", turned, range(3), 2.0)
+
+    def drawn(size: tuple[int, int, int, int], picks: list[int] | None, quota: float | None) -> None:
         cpus = _box(*size)
         allowed = range(len(cpus)) if picks is None else sorted({pick % len(cpus) for pick in picks})
         decide(f"cpus={cpus}, allowed={allowed}, quota={quota}", cpus, allowed, quota)
 
     for_all(
-        part,
+        drawn,
         size=st.tuples(*(st.integers(1, most) for most in (4, 4, 4, 2))),
-        picks=st.none() | st.lists(st.integers(0, 63), min_size=1, max_size=8),
-        quota=st.none() | st.integers(1, 20).map(lambda quarters: quarters / 4),
+        picks=st.none() | st.lists(st.integers(0, 63), min_size=1, max_size=12),
+        quota=st.none() | st.integers(1, 32).map(lambda quarters: quarters / 4),
     )
 
 
@@ -149,45 +205,39 @@ def _named(got: Any, names: Iterable[str]) -> dict[str, Any]:
     return dict(got.items())
 
 
-TRAINING_HINT = (
-    "Training is three times the forward pass, less the gradient of the first layer with respect to the images: that "
-    "layer's share of the forward pass, once."
+NEEDED_HINT = (
+    "Of the layers that learn, the first in the chain needs no gradient with respect to its input: all layers before "
+    "it keep their weights, and nobody needs the gradient of the images."
 )
 
 
 @lab.exercise(
     3,
     hints=(
-        "How many numbers does a layer's output have? How many terms does each add up? Each term is two operations.",
-        "Forward: 2 * kernel**2 * channels_in * channels_out * side**2, summed over the layers.",
-        TRAINING_HINT,
+        "The forward pass goes through all layers, whoever learns. Which layers need the gradient of their weights? "
+        "Which need that of their input?",
+        NEEDED_HINT,
+        "learning = each[len(each) - trained :]; then sum(each) + sum(learning) + sum(learning[1:]).",
     ),
 )
-def flops(answer: Callable[..., Any]) -> None:
-    """One layer, two layers in both orders, several, and counts that 32 bits do not hold."""
+def training_flops(answer: Callable[..., Any]) -> None:
+    """Chains in which all, some and no layers learn, and counts that 32 bits do not hold."""
 
-    def decide(layers: list[tuple[int, int, int, int]]) -> None:
-        each = [2 * k * k * c_in * c_out * side * side for k, c_in, c_out, side in layers]
-        called = f"flops({layers})"
-        got = call(answer, layers)
-        both = parts(got, 2, f"{called} to be two numbers")
-        expect(not isinstance(got, pd.Series), f"{called} to be a tuple; it is {describe(got)}")  # later cells take [0]
-        same(both[0], sum(each), f"forward in {called}")
-        with hinting(TRAINING_HINT):
-            same(both[1], 3 * sum(each) - each[0], f"training in {called}")
+    def decide(each: list[int], trained: int) -> None:
+        learning = each[len(each) - trained :]
+        called = f"training_flops({each}, {trained})"
+        got, right = number(call(answer, each, trained), called), sum(each) + sum(learning) + sum(learning[1:])
+        with hinting(NEEDED_HINT if learning and got == right + learning[0] else ""):
+            same(got, right, called)
 
-    for layers in (
-        [(1, 1, 1, 1)],
-        [(3, 8, 16, 10)],
-        [(7, 3, 64, 112), (1, 64, 256, 56)],
-        [(1, 64, 256, 56), (7, 3, 64, 112)],
-        [(3, 2, 4, 8), (1, 4, 10, 1), (5, 10, 3, 6)],
-        [(7, 3, 64, 224), (3, 512, 512, 56)],
-    ):
-        decide(layers)
-    channels = st.integers(1, 2048)
-    layer = st.tuples(st.sampled_from((1, 2, 3, 5, 7, 11)), channels, channels, st.integers(1, 224))
-    for_all(decide, layers=st.lists(layer, min_size=1, max_size=6))
+    for each in ([2], [2, 10, 100], [100, 10, 2], [7, 7, 7, 7], [3 * 10**9, 10**9, 2 * 10**9]):
+        for trained in range(len(each), -1, -1):
+            decide(each, trained)
+
+    def drawn(each: list[int], kept: int) -> None:
+        decide(each, max(0, len(each) - kept))
+
+    for_all(drawn, each=st.lists(st.integers(1, 10**10), min_size=1, max_size=8), kept=st.integers(0, 8))
 
 
 COLUMNS = ["primitive", "implementation", "type", "ms"]

@@ -1,0 +1,80 @@
+"""Comparison of steps within this process: they take turns, as configurations do in processes of their own."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from labkit.bench.configurations import Comparison
+from labkit.system import load
+
+WARM_UP = 2  # calls before those that are timed: the first builds the graph, the second still gets new memory
+
+
+class Step(NamedTuple):
+    """What is measured.
+
+    Attributes
+    ----------
+    run : callable
+        One step; it returns when the step is over.
+    images : int
+        The images that it processes.
+    gflop_per_image : float
+        In convolutions and matrix products.
+    use_fp16 : bool
+        Whether it computes in bfloat16.
+    """
+
+    run: Callable[[], Any]
+    images: int = 1
+    gflop_per_image: float = 0.0
+    use_fp16: bool = False
+
+
+def compare_steps(steps: Mapping[str, Step], rounds: int, where: str = "", turn_s: float = 0.3) -> Comparison:
+    """Run steps in turns, and print how far it is.
+
+    The rounds share a process and the layout of its memory, so the intervals of the ratios leave out what differs
+    between launches (`labkit.system.statistics.ratio`).
+
+    Parameters
+    ----------
+    steps : mapping of str to Step
+        By their names.
+    rounds : int
+        Turns that each takes.
+    where : str
+        The name of this comparison, such as "section 3".
+    turn_s : float
+        How long a turn lasts at least, in s: short steps are repeated.
+    """
+    calls = {}
+    for name, step in steps.items():
+        print(f"warming up: {name}", flush=True)
+        for _ in range(WARM_UP):
+            seconds = _time(step, 1)
+        calls[name] = max(1, math.ceil(turn_s / seconds))
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in steps}
+    with load.watch(where) as others:
+        for number in range(1, rounds + 1):
+            print(f"round {number} of {rounds}", flush=True)
+            for name, step in steps.items():
+                speed = calls[name] * step.images / _time(step, calls[name])
+                results[name].append(
+                    {
+                        "images_per_second": speed,
+                        "gflop_per_image": step.gflop_per_image,
+                        "gflops": speed * step.gflop_per_image,
+                        "settings": {"use_fp16": step.use_fp16},
+                    }
+                )
+    return Comparison(results, {}, others)
+
+
+def _time(step: Step, calls: int) -> float:
+    """Return the seconds of so many calls."""
+    began = time.perf_counter()
+    for _ in range(calls):
+        step.run()
+    return time.perf_counter() - began
