@@ -1,4 +1,4 @@
-"""Checks of lab 05: the chance of random search, TPE's score, a winner's flattery, an objective."""
+"""Checks of lab 05: the chance of random search, TPE's score, an honest gain, an objective."""
 
 import contextlib
 import math
@@ -93,39 +93,74 @@ def score(answer: Callable[..., Any]) -> None:
     )
 
 
+PAIRS = 150  # of rounds, for a mean whose standard error is less than a tenth of what luck can add
+LUCK = 0.05  # the standard deviation of a measurement, as a share
+
+
 @lab.exercise(
     3,
     hints=(
-        "Only the first round decides which point wins. The second measures that same point again.",
-        "np.argmax(first) is the winner's place. What did each of the two rounds measure there?",
-        "winner = np.argmax(first), and then first[winner] / second[winner]",
+        "The winner was chosen for its speed in some measurement, so that measurement is too good. Which of the ones "
+        "that you have is not?",
+        "Let one round choose the point. Judge it, and the default, by the other round alone.",
+        "winner = np.argmax(first), and then second[winner] / second[default]",
     ),
 )
-def flattery(answer: Callable[..., Any]) -> None:
-    """The winner of the first round, by itself in the second, which may well have another; any one of several."""
+def gain(answer: Callable[..., Any]) -> None:
+    """Honest in the mean over many pairs of rounds, by whatever use of them; exact where luck is negligible."""
 
-    def decide(first: list[float], second: list[float]) -> None:
-        called = f"flattery(np.array({first}), np.array({second}))"
-        winners = [point for point, speed in enumerate(first) if speed == max(first)]
-        with hinting("Several points are the fastest here. Take one, as np.argmax does." * (len(winners) > 1)):
-            got = number(call(answer, np.array(first), np.array(second)), called)
-        winner = min(winners, key=lambda point: abs(first[point] / second[point] - got))
-        others = ", ".join(str(point) for point in winners if point != winner)
-        equal = f" (equally fast: {others})" * bool(others)
-        why = f"point {winner} wins, with {max(first):g}{equal}, and has {second[winner]:g} in the second round"
-        same(got, first[winner] / second[winner], called, because=why)
+    def factor(first: np.ndarray, second: np.ndarray, default: int) -> float:
+        called = "gain of two rounds" if len(first) > 5 else f"gain({_as_code(first, second)}, {default})"
+        got = number(call(answer, first, second, default), called)
+        expect(got > 0 and math.isfinite(got), f"{called} to be a factor above 0; it is {got:g}")
+        return float(got)
 
-    for first, second in (
-        ([100.0, 120.0, 90.0], [105.0, 100.0, 110.0]),
-        ([200.0, 100.0, 160.0], [160.0, 100.0, 400.0]),
-        ([50.0], [40.0]),
-        ([10.0, 30.0, 20.0], [1.0, 40.0, 20.0]),
-        ([10.0, 30.0, 20.0, 30.0], [12.0, 40.0, 20.0, 25.0]),
-    ):
-        decide(first, second)
-    speed = st.integers(10, 4000) | st.integers(10, 12)  # whole numbers, as the table's, in which some are equal
-    rounds = st.lists(st.tuples(speed, speed), min_size=1, max_size=8)
-    for_all(lambda both: decide(*map(list, zip(*both, strict=True))), both=rounds)
+    def decide(speeds: list[float], default: int, slower: float = 1.0) -> None:
+        first = np.array(speeds)
+        second = first * slower
+        got, right = factor(first, second, default), max(speeds) / speeds[default]
+        why = f"the fastest point has {max(speeds):g} and the default {speeds[default]:g} in the first round"
+        if slower != 1:
+            why += f", and in the second round the machine is {slower:g} times as fast for all"
+        called = f"gain({_as_code(first, second)}, {default})"
+        same(got, right, called, because=why)
+
+    for slower in (1.0, 0.8, 1.25):
+        decide([100.0, 120.0, 90.0], 0, slower)
+        decide([50.0, 100.0, 200.0, 160.0], 1, slower)
+        decide([100.0, 120.0], 1, slower)
+    decide([50.0], 0)
+
+    def mean(truth: np.ndarray, default: int, luck: float, slower: float = 1.0) -> float:
+        rng = np.random.default_rng(0)
+        logs = []
+        for _ in range(PAIRS):
+            first, second = (truth * np.exp(rng.normal(0, luck, (2, len(truth))))).round(1)
+            logs.append(math.log(factor(first, second * slower, default)))
+        return math.exp(sum(logs) / len(logs))
+
+    level = np.full(40, 1000.0)
+    one_better = level.copy()
+    one_better[7] = 1300.0
+    lucky = "It has the luck of the winner in it: what chose the point must not judge it too"
+    for default, slower in ((0, 1.0), (3, 0.8)):
+        got = mean(level, default, LUCK, slower)
+        expect(
+            abs(got - 1) < 0.02,
+            f"gain to be 1 on average when all of {len(level)} points are equally fast; over {PAIRS} pairs of rounds "
+            f"it is {got:.3f}. " + (lucky if got > 1 else "It takes too much off"),
+        )
+        got = mean(one_better, default, 0.2 * LUCK, slower)
+        expect(
+            abs(got / 1.3 - 1) < 0.02,
+            f"gain to be 1.3 on average when one point is 1.3 times as fast as all others, and luck is small; over "
+            f"{PAIRS} pairs of rounds it is {got:.3f}",
+        )
+
+
+def _as_code(first: np.ndarray, second: np.ndarray) -> str:
+    """Return two rounds as a student would write them."""
+    return ", ".join(f"np.array({speeds.tolist()})" for speeds in (first, second))
 
 
 # Commands as the search will meet them, as scripts of a shell: they print steps and a total, or fail.

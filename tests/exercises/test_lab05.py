@@ -13,7 +13,7 @@ from labs import Student, ThreeWays, same, swap
 from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit.system.paths import DATA
-from labkit.system.statistics import ratio
+from labkit.system.statistics import Ratio, ratio
 from labkit.tune.search import search
 
 
@@ -49,10 +49,34 @@ BY_FRACTION = swap(
     """from fractions import Fraction
     return 1 - Fraction(math.comb(points - good, trials), math.comb(points, trials))""",
 )
-WINNER = "    winner = np.argmax(first)\n    return first[winner] / second[winner]\n"
-OF_A_MASK = swap(WINNER, "    best = first == first.max()\n    return (first[best] / second[best]).item()\n")
-MEAN_OF_EQUALS = swap(WINNER, "    return first.max() / second[first == first.max()].mean()\n")
-AS_ARRAY = swap("return first[winner] / second[winner]", "return np.array(first[winner] / second[winner])")
+HONEST = """\
+    winner = np.argmax(first)  # one round chooses, the other one judges
+    return second[winner] / second[default]
+"""
+BOTH_WAYS = swap(
+    HONEST,
+    """\
+    factors = [judge[np.argmax(choose)] / judge[default] for choose, judge in ((first, second), (second, first))]
+    return np.sqrt(factors[0] * factors[1])
+""",
+)
+MEAN_OF_BOTH_WAYS = swap(
+    HONEST,
+    """\
+    one, other = first[np.argmax(second)] / first[default], second[np.argmax(first)] / second[default]
+    return np.array((one + other) / 2)
+""",
+)
+SECOND_CHOOSES = swap(HONEST, "    return first[list(second).index(max(second))] / first[default]\n")
+WINNER_OF_MEANS = swap(HONEST, "    both = first * second\n    return (both.max() / both[default]) ** 0.5\n")
+THE_WORSE_ROUND = swap(
+    HONEST,
+    """\
+    worse = np.minimum(first / first.mean(), second / second.mean())
+    return worse.max() / worse[default]
+""",
+)
+SHRUNK = swap(HONEST, "    return 1.0\n")
 LAST_FIGURE = swap(
     "    for line in done.lines:\n",
     """    if not any("total" in line for line in done.lines):
@@ -118,24 +142,19 @@ class TestExercises(ThreeWays):
             swap("good.count(value)", "str(good).count(str(value))"),
             "score(1, [1, 10, 100], [100, 10, 100], [1, 10]) to be",
         ),
-        (3, swap("second[winner]", "second.max()"), "to be 1.2 (point 1 wins, with 120, and has 100 in the second"),
+        (3, swap("np.argmax(first)", "np.argmax(second)"), "1 on average when all of 40 points are equally fast"),
+        (3, swap("second[winner] / second[default]", "first.max() / first[default]"), "the luck of the winner"),
+        (3, WINNER_OF_MEANS, "what chose the point must not judge it too"),
+        (3, THE_WORSE_ROUND, "what chose the point must not judge it too"),
+        (3, swap("/ second[default]", "/ first[default]"), "the machine is 0.8 times as fast for all"),
+        (3, swap("second[winner] / second[default]", "second[default] / second[winner]"), "to be 1.2 (the fastest"),
+        (3, SHRUNK, "to be 1.2 (the fastest point has 120 and the default 100 in the first round); it is 1"),
+        (3, swap("np.argmax(first)", "first == first.max()"), "to be a number; it is an array of shape (1,)"),
         (
             3,
             swap("    winner =", "    first.sort()\n    winner ="),
-            "Expected first to stay as it was; flattery changed it",
+            "Expected first to stay as it was; gain changed it",
         ),
-        (3, swap("np.argmax(first)", "first == first.max()"), "to be a number; it is an array of shape (1,)"),
-        (3, OF_A_MASK, "ValueError: can only convert an array of size 1 to a Python scalar, in line 5"),
-        (3, OF_A_MASK, "Several points are the fastest here. Take one, as np.argmax does."),
-        (3, MEAN_OF_EQUALS, "to be 0.75 (point 1 wins, with 30 (equally fast: 3), and has 40 in the second round)"),
-        (
-            3,
-            swap("np.argmax(first)", "np.argmax(second)"),
-            "to be 1.2 (point 1 wins, with 120, and has 100 in the second round); it is 0.8182",
-        ),
-        (3, swap("first[winner] / second[winner]", "second[winner] / first[winner]"), "it is 0.8333"),
-        (3, swap("np.argmax(first)", "np.argmax(first / second)"), "it is 10"),
-        (3, swap("first[winner] / second[winner]", "np.mean(first / second)"), "it is 0.99"),
         (3, swap("return", "result ="), "to be a number; it is None"),
         (4, swap("env=settings, ", ""), "to be 3.25 (the settings say 3); it is 0.25"),
         (4, swap("total images/sec", "images/sec"), "to be 123.4; it is 91"),
@@ -185,10 +204,9 @@ class TestExercises(ThreeWays):
             ),
         ),
         (3, same),
-        (3, AS_ARRAY),
-        (3, swap("np.argmax(first)", "np.flatnonzero(first == max(first))[-1]")),
-        (3, swap("return first[winner] / second[winner]", "return np.divide(*max(zip(first, second)))")),
-        (3, swap("np.argmax(first)", "sorted(range(len(first)), key=lambda point: -first[point])[0]")),
+        (3, BOTH_WAYS),
+        (3, MEAN_OF_BOTH_WAYS),
+        (3, SECOND_CHOOSES),
         (4, same),
         (4, BY_SUBPROCESS),
         (4, SETS_AND_RESTORES),
@@ -210,14 +228,17 @@ def test_settings_that_an_answer_leaves_in_the_environment_are_taken_away(studen
 DEFAULT = [100.0, 101.0, 99.0, 100.5, 99.5]
 
 
+NOT_SHOWN, KEEP, USE = "A gain is not shown.", "Keep the default: no more than", "Use these settings."
+
+
 @pytest.mark.parametrize(
     ("best", "promised", "said"),
     [
-        ([120.0, 121.0, 119.5, 120.0, 119.0], 1.2, ["times, faster.", "Use these settings."]),
-        ([120.0, 121.0, 119.5, 120.0, 119.0], 1.5, ["times, faster.", "above the interval", "Use these settings."]),
-        ([80.0, 81.0, 80.0, 79.0, 79.5], 1.1, ["times, slower.", "above the interval", "Keep the default."]),
-        ([120.0, 90.0, 101.0, 95.0, 104.0], 1.1, ["times, no difference beyond chance.", "Keep the default."]),
-        ([120.0], 1.2, ["times, one round only, so there is no interval.", "Keep the default."]),
+        ([120.0, 121.0, 119.5, 120.0, 119.0], 1.2, ["times, faster.", USE]),
+        ([120.0, 121.0, 119.5, 120.0, 119.0], 1.5, ["times, faster.", "above the interval", USE]),
+        ([80.0, 81.0, 80.0, 79.0, 79.5], 1.1, ["times, slower.", "above the interval", KEEP]),
+        ([100.1, 101.2, 99.1, 100.2, 99.6], 1.0, ["times, no difference beyond chance; ", KEEP]),
+        ([120.0, 90.0, 101.0, 95.0, 104.0], 1.1, ["times, no difference beyond chance; ", NOT_SHOWN]),
         (None, 1.2, ["That is not confirmed: nothing was measured again."]),
     ],
 )
@@ -227,8 +248,27 @@ def test_the_gain_is_told_as_the_rounds_show_it(best, promised, said, capsys):
     told = capsys.readouterr().out
     assert told.startswith(f"The search promised {promised:.2f} times the default.")
     assert all(part in told for part in said)
-    for part in ("above the interval", "Use these settings.", "Keep the default."):
+    for part in ("above the interval", USE, KEEP, NOT_SHOWN):
         assert (part in told) == any(part in wanted for wanted in said)
+
+
+def test_a_promise_that_prints_as_the_interval_s_end_is_not_above_it(capsys):
+    lab_cells.functions("05", "tell_gain")["tell_gain"](1.613, Ratio(1.25, 0.97, 1.611))
+    assert "above the interval" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("default", "said"),
+    [
+        ([6500.0, 4100.0, 6600.0, 3900.0, 6300.0], "not slow but unstable: its fastest launch came to 100%"),
+        ([4500.0, 3100.0, 5100.0, 3900.0, 4300.0], "both slow and unstable: its fastest launch came to 77%"),
+        ([5500.0, 5550.0, 5600.0, 5450.0, 5500.0], "don't show that the default's launches vary more"),
+    ],
+)
+def test_an_unstable_default_is_told_from_a_slow_one(default, said, capsys):
+    tell = lab_cells.functions("05", "tell_stability", np=np)["tell_stability"]
+    tell(default, [6600.0, 6650.0, 6550.0, 6700.0, 6600.0])
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -243,7 +283,7 @@ def test_the_gain_is_told_as_the_rounds_show_it(best, promised, said, capsys):
 def test_a_knob_is_worth_what_the_rounds_show(without, said, capsys):
     tell = lab_cells.functions("05", "tell_worth")["tell_worth"]
     tell("chunk", ratio(without, DEFAULT[: len(without)]))
-    assert capsys.readouterr().out.rstrip().endswith(f"times as fast: {said}")
+    assert f"times as fast: {said}" in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
