@@ -11,6 +11,7 @@ from labkit.exercises.answers import call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect
 from labkit.exercises.values import array_of_numbers, describe, number, parts, same, short, whole
+from labkit.system.words import plural
 
 lab = Lab("06")
 
@@ -102,8 +103,10 @@ def ring(answer: str) -> None:
         "Start with the ring: 2(n - 1) steps, each with one chunk, of which n make the gradient. In how many of the "
         "steps does it add?",
         "It adds in the n - 1 steps of the reduce-scatter alone. Doubling sends, receives and adds the whole gradient "
-        "in each of its steps: with 2 ranks one step, with 4 two, with 8 three.",
-        "ring: 2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n. doubling: math.log2(n), three times.",
+        "in each of its steps: with 2 ranks one step, with 4 two, with 8 three. Halving has as many steps until each "
+        "rank has its chunk: draw what a rank of 8 sends in each of them. Then all of them again, without adding.",
+        "ring: 2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n. doubling: math.log2(n), three times. halving sends 1/2 + 1/4 "
+        "+ … + 1/n = 1 - 1/n of the gradient, twice: 2 * math.log2(n) steps, and the ring's traffic and sums.",
     ),
 )
 def costs(answer: Callable[..., Any]) -> None:
@@ -111,22 +114,24 @@ def costs(answer: Callable[..., Any]) -> None:
     from hypothesis import strategies as st
 
     def decide(way: str, n: int, servers: int = 1) -> None:
-        right = {
-            "server": (2 * (n - 1), 2 * (n - 1) / servers, (n - 1) / servers),
-            "ring": (2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n),
-            "doubling": (math.log2(n),) * 3,
-        }[way]
         more = [servers] if servers > 1 else []
         called = f'cost("{way}", {", ".join(map(str, (n, *more)))})'
         got = parts(call(answer, way, n, *more), 3, f"{called} to return three numbers (steps, traffic, sums)")
-        for name, value, wanted in zip(("steps", "traffic", "sums"), got, right, strict=True):
-            if way == "doubling" and n & (n - 1):  # the lab asks for these too, and any number in between will do
+        lower = 2 ** (n.bit_length() - 1)
+        for name, value, wanted, least, most in zip(
+            ("steps", "traffic", "sums"),
+            got,
+            _cost(way, n, servers),
+            _cost(way, lower),
+            _cost(way, 2 * lower),
+            strict=True,
+        ):
+            if (
+                way in ("doubling", "halving") and n != lower
+            ):  # the lab asks for these too: any number in between will do
                 found = number(value, f"{name} of {called}")
-                between = math.floor(wanted) <= found <= math.ceil(wanted)
-                expect(
-                    between,
-                    f"{name} of {called} to be from {math.floor(wanted)} to {math.ceil(wanted)}; it is {found:.4g}",
-                )
+                between = least - 1e-9 <= found <= most + 1e-9
+                expect(between, f"{name} of {called} to be from {least:.4g} to {most:.4g}; it is {found:.4g}")
             else:
                 same(value, wanted, f"{name} of {called}")
 
@@ -134,14 +139,23 @@ def costs(answer: Callable[..., Any]) -> None:
         decide("server", n, servers)
     for n in (2, 3, 4, 64, 1024, 1):
         decide("ring", n)
-    for n in (2, 4, 64, 1024, 1, 8, 16, 32, 128, 256, 512, 3, 5, 100):
-        decide("doubling", n)
+    for way in ("doubling", "halving"):
+        for n in (2, 4, 64, 1024, 1, 8, 16, 32, 128, 256, 512, 3, 5, 100):
+            decide(way, n)
 
     def decide_both(n: int, servers: int) -> None:
         decide("ring", n)
         decide("server", n, min(servers, n))
 
     for_all(decide_both, n=st.integers(1, 2_000), servers=st.integers(1, 2_000), examples=50)
+
+
+def _cost(way: str, n: int, servers: int = 1) -> tuple[float, float, float]:
+    """Return steps, traffic and sums of an all-reduce on n ranks."""
+    if way == "doubling":
+        return (math.log2(n),) * 3
+    steps, pieces = (2 * math.log2(n), n) if way == "halving" else (2 * (n - 1), n if way == "ring" else servers)
+    return steps, 2 * (n - 1) / pieces, (n - 1) / pieces
 
 
 @lab.exercise(
@@ -263,73 +277,87 @@ def _decide_chunk(
 @lab.exercise(
     6,
     hints=(
-        "What was not sent in earlier steps is in `residual`. It has to be sent too: what do you choose from?",
-        "wanted = gradient + residual. np.argpartition(np.abs(wanted), -k)[-k:] gives the places of the k largest. "
-        "What remains is `wanted`, with zeros where something was sent.",
-        "wanted = gradient + residual; indices = np.argpartition(np.abs(wanted), -k)[-k:]; values = wanted[indices]; "
-        "wanted[indices] = 0; return indices, values, wanted",
+        "What was not sent in earlier steps is in `residual`. It has to be sent too: from which numbers do you choose? "
+        "And how many bytes does one of them cost, with its index, to all other ranks?",
+        "Choose from gradient + residual: k of them, where a number and its index cost 8 bytes for each of the n - 1 "
+        "others. What is owed afterwards is gradient + residual, with zeros where something was sent. What does your "
+        "way of choosing give for k = 0?",
+        "owed = gradient + residual; k = len(owed) if n == 1 else min(len(owed), budget // (8 * (n - 1))); indices = "
+        "np.argpartition(-np.abs(owed), min(k, len(owed) - 1))[:k]; values = owed[indices]; owed[indices] = 0; return "
+        "indices, values, owed",
     ),
     imports="import math\n\nimport numpy as np",
 )
 def top_k(answer: Callable[..., Any]) -> None:
-    """The k largest of gradient + residual are sent, the rest is kept, nothing is lost, nothing changed."""
+    """The largest that a budget allows are sent, the rest is kept, nothing is lost, nothing changed."""
     from hypothesis import strategies as st
 
     rng = np.random.default_rng(6)
-    for n, k in ((5, 2), (100, 1), (1_000, 10), (7, 7)):
+    for length, n, budget in ((5, 2, 16), (5, 3, 50), (100, 2, 8), (1_000, 4, 240), (7, 2, 56), (6, 2, 7), (4, 3, 999)):
         # Whole numbers, which a message shows shortly.
-        gradient = rng.permutation(np.arange(1, n + 1)).astype(np.float32) * rng.choice((-1, 1), n).astype(np.float32)
-        residual = 2 * rng.permutation(np.arange(n)).astype(np.float32) * rng.choice((-1, 1), n).astype(np.float32)
-        _decide_top_k(answer, gradient, residual, k)
-    for n, k, size in ((50, 5, 1e-4), (50, 5, 1.0), (50, 5, 1e4), (50_890, 50, 1e-3)):
-        gradient, residual = rng.normal(0, size, (2, n)).astype(np.float32)
-        _decide_top_k(answer, gradient, residual, k)
-    _decide_top_k(answer, np.zeros(6, np.float32), np.zeros(6, np.float32), 2)
+        signs = rng.choice((-1, 1), (2, length)).astype(np.float32)
+        gradient = rng.permutation(np.arange(1, length + 1)).astype(np.float32) * signs[0]
+        residual = 2 * rng.permutation(np.arange(length)).astype(np.float32) * signs[1]
+        _decide_top_k(answer, gradient, residual, n, budget)
+    for length, n, budget, size in ((50, 2, 40, 1e-4), (50, 2, 40, 1.0), (50, 4, 120, 1e4), (50_890, 2, 4_071, 1e-3)):
+        gradient, residual = rng.normal(0, size, (2, length)).astype(np.float32)
+        _decide_top_k(answer, gradient, residual, n, budget)
+    _decide_top_k(answer, np.zeros(6, np.float32), np.zeros(6, np.float32), 2, 16)
+    _decide_top_k(answer, np.arange(3, dtype=np.float32), np.ones(3, np.float32), 1, 0)
     few = st.sampled_from((-2.0, -1.0, 0.0, 1.0, 2.0))  # with ties, and with sums of 0
     pairs = st.lists(st.tuples(few, few), min_size=1, max_size=8)
 
-    def decide(pairs: list[tuple[float, float]], k: int) -> None:
+    def decide(pairs: list[tuple[float, float]], n: int, budget: int) -> None:
         gradient, residual = np.array(pairs, np.float32).T.copy()
-        _decide_top_k(answer, gradient, residual, min(k, len(pairs)))
+        _decide_top_k(answer, gradient, residual, n, budget)
 
-    for_all(decide, pairs=pairs, k=st.integers(1, 8), examples=50)
+    for_all(decide, pairs=pairs, n=st.integers(1, 5), budget=st.integers(0, 99), examples=50)
 
 
-def _decide_top_k(answer: Callable[..., Any], gradient: np.ndarray, residual: np.ndarray, k: int) -> None:
+def _decide_top_k(answer: Callable[..., Any], gradient: np.ndarray, residual: np.ndarray, n: int, budget: int) -> None:
     """Decide on what top_k makes of one gradient and residual."""
-    n = len(gradient)
-    case = f"for {n:,} numbers and k = {k}"
-    if n <= 8:
+    length, others = len(gradient), n - 1
+    k = min(length, budget // (8 * others)) if others else length
+    case = f"for {plural(length, 'number')} on {plural(n, 'rank')} with {plural(budget, 'byte')}"
+    if length <= 8:
         case += f" (gradient {short(gradient)}, residual {short(residual)})"
-    got = call(answer, gradient, residual, k)
+    got = call(answer, gradient, residual, n, budget)
     expect(
         isinstance(got, tuple | list) and len(got) == 3,
         f"three arrays (indices, values, new residual) {case}; it is {describe(got)}",
     )
-    arrays = []
-    for name, part, shape in zip(("indices", "values", "residual"), got, ((k,), (k,), (n,)), strict=True):
-        array = array_of_numbers(part, f"an array of numbers as {name} {case}")
-        arrays.append(array)
+    indices, values, left = (
+        array_of_numbers(part, f"an array of numbers as {name} {case}")
+        for name, part in zip(("indices", "values", "residual"), got, strict=True)
+    )
+    expect(indices.ndim == 1, f"indices of one dimension {case}; the shape is {indices.shape}")
+    many = len(indices)
+    cost = f"; you send {many}" + f", which takes {8 * others * many:,} bytes to {plural(others, 'other')}" * bool(
+        others
+    )
+    expect(many == k, f"{plural(k, 'number')} to be sent {case}{cost}")
+    for name, part, array, shape in (("values", got[1], values, (k,)), ("residual", got[2], left, (length,))):
         expect(array.shape == shape, f"{name} of shape {shape} {case}; the shape is {array.shape}")
         kind = getattr(part, "dtype", np.dtype("float32"))  # of a list's numbers, the later cells make float32
         expect(
-            name == "indices" or kind == np.float32,
+            kind == np.float32,
             f"{name} of type float32, as the gradient's, {case}; the type is {kind}. Other types take other bytes, and "
             "what rounding takes away is lost",
         )
-    indices, values, left = arrays
-    expect(
-        np.issubdtype(indices.dtype, np.integer) and len(set(indices.tolist())) == k,
-        f"{k} different whole numbers as indices {case}; they are {short(got[0])}",
-    )
-    expect(
-        indices.min() >= 0 and indices.max() < n,
-        f"indices from 0 to {n - 1} {case}; they go from {indices.min()} to {indices.max()}",
-    )
-    wanted = gradient + residual
+    if k:
+        expect(
+            np.issubdtype(indices.dtype, np.integer) and len(set(indices.tolist())) == k,
+            f"{k} different whole numbers as indices {case}; they are {short(got[0])}",
+        )
+        expect(
+            indices.min() >= 0 and indices.max() < length,
+            f"indices from 0 to {length - 1} {case}; they go from {indices.min()} to {indices.max()}",
+        )
+    indices = indices.astype(int)
+    owed = gradient + residual
     # An answer may add in another order, so that rounding differs.
     rounding = 4 * float(np.finfo(np.float32).eps) * float(np.abs(gradient).max() + np.abs(residual).max())
-    if not np.allclose(values, wanted[indices], 1e-6, rounding):
+    if not np.allclose(values, owed[indices], 1e-6, rounding):
         expect(
             not np.allclose(values, gradient[indices], 1e-6, rounding),
             f"values of gradient + residual {case}; yours are the gradient's alone, so what was left in earlier "
@@ -337,23 +365,23 @@ def _decide_top_k(answer: Callable[..., Any], gradient: np.ndarray, residual: np
         )
     same(
         values,
-        wanted[indices],
+        owed[indices],
         f"values {case}",
         rel=1e-6,
         abs=rounding,
         because="those of gradient + residual at the indices, with their signs",
     )
-    rest = np.delete(np.abs(wanted), indices)
+    rest = np.delete(np.abs(owed), indices)
     expect(
-        rest.max(initial=0) <= np.abs(values).min() + rounding,
-        f"the {k} largest in magnitude {case}; you send one of {np.abs(values).min():g} and keep one of "
+        not k or rest.max(initial=0) <= np.abs(values).min() + rounding,
+        f"the {k} largest in magnitude {case}; you send one of {np.abs(values).min(initial=np.inf):g} and keep one of "
         f"{rest.max(initial=0):g}",
     )
-    sent = np.zeros(n, np.float32)
+    sent = np.zeros(length, np.float32)
     sent[indices] = values
     same(
         left,
-        wanted - sent,
+        owed - sent,
         f"the new residual {case}",
         rel=1e-6,
         abs=rounding,

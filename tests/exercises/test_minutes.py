@@ -40,6 +40,14 @@ def test_a_head_has_all_minutes_the_core_and_what_is_optional():
     )
 
 
+def test_a_part_of_a_lab_has_its_minutes_and_those_of_its_core():
+    assert minutes.part(SECTIONS, "1", "1") == "about 10 minutes"
+    first, last = SECTIONS[0].name, SECTIONS[-1].name
+    assert minutes.part(SECTIONS, first, last) == "about 20 minutes, its core 10"
+    with pytest.raises(LabError, match="from section 1 to 12; it has 1, "):
+        minutes.part(SECTIONS, "1", "12")
+
+
 def test_the_notebook_has_its_times_and_marks_what_is_optional(lab):
     source = lab("1 = {read = 5}", "2 = {read = 5, core = false}", "questions = {read = 2}")
     text = minutes.fill(sources.read(source), source).cells[0].source
@@ -88,9 +96,9 @@ def test_what_a_stored_run_waited_is_known_for_each_section():
 
 def test_a_stored_run_that_waited_longer_than_planned_is_reported(lab):
     planned = ("2 = {read = 5, core = false}", "questions = {read = 2}")
-    assert minutes.overruns(lab("1 = {wait = 1.2}", *planned), executed(*RAN)) == []
-    assert minutes.overruns(lab("1 = {wait = 1}", *planned), executed(*RAN)) == [
-        "section 1 of lab 42 waited 1.10 minutes, and minutes.toml says 1"
+    assert minutes.overruns(lab("1 = {wait = 0.9}", *planned), executed(*RAN)) == []
+    assert minutes.overruns(lab("1 = {wait = 0.8}", *planned), executed(*RAN)) == [
+        "section 1 of lab 42 waited 1.10 minutes, and minutes.toml says 0.8"
     ]
 
 
