@@ -7,6 +7,9 @@
 # %% [markdown]
 # # 07 · Horovod on an MNIST CNN
 #
+# A training run that takes a week on one machine can take a day on ten. It can also take as long as before, or give ten
+# networks that each saw a tenth of the data, and nothing in its log says so.
+#
 # **You will** take a training script that runs in one [**process**](../docs/glossary.md#process), make it run on many
 # with [**Horovod**](../docs/glossary.md#horovod), and prove that it really does. You will see how much faster it gets
 # on your machine, what stops it from getting faster still, and how a run can look distributed without being so.
@@ -20,9 +23,15 @@
 QUICK = False  # small runs, as the tests make them
 
 # %%
+from labkit.exercises import open_lab
+
+check, results, machine, work = open_lab("07", globals())
+
+# %%
 import inspect
 import json
 import math
+import textwrap
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -30,28 +39,24 @@ import numpy as np
 from IPython.display import Code
 
 from labkit.data import load_digits
-from labkit.display import plots
+from labkit.display import ladder, plots
 from labkit.display.measured import Measured
-from labkit.exercises import open_lab
 from labkit.mpi import RankError, run_ranks
 from labkit.system import load, statistics
 from labkit.system.paths import ROOT
 from labkit.testbed import obstacle
 
-check, results, machine, work = open_lab("07", globals())
-
 # %%
 # How much this lab measures: change it here. The first of two sizes is that of a small run.
 n_train, epochs = (512, 2) if QUICK else (8_000, 6)  # digits
 RANK_COUNTS = (2,) if QUICK else (1, 2, 4)  # section 5: training
-SCALING_ROUNDS = 0 if QUICK else 3  # weak and strong scaling
-SETTING_ROUNDS = 0 if QUICK else 2  # section 7
-THREAD_ROUNDS = 0 if QUICK else 2  # section 10
-LEVERS, WIRE_ROUNDS = (("FP16",), 1) if QUICK else (("FP16", "4 batches"), 2)  # section 11
-WIRE_CASES = {"2 nodes, 1 Gbit/s": (2, 2 if QUICK else 16)}  # nodes, and the steps of a measurement
+several = max(2, min(4, machine.usable_cores))  # ranks, in sections 5, 7 and 10
+SCALING_ROUNDS = 0 if QUICK else 5  # sections 5 and 7
+PINNING_ROUNDS = 0 if QUICK else 5  # section 10
+WIRE_ROUNDS, PREDICTION_ROUNDS = (1, 0) if QUICK else (5, 5)  # section 11
+WIRE_CASES = {"2 nodes, 1 Gbit/s": (2, 2 if QUICK else 10)}  # nodes, steps of a measurement
 if not QUICK:
-    WIRE_CASES |= {"2 nodes, 100 Mbit/s": (2, 5), "4 nodes, 1 Gbit/s": (4, 10), "4 nodes, 100 Mbit/s": (4, 4)}
-PREDICTION_ROUNDS = 0 if QUICK else 5
+    WIRE_CASES |= {"2 nodes, 100 Mbit/s": (2, 4), "4 nodes, 100 Mbit/s": (4, 3)}
 
 # %% [markdown]
 # ## 1 · The task: digits and a small network
@@ -69,7 +74,7 @@ for axis, image, label in zip(axes.flat, digits.x_train, digits.y_train, strict=
     axis.imshow(image[..., 0], cmap="gray_r")
     axis.set_title(label, fontsize=11)
     axis.axis("off")
-plots.show(figure, alt="Twenty handwritten digits of the training set, each with its label above it.")
+plots.show(figure, alt="Twenty digits of the training set, each with its label above it.")
 
 # %% [markdown]
 # The network is small: two convolutions and two dense layers. All labs that use it import it from one place,
@@ -113,7 +118,7 @@ def main(argv=None):
     optimizer = keras.optimizers.SGD(args.lr, momentum=0.9)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    # A graph, as in lab 01. AutoGraph would look for loops and ifs to translate, in Horovod too; there are none.
+    # A graph, as in lab 01. AutoGraph would look for loops to translate, and there are none.
     @tf.function(autograph=False)
     def train_step(images, labels):
         with tf.GradientTape() as tape:
@@ -122,7 +127,8 @@ def main(argv=None):
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         return loss
 
-    train_step.get_concrete_function(digits.x_train[: args.batch], digits.y_train[: args.batch])  # trace now: not timed
+    first = slice(args.batch)
+    train_step.get_concrete_function(digits.x_train[first], digits.y_train[first])  # trace now
     for epoch in range(args.epochs):
         order = np.random.default_rng(epoch).permutation(len(digits.x_train))
         steps = len(order) // args.batch
@@ -133,9 +139,9 @@ def main(argv=None):
         loss, seconds = float(loss), time.perf_counter() - start
         predicted = model.predict_on_batch(digits.x_test).argmax(axis=1)
         accuracy = np.mean(predicted == digits.y_test)
-        print(
-            f"epoch {epoch + 1}: loss {loss:.3f}, accuracy {accuracy:.3f}, {steps * args.batch / seconds:,.0f} images/s"
-        )
+        speed = steps * args.batch / seconds
+        about = f"epoch {epoch + 1}: loss {loss:.3f}, accuracy {accuracy:.3f}"
+        print(f"{about}, {speed:,.0f} images/s")
 
 
 if __name__ == "__main__":
@@ -145,11 +151,12 @@ if __name__ == "__main__":
 # %% [markdown]
 # `run_ranks` starts it. It prints the [**mpirun**](../docs/glossary.md#mpirun) command that does the same in a
 # terminal. Then it shows the lines of each process with its number, its [**rank**](../docs/glossary.md#rank), in front.
-# TensorFlow's own start-up messages are left out. The first [**epoch**](../docs/glossary.md#epoch) is slower:
+# TensorFlow's own start-up messages are left out. Is the first [**epoch**](../docs/glossary.md#epoch) slower? In it,
 # TensorFlow prepares its kernels and touches its memory for the first time.
 
 # %%
 if not QUICK:
+    print("TensorFlow starts, and trains for three epochs: about 8 s.", flush=True)
     with load.watch("section 2"):
         run_ranks(1, "work/serial.py", "--digits", n_train, "--epochs", 3)
 
@@ -177,20 +184,24 @@ if not QUICK:
 #     a --> w1["copy 1 takes the same step"]
 # ```
 #
-# Six steps turn the serial script into a distributed one:
+# Six steps turn the serial script into a distributed one. The last column is PyTorch's `DistributedDataParallel` (DDP):
 #
-# | | step | why |
-# | --- | --- | --- |
-# | 1 | `hvd.init()` | starts [**MPI**](../docs/glossary.md#mpi); then a process knows `hvd.rank()` and `hvd.size()` |
-# | 2 | one device for each rank | ranks that share cores slow each other down; here `mpirun -bind-to` pins them |
-# | 3 | a share of the digits; learning rate and steps that follow the size | the global batch grows with the ranks |
-# | 4 | `hvd.DistributedGradientTape` | averages the gradients |
-# | 5 | [**broadcast**](../docs/glossary.md#broadcast) the start from rank 0 | copies stay equal if they start equal |
-# | 6 | [**checkpoints**](../docs/glossary.md#checkpoint) and reports on rank 0 only | two writers destroy a file |
+# | | step | why | with DDP |
+# | --- | --- | --- | --- |
+# | 1 | `hvd.init()` | starts [**MPI**](../docs/glossary.md#mpi): then a rank knows its number | `init_process_group` |
+# | 2 | one device for each rank | ranks that share cores slow each other down | stays yours |
+# | 3 | share of the digits; learning rate, steps | the global batch grows with the ranks | `DistributedSampler` |
+# | 4 | `hvd.DistributedGradientTape` | averages the gradients | done by the wrapped network |
+# | 5 | [**broadcast**](../docs/glossary.md#broadcast) the start | equal copies stay equal | done by wrapping it |
+# | 6 | [**checkpoints**](../docs/glossary.md#checkpoint) on rank 0 | two writers corrupt a file | stays yours |
 #
-# Horovod's last release, 0.28.1, is of June 2023. The lab uses it because its six steps are all there is to see, and
-# because they are the same elsewhere: PyTorch's `DistributedDataParallel` does steps 4 and 5 when it wraps the network,
-# `init_process_group` is step 1, `DistributedSampler` is step 3's share, and steps 2 and 6 stay yours.
+# In step 2, `mpirun -bind-to` pins the ranks to their cores. In step 3, PyTorch's sampler gives the share; the learning
+# rate and the number of steps stay yours.
+#
+# Horovod's last release, 0.28.1, is of June 2023, and libraries such as Ray have
+# [dropped it](https://github.com/ray-project/ray/issues/49454) since. The lab uses it because its six steps are all
+# there is to see, and because they are the same elsewhere. (In older scripts, step 5 is a
+# `BroadcastGlobalVariablesHook`.)
 #
 # Step 3 is arithmetic. You write it first, as three small functions. The scripts run in processes of their own, so the
 # functions will move into a module that they import, `work/plan.py`. There, each function can use `math`, numpy as `np`
@@ -224,9 +235,9 @@ shard = check(1, shard)
 # ### Exercise 2 · A learning rate that follows the size
 #
 # One step on 4 ranks looks at four batches and takes the *average* of their gradients. The average is less noisy than a
-# single batch's gradient, but no longer. An epoch now has a quarter of the steps, so at the old rate the weights would
-# move only a quarter of the way. The **linear scaling rule** makes each step `size` times as long. At the very start
-# the gradients change quickly, and such long steps overshoot. So the
+# single batch's gradient, and about as long. An epoch now has a quarter of the steps, so at the old rate the weights
+# would move about a quarter of the way. The **linear scaling rule** makes each step `size` times as long. At the very
+# start the gradients change quickly, and such long steps can overshoot. So the
 # [**learning rate**](../docs/glossary.md#learning-rate) begins with a [**warm-up**](../docs/glossary.md#warm-up): it
 # rises from the rate for one rank to the rate for all ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)).
 #
@@ -275,31 +286,94 @@ for size in (1, 2, 4):
     per_epoch = steps_per_epoch(8_000, 64, size)
     steps = np.arange(6 * per_epoch)
     rates = [learning_rate(step, 0.01, size, warmup=2 * per_epoch) for step in steps]
-    axis.plot(
-        steps, rates, markevery=len(steps) // 6, label=f"{size} {'rank' if size == 1 else 'ranks'}: {len(steps)} steps"
-    )
-axis.set(xlabel="step", ylabel="learning rate", title="Six epochs over 8,000 digits, 64 a rank and step")
+    label = f"{size} {'rank' if size == 1 else 'ranks'}: {len(steps)} steps"
+    axis.plot(steps, rates, markevery=len(steps) // 6, label=label)
+axis.set(xlabel="step", ylabel="learning rate")
+axis.set(title="Six epochs over 8,000 digits, 64 a rank and step")
 axis.legend()
 plots.show(
     figure,
-    alt="Learning rate against step. One rank: constant 0.01 for 750 steps. Two ranks: a ramp from 0.01 to 0.02, "
-    "372 steps in all. Four ranks: a ramp from 0.01 to 0.04, 186 steps in all.",
+    alt="Learning rate against step. One rank: constant 0.01 for 750 steps. Two ranks: a ramp "
+    "from 0.01 to 0.02, 372 steps in all. Four ranks: from 0.01 to 0.04, 186 steps in all.",
 )
 
 # %% [markdown]
 # Now the three functions move into the module that the scripts import.
 
 # %% tags=["nbval-check-output"]
-functions = [inspect.getsource(function) for function in (shard, learning_rate, steps_per_epoch)]
+plan = (shard, learning_rate, steps_per_epoch)
+functions = [inspect.getsource(function) for function in plan]
 (work / "plan.py").write_text("\n\n".join(["import math\n\nimport numpy as np\n", *functions]))
 print((work / "plan.py").read_text())
+
+# %% [markdown]
+# ### What if one rank has a batch more?
+#
+# Exercise 1 asked for equally many digits on all ranks. This script does otherwise: rank 0 has three batches, rank 1
+# has two. After them, both want to average their accuracy.
+
+# %%
+# %%writefile work/uneven.py
+"""Rank 0 has one batch more than rank 1: mpirun -n 2 python work/uneven.py"""
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+
+@tf.function(autograph=False)
+def average(value, name):
+    return hvd.allreduce(value, name=name)
+
+
+hvd.init()
+try:
+    for batch in range(3 - hvd.rank()):
+        average(tf.ones(4), "gradient")
+        print(f"batch {batch + 1}: averaged")
+    average(tf.constant(0.9), "accuracy")
+    print("end of the epoch")
+except tf.errors.UnknownError:
+    print("Horovod has shut down.")
+
+
+# %% [markdown]
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** What happens when rank 1 asks for the accuracy, and rank 0 for its third gradient?
+#
+# </div>
+
+# %%
+results.guess(1, "one rank has a batch more", ..., choices=("error", "wrong average", "waits"))
+
+# %% [markdown]
+# Horovod watches for tensors that only some ranks have handed in. It warns after 60 s, and waits on. Here it warns
+# after 2 s, and gives up after 4.
+
+# %%
+impatient = {"HOROVOD_STALL_CHECK_TIME_SECONDS": 2, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": 4}
+print("Two ranks start, and then wait for each other: about 12 s.", flush=True)
+run = run_ranks(2, "work/uneven.py", threads=1, env=impatient, show=False)
+for rank, lines in enumerate(run.lines):
+    for line in lines:
+        said = line.partition("] ")[2] if "stall_inspector" in line else line
+        print(textwrap.fill(f"[{rank}] {said}", 96))
+results.compare_guess(1, "waits")
+
+# %% [markdown]
+# The lines below *Missing ranks* name them and what they lack: rank 0 has not handed in the accuracy, rank 1 has not
+# handed in the gradient. Each waits for what the other will never send. Without the second limit, both would wait for
+# ever, without an error. If a distributed run of yours is silent, look for this warning first.
+#
+# (Where shares cannot be equal, a rank that has finished calls `hvd.join()`. It then adds zeros to what the others
+# average, until all have finished.)
 
 # %% [markdown]
 # ## 4 · Trust nothing: compare the weights
 #
 # If a gradient is not averaged, or the start is not broadcast, nothing crashes. Each rank trains a network of its own,
-# the loss falls, the accuracy is fine, and all ranks but one worked for nothing. But one thing can't look right in such
-# a run: the **weights of the ranks differ**. So every distributed run in this lab ends with this measurement.
+# the loss falls, the accuracy is fine, and all ranks but one worked for nothing. One thing gives such a run away: the
+# **weights of the ranks differ**. So every distributed run in this lab ends with this measurement.
 
 # %%
 # %%writefile work/agree.py
@@ -310,8 +384,9 @@ import tensorflow as tf
 
 
 def spread(model):
-    """Return the largest difference between any two ranks in any weight: 0.0 if all hold the same model."""
-    weights = tf.concat([tf.reshape(v.value, [-1]) for v in model.trainable_variables], axis=0)
+    """Return the largest difference between two ranks in any weight: 0.0 if there is none."""
+    flat = [tf.reshape(v.value, [-1]) for v in model.trainable_variables]
+    weights = tf.concat(flat, axis=0)
     highest = hvd.allreduce(weights, op=hvd.Max, name="highest")
     lowest = hvd.allreduce(weights, op=hvd.Min, name="lowest")
     return float(tf.reduce_max(highest - lowest))
@@ -322,18 +397,20 @@ def spread(model):
 #
 # Here is the serial script once more, with what distribution adds. Each such place starts with `# Horovod:` and says
 # what is needed; six are yours to write. The others are done: read them too, they hold answers to the questions below.
-# What has nothing to do with the six steps is in a module of its own, which comes first.
+# What has nothing to do with the six steps is in a module of its own, `work/train_helpers.py`. The next cell writes it;
+# it is folded.
 #
 # Two things are special in Keras 3. Horovod needs TensorFlow's variables, and Keras wraps them: `v.value` unwraps one.
 # And `horovod.keras` was written for Keras 2 and does not work here; `horovod.tensorflow` does.
 
-# %%
+# %% jupyter={"source_hidden": true}
 # %%writefile work/train_helpers.py
-"""What train_hvd.py needs besides the six steps: arguments, model, batches, checkpoint, test and log."""
+"""What train_hvd.py needs besides the six steps: arguments, model, batches, test and log."""
 
 import argparse
 import json
 from pathlib import Path
+from time import perf_counter
 
 import horovod.tensorflow as hvd
 import keras
@@ -349,13 +426,14 @@ from labkit.models import mnist_cnn
 def start_up(description, argv):
     """Return the arguments of the command line, and the digits."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--digits", type=int, default=8000, help="how many to train on, over all ranks")
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--batch", type=int, default=64, help="digits in a step, of each rank")
-    parser.add_argument("--lr", type=float, default=0.01, help="learning rate that suits one rank")
-    parser.add_argument("--warmup", type=int, default=2, help="epochs until the full learning rate")
-    parser.add_argument("--out", type=Path, default=Path("work/run"), help="folder of log and checkpoint")
-    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in --out")
+    add = parser.add_argument
+    add("--digits", type=int, default=8000, help="how many to train on, over all ranks")
+    add("--epochs", type=int, default=6)
+    add("--batch", type=int, default=64, help="digits in a step, of each rank")
+    add("--lr", type=float, default=0.01, help="learning rate that suits one rank")
+    add("--warmup", type=int, default=2, help="epochs until the full learning rate")
+    add("--out", type=Path, default=Path("work/run"), help="folder of log and checkpoint")
+    add("--resume", action="store_true", help="continue from the checkpoint in --out")
     args = parser.parse_args(argv)
     return args, load_digits(n_train=args.digits, n_test=args.digits // 4)
 
@@ -389,14 +467,18 @@ def batches(x, y, batch, steps, epoch):
         yield x[chosen], y[chosen]
 
 
-def evaluate(model, digits, epoch, loss, seconds, images):
-    """Return the results of an epoch, the same on every rank."""
+def evaluate(model, digits, epoch, loss, began, images):
+    """Return the results of an epoch in which each rank trained on so many images."""
+    seconds = perf_counter() - began
     # Horovod: each rank tests its share, and a sum over the ranks gives one result for all.
     tested = shard(len(digits.x_test), hvd.rank(), hvd.size())
-    correct = np.sum(model.predict_on_batch(digits.x_test[tested]).argmax(axis=1) == digits.y_test[tested])
-    total = hvd.allreduce(tf.constant([correct, len(tested), loss], tf.float64), op=hvd.Sum, name="metrics").numpy()
+    predicted = model.predict_on_batch(digits.x_test[tested]).argmax(axis=1)
+    correct = np.sum(predicted == digits.y_test[tested])
+    own = tf.constant([correct, len(tested), loss], tf.float64)
+    total = hvd.allreduce(own, op=hvd.Sum, name="metrics").numpy()
+    speed = {"seconds": seconds, "images_per_second": images * hvd.size() / seconds}
     means = {"accuracy": total[0] / total[1], "loss": total[2] / hvd.size()}
-    return {"epoch": epoch + 1, "seconds": seconds, "images_per_second": images / seconds} | means
+    return {"epoch": epoch + 1} | speed | means
 
 
 def prove(model, history, out):
@@ -405,7 +487,8 @@ def prove(model, history, out):
     if hvd.rank() == 0:
         print(f"largest difference between any two ranks' weights: {difference}")
         since_start = np.cumsum([entry["seconds"] for entry in history])
-        history = [entry | {"seconds": float(seconds)} for entry, seconds in zip(history, since_start)]
+        pairs = zip(history, since_start, strict=True)
+        history = [entry | {"seconds": float(seconds)} for entry, seconds in pairs]
         log = {"ranks": hvd.size(), "spread": difference, "history": history}
         (out / "log.json").write_text(json.dumps(log))
 
@@ -424,19 +507,19 @@ from train_helpers import batches, build, evaluate, open_checkpoint, prove, star
 
 def main(argv=None):
     args, digits = start_up(__doc__, argv)
-    # Horovod: step 1. Start MPI, and ask which of how many processes this one is: set `rank` and `size`.
+    # Horovod: step 1. Start MPI; set `rank` and `size`: which process is this, of how many?
     ### BEGIN SOLUTION
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     ### END SOLUTION
-    # Horovod: step 2. One device for each rank: its cores, bound by `mpirun -bind-to`; or GPU hvd.local_rank().
-    # Horovod: step 3. Only this rank's share of the training digits: set `x` and `y`, with shard().
+    # Horovod: step 2. One device for each rank. Done: `mpirun -bind-to` gives it its cores.
+    # Horovod: step 3. Set `x` and `y` to this rank's share of the training digits.
     ### BEGIN SOLUTION
     mine = shard(len(digits.x_train), rank, size)
     x, y = digits.x_train[mine], digits.y_train[mine]
     ### END SOLUTION
     steps = steps_per_epoch(len(digits.x_train), args.batch, size)
-    model, optimizer, loss_of = build(args.lr, seed=rank)  # different weights on each rank: step 5 has to mend it
+    model, optimizer, loss_of = build(args.lr, seed=rank)  # each its own: step 5 mends it
 
     @tf.function(autograph=False)
     def train_step(images, labels):
@@ -451,32 +534,33 @@ def main(argv=None):
         return loss
 
     checkpoint, done = open_checkpoint(args, model, optimizer)
-    # Horovod: step 5. Give every rank what rank 0 starts from: the model's variables, the optimizer's, and `done`.
+    # Horovod: step 5. Give all what rank 0 starts from: variables of model, optimizer; `done`.
     ### BEGIN SOLUTION
-    hvd.broadcast_variables([v.value for v in model.variables + optimizer.variables] + [done], root_rank=0)
+    start = [v.value for v in model.variables + optimizer.variables] + [done]
+    hvd.broadcast_variables(start, root_rank=0)
     ### END SOLUTION
-    train_step.get_concrete_function(x[: args.batch], y[: args.batch])  # trace now, so that no epoch pays for it
+    train_step.get_concrete_function(x[: args.batch], y[: args.batch])  # trace now: not timed
     history = []
     for epoch in range(int(done), args.epochs):
-        start = perf_counter()
+        began = perf_counter()
         for step, (images, labels) in enumerate(batches(x, y, args.batch, steps, epoch)):
-            # Horovod: step 3 again. The learning rate of this step, with learning_rate() and a warm-up of
-            # args.warmup * steps steps: assign it to optimizer.learning_rate. It counts steps since the first epoch.
+            # Horovod: step 3 again. Assign this step's rate to optimizer.learning_rate.
+            # Steps count from the first epoch; the warm-up takes args.warmup epochs.
             ### BEGIN SOLUTION
-            optimizer.learning_rate.assign(learning_rate(epoch * steps + step, args.lr, size, args.warmup * steps))
+            rate = learning_rate(epoch * steps + step, args.lr, size, args.warmup * steps)
+            optimizer.learning_rate.assign(rate)
             ### END SOLUTION
             loss = train_step(images, labels)
-        history.append(evaluate(model, digits, epoch, float(loss), perf_counter() - start, steps * args.batch * size))
+        history.append(evaluate(model, digits, epoch, float(loss), began, steps * args.batch))
         done.assign(epoch + 1)
-        # Horovod: step 6. Save and report on rank 0 alone: `checkpoint.write(str(args.out / "checkpoint"))`, and
-        # print a line with the epoch, the loss and the accuracy that history[-1] holds.
+        # Horovod: step 6. On rank 0 alone: `checkpoint.write(str(args.out / "checkpoint"))`,
+        # and print a line with the epoch, the loss and the accuracy that history[-1] holds.
         ### BEGIN SOLUTION
         if rank == 0:
             checkpoint.write(str(args.out / "checkpoint"))
             print(
-                "epoch {epoch}: loss {loss:.3f}, accuracy {accuracy:.3f}, {images_per_second:,.0f} images/s".format(
-                    **history[-1]
-                )
+                "epoch {epoch}: loss {loss:.3f}, accuracy {accuracy:.3f}, "
+                "{images_per_second:,.0f} images/s".format(**history[-1])
             )
         ### END SOLUTION
     prove(model, history, args.out)
@@ -499,73 +583,129 @@ train_hvd = check(4, "work/train_hvd.py")
 # %% [markdown]
 # ## 5 · 1, 2 and 4 ranks
 #
+# Each rank gets one thread here, so that only the number of ranks changes. `run_ranks` sets `OMP_NUM_THREADS=1`, as job
+# scripts of clusters often do, and the two variables that this TensorFlow reads instead.
+#
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How many times as many images per second do 2 ranks give as 1? And 4? Write it down.
+# **Guess first.** How many times as many images per second do several ranks give as one? And which run gets to a given
+# accuracy first?
 #
 # </div>
-#
-# Each rank gets one thread here, so that only the number of ranks changes. `run_ranks` sets `OMP_NUM_THREADS=1`, as job
-# scripts of clusters often do, and the two variables that this TensorFlow reads instead. Horovod also records what it
-# does, for the next section; that costs about 1%. The three runs take about 45 s.
+
+# %%
+results.guess(2, f"images per second, {several} ranks against one", ..., unit="×")
 
 # %%
 runs = {}
-with load.watch("section 5, training"):
+print(f"Ranks, a run each of about 15 s: {', '.join(map(str, RANK_COUNTS))}.", flush=True)
+with load.watch("section 5, training") as training_others:
     for ranks in RANK_COUNTS:
         out = work / f"ranks-{ranks}"
-        out.mkdir(exist_ok=True)
-        timeline = {"HOROVOD_TIMELINE": str(out / "timeline.json")}
-        run_ranks(ranks, train_hvd, "--digits", n_train, "--epochs", epochs, "--out", out, threads=1, env=timeline)
+        arguments = ("--digits", n_train, "--epochs", epochs, "--out", out)
+        run_ranks(ranks, train_hvd, *arguments, threads=1)
         runs[ranks] = json.loads((out / "log.json").read_text())
         assert runs[ranks]["spread"] == 0.0, "the ranks trained different models"
 
 # %% jupyter={"source_hidden": true}
-figure, axis = plt.subplots()
+figure, axes = plt.subplots(1, 2, sharey=True)
+said = []
 for ranks, run in runs.items():
-    seconds = [entry["seconds"] for entry in run["history"]]
-    accuracy = [100 * entry["accuracy"] for entry in run["history"]]
-    axis.plot([0, *seconds], [10, *accuracy], label=f"{ranks} {'rank' if ranks == 1 else 'ranks'}")  # 10%: guessing
-axis.set(xlabel="seconds of training", ylabel="test accuracy (%)", title="Time to accuracy, one thread a rank")
-axis.legend()
-last = "; ".join(
-    f"on {ranks}, {100 * run['history'][-1]['accuracy']:.1f}% after {run['history'][-1]['seconds']:.1f} s"
-    for ranks, run in runs.items()
-)
+    history = run["history"]
+    seconds = [entry["seconds"] for entry in history]
+    accuracy = [100 * entry["accuracy"] for entry in history]
+    label = f"{ranks} {'rank' if ranks == 1 else 'ranks'}"
+    axes[0].plot([entry["epoch"] for entry in history], accuracy, label=label)
+    axes[1].plot(seconds, accuracy)
+    said.append(f"on {ranks}, {accuracy[-1]:.1f}% after {seconds[-1]:.1f} s")
+worst = 100 * min(run["history"][-1]["accuracy"] for run in runs.values())
+axes[0].set_ylim(max(0, 5 * math.floor(worst / 5) - 10), 100)  # the last points
+axes[0].set(xlabel="epochs", ylabel="test accuracy (%)", xticks=range(1, epochs + 1))
+axes[0].legend(loc="lower right")
+axes[1].set(xlabel="seconds of training", xlim=(0, None))
+figure.suptitle("Time to accuracy, one thread a rank")
 plots.show(
     figure,
-    alt=f"Test accuracy against seconds of training, one line for each number of ranks: {last}.",
+    alt="Test accuracy against seconds of training, and beside it against epochs, one line for "
+    f"each number of ranks, a point for each epoch: {'; '.join(said)}.",
     keep=results,
+    watched=[training_others],
 )
 if max(runs) > machine.usable_cores:
-    print(f"Beyond {machine.usable_cores} ranks this machine has no more cores: more ranks share them, and take turns.")
+    print(f"Beyond {machine.usable_cores} ranks, they share this machine's cores, in turns.")
 
 # %% [markdown]
-# Images per second alone can mislead: more ranks take fewer, longer steps. A run that is twice as fast but learns half
-# as much per epoch has gained nothing. [**Time to accuracy**](../docs/glossary.md#time-to-accuracy) includes both.
+# Images per second alone can mislead. A run that is twice as fast but learns half as much per epoch has gained nothing.
+# [**Time to accuracy**](../docs/glossary.md#time-to-accuracy) includes both. On a cluster you also pay for it: cores
+# times seconds.
+
+
+# %%
+def tell_time_to_accuracy(runs, cores):
+    """Print when each run got to the best accuracy that all of them reached."""
+    best = min(max(entry["accuracy"] for entry in run["history"]) for run in runs.values())
+    target = math.floor(100 * best) / 100
+    taken = {}
+    print(f"{target:.0%} test accuracy or more for the first time:")
+    for ranks, run in runs.items():
+        first = next(entry for entry in run["history"] if entry["accuracy"] >= target)
+        taken[ranks] = seconds = first["seconds"]
+        cost = f"{min(ranks, cores) * seconds:5.1f} core-seconds"
+        print(f"  on {ranks}: epoch {first['epoch']}, {seconds:5.1f} s, {cost}")
+    first = min(taken, key=taken.get)
+    print(f"Fewest seconds: on {first}. One run of each, so there is no interval.")
+
+
+tell_time_to_accuracy(runs, machine.usable_cores)
+
+# %% [markdown]
+# Is the run with the most images per second also the first to get there? More ranks take fewer steps in an epoch, each
+# with the average of more digits. And two epochs of the six are warm-up. The left panel shows what that does: accuracy
+# by epoch, whatever the speed.
 #
-# ### Weak and strong scaling, and their limit
+# ### Scaling efficiency and its limit
 #
-# The [**scaling efficiency**](../docs/glossary.md#scaling-efficiency) asks how much of the added cores' work arrived:
-# the images per second of *n* ranks over *n* times those of one rank. There are two of them, and a published figure
-# means little without the word:
+# The [**scaling efficiency**](../docs/glossary.md#scaling-efficiency) is the share of the ideal speed-up that was
+# reached: the images per second of *n* ranks over *n* times those of one rank. There are two of them, and a published
+# figure means little without the word:
 #
 # - [**Weak scaling**](../docs/glossary.md#weak-scaling): each rank takes 64 digits per step, as above. The global batch
 #   grows with the ranks.
 # - [**Strong scaling**](../docs/glossary.md#strong-scaling): the global batch stays at 64, and each rank takes its part
 #   of it. Each step gets shorter, but the gradients that it averages stay as large.
 #
-# Which part of the loss is Horovod's? Ranks on one machine share its memory, its caches and its clock, so they slow
-# each other down even if they exchange nothing. That is measured too: the same ranks on the same cores train **side by
-# side**, each for itself, without Horovod. This is the limit: no averaging, however good, gets beyond it.
+# How much of the missing speed-up is Horovod's? Ranks on one machine share its memory, its caches and its clock, so
+# they may slow each other down even if they exchange nothing. That is measured too: the same ranks on the same cores
+# train **side by side**, each for itself, without Horovod. Averaging only adds work to that, so it is the limit.
 #
-# The next script measures one launch: some ways of taking a training step, with or without Horovod. You need not read
-# all of it; `measure` is its heart.
+# There is a rival, too: *one* process with as many threads as there were ranks, and as many images in a step. A talk of
+# 2018 says of this network that more ranks can be faster, since its small convolutions then have to keep fewer threads
+# busy.
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** On the same cores: many ranks with one thread each, or one process with many threads?
+#
+# </div>
 
 # %%
-# %%writefile work/compare.py
-"""Measure ways of taking a training step: mpirun -n 2 python work/compare.py WAYS.json SPEEDS.json"""
+results.guess(3, "on the same cores", ..., choices=("ranks", "threads", "no difference"))
 
+# %% [markdown]
+# The next cell writes the script that measures, and is folded. It takes a list of ways to take a training step, with or
+# without Horovod, and measures them in turns.
+
+# %% jupyter={"source_hidden": true}
+# %%writefile work/compare.py
+"""Measure ways of taking a training step:
+
+mpirun -n 2 python work/compare.py WAYS.json FOUND.json ROUNDS
+
+WAYS.json has the arguments of `measure` for each way, and "horovod": whether it runs meanwhile.
+A fourth argument has the bytes counted that this node sends.
+"""
+
+import functools
 import json
 import sys
 import time
@@ -578,61 +718,92 @@ from mpi4py import MPI
 
 from labkit.data import load_digits
 from labkit.models import mnist_cnn
+from labkit.testbed import traffic
 
-IMAGES, WARM_UP, TIMES = 2048, 3, 2  # of each rank in a measurement; steps before it; measurements of each way
+WARM_UP = 3  # steps before a measurement
 world = MPI.COMM_WORLD
-digits = load_digits(n_train=IMAGES, n_test=10)
+digits = load_digits(n_train=2048, n_test=10)
 model = mnist_cnn()
-optimizer = keras.optimizers.SGD(0.0, momentum=0.9)  # as much work as at any rate, and the weights stay as they are
+optimizer = keras.optimizers.SGD(0.0, momentum=0.9)  # as much work as any rate, same weights
 loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+running = False  # whether Horovod runs
 
 
-def make_step(horovod):
+@functools.cache
+def make_step(averaged, every, fp16):
+    """Return a step on `every` batches, whose gradients are added up and then averaged."""
+    compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
+
     @tf.function(autograph=False)
     def step(images, labels):
         with tf.GradientTape() as tape:
-            loss = loss_of(labels, model(images, training=True))
-        tape = hvd.DistributedGradientTape(tape) if horovod else tape
-        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+            outputs = [model(images[i], training=True) for i in range(every)]
+            losses = [loss_of(labels[i], outputs[i]) / every for i in range(every)]
+        if averaged:
+            tape = hvd.DistributedGradientTape(tape, compression=compression)
+        gradients = tape.gradient(losses, [v.value for v in model.trainable_variables])
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 
     return step
 
 
+def take(number, every, batch):
+    """Return the images and labels of a step: other ones in each."""
+    first = number * every * batch % (len(digits.x_train) - every * batch + 1)
+    chosen = slice(first, first + every * batch)
+    images = digits.x_train[chosen].reshape(every, batch, 28, 28, 1)
+    return images, digits.y_train[chosen].reshape(every, batch)
+
+
+def switch(horovod):
+    """Start or stop Horovod, whose thread takes some of the cores' time."""
+    global running
+    if horovod and not running:
+        hvd.init()
+    elif running and not horovod:
+        hvd.shutdown()
+    running = horovod
+
+
 def meet():
-    """Wait for all ranks, asleep: MPI's own barrier would keep the core of a waiting rank busy."""
+    """Wait for all ranks, asleep: MPI's barrier would keep the core of a waiting rank busy."""
     request = world.Ibarrier()
     while not request.Test():
         time.sleep(0.0005)
 
 
-def measure(step, batch, active):
-    """Return the images per second of the active ranks together; the other ranks sleep meanwhile."""
-    steps = IMAGES // batch
-    batches = [slice(i * batch, (i + 1) * batch) for i in range(steps if world.rank < active else 0)]
-    for mine in batches[:WARM_UP]:
-        step(digits.x_train[mine], digits.y_train[mine])
+def measure(active, steps, batch, every, fp16):
+    """Return the images/s of all active ranks, and the bytes that this node sends in a step."""
+    sent_so_far = (lambda: traffic().sent) if len(sys.argv) > 4 else (lambda: 0)
+    step = make_step(running, every, fp16)
+    own = steps if world.rank < active else 0  # the other ranks sleep meanwhile
+    for number in range(min(WARM_UP, own)):
+        step(*take(number, every, batch))
     meet()
-    start = time.perf_counter()
-    for mine in batches:
-        step(digits.x_train[mine], digits.y_train[mine])
+    start, sent = time.perf_counter(), sent_so_far()
+    for number in range(own):
+        step(*take(number, every, batch))
     seconds = time.perf_counter() - start
     meet()
-    return active * steps * batch / world.allreduce(seconds, op=MPI.MAX)
+    sent = sent_so_far() - sent
+    images = active * steps * every * batch
+    return images / world.allreduce(seconds, op=MPI.MAX), sent / max(1, own)
 
 
 def main():
-    horovod, ways = json.loads(Path(sys.argv[1]).read_text())
-    if horovod:  # otherwise not even started, since its thread would take time
-        hvd.init()
+    ways = json.loads(Path(sys.argv[1]).read_text())
     optimizer.build(model.trainable_variables)
-    step = make_step(horovod)
-    speeds = {name: [] for name in ways}
-    for _ in range(TIMES):
-        for name, (active, batch) in ways.items():
-            speeds[name].append(measure(step, batch, active))
+    speeds, sent = ({name: [] for name in ways} for _ in range(2))
+    for name, way in [*ways.items()] * int(sys.argv[3]):
+        switch(way["horovod"])
+        keys = ("active", "steps", "batch", "every", "fp16")
+        speed, n_bytes = measure(*(way[key] for key in keys))
+        speeds[name].append(speed)
+        sent[name].append(n_bytes)
+    switch(False)
     if world.rank == 0:
-        Path(sys.argv[2]).write_text(json.dumps({name: sum(found) / TIMES for name, found in speeds.items()}))
+        found = {"speeds": speeds, "sent": sent, "gradients": 4 * model.count_params()}
+        Path(sys.argv[2]).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
@@ -640,42 +811,68 @@ if __name__ == "__main__":
 
 
 # %% [markdown]
-# A round has each launch once, so that a slow minute of the machine affects all of them. A relaunch is another sample
-# (the steps of one share its memory and the places of its threads), so how well the rounds agree gives the 95%
-# confidence interval of each ratio. This takes about 45 s.
+# A round has each launch once, so that a slow minute of the machine affects all of them. How well the rounds agree
+# gives the 95% confidence interval of each ratio. It covers the noise of these minutes. Another day, with another clock
+# rate or other neighbours on the machine, a repetition can be elsewhere.
+#
+# The same rounds also have the ways that section 7 compares.
+
 
 # %%
-several = max(2, min(4, machine.usable_cores))
+def way(active, batch=64, horovod=True, every=1, fp16=False, steps=None):
+    """Return a way to measure: active ranks, the digits of each in a step, with Horovod or not."""
+    how = dict(batch=batch, horovod=horovod, every=every, fp16=fp16)
+    return how | dict(active=active, steps=steps or 1024 // batch)
 
 
-def launch(ranks, ways, horovod=True, threads=1, env=None):
-    """Return the images per second of each way, {name: (active ranks, batch of each)}, from one launch."""
-    files = (work / "ways.json", work / "speeds.json")
-    files[0].write_text(json.dumps([horovod, ways]))
-    run_ranks(ranks, "work/compare.py", *files, threads=threads, env=env, show=False)
-    return json.loads(files[1].read_text())
+def launch(ranks, ways, rounds=2, threads=1, env=None):
+    """Return the images per second of each way, the mean of so many rounds in one launch."""
+    files = (work / "ways.json", work / "found.json")
+    files[0].write_text(json.dumps(ways))
+    run_ranks(ranks, "work/compare.py", *files, rounds, threads=threads, env=env, show=False)
+    speeds = json.loads(files[1].read_text())["speeds"]
+    return {name: np.mean(found) for name, found in speeds.items()}
 
 
 def compare(launches, rounds):
     """Return the images per second of each way, round by round."""
     speeds = {}
-    for options in launches * rounds:
-        for name, speed in launch(**options).items():
-            speeds.setdefault(name, []).append(speed)
+    for number in range(rounds):
+        for options in launches:
+            for name, speed in launch(**options).items():
+                speeds.setdefault(name, []).append(speed)
+        print(f"round {number + 1} of {rounds}", flush=True)
     return speeds
 
 
+# %%
 each = 64 // several
-alone = {"one rank": (1, 64), "weak, side by side": (several, 64), "strong, side by side": (several, each)}
-averaged = {"weak": (several, 64), "strong": (several, each)}
-with load.watch("section 5, weak and strong") as scaling_others:
-    launches = [dict(ranks=several, ways=alone, horovod=False), dict(ranks=several, ways=averaged)]
+alone = {
+    "one rank": way(1, horovod=False),
+    "one rank, batch 256": way(1, batch=256, horovod=False),
+    "weak, side by side": way(several, horovod=False),
+    "strong, side by side": way(several, batch=each, horovod=False),
+}
+averaged = {
+    "weak": way(several),
+    "strong": way(several, batch=each),
+    "batch 256": way(several, batch=256),
+}
+threads = {"one process": way(1, batch=64 * several, horovod=False)}
+unfused = {"no fusion": way(several)}
+launches = [
+    dict(ranks=several, ways=alone | averaged),
+    dict(ranks=1, ways=threads, threads=several),
+    dict(ranks=several, ways=unfused, env={"HOROVOD_FUSION_THRESHOLD": "0"}),
+]
+print(f"{SCALING_ROUNDS} rounds of three launches, about 20 s each.", flush=True)
+with load.watch("section 5, scaling") as scaling_others:
     scaling = compare(launches, SCALING_ROUNDS)
 
 
-# %%
+# %% jupyter={"source_hidden": true}
 def percent(ratio, ranks=1):
-    """Return a ratio of so many ranks to one as an efficiency, with its interval when there is one."""
+    """Return a ratio of so many ranks to one as an efficiency, with its interval."""
     return Measured(*(100 * np.array(ratio) / ranks), "%", digits=0)
 
 
@@ -683,9 +880,10 @@ def cost_of(reached):
     """Say what averaging costs, by the ratio to the same ranks side by side."""
     words = {
         "slower": f"averaging costs {1 - reached.value:.0%} of the images per second",
-        "faster": "averaging cannot make ranks faster, so something else changed: measure again",
+        "faster": "averaging can't make ranks faster, so something else changed: measure again",
     }
-    return f"with Horovod they reach {percent(reached)} of that: {words.get(reached.verdict, reached.verdict)}"
+    says = words.get(reached.verdict, reached.verdict)
+    return f"with Horovod they reach {percent(reached)} of that: {says}"
 
 
 def tell_scaling(speeds, ranks):
@@ -697,19 +895,47 @@ def tell_scaling(speeds, ranks):
         print(f"  the same ranks side by side: {percent(of_one[limit], ranks)}")
         print(f"  {cost_of(statistics.ratios(speeds, limit)[way])}")
     strong = statistics.ratios(speeds, "weak")["strong"]
-    print(f"strong scaling gives {strong} times the images per second of weak scaling: {strong.verdict}")
+    print(f"strong scaling gives {strong} times the images/s of weak scaling: {strong.verdict}")
 
 
+def tell_threads(speeds, number):
+    """Compare ranks of one thread with one process of many threads; return the winner."""
+    ratio = statistics.ratios(speeds, "one process")["weak"]
+    talk = {"faster": ", as the talk says", "slower": ", not what the talk says"}
+    print(f"{number} ranks × 1 thread against 1 process × {number} threads:")
+    print(f"  {ratio} times the images/s: {ratio.verdict}{talk.get(ratio.verdict, '')}")
+    return {"faster": "ranks", "slower": "threads"}.get(ratio.verdict, "no difference")
+
+
+# %%
 if scaling:
-    print(f"one rank: {np.mean(scaling['one rank']):,.0f} images/s, {len(scaling['one rank'])} rounds")
+    print(f"one rank: {np.mean(scaling['one rank']):,.0f} images/s; {SCALING_ROUNDS} rounds")
     tell_scaling(scaling, several)
+    winner = tell_threads(scaling, several)
+    results.compare_guess(2, Measured(*statistics.ratios(scaling, "one rank")["weak"], "×"))
+    results.compare_guess(3, winner)
+    faster = Measured(*statistics.ratios(scaling, "one process")["weak"], "×")
+    limit = statistics.ratios(scaling, "weak, side by side")["weak"]
+    results.step("ranks", faster, scaling_others, share=round(100 * limit.value))
 
 # %% [markdown]
 # Between 100% and *side by side* lies what the ranks share: memory, caches, the clock, and the cores themselves where
 # there are fewer cores than ranks. No change of Horovod's settings gets that back. Between *side by side* and the
 # efficiency lies the averaging: messages, and waiting for the slowest rank.
 #
-# The next cell, which is folded, has what sections 6 and 11 draw Horovod's timeline with.
+# Ranks with one thread each have their own work, and meet once per step. Threads of one process meet at the end of each
+# operation. On the other hand, each rank holds its own copy of the network and of its data.
+#
+# ## 6 · Where the time goes: the timeline
+#
+# Horovod writes a [**timeline**](../docs/glossary.md#timeline) of what it does with every tensor, to the file that
+# `HOROVOD_TIMELINE` names. Writing it takes time, so it gets a short run of its own: one epoch on 2 ranks.
+
+# %%
+timeline = work / "horovod-timeline.json"
+print("One epoch on 2 ranks: about 8 s.", flush=True)
+arguments = ("--digits", n_train, "--epochs", 1, "--out", work / "timeline")
+recorded = run_ranks(2, train_hvd, *arguments, threads=1, env={"HOROVOD_TIMELINE": str(timeline)})
 
 # %% jupyter={"source_hidden": true}
 STAGES = {
@@ -721,79 +947,90 @@ STAGES = {
 
 
 def read_timeline(path):
-    """Return every gradient's shape and stages, as (stage, start, end) in ms, from a Horovod timeline.
+    """Return each gradient's shape and, for each step, its stages: (stage, start, end) in ms.
 
-    The file is in Chrome's trace format: a "process" for each tensor, in which a B event begins a stage, an E event
-    ends the one begun last, and the end of the whole all-reduce holds the shape.
+    The file is in Chrome's trace format: a "process" for each tensor, in which a B event begins
+    a stage, an E event ends the one begun last, and the end of the whole all-reduce holds the
+    shape. A step begins with negotiation.
     """
     events = json.loads(Path(path).read_text())
-    names = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name" and "name" in e["args"]}
-    gradients = {pid: {"stages": []} for pid, name in names.items() if "DistributedGradientTape" in name}
+    named = [e for e in events if e.get("name") == "process_name" and "name" in e["args"]]
+    averaged = [e["pid"] for e in named if "DistributedGradientTape" in e["args"]["name"]]
+    gradients = {pid: {"steps": []} for pid in averaged}
     begun = {pid: [] for pid in gradients}
     for event in events:
         pid = event["pid"]
         if pid in gradients and event["ph"] == "B":
             begun[pid].append(event)
+            if event["name"] == "NEGOTIATE_ALLREDUCE":
+                gradients[pid]["steps"].append([])
         elif pid in gradients and event["ph"] == "E":
             begin = begun[pid].pop()
-            gradients[pid]["stages"].append((begin["name"], begin["ts"] / 1000, event["ts"] / 1000))
+            stage = (begin["name"], begin["ts"] / 1000, event["ts"] / 1000)
+            gradients[pid]["steps"][-1].append(stage)
             if "args" in event:
                 gradients[pid]["shape"] = json.loads(event["args"]["shape"])
     return sorted(gradients.values(), key=lambda gradient: math.prod(gradient["shape"]))
 
 
-def draw_last_step(axis, gradients):
-    """Draw the stages of each gradient in the last step."""
-    # It begins when the first of its gradients begins to be negotiated.
-    origin = min(
-        max(start for stage, start, _ in gradient["stages"] if stage == "NEGOTIATE_ALLREDUCE") for gradient in gradients
-    )
-    for row, gradient in enumerate(gradients):
-        for stage, start, end in gradient["stages"]:
-            if stage in STAGES and start >= origin:
-                label, colour = STAGES[stage]
-                axis.barh(row, end - start, left=start - origin, color=colour, label=label)
+def median_step(gradients):
+    """Return each gradient's stages in the step of median length, in ms since its start."""
 
+    def times(step):
+        return [time for stages in step for stage in stages for time in stage[1:]]
+
+    steps = [*zip(*(gradient["steps"] for gradient in gradients), strict=False)]
+    steps.sort(key=lambda step: max(times(step)) - min(times(step)))
+    middle = steps[len(steps) // 2]
+    origin = min(times(middle))
+    return [[(stage, a - origin, b - origin) for stage, a, b in stages] for stages in middle]
+
+
+gradients = read_timeline(timeline)
+step = median_step(gradients)
+figure, axis = plt.subplots()
+for row, stages in enumerate(step):
+    for stage, start, end in stages:
+        if stage in STAGES:
+            label, colour = STAGES[stage]
+            axis.barh(row, end - start, left=start, color=colour, label=label)
+legend = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+figure.legend(legend.values(), legend.keys(), ncols=4, fontsize=11, loc="outside upper center")
+shapes = [gradient["shape"] for gradient in gradients]
+labels = [f"{' × '.join(map(str, s))}: {4 * math.prod(s):,} bytes" for s in shapes]
+axis.set_yticks(range(len(gradients)), labels, fontsize=11)
+axis.set(xlabel="ms since the step's first gradient was ready")
+axis.set(title="The eight gradients of a median step")
+largest = {stage: end - start for stage, start, end in step[-1]}
+shown = {STAGES[stage][0]: ms for stage, ms in largest.items() if stage in STAGES}
+said = ", ".join(f"{label} {ms:.1f} ms" for label, ms in shown.items())
+plots.show(
+    figure,
+    alt="For each of the eight gradients of a step of median length, from the smallest to the "
+    "largest, a bar in time: negotiated, fused where it is, reduced. The largest gradient: "
+    f"{said}.",
+    keep=results,
+)
+print(f"The largest gradient in this step: {said}.")
 
 # %% [markdown]
-# ## 6 · Where the time goes: the timeline
-#
-# In the runs above, Horovod wrote a [**timeline**](../docs/glossary.md#timeline) of what it did with every tensor, to
-# the file that `HOROVOD_TIMELINE` names. Here is the one of 2 ranks. Each gradient goes through three stages:
+# Each gradient goes through three stages:
 #
 # - **negotiated**: rank 0 waits until *every* rank has this gradient ready. If one rank is slow, you see it here: the
 #   others wait.
 # - **fused**: small gradients are copied side by side into one buffer, so that one all-reduce serves many. Afterwards
-#   they are copied back.
+#   they are copied back. If *reduced* bars begin and end together, one all-reduce carried them all.
 # - **reduced**: the all-reduce itself, by MPI.
-
-# %% jupyter={"source_hidden": true}
-gradients = read_timeline(work / "ranks-2" / "timeline.json")
-figure, axis = plt.subplots()
-draw_last_step(axis, gradients)
-legend = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-figure.legend(legend.values(), legend.keys(), ncols=4, fontsize=11, loc="outside upper center")
-labels = [f"{' × '.join(map(str, g['shape']))}: {4 * math.prod(g['shape']):,} bytes" for g in gradients]
-axis.set_yticks(range(len(gradients)), labels, fontsize=11)
-axis.set(xlabel="ms since the step's first gradient was ready", title="The eight gradients of the last step")
-total = {
-    name: sum(end - start for gradient in gradients for stage, start, end in gradient["stages"] if stage == name)
-    for name in STAGES
-}
-plots.show(
-    figure,
-    alt="For each of the eight gradients of the last step, from the smallest to the largest, a bar in time: "
-    "negotiated, then fused, reduced and copied back. Over the whole run, negotiation took "
-    f"{total['NEGOTIATE_ALLREDUCE']:,.0f} ms summed over gradients, the all-reduce {total['MPI_ALLREDUCE']:,.0f} ms.",
-    keep=results,
-)
-
-# %% [markdown]
-# Read it from the left. The rows go from the smallest gradient to the largest; the gradient of the first dense layer
-# has 95% of all bytes. Gradients become ready from the last layer to the first, because back-propagation runs in that
-# direction. If the *reduced* bars of several gradients begin and end together, **one** all-reduce carried them all:
-# that is fusion. Much of the time is negotiation, and negotiation is waiting: for the other rank to get as far, and for
-# Horovod's next cycle, since it looks for ready gradients only once per cycle.
+#
+# The rows go from the smallest gradient to the largest. The gradient of the first dense layer has 95% of all bytes.
+# Back-propagation computes gradients from the last layer to the first. Do they become ready in that order here, or in
+# a bunch?
+#
+# Negotiation is waiting, for one of three things: for the other rank to get as far; for Horovod's next cycle, since it
+# looks for ready gradients once per cycle, 1 ms by default; or for its thread. Horovod has **one thread** for all of
+# this. While an all-reduce runs, gradients that become ready meanwhile stay *negotiated*.
+#
+# (Chrome opens the file too, at `chrome://tracing`. With `HOROVOD_TIMELINE_MARK_CYCLES=1`, it also shows the cycles.)
 #
 # ## 7 · Improve it
 #
@@ -801,71 +1038,90 @@ plots.show(
 #
 # | setting | what it does | when to change it |
 # | --- | --- | --- |
-# | `--batch` | more work between two all-reduces | make it larger, as long as accuracy and cache allow |
-# | `HOROVOD_FUSION_THRESHOLD` | bytes in one fused all-reduce (0: no fusion) | fuse many small gradients |
-# | `HOROVOD_CYCLE_TIME` | ms between two looks for ready gradients | for a small model, make it short: less waiting |
+# | `--batch` | more work between two all-reduces | larger, as long as accuracy and cache allow |
+# | `HOROVOD_FUSION_THRESHOLD` | most bytes in one fused all-reduce; default 128 MiB | 0, no fusion, for few gradients |
+# | `HOROVOD_CYCLE_TIME` | ms between two looks for ready gradients; default 1 | shorter for a small model |
 #
-# Change `settings` and run the cell as often as you like; two rounds of these three launches take about 40 s. For the
-# cycle time, add `"cycle 0.1 ms": {"HOROVOD_CYCLE_TIME": "0.1"}`.
-
-# %%
-settings = {"no fusion": {"HOROVOD_FUSION_THRESHOLD": "0"}}
-launches = [
-    dict(ranks=several, ways={"one rank, batch 64": (1, 64), "one rank, batch 256": (1, 256)}, horovod=False),
-    dict(ranks=several, ways={"as it is": (several, 64), "batch 256": (several, 256)}),
-    *(dict(ranks=several, ways={name: (several, 64)}, env=env) for name, env in settings.items()),
-]
-with load.watch("section 7"):
-    tried = compare(launches, SETTING_ROUNDS)
-
-
-# %%
-def tell_settings(speeds, ranks):
-    """Print what each setting is worth, and the efficiency at each batch."""
-    for name, ratio in statistics.ratios(speeds, "as it is").items():
-        if name != "as it is" and not name.startswith("one rank"):
-            print(f"{name:14} {ratio} times as many images per second as it is: {ratio.verdict}")
-    small = statistics.ratios(speeds, "one rank, batch 64")["as it is"]
-    large = statistics.ratios(speeds, "one rank, batch 256")["batch 256"]
-    same = "one round only" if math.isnan(small.low) else "the intervals overlap, so it may be chance"
-    words = "higher" if large.low > small.high else "lower" if large.high < small.low else same
-    print(f"efficiency at batch 256: {percent(large, ranks)}; at batch 64: {percent(small, ranks)}: {words}")
-
-
-if tried:
-    tell_settings(tried, several)
+# What would help here? Look at the timeline before you run the next cell. The rounds are those of section 5, so the
+# efficiency of batch 64 is the one that you know.
 
 # %% jupyter={"source_hidden": true}
-if tried:
-    found = {name: r for name, r in statistics.ratios(tried, "as it is").items() if not name.startswith("one rank")}
-    value, low, high = np.array(list(found.values())).T
-    figure, axis = plt.subplots()
-    axis.errorbar(value, list(found), xerr=(value - low, high - value), fmt="o", capsize=4)
+CHANGES = ("batch 256", "no fusion")
+
+
+def tell_settings(speeds, reference, changes):
+    """Print what each change is worth."""
+    found = statistics.ratios(speeds, reference)
+    for name in changes:
+        ratio = found[name]
+        print(f"{name:14} {ratio} times the default's images/s: {ratio.verdict}")
+
+
+def tell_batches(speeds, ranks):
+    """Print the efficiency at each batch, and whether they differ."""
+    pairs = {64: ("weak", "one rank"), 256: ("batch 256", "one rank, batch 256")}
+    for batch, (many, one) in pairs.items():
+        share = percent(statistics.ratios(speeds, one)[many], ranks)
+        print(f"efficiency at batch {batch}: {share}")
+    small, large = (np.divide(speeds[many], speeds[one]) for many, one in pairs.values())
+    ratio = statistics.ratio(large, small)
+    words = {"faster": "higher", "slower": "lower"}.get(ratio.verdict, ratio.verdict)
+    print(f"  at batch 256 it is {ratio} times that at batch 64: {words}")
+
+
+# %%
+if scaling:
+    tell_settings(scaling, "weak", CHANGES)
+    tell_batches(scaling, several)
+
+# %% jupyter={"source_hidden": true}
+if scaling:
+    changed = {name: statistics.ratios(scaling, "weak")[name] for name in CHANGES}
+    value, low, high = np.array(list(changed.values())).T
+    figure, axis = plt.subplots(figsize=(9, 2.8))
+    axis.errorbar(value, list(changed), xerr=(value - low, high - value), fmt="o", capsize=4)
     axis.axvline(1, color=plots.BLACK, linewidth=1)
-    axis.invert_yaxis()
-    axis.set(xlabel="images/s, as a multiple of those without a change", title=f"Settings, on {several} ranks")
+    axis.set_ylim(len(changed) - 0.5, -0.5)
+    axis.set(xlabel="images/s, as a multiple of the default")
+    axis.set(title=f"Settings, on {several} ranks")
     plots.show(
         figure,
-        alt="Images per second with 95% intervals, as a multiple of those without a change: "
-        + "; ".join(f"{name} {ratio}" for name, ratio in found.items())
+        alt="Images per second with 95% intervals, as a multiple of those with Horovod's "
+        "defaults and batch 64: "
+        + "; ".join(f"{name} {ratio}" for name, ratio in changed.items())
         + ".",
+        watched=[scaling_others],
     )
 
 # %% [markdown]
-# Compare like with like: a larger batch speeds up one rank, too, so its efficiency is compared with *one rank at batch
-# 256*. A larger batch means fewer all-reduces for the same digits. But the data of one step may no longer fit into a
-# core's cache, and then each rank is slower. Which effect is stronger here?
+# Compare like with like: a larger batch may speed up one rank, too, so the efficiency at batch 256 is that against *one
+# rank at batch 256*. A larger batch means fewer all-reduces for the same digits. But the data of one step may no longer
+# fit into a core's cache, and then each rank is slower. Which effect is stronger here?
+#
+# Fusion saves messages, and costs copies. This network has one gradient with nearly all bytes: there are few messages
+# to save, and where that gradient is fused with others, it is copied twice.
+#
+# Your turn: put settings of your own into `mine`. Horovod can also search for them itself, with `HOROVOD_AUTOTUNE=1`,
+# by Bayesian optimisation as in lab 05.
+
+# %%
+mine = {}  # such as {"cycle 0.1 ms": {"HOROVOD_CYCLE_TIME": "0.1"}}
+if mine:
+    print(f"Five rounds of {len(mine) + 1} launches, about 6 s each.", flush=True)
+    launches = [dict(ranks=several, ways={"default": way(several)})]
+    launches += [dict(ranks=several, ways={n: way(several)}, env=mine[n]) for n in mine]
+    with load.watch("section 7"):
+        tell_settings(compare(launches, 5), "default", mine)
 
 # %% [markdown]
 # ## 8 · The run that looks distributed and is not
 #
 # Many tutorials make a Keras script distributed in two lines: wrap the optimizer in `hvd.DistributedOptimizer`, and
-# call `fit`. With Keras 2 that was right. Here is the same with today's Keras. It starts, both ranks report, the loss
-# falls.
+# call `fit`. With Keras 2 that was right. Here is the same with today's Keras.
 
 # %%
 # %%writefile work/silent.py
-"""Look distributed, and not be so: Keras' fit with Horovod's optimizer. mpirun -n 2 python work/silent.py"""
+"""Look distributed, and not be so: mpirun -n 2 python work/silent.py 8000"""
 
 import sys
 
@@ -895,10 +1151,11 @@ print(f"largest difference between any two ranks' weights: {spread(model)}")
 
 # %%
 if not QUICK:
+    print("Two epochs on 2 ranks: about 8 s.", flush=True)
     run_ranks(2, "work/silent.py", n_train, threads=1)
 
 # %% [markdown]
-# There is no error and no warning, and the loss falls. But the last line shows that there are two different networks.
+# There is no error and no warning, and the loss falls. But the last lines show that there are two different networks.
 # Horovod's optimizer does its all-reduce in `_compute_gradients`, which Keras 2 called; Keras 3 calls only
 # `apply_gradients`, so nothing is ever reduced. Each rank learned from half of the digits only, and a checkpoint of
 # rank 0 would hold half of the work.
@@ -913,15 +1170,13 @@ if not QUICK:
 # %%writefile work/fit_hvd.py
 """Keras' fit, really distributed: mpirun -n 2 python work/fit_hvd.py"""
 
-import argparse
-
 import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 from agree import spread
 from plan import shard
+from train_helpers import start_up
 
-from labkit.data import load_digits
 from labkit.models import mnist_cnn
 
 
@@ -932,7 +1187,7 @@ class DistributedModel(keras.Model):
         x, y = data
         with tf.GradientTape() as tape:
             loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True))
-        # Horovod: average the gradients of this step over all ranks, and apply them with self.optimizer.
+        # Horovod: average this step's gradients over all ranks; apply them: self.optimizer.
         ### BEGIN SOLUTION
         tape = hvd.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, [v.value for v in self.trainable_variables])
@@ -944,13 +1199,8 @@ class DistributedModel(keras.Model):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in {"--digits": 8000, "--epochs": 2, "--batch": 64, "--lr": 0.01}.items():
-        parser.add_argument(name, type=type(default), default=default)
-    args = parser.parse_args(argv)
-
+    args, digits = start_up(__doc__, argv)
     hvd.init()
-    digits = load_digits(n_train=args.digits, n_test=args.digits // 4)
     mine = shard(len(digits.x_train), hvd.rank(), hvd.size())
 
     keras.utils.set_random_seed(hvd.rank())  # different weights on each rank, on purpose
@@ -958,13 +1208,15 @@ def main(argv=None):
     model = DistributedModel(cnn.inputs, cnn.outputs)
     optimizer = keras.optimizers.SGD(args.lr * hvd.size(), momentum=0.9)
     optimizer.build(model.trainable_variables)
-    model.compile(optimizer, loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss=loss)
     # Horovod: give every rank the weights of rank 0.
     ### BEGIN SOLUTION
     hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)
     ### END SOLUTION
 
-    past = model.fit(digits.x_train[mine], digits.y_train[mine], batch_size=args.batch, epochs=args.epochs, verbose=0)
+    data = (digits.x_train[mine], digits.y_train[mine])
+    past = model.fit(*data, batch_size=args.batch, epochs=args.epochs, verbose=0)
     difference = spread(model)
     if hvd.rank() == 0:
         print("loss by epoch:", *(f"{loss:.3f}" for loss in past.history["loss"]))
@@ -981,7 +1233,8 @@ fit_hvd = check(5, "work/fit_hvd.py")
 
 # %%
 if not QUICK:  # in a quick run, the check that has just run it is enough
-    run_ranks(2, fit_hvd, "--digits", n_train, threads=1)
+    print("Two epochs on 2 ranks: about 8 s.", flush=True)
+    run_ranks(2, fit_hvd, "--digits", n_train, "--epochs", 2, threads=1)
 
 # %% [markdown]
 # ## 9 · When a rank dies
@@ -1018,7 +1271,9 @@ except RankError as error:
 # %%
 out = work / "ranks-2"
 if not QUICK:
-    run_ranks(2, train_hvd, "--digits", n_train, "--epochs", epochs + 1, "--out", out, "--resume", threads=1)
+    print("One more epoch, from the checkpoint of section 5: about 8 s.", flush=True)
+    arguments = ("--digits", n_train, "--epochs", epochs + 1, "--out", out, "--resume")
+    run_ranks(2, train_hvd, *arguments, threads=1)
     assert json.loads((out / "log.json").read_text())["spread"] == 0.0
 
 # %% [markdown]
@@ -1053,7 +1308,7 @@ if not QUICK:
 
 # %%
 def pinning(masks, cores, threads):
-    """Return pairs of ranks that share a core, ranks with too many threads, and cores that nobody may use."""
+    """Return pairs of ranks that share a core, ranks with too many threads, and idle cores."""
     ### BEGIN SOLUTION
     used = [{c for c, cpus in enumerate(cores) if mask & set(cpus)} for mask in masks]
     ranks = range(len(masks))
@@ -1085,7 +1340,8 @@ def tell_pinning(masks, cores, threads):
     shared = f"pairs of ranks that may share a core: {len(sharing)}" if sharing else ""
     turns = f"ranks whose threads take turns: {len(crowded)}" if crowded else ""
     unused = f"cores with nothing to do: {len(idle)} of {len(cores)}" if idle else ""
-    return "; ".join(filter(None, (shared, turns, unused))) or "each rank has cores of its own, and none is left over"
+    fine = "each rank has cores of its own, and none is left over"
+    return "; ".join(filter(None, (shared, turns, unused))) or fine
 
 
 for name, (masks, threads) in reports.items():
@@ -1098,7 +1354,10 @@ for name, (masks, threads) in reports.items():
 
 # %%
 # %%writefile work/masks.py
-"""Print the CPUs on which this rank may run. `grep Cpus_allowed_list /proc/PID/status` shows those of any process."""
+"""Print the CPUs on which this rank may run.
+
+`grep Cpus_allowed_list /proc/PID/status` shows those of any process.
+"""
 
 import json
 import os
@@ -1107,208 +1366,146 @@ print(json.dumps(sorted(os.sched_getaffinity(0))))
 
 # %%
 for threads in (1, machine.usable_cores):
-    masks = [set(json.loads(lines[-1])) for lines in run_ranks(2, "work/masks.py", threads=threads).lines]
-    print(f"2 ranks, threads of each {threads}: {tell_pinning(masks, machine.cores, threads)}\n")
+    run = run_ranks(2, "work/masks.py", threads=threads)
+    masks = [set(json.loads(lines[-1])) for lines in run.lines]
+    said = tell_pinning(masks, machine.cores, threads)
+    print(f"2 ranks, threads of each {threads}: {said}\n")
 
 # %% [markdown]
-# ### More ranks, or more threads?
+# ### What does the wrong pinning cost?
 #
-# The same number of threads can be one process with many, or many ranks with few. A talk of 2018 ran this network with
-# 2 ranks × 2 threads and 4 ranks × 2 threads. It says that 4 ranks can be faster, since small convolutions then have to
-# keep fewer threads busy. Here are these two, and 2 ranks × 1 thread against 1 × 2, in turns: about 70 s. With more
-# threads than cores, they are [**oversubscribed**](../docs/glossary.md#oversubscription).
+# TensorFlow starts as many threads as there are cores. Where nobody sets `OMP_NUM_THREADS` or pins, each rank does so,
+# as in report (d): the cores are [**oversubscribed**](../docs/glossary.md#oversubscription). Here that is measured
+# against ranks that share the cores fairly, in turns.
+#
+# The talk of 2018 ran 2 ranks × 2 threads and 4 ranks × 2 threads. With 8 cores or more, put `(2, 2), (4, 2)` into
+# `grid`. On a node with several sockets, a common choice is one rank for each socket, with a thread for each of its
+# cores (Open MPI: `-map-by socket`).
 
 # %%
-grid = [(1, 2), (2, 1), (2, 2), (4, 2)]  # ranks, threads of each
-launches = [dict(ranks=r, threads=t, ways={f"{r} × {t}": (r, 64)}) for r, t in grid]
+fair = max(1, machine.usable_cores // several)
+grid = [(several, fair), (several, machine.usable_cores)]  # ranks, threads of each
+launches = [dict(ranks=r, threads=t, ways={f"{r} × {t}": way(r)}) for r, t in grid]
+print(f"{PINNING_ROUNDS} rounds of {len(grid)} launches, about 12 s each.", flush=True)
 with load.watch("section 10"):
-    threaded = compare(launches, THREAD_ROUNDS)
+    pinned = compare(launches, PINNING_ROUNDS)
+
+
+# %% jupyter={"source_hidden": true}
+def tell_grid(speeds, cores):
+    """Print the speed of each `ranks × threads`, and compare the others with the first."""
+    reference = next(iter(speeds))
+    for name, ratio in statistics.ratios(speeds, reference).items():
+        ranks, threads = map(int, name.split(" × "))
+        crowded = f" (oversubscribed: {ranks * threads} threads on {cores} cores)"
+        crowded *= ranks * threads > cores
+        print(f"{name}: {np.mean(speeds[name]):,.0f} images/s{crowded}")
+        if name != reference:
+            print(f"  {ratio} times those of {reference}: {ratio.verdict}")
 
 
 # %%
-def tell_threads(speeds, cores):
-    """Print each speed, and compare more ranks with more threads."""
-    for name, values in speeds.items():
-        ranks, threads = map(int, name.split(" × "))
-        crowded = f"oversubscribed: {ranks * threads} threads on {cores} cores" if ranks * threads > cores else ""
-        print(f"{name}: {np.mean(values):>8,.0f} images/s  {crowded}")
-    for more, fewer in (("2 × 1", "1 × 2"), ("4 × 2", "2 × 2")):
-        ratio = statistics.ratios(speeds, fewer)[more]
-        claim = {"faster": "as the talk says", "slower": "not what the talk says"}.get(ratio.verdict, "undecided here")
-        print(f"{more} gives {ratio} times as much as {fewer}: {ratio.verdict}, {claim}")
-
-
-if threaded:
-    tell_threads(threaded, machine.usable_cores)
+if pinned:
+    tell_grid(pinned, machine.usable_cores)
 
 # %% [markdown]
-# Ranks with one thread each have their own work, and meet once per step. Threads of one rank meet at the end of each
-# operation. On the other hand, each rank holds its own copy of the network and of its data, and MPI waits by polling:
-# where ranks have to share cores, one that waits takes time from one that works.
+# Oversubscribed threads take turns, and MPI waits by polling: a rank that waits takes time from one that works.
 
 # %% [markdown]
 # ## 11 · On wires
 #
-# Until here, the ranks sent their gradients through this machine's memory. On a cluster they go through cables. The kit
-# can put each rank on a [**node**](../docs/glossary.md#node) of its own: here, that is a part of this machine's Linux
-# that has nothing but one network interface (a *network namespace*). A cable leads from it to a switch, and carries in
-# each direction the rate that you ask for, no more.
+# So far, the ranks sent their gradients through this machine's memory. On a cluster they go through cables. The kit can
+# put each rank on a [**node**](../docs/glossary.md#node) of its own: here, that is a part of this machine's Linux that
+# has nothing but one network interface (a *network namespace*). A cable leads from it to a switch, and carries in each
+# direction the rate that you ask for, no more.
 #
 # **Only the wires are emulated.** The nodes share this machine's cores, caches and memory, and there is one switch. If
 # there are more nodes than cores, the nodes take turns and compute more slowly. The limit, the same ranks side by side
-# without Horovod, is measured on the same nodes, so it has that in it.
+# without Horovod, is measured on the same nodes, so it includes this slowdown.
 
 # %%
 no_wires = obstacle()
 print(f"Not here: {no_wires}" if no_wires else "A network can be made here.")
 
 # %% [markdown]
-# <div class="alert alert-block alert-info" style="color: black">
-#
-# **Guess first.** The gradients of this network are 1.7 MB, a step of a rank has 64 images, and section 5 printed the
-# images per second of one rank. 2 or 4 nodes, on wires of 1 Gbit/s or 100 Mbit/s: what share of the images per second
-# of *side by side* remains, in each of the four cases? Which change in the table below helps more, and on which wire?
-#
-# </div>
+# Two changes may help where the wire is the limit:
 #
 # | what is changed | how | what it costs |
 # | --- | --- | --- |
-# | FP16 | `hvd.Compression.fp16`: gradients travel as 16-bit numbers (lab 04) | conversion, and digits |
+# | FP16 | `hvd.Compression.fp16`: gradients travel as 16-bit numbers (lab 04) | conversion time and precision |
 # | 4 batches | the gradients of 4 batches are added up, then averaged once | a quarter of the steps in an epoch |
 #
 # The last is [**gradient accumulation**](../docs/glossary.md#gradient-accumulation). Its steps are those of a batch 4
 # times as large.
 #
-# The script takes the model, the digits and `meet` from `work/compare.py`. It measures several rounds without Horovod,
-# then starts Horovod, whose thread takes some of the cores' time from then on, and measures the ways with it in turns.
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** The gradients are 1.7 MB, a step of a rank has 64 images, and section 5 printed the images per second
+# of one rank. On 2 nodes with wires of 100 Mbit/s: what share of the images per second of *side by side* remains?
+#
+# And on 4 nodes: with FP16, what share of the bytes of FP32 does each node send?
+#
+# </div>
 
 # %%
-# %%writefile work/wires.py
-"""Measure ways of training on the nodes of a network: work/wires.py RESULTS.json STEPS ROUNDS WAY …"""
-
-import json
-import os
-import sys
-import time
-from pathlib import Path
-
-import horovod.tensorflow as hvd
-import tensorflow as tf
-from compare import digits, loss_of, meet, model, optimizer, world
-from mpi4py import MPI
-
-from labkit.testbed import traffic
-
-BATCH, WARM_UP = 64, 2
-AVERAGED = {"as it is": {}, "FP16": {"compression": hvd.Compression.fp16}, "4 batches": {"every": 4}}
-
-
-def make_step(horovod=True, every=1, compression=hvd.Compression.none):
-    @tf.function(autograph=False)
-    def step(images, labels):
-        with tf.GradientTape() as tape:
-            losses = [loss_of(labels[i], model(images[i], training=True)) / every for i in range(every)]
-        tape = hvd.DistributedGradientTape(tape, compression=compression) if horovod else tape
-        gradients = tape.gradient(losses, [v.value for v in model.trainable_variables])  # of several losses: their sum
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-
-    return step
-
-
-def measure(step, times, every=1, active=world.size):
-    """Return the images per second of the active ranks together, and the bytes that this node sends for a step."""
-    images = digits.x_train[: every * BATCH].reshape(every, BATCH, 28, 28, 1)
-    labels = digits.y_train[: every * BATCH].reshape(every, BATCH)
-    times = times if world.rank < active else 0
-    for _ in range(min(WARM_UP, times)):
-        step(images, labels)
-    meet()
-    start, sent = time.perf_counter(), traffic().sent
-    for _ in range(times):
-        step(images, labels)
-    seconds = time.perf_counter() - start
-    meet()
-    sent = traffic().sent - sent
-    return active * times * every * BATCH / world.allreduce(seconds, op=MPI.MAX), sent / max(1, times)
-
-
-def main():
-    out, steps, rounds, names = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
-    optimizer.build(model.trainable_variables)
-    found = {"one rank": [], "side by side": []} | {name: [] for name in names}
-    alone = make_step(horovod=False)
-    for _ in range(rounds):
-        found["one rank"].append(measure(alone, 2 * steps, active=1))
-        found["side by side"].append(measure(alone, 2 * steps))
-    os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # not from the start, but when start_timeline asks for it
-    hvd.init()
-    ways = {name: make_step(**AVERAGED[name]) for name in names}
-    for name in names * rounds:
-        every = AVERAGED[name].get("every", 1)
-        found[name].append(measure(ways[name], max(2, steps // every), every))
-    hvd.start_timeline(str(out.with_suffix(".timeline.json")))
-    measure(ways["as it is"], 2)
-    hvd.stop_timeline()
-    if world.rank == 0:
-        speeds, sent = ({name: [pair[i] for pair in pairs] for name, pairs in found.items()} for i in (0, 1))
-        out.write_text(json.dumps({"speeds": speeds, "sent": sent, "gradients": 4 * model.count_params()}))
-
-
-if __name__ == "__main__":
-    main()
-
+results.guess(4, "images/s on 2 nodes, 100 Mbit/s, of those side by side", ..., unit="%")
+results.guess(5, "bytes with FP16, of those with FP32, on 4 nodes", ..., unit="%")
 
 # %% [markdown]
-# The four cases take about 80 s. Each prints what a transfer got on the wires before the training began. A warning that
-# ranks take turns means that there are more nodes than cores.
+# It is `work/compare.py` again, with all rounds in one launch. Each case prints what a transfer got on the wires before
+# the training began. A warning that ranks take turns means that there are more nodes than cores.
 
 
 # %%
-def wires_file(case, suffix=".json"):
-    """Return the file of a case's results, or of its timeline."""
-    return work / f"wires {case.removesuffix('/s')}{suffix}"
+LEVERS = ("FP16", "4 batches")
 
 
-def on_wires(case, nodes, steps, rounds, *levers):
-    """Return what work/wires.py finds on nodes with wires, as it is and with each lever; `case` ends in the rate."""
-    out = wires_file(case)
+def on_wires(case, nodes, steps, rounds, levers=LEVERS):
+    """Return what work/compare.py finds on nodes with wires; `case` ends in the rate."""
+    ways = {
+        "one rank": way(1, horovod=False, steps=16),
+        "side by side": way(nodes, horovod=False, steps=16),
+        "default": way(nodes, steps=steps),
+        "FP16": way(nodes, steps=steps, fp16=True),
+        "4 batches": way(nodes, steps=max(2, steps // 4), every=4),
+    }
+    chosen = {name: ways[name] for name in ways if name in levers or name not in LEVERS}
+    files = (work / "ways.json", work / "found.json")
+    files[0].write_text(json.dumps(chosen))
     options = {"threads": 1, "network": case.partition(", ")[2], "show": False}
-    run = run_ranks(nodes, "work/wires.py", out, steps, rounds, "as it is", *levers, **options)
+    run = run_ranks(nodes, "work/compare.py", *files, rounds, "bytes", **options)
     print("\n".join(filter(None, [run.network, run.warning])), flush=True)
-    return json.loads(out.read_text()) | {"nodes": nodes}
+    return json.loads(files[1].read_text()) | {"nodes": nodes}
 
 
+wired = {}
 with load.watch("section 11") as wired_others:
-    cases = {} if no_wires else WIRE_CASES
-    wired = {case: on_wires(case, *size, WIRE_ROUNDS, *LEVERS) for case, size in cases.items()}
+    for case, size in ({} if no_wires else WIRE_CASES).items():
+        print(f"{case}: up to 40 s.", flush=True)
+        wired[case] = on_wires(case, *size, WIRE_ROUNDS)
 
 
-# %%
+# %% jupyter={"source_hidden": true}
 def tell_wires(wired):
     """Print the efficiency in each case, its limit, and what averaging costs."""
     for case, found in wired.items():
         of_one = statistics.ratios(found["speeds"], "one rank")
-        reached = statistics.ratios(found["speeds"], "side by side")["as it is"]
-        print(f"{case}: efficiency {percent(of_one['as it is'], found['nodes'])}")
-        print(f"  the same ranks side by side: {percent(of_one['side by side'], found['nodes'])}")
+        reached = statistics.ratios(found["speeds"], "side by side")["default"]
+        print(f"{case}: efficiency {percent(of_one['default'], found['nodes'])}")
+        limit = percent(of_one["side by side"], found["nodes"])
+        print(f"  the same ranks side by side: {limit}")
         print(f"  {cost_of(reached)}")
 
 
 def tell_levers(wired):
     """Print what each change is worth in each case."""
+    print("images/s with each change:")
     for lever in LEVERS:
         for case, found in wired.items():
-            ratio = statistics.ratios(found["speeds"], "as it is")[lever]
-            print(f"{lever:9}  {case:19}  {ratio} times as many images per second as it is: {ratio.verdict}")
+            ratio = statistics.ratios(found["speeds"], "default")[lever]
+            print(f"{lever:9}  {case:19}  {ratio} times the default: {ratio.verdict}")
 
 
-tell_wires(wired)
-tell_levers(wired)
-if no_wires:
-    print(f"Not measured, as there are no wires here: {no_wires}")
-
-
-# %% jupyter={"source_hidden": true}
 def wire_rows(wired, others, obstacle):
     """Return this section's rows for the closing table."""
     if not wired:
@@ -1316,101 +1513,132 @@ def wire_rows(wired, others, obstacle):
     rows = []
     for case, found in wired.items():
         of_one = statistics.ratios(found["speeds"], "one rank")
-        reached, limit = (percent(of_one[way], found["nodes"]) for way in ("as it is", "side by side"))
-        rows.append((f"weak: this CNN, {case}, on {machine.usable_cores} cores", "", reached, str(limit), others))
+        pair = (of_one["default"], of_one["side by side"])
+        reached, limit = (percent(ratio, found["nodes"]) for ratio in pair)
+        name = f"weak: this CNN, {case}, on {machine.usable_cores} cores"
+        rows.append((name, "", reached, str(limit), others))
     return rows
 
 
+# %%
+if wired:
+    tell_wires(wired)
+    tell_levers(wired)
+else:
+    print(f"Not measured, as there are no wires here: {no_wires}")
 results.hand_in("11", *wire_rows(wired, wired_others, no_wires))
+if slow := wired.get("2 nodes, 100 Mbit/s"):
+    remains = statistics.ratios(slow["speeds"], "side by side")["default"]
+    results.compare_guess(4, percent(remains))
 
 # %% jupyter={"source_hidden": true}
 if wired:
     figure, axis = plt.subplots(figsize=(8, 4.5))
     said = []
-    for shift, way in enumerate(("as it is", *LEVERS)):
-        shares = [statistics.ratios(found["speeds"], "side by side")[way] for found in wired.values()]
+    for shift, name in enumerate(("default", *LEVERS)):
+        speeds = [found["speeds"] for found in wired.values()]
+        shares = [statistics.ratios(each, "side by side")[name] for each in speeds]
         value, low, high = 100 * np.array(shares).T
+        errors = np.nan_to_num([value - low, high - value])
         places = np.arange(len(shares)) + 0.16 * (shift - 1)
-        axis.errorbar(places, value, yerr=np.nan_to_num([value - low, high - value]), fmt="o", capsize=4, label=way)
-        said += [f"{way}, {case}: {percent(share)}" for case, share in zip(wired, shares, strict=True)]
+        axis.errorbar(places, value, yerr=errors, fmt="o", capsize=4, label=name)
+        pairs = zip(wired, shares, strict=True)
+        said += [f"{name}, {case}: {percent(share)}" for case, share in pairs]
     axis.set_xticks(range(len(wired)), [case.replace(", ", "\n") for case in wired])
     axis.set(ylabel="images/s (% of side by side)", ylim=(0, None), title="Horovod on wires")
     axis.legend()
     plots.show(
         figure,
-        alt="Images per second as a share of those of the same ranks side by side, with 95% intervals where there are "
-        f"several rounds: {'; '.join(said)}.",
+        alt="Images per second as a share of those of the same ranks side by side, with 95% "
+        f"intervals where there are several rounds: {'; '.join(said)}.",
         keep=results,
+        watched=[wired_others],
     )
 
 # %% [markdown]
 # ### What is on the wire
 #
-# Each node's interface counts the bytes that it sends. A ring would send `2 × (n - 1) / n` times the gradients, half of
-# that in FP16, and the packets' headers add some 5%. Fast wires take many packets at once here, and count the header of
-# the first only. What is counted tells which algorithm MPI really took.
+# Each node's interface counts the bytes that it sends. For gradients of *S* bytes on *n* nodes, there are two
+# candidates:
+#
+# - a **ring** sends `2 × (n - 1) / n × S`: never more than twice *S*;
+# - [**recursive doubling**](../docs/glossary.md#recursive-doubling) sends *S* in each of its `log2(n)` steps.
+#
+# In FP16, *S* is half. Packets' headers add some 5%. (Fast wires take many packets at once here, and count the header
+# of the first only.) The byte count reveals which algorithm MPI used.
+
+
+# %% jupyter={"source_hidden": true}
+def ring(nodes):
+    """Return the bytes that a node sends in a ring, as a multiple of the gradients'."""
+    return 2 * (nodes - 1) / nodes
+
+
+def tell_bytes(wired):
+    """Print what a node sends for a step, and what a ring and recursive doubling would send."""
+    print(f"{'MB a node and step':29} {'sent':>6} {'ring':>6} {'doubling':>9}")
+    for case, found in wired.items():
+        for name, share in (("default", 1), ("FP16", 1 / 2)):
+            size = share * found["gradients"] / 1e6
+            sent = np.mean(found["sent"][name]) / 1e6
+            in_ring, doubling = ring(found["nodes"]) * size, math.log2(found["nodes"]) * size
+            nearer = "ring" if abs(sent - in_ring) < abs(sent - doubling) else "doubling"
+            says = f"nearer to {nearer}" if found["nodes"] > 2 else "on 2 nodes, the same"
+            print(f"{case:19} {name:9} {sent:6.2f} {in_ring:6.2f} {doubling:9.2f}  {says}")
+
+
+def share_of_bytes(found):
+    """Return the bytes that a node sends with FP16, as a ratio to those without."""
+    return statistics.ratio(*(found["sent"][name] for name in ("FP16", "default")))
 
 
 # %%
-def tell_bytes(wired):
-    """Print what a node sends for a step, beside what a ring would send."""
-    for case, found in wired.items():
-        ring = 2 * (found["nodes"] - 1) / found["nodes"] * found["gradients"]
-        for way, theory in (("as it is", ring), ("FP16", ring / 2)):
-            sent = np.mean(found["sent"][way])
-            print(f"{case:19}  {way:8}  {sent / 1e6:.2f} MB sent, {sent / theory:.2f} times the {theory / 1e6:.2f} MB")
-
-
-tell_bytes(wired)
+if wired:
+    tell_bytes(wired)
+if four := wired.get("4 nodes, 100 Mbit/s"):
+    results.compare_guess(5, percent(share_of_bytes(four)))
 
 # %% [markdown]
-# On 4 nodes, look at FP16: is it half of *as it is*? MPI has no 16-bit floating-point numbers, so Horovod brings an
-# operation of its own that adds them. For operations that are not MPI's own, MPICH takes
-# [**recursive doubling**](../docs/glossary.md#recursive-doubling), which sends the whole buffer `log2(n)` times: once
-# on 2 nodes, as a ring does, but twice on 4, where a ring sends it 1.5 times.
-#
-# The timeline shows the wire as well. Here are the largest gradient's stages, and the last step through memory (section
-# 6) and on 2 nodes. The scales differ. Horovod has one thread for all of this: while an all-reduce is on the wire, the
-# gradients after it are still *negotiated*, and that bar is waiting too.
+# MPI's standard has no 16-bit floating-point numbers, so Horovod brings an operation of its own that adds them. For
+# operations that are not MPI's own, MPICH takes recursive doubling. So FP16 sends `½ × log2(n)` times the gradients'
+# FP32 bytes, where FP32 sends `2 × (n - 1) / n`. The next picture goes on from the nodes that you measured.
 
 # %% jupyter={"source_hidden": true}
-paths = {"memory": work / "ranks-2" / "timeline.json"}
-paths |= {case: wires_file(case, ".timeline.json") for case in wired if case.startswith("2 nodes")}
-seen = {name: read_timeline(path) for name, path in paths.items()}
-
-
-def stage_ms(gradients, stage):
-    """Return the median length of a stage of the largest gradient, in ms."""
-    return np.median([end - start for name, start, end in gradients[-1]["stages"] if name == stage])
-
-
-for name, gradients in seen.items():
-    waited, reduced = (stage_ms(gradients, stage) for stage in ("NEGOTIATE_ALLREDUCE", "MPI_ALLREDUCE"))
-    print(f"{name:20} median of a step: negotiated {waited:6.1f} ms, reduced {reduced:6.1f} ms")
-name = list(seen)[-1]
-if wired:
-    figure, axes = plt.subplots(2, 1, figsize=(8, 6))
-    for axis, one in zip(axes, ("memory", name), strict=True):
-        draw_last_step(axis, seen[one])
-        axis.set_yticks(range(8), [f"{4 * math.prod(g['shape']):,} bytes" for g in seen[one]], fontsize=10)
-        axis.set(xlabel="ms since the step's first gradient was ready", title=one)
-    entries = [axis.get_legend_handles_labels() for axis in axes]
-    legend = {label: handle for handles, labels in entries for handle, label in zip(handles, labels, strict=True)}
-    figure.legend(legend.values(), legend.keys(), ncols=4, fontsize=11, loc="outside upper center")
-    plots.show(
-        figure,
-        alt="The eight gradients of the last step as bars in time, negotiated, fused, reduced and copied back: above "
-        f"through memory, below on {name}. The largest gradient's all-reduce takes "
-        f"{stage_ms(seen['memory'], 'MPI_ALLREDUCE'):.1f} ms above and {stage_ms(seen[name], 'MPI_ALLREDUCE'):.1f} ms "
-        "below, in the median of all steps.",
-    )
+numbers = np.array([2, 4, 8, 16, 32, 64])
+figure, axis = plt.subplots(figsize=(8, 4))
+for label, sends in (
+    ("FP32, ring", ring(numbers)),
+    ("FP16, doubling: MPICH", np.log2(numbers) / 2),
+    ("FP16, ring", ring(numbers) / 2),
+):
+    axis.plot(numbers, sends, label=label)
+for name, marker in (("default", "P"), ("FP16", "X")):
+    places = [found["nodes"] for found in wired.values()]
+    sends = [np.mean(found["sent"][name]) / found["gradients"] for found in wired.values()]
+    label = f"measured: {name if name == 'FP16' else 'FP32'}"
+    axis.plot(places, sends, marker, color=plots.BLACK, label=label, zorder=3)
+axis.set_xscale("log", base=2)
+axis.set_xticks(numbers, numbers)
+axis.set(xlabel="nodes", ylabel="bytes a node sends\n(× the FP32 gradients)", ylim=(0, None))
+axis.set_title("What FP16 saves")
+axis.legend(fontsize=10)
+plots.show(
+    figure,
+    alt="Bytes that a node sends in a step against the number of nodes, 2 to 64, as a multiple "
+    "of the FP32 gradients. FP32 in a ring rises from 1 towards 2. FP16 by recursive doubling "
+    "rises from 0.5 to 3 and crosses it between 8 and 16 nodes. FP16 in a ring would be half.",
+)
 
 # %% [markdown]
+# On 2 nodes, FP16 halves the bytes. On 4 it saves a third, on 8 a seventh, and from 16 nodes on it sends *more* than
+# FP32. That comes from the library, not from FP16: NCCL, on GPUs, adds 16-bit numbers itself and always sends half.
+# Lab 08 counts with these formulas on a cluster.
+#
 # ### Exercise 7 · Which network does this training need?
 #
 # Before you buy a network, you can calculate what it has to carry. Write `half_rate(n_bytes, ranks, seconds)`. It
-# returns the rate of the wires, in **bit/s**, at which half of a step is communication: the all-reduce takes as long as
-# computing the step.
+# returns the **half-efficiency rate** of the wires, in **bit/s**: at it, half of a step is communication, because the
+# all-reduce takes as long as computing the step.
 #
 # - `n_bytes` are the bytes of the gradients, and `ranks` (2 or more) share them by a ring.
 # - `seconds` is what computing one step takes on each rank.
@@ -1432,43 +1660,47 @@ half_rate = check(7, half_rate)
 
 # %% [markdown]
 # Now test the prediction. The seconds come from *side by side* on 2 nodes, and the wires get the rate that you
-# calculated: about 15 s.
+# calculated.
+
+
+# %% jupyter={"source_hidden": true}
+def tell_prediction(speeds):
+    """Print the share of a step that is communication, and how far off the prediction was."""
+    reached = statistics.ratios(speeds, "side by side")["default"]
+    share = statistics.Ratio(1 - reached.value, 1 - reached.high, 1 - reached.low)
+    print(f"communication: {percent(share)} of a step; predicted: 50%")
+    ends = np.array([reached.value, reached.high, reached.low])
+    times = statistics.Ratio(*np.maximum(0, 1 / ends - 1))
+    off = {"faster": "the prediction was too low", "slower": "the prediction was too high"}
+    says = off.get(times.verdict, times.verdict)
+    print(f"it takes {times} times as long as predicted: {says}")
 
 
 # %%
-def tell_prediction(speeds):
-    """Print the share of a step that is communication, and how far off the prediction of a half was."""
-    reached = statistics.ratios(speeds, "side by side")["as it is"]
-    share = statistics.Ratio(1 - reached.value, 1 - reached.high, 1 - reached.low)
-    print(f"communication: {percent(share)} of a step; predicted: 50%")
-    times = statistics.Ratio(*np.maximum(0, 1 / np.array([reached.value, reached.high, reached.low]) - 1))
-    off = {"faster": "the prediction was too low", "slower": "the prediction was too high"}
-    print(f"it takes {times} times as long as predicted: {off.get(times.verdict, times.verdict)}")
-
-
-predicted = {}
 if wired:
     found = wired["2 nodes, 1 Gbit/s"]
     seconds = 2 * 64 / np.mean(found["speeds"]["side by side"])
     rate = half_rate(found["gradients"], 2, seconds)
     print(f"{1000 * seconds:.1f} ms of computing in a step: predicted {rate / 1e6:,.0f} Mbit/s")
 if wired and PREDICTION_ROUNDS:
+    print("Measuring at that rate: about 15 s.", flush=True)
     with load.watch("section 11, the prediction"):
-        predicted = on_wires(f"2 nodes, {rate / 1e6:.0f} Mbit/s", 2, 12, PREDICTION_ROUNDS)
+        case = f"2 nodes, {rate / 1e6:.0f} Mbit/s"
+        predicted = on_wires(case, 2, 12, PREDICTION_ROUNDS, levers=())
     tell_prediction(predicted["speeds"])
 
 # %% [markdown]
-# What the calculation leaves out makes communication longer: headers, the negotiation, waiting for the slower rank, and
-# the cores' work for sending. What makes it shorter is overlap: the last layers' gradients travel while the first
-# layers' are still computed. The same line tells about any network. A batch of 16 images of ResNet-50 takes more
-# arithmetic for each byte of its gradients than this step does; lab 08 trains it.
+# What the calculation leaves out can make communication longer: headers, the negotiation, waiting for the slower rank,
+# and the cores' work for sending. Overlap can make it shorter: the last layers' gradients travel while the first
+# layers' are still computed. The same formula answers this for any network. A batch of 16 images of ResNet-50 takes
+# more arithmetic for each byte of its gradients than this step does; lab 08 trains it.
 #
 # ### Open · For fast students
 #
-# `run_ranks(4, "work/wires.py", …, nodes=2, network="100 Mbit/s")` puts two ranks on each of 2 nodes. How many bytes
+# `run_ranks(4, "work/compare.py", …, nodes=2, network="100 Mbit/s")` puts two ranks on each of 2 nodes. How many bytes
 # does a node's wire carry for a step now? Is it faster than 4 nodes, and why? Clusters with many ranks on a node are
-# like this. And fusion: in `on_wires`, start one launch with `env={"HOROVOD_FUSION_THRESHOLD": "0"}` as in section 7,
-# and one without, in turns. On which wire is fusion worth more than in memory?
+# like this. And fusion: start one launch with `env={"HOROVOD_FUSION_THRESHOLD": "0"}` and one without, in turns. On
+# which wire is fusion worth more than in memory?
 
 # %% [markdown]
 # ## Questions
@@ -1503,28 +1735,25 @@ if wired and PREDICTION_ROUNDS:
 #    ranks would train four times as long.
 # 6. `n // size // batch`, from `hvd.size()`: exercise 3. All ranks must get the same number; otherwise those with one
 #    more wait for ever.
-# 7. Section 5 has the answer for your machine, and section 10 with intervals. In runs on 2 cores, 2 ranks with one
-#    thread each gave 1.6 to 1.9 times as much as one such rank: the efficiency moves with the machine. It was 0.86 to
-#    0.94 of the same ranks side by side. One rank with 2 threads gave 1.3 to 1.6 times as much:
-#    small convolutions don't fill two threads, and ranks have separate work. 4 ranks on 2 cores were between a third
-#    slower and 5% faster than 2, and need more epochs for the same accuracy: MPI waits by polling, so a waiting rank
-#    takes a core from a working one. With a core for each rank, measure again.
+# 7. Section 5 has the answer for your machine. In runs on 2 cores, 2 ranks with one thread each gave 1.6 to 1.9 times
+#    as many images/s as one such rank. One process with 2 threads gave 1.3 to 1.6 times as many; a likely reason is
+#    that small convolutions don't fill two threads. 4 ranks on 2 cores were between a third slower and 5% faster than
+#    2, and needed more epochs for the same accuracy. Ask: what did it cost in core-seconds?
 #
-# **Timing** Sections 1 to 3 take 20 minutes. Exercise 4 takes 20, and is where people need help. Anyone still stuck at
-# minute 50 should continue with the solution: nobody should miss section 8.
+# **Timing** Sections 1 to 3 take 25 minutes. Exercise 4 takes 20, and is where people need help. Anyone still stuck at
+# minute 55 should continue with the solution: nobody should miss section 8.
 #
-# The optional sections 6, 7, 9, 10 and 11 take three quarters of an hour more. Short of time? Skip the strong half of
-# section 5, and read section 10's table of reports aloud: which runs would the room stop?
+# The optional sections 6, 7, 9, 10 and 11 take three quarters of an hour more. Section 7 measures nothing of its own:
+# it needs section 5's rounds. Short of time? Read section 10's table of reports aloud: which runs would the room stop?
 #
 # **Exercise 6** Most compare CPUs instead of cores. Report (c) shows it: the masks have nothing in common, and yet the
 # two ranks share core 0. (a) wastes two cores, while each rank's two threads share one. (d) is the usual default
 # without a launcher's pinning.
 #
-# **Section 11** It needs section 5 (`work/compare.py`) and section 6's functions. Nodes share the cores: with 4 nodes
-# on 2 cores, *side by side* cannot pass half of four times one rank, and that is not the wire's doing. On 2 nodes,
-# FP16 halves the bytes. On 4 nodes only a third of them goes, since MPICH adds 16-bit numbers by recursive doubling.
-# Ask: what would halve them? A ring for any operation, as in lab 06. Where no network can be made, the section's
-# first cell says why and what an administrator can set; exercise 7 works without one.
+# **Section 11** Nodes share the cores: with 4 nodes on 2 cores, *side by side* cannot pass half of four times one rank,
+# and that is not the wire's doing. Ask: what would halve FP16's bytes on 4 nodes? A ring for any operation, as in lab
+# 06. Where no network can be made, the section's first cell says why and what an administrator can set; exercise 7
+# works without one.
 #
 # **Exercise 7** What is easily forgotten: a byte has 8 bits; a ring is a reduce-scatter and then an all-gather, hence
 # the 2. How far off the prediction is depends on the machine. Look at what a transfer got: below the rate that was
@@ -1541,34 +1770,38 @@ if wired and PREDICTION_ROUNDS:
 # - Six steps: initialise, one device for each rank, share and scale, average the gradients, broadcast the start, write
 #   on rank 0 only.
 # - Learning rate and number of steps follow the size. Begin with a warm-up.
-# - All ranks take the same number of steps, or the run hangs.
+# - All ranks take the same number of steps, or the run hangs. Horovod's *Missing ranks* tells who waits for what.
 # - Only the weights show that a run is not distributed. Compare them.
 # - Bytes of gradients, ranks and seconds of computing tell which network a training run needs. Fewer bytes and fewer
 #   exchanges help where the wire is the limit.
 # - Weak and strong scaling are two questions. Measure both against the same ranks side by side: what is missing there,
 #   no library can give back.
+# - FP16 halves the bytes on 2 nodes. On more, count them: it depends on the algorithm that adds 16-bit numbers.
 #
 # What was published, what you measured, and what the machine could do at most:
 
+
+# %% jupyter={"source_hidden": true}
+def scaling_rows(speeds, ranks, cores, others):
+    """Return section 5's rows for the closing table."""
+    of_one = statistics.ratios(speeds, "one rank") if speeds else {}
+    percents = {name: percent(ratio, ranks) for name, ratio in of_one.items()}
+    rows = []
+    for way in ("weak", "strong"):
+        name, limit = f"{way}: this CNN, {ranks} ranks on {cores} cores", f"{way}, side by side"
+        rows.append((name, "", percents.get(way, ""), str(percents.get(limit, "")), others))
+    ratio = Measured(*statistics.ratios(speeds, "one process")["weak"], "×") if speeds else ""
+    name = f"{ranks} ranks × 1 thread over 1 process × {ranks} threads, on {cores} cores"
+    return [*rows, (name, "", ratio, "", others)]
+
+
 # %%
-of_one = (
-    {name: percent(ratio, several) for name, ratio in statistics.ratios(scaling, "one rank").items()} if scaling else {}
-)
 results.table(
     "scaling efficiency",
     [
         ("weak: Horovod's benchmarks, ResNet-101 and Inception V3 on 512 GPUs", "90%", "", ""),
         ("weak: the same, VGG-16 on 512 GPUs", "68%", "", ""),
-        *(
-            (
-                f"{way}: this CNN, {several} ranks on {machine.usable_cores} cores",
-                "",
-                of_one.get(way, ""),
-                str(of_one.get(f"{way}, side by side", "")),
-                scaling_others,
-            )
-            for way in ("weak", "strong")
-        ),
+        *scaling_rows(scaling, several, machine.usable_cores, scaling_others),
         *results.handed_in("11", ("weak, on wires", "")),
     ],
 )
@@ -1577,4 +1810,12 @@ results.table(
 # Published: [Horovod's documentation, Benchmarks](https://horovod.readthedocs.io/en/stable/benchmarks_include.html),
 # with a fixed batch on each GPU, in images per second: weak scaling. The limit is the same ranks side by side, without
 # Horovod.
-# Next: lab 08 takes the same six steps to ResNet-50 on a cluster.
+#
+# Where you are on the way from this machine's default to its fastest:
+
+# %%
+ladder.show(results)
+
+# %% [markdown]
+# **Next:** [lab 08](08_cluster.ipynb) takes the same six steps to ResNet-50 on a cluster. Horovod has more for long
+# runs: *elastic* Horovod goes on when ranks come and go, and *process sets* average over some of the ranks.
