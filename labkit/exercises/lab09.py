@@ -110,22 +110,22 @@ def labels(answer: Callable[..., Any]) -> None:
 @lab.exercise(
     3,
     hints=(
-        "divmod(n, size) gives how many each rank gets for sure, and how many pixels are then left over.",
-        "Let the first `left` ranks take one more. Then every rank before this one has moved the start by `each`, and "
-        "min(rank, left) of them by one more.",
-        "start = rank * each + min(rank, left); stop = start + each + (1 if rank < left else 0)",
+        "Don't round each share: what is rounded off gets lost. Round where a share *ends*. Where does the next start?",
+        "All ranks up to this one together get n * sum(weights[: rank + 1]) / sum(weights) pixels, in whole numbers.",
+        "start = n * sum(weights[:rank]) // sum(weights), and stop is the start of rank + 1.",
     ),
     imports=IMPORTS,
     beside=(2,),
 )
 def shares(answer: Callable[..., Any]) -> None:
-    """A disjoint cover of range(n), in the ranks' order, in sizes that differ by at most one."""
+    """A disjoint cover of range(n), in the ranks' order, each share within a pixel of its exact part."""
 
-    def decide(n: int, size: int) -> None:
-        case = f"for n = {n:,} and {size} {'rank' if size == 1 else 'ranks'}"
+    def decide(n: int, weights: list[int]) -> None:
+        case = f"for n = {n:,} and weights {weights}"
         got = []
-        for rank in range(size):
-            ends = parts(call(answer, n, rank, size), 2, f"two whole numbers, (start, stop), for rank {rank} {case}")
+        for rank in range(len(weights)):
+            called = call(answer, n, rank, weights)
+            ends = parts(called, 2, f"two whole numbers, (start, stop), for rank {rank} {case}")
             for end, name in zip(ends, (f"{end} for rank {rank} {case}" for end in ("start", "stop")), strict=True):
                 whole(end, name, int_only=True)
                 expect(hasattr(end, "__index__"), f"{name} to be an int, for a slice; it is {describe(end)}")
@@ -142,16 +142,33 @@ def shares(answer: Callable[..., Any]) -> None:
             )
         reach = (taken[0][1][0], taken[-1][1][1]) if taken else (0, 0)
         expect(reach == (0, n), f"the shares to reach from 0 to {n} {case}; they reach from {reach[0]} to {reach[1]}")
-        sizes = [stop - start for start, stop in got]
-        expect(
-            max(sizes) - min(sizes) <= 1,
-            f"shares that differ by at most one pixel {case}; the smallest has {min(sizes)}, the largest {max(sizes)}",
-        )
+        for rank, ((start, stop), weight) in enumerate(zip(got, weights, strict=True)):
+            off = abs((stop - start) * sum(weights) - n * weight)  # in whole numbers, of which none is rounded
+            expect(
+                off <= sum(weights),
+                f"{n * weight / sum(weights):.6g} pixels for rank {rank} {case}, give or take one; it gets "
+                f"{stop - start}",
+            )
 
-    for n, size in [(12, 1), (12, 4), (2173, 2), (2173, 3), (10, 4), (3, 5), (0, 2), (2_500_001, 7)]:
-        decide(n, size)
-    decide(2**24 + 3, 2)  # more than float32 holds, and not too much for an answer that goes through all pixels
-    for_all(decide, n=st.one_of(st.integers(0, 100), st.integers(0, 10**6)), size=st.integers(1, 40))
+    for n, weights in (
+        (12, [1]),
+        (12, [1, 1, 1, 1]),
+        (12, [3, 1]),
+        (10, [1, 1, 1, 1]),
+        (2173, [1, 1]),
+        (2173, [8, 8, 4]),
+        (3, [1, 1, 1, 1, 1]),
+        (5, [1, 9, 1]),
+        (0, [2, 1]),
+        (2_500_001, [1, 2, 3, 4, 5, 6, 7]),
+        (2**24 + 3, [1, 1]),  # more than float32 holds, and not too much for an answer that goes through all pixels
+    ):
+        decide(n, weights)
+    for_all(
+        decide,
+        n=st.one_of(st.integers(0, 100), st.integers(0, 10**6)),
+        weights=st.lists(st.integers(1, 9), min_size=1, max_size=20),
+    )
 
 
 @lab.exercise(
