@@ -323,9 +323,9 @@ def _softmax_gradients(x: np.ndarray, y: np.ndarray, arrays: int) -> list[np.nda
     return gradients[:arrays]
 
 
-SUSPECTS = {"reading": "32, no reading", "network": "32, fp16 gradients"}
+SUSPECTS = {"reading": "32, no reading", "network": "32, accumulate 4"}
 # Of three rounds: by how much each differs from the others, in ways that have a mean of 0.
-DEVIATIONS = {"16": (1, 0, -1), "32": (0, 1, -1), "32, no reading": (-1, 0, 1), "32, fp16 gradients": (1, -1, 0)}
+DEVIATIONS = {"16": (1, 0, -1), "32": (0, 1, -1), "32, no reading": (-1, 0, 1), "32, accumulate 4": (1, -1, 0)}
 SMALL = 0.004  # of those, in the logarithm: so a gain of 3% is clear
 # Of those, in the logarithm of a run's own gain. With three rounds, an interval excludes 1 up to 0.4.
 STILL_CLEAR, HIGHER_IN_ALL, LOWER_IN_ONE = 0.3, 0.5, 1.6
@@ -334,7 +334,7 @@ STILL_CLEAR, HIGHER_IN_ALL, LOWER_IN_ONE = 0.3, 0.5, 1.6
 @lab.exercise(
     5,
     hints=(
-        "With which run do you compare the one without reading, and the one with fp16 gradients: with 16 workers or "
+        "With which run do you compare the one without reading, and the one that accumulates: with 16 workers or "
         "with 32? And what must its interval exclude, before the run shows anything?",
         "A gain is shown when the interval of statistics.ratio(speeds[run], speeds['32']) lies above 1: its .low is. "
         "Only if neither is shown, compare '32' with '16' in the same way.",
@@ -368,11 +368,11 @@ def next_changes(answer: Callable[..., Any]) -> None:
         faster = statistics.ratio(speeds["32"], speeds["16"]).low > 1
         right = max(shown, key=lambda word: ratios[word].value) if shown else "batch" if faster else "measure"
         case = "; ".join(f"{run}: {', '.join(map(str, each))}" for run, each in speeds.items())
-        same(call(answer, speeds), right, f"what_next of {case}", because=why)
+        same(call(answer, speeds), right, f"diagnose of {case}", because=why)
 
     for scaling, reading, network, noisy, noise, why in [
         (1.0, 1.9, 1.0, "", 0, "without reading it is nearly twice as fast"),
-        (1.0, 1.0, 1.5, "", 0, "with half the bytes it is faster"),
+        (1.0, 1.0, 1.5, "", 0, "with a quarter of the exchanges it is faster"),
         (1.2, 1.2, 1.5, "", 0, "both help, the second more"),
         (1.2, 1.7, 1.3, "", 0, "both help, the first more"),
         (1.9, 1.0, 1.0, "", 0, "nothing helps, and 32 are faster than 16"),

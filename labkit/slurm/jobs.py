@@ -54,7 +54,9 @@ def slurm_command(*argv: object) -> str:
     return _shown(argv, LabError)
 
 
-def submit_job(slurm: Slurm, *sbatch: object, output: Path, env: Mapping[str, object] | None = None) -> "Job":
+def submit_job(
+    slurm: Slurm, *sbatch: object, output: Path, env: Mapping[str, object] | None = None, show: bool = True
+) -> "Job":
     """Submit a job by a command that is printed as it is typed.
 
     Parameters
@@ -67,13 +69,15 @@ def submit_job(slurm: Slurm, *sbatch: object, output: Path, env: Mapping[str, ob
         The file that the command has the job print to.
     env : mapping, optional
         Further variables for the job.
+    show : bool
+        Whether to print the command.
 
     Raises
     ------
     NotStarted
         When Slurm does not take the job.
     """
-    number = _shown(sbatch, NotStarted, env)
+    number = _shown(sbatch, NotStarted, env, show)
     return Job(slurm, number.partition(";")[0], output)  # some sites put the cluster's name after it
 
 
@@ -301,10 +305,13 @@ def _following(log: Path | None, on_line: OnText | None) -> Iterator[None]:
         raise errors[0]
 
 
-def _shown(command: Sequence[object], error: type[LabError], env: Mapping[str, object] | None = None) -> str:
+def _shown(
+    command: Sequence[object], error: type[LabError], env: Mapping[str, object] | None = None, show: bool = True
+) -> str:
     """Print and run a command and return its output; raise `error` when it fails."""
     argv = [str(part) for part in command]
-    print("$", shlex.join(argv), flush=True)
+    if show:
+        print("$", shlex.join(argv), flush=True)
     status, output, errors = _run(argv, env)
     if status:
         raise error(f"{argv[0]} failed: {errors or output}")

@@ -89,9 +89,10 @@ def make_plan(config: TrainConfig, n_images: int, ranks: int) -> Plan:
 def make_train_step(
     config: TrainConfig, network: Network, optimizer: Momentum
 ) -> Callable[[Batches, float], tf.Tensor]:
-    """Return the function that takes one step: `accumulate` batches and a rate in, their cross-entropy out.
+    """Return the function that takes one step.
 
-    The gradient is that of one batch as large as all of theirs on all ranks; batch norms see one batch at a time.
+    `accumulate` batches and a rate go in, their cross-entropy comes out. The gradient is that of
+    one batch as large as all of theirs on all ranks; batch norms see one batch at a time.
     """
     scale, share = config.static_loss_scale, 1 / config.accumulate
     compression = getattr(hvd.Compression, config.compression)
@@ -247,7 +248,7 @@ class Training:
         counts = tf.zeros(3, tf.int64)
         for batch in self._validation():
             counts += count_hits(*batch)
-        # Horovod: ranks have unlike numbers of images, so it is counts that are added, not shares that are averaged.
+        # Horovod: ranks may hold different numbers of images: add counts, don't average percentages.
         n, top1, top5 = map(int, hvd.allreduce(counts, op=hvd.Sum, name="counts"))
         speed = n / (time.perf_counter() - began)
         self.log.write(

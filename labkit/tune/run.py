@@ -174,7 +174,7 @@ def _command(argv: list[str], config: TuneConfig) -> tuple[Command, space.Host]:
     names = wanted.configurations
     if len(names) > 1 or names == ("all",):
         raise LabError(f"--config {','.join(names)}: tune one configuration at a time.")
-    plain = configurations.Configuration("as it comes")
+    plain = configurations.Configuration("the default")
     configuration = next(iter(configurations.choose(names).values())) if names else plain
     if configuration.missing:
         raise LabError(f"--config {names[0]} cannot run: {configuration.missing}.")
