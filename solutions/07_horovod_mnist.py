@@ -361,8 +361,9 @@ for rank, lines in enumerate(run.lines):
 results.compare_guess(1, "waits")
 
 # %% [markdown]
-# The lines below *Missing ranks* name them and what they lack: rank 0 has not handed in the accuracy, rank 1 has not
-# handed in the gradient. Each waits for what the other will never send. Without the second limit, both would wait for
+# The lines below *Missing ranks* say who lacks what. `0: [accuracy]`: rank 0 has not handed in the accuracy. Is there a
+# line `1: [gradient]`, too? Horovod tells of a tensor once it has been waited for that long, and the other rank's may
+# come a moment later. Each rank waits for what the other will never send. Without the second limit, both would wait for
 # ever, without an error. If a distributed run of yours is silent, look for this warning first.
 #
 # (Where shares cannot be equal, a rank that has finished calls `hvd.join()`. It then adds zeros to what the others

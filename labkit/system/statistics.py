@@ -14,6 +14,7 @@ from labkit.system.words import plural
 UNSTEADY = 0.15
 UNEQUAL = 3.0  # the ratio of two speeds' noise from which a remark says so
 MAX_MORE_ROUNDS = 20  # what a student may wait for
+MIN_DIFFERENCE = 0.01  # what is worth more rounds
 _RESOLUTION = 0.001  # the least noise that counts, as a share: a thousandth
 
 
@@ -120,7 +121,7 @@ def _outlook(found: Ratio, logs: np.ndarray) -> str:
         return ""
     more = np.arange(1, MAX_MORE_ROUNDS + 1)
     enough = special.stdtrit(rounds + more - 1, 0.975) * noise / np.sqrt(rounds + more) < mean
-    if enough.any():
+    if enough.any() and mean > MIN_DIFFERENCE:
         return f"{plural(int(more[enough][0]), 'more round')} would do, should it stay at {found.value:.2f}"
     return f"at most {max(found.high, 1 / found.low) - 1:.0%} either way"
 

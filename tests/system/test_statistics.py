@@ -129,9 +129,9 @@ def test_what_is_undecided_says_how_many_more_rounds_would_do(rounds, mean, nois
     assert not ratio(measured_rounds(rounds + more - 1, mean, noise), np.ones(rounds + more - 1)).significant
 
 
-@pytest.mark.parametrize("mean", [0.0, 0.001, -0.001])
-def test_what_no_patience_would_decide_says_how_little_it_is_at_most(mean):
-    speeds = measured_rounds(5, mean, 0.02)
+@pytest.mark.parametrize(("mean", "noise"), [(0.0, 0.02), (0.001, 0.02), (-0.001, 0.02), (0.004, 0.004)])
+def test_what_no_patience_would_decide_and_what_is_below_a_percent_says_how_little_it_is_at_most(mean, noise):
+    speeds = measured_rounds(5, mean, noise)
     found = ratio(speeds, np.ones(5))
     most = max(found.high, 1 / found.low) - 1
     assert found.verdict == f"no difference beyond chance; at most {most:.0%} either way"
