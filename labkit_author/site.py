@@ -26,7 +26,7 @@ EXTRA = "extra"  # the folder that Sphinx copies as it is
 PICTURES = "pictures"
 BUILD_TIMEOUT_S = 600
 ANSWER, DRAWING = "an answer to exercise", "the code of this cell"
-CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.M | re.S)
+NO_PROSE = re.compile(r"^```.*?^```$|`[^`\n]+`|^<details>.*?</details>$", re.M | re.S)  # code, and the hints' HTML
 LINK = re.compile(r"\]\((?!\w+:|#)([^()\s#]+)(#[^()\s]*)?\)")  # a link to a file of this checkout
 INLINE_PNG = re.compile(r'(<img\b[^>]*\bsrc=")data:image/png;base64,([^"]+)"')
 
@@ -217,7 +217,7 @@ def _index() -> str:
 def _bring_linked_files(folder: Path) -> None:
     """Copy the files that pages link to, such as environment.yml, to where the links lead."""
     for page in [*folder.glob("*.md"), *folder.glob("docs/*.md"), *folder.glob("notebooks/*.ipynb")]:
-        for target in links(page):
+        for target, _ in links(page):
             target_file = (page.parent / target).resolve()
             if not target_file.exists():
                 original = paths.ROOT / target_file.relative_to(folder.resolve())
@@ -227,14 +227,14 @@ def _bring_linked_files(folder: Path) -> None:
                 shutil.copyfile(original, target_file)
 
 
-def links(page: Path) -> list[str]:
-    """Return the files that a prepared page's prose links to, as it names them."""
+def links(page: Path) -> list[tuple[str, str]]:
+    """Return the files that a prepared page's prose links to, as it names them, each with its `#heading` or ''."""
     if page.suffix == ".md":
         prose = page.read_text()
     else:
         cells = nbformat.read(page, as_version=4).cells
         prose = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    return [target for target, _ in LINK.findall(CODE.sub("", prose))]
+    return LINK.findall(NO_PROSE.sub("", prose))
 
 
 def _write(path: Path, text: str) -> None:

@@ -128,14 +128,7 @@ def test_every_lab_and_document_is_there_and_every_link_leads_somewhere(prepared
     assert "README.md" not in names  # it is the front page
     followed = Counter()
     for page in pages:
-        text = (
-            page.read_text()
-            if page.suffix == ".md"
-            else "\n".join(
-                cell.source for cell in nbformat.read(page, as_version=4).cells if cell.cell_type == "markdown"
-            )
-        )
-        for target, fragment in site.LINK.findall(site.CODE.sub("", text)):
+        for target, fragment in site.links(page):
             wanted = page.parent / target
             assert wanted.is_file(), f"{page.name}: {target}"
             assert not fragment or fragment[1:] in headings(wanted), f"{page.name}: {target}{fragment}"
