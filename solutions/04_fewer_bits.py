@@ -1771,10 +1771,9 @@ results.hand_in(
 # **What to expect** The stored outputs are of one machine. These are from others, all with 2 cores and the built-in
 # digits:
 #
-# | machine | training, BF16 | inference, BF16 | INT8 | INT8 without VNNI |
-# | --- | --- | --- | --- | --- |
-# | Xeon with AMX (Sapphire Rapids) | 2.3× | 5.0× | 7.6× | 1.65× |
-# | EPYC with AVX-512, VNNI and BF16 | 1.4 to 1.6× | 1.9× | 3.1 to 3.3× | 1.9 to 2.0× |
+# - Xeon with AMX (Sapphire Rapids): training in BF16 2.3×, inference in BF16 5.0×, in INT8 7.6×, and in INT8 without
+#   VNNI 1.65×.
+# - EPYC with AVX-512, VNNI and BF16: 1.4 to 1.6×, 1.9×, 3.1 to 3.3×, and 1.9 to 2.0×.
 #
 # Accuracy after 5 epochs is about 97%. INT8 loses about a point by default, next to nothing with the largest range, 6
 # points with dusk only, and half of all with 0 to 255.

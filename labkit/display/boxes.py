@@ -11,8 +11,12 @@ LINE = "white-space: pre-wrap; overflow-wrap: anywhere; word-break: normal"
 BODY = f"{LINE}; padding-left: 3em; text-indent: -1em"
 BADGE = "color: #000000; font-weight: bold; padding: 0 0.4em; border-radius: 0.2em"
 
-# JupyterLab breaks what a cell prints in the middle of words (`word-break: break-all`).
-WHOLE_WORDS = "<style>.jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere; }</style>"
+# JupyterLab breaks what a cell prints in the middle of words (`word-break: break-all`). Its dark theme has light links,
+# which can't be read on a box's light ground.
+STYLE = (
+    "<style>.jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere; } "
+    ".jp-RenderedHTMLCommon .alert a { color: inherit; text-decoration: underline; }</style>"
+)
 
 
 def show(head: str, badge: str = "", colour: str = "", lines: Sequence[str] = (), folded: str = "") -> None:
@@ -46,6 +50,6 @@ def show(head: str, badge: str = "", colour: str = "", lines: Sequence[str] = ()
 
 
 def keep_words_whole() -> None:
-    """Have JupyterLab break what this notebook's cells print between words."""
+    """Have JupyterLab break what cells print between words, and show links in boxes in their text's colour."""
     if hasattr(get_ipython(), "kernel"):
-        display({"text/html": WHOLE_WORDS, "text/plain": ""}, raw=True)
+        display({"text/html": STYLE, "text/plain": ""}, raw=True)
