@@ -1,0 +1,195 @@
+"""A transformer that writes text, a decoder, in OpenVINO: trained weights or random ones, with a cache of its own."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import openvino
+from openvino import opset13 as ops
+from openvino.op.util import Variable, VariableInfo
+
+EPSILON = 1e-5  # below the root of RMSNorm
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a decoder: blocks of attention and of two products with GELU between them, both after RMSNorm.
+
+    Attributes
+    ----------
+    layers, width, heads : int
+        The blocks; the numbers that stand for a token between them; the heads of each attention.
+    symbols : int
+        The tokens that there are.
+    context : int
+        The tokens that it can look back on, at most: the positions that it knows.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    symbols: int = 128
+    context: int = 128
+
+    @property
+    def block_weights(self) -> int:
+        """The weights of all blocks' products: 12·width² each, four in attention and eight behind it."""
+        return 12 * self.layers * self.width**2
+
+    def weight_shapes(self) -> dict[str, tuple[int, int]]:
+        """Return the weights by name, each (in, out): a block's have its number before a dot, such as `0.qkv`."""
+        width = self.width
+        shapes = {"embed": (self.symbols, width), "position": (self.context, width)}
+        for layer in range(self.layers):
+            shapes |= {
+                f"{layer}.qkv": (width, 3 * width),
+                f"{layer}.out": (width, width),
+                f"{layer}.up": (width, 4 * width),
+                f"{layer}.down": (4 * width, width),
+            }
+        return shapes | {"logits": (width, self.symbols)}
+
+
+def random_weights(shape: Shape, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return a decoder's weights before training, float32: normal, scaled so that a block's sums neither grow nor fade.
+
+    What a block adds to its input is smaller by the root of the number of such additions (Radford et al. 2019, GPT-2).
+    """
+    rng = np.random.default_rng(seed)
+    weights = {}
+    for name, (rows, columns) in shape.weight_shapes().items():
+        size = 0.5 if name in ("embed", "position") else rows**-0.5
+        if name.endswith((".out", ".down")):
+            size *= (2 * shape.layers) ** -0.5
+        weights[name] = rng.standard_normal((rows, columns), np.float32) * np.float32(size)
+    return weights
+
+
+def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.Model:
+    """Return a decoder as OpenVINO's model, which keeps keys and values as its state: run it by `Decoder`.
+
+    Parameters
+    ----------
+    shape : Shape
+        Its sizes.
+    weights : mapping of str to array
+        By the names of `Shape.weight_shapes`.
+    """
+    tokens, positions, rows = (
+        ops.parameter(form, np.int32, name=name)
+        for name, form in (("tokens", [-1, -1]), ("positions", [-1]), ("beam_idx", [-1]))
+    )
+    each_head = shape.width // shape.heads
+    batch = ops.gather(ops.shape_of(tokens, "i32"), _whole([0]), _whole(0))
+    empty = ops.broadcast(_real(0.0), ops.concat([batch, _whole([shape.heads, 0, each_head])], 0))
+    sinks, allowed = [], None
+
+    def product(values: Any, name: str) -> Any:
+        """Multiply by weights that are stored (out, in), as OpenVINO's own models have them."""
+        return ops.matmul(values, ops.constant(np.ascontiguousarray(weights[name].T)), False, True)
+
+    def remember(new: Any, name: str) -> Any:
+        """Return the keys or values so far; OpenVINO's plugin keeps the cache in place where a gather is in between."""
+        info = VariableInfo()
+        info.data_shape = openvino.PartialShape([-1, shape.heads, -1, each_head])
+        info.data_type, info.variable_id = openvino.Type.f32, name
+        state = Variable(info)
+        so_far = ops.concat([ops.gather(ops.read_value(empty, state), rows, _whole(0)), new], 2)
+        sinks.append(ops.assign(so_far, state))
+        return so_far
+
+    found = [
+        ops.gather(ops.constant(weights[name]), place, _whole(0))
+        for name, place in (("embed", tokens), ("position", positions))
+    ]
+    x = ops.add(*found)
+    for layer in range(shape.layers):
+        heads = ops.reshape(product(_rms_norm(x), f"{layer}.qkv"), _whole([0, 0, 3 * shape.heads, each_head]), True)
+        queries, keys, values = ops.split(ops.transpose(heads, _whole([0, 2, 1, 3])), _whole(1), 3).outputs()
+        keys, values = remember(keys, f"{layer}.keys"), remember(values, f"{layer}.values")
+        allowed = allowed or _mask(keys, positions)
+        looked_up = ops.scaled_dot_product_attention(queries, keys, values, allowed)
+        joined = ops.reshape(ops.transpose(looked_up, _whole([0, 2, 1, 3])), _whole([0, 0, shape.width]), True)
+        x = ops.add(x, product(joined, f"{layer}.out"))
+        x = ops.add(x, product(ops.gelu(product(_rms_norm(x), f"{layer}.up"), "tanh"), f"{layer}.down"))
+    logits = ops.result(product(_rms_norm(x), "logits"))
+    return openvino.Model([logits], sinks, [tokens, positions, rows], "decoder")
+
+
+class Decoder:
+    """A decoder that is compiled for this machine's CPU, and the tokens in its cache.
+
+    Parameters
+    ----------
+    model : openvino.Model
+        As `openvino_model` makes it, its weights compressed or not.
+    **settings
+        OpenVINO's, such as `INFERENCE_PRECISION_HINT="bf16"`. By default it computes in float32, one request at a
+        time, and keeps keys and values in float32.
+
+    Attributes
+    ----------
+    length : int
+        The tokens in the cache.
+    compiled : openvino.CompiledModel
+        What OpenVINO made of it.
+    """
+
+    def __init__(self, model: openvino.Model, **settings: object):
+        defaults = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "NUM_STREAMS": 1}
+        self.compiled = openvino.compile_model(model, "CPU", defaults | settings)
+        self._request = self.compiled.create_infer_request()
+        self.length = self._passes = 0
+        self._profiled = 0, Counter[str]()
+
+    def forward(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the logits (batch, n, symbols) after each of n tokens (batch, n), which follow those in the cache."""
+        batch, count = tokens.shape
+        positions = np.arange(self.length, self.length + count, dtype=np.int32)
+        fed = {"tokens": tokens.astype(np.int32), "positions": positions, "beam_idx": np.arange(batch, dtype=np.int32)}
+        logits: np.ndarray = self._request.infer(fed)[0]
+        self.length += count
+        self._passes += 1
+        return logits
+
+    def profile(self) -> dict[str, float]:
+        """Return the milliseconds of each type of node in a pass: the mean of the passes since the last profile.
+
+        It is empty unless the decoder was made with `PERF_COUNT=True`. OpenVINO's types are such as `FullyConnected`.
+        """
+        spent = Counter[str]()
+        for node in self._request.get_profiling_info():  # the mean of all passes so far
+            spent[node.node_type] += self._passes * 1000 * node.real_time.total_seconds()
+        (passes, before), self._profiled = self._profiled, (self._passes, spent)
+        return {kind: ms / (self._passes - passes) for kind, ms in (spent - before).items()}
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self._request.reset_state()
+        self.length = 0
+
+
+def _rms_norm(x: Any) -> Any:
+    """Divide each token's numbers by the root of their mean square; the first lines of a decoder's block."""
+    mean = ops.reduce_mean(ops.multiply(x, x), _whole([-1]), keep_dims=True)
+    return ops.divide(x, ops.sqrt(ops.add(mean, _real(EPSILON))))
+
+
+def _mask(keys: Any, positions: Any) -> Any:
+    """Return what is added to the scores, (batch, 1, n, all so far): 0, or −∞ for a key later than the query."""
+    batch, count = (ops.gather(ops.shape_of(keys, "i32"), _whole([axis]), _whole(0)) for axis in (0, 2))
+    places = ops.range(_whole(0), ops.squeeze(count, _whole(0)), _whole(1), "i32")
+    allowed = ops.less_equal(ops.unsqueeze(places, _whole(0)), ops.unsqueeze(positions, _whole(1)))
+    hidden = ops.select(allowed, _real(0.0), _real(-np.inf))
+    # One for each text: of a mask for all of them, OpenVINO's kernels in bfloat16 read behind its end (2026.3).
+    return ops.broadcast(hidden, ops.concat([batch, _whole([1]), ops.shape_of(allowed, "i32")], 0))
+
+
+def _whole(value: Any) -> Any:
+    return ops.constant(np.asarray(value, np.int32))
+
+
+def _real(value: float) -> Any:
+    return ops.constant(np.float32(value))

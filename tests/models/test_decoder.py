@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+
+from labkit.models.decoder import EPSILON, Decoder, Shape, openvino_model, random_weights
+
+SHAPE = Shape(layers=2, width=24, heads=3, symbols=20, context=40)
+
+
+def logits_of(shape, weights, tokens):
+    """Return the logits after each of n tokens of one text, query by query, as a decoder is defined."""
+
+    def norm(x):
+        return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + EPSILON)
+
+    def gelu(x):
+        return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+    d = shape.width // shape.heads
+    x = np.array([weights["embed"][token] + weights["position"][place] for place, token in enumerate(tokens)], float)
+    for layer in range(shape.layers):
+        q, k, v = np.split(norm(x) @ weights[f"{layer}.qkv"], 3, axis=1)
+        found = np.zeros_like(x)
+        for place in range(len(x)):
+            for head in (slice(first, first + d) for first in range(0, shape.width, d)):
+                shares = np.exp(k[: place + 1, head] @ q[place, head] / np.sqrt(d))
+                found[place, head] = shares / shares.sum() @ v[: place + 1, head]
+        x = x + found @ weights[f"{layer}.out"]
+        x = x + gelu(norm(x) @ weights[f"{layer}.up"]) @ weights[f"{layer}.down"]
+    return norm(x) @ weights["logits"]
+
+
+@pytest.fixture(scope="module")
+def weights():
+    return random_weights(SHAPE)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return np.random.default_rng(0).integers(0, SHAPE.symbols, (3, SHAPE.context))
+
+
+@pytest.fixture(scope="module")
+def logits(weights, texts):
+    return np.array([logits_of(SHAPE, weights, text) for text in texts])
+
+
+@pytest.mark.parametrize(("settings", "error"), [({}, 1e-4), ({"INFERENCE_PRECISION_HINT": "bf16"}, 0.1)])
+@pytest.mark.parametrize("passes", [(40,), (1,) * 40, (7, 1, 1, 20, 11)])
+def test_each_text_gets_the_logits_of_its_own_tokens_in_passes_of_any_size(
+    weights, texts, logits, settings, error, passes
+):
+    decoder = Decoder(openvino_model(SHAPE, weights), **settings)
+    ends = np.cumsum(passes)
+    found = [decoder.forward(texts[:, end - count : end]) for end, count in zip(ends, passes, strict=True)]
+    assert decoder.length == SHAPE.context
+    np.testing.assert_allclose(np.concatenate(found, axis=1), logits, atol=error, rtol=0)
+
+
+@pytest.mark.parametrize("shape", [Shape(1, 8, 1, symbols=5, context=9), Shape(3, 64, 4, symbols=5, context=9)])
+def test_any_sizes(shape):
+    weights, tokens = random_weights(shape), np.array([[0, 4, 4, 1, 2, 3, 0]])
+    found = Decoder(openvino_model(shape, weights)).forward(tokens)
+    np.testing.assert_allclose(found[0], logits_of(shape, weights, tokens[0]), atol=1e-4)
+
+
+def test_a_decoder_forgets_when_it_is_told_to(weights, texts):
+    decoder = Decoder(openvino_model(SHAPE, weights))
+    first = decoder.forward(texts[:1, :9])
+    assert not np.allclose(decoder.forward(texts[:1, :9]), first, atol=1e-3)
+    decoder.reset()
+    assert decoder.length == 0
+    np.testing.assert_allclose(decoder.forward(texts[:1, :9]), first, atol=1e-5)
+    decoder.reset()
+    assert decoder.forward(texts[:, :9]).shape == (3, 9, SHAPE.symbols)  # another number of texts
+
+
+def test_a_profile_has_the_passes_since_the_last_one(weights, texts):
+    decoder = Decoder(openvino_model(SHAPE, weights), PERF_COUNT=True)
+    for _ in range(2):
+        decoder.forward(texts[:1, :3])
+        spent = decoder.profile()
+        assert spent["FullyConnected"] > 0
+        assert all(ms >= 0 for ms in spent.values())
+    without = Decoder(openvino_model(SHAPE, weights))
+    without.forward(texts[:1, :3])
+    assert without.profile() == {}
+
+
+def test_random_weights_have_their_shapes_and_come_again_by_their_seed():
+    shapes = SHAPE.weight_shapes()
+    one, again, other = random_weights(SHAPE), random_weights(SHAPE), random_weights(SHAPE, seed=1)
+    assert {name: each.shape for name, each in one.items()} == shapes
+    assert all(each.dtype == np.float32 for each in one.values())
+    assert all((one[name] == again[name]).all() and (one[name] != other[name]).any() for name in shapes)
+    assert SHAPE.block_weights == sum(rows * columns for name, (rows, columns) in shapes.items() if "." in name)
