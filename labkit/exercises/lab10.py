@@ -1,0 +1,566 @@
+"""Checks of lab 10: attention, a cache, what a pass costs, weights in groups, a draft's tokens and their gain."""
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from labkit.exercises.answers import call, for_all
+from labkit.exercises.core import Lab
+from labkit.exercises.outcomes import NotYet, expect, hinting
+from labkit.exercises.values import describe, has_format, is_tensor, number, numeric_array, parts, same, short, whole
+from labkit.system.words import plural
+
+lab = Lab("10")
+
+
+SCORES_HINT, MASK_HINT, LARGE_HINT, ATTENTION_HINT = (
+    "Begin with the scores of all heads at once, an array (heads, n, m): it is a product by @, of q and of k with two "
+    "of its axes exchanged. Which of these scores must not count?",
+    "Query i is that of token m - n + i, and sees the keys 0 to m - n + i. np.arange(m) > np.arange(m - n, m)[:, None] "
+    "is True where a key is later than the query's token.",
+    "Softmax stays the same when you subtract one number from all scores of a query. With the largest of those that "
+    "it sees, np.exp gives 1 for that one, and no more for any other.",
+    "scores = np.where(later, -np.inf, q @ k.transpose(0, 2, 1) / d**0.5); shares = np.exp(scores - "
+    "scores.max(axis=-1, keepdims=True)); shares /= shares.sum(axis=-1, keepdims=True); return shares @ v",
+)
+# The scores of 4 queries with 4 keys. Those that don't count are sometimes larger by far, and so are other queries'.
+LARGE_SCORES = ((-1000, 900, 0, 1000), (-999, -1000, 1000, 1000), (1000, 1001, 999, -1000), (800, 801, 800, 799))
+
+
+@lab.exercise(1, hints=(SCORES_HINT, MASK_HINT, ATTENTION_HINT))
+def attention(answer: Callable[..., Any]) -> None:
+    """As by its definition: for as many queries as keys and for fewer, in each head, for scores of any size."""
+
+    def decide(q: np.ndarray, k: np.ndarray, v: np.ndarray, which: str = "", because: str = "") -> None:
+        (heads, n, d), m = q.shape, k.shape[1]
+        case = f"attention with {plural(heads, 'head')}, n = {n}, m = {m} and d = {d}{which}"
+        result = _array(call(answer, q, k, v), f"{case} to be an array of shape {q.shape}")
+        expect(result.shape == q.shape, f"{case} to have the shape {q.shape}; it has {result.shape}")
+        seen = np.arange(m) <= np.arange(m - n, m)[:, None]
+        scores = q.astype(float) @ k.astype(float).transpose(0, 2, 1) / d**0.5
+        masks, sums = _wrong_masks(scores, v, seen), _wrong_sums(scores, v, seen, d)
+        with hinting(LARGE_HINT if np.abs(scores).max() > 80 and not np.isfinite(result).all() else ""):
+            _same(
+                result,
+                _gather(scores, v, seen),
+                case,
+                masks | sums,
+                dict.fromkeys(masks, MASK_HINT),
+                rel=1e-4,
+                abs=3e-5 * float(np.abs(v).max()),  # what rounding to float32 leaves of sums that nearly cancel
+                because=because,
+            )
+
+    values = np.array([[[6, 0], [0, 6], [3, 9], [7, 1]]], np.float32)
+    for n, m in ((3, 3), (2, 4), (1, 3)):
+        q, k = np.ones((1, n, 2), np.float32), np.ones((1, m, 2), np.float32)
+        decide(q, k, values[:, :m], ", all scores alike,", "a mean of the values that the query sees")
+
+    def decide_on_normal(heads: int, n: int, m: int, d: int) -> None:
+        rng = np.random.default_rng(10 * m + n)
+        q, k, v = (rng.normal(0, 1.5, (heads, count, d)).astype("float32") for count in (n, m, m))
+        decide(q, k, v)
+
+    for heads, n, m, d in ((1, 3, 3, 5), (2, 3, 3, 5), (3, 2, 5, 4), (2, 1, 4, 3), (1, 1, 1, 2), (2, 4, 6, 2)):
+        decide_on_normal(heads, n, m, d)
+    keys, chosen = np.eye(4, dtype="float32"), np.array(LARGE_SCORES, "float32")
+    v = np.arange(16, dtype="float32").reshape(1, 4, 4)
+    decide(2 * chosen[None], keys[None], v, ", scores from -1000 to 1001,")
+    decide(2 * chosen[None, 1:], keys[None], v, ", scores from -1000 to 1001,")
+
+    def decide_on_whole(heads: int, n: int, more: int, root: int, size: int, seed: int) -> None:
+        # Whole numbers and a root that is a power of two: float32 has such scores without rounding. They reach 1024:
+        # the larger they are, the less a softmax by its logarithm is worth in float32.
+        rng = np.random.default_rng(seed)
+        q, k, v = (
+            rng.integers(-size, size + 1, (heads, count, root**2)).astype("float32")
+            for count in (n, n + more, n + more)
+        )
+        decide(q, k, v)
+
+    for_all(
+        decide_on_whole,
+        heads=st.integers(1, 3),
+        n=st.integers(1, 4),
+        more=st.integers(0, 3),
+        root=st.sampled_from((1, 2, 4)),
+        size=st.sampled_from((1, 2, 16)),
+        seed=st.integers(0, 99),
+    )
+
+
+def _gather(scores: np.ndarray, v: np.ndarray, seen: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Return the values' sums by the softmax of the scores that are seen; nan where a query sees none."""
+    scores = np.where(seen, scores, -np.inf)
+    with np.errstate(all="ignore"):
+        shares = np.exp(scores - scores.max(axis=axis, keepdims=True))
+        gathered: np.ndarray = shares / shares.sum(axis=axis, keepdims=True) @ v.astype(float)
+    return gathered
+
+
+def _wrong_masks(scores: np.ndarray, v: np.ndarray, seen: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what common mistakes in leaving scores out give, by what they do."""
+    n, m = seen.shape
+    everything = np.ones_like(seen)
+    return {
+        "each query saw all keys, later ones too": _gather(scores, v, everything),
+        "query i were token i, though it is token m - n + i": _gather(scores, v, np.tri(n, m, dtype=bool)),
+        "a token did not see its own key": _gather(scores, v, np.tri(n, m, m - n - 1, dtype=bool)),
+        "each query saw its own key and the later ones alone": _gather(scores, v, ~seen | np.eye(n, m, m - n, bool)),
+        "each query saw the later keys alone": _gather(scores, v, ~seen),
+    }
+
+
+def _wrong_sums(scores: np.ndarray, v: np.ndarray, seen: np.ndarray, d: int) -> dict[str, np.ndarray]:
+    """Return what common mistakes in the scores and their softmax give, by what they do."""
+    everything = np.ones_like(seen)
+    too_late = _gather(scores, np.eye(seen.shape[1]), everything) * seen @ v
+    return {
+        "later keys had a score of 0, which counts in the softmax": _gather(scores * seen, v, everything),
+        "shares were set to 0 after the softmax, so that the others no longer add up to 1": too_late,
+        "the scores were divided by d": _gather(scores / d**0.5, v, seen),
+        "the scores were not divided by the root of d": _gather(scores * d**0.5, v, seen),
+        "the shares of a key added up to 1 over the queries": _gather(scores, v, seen, axis=-2),
+    }
+
+
+AXIS_HINT, PAST_HINT, CACHE_HINT = (
+    "Which axis of (heads, n, d) counts the tokens? The new ones are put behind the others along this one.",
+    "np.concatenate([first, second], axis=1) puts arrays one behind the other along axis 1, and returns a new array. "
+    "Which is the first? And what is there to do when `past` is None?",
+    "if past is None: return k, v; then keys, values = past, and return np.concatenate([keys, k], axis=1), "
+    "np.concatenate([values, v], axis=1)",
+)
+
+
+@lab.exercise(2, hints=(AXIS_HINT, PAST_HINT, CACHE_HINT))
+def remember(answer: Callable[..., Any]) -> None:
+    """All tokens in their order after each pass, of one text and of two in turn; it gets back what it returned."""
+
+    def decide(heads: int, d: int, counts: list[int], texts: int = 1) -> None:
+        pasts: list[Any] = [None] * texts
+        for passes in range(1, len(counts) + 1):
+            m, n = sum(counts[: passes - 1]), counts[passes - 1]
+            of_text = ", of two texts in turn" * (texts > 1)
+            case = f"after {_listed(counts[:passes])} tokens of {plural(heads, 'head')}, d = {d}{of_text}"
+            for text, past in enumerate(pasts):
+                all_keys, all_values = _numbered(heads, m + n, d, text)
+                k, v = all_keys[:, m:], all_values[:, m:]
+                pasts[text] = call(answer, past, k, v)
+                two = parts(pasts[text], 2, f"a pair, all keys and all values, {case}")
+                for name, got, right in zip(("keys", "values"), two, (all_keys, all_values), strict=True):
+                    array = _array(got, f"the {name} {case} to be an array of shape {right.shape}")
+                    wrong = {
+                        "the new tokens came before those of the past": np.roll(right, n, axis=1),
+                        "they were the values": all_values,
+                        "they were the keys": all_keys,
+                        "the past were forgotten": right[:, m:],
+                        "the new tokens were left out": right[:, :m],
+                        "the new ones were put behind the others along axis 0, the heads": _joined(right, m, 0),
+                        "the new ones were put behind the others along axis 2, the numbers": _joined(right, m, 2),
+                    }
+                    with hinting(AXIS_HINT if array.shape != right.shape else PAST_HINT):
+                        _same(array, right, f"the {name} {case}", wrong)
+
+    decide(2, 4, [3])
+    decide(2, 4, [3, 3])
+    decide(3, 2, [2, 1, 1])
+    decide(1, 3, [1, 4, 2])
+    decide(2, 2, [2, 2, 1], texts=2)
+    sizes = st.integers(1, 3)
+    for_all(decide, heads=sizes, d=sizes, counts=st.lists(st.integers(1, 4), min_size=1, max_size=4))
+
+    all_keys, all_values = _numbered(2, 5, 3, 0)  # the lab cuts a cache, and so makes pairs itself
+    two = parts(call(answer, (all_keys[:, :3], all_values[:, :3]), all_keys[:, 3:], all_values[:, 3:]), 2, "a pair")
+    for name, got, right in zip(("keys", "values"), two, (all_keys, all_values), strict=True):
+        case = f"the {name} after 2 tokens behind a past of 3, which is not what remember returned last,"
+        _same(_array(got, f"{case} to be an array of shape {right.shape}"), right, case, {})
+
+
+def _numbered(heads: int, tokens: int, d: int, text: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return keys that are all different, and values that are larger by a half."""
+    head, token, place = np.ogrid[:heads, :tokens, :d]
+    keys = (1000 * (head + 1) + 10 * token + place + 5000 * text).astype("float32")
+    return keys, keys + np.float32(0.5)
+
+
+def _joined(tokens: np.ndarray, past: int, axis: int) -> np.ndarray | None:
+    """Return past and new tokens along another axis; None where they don't fit."""
+    pair = tokens[:, :past], tokens[:, past:]
+    return np.concatenate(pair, axis) if past and 2 * past == tokens.shape[1] else None
+
+
+PAIRS_HINT, WEIGHTS_HINT, COST_HINT = (
+    "Count the pairs of a query and a key that it sees. The first new token sees the cached ones and itself, the next "
+    "one more, and so on: how many are that for all new tokens?",
+    "pairs = tokens * cached + tokens * (tokens + 1) / 2. A pair takes 2 · width operations with the key, and as many "
+    "with the value. Does what is read of the weights depend on the number of tokens?",
+    "weights = 12 * width**2; layers * (2 * weights * tokens + 4 * width * pairs), layers * (weight_bytes * weights + "
+    "4 * 2 * width * (cached + tokens))",
+)
+
+
+@lab.exercise(3, hints=(PAIRS_HINT, WEIGHTS_HINT, COST_HINT))
+def cost(answer: Callable[..., Any]) -> None:
+    """Exact, for a token and for many, with a cache and without, in weights of any number of bytes."""
+
+    def decide(tokens: int, cached: int, layers: int, width: int, weight_bytes: float) -> None:
+        called = f"cost({tokens}, {cached}, {layers}, {width}, {weight_bytes:g})"
+        got = parts(
+            call(answer, tokens, cached, layers, width, weight_bytes),
+            2,
+            f"{called} to be two numbers, the operations and the bytes",
+        )
+        weights, triangle = 12 * width**2, tokens * (tokens + 1) // 2
+        products, pair = 2 * weights * tokens, 4 * width
+        pairs = tokens * cached + triangle
+        operations = layers * (products + pair * pairs)
+        read, kept = weight_bytes * weights, 8 * width * (cached + tokens)
+        moved = layers * (read + kept)
+        wrong = {
+            "each new token saw all keys, those of later ones too": layers
+            * (products + pair * tokens * (cached + tokens)),
+            "no token saw its own key": layers * (products + pair * (pairs - tokens)),
+            "the keys of the cached tokens were left out": layers * (products + pair * triangle),
+            "the new tokens saw the cached ones alone": layers * (products + pair * tokens * cached),
+            "attention had half of its products, or half of their operations": layers * (products + pair * pairs / 2),
+            "a multiplication with its addition were one operation": operations / 2,
+            "each weight had one operation for each token": layers * (products / 2 + pair * pairs),
+            "the cached tokens were multiplied with the weights once more": layers
+            * (2 * weights * (tokens + cached) + pair * pairs),
+            "there were one block": operations / layers,
+            "these were the bytes": moved,
+        }
+        with hinting(PAIRS_HINT):
+            _same(got[0], operations, f"the operations of {called}", wrong, rel=1e-9)
+        wrong = {
+            "the weights were read once for each token": layers * (read * tokens + kept),
+            "there were keys or values, and not both": layers * (read + kept / 2),
+            "the cache were not read": layers * (read + 8 * width * tokens),
+            "the keys and values of the new tokens were not written": layers * (read + 8 * width * cached),
+            "each number of a key or a value took one byte": layers * (read + kept / 4),
+            "a number of a key or a value took as many bytes as a weight": layers * (read + weight_bytes * kept / 4),
+            "a weight took 4 bytes": layers * (4 * weights + kept),
+            "there were one block": moved / layers,
+            "these were the operations": operations,
+        }
+        with hinting(WEIGHTS_HINT):
+            _same(got[1], moved, f"the bytes of {called}", wrong, rel=1e-9)
+        for name, value in zip(("operations", "bytes"), got, strict=True):
+            expect(
+                has_format(value, ".1f"),
+                f"the {name} of {called} to be an int or a float, for the next cells to show; it is {describe(value)}",
+            )
+
+    for case in (
+        (3, 7, 3, 5, 0.5),
+        (1, 0, 1, 1, 4),
+        (1, 0, 3, 2, 4),
+        (1, 7, 2, 5, 4),
+        (4, 0, 2, 5, 4),
+        (3, 7, 2, 5, 1),
+        (1, 512, 12, 768, 0.53125),
+        (512, 0, 12, 768, 4),
+    ):
+        decide(*case)
+    for_all(
+        decide,
+        tokens=st.integers(1, 600),
+        cached=st.integers(0, 600),
+        layers=st.integers(1, 4),
+        width=st.integers(1, 9),
+        weight_bytes=st.sampled_from((4, 2, 1, 0.53125)),
+    )
+
+
+GROUPS_HINT, SCALE_HINT, CODES_HINT = (
+    "First an array of three dimensions, weights.reshape(rows, -1, group): its last axis is one group.",
+    "The scale is what one step of a code is worth: np.abs(groups).max(axis=-1) / (2 ** (bits - 1) - 1). What does a "
+    "group of zeros have then, and what happens when you divide by it?",
+    "scales = np.where(scales == 0, 1, scales); codes = np.round(groups / scales[..., None]).astype('int8'); return "
+    "codes.reshape(weights.shape), scales",
+)
+
+ROUND_HINT = "np.round gives the nearest whole number; astype alone cuts off what is behind the point."
+
+
+@lab.exercise(4, hints=(GROUPS_HINT, SCALE_HINT, CODES_HINT))
+def in_groups(answer: Callable[..., Any]) -> None:
+    """The largest weight of each group gets the largest code, and each weight the nearest one; zeros stay zeros."""
+
+    def decide(weights: np.ndarray, bits: int, group: int) -> None:
+        called = f"in_groups({short(weights.tolist())}, {bits}, {group})"
+        got = parts(call(answer, weights, bits, group), 2, f"{called} to return two arrays, the codes and the scales")
+        codes, scales = (
+            _array(part, f"an array as the {name} of {called}")
+            for name, part in zip(("codes", "scales"), got, strict=True)
+        )
+        rows, columns = weights.shape
+        for name, array, shape in (("codes", codes, (rows, columns)), ("scales", scales, (rows, columns // group))):
+            expect(
+                array.shape == shape,
+                f"the {name} of {called} to have the shape {shape}; it is {array.shape}",
+                GROUPS_HINT,
+            )
+        expect(codes.dtype == np.int8, f"the codes of {called} to be of type int8; their type is {codes.dtype}")
+        split, codes = (array.reshape(rows, -1, group).astype(float) for array in (weights, codes))
+        for row, place in np.ndindex(scales.shape):
+            _decide_on_group(split, row, place, codes[row, place], scales[row, place], bits)
+
+    def decide_on_list(values: list[float], bits: int, group: int) -> None:
+        decide(np.array([values], "float32"), bits, group)
+
+    decide_on_list([7, -3.25, 1.75, 0.25], 4, 4)
+    decide_on_list([-14, 5, 3, 0.75], 4, 4)
+    decide_on_list([3.5, -7, -14, 5, 0.5, 0.25], 4, 2)
+    decide_on_list([3, -1, -7, 0.5, 2, 14], 4, 3)
+    decide_on_list([0, 0, 0.5, -0.25], 4, 2)
+    decide_on_list([0.5, -4, 0], 3, 1)
+    decide_on_list([1, -0.75, 0.25, 0.125], 2, 4)
+    decide_on_list([1, -0.75, 0.25, 0.125], 8, 4)
+    decide(np.array([[3.5, -7, 1, 2], [0.5, -14, 3, 8]], "float32"), 4, 2)
+
+    def decide_on_repeated(values: list[int], rows: int, groups: int, group: int, bits: int) -> None:
+        # Quarters, again and again until they fill the array. None is so small that 1e-8 on top of a scale would count.
+        decide(np.resize(np.array(values, "float32") / 4, (rows, groups * group)), bits, group)
+
+    for_all(
+        decide_on_repeated,
+        values=st.lists(st.integers(-40, 40), min_size=1, max_size=12),
+        rows=st.integers(1, 3),
+        groups=st.integers(1, 3),
+        group=st.integers(1, 5),
+        bits=st.integers(2, 8),
+    )
+
+
+def _decide_on_group(split: np.ndarray, row: int, place: int, codes: np.ndarray, scale: Any, bits: int) -> None:
+    """Decide on the codes and the scale of one group of weights (rows, groups, weights)."""
+    weights, largest = split[row, place], 2 ** (bits - 1) - 1
+    group = f"group {place} of row {row}, {short(weights.tolist())} in {bits} bits,"
+    if not weights.any():
+        with hinting(SCALE_HINT):
+            expect(not codes.any(), f"{group} to have codes 0; they are {_codes(codes)}")
+            expect(math.isfinite(scale) and scale > 0, f"{group} to have a finite scale above 0; it is {scale}")
+        return
+    right = float(np.abs(weights).max()) / largest
+    wrong = {
+        "it were the largest code by the largest weight": 1 / right,
+        "it were the largest weight": right * largest,
+        "the row had one scale": float(np.abs(split[row]).max()) / largest,
+        "all weights had one scale": float(np.abs(split).max()) / largest,
+        f"the largest code were {largest + 1}": right * largest / (largest + 1),
+        f"the codes went up to {2 * largest + 1}": right * largest / (2 * largest + 1),
+        "the sign had not been taken off": float(weights.max()) / largest,
+        "the steps went from the smallest to the largest weight": float(np.ptp(weights)) / (2 * largest),
+    }
+    because = f"so that its largest weight gets the code {largest}"
+    with hinting(SCALE_HINT):
+        _same(scale, right, f"the scale of {group}", wrong, rel=1e-5, abs=0, because=because)
+    for weight, code in zip(weights, codes, strict=True):
+        expect(
+            abs(code) <= largest,
+            f"{group} to have codes from {-largest} to {largest}; they are {_codes(codes)}",
+        )
+        expect(
+            abs(code - weight / right) <= 0.5 * (1 + 1e-4),
+            f"{weight:g} in {group} to have the code nearest to {weight / right:.2f}; it has {code:.0f}",
+            hint=ROUND_HINT if abs(code - weight / right) < 1 else "",
+        )
+
+
+def _codes(codes: np.ndarray) -> str:
+    return short(codes.astype(int).tolist())
+
+
+FIRST_HINT, OWN_HINT, VERIFY_HINT = (
+    "Go through the proposed tokens in their order. Which is the first that the large model would not have written?",
+    "After as many right tokens as there are, the large model's own choice is known as well, choices[right]: it is "
+    "right by definition. That holds too when all of the proposed tokens are right, and when none is.",
+    "right = 0; while right < len(proposed) and proposed[right] == choices[right]: right += 1; return "
+    "choices[: right + 1]",
+)
+
+
+@lab.exercise(5, hints=(FIRST_HINT, OWN_HINT, VERIFY_HINT))
+def accept(answer: Callable[..., Any]) -> None:
+    """The large model's choices up to and with the first that the draft got wrong; all of them, when it got none."""
+
+    def decide(proposed: list[int], choices: list[int]) -> None:
+        called = f"accept({proposed}, {choices})"
+        got = call(answer, proposed, choices)
+        right = next((place for place, token in enumerate(proposed) if token != choices[place]), len(proposed))
+        wanted = choices[: right + 1]
+        several = isinstance(got, list | tuple) or (isinstance(got, np.ndarray) and got.ndim == 1)
+        expect(several, f"{called} to be a list of tokens; it is {describe(got)}")
+        tokens = [whole(token, f"token {place} of {called}", int_only=True) for place, token in enumerate(got)]
+        known = "all" if right == len(proposed) else f"the first {right}" if right else "none"
+        why = f"of the proposed tokens, {known} can be kept"
+        hint = OWN_HINT if tokens == wanted[:-1] else FIRST_HINT
+        expect(tokens == wanted, f"{called} to be {wanted} ({why}); it is {tokens}", hint)
+
+    for proposed, choices in (
+        ([5, 6, 7], [5, 9, 8, 4]),
+        ([5, 6, 7], [5, 6, 7, 8]),
+        ([5, 6, 7], [9, 8, 4, 3]),
+        ([5, 6, 7], [9, 6, 7, 8]),
+        ([5, 6, 7], [6, 5, 7, 8]),
+        ([5, 6, 7], [5, 6, 9, 8]),
+        ([5, 6, 7, 7], [5, 9, 7, 7, 7]),
+        ([], [4]),
+        ([0], [0, 0]),
+        ([300], [301, 302]),
+    ):
+        decide(proposed, choices)
+
+    def decide_on_some(proposed: list[int], choices: list[int]) -> None:
+        decide(proposed, choices[: len(proposed) + 1])
+
+    token = st.integers(0, 2)  # few, so that many are the same
+    for_all(
+        decide_on_some,
+        proposed=st.lists(token, max_size=6),
+        choices=st.lists(token, min_size=7, max_size=7),
+        examples=200,
+    )
+
+
+GROWN_HINT, TIME_HINT, SPEED_HINT = (
+    "By how many tokens does the text grow in one pass, on average? At least by one, the large model's own. By a "
+    "second one with the chance alpha. By a third one?",
+    "Token i of those counts only if all before it were right: the chance is alpha**i, for i from 0 to gamma. And the "
+    "time of one pass is what the draft takes for all of its tokens, and then the large model.",
+    "sum(alpha**i for i in range(gamma + 1)) / (gamma * draft_cost + pass_cost)",
+)
+CERTAIN_HINT = (
+    "The sum 1 + alpha + … + alpha**gamma is (1 - alpha ** (gamma + 1)) / (1 - alpha) for all alpha but 1, where it is "
+    "gamma + 1. Add the terms up, or treat alpha = 1 alone."
+)
+
+
+@lab.exercise(6, hints=(GROWN_HINT, TIME_HINT, SPEED_HINT))
+def speed_up(answer: Callable[..., Any]) -> None:
+    """The tokens of a pass by its time, for a draft that is always right, never, and in between."""
+
+    def decide(alpha: float, gamma: int, draft_cost: float, pass_cost: float) -> None:
+        called = f"speed_up({alpha:g}, {gamma}, {draft_cost:g}, {pass_cost:g})"
+        with hinting(CERTAIN_HINT if alpha == 1 else ""):
+            got = call(answer, alpha, gamma, draft_cost, pass_cost)
+        grown, spent = sum(alpha**right for right in range(gamma + 1)), gamma * draft_cost + pass_cost
+        wrong = {
+            "the large model's own token did not count": (grown - 1) / spent,
+            "the large model wrote none after gamma right tokens": (grown - alpha**gamma) / spent,
+            "tokens after a wrong one counted too": (1 + alpha * gamma) / spent,
+            "tokens after a wrong one counted too, and the large model's own did not": alpha * gamma / spent,
+            "the text grew by all tokens or by one": (1 + gamma * alpha**gamma) / spent,
+            "the text grew by gamma + 1 tokens in each pass": (gamma + 1) / spent,
+            "the draft took no time": grown / pass_cost,
+            "the draft wrote one token a pass": grown / (draft_cost + pass_cost),
+            "the draft wrote gamma + 1 tokens a pass": grown / (spent + draft_cost),
+            "the large model took no time": grown / (spent - pass_cost) if draft_cost else None,
+            "the large model's pass took as long as for one token": grown / (spent - pass_cost + 1),
+            "pass_cost were the time for each of gamma + 1 tokens": grown / (spent + gamma * pass_cost),
+            "it were the time of a token, as a share of that without a draft": spent / grown,
+            "it were the tokens of one pass, whatever its time": grown,
+        }
+        with hinting(CERTAIN_HINT if alpha == 1 and not math.isfinite(number(got, called)) else ""):
+            _same(got, grown / spent, called, wrong)
+        expect(
+            has_format(got, ".2f"),
+            f"{called} to be an int or a float, for the next cells to show; it is {describe(got)}",
+        )
+
+    for case in (
+        (0.5, 3, 0.1, 1.7),
+        (0.5, 1, 0.25, 1.5),
+        (0.8, 4, 0.1, 1.2),
+        (0.0, 2, 0.25, 1.5),
+        (1.0, 4, 0.1, 1.6),
+        (0.9, 5, 0.0, 2.0),
+    ):
+        decide(*case)
+
+    def decide_on_steps(twentieths: int, gamma: int, draft: int, large: int) -> None:
+        decide(twentieths / 20, gamma, draft / 20, large / 20)
+
+    for_all(
+        decide_on_steps,
+        twentieths=st.integers(0, 20),
+        gamma=st.integers(1, 12),
+        draft=st.integers(0, 20),
+        large=st.integers(20, 200),
+    )
+
+
+# What several checks need
+
+
+def _array(value: Any, what: str) -> np.ndarray:
+    """Return an answer that the cells after it take for numpy's array; a list or a tensor has none of its methods.
+
+    Raises
+    ------
+    NotYet
+        When it is something else; `what` completes the sentence "Expected …", such as "an array as the codes".
+    """
+    expect(
+        isinstance(value, np.ndarray) and _numbers(value) is not None,
+        f"{what}; it is {describe(value)}",
+        "A tensor's .numpy() is its array." if is_tensor(value) else "",
+    )
+    array: np.ndarray = value
+    return array
+
+
+def _same(
+    got: Any,
+    right: Any,
+    what: str,
+    wrong: Mapping[str, Any],
+    hints: Mapping[str, str] = MappingProxyType({}),
+    rel: float = 1e-6,
+    **how: Any,
+) -> None:
+    """Raise `NotYet` unless an answer is right, as `same` does; and add which common mistake gives the same.
+
+    Parameters
+    ----------
+    got, right, what, rel, **how
+        As for `same`.
+    wrong : mapping of str to number, array or None
+        What a mistake gives, by what completes the sentence "It is as if …".
+    hints : mapping of str to str
+        The hints of some of these mistakes.
+    """
+    try:
+        same(got, right, what, rel=rel, **how)
+    except NotYet as mistake:
+        found = _numbers(got)
+        guesses = (why for why, value in wrong.items() if _agree(found, value, rel) and not _agree(right, value, rel))
+        why = next(guesses, "")
+        raise NotYet(f"{mistake} It is as if {why}." if why else str(mistake), hints.get(why, mistake.hint)) from None
+
+
+def _numbers(value: Any) -> np.ndarray | None:
+    """Return an answer as an array of floats; None for what is none, as of an int that is no float."""
+    try:
+        array = numeric_array(value)
+        return None if array is None else array.astype(float)
+    except (OverflowError, TypeError, ValueError):
+        return None
+
+
+def _agree(one: Any, other: Any, rel: float) -> bool:
+    if one is None or other is None or np.shape(one) != np.shape(other):
+        return False
+    return bool(np.allclose(np.asarray(one, float), np.asarray(other, float), rtol=rel, atol=rel / 10, equal_nan=True))
+
+
+def _listed(counts: list[int]) -> str:
+    """Return "3", "3 and 1", "3, 1 and 2"."""
+    *first, last = map(str, counts)
+    return f"{', '.join(first)} and {last}" if first else last
