@@ -1617,9 +1617,10 @@ for name, inputs, neurons in (
 #
 # Language models are too large for that. Their training takes your ring apart: **FSDP** (PyTorch) and **ZeRO**
 # (DeepSpeed) reduce-scatter the gradients, so that each rank keeps and updates only its chunk of the weights, and
-# all-gather the weights layer by layer when they are needed (Rajbhandari et al. 2020,
-# [arXiv 1910.02054](https://arxiv.org/abs/1910.02054)). **Tensor parallelism** cuts layers as exercise 4 does,
-# **pipeline parallelism** gives each rank some layers. On GPUs NCCL does the sending, on CPUs Gloo, oneCCL or MPI.
+# all-gather the weights layer by layer when they are needed (Rajbhandari et al. 2020, [arXiv
+# 1910.02054](https://arxiv.org/abs/1910.02054)). [**Tensor parallelism**](../docs/glossary.md#tensor-parallelism) cuts
+# layers as exercise 4 does, **pipeline parallelism** gives each rank some layers. On GPUs NCCL does the sending, on
+# CPUs Gloo, oneCCL or MPI.
 #
 # ## 11 · What to send first
 #

@@ -1501,8 +1501,8 @@ results.table(
 )
 
 # %% [markdown]
-# K-Means adds no step to it, but this is the last lab. So here is the whole way of this machine, from the default to
-# the fastest, over all labs:
+# K-Means adds no step to it, but it ends the labs on training. So here is the whole way of this machine, from the
+# default to the fastest, over all labs:
 
 # %%
 ladder.show(results)
@@ -1516,5 +1516,4 @@ ladder.show(results)
 # documentation](https://uxlfoundation.github.io/scikit-learn-intelex/latest/distributed_daal4py.html) (32 nodes). Your
 # pixels and colours are different, so compare ratios, not seconds.
 #
-# **Next:** this is the last lab. In a terminal, `./lab report` makes one page of all that you measured. Then start the
-# [welcome](00_welcome.ipynb) again on another machine, and compare.
+# **Next:** [lab 10](10_language_models.ipynb) turns to what most people run on CPUs: language models.

@@ -40,4 +40,5 @@ LABS = (
         better_with=("cores", "oneDNN", "network", "Slurm"),
     ),
     Lab("09 K-Means with daal4py", needs=(*NOTEBOOK, "memory", "MPI", "daal4py"), better_with=("cores",)),
+    Lab("10 Language models", needs=(*TENSORFLOW, "memory", "MPI"), better_with=("cores",)),
 )

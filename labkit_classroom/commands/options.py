@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from labkit_classroom.lecture.routes import Route
 
 RouteName = Annotated[
-    str | None, typer.Option("--route", help="the route: half, day or two-days", autocompletion=completion.routes)
+    str | None,
+    typer.Option("--route", help="the route: half, day, two-days or language-models", autocompletion=completion.routes),
 ]
 Labs = Annotated[str | None, typer.Option(help="or the labs, by their core sections, such as 00,02,07")]
 Start = Annotated[str, typer.Option(help="when a day begins")]
