@@ -157,13 +157,15 @@ class Decoder:
     def profile(self) -> dict[str, float]:
         """Return the milliseconds of each type of node in a pass: the mean of the passes since the last profile.
 
-        It is empty unless the decoder was made with `PERF_COUNT=True`. OpenVINO's types are such as `FullyConnected`.
+        They are 0 unless the decoder was made with `PERF_COUNT=True`. OpenVINO's types are such as `FullyConnected`.
         """
         spent = Counter[str]()
         for node in self._request.get_profiling_info():  # the mean of all passes so far
             spent[node.node_type] += self._passes * 1000 * node.real_time.total_seconds()
         (passes, before), self._profiled = self._profiled, (self._passes, spent)
-        return {kind: ms / (self._passes - passes) for kind, ms in (spent - before).items()}
+        count = max(1, self._passes - passes)
+        # The means are whole microseconds: what a node took can come out below 0.
+        return {kind: max(0.0, ms - before[kind]) / count for kind, ms in spent.items()}
 
     def reset(self) -> None:
         """Forget all tokens."""

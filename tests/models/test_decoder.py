@@ -76,14 +76,16 @@ def test_a_decoder_forgets_when_it_is_told_to(weights, texts):
 
 def test_a_profile_has_the_passes_since_the_last_one(weights, texts):
     decoder = Decoder(openvino_model(SHAPE, weights), PERF_COUNT=True)
-    for _ in range(2):
-        decoder.forward(texts[:1, :3])
-        spent = decoder.profile()
-        assert spent["FullyConnected"] > 0
-        assert all(ms >= 0 for ms in spent.values())
+    decoder.forward(texts[:1, :3])
+    assert decoder.profile()["FullyConnected"] > 0
+    decoder.forward(texts[:1, :3])
+    again = decoder.profile()  # of so small a model a pass can be 0 microseconds, in whole ones
+    assert "FullyConnected" in again
+    assert all(ms >= 0 for ms in again.values())
+    assert set(decoder.profile().values()) == {0.0}
     without = Decoder(openvino_model(SHAPE, weights))
     without.forward(texts[:1, :3])
-    assert without.profile() == {}
+    assert set(without.profile().values()) == {0.0}
 
 
 def test_random_weights_have_their_shapes_and_come_again_by_their_seed():
