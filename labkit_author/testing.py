@@ -14,7 +14,8 @@ WORKERS = 4  # processes that share the tests; many tests wait, so two cores hav
 STYLE = "tests/test_style.py"
 FAST = ("--fast", f"-n{WORKERS}", "--dist=worksteal")
 # Files are begun in their order: reordered, those of few and long tests would come last, alone at the end.
-WHOLE = (f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder")
+# A process that dies ends the run: with one in its place, a run was seen to wait for ever.
+WHOLE = (f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder", "--max-worker-restart=0")
 
 
 def runs(
