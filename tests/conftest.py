@@ -1,5 +1,6 @@
 """What tests of several modules share."""
 
+import ctypes
 import fcntl
 import functools
 import gc
@@ -7,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,9 @@ from labkit.testbed import obstacle
 
 # `./lab test &` ignores interrupts, and what tests start would inherit that: some tests are about interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The first TBB in a process serves all who need one, and OpenVINO's own is too old for daal4py.
+ctypes.CDLL(str(Path(sys.prefix, "lib", "libtbb.so.12")))
 
 STORED = "HAS CELLS WITHOUT STORED OUTPUTS"  # in the reason of a skip (tests/author/test_notebooks.py)
 WORKER = "PYTEST_XDIST_WORKER"  # a variable of the processes that share the tests
