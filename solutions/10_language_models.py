@@ -1432,7 +1432,9 @@ else:
 #
 # ## 8 · What to set in practice *(optional)*
 #
-# You have measured what the settings of the usual programs do. Their names:
+# You have measured what the settings of the usual programs do. Their names in autumn 2026, from the help of
+# [llama.cpp's server](https://github.com/ggml-org/llama.cpp/tree/master/tools/server) and
+# [OpenVINO's documentation](https://docs.openvino.ai/2026/openvino-workflow-generative.html):
 #
 # | what | llama.cpp | OpenVINO, and OpenVINO GenAI |
 # | --- | --- | --- |
@@ -1441,7 +1443,7 @@ else:
 # | bits of the weights | the file: `Q8_0`, `Q4_K_M` | NNCF's, or `optimum-cli --weight-format int4` |
 # | bits of the KV cache | `--cache-type-k q8_0` | `KV_CACHE_PRECISION` |
 # | requests at once | `--parallel` | `SchedulerConfig.max_num_seqs` |
-# | a draft | `--model-draft`, `--draft-max` | `draft_model`, `num_assistant_tokens` |
+# | a draft | `--model-draft`, `--spec-draft-n-max` | `draft_model`, `num_assistant_tokens` |
 #
 # `Q4_K_M` has groups of 32 with scales of scales, and 6 bits for some weights: about 4.8 bits a weight, all told.
 # `./lab roofline` and your `cost` tell the most that any of them can reach. Decode wants as many threads as it takes to
