@@ -25,7 +25,7 @@ from labkit.testbed import obstacle
 # `./lab test &` ignores interrupts, and what tests start would inherit that: some tests are about interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The first TBB in a process serves all who need one, and OpenVINO's own is too old for daal4py.
+# The first TBB in a process serves all who need one, and OpenVINO's own is too old for daal4py (docs/upstream.md).
 ctypes.CDLL(str(Path(sys.prefix, "lib", "libtbb.so.12")))
 
 STORED = "HAS CELLS WITHOUT STORED OUTPUTS"  # in the reason of a skip (tests/author/test_notebooks.py)

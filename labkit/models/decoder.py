@@ -1,7 +1,9 @@
 """A transformer that writes text, a decoder, in OpenVINO: trained weights or random ones, with a cache of its own."""
 
+import functools
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,7 +141,7 @@ class Decoder:
 
     def __init__(self, model: openvino.Model, **settings: object):
         defaults = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "NUM_STREAMS": 1}
-        self.compiled = openvino.compile_model(model, "CPU", defaults | settings)
+        self.compiled = _core().compile_model(model, "CPU", defaults | settings)
         self._request = self.compiled.create_infer_request()
         self.length = self._passes = 0
         self._profiled = 0, Counter[str]()
@@ -173,6 +175,19 @@ class Decoder:
         self.length = 0
 
 
+@functools.cache
+def _core() -> openvino.Core:
+    """Return this process's OpenVINO core, whose plugin for CPUs was loaded by a thread that has ended.
+
+    The plugin gives the thread that loads it a stack for signal handlers, and frees it at its own end, whether that
+    thread still has it or not: then the next interrupt ends the process by a segmentation fault (docs/upstream.md).
+    """
+    core = openvino.Core()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(core.get_property, "CPU", "FULL_DEVICE_NAME").result()
+    return core
+
+
 def _rms_norm(x: Any) -> Any:
     """Divide each token's numbers by the root of their mean square; the first lines of a decoder's block."""
     mean = ops.reduce_mean(ops.multiply(x, x), _whole([-1]), keep_dims=True)
@@ -185,7 +200,8 @@ def _mask(keys: Any, positions: Any) -> Any:
     places = ops.range(_whole(0), ops.squeeze(count, _whole(0)), _whole(1), "i32")
     allowed = ops.less_equal(ops.unsqueeze(places, _whole(0)), ops.unsqueeze(positions, _whole(1)))
     hidden = ops.select(allowed, _real(0.0), _real(-np.inf))
-    # One for each text: of a mask for all of them, OpenVINO's kernels in bfloat16 read behind its end (2026.3).
+    # One for each text: of a mask for all of them, OpenVINO's kernels in bfloat16 read behind its end
+    # (docs/upstream.md).
     return ops.broadcast(hidden, ops.concat([batch, _whole([1]), ops.shape_of(allowed, "i32")], 0))
 
 
