@@ -822,7 +822,7 @@ results.compare_guess(4, Measured(*gains["decode"]["INT4"], "×"))
 # cost. And the two rows *vectors in FP32* show why a model in INT8 can be slower than one in FP32, as people report:
 # without whole-number products, each weight is converted first, in prefill as often as in decode.
 #
-# Don't believe it: look. OpenVINO tells the time of each operation, and the kernel that ran:
+# Don't believe it: look. OpenVINO tells the time of each operation:
 
 # %%
 profiles = []
