@@ -65,6 +65,7 @@ from openvino import opset13 as ops
 from labkit.data import load_digits
 from labkit.display import ladder, markdown, plots
 from labkit.display.measured import Measured
+from labkit.models.openvino_core import openvino_core
 from labkit.mpi import run_ranks
 from labkit.roofline import measure
 from labkit.system import load
@@ -807,6 +808,7 @@ for layer in with_weights:
 # Here they are held-out digits, used neither for training nor for testing.
 
 # %%
+core = openvino_core()  # one for all networks of this notebook
 nets["FP32"].export(work / "digit_net", verbose=False)
 fp32 = openvino.convert_model(work / "digit_net")
 
@@ -833,7 +835,7 @@ print(f"weights: {', '.join(sizes_kb)}: {times:.1f} times as large in FP32")
 # %%
 def answers(model, precision="f32"):
     """Return which test digits the network gets right."""
-    compiled = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": precision})
+    compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": precision})
     parts = [x_test[first : first + 500] for first in range(0, n_test, 500)]
     logits = [compiled([part])[0].copy() for part in parts]
     return np.concatenate(logits).argmax(axis=1) == y_test
@@ -1319,11 +1321,11 @@ plots.show(
 # %% jupyter={"source_hidden": true}
 def layer_times(file):
     """Return the median milliseconds of each convolution, pooling and dense layer, in order."""
-    model = openvino.Core().read_model(file)
+    model = core.read_model(file)
     model.reshape([batch, 28, 28, 1])
     settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": cores}
     settings["PERF_COUNT"] = True
-    request = openvino.compile_model(model, "CPU", settings).create_infer_request()
+    request = core.compile_model(model, "CPU", settings).create_infer_request()
     images, ms = np.resize(x_test, (batch, 28, 28, 1)), {}
     for _ in range(LAYER_RUNS):
         request.infer([images])
@@ -1505,10 +1507,10 @@ MODES = {
 }
 settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": cores, "NUM_STREAMS": 1}
 settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0  # or OpenVINO would quantise the vectors too
-requests = {"FP32": openvino.compile_model(dense, "CPU", settings).create_infer_request()}
+requests = {"FP32": core.compile_model(dense, "CPU", settings).create_infer_request()}
 for name, mode in MODES.items():
     compressed = nncf.compress_weights(dense.clone(), **mode)
-    requests[name] = openvino.compile_model(compressed, "CPU", settings).create_infer_request()
+    requests[name] = core.compile_model(compressed, "CPU", settings).create_infer_request()
 del dense, compressed, weights, layer
 
 # %%

@@ -1,9 +1,7 @@
 """A transformer that writes text, a decoder, in OpenVINO: trained weights or random ones, with a cache of its own."""
 
-import functools
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +9,8 @@ import numpy as np
 import openvino
 from openvino import opset13 as ops
 from openvino.op.util import Variable, VariableInfo
+
+from labkit.models.openvino_core import openvino_core
 
 EPSILON = 1e-5  # below the root of RMSNorm
 
@@ -141,7 +141,7 @@ class Decoder:
 
     def __init__(self, model: openvino.Model, **settings: object):
         defaults = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "NUM_STREAMS": 1}
-        self.compiled = _core().compile_model(model, "CPU", defaults | settings)
+        self.compiled = openvino_core().compile_model(model, "CPU", defaults | settings)
         self._request = self.compiled.create_infer_request()
         self.length = self._passes = 0
         self._profiled = 0, Counter[str]()
@@ -173,19 +173,6 @@ class Decoder:
         """Forget all tokens."""
         self._request.reset_state()
         self.length = 0
-
-
-@functools.cache
-def _core() -> openvino.Core:
-    """Return this process's OpenVINO core, whose plugin for CPUs was loaded by a thread that has ended.
-
-    The plugin gives the thread that loads it a stack for signal handlers, and frees it at its own end, whether that
-    thread still has it or not: then the next interrupt ends the process by a segmentation fault (docs/upstream.md).
-    """
-    core = openvino.Core()
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(core.get_property, "CPU", "FULL_DEVICE_NAME").result()
-    return core
 
 
 def _rms_norm(x: Any) -> Any:

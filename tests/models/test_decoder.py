@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -98,25 +95,3 @@ def test_random_weights_have_their_shapes_and_come_again_by_their_seed():
     assert all(each.dtype == np.float32 for each in one.values())
     assert all((one[name] == again[name]).all() and (one[name] != other[name]).any() for name in shapes)
     assert SHAPE.block_weights == sum(rows * columns for name, (rows, columns) in shapes.items() if "." in name)
-
-
-INTERRUPTED = """
-import gc
-import os
-import signal
-
-from labkit.models.decoder import Decoder, Shape, openvino_model, random_weights
-
-shape = Shape(layers=1, width=16, heads=2, context=8)
-decoders = [Decoder(openvino_model(shape, random_weights(shape))) for _ in range(3)]
-while decoders:
-    decoders.pop(0)  # the first that was made goes first
-    gc.collect()
-signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))
-os.kill(os.getpid(), signal.SIGINT)
-"""
-
-
-def test_an_interrupt_reaches_python_when_decoders_have_gone():
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
