@@ -18,6 +18,7 @@ import order
 import pytest
 
 from labkit.exercises.answers import SLEEP_WHILE_WAITING
+from labkit.mpi import torch_ranks
 from labkit.slurm import cluster
 from labkit.system import others, processes
 from labkit.testbed import obstacle
@@ -114,6 +115,13 @@ def wires_can_be_made() -> None:
     """Have the tests that make nodes with wires between them skipped, and said so loudly, where there can be none."""
     if reason := obstacle():
         pytest.skip(f"no network: {reason}")
+
+
+@pytest.fixture(scope="session")
+def pytorch_is_here() -> None:
+    """Have the tests of PyTorch itself skipped, and said so loudly, where nobody asked for it."""
+    if reason := torch_ranks.obstacle():
+        pytest.skip(f"RANKS WITH PYTORCH NOT TESTED HERE: {reason}")
 
 
 @pytest.fixture(scope="session")

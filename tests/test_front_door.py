@@ -7,8 +7,10 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import psutil
 import pytest
 import typer.main
 
-from labkit.system import paths, processes
+from labkit.system import paths, processes, programs
 
 pytestmark = pytest.mark.slow  # each runs the script, most of them several times
 
@@ -30,6 +32,11 @@ UV = """#!/usr/bin/env bash
 echo "$*" >>uv-calls
 case $1 in
   export) ;;
+  pip) # install --python .venv --target FOLDER ...
+    [[ $2 == install ]] || exit 0
+    mkdir -p "$6" && : >"$6/begun"
+    if [[ -f uv-hangs-torch ]]; then echo $$ >torch-pid; sleep 60; fi
+    if [[ -f uv-lacks-torch ]] && [[ $* != *" --index "* || ! -f index-has-torch ]]; then echo "no torch"; exit 1; fi ;;
   venv) mkdir -p "${@: -1}" && : >"${@: -1}/pyvenv.cfg" ;;
   sync)
     echo "$TMPDIR" >>uv-temporary
@@ -64,7 +71,7 @@ class Checkout:
     def __init__(self, folder: Path):
         self.folder, self.path = folder / "kit", folder / "bin"
         openmp = ("env/openmp/pyproject.toml", "env/openmp/uv.lock")
-        for name in ("lab", "pyproject.toml", "uv.lock", "env/uv.txt", *openmp):
+        for name in ("lab", "pyproject.toml", "uv.lock", "env/uv.txt", *openmp, "env/torch/requirements.txt"):
             target = self.folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(paths.ROOT / name, target)
@@ -98,18 +105,18 @@ class Checkout:
     def user(self, number: str) -> None:
         self.program("id", f"#!/bin/sh\necho {number}\n")
 
-    def start(self, *arguments: str) -> subprocess.Popen:
+    def start(self, *arguments: str, **variables: str) -> subprocess.Popen:
         return subprocess.Popen(
             [self.folder / "lab", *arguments],
-            env={"PATH": str(self.path), "HOME": str(self.folder)},
+            env={"PATH": str(self.path), "HOME": str(self.folder)} | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
 
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        process = self.start(*arguments)
+    def run(self, *arguments: str, **variables: str) -> tuple[int, str, str]:
+        process = self.start(*arguments, **variables)
         out, err = process.communicate(timeout=30)
         return process.returncode, out, err
 
@@ -290,6 +297,115 @@ def test_the_front_door_knows_every_command_of_each_package():
         entry.load()(app)
         names = set(typer.main.get_command(app).commands) - {"join", "hand", "leave", "test"}
         assert {known.get(name) for name in names} == {entry.name}, names
+
+
+TORCH = Path("env/torch/packages")
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+def torch_installs(checkout: Checkout) -> list[str]:
+    """Return uv's arguments after the folder it installs PyTorch into."""
+    calls = (checkout.folder / "uv-calls").read_text().splitlines()
+    head = "pip install --python .venv --target env/torch/.packages.part "
+    return [call.removeprefix(head) for call in calls if call.startswith(head)]
+
+
+def test_pytorch_comes_for_whoever_asks_for_it_alone(checkout):
+    assert checkout.run("setup")[0] == 0
+    assert torch_installs(checkout) == []
+    assert not (checkout.folder / TORCH).exists()
+    code, out, err = checkout.run("setup", "--torch")
+    assert (code, err) == (0, "")
+    assert "PyTorch for CPUs, for lab 11" in out
+    assert out.endswith("labkit setup --torch\n")
+    assert torch_installs(checkout) == ["--no-deps -r env/torch/requirements.txt"]
+    wanted = (checkout.folder / "env/torch/requirements.txt").read_text()
+    assert (checkout.folder / TORCH / "requirements.txt").read_text() == wanted
+    assert [path.name for path in (checkout.folder / TORCH).parent.iterdir() if "part" in path.name] == []
+    assert checkout.run("setup")[0] == 0
+    assert len(torch_installs(checkout)) == 1
+    assert (checkout.folder / TORCH).exists()
+
+
+def test_pytorch_is_looked_for_where_pip_would_look_too(checkout):
+    assert checkout.run("setup", "--torch", PIP_FIND_LINKS="/wheels https://example.org/wheels")[0] == 0
+    (install,) = torch_installs(checkout)
+    assert install.endswith("--find-links /wheels --find-links https://example.org/wheels")
+
+
+def test_pytorch_comes_from_its_own_index_where_nothing_else_has_it(checkout):
+    for name in ("uv-lacks-torch", "index-has-torch"):
+        (checkout.folder / name).touch()
+    assert checkout.run("setup", "--torch")[0] == 0
+    first, second = torch_installs(checkout)
+    assert TORCH_INDEX not in first
+    assert f" --index {TORCH_INDEX} " in second
+    assert (checkout.folder / TORCH / "requirements.txt").exists()
+
+
+def test_without_pytorch_anywhere_all_else_is_set_up(checkout):
+    (checkout.folder / "uv-lacks-torch").touch()
+    code, _, err = checkout.run("setup", "--torch")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("lab: torch==")
+    for part in (TORCH_INDEX, ".lab/setup-torch.log", "UV_FIND_LINKS=FOLDER ./lab setup --torch goes on. All else is"):
+        assert part in err
+    assert not (checkout.folder / TORCH).exists()
+    assert checkout.run("doctor") == (0, "labkit doctor\n", "")
+
+
+def test_an_interrupted_set_up_of_pytorch_leaves_what_was_there_and_goes_on(checkout):
+    checkout.run("setup", "--torch")
+    (checkout.folder / TORCH / "old").touch()
+    (checkout.folder / "uv-hangs-torch").touch()
+    process = checkout.start("setup", "--torch")
+    pid = checkout.folder / "torch-pid"
+    while not (pid.exists() and pid.read_text()):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 2
+    assert "interrupted. ./lab setup --torch goes on from here." in err
+    assert has_ended(int(pid.read_text()))
+    assert (checkout.folder / TORCH / "old").exists()
+    (checkout.folder / "uv-hangs-torch").unlink()
+    assert checkout.run("setup", "--torch")[0] == 0
+    assert not (checkout.folder / TORCH / "old").exists()
+
+
+def test_a_pack_brings_no_pytorch(checkout, tmp_path):
+    code, out, err = checkout.run("setup", "--from", str(tmp_path), "--torch")
+    assert (code, out) == (2, "")
+    assert err == "lab: PyTorch is not in a pack: ./lab setup --torch brings it by the network, afterwards.\n"
+
+
+def a_wheel(folder: Path, version: str) -> None:
+    """Write a wheel of a tiny PyTorch."""
+    about = f"torch-{version}.dist-info"
+    files = {
+        "torch/__init__.py": "",
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{about}/RECORD"] = "".join(f"{name},,\n" for name in [*files, f"{about}/RECORD"])
+    folder.mkdir()
+    with zipfile.ZipFile(folder / f"torch-{version}-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+
+
+@pytest.mark.parametrize("variable", ["PIP_FIND_LINKS", "UV_FIND_LINKS"])
+@pytest.mark.parametrize(("version", "code"), [("2.13.0+cpu", 0), ("2.13.0", 2)], ids=["for CPUs", "for GPUs"])
+def test_the_build_for_cpus_alone_is_taken_from_a_folder(checkout, tmp_path, variable, version, code):
+    """By uv itself. PyPI has PyTorch by a version without `+cpu`, which brings gigabytes for GPUs."""
+    checkout.program("stand-in", UV)
+    install = f'exec "{programs.uv()}" pip install --python "{sys.prefix}" "${{@:5}}"'
+    checkout.program("uv", f'#!/usr/bin/env bash\n[[ "$1 $2" == "pip install" ]] || exec stand-in "$@"\n{install}\n')
+    (checkout.folder / "env/torch/requirements.txt").write_text("torch==2.13.0+cpu\n")
+    a_wheel(tmp_path / "wheels", version)
+    done, _, err = checkout.run("setup", "--torch", **{variable: str(tmp_path / "wheels"), "UV_OFFLINE": "1"})
+    assert done == code, err
+    assert (checkout.folder / TORCH / "torch/__init__.py").exists() == (code == 0)
 
 
 @pytest.mark.parametrize("lock", ["uv.lock", "env/openmp/uv.lock", "env/openmp/pyproject.toml"])

@@ -20,6 +20,7 @@ LOCKED = {
     for package in tomllib.loads((paths.ROOT / "uv.lock").read_text())["package"]
     if "version" in package
 }
+LOCKED |= dict(re.findall(r"^([\w-]+)==(\S+)", (paths.ENV / "torch" / "requirements.txt").read_text(), re.M))
 ISSUE = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(?:issues|pull)/\d+")
 SENT = paths.ROOT / "docs" / "upstream"
 

@@ -1,0 +1,74 @@
+"""PyTorch on ranks: whether it is here, and the variables by which `torch.distributed` starts on them."""
+
+import os
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+from labkit.system import addresses, paths, preload
+from labkit.system.errors import LabError
+from labkit.testbed import Testbed
+
+FOLDER = paths.ENV / "torch"  # of PyTorch, for whoever asked for it
+REQUIREMENTS = "requirements.txt"  # there, what is wanted; beside the packages, what they were installed from
+STORE = Path(__file__).with_name("torch_store.c")
+
+
+def version() -> str:
+    """Return PyTorch's version, such as "2.13.0+cpu"; empty when it is not here."""
+    return next((found.version for found in metadata.distributions(name="torch", path=[str(_packages())])), "")
+
+
+def obstacle() -> str:
+    """Return one line, why no script with PyTorch can run here and what to do; empty when one can."""
+    installed = _packages() / REQUIREMENTS
+    if not installed.exists():
+        return "PyTorch is not here. `./lab setup --torch` brings it: 0.8 GB."
+    if installed.read_bytes() != (FOLDER / REQUIREMENTS).read_bytes():
+        return f"PyTorch {version()} is not what the kit wants by now. `./lab setup --torch` brings that: 0.8 GB."
+    return ""
+
+
+def variables(testbed: Testbed | None = None) -> dict[str, str]:
+    """Return the variables with which `init_process_group("gloo", rank=…, world_size=…)` needs no other arguments.
+
+    The rank and the world size are in PMI_RANK and PMI_SIZE, where mpirun writes them.
+
+    Parameters
+    ----------
+    testbed : Testbed, optional
+        The nodes that the ranks run on. Without one they use loopback, and listen nowhere else.
+
+    Raises
+    ------
+    LabError
+        When PyTorch is not here, or could not be kept from listening where others can connect.
+    """
+    if reason := obstacle():
+        raise LabError(reason)
+    address, interface = (testbed.nodes[0].address, testbed.interface) if testbed else (addresses.LOOPBACK, "lo")
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(_packages()), os.environ.get("PYTHONPATH")])),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(addresses.free_ports(1)[0]),
+        "GLOO_SOCKET_IFNAME": interface,
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # it warns of addresses without a name, as a testbed's
+        **({} if testbed else _stay_on_loopback()),
+    }
+
+
+def _packages() -> Path:
+    return FOLDER / "packages"
+
+
+def _stay_on_loopback() -> dict[str, str]:
+    """Return the variable that has the ranks preload what keeps PyTorch's store off the machine's other addresses."""
+    library = preload.library(STORE, Path(tempfile.gettempdir()))
+    if library is None:
+        raise LabError(
+            f"PyTorch's ranks would be open to other machines, as no C++ compiler was found that makes {STORE.name}: "
+            "install g++, or name one in CXX. On a testbed they need none."
+        )
+    if len(str(library).split()) > 1 or os.pathsep in str(library):
+        raise LabError(f"{library} has a blank or a colon in its path, where none may be: use a testbed.")
+    return preload.variables(str(library), os.environ)
