@@ -26,12 +26,16 @@ def setup(
         bool, typer.Option("--classroom", help="bring what teaching takes too: guide, board, hub")
     ] = False,
     author: Annotated[bool, typer.Option("--author", help="bring what writing and testing labs takes too")] = False,
+    torch: Annotated[
+        bool, typer.Option("--torch", help="bring PyTorch for CPUs too, for lab 11: 0.8 GB, half a minute")
+    ] = False,
 ) -> None:
     """Make the environments, or repair them. Every command does it when needed.
 
     They are in `.venv`, and for lab 03 in `env/openmp/.venv`: 4 GB, two to three minutes, by the network. What was done
     is in `.lab/setup.log`. Set-up that was stopped goes on where it stopped. What only teaching or writing labs takes
-    comes with the first command that needs it, or here: for a day without a network, say.
+    comes with the first command that needs it, or here: for a day without a network, say. PyTorch comes with `--torch`
+    alone.
     """
     print("The environments are ready. Next: ./lab start")  # ./lab has made it, or this could not run
     if os.geteuid() == 0 and (reason := others.why_not()):

@@ -305,6 +305,13 @@ def _slurm(facts: Facts) -> Judgement:
     return "warn", f"no cluster, and no small one on this machine: {seen}", fix
 
 
+def _torch(facts: Facts) -> Judgement:
+    if not facts.torch.error:
+        return "ok", facts.torch.output, ""
+    seen, _, fix = facts.torch.error.partition(". ")
+    return "warn", seen, fix.removesuffix(".")
+
+
 def _daal4py(facts: Facts) -> Judgement:
     return _judge_probe(facts, facts.daal4py)
 
@@ -366,6 +373,7 @@ CHECKS: dict[str, Callable[[Facts], Judgement | None]] = {
     "Horovod": _horovod,
     "Slurm": _slurm,
     "daal4py": _daal4py,
+    "PyTorch": _torch,
     "data": _labs_data,
     "JupyterLab": _jupyterlab,
     "kernel": _kernel,

@@ -41,4 +41,5 @@ LABS = (
     ),
     Lab("09 K-Means with daal4py", needs=(*NOTEBOOK, "memory", "MPI", "daal4py"), better_with=("cores",)),
     Lab("10 Language models", needs=(*TENSORFLOW, "memory", "MPI"), better_with=("cores",)),
+    Lab("11 After the all-reduce", needs=(*NOTEBOOK, "memory", "MPI"), better_with=("cores", "network", "PyTorch")),
 )

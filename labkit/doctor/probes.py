@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from labkit.data import mnist
 from labkit.data.mnist import FileStatus
+from labkit.mpi import torch_ranks
 from labkit.mpi.launch import run_ranks
 from labkit.slurm import cluster
 from labkit.system import others, processes
@@ -68,6 +69,8 @@ class Facts:
         Whether nodes with wires between them can be made; why not when they cannot.
     slurm : ProbeResult
         Which Slurm there is to submit jobs to; why none can be started here when there is none.
+    torch : ProbeResult
+        PyTorch's version; why no script with it can run here when none can.
     others : ProbeResult or None
         Why other accounts can't use this environment, if they can't; None for who is not root, and can't try.
     """
@@ -91,6 +94,7 @@ class Facts:
     numactl: ProbeResult | None
     network: ProbeResult
     slurm: ProbeResult
+    torch: ProbeResult
     others: ProbeResult | None = None
 
 
@@ -115,6 +119,7 @@ def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
         numactl=try_command("numactl", "--interleave=all", "true") if shutil.which("numactl") else None,
         network=try_network(),
         slurm=try_slurm(),
+        torch=ProbeResult(torch_ranks.version(), torch_ranks.obstacle()),
         others=ProbeResult(error=others.why_not()) if os.geteuid() == 0 and not quick else None,
         **tried,
     )

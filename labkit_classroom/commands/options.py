@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 RouteName = Annotated[
     str | None,
-    typer.Option("--route", help="the route: half, day, two-days or language-models", autocompletion=completion.routes),
+    typer.Option(
+        "--route",
+        help="the route: half, day, two-days, language-models or after-horovod",
+        autocompletion=completion.routes,
+    ),
 ]
 Labs = Annotated[str | None, typer.Option(help="or the labs, by their core sections, such as 00,02,07")]
 Start = Annotated[str, typer.Option(help="when a day begins")]

@@ -10,6 +10,7 @@ import sys
 import pytest
 from machines import machine
 from rich.console import Console
+from torch_folder import torch_folder
 
 from labkit.data.mnist import FileStatus
 from labkit.doctor import checks, probes, view
@@ -17,6 +18,7 @@ from labkit.doctor.checks import Finding, Report, judge
 from labkit.doctor.labs import LABS, Lab
 from labkit.doctor.probes import Facts, ProbeResult
 from labkit.exercises import sources
+from labkit.mpi import torch_ranks
 from labkit.slurm import cluster
 from labkit.system.paths import DATA
 
@@ -76,6 +78,7 @@ GOOD = Facts(
     numactl=ProbeResult(),
     network=ProbeResult("nodes with wires between them can be made, without root"),
     slurm=ProbeResult("a cluster; nodes: 12, CPUs of each: 64"),
+    torch=ProbeResult("2.13.0+cpu"),
     others=ProbeResult(),
 )
 
@@ -372,11 +375,11 @@ def test_slurm_is_a_cluster_or_one_that_can_be_started(monkeypatch, there, why_n
         ),
     ],
 )
-def test_without_a_network_labs_06_to_08_go_on_by_shared_memory(obstacle, seen, fix):
+def test_without_a_network_the_labs_go_on_by_shared_memory(obstacle, seen, fix):
     report = judge(dataclasses.replace(GOOD, network=ProbeResult("can be made", obstacle)))
     assert finding(report, "network") == Finding("network", "warn", seen, fix)
     assert report.ok
-    assert {verdict.lab[:2] for verdict in report.verdicts if verdict.status != "ok"} == {"06", "07", "08"}
+    assert {verdict.lab[:2] for verdict in report.verdicts if verdict.status != "ok"} == {"06", "07", "08", "11"}
     assert fixes(report, "06") == ([fix] if fix else [])
     assert finding(judged(), "network").status == "ok"
 
@@ -396,6 +399,27 @@ def test_a_network_that_cannot_be_made_is_told_by_the_quick_look_too(monkeypatch
         "no nodes with wires between them: missing: iproute2",
         "As root: `apt-get install iproute2`",
     )
+
+
+WITH_PYTORCH = (Lab("11 After the all-reduce", (), better_with=("PyTorch",)),)
+
+
+@pytest.mark.parametrize(
+    ("installed", "seen", "fix"),
+    [
+        (None, "PyTorch is not here", "`./lab setup --torch` brings it: 0.8 GB"),
+        ("2.12.0+cpu", "PyTorch 2.12.0+cpu is not what the kit wants by now", "`./lab setup --torch` brings that"),
+        ("2.13.0+cpu", "2.13.0+cpu", ""),
+    ],
+)
+def test_pytorch_is_there_for_whoever_asked_for_it(monkeypatch, tmp_path, installed, seen, fix):
+    """The quick look tells it too."""
+    monkeypatch.setattr(torch_ranks, "FOLDER", torch_folder(tmp_path, wanted="2.13.0+cpu", installed=installed))
+    found = finding(checks.examine(quick=True), "PyTorch")
+    assert (found.status, found.seen) == ("warn" if fix else "ok", seen)
+    assert found.fix.startswith(fix)
+    without = ProbeResult(torch_ranks.version(), torch_ranks.obstacle())
+    assert verdicts(judge(dataclasses.replace(GOOD, torch=without), WITH_PYTORCH)) == (found.status,)
 
 
 TWO_NODES = machine(cores=8, numa=2)

@@ -124,9 +124,9 @@ def test_named_labs_get_breaks():
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        ([], "name a route, --route half|day|two-days|language-models"),
+        ([], "name a route, --route half|day|two-days|language-models|after-horovod"),
         (["--route", "day", "--labs", "00"], "name a route"),
-        (["--route", "week"], "the routes are half, day, two-days, language-models"),
+        (["--route", "week"], "the routes are half, day, two-days, language-models, after-horovod"),
         (["--labs", "00,77"], "there is no lab '77'"),
         (["--labs", ""], "there is no lab ''"),
         (["--route", "day", "--start", "9 Uhr"], "9:00 or 13:30"),

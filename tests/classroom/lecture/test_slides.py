@@ -334,7 +334,11 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "told"),
         [
-            ([], "name labs, such as ./lab slides 07, or a route: --route half|day|two-days|language-models."),
+            (
+                [],
+                "name labs, such as ./lab slides 07, or a route: --route "
+                "half|day|two-days|language-models|after-horovod.",
+            ),
             (["07", "--route", "day"], "name labs, such as"),
             (["99"], "there is no lab '99'"),
             (["--route", "week"], "there is no route 'week'"),

@@ -1,0 +1,305 @@
+"""A probe of lab 11: trains a small network by a student's class. Started by `lab11` on some ranks:
+
+    mpirun -n 3 python lab11_ranks.py ddp|zero1|fsdp SCRIPT
+
+Imports SCRIPT, trains for some steps on this rank's rows, and hands back one report per rank: how far losses, weights
+and states are from one process's on all rows, computed here in double precision, and what was sent.
+"""
+
+import importlib
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.exercises.ranks import load, report, watched
+from labkit.mpi.counting import CountingComm
+
+WORLD = MPI.COMM_WORLD
+LAYERS, WIDTH, ROWS, STEPS = 5, 31, 4, 4
+BUCKET_LAYERS = 2
+WIDE = 120  # of a network whose arrays outweigh Python's own objects
+WAIT_S = 2.0  # for what a right answer does at once
+RATE, DECAYS, EPSILON = 1e-3, (0.9, 0.999), 1e-8
+
+
+class OneProcess:
+    """The same network, trained by one process on all rows, in double precision.
+
+    Attributes
+    ----------
+    weights, means : list of array
+        A layer's weights, and Adam's running mean of its gradient.
+    """
+
+    def __init__(self, weights: list[np.ndarray]) -> None:
+        self.weights = [weight.astype(float) for weight in weights]
+        self.means, self.squares = ([np.zeros_like(weight) for weight in self.weights] for _ in range(2))
+        self.steps = 0
+
+    def step(self, x: np.ndarray, target: np.ndarray, ranks: int) -> list[float]:
+        """Train by one step, and return the loss of each rank's rows."""
+        outputs = [x.astype(float)]
+        for weight in self.weights:
+            outputs.append(np.maximum(outputs[-1] @ weight, 0))
+        error = (outputs[-1] - target) / target.size
+        losses = [float((part**2).mean() / 2) for part in np.split(outputs[-1] - target, ranks)]
+        self.steps += 1
+        for layer in reversed(range(len(self.weights))):
+            error = error * (outputs[layer + 1] > 0)
+            gradient = outputs[layer].T @ error
+            error = error @ self.weights[layer].T
+            self.means[layer] += (1 - DECAYS[0]) * (gradient - self.means[layer])
+            self.squares[layer] += (1 - DECAYS[1]) * (gradient**2 - self.squares[layer])
+            unbiased = [
+                moment[layer] / (1 - decay**self.steps)
+                for moment, decay in zip((self.means, self.squares), DECAYS, strict=True)
+            ]
+            self.weights[layer] -= RATE * unbiased[0] / (np.sqrt(unbiased[1]) + EPSILON)
+        return losses
+
+
+class Timed(CountingComm):
+    """A communicator that counts, and whose all-reduces tell whether the backward pass goes on beside them."""
+
+    begun: ClassVar[threading.Event] = threading.Event()  # an all-reduce, since the last bucket
+    gone_on: ClassVar[threading.Event] = threading.Event()  # the backward pass, to the next bucket
+    watching: ClassVar[bool] = False
+    waited: ClassVar[bool] = False
+
+
+def _timed(name: str) -> Callable[..., Any]:
+    method = getattr(CountingComm, name)
+
+    def communicate(self: Timed, *args: Any, **kwargs: Any) -> Any:
+        if Timed.watching:
+            Timed.begun.set()
+            # One that returns at once needs no second thread: it is on its way.
+            if not name.startswith("I") and not Timed.gone_on.wait(WAIT_S):
+                Timed.waited = True
+        return method(self, *args, **kwargs)
+
+    return communicate
+
+
+for _name in ("allreduce", "Allreduce", "Iallreduce", "Reduce_scatter_block", "Reduce_scatter", "Ireduce_scatter"):
+    setattr(Timed, _name, _timed(_name))
+
+
+def batch(step: int, width: int = WIDTH) -> tuple[np.ndarray, np.ndarray]:
+    """Return all ranks' inputs and targets of a step; no two ranks have the same."""
+    rng = np.random.default_rng([11, step])
+    x = rng.standard_normal((ROWS * WORLD.size, width), np.float32)
+    return x, np.abs(x @ rng.standard_normal((width, width), np.float32))
+
+
+def start(width: int = WIDTH) -> list[np.ndarray]:
+    """Return the weights before training."""
+    rng = np.random.default_rng(3)
+    return [rng.standard_normal((width, width), np.float32) * np.float32((2 / width) ** 0.5) for _ in range(LAYERS)]
+
+
+def mine(rows: np.ndarray) -> np.ndarray:
+    """Return this rank's rows."""
+    return rows[WORLD.rank * ROWS : (WORLD.rank + 1) * ROWS].copy()
+
+
+def far(got: np.ndarray, right: np.ndarray) -> float:
+    """Return the largest difference, as a share of the largest number."""
+    return float(np.nan_to_num(np.abs(got - right).max() / np.abs(right).max(), nan=np.inf, posinf=1e9))
+
+
+def scale(got: np.ndarray, right: np.ndarray) -> float:
+    """Return the factor that brings one array nearest to the other."""
+    return float(np.nan_to_num((got * right).sum() / (right * right).sum()))
+
+
+def train(script: str, model: Any, comm: CountingComm) -> tuple[dict[str, Any], OneProcess]:
+    """Train for some steps; return losses beside one process's, what a step sent, and that process."""
+    reference = OneProcess(start())
+    found: dict[str, Any] = {"losses": [], "right": []}
+    for step in range(STEPS):
+        x, target = batch(step)
+        comm.reset()
+        with watched(script, f"in step {step + 1} of training, on rank {WORLD.rank} of {WORLD.size}"):
+            loss = model.step(mine(x), mine(target))
+        WORLD.Barrier()
+        found["losses"].append(float(loss) if np.ndim(loss) == 0 and loss is not None else f"of {type(loss)}")
+        found["right"].append(reference.step(x, target, WORLD.size)[WORLD.rank])
+        found["sent"] = comm.bytes_sent()
+        found["collectives"] = len(comm.collectives)
+    return found, reference
+
+
+def compared(pairs: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, dict[str, float]]:
+    """Return how far arrays are from the right ones, and by which factor, by name."""
+    return {
+        "off": {name: far(*pair) for name, pair in pairs.items()},
+        "scale": {name: scale(*pair) for name, pair in pairs.items()},
+    }
+
+
+def flat(arrays: list[np.ndarray]) -> np.ndarray:
+    """Return arrays as one."""
+    return np.concatenate([np.ravel(array) for array in arrays])
+
+
+def ddp_findings(script: str) -> dict[str, Any]:
+    """Facts of the class `DDP`: the last step is watched for whether it sends while it computes."""
+    mlp: Any = importlib.import_module("mlp")
+    computed, compute = [0], mlp.backward
+    late = []
+
+    def watched_backward(*args: Any, **kwargs: Any) -> Any:
+        """Compute a layer's gradient; the first of a bucket does so only when the one before is on its way."""
+        if Timed.watching:
+            if computed[0] and computed[0] % BUCKET_LAYERS == 0:
+                Timed.gone_on.set()
+                if not Timed.begun.wait(WAIT_S):
+                    late.append(computed[0])
+                Timed.begun.clear()
+            computed[0] += 1
+            if computed[0] % BUCKET_LAYERS == 0:
+                Timed.gone_on.clear()
+            if computed[0] == LAYERS:
+                Timed.gone_on.set()
+        return compute(*args, **kwargs)
+
+    mlp.backward = watched_backward
+    (made,) = load(script, "DDP")
+    comm = Timed(WORLD)
+    limit = BUCKET_LAYERS * 4 * WIDTH**2
+    with watched(script, f"on rank {WORLD.rank} of {WORLD.size}"):
+        model = made(comm, start(), limit)
+    found, reference = train(script, model, comm)
+    pairs = {
+        "the weights": (flat(model.weights), flat(reference.weights)),
+        "Adam's means of the gradients": (
+            flat([state.mean for state in model.states]),
+            flat(reference.means),
+        ),
+    }
+    found |= compared(pairs) | {"buckets": -(-LAYERS // BUCKET_LAYERS)}
+    x, target = batch(STEPS)
+    Timed.watching = True
+    with watched(script, f"in a step of training, on rank {WORLD.rank} of {WORLD.size}"):
+        model.step(mine(x), mine(target))
+    Timed.watching = False
+    return found | {"waited": Timed.waited, "late": bool(late)}
+
+
+def zero1_findings(script: str) -> dict[str, Any]:
+    """Facts of the class `ZeRO1`."""
+    (made,) = load(script, "ZeRO1")
+    comm = CountingComm(WORLD)
+    with watched(script, f"on rank {WORLD.rank} of {WORLD.size}"):
+        model = made(comm, start())
+    found, reference = train(script, model, comm)
+    share = model.share
+    own = slice(WORLD.rank * share, (WORLD.rank + 1) * share)
+    padded = np.zeros(share * WORLD.size)
+    padded[: LAYERS * WIDTH**2] = flat(reference.means)
+    pairs = {
+        "the weights": (flat(model.weights), flat(reference.weights)),
+        "Adam's means of the gradients": (model.state.mean, padded[own]),
+    }
+    return found | compared(pairs) | {"least": 2 * (WORLD.size - 1) * 4 * share}
+
+
+def fsdp_findings(script: str) -> dict[str, Any]:
+    """Facts of the class `FSDP`: its two methods alone, training, what it keeps."""
+    (made,) = load(script, "FSDP")
+    comm, where = CountingComm(WORLD), f"on rank {WORLD.rank} of {WORLD.size}"
+    with watched(script, where):
+        model = made(comm, start())
+    found: dict[str, Any] = {"gathered": [], "scattered": []}
+    for layer, weight in enumerate(start()):
+        with watched(script, f"in gather({layer}), {where}"):
+            got = model.gather(layer)
+        found["gathered"].append({"layer": layer} | array_facts(got, weight))
+        every = np.random.default_rng(layer).standard_normal((WORLD.size, WIDTH, WIDTH), np.float32)
+        share = -(-(WIDTH**2) // WORLD.size)
+        padded = np.zeros(share * WORLD.size)
+        padded[: WIDTH**2] = every.mean(axis=0).ravel()
+        with watched(script, f"in scatter of a gradient of layer {layer}, {where}"):
+            got = model.scatter(every[WORLD.rank].copy())
+        right = padded[WORLD.rank * share : (WORLD.rank + 1) * share]
+        found["scattered"].append({"layer": layer} | array_facts(got, right))
+    if not all(
+        WORLD.allgather(all(case["shape"] == case["wanted"] for case in found["gathered"] + found["scattered"]))
+    ):
+        return found
+    trained, reference = train(script, model, comm)
+    found |= trained
+    size = WIDTH**2
+
+    def part(layer: np.ndarray) -> np.ndarray:
+        padded = np.zeros(share * WORLD.size)
+        padded[:size] = layer.ravel()
+        return padded[WORLD.rank * share : (WORLD.rank + 1) * share]
+
+    pairs = {
+        "the weights": (flat(model.shares), flat([part(weight) for weight in reference.weights])),
+        "Adam's means of the gradients": (
+            flat([state.mean for state in model.states]),
+            flat([part(mean) for mean in reference.means]),
+        ),
+    }
+    found |= compared(pairs)
+    found["least"] = (3 * LAYERS - 1) * (WORLD.size - 1) * 4 * share
+    return found | kept(script, made)
+
+
+def array_facts(got: Any, right: np.ndarray) -> dict[str, Any]:
+    """Return an answer's shape, the right one, and how far its numbers are off."""
+    if not isinstance(got, np.ndarray):
+        return {
+            "shape": "None: does it return?" if got is None else f"of type {type(got).__name__}",
+            "wanted": list(right.shape),
+        }
+    fits = got.shape == right.shape
+    times = round(scale(got, right), 3) if fits else 0
+    return {
+        "shape": list(got.shape),
+        "wanted": list(right.shape),
+        "off": far(got, right) if fits else 0.0,
+        "scale": times,
+    }
+
+
+def kept(script: str, made: Callable[..., Any]) -> dict[str, int]:
+    """Return the bytes that a wider network holds after a step, and the most: shares, states, half a layer."""
+    x, target = batch(0, WIDE)
+    own_x, own_target = mine(x), mine(target)
+    tracemalloc.start()
+    model = made(CountingComm(WORLD), start(WIDE))
+    with watched(script, f"in a step of training, on rank {WORLD.rank} of {WORLD.size}"):
+        model.step(own_x, own_target)
+    WORLD.Barrier()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    shares = 12 * LAYERS * -(-(WIDE**2) // WORLD.size)
+    return {"kept": held, "may_keep": shares + 2 * WIDE**2}
+
+
+KINDS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "ddp": ddp_findings,
+    "zero1": zero1_findings,
+    "fsdp": fsdp_findings,
+}
+
+
+def main() -> None:
+    """Let the script work, hand back what came."""
+    kind, script = sys.argv[1:]
+    sys.path[0] = str(Path(script).resolve().parent)
+    report(KINDS[kind](script))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Lab 11's own scripts on ranks: all ways learn the same, PyTorch too, and the wires carry what the lab says."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from labkit.exercises import sources
+from labkit.mpi import run_ranks, torch_ranks
+from labkit.testbed import Testbed
+
+MAGIC = "%%writefile "
+LAYERS, WIDTH, ROWS, STEPS = 3, 50, 12, 4  # rows of all ranks together
+WAYS = ("DDP:20000", "ZeRO-1", "FSDP")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The lab's scripts, solved, written as its notebook writes them."""
+    folder = tmp_path_factory.mktemp("lab11")
+    (folder / "work").mkdir()
+    notebook = sources.read(sources.find("11"))
+    for cell in sources.solved(notebook).cells:
+        if cell.source.startswith(MAGIC):
+            first, _, text = cell.source.partition("\n")
+            (folder / first.removeprefix(MAGIC).strip()).write_text(text + "\n")
+    for name in ("ddp", "zero1", "fsdp"):
+        (folder / "work" / f"own_{name}.py").write_text((folder / "work" / f"{name}.py").read_text())
+    (folder / "work" / "buckets.py").write_text(sources.exercises(notebook)[1].solution)
+    return folder
+
+
+def train(folder: Path, ranks: int, *ways: str, testbed: Testbed | None = None, width: int = WIDTH) -> dict:
+    """Return what sharded_steps.py finds in one round, after the first."""
+    flags = {"layers": LAYERS, "width": width, "rows": ROWS // ranks, "rounds": 1, "steps": STEPS}
+    arguments = [f"--{name}={value}" for name, value in flags.items()] + ["--wires"] * bool(testbed)
+    script = folder / "work" / "sharded_steps.py"
+    run_ranks(ranks, script, *arguments, "--ways", *ways, threads=1, cwd=folder, network=testbed, show=False)
+    return json.loads((folder / "work" / "sharded_steps.json").read_text())
+
+
+def train_by_torch(folder: Path, ranks: int, way: str, testbed: Testbed | None = None, width: int = WIDTH) -> dict:
+    flags = {"way": way, "layers": LAYERS, "width": width, "rows": ROWS // ranks, "steps": 2 * STEPS}
+    arguments = [f"--{name}={value}" for name, value in flags.items()]
+    script, env = folder / "work" / "torch_steps.py", torch_ranks.variables(testbed)
+    run_ranks(ranks, script, *arguments, threads=1, cwd=folder, env=env, network=testbed, show=False, timeout=200)
+    return json.loads((folder / "work" / "torch_steps.json").read_text())
+
+
+def test_all_ways_learn_the_same_on_any_number_of_ranks(folder):
+    alone = train(folder, 1, WAYS[0])[WAYS[0]]["losses"]
+    assert sum(alone[STEPS:]) < sum(alone[:STEPS])  # each step has other rows
+    for ranks in (2, 3):
+        found = train(folder, ranks, *WAYS)
+        for way in WAYS:
+            assert found[way]["losses"] == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.usefixtures("wires_can_be_made")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_wires_carry_what_the_formulas_say(folder, ranks):
+    width = 256
+    share, weights = (ranks - 1) / ranks, 4 * LAYERS * width**2
+    with Testbed(ranks, "1 Gbit/s") as testbed:
+        found = train(folder, ranks, *WAYS, testbed=testbed, width=width)
+    for way, times in zip(WAYS, (2, 2, 3 - 1 / LAYERS), strict=True):
+        assert found[way]["sent"] == pytest.approx(times * share * weights, rel=0.03)
+
+
+@pytest.mark.usefixtures("pytorch_is_here")
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_pytorch_learns_the_same(folder, ranks):
+    own = train(folder, ranks, WAYS[0])[WAYS[0]]["losses"]
+    for way in ("DDP", "FSDP2"):
+        assert train_by_torch(folder, ranks, way)["losses"] == pytest.approx(own, rel=1e-5)
+
+
+@pytest.mark.usefixtures("pytorch_is_here", "wires_can_be_made")
+def test_pytorch_sends_what_the_lab_says(folder):
+    """FSDP2 sends four times (n - 1)/n of the weights, not three: gloo's reduce-scatter is a whole all-reduce."""
+    width = 256
+    with Testbed(2, "1 Gbit/s") as testbed:
+        for way, times in (("DDP", 1), ("FSDP2", 2)):
+            sent = train_by_torch(folder, 2, way, testbed, width)["sent"][1:]
+            assert sum(sent) / len(sent) == pytest.approx(times * 4 * LAYERS * width**2, rel=0.05)
+
+
+def train_digits(folder: Path, out: Path, ranks: int, *arguments: object) -> dict:
+    script, env = folder / "work" / "mnist_ddp.py", torch_ranks.variables()
+    run_ranks(ranks, script, "--out", out, *arguments, threads=1, cwd=folder, env=env, show=False, timeout=200)
+    return json.loads((out / "log.json").read_text())
+
+
+@pytest.mark.usefixtures("pytorch_is_here")
+def test_digits_are_learned_alike_on_all_ranks(folder, tmp_path):
+    log = train_digits(folder, tmp_path, 3, "--digits", 4000, "--batch", 32, "--epochs", 3)
+    assert (log["ranks"], log["spread"]) == (3, 0.0)
+    assert [entry["epoch"] for entry in log["history"]] == [1, 2, 3]
+    assert log["history"][-1]["accuracy"] > 0.8
+
+
+@pytest.mark.usefixtures("pytorch_is_here")
+def test_a_run_that_goes_on_ends_as_one_that_was_not_stopped(folder, tmp_path):
+    sizes = ("--digits", 1000, "--batch", 50)
+    whole = train_digits(folder, tmp_path / "whole", 2, *sizes, "--epochs", 3)
+    train_digits(folder, tmp_path / "stopped", 2, *sizes, "--epochs", 1)
+    rest = train_digits(folder, tmp_path / "stopped", 2, *sizes, "--epochs", 3, "--resume")
+    assert [entry["epoch"] for entry in rest["history"]] == [2, 3]
+    assert rest["history"][-1]["loss"] == pytest.approx(whole["history"][-1]["loss"], rel=1e-4)
+    assert rest["history"][-1]["accuracy"] == pytest.approx(whole["history"][-1]["accuracy"], abs=0.01)
