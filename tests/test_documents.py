@@ -14,7 +14,7 @@ from labkit.system import paths
 
 # What people read: documents, labs, pages and messages.
 READ = {".md", ".txt", ".html", ".ipynb", ".py", ".yaml", ".toml", ".def", ".sh", ""}
-UNREAD = {".venv", "work"}  # what is installed, and what cells write
+UNREAD = {".venv", "packages", "work"}  # what is installed, and what cells write
 FOLDERS = (
     "docs",
     "env",

@@ -31,9 +31,18 @@ from labkit.system.paths import ROOT
 STUB_LINE = re.compile(r"raise NotImplementedError(\(\))?")  # the line that stands where a solution was
 STACK_LINE = re.compile(r"\S+\(\S*\) \[0x[0-9a-f]+\]")  # of MPICH's own functions
 ABORT_LINE = re.compile(r"^\s*Abort\(\d+\)", re.MULTILINE)  # by which it ends a rank
+# What its reason may be, by what MPICH says.
+OTHER_KIND = "Have the arrays on both sides the same type and length?"
+ONTO_ITSELF = (
+    "A rank sent to itself from the very place where it receives. A single rank is its own neighbour: on it, does your "
+    "script take a step too many?"
+)
 # MPICH waits by polling. Where ranks are more than cores, those that wait keep the cores from those that have something
 # to send, unless they sleep meanwhile: then a check takes down to a third of the computing, and what hangs hardly any.
 SLEEP_WHILE_WAITING = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10}
+COPY_HINT = (
+    "Work on a copy: x.copy(), or copy.deepcopy(x) of lists in a list. x *= 2, x.sort() and inplace=True change x."
+)
 MAX_EXAMPLES = 100  # generated inputs at most
 CPU_LIMIT_S = 0.5  # of computing, however busy the machine is: to generate inputs, and then to find the smallest
 WALL_LIMIT_S = 5.0  # after which no more are generated, computing or not
@@ -89,7 +98,8 @@ def call(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     ]:
         expect(
             _unchanged(before, after),
-            f"{name} to stay as it was; {_name(answer)} changed it. Work on a copy, as later cells use it too",
+            f"{name} to stay as it was; {_name(answer)} changed it, and later cells use it too",
+            hint=COPY_HINT,
         )
     return result
 
@@ -345,7 +355,7 @@ def run_answer(ranks: int, script: Path, *args: Any, **options: Any) -> Run:
             ) from error
         told = "\n".join(line for line in str(error).splitlines() if not STACK_LINE.fullmatch(line.strip()))
         if ABORT_LINE.search(told):
-            told += "\nMPI gave up within a call. Have the arrays on both sides the same type and length?"
+            told += f"\nMPI gave up within a call. {ONTO_ITSELF if 'ranges overlap' in told else OTHER_KIND}"
         raise NotYet(f"Your script, on {ranks} {'rank' if ranks == 1 else 'ranks'}: {told}") from error
 
 

@@ -9,14 +9,18 @@ from typing import Any
 
 from labkit.exercises.answers import call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import NotYet, expect
+from labkit.exercises.outcomes import NotYet, expect, hinting
 from labkit.exercises.values import same, whole
 
 lab = Lab("00")
 
 PROBE = Path(__file__).with_name("lab00_ranks.py")
-LOUDER = 100  # what rank 1 adds to each number that it sends
+# What rank 1 adds to each number that it sends. It is even: by an odd one, n (n + 1) / 2 of a larger n can grow by a
+# multiple of it too, as a sum does.
+LOUDER = 100
 RUN_LIMIT_S = 90.0  # for a run; a hang is reported before, by its line
+MORE_RANKS_HINT = "The text says what to return when there are more ranks than cores."
+FORMULA_HINT = "A formula of the number of ranks, or of the largest number, is not the sum of what the ranks tell."
 
 
 @lab.exercise(
@@ -33,8 +37,9 @@ def threads(answer: Callable[..., Any]) -> None:
 
     def decide(cores: int, ranks: int) -> None:
         called = f"threads_per_rank(cores={cores}, ranks={ranks})"
-        got = whole(call(answer, cores, ranks), called)
-        same(got, max(1, cores // ranks), called, rel=0, abs=0)
+        with hinting(MORE_RANKS_HINT if ranks > cores else ""):
+            got = whole(call(answer, cores, ranks), called)
+            same(got, max(1, cores // ranks), called, rel=0, abs=0)
 
     for cores, ranks in [(8, 2), (8, 3), (2, 1), (2, 4), (64, 16)]:
         decide(cores, ranks)
@@ -76,13 +81,21 @@ def total(answer: str) -> None:
         rank_1 = reports(run)[1]
     except NotYet:  # it sends more than numbers to be added, such as a rank, and larger ones are wrong
         return
-    expect(rank_1["sent"], "each rank to tell the others its number; rank 1 of 4 sends nothing, so who knows it?")
-    deaf = [rank for rank in (0, 2, 3) if not _total(run.lines[rank]) >= 10 + LOUDER]
     expect(
-        not deaf or not rank_1["louder"],
-        f"every rank to add up what the ranks send; when rank 1 sends {2 + LOUDER} instead of 2, the total of "
-        f"rank {min(deaf, default=0)} doesn't grow by as much",
+        rank_1["sent"],
+        "each rank to tell the others its number; rank 1 of 4 sends nothing, so who knows it?",
+        hint=FORMULA_HINT,
     )
+    if rank_1["unwatched"] or not rank_1["louder"]:
+        return
+    for rank in (0, 2, 3):
+        printed, more = _total(run.lines[rank])
+        expect(
+            more != 0 and more % LOUDER == 0,
+            f"every rank to add up what the ranks send; when the numbers that rank 1 of 4 sends are {LOUDER} larger, "
+            f"rank {rank} prints {printed}: not 'total {10 + LOUDER}', nor 10 plus another multiple of {LOUDER}",
+            hint=FORMULA_HINT,
+        )
 
 
 def _follows_the_number(answer: str) -> bool:
@@ -111,11 +124,13 @@ def _adds_up(answer: str, size: int, right: int = 0) -> None:
         _says([re.sub(r"^(total \d+)\.0+$", r"\1", line.rstrip()) for line in lines], f"total {right}", rank)
 
 
-def _total(lines: tuple[str, ...]) -> float:
-    found = [line.split()[1:2] for line in lines if line.startswith("total")]
-    with contextlib.suppress(ValueError, IndexError):
-        return float(found[0][0])
-    return math.nan
+def _total(lines: tuple[str, ...]) -> tuple[str, float]:
+    """Return a rank's total as it printed it, and by how much it is more than 10; rounding doesn't count."""
+    for line in lines:
+        if line.startswith("total"):
+            with contextlib.suppress(ValueError, IndexError):
+                return f"'{line.rstrip()}'", round(float(line.split()[1]) - 10, 6)
+    return "no total", math.nan
 
 
 def _says(lines: Sequence[str], right: str, rank: int) -> None:

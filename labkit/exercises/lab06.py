@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.exercises.answers import call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import expect
+from labkit.exercises.outcomes import expect, hinting
 from labkit.exercises.values import array_of_numbers, describe, number, parts, same, short, whole
 from labkit.system.words import plural
 
@@ -19,6 +19,15 @@ PROBE = Path(__file__).with_name("lab06_ranks.py")
 RANKS = 4  # of which the probe takes 1, 2, 3 and 4
 CALL_LIMIT_S = 10.0  # seconds that one call of an answer may take
 PICKLING = 300  # bytes that a message may be longer than its numbers, for those who send Python objects
+
+MIXED_HINT = (
+    "Here the last rank waits after each message that it sends, so that another server's sum may come before its push. "
+    "How does your server tell the two apart? By their tags: ranks.Recv(incoming, source=…, tag=PUSH)."
+)
+RIGHT_HINT = (
+    "In both rounds, a rank sends to `right`, (me + 1) % n, and receives from `left`, (me - 1) % n. Which chunk comes "
+    "from there in the first step?"
+)
 
 
 @lab.exercise(
@@ -37,7 +46,8 @@ PICKLING = 300  # bytes that a message may be longer than its numbers, for those
 def parameter_server(answer: str) -> None:
     """Sums are right with 1, 2 and all ranks as servers; each rank sends each server its part and no more."""
     for rank, case in _cases(answer, "parameter_server"):
-        _expect_sum(rank, case)
+        with hinting(MIXED_HINT if case["paused"] else ""):
+            _expect_sum(rank, case)
         n, servers, length = case["size"], case["servers"], case["length"]
         astray = [dest for dest in case["to"] if dest >= servers]
         expect(
@@ -75,14 +85,22 @@ def parameter_server(answer: str) -> None:
     ),
 )
 def ring(answer: str) -> None:
-    """Sums are right for all lengths; 2(n - 1) messages to one neighbour, of 2(n - 1)/n of the gradient."""
+    """Sums are right for all lengths; 2(n - 1) messages to the right neighbour, each of a chunk at most."""
     for rank, case in _cases(answer, "ring_allreduce"):
         _expect_sum(rank, case)
         n, chunk = case["size"], -(-case["length"] // case["size"])
+        right, several = (rank + 1) % n, len(case["to"]) > 1
         expect(
-            len(case["to"]) <= 1,
-            f"each rank to send to one neighbour only; rank {rank} sent to ranks {_listed(case['to'])} for "
-            f"{case['case']}. The sum is right, but that is not a ring",
+            case["to"] in ([], [right]),
+            f"each rank to send to its right neighbour alone, rank {rank} to rank {right}, for {case['case']}; it sent "
+            f"to {'ranks' if several else 'rank'} {_listed(case['to'])}. The sum is right, but that is not "
+            f"{'a ring' if several else 'the ring of the picture'}",
+            hint=RIGHT_HINT,
+        )
+        expect(
+            case["longest"] <= 4 * chunk + PICKLING,
+            f"each message to have one chunk at most, {4 * chunk:,} bytes for {case['case']}; rank {rank} sent one of "
+            f"{case['longest']:,}. The sum is right, but a ring sends one chunk in each of 2(n - 1) steps",
         )
         steps = 2 * (n - 1)
         expect(
@@ -97,14 +115,19 @@ def ring(answer: str) -> None:
         )
 
 
+HALVES_HINT = (
+    "The ring adds in the n - 1 steps of the reduce-scatter alone. Doubling sends, receives and adds the whole "
+    "gradient in each of its steps: with 2 ranks one step, with 4 two, with 8 three. Halving has as many steps until "
+    "each rank has its chunk: draw what a rank of 8 sends in each of them. Then all of them again, without adding."
+)
+
+
 @lab.exercise(
     3,
     hints=(
         "Start with the ring: 2(n - 1) steps, each with one chunk, of which n make the gradient. In how many of the "
         "steps does it add?",
-        "It adds in the n - 1 steps of the reduce-scatter alone. Doubling sends, receives and adds the whole gradient "
-        "in each of its steps: with 2 ranks one step, with 4 two, with 8 three. Halving has as many steps until each "
-        "rank has its chunk: draw what a rank of 8 sends in each of them. Then all of them again, without adding.",
+        HALVES_HINT,
         "ring: 2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n. doubling: math.log2(n), three times. halving sends 1/2 + 1/4 "
         "+ … + 1/n = 1 - 1/n of the gradient, twice: 2 * math.log2(n) steps, and the ring's traffic and sums.",
     ),
@@ -139,9 +162,10 @@ def costs(answer: Callable[..., Any]) -> None:
         decide("server", n, servers)
     for n in (2, 3, 4, 64, 1024, 1):
         decide("ring", n)
-    for way in ("doubling", "halving"):
-        for n in (2, 4, 64, 1024, 1, 8, 16, 32, 128, 256, 512, 3, 5, 100):
-            decide(way, n)
+    with hinting(HALVES_HINT):
+        for way in ("doubling", "halving"):
+            for n in (2, 4, 64, 1024, 1, 8, 16, 32, 128, 256, 512, 3, 5, 100):
+                decide(way, n)
 
     def decide_both(n: int, servers: int) -> None:
         decide("ring", n)

@@ -31,6 +31,7 @@ SHAPES = (  # rows of a rank, inputs, neurons of a rank
     (2, 64, 48),  # far more
 )
 BEFORE, AFTERWARDS = 4_096.0, -12_345.0  # what `total` holds before the call; all arrays, after it, for late senders
+PAUSE_S = 0.2  # that the last rank takes after each message in a short case: time for a server to overtake its pushes
 DELAY_S = 0.05  # that the last rank takes before it receives of the longest arrays: time for others to leave too early
 
 
@@ -50,16 +51,18 @@ class World(MPI.Intracomm):
 
 
 class Hesitant(CountingComm):
-    """A communicator that counts, on which this rank may receive late, and which takes no arrays but of float32.
+    """A communicator that counts, on which this rank may receive late, or pause after it has sent.
 
-    MPICH ends a rank that receives float32 into float64, with a stack trace of its own functions.
+    It takes no arrays but of float32: MPICH ends a rank that receives float32 into float64, with a stack trace of its
+    own functions.
     """
 
-    delay_s: ClassVar[float] = 0.0
+    delay_s: ClassVar[float] = 0.0  # before it receives
+    pause_s: ClassVar[float] = 0.0  # after it has sent
 
 
 def _hesitant(name: str) -> Callable[..., Any]:
-    method, late = getattr(CountingComm, name), name.lower() in ("recv", "irecv")
+    method, late, sends = getattr(CountingComm, name), name.lower() in ("recv", "irecv"), "send" in name.lower()
 
     def communicate(self: Hesitant, *args: Any, **kwargs: Any) -> Any:
         if late:
@@ -70,7 +73,10 @@ def _hesitant(name: str) -> Callable[..., Any]:
                     f"an array of {part.dtype} is sent or received into, where all numbers are float32. Make it with "
                     "that type, as by dtype=np.float32"
                 )
-        return method(self, *args, **kwargs)
+        done = method(self, *args, **kwargs)
+        if sends:
+            time.sleep(self.pause_s)
+        return done
 
     return communicate
 
@@ -102,7 +108,11 @@ def reductions(
             case = f"{plural(length, 'number')} on {plural(ranks.size, 'rank')}"
             case += f", with {plural(servers, 'server')}" * bool(servers)
             last = ranks.rank == ranks.size - 1
+            # While its next push is under way, a server that has all pushes may send its sum to another one.
+            paused = length == LENGTHS[0] and servers == 2 and ranks.size > 2
+            case += f", where rank {ranks.size - 1} waits after each message, so a sum may overtake its push" * paused
             Hesitant.delay_s = DELAY_S if last and length == max(LENGTHS) else 0.0
+            Hesitant.pause_s = PAUSE_S if last and paused else 0.0
             with calling(script, ranks, case):
                 function(ranks, gradient, total, *([servers] if servers else []))
             sums, kept, right = total.copy(), gradient.copy(), every.sum(axis=0)
@@ -111,6 +121,7 @@ def reductions(
                 "length": length,
                 "servers": servers,
                 "case": case,
+                "paused": paused,
                 "empty": int((sums == BEFORE).sum()),
                 "wrong": int((sums != right).sum()),
                 "own": bool(np.array_equal(sums, kept)),
@@ -182,6 +193,7 @@ def main() -> None:
                     "size": part.size,
                     "order": [place, number],
                     "messages": len(CountingComm.messages),
+                    "longest": max((size for _, size in CountingComm.messages), default=0),
                     "to": sorted({dest for dest, _ in CountingComm.messages}),
                     "collectives": sorted({name for name, _ in CountingComm.collectives}),
                     "bytes": CountingComm.bytes_sent(),

@@ -24,7 +24,15 @@ PROBE = Path(__file__).with_name("lab07_ranks.py")
 RANKS, RATE = 3, 0.02
 EXACT = 1e-3  # of the distance that the weights moved: what rounding in another order makes of it
 ROUNDED = 2e-2  # of it: what rounding in fewer bits makes
-PINNING = ("the pairs of ranks that share a core", "the ranks with more threads than cores", "the cores without a rank")
+CORES_HINT = "On which cores may a rank run? CPUs 0 and 4 are two CPUs, but here one core."
+# What `pinning` returns, and the hint to each.
+PINNING = {
+    "the pairs of ranks that share a core": CORES_HINT,
+    "the ranks with more threads than cores": "Count the cores of the rank's own mask, and not its CPUs. As many "
+    "threads as cores are not too many, and what other ranks do has no part in it.",
+    "the cores without a rank": "They are all cores but those in the set of any rank. Cores are numbered by their "
+    "place in `cores`, whatever the numbers of their CPUs.",
+}
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
 NODES = "`rank` is hvd.rank(): hvd.local_rank() counts the ranks of one node, and here each is as on a node of its own."
 # Why the ranks' weights, which are the same, are not those of one process; and a hint.
@@ -198,28 +206,24 @@ def train_hvd(answer: str) -> None:
     expect(
         first[0]["checkpoints"] != 1, "a checkpoint after each epoch (step 6); in two epochs, rank 0 wrote a single one"
     )
-    resumed = [rank[1] for rank in ranks]
+    second = [rank[1] for rank in ranks]
+    _expect_rate(second, "the last of 2 epochs of 3 steps each")
+    _equals_one_process(second)
+    resumed = [rank[2] for rank in ranks]
     expect(
         resumed[0]["spread"] == 0,
         "all ranks to hold the same weights in a run that goes on from the checkpoint (--resume); they differ by "
         f"{resumed[0]['spread']:.3g}. Rank 0 alone reads it: step 5 has to give all of the optimizer's variables to "
         "the others, too",
     )
-    wrong = _wrong_rate(resumed)
-    expect(
-        wrong is None,
-        f"the learning rate to be {resumed[0]['right_rate']:.4g} in the last of 4 epochs of 3 steps each, with a "
-        f"warm-up of 4 epochs and after --resume in the third; it is {wrong}. Is the warm-up given in steps, and do "
-        "steps count since the first epoch?",
-        hint="The step that learning_rate() wants is epoch * steps + step, and its warm-up args.warmup * steps.",
-    )
+    _expect_rate(resumed, "the last of 4 epochs of 3 steps each, after --resume in the third")
     expect(
         resumed[0]["error"] < EXACT,
-        "two epochs, and two more of 3 steps each after --resume, to end where four in one go end; the weights are off "
+        "two epochs of 3 steps each, and two more after --resume, to end where four in one go end; the weights are off "
         f"by {_percent(resumed[0]['error'])} of the distance they moved. Does each step have its learning rate, "
         "assigned before it, and are gradients averaged in each step?",
     )
-    _check_reports([*first[0]["history"], *resumed[0]["history"]], run)
+    _check_reports([*second[0]["history"], *resumed[0]["history"]], run)
 
 
 @lab.exercise(
@@ -239,7 +243,7 @@ def fit_hvd(answer: str) -> None:
 @lab.exercise(
     6,
     hints=(
-        "On which cores may a rank run? CPUs 0 and 4 are two CPUs, but here one core.",
+        CORES_HINT,
         "First make, for each rank, the set of the numbers of its cores. Then all three answers are about these sets.",
         "used = [{c for c, cpus in enumerate(cores) if mask & set(cpus)} for mask in masks]. Two ranks share a core "
         "when used[a] & used[b] is not empty; a rank has too many threads when threads > len(used[rank]).",
@@ -259,9 +263,11 @@ def pinnings(answer: Callable[..., Any]) -> None:
         )
         sharing, crowded, idle = parts(call(answer, masks, cores, threads), 3, f"three sets {case}")
         got = (_pairs(sharing, case), _numbers(crowded, "ranks", case), _numbers(idle, "cores", case))
-        for what, found, expected in zip(PINNING, got, right, strict=True):
-            expect(found == expected, f"{what} to be {_show(expected)} {case}; yours are {_show(found)}")
+        for (what, hint), found, expected in zip(PINNING.items(), got, right, strict=True):
+            expect(found == expected, f"{what} to be {_show(expected)} {case}; yours are {_show(found)}", hint)
 
+    large = [{rank} for rank in range(12)]  # more than 10 ranks: as text, "10" comes before "2"
+    large[0], large[10] = {64}, {2 + 64}
     node: list[tuple[int, ...]] = [(0, 4), (1, 5), (2, 6), (3, 7)]
     fixed: tuple[tuple[list[set[int]], list[tuple[int, ...]], int], ...] = (
         ([{0, 4}, {1, 5}], node, 1),
@@ -271,6 +277,8 @@ def pinnings(answer: Callable[..., Any]) -> None:
         ([{0, 1}, {2, 3}, {1, 2}], node, 2),
         ([{2, 3}], [(0, 1), (2, 3)], 2),
         ([{0}, {1}], [(0,), (1,)], 1),
+        ([{0}, {64}], [(0,), (64,)], 1),  # which are one CPU to those who have room for 64
+        (large, [(core, core + 64) for core in range(12)], 1),
     )
     for case in fixed:
         decide(*case)
@@ -324,10 +332,14 @@ def half_rates(answer: Callable[..., Any]) -> None:
 def _pairs(found: Any, case: str) -> set[tuple[int, int]]:
     """Return pairs of ranks, the smaller first."""
     pairs = [parts(pair, 2, f"each pair of ranks {case}") for pair in _members(found, "pairs of ranks", case)]
-    ranks = [[whole(rank, f"each rank in a pair {case}") for rank in pair] for pair in pairs]
+    ranks = [tuple(whole(rank, f"each rank in a pair {case}") for rank in pair) for pair in pairs]
     once = {(a, b) for a, b in ranks}
     right = len(once) == len(ranks) and all(a < b for a, b in once)
-    expect(right, f"each pair of ranks once, as (a, b) with a < b, {case}; yours are {_show(ranks)}")
+    expect(
+        right,
+        f"each pair of ranks once, as (a, b) with a < b, {case}; yours are {_show(ranks)}",
+        hint="Keep a pair only if a < b, compared as numbers: then none is there twice, and no rank is with itself.",
+    )
     return once
 
 
@@ -356,6 +368,17 @@ def _wrong_rate(ranks: list[dict[str, Any]]) -> str | None:
     """Return the last learning rate of a rank where it is wrong."""
     wrong = (rank for rank in ranks if not math.isclose(rank["rate"], rank["right_rate"], rel_tol=1e-5))
     return next((f"{rank['rate']:.4g} on rank {rank['rank']}" for rank in wrong), None)
+
+
+def _expect_rate(ranks: list[dict[str, Any]], when: str) -> None:
+    """Decide on the last learning rate of a run with several steps in each epoch."""
+    wrong = _wrong_rate(ranks)
+    expect(
+        wrong is None,
+        f"the learning rate to be {ranks[0]['right_rate']:.4g} in {when}, with a warm-up of 4 epochs; it is {wrong}. "
+        "Is the warm-up given in steps, and do steps count since the first epoch?",
+        hint="The step that learning_rate() wants is epoch * steps + step, and its warm-up args.warmup * steps.",
+    )
 
 
 def _check_reports(history: list[dict[str, Any]], run: Run) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from labkit.exercises.answers import call, for_all
 from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import expect, refuse
+from labkit.exercises.outcomes import expect, hinting, refuse
 from labkit.exercises.values import as_number, describe, has_format, number, numeric_array, parts, same, short, whole
 from labkit.system import statistics
 
@@ -268,6 +268,7 @@ def accumulation(answer: Callable[..., Any]) -> None:
     def decide(count: int, most: int, arrays: int = 2) -> None:
         rng = np.random.default_rng(count)
         seen: list[int] = []  # images in each call
+        pairs: list[tuple[int, int]] = []  # in all calls: the place of an image in x, and the label that came with it
         x, y = rng.normal(size=(count, 3, 2)), rng.integers(0, 4, count)
 
         # By position, as the next cell's has other names for them.
@@ -282,7 +283,9 @@ def accumulation(answer: Callable[..., Any]) -> None:
             if len(seen) >= 10 * count:
                 raise ValueError(f"gradient_of was called more than {len(seen)} times for {count} images")
             seen.append(len(images))
-            return _softmax_gradients(images, labels, arrays)
+            gradients = _softmax_gradients(images, labels, arrays)
+            pairs.extend(zip(_places(images, x), labels.tolist(), strict=True))
+            return gradients
 
         gradient_of.__qualname__ = "gradient_of"  # in what Python says of a wrong call
         got = call(_drained(answer), gradient_of, x, y, most)
@@ -300,10 +303,26 @@ def accumulation(answer: Callable[..., Any]) -> None:
         scale = max(float(np.abs(part).max()) for part in right)
         if off < 1e-5 * scale:
             return
-        expect(sum(seen) >= count, f"each of the {count} images to be used {case}; yours uses {sum(seen)}")
+        places = [place for place, _ in pairs]
+        strangers = [f"image {place} has {label} and not {y[place]}" for place, label in pairs if label != y[place]]
+        expect(
+            not strangers,
+            f"each image to come with its own label {case}; in yours, {'; '.join(strangers[:2])}",
+            hint="Cut x and y at the same places, and leave both in the same order.",
+        )
+        unused = [place for place in range(count) if place not in places]
+        expect(not unused, f"each of the {count} images to be used {case}; yours leaves out {_listed(unused)}")
+        twice = [place for place in range(count) if places.count(place) > 1]
+        share, pieces = off / scale, f"the pieces have {short(seen)[1:-1]} of them"
         refuse(
-            f"the gradient of all {count} at once {case}; yours is off by {off / scale:.1%} of its largest number. Is "
-            f"it the mean over images, when the pieces have {short(seen)[1:-1]} of them?",
+            f"the gradient of all {count} at once {case}; yours is off by {share:.{1 if share >= 1e-3 else 4}%} of its "
+            "largest number. "
+            + (
+                f"It uses {_listed(twice)} more than once: {pieces}. Does each image count once?"
+                if twice
+                else f"Is it the mean over images, when {pieces}?"
+            ),
+            hint="The last piece may be smaller than `most`: it has those images that are left." if twice else "",
         )
 
     for case in [(12, 4), (10, 4), (3, 8), (7, 1), (9, 8), (10, 4, 1), (10, 4, 5)]:
@@ -311,15 +330,31 @@ def accumulation(answer: Callable[..., Any]) -> None:
     for_all(decide, examples=50, count=st.integers(1, 30), most=st.integers(1, 32), arrays=st.integers(1, 4))
 
 
+def _listed(places: list[int]) -> str:
+    """Return "image 8", "images 6, 7"; of many the first few."""
+    several = ", ".join(map(str, places[:6])) + ", …" * (len(places) > 6)
+    return f"image{'s' * (len(places) > 1)} {several}"
+
+
+def _places(images: np.ndarray, x: np.ndarray) -> list[int]:
+    """Return the place in x of each image; of its nearest, should an answer have rounded."""
+    rows, known = images.reshape(len(images), 1, -1), x.reshape(len(x), -1)
+    places: list[int] = np.abs(rows - known).sum(axis=2).argmin(axis=1).tolist()
+    return places
+
+
 def _softmax_gradients(x: np.ndarray, y: np.ndarray, arrays: int) -> list[np.ndarray]:
-    """Return `arrays` gradients of a mean cross-entropy: the weights', then the biases', of one regression or more."""
+    """Return `arrays` gradients of a mean cross-entropy: the weights', then the biases', of one regression or more.
+
+    The weights have an axis of length 1, as those of a convolution may have.
+    """
     rows = x.reshape(len(x), -1)
     gradients: list[np.ndarray] = []
     for seed in range((arrays + 1) // 2):
         logits = rows @ np.random.default_rng(seed).normal(size=(rows.shape[1], 4)) + np.linspace(-1, 1, 4)
         p = np.exp(logits - logits.max(axis=1, keepdims=True))
         error = (p / p.sum(axis=1, keepdims=True) - np.eye(4)[y]) / len(x)
-        gradients += [rows.T @ error, error.sum(axis=0)]
+        gradients += [(rows.T @ error)[:, None], error.sum(axis=0)]
     return gradients[:arrays]
 
 
@@ -329,6 +364,14 @@ DEVIATIONS = {"16": (1, 0, -1), "32": (0, 1, -1), "32, no reading": (-1, 0, 1), 
 SMALL = 0.004  # of those, in the logarithm: so a gain of 3% is clear
 # Of those, in the logarithm of a run's own gain. With three rounds, an interval excludes 1 up to 0.4.
 STILL_CLEAR, HIGHER_IN_ALL, LOWER_IN_ONE = 0.3, 0.5, 1.6
+LARGER_HINT = (
+    "Both runs show something here: which has the larger ratio, the .value of statistics.ratio? Mean or median speeds "
+    "may say something else, as each round has a ratio of its own."
+)
+REST_HINT = (
+    "Neither of the two runs shows anything here, so '32' and '16' decide, compared in the same way: is the .low of "
+    "their ratio above 1?"
+)
 
 
 @lab.exercise(
@@ -344,6 +387,21 @@ STILL_CLEAR, HIGHER_IN_ALL, LOWER_IN_ONE = 0.3, 0.5, 1.6
 )
 def next_changes(answer: Callable[..., Any]) -> None:
     """What the intervals show: the larger of two gains, else the speed of 32 workers, else nothing."""
+
+    def decide_on(speeds: dict[str, list[int]], why: str) -> None:
+        ratios = {word: statistics.ratio(speeds[run], speeds["32"]) for word, run in SUSPECTS.items()}
+        shown = [word for word, ratio in ratios.items() if ratio.low > 1]
+        faster = statistics.ratio(speeds["32"], speeds["16"]).low > 1
+        right = max(shown, key=lambda word: ratios[word].value) if shown else "batch" if faster else "measure"
+        case = "; ".join(f"{run}: {', '.join(map(str, each))}" for run, each in speeds.items())
+        got = call(answer, speeds)
+        hint = ""
+        if len(shown) > 1 and str(got) in SUSPECTS:
+            hint = LARGER_HINT
+        elif not shown and str(got) in ("batch", "measure"):
+            hint = REST_HINT
+        with hinting(hint):
+            same(got, right, f"diagnose of {case}", because=why)
 
     def decide(
         scaling: float,
@@ -363,12 +421,7 @@ def next_changes(answer: Callable[..., Any]) -> None:
             ]
             for run, gain in gains.items()
         }
-        ratios = {word: statistics.ratio(speeds[run], speeds["32"]) for word, run in SUSPECTS.items()}
-        shown = [word for word, ratio in ratios.items() if ratio.low > 1]
-        faster = statistics.ratio(speeds["32"], speeds["16"]).low > 1
-        right = max(shown, key=lambda word: ratios[word].value) if shown else "batch" if faster else "measure"
-        case = "; ".join(f"{run}: {', '.join(map(str, each))}" for run, each in speeds.items())
-        same(call(answer, speeds), right, f"diagnose of {case}", because=why)
+        decide_on(speeds, why)
 
     for scaling, reading, network, noisy, noise, why in [
         (1.0, 1.9, 1.0, "", 0, "without reading it is nearly twice as fast"),
@@ -391,6 +444,13 @@ def next_changes(answer: Callable[..., Any]) -> None:
         (1.0, 1.0, 1.03, "", 0, "a gain of 3%, and its interval is above 1"),
     ]:
         decide(scaling, reading, network, noisy, noise, why=why)
+    # Two ratios that are nearly the same. Of the first pair, means say something else, of the second one medians.
+    for no_reading, why in [
+        ([29_241, 36_000, 44_321], "the larger ratio, 2.01 against 2.00"),
+        ([32_798, 34_480, 46_543], "the larger ratio, 2.08 against 2.01"),
+    ]:
+        rounds = {"16": [18_072, 18_000, 17_928], "32": [18_000, 18_072, 17_928], SUSPECTS["reading"]: no_reading}
+        decide_on(rounds | {SUSPECTS["network"]: [36_180, 36_325, 36_035]}, why)
     decide(1.0, 1.3, 1.0, rounds=(1.0, 0.4, 0.7), why="one round was slow for all, and each round shows the same gain")
     for_all(
         decide,

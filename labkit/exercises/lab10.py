@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 from labkit.exercises.answers import call, for_all
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import NotYet, expect, hinting
-from labkit.exercises.values import describe, has_format, is_tensor, number, numeric_array, parts, same, short, whole
+from labkit.exercises.values import (
+    as_number,
+    describe,
+    has_format,
+    is_tensor,
+    number,
+    numeric_array,
+    parts,
+    same,
+    short,
+    whole,
+)
 from labkit.system.words import plural
 
 lab = Lab("10")
@@ -202,6 +213,11 @@ PAIRS_HINT, WEIGHTS_HINT, COST_HINT = (
     "weights = 12 * width**2; layers * (2 * weights * tokens + 4 * width * pairs), layers * (weight_bytes * weights + "
     "4 * 2 * width * (cached + tokens))",
 )
+ORDER_HINTS = {"these were the bytes": "Return the operations first, and then the bytes."}
+BYTES_HINT = (
+    "Count what one block reads and writes. Each weight once, whatever the number of tokens, with `weight_bytes` "
+    "bytes. And for each token, cached or new, a key and a value of `width` numbers each, with 4 bytes a number."
+)
 
 
 @lab.exercise(3, hints=(PAIRS_HINT, WEIGHTS_HINT, COST_HINT))
@@ -236,7 +252,7 @@ def cost(answer: Callable[..., Any]) -> None:
             "these were the bytes": moved,
         }
         with hinting(PAIRS_HINT):
-            _same(got[0], operations, f"the operations of {called}", wrong, rel=1e-9)
+            _same(_plain(got[0]), operations, f"the operations of {called}", wrong, ORDER_HINTS, rel=1e-9)
         wrong = {
             "the weights were read once for each token": layers * (read * tokens + kept),
             "there were keys or values, and not both": layers * (read + kept / 2),
@@ -248,8 +264,8 @@ def cost(answer: Callable[..., Any]) -> None:
             "there were one block": moved / layers,
             "these were the operations": operations,
         }
-        with hinting(WEIGHTS_HINT):
-            _same(got[1], moved, f"the bytes of {called}", wrong, rel=1e-9)
+        with hinting(BYTES_HINT):
+            _same(_plain(got[1]), _plain(moved), f"the bytes of {called}", wrong, rel=1e-9)
         for name, value in zip(("operations", "bytes"), got, strict=True):
             expect(
                 has_format(value, ".1f"),
@@ -285,6 +301,10 @@ GROUPS_HINT, SCALE_HINT, CODES_HINT = (
     "codes.reshape(weights.shape), scales",
 )
 
+FLOOR_HINT = (
+    "A trained model has many groups of such small weights. Is there a least scale, or is something added to each? "
+    "Only a group of zeros needs that; in any other it must be far below the scale, such as 1e-8."
+)
 ROUND_HINT = "np.round gives the nearest whole number; astype alone cuts off what is behind the point."
 
 
@@ -322,10 +342,12 @@ def in_groups(answer: Callable[..., Any]) -> None:
     decide_on_list([0.5, -4, 0], 3, 1)
     decide_on_list([1, -0.75, 0.25, 0.125], 2, 4)
     decide_on_list([1, -0.75, 0.25, 0.125], 8, 4)
-    decide(np.array([[3.5, -7, 1, 2], [0.5, -14, 3, 8]], "float32"), 4, 2)
+    decide_on_list([0.0125, -0.005, 0, 0.0025], 8, 4)  # as small as the groups of a small trained model
+    decide_on_list([0.003, -0.0012, 0, 0.0006], 8, 4)
+    decide(np.array([[3.5, -7, 1, 2], [0.5, -14, 3, 28]], "float32"), 4, 2)
 
     def decide_on_repeated(values: list[int], rows: int, groups: int, group: int, bits: int) -> None:
-        # Quarters, again and again until they fill the array. None is so small that 1e-8 on top of a scale would count.
+        # Quarters, again and again until they fill the array.
         decide(np.resize(np.array(values, "float32") / 4, (rows, groups * group)), bits, group)
 
     for_all(
@@ -341,7 +363,8 @@ def in_groups(answer: Callable[..., Any]) -> None:
 def _decide_on_group(split: np.ndarray, row: int, place: int, codes: np.ndarray, scale: Any, bits: int) -> None:
     """Decide on the codes and the scale of one group of weights (rows, groups, weights)."""
     weights, largest = split[row, place], 2 ** (bits - 1) - 1
-    group = f"group {place} of row {row}, {short(weights.tolist())} in {bits} bits,"
+    shown = short([float(f"{weight:.6g}") for weight in weights])  # 0.0125, which float32 has not exactly
+    group = f"group {place} of row {row}, {shown} in {bits} bits,"
     if not weights.any():
         with hinting(SCALE_HINT):
             expect(not codes.any(), f"{group} to have codes 0; they are {_codes(codes)}")
@@ -352,6 +375,7 @@ def _decide_on_group(split: np.ndarray, row: int, place: int, codes: np.ndarray,
         "it were the largest code by the largest weight": 1 / right,
         "it were the largest weight": right * largest,
         "the row had one scale": float(np.abs(split[row]).max()) / largest,
+        "the rows had one scale for each group of columns": float(np.abs(split[:, place]).max()) / largest,
         "all weights had one scale": float(np.abs(split).max()) / largest,
         f"the largest code were {largest + 1}": right * largest / (largest + 1),
         f"the codes went up to {2 * largest + 1}": right * largest / (2 * largest + 1),
@@ -359,8 +383,9 @@ def _decide_on_group(split: np.ndarray, row: int, place: int, codes: np.ndarray,
         "the steps went from the smallest to the largest weight": float(np.ptp(weights)) / (2 * largest),
     }
     because = f"so that its largest weight gets the code {largest}"
-    with hinting(SCALE_HINT):
-        _same(scale, right, f"the scale of {group}", wrong, rel=1e-5, abs=0, because=because)
+    with hinting(FLOOR_HINT if right < 1e-3 else SCALE_HINT):
+        # What keeps a scale from 0, such as 1e-8 on top of it, may be seen in none of a trained model's.
+        _same(scale, right, f"the scale of {group}", wrong, rel=1e-5, abs=2e-8, because=because)
     for weight, code in zip(weights, codes, strict=True):
         expect(
             abs(code) <= largest,
@@ -543,6 +568,12 @@ def _same(
         guesses = (why for why, value in wrong.items() if _agree(found, value, rel) and not _agree(right, value, rel))
         why = next(guesses, "")
         raise NotYet(f"{mistake} It is as if {why}." if why else str(mistake), hints.get(why, mistake.hint)) from None
+
+
+def _plain(value: Any) -> Any:
+    """Return a whole number as an int, so that messages show all of them alike; anything else as it is."""
+    found = as_number(value)
+    return int(found) if isinstance(found, float) and found.is_integer() else value
 
 
 def _numbers(value: Any) -> np.ndarray | None:

@@ -34,6 +34,10 @@ SEND_HINT = (
     "Is the rank that it waits for waiting too? Send returns at once only for a short message; with a long one it "
     "waits until the other rank receives."
 )
+TRUNCATED_HINT = (
+    "A longer message came than there was room for. Was it one of another round, which a tag would tell? Or has the "
+    "rank that sent it other lengths of chunks?"
+)
 
 
 def load(script: str, *names: str) -> list[Callable[..., Any]]:
@@ -85,7 +89,8 @@ def watched(
         over.set()
         from labkit.exercises.answers import failure  # takes a second, which only a failure needs
 
-        fail(failure(error, script=script), where)
+        told = failure(error, script=script)
+        fail(f"{told}. {TRUNCATED_HINT}" if "Message truncated" in told else told, where)
     finally:
         over.set()
 

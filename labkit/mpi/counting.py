@@ -7,6 +7,8 @@ import numpy as np
 from mpi4py import MPI
 
 SENDING = ("send", "bsend", "rsend", "ssend", "isend", "ibsend", "irsend", "issend")
+# A persistent request counts where it is made, as if started once: what it sends is known there.
+PERSISTENT = ("Send_init", "Bsend_init", "Rsend_init", "Ssend_init")
 EXCHANGING = ("sendrecv", "isendrecv", "sendrecv_replace", "isendrecv_replace")
 # The least that a rank of n sends, in multiples of its send buffer, whatever the algorithm (Chan et al. 2007,
 # https://doi.org/10.1002/cpe.1206).
@@ -132,17 +134,22 @@ def _size(buffer: Any, pickled: bool) -> int:
         count = rest[0] if rest and not isinstance(rest[0], str | MPI.Datatype) else None
         if isinstance(count, tuple):  # with displacements
             count = count[0]
-        return memoryview(data).nbytes if count is None else int(np.sum(count)) * memoryview(data).itemsize
+        if count is None:
+            return memoryview(data).nbytes
+        kind = MPI.Datatype.fromcode(rest[-1]) if isinstance(rest[-1], str) else rest[-1]
+        each = kind.Get_size() if isinstance(kind, MPI.Datatype) else memoryview(data).itemsize
+        return int(np.sum(count)) * each
     return 0 if buffer is None else memoryview(buffer).nbytes
 
 
 for _class in (CountingComm, CountingCartcomm):
-    for _name in (*SENDING, *EXCHANGING):
-        for _form in (_name, _name.capitalize()):
+    for _name in (*SENDING, *PERSISTENT, *EXCHANGING):
+        for _form in {_name, _name.capitalize()}:
             if hasattr(MPI.Intracomm, _form):
                 setattr(_class, _form, _counting_messages(_form))
     for _kind in (*COLLECTIVES, *ROOTED):
-        for _form in (_kind, _kind.capitalize(), f"{_kind.capitalize()}v", f"I{_kind}", f"I{_kind}v"):
+        _name = _kind.capitalize()
+        for _form in (_kind, _name, f"{_name}v", f"I{_kind}", f"I{_kind}v", f"{_name}_init", f"{_name}v_init"):
             if hasattr(MPI.Intracomm, _form):
                 setattr(_class, _form, _counting_collective(_form, _kind))
     for _name in ("Create", "Create_group", "Split", "Split_type"):

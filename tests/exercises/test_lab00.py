@@ -1,5 +1,7 @@
 import pytest
-from labs import Student, ThreeWays, same, swap
+from labs import Student, ThreeWays, after, same, swap
+
+from labkit.exercises.lab00 import FORMULA_HINT, MORE_RANKS_HINT
 
 
 @pytest.fixture
@@ -50,6 +52,42 @@ for rank in range(everybody.size):
     total += int(room[0])
 everybody.Barrier()
 window.Free()"""
+OWN = "everybody.rank + 1"  # whoever has no use for `number`
+SPLIT = f"everybody.Split(0).allreduce({OWN})"
+BOTH_WAYS = f"""{OWN} + (everybody.exscan({OWN}) or 0)
+total += everybody.Split(0, key=-everybody.rank).exscan({OWN}) or 0"""
+PERSISTENT = """np.array([MPI.COMM_WORLD.rank + 1]), np.zeros(1, "i8")
+total = int(mine[0])
+for rank in set(range(MPI.COMM_WORLD.size)) - {MPI.COMM_WORLD.rank}:
+    both = [MPI.COMM_WORLD.Send_init(mine, rank), MPI.COMM_WORLD.Recv_init(room, rank)]
+    MPI.Prequest.Startall(both)
+    MPI.Prequest.Waitall(both)
+    total += int(room[0])"""
+NO_WAIT = f"""np.zeros(everybody.size, "i8")
+everybody.Iallgatherv(np.array([{OWN}]), total).Wait()
+total = total.sum()"""
+PIECES = f"""np.zeros(1, "i8")
+everybody.Reduce_scatter(np.full(everybody.size, {OWN}), total)
+total = total[0]"""
+SCRIPT = "from mpi4py import MPI"
+CARTESIAN = """
+ring = MPI.COMM_WORLD.Create_cart([MPI.COMM_WORLD.size], periods=[True])
+left, right = ring.Shift(0, 1)
+total = given = ring.rank + 1
+for _ in range(ring.size - 1):
+    given = ring.sendrecv(given, right, source=left)
+    total += given
+print("total", total)
+"""
+LARGEST = """everybody.allreduce(number, op=MPI.MAX)
+total = total * (total + 1) // 2"""
+COUNT = """everybody.allreduce(1)
+total = total * (total + 1) // 2"""
+LINE = "total = everybody.allreduce(number)"
+DEALT = """import numpy as np
+mine, size = np.zeros(1, "i8"), everybody.size
+everybody.Scatterv(None if everybody.rank else np.full(size, size * (size + 1) // 2), mine)
+total = mine[0]"""
 RING = """number
 given = number
 for _ in range(everybody.size - 1):
@@ -80,13 +118,16 @@ class TestExercises(ThreeWays):
             swap(ALL, "everybody.allreduce(number, op=MPI.PROD)"),
             "rank 0 to print the line 'total 10', once; it printed",
         ),
-        (3, swap(ALL, f"{ALL} * {FORMULA} // {ALL}"), "when rank 1 sends 102 instead of 2, the total of rank 0"),
+        (3, swap(ALL, f"{ALL} * {FORMULA} // {ALL}"), "rank 1 of 4 sends are 100 larger, rank 0 prints 'total 10'"),
         (3, swap(ALL, "3"), "rank 0 to print the line 'total 6'"),
         (3, swap(ALL, POWERS_OF_TWO), "rank 1 to print the line 'total 6', once; it printed: total 3"),
         (3, swap(ALL, NEIGHBOURS), "rank 0 to print the line 'total 10', once; it printed: total 7"),
         (3, swap(ALL, FORMULA), "rank 1 of 4 sends nothing"),
         (3, swap(ALL, f"everybody.bcast({FORMULA})"), "rank 1 of 4 sends nothing"),
-        (3, swap(ALL, f"{ALL} and {FORMULA}"), "when rank 1 sends 102 instead of 2, the total of rank 0"),
+        (3, swap(LINE, DEALT), "rank 1 of 4 sends nothing"),
+        (3, swap(ALL, f"{ALL} and {FORMULA}"), "rank 1 of 4 sends are 100 larger, rank 0 prints 'total 10'"),
+        (3, swap(ALL, LARGEST), "rank 0 prints 'total 5253': not 'total 110', nor 10 plus another multiple of 100"),
+        (3, swap(ALL, COUNT), "rank 0 prints 'total 5460': not 'total 110'"),
         (
             3,
             swap("total = ", "total = 0\nif everybody.rank == 0:\n    total = "),
@@ -115,4 +156,24 @@ class TestExercises(ThreeWays):
         (3, swap(ALL, ONE_SIDED)),
         (3, swap(ALL, READ)),
         (3, swap(ALL, "everybody.Dup().allreduce(float(number))")),
+        (3, swap(ALL, f"-everybody.allreduce(-({OWN}))")),
+        (3, swap(ALL, SPLIT)),
+        (3, swap(ALL, BOTH_WAYS)),
+        (3, after(SCRIPT, CARTESIAN)),
+        (3, after(SCRIPT, f'import numpy as np\nmine, room = {PERSISTENT}\nprint("total", total)\n')),
+        (3, swap(f"total = {ALL}", f"import numpy as np\nmine, room = {PERSISTENT}")),
+        (3, swap(f"total = {ALL}", f"import numpy as np\ntotal = {NO_WAIT}")),
+        (3, swap(f"total = {ALL}", f"import numpy as np\ntotal = {PIECES}")),
     ]
+
+
+@pytest.mark.parametrize(
+    ("exercise", "edit", "hint"),
+    [
+        (1, swap("max(1, cores // ranks)", "cores // ranks"), MORE_RANKS_HINT),
+        (3, swap(ALL, LARGEST), FORMULA_HINT),
+    ],
+)
+def test_a_mistake_gets_the_hint_that_fits(student, exercise, edit, hint, capsys):
+    student.check(exercise, student.answer(exercise, edit))
+    assert f"Hint: {hint}" in capsys.readouterr().out

@@ -8,13 +8,15 @@ import pandas as pd
 import pytest
 from labs import Student, ThreeWays, same, swap
 
+from labkit.exercises.answers import COPY_HINT
+from labkit.exercises.lab02 import EQUAL_HINT, ORDER_HINT, PROCESSES_HINT, SERIES_HINT
 from labkit.system.statistics import ratios
 
 
 @pytest.fixture
 def student(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Student("02", {"np": np, "math": math, "Decimal": Decimal, "Fraction": Fraction})
+    return Student("02", {"np": np, "pd": pd, "math": math, "Decimal": Decimal, "Fraction": Fraction})
 
 
 BY_STRIDES = swap(
@@ -34,6 +36,9 @@ COUNTED = swap(
 
 
 DIGITS = r'log.dst.str.contains(r"\d")'
+LAST = r'log.dst.str.contains(r"\d")]'
+ROWS = f'log[(log.primitive == "reorder") & plain & {DIGITS}]'
+SCALED = "w * scale, beta - mean * scale"
 
 
 class TestExercises(ThreeWays):
@@ -50,6 +55,10 @@ class TestExercises(ThreeWays):
         (1, swap("w * scale,", "None,"), "weights that are numbers; it is None"),
         (1, swap("w * scale", "w * scale[:, :, None]"), "IndexError: too many indices for array"),
         (1, swap("w * scale,", "(w * scale).sum(axis=3),"), "weights of the shape (1, 1, 3, 5)"),
+        (1, swap(SCALED, "w.astype('float16') * scale, (beta - mean * scale).astype('float16')"), "the bias to have"),
+        (1, swap("w * scale,", "(w * scale).astype('float16'),"), "the weights to have"),
+        (1, swap(SCALED, "(w * scale).round(4), (beta - mean * scale).round(4)"), "the bias to have"),
+        (1, swap("variance + epsilon", "variance + epsilon + 1e-5"), "(what batch norm makes of an input of 0)"),
         (2, swap("((n * C + c) * H + h) * W + w", "((n * C + c) * W + h) * W + w"), '"nchw") to be'),
         (2, swap("((n * H + h) * W + w) * C + c", "((n * C + c) * H + h) * W + w"), '"nhwc") to be 256; it is 8'),
         (2, swap("-(-C // 16)", "C // 16"), 'offset(1, 0, 0, 0, (2, 20, 3, 3), "nChw16c") to be 288; it is 144'),
@@ -72,6 +81,11 @@ class TestExercises(ThreeWays):
         (3, swap("return log", "log"), "None: does it return?"),
         (3, swap("return log", "log.drop(columns='src', inplace=True)\n    return log"), "log to stay as it was"),
         (3, swap("False)", "False).to_frame()"), "to be a pandas Series or a dict; it is a DataFrame"),
+        (
+            3,
+            swap("return log.", "return log[log.get('process', log.ms * 0) == 0]."),
+            "the ms of 'convolution' in time_by",
+        ),
         (4, swap("plain & ", ""), "there is also the reorder from ABcd16b16a to Acdb16a"),
         (4, swap(f" & {DIGITS}", ""), "there is also the reorder from acdb to abcd"),
         (4, swap(DIGITS, 'log.dst.str.contains("16")'), "missing is the reorder from abcd to aBcd8b"),
@@ -85,8 +99,25 @@ class TestExercises(ThreeWays):
         (4, swap("return log[", "return log.ms["), "rows of the log"),
         (
             4,
-            swap(f'log[(log.primitive == "reorder") & plain & {DIGITS}]', "plain"),
+            swap(ROWS, "plain"),
             "it gave a boolean mask of shape (21,): use it as an index",
+        ),
+        (4, swap("plain =", "log = log.drop_duplicates()\n    plain ="), "process 0) is there 2 times, and in yours 1"),
+        (4, swap(DIGITS, 'log.dst.str.contains("[AB]")'), "missing is the reorder from abcd to abCd32c (0.10498"),
+        (4, swap(DIGITS, r'log.dst.str.contains(r"\d[ab]$")'), "missing is the reorder from abcd to abCd32c"),
+        (
+            4,
+            swap("plain =", 'plain = ~log.src.str.contains("[AB]") #'),
+            "there is also the reorder from abCd32c to Acdb",
+        ),
+        (4, swap('"reorder")', '"reorder") & (log.ms > 0.001)'), "from abcde to aBCde16b16c (0.0004883 ms"),
+        (4, swap(LAST, r'log.dst.str.contains(r"\d")].head(10)'), "from cdba to Acdb16a (0.0168457 ms in process 1)"),
+        (4, swap("return log[", "return log.drop(columns='process', errors='ignore')["), "columns; missing: process"),
+        (4, swap('"reorder")', '"reorder") & (log.get("process", 0) == 0)'), "(0.0168457 ms in process 1)"),
+        (
+            4,
+            swap("plain =", "log = pd.concat([log, log.tail(1).assign(src='abcd')], ignore_index=True)\n    plain ="),
+            "yours have 1 row beside them",
         ),
         (
             4,
@@ -122,6 +153,21 @@ class TestExercises(ThreeWays):
         (5, swap("2 * mb", "Fraction(2) * mb")),
         (5, swap("2 * mb * oc * oh * ow * ic * kh * kw", "2 * math.prod((mb, oc, oh, ow, ic, kh, kw))")),
     ]
+
+
+@pytest.mark.parametrize(
+    ("exercise", "edit", "hint"),
+    [
+        (1, swap("return w * scale,", "w *= scale\n    return w,"), COPY_HINT),
+        (3, swap("ascending=False", ""), ORDER_HINT),
+        (3, swap("False)", "False).to_frame()"), SERIES_HINT),
+        (3, swap("return log.", "return log[log.get('process', log.ms * 0) == 0]."), PROCESSES_HINT),
+        (4, swap(LAST, f"{LAST}.drop_duplicates()"), EQUAL_HINT),
+    ],
+)
+def test_a_mistake_gets_the_hint_that_fits(student, exercise, edit, hint, capsys):
+    student.check(exercise, student.answer(exercise, edit))
+    assert f"Hint: {hint}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,30 @@ ALL_TO_ALL = by(
         ranks.Sendrecv(own, dest=(me + step) % n, recvbuf=chunks[(me - step) % n], source=(me - step) % n)
 """
 )
+LEFTWARDS = by(
+    """    for step in range(n - 1):
+        request = ranks.Isend(chunks[(me + step) % n], left)
+        into = chunks[(me + step + 1) % n]
+        room = incoming[: len(into)]
+        ranks.Recv(room, source=right)
+        request.Wait()
+        into += room
+    for step in range(n - 1):
+        request = ranks.Irecv(chunks[(me + step) % n], source=right)
+        ranks.Send(chunks[(me - 1 + step) % n], dest=left)
+        request.Wait()
+"""
+)
+WHOLE_ON_TWO = swap(
+    "    for step in range(n - 1):  # reduce-scatter\n",
+    """    if n == 2:
+        room = np.empty_like(total)
+        ranks.Sendrecv(gradient, dest=right, recvbuf=room, source=left)
+        total += room
+        return
+    for step in range(n - 1):  # reduce-scatter
+""",
+)
 CHAIN = served_by(
     """    if me < n - 1:
         room = np.empty_like(gradient)
@@ -115,18 +139,29 @@ def right_on_rank_0_alone(text):
     return text.rstrip() + "\n    if me > 0:\n        total[:] = gradient\n"
 
 
-ISEND_LEFTWARDS = by(
+ISEND = by(
     """    for step in range(n - 1):
-        request = ranks.Isend(chunks[(me + step) % n], left)
-        into = chunks[(me + step + 1) % n]
+        request = ranks.Isend(chunks[(me - step) % n], right)
+        into = chunks[(me - step - 1) % n]
         room = incoming[: len(into)]
-        ranks.Recv(room, source=right)
+        ranks.Recv(room, source=left)
         request.Wait()
         into += room
     for step in range(n - 1):
-        request = ranks.Irecv(chunks[(me + step) % n], source=right)
-        ranks.Send(chunks[(me - 1 + step) % n], dest=left)
+        request = ranks.Irecv(chunks[(me - step) % n], source=left)
+        ranks.Send(chunks[(me + 1 - step) % n], dest=right)
         request.Wait()
+"""
+)
+BYTES = by(
+    """    from mpi4py import MPI
+
+    for step in range(2 * (n - 1)):
+        out, into = chunks[(me - step) % n], chunks[(me - step - 1) % n]
+        room = incoming[: len(into)]
+        sent, received = [out, 4 * len(out), MPI.BYTE], [room, 4 * len(room), MPI.BYTE]
+        ranks.Sendrecv(sent, dest=right, recvbuf=received, source=left)
+        into[:] = into + room if step < n - 1 else room
 """
 )
 PICKLED = by(
@@ -157,6 +192,29 @@ TO_ITSELF_TOO = served_by(
     for server, (start, stop) in enumerate(parts):
         total[start:stop] = ranks.recv(source=server, tag=PULL)
     MPI.Request.waitall(requests)
+"""
+)
+FROM_ANY_SOURCE = swap("ranks.Recv(incoming, source=worker, tag=PUSH)", "ranks.Recv(incoming, tag=PUSH)")
+PERSISTENT = served_by(
+    """    pushes = [ranks.Send_init(gradient[a:b], dest=s, tag=PUSH) for s, (a, b) in enumerate(parts) if s != me]
+    for push in pushes:
+        push.Start()
+    pulls = []
+    if me < servers:
+        start, stop = parts[me]
+        incoming = np.empty(stop - start, gradient.dtype)
+        total[start:stop] = gradient[start:stop]
+        for worker in others:
+            ranks.Recv(incoming, source=worker, tag=PUSH)
+            total[start:stop] += incoming
+        pulls = [ranks.Ssend_init(total[start:stop], dest=worker, tag=PULL) for worker in others]
+        MPI.Prequest.Startall(pulls)
+    for server, (start, stop) in enumerate(parts):
+        if server != me:
+            ranks.Recv(total[start:stop], source=server, tag=PULL)
+    for request in [*pushes, *pulls]:
+        request.Wait()
+        request.Free()
 """
 )
 WORKERS_AND_SERVERS = served_by(
@@ -340,7 +398,7 @@ class TestExercises(ThreeWays):
     mistakes = [
         (1, swap("            chunk += incoming\n", ""), "sum over all ranks for 12 numbers on 2 ranks, with 1 server"),
         (1, ONE_FOR_ALL, "each server gets only its part"),
-        (1, WHOLE_GRADIENTS, "Message truncated, in line"),
+        (1, WHOLE_GRADIENTS, ". A longer message came than there was room for. Was it one of another round"),
         (1, served_by("    ranks.Allreduce(gradient, total)\n"), "yours used Allreduce"),
         (1, served_by("    total[:] = gradient\n"), "It is this rank's gradient alone"),
         (1, served_by("    return gradient.copy()\n"), "`total` to be filled on every rank"),
@@ -359,6 +417,7 @@ class TestExercises(ThreeWays):
         (1, swap("chunk[:] = gradient", "chunk += gradient"), "added to what `total` held before"),
         (1, CHAIN, "which is no server, to send to servers alone for 12 numbers on 3 ranks, with 1 server; it sent to"),
         (1, swap("n, me =", "servers = 1\n    n, me ="), "with 3 servers: each server gets only its part"),
+        (1, swap("Recv(incoming, source=worker, tag=PUSH)", "Recv(incoming)"), "where rank 2 waits after each message"),
         (2, SEND_FIRST, ': "ranks.Send(out, dest=right); '),
         (2, swap("np.empty_like(chunks[0])", "np.empty(len(chunks[0]))"), "an array of float64 is sent or"),
         (2, swap("into += room", "into += room.astype(int)"), "sum over all ranks for 12 numbers"),
@@ -370,6 +429,9 @@ class TestExercises(ThreeWays):
         (2, swap("total[:] = gradient\n", "total = gradient\n"), "`gradient` to stay as it was"),
         (2, by_the_world, "COMM_WORLD.Sendrecv is used"),
         (2, EVERYTHING, "one chunk in each of 2(n - 1) steps"),
+        (2, WHOLE_ON_TWO, "2,000 bytes for 1,000 numbers on 2 ranks; rank 0 sent one of 4,000"),
+        (2, swap("range(n - 1):  # allgather", "range(n):  # allgather"), "A rank sent to itself from the very place"),
+        (2, LEFTWARDS, "neighbour alone, rank 0 to rank 1, for 12 numbers on 3 ranks; it sent to rank 2"),
         (2, ALL_TO_ALL, "that is not a ring"),
         (2, by("    ranks.Allreduce(gradient, total)\n"), "yours used Allreduce"),
         (2, by("    if me == 1:\n        raise ValueError('oh')\n    ranks.Barrier()\n"), "ValueError: oh"),
@@ -392,6 +454,7 @@ class TestExercises(ThreeWays):
         (3, swap("(n - 1) / servers\n", "(n - 1) / min(servers, 100)\n"), 'sums of cost("server", '),
         (3, swap('if way == "server"', "if servers > n / 0"), "ZeroDivisionError"),
         (3, swap("else 2 * math.log2(n)", "else math.log2(n)"), 'steps of cost("halving", 2) to be 2; it is 1'),
+        (3, swap("else 2 * math.log2(n)", "else math.log2(n)"), "Hint 2 of 3: The ring adds"),
         (3, WHOLE_IN_EACH_STEP, 'traffic of cost("halving", 4) to be 1.5; it is 2'),
         (3, ADDED_TWICE, 'sums of cost("halving", 2) to be 0.5; it is 1'),
         (4, swap(SIDE_BY_SIDE, "blocks.reshape(rows, -1)"), "in the wrong places"),
@@ -458,8 +521,11 @@ class TestExercises(ThreeWays):
         (1, same),
         (1, WORKERS_AND_SERVERS),
         (1, TO_ITSELF_TOO),
+        (1, FROM_ANY_SOURCE),
+        (1, PERSISTENT),
         (2, same),
-        (2, ISEND_LEFTWARDS),
+        (2, ISEND),
+        (2, BYTES),
         (2, PICKLED),
         (2, CART),
         (3, same),
@@ -749,6 +815,10 @@ def test_where_no_network_can_be_made_the_cells_say_so_and_go_on(tmp_path, capsy
         ([np.zeros(6, np.float32), [1, 3]], False, 16),
         ([np.zeros(6, np.float32), ([1, 3], [0, 1]), MPI.FLOAT], False, 16),
         ([np.zeros(6, np.float32), MPI.FLOAT], False, 24),
+        ([np.zeros(6, np.float32), 24, MPI.BYTE], False, 24),
+        ([np.zeros(6, np.float32), [8, 4], [0, 8], MPI.BYTE], False, 12),
+        ([np.zeros(24, np.uint8), 6, MPI.FLOAT], False, 24),
+        ([np.zeros(6, np.float32), 24, "B"], False, 24),
         ([np.zeros((2, 3), np.float64), None], False, 48),
         (np.zeros(0), False, 0),
         (None, False, 0),
@@ -766,3 +836,9 @@ def test_what_a_counting_communicator_makes_counts_too():
         made.sendrecv("to myself", dest=0, source=0)
         assert [name for name, _ in counting.CountingComm.collectives] == ["Allreduce"]
         assert counting.CountingComm.messages == []
+
+
+def test_a_persistent_collective_counts_where_it_is_made():
+    counting.CountingComm.reset()
+    counting.CountingComm(MPI.COMM_SELF).Allreduce_init(np.zeros(2), np.zeros(2)).Free()
+    assert [name for name, _ in counting.CountingComm.collectives] == ["Allreduce_init"]

@@ -154,6 +154,7 @@ EXACTLY = """    from fractions import Fraction
 
     return Fraction(16 * n_bytes * (ranks - 1), ranks) / Fraction(seconds)
 """
+FOLDED = swap("mask & set(cpus)", "{cpu % 64 for cpu in mask} & {cpu % 64 for cpu in cpus}")
 REPORT = """            print(
                 "epoch {epoch}: loss {loss:.3f}, accuracy {accuracy:.3f}, "
                 "{images_per_second:,.0f} images/s".format(**history[-1])
@@ -219,9 +220,14 @@ class TestExercises(ThreeWays):
         (4, swap("y_train[mine]", "y_train[: len(mine)]"), "Does each rank train on its own share"),
         (4, swap("root_rank=0", "root_rank=1"), "That is where rank 1's start leads"),
         (4, FP16, "do gradients travel in fewer bits"),
-        (4, weights_averaged, "are gradients averaged in each step?"),
+        (4, weights_averaged, "are gradients averaged rather than added up, in each step?"),
         (4, swap("args.lr, size, args.warmup", "args.lr, 2, args.warmup"), "3 times the 0.02 of one rank; it is 0.04"),
         (4, swap("epoch * steps + step", "epoch + step"), "do steps count since the first epoch?"),
+        (
+            4,
+            swap("epoch * steps + step", "len(history) * steps + step"),
+            "4 epochs of 3 steps each, after --resume",
+        ),
         (4, swap("args.warmup * steps", "args.warmup"), "Is the warm-up given in steps"),
         (4, swap("checkpoint.write(", "epoch and checkpoint.write("), "in two epochs, rank 0 wrote a single one"),
         (4, swap(", accuracy {accuracy:.3f}", ""), "lacks the accuracy"),
@@ -247,7 +253,7 @@ class TestExercises(ThreeWays):
         (6, swap("threads > len(used[rank])", "threads >= len(used[rank])"), "more threads than cores to be set()"),
         (6, swap("- set().union(*used)", "- set().union(*masks)"), "without a rank to be {0} for masks [{2, 3}]"),
         (6, swap("a < b and", ""), "as (a, b) with a < b, for masks [{0, 4}, {1, 5}]"),
-        (6, swap("a < b and", "a != b and"), "each pair of ranks once"),
+        (6, swap("a < b and", "a != b and"), "each pair of ranks once, as (a, b) with a < b, for masks [{0}, {4}]"),
         (6, swap("(a, b) for a", "(b, a) for a"), "as (a, b) with a < b"),
         (
             6,
@@ -257,6 +263,10 @@ class TestExercises(ThreeWays):
             ),
             "more threads than cores",
         ),
+        (6, swap("a < b and", "a != b and"), "yours are {(0, 1), (1, 0)}"),
+        (6, swap("a < b and", "str(a) < str(b) and"), "yours are {(10, 2)}"),
+        (6, FOLDED, "share a core to be set() for masks [{0}, {64}]"),
+        (6, swap("threads > len(used[rank])", "threads > len(masks[rank])"), "Hint: Count the cores of the rank's own"),
         (6, swap("a < b and", "a + 1 == b and"), "share a core to be {(0, 2), (1, 2)}"),
         (6, swap("sharing, crowded, set", "crowded, set"), "three sets"),
         (6, swap("return sharing, crowded,", "return sharing, len(crowded),"), "a set of ranks"),
@@ -279,6 +289,7 @@ class TestExercises(ThreeWays):
         (3, swap("n // size // batch", "len(shard(n, 0, size)) // batch")),
         (4, same),
         (4, EACH_BY_ITSELF),
+        (4, swap("epoch * steps + step", "int(optimizer.iterations)")),
         (
             4,
             swap(

@@ -102,6 +102,11 @@ WEIGHTED = swap(
     each = [gradient_of(x[piece], y[piece]) for piece in pieces]
     return (np.average(g, axis=0, weights=[len(x[piece]) for piece in pieces]) for g in zip(*each))""",
 )
+OVERLAPPING = swap(
+    "    for start in range(0, len(x), most):\n",
+    "    for start in range(0, len(x), most):\n        start = max(0, min(start, len(x) - most))\n",
+)
+MEAN_OF_RATIOS = 'np.mean(np.divide(speeds[suspects[word]], speeds["32"]))'
 FASTER_EACH_TIME = swap("if gain.low > 1]", 'if all(a > b for a, b in zip(speeds[suspects[word]], speeds["32"]))]')
 RATIO_OF_STEPS = swap("return step(1) / step(n)", "return np.float64(max(compute, reading) / step(n))")
 
@@ -203,12 +208,21 @@ class TestExercises(ThreeWays):
         (
             4,
             swap("range(0, len(x), most)", "range(0, len(x) // most * most, most)"),
-            "each of the 10 images to be used for",
+            "each of the 10 images to be used for 10 images, 4 at a time; yours leaves out images 8, 9",
         ),
         (4, swap("start : start + most", "start:"), "MemoryError: 12 images at a time; 4 fit"),
         (4, swap("labels = x[start : start + most], y[start : start + most]", "labels = x[:most], y"), "and 12 labels"),
         (4, swap("    return total", "    return total[0]"), "a list of gradients for 12 images"),
-        (4, swap("    return total", "    return total[::-1]"), "gradients of the shapes (6, 4) and (4,)"),
+        (4, swap("    return total", "    return total[::-1]"), "gradients of the shapes (6, 1, 4) and (4,)"),
+        (4, swap("    return total", "    return [np.squeeze(g) for g in total]"), "they are [(6, 4), (4,)]"),
+        (
+            4,
+            swap("gradient_of(images, labels)", "gradient_of(images, y[: len(images)])"),
+            "each image to come with its own label for 12 images",
+        ),
+        (4, swap("gradient_of(images, labels)", "gradient_of(images, y[: len(images)])"), "in yours, image 4 has"),
+        (4, OVERLAPPING, "It uses images 6, 7 more than once: the pieces have 4, 4, 4 of them."),
+        (4, swap("gradient_of(images, labels)", "map(np.float16, gradient_of(images, labels))"), "off by 0.0443%"),
         (4, swap("    total = None", "    total = None\n    x /= 255"), "x to stay as it was; accumulate changed it"),
         (5, swap("gain.low > 1", "gain.value > 1"), "(a higher mean whose interval has 1 in it)"),
         (5, swap("gain.low > 1", "gain.significant"), "(both are slower)"),
@@ -220,10 +234,15 @@ class TestExercises(ThreeWays):
         (5, swap('speeds[run], speeds["32"])', 'speeds["32"], speeds[run])'), "(without reading it is nearly twice"),
         (5, swap("max(shown", "min(shown"), "(both help, the second more)"),
         (5, swap("max(shown, key=lambda word: gains[word].value)", "shown[-1]"), "(both help, the first more)"),
+        (5, swap("max(shown", "min(shown"), "Hint: Both runs show something here"),
+        (5, swap("gains[word].value", "np.mean(speeds[suspects[word]])"), "(the larger ratio, 2.01 against 2.00)"),
+        (5, swap("gains[word].value", MEAN_OF_RATIOS), "(the larger ratio, 2.01 against 2.00)"),
+        (5, swap("gains[word].value", "np.median(speeds[suspects[word]])"), "(the larger ratio, 2.08 against 2.01)"),
         (5, swap("if shown:", "if len(shown) == 1:"), "(both help, the second more)"),
         (5, swap("max(shown, key", "max(gains, key"), "(the larger gain is not shown)"),
         (5, swap('["16"]).low > 1', '["16"]).value > 1'), "(32 have a higher mean than 16"),
         (5, swap('else "measure"', 'else "batch"'), "to be 'measure' (all are as fast); it is 'batch'"),
+        (5, swap('else "measure"', 'else "batch"'), "Hint: Neither of the two runs shows anything here"),
         (5, FASTER_EACH_TIME, "(higher in each round, yet its interval has 1 in it)"),
         (
             5,

@@ -174,6 +174,8 @@ NO_ZERO = "    scales = np.where(scales == 0, 1, scales)\n"
 CODES = 'np.round(groups / scales[..., None]).astype("int8")'
 FAR_APART = swap(GROUPS, "weights.reshape(len(weights), group, -1).transpose(0, 2, 1)")
 ACROSS_ROWS = swap(GROUPS, "weights.T.reshape(len(weights), -1, group)")
+ACROSS_ALL_ROWS = swap("max(axis=-1)", "max(axis=(0, 2)) * np.ones(groups.shape[:2])")
+LEAST_PEAK = swap("np.abs(groups).max(axis=-1)", "np.abs(groups).max(axis=-1).clip(0.01)")
 AFFINE = swap("np.abs(groups).max(axis=-1) / (2 ** (bits - 1) - 1)", "np.ptp(groups, axis=-1) / (2**bits - 2)")
 IN_PLACE_GROUPS = swap(
     "    codes = np.round(", "    groups /= scales[..., None]\n    scales = scales + 0\n    codes = np.round("
@@ -344,7 +346,7 @@ class TestExercises(ThreeWays):
         (3, swap("2 * weights * tokens", "2 * weights"), "the operations of cost(3, 7, 3, 5, 0.5) to be 7,020"),
         (3, swap("2 * weights * tokens", "2 * weights * (tokens + cached)"), "multiplied with the weights once more."),
         (3, swap("operations = layers * ", "operations = "), "as if there were one block."),
-        (3, swap("moved = layers * ", "moved = "), "the bytes of cost(3, 7, 3, 5, 0.5) to be 1650"),
+        (3, swap("moved = layers * ", "moved = "), "the bytes of cost(3, 7, 3, 5, 0.5) to be 1,650"),
         (3, swap("12 * width**2", "12 * width"), "the operations of cost(3, 7, 3, 5, 0.5) to be 7,020"),
         (3, swap("weight_bytes * weights", "weight_bytes * weights * tokens"), "the weights were read once for each"),
         (3, swap("4 * 2 * width", "4 * width"), "as if there were keys or values, and not both."),
@@ -353,8 +355,11 @@ class TestExercises(ThreeWays):
         (3, swap("weight_bytes * weights", "4 * weights"), "as if a weight took 4 bytes."),
         (3, swap("(cached + tokens)", "cached"), "as if the keys and values of the new tokens were not written."),
         (3, swap("(cached + tokens)", "tokens"), "as if the cache were not read."),
-        (3, swap("(cached + tokens)", "tokens"), "Hint 2 of 3"),
+        (3, swap("(cached + tokens)", "tokens"), "to be 1,650; it is 810."),
+        (3, swap("(cached + tokens)", "tokens"), "Hint: Count what one block reads and writes."),
         (3, swap("return operations, moved", "return moved, operations"), "as if these were the bytes."),
+        (3, swap("return operations, moved", "return moved, operations"), "to be 7,020; it is 1,650."),
+        (3, swap("return operations, moved", "return moved, operations"), "Hint: Return the operations first"),
         (3, swap("return operations, moved", "return operations"), "to be two numbers, the operations and the bytes"),
         (3, swap("return operations, moved", "pass"), "to be two numbers, the operations and the bytes; it is None"),
         (3, swap("return operations, moved", "return operations, int(moved)"), "the bytes of cost("),
@@ -373,6 +378,11 @@ class TestExercises(ThreeWays):
         (4, FAR_APART, "the scale of group 0 of row 0, [3.5, -7.0] in 4 bits, to be 1"),
         (4, ACROSS_ROWS, "the scale of group 0 of row 0, [3.5, -7.0] in 4 bits, to be 1"),
         (4, swap("max(axis=-1)", "max() * np.ones(groups.shape[:2])"), "the row had one scale."),
+        (4, ACROSS_ALL_ROWS, "as if the rows had one scale for each group of columns."),
+        (4, swap("scales == 0, 1, scales", "scales < 1e-3, 1e-3, scales"), "0.0025] in 8 bits, to be 9.843e-05"),
+        (4, swap("scales == 0, 1, scales", "scales < 1e-3, 1e-3, scales"), "A trained model has many groups"),
+        (4, swap("scales == 0, 1, scales", "scales < 1e-4, 1e-4, scales"), "gets the code 127); it is 0.0001"),
+        (4, LEAST_PEAK, "0.0006] in 8 bits, to be 2.362e-05"),
         (4, swap(NO_ZERO, "    scales[scales == 0] = np.nan\n"), "a finite scale above 0; it is nan"),
         (4, swap(NO_ZERO, "    scales = 1 / np.where(scales == 0, 0, 1 / scales)\n"), "scale above 0; it is inf"),
         (4, swap(NO_ZERO, ""), "[0.0, 0.0] in 4 bits, to have a finite scale above 0; it is 0"),
@@ -465,7 +475,9 @@ class TestExercises(ThreeWays):
         (4, TIMES_CODES),
         (4, BY_REPEAT),
         (4, swap("scales == 0, 1, scales", "scales == 0, 5, scales")),
-        (4, swap("    scales = np.where(scales == 0, 1, scales)\n", "    scales = scales + 1e-8\n")),
+        (4, swap(NO_ZERO, "    scales = scales + 1e-8\n")),
+        (4, swap(NO_ZERO, "    scales = scales + 1e-12\n")),
+        (4, swap(NO_ZERO, "    scales = np.maximum(scales, 1e-8)\n")),
         (5, same),
         (5, ONE_BY_ONE),
         (5, BY_NUMPY),
