@@ -125,8 +125,9 @@ threads_per_rank = check(1, threads_per_rank)
 #   for it, by `check.hint(1)` in a cell of your own.
 # - *passed*: well done. Behind it stands the kit's solution, folded, to compare.
 #
-# The check looks at what your answer does; how you wrote it doesn't matter. A function has 20 seconds for everything
-# that the check asks it to do. A script has its own time limit, which the exercise states.
+# The check looks at what your answer does; how you wrote it doesn't matter. Leave what a function is given as it is, in
+# all labs: later cells use those arrays, lists and tables too. A function has 20 seconds for everything that the check
+# asks it to do. A script has its own time limit, which the exercise states.
 #
 # Until your answer passes, the lab continues with the solution in its place. So you are never stuck: go on, and come
 # back later. In a terminal, `./lab reset 00` gives you a fresh copy of this notebook, and keeps yours beside it.

@@ -614,6 +614,7 @@ for axis, (case, gains) in zip(axes[0], thread_gains.items()):
             xytext=(0, 9),
             textcoords="offset points",
             ha="center",
+            bbox=dict(facecolor="white", edgecolor="none", pad=1),  # before the dashed line
         )
     axis.axvline(most, color=plots.BLACK, linestyle="--", linewidth=1.5)
     size = BRANCH_SIZES[case][0]
@@ -1521,15 +1522,16 @@ plots.show(
 # these, skip section 3 first. Exercise 4 is the hardest: whoever has no right answer after ten minutes should read the
 # second hint.
 #
-# **What to expect** In the stored run, on 2 cores of an AMD EPYC (Zen 4; AVX-512, oneDNN on), two inter-op threads made
-# four branches of small products 1.6 times as fast (1.3 to 2.0). Intra-op threads made no difference to them beyond
-# chance: a 256 × 256 product was hardly split. For the large ones, intra-op threads made the run 1.8 times as fast (1.7
-# to 2.0), inter-op threads 1.7 times (1.2 to 2.3), and both together were no faster than intra-op threads alone, beyond
-# chance. With many cores, the dashed line is at 4, because there are only four branches. A training step as a graph was
-# 5.2 times as fast as eagerly (4.7 to 5.8) for a batch of 32, 3.4 times for 256 and 1.7 times for 2048; it saved 4.5
-# to 6.0 ms for each. A call that traces took 99 times as long as one that doesn't (86 to 114). The merged first block
-# was 1.3 times as fast (1.2 to 1.4), the middle one as fast as before, within chance (0.96 to 1.08). With Eigen instead
-# of oneDNN, on an earlier machine of 2 cores with AVX-512, it was 1.2 to 2 times and 1.1.
+# **What to expect** In the stored run, on 2 cores of an Intel Xeon with AMX (oneDNN on), two inter-op threads made four
+# branches of small products 1.7 times as fast (1.5 to 2.0). Intra-op threads made them 2% slower (1 to 3%): a 256 × 256
+# product is hardly split. For the large ones, intra-op threads and inter-op threads each made the run 1.9 times as
+# fast, and both together gained 1% at most over intra-op threads alone. With many cores, the dashed line is at 4,
+# because there are only four branches. A training step as a graph was 3.7 times as fast as eagerly (3.3 to 4.0) for a
+# batch of 32, 2.5 times for 256 and 1.8 times for 2048; it saved 2.5 to 4.2 ms for each. A call that traces took 81
+# times as long as one that doesn't (78 to 85). The merged first block was 1.3 times as fast (1.3 to 1.4), the middle
+# one as fast as before, within chance (0.98 to 1.07). On 2 cores of an AMD EPYC (Zen 4), the step as a graph was 5.2,
+# 3.4 and 1.7 times as fast. With Eigen instead of oneDNN, on a machine of 2 cores with AVX-512, the merged blocks were
+# 1.2 to 2 times and 1.1 times as fast.
 #
 # **What goes wrong** `tf.placeholder() is not compatible with eager execution` means that a line is outside the
 # `with graph.as_default():` block. In exercise 4, a Python counter inside the graph stays at its first value, and one

@@ -788,7 +788,7 @@ if BF16:
 logs = {kind: onednn.read_log(lines, after="Done warm up") for kind, (_, lines, _) in runs.items()}
 step_ms = {kind: 1000 * float(np.mean(run["seconds"])) for kind, (run, _, _) in runs.items()}
 timed = {kind: len(run["seconds"]) for kind, (run, _, _) in runs.items()}
-logs["float32"].drop(columns=["attributes"]).head(6)
+logs["float32"].drop(columns=["direction", "attributes"]).head(6)
 
 # %% [markdown]
 # ### Exercise 4 · Three questions to a log

@@ -169,7 +169,7 @@ for axis, (affinity, part) in zip(axes, pictures):
         if its_affinity == affinity:
             place = table.columns.get_loc((intra, inter)), table.index.get_loc((omp, blocktime))
             style = dict(ha="center", va="center", fontsize=15, fontweight="bold")
-            axis.annotate(mark, place, color=plots.VERMILION, **style)
+            axis.annotate(mark, place, color=plots.BLACK, **style)
     axis.set_xlabel("inter-op threads")
     pinned = "threads not pinned" if affinity == "none" else "threads pinned to cores"
     axis.set_title(pinned, pad=22)

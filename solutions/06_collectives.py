@@ -1082,8 +1082,8 @@ if no_wires:
 # Write `cost(way, n, servers=1)`. It returns the three factors as a tuple `(steps, traffic, sums)`, for `way` "server"
 # (with `servers` of them), "ring", "doubling" or "halving", on `n` ranks. The line for servers is written: a server
 # receives from all, one after the other, and then sends to all. How is it for the others? On 1 rank everything costs 0.
-# (Later cells also ask what "doubling" and "halving" cost on 3 ranks. Let your formulas go on between the powers of
-# two.)
+# (Later cells also ask what "doubling" and "halving" cost on 3 ranks. Between two powers of two, any value between
+# theirs will do: let your formulas go on, or take the next power.)
 
 
 # %%
@@ -1448,6 +1448,7 @@ for row, column in itertools.product(range(0, len(message_sizes), 3), range(len(
 names = {3: "8 B", 10: "1 KiB", 15: "32 KiB", 20: "1 MiB", 25: "32 MiB", 30: "1 GiB"}
 axis.set_yticks([power - 3 for power in names], names.values())
 axis.set(ylabel="size of the gradient", title="the quickest way")
+axis.set_ylim(-1.5, len(message_sizes) + 0.5)  # the letters of the first and the last row are whole
 beside.set_title("the ring's time over the quickest way's")
 for each in (axis, beside):
     each.set_xticks(range(len(world_sizes)), world_sizes)
@@ -1615,12 +1616,13 @@ for name, inputs, neurons in (
 # With a wide layer and a small batch, cut the layer. Convolutions have few weights and many activations, so CNNs are
 # trained data-parallel.
 #
-# Language models are too large for that. Their training takes your ring apart: **FSDP** (PyTorch) and **ZeRO**
-# (DeepSpeed) reduce-scatter the gradients, so that each rank keeps and updates only its chunk of the weights, and
-# all-gather the weights layer by layer when they are needed (Rajbhandari et al. 2020, [arXiv
-# 1910.02054](https://arxiv.org/abs/1910.02054)). [**Tensor parallelism**](../docs/glossary.md#tensor-parallelism) cuts
-# layers as exercise 4 does, **pipeline parallelism** gives each rank some layers. On GPUs NCCL does the sending, on
-# CPUs Gloo, oneCCL or MPI.
+# Language models are too large for that. Their training takes your ring apart: [**FSDP**](../docs/glossary.md#fsdp)
+# (PyTorch) and [**ZeRO**](../docs/glossary.md#zero) (DeepSpeed) reduce-scatter the gradients, so that each rank keeps
+# and updates only its chunk of the weights, and all-gather the weights layer by layer when they are needed. You write
+# both in [lab 11](11_after_the_all_reduce.ipynb), and measure what they cost. [**Tensor
+# parallelism**](../docs/glossary.md#tensor-parallelism) cuts layers as exercise 4 does, [**pipeline
+# parallelism**](../docs/glossary.md#pipeline-parallelism) gives each rank some layers. On GPUs NCCL does the sending,
+# on CPUs Gloo, oneCCL or MPI.
 #
 # ## 11 · What to send first
 #

@@ -48,13 +48,13 @@ from labkit.testbed import obstacle
 
 # %%
 # How much this lab measures: change it here. The first of two sizes is that of a small run.
-n_train, epochs = (512, 2) if QUICK else (8_000, 6)  # digits
+n_train, epochs = (512, 2) if QUICK else (6_400, 6)  # digits
 RANK_COUNTS = (2,) if QUICK else (1, 2, 4)  # section 5: training
 several = max(2, min(4, machine.usable_cores))  # ranks, in sections 5, 7 and 10
 SCALING_ROUNDS = 0 if QUICK else 5  # sections 5 and 7
 PINNING_ROUNDS = 0 if QUICK else 5  # section 10
 WIRE_ROUNDS, PREDICTION_ROUNDS = (1, 0) if QUICK else (5, 5)  # section 11
-WIRE_CASES = {"2 nodes, 1 Gbit/s": (2, 2 if QUICK else 10)}  # nodes, steps of a measurement
+WIRE_CASES = {"2 nodes, 1 Gbit/s": (2, 2 if QUICK else 8)}  # nodes, steps of a measurement
 if not QUICK:
     WIRE_CASES |= {"2 nodes, 100 Mbit/s": (2, 4), "4 nodes, 100 Mbit/s": (4, 3)}
 
@@ -198,10 +198,10 @@ if not QUICK:
 # In step 2, `mpirun -bind-to` pins the ranks to their cores. In step 3, PyTorch's sampler gives the share; the learning
 # rate and the number of steps stay yours.
 #
-# Horovod's last release, 0.28.1, is of June 2023, and libraries such as Ray have
-# [dropped it](https://github.com/ray-project/ray/issues/49454) since. The lab uses it because its six steps are all
-# there is to see, and because they are the same elsewhere. (In older scripts, step 5 is a
-# `BroadcastGlobalVariablesHook`.)
+# Horovod's last release, 0.28.1, is of June 2023, and libraries such as Ray have [dropped
+# it](https://github.com/ray-project/ray/issues/49454) since. The lab uses it because its six steps are all there is to
+# see, and because they are the same elsewhere: [lab 11](11_after_the_all_reduce.ipynb) writes what DDP does for you,
+# and runs this lab's script in PyTorch. (In older scripts, step 5 is a `BroadcastGlobalVariablesHook`.)
 #
 # Step 3 is arithmetic. You write it first, as three small functions. The scripts run in processes of their own, so the
 # functions will move into a module that they import, `work/plan.py`. There, each function can use `math`, numpy as `np`
@@ -283,18 +283,18 @@ steps_per_epoch = check(3, steps_per_epoch)
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots()
 for size in (1, 2, 4):
-    per_epoch = steps_per_epoch(8_000, 64, size)
+    per_epoch = steps_per_epoch(6_400, 64, size)
     steps = np.arange(6 * per_epoch)
     rates = [learning_rate(step, 0.01, size, warmup=2 * per_epoch) for step in steps]
     label = f"{size} {'rank' if size == 1 else 'ranks'}: {len(steps)} steps"
     axis.plot(steps, rates, markevery=len(steps) // 6, label=label)
 axis.set(xlabel="step", ylabel="learning rate")
-axis.set(title="Six epochs over 8,000 digits, 64 a rank and step")
+axis.set(title="Six epochs over 6,400 digits, 64 a rank and step")
 axis.legend()
 plots.show(
     figure,
-    alt="Learning rate against step. One rank: constant 0.01 for 750 steps. Two ranks: a ramp "
-    "from 0.01 to 0.02, 372 steps in all. Four ranks: from 0.01 to 0.04, 186 steps in all.",
+    alt="Learning rate against step. One rank: constant 0.01 for 600 steps. Two ranks: a ramp "
+    "from 0.01 to 0.02, 300 steps in all. Four ranks: from 0.01 to 0.04, 150 steps in all.",
 )
 
 # %% [markdown]
@@ -575,8 +575,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # The check calls your script's `main` on 3 ranks for a few steps. One step of 3 ranks must be, up to rounding in
 # float32, one step of a single process on all their digits. That is the definition of "distributed". A second call
-# continues from the checkpoint of the first (`--resume`), which only rank 0 has, with several steps in each epoch. All
-# of it may take three minutes, and a single line 20 s.
+# takes several steps in each epoch, and a third one continues from its checkpoint (`--resume`), which only rank 0 has.
+# All of it may take three minutes, and a single line 20 s.
 
 # %% tags=["nbval-check-output"]
 train_hvd = check(4, "work/train_hvd.py")

@@ -77,7 +77,7 @@ LOG_EVERY, EVALUATE_EVERY = (2, 0) if QUICK else (10, 5)  # steps, and epochs
 TOO_FAR_STEPS = 0 if QUICK else 80  # with the rate of 1,024 workers
 STEPS = 12 if QUICK else 48  # section 6
 SCALING_ROUNDS = 1 if QUICK else 5  # section 8: launches
-STEP_ROUNDS, STEP_SECONDS = (1, 0.2) if QUICK else (5, 0.5)
+STEP_ROUNDS, STEP_SECONDS = (1, 0.2) if QUICK else (5, 0.4)
 STORAGE_TRAINERS = 1 if QUICK else 2 if cores < 4 else 3  # section 9: nodes that train, at most
 STORAGE_ROUNDS = 1 if QUICK else 5
 # Section 10: images and batches of each of 2 nodes in a step; how long, and epochs of warm-up.
@@ -227,7 +227,8 @@ if slurm:
 # guide's flags run here too; only the two paths differ. (256 images of ResNet-50 at a time need a node with much
 # memory, so this lab takes smaller values.) On Bede, the program ran under IBM's DDL, which is no longer maintained;
 # here it uses Horovod, whose last release is of 2023. The recipe and the job script would be the same with PyTorch's
-# `DistributedDataParallel`; lab 07 says which call stands for which. This is what the flags are for:
+# `DistributedDataParallel`; lab 07 says which call stands for which, and [lab 11](11_after_the_all_reduce.ipynb) does
+# it. This is what the flags are for:
 #
 # | flag | value on Bede | what it is for | here, on the small set |
 # | --- | --- | --- | --- |
@@ -2086,7 +2087,7 @@ if QUICK:
     duration = "not measured in a quick run"
     print(duration)
 else:
-    flags = "--model resnet50_v1.5 --batch_size 8 --num_iter 6 --iter_unit batch --mode train"
+    flags = "--model resnet50_v1.5 --batch_size 8 --num_iter 4 --iter_unit batch --mode train"
     rate = speed(train("resnet50", 2, *flags.split(), "--log_every", 2))
     shutil.rmtree(work / "resnet50" / "checkpoints")  # 200 MB
     duration = f"not here: it would take {BEDE_EPOCHS * IMAGENET / rate / 86_400:,.0f} days"

@@ -1606,5 +1606,5 @@ results.table("language models", rows)
 ladder.show(results)
 
 # %% [markdown]
-# **Next:** this is the last lab. In a terminal, `./lab report` makes one page of all that you measured. Then start the
-# [welcome](00_welcome.ipynb) again on another machine, and compare.
+# **Next:** [lab 11](11_after_the_all_reduce.ipynb), where a network's weights, gradients and optimizer are shared out
+# over ranks.
