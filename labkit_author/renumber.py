@@ -18,6 +18,7 @@ from labkit_author import build
 EQUIVALENT = Path("tests") / "exercises" / "equivalent.toml"
 CHECKED = ("check", "answer", "judge")  # calls whose first argument is an exercise's number
 CASES = ("mistakes", "right")  # lists of a test whose tuples begin with it
+PARAMETER = "exercise"  # the first of a test's parameters, where its cases begin with it
 KEYED = "checks"  # an attribute that is keyed by it
 # "exercise 4", "exercise 4 or 5", "exercises 2, 3 and 5", over the end of a line too.
 GAP = r"(?:\s|#)+"
@@ -162,6 +163,8 @@ def numbers(tree: ast.Module) -> Iterator[ast.expr]:
                     yield number
                 case ast.Assign([ast.Name(name)], value) if name in CASES:
                     yield from _first_of_tuples(value)
+                case ast.Call(ast.Attribute(attr="parametrize"), [names, cases, *_]) if _first_name(names) == PARAMETER:
+                    yield from _first_of_tuples(cases)
                 case ast.Assign([ast.Name("slow")], ast.Call(ast.Name("frozenset"), [values])):
                     yield from _members(values)
                 case ast.comprehension(target, values) | ast.For(target, values) if _bound(target) in variables:
@@ -265,6 +268,16 @@ def _first_of_tuples(values: ast.expr) -> Iterator[ast.expr]:
 def first_number(case: ast.expr) -> int | None:
     """Return the number of the exercise that a case of a test is about; None where it is not written."""
     return next((ast.literal_eval(number) for number in _first_of_tuples(case)), None)
+
+
+def _first_name(names: ast.expr) -> str:
+    """Return the first of the parameters that `pytest.mark.parametrize` names: in a sequence, or in one string."""
+    match names:
+        case ast.Tuple([ast.Constant(str(name)), *_]) | ast.List([ast.Constant(str(name)), *_]):
+            return name
+        case ast.Constant(str(name)):
+            return name.split(",")[0].strip()
+    return ""
 
 
 def _whole(node: ast.expr) -> bool:

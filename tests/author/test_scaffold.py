@@ -194,6 +194,14 @@ def moved(number, after=3):
             "solved = sources.exercises(book)\nx = solved[5], other[4]",
         ),
         ("x = student.check.lab.checks[4].imports", "x = student.check.lab.checks[5].imports"),
+        (
+            "@mark.parametrize(('exercise', 'edit'), [(4, swap(4)), (3, same)])\ndef test(exercise, edit): pass",
+            "@mark.parametrize(('exercise', 'edit'), [(5, swap(4)), (3, same)])\ndef test(exercise, edit): pass",
+        ),
+        (
+            "@mark.parametrize('exercise, edit', [(4, same)])\n@mark.parametrize('ranks', [(4, 2)])\ndef f(): pass",
+            "@mark.parametrize('exercise, edit', [(5, same)])\n@mark.parametrize('ranks', [(4, 2)])\ndef f(): pass",
+        ),
         ("ranks(4)\nfor n in (4, 5): other(n)", "ranks(4)\nfor n in (4, 5): other(n)"),
     ],
 )
