@@ -18,7 +18,7 @@
 #
 # **No model is downloaded.** How *fast* a model is depends on its sizes, and not on the values of its weights: so speed
 # is measured with random weights. How *good* a model is depends on nothing but its values: so quality is measured on a
-# small model that you train yourself, in about a minute, on a text that every Python has with it.
+# small model that you train yourself, in a minute or two, on a text that every Python has with it.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -63,12 +63,12 @@ rich.reconfigure(quiet=True, force_jupyter=False)  # no progress bars from NNCF
 # %%
 # How much this lab measures: change it here. The first of two sizes is that of a small run.
 CONTEXT = 32 if QUICK else 128  # characters that the trained models look back on
-STEPS, BATCH = (12, 4) if QUICK else (1600, 12)  # of training: section 1
+STEPS, BATCH = (12, 4) if QUICK else (1000, 12)  # of training: section 1
 LENGTHS, LENGTH_ROUNDS = ((8, 24), 2) if QUICK else ((16, 32, 48, 64, 96, 127), 8)  # section 2
 WIDTH = (
     256 if QUICK else 2048 if machine.memory_free > 5e9 else 1280
 )  # of the large model: section 3
-PROMPT, ROUNDS, PASSES = (16, 2, 2) if QUICK else (256, 8, 6)  # sections 3 and 4
+PROMPT, ROUNDS, PASSES = (16, 2, 2) if QUICK else (256, 6, 6)  # sections 3 and 4
 AT_ONCE = (1, 4) if QUICK else (1, 2, 4, 8, 16, 32, 64)  # requests: section 5
 BATCH_ROUNDS, BATCH_PASSES = (2, 1) if QUICK else (4, 3)  # section 5
 DRAFT_STEPS = 12 if QUICK else 1600  # section 6
@@ -294,7 +294,7 @@ def train(shape, steps):
 
 
 # %%
-print("Training: about a minute", flush=True)
+print("Training: one to two minutes", flush=True)
 with load.watch("section 1") as training_others:
     network, losses = train(SMALL, STEPS)
 print(

@@ -51,6 +51,7 @@ ROWS = 4 if QUICK else 384  # of a rank in a step, where speed is measured
 COUNTED = (2,) if QUICK else (1, 2, 4)  # ranks whose memory and bytes are counted
 ROUNDS, STEPS = (2, 1) if QUICK else (6, 3)  # sections 2 and 4; steps in each round
 PER_BUCKET = (1, LAYERS) if QUICK else (1, 2, 4, 8, 16)  # layers in a bucket: section 2
+MOST_RATE = 5e9  # bits/s of a wire here: beyond, the cores that send are the limit
 STAGES, STAGE_S = ((2,), 0.002) if QUICK else ((2, 4), 0.01)  # section 6
 MICRO_BATCHES, PIPELINE_ROUNDS = ((1, 4), 2) if QUICK else ((1, 2, 4, 8, 16), 5)
 MNIST_DIGITS = 512 if QUICK else 4_000  # section 7
@@ -293,6 +294,7 @@ _ = (work / "own_ddp.py").write_text(Path(ddp).read_text())
 
 import argparse
 import json
+import os
 import time
 import tracemalloc
 from importlib import import_module
@@ -307,27 +309,43 @@ from labkit.testbed import traffic
 RANKS = MPI.COMM_WORLD
 
 
-def make(way, weights):
+def make(way, weights, ranks=RANKS):
     """Return what trains the network in a way, such as "DDP:1e6", which has buckets of 1 MB."""
     name, _, limit = way.partition(":")
     if name == "alone":  # nothing travels
         return import_module("own_ddp").DDP(MPI.COMM_SELF, weights, 0)
     if name == "DDP":
-        return import_module("own_ddp").DDP(RANKS, weights, float(limit))
+        return import_module("own_ddp").DDP(ranks, weights, float(limit))
     if name == "ZeRO-1":
-        return import_module("own_zero1").ZeRO1(RANKS, weights)
-    return import_module("own_fsdp").FSDP(RANKS, weights)
+        return import_module("own_zero1").ZeRO1(ranks, weights)
+    return import_module("own_fsdp").FSDP(ranks, weights)
 
 
-def timed(function, count):
+def timed(function, count, clock=time.perf_counter):
     """Return the median seconds of so many calls, on the slowest rank, which begin together."""
     seconds = []
     for _ in range(count):
         RANKS.Barrier()
-        begin = time.perf_counter()
+        begin = clock()
         function()
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(clock() - begin)
     return RANKS.allreduce(float(np.median(seconds)), MPI.MAX)
+
+
+def senders(model, gradient):
+    """Return the functions that send a layer, by name."""
+    if hasattr(model, "average"):
+        return {"average": lambda: model.average([gradient])}
+    return {"gather": lambda: model.gather(0), "scatter": lambda: model.scatter(gradient)}
+
+
+def costs_of_sending(way, width):
+    """Return two times of each function that sends a layer: on a rank alone, and of its core."""
+    layer, found = np.zeros((width, width), np.float32), {}
+    for ranks, clock in ((MPI.COMM_SELF, time.perf_counter), (RANKS, time.process_time)):
+        for name, send in senders(make(way, [layer], ranks), layer).items():
+            found.setdefault(name, []).append(timed(send, 20, clock))
+    return found
 
 
 def main():
@@ -376,6 +394,11 @@ def main():
         state = Adam(zeros.size)
         found["start"] = timed(lambda: RANKS.Allreduce(MPI.IN_PLACE, number), 30)
         found["update"] = timed(lambda: state.update(zeros, zeros), 10)
+        found["cores"] = len(os.sched_getaffinity(0))
+        found["sending"] = {}
+        for way in models:
+            if way.startswith(("DDP", "FSDP")):
+                found["sending"] |= costs_of_sending(way, args.width)
     if RANKS.rank == 0:
         Path(args.out).write_text(json.dumps(found))
 
@@ -421,6 +444,12 @@ def parts_of(found):
     return dict(forward=forward, backward=backward, update=update, start=found["start"])
 
 
+def core_of(found):
+    """Return, by what sends a layer: seconds of copies, of the core, and taken from computing."""
+    slows = found["cores"] == 1  # with more of them, another one sends
+    return {name: (copies, core, slows * core) for name, (copies, core) in found["sending"].items()}
+
+
 hidden = {}  # bits/s from which on all sending can be hidden, by way
 if not no_wires:
     print("The parts of a step: about 10 s", flush=True)
@@ -434,16 +463,26 @@ if not no_wires:
 # On a wire of that rate, sending takes as long as the backward pass. Can it be hidden there? `ddp_seconds` goes through
 # a step: gradients become ready one by one, and an all-reduce begins when its bucket is full and the one before it is
 # done. It takes `start`, and the time for 2(n − 1)/n times its bytes (lab 06, sections 4 and 8).
+#
+# That is the wire's part. The core has one too: it copies gradients into the bucket and out of it, and it sends and
+# receives. So two more times of a layer's all-reduce are measured: what the copies take, and what the core spends in
+# all. Where a rank has one core for everything, its computing ends that much later. (A network card that reads memory
+# itself takes less of the core.)
 
 
 # %%
+NOTHING = (0.0, 0.0, 0.0)  # where `parts` has nothing of the core: the wire alone
+
+
 def ddp_seconds(per_bucket, rate, parts, n=2):
     """Return the predicted seconds of a step: layers in a bucket, bits/s, measured parts."""
-    now, wire_free = parts["forward"], 0.0
+    copies, core, slows = parts.get("average", NOTHING)
+    travel = max(copies + 2 * (n - 1) / n * LAYER_BYTES * 8 / rate, core)  # of a layer
+    now, wire_free, sent = parts["forward"], 0.0, 0
     for bucket in buckets([LAYER_BYTES] * LAYERS, per_bucket * LAYER_BYTES):
-        now += parts["backward"] * len(bucket) / LAYERS
-        travel = 2 * (n - 1) / n * len(bucket) * LAYER_BYTES * 8 / rate
-        wire_free = max(wire_free, now) + parts["start"] + travel
+        now += len(bucket) * parts["backward"] / LAYERS + sent * slows
+        wire_free = max(wire_free, now) + parts["start"] + len(bucket) * travel
+        sent = len(bucket)  # on its way while the next bucket is computed
     return max(now, wire_free) + parts["update"]
 
 
@@ -454,7 +493,6 @@ def milliseconds(seconds):
 
 
 # %%
-MOST_RATE = 5e9  # bits/s: beyond, the cores that send are the limit, not the wire
 ways = {per: f"DDP:{per * LAYER_BYTES}" for per in PER_BUCKET}
 of_buckets, rows = None, []
 with load.watch("section 2") as bucket_others:
@@ -464,16 +502,27 @@ with load.watch("section 2") as bucket_others:
         with Testbed(2, rate) as wires:
             found = measure(2, "alone", *ways.values(), wires=wires)
 if hidden:
-    own = parts_of(found)  # of the same minute
+    by_wire = parts_of(found)  # of the same minute
+    with_core = by_wire | core_of(found)
     bucket_ms = {per: milliseconds(found[way]["seconds"]) for per, way in ways.items()}
-    foreseen = {per: 1e3 * ddp_seconds(per, rate, own) for per in ways}
+    foreseen = {
+        name: {per: 1e3 * ddp_seconds(per, rate, known) for per in ways}
+        for name, known in (("the wire", by_wire), ("wire and core", with_core))
+    }
     alone_ms = milliseconds(found["alone"]["seconds"])
     of_buckets = ratio(
         *(1 / np.array(found[ways[per]]["seconds"]) for per in PER_BUCKET[:: len(ways) - 1])
     )
-    rows = [(str(per), f"{foreseen[per]:.0f}", f"{bucket_ms[per]}") for per in ways]
-    display(markdown.table(("layers in a bucket", "predicted, ms", "measured"), rows))
-    predicted_buckets = foreseen[PER_BUCKET[-1]] / foreseen[PER_BUCKET[0]]
+    copies, core, _ = with_core["average"]
+    print(f"a layer's all-reduce: copies {1e3 * copies:.1f} ms, of the core {1e3 * core:.1f} ms")
+    rows = [
+        (str(per), *(f"{predicted[per]:.0f}" for predicted in foreseen.values()), str(ms))
+        for per, ms in bucket_ms.items()
+    ]
+    heads = ("layers in a bucket", "by the wire, ms", "wire and core, ms", "measured")
+    display(markdown.table(heads, rows))
+    slowest, fastest = (foreseen["wire and core"][per] for per in (PER_BUCKET[-1], PER_BUCKET[0]))
+    predicted_buckets = slowest / fastest
     print(f"nothing sent: {alone_ms}")
     print(f"a bucket a layer is {of_buckets} times as fast as one for all: {of_buckets.verdict}")
     better = "a layer each" if of_buckets.value > 1 else "one for all"
@@ -482,14 +531,15 @@ if hidden:
 
 # %% jupyter={"source_hidden": true}
 def draw_steps(axis, names, measured, predicted, alone):
-    """Draw milliseconds of steps, measured with intervals and predicted, a name each."""
+    """Draw milliseconds of steps, a name each: measured, with intervals, and two predictions."""
     got = np.array([(each.value, each.low, each.high) for each in measured])
     reach = np.nan_to_num(np.abs(got[:, 1:] - got[:, :1]).T)
     place = np.arange(len(names))
     style = dict(ls="", marker="o", color=plots.BLUE, capsize=4)
     axis.errorbar(place, got[:, 0], yerr=reach, label="measured", **style)
-    style = dict(ls="", marker="D", color=plots.ORANGE, mfc="none", ms=10)
-    axis.plot(place, predicted, label="predicted", **style)
+    for (name, ms), marker, color in zip(predicted.items(), "Ds", (plots.ORANGE, plots.GREEN)):
+        style = dict(ls="", marker=marker, color=color, mfc="none", ms=11)
+        axis.plot(place, ms, label=f"predicted: {name}", **style)
     axis.axhline(alone.value, color=plots.BLACK, ls="--", lw=1.5, label="nothing sent")
     axis.set_xticks(place, names)
     axis.set_xlim(-0.5, len(names) - 0.5)
@@ -498,12 +548,15 @@ def draw_steps(axis, names, measured, predicted, alone):
 
 if hidden:
     figure, axis = plt.subplots(figsize=(9, 4))
-    draw_steps(axis, list(ways), bucket_ms.values(), foreseen.values(), alone_ms)
+    by_bucket = {name: list(predicted.values()) for name, predicted in foreseen.items()}
+    draw_steps(axis, list(ways), bucket_ms.values(), by_bucket, alone_ms)
     axis.set(xlabel="layers in a bucket", ylabel="time of a step (ms)")
     axis.set_title("Steps of DDP on two nodes, with 95% intervals")
     axis.legend()
     told = ", ".join(
-        f"{per} layers {bucket_ms[per]}, predicted {foreseen[per]:.0f}" for per in ways
+        f"{per} layers {ms}, predicted {foreseen['the wire'][per]:.0f} by the wire"
+        f" and {foreseen['wire and core'][per]:.0f} by wire and core"
+        for per, ms in bucket_ms.items()
     )
     plots.show(
         figure,
@@ -514,10 +567,8 @@ if hidden:
 
 # %% [markdown]
 # One bucket for all layers can't be sent before the last gradient is there, so nothing is hidden. A bucket for each
-# layer pays for `start` each time. Is the best one where the prediction has it?
-#
-# A rank here may have one core, for its computing and for its sending. Then what is "hidden" takes some of the
-# computing's time all the same, which the prediction leaves out. A network card that reads memory itself takes none.
+# layer pays for `start` each time. Is the best one where the predictions have it? And how much of the distance between
+# the wire's prediction and the measured step is the core's?
 
 # %% [markdown]
 # ## 3 · ZeRO-1: share out the optimizer
@@ -822,29 +873,34 @@ if rows:
 # DDP sends two times (n − 1)/n of the bytes, and hides them behind the backward pass, two thirds of the computing. FSDP
 # sends three times as much, and hides it behind all of it. Two over two thirds, and three over one: what do you expect?
 #
-# `fsdp_seconds` goes through a step as `ddp_seconds` did. One thread sends and receives, in the order in which `step`
-# asks for it.
+# `fsdp_seconds` goes through a step as `ddp_seconds` did, with the core's part of a gather and of a scatter. One thread
+# sends and receives, in the order in which `step` asks for it.
 
 
 # %%
 def fsdp_seconds(rate, parts, n=2):
     """Return the predicted seconds of a step of FSDP."""
-    travel = parts["start"] + (n - 1) / n * LAYER_BYTES * 8 / rate
+    costs = {what: parts.get(what, NOTHING) for what in ("gather", "scatter")}
+    on_wire = parts["start"] + (n - 1) / n * LAYER_BYTES * 8 / rate
+    travel = {what: max(copies + on_wire, core) for what, (copies, core, _) in costs.items()}
+    slows = {what: taken for what, (_, _, taken) in costs.items()}
     forward, backward = parts["forward"] / LAYERS, parts["backward"] / LAYERS
-    now, here = 0.0, travel  # `here`: when the weights that come next are there
-    wire_free = travel
+    now, last = 0.0, LAYERS - 1
+    wire_free = here = travel["gather"]  # `here`: when the weights that come next are there
     for layer in range(LAYERS):
         now = max(now, here)
-        if layer < LAYERS - 1:
-            wire_free = here = max(wire_free, now) + travel
+        if layer < last:
+            wire_free = here = max(wire_free, now) + travel["gather"]
+            now += slows["gather"]
         now += forward
     for layer in reversed(range(LAYERS)):
-        if layer < LAYERS - 1:
-            now = max(now, here)
+        if layer < last:
+            now = max(now, here) + slows["scatter"]  # of the layer behind it
         if layer > 0:
-            wire_free = here = max(wire_free, now) + travel
+            wire_free = here = max(wire_free, now) + travel["gather"]
+            now += slows["gather"]
         now += backward
-        wire_free = max(wire_free, now) + travel  # its gradient
+        wire_free = max(wire_free, now) + travel["scatter"]  # its gradient
     return max(now, wire_free) + parts["update"] / n
 
 
@@ -871,24 +927,26 @@ with load.watch("section 4") as step_others:
             found_at[rate] = measure(2, "alone", DDP, "FSDP", wires=wires)
 
 # %%
-step_ms, foreseen = {}, {}  # by rate and way
+step_ms, foreseen = {}, {}  # by rate and way; predictions by the wire, and with the core
 for rate, found in found_at.items():
-    own = parts_of(found)
-    foreseen[rate, "DDP"] = 1e3 * ddp_seconds(4, rate, own)
-    foreseen[rate, "FSDP"] = 1e3 * fsdp_seconds(rate, own)
+    known = (parts_of(found), parts_of(found) | core_of(found))
+    foreseen[rate, "DDP"] = [1e3 * ddp_seconds(4, rate, parts) for parts in known]
+    foreseen[rate, "FSDP"] = [1e3 * fsdp_seconds(rate, parts) for parts in known]
     for name, way in (("nothing sent", "alone"), ("DDP", DDP), ("FSDP", "FSDP")):
         step_ms[rate, name] = milliseconds(found[way]["seconds"])
 rows = [
-    (show_rate(rate), name, f"{ms:.0f}", f"{step_ms[rate, name]}")
-    for (rate, name), ms in foreseen.items()
+    (show_rate(rate), name, *(f"{ms:.0f}" for ms in predicted), str(step_ms[rate, name]))
+    for (rate, name), predicted in foreseen.items()
 ]
 of_fsdp = {}  # how many times as fast FSDP's steps are as DDP's, by rate
 if found_at:
-    display(markdown.table(("wire", "way", "predicted, ms", "measured"), rows))
+    heads = ("wire", "way", "by the wire, ms", "wire and core, ms", "measured")
+    display(markdown.table(heads, rows))
 for rate, found in found_at.items():
     of_fsdp[rate] = ratio(*(1 / np.array(found[way]["seconds"]) for way in ("FSDP", DDP)))
-    by_sums = foreseen[rate, "DDP"] / foreseen[rate, "FSDP"]
-    print(f"{show_rate(rate)}: FSDP {of_fsdp[rate]} times as fast as DDP, {by_sums:.2f} predicted")
+    by_wire, with_core = np.divide(foreseen[rate, "DDP"], foreseen[rate, "FSDP"])
+    print(f"{show_rate(rate)}: FSDP {of_fsdp[rate]} times as fast as DDP")
+    print(f"    predicted: {by_wire:.2f} by the wire, {with_core:.2f} by wire and core")
 
 # %% jupyter={"source_hidden": true}
 if found_at:
@@ -898,26 +956,27 @@ if found_at:
     for axis, rate in zip(axes[0], rates):
         both = [(rate, name) for name in ("DDP", "FSDP")]
         alone = step_ms[rate, "nothing sent"]
-        draw_steps(
-            axis, ("DDP", "FSDP"), [step_ms[b] for b in both], [foreseen[b] for b in both], alone
-        )
+        predicted = zip(*(foreseen[each] for each in both))
+        by_name = dict(zip(("the wire", "wire and core"), predicted))
+        draw_steps(axis, ("DDP", "FSDP"), [step_ms[each] for each in both], by_name, alone)
         axis.set_title(show_rate(rate))
     axes[0][0].set_ylabel("time of a step (ms)")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right upper")
     figure.suptitle("Steps of DDP and FSDP on two nodes, with 95% intervals")
     told = "; ".join(
-        f"{show_rate(rate)}, {name}: {step_ms[rate, name]}, predicted {ms:.0f}"
-        for (rate, name), ms in foreseen.items()
+        f"{show_rate(rate)}, {name}: {step_ms[rate, name]}, predicted {wire:.0f} by the wire"
+        f" and {both:.0f} by wire and core"
+        for (rate, name), (wire, both) in foreseen.items()
     )
     plots.show(figure, alt=f"Time of a step. {told}.", keep=results, watched=[step_others])
 
 # %% [markdown]
-# By the sums, both ways stop hiding at the same rate, nearly: FSDP sends half as much again, and has half as much again
-# to hide it behind. So on a fast network its memory costs nothing, and on a wire so slow that hardly anything is
-# hidden, the price is the half more.
+# By the wire alone, both ways stop hiding at the same rate, nearly: FSDP sends half as much again, and has half as much
+# again to hide it behind. So on a fast network its memory would cost nothing, and on a wire so slow that hardly
+# anything is hidden, the price would be the half more.
 #
-# Do your intervals agree with the sums? What they leave out is the core's: it copies whole layers, and where a rank has
-# one core, that core also sends and receives. FSDP has more of both than DDP.
+# With the core, that may change. FSDP sends more messages and copies whole layers twice, and where a rank has one core,
+# that core does it. Which of the two predictions do your intervals agree with?
 
 # %% [markdown]
 # ## 5 · Which one?
@@ -1486,7 +1545,7 @@ if of_buckets:
         ("steps a second, a bucket a layer over one for all", "", own, limit, bucket_others)
     )
 for rate, times in of_fsdp.items():
-    limit = f"{foreseen[rate, 'DDP'] / foreseen[rate, 'FSDP']:.2f}× predicted"
+    limit = f"{foreseen[rate, 'DDP'][1] / foreseen[rate, 'FSDP'][1]:.2f}× predicted"
     name = f"steps a second, FSDP over DDP, 2 nodes, {show_rate(rate)}"
     rows.append((name, "", Measured(*times, "×"), limit, step_others))
 rows += results.handed_in(

@@ -40,6 +40,7 @@ ONTO_ITSELF = (
 # MPICH waits by polling. Where ranks are more than cores, those that wait keep the cores from those that have something
 # to send, unless they sleep meanwhile: then a check takes down to a third of the computing, and what hangs hardly any.
 SLEEP_WHILE_WAITING = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10}
+PICKLING = 300  # bytes by which a message grows, at the most, where it is sent as a pickled object
 COPY_HINT = (
     "Work on a copy: x.copy(), or copy.deepcopy(x) of lists in a list. x *= 2, x.sort() and inplace=True change x."
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.answers import call, for_all, reports, run_answer
+from labkit.exercises.answers import PICKLING, call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect, hinting
 from labkit.exercises.values import array_of_numbers, describe, number, parts, same, short, whole
@@ -18,7 +18,6 @@ lab = Lab("06")
 PROBE = Path(__file__).with_name("lab06_ranks.py")
 RANKS = 4  # of which the probe takes 1, 2, 3 and 4
 CALL_LIMIT_S = 10.0  # seconds that one call of an answer may take
-PICKLING = 300  # bytes that a message may be longer than its numbers, for those who send Python objects
 
 MIXED_HINT = (
     "Here the last rank waits after each message that it sends, so that another server's sum may come before its push. "

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from labkit.exercises.answers import call, for_all, reports, run_answer
+from labkit.exercises.answers import PICKLING, call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect
 from labkit.exercises.values import describe, parts, same
@@ -17,7 +17,6 @@ lab = Lab("11")
 PROBE = Path(__file__).with_name("lab11_ranks.py")
 RANKS = 3  # neither the sizes of layers nor those of networks are multiples of it, so that there is padding
 NEAR = 1e-4  # relative: float32, in any order of sums
-PICKLING = 200  # bytes by which an array grows as a pickled object, as allgather sends it
 
 
 @lab.exercise(
