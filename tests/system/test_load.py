@@ -318,6 +318,14 @@ def test_what_cannot_be_told_is_said_so_and_is_no_alarm(two, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_interrupts_that_the_kernel_counts_as_ours_too_leave_it_known(two):
+    with watch(root=two.root) as others:
+        two.work(10, mine=0.5)
+        two.mine[os.getpid()] += round(3 / TICK_S)  # of the seconds that each CPU spent on interrupts
+        two.show()
+    assert (others.share, others.busy) == (0.0, False)
+
+
 def test_watches_inside_count_by_their_weight_and_one_that_knows_nothing_spoils_all(two):
     with load.combine("section 5") as both:
         with watch(root=two.root, show=False):
