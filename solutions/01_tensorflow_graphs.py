@@ -132,8 +132,8 @@ for operation in graph.get_operations():
 # %% [markdown]
 # ### Exercise 1 · Build a graph
 #
-# Write `make_graph()`. It makes a new graph for *d* = (*a* + *b*) · (*b* − 2), where *a* and *b* are placeholders of
-# type `tf.float32`, for numbers or arrays of any shape. Return three things:
+# Write `make_graph()`. It makes a new `tf.Graph` for *d* = (*a* + *b*) · (*b* − 2), where *a* and *b* are placeholders
+# of type `tf.float32`, for numbers or arrays of any shape. Return three things:
 #
 # - the graph,
 # - a dictionary of the placeholders, `{"a": …, "b": …}`,

@@ -663,10 +663,10 @@ results.compare_guess(3, Measured(*prefill_gain, "×"))
 # ### Exercise 4 · A scale for each group
 #
 # Write `in_groups(weights, bits, group)` for an array of weights (rows, columns). The columns divide into groups of
-# `group` neighbours; `bits` is 2 to 8. Each group of each row has a scale of its own, with which its largest weight, up
-# to the sign, gets the largest code: 2^(bits − 1) − 1, which is 7 for 4 bits. A weight's code is the whole number
-# nearest to weight / scale; for 4 bits they go from −7 to 7. Return the codes, an array (rows, columns) of type `int8`,
-# and the scales, an array (rows, columns / group). A group of zeros has codes 0, and any scale above 0.
+# `group` neighbours; `bits` is 2 to 8. Each group of each row has a scale of its own, by which its largest weight, up
+# to the sign, is exactly the largest code: 2^(bits − 1) − 1, which is 7 for 4 bits. A weight's code is the whole
+# number nearest to weight / scale; for 4 bits they go from −7 to 7. Return the codes, an array (rows, columns) of type
+# `int8`, and the scales, an array (rows, columns / group). A group of zeros has codes 0, and any scale above 0.
 
 
 # %%

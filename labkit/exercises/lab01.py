@@ -62,6 +62,11 @@ def _described(answer: Callable[..., Any]) -> tuple[tf.Graph, Mapping[str, tf.Te
     graph, feeds, d = parts(_called(answer), 3, "make_graph() to return three things: graph, placeholders, d")
     expect(isinstance(graph, tf.Graph), f"the first thing returned to be a tf.Graph; it is {describe(graph)}")
     expect(
+        not graph.building_function,
+        "the graph to be made by tf.Graph(), so that the next cells can feed its placeholders in a session; it is a "
+        "FuncGraph, which belongs to a tf.function",
+    )
+    expect(
         isinstance(feeds, Mapping) and set(feeds) == {"a", "b"},
         f'the second thing returned to be a dictionary {{"a": …, "b": …}}; it is {describe(feeds)}',
     )
@@ -90,10 +95,14 @@ def trained(answer: Callable[..., Any]) -> None:
     """Gradient descent as NumPy does it, and a graph of one size."""
     rng = np.random.default_rng(3)
     batches = [(x, 2.0 * x + 0.1 * rng.normal(size=len(x))) for x in (rng.normal(size=n) for n in (8, 8, 5, 8, 1, 12))]
+    falling = [(9 * x, -18 * y) for x, y in batches]  # a negative w, and gradients that are large
     sizes, graphs_made = {}, {}
-    for count, rate in ((1, 0.1), (3, 0.1), (len(batches), 0.1), (3, 0.03)):
+    for fitted, count, rate in (
+        *((batches, 1, 0.1), (batches, 3, 0.1), (batches, len(batches), 0.1)),
+        *((batches, 3, 0.03), (falling, 3, 0.001)),
+    ):
         with _counted_graphs() as made:
-            got = _called(answer, batches[:count], rate)
+            got = _called(answer, fitted[:count], rate)
         graph, w = parts(got, 2, "train(batches, rate) to return two things: the graph and w")
         expect(isinstance(graph, tf.Graph), f"the first thing returned to be a tf.Graph; it is {describe(graph)}")
         expect(
@@ -101,7 +110,7 @@ def trained(answer: Callable[..., Any]) -> None:
             f"the second thing returned to be w as a number, as session.run(w) gives; it is {describe(w)}",
         )
         right = 0.0
-        for x, y in batches[:count]:
+        for x, y in fitted[:count]:
             right -= rate * float(np.mean(2 * (right * x - y) * x))
         same(w, right, f"w, after {count} {'step' if count == 1 else 'steps'} with rate {rate},", rel=1e-3)
         sizes[count], graphs_made[count] = len(graph.get_operations()), len(made)
@@ -155,6 +164,7 @@ def read_trace(answer: Callable[..., Any]) -> None:
         [(5, 1), (0, 1), (1, 1)],
         [(0, 9), (1, 1), (3, 1)],
         [(100.5, 0.25), (100.625, 0.5)],
+        [(0, 1000), (1000 - 1 / 1024, 1)],  # side by side for 1 µs
     ):
         decide(times)
     for_all(decide, times=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 8)), min_size=1, max_size=8))
@@ -240,11 +250,13 @@ def two_graphs(answer: Callable[..., Any]) -> None:
         )
         for x, training in calls:
             decide(formula, x, training)
-        traced_twice(len(calls))
+        seen = {training for _, training in runs}
         expect(
-            {training for _, training in runs} == {True, False},
-            "your function to call the one it was given, for training and for prediction",
+            seen == {True, False},
+            "function to be called with True for training and with False for prediction; it got "
+            + (f"{seen.pop()} for both" if seen else "neither, since it was never called"),
         )
+        traced_twice(len(calls))
     runs.clear()
     for formula in formulas:  # each still has its own count, and its own graphs
         decide(formula, [1.0, 2.0, 3.0, 4.0], True)

@@ -106,6 +106,8 @@ def offset(answer: Callable[..., Any]) -> None:
         for layout in layouts:
             for element in list(np.ndindex(*shape))[:: max(1, shape[1] // 4)]:
                 decide(element, shape, layout)
+    for layout in layouts:  # more elements than 16 bits count
+        decide((2, 39, 63, 47), (3, 40, 64, 48), layout)
     index = st.integers(0, 10**6)
     for_all(
         lambda shape, indices, layout: decide(
@@ -231,8 +233,9 @@ def time_by(answer: Callable[..., Any]) -> None:
             hint=ORDER_HINT,
         )
 
-    for column in ("primitive", "implementation"):
+    for column in ("primitive", "implementation", "dst"):  # layouts differ by capitals too
         decide(LOG, column)
+    decide(LOG.assign(ms=0.5), "primitive")  # equal sums
     decide(pd.concat([LOG, LOG.head(3)], ignore_index=True), "primitive")
     decide(LOG.assign(name=LOG.primitive + "\n" + LOG.implementation), "name")
     with hinting(PROCESSES_HINT):

@@ -13,6 +13,7 @@ from labkit.exercises.answers import call, for_all
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect, hinting
 from labkit.exercises.values import describe, number, parts, same, short, whole
+from labkit.system.words import plural
 
 lab = Lab("03")
 
@@ -120,6 +121,12 @@ MACHINES: tuple[tuple[str, tuple[int, int, int, int], list[int] | None, float | 
         [0, 4, 5, 6, 8, 9, 12, 13, 14],
         6.0,
     ),
+    (
+        "8 cores, of which 3 are allowed on one socket, and 2 with both threads on the other, under a quota of 3 CPUs",
+        (2, 4, 2, 1),
+        [0, 1, 2, 4, 5, 12, 13],
+        3.0,
+    ),
 )
 
 
@@ -164,12 +171,16 @@ def place_threads(answer: Callable[..., Any]) -> None:
         placed = [whole(cpu, f'each of "cpus" {case}') for cpu in listed]
         shown = f"it is {short(placed)}"
         outside = [cpu for cpu in placed if cpu not in mine]
-        expect(not outside, f'"cpus" {case} to be CPUs that you may use; {", ".join(map(str, outside[:4]))} is not')
+        expect(not outside, f'"cpus" {case} to be CPUs that you may use; not {", ".join(map(str, outside[:4]))}')
         used = [mine[cpu][1] for cpu in placed]
         expect(len(set(used)) == len(used), f'"cpus" {case} to be on different cores; {shown}')
-        expect(len(placed) == threads, f'{threads} "cpus" {case}; {shown}', QUOTA_HINT)
+        expect(len(placed) == threads, f'{threads} "cpus" {case}; {shown}', "" if quota is None else QUOTA_HINT)
         spans = len({mine[cpu][3] for cpu in placed})
-        expect(spans == least, f'"cpus" {case} to be on {least} NUMA nodes; they are on {spans}: {shown}', NODES_HINT)
+        expect(
+            spans == least,
+            f'"cpus" {case} to be on {plural(least, "NUMA node")}; they are on {spans}: {shown}',
+            NODES_HINT,
+        )
         same(got["interleave"], spans > 1, f'"interleave" {case}')
 
     for what, size, allowed, quota in MACHINES:
@@ -180,6 +191,8 @@ def place_threads(answer: Callable[..., Any]) -> None:
     decide("8 cores, even ones on node 0 and odd ones on node 1, under a quota of 4 CPUs", evens, range(8), 4.0)
     turned = [(0, 0, 1, 1), (1, 1, 1, 1), (2, 2, 0, 0)]
     decide("3 cores, the first two on node 1, under a quota of 2 CPUs", turned, range(3), 2.0)
+    without_1 = [row for row in _box(1, 4, 1, 1) if row[0] != 1]
+    decide("3 cores, CPUs 0, 2 and 3, since CPU 1 is off", without_1, [0, 2, 3], None)
 
     def drawn(size: tuple[int, int, int, int], picks: list[int] | None, quota: float | None) -> None:
         cpus = _box(*size)
@@ -228,7 +241,7 @@ def training_flops(answer: Callable[..., Any]) -> None:
         called = f"training_flops({each}, {trained})"
         got, right = number(call(answer, each, trained), called), sum(each) + sum(learning) + sum(learning[1:])
         with hinting(NEEDED_HINT if learning and got == right + learning[0] else ""):
-            same(got, right, called)
+            same(got, right, called, rel=1e-12)
 
     for each in ([2], [2, 10, 100], [100, 10, 2], [7, 7, 7, 7], [3 * 10**9, 10**9, 2 * 10**9]):
         for trained in range(len(each), -1, -1):

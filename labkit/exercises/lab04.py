@@ -226,13 +226,14 @@ def int8_product(answer: Callable[..., Any]) -> None:
         about = f"of {m} × {k} and {k} × {n} codes"
         exact = a.astype("int64") @ b.astype("int64")
         with hinting(SUMS_HINT):
-            same(sums, exact, f"the sums {about}", rel=0, abs=0, because=f"sums of {k} products")
+            terms = "1 product" if k == 1 else f"{k} products"
+            same(sums, exact, f"the sums {about}", rel=0, abs=0, because=f"sums of {terms}")
             kind = getattr(sums, "dtype", None)
             expect(
                 kind == np.int32, f"sums of type int32, as the CPU computes them; yours are {kind or describe(sums)}"
             )
         moved = a.astype(float) - zero
-        size = scale_a * np.abs(moved) @ np.abs(scale_b * b)  # of what a sum adds up, for its rounding
+        size = scale_a * (a.astype(float) + zero) @ np.abs(scale_b * b)  # of what is added up, for its rounding
         with hinting(PRODUCT_HINT):
             same(
                 product,

@@ -43,6 +43,7 @@ def chance(answer: Callable[..., Any]) -> None:
     for points, good, trials in ((4, 1, 1), (4, 1, 2), (10, 3, 8), (20, 5, 0), (288, 15, 14), (672, 34, 60)):
         decide(points, good, trials)
     decide(1_000_000, 50_000, 59)
+    decide(10_000, 100, 200)  # the numbers of draws are too large for a float, their ratio is not
 
     def decide_on_shares(points: int, good: int, trials: int) -> None:
         decide(points, min(good, points), min(trials, points))
@@ -129,12 +130,13 @@ def gain(answer: Callable[..., Any]) -> None:
         decide([100.0, 120.0, 90.0], 0, slower)
         decide([50.0, 100.0, 200.0, 160.0], 1, slower)
         decide([100.0, 120.0], 1, slower)
+        decide([100.0, 103.0, 98.0], 0, slower)  # a small gain is one too
     decide([50.0], 0)
 
-    def mean(truth: np.ndarray, default: int, luck: float, slower: float = 1.0) -> float:
+    def mean(truth: np.ndarray, default: int, luck: float, slower: float = 1.0, pairs: int = PAIRS) -> float:
         rng = np.random.default_rng(0)
         logs = []
-        for _ in range(PAIRS):
+        for _ in range(pairs):
             first, second = (truth * np.exp(rng.normal(0, luck, (2, len(truth))))).round(1)
             logs.append(math.log(factor(first, second * slower, default)))
         return math.exp(sum(logs) / len(logs))
@@ -156,6 +158,14 @@ def gain(answer: Callable[..., Any]) -> None:
             f"gain to be 1.3 on average when one point is 1.3 times as fast as all others, and luck is small; over "
             f"{PAIRS} pairs of rounds it is {got:.3f}",
         )
+    # Of few points the same one often wins both rounds, and a gain that counts only then, or only when large, shows.
+    few, pairs = np.full(3, 1000.0), 4 * PAIRS
+    got = mean(few, 0, 2 * LUCK, pairs=pairs)
+    expect(
+        abs(got - 1) < 0.02,
+        f"gain to be 1 on average when all of {len(few)} points are equally fast; over {pairs} pairs of rounds it is "
+        f"{got:.3f}. Does a measurement count only when it is {'good' if got > 1 else 'bad'}?",
+    )
 
 
 def _as_code(first: np.ndarray, second: np.ndarray) -> str:
@@ -198,13 +208,19 @@ def throughput(answer: Callable[..., Any]) -> None:
         _expect_figure(answer, BY_KNOB, {}, 5.25, prints, "the settings say nothing, the notebook has 5")
     with hinting(FAILURE_HINT):
         _expect_failure(answer, STEPS, "prints no total")
-        _expect_failure(answer, "true", "prints nothing")
-        _expect_failure(answer, f"{works} exit 3", "prints a total and then fails (exit status 3)")
+        silent = _expect_failure(answer, "true", "prints nothing")
+        crashed = _expect_failure(answer, f"{works} exit 3", "prints a total and then fails (exit status 3)")
         _expect_failure(answer, f"{works} kill -9 $$", "prints a total and is then killed")
     # An answer that ignores the timeout gets a figure in the end, and one that takes what was printed until then does.
     hangs = f"prints a total and is not over after timeout={TIMEOUT_S:g} seconds"
     with hinting(RUN_HINT):
-        _expect_failure(answer, f"{works} sleep 4", hangs, timeout=TIMEOUT_S)
+        hung = _expect_failure(answer, f"{works} sleep 4", hangs, timeout=TIMEOUT_S)
+    with hinting(FAILURE_HINT):
+        for what, reason in (("is not over in time", hung), ("prints nothing", silent)):
+            expect(
+                reason != crashed,
+                f"the LabError to say why; it says {crashed!r} of a command that fails, and of one that {what}",
+            )
 
 
 def _run(answer: Callable[..., Any], script: str, settings: dict[str, Any], **more: Any) -> Any:
@@ -257,8 +273,8 @@ def _expect_figure(
     same(got, figure, what, because=because)
 
 
-def _expect_failure(answer: Callable[..., Any], script: str, what: str, **more: Any) -> None:
-    """Raise `NotYet` unless the answer raises a LabError with a reason."""
+def _expect_failure(answer: Callable[..., Any], script: str, what: str, **more: Any) -> str:
+    """Raise `NotYet` unless the answer raises a LabError with a reason, and return that."""
     called = f"a LabError from a command that {what}"
     try:
         got = _run(answer, script, {}, **more)
@@ -269,5 +285,5 @@ def _expect_failure(answer: Callable[..., Any], script: str, what: str, **more: 
         if not isinstance(error, LabError):
             raise NotYet(f"Expected {called}, which the search records; {failure(error, answer)}.") from error
         expect(bool(str(error).strip()), f"{called} to say why; it says nothing")
-        return
-    raise NotYet(f"Expected {called}; it gave {describe(got)}.")
+        return str(error)
+    raise NotYet(f"Expected {called}; it gave {'None' if got is None else describe(got)}.")

@@ -86,7 +86,8 @@ def shards(answer: Callable[..., Any]) -> None:
             least, most = every.min(), every.max()
             inside = least >= 0 and most < n
             expect(inside, f"indices from 0 to {n - 1:,} {case}; yours reach from {least:,} to {most:,}")
-        expect(n - len(every) < size, f"fewer than {size} to be left out {case}; yours leave out {n - len(every):,}")
+        few = "none" if size == 1 else f"fewer than {size}"
+        expect(n - len(every) < size, f"{few} to be left out {case}; yours leave out {n - len(every):,}")
 
     for n, size in ((12, 1), (12, 4), (10, 4), (1_797, 7), (5, 5), (70_000, 3)):
         decide(n, size)
@@ -331,7 +332,10 @@ def half_rates(answer: Callable[..., Any]) -> None:
 
 def _pairs(found: Any, case: str) -> set[tuple[int, int]]:
     """Return pairs of ranks, the smaller first."""
-    pairs = [parts(pair, 2, f"each pair of ranks {case}") for pair in _members(found, "pairs of ranks", case)]
+    pairs = [
+        parts(pair, 2, f"each pair of ranks to be two numbers {case}")
+        for pair in _members(found, "pairs of ranks", case)
+    ]
     ranks = [tuple(whole(rank, f"each rank in a pair {case}") for rank in pair) for pair in pairs]
     once = {(a, b) for a, b in ranks}
     right = len(once) == len(ranks) and all(a < b for a, b in once)
@@ -344,7 +348,10 @@ def _pairs(found: Any, case: str) -> set[tuple[int, int]]:
 
 
 def _numbers(found: Any, what: str, case: str) -> set[int]:
-    return {whole(one, f"each of the {what} {case}") for one in _members(found, what, case)}
+    numbers = [whole(one, f"each of the {what} {case}") for one in _members(found, what, case)]
+    once = set(numbers)
+    expect(len(once) == len(numbers), f"each of the {what} once {case}; yours are {short(sorted(numbers))}")
+    return once
 
 
 def _members(found: Any, what: str, case: str) -> list[Any]:
@@ -425,7 +432,7 @@ def _equals_one_process(ranks: list[dict[str, Any]]) -> None:
     expect(
         first["spread"] == 0 or not any(rank["own_start"] for rank in ranks),
         f"all ranks to hold the same weights; they differ by {first['spread']:.3g}, as each went on from its own "
-        "start. Nothing gave them the same start (step 5)",
+        "start. Not all of it came from rank 0 (step 5)",
         hint="hvd.broadcast_variables(list, root_rank=0), with [v.value for v in …] in the list.",
     )
     expect(

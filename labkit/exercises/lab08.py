@@ -109,11 +109,12 @@ def limits_kept(answer: Callable[..., Any]) -> None:
 def shares(answer: Callable[..., Any]) -> None:
     """All ranks' images of a step are the next piece of the stream of epochs."""
 
-    def decide(step: int, n: int, ranks: int, batch: int) -> None:
+    def decide(step: int, n: int, ranks: int, batch: int, seed: int = 0) -> None:
         first = step * ranks * batch
-        orders = _Orders(n, last=(first + ranks * batch - 1) // n)
+        orders = _Orders(n, last=(first + ranks * batch - 1) // n, seed=seed)
         right = [int(orders.right(place // n)[place % n]) for place in range(first, first + ranks * batch)]
         case = f"step {step} with {n} images and {ranks} {'rank' if ranks == 1 else 'ranks'} × {batch}"
+        case += ", by another order than in the calls before," * (seed > 0)
         got = [image for rank in range(ranks) for image in _images(answer, step, rank, ranks, batch, n, orders)]
         often = [image for image in sorted(set(got)) if got.count(image) > right.count(image) > 0]
         expect(not often, f"{case} to take no image more often than the stream has it there; yours repeats {often}")
@@ -125,6 +126,7 @@ def shares(answer: Callable[..., Any]) -> None:
     for n, ranks, batch in [(12, 1, 4), (12, 2, 3), (12, 3, 2), (10, 2, 3), (10, 3, 4), (5, 2, 4), (3, 2, 5)]:
         for step in range(4):
             decide(step, n, ranks, batch)
+    decide(0, 10, 2, 3, seed=1)  # another order of as many images: nothing may be kept from the calls before
     for_all(
         decide,
         examples=50,
@@ -138,9 +140,10 @@ def shares(answer: Callable[..., Any]) -> None:
 class _Orders:
     """The `order` of a set: a permutation for each epoch, the same array each time, as in the notebook."""
 
-    def __init__(self, n: int, last: int) -> None:
+    def __init__(self, n: int, last: int, seed: int) -> None:
         self.n = n
         self.last = last
+        self.seed = seed
         self.given: dict[int, np.ndarray] = {}
 
     def order(self, epoch: int, /) -> np.ndarray:
@@ -153,7 +156,7 @@ class _Orders:
         return self.given.setdefault(number, self.right(number))
 
     def right(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng((self.n, epoch)).permutation(self.n)
+        return np.random.default_rng((self.n, epoch, self.seed)).permutation(self.n)
 
     def unchanged(self) -> bool:
         return all(np.array_equal(given, self.right(epoch)) for epoch, given in self.given.items())

@@ -54,6 +54,7 @@ def ratios(answer: Callable[..., Any]) -> None:
     decide(grey, once, "when one channel of one pixel in 20 is 30 too large")
     decide(grey, faint, "when one channel of one pixel in 20 is 1 too large")
     decide(grey, grey.copy(), "when both are equal")
+    decide(once, once[::-1].copy(), "when two pixels have changed places")  # errors that add up to 0
     large = np.full((100, 100, 3), 100, np.uint8)
     fainter = large.copy()
     fainter[99, 99, 2] = 101
@@ -86,6 +87,8 @@ def labels(answer: Callable[..., Any]) -> None:
             f"an array of the shape ({n},) {case}; it is {describe(got)}",
         )
         expect(np.issubdtype(got.dtype, np.integer), f"an integer type {case}; it is {got.dtype}")
+        most = np.iinfo(got.dtype).max
+        expect(most >= k - 1, f"a type that holds labels up to {k - 1} {case}; {got.dtype} holds them up to {most}")
         expect(
             got.min() >= 0 and got.max() < k,
             f"labels from 0 to {k - 1} {case}; yours go from {got.min()} to {got.max()}",
@@ -102,7 +105,8 @@ def labels(answer: Callable[..., Any]) -> None:
         rng = np.random.default_rng(seed)
         decide(rng.integers(0, 256, (n, 3)).astype(np.float64), rng.uniform(0, 255, (k, 3)))
 
-    for n, k in [(500, 7), (3, 3), (1000, 2), (600, 256)]:
+    # The last has more labels than a uint8, and pixels that no piece of a round size divides.
+    for n, k in [(500, 7), (3, 3), (1000, 2), (600, 256), (10_007, 300)]:
         decide_on_random(n, k, seed=9)
     for_all(decide_on_random, n=st.integers(1, 40), k=st.integers(1, 9), seed=st.integers(0, 99))
 
@@ -120,7 +124,7 @@ def labels(answer: Callable[..., Any]) -> None:
 def shares(answer: Callable[..., Any]) -> None:
     """A disjoint cover of range(n), in the ranks' order, each share within a pixel of its exact part."""
 
-    def decide(n: int, weights: list[int]) -> None:
+    def decide(n: int, weights: list[int]) -> list[tuple[int, int]]:
         case = f"for n = {n:,} and weights {weights}"
         got = []
         for rank in range(len(weights)):
@@ -149,6 +153,7 @@ def shares(answer: Callable[..., Any]) -> None:
                 f"{n * weight / sum(weights):.6g} pixels for rank {rank} {case}, give or take one; it gets "
                 f"{stop - start}",
             )
+        return got
 
     for n, weights in (
         (12, [1]),
@@ -164,11 +169,25 @@ def shares(answer: Callable[..., Any]) -> None:
         (2**24 + 3, [1, 1]),  # more than float32 holds, and not too much for an answer that goes through all pixels
     ):
         decide(n, weights)
+    n, weights = 2173, [8, 8, 4]
+    in_turn = decide(n, weights)
+    for rank in reversed(range(len(weights))):
+        case = f"for rank {rank} for n = {n:,} and weights {weights}, called without the ranks before it"
+        alone = tuple(
+            whole(end, f"both ends {case}") for end in parts(call(answer, n, rank, weights), 2, f"two {case}")
+        )
+        expect(alone == in_turn[rank], f"(start, stop) to be {in_turn[rank]} {case}; it is {alone}")
     for_all(
         decide,
         n=st.one_of(st.integers(0, 100), st.integers(0, 10**6)),
         weights=st.lists(st.integers(1, 9), min_size=1, max_size=20),
     )
+
+
+SPREAD_HINT = (
+    "Each number of each centroid has a value on every rank. The largest minus the smallest of those is how far apart "
+    "the ranks are in that number, and every rank returns the largest of these differences."
+)
 
 
 @lab.exercise(
@@ -187,10 +206,15 @@ def fit(answer: str) -> None:
     ranks = reports(run_answer(FIT_RANKS, PROBE, "fit", answer, photo, COLOURS, ITERATIONS, threads=1, timeout=60))
     for at, rank in enumerate(ranks):
         for case, right, got in rank["spread"]:
-            expect(not isinstance(got, str), f"spread to be a number on every rank; on rank {at} it is {got}")
+            expect(
+                not isinstance(got, str),
+                f"spread to be a number on every rank; on rank {at} it is {got}",
+                hint=SPREAD_HINT,
+            )
             expect(
                 math.isclose(got, right, abs_tol=1e-9),
                 f"spread to be {right} on every rank when {case}; on rank {at} it is {got:g}",
+                hint=SPREAD_HINT,
             )
     for at, rank in enumerate(ranks):
         expect(
@@ -242,9 +266,15 @@ def kmeans(answer: str) -> None:
             another == 0,
             f"each pixel to have the label of its nearest centroid; on rank {at}, {another:.0%} have another",
         )
+        expect(
+            rank["labelled"] <= rank["wanted"][0],
+            f"labels_of to get the {rank['wanted'][0]} pixels of rank {at} there, and nobody else's; it got "
+            f"{rank['labelled']}",
+        )
     wrote = [at for at, rank in enumerate(ranks) if rank["wrote"]]
-    expect(wrote == [0], f"photo.png from rank 0 alone; it came from ranks {wrote}")
+    expect(wrote == [0], f"photo.png from rank 0 alone; it came from {f'ranks {wrote}' if wrote else 'no rank'}")
     first = ranks[0]
+    expect(first["shape"] is not None, "photo.png to be a picture; what is in the file is no PNG")
     expect(
         first["shape"] == first["photo"],
         f"a picture of {HEIGHT} rows and {WIDTH} columns; it has {first['shape'][0]} and {first['shape'][1]}",

@@ -131,7 +131,7 @@ def _wrong_sums(scores: np.ndarray, v: np.ndarray, seen: np.ndarray, d: int) -> 
     everything = np.ones_like(seen)
     too_late = _gather(scores, np.eye(seen.shape[1]), everything) * seen @ v
     return {
-        "later keys had a score of 0, which counts in the softmax": _gather(scores * seen, v, everything),
+        "later keys had a finite score, such as 0, which counts in the softmax": _gather(scores * seen, v, everything),
         "shares were set to 0 after the softmax, so that the others no longer add up to 1": too_late,
         "the scores were divided by d": _gather(scores / d**0.5, v, seen),
         "the scores were not divided by the root of d": _gather(scores * d**0.5, v, seen),
@@ -382,7 +382,7 @@ def _decide_on_group(split: np.ndarray, row: int, place: int, codes: np.ndarray,
         "the sign had not been taken off": float(weights.max()) / largest,
         "the steps went from the smallest to the largest weight": float(np.ptp(weights)) / (2 * largest),
     }
-    because = f"so that its largest weight gets the code {largest}"
+    because = f"so that its largest weight is {largest} of it, up to the sign"
     with hinting(FLOOR_HINT if right < 1e-3 else SCALE_HINT):
         # What keeps a scale from 0, such as 1e-8 on top of it, may be seen in none of a trained model's.
         _same(scale, right, f"the scale of {group}", wrong, rel=1e-5, abs=2e-8, because=because)
@@ -409,13 +409,16 @@ FIRST_HINT, OWN_HINT, VERIFY_HINT = (
     "right = 0; while right < len(proposed) and proposed[right] == choices[right]: right += 1; return "
     "choices[: right + 1]",
 )
+EQUAL_HINT = (
+    "Are tokens compared by ==? Two numbers that are equal need not be one object, which is what `is` asks for."
+)
 
 
 @lab.exercise(5, hints=(FIRST_HINT, OWN_HINT, VERIFY_HINT))
 def accept(answer: Callable[..., Any]) -> None:
     """The large model's choices up to and with the first that the draft got wrong; all of them, when it got none."""
 
-    def decide(proposed: list[int], choices: list[int]) -> None:
+    def decide(proposed: list[int], choices: list[int], hint: str = "") -> None:
         called = f"accept({proposed}, {choices})"
         got = call(answer, proposed, choices)
         right = next((place for place, token in enumerate(proposed) if token != choices[place]), len(proposed))
@@ -425,7 +428,7 @@ def accept(answer: Callable[..., Any]) -> None:
         tokens = [whole(token, f"token {place} of {called}", int_only=True) for place, token in enumerate(got)]
         known = "all" if right == len(proposed) else f"the first {right}" if right else "none"
         why = f"of the proposed tokens, {known} can be kept"
-        hint = OWN_HINT if tokens == wanted[:-1] else FIRST_HINT
+        hint = hint or (OWN_HINT if tokens == wanted[:-1] else FIRST_HINT)
         expect(tokens == wanted, f"{called} to be {wanted} ({why}); it is {tokens}", hint)
 
     for proposed, choices in (
@@ -441,6 +444,7 @@ def accept(answer: Callable[..., Any]) -> None:
         ([300], [301, 302]),
     ):
         decide(proposed, choices)
+    decide(list(range(50_000, 50_003)), list(range(50_000, 50_004)), EQUAL_HINT)  # equal, and not the same objects
 
     def decide_on_some(proposed: list[int], choices: list[int]) -> None:
         decide(proposed, choices[: len(proposed) + 1])
@@ -506,6 +510,7 @@ def speed_up(answer: Callable[..., Any]) -> None:
         (0.0, 2, 0.25, 1.5),
         (1.0, 4, 0.1, 1.6),
         (0.9, 5, 0.0, 2.0),
+        (0.995, 9, 0.05, 1.5),  # nearly 1, which is not 1
     ):
         decide(*case)
 

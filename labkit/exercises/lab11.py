@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from labkit.exercises.answers import PICKLING, call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import expect
+from labkit.exercises.outcomes import expect, hinting, refuse
 from labkit.exercises.values import describe, parts, same
 
 lab = Lab("11")
@@ -85,6 +85,9 @@ def buckets(answer: Callable[..., Any]) -> None:
     for_all(decide, sizes=st.lists(st.integers(1, 20), max_size=9), limit=st.integers(0, 60))
 
 
+RESULT_HINT = "Where is .result() called? It waits. Call it after all gradients have been computed."
+
+
 @lab.exercise(
     2,
     hints=(
@@ -109,16 +112,22 @@ def ddp(answer: str) -> None:
             f"{found['collectives']}",
         )
         expect(
-            not found["waited"],
+            "next bucket" not in found["waited"],
             f"the first gradient of the next bucket to be computed while a bucket is on its way; rank {rank} waited "
             "for the mean first",
-            hint="Where is .result() called? It waits. Call it after all gradients have been computed.",
+            hint=RESULT_HINT,
         )
         expect(
             not found["late"],
             f"a bucket to be on its way as soon as its gradients are there; rank {rank} went on to the next bucket "
             "without having sent it",
             hint="Submit a bucket where its last gradient has been computed, inside the loop over buckets.",
+        )
+        expect(
+            not found["waited"],
+            f"all gradients to be computed while the first bucket is on its way; rank {rank} waited for a mean before "
+            "the last of them",
+            hint=RESULT_HINT,
         )
 
 
@@ -139,6 +148,12 @@ def zero1(answer: str) -> None:
         _sends_no_more(rank, found, "a reduce-scatter of the gradients and an all-gather of the weights")
 
 
+SCATTER_HINT = (
+    "Row r of self.cut(gradient) is rank r's share. Which call of exercise 3 adds up what all ranks have, and leaves "
+    "each rank its share of the sum? And how does a sum become a mean?"
+)
+
+
 @lab.exercise(
     4,
     hints=(
@@ -156,8 +171,9 @@ def fsdp(answer: str) -> None:
     for rank, found in enumerate(ranks):  # where a rank's shapes are wrong, none of them has trained
         for case in found["gathered"]:
             _is_array(f"gather({case['layer']}) on rank {rank}", case)
-        for case in found["scattered"]:
-            _is_array(f"scatter of a gradient of layer {case['layer']} on rank {rank}", case)
+        with hinting(SCATTER_HINT):
+            for case in found["scattered"]:
+                _is_array(f"scatter of a gradient of layer {case['layer']} on rank {rank}", case)
     for rank, found in enumerate(ranks):
         _trains_as_one_process(rank, found)
         _sends_no_more(rank, found, "two gathers and a reduce-scatter of each layer, of the last one a gather less")
@@ -244,6 +260,10 @@ def _trains_as_one_process(rank: int, found: dict[str, Any]) -> None:
             isinstance(got, float) and math.isclose(got, right, rel_tol=NEAR),
             f"the loss of step {step + 1} on rank {rank} to be {right:.6g}, as one process has it on all rows; it is "
             f"{got if isinstance(got, str) else f'{got:.6g}'}. Are the weights right after the step before?",
+        )
+    for what, (size, right_size) in found.get("sizes", {}).items():
+        refuse(
+            f"{what} on rank {rank} to be {right_size:,} numbers after {len(found['right'])} steps; they are {size:,}"
         )
     for what, off in found["off"].items():
         scale = found["scale"][what]

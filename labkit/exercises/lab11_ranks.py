@@ -68,20 +68,20 @@ class Timed(CountingComm):
     """A communicator that counts, and whose all-reduces tell whether the backward pass goes on beside them."""
 
     begun: ClassVar[threading.Event] = threading.Event()  # an all-reduce, since the last bucket
-    gone_on: ClassVar[threading.Event] = threading.Event()  # the backward pass, to the next bucket
-    watching: ClassVar[bool] = False
-    waited: ClassVar[bool] = False
+    gone_on: ClassVar[threading.Event] = threading.Event()  # the backward pass, as far as `held` says
+    held: ClassVar[str] = ""  # until when an all-reduce is held back: "next bucket", "last gradient", or not at all
+    waited: ClassVar[list[str]] = []  # until which of them the backward pass did not go on
 
 
 def _timed(name: str) -> Callable[..., Any]:
     method = getattr(CountingComm, name)
 
     def communicate(self: Timed, *args: Any, **kwargs: Any) -> Any:
-        if Timed.watching:
+        if Timed.held:
             Timed.begun.set()
             # One that returns at once needs no second thread: it is on its way.
             if not name.startswith("I") and not Timed.gone_on.wait(WAIT_S):
-                Timed.waited = True
+                Timed.waited.append(Timed.held)
         return method(self, *args, **kwargs)
 
     return communicate
@@ -136,8 +136,11 @@ def train(script: str, model: Any, comm: CountingComm) -> tuple[dict[str, Any], 
     return found, reference
 
 
-def compared(pairs: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, dict[str, float]]:
-    """Return how far arrays are from the right ones, and by which factor, by name."""
+def compared(pairs: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, dict[str, Any]]:
+    """Return how far arrays are from the right ones, and by which factor, by name; or which sizes differ."""
+    sizes = {name: [got.size, right.size] for name, (got, right) in pairs.items() if got.size != right.size}
+    if sizes:
+        return {"sizes": sizes}
     return {
         "off": {name: far(*pair) for name, pair in pairs.items()},
         "scale": {name: scale(*pair) for name, pair in pairs.items()},
@@ -150,19 +153,19 @@ def flat(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def ddp_findings(script: str) -> dict[str, Any]:
-    """Facts of the class `DDP`: the last step is watched for whether it sends while it computes."""
+    """Facts of the class `DDP`: the last two steps are watched for whether they send while they compute."""
     mlp: Any = importlib.import_module("mlp")
     computed, compute = [0], mlp.backward
     late = []
 
     def watched_backward(*args: Any, **kwargs: Any) -> Any:
         """Compute a layer's gradient; the first of a bucket does so only when the one before is on its way."""
-        if Timed.watching:
-            if computed[0] and computed[0] % BUCKET_LAYERS == 0:
-                Timed.gone_on.set()
-                if not Timed.begun.wait(WAIT_S):
-                    late.append(computed[0])
-                Timed.begun.clear()
+        if Timed.held == "next bucket" and computed[0] and computed[0] % BUCKET_LAYERS == 0:
+            Timed.gone_on.set()
+            if not Timed.begun.wait(WAIT_S):
+                late.append(computed[0])
+            Timed.begun.clear()
+        if Timed.held:
             computed[0] += 1
             if computed[0] % BUCKET_LAYERS == 0:
                 Timed.gone_on.clear()
@@ -186,10 +189,13 @@ def ddp_findings(script: str) -> dict[str, Any]:
     }
     found |= compared(pairs) | {"buckets": -(-LAYERS // BUCKET_LAYERS)}
     x, target = batch(STEPS)
-    Timed.watching = True
-    with watched(script, f"in a step of training, on rank {WORLD.rank} of {WORLD.size}"):
-        model.step(mine(x), mine(target))
-    Timed.watching = False
+    for Timed.held in ("next bucket", "last gradient"):
+        computed[0] = 0
+        Timed.gone_on.clear()
+        with watched(script, f"in a step of training, on rank {WORLD.rank} of {WORLD.size}"):
+            model.step(mine(x), mine(target))
+        WORLD.Barrier()
+    Timed.held = ""
     return found | {"waited": Timed.waited, "late": bool(late)}
 
 

@@ -48,8 +48,8 @@ def describe(value: Any) -> str:
         return "a coroutine: write def instead of async def"
     if inspect.isroutine(value):
         return f"the function {value.__name__}: is a call missing its parentheses?"
-    if _is_bool(value) and value.shape:
-        return f"a boolean mask of shape {tuple(value.shape)}: use it as an index, as in data[mask]"
+    if _is_bool(value) and value.shape != ():  # a tensor's shape () counts as true
+        return f"a boolean mask of shape {value.shape}: use it as an index, as in data[mask]"
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape}, {value.dtype}" + f": {short(value)}" * (value.size <= 8)
     if isinstance(value, bool | np.bool_):

@@ -24,6 +24,13 @@ GRAPH = "tf.function(run, input_signature=[tf.TensorSpec([None], tf.float32)])"
 RELU = "tf.nn.relu(tf.nn.bias_add(tf.matmul(x, scaled), moved))"
 MOVED = "bias - tf.linalg.matvec(scaled, mean, transpose_a=True)"
 
+OF_A_FUNCTION = swap(
+    "    graph = tf.Graph()",
+    """    number = tf.TensorSpec(None, tf.float32)
+    made = tf.function(lambda a, b: (a + b) * (b - 2)).get_concrete_function(number, number)
+    return made.graph, dict(zip("ab", made.inputs)), made.outputs[0]
+    graph = tf.Graph()""",
+)
 SWEPT = after(
     "    ### BEGIN SOLUTION",
     """    events = sorted([(end, -1) for *_, end in ran] + [(start, 1) for _, start, _ in ran])
@@ -176,6 +183,7 @@ class TestExercises(ThreeWays):
         (1, swap("}, d", "}, d.op"), "d to be a tensor, such as an operation's outputs[0]; it is an Operation"),
         (1, swap("}, d", "}, tf.constant(14.0)"), "d to be described in a graph; it is already a number"),
         (1, swap("return graph, {", "return tf.Graph(), {"), "a to be in the graph you return; it is in another one"),
+        (1, OF_A_FUNCTION, "it is a FuncGraph, which belongs to a tf.function"),
         (1, swap("tf.Graph()", "tf.__dict__.setdefault('g', tf.Graph())"), "two calls gave the same one"),
         (
             2,
@@ -207,6 +215,8 @@ class TestExercises(ThreeWays):
             "to be w as a number, as session.run(w) gives; it is",
         ),
         (2, swap("rate * tf", "tf"), "after 1 step with rate 0.1, to be"),
+        (2, swap("tf.gradients(loss, w)[0]", "tf.clip_by_norm(tf.gradients(loss, w)[0], 20.0)"), "with rate 0.001,"),
+        (2, swap("graph, session.run(w)", "graph, abs(session.run(w))"), "with rate 0.001, to be -"),
         (2, swap("rate * tf", "0.1 * tf"), "after 3 steps with rate 0.03, to be"),
         (
             2,
@@ -232,6 +242,12 @@ class TestExercises(ThreeWays):
         (2, ALL_IN_NUMPY, "yours has 0 operations, of which none computes anything"),
         (3, swap("start <= moment < end", "start <= moment <= end"), "(1, 2.0, 4.0)]), to be 1; it is 2"),
         (3, swap("start <= moment < end", "start < moment < end"), "the most operations at once, the first number"),
+        (
+            3,
+            swap("for _, moment, _ in ran", "for moment in np.linspace(begin, finish, 1000)"),
+            "(1, 999.999, 1000.999)",
+        ),
+        (3, swap("moment < end", "moment < end - 0.01"), "(1, 999.999, 1000.999)]), to be 2; it is 1"),
         (3, swap(MOST, "len(ran)"), "the most operations at once, the first number of concurrency"),
         (3, swap(MOST, "len({branch for branch, *_ in ran})"), "the most operations at once"),
         (3, swap("/ (finish - begin)", "/ finish"), "the average, the second number of"),
@@ -255,12 +271,16 @@ class TestExercises(ThreeWays):
             "at most 1 trace for training and 1 for prediction",
         ),
         (4, ANY_FUNCTION, "at most 1 trace for training and 1 for prediction"),
-        (4, FLAG_AS_TENSOR, "function to get training as Python's True or False; it got"),
+        (4, FLAG_AS_TENSOR, "True or False; it got a SymbolicTensor"),
         (4, swap("            if training:\n    ", ""), "after 0 training calls, to"),
         (4, swap("tf.TensorSpec([None]", "tf.TensorSpec([2]"), "Can not cast TensorSpec(shape=(5,)"),
         (4, swap("step.read_value()", "0.0"), "after 1 training calls, to"),
         (4, swap("step = tf.Variable(0.0)", "step = tf.Variable(1.0)"), "after 0 training calls, to"),
-        (4, swap("(x, step.read_value(), training)", "(x, step.read_value(), True)"), "it was traced 2 and 0 times"),
+        (
+            4,
+            swap("(x, step.read_value(), training)", "(x, step.read_value(), True)"),
+            "with False for prediction; it got True for both",
+        ),
         (4, swap("both[training](x)", "both[True](x)"), "after 0 training calls, to"),
         (4, ONE_COUNT_FOR_ALL, "training calls, to"),
         (5, swap(RELU, "tf.maximum(tf.nn.bias_add(tf.matmul(x, scaled), moved), 0.0)"), "Maximum"),

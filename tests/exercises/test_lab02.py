@@ -26,6 +26,15 @@ BY_STRIDES = swap(
     return np.ravel_multi_index(order, lengths)
     if layout == "nchw":""",
 )
+IN_16_BITS = swap(
+    "return (((n * blocks + c // 16) * H + h) * W + w) * 16 + c % 16",
+    "return int(np.array((((n * blocks + c // 16) * H + h) * W + w) * 16 + c % 16).astype('int16'))",
+)
+BY_SUM = swap(
+    "return log.groupby(column).ms.sum().sort_values(ascending=False)",
+    """by_sum = {ms: value for value, ms in log.groupby(column).ms.sum().items()}
+    return {by_sum[ms]: ms for ms in sorted(by_sum, reverse=True)}""",
+)
 COUNTED = swap(
     "return log.groupby(column).ms.sum().sort_values(ascending=False)",
     """sums = {}
@@ -70,6 +79,13 @@ class TestExercises(ThreeWays):
             swap("return ((n * C + c) * H + h) * W + w", "return Fraction(((n * C + c) * H + h) * W + w)"),
             "to be a plain number",
         ),
+        (
+            2,
+            IN_16_BITS,
+            '(3, 40, 64, 48), "nChw16c") to be',
+        ),
+        (3, swap("groupby(column)", "groupby(log[column].str.lower())"), 'time_by(log, "dst") to have'),
+        (3, BY_SUM, 'time_by(log, "primitive") to have'),
         (3, swap(".sort_values(ascending=False)", ""), "to begin with the largest"),
         (
             3,

@@ -116,10 +116,21 @@ class TestExercises(ThreeWays):
         (
             2,
             swap("(-cores_on[place[1]], place[1])", "place[0]"),
-            "to be on 1 NUMA nodes; they are on 2: it is [0, 1, 32, 33]",
+            "to be on 1 NUMA node; they are on 2: it is [0, 1, 32, 33]",
         ),
-        (2, swap("(-cores_on[place[1]], place[1])", "place[1]"), "to be on 1 NUMA nodes; they are on 2"),
-        (2, swap("(-cores_on[place[1]], place[1])", "(cores_on[place[1]], place[1])"), "NUMA nodes; they are on"),
+        (2, swap("(-cores_on[place[1]], place[1])", "place[1]"), "to be on 1 NUMA node; they are on 2"),
+        (2, swap("(-cores_on[place[1]], place[1])", "(cores_on[place[1]], place[1])"), "NUMA node; they are on"),
+        (
+            2,
+            swap("for _, node in places.values())", "for *_, node in mine)"),
+            "2 with both threads on the other, under a quota of 3 CPUs to be on 1 NUMA node; they are on 2",
+        ),
+        (2, swap("[row for row in reversed(cpus) if row[0] in allowed]", "[cpus[n] for n in allowed]"), "IndexError"),
+        (
+            2,
+            swap("len(places) if quota is None", "max(1, len(mine) // 2) if quota is None"),
+            "it is [1].\n   Hint 1 of 3: First keep",
+        ),
         (2, swap("(-cores_on[place[1]], place[1])", "-place[1]"), "4 sockets with 1, 3, 2 and 3 cores allowed"),
         (2, swap("len({node for _, node in best}) > 1", "len(cores_on) > 1"), "to be False; it is True"),
         (2, swap("len({node for _, node in best}) > 1", "len({node for _, node in best})"), "to be True; it is 2"),
@@ -146,6 +157,7 @@ class TestExercises(ThreeWays):
         (3, swap("return sum", "sum"), "None: does it return?"),
         (3, swap("    learning", "    each.reverse()\n    learning"), "Expected each to stay as it was"),
         (3, IN_32_BITS, "OverflowError"),
+        (3, swap("    learning =", "    each = np.array(each, dtype='float32')\n    learning ="), "training_flops("),
         (
             4,
             swap('log.type == "bf16"', 'log.implementation.str.contains("bf16")'),

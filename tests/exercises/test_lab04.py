@@ -148,7 +148,7 @@ class TestExercises(ThreeWays):
         (
             4,
             swap('a.astype("int32") @', 'a.view("int8").astype("int32") @'),
-            "to have 32,385 at [0, 0] (sums of 1 products); it has -127",
+            "to have 32,385 at [0, 0] (sums of 1 product); it has -127",
         ),
         (4, swap(" - zero_a * columns", ""), "(zero_a = 131, one scale_b)"),
         (4, swap(" - zero_a * columns", ""), "Hint 2 of 3"),
@@ -196,6 +196,13 @@ class TestExercises(ThreeWays):
         (3, swap("round(-low / scale)", "np.floor(-low / scale + 0.5)")),
         (4, same),
         (4, IN_STEPS),
+        (
+            4,
+            swap(
+                "scale_a * scale_b * (sums - zero_a * columns)",
+                "scale_a * scale_b * sums - scale_a * scale_b * zero_a * columns",
+            ),
+        ),
         (4, swap('a.astype("int32") @ b.astype("int32")', '(a.astype(float) @ b.astype(float)).astype("int32")')),
         (5, same),
         (5, BY_LOOPS),

@@ -77,6 +77,20 @@ THE_WORSE_ROUND = swap(
 """,
 )
 SHRUNK = swap(HONEST, "    return 1.0\n")
+ONLY_A_WINNER_OF_BOTH = swap(
+    HONEST,
+    """\
+    agree = np.argmax(first) == np.argmax(second)
+    return second.max() / second[default] if agree else 1.0
+""",
+)
+ONLY_IF_LARGE = swap(
+    HONEST,
+    """\
+    factor = second[np.argmax(first)] / second[default]
+    return factor if factor > 1.1 else 1.0
+""",
+)
 LAST_FIGURE = swap(
     "    for line in done.lines:\n",
     """    if not any("total" in line for line in done.lines):
@@ -125,6 +139,14 @@ class TestExercises(ThreeWays):
         ),
         (1, swap("1 - math.comb", "math.comb"), "chance(4, 1, 1) to be 0.25; it is 0.75"),
         (1, swap("math.comb(points - good, trials)", "math.comb(good, trials)"), "chance(4, 1, 1) to be 0.25; it is"),
+        (
+            1,
+            swap(
+                "math.comb(points - good, trials) / math.comb(points, trials)",
+                "float(math.comb(points - good, trials)) / float(math.comb(points, trials))",
+            ),
+            "The check called chance(10000, 100, 200)",
+        ),
         (1, swap("return", "result ="), "to be a number; it is None: does it return?"),
         (2, swap(".count(value) + 1", ".count(value)"), "to be 0.5238 (0.1429 / 0.2727); it is 0"),
         (2, swap("in_good / in_rest", "in_rest / in_good"), "to be 0.5238 (0.1429 / 0.2727); it is 1.909"),
@@ -149,6 +171,8 @@ class TestExercises(ThreeWays):
         (3, swap("/ second[default]", "/ first[default]"), "the machine is 0.8 times as fast for all"),
         (3, swap("second[winner] / second[default]", "second[default] / second[winner]"), "to be 1.2 (the fastest"),
         (3, SHRUNK, "to be 1.2 (the fastest point has 120 and the default 100 in the first round); it is 1"),
+        (3, ONLY_A_WINNER_OF_BOTH, "1 on average when all of 3 points are equally fast"),
+        (3, ONLY_IF_LARGE, "to be 1.03 (the fastest point has 103"),
         (3, swap("np.argmax(first)", "first == first.max()"), "to be a number; it is an array of shape (1,)"),
         (
             3,
@@ -175,6 +199,12 @@ class TestExercises(ThreeWays):
         ),
         (4, swap("if done.failure:", "if False:"), "a LabError from a command that prints a total and then fails"),
         (4, swap('    raise LabError("it printed no total")', "    return math.nan"), "prints no total; it gave nan"),
+        (4, swap('    raise LabError("it printed no total")', "    return None"), "prints no total; it gave None."),
+        (
+            4,
+            swap("LabError(done.failure)", 'LabError("it failed")'),
+            "it says 'it failed' of a command that fails, and of one that is not over in time",
+        ),
         (4, swap("timeout=timeout", "timeout=25"), "not over after timeout=0.5 seconds; it gave 123.4"),
         (4, LEAKS, "the settings to be the command's alone; LAB05_KNOB changed in the notebook's environment too"),
         (

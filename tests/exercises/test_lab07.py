@@ -177,7 +177,7 @@ class TestExercises(ThreeWays):
         (1, swap("rank * share, (rank + 1) * share", "n"), "no index on two ranks"),
         (1, swap("rank * share, (rank + 1) * share", "rank, n, size"), "all ranks to get equally many"),
         (1, swap("rank * share, (rank + 1) * share", "(rank + 1) * share, (rank + 2) * share"), "indices from 0 to 11"),
-        (1, swap("n // size", "n // size // 2"), "fewer than 1 to be left out"),
+        (1, swap("n // size", "n // size // 2"), "none to be left out"),
         (1, swap("np.arange", "digits_of"), "NameError"),
         (1, swap("np.arange(rank * share, (rank + 1) * share)", "tuple(range(share))"), "it is a tuple"),
         (1, swap("np.arange(rank * share, (rank + 1) * share)", "range(n) and slice(share)"), "it is a slice"),
@@ -209,7 +209,7 @@ class TestExercises(ThreeWays):
         (
             4,
             swap("[v.value for v in model.variables + optimizer.variables] + [done]", "[done]"),
-            "Nothing gave them the same start (step 5)",
+            "Not all of it came from rank 0 (step 5)",
         ),
         (
             4,
@@ -270,6 +270,8 @@ class TestExercises(ThreeWays):
         (6, swap("a < b and", "a + 1 == b and"), "share a core to be {(0, 2), (1, 2)}"),
         (6, swap("sharing, crowded, set", "crowded, set"), "three sets"),
         (6, swap("return sharing, crowded,", "return sharing, len(crowded),"), "a set of ranks"),
+        (6, swap("return sharing, crowded,", "return sharing, list(crowded) * 2,"), "each of the ranks once"),
+        (6, swap("sharing, crowded, set", "crowded, sharing, set"), "each pair of ranks to be two numbers"),
         (7, swap("8 * sent", "sent"), "half_rate(n_bytes=1,000,000, ranks=2, seconds=1) to be 8e+06; it is 1e+06"),
         (7, swap("2 * (ranks - 1) / ranks", "(ranks - 1) / ranks"), "to be 8e+06; it is 4e+06"),
         (7, swap("2 * (ranks - 1) / ranks", "2 * (ranks - 1)"), "to be 8e+06; it is 1.6e+07"),

@@ -74,6 +74,15 @@ CASE_BY_CASE = swap(
     return "measure\"""",
 )
 MUST_TRAIN = swap("int(hours * 3600 * speed / images)", "max(1, int(hours * 3600 * speed / images))")
+ORDERS_KEPT = swap(
+    """\
+    first = (step * ranks + rank) * batch
+    return [order(place // n)[place % n]""",
+    """\
+    first = (step * ranks + rank) * batch
+    kept = my_images.__dict__.setdefault("kept", {})
+    return [kept.setdefault((n, place // n), order(place // n))[place % n]""",
+)
 AS_YIELDED = swap(
     "    return [order(place // n)[place % n] for place in range(first, first + batch)]",
     "    for place in range(first, first + batch):\n        yield order(place // n)[place % n]",
@@ -151,6 +160,7 @@ class TestExercises(ThreeWays):
             "of the stream; yours takes",
         ),
         (2, swap("    return [order", "    order(0).sort()\n    return [order"), "to stay as they were"),
+        (2, ORDERS_KEPT, "2 ranks × 3, by another order than in the calls before, to take ["),
         (2, swap("(step * ranks + rank) * batch", "step * ranks * batch"), "no image more often"),
         (2, swap("(step * ranks + rank) * batch", "(step + rank) * batch"), "the next 6 of the stream"),
         (2, swap("order(place // n)", "order(0)"), "of the stream; yours takes"),

@@ -34,6 +34,16 @@ PREDICTED = swap(
     "    return result.assignments.ravel()",
     "    return ((pixels[:, None] - centroids[None]) ** 2).sum(axis=2).argmin(axis=1)",
 )
+IN_PIECES = swap(
+    "    result = d4p.kmeans(len(centroids), 0, assignFlag=True).compute(pixels, centroids)\n"
+    "    return result.assignments.ravel()",
+    "    model, found = d4p.kmeans(len(centroids), 0, assignFlag=True), np.zeros(len(pixels), np.int32)\n"
+    "    size = min(len(pixels), 1000)\n"
+    "    for first in range(0, len(pixels) - size + 1, size):\n"
+    "        piece = slice(first, first + size)\n"
+    "        found[piece] = model.compute(pixels[piece], centroids).assignments.ravel()\n"
+    "    return found",
+)
 ENDS = "    return n * sum(weights[:rank]) // total, n * sum(weights[: rank + 1]) // total\n"
 BY_ROUNDING = swap(
     ENDS, "    return [round(n * part / total) for part in (sum(weights[:rank]), sum(weights[:rank + 1]))]\n"
@@ -53,6 +63,14 @@ EMPTY_AT_ZERO = swap(
     """\
     ends = (n * np.cumsum([0, *weights]) // total)[rank : rank + 2]
     return tuple(ends) if ends[0] < ends[1] else (0, 0)
+""",
+)
+AFTER_THE_LAST_CALL = swap(
+    ENDS,
+    """\
+    start = share.__dict__.get("stop", 0) if rank else 0
+    share.stop = n * sum(weights[: rank + 1]) // total
+    return start, share.stop
 """,
 )
 LIKE_THE_VENDOR = swap(
@@ -110,6 +128,11 @@ GATHERED = swap(
     "        colours = np.rint(centroids).astype(np.uint8)[np.concatenate(everybody)]\n"
     "        Image.fromarray(colours.reshape(height, width, 3)).save(",
 )
+ALL_ON_RANK_0 = swap(
+    "    ranks.Gatherv(labels, [everybody, counts], root=0)\n    if rank == 0:\n",
+    "    if rank == 0:\n"
+    "        everybody = labels_of(np.array(photo.reshape(-1, 3), float), centroids).astype(np.uint8)\n",
+)
 
 
 class TestExercises(ThreeWays):
@@ -126,6 +149,11 @@ class TestExercises(ThreeWays):
             1,
             swap("if error == 0", "if error < 1e-3"),
             "of one pixel in 10,000 is 1 too large, in dB, to be 92.9; it is inf",
+        ),
+        (
+            1,
+            swap("if error == 0", "if original.sum() == quantised.sum()"),
+            "psnr when two pixels have changed places, in dB, to be ",
         ),
         (1, swap("return math.inf", "return 0"), "psnr when both are equal, in dB, to be inf; it is 0."),
         (1, swap("255**2 / error", "255 / error"), "psnr when every number is 10 too large, in dB, to be 28.13; it is"),
@@ -149,6 +177,12 @@ class TestExercises(ThreeWays):
         (2, swap("len(centroids), 0", "3, 0"), "RuntimeError"),
         (
             2,
+            swap(".ravel()", ".ravel().astype(np.uint8)"),
+            "a type that holds labels up to 299 for 10007 pixels and 300 centroids; uint8 holds them up to 255",
+        ),
+        (2, IN_PIECES, "for 10007 pixels and 300 centroids; "),
+        (
+            2,
             swap("    result", "    centroids.sort(axis=0)\n    result"),
             "centroids to stay as it was; labels_of changed it",
         ),
@@ -158,6 +192,7 @@ class TestExercises(ThreeWays):
             "the shares to reach from 0 to 10 for n = 10 and weights [1, 1, 1, 1]; they reach from 0 to 8",
         ),
         (3, REST_TO_THE_LAST, "for rank 3 for n = 10 and weights [1, 1, 1, 1], give or take one; it gets 4"),
+        (3, AFTER_THE_LAST_CALL, "to be (1738, 2173) for rank 2 for n = 2,173 and weights [8, 8, 4], called without"),
         (3, swap("weights[:rank])", "weights[1:rank])"), "leave pixels on two ranks"),
         (3, swap("n * sum(weights[:rank]) // total", "1 + n * sum(weights[:rank]) // total"), "reach from 0 to 12"),
         (3, swap("// total, n", "// total, 1 + n"), "0 <= start <= stop <= n"),
@@ -190,6 +225,18 @@ class TestExercises(ThreeWays):
             "spread to be a number on every rank; on rank 0 it is None: does it return?",
         ),
         (4, swap("MPI.COMM_WORLD.allgather", "MPI.COMM_WORLD.gather"), "in spread, on rank "),
+        (
+            4,
+            swap(
+                "every.max(axis=0) - every.min(axis=0)).max()", "every.max(axis=0) - every.min(axis=0)).max().round(2)"
+            ),
+            "is shifted by 0.0, 0.0, 0.0009765625, 0.0 on ranks 0 to 3; on rank 0 it is 0.",
+        ),
+        (
+            4,
+            swap("every.max(axis=0) - every.min(axis=0)", "every - every.mean(axis=0)"),
+            "every rank returns the largest",
+        ),
         (
             4,
             swap("every.max(axis=0) - every.min(axis=0)", "every - every[0]"),
@@ -253,7 +300,13 @@ class TestExercises(ThreeWays):
             ),
             "from rank 0 alone; it came from ranks [0, 1, 2]",
         ),
-        (5, swap('        picture.save(args.out / "photo.png")\n', ""), "it came from ranks []"),
+        (5, swap('        picture.save(args.out / "photo.png")\n', ""), "it came from no rank"),
+        (
+            5,
+            swap('picture.save(args.out / "photo.png")', '(args.out / "photo.png").write_bytes(everybody.tobytes())'),
+            "photo.png to be a picture; what is in the file is no PNG",
+        ),
+        (5, ALL_ON_RANK_0, "labels_of to get the 724 pixels of rank 0 there, and nobody else's; it got 2173"),
         (5, swap("reshape(height, width)", "reshape(width, height)"), "a picture of 41 rows and 53 columns"),
         (5, swap("        picture.putpalette(np.rint(centroids).astype(np.uint8).tobytes())\n", ""), "and the palette"),
         (

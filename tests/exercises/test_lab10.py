@@ -269,6 +269,7 @@ RATIO = "grown / (gamma * draft_cost + pass_cost)"
 CLOSED = swap(GROWN, "(1 - alpha ** (gamma + 1)) / (1 - alpha)")
 CLOSED_BY_NUMPY = swap(GROWN, "np.float64(1 - alpha ** (gamma + 1)) / np.float64(1 - alpha)")
 CLOSED_BUT_ONE = swap(GROWN, "gamma + 1 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)")
+CLOSED_BUT_NEAR_ONE = swap(GROWN, "gamma + 1 if alpha > 0.99 else (1 - alpha ** (gamma + 1)) / (1 - alpha)")
 BY_CHANCES = swap(
     GROWN,
     """(gamma + 1) * alpha**gamma
@@ -288,8 +289,8 @@ class TestExercises(ThreeWays):
         (1, STRICT_TRIANGLE, "as if a token did not see its own key."),
         (1, swap("np.arange(m) > np", "np.arange(m) >= np"), "it has nan there"),
         (1, swap("np.arange(m) > np", "np.arange(m) < np"), "its own key and the later ones alone."),
-        (1, MASKED_BY_A_PRODUCT, "as if later keys had a score of 0, which counts in the softmax."),
-        (1, MASKED_BY_ZERO, "as if later keys had a score of 0"),
+        (1, MASKED_BY_A_PRODUCT, "as if later keys had a finite score, such as 0, which counts in the softmax."),
+        (1, MASKED_BY_ZERO, "as if later keys had a finite score, such as 0"),
         (1, swap("-np.inf, scores)", "-100, scores)"), "scores from -1000 to 1001, to have"),
         (1, MASKED_TOO_LATE, "as if shares were set to 0 after the softmax"),
         (1, swap("d**0.5", "d"), "as if the scores were divided by d."),
@@ -369,7 +370,7 @@ class TestExercises(ThreeWays):
         (4, swap("2 ** (bits - 1) - 1", "2**bits - 1"), "as if the codes went up to 15."),
         (4, swap("2 ** (bits - 1) - 1", "7"), "in 3 bits, to be"),
         (4, swap("np.abs(groups).max(axis=-1)", "groups.max(axis=-1)"), "as if the sign had not been taken off."),
-        (4, swap("np.abs(groups).max(axis=-1)", "np.abs(groups.max(axis=-1))"), "(so that its largest weight gets the"),
+        (4, swap("np.abs(groups).max(axis=-1)", "np.abs(groups.max(axis=-1))"), "(so that its largest weight is"),
         (4, AFFINE, "as if the steps went from the smallest to the largest weight."),
         (4, swap(" / (2 ** (bits - 1) - 1)", ""), "as if it were the largest weight."),
         (4, swap(BOTH_ARRAYS, "codes.reshape(weights.shape), 1 / scales"), "as if it were"),
@@ -381,7 +382,7 @@ class TestExercises(ThreeWays):
         (4, ACROSS_ALL_ROWS, "as if the rows had one scale for each group of columns."),
         (4, swap("scales == 0, 1, scales", "scales < 1e-3, 1e-3, scales"), "0.0025] in 8 bits, to be 9.843e-05"),
         (4, swap("scales == 0, 1, scales", "scales < 1e-3, 1e-3, scales"), "A trained model has many groups"),
-        (4, swap("scales == 0, 1, scales", "scales < 1e-4, 1e-4, scales"), "gets the code 127); it is 0.0001"),
+        (4, swap("scales == 0, 1, scales", "scales < 1e-4, 1e-4, scales"), "127 of it, up to the sign); it is 0.0001"),
         (4, LEAST_PEAK, "0.0006] in 8 bits, to be 2.362e-05"),
         (4, swap(NO_ZERO, "    scales[scales == 0] = np.nan\n"), "a finite scale above 0; it is nan"),
         (4, swap(NO_ZERO, "    scales = 1 / np.where(scales == 0, 0, 1 / scales)\n"), "scale above 0; it is inf"),
@@ -420,6 +421,7 @@ class TestExercises(ThreeWays):
         (5, BY_SEARCH, "accept([5, 6, 7], [5, 6, 7, 8]) to be a list of tokens; it is None"),
         (5, NO_BONUS, "to be [5, 6, 7, 8] (of the proposed tokens, all can be kept); it is [5, 6, 7]"),
         (5, swap(COUNTED, "proposed[right] <= choices[right]"), "accept([5, 6, 7], [5, 9, 8, 4]) to be [5, 9]"),
+        (5, swap(COUNTED, "proposed[right] is choices[right]"), "need not be one object, which is what `is` asks for."),
         (5, swap(COUNTED, "proposed[right] in choices"), "accept([5, 6, 7], [6, 5, 7, 8]) to be [6]"),
         (5, swap("while right < len", "while right < 2 and right < len"), "to be [5, 6, 7, 8]"),
         (5, swap("    right = 0\n", "    right = 0\n    choices.append(0)\n"), "Expected choices to stay as it was"),
@@ -427,6 +429,7 @@ class TestExercises(ThreeWays):
         (6, CLOSED, "for all alpha but 1, where it is gamma + 1"),
         (6, CLOSED_BY_NUMPY, "speed_up(1, 4, 0.1, 1.6) to be 2.5; it is nan"),
         (6, CLOSED_BY_NUMPY, "for all alpha but 1, where it is gamma + 1"),
+        (6, CLOSED_BUT_NEAR_ONE, "speed_up(0.995, 9, 0.05, 1.5) to be 5.014; it is 5.128"),
         (6, swap("range(gamma + 1)", "range(gamma)"), "as if the large model wrote none after gamma right tokens."),
         (6, swap("range(gamma + 1)", "range(1, gamma + 1)"), "as if the large model's own token did not count."),
         (6, swap(GROWN, "1 + alpha * gamma"), "speed_up(0.5, 3, 0.1, 1.7) to be 0.9375"),

@@ -27,6 +27,7 @@ AFTER = """\
                 self.states[layer].update(self.weights[layer], mean)
 """
 UPDATE = "                self.states[layer].update(self.weights[layer], mean)\n"
+ONE_BUCKET_LATER = swap(SUBMIT, "            if on_the_way:\n                on_the_way[-1].result()\n" + SUBMIT)
 NOT_BLOCKING = """\
             flat = np.concatenate([gradient.ravel() for gradient in gradients])
             on_the_way.append((self.ranks.Iallreduce(MPI.IN_PLACE, flat), flat))
@@ -44,6 +45,19 @@ ALL_REDUCED = """\
         first = self.ranks.rank * self.share
         mine = self.flat_gradient[first : first + self.share].copy()
 """
+
+
+def states_of_all(text):
+    """Return ZeRO-1 with the states of all weights on each rank."""
+    head, _, rest = text.partition("        ### BEGIN SOLUTION\n")
+    everything = """\
+        self.ranks.Allreduce(MPI.IN_PLACE, self.flat_gradient)
+        self.flat_gradient /= self.ranks.size
+        self.state.update(self.flat, self.flat_gradient)
+"""
+    return (head + everything + rest.partition("        ### END SOLUTION\n")[2]).replace(
+        "Adam(self.share)", "Adam(self.flat.size)"
+    )
 
 
 class TestExercises(ThreeWays):
@@ -75,6 +89,7 @@ class TestExercises(ThreeWays):
             ),
             "without having sent it",
         ),
+        (2, ONE_BUCKET_LATER, "waited for a mean before the last of them"),
         (2, swap("for bucket in self.buckets:", "for bucket in self.buckets[:-1]:"), "the loss of step 2"),
         (
             2,
@@ -97,6 +112,7 @@ class TestExercises(ThreeWays):
         ),
         (3, swap("        mine /= self.ranks.size\n", ""), "is it the mean over the ranks, or the sum?"),
         (3, swap(GATHERED, ""), "the loss of step 2"),
+        (3, states_of_all, "gradients on rank 0 to be 1,602 numbers after 4 steps; they are 4,806"),
         (3, swap("mine /= self.ranks.size", "mine /= self.share"), "to be one process's"),
         (
             3,
@@ -108,6 +124,7 @@ class TestExercises(ThreeWays):
         ),
         (3, swap("        mine = np.empty(self.share, np.float32)\n" + REDUCED, ALL_REDUCED), "to send 25,632 bytes"),
         (4, swap("return mine / self.ranks.size", "return mine"), "They are 3 times too large"),
+        (4, swap("return mine / self.ranks.size", "return mine"), "how does a sum become a mean?"),
         (
             4,
             swap("[: math.prod(shape)].reshape(shape)", ""),

@@ -175,6 +175,8 @@ def test_exact_numbers_are_told_apart_beyond_what_a_float_holds():
         ((n for n in [1]), "instead of yielding"),
         (np.array([True, False]), "a boolean mask of shape (2,): use it as an index"),
         (pd.Series([True, False]), "a boolean mask of shape (2,)"),
+        (tf.constant([True, False]), "a boolean mask of shape (2,)"),
+        (tf.constant(True), "an EagerTensor: True"),
         (np.zeros((3, 4)), "an array of shape (3, 4), float64"),
         ([1, 2], "a list: [1, 2]"),
         ("3", "'3', of type str"),
