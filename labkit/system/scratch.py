@@ -14,7 +14,8 @@ from typing import TextIO
 from labkit.system import locks
 from labkit.system.errors import LabError
 
-PREFIX = "labkit-"
+PREFIX = "labkit-"  # the prefix of what is looked at
+OWN_PREFIX = f"{PREFIX}run-"  # that of what is made: nobody else makes any of this name
 SHARED_MEMORY = Path("/dev/shm")
 MPICH_PREFIX = "mpich_shm_"  # the prefix of files there that killed ranks leave behind: docs/upstream.md
 IN_USE = "in-use"  # the file that whoever uses the folder has locked: with its process, the lock ends as well
@@ -35,13 +36,16 @@ def folder() -> Iterator[Path]:
             yield path
         finally:
             if os.getpid() == owner:  # and not a process that was forked meanwhile
-                shutil.rmtree(path, ignore_errors=True)
+                _remove(path)
 
 
 def _make(top: Path) -> tuple[Path, TextIO]:
     while True:
-        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=top))
-        lock = (path / IN_USE).open("x")
+        path = Path(tempfile.mkdtemp(prefix=OWN_PREFIX, dir=top))
+        try:
+            lock = (path / IN_USE).open("x")
+        except FileNotFoundError:  # swept since
+            continue
         with contextlib.suppress(OSError):  # a file system without locks, where nothing is swept
             locks.try_lock(lock)
         if (path / IN_USE).exists():
@@ -60,9 +64,24 @@ def _sweep(top: Path) -> None:
 def _sweep_folder(left: Path, stack: contextlib.ExitStack) -> None:
     """Remove a folder of this user, made by this module, that nobody uses; no link is followed on the way."""
     folder = _open(left, os.O_RDONLY | os.O_DIRECTORY, stack)
+    if left.name.startswith(OWN_PREFIX):
+        with contextlib.suppress(OSError):
+            left.rmdir()  # empty: its process was killed at the first moment, or the last
+            return
     lock = _open(IN_USE, os.O_RDONLY, stack, within=folder)
     if stat.S_ISREG(os.fstat(lock).st_mode) and locks.try_lock(lock):
-        shutil.rmtree(left, ignore_errors=True)
+        _remove(left)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, and `IN_USE` last: should this process be killed on the way, the next run goes on."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != IN_USE:
+                path.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sweep_shared_memory(left: Path, stack: contextlib.ExitStack) -> None:

@@ -9,9 +9,12 @@ import fcntl
 import itertools
 import os
 import select
+import signal
 import subprocess
+import threading
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -34,7 +37,7 @@ class NoTestbed(LabError):
 
 
 class Shell:
-    """A shell in namespaces of its own; they end when it is closed, or when this process ends.
+    """A shell in namespaces of its own; they end when it is closed or forgotten, or when this process ends.
 
     Attributes
     ----------
@@ -54,12 +57,22 @@ class Shell:
         if missing:
             raise NoTestbed(f"missing: {' '.join(missing)}. As root: `apt-get install {' '.join(missing)}`.")
         self._held = contextlib.ExitStack()
+        weakref.finalize(self, self._held.close)  # an interrupt may come before whoever makes this has a name for it
         self._networks: set[int] = set()  # the numbers of the network namespaces
-        # The processes that hold namespaces read this pipe, which comes to its end when this process ends, in any way.
-        self._lifeline, writer = map(_above_standard_streams, os.pipe())
-        for end in (self._lifeline, writer):
-            self._held.callback(os.close, end)
         self._count = itertools.count()  # numbers of the scripts: the output of an interrupted one is skipped
+        self._shell: subprocess.Popen[bytes] | None = None
+        try:
+            self._begin()
+        except BaseException:  # an interrupt too, after which this process may live on, as a notebook's does
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        # The processes that hold namespaces read this pipe, which comes to its end when this process ends, in any way.
+        with _interrupts_wait():
+            self._lifeline, writer = map(_above_standard_streams, os.pipe())
+            for end in (self._lifeline, writer):
+                self._held.callback(os.close, end)
         errors = []
         for rootless in (False, True) if os.geteuid() == 0 else (True,):
             self.rootless = rootless
@@ -69,21 +82,23 @@ class Shell:
                 errors.append(str(error))
             else:
                 return
-        self._held.close()
         raise NoTestbed(_explain(errors[-1]))
 
     def _open(self) -> None:
-        self._shell = subprocess.Popen(
-            ["unshare", *self._options, "bash", "--noprofile", "--norc"],
-            cwd="/",
-            env={"PATH": programs.search_path(), "LC_ALL": "C"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            bufsize=0,  # without a buffer, which a forked process would write a second time
-            pass_fds=[self._lifeline],
-            start_new_session=True,  # out of an interrupt's reach
-        )
+        with _interrupts_wait():
+            self._shell = subprocess.Popen(
+                ["unshare", *self._options, "bash", "--noprofile", "--norc"],
+                cwd="/",
+                env={"PATH": programs.search_path(), "LC_ALL": "C"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                bufsize=0,  # without a buffer, which a forked process would write a second time
+                pass_fds=[self._lifeline],
+                start_new_session=True,  # out of an interrupt's reach
+            )
+            for pipe in (self._shell.stdin, self._shell.stdout):
+                self._held.callback(pipe.close)  # type: ignore[union-attr]
         self.pid = self._shell.pid
         _open_ones.add(self)
         try:
@@ -107,6 +122,7 @@ class Shell:
         LabError
             With what they print, when one fails; when they do not end.
         """
+        assert self._shell
         assert self._shell.stdin
         assert self._shell.stdout
         if self._shell.stdin.closed:
@@ -147,9 +163,10 @@ class Shell:
 
     def _keep(self, pid: int) -> None:
         """Keep a process's network namespace open, so that no other gets its number before this is closed."""
-        namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
-        self._held.callback(os.close, namespace)
-        self._networks.add(os.fstat(namespace).st_ino)
+        with _interrupts_wait():
+            namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+            self._held.callback(os.close, namespace)
+            self._networks.add(os.fstat(namespace).st_ino)
 
     def enter(self, pid: int | None = None) -> list[str]:
         """Return the command under which another command runs in the namespaces, or in those of a spawned process.
@@ -171,7 +188,10 @@ class Shell:
         raise LabError(ENDED)
 
     def close(self) -> None:
-        """End all processes in the namespaces, and with the last of them the namespaces."""
+        """End all processes in the namespaces, and with the last of them the namespaces, despite interrupts."""
+        processes.despite_interrupts(self._close)
+
+    def _close(self) -> None:
         self._end_shell()
         processes.end_all(lambda: processes.find(self._holds))
         self._networks.clear()
@@ -182,18 +202,15 @@ class Shell:
         return Path(f"/proc/{process.pid}/ns/net").stat().st_ino in self._networks
 
     def _end_shell(self) -> None:
-        self._shell.kill()
-        self._shell.wait()
-        self._close_pipes()
-
-    def _close_pipes(self) -> None:
-        for pipe in (self._shell.stdin, self._shell.stdout):
-            pipe.close()  # type: ignore[union-attr]
+        if self._shell:
+            self._shell.kill()
+            self._shell.wait()
+            for pipe in (self._shell.stdin, self._shell.stdout):
+                pipe.close()  # type: ignore[union-attr]
 
     def leave(self) -> None:
         """Release the shell in a process that was forked meanwhile: it is the parent's, and ends with the parent."""
         self._networks.clear()
-        self._close_pipes()
         self._held.close()
 
 
@@ -206,6 +223,23 @@ def _leave_all() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_all)
+
+
+@contextlib.contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Have an interrupt wait for the end of the block: what the block gets hold of has a name by then."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:  # where none comes
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _above_standard_streams(descriptor: int) -> int:

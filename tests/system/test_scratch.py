@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -63,6 +64,62 @@ def test_what_a_killed_process_left_is_swept(temporary):
     assert len(list(temporary.iterdir())) == 1  # the second has swept the first's
     sweep()
     assert list(temporary.iterdir()) == []
+
+
+AT_A_MOMENT = """
+import os, shutil, signal, tempfile
+from pathlib import Path
+from labkit.system import scratch
+
+def end(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+make = tempfile.mkdtemp
+def make_and_end(*arguments, **options):
+    make(*arguments, **options)
+    end()
+
+if "{moment}" == "made":
+    tempfile.mkdtemp = make_and_end
+with scratch.folder() as folder:
+    (folder / "deep").mkdir()
+    for number in range(20):
+        (folder / str(number)).touch()
+    if "{moment}" == "unmarked":
+        unlink = os.unlink
+        os.unlink = lambda path, **options: unlink(path, **options) or (path == scratch.IN_USE and end())
+    if "{moment}" == "removed":
+        remove = os.rmdir
+        os.rmdir = lambda path, **options: (end if str(path) == str(folder) else remove)(path, **options)
+"""
+
+
+@pytest.mark.parametrize("moment", ["made", "unmarked", "removed"])
+def test_what_was_killed_while_its_folder_was_made_or_removed_left_is_swept(temporary, moment):
+    assert subprocess.run([sys.executable, "-c", AT_A_MOMENT.format(moment=moment)]).returncode == -9
+    assert len(list(temporary.iterdir())) == 1
+    sweep()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_folder_that_is_swept_before_it_is_marked_is_made_again(temporary, monkeypatch):
+    made = []
+
+    def make(make=tempfile.mkdtemp, **options):
+        made.append(make(**options))
+        if len(made) == 1:
+            sweep_meanwhile()
+        return made[-1]
+
+    def sweep_meanwhile():
+        subprocess.run(
+            [sys.executable, "-c", "from labkit.system import scratch\nwith scratch.folder(): pass"], check=True
+        )
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make)
+    with scratch.folder() as folder:
+        assert [str(folder)] == made[1:]
+        assert list(temporary.iterdir()) == [folder]
 
 
 def test_what_lives_is_not(temporary):
