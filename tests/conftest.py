@@ -17,11 +17,11 @@ import fast
 import order
 import pytest
 
-from labkit.exercises.answers import SLEEP_WHILE_WAITING
 from labkit.mpi import torch_ranks
 from labkit.slurm import cluster
 from labkit.system import others, processes
 from labkit.testbed import obstacle
+from labkit.testbed.testbed import SLEEP_WHILE_WAITING
 
 # `./lab test &` ignores interrupts, and what tests start would inherit that: some tests are about interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -58,7 +58,7 @@ def keep_temporary_files_apart(config: pytest.Config) -> None:
 
 def have_ranks_sleep_while_they_wait() -> None:
     """Have ranks that wait, as those that hang, keep no core from the tests beside them."""
-    os.environ.update({name: str(value) for name, value in SLEEP_WHILE_WAITING.items()})
+    os.environ.update(SLEEP_WHILE_WAITING)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

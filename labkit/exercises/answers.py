@@ -27,6 +27,7 @@ from labkit.exercises.outcomes import FAILED, REPORT, NotYet, expect
 from labkit.exercises.values import short
 from labkit.mpi.launch import RankError, Run, run_ranks
 from labkit.system.paths import ROOT
+from labkit.testbed.testbed import SLEEP_WHILE_WAITING
 
 STUB_LINE = re.compile(r"raise NotImplementedError(\(\))?")  # the line that stands where a solution was
 STACK_LINE = re.compile(r"\S+\(\S*\) \[0x[0-9a-f]+\]")  # of MPICH's own functions
@@ -37,9 +38,6 @@ ONTO_ITSELF = (
     "A rank sent to itself from the very place where it receives. A single rank is its own neighbour: on it, does your "
     "script take a step too many?"
 )
-# MPICH waits by polling. Where ranks are more than cores, those that wait keep the cores from those that have something
-# to send, unless they sleep meanwhile: then a check takes down to a third of the computing, and what hangs hardly any.
-SLEEP_WHILE_WAITING = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10}
 PICKLING = 300  # bytes by which a message grows, at the most, where it is sent as a pickled object
 COPY_HINT = (
     "Work on a copy: x.copy(), or copy.deepcopy(x) of lists in a list. x *= 2, x.sort() and inplace=True change x."
@@ -286,7 +284,7 @@ def remember_lines(filename: str, text: str) -> None:
 # Generated inputs
 
 
-def for_all(decide: Callable[..., None], *, examples: int = MAX_EXAMPLES, **strategies: Any) -> None:
+def for_all(decide: Callable[..., object], *, examples: int = MAX_EXAMPLES, **strategies: Any) -> None:
     """Check generated inputs as well, always the same ones; of those that fail, report the smallest.
 
     Parameters
@@ -342,6 +340,7 @@ def for_all(decide: Callable[..., None], *, examples: int = MAX_EXAMPLES, **stra
 def run_answer(ranks: int, script: Path, *args: Any, **options: Any) -> Run:
     """Run a student's script (or a probe that imports it) on `ranks` ranks; a rank's failure is the answer's."""
     try:
+        # Ranks sleep while they wait: so a check takes down to a third of the computing, and what hangs hardly any.
         return run_ranks(ranks, script, *args, show=False, env=SLEEP_WHILE_WAITING, **options)
     except RankError as error:
         if reported := [line for line in error.lines if line.startswith(FAILED)]:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, SupportsIndex
 
 from labkit.mpi import rank_runner
@@ -19,8 +20,8 @@ from labkit.system.machine import Machine, node_cores, shares
 from labkit.system.scratch import SHARED_MEMORY
 from labkit.system.words import plural
 from labkit.testbed import Testbed
-from labkit.testbed.testbed import interface
-from labkit.testbed.units import show_rate
+from labkit.testbed.testbed import QUEUE_S, interface
+from labkit.testbed.units import show_delay, show_rate
 
 HYDRA = "mpiexec.hydra"  # the program that MPICH's own mpirun and mpiexec are copies of; `typed.py` is in their place
 MAX_RANKS_PER_CORE = 8  # a generous limit: MPICH waits by polling, so already 2 on a core slow each other down
@@ -265,10 +266,9 @@ def _plan_on(
     options = ["-ppn", str(n_on_node)]
     for name, value in (_thread_variables(threads) | _check_env(env)).items():
         options += ["-genv", name, str(value)]
-    delay = ("--delay", f"{1e3 * testbed.delay:g} ms") if testbed.delay else ()
     return Plan(
         n=n,
-        around=(lab, "network", "--nodes", str(nodes), "--rate", show_rate(testbed.rate, digits=12), *delay, "--"),
+        around=(lab, "network", *_network_options(testbed), "--"),
         options=tuple(options),
         script=(script, *map(_check_argument, args)),
         variables={},
@@ -279,6 +279,21 @@ def _plan_on(
         bound=bool(cpus) and enough and undisturbed and n_on_node == 1,
         warning=warning,
     )
+
+
+def _network_options(testbed: Testbed) -> list[str]:
+    """Return the options of `lab network` that make such a testbed."""
+    exactly = partial(show_rate, digits=12)
+    options = ["--nodes", str(len(testbed.nodes)), "--rate", exactly(testbed.rate)]
+    if testbed.delay:
+        options += ["--delay", show_delay(testbed.delay)]
+    if testbed.uplink is not None:
+        options += ["--racks", str(len(testbed.racks)), "--uplink", exactly(testbed.uplink)]
+    for node, rate in testbed.slow.items():
+        options += ["--slow", f"{node}={exactly(rate)}"]
+    if testbed.queue != QUEUE_S:
+        options += ["--queue", show_delay(testbed.queue)]
+    return options
 
 
 def check_ranks(n: object, cores: int) -> int:

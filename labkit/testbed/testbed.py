@@ -1,8 +1,9 @@
 """Nodes on this machine, each in network namespaces of its own, joined by a switch with wires of a given rate.
 
 Each node has one interface, the end of a virtual cable (veth(4)) to a bridge; both of its ends send at the rate at most
-(tc-tbf(8)). Nothing leads out of it, and it needs no root where user namespaces are allowed. Only wires are emulated:
-the nodes share this machine's cores, memory and caches.
+(tc-tbf(8)). Where nodes are in racks, each rack has a bridge of its own, rack1 and so on, and such a cable to the
+core's: its end up1 sends to the core, its end down1 to the rack. Nothing leads out of it, and it needs no root where
+user namespaces are allowed. Only wires are emulated: the nodes share this machine's cores, memory and caches.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import re
 import shlex
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -21,11 +23,10 @@ from labkit.system.machine import Machine, node_cpus
 from labkit.system.turns import this_share
 from labkit.testbed import namespaces, transfer
 from labkit.testbed.namespaces import NoTestbed
-from labkit.testbed.units import parse_delay, parse_rate, show_rate
+from labkit.testbed.topology import CORE, Cable, Topology
+from labkit.testbed.units import parse_delay, show_delay, show_rate
 
-MAX_NODES = 64
 SUBNET = "10.77.0"
-SWITCH = "switch"  # the name of the bridge
 SWITCH_ADDRESS = f"{SUBNET}.254"
 MODULES = "bridge veth sch_tbf"
 # Answers of a kernel that lacks a module, newer or older, as iproute2 5 and 6 pass them on.
@@ -33,6 +34,7 @@ KERNEL_LACKS = re.compile(
     "Unknown device type|qdisc kind is unknown|RTNETLINK answers: (Operation not sup|No such file)"
 )
 INTERFACES = Path("/sys/class/net")
+PYTHON = (sys.executable, "-I", "-S")  # for programs of the standard library alone
 ENTER = Path(__file__).with_name("enter.sh")
 
 # A burst is what a wire may send at once after a pause: little, so that small messages take the time that its rate
@@ -44,16 +46,24 @@ SLOW_BURST_BYTES, FAST_BURST_BYTES, FAST_BURST_S = 16_000, 30_000, 2.5e-4
 PIECE = 0.9  # the largest piece, as a share of a burst: headers come on top
 MAX_PIECE_BYTES = 65_536
 QUEUE_S = 0.1  # the longest time that a packet waits for a wire: then packets are dropped
+MIN_QUEUE_S = 1e-6
 # TCP's largest window, as time at the wire's rate: a larger one makes queues longer, and in the end loses packets.
 WINDOW_S, MIN_WINDOW_BYTES = 0.02, 65_536
+# What a delay adds to it: the kernel counts its own records with the data, and with one round trip's worth a wire of
+# 100 Mbit/s with 40 ms there and back carried little more than a half of its rate.
+WINDOW_ROUND_TRIPS = 2
 # The time that a run waits for a cable to be plugged in again. TCP waits for a quarter of an hour; then MPI's library
 # ends by an error of its own, or waits for ever.
 LOST_S = 5.0
 TRANSFER_S = 0.2  # the length of the transfer that checks the rate
 TRANSFER_TIMEOUT_S = 60.0  # the limit of that transfer beyond its length: all nodes start Python at once
-TRANSFERRED = re.compile(r"got [0-9.e+]+")
+TRANSFERRED = re.compile(r"got ([0-9.e+]+) at ([0-9.]+)")
 SHARE_WARNING = 0.8  # the share of its rate below which a wire is warned of; TCP's and Ethernet's headers take 0.06
 
+
+# MPICH waits by polling. Where nodes share a core, that keeps it from a rank that has something to send, so whoever
+# waits sleeps, for some 60 us.
+SLEEP_WHILE_WAITING = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "10"}
 
 VARIABLES = ("HYDRA_LAUNCHER", "HYDRA_HOST_FILE", "HYDRA_IFACE", "LAB_NETWORK")  # prefixes of a testbed's variables
 
@@ -93,16 +103,34 @@ class Testbed:
     rate : float or str
         The bits that each wire carries in a second, in each direction: a number, or a text such as "2.5 Gbit/s".
     delay : str, optional
-        The time that each wire adds to a packet's way, such as "1 ms"; where the kernel has netem (tc-netem(8)).
+        The time that each cable adds to a packet's way, such as "1 ms"; where the kernel has netem (tc-netem(8)). A way
+        from node to node has two cables, and four from rack to rack.
+    racks : int, optional
+        The number of racks over which the nodes are spread, in order and as many in each. Each has a switch of its own,
+        and a cable from there to the core switch, where mpirun is. By default, all nodes are at the core.
+    uplink : float or str, optional
+        The rate of the racks' cables, where there are racks.
+    slow : mapping of int to float or str, optional
+        Nodes whose wires are slower than the others, and their rates.
+    queue : str, optional
+        The longest time that a packet waits for a cable, such as "20 ms": then packets are dropped. By default, 100 ms.
 
     Attributes
     ----------
     nodes : tuple of Node
         The nodes.
-    rate, delay : float
-        The wires' rate in bit/s, and their delay in seconds.
-    measured : float
-        The rate of a short transfer over the slowest of the wires, in bit/s of payload; not a number on one node.
+    rate, delay, queue : float
+        The wires' rate in bit/s, their delay and the longest wait for them in seconds.
+    racks : tuple of tuple of int
+        The numbers of each rack's nodes; one rack is all nodes, at the core.
+    uplink : float or None
+        The rate of the racks' cables; None with one rack.
+    slow : dict of int to float
+        The rates of slow nodes' wires.
+    measured, expected : float
+        The rate of a short transfer, in bit/s of payload, and the most that it could be. Each node sends to the next,
+        all at once; this is the transfer that falls shortest of the least rate on its way: that of the wires, unless a
+        slow node or an uplink has less. Measured is not a number on one node.
 
     Raises
     ------
@@ -112,10 +140,23 @@ class Testbed:
         When the arguments make no sense on this machine.
     """
 
-    def __init__(self, nodes: int = 2, rate: float | str = "1 Gbit/s", delay: str | None = None) -> None:
-        if not hasattr(nodes, "__index__") or isinstance(nodes, bool) or not 1 <= nodes <= MAX_NODES:
-            raise LabError(f"nodes is a whole number from 1 to {MAX_NODES}, not {nodes!r}.")
-        self.rate, self.delay = parse_rate(rate), 0.0 if delay is None else parse_delay(delay)
+    def __init__(
+        self,
+        nodes: int = 2,
+        rate: float | str = "1 Gbit/s",
+        delay: str | None = None,
+        *,
+        racks: int = 1,
+        uplink: float | str | None = None,
+        slow: Mapping[int, float | str] | None = None,
+        queue: str | None = None,
+    ) -> None:
+        self._topology = topology = Topology.of(nodes, rate, racks, uplink, slow)
+        self.rate, self.racks, self.uplink, self.slow = topology.rate, topology.racks, topology.uplink, topology.slow
+        self.delay = 0.0 if delay is None else parse_delay(delay)
+        self.queue = QUEUE_S if queue is None else parse_delay(queue)
+        if self.queue < MIN_QUEUE_S:
+            raise LabError(f"a queue lets packets wait for 1 us or longer, not for {queue!r}.")
         self.interface = interface()
         self._cut_at: dict[int, float] = {}  # the time since when each node's cable is pulled
         with contextlib.ExitStack() as on_failure:
@@ -123,8 +164,8 @@ class Testbed:
             on_failure.callback(self._shell.close)
             self._folder = on_failure.enter_context(scratch.folder())
             self._launcher = self._link_launcher()
-            self.nodes = self._make(nodes, this_share())
-            self.measured = self._check()
+            self.nodes = self._make(this_share())
+            self.measured, self.expected = self._check()
             self._held = on_failure.pop_all()
 
     def __enter__(self) -> Self:
@@ -141,61 +182,66 @@ class Testbed:
 
     def __str__(self) -> str:
         """Return its nodes and its rates, requested and measured, in a line."""
-        delay = f", {1e3 * self.delay:g} ms" if self.delay else ""
-        wires = f"{len(self.nodes)} nodes on wires of {show_rate(self.rate)}{delay}"
         if len(self.nodes) == 1:
             return f"1 node, and no wire ({show_rate(self.rate)})"
-        share = self.measured / self.rate
+        delay = f", each adding {show_delay(self.delay)}" if self.delay else ""
+        queue = f", queues of {show_delay(self.queue)}" if self.queue != QUEUE_S else ""
+        share = self.measured / self.expected
         part = f"{share:.0%}" if share >= 0.01 else "less than 1%"
-        return f"{wires}: a transfer got {show_rate(self.measured)}, {part}"
+        most = f" of {show_rate(self.expected)}" if self.expected != self.rate else ""
+        return f"{self._topology}{queue}{delay}: a transfer got {show_rate(self.measured)}{most}, {part}"
 
     @property
     def warning(self) -> str:
-        """A reason why figures may be worse than the rate allows; else empty."""
-        if self.measured < SHARE_WARNING * self.rate:
+        """A reason why figures may be worse than the rates allow; else empty."""
+        if self.measured < SHARE_WARNING * self.expected:
+            what = "wires" if self.expected == self.rate else "cables"
             return (
-                f"Warning: wires of {show_rate(self.rate)} carry {show_rate(self.measured)} here: take them for that."
+                f"Warning: {what} of {show_rate(self.expected)} carry {show_rate(self.measured)} here: "
+                "take them for that."
             )
         return ""
 
     # Construction
 
-    def _make(self, count: int, machine: Machine) -> tuple[Node, ...]:
-        """Make the switch, the nodes and their cables."""
-        shell, addresses = self._shell, [f"{SUBNET}.{number}" for number in range(1, count + 1)]
+    def _make(self, machine: Machine) -> tuple[Node, ...]:
+        """Make the switches, the nodes and their cables."""
+        shell, topology = self._shell, self._topology
+        count = len(topology.wires)
+        addresses = [f"{SUBNET}.{number}" for number in range(1, count + 1)]
         nodes = tuple(
             Node(number, address, shell.spawn(), cpus)
             for number, (address, cpus) in enumerate(zip(addresses, node_cpus(machine, count), strict=True), start=1)
         )
-        window = round(max(MIN_WINDOW_BYTES, self.rate / 8 * (WINDOW_S + 2 * self.delay)))
-        settings = {
-            "/proc/sys/net/ipv4/tcp_[rw]mem": f"4096 {MIN_WINDOW_BYTES} {window}",
-            # Nobody uses IPv6 here, and its neighbour discovery would be among the traffic.
-            "/proc/sys/net/ipv6/conf/*/disable_ipv6": "1",
-        }
-        # Containers may have /proc/sys to read alone (Docker without --privileged): then queues may be longer.
-        tune = "; ".join(
-            f"for file in {files}; do [ ! -w $file ] || echo {value} >$file; done" for files, value in settings.items()
-        )
-        piece = min(MAX_PIECE_BYTES, round(PIECE * self._burst))
-        segments = "gso_max_segs 1" if self.rate <= SLOW_RATE else f"gso_max_size {piece}"
         self._set_up(f"""
-            {tune}
-            ip link add {SWITCH} type bridge
-            ip addr add {SWITCH_ADDRESS}/24 dev {SWITCH}
-            ip link set {SWITCH} up
+            {self._tune(self.rate)}
+            ip link add {CORE} type bridge
+            ip addr add {SWITCH_ADDRESS}/24 dev {CORE}
+            ip link set {CORE} up
         """)
-        for node in nodes:
+        for rack, cable in enumerate(topology.uplinks, start=1):
+            segments = _segments(cable.rate)
             self._set_up(f"""
-                ip link add {_port(node)} type veth peer name {self.interface} netns {node.pid}
-                ip link set {_port(node)} master {SWITCH} {segments} up
+                ip link add rack{rack} type bridge
+                ip link set rack{rack} up
+                ip link add {cable.port} type veth peer name up{rack}
+                ip link set {cable.port} master {cable.switch} {segments} up
+                ip link set up{rack} master rack{rack} {segments} up
+            """)
+            self._shape(cable, f"up{rack}")
+        for node in nodes:
+            cable = topology.wire(node.number)
+            segments, within = _segments(cable.rate), f"nsenter -t {node.pid} -n"
+            self._set_up(f"""
+                ip link add {cable.port} type veth peer name {self.interface} netns {node.pid}
+                ip link set {cable.port} master {cable.switch} {segments} up
                 nsenter -t {node.pid} -u hostname node{node.number}
-                nsenter -t {node.pid} -n sh -ec '{tune}
+                {within} sh -ec '{self._tune(cable.rate)}
                 ip link set lo up
                 ip addr add {node.address}/24 dev {self.interface}
                 ip link set {self.interface} {segments} up'
             """)
-        self._shape("add", nodes)
+            self._shape(cable, self.interface, f"{within} ")
         lines = (
             f"{node.address} {','.join(map(str, node.cpus))} {' '.join(shell.enter(node.pid))}\n" for node in nodes
         )
@@ -217,22 +263,45 @@ class Testbed:
             f"mpirun's launcher may have no blank in its path, as {link} has. Set TMPDIR to another folder."
         )
 
-    def _shape(self, verb: str, nodes: tuple[Node, ...]) -> None:
-        """Set the rate and delay of both ends of each cable."""
-        rate = f"tbf rate {self.rate:.0f}bit burst {self._burst} latency {1e3 * QUEUE_S:g}ms"
-        for node in nodes:
-            for within, name in (("", _port(node)), (f"nsenter -t {node.pid} -n ", self.interface)):
-                tc = f"{within}tc qdisc {verb} dev {name}"
-                if not self.delay:
-                    self._set_up(f"{tc} root {rate}")
-                    continue
-                try:
-                    self._shell.run(f"{tc} root handle 1: netem delay {1e6 * self.delay:.0f}us limit 100000")
-                except LabError as error:
-                    raise LabError(
-                        f"this kernel adds no delay, as it has no netem ({error}): leave the delay out."
-                    ) from error
-                self._set_up(f"{tc} parent 1:1 handle 10: {rate}")
+    def _tune(self, rate: float) -> str:
+        """Return the commands that set TCP up for a wire of this rate, in the network where they run."""
+        settings = {
+            "/proc/sys/net/ipv4/tcp_[rw]mem": f"4096 {MIN_WINDOW_BYTES} {self._window(rate)}",
+            # Nobody uses IPv6 here, and its neighbour discovery would be among the traffic.
+            "/proc/sys/net/ipv6/conf/*/disable_ipv6": "1",
+        }
+        # Containers may have /proc/sys to read alone (Docker without --privileged): then queues may be longer.
+        return "; ".join(
+            f"for file in {files}; do [ ! -w $file ] || echo {value} >$file; done" for files, value in settings.items()
+        )
+
+    def _window(self, rate: float) -> int:
+        """Return TCP's largest window in bytes, records of the kernel's included, on a wire of this rate."""
+        return round(max(MIN_WINDOW_BYTES, rate / 8 * (WINDOW_S + WINDOW_ROUND_TRIPS * self._round_trip)))
+
+    @property
+    def _round_trip(self) -> float:
+        """The delay to the furthest node and back, in seconds: of four cables, or of eight from rack to rack."""
+        return self.delay * (4 if self.uplink is None else 8)
+
+    def _shape(self, cable: Cable, lower: str, within: str = "") -> None:
+        """Set the rate of both ends of a cable, and its delay; commands for the lower end begin with `within`."""
+        rate = f"tbf rate {cable.rate:.0f}bit burst {_burst(cable.rate)} latency {1e3 * self.queue:g}ms"
+        upper = f"tc qdisc add dev {cable.port}"
+        if not self.delay:
+            self._set_up(f"{upper} root {rate}")
+        else:
+            # Packets that a node's own end holds up count as not yet sent, and of these TCP allows few, however large
+            # its window is (TCP small queues: about a millisecond's). So a packet is held up at upper ends alone, on
+            # its way down, and there for two cables: it went up as many as it comes down.
+            try:
+                self._shell.run(f"{upper} root handle 1: netem delay {2e6 * self.delay:.0f}us limit 100000")
+            except LabError as error:
+                raise LabError(
+                    f"this kernel adds no delay, as it has no netem ({error}): leave the delay out."
+                ) from error
+            self._set_up(f"{upper} parent 1:1 handle 10: {rate}")
+        self._set_up(f"{within}tc qdisc add dev {lower} root {rate}")
 
     def _set_up(self, script: str) -> None:
         """Run commands that need parts of the kernel which not every kernel has."""
@@ -246,51 +315,45 @@ class Testbed:
                 f"this kernel lacks what wires are made of ({text}). As root: `modprobe -a {MODULES}`."
             ) from error
 
-    @property
-    def _burst(self) -> int:
-        if self.rate <= SLOW_RATE:
-            return SLOW_BURST_BYTES
-        return max(FAST_BURST_BYTES, round(self.rate / 8 * FAST_BURST_S))
-
-    def _check(self) -> float:
-        """Return the least rate of transfers from each node to the next, all at once, in bit/s."""
-        python = (sys.executable, "-I", "-S")
+    def _check(self) -> tuple[float, float]:
+        """Return, of transfers from each node to the next, the rate of the worst, and what it may be, in bit/s."""
         try:
-            self._shell.run(shlex.join([*self.enter(self.nodes[0].number), *python, "-c", ""]))
+            self._shell.run(shlex.join([*self.enter(self.nodes[0].number), *PYTHON, "-c", ""]))
         except LabError as error:
             raise NoTestbed(
                 f"{sys.executable} cannot be started on a node ({_last_line(error)}). There, root too may look only "
                 "where everybody may: is Python in a closed folder, such as root's home?"
             ) from error
         if len(self.nodes) == 1:
-            return math.nan
-        skipped = 2 * self._burst
-        seconds = max(TRANSFER_S, 10 * skipped * 8 / self.rate)
-        following = (*self.nodes[1:], self.nodes[0])
-        commands = (
-            [
-                *self.enter(node.number),
-                *python,
-                transfer.__file__,
-                node.address,
-                after.address,
-                f"{seconds}",
-                f"{skipped}",
-            ]
-            for node, after in zip(self.nodes, following, strict=True)
-        )
-        script = "".join(f"{shlex.join(command)} &\n" for command in commands) + "wait"
+            return math.nan, self.rate
+        pairs = list(zip(self.nodes, (*self.nodes[1:], self.nodes[0]), strict=True))
+        expected = self._topology.shares((node.number, after.number) for node, after in pairs)
+        rates = self._transfer(pairs, expected)
+        outcomes = [(rates[after.address], rate) for (_, after), rate in zip(pairs, expected, strict=True)]
+        return min(outcomes, key=lambda outcome: outcome[0] / outcome[1])
+
+    def _transfer(self, pairs: Sequence[tuple[Node, Node]], expected: Sequence[float]) -> dict[str, float]:
+        """Return the rates of transfers between pairs of nodes, all at once, by the address of who receives."""
+        # What passes at once after a pause does not count; nor does what TCP sends until its window is as large as the
+        # data on a way with a delay, which grows by a factor of two with each round trip.
+        skipped = [round(2 * (_burst(rate) + rate / 8 * self._round_trip)) for rate in expected]
+        seconds = max(TRANSFER_S, *(20 * _burst(rate) * 8 / rate for rate in expected)) + 10 * self._round_trip
+        script = ""
+        for (node, after), count in zip(pairs, skipped, strict=True):
+            program = [*PYTHON, transfer.__file__, node.address, after.address, str(seconds), str(count)]
+            script += f"{shlex.join([*self.enter(node.number), *program])} &\n"
         try:
-            output = self._shell.run(script, seconds + TRANSFER_TIMEOUT_S)
+            output = self._shell.run(f"{script}wait", seconds + TRANSFER_TIMEOUT_S)
         except LabError as error:
             raise LabError(f"a transfer from node to node failed: {_last_line(error)}") from error
-        rates = [float(line.split()[1]) for line in output.splitlines() if TRANSFERRED.fullmatch(line)]
+        told = list(map(TRANSFERRED.fullmatch, lines := output.splitlines()))
+        rates = {match[2]: float(match[1]) for match in told if match}
         if len(rates) < len(self.nodes):
-            others = [line for line in output.splitlines() if not TRANSFERRED.fullmatch(line)]
+            others = [line for line, match in zip(lines, told, strict=True) if not match]
             reason = others[0] if others else "no word from it. Is this machine out of memory?"
             failed = f"{len(self.nodes) - len(rates)} of {len(self.nodes)} transfers from node to node failed"
             raise LabError(f"{failed}: {reason}")
-        return min(rates)
+        return rates
 
     # Use
 
@@ -301,12 +364,19 @@ class Testbed:
             "HYDRA_LAUNCHER": "ssh",
             "HYDRA_LAUNCHER_EXEC": str(self._launcher),
             "HYDRA_HOST_FILE": str(self._folder / "hosts"),
-            "HYDRA_IFACE": SWITCH,
+            "HYDRA_IFACE": CORE,
             "LAB_NETWORK": str(self._folder / "nodes"),
             # Shared memory on a node; between nodes, UCX sees none, as they have IPC namespaces of their own.
             "UCX_TLS": "posix,cma,tcp,self",
             "UCX_NET_DEVICES": self.interface,
+            **(SLEEP_WHILE_WAITING if self._cores_are_shared else {}),
         }
+
+    @property
+    def _cores_are_shared(self) -> bool:
+        """Whether a core is that of two nodes."""
+        cpus = [cpu for node in self.nodes for cpu in node.cpus]
+        return len(set(cpus)) < len(cpus)
 
     def enter(self, node: int | None = None) -> list[str]:
         """Return the command under which another command runs on a node, or at the switch."""
@@ -314,12 +384,12 @@ class Testbed:
 
     def cut(self, node: int) -> None:
         """Pull the cable of a node."""
-        self._shell.run(f"ip link set {_port(self._node(node))} down")
+        self._shell.run(f"ip link set {self._port(node)} down")
         self._cut_at.setdefault(node, time.monotonic())
 
     def mend(self, node: int) -> None:
         """Plug the cable of a node in again."""
-        self._shell.run(f"ip link set {_port(self._node(node))} up")
+        self._shell.run(f"ip link set {self._port(node)} up")
         for holder in (self._shell.pid, *(each.pid for each in self.nodes)):  # neighbours that were not found meanwhile
             self._shell.run(f"nsenter -t {holder} -n ip neigh flush all")
         self._cut_at.pop(node, None)
@@ -346,6 +416,10 @@ class Testbed:
         for node in self.nodes:
             self._shell.check(node.pid)
         return tuple(traffic(node.pid, self.interface) for node in self.nodes)
+
+    def _port(self, node: int) -> str:
+        """Return the name of the end of a node's cable at the switch."""
+        return self._topology.wire(self._node(node).number).port
 
     def _node(self, number: int) -> Node:
         for node in self.nodes:
@@ -395,6 +469,13 @@ def _last_line(error: LabError) -> str:
     return str(error).splitlines()[-1]
 
 
-def _port(node: Node) -> str:
-    """Return the name of a cable's end at the switch."""
-    return f"port{node.number}"
+def _burst(rate: float) -> int:
+    """Return what a cable's end may send at once, in bytes."""
+    return SLOW_BURST_BYTES if rate <= SLOW_RATE else max(FAST_BURST_BYTES, round(rate / 8 * FAST_BURST_S))
+
+
+def _segments(rate: float) -> str:
+    """Return the setting that holds the pieces of TCP's data to less than a burst, as `ip link` takes it."""
+    if rate <= SLOW_RATE:
+        return "gso_max_segs 1"
+    return f"gso_max_size {min(MAX_PIECE_BYTES, round(PIECE * _burst(rate)))}"

@@ -1,9 +1,9 @@
 """A short transfer over all wires of a testbed at once, which measures their rates: each node sends to the next.
 
-Run on each node as `python transfer.py OWN_ADDRESS NEXT_ADDRESS SECONDS SKIPPED_BYTES`, this prints `got RATE`: the
-rate, in bit/s, of the payload that came in after SKIPPED_BYTES, which a wire sends at once after a pause. A node that
-gets no core for so many seconds sends on until there is something to tell. Standard library only, as it starts on every
-node at once.
+Run on each node as `python transfer.py OWN_ADDRESS NEXT_ADDRESS SECONDS SKIPPED_BYTES`, this prints `got RATE at
+OWN_ADDRESS`: the rate, in bit/s, of the payload that came in after SKIPPED_BYTES, which a wire sends at once after a
+pause. A node that gets no core for so many seconds sends on until there is something to tell. Standard library only, as
+it starts on every node at once.
 """
 
 import os
@@ -25,7 +25,7 @@ def main(own: str, following: str, seconds: str, skipped: str) -> None:
         server.settimeout(CONNECT_TIMEOUT_S)
         if not os.fork():
             _end_with(lambda: _send(own, following, float(seconds), LEAST * int(skipped)))
-        _end_with(lambda: print(f"got {_receive(server.accept()[0], int(skipped))}", flush=True))
+        _end_with(lambda: print(f"got {_receive(server.accept()[0], int(skipped))} at {own}", flush=True))
 
 
 def _end_with(part: Callable[[], None]) -> NoReturn:

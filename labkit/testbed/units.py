@@ -70,6 +70,11 @@ def show_rate(rate: float, digits: int = 3) -> str:
     return f"{rate / unit:.{digits}g} {name}"
 
 
+def show_delay(seconds: float) -> str:
+    """Return a delay as it is written, to the nanosecond."""
+    return f"{f'{1e3 * seconds:.6f}'.rstrip('0').rstrip('.')} ms"
+
+
 def _number(text: str) -> float | None:
     try:
         return float(text)

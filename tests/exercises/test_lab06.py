@@ -13,11 +13,12 @@ from mpi4py import MPI
 from scipy.optimize import least_squares
 
 from labkit.display.measured import Measured
-from labkit.exercises import answers, lab06, sources
+from labkit.exercises import lab06, sources
 from labkit.mpi import counting
 from labkit.mpi.launch import run_ranks
 from labkit.system import load, statistics
 from labkit.system.statistics import Ratio
+from labkit.testbed.testbed import SLEEP_WHILE_WAITING
 
 
 @pytest.fixture
@@ -558,8 +559,7 @@ def test_bytes_and_messages_are_those_of_theory(student, tmp_path):
     write(tmp_path, "count")
     servers, ring = (student.answer(number, same) for number in (1, 2))
     assert (servers, ring) == ("work/servers.py", "work/ring.py")
-    env = answers.SLEEP_WHILE_WAITING
-    lines = run_ranks(4, "work/count.py", "servers", "ring", threads=1, env=env, show=False).lines[0]
+    lines = run_ranks(4, "work/count.py", "servers", "ring", threads=1, env=SLEEP_WHILE_WAITING, show=False).lines[0]
     told = [[part.strip() for part in line.replace("in theory", "theory").split("|")] for line in lines]
     for (way, *counted), (same_way, *theory) in zip(told[::2], told[1::2], strict=True):
         assert way.split()[:-1] == same_way.split()[:-1]

@@ -894,6 +894,24 @@ class TestNetwork:
         assert {line for lines in run.lines for line in lines} <= set(typed.stdout.splitlines())  # each line whole
         assert "2 nodes on wires of 123 Mbit/s" in typed.stdout
 
+    def test_so_can_that_of_racks_slow_nodes_and_queues(self, script, capsys):
+        options = {"racks": 2, "uplink": "54.3 Mbit/s", "slow": {1: "20 Mbit/s", 3: 1e7}, "queue": "20 ms"}
+        with Testbed(3, "100 Mbit/s", **options) as made:
+            run_ranks(3, script("import os; print(os.uname().nodename)"), network=made, timeout=60)
+        printed = capsys.readouterr().out
+        command = printed[printed.index(" network ") : printed.index("\n3 nodes in 2 racks ")]
+        typed = subprocess.run(
+            ["bash", "-c", shlex.quote(str(launch.BIN / "labkit")) + command],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert typed.returncode == 0, typed.stderr
+        assert {"node1", "node2", "node3"} <= set(typed.stdout.splitlines())
+        topology = str(made).partition(": a transfer got ")[0]
+        assert "2 racks on wires of 100 Mbit/s, uplinks of 54.3 Mbit/s, node 1 on 20 Mbit/s" in topology
+        assert topology in typed.stdout
+
     @pytest.mark.parametrize(
         ("n", "options", "part"),
         [

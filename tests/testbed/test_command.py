@@ -148,6 +148,18 @@ def test_it_says_what_the_wires_are_and_hands_the_status_on(wires_can_be_made):
     assert output.startswith("3 nodes on wires of 200 Mbit/s: a transfer got ")
 
 
+def test_racks_slow_nodes_and_queues(wires_can_be_made):
+    racks = ("--nodes", "3", "--racks", "2", "--uplink", "50 Mbit/s")
+    slow = ("--slow", "2=20 Mbit/s", "--slow", "3=10 Mbit/s", "--queue", "20 ms")
+    status, output = lab(*racks, *slow, "--", "tc", "qdisc", "show", "dev", "up2")
+    assert status == 0
+    assert output.startswith(
+        "3 nodes in 2 racks on wires of 1 Gbit/s, uplinks of 50 Mbit/s, node 2 on 20 Mbit/s, node 3 on 10 Mbit/s, "
+        "queues of 20 ms: a transfer got "
+    )
+    assert "rate 50Mbit burst 16000b lat 20ms" in output
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -155,6 +167,11 @@ def test_it_says_what_the_wires_are_and_hands_the_status_on(wires_can_be_made):
         (("--rate", "fast", "--", "true"), "a rate is written like"),
         (("--rate", "0 bit/s", "--", "true"), "nothing passes at a rate of 0"),
         (("--nodes", "65", "--", "true"), "nodes is a whole number from 1 to 64"),
+        (("--racks", "2", "--", "true"), "give the uplink's rate too"),
+        (("--uplink", "1 Gbit/s", "--", "true"), "give the number of racks too"),
+        (("--slow", "100 Mbit/s", "--", "true"), "written like '3=100 Mbit/s'"),
+        (("--slow", "3=100 Mbit/s", "--", "true"), "there is no node 3 to be slow"),
+        (("--queue", "long", "--", "true"), "a delay is written like"),
         (("--", "no-such-program"), "cannot start no-such-program"),
     ],
 )

@@ -19,7 +19,7 @@ from labkit.system import programs
 from labkit.system.errors import LabError
 from labkit.system.machine import node_cpus, this_machine
 from labkit.system.processes import wait_until
-from labkit.testbed import NoTestbed, Testbed, Traffic, namespaces, obstacle, testbed
+from labkit.testbed import NoTestbed, Testbed, Traffic, namespaces, obstacle, testbed, topology, traffic
 
 pytestmark = pytest.mark.slow  # each makes a testbed, in about half a second
 
@@ -141,6 +141,90 @@ class TestWires:
     def test_integers_of_numpy_count_too(self, make):
         numpy = pytest.importorskip("numpy")
         assert len(make(numpy.int64(1)).nodes) == 1
+
+
+class TestRacks:
+    def test_what_leaves_a_rack_goes_over_the_uplinks_at_their_rate(self, make):
+        wires, size = make(4, "1 Gbit/s", racks=2, uplink="20 Mbit/s"), 500_000
+        assert (wires.racks, wires.uplink) == (((1, 2), (3, 4)), 20e6)
+
+        def sent() -> dict[str, int]:
+            return {name: traffic(wires._shell.pid, name).sent for name in ("up1", "down1", "up2", "down2")}
+
+        before = sent()
+        send(wires, 1, 2, size)
+        assert all(count - before[name] < 0.1 * size for name, count in sent().items())
+        before, began = sent(), time.monotonic()
+        send(wires, 1, 3, size)
+        assert time.monotonic() - began > (size - testbed.SLOW_BURST_BYTES) * 8 / wires.uplink
+        since = {name: count - before[name] for name, count in sent().items()}
+        assert size < since["up1"] < 1.1 * size
+        assert size < since["down2"] < 1.1 * size
+        assert max(since["up2"], since["down1"]) < 0.1 * size
+
+    def test_within_a_rack_no_transfer_is_faster_than_the_wires(self, make):
+        wires, size = make(3, "20 Mbit/s", racks=2, uplink="1 Gbit/s"), 500_000
+        assert wires.racks == ((1, 2), (3,))
+        for sender, receiver in ((1, 2), (2, 3)):
+            began = time.monotonic()
+            send(wires, sender, receiver, size)
+            assert time.monotonic() - began > (size - testbed.SLOW_BURST_BYTES) * 8 / wires.rate
+
+    def test_a_slow_node_is_slow_in_both_directions(self, make):
+        wires, size = make(2, "1 Gbit/s", slow={2: "20 Mbit/s"}), 500_000
+        assert (wires.slow, wires.expected) == ({2: 20e6}, 20e6)
+        assert wires.measured < 1.1 * 20e6
+        for sender, receiver in ((1, 2), (2, 1)):
+            began = time.monotonic()
+            send(wires, sender, receiver, size)
+            assert time.monotonic() - began > (size - testbed.SLOW_BURST_BYTES) * 8 / 20e6
+
+    def test_one_at_the_switch_reaches_all_racks(self, make):
+        wires = make(3, "1 Gbit/s", racks=3, uplink="1 Gbit/s")
+        for node in wires.nodes:
+            text = f"""
+                import errno, socket
+                with socket.socket() as out:
+                    out.settimeout(5)
+                    print(errno.errorcode[out.connect_ex(("{node.address}", 9))])
+            """
+            assert python_on(wires, None, text) == "ECONNREFUSED"
+
+    def test_packets_wait_as_long_as_the_queue_says(self, make):
+        wires = make(2, "100 Mbit/s", racks=2, uplink="10 Mbit/s", queue="20 ms")
+        lines = on(wires, None, programs.which("tc"), "qdisc").stdout.splitlines()
+        assert len([line for line in lines if "rate 100Mbit burst 16000b lat 20ms" in line]) == 2
+        assert len([line for line in lines if "rate 10Mbit burst 16000b lat 20ms" in line]) == 4
+        assert "uplinks of 10 Mbit/s, queues of 20 ms: a transfer got " in str(wires)
+
+    @pytest.mark.parametrize(
+        ("shares", "told", "warning"),
+        [
+            ((0.94, 0.93, 0.94, 0.94), "a transfer got 465 Mbit/s of 500 Mbit/s, 93%", ""),
+            ((0.93, 0.94, 0.94, 0.94), "a transfer got 93 Mbit/s of 100 Mbit/s, 93%", ""),
+            ((0.94, 0.94, 0.7, 0.9), "a transfer got 700 Mbit/s, 70%", "wires of 1 Gbit/s carry 700 Mbit/s"),
+            (
+                (0.9, 0.5, 0.7, 0.9),
+                "a transfer got 250 Mbit/s of 500 Mbit/s, 50%",
+                "cables of 500 Mbit/s carry 250 Mbit/s",
+            ),
+        ],
+    )
+    def test_a_transfer_is_held_to_what_it_may_get(self, make, monkeypatch, shares, told, warning):
+        """From node 1 to 2 over a slow wire, from 2 to 3 over uplinks, from 3 to 4 over wires, and back."""
+        most = (100e6, 500e6, 1e9, 100e6)
+
+        def transfer(self, pairs, expected):
+            assert tuple(expected) == most
+            return {after.address: share * rate for (_, after), share, rate in zip(pairs, shares, most, strict=True)}
+
+        monkeypatch.setattr(Testbed, "_transfer", transfer)
+        wires = make(4, "1 Gbit/s", racks=2, uplink="500 Mbit/s", slow={1: "100 Mbit/s"})
+        assert (
+            str(wires)
+            == f"4 nodes in 2 racks on wires of 1 Gbit/s, uplinks of 500 Mbit/s, node 1 on 100 Mbit/s: {told}"
+        )
+        assert wires.warning == (f"Warning: {warning} here: take them for that." if warning else "")
 
 
 class TestAlone:
@@ -344,11 +428,22 @@ class TestCables:
 class TestInput:
     @pytest.mark.parametrize("odd", [0, -1, 65, 10**9, 1.5, "2", None, True, [2]])
     def test_nodes(self, nothing_left, odd):
-        assert error_of(Testbed, odd) == f"nodes is a whole number from 1 to {testbed.MAX_NODES}, not {odd!r}."
+        assert error_of(Testbed, odd) == f"nodes is a whole number from 1 to {topology.MAX_NODES}, not {odd!r}."
 
     @pytest.mark.parametrize("options", [{"rate": "0 bit/s"}, {"rate": "1 GB/s"}, {"rate": None}, {"delay": "5 s"}])
     def test_rate_and_delay(self, nothing_left, options):
         assert error_of(Testbed, 2, **options)
+
+    @pytest.mark.parametrize(
+        ("odd", "told"),
+        [
+            ("0 ms", "a queue lets packets wait for 1 us or longer, not for '0 ms'."),
+            ("2 s", "a delay is written like '1 ms' or '200 us', and is 1 s at most, not '2 s'."),
+            (0.02, "a delay is written like '1 ms' or '200 us', and is 1 s at most, not 0.02."),
+        ],
+    )
+    def test_queue(self, nothing_left, odd, told):
+        assert error_of(Testbed, 2, queue=odd) == told
 
 
 NETEM_ABSENT = "Error: Specified qdisc kind is unknown."
@@ -371,20 +466,38 @@ def fake_tc(tmp_path, monkeypatch):
 
 
 class TestDelay:
-    def test_netem_is_the_root_and_the_rate_is_below(self, make, fake_tc):
+    def test_netem_is_at_the_switchs_ends_and_the_rate_is_below(self, make, fake_tc):
         """As tc-netem(8) has it: "netem delay" as the root, with a handle, and tbf as its child."""
         calls = fake_tc(netem=True)
         wires = make(2, "100 Mbit/s", "0.25 ms")
         rate = "tbf rate 100000000bit burst 16000 latency 100ms"
         assert calls() == [
             line
-            for device in ("port1", wires.interface, "port2", wires.interface)
+            for port in ("port1", "port2")
             for line in (
-                f"qdisc add dev {device} root handle 1: netem delay 250us limit 100000",
-                f"qdisc add dev {device} parent 1:1 handle 10: {rate}",
+                f"qdisc add dev {port} root handle 1: netem delay 500us limit 100000",
+                f"qdisc add dev {port} parent 1:1 handle 10: {rate}",
+                f"qdisc add dev {wires.interface} root {rate}",
             )
         ]
-        assert "100 Mbit/s, 0.25 ms: a transfer got" in str(wires)
+        assert "100 Mbit/s, each adding 0.25 ms: a transfer got" in str(wires)
+
+    def test_uplinks_are_delayed_at_the_cores_ends(self, make, fake_tc):
+        calls = fake_tc(netem=True)
+        wires = make(2, "100 Mbit/s", "0.25 ms", racks=2, uplink="10 Mbit/s")
+        delayed = [line.split()[3] for line in calls() if "netem delay 500us" in line]
+        assert sorted(delayed) == ["down1", "down2", "port1", "port2"]
+        plain = [line.split()[3] for line in calls() if "root tbf" in line]
+        assert sorted(plain) == sorted(["up1", "up2", wires.interface, wires.interface])
+
+    @pytest.mark.parametrize(("options", "cables"), [({}, 4), ({"racks": 2, "uplink": "50 Mbit/s"}, 8)])
+    def test_windows_hold_what_is_under_way(self, make, fake_tc, options, cables):
+        """The kernel takes up to a half of a window for its own records."""
+        fake_tc(netem=True)
+        wires = make(2, "100 Mbit/s", "5 ms", **options)
+        setting = Path("/proc/sys/net/ipv4/tcp_rmem")
+        window = int(python_on(wires, 1, f"print(open('{setting}').read())").split()[-1])
+        assert os.access(setting, os.W_OK) <= (window / 2 > wires.rate / 8 * cables * 0.005)
 
     @pytest.mark.parametrize("delay", [None, "0 ms"])
     def test_without_a_delay_netem_is_not_needed(self, make, fake_tc, delay):
@@ -398,19 +511,73 @@ class TestDelay:
             f"this kernel adds no delay, as it has no netem ({NETEM_ABSENT}): leave the delay out."
         )
 
-    def test_this_kernel(self, make):
-        """A delay, or the line that says that there is none."""
-        told = ""
+    @pytest.mark.parametrize(("options", "cables"), [({}, 4), ({"racks": 2, "uplink": "1 Gbit/s"}, 8)])
+    def test_a_round_trip_takes_the_delays_of_all_its_cables(self, make_delayed, options, cables):
+        """From node to node, and from the switch, where mpirun is: half as many."""
+        wires = make_delayed(2, "1 Gbit/s", "5 ms", **options)
+        for sender, delay in ((1, cables * 0.005), (None, cables / 2 * 0.005)):
+            assert delay < least_round_trip(wires, sender, 2) < 1.8 * delay
+
+    @pytest.mark.parametrize("delay", ["1 ms", "10 ms"])
+    def test_one_flow_gets_its_window_in_each_round_trip_or_the_rate(self, make, make_delayed, delay):
+        """The sender's own queue must not hold what is under way: with 10 ms there, a flow got a small part of it.
+
+        What the machine carries in the same seconds stands for the rate.
+        """
+
+        def share() -> float:
+            wires, plain = make_delayed(2, "1 Gbit/s", delay), make(2, "1 Gbit/s")
+            return wires.measured / min(plain.measured, wires._window(wires.rate) / 2 * 8 / wires._round_trip)
+
+        assert any(share() > 0.5 for _ in range(5))
+
+
+@pytest.fixture
+def make_delayed(make):
+    """Make testbeds with a delay; skip the test where the kernel adds none."""
+
+    def make_delayed(*args, **options) -> Testbed:
         try:
-            wires = make(2, "100 Mbit/s", "5 ms")
+            return make(*args, **options)
         except LabError as error:
-            told = str(error)
-        if told:
-            assert "it has no netem" in told
-        else:
-            began = time.monotonic()
-            send(wires, 1, 2, 1)
-            assert time.monotonic() - began > 0.01
+            if "it has no netem" not in str(error):
+                raise
+            pytest.skip(f"DELAY ON WIRES NOT TESTED HERE: {error}")
+
+    return make_delayed
+
+
+def least_round_trip(wires: Testbed, sender: int | None, receiver: int) -> float:
+    """Return the shortest time, in seconds, that some datagrams take to a node and back."""
+    at = wires.nodes[receiver - 1].address
+    echo = f"""
+        import socket
+        with socket.socket(type=socket.SOCK_DGRAM) as out:
+            out.bind(("{at}", 7079))
+            print("ready", flush=True)
+            while True:
+                out.sendto(*out.recvfrom(100))
+    """
+    ask = f"""
+        import socket, time
+        times = []
+        with socket.socket(type=socket.SOCK_DGRAM) as out:
+            out.settimeout(5)
+            out.connect(("{at}", 7079))
+            for _ in range(20):
+                began = time.monotonic()
+                out.send(b"ping")
+                out.recv(100)
+                times.append(time.monotonic() - began)
+        print(min(times))
+    """
+    command = [*wires.enter(receiver), sys.executable, "-c", textwrap.dedent(echo)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as listener:
+        try:
+            assert listener.stdout.readline() == "ready\n"
+            return float(python_on(wires, sender, ask))
+        finally:
+            listener.kill()
 
 
 class TestInterface:

@@ -149,7 +149,7 @@ def test_a_check_that_fails_says_why(nothing_left, program, nodes, what, said, t
 
 @pytest.mark.parametrize(("measured", "told"), [(9.4e8, "94%"), (1e7, "1%"), (1.9e6, "less than 1%")])
 def test_what_came_through_is_told_however_little(wires_can_be_made, monkeypatch, measured, told):
-    monkeypatch.setattr(Testbed, "_check", lambda self: measured)
+    monkeypatch.setattr(Testbed, "_check", lambda self: (measured, 1e9))
     with Testbed(2, "1 Gbit/s") as wires:
         assert str(wires).endswith(f", {told}")
         assert bool(wires.warning) == (told != "94%")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from labkit.system.errors import LabError
 from labkit.testbed import units
-from labkit.testbed.units import parse_delay, parse_rate, show_rate
+from labkit.testbed.units import parse_delay, parse_rate, show_delay, show_rate
 
 
 def error_of(call, *args) -> str:
@@ -115,6 +115,18 @@ def test_how_a_rate_is_shown(rate, shown):
 )
 def test_delays_as_people_write_them(text, seconds):
     assert parse_delay(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(2.5e-4, "0.25 ms"), (1e-6, "0.001 ms"), (0.02, "20 ms"), (1, "1000 ms"), (0, "0 ms")]
+)
+def test_how_a_delay_is_shown(seconds, shown):
+    assert show_delay(seconds) == shown
+
+
+@given(st.floats(0, units.MAX_DELAY))
+def test_a_delay_that_is_shown_can_be_read_again(seconds):
+    assert parse_delay(show_delay(seconds)) == pytest.approx(seconds, abs=1e-9)
 
 
 @pytest.mark.parametrize("odd", ["", "1", "1 m", "-1 ms", "1,5 ms", "1.2.3 ms", "2 s", "1001 ms", "1 ns", 1, None])
