@@ -67,8 +67,11 @@ def show(figure: Figure, alt: str, keep: Results | None = None, watched: Iterabl
         Under which it was measured (`load.watch`): where other work had the cores, the picture says so.
     """
     title = next(filter(None, (figure.get_suptitle(), *(axes.get_title() for axes in figure.axes))), "")
-    if disturbed := ", ".join(dict.fromkeys(other.where or "what it shows" for other in watched if other.busy)):
-        mark = f"{BUSY_MARK}: other work had the cores meanwhile ({disturbed})"
+    busy = [other for other in watched if other.busy]
+    if disturbed := ", ".join(dict.fromkeys(other.where or "what it shows" for other in busy)):
+        not_valid = any(other.doubt for other in busy)
+        why = "the cores were the limit, not the wire" if not_valid else "other work had the cores meanwhile"
+        mark = f"{BUSY_MARK}: {why} ({disturbed})"
         figure.text(0.5, 1.02, mark, ha="center", va="bottom", color="black", backgroundcolor=YELLOW)
         alt = f"{alt} {mark}."
     data = base64.b64encode(png(figure)).decode()

@@ -5,8 +5,7 @@ import math
 import numbers
 import os
 import signal
-from collections.abc import Hashable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from labkit.mpi.planning import HYDRA, Plan, check_ranks, plan
 from labkit.system import cores, load, paths, processes, scratch, turns
 from labkit.system.errors import LabError
 from labkit.system.turns import this_share
-from labkit.testbed import Testbed, Traffic
+from labkit.testbed import Testbed, Traffic, fidelity
 
 QUOTED_LINES = 15  # a failed rank's last lines that its error has at most
 _printed: set[Hashable] = set()  # texts that a process prints once, as they are the same in each run
@@ -198,7 +197,7 @@ def run_ranks(
         mpirun = MpiRun(n, pipes, show)
         argv = [*(testbed.enter() if testbed else ()), *planned.hydra_argv]
         before = testbed.traffic() if testbed else ()
-        with _watch_cores(planned) as others:
+        with _watch_cores(planned, testbed) as others:
             try:
                 mpirun.start(argv, {**planned.variables, **planned.hidden}, folder, preload)
                 in_time = mpirun.wait(timeout, testbed.lost if testbed else None)
@@ -253,10 +252,17 @@ def _testbed(
     return network
 
 
-def _watch_cores(planned: Plan) -> AbstractContextManager[load.Others]:
+@contextlib.contextmanager
+def _watch_cores(planned: Plan, testbed: Testbed | None) -> Iterator[load.Others]:
     """Watch the cores that the ranks are bound to, or all; ranks of a Slurm job may be on any node."""
     unknown = "the ranks are of a Slurm job" if planned.variables else ""
-    return load.watch(cpus=planned.cpus or None, unknown=unknown, show=False)
+    with load.watch(cpus=planned.cpus or None, unknown=unknown, show=False) as others:
+        if testbed is None:
+            yield others
+            return
+        with fidelity.watch(testbed) as wires:
+            yield others
+        others.doubt = wires.doubt
 
 
 def _resolve(script: object, cwd: object) -> tuple[Path, Path]:

@@ -49,6 +49,9 @@ class Others:
         Whether figures measured meanwhile are doubtful.
     why : str
         The reason why the share is unknown.
+    doubt : str
+        The reason why the figures are the cores' and not those of what was to be measured, such as a testbed's wires
+        (`labkit.testbed.fidelity`); mostly empty.
     """
 
     where: str = ""
@@ -58,6 +61,7 @@ class Others:
     by: tuple[str, ...] = ()
     busy: bool = False
     why: str = "nobody watched"
+    doubt: str = ""
     inside: list["Others"] = field(default_factory=list, repr=False)  # the findings of the watches inside
     capacity: float = field(default=0.0, repr=False)  # the CPU seconds available
 
@@ -65,22 +69,36 @@ class Others:
     def note(self) -> str:
         """The note below a table with a figure measured meanwhile; empty when nothing disturbed it."""
         what = f"{self.where}: " if self.where else ""
+        if self.doubt:
+            return f"⚠ {what}{self._not_valid}"
         if self.busy:
             return f"⚠ {what}{self._taken} meanwhile. First {self.again} {self._when}, then make this table."
         return f"{what}{self._unknown}" if self.share is None else ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as `json.dumps` takes it."""
-        return {"share": self.share, "throttled": self.throttled, "busy": self.busy, "why": self.why}
+        return {
+            "share": self.share,
+            "throttled": self.throttled,
+            "busy": self.busy,
+            "why": self.why,
+            "doubt": self.doubt,
+        }
 
     def __str__(self) -> str:
         """Return it in one line, to be printed when the measurement is over."""
+        if self.doubt:
+            return f"⚠ {self._not_valid[0].upper()}{self._not_valid[1:]}"
         if self.share is None:
             return self._unknown
         if not self.busy:
             return f"Other work took {self.share:.0%} of the cores meanwhile."
         by = f" ({', '.join(self.by)})" if self.by else ""
         return f"⚠ Meanwhile, {self._taken}{by}. What was measured is doubtful: {self.again} {self._when}."
+
+    @property
+    def _not_valid(self) -> str:
+        return f"not valid: the cores were the limit, not the wire, as {self.doubt}. Take fewer nodes or a slower wire."
 
     @property
     def _taken(self) -> str:
@@ -166,6 +184,7 @@ def _watch(
         others.why = "/proc does not show this process"
     else:
         _compare(others, machine, used, last.since(first), before, after)
+    others.busy = others.busy or bool(others.doubt)
     _report_to_enclosing(others)
 
 
@@ -201,13 +220,16 @@ def _report_to_enclosing(others: Others) -> None:
 def _sum_up(others: Others) -> None:
     """Fill in the findings of the watches inside, each by its weight."""
     inside = others.inside
+    others.doubt = next((finding.doubt for finding in inside if finding.doubt), "")
+    others.busy = bool(others.doubt)
     if unknown := [finding for finding in inside if finding.share is None]:
         others.why = unknown[0].why
         return
     others.capacity = sum(finding.capacity for finding in inside)
     others.share = sum((finding.share or 0.0) * finding.capacity for finding in inside) / others.capacity
     others.throttled = sum(finding.throttled * finding.capacity for finding in inside) / others.capacity
-    others.busy = any(finding.busy for finding in inside) and max(others.share, others.throttled) > BUSY_SHARE
+    crowded = any(finding.busy for finding in inside) and max(others.share, others.throttled) > BUSY_SHARE
+    others.busy = others.busy or crowded
     others.by = tuple(dict.fromkeys(name for finding in inside for name in finding.by))[:MAX_NAMES]
     others.why = ""
 

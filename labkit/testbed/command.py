@@ -9,10 +9,11 @@ import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from labkit.system import cores, programs
+from labkit.system import cores, load, programs
 from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
 from labkit.system.machine import this_machine
+from labkit.testbed import fidelity
 from labkit.testbed.testbed import Testbed
 
 
@@ -26,11 +27,13 @@ def run(testbed: Testbed, argv: Sequence[str]) -> int:
     """
     variables = environment(testbed)
     require(argv[0], variables)
-    with borrowed_cores(testbed), _left_to_the_command():
+    with borrowed_cores(testbed), fidelity.watch(testbed) as wires, _left_to_the_command():
         command = [*testbed.enter(), *argv]
         status = subprocess.run(
             command, env={**os.environ, **variables}, preexec_fn=partial(end_with, os.getpid())
         ).returncode
+    if wires.doubt:
+        print(load.Others(doubt=wires.doubt), flush=True)
     return status if status >= 0 else 128 - status
 
 

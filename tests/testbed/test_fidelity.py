@@ -1,0 +1,88 @@
+"""Fidelity: whether cores were the limit of what ran on a testbed is seen, and told."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from labkit.mpi import run_ranks
+from labkit.system import load
+from labkit.system.machine import this_machine
+from labkit.testbed import Testbed, command, fidelity, testbed
+
+pytestmark = pytest.mark.slow
+
+SPIN = "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
+
+
+@pytest.fixture
+def on_one_core(monkeypatch, wires_can_be_made):
+    """Make two nodes that share a core."""
+    machine = this_machine()
+    one = dataclasses.replace(machine, cores=machine.cores[:1])
+    monkeypatch.setattr(testbed, "this_share", lambda: one)
+    with Testbed(2) as nodes:
+        yield nodes
+
+
+def spin(nodes: Testbed, *numbers: int) -> None:
+    cpu = str(nodes.nodes[0].cpus[0])
+    running = [subprocess.Popen([*nodes.enter(n), "taskset", "-c", cpu, sys.executable, "-c", SPIN]) for n in numbers]
+    assert [process.wait(60) for process in running] == [0] * len(numbers)
+
+
+def test_nodes_that_wait_for_a_core_make_figures_doubtful(on_one_core):
+    with fidelity.watch(on_one_core) as seen:
+        spin(on_one_core, 1, 2)
+    assert seen.waited > fidelity.MAX_WAITED
+    assert seen.doubt.startswith("nodes waited ")
+
+
+def test_nodes_that_do_nothing_wait_for_nothing(on_one_core):
+    with fidelity.watch(on_one_core) as seen:
+        pass
+    assert (seen.waited, seen.doubt) == (0, "")
+
+
+def test_where_each_node_has_cores_of_its_own_its_threads_wait_as_those_of_a_real_one(wires_can_be_made):
+    if len(this_machine().cores) < 2:
+        pytest.skip("two nodes share the one core")
+    with Testbed(2) as nodes:
+        with fidelity.watch(nodes) as seen:
+            spin(nodes, 1, 1)
+        assert seen.waited == 0
+
+
+@pytest.mark.parametrize(
+    ("seen", "doubt"),
+    [
+        (fidelity.Fidelity(0.5, 0.1), "nodes waited 50% of the time for a core"),
+        (fidelity.Fidelity(0.1, 0.5), "packets took 50% of the cores"),
+        (fidelity.Fidelity(0.5, 0.5), "nodes waited 50% of the time for a core and packets took 50% of the cores"),
+        (fidelity.Fidelity(0.1, 0.1), ""),
+    ],
+)
+def test_the_reasons_are_named(seen, doubt):
+    assert seen.doubt == doubt
+
+
+@pytest.fixture
+def doubtful(monkeypatch):
+    """Have every run on a testbed found to be limited by the cores."""
+    monkeypatch.setattr(fidelity.Fidelity, "doubt", property(lambda self: "nodes waited 50% of the time for a core"))
+
+
+def test_ranks_tell_it_to_the_measurement_around_them(doubtful, wires_can_be_made, tmp_path, capsys):
+    (tmp_path / "nothing.py").write_text("")
+    with load.watch("section 7", in_turn=False) as others:
+        run = run_ranks(2, "nothing.py", cwd=tmp_path, network="1 Gbit/s", threads=1, show=False)
+    assert run.others.busy
+    assert others.busy
+    assert others.note.startswith("⚠ section 7: not valid: the cores were the limit, not the wire, as nodes waited 50%")
+    assert "⚠ Not valid: the cores were the limit" in capsys.readouterr().out
+
+
+def test_a_command_on_nodes_tells_it_too(doubtful, on_one_core, capfd):
+    assert command.run(on_one_core, ["true"]) == 0
+    assert "⚠ Not valid: the cores were the limit, not the wire" in capfd.readouterr().out
