@@ -34,7 +34,7 @@ def spin(nodes: Testbed, *numbers: int) -> None:
 
 def test_nodes_that_wait_for_a_core_make_figures_doubtful(on_one_core):
     with fidelity.watch(on_one_core) as seen:
-        spin(on_one_core, 1, 2)
+        spin(on_one_core, 1, 2, 2)
     assert seen.waited > fidelity.MAX_WAITED
     assert seen.doubt.startswith("nodes waited ")
 
@@ -57,9 +57,9 @@ def test_where_each_node_has_cores_of_its_own_its_threads_wait_as_those_of_a_rea
 @pytest.mark.parametrize(
     ("seen", "doubt"),
     [
-        (fidelity.Fidelity(0.5, 0.1), "nodes waited 50% of the time for a core"),
+        (fidelity.Fidelity(0.6, 0.1), "nodes waited 60% of the time for a core"),
         (fidelity.Fidelity(0.1, 0.5), "packets took 50% of the cores"),
-        (fidelity.Fidelity(0.5, 0.5), "nodes waited 50% of the time for a core and packets took 50% of the cores"),
+        (fidelity.Fidelity(0.6, 0.5), "nodes waited 60% of the time for a core and packets took 50% of the cores"),
         (fidelity.Fidelity(0.1, 0.1), ""),
     ],
 )
