@@ -17,7 +17,9 @@ from labkit.system.errors import LabError
 PREFIX = "labkit-"  # the prefix of what is looked at
 OWN_PREFIX = f"{PREFIX}run-"  # that of what is made: nobody else makes any of this name
 SHARED_MEMORY = Path("/dev/shm")
-MPICH_PREFIX = "mpich_shm_"  # the prefix of files there that killed ranks leave behind: docs/upstream.md
+# The prefixes of files there that killed ranks leave behind: MPICH's (docs/upstream.md), and UCX's, which it unlinks a
+# moment after it has made them.
+RANKS_PREFIXES = ("mpich_shm_", "ucx_shm_posix_")
 IN_USE = "in-use"  # the file that whoever uses the folder has locked: with its process, the lock ends as well
 
 
@@ -54,7 +56,7 @@ def _make(top: Path) -> tuple[Path, TextIO]:
 
 
 def _sweep(top: Path) -> None:
-    for folder, prefix, sweep in ((top, PREFIX, _sweep_folder), (SHARED_MEMORY, MPICH_PREFIX, _sweep_shared_memory)):
+    for folder, prefix, sweep in ((top, PREFIX, _sweep_folder), (SHARED_MEMORY, RANKS_PREFIXES, _sweep_shared_memory)):
         with contextlib.suppress(OSError), os.scandir(folder) as entries:  # none, or one that may not be listed
             for name in [entry.name for entry in entries if entry.name.startswith(prefix)]:
                 with contextlib.suppress(OSError), contextlib.ExitStack() as stack:  # another's, in use, or gone since

@@ -6,8 +6,8 @@ Two at a time, each in a process of its own, with ranks on its nodes part of the
 signals to the process, or as their shell, a node's holder or mpirun is killed: while they are made, used or closed.
 As root, half of them are another user's. All of it happens in namespaces of its own, which other runs on this machine
 neither see nor disturb. What killed processes leave in the temporary folder and in /dev/shm is for the next run to
-remove (`labkit.system.scratch`), and counts when it does not. Exit code 1 when anything was left, 2 when no testbed can
-be made here.
+remove (`labkit.system.scratch`), and counts when it does not. Exit code 1 when anything was left or a testbed failed
+before its end was due, 2 when none can be made here.
 """
 
 import argparse
@@ -151,6 +151,7 @@ class Life:
     made_in: float | None = None
     trouble: str = ""
     struck: bool = False
+    reached: bool = False  # the phase in which its end was due
 
     def __str__(self) -> str:
         """Return what is to happen, in a line."""
@@ -203,14 +204,16 @@ class Life:
         if self.hear("begins", END_S):
             began = time.monotonic()
             if self.phase == MADE:
+                self.reached = True
                 time.sleep(self.fraction * pace * (3 + self.nodes))
             elif self.hear("up", END_S):
                 self.made_in = time.monotonic() - began
                 if self.phase == USED:
+                    self.reached = True
                     time.sleep(self.fraction * (0.3 if self.use == IDLE else 1.0 + self.seconds))
                 else:
                     self.tell()
-                    self.hear("closes", END_S)
+                    self.reached = bool(self.hear("closes", END_S))
                     time.sleep(self.fraction * 0.2)
             self._strike(randoms)
         self.tell()
@@ -222,12 +225,12 @@ class Life:
         elif self.way in SIGNALS:
             for each in range(self.interrupts if SIGNALS[self.way] == signal.SIGINT else 1):
                 time.sleep(randoms.uniform(0, 0.2) * (each > 0))
+                self.struck = self.struck or self.process.poll() is None
                 with contextlib.suppress(OSError):
                     if SIGNALS[self.way] == signal.SIGINT:
                         os.killpg(self.process.pid, signal.SIGINT)  # as a terminal does
                     else:
                         self.process.send_signal(SIGNALS[self.way])
-            self.struck = True
 
     def _kill_victim(self, randoms: random.Random) -> bool:
         """Kill one of the processes that the way to end is about; return whether there was one."""
@@ -237,6 +240,8 @@ class Life:
             def is_victim(process: psutil.Process) -> bool:
                 if VICTIMS[self.way] not in " ".join(process.cmdline()) or process.pid == self.process.pid:
                     return False
+                if self.way == "shell killed":
+                    return process.ppid() == self.process.pid
                 ours = self.way == "mpirun killed" and os.getsid(process.pid) in self._sessions()
                 return ours or bool(pipes & set(descriptors(process.pid).values()))
 
@@ -264,6 +269,11 @@ class Life:
         except subprocess.TimeoutExpired:
             self.trouble = f"the process itself, {END_S:g} s after it was told to close"
             self.process.kill()
+
+    @property
+    def failed(self) -> bool:
+        """Whether it did not come as far as it should."""
+        return not self.reached or (self.way == CLOSED and self.process.returncode != 0)
 
     @property
     def rests(self) -> bool:
@@ -419,7 +429,7 @@ class Churn:
                 if life.trouble:
                     self.left[life.way]["in the process"] += 1
                     print(f"          LEFT by {life.number}: {life.trouble}", flush=True)
-                if life.way == CLOSED and life.process.returncode:
+                if life.failed:
                     print(f"          {life.number} failed by itself: {life.errors()[-300:]}", flush=True)
                 elif life.trouble or mine:
                     print(f"          {life.number} said: {life.errors()[-2000:]}", flush=True)
@@ -462,14 +472,17 @@ class Churn:
 
     def table(self) -> str:
         """Return how they ended, how often, and what was left."""
-        rows = [("how ended", "times", *(f"while {phase}" for phase in PHASES), "as another", "too late", "left")]
+        rows = [
+            ("how ended", "times", *(f"while {phase}" for phase in PHASES), "as another", "too late", "failed", "left")
+        ]
         for way in WAYS:
             those = [life for life in self.lives if life.way == way]
             phases = Counter(life.phase for life in those)
             another = sum(life.user != os.geteuid() for life in those)
             left = ", ".join(f"{count} × {kind}" for kind, count in sorted(self.left[way].items())) or "nothing"
             late = sum(not life.struck for life in those if life.way != CLOSED)
-            rows.append((way, len(those), *(phases[phase] for phase in PHASES), another, late, left))
+            failed = sum(life.failed for life in those)
+            rows.append((way, len(those), *(phases[phase] for phase in PHASES), another, late, failed, left))
         return "\n".join(
             f"{name!s:18}" + "".join(f"{value!s:>15}" for value in values) + f"   {left}"
             for name, *values, left in rows
@@ -506,7 +519,7 @@ def churn(options: argparse.Namespace) -> int:
         made.run()
     finally:
         print(made.table(), flush=True)
-    return 1 if any(made.left.values()) else 0
+    return 1 if any(made.left.values()) or any(life.failed for life in made.lives) else 0
 
 
 def enter(options: argparse.Namespace) -> int:

@@ -178,11 +178,12 @@ def test_another_users_is_left_alone_also_by_root(temporary):
     assert sorted(temporary.rglob("*")) == before
 
 
-def test_shared_memory_of_dead_ranks_is_swept_and_of_living_ones_is_not(temporary):
-    (temporary / "mpich_shm_dead_0").write_bytes(b"0" * 100)
-    with (temporary / "mpich_shm_alive_0").open("w+b"):
+@pytest.mark.parametrize("prefix", ["mpich_shm_", "ucx_shm_posix_"])
+def test_shared_memory_of_dead_ranks_is_swept_and_of_living_ones_is_not(temporary, prefix):
+    (temporary / f"{prefix}dead_0").write_bytes(b"0" * 100)
+    with (temporary / f"{prefix}alive_0").open("w+b"):
         sweep()
-        assert [path.name for path in temporary.iterdir()] == ["mpich_shm_alive_0"]
+        assert [path.name for path in temporary.iterdir()] == [f"{prefix}alive_0"]
 
 
 def test_two_sweeps_at_once_harm_nobody(temporary, monkeypatch):

@@ -8,6 +8,7 @@ import textwrap
 import pytest
 
 from labkit.system import paths
+from labkit.system.processes import wait_until
 
 pytestmark = [
     pytest.mark.slow,  # its child processes make many testbeds
@@ -84,6 +85,25 @@ def test_an_interrupt_at_any_line_leaves_nothing_in_a_process_that_lives_on():
     assert lines > 50
     assert missed == []
     assert left == {}
+
+
+KILLED_AT_WORK = """
+    import sys
+    from labkit.testbed import namespaces
+    shell = namespaces.Shell()
+    node = shell.spawn()
+    print(shell.pid, node, flush=True)
+    shell.run(f"nsenter -t {node} -n sh -c 'echo at work >&3; sleep 60' 3>{sys.argv[1]} & wait", timeout=90)
+"""
+
+
+def test_what_the_shell_is_at_ends_with_its_process(nothing_left, tmp_path):
+    at_work = tmp_path / "at-work"
+    command = [sys.executable, "-c", textwrap.dedent(KILLED_AT_WORK), at_work]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        nothing_left(*map(int, process.stdout.readline().split()))
+        assert wait_until(lambda: at_work.exists() and at_work.read_text(), 60)
+        process.kill()
 
 
 def test_the_benchmark_finds_nothing_left():
