@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import operator
 import os
 import re
 import shlex
@@ -10,10 +9,11 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, SupportsIndex
+from typing import NamedTuple
 
 from labkit.mpi import rank_runner
 from labkit.system import small_slurm
+from labkit.system.arguments import as_integer
 from labkit.system.cores import LENT_VARIABLE, Core
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, node_cores, shares
@@ -382,11 +382,8 @@ def _check_argument(value: object) -> str:
 
 
 def _check_count(what: str, value: object) -> int:
-    try:
-        count = operator.index(value) if isinstance(value, SupportsIndex) else 0
-    except TypeError:
-        count = 0
-    if count < 1 or isinstance(value, bool):
+    count = as_integer(value)
+    if count is None or count < 1:
         raise LabError(f"{what} must be a whole number, 1 or more, not {value!r}.")
     return count
 

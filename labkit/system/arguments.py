@@ -2,12 +2,23 @@
 
 import argparse
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from labkit.system.errors import LabError
 
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def as_integer(value: object) -> int | None:
+    """Return an integer, Python's or NumPy's; None of anything else, truth values too."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 class Parser(argparse.ArgumentParser):

@@ -4,13 +4,13 @@ Nodes are at one switch, the core, or in racks. A rack has a switch of its own, 
 uplink, which all share who send out of the rack, or into it.
 """
 
-import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Self
 
+from labkit.system.arguments import as_integer
 from labkit.system.errors import LabError
 from labkit.testbed.units import parse_rate, show_rate
 
@@ -153,21 +153,11 @@ def parse_slow(texts: Iterable[str]) -> dict[int, str]:
 
 def _whole(name: str, value: object, most: int) -> int:
     """Return a number of nodes or racks."""
-    number = _index(value)
+    number = as_integer(value)
     if number is None or not 1 <= number <= most:
         end = f"{most}" if name == "nodes" else f"the number of nodes, {most}"
         raise LabError(f"{name} is a whole number from 1 to {end}, not {value!r}.")
     return number
-
-
-def _index(value: object) -> int | None:
-    """Return a whole number, which may be one of NumPy's; None of anything else."""
-    if isinstance(value, bool):
-        return None
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        return None
 
 
 def _split(nodes: int, racks: int) -> tuple[tuple[int, ...], ...]:
@@ -183,7 +173,7 @@ def _wires(nodes: int, rate: float, slow: object) -> tuple[float, ...]:
         raise LabError(f"slow has nodes and their rates, such as {{3: '100 Mbit/s'}}, and is not {slow!r}.")
     wires = [rate] * nodes
     for given, theirs in (slow or {}).items():
-        node = _index(given)
+        node = as_integer(given)
         if node is None or not 1 <= node <= nodes:
             raise LabError(f"the nodes are 1 to {nodes}: there is no node {given!r} to be slow.")
         wires[node - 1] = parse_rate(theirs)
