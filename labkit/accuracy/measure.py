@@ -47,8 +47,8 @@ class Row:
         The bytes of the values that were sent, and added up.
     seconds : dict of str to list of float
         The times of each operation of `labkit.accuracy.on_ranks`, round by round.
-    waited, packets : float
-        As `labkit.testbed.fidelity.Fidelity` has them.
+    wires : fidelity.Fidelity
+        Whether they were the limit.
     others : load.Others
         What disturbed it; also the reason why it is the cores' and not the wires'.
     """
@@ -57,8 +57,7 @@ class Row:
     rate: float
     n_bytes: int
     seconds: dict[str, list[float]]
-    waited: float
-    packets: float
+    wires: fidelity.Fidelity
     others: load.Others
 
     @property
@@ -81,8 +80,8 @@ class Row:
             "bytes": self.n_bytes,
             "round_trip": self.round_trip,
             "off": {way: self.off(way) for way in WAYS},
-            "waited": self.waited,
-            "packets": self.packets,
+            "waited": self.wires.waited,
+            "packets": self.wires.packets,
             "others": self.others.as_dict(),
         }
 
@@ -108,21 +107,20 @@ def measure_row(nodes: int, rate: float) -> Row:
     n_bytes = 4 * round(min(MAX_BYTES, BYTES_S * rate / 8) / 4)
     with scratch.folder() as folder, Testbed(nodes, rate) as testbed:
         out = folder / "seconds.json"
-        with fidelity.watch(testbed) as wires:
-            run = run_ranks(nodes, on_ranks.__file__, out, n_bytes, ROW_S, threads=1, show=False, network=testbed)
+        run = run_ranks(nodes, on_ranks.__file__, out, n_bytes, ROW_S, threads=1, show=False, network=testbed)
         seconds = json.loads(out.read_text())
-    return Row(nodes, rate, n_bytes, seconds, wires.waited, wires.packets, run.others)
+    return Row(nodes, rate, n_bytes, seconds, run.wires, run.others)
 
 
 def predictions(rows: Sequence[Row]) -> list[tuple[Row, str, float]]:
     """Return, for each row behind the first two of its rate, each collective's seconds as predicted from those two."""
     found = []
     for rate in dict.fromkeys(row.rate for row in rows):
-        first, *_ = pair = [row for row in rows if row.rate == rate][:2]
-        for row in [row for row in rows if row.rate == rate][2:]:
+        of_rate = [row for row in rows if row.rate == rate]
+        for row in of_rate[2:]:
             for way in theory.COLLECTIVES:
-                known = {each.nodes: float(np.median(each.seconds[way])) for each in pair}
-                found.append((row, way, theory.predict(way, first.n_bytes, known, row.nodes)))
+                known = {each.nodes: float(np.median(each.seconds[way])) for each in of_rate[:2]}
+                found.append((row, way, theory.predict(way, row.n_bytes, known, row.nodes)))
     return found
 
 
@@ -134,7 +132,7 @@ def render(rows: Sequence[Row], console: Console) -> None:
         limit = "⚠ cores" if row.others.doubt else "⚠ busy" if row.others.busy else "wires"
         offs = [row.off(way) for way in WAYS]
         widest = max((high - low) / 2 for _, low, high in offs)
-        shares = f"{widest:.0%}", f"{row.waited:.0%}", f"{row.packets:.0%}"
+        shares = f"{widest:.0%}", f"{row.wires.waited:.0%}", f"{row.wires.packets:.0%}"
         ping = f"{1e6 * row.round_trip:,.0f} µs"
         table.add_row(
             f"{row.nodes}, {show_rate(row.rate)}", ping, *(f"{value:+.0%}" for value, *_ in offs), *shares, limit

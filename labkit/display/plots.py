@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from labkit.display.results import Results
 from labkit.system import files
-from labkit.system.load import BUSY_MARK, Others
+from labkit.system.load import BUSY_MARK, LIMITED_BY_CORES, Others
 
 # Okabe and Ito, "Color Universal Design" (2008): told apart with every common form of colour blindness.
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, BLACK = PALETTE = (
@@ -70,7 +70,7 @@ def show(figure: Figure, alt: str, keep: Results | None = None, watched: Iterabl
     busy = [other for other in watched if other.busy]
     if disturbed := ", ".join(dict.fromkeys(other.where or "what it shows" for other in busy)):
         not_valid = any(other.doubt for other in busy)
-        why = "the cores were the limit, not the wire" if not_valid else "other work had the cores meanwhile"
+        why = LIMITED_BY_CORES if not_valid else "other work had the cores meanwhile"
         mark = f"{BUSY_MARK}: {why} ({disturbed})"
         figure.text(0.5, 1.02, mark, ha="center", va="bottom", color="black", backgroundcolor=YELLOW)
         alt = f"{alt} {mark}."

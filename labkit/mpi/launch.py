@@ -5,7 +5,8 @@ import math
 import numbers
 import os
 import signal
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,8 @@ class Run:
         The testbed they ran on, with its measured rate; empty when they had this machine's memory alone.
     traffic : tuple of Traffic
         The bytes that each node of the testbed sent and received.
+    wires : fidelity.Fidelity
+        Whether the testbed's wires were the limit, or the cores.
     """
 
     command: str
@@ -60,6 +63,7 @@ class Run:
     others: load.Others = field(default_factory=load.Others)
     network: str = ""
     traffic: tuple[Traffic, ...] = ()
+    wires: fidelity.Fidelity = field(default_factory=fidelity.Fidelity)
 
 
 class RankError(LabError):
@@ -197,12 +201,15 @@ def run_ranks(
         mpirun = MpiRun(n, pipes, show)
         argv = [*(testbed.enter() if testbed else ()), *planned.hydra_argv]
         before = testbed.traffic() if testbed else ()
-        with _watch_cores(planned, testbed) as others:
-            try:
-                mpirun.start(argv, {**planned.variables, **planned.hidden}, folder, preload)
-                in_time = mpirun.wait(timeout, testbed.lost if testbed else None)
-            finally:
-                mpirun.end()
+        watch_wires = fidelity.watch(testbed) if testbed else contextlib.nullcontext(fidelity.Fidelity())
+        with _watch_cores(planned) as others:
+            with watch_wires as wires:
+                try:
+                    mpirun.start(argv, {**planned.variables, **planned.hidden}, folder, preload)
+                    in_time = mpirun.wait(timeout, testbed.lost if testbed else None)
+                finally:
+                    mpirun.end()
+            others.doubt = wires.doubt
         seconds = mpirun.elapsed()
         traffic = tuple(
             after - earlier for after, earlier in zip(testbed.traffic() if testbed else (), before, strict=True)
@@ -233,6 +240,7 @@ def run_ranks(
         others=others,
         network=str(testbed or ""),
         traffic=traffic,
+        wires=wires,
     )
 
 
@@ -252,17 +260,10 @@ def _testbed(
     return network
 
 
-@contextlib.contextmanager
-def _watch_cores(planned: Plan, testbed: Testbed | None) -> Iterator[load.Others]:
+def _watch_cores(planned: Plan) -> AbstractContextManager[load.Others]:
     """Watch the cores that the ranks are bound to, or all; ranks of a Slurm job may be on any node."""
     unknown = "the ranks are of a Slurm job" if planned.variables else ""
-    with load.watch(cpus=planned.cpus or None, unknown=unknown, show=False) as others:
-        if testbed is None:
-            yield others
-            return
-        with fidelity.watch(testbed) as wires:
-            yield others
-        others.doubt = wires.doubt
+    return load.watch(cpus=planned.cpus or None, unknown=unknown, show=False)
 
 
 def _resolve(script: object, cwd: object) -> tuple[Path, Path]:

@@ -24,6 +24,7 @@ from labkit.system.machine import Machine, own_cgroups, this_machine
 # The share of the measured cores from which figures are doubtful: a figure loses about as much, and the labs discuss
 # differences from some 5% on.
 BUSY_SHARE = 0.05
+LIMITED_BY_CORES = "the cores were the limit, not the wire"  # where a testbed's wires were to be measured
 BUSY_MARK = "⚠ busy"  # the mark behind a figure in a table
 MAX_NAMES = 3  # names of processes that a message has at most
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # the unit of /proc/stat and /proc/PID/stat
@@ -98,7 +99,7 @@ class Others:
 
     @property
     def _not_valid(self) -> str:
-        return f"not valid: the cores were the limit, not the wire, as {self.doubt}. Take fewer nodes or a slower wire."
+        return f"not valid: {LIMITED_BY_CORES}, as {self.doubt}. Take fewer nodes or a slower wire."
 
     @property
     def _taken(self) -> str:

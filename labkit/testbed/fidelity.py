@@ -80,7 +80,7 @@ class _Sampler:
         }  # by node's process, then by thread
 
     def run(self, over: threading.Event) -> None:
-        """Look at all threads until it is over, and once more then."""
+        """Look at all threads again and again until it is over."""
         while self._nodes and not over.wait(SAMPLE_S):
             self.look()
 

@@ -6,12 +6,13 @@ from rich.console import Console
 
 from labkit.accuracy import measure, on_ranks, theory
 from labkit.system import load
+from labkit.testbed import fidelity
 
 
 def row(nodes, seconds_of=lambda way, nodes: theory.seconds(way, nodes, 4_000_000, 1e9), **others):
     seconds = {way: [1.02 * seconds_of(way, nodes), 1.04 * seconds_of(way, nodes)] for way in measure.WAYS}
     found = load.Others(share=0.0, **others)
-    return measure.Row(nodes, 1e9, 4_000_000, seconds | {"pings": [50 * 3e-5] * 2}, 0.02, 0.1, found)
+    return measure.Row(nodes, 1e9, 4_000_000, seconds | {"pings": [50 * 3e-5] * 2}, fidelity.Fidelity(0.02, 0.1), found)
 
 
 def rendered(rows) -> str:

@@ -111,7 +111,7 @@ def test_the_work_of_ranks_is_ours_and_the_run_tells_of_others(monkeypatch, tmp_
 def test_ranks_that_slurm_starts_are_not_judged(monkeypatch, tmp_path):
     (tmp_path / "nothing.py").write_text("")
     planned = planning.plan(1, "nothing.py", machine=launch.this_share(), environ={"SLURM_JOB_ID": "1"})
-    with launch._watch_cores(planned, None) as others:
+    with launch._watch_cores(planned) as others:
         pass
     assert (others.share, others.busy, others.why) == (None, False, "the ranks are of a Slurm job")
 
