@@ -6,18 +6,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import lab_cells
+import launches
 import numpy as np
 import pytest
 from labs import Student, ThreeWays, after, same, swap
 
 from labkit.display.measured import Measured
-from labkit.exercises import lab07, ranks
+from labkit.exercises import lab07
 from labkit.system import statistics
 
 pytestmark = pytest.mark.timeout(900)  # the one launch of all scripts takes a minute, and many on a busy machine
 
 FUNCTIONS = {1: "shard", 2: "learning_rate", 3: "steps_per_epoch"}  # of plan.py, by exercise
-PROBED = {4: "train", 5: "fit"}  # exercises that run on ranks: what their probe is told
+PROBED = {4, 5}  # exercises that run on ranks
 WAY = {"active": lab07.RANKS, "steps": 2, "batch": 64, "every": 1, "horovod": True, "fp16": False}
 # Some ways in which compare.py measures: one rank alone, then all. Horovod starts and stops in each round.
 WAYS = {
@@ -32,7 +33,6 @@ ALONE = {
     "silent.py": [256],
     "compare.py": ["ways.json", "found.json", 2],
 }
-BATCH = Path(__file__).with_name("lab07_batch.py")
 
 
 def make_student(folder):
@@ -56,60 +56,27 @@ def make_student(folder):
 
 @pytest.fixture(scope="module")
 def launched(request, tmp_path_factory):
-    """What each rank printed, for each script of the tests that run: all in one launch, by lab07_batch.py.
-
-    A script of exercise 4 or 5 is found by its text, one of the lab's own by its name.
-    """
-    from labkit.mpi.launch import run_ranks
-
-    folder = tmp_path_factory.mktemp("batch")
+    """What each rank printed, for each answer of the tests that run, and for each of the lab's own scripts by name."""
+    folder = tmp_path_factory.mktemp("launched")
+    own = folder / "own"
+    own.mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        student = make_student(folder)
-        scripts = {}
-        for item in request.session.items:
-            case = getattr(item, "callspec", None)
-            if getattr(item, "module", None) is request.module and case and case.params.get("exercise") in PROBED:
-                exercise, edit = case.params["exercise"], case.params.get("edit")
-                text = Path(student.answer(exercise, edit)).read_text() if edit else None
-                if text and text not in scripts:
-                    path = folder / "work" / f"{len(scripts)}.py"
-                    path.write_text(text)
-                    out = [folder / f"out-{len(scripts)}"] if PROBED[exercise] == "train" else []
-                    scripts[text] = [lab07.PROBE, path, PROBED[exercise], lab07.RATE, *out]
-        for name, arguments in ALONE.items():
-            scripts[name] = [folder / "work" / name, *arguments]
-        (folder / "ways.json").write_text(json.dumps(WAYS))
-        (folder / "list.json").write_text(json.dumps([[*map(str, words)] for words in scripts.values()]))
-        run = run_ranks(lab07.RANKS, BATCH, "list.json", threads=1, show=False, timeout=900)
-    found = {key: [] for key in scripts}
-    for lines in run.lines:
-        marks = [number for number, line in enumerate(lines) if line.startswith("\x1escript ")]
-        assert len(marks) == len(scripts), lines[-20:]
-        for key, begin, end in zip(scripts, marks, [*marks[1:], len(lines)], strict=True):
-            found[key].append(lines[begin + 1 : end])
-    return found | {"found.json": json.loads((folder / "found.json").read_text())}
+        patch.chdir(own)
+        make_student(own)
+    (own / "ways.json").write_text(json.dumps(WAYS))
+    more = {
+        name: (lab07.RANKS, own, [str(own / "work" / name), *map(str, arguments)]) for name, arguments in ALONE.items()
+    }
+    found = launches.printed(request, folder, make_student, PROBED, more)
+    return found | {"found.json": json.loads((own / "found.json").read_text())}
 
 
 @pytest.fixture
 def student(tmp_path, monkeypatch, request):
     """A student whose scripts of exercises 4 and 5 have run in the one launch of `launched`."""
-    from labkit.exercises import answers
-    from labkit.mpi.launch import RankError, Run
-
     monkeypatch.chdir(tmp_path)
-    alone = answers.run_ranks
-
-    def run_ranks(n, probe, script, *args, **options):
-        made = request.getfixturevalue("launched") if "edit" in request.fixturenames else {}
-        if (lines := made.get(Path(script).read_text())) is None:
-            return alone(n, probe, script, *args, **options)
-        for rank, printed in enumerate(lines):
-            if any(line.startswith(ranks.FAILED) for line in printed):
-                raise RankError(f"Rank {rank} failed.", tuple(printed), rank)
-        return Run("mpirun", tuple(map(tuple, lines)), 0.0, 1, True, "", ())
-
-    monkeypatch.setattr(answers, "run_ranks", run_ranks)
+    if "edit" in request.fixturenames:
+        launches.replay(monkeypatch, lambda: request.getfixturevalue("launched"))
     return make_student(tmp_path)
 
 

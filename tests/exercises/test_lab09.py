@@ -3,6 +3,7 @@ import itertools
 import math
 
 import lab_cells
+import launches
 import numpy as np
 import pytest
 from labs import Student, ThreeWays, same, swap
@@ -11,22 +12,37 @@ from labkit.exercises import sources
 from labkit.exercises.lab09 import IMPORTS
 from labkit.system.statistics import Ratio, ratio, ratios
 
+PROBED = {4, 5}  # exercises that run on ranks
 
-@pytest.fixture
-def student(tmp_path, monkeypatch):
-    """The lab up to its scripts: pieces.py and spmd.py from the solutions, kmeans_helpers.py from the lab."""
+
+def make_student(folder):
+    """The lab up to its scripts, in a folder: two modules from the solutions, and kmeans_helpers.py from the lab."""
     import daal4py as d4p  # and with it scikit-learn, which takes a second
 
-    monkeypatch.chdir(tmp_path)
     student = Student("09", {"np": np, "math": math, "d4p": d4p})
-    (tmp_path / "work").mkdir()
+    (folder / "work").mkdir()
     pieces = [inspect.getsource(student.answer(number, same)) for number in (2, 3)]
-    (tmp_path / "work" / "pieces.py").write_text("\n".join([IMPORTS, *pieces]))
-    (tmp_path / "work" / "spmd.py").write_text((tmp_path / student.answer(4, same)).read_text())
+    (folder / "work" / "pieces.py").write_text("\n".join([IMPORTS, *pieces]))
+    (folder / "work" / "spmd.py").write_text((folder / student.answer(4, same)).read_text())
     cells = sources.read(sources.find("09")).cells
     helpers = next(cell.source for cell in cells if cell.source.startswith("%%writefile work/kmeans_helpers.py"))
-    (tmp_path / "work" / "kmeans_helpers.py").write_text(helpers.partition("\n")[2])
+    (folder / "work" / "kmeans_helpers.py").write_text(helpers.partition("\n")[2])
     return student
+
+
+@pytest.fixture(scope="module")
+def launched(request, tmp_path_factory):
+    """What each rank printed, for each answer of exercises 4 and 5 that is tested."""
+    return launches.printed(request, tmp_path_factory.mktemp("launched"), make_student, PROBED)
+
+
+@pytest.fixture
+def student(tmp_path, monkeypatch, request):
+    """A student whose scripts of exercises 4 and 5 have run in the launches of `launched`."""
+    monkeypatch.chdir(tmp_path)
+    if "edit" in request.fixturenames:
+        launches.replay(monkeypatch, lambda: request.getfixturevalue("launched"))
+    return make_student(tmp_path)
 
 
 PREDICTED = swap(
