@@ -13,19 +13,27 @@ from typing import Any
 
 import requests
 
-from labkit_classroom.board import app, protocol, views
+from labkit_classroom.board import app, protocol, timetable, views
+from labkit_classroom.board.questions import Question
 from labkit_classroom.board.store import Store
 
-LABS = (views.Lab("03", "03 · ResNet-50", 2), views.Lab("07", "07 · Horovod", 3))
+LABS = (
+    views.Lab("03", "03 · ResNet-50", ("One run", "Two runs")),
+    views.Lab("07", "07 · Horovod", ("Shards", "A rate", "The script")),
+)
+ASKED = (
+    Question("03", 1, "oneDNN against Eigen", "×"),
+    Question("07", 1, "what limits it", choices=("arithmetic", "memory")),
+)
 HEADERS = {"Content-Type": "application/json"}
-EMPTY = {"exercises": [], "hand": None, "doctor": None}
+EMPTY = {"exercises": [], "opened": None, "guesses": [], "hand": None, "doctor": None}
 
 
 class Board:
     """A board on a free port of loopback; what it keeps is in a file."""
 
-    def __init__(self, path: Path, port: int = 0, plan: tuple[views.Planned, ...] = ()) -> None:
-        self.path, self.plan = path, plan
+    def __init__(self, path: Path, port: int = 0, plan: timetable.Plan = (), people: int = 0) -> None:
+        self.path, self.plan, self.people = path, plan, people
         with socket.socket() as free:
             free.bind(("127.0.0.1", port))
             self.port = free.getsockname()[1]
@@ -40,7 +48,10 @@ class Board:
             self.store = Store(self.path)
             self.code, self.instructor = self.store["code"], self.store["instructor"]
             self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-            server = app.serve(app.Room(self.store, LABS, self.plan), "127.0.0.1", self.port)
+            await self.store.change(people=str(self.people))
+            joining = views.Joining(self.url, f"./lab join {self.url}")
+            room = app.Room(self.store, LABS, self.plan, ASKED, joining)
+            server = app.serve(room, "127.0.0.1", self.port)
             ready.set()
             await self._over.wait()
             server.stop()
@@ -73,11 +84,12 @@ class Board:
         return list(self.store.seats.values())
 
     def age(self, number: int, seconds: float) -> None:
-        """Have a seat changed, and heard of, so much earlier."""
+        """Have a seat changed, heard of, and its hand raised, so much earlier."""
 
         async def run() -> None:
             seat = self.store.seats[number]
-            self.store._keep(seat._replace(changed=seat.changed - seconds, heard=seat.heard - seconds))
+            hand = seat.hand and seat.hand - seconds
+            self.store._keep(seat._replace(changed=seat.changed - seconds, heard=seat.heard - seconds, hand=hand))
             self.store._commit()
 
         self.do(run())
@@ -112,10 +124,12 @@ import json, sys
 from pathlib import Path
 from labkit_classroom.board import host
 from labkit_classroom.board import views
+from labkit_classroom.board.questions import Question
 folder, address, port, *tls = sys.argv[1:]
 host.FOLDER = Path(folder)
-host.labs = lambda: (views.Lab("03", "03 · ResNet-50", 2), views.Lab("07", "07 · Horovod", 3))
-opened = lambda *what: print(json.dumps(what), flush=True)
+host.labs = lambda: (views.Lab("03", "03 · ResNet-50", ("",) * 2), views.Lab("07", "07 · Horovod", ("",) * 3))
+host.asked = lambda plan: tuple(Question(lab, number, "?", "×") for lab in ("03", "07") for number in range(1, 7))
+opened = lambda what: print(json.dumps(what), flush=True)
 host.open_room(address, int(port), [], tuple(map(Path, tls)) or None, opened)
 """
 
@@ -138,8 +152,7 @@ class BoardProcess:
         """Start it; it is ready when this returns."""
         self._process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, text=True)
         self.pid = self._process.pid
-        self.url, self.code, address = json.loads(self._process.stdout.readline())
-        self.instructor = address.partition("#")[2]
+        self.url, self.code, self.instructor = json.loads(self._process.stdout.readline())
 
     def kill(self) -> None:
         """End it by SIGKILL."""
@@ -167,6 +180,11 @@ class Seat:
 
     def leave(self) -> requests.Response:
         return requests.delete(f"{self.board.url}/api/seat", headers=self.headers, timeout=5)
+
+
+def guessed(guess: Any, here: Any = None, lab: str = "03", number: int = 1) -> dict[str, Any]:
+    """Return a guess, and what was measured beside it, as they are sent."""
+    return {"lab": lab, "number": number, "guess": guess, "here": here}
 
 
 def at(exercise: int, verdict: str = "passed", hint: int = 0, minute: str = "2026-12-01T09:41") -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """A student's guess: a number or a choice, given before the cell that measures, and shown beside its figure."""
 
 import math
+import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit.display import boxes
 from labkit.display.measured import Measured, with_unit
@@ -10,8 +11,26 @@ from labkit.display.measured import Measured, with_unit
 MAX_LETTERS = 40  # of a guess, as it is kept and shown
 
 
-def parse(answer: object, unit: str = "", choices: Sequence[str] = ()) -> tuple[str, str]:
-    """Return a guess as text, and what to do when it is none; one of the two is empty.
+class Guess(NamedTuple):
+    """A guess.
+
+    Attributes
+    ----------
+    text : str
+        As it is shown; empty where there is none.
+    value : float or str or None
+        The number, or the choice.
+    what_to_do : str
+        Where there is none; empty otherwise.
+    """
+
+    text: str = ""
+    value: float | str | None = None
+    what_to_do: str = ""
+
+
+def parse(answer: object, unit: str = "", choices: Sequence[str] = ()) -> Guess:
+    """Return the guess that stands in a cell.
 
     Parameters
     ----------
@@ -24,11 +43,11 @@ def parse(answer: object, unit: str = "", choices: Sequence[str] = ()) -> tuple[
     """
     wanted = f"one of {', '.join(map(repr, choices))}" if choices else f"a number{f' ({unit})' * bool(unit)}, such as 2"
     if answer is ... or answer is None:
-        return "", f"No guess yet: write {wanted}, in place of the three dots. Or run on without."
+        return Guess(what_to_do=f"No guess yet: write {wanted}, in place of the three dots. Or run on without.")
     if choices:
         for choice in choices:
             if str(answer).strip().casefold() == choice.casefold():
-                return choice, ""
+                return Guess(choice, choice)
     else:
         text = answer.strip().removesuffix(unit).rstrip(" x") if isinstance(answer, str) else answer
         try:
@@ -36,8 +55,16 @@ def parse(answer: object, unit: str = "", choices: Sequence[str] = ()) -> tuple[
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         if math.isfinite(number) and not isinstance(answer, bool):
-            return with_unit(f"{number:,.12g}", unit), ""
-    return "", f"A guess is {wanted}. Run on without one, or try again."
+            return Guess(with_unit(f"{number:,.12g}", unit), number)
+    return Guess(what_to_do=f"A guess is {wanted}. Run on without one, or try again.")
+
+
+def value_of(measured: Measured | str) -> float | str | None:
+    """Return a figure that a guess is compared with as it is kept: the number, or the choice."""
+    if isinstance(measured, str):
+        return str(measured)
+    numbers = measured.numbers()
+    return numbers["value"] if numbers else None
 
 
 def show(number: int, guess: str, what_to_do: str = "") -> None:
@@ -55,5 +82,21 @@ def show_beside(number: int, question: str, guess: str, measured: Measured | str
 
 
 def is_guess(value: Any) -> bool:
-    """Whether it is a guess as it is kept: a question, the guess and the figure, which are texts."""
-    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("question", "guess", "here"))
+    """Whether it is a guess as it is kept.
+
+    That is texts, `question`, `guess` and `here`, the figure, and the last two as numbers or choices, `values`; an
+    earlier kit kept no values.
+    """
+    if not isinstance(value, dict) or not all(isinstance(value.get(key), str) for key in ("question", "guess", "here")):
+        return False
+    values = value.get("values", [None, None])
+    return isinstance(values, list) and len(values) == 2 and all(map(_is_value, values))
+
+
+def _is_value(value: Any) -> bool:
+    return value is None or isinstance(value, str) or is_number(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number as a lab keeps it, finite and no larger than a float can be."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max

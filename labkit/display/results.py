@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import json
-import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -133,23 +132,25 @@ class Results:
         choices : sequence of str
             The choices; none where the guess is a number.
         """
-        guess, what_to_do = guesses.parse(answer, unit, choices)
-        guesses.show(number, guess, what_to_do)
-        here = self._kept_guess(number).get("here", "")
-        self._keep(guesses={str(number): {"question": question, "guess": guess, "here": here}})
+        given = guesses.parse(answer, unit, choices)
+        guesses.show(number, given.text, given.what_to_do)
+        kept = self._kept_guess(number)
+        now = {"question": question, "guess": given.text, "values": [given.value, kept["values"][1]]}
+        self._keep(guesses={str(number): kept | now})
 
     def compare_guess(self, number: int, measured: Measured | str) -> None:
         """Show a guess beside the figure, a `Measured` or one of the choices, and keep both."""
-        kept = {"question": "", "guess": ""} | self._kept_guess(number)
+        kept = self._kept_guess(number)
         guesses.show_beside(number, kept["question"], kept["guess"], measured)
-        self._keep(guesses={str(number): kept | {"here": str(measured)}})
+        now = {"here": str(measured), "values": [kept["values"][0], guesses.value_of(measured)]}
+        self._keep(guesses={str(number): kept | now})
 
-    def _kept_guess(self, number: int) -> dict[str, str]:
-        """Return a guess that was kept before, if it can be read: nothing can be kept where it can't."""
-        kept: dict[str, str] = {}
+    def _kept_guess(self, number: int) -> dict[str, Any]:
+        """Return what was kept of a guess before, if it can be read: nothing can be kept where it can't."""
+        kept: dict[str, Any] = {}
         with contextlib.suppress(OSError):
             kept = self._read().get("guesses", {}).get(str(number), {})
-        return kept
+        return {"question": "", "guess": "", "here": "", "values": [None, None]} | kept
 
     def step(self, name: str, measured: Measured, *watches: Others, share: float | None = None) -> None:
         """Keep a step from the default to the fastest, for the ladder.
@@ -316,12 +317,8 @@ def _is_numbers(value: Any) -> bool:
     if not isinstance(value, dict):
         return value is None
     interval = value.get("interval")
-    pair = isinstance(interval, list) and len(interval) == 2 and all(map(_is_number, interval))
-    return (interval is None or pair) and _is_number(value.get("value")) and _is_text(value.get("unit"))
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    pair = isinstance(interval, list) and len(interval) == 2 and all(map(guesses.is_number, interval))
+    return (interval is None or pair) and guesses.is_number(value.get("value")) and _is_text(value.get("unit"))
 
 
 def _is_texts(value: Any) -> bool:
@@ -347,7 +344,7 @@ def _is_exercises(value: Any) -> bool:
 
 def _is_guesses(value: Any) -> bool:
     return isinstance(value, dict) and all(
-        guesses.is_guess(held) and _is_texts(list(held.values())) for held in value.values()
+        guesses.is_guess(held) and _is_text(json.dumps(held, ensure_ascii=False)) for held in value.values()
     )
 
 
@@ -358,7 +355,7 @@ def _is_steps(value: Any) -> bool:
         and _is_text(held.get("text"))
         and _is_numbers(held.get("numbers"))
         and isinstance(held.get("busy"), bool)
-        and (held.get("share") is None or _is_number(held["share"]))
+        and (held.get("share") is None or guesses.is_number(held["share"]))
         for name, held in value.items()
     )
 

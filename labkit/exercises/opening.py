@@ -53,7 +53,7 @@ def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
     boxes.keep_words_whole()
     plots.use_style()
     WORK.mkdir(exist_ok=True)
-    room.open_lab(Path.cwd())  # after a restart of the machine, say, the room's sender runs no more
+    room.open_lab(Path.cwd(), number)  # after a restart of the machine, say, the room's sender runs no more
     machine = this_share()
     cores = plural(machine.usable_cores, "core")
     print(f"{machine.model}: {cores} for this notebook, {', '.join(machine.isa) or 'no AVX2'}")

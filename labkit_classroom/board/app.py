@@ -27,7 +27,7 @@ import tornado.netutil
 import tornado.web
 
 from labkit.system.errors import LabError
-from labkit_classroom.board import protocol, views
+from labkit_classroom.board import posters, protocol, questions, timetable, views
 from labkit_classroom.board.limits import Limit
 from labkit_classroom.board.store import Full, Store
 
@@ -49,12 +49,14 @@ HEADERS = {
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
     "Server": "board",
     protocol.ANSWER_HEADER: "1",
 }
+
+
+JOINING = views.Joining("", "./lab join")
 
 
 class Room:
@@ -66,8 +68,12 @@ class Room:
         The room's memory.
     labs : tuple of views.Lab
         The labs.
-    plan : tuple of views.Planned
+    plan : timetable.Plan
         The timetable; empty when there is none.
+    asked : tuple of questions.Question
+        What students guess, in the order in which they come to it.
+    joining : views.Joining
+        How students join.
 
     Attributes
     ----------
@@ -77,25 +83,52 @@ class Room:
         The labs' numbers.
     streams : int
         How many pages have the wall open.
+    joining : views.Joining
+        How students join.
     """
 
-    def __init__(self, store: Store, labs: tuple[views.Lab, ...], plan: tuple[views.Planned, ...]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        labs: tuple[views.Lab, ...],
+        plan: timetable.Plan,
+        asked: tuple[questions.Question, ...] = (),
+        joining: views.Joining = JOINING,
+    ) -> None:
         self.store = store
         self.streams = 0
+        self.joining = joining
         self.numbers = tuple(lab.number for lab in labs)
         self.figures = views.Figures()
-        self._labs, self._plan, self._tally = labs, plan, views.Tally()
+        self._labs, self._plan, self._tally = labs, plan, views.Tally(questions=asked)
+        self._asked = {(question.lab, question.number): question for question in asked}
+        self._are_all_in = False
         store.follow(self._tally.replace, self.figures.replace)
 
     def wall(self) -> dict[str, Any]:
-        """Return the wall's content, but for the figures."""
-        return views.wall(self._tally, self._labs, self._plan, datetime.now())
+        """Return the wall's content, but for the figures.
+
+        How to join is large until everybody is in. The code is not in it, only how many the room has had: everybody in
+        the network may see the wall.
+        """
+        awaited = int(self.store["people"])
+        self._are_all_in = self._are_all_in or views.are_all_in(
+            self._tally, awaited
+        )  # who leaves later changes nothing
+        joining = {"awaited": awaited, "are_all_in": self._are_all_in, "codes": self.store["codes"]}
+        shown = views.wall(self._tally, self._labs, self._plan, datetime.now())
+        return shown | {"joining": self.joining._asdict() | joining}
+
+    def taken(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return a seat's state with those guesses alone that are answers to the kit's questions."""
+        return state | {"guesses": questions.fitting(state["guesses"], self._asked)}
 
     def instructor(self) -> dict[str, Any]:
         """Return the content of the instructor's page."""
         store, now = self.store, datetime.now()
-        seats = store.seats.values()
-        return {"code": store["code"]} | views.instructor(self._tally, seats, self._labs, self._plan, now, store.now())
+        seats, code = store.seats.values(), store["code"]
+        about = {"code": code, "wall_address": posters.address(self.joining.address, code)}
+        return about | views.instructor(self._tally, seats, self._labs, self._plan, now, store.now())
 
 
 class Handler(tornado.web.RequestHandler):
@@ -112,6 +145,8 @@ class Handler(tornado.web.RequestHandler):
         """Set the headers of each answer."""
         for name, value in HEADERS.items():
             self.set_header(name, value)
+        if self.request.protocol == "https":  # of a page without, browsers ignore it, and say so
+            self.set_header("Cross-Origin-Opener-Policy", "same-origin")
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer by one line of JSON, with nothing of this program's inside."""
@@ -189,10 +224,12 @@ class OwnSeat(Handler):
     """A student's own seat."""
 
     async def put(self) -> None:
-        """Keep the seat's state."""
+        """Keep the seat's state; answer whether the instructor has helped with the hand that it has."""
         number = self.seat()
-        await self.kept(self.room.store.put(number, self.message(protocol.STATE)))
-        self.set_status(204)
+        if await self.kept(self.room.store.put(number, self.room.taken(self.message(protocol.STATE)))):
+            self.finish({"helped": True})
+        else:
+            self.set_status(204)
 
     async def delete(self) -> None:
         """Delete all that is kept of the seat."""
@@ -207,6 +244,16 @@ class AnySeat(Handler):
         """Delete all that is kept of the seat, as if it had left."""
         self.check_instructor()
         await self.kept(self.room.store.leave(int(number)))
+        self.set_status(204)
+
+
+class Hand(Handler):
+    """The hand of any seat, for the instructor."""
+
+    async def delete(self, number: str) -> None:
+        """Take down the hand, as somebody has helped; the seat hears of it with its next message."""
+        self.check_instructor()
+        await self.kept(self.room.store.help(int(number)))
         self.set_status(204)
 
 
@@ -243,6 +290,20 @@ class Code(Handler):
         await self.kept(self.room.store.change_code())
         self.limits["join"].clear()
         self.set_status(204)
+
+
+class Poster(Handler):
+    """The wall's address with the room's code, as a picture that a camera reads."""
+
+    def get(self) -> None:
+        """Send the code and the picture, to who has the code."""
+        if not self.room.store.is_code(self.token()):
+            self.limited("wrong code")
+            self.refuse(
+                403, "this is not the room's code: the instructor's page and ./lab room status have the wall's address"
+            )
+        code = self.room.store["code"]
+        self.finish({"code": code, **posters.picture(posters.address(self.room.joining.address, code))})
 
 
 class Page(Handler):
@@ -352,13 +413,16 @@ def application(room: Room) -> tornado.web.Application:
             ("/board.css", Page, shared | {"file": "board.css", "kind": css}),
             ("/board.js", Page, shared | {"file": "board.js", "kind": javascript}),
             ("/figures.js", Page, shared | {"file": "figures.js", "kind": javascript}),
+            ("/poster.js", Page, shared | {"file": "poster.js", "kind": javascript}),
             ("/wall.js", Page, shared | {"file": "wall.js", "kind": javascript}),
             ("/instructor.js", Page, shared | {"file": "instructor.js", "kind": javascript}),
             ("/api/seats", Seats, shared),
             ("/api/seats/([0-9]{1,9})", AnySeat, shared),
+            ("/api/seats/([0-9]{1,9})/hand", Hand, shared),
             ("/api/seat", OwnSeat, shared),
             ("/api/figures", Figures, shared),
             ("/api/code", Code, shared),
+            ("/api/poster", Poster, shared),
             ("/view/wall", Views, shared | {"for_instructor": False}),
             ("/view/instructor", Views, shared | {"for_instructor": True}),
         ],

@@ -3,23 +3,45 @@
 import asyncio
 import contextlib
 import json
+import re
 import signal
 from collections.abc import Callable
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit.exercises import minutes, sources
 from labkit.report.page import FEW
 from labkit.system import addresses, files, paths
 from labkit.system.errors import LabError
-from labkit_classroom.board import app, views
+from labkit_classroom.board import app, posters, questions, seat, taken, timetable, views
 from labkit_classroom.board.store import Store
+from labkit_classroom.board.timetable import Planned
 from labkit_classroom.lecture.agenda import Day
 
 FOLDER = paths.STATE / "room"
 FILE = "board.sqlite"
+RUNNING = "running.json"  # where the board that runs is reached, and the instructor's token
+EXERCISE = re.compile(r"^### Exercise (\d+) · (.+)$", re.M)
+
+
+class Opened(NamedTuple):
+    """What is to be known of a room that is open: the board's address, the room's code, the instructor's token."""
+
+    base: str
+    code: str
+    token: str
+
+    @property
+    def wall(self) -> str:
+        """The wall's address."""
+        return posters.address(self.base, self.code)
+
+    @property
+    def instructor(self) -> str:
+        """The address of the instructor's page."""
+        return f"{self.base}/instructor#{self.token}"
 
 
 def tls_files(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
@@ -39,33 +61,44 @@ def tls_files(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
     return cert, key
 
 
-def plan_of(days: list[Day]) -> tuple[views.Planned, ...]:
-    """Return the sections of a timetable, with the end and the exercises of each."""
+def plan_of(days: list[Day]) -> tuple[Planned, ...]:
+    """Return what a timetable has, part by part, of a lab section by section."""
     planned = []
     for entry in (entry for day in days for entry in day.entries):
         if not entry.sections:
-            planned.append(views.Planned("", (), entry.end, entry.part.title))
+            planned.append(Planned(entry.part.title, entry.begin, entry.end))
             continue
-        of_section = exercises_by_section(sources.find(entry.part.lab))
+        lab = entry.part.lab
+        cells = {part.name: part for part in minutes.by_section(sources.read(sources.find(lab)))}
         ends = [*(begin for begin, _ in entry.sections[1:]), entry.end]
-        for (_, section), end in zip(entry.sections, ends, strict=True):
-            name = f"lab {entry.part.lab}, {'section ' * section.name.isdigit()}{section.name}"
-            planned.append(views.Planned(entry.part.lab, of_section.get(section.name, ()), end, name))
+        for (begin, section), end in zip(entry.sections, ends, strict=True):
+            own = cells[section.name]
+            title = f"Lab {lab} · {own.heading.replace(' · ', ' ', 1).replace('`', '')}"
+            about = lab, section.name, own.exercises, section.minutes, section.do, section.core
+            planned.append(Planned(title, begin, end, *about))
     return tuple(planned)
-
-
-def exercises_by_section(source: Path) -> dict[str, tuple[int, ...]]:
-    """Return the exercises of each section of a lab."""
-    parts = minutes.by_section(sources.read(source))
-    return {part.name: part.exercises for part in parts if part.exercises}
 
 
 def labs() -> tuple[views.Lab, ...]:
     """Return all labs as the board knows them."""
     return tuple(
-        views.Lab(source.stem[:2], sources.title(source), len(sources.exercises(sources.read(source))))
-        for source in sources.labs()
+        views.Lab(source.stem[:2], sources.title(source), exercise_titles(source)) for source in sources.labs()
     )
+
+
+def exercise_titles(source: Path) -> tuple[str, ...]:
+    """Return the titles of a lab's exercises, from their headings."""
+    notebook = sources.read(source)
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    titles = {int(number): title for number, title in EXERCISE.findall(prose)}
+    return tuple(titles.get(number, "").replace("`", "") for number in sources.exercises(notebook))
+
+
+def asked(plan: timetable.Plan) -> tuple[questions.Question, ...]:
+    """Return what students guess, in the order of a timetable; labs that are not in it come in their own order."""
+    order = {lab: place for place, lab in enumerate(dict.fromkeys(part.lab for part in plan if part.lab))}
+    found = [question for source in sources.labs() for question in questions.read(source)]
+    return tuple(sorted(found, key=lambda question: (order.get(question.lab, -1), question.lab, question.number)))
 
 
 def open_room(
@@ -73,8 +106,10 @@ def open_room(
     port: int,
     days: list[Day],
     tls: tuple[Path, Path] | None,
-    on_open: Callable[[str, str, str], None],
+    on_open: Callable[[Opened], None],
     new_code: bool = False,
+    people: int | None = None,
+    on_hub: bool = False,
 ) -> None:
     """Serve the board until an interrupt; a room that is open already goes on with all it had.
 
@@ -83,40 +118,68 @@ def open_room(
     address, port
         Where to listen.
     days : list of Day
-        The timetable; empty when there is none.
+        The timetable; empty for the one that the room had, or none.
     tls : tuple of Path, optional
         The files with a certificate and its key.
     on_open : callable
-        Is given the board's address, the room's code and the instructor's address.
+        Is given what is to be known of the room.
     new_code : bool
         Whether the room gets another code; who has a seat keeps it.
+    people : int, optional
+        How many are awaited; by default as many as before, or nobody knows.
+    on_hub : bool
+        Whether students join from a hub, which knows address and code.
     """
     store = Store(FOLDER / FILE)
     try:
         if new_code:
             asyncio.run(store.change_code())
-        asyncio.run(_serve(app.Room(store, labs(), plan_of(days)), address, port, tls, on_open))
+        if days:
+            asyncio.run(store.change(plan=timetable.write(plan_of(days))))
+        if people is not None:
+            asyncio.run(store.change(people=str(people)))
+        plan = timetable.read(store["plan"])
+        base = addresses.url(address, port, bool(tls))
+        command = "./lab join" if on_hub else f"./lab join {base}"
+        room = app.Room(store, labs(), plan, asked(plan), views.Joining(base, command, not on_hub))
+        asyncio.run(_serve(room, address, port, tls, on_open))
     finally:
         store.close()
 
 
 async def _serve(
-    room: app.Room,
-    address: str,
-    port: int,
-    tls: tuple[Path, Path] | None,
-    on_open: Callable[[str, str, str], None],
+    room: app.Room, address: str, port: int, tls: tuple[Path, Path] | None, on_open: Callable[[Opened], None]
 ) -> None:
     server = app.serve(room, address, port, tls)
-    base = addresses.url(address, port, bool(tls))
-    on_open(base, room.store["code"], f"{base}/instructor#{room.store['instructor']}")
+    opened = Opened(room.joining.address, room.store["code"], room.store["instructor"])
+    running = FOLDER / RUNNING
+    running.touch(mode=0o600)
+    files.write(running, json.dumps({"address": opened.base, "token": opened.token, "ca": str(tls[0]) if tls else ""}))
+    on_open(opened)
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
     await over.wait()
+    running.unlink(missing_ok=True)
     server.stop()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(server.close_all_connections(), 2)
+
+
+def status() -> tuple[Opened, dict[str, Any]]:
+    """Return what is to be known of the room that is open, and the content of the instructor's page.
+
+    Raises
+    ------
+    LabError
+        When no board runs.
+    """
+    try:
+        kept = files.read_json(FOLDER / RUNNING)
+        shown = seat.ask("GET", kept, "/view/instructor").content
+        return Opened(kept["address"], shown["code"], kept["token"]), shown
+    except (OSError, ValueError, KeyError, TypeError, LabError) as error:
+        raise LabError("no board runs here: ./lab room open opens one, with all that its room had.") from error
 
 
 def close_room(out: Path) -> None:
@@ -135,8 +198,8 @@ def close_room(out: Path) -> None:
         files.write(out, json.dumps(aggregates(store), indent=1), "name another file with --out")
     finally:
         store.close()
-    for left in FOLDER.glob(f"{FILE}*"):
-        left.unlink()
+    for left in (*FOLDER.glob(f"{FILE}*"), FOLDER / RUNNING):
+        left.unlink(missing_ok=True)
 
 
 def aggregates(store: Store) -> dict[str, Any]:
@@ -155,6 +218,7 @@ def aggregates(store: Store) -> dict[str, Any]:
             for (lab, number), count in sorted(tally.passed.items())
             if _rounded(count)
         ],
+        "minutes": taken.minutes(timetable.read(store["plan"]), store.seats.values()),
         "figures": {lab: _values(machines) for lab, machines in figures.shown().items()},
     }
 

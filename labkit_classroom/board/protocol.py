@@ -21,11 +21,13 @@ CODE_LETTERS = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"  # letters and digits without t
 CODE_LENGTH = 6  # letters of a room's code
 MAX_VERDICTS = 200  # verdicts of a seat
 MAX_FIGURES = 60  # of a lab
+MAX_GUESSES = 100  # guesses of a seat
+CHOICE_LETTERS = 40  # letters of a choice
 ANSWER_HEADER = "Board-Protocol"  # a header of each answer: whatever answers without is no board
 MAX_ANSWER_BYTES = 4_000_000  # bytes of a board's answer; the largest is the wall with its figures
 ANSWER_LETTERS = 200  # letters of a text in an answer
 ANSWER_DEPTH = 8  # levels of lists and objects in an answer
-LARGEST = 1e15  # of a figure
+LARGEST = 1e15  # of a figure, and of a guess
 # Printable by Unicode, and yet nothing to be seen: fillers, a blank, and what chooses between forms of a letter.
 UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 MARKS = 3  # combining marks on a letter; more of them would lie over the lines above and below
@@ -61,17 +63,23 @@ _VERDICT = _object(
     minute=_MINUTE,
 )
 _HAND = _object(lab=_LAB, exercise=_EXERCISE)
+_OPENED = _object(lab=_LAB, minute=_MINUTE)
 _MACHINE = _list(_object(lab=_NAME, status={"enum": ["ok", "warn", "fail"]}, because=_list(_NAME, most=30)), most=30)
+_NUMBER = {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}  # 1e999 is infinite, which no page can read
 _FIGURE = _object(
     name={"type": "string", "maxLength": NAME_LETTERS},
-    value={"type": "number", "minimum": -LARGEST, "maximum": LARGEST},  # 1e999 is infinite, which no page can read
+    value=_NUMBER,
     unit={"type": "string", "maxLength": 20},
 )
 
 
-def _or_null(schema: Schema) -> Schema:
-    return {"anyOf": [{"type": "null"}, schema]}
+def _or_null(*schemas: Schema) -> Schema:
+    return {"anyOf": [{"type": "null"}, *schemas]}
 
+
+# A number, or a choice; the board keeps those alone that the kit's own question has (`questions.fitting`).
+_ANSWER = _or_null(_NUMBER, {"type": "string", "minLength": 1, "maxLength": CHOICE_LETTERS})
+_GUESS = _object(lab=_LAB, number={"type": "integer", "minimum": 1, "maximum": 20}, guess=_ANSWER, here=_ANSWER)
 
 Message = Callable[[Any], Any]  # a kind of message: raises an error for what does not fit
 
@@ -80,7 +88,13 @@ JOIN = fastjsonschema.compile(
     _object(code={"type": "string", "maxLength": 12}, seat={"type": "string", "maxLength": SEAT_LETTERS})
 )  # empty: a number is given
 STATE = fastjsonschema.compile(
-    _object(exercises=_list(_VERDICT, most=MAX_VERDICTS), hand=_or_null(_HAND), doctor=_or_null(_MACHINE)),
+    _object(
+        exercises=_list(_VERDICT, most=MAX_VERDICTS),
+        opened=_or_null(_OPENED),
+        guesses=_list(_GUESS, most=MAX_GUESSES),
+        hand=_or_null(_HAND),
+        doctor=_or_null(_MACHINE),
+    ),
 )
 FIGURES = fastjsonschema.compile(
     _object(
@@ -99,8 +113,10 @@ JOINED = fastjsonschema.compile(  # what a board answers; it may say more, which
         "required": ["seat", "token"],
     }
 )
+# What a board answers to a state: nothing, or that the instructor has helped with the hand in it.
+HELPED = fastjsonschema.compile({"type": "object", "properties": {"helped": {"const": True}}, "required": ["helped"]})
 # Parts of messages, for a student's side to leave out what the board would refuse.
-VERDICT, HAND, FIGURE = map(fastjsonschema.compile, (_VERDICT, _HAND, _FIGURE))
+VERDICT, HAND, FIGURE, OPENED, GUESS = map(fastjsonschema.compile, (_VERDICT, _HAND, _FIGURE, _OPENED, _GUESS))
 
 
 class Refused(ValueError):

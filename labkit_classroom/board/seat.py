@@ -19,7 +19,7 @@ import fastjsonschema
 from tornado import httpclient, simple_httpclient
 
 from labkit.display.results import NOT_ATTEMPTED, find_problem, name_on_all_machines, read
-from labkit.exercises.room import MEMBERSHIP
+from labkit.exercises.room import MEMBERSHIP, OPENED
 from labkit.system import files, locks, paths
 from labkit.system.errors import LabError
 from labkit.system.turns import this_share
@@ -31,6 +31,12 @@ RESULTS = "results-[0-9][0-9].json"  # in work/: what the labs leave
 CONNECT_S, ANSWER_S = 3.0, 9.0  # to connect, and for all of the answer to come
 MAX_SHOWN = 300  # letters of a path, or of an address
 MAX_HEADER = 16_384  # bytes of an answer's
+TAKEN = (200, 204)  # statuses by which a board takes a state: with an answer, and without
+SENT = (
+    "Sent are your seat's name, for each exercise that you checked its verdict, hints and minute, the lab that you "
+    "opened last, your guesses with the figures that your machine measured beside them, a raised hand, and the "
+    "doctor's verdict if you gave --check; nothing else."
+)
 _TEXT = {"type": "string", "maxLength": 4096}
 _KEPT = {
     "address": _TEXT,
@@ -83,7 +89,10 @@ def join(
     ca: str = "",
     check: bool = False,
 ) -> None:
-    """Join a room: from now on, how your exercises stand is sent to its board.
+    """Join a room: from now on, your seat's state is sent to its board, and nothing else.
+
+    That is how the exercises stand that you checked, the lab that you opened last, your guesses with the figures that
+    were measured beside them, a raised hand, and with `check` the doctor's verdict.
 
     Whoever is in the room already, and names another address, keeps the seat: the board has moved.
 
@@ -124,7 +133,7 @@ def join(
     except LabError:  # nobody would have the token, by which the seat is deleted
         ask("DELETE", kept, "/api/seat")
         raise
-    print(f"You are in, as {kept['seat']!r}. This is all that is sent, and nothing else will be:")
+    print(f"You are in, as {kept['seat']!r}. {SENT} This is all of it now:")
     print(_in_lines(state(folder, kept)))
     if figures:
         print("And once for each lab, without your seat, its closing figures, such as:")
@@ -150,7 +159,7 @@ def _follow(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     if moved == before or protocol.plain_code(before["code"]) != protocol.plain_code(now["code"]):
         raise LabError(f"you are in a room as {before['seat']!r}: ./lab leave first.")
     answer = ask("PUT", moved, "/api/seat", state(folder, moved))
-    if answer.status != 204:
+    if answer.status not in TAKEN:
         raise LabError(f"you are in a room as {before['seat']!r}, and this board says: {answer.error}.")
     keep(folder, moved)
     print(f"You are still in, as {before['seat']!r}: what is sent goes to {moved['address']} from now on.")
@@ -223,6 +232,14 @@ def hand(lab: str = "", exercise: int = 0, folder: Path | None = None) -> None:
     print(f"Your hand is up, at lab {raised['lab']}, exercise {raised['exercise']}. Again: it is down.")
 
 
+def lower(folder: Path, sent: dict[str, Any]) -> bool:
+    """Take down the hand that was sent, and no other; return whether it was up."""
+    if sent["hand"] is None or _read_part(folder / HAND, protocol.HAND) != sent["hand"]:
+        return False
+    (folder / HAND).unlink(missing_ok=True)
+    return True
+
+
 def keep(folder: Path, kept: dict[str, Any]) -> None:
     """Keep what is to be known of the seat, for this user alone."""
     path = folder / MEMBERSHIP
@@ -257,15 +274,22 @@ def forget(folder: Path, token: str) -> None:
 
 def state(folder: Path, kept: dict[str, Any]) -> dict[str, Any]:
     """Return the state of the seat, as it is sent: without what a board would refuse, from files that were edited."""
-    try:
-        raised = files.read_json(folder / HAND)
-    except (OSError, ValueError):
-        raised = None
     return {
         "exercises": _exercises(folder),
-        "hand": raised if protocol.fits(raised, protocol.HAND) else None,
+        "opened": _read_part(folder / OPENED, protocol.OPENED),
+        "guesses": _guesses(folder),
+        "hand": _read_part(folder / HAND, protocol.HAND),
         "doctor": kept["doctor"],
     }
+
+
+def _read_part(path: Path, kind: protocol.Message) -> dict[str, Any] | None:
+    """Return the part of a state that is kept in a file of its own; None where there is none that fits."""
+    try:
+        part: dict[str, Any] | None = files.read_json(path)
+    except (OSError, ValueError):
+        return None
+    return part if protocol.fits(part, kind) else None
 
 
 def closing_figures(folder: Path) -> Iterator[dict[str, Any]]:
@@ -428,6 +452,18 @@ def _exercises(folder: Path) -> list[dict[str, Any]]:
         if verdict != NOT_ATTEMPTED and re.fullmatch("[0-9]{1,2}", number)
     ]
     return [one for one in found if protocol.fits(one, protocol.VERDICT)][: protocol.MAX_VERDICTS]
+
+
+def _guesses(folder: Path) -> list[dict[str, Any]]:
+    """Return each guess as it is sent: a number or a choice, and beside it the figure, but for that of a small run."""
+    found = []
+    for lab, kept in _results(folder):
+        for number, held in kept.get("guesses", {}).items():
+            guess, here = held.get("values", (None, None))
+            here = None if kept["quick"] else here
+            if re.fullmatch("[0-9]{1,2}", number) and (guess, here) != (None, None):
+                found.append({"lab": lab, "number": int(number), "guess": guess, "here": here})
+    return [one for one in found if protocol.fits(one, protocol.GUESS)][: protocol.MAX_GUESSES]
 
 
 _EXAMPLE = {

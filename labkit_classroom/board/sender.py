@@ -15,12 +15,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from labkit.exercises.room import OPENED
 from labkit.system.errors import LabError
 from labkit_classroom.board import protocol, seat
 
 LOOK_INTERVAL_S = 0.5
 HEARTBEAT_S = 60.0  # seconds after which a state is sent again, so that the instructor sees who is there
-MAX_PAUSE_S = 15.0  # seconds between two tries while the board does not answer
+MAX_PAUSE_S = 120.0  # seconds between two tries at a board that has not answered for as long
 LIFETIME_S = 24 * 3600.0
 
 
@@ -49,15 +50,20 @@ class Sender:
         if not membership:
             return False
         if membership["leaving"]:
-            return not seat.try_to_leave(self.folder)
+            if not seat.try_to_leave(self.folder):
+                raise LabError("the board does not answer.")
+            return False
         now, seen = time.monotonic(), self._look()
         if seen == self._sent and now - self._sent_at < HEARTBEAT_S:
             return True
-        answer = seat.ask("PUT", membership, "/api/seat", seat.state(self.folder, membership))
+        state = seat.state(self.folder, membership)
+        answer = seat.ask("PUT", membership, "/api/seat", state)
+        if protocol.fits(answer.content, protocol.HELPED) and seat.lower(self.folder, state):
+            return self.step()  # at once: a hand that is raised next is another one
         if answer.status == 403:  # the room was closed, or the instructor has removed the seat
             seat.forget(self.folder, membership["token"])
             return False
-        if answer.status not in (204, 400):  # what is refused would be refused again
+        if answer.status not in (*seat.TAKEN, 400):  # what is refused would be refused again
             raise LabError(f"the board says {answer.status}.")
         self._sent, self._sent_at = seen, now
         self._send_figures(membership)
@@ -65,7 +71,7 @@ class Sender:
 
     def _look(self) -> Seen:
         """Return the files' marks of change: reading them all, with pictures, would disturb measurements."""
-        files = (self.folder / seat.HAND, *sorted((self.folder / "work").glob(seat.RESULTS)))
+        files = (self.folder / seat.HAND, self.folder / OPENED, *sorted((self.folder / "work").glob(seat.RESULTS)))
         seen = []
         for file in files:
             with contextlib.suppress(FileNotFoundError):

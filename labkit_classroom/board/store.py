@@ -24,24 +24,26 @@ from labkit.system.errors import LabError
 from labkit_classroom.board import protocol
 
 COMMIT_INTERVAL_S = 0.02  # the time in which messages come that are written in one transaction
-FORMAT = 2  # the version of the tables
+FORMAT = 3  # the version of the tables
 # Figures and tickets have no numbers, which would tell in which order they came, and so whose they are.
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS room (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS seats (
     id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, key TEXT NOT NULL UNIQUE, token BLOB NOT NULL,
-    joined REAL NOT NULL, heard REAL NOT NULL, changed REAL NOT NULL, hand INTEGER, state TEXT NOT NULL
+    joined REAL NOT NULL, heard REAL NOT NULL, changed REAL NOT NULL, hand REAL, helped INTEGER NOT NULL,
+    state TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS tickets (digest BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS figures (id BLOB PRIMARY KEY, lab TEXT NOT NULL, message TEXT NOT NULL) WITHOUT ROWID;
 """
-EMPTY: dict[str, Any] = {"exercises": [], "hand": None, "doctor": None}
+EMPTY: dict[str, Any] = {"exercises": [], "opened": None, "guesses": [], "hand": None, "doctor": None}
 
 
 class Seat(NamedTuple):
-    """A seat: number, name, when it joined, was last heard of and last changed, its place among hands, its state.
+    """A seat: number, name, when it joined, was last heard of, last changed, and raised the hand that is up, its state.
 
-    Times are the board's own; they go on when its machine's clock is set back.
+    Times are the board's own; they go on when its machine's clock is set back. `helped`: whether the instructor has
+    taken down the hand that the state has.
     """
 
     id: int
@@ -49,7 +51,8 @@ class Seat(NamedTuple):
     joined: float
     heard: float
     changed: float
-    hand: int | None
+    hand: float | None
+    helped: bool
     state: dict[str, Any]
 
 
@@ -78,6 +81,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self._waiting: list[asyncio.Future[None]] = []
         self._done: list[Callable[[], None]] = []  # what a transaction changes here, once it is safe
+        self._fresh: dict[int, Seat] = {}  # seats as the transaction that is open leaves them
         self._on_seat: OnSeat = lambda before, after: None
         self._on_figures: OnFigures = lambda lab, message: None
         try:
@@ -99,17 +103,20 @@ class Store:
                 "code": protocol.new_code(),
                 "instructor": secrets.token_urlsafe(24),
                 "opened": str(time.time()),
+                "codes": "1",
+                "plan": "[]",
+                "people": "0",
             }.items():
                 self._database.execute("INSERT OR IGNORE INTO room VALUES (?, ?)", (key, value))
             self._room: dict[str, str] = dict(self._database.execute("SELECT key, value FROM room"))
-            rows = self._database.execute("SELECT id, name, joined, heard, changed, hand, state FROM seats ORDER BY id")
-            self.seats = {row[0]: Seat._make([*row[:-1], json.loads(row[-1])]) for row in rows}
+            columns = "id, name, joined, heard, changed, hand, helped, state"
+            rows = self._database.execute(f"SELECT {columns} FROM seats ORDER BY id")
+            self.seats = {row[0]: Seat._make([*row[:-2], bool(row[-2]), json.loads(row[-1])]) for row in rows}
         except (OSError, sqlite3.Error) as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
                 raise LabError(f"a board has {path} open: end that one first, by Ctrl-C where it runs.") from error
             raise LabError(f"cannot keep the room in {path}: {error}.") from error
         self._start = max([time.time(), *(seat.heard for seat in self.seats.values())]) - _clock()
-        self._hands = max((seat.hand or 0 for seat in self.seats.values()), default=0)
 
     def close(self) -> None:
         """Close the file."""
@@ -137,15 +144,24 @@ class Store:
         return _is(given, _digest(self["instructor"]))
 
     def __getitem__(self, key: str) -> str:
-        """Return a value of the room: its `code`, the `instructor`'s token, the time when it was `opened`."""
+        """Return a value of the room, a text.
+
+        That is its `code` and how many `codes` it has had, the `instructor`'s token, the time when it was `opened`, its
+        `plan`, and how many `people` are awaited.
+        """
         return self._room[key]
 
     async def change_code(self) -> None:
         """Give the room a new code for whoever comes from now on; seats stay."""
         code = protocol.new_code()
+        await self.change(code=code, codes=str(int(self["codes"]) + 1))
+
+    async def change(self, **values: str) -> None:
+        """Change values of the room."""
         with self._writing():
-            self._database.execute("UPDATE room SET value = ? WHERE key = 'code'", (code,))
-            self._done.append(lambda: self._room.update(code=code))
+            for key, value in values.items():
+                self._database.execute("UPDATE room SET value = ? WHERE key = ?", (value, key))
+            self._done.append(lambda: self._room.update(values))
         await self._written()
 
     async def join(self, name: str, labs: Iterable[str]) -> tuple[str, str]:
@@ -157,9 +173,9 @@ class Store:
             token = f"{number}.{secret}"
             name = self._free(name or f"seat {number}")
             values = (number, name, protocol.name_key(name), _digest(secret), now, now, now, json.dumps(EMPTY))
-            self._database.execute("INSERT INTO seats VALUES (?, ?, ?, ?, ?, ?, ?, NULL, ?)", values)
+            self._database.execute("INSERT INTO seats VALUES (?, ?, ?, ?, ?, ?, ?, NULL, 0, ?)", values)
             self._database.executemany("INSERT INTO tickets VALUES (?)", _tickets(token, labs))
-            self._keep(Seat(number, name, now, now, now, None, EMPTY))
+            self._keep(Seat(number, name, now, now, now, None, False, EMPTY))
         await self._written()
         return name, token
 
@@ -190,24 +206,35 @@ class Store:
             row = self._row("SELECT token FROM seats WHERE id = ?", (int(number),))
         return int(number) if row and _is(secret, row[0]) else None
 
-    async def put(self, number: int, state: dict[str, Any]) -> None:
-        """Keep a seat's state. Who raises a hand comes after all whose hands are up."""
-        seat = self.seats.get(number)
+    async def put(self, number: int, state: dict[str, Any]) -> bool:
+        """Keep a seat's state; return whether the instructor has helped with the hand that it has."""
+        seat = self._newest(number)
         if seat is None:  # removed a moment ago
-            return
-        now = self.now()
-        hand = seat.hand
-        if state["hand"] is None:
-            hand = None
-        elif hand is None:
-            self._hands = hand = self._hands + 1
-        seat = seat._replace(heard=now, changed=seat.changed if state == seat.state else now, hand=hand, state=state)
+            return False
+        now, raised = self.now(), state["hand"]
+        helped = seat.helped and raised is not None and raised == seat.state["hand"]
+        hand = None if raised is None or helped else seat.hand or now
+        changed = seat.changed if state == seat.state else now
+        await self._put(seat._replace(heard=now, changed=changed, hand=hand, helped=helped, state=state))
+        return helped
+
+    async def help(self, number: int) -> None:
+        """Take down a seat's hand; the seat hears of it with its next message."""
+        seat = self._newest(number)
+        if seat and seat.hand is not None:
+            await self._put(seat._replace(hand=None, helped=True))
+
+    def _newest(self, number: int) -> Seat | None:
+        return self._fresh.get(number) or self.seats.get(number)
+
+    async def _put(self, seat: Seat) -> None:
         with self._writing():
             cursor = self._database.execute(
-                "UPDATE seats SET heard = ?, changed = ?, hand = ?, state = ? WHERE id = ?",
-                (seat.heard, seat.changed, hand, json.dumps(state), number),
+                "UPDATE seats SET heard = ?, changed = ?, hand = ?, helped = ?, state = ? WHERE id = ?",
+                (seat.heard, seat.changed, seat.hand, seat.helped, json.dumps(seat.state), seat.id),
             )
             if cursor.rowcount:  # it may leave with the same transaction
+                self._fresh[seat.id] = seat
                 self._keep(seat)
         await self._written()
 
@@ -292,6 +319,7 @@ class Store:
             self._undo(Full(str(error)))
             return
         done, self._done = self._done, []
+        self._fresh.clear()
         for change in done:
             change()
         self._tell(None)
@@ -302,6 +330,7 @@ class Store:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
         self._done.clear()
+        self._fresh.clear()
         self._tell(failure)
 
     def _tell(self, failure: Full | None) -> None:

@@ -14,28 +14,32 @@ from typing import Any, NamedTuple
 
 from labkit.display.results import NOT_ATTEMPTED, NOT_YET, PASSED
 from labkit.report.page import FEW
-from labkit_classroom.board import protocol
+from labkit_classroom.board import protocol, timetable
+from labkit_classroom.board.guesses import Guesses
+from labkit_classroom.board.questions import Question
 from labkit_classroom.board.store import Seat
 
 SILENT_MIN = 3  # minutes of silence from which on they are shown
 BECAUSE_LETTERS = 120  # letters of what a machine lacks, as the instructor's page shows it
 
 
-class Planned(NamedTuple):
-    """A section of a lab and when it is done: lab, its exercises, when it should be over, and its name."""
-
-    lab: str
-    exercises: tuple[int, ...]
-    end: datetime
-    name: str
-
-
 class Lab(NamedTuple):
-    """A lab: number, title, how many exercises it has."""
+    """A lab: number, title, the titles of its exercises."""
 
     number: str
     title: str
-    exercises: int
+    exercises: tuple[str, ...]
+
+
+class Joining(NamedTuple):
+    """How to join: the board's address, and the command that students type, but for the code.
+
+    `takes_code` says whether the code stands behind the command; on a hub, a student's server knows it.
+    """
+
+    address: str
+    command: str
+    takes_code: bool = True
 
 
 class Tally:
@@ -53,14 +57,17 @@ class Tally:
         What the instructor's page shows of each seat, but for the times, by the seat's number.
     machines : dict
         Of each seat whose machine is known, by lab, what the machine lacks; None where it can run the lab.
+    guesses : Guesses
+        What the room has guessed.
     """
 
-    def __init__(self, seats: Iterable[Seat] = ()) -> None:
+    def __init__(self, seats: Iterable[Seat] = (), questions: Sequence[Question] = ()) -> None:
         self.people = 0
         self.passed: Counter[tuple[str, int]] = Counter()
         self.begun: Counter[str] = Counter()
         self.rows: dict[int, dict[str, Any]] = {}
         self.machines: dict[int, dict[str, str | None]] = {}
+        self.guesses = Guesses(questions)
         self._hints: defaultdict[tuple[str, int], Counter[int]] = defaultdict(Counter)  # shown, where it is not yet
         for seat in seats:
             self.replace(None, seat)
@@ -80,6 +87,10 @@ class Tally:
                     _add(self._hints[place], [entry["hint"]], sign)
                     if not self._hints[place]:
                         del self._hints[place]
+        changed = after or before
+        if changed:
+            guesses = [seat.state["guesses"] if seat else [] for seat in (before, after)]
+            self.guesses.replace(changed.id, *guesses)
         if before:
             del self.rows[before.id]
             self.machines.pop(before.id, None)
@@ -90,9 +101,14 @@ class Tally:
 
     def stuck(self) -> list[dict[str, Any]]:
         """Return the exercises that most seats fail, with the hint that half of them have seen."""
-        worst = sorted(self._hints.items(), key=lambda item: -item[1].total())[:5]
+        worst = sorted(self._hints.items(), key=lambda item: (-item[1].total(), item[0]))[:5]
         return [
-            {"at": f"{lab} · {number}", "seats": seen.total(), "hint": round(statistics.median(seen.elements()))}
+            {
+                "lab": lab,
+                "exercise": number,
+                "seats": seen.total(),
+                "hint": round(statistics.median(seen.elements())),
+            }
             for (lab, number), seen in worst
         ]
 
@@ -175,14 +191,15 @@ class _Machine:
         self.text = json.dumps(self._about | {"figures": shown}).encode() if shown else b""
 
 
-def wall(tally: Tally, labs: Sequence[Lab], plan: Sequence[Planned], now: datetime) -> dict[str, Any]:
+def wall(tally: Tally, labs: Sequence[Lab], plan: timetable.Plan, now: datetime) -> dict[str, Any]:
     """Return the wall's content, for the projector: counts alone, and those from `FEW` people on."""
     few = tally.people < FEW
     shown = [
         {
             "lab": lab.number,
             "title": lab.title,
-            "passed": [tally.passed[lab.number, number] for number in range(1, lab.exercises + 1)],
+            "exercises": lab.exercises,
+            "passed": [tally.passed[lab.number, number] for number in range(1, len(lab.exercises) + 1)],
         }
         for lab in labs
         if lab.number in tally.begun
@@ -191,70 +208,64 @@ def wall(tally: Tally, labs: Sequence[Lab], plan: Sequence[Planned], now: dateti
         "people": None if few else tally.people,
         "few": FEW,
         "labs": [] if few else shown,
+        "guess": tally.guesses.shown(),
         "now": f"{now:%H:%M}",
-        "planned": _planned(plan, now),
-        "drift": None if few else drift(tally, plan, now),
+        "planned": timetable.planned(plan, now),
+        "drift": None if few else timetable.drift(plan, tally.passed, tally.people, now),
     }
 
 
+def are_all_in(tally: Tally, awaited: int) -> bool:
+    """Whether as many people are in as are awaited, or half of those, and `FEW`, have passed an exercise.
+
+    Who does not come is not waited for all day; and it may not be known how many are awaited: 0.
+    """
+    passed = max(tally.passed.values(), default=0)
+    return (0 < awaited <= tally.people) or passed >= max(FEW, awaited / 2)
+
+
 def instructor(
-    tally: Tally, seats: Iterable[Seat], labs: Sequence[Lab], plan: Sequence[Planned], now: datetime, moment: float
+    tally: Tally, seats: Iterable[Seat], labs: Sequence[Lab], plan: timetable.Plan, now: datetime, moment: float
 ) -> dict[str, Any]:
     """Return the content of the instructor's page: seats, raised hands first, then those without a change for longest.
 
-    `now` is the clock's time, and `moment` the board's, which is never set back.
+    Hands are in the order in which they came; who has done nothing yet comes last. `now` is the clock's time, and
+    `moment` the board's, which is never set back.
     """
+    titles = {(lab.number, place): title for lab in labs for place, title in enumerate(lab.exercises, 1)}
     rows = [tally.rows[seat.id] | _times(seat, moment) for seat in seats]
-    rows.sort(key=lambda row: (row["hand"] is None, row["hand"] or 0, -row["unchanged"]))
+    rows.sort(key=lambda row: (row["hand"] is None, row["hand"] or 0, not row["at"], -row["unchanged"]))
+    for row in rows:
+        row |= {key: _named(row[key], titles) if row[key] else "" for key in ("at", "hand_at")}
+    shown = wall(tally, labs, plan, now)
     return {
-        "wall": wall(tally, labs, plan, now),
+        "wall": shown,
         "people": tally.people,
         "seats": rows,
-        "stuck": tally.stuck(),
+        "stuck": [one | {"title": titles.get((one["lab"], one["exercise"]), "")} for one in tally.stuck()],
+        "make_up": timetable.make_up(plan, shown["drift"], now),
         "doctor": _doctor(tally, labs),
     }
 
 
-def drift(tally: Tally, plan: Sequence[Planned], now: datetime) -> int | None:
-    """Return the minutes by which the room is behind its plan, negative when ahead; None when nobody knows.
-
-    It is behind by how long ago the section should have been over that comes after the last one that half of the seats
-    are through with.
-    """
-    if not plan or not tally.people:
-        return None
-    through = [
-        place
-        for place, section in enumerate(plan)
-        if section.exercises
-        and all(2 * tally.passed[section.lab, number] >= tally.people for number in section.exercises)
-    ]
-    following = max(through, default=-1) + 1
-    ahead = [section for section in plan[following:] if section.exercises]
-    if following and now < plan[following - 1].end:
-        return -_minutes(plan[following - 1].end - now)
-    return max(0, _minutes(now - ahead[0].end)) if ahead else 0
-
-
-def _minutes(span: Any) -> int:
-    return int(span.total_seconds() // 60)
-
-
-def _planned(plan: Sequence[Planned], now: datetime) -> str:
-    """Return the section that is planned for now; empty without a plan."""
-    return next((section.name for section in plan if now < section.end), "") if plan else ""
+def _named(place: tuple[str, int], titles: Mapping[tuple[str, int], str]) -> str:
+    """Return a place by its lab, its exercise and that one's title; exercise 0 is a lab that was opened."""
+    lab, exercise = place
+    return f"{lab} · {exercise} {titles.get(place, '')}".rstrip() if exercise else f"{lab} · opened"
 
 
 def _row(seat: Seat) -> dict[str, Any]:
     exercises = sorted(seat.state["exercises"], key=lambda entry: (entry["minute"], entry["lab"], entry["exercise"]))
     tried = [entry for entry in exercises if entry["verdict"] != NOT_ATTEMPTED]
-    at, hand = (tried or [None])[-1], seat.state["hand"]
+    at, hand, opened = (tried or [None])[-1], seat.state["hand"], seat.state["opened"]
+    if opened and (not at or (opened["minute"] >= at["minute"] and opened["lab"] != at["lab"])):
+        at = {"lab": opened["lab"], "exercise": 0, "verdict": "", "hint": 0}
     return {
         "seat": seat.name,
         "number": seat.id,
         "hand": seat.hand,
-        "hand_at": f"{hand['lab']} · {hand['exercise']}" if hand else "",
-        "at": f"{at['lab']} · {at['exercise']}" if at else "",
+        "hand_at": (hand["lab"], hand["exercise"]) if hand and seat.hand is not None else None,
+        "at": (at["lab"], at["exercise"]) if at else None,
         "verdict": at["verdict"] if at else "",
         "hint": at["hint"] if at else 0,
         "passed": len({(entry["lab"], entry["exercise"]) for entry in exercises if entry["verdict"] == PASSED}),
@@ -265,6 +276,7 @@ def _times(seat: Seat, moment: float) -> dict[str, Any]:
     silent = max(0, int((moment - seat.heard) / 60))
     return {
         "unchanged": max(0, int((moment - seat.changed) / 60)),
+        "hand_up": None if seat.hand is None else max(0, int((moment - seat.hand) / 60)),
         "silent": silent if silent >= SILENT_MIN else None,
     }
 

@@ -25,7 +25,9 @@ def join(
     check: Annotated[bool, typer.Option("--check", help="send the doctor's verdict on this machine too")] = False,
     ca: Annotated[Path | None, typer.Option(help="the certificate of a board that is reached by https")] = None,
 ) -> None:
-    """Join a room: how your exercises stand is sent to its board. It prints all that is ever sent.
+    """Join a room: how your exercises stand, which lab is open and what you guess are sent to its board.
+
+    It prints all that is ever sent.
 
     A process beside the notebooks sends it: no cell waits for it or fails by it. Your seat is kept in `.room.json` in
     your folder. `./lab leave` ends it, and the board deletes all it has of your seat.

@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import psutil
-from room_board import EMPTY, BoardProcess, at
+from room_board import EMPTY, BoardProcess, at, guessed
 
 from labkit.system.load import watch
 from labkit_classroom.board.sender import LOOK_INTERVAL_S, MAX_PAUSE_S
@@ -86,7 +86,8 @@ class Seat:
 
     async def put(self, number: int) -> int:
         """Send a state; return the status, 0 when there is no answer."""
-        state = EMPTY | {"exercises": [at(1 + one) for one in range(20)], "hand": encode(number)}
+        guesses = [guessed(number % 7, number % 5, lab, 1 + one) for lab in ("03", "07") for one in range(6)]
+        state = EMPTY | {"exercises": [at(1 + one) for one in range(20)], "guesses": guesses, "hand": encode(number)}
         body = json.dumps(state).encode()
         head = f"PUT /api/seat HTTP/1.1\r\nHost: board\r\nAuthorization: Bearer {self.token}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"

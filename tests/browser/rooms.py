@@ -4,7 +4,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from room_board import Board, at
+from room_board import Board, at, guessed
 
 CORES = (2, 2, 4, 4, 4, 6, 8, 8, 8, 12, 16, 64)
 ISA = (["AVX", "AVX2"], ["AVX", "AVX2", "AVX-512", "VNNI"], ["AVX", "AVX2", "AVX-512", "VNNI", "BF16", "AMX"])
@@ -24,8 +24,11 @@ def fill(board: Board, people: int) -> None:
         doctor = [
             {"lab": "07 Horovod", "status": "fail" if number == 2 else "ok", "because": ["compiler"] * (number == 2)}
         ]
+        opened = {"lab": "03", "minute": f"2026-12-01T09:{10 + number}"} if number % 7 == 3 else None
+        guesses = [guessed(chance.choice((1.5, 2, 2, 3, 10)), chance.uniform(1.2, 2.6) if number % 3 else None)]
         seat = board.join(f"{'ABCDEFGH'[number % 8]}{number // 8 + 1}")
-        assert seat.put(exercises=exercises, hand=hand, doctor=doctor).status_code == 204
+        state = {"exercises": exercises, "opened": opened, "guesses": guesses, "hand": hand, "doctor": doctor}
+        assert seat.put(**state).status_code == 204
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(come, range(people)))

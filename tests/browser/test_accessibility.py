@@ -26,8 +26,9 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 
 
 def wall(visitor: Visitor, board: Board) -> None:
-    visitor.page.goto(board.url)
+    visitor.page.goto(f"{board.url}/#{board.code}")
     expect(visitor.page.locator("#heard")).to_have_text("Live")
+    expect(visitor.page.locator("#qr svg")).to_be_visible()
 
 
 def wall_of(people: int, figures: int = 0) -> Callable[[Visitor, Board], None]:

@@ -8,14 +8,15 @@ import time
 import pytest
 from browsing import faults_of_layout
 from playwright.sync_api import Request, expect
-from room_board import at
+from room_board import at, guessed
 from rooms import fill, machines, send_figures
 
 import labkit_classroom as student_side
 from labkit.display import results
+from labkit.display.results import PASSED, Results
 from labkit.exercises import core, sources
 from labkit.system import processes
-from labkit_classroom.board import views
+from labkit_classroom.board import seat, views
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +65,7 @@ class TestAStudentsDay:
         student_side.join(room.url, room.code, seat="B4", folder=folder)
         row = instructor.page.get_by_role("row").filter(has_text="B4")
         expect(row).to_be_visible(timeout=SOON_MS)
-        expect(wall.page.get_by_role("progressbar", name="exercise 1")).to_have_attribute("value", "4")
+        expect(wall.page.get_by_role("progressbar", name="1 · Who trains on what?")).to_have_attribute("value", "4")
 
         core.checker("06", {})(3, answer(3))
         checked = time.monotonic()
@@ -77,10 +78,16 @@ class TestAStudentsDay:
         assert "B4" not in wall.text()
 
         student_side.hand(folder=folder)
-        expect(row).to_contain_text("hand up: 06 · 3", timeout=SOON_MS)
+        expect(row).to_contain_text("hand up 0 min: 06 · 3", timeout=SOON_MS)
         expect(instructor.page.get_by_role("row").nth(1)).to_contain_text("B4")
         student_side.hand(folder=folder)
         expect(row).not_to_contain_text("hand up", timeout=SOON_MS)
+
+        student_side.hand(folder=folder)
+        row.get_by_role("button", name="helped").click(timeout=SOON_MS)
+        expect(row).not_to_contain_text("hand up", timeout=SOON_MS)
+        Results("06").exercise(4, PASSED)  # something new to send: with the answer the hand goes down here too
+        assert processes.wait_until(lambda: not (folder / seat.HAND).exists(), SOON_MS / 1000)
 
         student_side.leave(folder)
         expect(row).to_have_count(0, timeout=SOON_MS)
@@ -312,7 +319,69 @@ def other_site():
         server.shutdown()
 
 
+class TestThePoster:
+    def test_it_says_how_to_join_until_all_are_in_and_small_from_then_on(self, board, visit):
+        visitor = visit(viewport={"width": 1280, "height": 800})
+        visitor.page.goto(f"{board.url}/#{board.code}")
+        poster, code = visitor.page.locator("#poster"), visitor.page.locator("#code")
+        expect(code).to_have_text(board.code)
+        expect(visitor.page.locator("#command")).to_have_text(f"./lab join {board.url} {board.code}")
+        expect(visitor.page.get_by_role("img", name="QR code")).to_be_visible()
+        large = poster.bounding_box()
+        assert code.bounding_box()["height"] > 3 * visitor.page.locator("#command").bounding_box()["height"]
+        for number in range(views.FEW):
+            board.join(f"P{number}").put(exercises=[at(1)])
+        expect(poster).to_have_class("small", timeout=SOON_MS)
+        small = poster.bounding_box()
+        assert small["width"] * small["height"] < large["width"] * large["height"] / 3
+        assert visitor.problems == []
+        assert not any(board.code in request.url.partition("#")[0] for request in visitor.asked)
+
+    def test_after_a_new_code_it_says_where_the_new_address_is_and_takes_it(self, board, visit):
+        instructor, visitor = visit(), visit()
+        visitor.page.goto(f"{board.url}/#{board.code}")
+        expect(visitor.page.locator("#code")).to_have_text(board.code)
+        instructor.page.goto(f"{board.url}/instructor#{board.instructor}")
+        instructor.page.get_by_role("button", name="New code").click()
+        expect(visitor.page.locator("#told")).to_contain_text("./lab room status", timeout=SOON_MS)
+        expect(visitor.page.locator("#code")).to_have_text("")
+        expect(visitor.page.locator("#qr svg")).to_have_count(0)
+        address = instructor.page.locator("#wall")
+        expect(address).to_have_text(f"{board.url}/#{board.store['code']}", timeout=SOON_MS)
+        visitor.page.goto(address.text_content())  # the same page, with another code behind #
+        expect(visitor.page.locator("#code")).to_have_text(board.store["code"], timeout=SOON_MS)
+
+    @pytest.mark.parametrize("end", ["", "#", "#<img src=x onerror=a()>", "#%00"])
+    def test_who_has_not_the_code_sees_the_address_alone(self, board, visit, end):
+        visitor = visit()
+        visitor.page.goto(f"{board.url}/{end}")
+        expect(visitor.page.locator("#command")).to_have_text(f"./lab join {board.url} CODE")
+        expect(visitor.page.locator("#told")).to_contain_text("code")
+        assert board.code not in visitor.page.content()
+        assert not [problem for problem in visitor.problems if "403" not in problem]
+
+
 class TestTheWall:
+    def test_guesses_come_before_the_figures_and_the_bar_with_the_median_is_marked(self, board, visit):
+        people = [board.join(f"P{number}") for number in range(8)]
+        for place, one in enumerate(people):
+            one.put(guesses=[guessed((1, 2, 2, 2.5, 3, 3, 4, 1e12)[place])])
+        visitor = visit()
+        visitor.page.goto(board.url)
+        bars = visitor.page.locator("#guess .bar")
+        expect(visitor.page.locator("#question")).to_have_text("Lab 03, your guess: oneDNN against Eigen")
+        expect(visitor.page.locator("#measured")).to_have_text("8 guesses. Not measured yet.")
+        expect(visitor.page.get_by_role("progressbar", name="2 to < 3×")).to_have_attribute("value", "3")
+        expect(visitor.page.locator("#guess .measured")).to_have_count(0)
+        before = bars.all_inner_texts()
+        for place, one in enumerate(people[:5]):
+            one.put(guesses=[guessed((1, 2, 2, 2.5, 3)[place], 1.5 + place / 10)])
+        told = "Measured on 5 machines: median 1.7×, from 1.5× to 1.9×."
+        expect(visitor.page.locator("#measured")).to_have_text(told, timeout=SOON_MS)
+        expect(visitor.page.locator("#guess .measured")).to_have_text("1 to < 2×1 ◀ measured")
+        assert len(before) == bars.count()
+        assert visitor.problems == []
+
     def test_the_rooms_figures_come_from_five_machines_on(self, board, visit):
         sent = [one for one in machines(12) if one[0] == "03"]
         send_figures(board, sent[: views.FEW - 1])

@@ -3,6 +3,7 @@ import { element, fill, follow, typed } from "/board.js";
 
 const KEY = "instructor's token"; // in this tab's storage, which no other site or port can read
 const marked = new Set(); // numbers of seats
+const rows = new Map(); // of each seat by number: what is shown, and its row
 
 // With the roles, since on a phone the rows are laid out as boxes, and browsers then take them for no table.
 function cell(name, value) {
@@ -23,23 +24,35 @@ function mark(seat) {
 
 function row(seat) {
   const name = element("th", { role: "rowheader", scope: "row" }, typed(seat.seat));
-  if (seat.hand) name.append(" ", element("span", { class: "hand" }, `hand up: ${seat.hand_at}`));
+  if (seat.hand_at) {
+    const helped = element("button", { id: `helped-${seat.number}`, "aria-label": `helped seat ${seat.number}` }, "helped");
+    helped.addEventListener("click", () => order("DELETE", `/api/seats/${seat.number}/hand`));
+    name.append(" ", element("span", { class: "hand" }, `hand up ${seat.hand_up} min: ${seat.hand_at}`), " ", helped);
+  }
   return element(
     "tr",
-    seat.hand ? { role: "row", class: "hand" } : { role: "row" },
+    seat.hand_at ? { role: "row", class: "hand" } : { role: "row" },
     cell("no.", mark(seat)),
     name,
-    cell("at", seat.at),
+    cell("at", seat.at || "nothing yet"),
     cell("verdict", seat.verdict),
     cell("hints", seat.hint || ""),
     cell("passed", seat.passed),
-    cell("unchanged", `${seat.unchanged} min`),
+    cell("unchanged", seat.at ? `${seat.unchanged} min` : ""),
     cell("last heard", seat.silent === null ? "" : `${seat.silent} min ago`),
   );
 }
 
+function place(one) {
+  return `Lab ${one.lab}, exercise ${one.exercise}${one.title ? ` (${one.title})` : ""}`;
+}
+
 function machines(doctor) {
   if (!doctor.machines) return [element("li", { class: "quiet" }, "No machine has sent its doctor's verdict: ./lab join --check")];
+  if (!doctor.labs.some((lab) => lab.cannot.length)) {
+    const all = doctor.machines === 1 ? "The one machine that was checked" : `All ${doctor.machines} machines that were checked`;
+    return [element("li", {}, `${all} can run all labs.`)];
+  }
   return doctor.labs.map((lab) => {
     const item = element("li", {}, typed(lab.lab), `: ${lab.can} of ${lab.can + lab.cannot.length} can run it.`);
     lab.cannot.forEach((one, index) =>
@@ -49,25 +62,48 @@ function machines(doctor) {
   });
 }
 
+/** Show the seats in their order; a row that stays as it was is not touched, so that a click on it is not lost. */
+function showSeats(seats) {
+  const there = new Set(seats.map((seat) => seat.number));
+  for (const number of marked) if (!there.has(number)) marked.delete(number);
+  for (const [number, { made }] of rows)
+    if (!there.has(number)) {
+      made.remove();
+      rows.delete(number);
+    }
+  const focused = document.activeElement?.id;
+  const table = document.getElementById("seats");
+  seats.forEach((seat, place) => {
+    const text = JSON.stringify(seat);
+    const before = rows.get(seat.number);
+    const made = before?.text === text ? before.made : row(seat);
+    if (made !== before?.made) {
+      before?.made.replaceWith(made);
+      rows.set(seat.number, { text, made });
+    }
+    if (table.children[place] !== made) table.insertBefore(made, table.children[place] ?? null);
+  });
+  if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus();
+}
+
 function show(state) {
   const wall = state.wall;
-  const hands = state.seats.filter((seat) => seat.hand).length;
+  const hands = state.seats.filter((seat) => seat.hand_at).length;
   const facts = [["now", wall.now], ["people", state.people], [hands === 1 ? "hand" : "hands", hands]];
-  if (wall.planned) facts.push(["planned", wall.planned]);
+  if (wall.planned) facts.push([wall.planned.when, wall.planned.title]);
   if (wall.drift !== null) facts.push([wall.drift < 0 ? "minutes ahead" : "minutes behind", Math.abs(wall.drift)]);
   document.title = hands ? `(${hands}) Instructor` : "Instructor";
   fill("facts", ...facts.map(([name, value]) => element("li", {}, element("b", {}, value), name)));
-  const there = new Set(state.seats.map((seat) => seat.number));
-  for (const number of marked) if (!there.has(number)) marked.delete(number);
-  const focused = document.activeElement?.id;
-  fill("seats", ...state.seats.map(row));
-  if (focused) document.getElementById(focused)?.focus();
+  fill("make-up", state.make_up ? `${state.make_up}.` : "");
+  showSeats(state.seats);
   document.getElementById("remove").disabled = !marked.size;
   fill("code", state.code);
+  fill("wall", state.wall_address);
+  document.getElementById("wall").href = state.wall_address;
   fill(
     "stuck",
     ...(state.stuck.length
-      ? state.stuck.map((one) => element("li", {}, `${one.at}: ${one.seats} not yet, after ${one.hint} hint${one.hint === 1 ? "" : "s"} (median)`))
+      ? state.stuck.map((one) => element("li", {}, `${place(one)}: ${one.seats} not yet, after ${one.hint} hint${one.hint === 1 ? "" : "s"} (median)`))
       : [element("li", { class: "quiet" }, "Nowhere.")]),
   );
   fill("doctor", ...machines(state.doctor));

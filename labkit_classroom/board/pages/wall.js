@@ -1,6 +1,7 @@
-// The projector's page: counts only.
+// The projector's page: how to join, and counts only.
 import { element, fill, follow } from "/board.js";
 import { showFigures } from "/figures.js";
+import { showPoster } from "/poster.js";
 
 function fact(value, name) {
   return element("li", {}, element("b", {}, value), name);
@@ -18,7 +19,7 @@ function lab(one, people) {
     return element(
       "div",
       { class: "bar" },
-      element("label", { for: id }, `exercise ${index + 1}`),
+      element("label", { for: id }, `${index + 1} · ${one.exercises[index]}`),
       element("progress", { id, max: people, value: count }),
       element("span", {}, `${count} of ${people}`),
     );
@@ -26,11 +27,32 @@ function lab(one, people) {
   return element("section", {}, element("h2", {}, `${one.title}: passed`), ...bars);
 }
 
+/** Show what was guessed where the room is and, once the board tells it, what was measured. */
+function showGuess(guess) {
+  document.getElementById("guess").hidden = !guess;
+  if (!guess) return;
+  fill("question", `Lab ${guess.lab}, your guess: ${guess.question}`);
+  const most = Math.max(...guess.bars.map((bar) => bar.count), 1);
+  fill("guesses", ...guess.bars.map((bar, index) => {
+    const id = `guess-${index}`;
+    return element(
+      "div",
+      { class: bar.measured ? "bar measured" : "bar" },
+      element("label", { for: id }, bar.label),
+      element("progress", { id, max: most, value: bar.count }),
+      element("span", {}, bar.measured ? `${bar.count} ◀ measured` : bar.count),
+    );
+  }));
+  fill("measured", guess.measured ? `${guess.measured}.` : `${guess.given} guesses. Not measured yet.`);
+}
+
 follow("/view/wall", (state) => {
   const facts = [fact(state.now, "now")];
-  if (state.planned) facts.push(fact(state.planned, "planned"));
   if (state.people !== null) facts.push(fact(state.people, "people"), ...late(state.drift));
+  if (state.planned) facts.push(fact(state.planned.title, state.planned.when));
   fill("facts", ...facts);
+  showPoster(state.joining, state.people);
+  showGuess(state.guess);
   fill("few", state.people === null ? `Counts are shown from ${state.few} people on.` : "");
   fill("labs", ...state.labs.map((one) => lab(one, state.people)).reverse()); // where the room is stands at the top
   if (state.figures) showFigures(state.figures); // a stream brings them when they have changed

@@ -1,7 +1,9 @@
 """The board takes what fits its schema from seats that it knows, trusts nobody, and loses nothing that it confirmed."""
 
+import asyncio
 import json
 import os
+import re
 import socket
 import stat
 import time
@@ -9,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
+import segno
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from room_board import EMPTY, HEADERS, Board, at
+from room_board import EMPTY, HEADERS, Board, at, guessed
 
 from labkit_classroom.board import app, protocol, views
 
@@ -20,19 +23,78 @@ class TestSeats:
     def test_what_a_seat_sends_is_on_the_instructors_page(self, board):
         board.join("B4").put(exercises=[at(1), at(2, "not yet", hint=2, minute="2026-12-01T09:50")])
         (row,) = board.shown()["seats"]
-        assert (row["seat"], row["at"], row["verdict"], row["hint"], row["passed"]) == ("B4", "07 · 2", "not yet", 2, 1)
-        assert board.shown()["stuck"] == [{"at": "07 · 2", "seats": 1, "hint": 2}]
+        assert (row["seat"], row["at"], row["verdict"]) == ("B4", "07 · 2 A rate", "not yet")
+        assert (row["hint"], row["passed"]) == (2, 1)
+        assert board.shown()["stuck"] == [{"lab": "07", "exercise": 2, "title": "A rate", "seats": 1, "hint": 2}]
+
+    def test_a_seat_is_in_the_lab_that_it_has_opened(self, board):
+        seat = board.join("B4")
+        places = []
+        for opened, exercises in (
+            (None, []),
+            ({"lab": "07", "minute": "2026-12-01T09:41"}, []),
+            ({"lab": "07", "minute": "2026-12-01T09:41"}, [at(1)]),
+            ({"lab": "03", "minute": "2026-12-01T09:40"}, [at(1)]),
+            ({"lab": "03", "minute": "2026-12-01T09:41"}, [at(1)]),
+        ):
+            assert seat.put(opened=opened, exercises=exercises).status_code == 204
+            places.append(board.shown()["seats"][0]["at"])
+        assert places == ["", "07 · opened", "07 · 1 Shards", "07 · 1 Shards", "03 · opened"]
 
     def test_a_seat_without_a_name_gets_a_number(self, board):
         assert [board.join().name, board.join("  ").name] == ["seat 1", "seat 2"]
 
     def test_raised_hands_come_first_then_whoever_has_not_changed_for_longest(self, board):
-        seats = {name: board.join(name) for name in ("A", "B", "C")}
-        seats["A"].put(exercises=[at(1)])
-        seats["C"].put(hand={"lab": "07", "exercise": 2})
-        board.age(2, 600)
-        assert [row["seat"] for row in board.shown()["seats"]] == ["C", "B", "A"]
-        assert board.shown()["seats"][0]["hand_at"] == "07 · 2"
+        seats = {name: board.join(name) for name in ("idle", "A", "B", "C", "D")}
+        for name in ("A", "B"):
+            seats[name].put(exercises=[at(1)])
+        for name in ("D", "C"):
+            seats[name].put(hand={"lab": "07", "exercise": 2})
+        board.age(3, 600)
+        board.age(1, 900)
+        board.age(5, 130)
+        rows = board.shown()["seats"]
+        assert [row["seat"] for row in rows] == ["D", "C", "B", "A", "idle"], "hands in the order in which they came"
+        assert [(row["hand_at"], row["hand_up"]) for row in rows[:3]] == [
+            ("07 · 2 A rate", 2),
+            ("07 · 2 A rate", 0),
+            ("", None),
+        ]
+
+    def test_the_instructor_has_helped_and_the_seat_hears_of_it(self, board):
+        seat, hand = board.join("A"), {"lab": "07", "exercise": 2}
+        seat.put(hand=hand)
+        address = f"{board.url}/api/seats/1/hand"
+        assert requests.delete(address, headers=seat.headers, timeout=5).status_code == 403
+        assert board.shown()["seats"][0]["hand_at"]
+        assert requests.delete(address, headers=board.authorized, timeout=5).status_code == 204
+        assert board.shown()["seats"][0]["hand_at"] == ""
+        for _ in range(2):  # until the seat has taken it down
+            answer = seat.put(hand=hand)
+            assert (answer.status_code, answer.json()) == (200, {"helped": True})
+            assert board.shown()["seats"][0]["hand_at"] == ""
+        board.stop()
+        board.start()
+        assert seat.put(hand=hand).status_code == 200
+        assert seat.put(hand=None).status_code == 204
+        assert seat.put(hand=hand).status_code == 204
+        assert board.shown()["seats"][0]["hand_at"] == "07 · 2 A rate"
+        requests.delete(address, headers=board.authorized, timeout=5)
+        assert seat.put(hand=hand | {"exercise": 3}).status_code == 204, "another question"
+        assert board.shown()["seats"][0]["hand_at"] == "07 · 3 The script"
+
+    def test_what_comes_in_one_transaction_with_help_is_not_lost(self, board):
+        seat, hand = board.join("A"), {"lab": "07", "exercise": 2}
+        seat.put(hand=hand)
+
+        async def at_once() -> None:
+            state = EMPTY | {"hand": hand, "exercises": [at(1)]}
+            await asyncio.gather(board.store.put(1, state), board.store.help(1), board.store.put(1, state))
+
+        board.do(at_once())
+        (row,) = board.shown()["seats"]
+        assert (row["passed"], row["hand_at"]) == (1, "")
+        assert seat.put(hand=hand).status_code == 200
 
     def test_the_same_state_again_is_a_sign_of_life_and_no_change(self, board):
         seat = board.join("A")
@@ -77,7 +139,8 @@ class TestWall:
             board.join(f"Person{number}").put(exercises=[at(1), *([at(3)] if number else [])])
         wall = board.wall()
         assert wall["people"] == views.FEW
-        assert wall["labs"] == [{"lab": "07", "title": "07 · Horovod", "passed": [5, 0, 4]}]
+        exercises = ["Shards", "A rate", "The script"]
+        assert wall["labs"] == [{"lab": "07", "title": "07 · Horovod", "exercises": exercises, "passed": [5, 0, 4]}]
         assert "Person" not in json.dumps(wall)
 
     def test_figures_are_drawn_from_five_machines_on(self, board):
@@ -98,6 +161,70 @@ class TestWall:
             assert board.send_figures(message).status_code == 204
         sent = board.wall()["figures"]["03"]
         assert [[one["name"] for one in machine["figures"]] for machine in sent] == [["all"]] * views.FEW
+
+
+class TestPoster:
+    def test_the_wall_says_where_to_join_and_not_the_code(self, board):
+        joining = board.wall()["joining"]
+        assert joining["command"] == f"./lab join {board.url}"
+        for path in ("/", "/view/wall", "/poster.js"):
+            assert board.code not in requests.get(board.url + path, timeout=5).text
+
+    def test_who_has_the_code_gets_the_walls_address_as_a_picture(self, board):
+        answer = self.ask(board, board.code.lower())
+        assert answer["code"] == board.code
+        expected = segno.make(f"{board.url}/#{board.code}", micro=False)
+        dark = sum(map(sum, expected.matrix))
+        assert sum(int(run) for run in re.findall(r"h([0-9]+)v1", answer["path"])) == dark
+        assert answer["size"] == len(expected.matrix) + 8
+
+    def test_the_code_of_before_gets_nothing_and_the_wall_knows_that_there_is_another(self, board):
+        before, codes = board.code, board.wall()["joining"]["codes"]
+        requests.post(f"{board.url}/api/code", headers=board.authorized, timeout=5)
+        assert board.wall()["joining"]["codes"] != codes
+        assert "./lab room status" in self.ask(board, before, 403)["error"]
+        assert self.ask(board, board.store["code"])["code"] == board.shown()["code"]
+        assert board.shown()["wall_address"] == f"{board.url}/#{board.store['code']}"
+
+    def test_codes_cannot_be_tried_for_long(self, board):
+        headers = {"Authorization": "Bearer AAAAAA"}
+        codes = {requests.get(f"{board.url}/api/poster", headers=headers, timeout=5).status_code for _ in range(100)}
+        assert codes == {403, 429}
+
+    def ask(self, board, code: str, status: int = 200) -> dict:
+        headers = {"Authorization": f"Bearer {code}"}
+        answer = requests.get(f"{board.url}/api/poster", headers=headers, timeout=5)
+        assert answer.status_code == status
+        return answer.json()
+
+    def test_it_is_large_until_the_first_exercise_was_passed_by_five(self, board):
+        seats = [board.join() for _ in range(views.FEW)]
+        for seat in seats:
+            assert not board.wall()["joining"]["are_all_in"]
+            seat.put(exercises=[at(1)])
+        assert board.wall()["joining"]["are_all_in"]
+        seats[0].leave()
+        assert board.wall()["joining"]["are_all_in"], "who leaves makes it large no more"
+
+    def test_or_until_as_many_are_in_as_are_awaited(self, tmp_path):
+        board = Board(tmp_path / "board.sqlite", people=6)
+        try:
+            for number in range(6):
+                assert not board.wall()["joining"]["are_all_in"]
+                board.join().put(exercises=[at(1)] if number else [])
+            assert board.wall()["joining"]["are_all_in"]
+        finally:
+            board.stop()
+
+    def test_who_does_not_come_is_not_waited_for_all_day(self, tmp_path):
+        board = Board(tmp_path / "board.sqlite", people=11)
+        try:
+            for _ in range(6):
+                assert not board.wall()["joining"]["are_all_in"]
+                board.join().put(exercises=[at(1)])
+            assert board.wall()["joining"]["are_all_in"], "half of them have passed an exercise"
+        finally:
+            board.stop()
 
 
 class TestTrustsNobody:
@@ -154,6 +281,15 @@ class TestTrustsNobody:
             {"exercises": [at(1)] * 201},
             {"exercises": None},
             {"hand": {"lab": "7", "exercise": 1}},
+            {"opened": {"lab": "07"}},
+            {"opened": {"lab": "07", "minute": "2026-12-01T09:41", "name": "Ada"}},
+            {"guesses": [guessed("x" * 41)]},
+            {"guesses": [guessed(1e16)]},
+            {"guesses": [guessed(True)]},
+            {"guesses": [guessed([])]},
+            {"guesses": [guessed(1) | {"question": "who?"}]},
+            {"guesses": [guessed(1)] * 101},
+            {"guesses": None},
             {"hand": {"lab": "07", "exercise": 1, "minute": "0000-00-00T00:00"}},
             {"doctor": [{"lab": "00 Welcome", "status": "ok", "because": [], "path": "/home/ada"}]},
             {"more": 1},
@@ -216,6 +352,7 @@ class TestTrustsNobody:
             assert "default-src 'none'" in headers["Content-Security-Policy"]
             assert headers["X-Content-Type-Options"] == "nosniff"
             assert "Tornado" not in headers.get("Server", "")
+            assert "Cross-Origin-Opener-Policy" not in headers, "of a page by http, browsers complain of it"
 
     @pytest.mark.slow
     def test_a_seat_that_floods_is_slowed_and_others_are_not(self, board, monkeypatch):

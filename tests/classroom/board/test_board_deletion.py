@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from room_board import EMPTY, at
+from room_board import EMPTY, at, guessed
 
 from labkit.system.errors import LabError
 from labkit_classroom.board import protocol
@@ -24,7 +24,8 @@ def kept(folder: Path) -> bytes:
 def telling(number: int, size: int = 3) -> dict:
     """Return a state in which a seat's own number can be found again."""
     doctor = [{"lab": f"0{lab} of person{number:04d}!", "status": "fail", "because": []} for lab in range(size)]
-    return EMPTY | {"exercises": [at(1 + one) for one in range(size)], "doctor": doctor}
+    guesses = [guessed(float(f"{number}.123456789"), number=1 + one) for one in range(size)]
+    return EMPTY | {"exercises": [at(1 + one) for one in range(size)], "doctor": doctor, "guesses": guesses}
 
 
 @pytest.mark.slow
@@ -37,11 +38,12 @@ class TestOfAProcess:
         folder = board_process.folder
         assert b"Person2" in kept(folder)
         assert b"person0002!" in kept(folder)
+        assert b"2.123456789" in kept(folder)
 
         assert seats[2].leave().status_code == 204
         for _ in range(2):
             found = kept(folder)
-            for word in (b"Person2", b"person2", b"person0002!"):
+            for word in (b"Person2", b"person2", b"person0002!", b"2.123456789"):
                 assert word not in found
             assert b"Person3" in found
             board_process.kill()
@@ -79,6 +81,7 @@ def test_whatever_the_order_nothing_of_who_has_left_is_in_any_file(tmp_path):
                 await asyncio.gather(*(store.leave(who) for who in gone))
                 found = kept(tmp_path).lower()
                 assert [who for who in gone if f"person{who:04d}!".encode() in found] == []
+                assert [who for who in gone if f" {who}.123456789".encode() in found] == []
         store.close()
 
     asyncio.run(live())

@@ -9,7 +9,7 @@ import pytest
 import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from room_board import EMPTY, HEADERS, at
+from room_board import ASKED, EMPTY, HEADERS, at, guessed
 
 from labkit_classroom.board import app, limits, protocol, views
 from labkit_classroom.board.store import Seat, Store
@@ -119,6 +119,7 @@ class TestWork:
                         st.integers(1, 3),
                         st.sampled_from(["passed", "not yet", "not attempted", "the check itself failed"]),
                         st.integers(0, 3),
+                        st.sampled_from([None, 1, 2.5]),
                     ),
                     max_size=6,
                 ),
@@ -127,27 +128,31 @@ class TestWork:
         )
     )
     def test_changed_one_by_one_it_is_as_counted_anew(self, changes):
-        tally, there = views.Tally(), dict[int, Seat]()
+        tally, there = views.Tally(questions=ASKED), dict[int, Seat]()
         for number, exercises in changes:
             before = there.pop(number, None)
             if exercises is not None:
                 state = EMPTY | {
                     "exercises": [
                         {"lab": lab, "exercise": n, "verdict": verdict, "hint": hint, "minute": "2026-12-01T09:41"}
-                        for lab, n, verdict, hint in exercises
-                    ]
+                        for lab, n, verdict, hint, _ in exercises
+                    ],
+                    "guesses": [guessed(guess, 2) for *_, guess in exercises[-1:]],
                 }
-                there[number] = Seat(number, f"S{number}", 0, 0, 0, None, state)
+                there[number] = Seat(number, f"S{number}", 0, 0, 0, None, False, state)
             if before or number in there:
                 tally.replace(before, there.get(number))
-        anew = views.Tally(there.values())
+                tally.guesses.shown()
+        anew = views.Tally(there.values(), ASKED)
         assert (tally.people, tally.passed, tally.begun, tally.rows) == (
             anew.people,
             anew.passed,
             anew.begun,
             anew.rows,
         )
-        assert {one["at"]: one for one in tally.stuck()} == {one["at"]: one for one in anew.stuck()}
+        assert tally.stuck() == anew.stuck()
+        assert tally.guesses._answers.keys() >= anew.guesses._answers.keys()
+        assert all(answers == anew.guesses._answers.get(place, {}) for place, answers in tally.guesses._answers.items())
 
 
 class TestSeats:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from room_board import Board
+from room_board import Board, guessed
 
 import labkit_classroom as student_side
 from labkit.display import results
@@ -82,6 +82,12 @@ class TestJoin:
         for word in (str(folder), os.environ.get("USER", "root"), os.uname().nodename, Path.home().name):
             assert f"/{word}" not in sent
         protocol.read(sent.encode(), protocol.STATE)
+
+    def test_it_names_all_that_is_ever_sent(self, board, folder, capsys):
+        joined(board, folder)
+        printed = capsys.readouterr().out
+        for word in ("seat's name", "verdict", "hints", "minute", "opened last", "guesses", "hand", "doctor"):
+            assert word in printed
 
     def test_the_token_is_this_users_alone(self, board, folder):
         joined(board, folder)
@@ -156,7 +162,7 @@ class TestSending:
     def test_a_hand_goes_up_and_down(self, board, folder):
         joined(board, folder)
         sending = Sender(folder)
-        for raised in ("07 · 2", ""):
+        for raised in ("07 · 2 A rate", ""):
             student_side.hand(folder=folder)
             sending.step()
             assert board.shown()["seats"][0]["hand_at"] == raised
@@ -318,7 +324,7 @@ class TestSending:
     def test_opening_a_lab_starts_nothing_for_who_has_not_joined(self, folder, monkeypatch):
         monkeypatch.chdir(folder)
         monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
-        room.open_lab(Path.cwd())
+        room.open_lab(Path.cwd(), "07")
 
     def test_opening_a_lab_goes_on_when_no_process_can_be_started(self, board, folder, monkeypatch):
         def no_process(*_, **__) -> None:
@@ -326,7 +332,84 @@ class TestSending:
 
         joined(board, folder)
         monkeypatch.setattr(subprocess, "Popen", no_process)
-        room.open_lab(folder)
+        room.open_lab(folder, "07")
+
+
+class TestGuesses:
+    def test_a_guess_and_what_was_measured_are_sent_and_questions_are_not(self, board, folder):
+        joined(board, folder)
+        results.Results("03").guess(1, "what I typed", 2, unit="×")
+        sending = Sender(folder)
+        assert sending.step()
+        assert board.seats()[0].state["guesses"] == [guessed(2, None)]
+        results.Results("03").compare_guess(1, Measured(1.31, unit="×"))
+        results.Results("07").guess(1, "", "memory", choices=("memory",))
+        assert sending.step()
+        assert board.seats()[0].state["guesses"] == [guessed(2, 1.31), guessed("memory", None, "07")]
+        assert b"typed" not in board.path.read_bytes()
+
+    def test_what_a_small_run_measures_is_not_sent(self, board, folder):
+        joined(board, folder)
+        lab = results.Results("03", quick=True)
+        lab.guess(1, "", 2, unit="×")
+        lab.compare_guess(1, Measured(1.31, unit="×"))
+        Sender(folder).step()
+        assert board.seats()[0].state["guesses"] == [guessed(2, None)]
+
+    @pytest.mark.parametrize("guess", [1e300, "x" * 41, "a choice that the kit does not have", -1e16])
+    def test_a_guess_that_no_board_takes_harms_no_other(self, board, folder, guess):
+        joined(board, folder)
+        path = results.WORK / "results-07.json"
+        kept = json.loads(path.read_text())
+        held = {"question": "", "guess": "", "here": ""}
+        kept["guesses"] = {"1": held | {"values": [guess, None]}, "x": held | {"values": [1, 1]}, "99": held}
+        path.write_text(json.dumps(kept))
+        results.Results("03").guess(1, "", 2)
+        assert Sender(folder).step()
+        assert board.seats()[0].state["guesses"] == [guessed(2, None)]
+        assert board.shown()["seats"][0]["passed"] == 1
+
+
+class TestHelped:
+    def test_a_hand_that_was_helped_goes_down_here_too(self, board, folder):
+        joined(board, folder)
+        sending = Sender(folder)
+        student_side.hand(folder=folder)
+        sending.step()
+        board.do(board.store.help(1))
+        (folder / seat.OPENED).write_text("{}")  # something new to send
+        assert sending.step()
+        assert not (folder / seat.HAND).exists()
+        student_side.hand(folder=folder)
+        sending.step()
+        assert board.shown()["seats"][0]["hand_at"] == "07 · 2 A rate"
+
+    @pytest.mark.parametrize("sent", [None, {"lab": "07", "exercise": 1}])
+    def test_no_other_hand_is_taken_down(self, folder, sent):
+        (folder / seat.HAND).write_text('{"lab": "07", "exercise": 2}')
+        assert not seat.lower(folder, {"hand": sent})
+        assert (folder / seat.HAND).exists()
+
+    def test_a_board_that_always_says_so_is_asked_no_more_often(self, board, folder, monkeypatch):
+        joined(board, folder)
+        asked = []
+        monkeypatch.setattr(seat, "ask", lambda *_: asked.append(1) or seat.Answer(200, {"helped": True}))
+        assert Sender(folder).step()
+        student_side.hand(folder=folder)
+        assert Sender(folder).step()
+        assert len(asked) == 3
+
+
+class TestOpened:
+    def test_the_board_knows_the_lab_that_is_open_before_anything_was_checked(self, board, folder):
+        (folder / "work" / "results-07.json").unlink()
+        room.open_lab(folder, "03")  # before joining
+        joined(board, folder)
+        Sender(folder).step()
+        assert board.shown()["seats"][0]["at"] == "03 · opened"
+
+    def test_a_lab_opens_where_nothing_can_be_kept(self, tmp_path):
+        room.open_lab(tmp_path / "nowhere", "03")
 
 
 class TestMoving:
@@ -376,7 +459,8 @@ class TestLeave:
         board.stop()
         student_side.leave(folder)
         assert "Nothing more is sent" in capsys.readouterr().out
-        assert sending.step()
+        with pytest.raises(LabError, match="does not answer"):  # from time to time, and ever more rarely
+            sending.step()
         board.start()
         assert board.shown()["people"] == 1
         assert not sending.step()
@@ -415,6 +499,27 @@ def test_a_seat_that_was_taken_since_is_not_forgotten(board, folder, monkeypatch
     monkeypatch.setattr(seat, "ask", ask)
     assert not Sender(folder).step()
     assert seat.membership(folder)["token"] == new
+
+
+def test_a_dead_board_is_asked_ever_more_rarely(folder, monkeypatch):
+    pauses = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 20:
+            raise KeyboardInterrupt
+
+    def step(self) -> bool:
+        raise LabError("down")
+
+    monkeypatch.setattr(Sender, "step", step)
+    monkeypatch.setattr(sender.random, "uniform", lambda low, high: high)
+    monkeypatch.setattr(sender.time, "sleep", sleep)
+    with pytest.raises(KeyboardInterrupt):
+        Sender(folder).run()
+    assert pauses == sorted(pauses)
+    assert pauses[0] <= 1
+    assert pauses[-1] >= 60
 
 
 def test_the_sender_goes_on_after_errors(folder, monkeypatch):
