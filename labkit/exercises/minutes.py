@@ -40,6 +40,8 @@ class Section:
         Minutes to read it and run its cells, to do its exercises, and to wait for its cells on two cores.
     core : bool
         Whether later sections or labs need it.
+    heading : str
+        Its heading in the lab, in Markdown.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Section:
     do: float = 0
     wait: float = 0
     core: bool = True
+    heading: str = ""
 
     @property
     def minutes(self) -> float:
@@ -113,7 +116,7 @@ def plan(source: Path) -> list[Section]:
         When the file and the lab's headings have not the same sections, or the file has an unknown word.
     """
     path = paths.SOLUTIONS / FILE
-    known = {field.name for field in fields(Section)} - {"name"}
+    known = {field.name for field in fields(Section)} - {"name", "heading"}
     lab = tomllib.loads(path.read_text() if path.exists() else "").get(source.stem[:2], {})
     for name, entry in lab.items():
         if unknown := entry.keys() - known:
@@ -121,13 +124,14 @@ def plan(source: Path) -> list[Section]:
                 f"{paths.shown(path)}: section {name} of lab {source.stem[:2]} has {', '.join(sorted(unknown))}; "
                 f"it can have {', '.join(sorted(known))}."
             )
-    headings = [number or QUESTIONS for number, _ in HEADING.findall(source.read_text())]
-    if list(lab) != headings:
+    headings = [(found[1] or QUESTIONS, found[0].lstrip("# ")) for found in HEADING.finditer(source.read_text())]
+    names = [name for name, _ in headings]
+    if list(lab) != names:
         raise LabError(
             f"{paths.shown(path)} has {', '.join(lab) or 'nothing'} for lab {source.stem[:2]}, whose sections are "
-            f"{', '.join(headings)}: give each a line, in their order."
+            f"{', '.join(names)}: give each a line, in their order."
         )
-    return [Section(name, **entry) for name, entry in lab.items()]
+    return [Section(name, **lab[name], heading=heading) for name, heading in headings]
 
 
 def total(sections: list[Section]) -> int:

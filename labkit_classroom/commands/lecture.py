@@ -16,6 +16,7 @@ from labkit_classroom.commands.options import (
     Hours,
     Labs,
     People,
+    Room,
     RouteName,
     Slots,
     Start,
@@ -36,16 +37,18 @@ def agenda(
     day: FirstDay = None,
     people: People = None,
     slots: Slots = None,
+    room: Room = None,
     out: Annotated[Path | None, typer.Option(help="write it to a file, .md or .ics, instead")] = None,
 ) -> None:
-    """Make a timetable of a route: clock times, with the waiting that the labs took on this machine.
+    """Make a timetable of a route: clock times of each section, and breaks at most 90 minutes of work apart.
 
-    `./lab rehearse` measures that waiting. Where a day does not fit, it says what to leave out. Where people share one
-    server, --people and --slots make their waiting a round of the room: `./lab hub up` says how many slots there are.
+    It has the waiting that the labs took on this machine, which `./lab rehearse` measures; with --from, the minutes
+    that a room really took. Where a day does not fit, it says what to leave out. Where people share one server,
+    --people and --slots make their waiting a round of the room: `./lab hub up` says how many slots there are.
     """
     from labkit_classroom.lecture import agenda_view
 
-    chosen, days, advice = timetable(route, labs, start, hours, day, people, slots)
+    chosen, days, advice = timetable(route, labs, start, hours, day, people, slots, room)
     if out is None:
         for one in days:
             terminal.console().print(agenda_view.table(one, agenda_view.day_title(one)))
@@ -62,18 +65,33 @@ def agenda(
 def rehearse(
     route: RouteName = None,
     labs: Labs = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="run all cells once, small, to see that they run; nothing is kept")
+    ] = False,
 ) -> None:
     """Run the labs of a route in full, and keep what their waiting takes on this machine, for `./lab agenda`.
 
-    It takes as long as a student waits: up to six minutes a lab. Do it on the machine of the day, and leave it alone.
-    Each lab's waits are kept in `.lab/rehearsal.json` as soon as it is through. Its figures are kept in
-    `.lab/rehearsal/work/`: `./lab guide` and `./lab slides` show them.
+    It takes as long as a student waits, and says beforehand how long that is by the plan. Do it on the machine of the
+    day, and leave it alone; try it with --quick before. Each lab's waits are kept in `.lab/rehearsal.json` as soon as
+    it is through. Its figures are kept in `.lab/rehearsal/work/`: `./lab guide` and `./lab slides` show them.
     """
+    from labkit.system.words import plural
     from labkit_classroom.lecture import rehearsal
 
-    numbers = [part.lab for day in chosen_route(route, labs).days for part in day if part.lab]
-    rehearsal.run(numbers, lambda title, what: print(f"{title}: {what or 'running …'}", flush=True))
-    print(f"Next: ./lab agenda {f'--route {route}' if route else f'--labs {labs}'}")
+    chosen = f"--route {route}" if route else f"--labs {labs}"
+    numbers = list(dict.fromkeys(part.lab for day in chosen_route(route, labs).days for part in day if part.lab))
+    count = plural(len(numbers), "lab")
+    if quick:
+        print(f"{count}, all cells once, small: up to a minute for each on an idle machine")
+    else:
+        print(
+            f"{count} in full: about {rehearsal.estimate(numbers):.0f} minutes. After Ctrl-C, what is through is kept"
+        )
+    rehearsal.run(numbers, lambda title, what: print(f"{title}: {what or 'running …'}", flush=True), quick)
+    if quick:
+        print(f"All of it runs on this machine. Nothing was kept. Next: ./lab rehearse {chosen}")
+    else:
+        print(f"Next: ./lab agenda {chosen}")
 
 
 @command(epilog="Example: `./lab guide --route day --start 9:00 --out guide.html`")
@@ -83,9 +101,15 @@ def guide(
     start: Start = "9:00",
     hours: Hours = 7.0,
     day: FirstDay = None,
-    out: Annotated[Path, typer.Option(help="the page to write")] = Path("guide.html"),
+    helpers: Annotated[bool, typer.Option("--helpers", help="the helpers' page alone")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="the page to write", show_default="guide.html, or helpers.html")
+    ] = None,
 ) -> None:
     """Make the instructor's guide: one page with timetable, what to say, answers, mistakes and what they look like.
+
+    Its last chapter is for helpers: of each exercise two mistakes, a question to ask, and when to show the solution.
+    --helpers makes a page of it, to print.
 
     After `./lab rehearse`, its waits are this machine's, from `.lab/rehearsal.json`, and its figures too. Without,
     waits are as planned, and figures the stored runs'. It is not for students: it has the answers.
@@ -94,23 +118,29 @@ def guide(
 
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # nothing is computed: no notices
     chosen, days, advice = timetable(route, labs, start, hours, day)
-    files.write(out, guide.render(chosen, days, advice, rehearsal.FOLDER / "work"), "name another file with --out")
+    results = rehearsal.FOLDER / "work"
+    page = guide.render_helpers(chosen, days, results) if helpers else guide.render(chosen, days, advice, results)
+    out = out or Path("helpers.html" if helpers else "guide.html")
+    files.write(out, page, "name another file with --out")
     print(f"wrote {paths.shown(out)}: it has the answers, and needs no network")
 
 
-@command(epilog="Example: `./lab slides 07` or `./lab slides --route day --out day.html`")
+@command(epilog="Example: `./lab slides 07` or `./lab slides --route day --start 9:00`")
 def slides(
     labs: Annotated[
         list[str] | None, typer.Argument(help="the labs, such as 07", autocompletion=completion.labs)
     ] = None,
     route: RouteName = None,
+    start: Annotated[str | None, typer.Option(help="with --route: when a day begins, for clock times")] = None,
     out: Annotated[
         Path | None, typer.Option(help="the page to write", show_default="slides-07.html, by labs or route")
     ] = None,
 ) -> None:
     """Make slides of labs: one page with what to say, questions, pictures and exercises, and notes for the speaker.
 
-    Of a lab they have all sections, of a route those that it does. Keys: S shows the notes, Esc all slides, ? all keys.
+    Of a lab they have all sections, of a route those that it does, and its breaks; with --start, they say until when.
+    The cover has a place for the room's address and code: click on it, and write them there. Keys: S shows the notes,
+    Esc all slides, ? all keys.
     To print them, add ?print-pdf to the address.
     """
     from labkit.exercises import sources
@@ -119,17 +149,18 @@ def slides(
 
     if bool(labs) == bool(route):
         raise LabError(f"name labs, such as ./lab slides 07, or a route: --route {'|'.join(routes.names())}.")
-    results = rehearsal.FOLDER / "work"
+    if start and not route:
+        raise LabError("--start is for the slides of a route: its timetable says until when.")
+    results, audience = rehearsal.FOLDER / "work", ""
     if route:
-        chosen = routes.find(route)
-        title, name = chosen.title, route
-        done = [(sources.find(part.lab), part.sections) for day in chosen.days for part in day if part.lab]
-        decks = [pages.deck(source, results, {one.name for one in sections}) for source, sections in done]
+        chosen, days, _ = timetable(route, None, start or "9:00", 0, None)
+        title, name, audience = chosen.title, route, chosen.audience
+        decks = pages.of_days(days, results, timed=bool(start))
     else:
         decks = [pages.deck(source, results) for source in dict.fromkeys(map(sources.find, labs or ()))]
         title, name = "; ".join(one.title for one in decks), "-".join(one.number for one in decks)
     out = out or Path(f"slides-{name}.html")
-    files.write(out, pages.render(title, decks), "name another file with --out")
+    files.write(out, pages.render(title, decks, audience), "name another file with --out")
     print(f"wrote {paths.shown(out)}: it needs a browser, and no network")
 
 
@@ -150,22 +181,58 @@ def catchup(
     own_copy = copies.reset(source, folder, catch_up.copy(source, to))
     place = paths.shown(copies.copy_path(source, folder))
     print(
-        f"{place} is solved up to exercise {to}, which is yours."
-        + (f" Yours before: {paths.shown(own_copy)}" if own_copy else "")
+        f"In {place}, the exercises before {to} are solved. Go on with exercise {to}."
+        + (f" Your own copy: {paths.shown(own_copy)}" if own_copy else "")
     )
     print(f"In JupyterLab: reload the file from disk, then run all above exercise {to}.")
 
 
-@command("class", epilog="Example: `./lab class collected/`")
+@command("class", epilog="Example: `./lab class --zip --name ada`, and with all zips: `./lab class collected/`")
 def show_class(
-    folder: Annotated[Path, typer.Argument(help="where the students' results-NN.json and doctor's JSON files are")],
+    own: StudentFolder,
+    collected_in: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FOLDER]", help="where the students' zips, or their folders, are", show_default=False),
+    ] = None,
+    as_zip: Annotated[
+        bool, typer.Option("--zip", help="for a student: make one file to hand in, of your results")
+    ] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(help="with --zip: who you are", envvar="LAB_SEAT", show_default="the name of your account"),
+    ] = None,
+    grades_file: Annotated[
+        Path | None, typer.Option("--csv", help="write points too, one for each exercise, for a learning platform")
+    ] = None,
 ) -> None:
     """Show how far a class is, and which machines can run what, from collected files: no server, no network.
 
-    A student is a folder below it, or what a file's name begins with, such as `ada-results-07.json`. Files that can't
-    be read are named, with exit code 0. It is 2 when there are no others.
+    With --zip a student makes `NAME-results.zip` in their folder, of `work/results-NN.json` and of what `./lab doctor
+    --json` says. The instructor puts all zips into a folder. A student is a zip, a folder, or what a file's name begins
+    with, such as `ada-results-07.json`. Files that can't be read are named, with exit code 0. It is 2 when there are no
+    others. The points of --csv have the columns of nbgrader's export. They are what the students' files say.
     """
-    from labkit_classroom.lecture import collected
+    if as_zip == (collected_in is not None):
+        raise LabError("name the folder with all zips, or make your own zip: ./lab class --zip --name YOU")
+    if as_zip:
+        _hand_in(own, name)
+        return
+    from labkit_classroom.lecture import collected, grades
 
-    for table in collected.tables(folder):
+    assert collected_in
+    for table in collected.tables(collected_in):
         terminal.console().print(table)
+    if grades_file:
+        files.write(grades_file, grades.as_csv(collected.collect(collected_in)), "name another file with --csv")
+        print(f"wrote {paths.shown(grades_file)}")
+
+
+def _hand_in(folder: Path, name: str | None) -> None:
+    """Make a student's zip, and say what is in it."""
+    import getpass
+
+    from labkit.doctor import checks
+    from labkit_classroom.lecture import handed_in
+
+    out, entries = handed_in.write(folder, name or getpass.getuser(), lambda: checks.examine().as_dict())
+    print(f"wrote {paths.shown(out)}, with {', '.join(entries)}: hand it in")

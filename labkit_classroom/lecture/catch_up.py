@@ -44,10 +44,11 @@ def copy(source: Path, to: int) -> str:
 
 def _note(to: int, solved: list[int]) -> NotebookNode:
     """Return the cell that tells what is solved in this copy."""
-    which = f"Exercise {solved[0]} is" if len(solved) == 1 else f"Exercises {', '.join(map(str, solved))} are"
+    *most, last = map(str, solved)
+    which = f"Exercises {', '.join(most)} and {last} are" if most else f"Exercise {last} is"
     cell: NotebookNode = nbformat.v4.new_markdown_cell(
         '<div class="alert alert-block alert-warning" style="color: black">\n\n'
-        f"**Catch-up.** {which} solved here, and go on with exercise {to}. Results above it say “{MARK}”: they are of "
+        f"**Catch-up.** {which} solved here. Go on with exercise {to}. Results above it say “{MARK}”: they are of "
         f"the kit's stored run. Run the cells above exercise {to} (Run, Run All Above Selected Cell) to have your own."
         "\n\n</div>",
         id="catch-up",

@@ -1,7 +1,8 @@
-"""The instructor's guide: one page, made from the labs' sources, that needs no other file and no network."""
+"""The instructor's guide and the helpers' page, made from the labs' sources: they need no other file and no network."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,11 +14,13 @@ from labkit.display.results import COLUMNS, find_problem, read, texts, without_e
 from labkit.exercises import core, minutes, notebooks, sources
 from labkit.exercises.minutes import Section
 from labkit_author import mistakes as planted_mistakes
-from labkit_classroom.lecture import prose
+from labkit_classroom.lecture import agenda_view, prose
 from labkit_classroom.lecture.agenda import Day
 from labkit_classroom.lecture.routes import Route
 
-TEMPLATE = Path(__file__).with_suffix(".html")
+PAGES = Path(__file__).parent  # where the templates are
+SHOWN = 2  # mistakes of an exercise on the helpers' page: the first of those that its tests plant
+TITLE = re.compile(r"^#* ?(Exercise (\d+) · .+)$", re.M)
 
 
 class Mistake(NamedTuple):
@@ -29,12 +32,24 @@ class Mistake(NamedTuple):
 
 
 class Exercise(NamedTuple):
-    """An exercise: number, solution, hints, mistakes."""
+    """An exercise: number, title, planned minutes, solution, hints, mistakes."""
 
     number: int
+    title: str
+    minutes: float
     solution: str
     hints: tuple[str, ...]
     mistakes: tuple[Mistake, ...]
+
+    @property
+    def question(self) -> str:
+        """What a helper can ask in place of the answer: the first hint, where it asks something."""
+        return self.hints[0] if "?" in self.hints[0] else ""
+
+    @property
+    def patience(self) -> int:
+        """The minutes after which to show the solution: twice those planned."""
+        return round(2 * self.minutes)
 
 
 class Part(NamedTuple):
@@ -68,13 +83,41 @@ def render(route: Route, days: Sequence[Day], advice: Sequence[str], results: Pa
     results : Path
         Where a rehearsal on this machine has left its `results-NN.json`; without one, figures are the stored run's.
     """
-    numbers = list(dict.fromkeys(entry.part.lab for day in days for entry in day.entries if entry.part.lab))
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"markdown": prose.to_html, "inline": prose.inline, "code": prose.code}
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    labs = [lab(sources.find(number), results) for number in numbers]
+    labs, done = _taught(days, results)
+    return _page(
+        "guide.html", route=route, days=days, advice=advice, labs=labs, done=done, helping=_helping(labs, done)
+    )
+
+
+def render_helpers(route: Route, days: Sequence[Day], results: Path) -> str:
+    """Return the helpers' page: for each exercise of a route what goes wrong, what to ask, when to show the answer."""
+    labs, done = _taught(days, results)
+    return _page("helpers.html", route=route, helping=_helping(labs, done))
+
+
+def _page(template: str, **values: object) -> str:
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=jinja2.FileSystemLoader(PAGES)
+    )
+    environment.filters |= {"markdown": prose.to_html, "inline": prose.inline, "code": prose.code, "hint": prose.hint}
+    return environment.get_template(template).render(section_name=agenda_view.section_name, shown=SHOWN, **values)
+
+
+def _taught(days: Sequence[Day], results: Path) -> tuple[list[Lab], set[tuple[str, str]]]:
+    """Return the labs of some days, and which of their sections are done, as (lab, section)."""
     done = {(entry.part.lab, section.name) for day in days for entry in day.entries for _, section in entry.sections}
-    return template.render(route=route, days=days, advice=advice, labs=labs, done=done)
+    numbers = dict.fromkeys(entry.part.lab for day in days for entry in day.entries if entry.part.lab)
+    return [lab(sources.find(number), results) for number in numbers], done
+
+
+def _helping(labs: Sequence[Lab], done: Collection[tuple[str, str]]) -> dict[str, list[Exercise]]:
+    """Return the exercises that are done, by their lab's title."""
+    return {
+        lab.title: [
+            exercise for part in lab.parts if (lab.number, part.section.name) in done for exercise in part.exercises
+        ]
+        for lab in labs
+    }
 
 
 def lab(source: Path, results: Path) -> Lab:
@@ -88,16 +131,20 @@ def lab(source: Path, results: Path) -> Lab:
     exercises = sources.exercises(sources.read(source))
     parts = []
     for section in sections:
+        said = _said(section.cells)
+        titles = {int(found[2]): found[1] for found in TITLE.finditer(said)}
         of_section = tuple(
             Exercise(
                 number=exercise,
+                title=titles.get(exercise, f"Exercise {exercise}"),
+                minutes=plan[section.name].do / len(section.exercises),
                 solution=notebook.cells[exercises[exercise].cell].source,
                 hints=checks[exercise].hints,
                 mistakes=tuple(planted.get(exercise, ())),
             )
             for exercise in section.exercises
         )
-        parts.append(Part(section.heading, plan[section.name], _said(section.cells), of_section, notes(section.cells)))
+        parts.append(Part(section.heading, plan[section.name], said, of_section, notes(section.cells)))
     said = _said(opening.cells).split("\n", 1)[-1]  # without the title
     return Lab(number, sources.title(source), said, tuple(parts), *closing_table(source, results))
 

@@ -1,5 +1,6 @@
 """The labs' Markdown for pages that need nothing else: as HTML, in blocks, and in short."""
 
+import base64
 import functools
 import html
 import re
@@ -13,6 +14,7 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from mdit_py_plugins.dollarmath import dollarmath_plugin
+from mermaid_render import mermaid_to_svg
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
@@ -22,7 +24,7 @@ Markup = markupsafe.Markup
 IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)|<img[^>]*>")  # an image in prose: a file beside the lab, which a page has not
 MARKER = re.compile(r"(?:[-*+]|\d+[.)])\s+")
 NESTED = re.compile(r"\n\s*(?=(?:[-*+]|\d+[.)])\s)")
-SENTENCE_END = re.compile(r"(?<=[.?!])(?:\*\*)?\s+(?=[*_(\[\"“]*[A-Z`$])")
+SENTENCE_END = re.compile(r"(?<=[.?!])(?<!\b[A-Z]\.)(?:\*\*)?\s+(?=[*_(\[\"“]*[A-Z`$])")
 SHORT = 140  # characters of what is short
 ACCESSIBLE = re.compile(
     r"^\s*acc(Title|Descr)\s*(?::\s*(.+)$|\{([^}]*)\})", re.M
@@ -37,7 +39,7 @@ class Block(NamedTuple):
 
 
 def to_html(text: str, deeper: int = 0) -> Markup:
-    """Return Markdown as HTML: formulas as MathML, code in colours, diagrams in words, and no links between files.
+    """Return Markdown as HTML: formulas as MathML, code in colours, diagrams as pictures, and no links between files.
 
     Parameters
     ----------
@@ -59,6 +61,11 @@ def to_html(text: str, deeper: int = 0) -> Markup:
 def inline(text: str) -> Markup:
     """Return a line of Markdown, such as a heading's, as HTML."""
     return Markup(_parser().renderInline(text))
+
+
+def hint(text: str) -> Markup:
+    """Return a hint as HTML: plain text, whose only markup is code between backticks."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False)))
 
 
 def code(text: str, language: str = "python") -> Markup:
@@ -138,11 +145,17 @@ def _formula(text: str, options: dict[str, Any]) -> str:
         return f"<code>{html.escape(text)}</code>"
 
 
-def _fence(self: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
-    """Return a block of code; a diagram, which only JupyterLab draws, as its title and description."""
-    language, text = tokens[index].info.strip(), tokens[index].content
-    if language != "mermaid":
-        return code(text, language or "text")
+def diagram(text: str) -> str:
+    """Return a Mermaid diagram as HTML: a picture, and in words for who cannot see it."""
     texts = {key: " ".join((line or lines).split()) for key, line, lines in ACCESSIBLE.findall(text)}
     title, description = (html.escape(texts.get(key, "")) for key in ("Title", "Descr"))
-    return f'<div class="diagram"><p><strong>{title}.</strong> {description}</p></div>\n'
+    # It names no font but the one that it has measured, and browsers take letters with serifs in its place.
+    drawn = mermaid_to_svg(text).replace(b"Noto Sans", b"Noto Sans, Liberation Sans, Arial, sans-serif")
+    svg = base64.b64encode(drawn).decode()
+    return f'<img class="diagram" src="data:image/svg+xml;base64,{svg}" alt="{title}. {description}">\n'
+
+
+def _fence(self: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
+    """Return a block of code, or a diagram."""
+    language, text = tokens[index].info.strip(), tokens[index].content
+    return diagram(text) if language == "mermaid" else code(text, language or "text")

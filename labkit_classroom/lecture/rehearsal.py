@@ -1,8 +1,11 @@
 """What the labs' waiting really takes on this machine: labs run in full, and their sections' minutes kept."""
 
+import contextlib
 import json
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from labkit.exercises import minutes, notebooks, sources
@@ -15,7 +18,7 @@ FOLDER = paths.STATE / "rehearsal"  # the folder in which the labs run
 
 
 def run(labs: Sequence[str], on_lab: Callable[[str, str], None], quick: bool = False) -> None:
-    """Run labs in full, and keep what each section waited as soon as its lab is through.
+    """Run labs in full, and keep their figures, and what each section waited as soon as its lab is through.
 
     Parameters
     ----------
@@ -24,22 +27,43 @@ def run(labs: Sequence[str], on_lab: Callable[[str, str], None], quick: bool = F
     on_lab : callable
         Is given a lab's title, and what there is to say: "" when it begins.
     quick : bool
-        Run them small, as tests do; then nothing is kept.
+        Run them small, as tests do; then nothing is kept, and what a rehearsal in full has left stays as it is.
 
     Raises
     ------
     LabError
         When a lab does not run to its end.
     """
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for number in labs:
-        source = sources.find(number)
-        on_lab(sources.title(source), "")
-        executed = build.execute(notebooks.solution(source), f"{source.stem}-rehearsal", cwd=FOLDER, QUICK=quick)
-        waited = minutes.waited(executed)
-        on_lab(sources.title(source), f"waited {sum(waited.values()):.1f} minutes in all")
-        if not quick:
-            _keep(source.stem[:2], waited)
+    with small_runs() if quick else contextlib.nullcontext(FOLDER) as folder:
+        with files.writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        for number in labs:
+            source = sources.find(number)
+            on_lab(sources.title(source), "")
+            executed = build.execute(notebooks.solution(source), f"{source.stem}-rehearsal", cwd=folder, QUICK=quick)
+            waited = minutes.waited(executed)
+            on_lab(sources.title(source), f"waited {sum(waited.values()):.1f} minutes in all")
+            if not quick:
+                _keep(source.stem[:2], waited)
+
+
+@contextlib.contextmanager
+def small_runs() -> Iterator[Path]:
+    """Yield a folder for small runs of labs, and delete it with their results afterwards."""
+    with files.writing(paths.STATE):
+        paths.STATE.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(prefix="small-runs-", dir=paths.STATE)
+    with folder as name:
+        yield Path(name)
+
+
+def estimate(labs: Sequence[str]) -> float:
+    """Return the minutes that a rehearsal of labs waits: by the last one, and by the plan for labs without."""
+    known = waits()
+    return sum(
+        sum(known[lab].values() if lab in known else (section.wait for section in minutes.plan(source)))
+        for lab, source in ((source.stem[:2], source) for source in map(sources.find, labs))
+    )
 
 
 def waits() -> dict[str, dict[str, float]]:

@@ -1,4 +1,4 @@
-"""The routes through the labs, and their breaks, from `solutions/routes.toml`."""
+"""The routes through the labs, from `solutions/routes.toml`: labs and talks, without breaks."""
 
 import tomllib
 from collections.abc import Sequence
@@ -11,8 +11,6 @@ from labkit.system import paths
 from labkit.system.errors import LabError
 
 FILE = "routes.toml"  # the file in solutions/
-BREAK_EVERY_MIN = 100  # minutes of work before a break, at most, of labs that are named one by one
-BREAK_MIN = 15
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,8 @@ class Part:
         How long a break or a talk is.
     is_break : bool
         Whether nobody works.
+    note : str
+        What the instructor should know of it.
     """
 
     title: str
@@ -38,6 +38,7 @@ class Part:
     sections: tuple[minutes.Section, ...] = ()
     minutes: float = 0
     is_break: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,28 +92,15 @@ def names() -> list[str]:
 
 
 def of_labs(labs: Sequence[str], hours: float) -> Route:
-    """Return a route through labs that are named one by one, by their core sections, with breaks in between."""
-    parts: list[Part] = []
-    since_break = 0.0
-    for number in labs:
-        part = _lab_part(sources.find(number.strip()))
-        takes = sum(section.minutes for section in part.sections)
-        if parts and since_break + takes > BREAK_EVERY_MIN:
-            parts.append(Part("Break", minutes=BREAK_MIN, is_break=True))
-            since_break = 0.0
-        parts.append(part)
-        since_break += takes
-    if not parts:
-        raise LabError("name the labs, such as --labs 00,02,07.")
-    title = f"Labs {', '.join(part.lab for part in parts if part.lab)}"
-    return Route("", title, "", "", hours, (tuple(parts),))
+    """Return a route of one day through labs that are named one by one, by their core sections."""
+    parts = tuple(_lab_part(sources.find(number.strip())) for number in labs)
+    title = f"Labs {', '.join(part.lab for part in parts)}"
+    return Route("", title, "", "", hours, (parts,))
 
 
 def _part(entry: dict[str, Any]) -> Part:
     if "lab" in entry:
         return _lab_part(sources.find(entry["lab"]), entry.get("sections", ()))
-    if "break" in entry:
-        return Part(entry["break"], minutes=entry["minutes"], is_break=True)
     return Part(entry["talk"], minutes=entry["minutes"])
 
 

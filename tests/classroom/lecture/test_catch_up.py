@@ -38,6 +38,14 @@ def test_all_results_are_marked_and_none_comes_after_the_exercise():
     assert max(places) < first_stub
 
 
+@pytest.mark.parametrize(
+    ("to", "told"),
+    [(2, "Exercise 1 is solved here. Go on with"), (4, "Exercises 1, 2 and 3 are solved here. Go on with")],
+)
+def test_its_note_says_what_is_solved_and_where_to_go_on(to, told):
+    assert f"{told} exercise {to}." in caught_up(to).cells[1].source
+
+
 def test_it_has_no_instructors_cells():
     assert not any(notebooks.INSTRUCTOR in cell.metadata.get("tags", []) for cell in caught_up(6).cells)
 

@@ -5,9 +5,11 @@ import re
 from datetime import date, time
 
 import pytest
+from typer.testing import CliRunner
 
-from labkit.exercises import sources
-from labkit_classroom.lecture import agenda, guide, routes
+from labkit import cli
+from labkit.exercises import minutes, sources
+from labkit_classroom.lecture import agenda, guide, prose, routes
 
 NUMBER = "06"
 
@@ -17,6 +19,13 @@ def page(tmp_path_factory) -> str:
     route = routes.of_labs([NUMBER], 3)
     days = agenda.schedule(route, time(9), date(2026, 12, 1), {})
     return guide.render(route, days, ["Advice."], tmp_path_factory.mktemp("no rehearsal"))
+
+
+@pytest.fixture(scope="module")
+def helpers(tmp_path_factory) -> str:
+    route = routes.of_labs([NUMBER], 3)
+    days = agenda.schedule(route, time(9), date(2026, 12, 1), {})
+    return guide.render_helpers(route, days, tmp_path_factory.mktemp("no rehearsal"))
 
 
 def test_it_needs_nothing_from_elsewhere(page):
@@ -51,10 +60,59 @@ def test_its_formulas_need_no_network(page):
 def test_links_lead_to_pages_and_not_to_the_kits_files(page):
     links = re.findall(r'<a [^>]*href="([^"]*)"', page)
     assert links
-    assert all(link.startswith(("https://", "#lab")) for link in links)
+    assert all(link.startswith(("https://", "#lab", "#helpers")) for link in links)
 
 
-def test_headings_are_in_order(page):
-    levels = [int(level) for level in re.findall(r"<h(\d)[ >]", page)]
+@pytest.mark.parametrize("name", ["page", "helpers"])
+def test_headings_are_in_order(name, request):
+    levels = [int(level) for level in re.findall(r"<h(\d)[ >]", request.getfixturevalue(name))]
     assert levels[0] == 1
     assert all(following <= level + 1 for level, following in itertools.pairwise(levels))
+
+
+def test_the_timetable_has_sections_by_name_and_the_reserve(page):
+    assert "2 · A parameter server</td>" in page
+    assert agenda.RESERVE in page
+
+
+class TestHelpersPage:
+    def test_it_needs_nothing_from_elsewhere(self, helpers):
+        assert not re.search(r'(?:src|<link[^>]*href)="?(?:https?:)?//', helpers)
+        assert "<script" not in helpers
+
+    def test_the_guide_has_it_too(self, page, helpers):
+        cards = re.findall(r'(?s)<div class="card">.*?</div>', helpers)
+        chapter = page.partition('id="helpers"')[2]
+        assert len(cards) == chapter.count('<div class="card">') > 0
+
+    def test_it_has_the_exercises_that_are_done_each_with_two_mistakes(self, helpers):
+        lab = guide.lab(sources.find(NUMBER), sources.find(NUMBER).parent / "nowhere")
+        done = [exercise for part in lab.parts if part.section.core for exercise in part.exercises]
+        cards = re.findall(r'(?s)<div class="card">.*?</div>', helpers)
+        assert len(cards) == len(done) < sum(len(part.exercises) for part in lab.parts)
+        for card, exercise in zip(cards, done, strict=True):
+            assert prose.inline(exercise.title) in card
+            assert card.count("<li>") == min(2, len(exercise.mistakes))
+            assert prose.hint(exercise.hints[0]) in card
+
+    def test_a_hint_that_asks_is_the_question_to_ask(self, helpers):
+        assert "<strong>Ask:</strong> Two rounds." in helpers
+        asks = guide.Exercise(1, "Exercise 1", 5, "", ("Which one?", "That."), ())
+        assert asks.question == "Which one?"
+        assert not asks._replace(hints=("It is that.",)).question
+
+    def test_the_solution_is_shown_after_twice_the_planned_minutes(self, helpers):
+        (part,) = [one for one in minutes.plan(sources.find(NUMBER)) if one.name == "2"]
+        assert f"or after {2 * part.do} minutes" in helpers
+
+
+def test_the_command_writes_the_helpers_page_alone(tmp_path):
+    out = tmp_path / "helpers.html"
+    assert (
+        CliRunner().invoke(cli.application(), ["guide", "--labs", "00", "--helpers", "--out", str(out)]).exit_code == 0
+    )
+    assert "<h1>For helpers</h1>" in out.read_text()
+
+
+def test_a_hints_code_is_code_and_nothing_else_is_markup():
+    assert prose.hint("Take `a < b`, then 2 * c * d.") == "Take <code>a &lt; b</code>, then 2 * c * d."

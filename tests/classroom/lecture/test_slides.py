@@ -1,9 +1,11 @@
 """Slides have the point of a lab and what its stored run showed, in its order, on one page that needs nothing else."""
 
+import base64
 import html
 import itertools
 import json
 import re
+from datetime import date, time
 from html.parser import HTMLParser
 
 import nbformat
@@ -14,7 +16,7 @@ from labkit import cli
 from labkit.exercises import minutes, notebooks, sources
 from labkit.system import paths
 from labkit.system.errors import LabError
-from labkit_classroom.lecture import prose, routes, slides
+from labkit_classroom.lecture import agenda, prose, routes, slides
 from labkit_classroom.lecture.prose import Block
 
 LABS = sources.labs()
@@ -120,7 +122,8 @@ def store(source, output):
 
 
 def shown(source, **options):
-    return Page(slides.render("Title", [slides.deck(source, source.parent / "nowhere", **options)])).slides
+    """Return the slides of a lab, without the cover."""
+    return Page(slides.render("Title", [slides.deck(source, source.parent / "nowhere", **options)])).slides[1:]
 
 
 def find(found, text):
@@ -166,8 +169,8 @@ class TestEachLab:
     def test_its_headings_are_in_order(self, page):
         _, text = page
         levels = [level for slide in Page(text).slides for level in slide["levels"]]
-        assert levels[0] == 1
-        assert levels.count(1) == 1
+        assert levels[:2] == [1, 1]  # the cover, the lab
+        assert levels.count(1) == 2
         assert all(following <= level + 1 for level, following in itertools.pairwise(levels))
 
     def test_its_formulas_are_mathml(self, page):
@@ -205,18 +208,20 @@ def test_a_long_table_goes_on_on_other_slides_with_its_head(lab):
 def test_an_exercise_has_its_time_and_no_answer(lab):
     found = shown(lab)
     slide = find(found, "Exercise 1 · Add two")
-    assert "About 5 minutes." in slide["shown"]
+    assert "Your turn: exercise 1, about 5 minutes." in slide["shown"]
     assert "return 2" not in "".join(one["shown"] + one["notes"] for one in found)
 
 
 def test_the_instructors_notes_are_for_the_speaker_alone(lab):
     found = shown(lab)
     assert "It is 2." not in "".join(slide["shown"] for slide in found)
-    assert "It is 2." in find(found, "After it.")["notes"]
+    exercise = find(found, "Exercise 1")
+    assert "After it." in exercise["notes"]  # a sentence alone, behind the exercise
+    assert "It is 2." in exercise["notes"]
 
 
 def test_of_a_route_only_its_sections(lab):
-    texts = "".join(slide["shown"] for slide in shown(lab, chosen={"questions"}))
+    texts = "".join(slide["shown"] for slide in shown(lab, taught={"questions": None}))
     assert "Why?" in texts
     assert "The point of it" not in texts
 
@@ -241,6 +246,56 @@ def test_a_lab_that_has_changed_since_says_what_to_do(lab):
         slides.deck(lab, lab.parent)
 
 
+def with_prose(lab, text):
+    """Give the lab one section, of this Markdown, and return its slides without the cover and the lab's title."""
+    commented = "\n".join(f"# {line}".rstrip() for line in text.split("\n"))
+    lab.write_text(f"# %% [markdown]\n# # 42 · A lab\n#\n# ## 1 · One\n#\n{commented}\n#\n# ## Questions\n#\n# Why?\n")
+    notebooks.solution_path(lab).write_text(notebooks.dumps(notebooks.solution(lab)))
+    return shown(lab)[1:]
+
+
+SENTENCE = (
+    "This sentence is as long as two lines of a slide, which have sixty characters each."  # and a space: 2.4 lines
+)
+
+
+def test_no_slide_is_left_with_the_last_sentence_alone(lab):
+    *pages, _ = with_prose(lab, "\n\n".join([SENTENCE] * 6))
+    assert [page["shown"].count("sentence") for page in pages] == [3, 3]  # and not five and one
+
+
+def test_a_list_goes_with_what_leads_to_it(lab):
+    items = "\n".join(f"- Item {i} has some words." for i in range(3))
+    *pages, _ = with_prose(lab, "\n\n".join([SENTENCE] * 4) + "\n\nThree things:\n\n" + items)
+    assert "Three things:" not in pages[0]["shown"]
+    assert all(f"Item {i}" in pages[1]["shown"] for i in range(3))
+
+
+def test_slides_of_one_heading_are_numbered(lab):
+    *pages, last = with_prose(lab, "\n\n".join([SENTENCE] * 6))
+    for i, page in enumerate(pages, start=1):
+        assert f"1 · One ({i} of {len(pages)})" in page["shown"]
+    assert "(1 of 1)" not in last["shown"]
+
+
+def test_a_sentence_that_leads_to_a_question_stands_above_it(lab):
+    box = '<div class="alert alert-info">\n\n**Guess first.** How many?\n\n</div>'
+    question, _ = with_prose(lab, f"{SENTENCE}\n\n{box}")
+    assert question["kind"] == "question"
+    assert question["shown"].index("This sentence") < question["shown"].index("How many?")
+
+
+def test_text_of_a_few_lines_is_shown_whole(lab):
+    page, _ = with_prose(lab, f"{SENTENCE} {SENTENCE}")
+    assert page["shown"].count("sentence") == 2
+
+
+def test_a_lab_that_goes_on_after_a_break_has_no_title_again(lab):
+    deck = slides.deck(lab, lab.parent, {"questions": None}, goes_on=True)
+    (_, slide) = Page(slides.render("Title", [deck])).slides
+    assert slide["levels"] == [2]
+
+
 @pytest.mark.parametrize(
     ("prose", "kinds"),
     [
@@ -255,10 +310,7 @@ def test_a_lab_that_has_changed_since_says_what_to_do(lab):
     ids=["no block", "an empty table", "an open box", "another box", "a long sentence", "a long list", "long code"],
 )
 def test_other_prose_is_not_lost(lab, prose, kinds):
-    commented = "\n".join(f"# {line}".rstrip() for line in prose.split("\n"))
-    lab.write_text(f"# %% [markdown]\n# # 42 · A lab\n#\n# ## 1 · One\n#\n{commented}\n#\n# ## Questions\n#\n# Why?\n")
-    notebooks.solution_path(lab).write_text(notebooks.dumps(notebooks.solution(lab)))
-    found = shown(lab)[1:]
+    found = with_prose(lab, prose)
     assert [slide["kind"] for slide in found] == kinds
     words = re.findall(r"\w+", re.sub(r"<[^>]*>|```\w*|\[.*", "", prose))
     assert set(words) <= set(re.findall(r"\w+", "".join(slide["shown"] + slide["notes"] for slide in found)))
@@ -275,6 +327,7 @@ class TestInShort:
             ("Short of time? Leave it out, " + "because " * 20, "Short of time? Leave it out, " + "because " * 20),
             (f"{'Long ' * 30}(see Goyal et al. And others). Next.", f"{'Long ' * 30}(see Goyal et al. And others)."),
             (f"{'Long ' * 30}`a. B` it. Next.", f"{'Long ' * 30}`a. B` it."),
+            (f"{'Long ' * 30}by F. Baruffa. Next.", f"{'Long ' * 30}by F. Baruffa."),
         ],
     )
     def test_of_a_paragraph(self, text, short):
@@ -296,10 +349,15 @@ class TestProse:
     def test_a_shells_dollars_are_no_formula(self):
         assert "<math" not in prose.to_html("`$HOME` and `$(nproc)`\n\n```bash\necho $A $B\n```")
 
-    def test_a_diagram_is_told_in_words(self):
-        got = prose.to_html("```mermaid\nflowchart LR\n  accTitle: Two & one\n  accDescr {\n a\n b\n }\n  a --> b\n```")
-        assert "<strong>Two &amp; one.</strong> a b</p>" in got
-        assert "flowchart" not in got
+    @pytest.mark.parametrize("description", ["accDescr: a b", "accDescr {\n a\n b\n }"])
+    def test_a_diagram_is_drawn_and_told_in_words(self, description):
+        got = prose.to_html(f"```mermaid\nflowchart LR\n  accTitle: Two & one\n  {description}\n  a[first] --> b\n```")
+        (data,) = re.findall(
+            r'<img class="diagram" src="data:image/svg\+xml;base64,([^"]*)" alt="Two &amp; one. a b">', got
+        )
+        drawn = base64.b64decode(data).decode()
+        assert drawn.startswith("<svg")
+        assert "first" in drawn
 
     def test_headings_go_down(self):
         assert prose.to_html("# a\n\n### b\n\n##### c", 2) == "<h3>a</h3>\n<h5>b</h5>\n<h6>c</h6>\n"
@@ -318,7 +376,8 @@ class TestCommand:
     def test_several_labs_on_one_page(self, tmp_path):
         out = tmp_path / "a page.html"
         assert self.run("00", "7", "07", "--out", out).exit_code == 0
-        titles = [slide["shown"] for slide in Page(out.read_text()).slides if slide["levels"][0] == 1]
+        cover, *titles = [slide["shown"] for slide in Page(out.read_text()).slides if slide["levels"][0] == 1]
+        assert "./lab join ADDRESS CODE" in cover
         assert [title.split()[0] for title in titles] == ["00", "07"]
 
     def test_a_route_has_what_it_does(self, tmp_path):
@@ -327,9 +386,31 @@ class TestCommand:
         route = routes.find("half")
         found = Page(out.read_text()).slides
         done = [part for day in route.days for part in day if part.lab]
-        assert sum(slide["levels"][0] == 1 for slide in found) == len(done)
+        assert route.audience in found[0]["shown"]
+        titles = [slide["shown"] for slide in found if slide["levels"][0] == 1 and slide["kind"] != "break"]
+        for part in done:
+            assert sum(part.title in title for title in titles) == 1
         assert sum(slide["levels"][0] == 2 for slide in found) >= sum(len(part.sections) for part in done)
         assert f"<title>{route.title}</title>" in out.read_text()
+        assert not any("ntil 1" in slide["shown"] for slide in found)  # no clock times without --start
+
+    def test_a_routes_breaks_are_slides_and_with_a_start_they_say_until_when(self, tmp_path):
+        out = tmp_path / "half.html"
+        assert self.run("--route", "half", "--start", "13:00", "--out", out).exit_code == 0
+        (day,) = agenda.schedule(routes.find("half"), time(13), date(2026, 12, 1), {})
+        found = Page(out.read_text()).slides
+        pauses = [entry for entry in day.entries if not entry.part.lab][1:]
+        shown_pauses = [slide for slide in found if slide["kind"] == "break"]
+        assert len(shown_pauses) == len(pauses)
+        for slide, entry in zip(shown_pauses, pauses, strict=True):
+            assert entry.part.title in slide["shown"]
+            assert f"Until {entry.end:%H:%M}" in slide["shown"]
+        assert "Then: 02 · oneDNN" in shown_pauses[0]["shown"]
+        lab = day.entries[1]
+        place = next(i for i, (_, section) in enumerate(lab.sections) if section.do)
+        until = lab.sections[place + 1][0]
+        told = f"Your turn: exercise 1, about {lab.sections[place][1].do:g} minutes, until {until:%H:%M}"
+        assert any(slide["kind"] == "exercise" and told in slide["shown"] for slide in found)
 
     @pytest.mark.parametrize(
         ("arguments", "told"),
@@ -340,6 +421,7 @@ class TestCommand:
                 "half|day|two-days|language-models|after-horovod.",
             ),
             (["07", "--route", "day"], "name labs, such as"),
+            (["07", "--start", "9:00"], "--start is for the slides of a route"),
             (["99"], "there is no lab '99'"),
             (["--route", "week"], "there is no route 'week'"),
             (["00", "--out", "nowhere/at/all.html"], "Name another file with --out"),

@@ -1,0 +1,81 @@
+"""Rehearsals without their kernels: what they say, where they run, and what they leave."""
+
+from pathlib import Path
+
+import pytest
+from nbformat import NotebookNode
+
+from labkit import cli
+from labkit.exercises import minutes, sources
+from labkit.system import paths
+from labkit.system.errors import LabError
+from labkit_author import build
+from labkit_classroom.lecture import rehearsal
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch) -> list[tuple[str, Path, bool]]:
+    """Keep rehearsals in a folder of this test; note each run: its name, where, whether it is small."""
+    runs: list[tuple[str, Path, bool]] = []
+
+    def execute(notebook: NotebookNode, name: str, cwd: Path, QUICK: bool) -> NotebookNode:
+        assert cwd.is_dir()
+        runs.append((name, cwd, QUICK))
+        (cwd / "work").mkdir(exist_ok=True)
+        (cwd / "work" / "results-00.json").write_text("small" if QUICK else "in full")
+        return notebook
+
+    monkeypatch.setattr(paths, "STATE", tmp_path)
+    monkeypatch.setattr(rehearsal, "FILE", tmp_path / "rehearsal.json")
+    monkeypatch.setattr(rehearsal, "FOLDER", tmp_path / "rehearsal")
+    monkeypatch.setattr(build, "execute", execute)
+    monkeypatch.setattr(minutes, "waited", lambda notebook: {"1": 1.5, "2": 2.0})
+    return runs
+
+
+def rehearse(monkeypatch, *options: str) -> int:
+    monkeypatch.setattr("sys.argv", ["lab", "rehearse", *options])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return left.value.code or 0
+
+
+def test_a_quick_one_runs_all_labs_of_a_route_once_and_leaves_nothing(runs, monkeypatch, capsys, tmp_path):
+    assert rehearse(monkeypatch, "--route", "half", "--quick") == 0
+    assert [name[:2] for name, _, _ in runs] == ["00", "02", "07"]
+    assert all(quick for _, _, quick in runs)
+    assert list(tmp_path.iterdir()) == []
+    assert rehearsal.waits() == {}
+    told = capsys.readouterr().out
+    assert told.startswith("3 labs, all cells once, small")
+    assert told.endswith("All of it runs on this machine. Nothing was kept. Next: ./lab rehearse --route half\n")
+
+
+def test_a_quick_one_leaves_what_one_in_full_has_kept(runs, monkeypatch, tmp_path):
+    rehearse(monkeypatch, "--labs", "00")
+    kept = {file: file.read_text() for file in tmp_path.rglob("*.json")}
+    assert kept[tmp_path / "rehearsal" / "work" / "results-00.json"] == "in full"
+    rehearse(monkeypatch, "--labs", "00", "--quick")
+    assert {file: file.read_text() for file in tmp_path.rglob("*.json")} == kept
+
+
+def test_a_quick_one_that_fails_says_so_and_leaves_nothing(runs, monkeypatch, capsys, tmp_path):
+    def execute(notebook: NotebookNode, name: str, cwd: Path, **parameters: object) -> None:
+        (cwd / "work").mkdir()
+        raise LabError(f"{name}: cell 3 failed")
+
+    monkeypatch.setattr(build, "execute", execute)
+    assert rehearse(monkeypatch, "--labs", "00", "--quick") == 2
+    told = capsys.readouterr()
+    assert "cell 3 failed" in told.err
+    assert "runs on this machine" not in told.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_in_full_says_beforehand_how_long_it_takes_by_the_plan_and_then_by_the_last_one(runs, monkeypatch, capsys):
+    planned = sum(section.wait for lab in ("00", "02") for section in minutes.plan(sources.find(lab)))
+    rehearse(monkeypatch, "--labs", "00,02")
+    assert f"2 labs in full: about {planned:.0f} minutes." in capsys.readouterr().out
+    assert [quick for _, _, quick in runs] == [False, False]
+    rehearse(monkeypatch, "--labs", "00,02")
+    assert "2 labs in full: about 7 minutes." in capsys.readouterr().out
