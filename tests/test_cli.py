@@ -220,7 +220,7 @@ def test_catchup_keeps_what_was_there_and_says_where(monkeypatch, capsys, tmp_pa
     (kept,) = (file for file in tmp_path.iterdir() if file != own and file.suffix == ".ipynb")
     assert kept.read_text() == "mine"
     assert kept.name in told
-    assert "solved up to exercise 3" in told
+    assert "the exercises before 3 are solved. Go on with exercise 3." in told
 
 
 def test_room_close_says_what_it_kept_and_where_there_is_no_room_that(monkeypatch, capsys, tmp_path):
@@ -237,7 +237,7 @@ def test_hub_checks_exit_code_is_whether_every_limit_holds(monkeypatch, capsys, 
     request = SimpleNamespace(isolation=settings.SLURM)
     row = SimpleNamespace(holds=holds)
     monkeypatch.setattr(Hub, "pid", lambda self: 1)
-    monkeypatch.setattr(Hub, "state", SimpleNamespace(request=request))
+    monkeypatch.setattr(settings, "load", lambda folder: SimpleNamespace(request=request))
     monkeypatch.setattr(opening, "verify", lambda hub: ([row], None))
     monkeypatch.setattr(opening, "capacity", lambda request, server, labs: [f"{', '.join(labs)} fit"])
     monkeypatch.setattr(hub_commands, "_show", lambda rows, request: None)
@@ -433,3 +433,34 @@ def commands(group=None, above: str = "lab"):
 def test_every_command_has_help_with_an_example(command, name):
     assert command.help
     assert command.epilog.startswith(f"Example: `./{name}")
+
+
+def listed(text: str) -> set[str]:
+    """Return the commands that a help lists."""
+    return {
+        line.split()[1] for line in text.splitlines() if line.startswith("│ ") and not line.startswith(("│  ", "│ -"))
+    }
+
+
+def test_help_lists_what_a_student_needs_and_says_where_the_rest_is(monkeypatch, capsys):
+    every = set(typer.main.get_command(cli.application()).commands)
+    assert run(monkeypatch, "--help") == 0
+    short = capsys.readouterr().out
+    assert listed(short) == {"start", "doctor", "reset", "report", "join", "hand"}
+    assert "--help-all" in short
+    assert run(monkeypatch, "--help-all") == 0
+    assert listed(capsys.readouterr().out) == every
+    assert run(monkeypatch, "--help") == 0  # as before: in one process too
+    assert capsys.readouterr().out == short
+
+
+def test_the_help_of_a_group_lists_all_of_it(monkeypatch, capsys):
+    assert run(monkeypatch, "hub", "--help") == 0
+    assert listed(capsys.readouterr().out) == {"up", "check", "warm", "status", "down"}
+
+
+def test_completion_knows_commands_that_the_help_leaves_out():
+    environ = os.environ | {"_LAB_COMPLETE": "complete_bash", "COMP_WORDS": "lab ", "COMP_CWORD": "1"}
+    lab = [sys.executable, "-c", "from labkit.cli import main; main()"]
+    completed = subprocess.run(lab, capture_output=True, text=True, env=environ).stdout.split()
+    assert {"start", "hub", "mutate", "roofline"} <= set(completed)

@@ -40,6 +40,7 @@ case $1 in
   venv) mkdir -p "${@: -1}" && : >"${@: -1}/pyvenv.cfg" ;;
   sync)
     echo "$TMPDIR" >>uv-temporary
+    echo "${UV_PYTHON_INSTALL_DIR:-}" >>uv-pythons
     if [[ -f uv-fails ]]; then echo "no such package: unobtainium"; exit 1; fi
     if [[ -f uv-hangs ]]; then sleep 60; fi
     if [[ -f uv-takes ]]; then sleep "$(<uv-takes)"; rm uv-takes; fi
@@ -243,6 +244,16 @@ def test_objects_are_kept_by_the_locks_until_horovod_is_installed(checkout):
     assert not kept.exists()
 
 
+@pytest.mark.parametrize(
+    ("user", "said", "place"), [("0", "", ".lab/pythons"), ("0", "/opt/p", "/opt/p"), ("1000", "", "")]
+)
+def test_root_keeps_the_python_that_uv_brings_where_other_accounts_can_read_it(checkout, user, said, place):
+    checkout.user(user)
+    assert checkout.run("start", **({"UV_PYTHON_INSTALL_DIR": said} if said else {}))[0] == 0
+    used = {*(checkout.folder / "uv-pythons").read_text().split("\n")} - {""}
+    assert used == ({str(checkout.folder / place)} if place else set())
+
+
 def groups_synced(checkout: Checkout) -> set[str]:
     """Return the groups of packages that the last set-up asked uv for."""
     calls = (checkout.folder / "uv-calls").read_text().splitlines()
@@ -251,8 +262,8 @@ def groups_synced(checkout: Checkout) -> set[str]:
 
 
 def test_a_student_gets_no_packages_of_teachers_and_authors(checkout):
-    for command in ("start", "doctor", "report", "join"):
-        assert checkout.run(command)[0] == 0
+    for command in (["start"], ["doctor"], ["report"], ["join"], ["class", "--zip", "--name", "ada"]):
+        assert checkout.run(*command)[0] == 0
     assert groups_synced(checkout) == set()
 
 
@@ -260,6 +271,7 @@ def test_a_student_gets_no_packages_of_teachers_and_authors(checkout):
     ("words", "groups"),
     [
         (("room", "open"), {"classroom"}),
+        (("class", "collected"), {"classroom"}),
         (("build", "07"), {"author"}),
         (("test", "--fast"), {"author", "classroom"}),
         (("setup", "--author"), {"author"}),

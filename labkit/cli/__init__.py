@@ -7,13 +7,17 @@ import functools
 import os
 import sys
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.completion import completion_init
+from typer.core import TyperGroup
 
 from labkit.cli import cluster, completion, data, measuring, refusals, students
 from labkit.system import terminal
+
+FOR_STUDENTS = ("start", "doctor", "reset", "report", "join", "hand")
+EVERY = f"{__name__}: every command"  # in a context's `meta`: the help is to list them
 
 
 def _show_version(wanted: bool) -> None:
@@ -22,9 +26,33 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+class _Commands(TyperGroup):
+    """All commands, whose help lists those of students alone until it is asked for all."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with the commands that are to be in it; completion knows all."""
+        every = self.commands
+        if not ctx.meta.get(EVERY):
+            self.commands = {name: every[name] for name in FOR_STUDENTS if name in every}
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.commands = every
+
+
+def _show_all_help(ctx: typer.Context, wanted: bool) -> None:
+    if wanted:
+        ctx.meta[EVERY] = True
+        typer.echo(ctx.get_help(), color=ctx.color)
+        raise typer.Exit
+
+
 def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the kit's version")
+    ] = False,
+    help_all: Annotated[
+        bool, typer.Option("--help-all", callback=_show_all_help, is_eager=True, help="show all commands, and exit")
     ] = False,
 ) -> None: ...
 
@@ -33,7 +61,9 @@ def _options(
 def application() -> typer.Typer:
     """Return all commands; those of the packages beside this one are there when they import this one."""
     app = typer.Typer(
+        cls=_Commands,
         help="Deep learning at scale on CPUs: a hands-on workshop. Start with: ./lab start\n\n"
+        "`./lab --help-all` lists all commands, with those that measure, teach, and work on the kit. "
         "`./lab COMMAND --help` says what a command does, what it writes, and shows an example. "
         "Exit code 2: something that you can mend, told in one line.",
         no_args_is_help=True,

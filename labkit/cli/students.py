@@ -55,7 +55,8 @@ def start(
     """Open the labs in JupyterLab, on this machine only and with a token.
 
     You work in copies in your own folder, which git ignores: an update of the kit never meets your work. What cells
-    write goes into `work/` there. It runs until Ctrl-C; without a browser on this machine, open the printed address.
+    write goes into `work/` there. `AGENTS.md` there tells coding assistants to explain, not to solve; it is yours to
+    change. It runs until Ctrl-C; without a browser on this machine, open the printed address.
     """
     from jupyterlab.labapp import LabApp
 

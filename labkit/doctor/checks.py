@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from labkit.display import onednn
+from labkit.doctor import speed
 from labkit.doctor.labs import LABS, Lab
 from labkit.doctor.probes import CANNOT_START, NOT_TRIED, Facts, ProbeResult, gather
 from labkit.system import others
@@ -171,6 +172,10 @@ def _instruction_sets(facts: Facts) -> Judgement:
     names = ("AVX2", "AVX-512", "VNNI", "BF16", "AMX")
     present, absent = (", ".join(name for name in names if (name in isa) is wanted) for wanted in (True, False))
     return "ok", f"{present}; no {absent}" if absent else present, ""
+
+
+def _speed(facts: Facts) -> Judgement:
+    return speed.judge(facts.limits, facts.machine)
 
 
 def _numa(facts: Facts) -> Judgement:
@@ -363,6 +368,7 @@ CHECKS: dict[str, Callable[[Facts], Judgement | None]] = {
     "memory": _memory,
     "disk": _disk,
     "ISA": _instruction_sets,
+    "speed": _speed,
     "NUMA": _numa,
     "numactl": _numactl,
     "TensorFlow": _tensorflow,

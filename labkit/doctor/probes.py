@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 from labkit.data import mnist
 from labkit.data.mnist import FileStatus
+from labkit.doctor import speed
 from labkit.mpi import torch_ranks
 from labkit.mpi.launch import run_ranks
+from labkit.roofline.measure import Limits
 from labkit.slurm import cluster
 from labkit.system import others, processes
 from labkit.system.errors import LabError
@@ -71,6 +73,8 @@ class Facts:
         Which Slurm there is to submit jobs to; why none can be started here when there is none.
     torch : ProbeResult
         PyTorch's version; why no script with it can run here when none can.
+    limits : Limits or None
+        What `lab roofline` has measured and kept; None where it has not.
     others : ProbeResult or None
         Why other accounts can't use this environment, if they can't; None for who is not root, and can't try.
     """
@@ -95,6 +99,7 @@ class Facts:
     network: ProbeResult
     slurm: ProbeResult
     torch: ProbeResult
+    limits: Limits | None = None
     others: ProbeResult | None = None
 
 
@@ -119,6 +124,7 @@ def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
         numactl=try_command("numactl", "--interleave=all", "true") if shutil.which("numactl") else None,
         network=try_network(),
         slurm=try_slurm(),
+        limits=speed.kept_limits(),
         torch=ProbeResult(torch_ranks.version(), torch_ranks.obstacle()),
         others=ProbeResult(error=others.why_not()) if os.geteuid() == 0 and not quick else None,
         **tried,

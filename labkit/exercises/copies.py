@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -24,6 +24,7 @@ from labkit.system.errors import LabError
 RECORD = paths.COPIES_RECORD
 FRONT_DOOR = paths.ROOT / "lab"
 GLOSSARY = paths.ROOT / "docs" / "glossary.md"
+AGENTS = paths.ENV / "AGENTS.md"  # what coding assistants read in the folder in which they work
 OTHER_FOLDER = "name a folder of your own with --folder, or in the variable LAB_FOLDER"
 
 
@@ -61,10 +62,17 @@ def as_copy(notebook: NotebookNode) -> str:
     return notebooks.dumps(notebook).replace("](../docs/glossary.md", f"]({GLOSSARY.name}")
 
 
-def update(folder: Path) -> Update:
-    """Copy all labs, and the glossary they link to, into a folder; keep the copies that were edited.
+def update(folder: Path, labs: Sequence[str] | None = None) -> Update:
+    """Copy labs, the glossary they link to, and the rules for coding assistants into a folder; keep what was edited.
 
-    A link there leads to the kit's commands.
+    A link there leads to the kit's commands. Rules for assistants are copied where the kit has some, `AGENTS`.
+
+    Parameters
+    ----------
+    folder : Path
+        The student's own.
+    labs : sequence of str, optional
+        The numbers of those that are copied; all by default. Copies of others that are there are kept up to date.
 
     Raises
     ------
@@ -77,10 +85,13 @@ def update(folder: Path) -> Update:
         made = _read_record(folder)
         record = dict(made)
         refreshed, outdated = [], []
-        if GLOSSARY.exists():
-            _copy(GLOSSARY.read_text(), folder / GLOSSARY.name, record)
+        for beside in filter(Path.exists, (GLOSSARY, AGENTS)):
+            _copy(beside.read_text(), folder / beside.name, record)
         for source in sources.labs():
-            path, text = copy_path(source, folder), fresh(source)
+            path = copy_path(source, folder)
+            if labs is not None and source.stem[:2] not in labs and not path.exists():
+                continue
+            text = fresh(source)
             if not _copy(text, path, record) and made.get(path.name) != _fingerprint(text.encode()):
                 outdated.append(source.stem[:2])
             elif path.name in made and record[path.name] != made[path.name]:

@@ -7,16 +7,26 @@ import typer
 
 from labkit.system import addresses, paths, terminal
 from labkit.system.errors import LabError
+from labkit_classroom.commands.options import FirstDay, RouteName, Start, chosen_route, timetable
 
 if TYPE_CHECKING:
     from labkit_classroom.hub.check import Row
     from labkit_classroom.hub.control import Hub
     from labkit_classroom.hub.settings import Request, State
+    from labkit_classroom.lecture.routes import Route
+
+WORKSHOP = "Deep learning at scale on CPUs"
 
 app = typer.Typer(help="One server for all: students log in with a seat and a code.", no_args_is_help=True)
 
+DEFAULT_LABS = "00,02,07"
 Students = Annotated[int, typer.Option(help="how many seats", min=1, max=500)]
-Labs = Annotated[str, typer.Option(help="the labs that are taught; the first one is opened at login")]
+Labs = Annotated[
+    str | None,
+    typer.Option(help="or the labs that are taught; the first one is opened at login", show_default=DEFAULT_LABS),
+]
+Port = Annotated[int, typer.Option(help="the port to listen on", min=1, max=65535)]
+BoardPort = Annotated[int, typer.Option(help="the port of the room's board; 0 for no board", min=0, max=65535)]
 Memory = Annotated[float, typer.Option(help="GiB that each student can have; 0 for no limit", min=0)]
 Cores = Annotated[
     float | None,
@@ -34,17 +44,21 @@ Hours = Annotated[float, typer.Option(help="after which Slurm ends a student's j
 Slots = Annotated[bool, typer.Option(help="lend cores for measuring, one student at a time, and edit on the others")]
 
 
-@app.command("up", epilog="Example: `./lab hub up --students 40 --labs 00,02,07`")
+@app.command("up", epilog="Example: `./lab hub up --students 40 --route day --start 9:00`")
 def up(
     students: Students = 40,
-    labs: Labs = "00,02,07",
+    route: RouteName = None,
+    labs: Labs = None,
+    start: Start = "9:00",
+    day: FirstDay = None,
+    name: Annotated[
+        str | None, typer.Option(help="the workshop's name, on the login page", show_default="the route's")
+    ] = None,
     address: Annotated[
         str | None, typer.Option(help="the address to listen on", show_default="this machine's own")
     ] = None,
-    port: Annotated[int, typer.Option(help="the port to listen on", min=1, max=65535)] = 8000,
-    board_port: Annotated[
-        int, typer.Option(help="the port of the room's board; 0 for no board", min=0, max=65535)
-    ] = 8500,
+    port: Port = 8000,
+    board_port: BoardPort = 8500,
     cert: Annotated[Path | None, typer.Option(help="a certificate, for https")] = None,
     key: Annotated[Path | None, typer.Option(help="and its key")] = None,
     memory: Memory = 4.0,
@@ -61,6 +75,7 @@ def up(
 ) -> None:
     """Start the server, check what students are held to, and let them in. It stays until `./lab hub down`.
 
+    Students have copies of the labs of the route, or of --labs, and the room's board has their timetable.
     As root each seat has a Unix account of its own, with limits by systemd, or by cgroups where systemd does not run.
     Otherwise all servers run under your account, for trying. With `--isolation slurm` each server is a Slurm job of
     yours; sbatch's own variables, such as SBATCH_PARTITION and SBATCH_ACCOUNT, choose where. After a crash, the same
@@ -68,6 +83,9 @@ def up(
     students' files: the next hub of the same files takes them again. Exit code 2 when a limit that was asked for does
     not hold: then nobody is let in.
     """
+    address = address or addresses.own()
+    _look_ahead(address, port, board_port, isolation)  # before the imports below, which take seconds
+
     import signal
 
     from labkit.system.progress import progress
@@ -77,10 +95,14 @@ def up(
 
     tls = tls_files(cert, key)
     files = student_files or opening.FILES
-    address = address or addresses.own()
+    chosen = _chosen(route, labs)
+    board_plan = ["--route", route] if route else ["--labs", labs] if labs else []
+    if board_plan:
+        timetable(route, labs, start, chosen.hours, day)  # refuses what the board could not read
+        board_plan += ["--start", start, *(["--date", day] if day else [])]
     request = opening.settle(
         students,
-        labs.split(","),
+        _labs_of(chosen),
         address,
         port,
         board_port=board_port,
@@ -91,6 +113,8 @@ def up(
         keep_apart=_not_as_root(isolation),
         divide=slots,
         hours=hours,
+        name=name or (f"{WORKSHOP}: {chosen.title[0].lower()}{chosen.title[1:]}" if route else WORKSHOP),
+        timetable=board_plan,
     )
     hub = Hub()
     has_old_codes = not new_codes and bool(codes.kept(files))
@@ -117,10 +141,16 @@ def up(
     print("Next: ./lab hub warm, before they come. When done: ./lab hub down")
 
 
-@app.command("check", epilog="Example: `./lab hub check --students 40 --labs 00,02,07`")
+@app.command("check", epilog="Example: `./lab hub check --students 40 --route day`")
 def check(
     students: Students = 40,
-    labs: Labs = "00,02,07",
+    route: RouteName = None,
+    labs: Labs = None,
+    address: Annotated[
+        str | None, typer.Option(help="the address that `up` will listen on", show_default="this machine's own")
+    ] = None,
+    port: Port = 8000,
+    board_port: BoardPort = 8500,
     memory: Memory = 4.0,
     cores: Cores = None,
     isolation: Isolation = None,
@@ -129,44 +159,54 @@ def check(
 ) -> None:
     """Read back from inside a server what it is held to, and measure how many students the machine carries.
 
-    Of a hub that is up, it looks at that one. Otherwise it starts one for the look, on loopback, and ends it. The labs'
-    memory is measured once, by running them small, which takes up to a minute for each. Exit code 1 when a limit that
-    was asked for does not hold.
+    Of a hub that is up, it looks at that one. Otherwise it looks first at what `up` will need: root, Python, ports.
+    Then it starts a hub for the look, on loopback, and ends it with its accounts and folders. The labs' memory comes
+    last, and is measured once, by running them small, which takes up to a minute for each. Exit code 1 when a limit
+    that was asked for does not hold.
     """
+    address = address or addresses.own()
+    _look_ahead(address, port, board_port, isolation)
+
+    import shutil
+    from dataclasses import replace
+
     from labkit_classroom.hub import memory as lab_memory
     from labkit_classroom.hub import opening, settings
     from labkit_classroom.hub.control import Hub
 
-    hub = Hub()
+    numbers, hub = _labs_of(_chosen(route, labs)), Hub()
     up = hub.state if hub.pid() else None
-    if not up:
-        _not_as_root(isolation)  # before what takes minutes
-    if (up.request.isolation if up else isolation) != settings.SLURM:  # of a job, Slurm is asked for memory
-        lab_memory.of_labs(labs.split(","), lambda title: print(f"Measuring the memory of {title} …", flush=True))
     if up:
         rows, server = opening.verify(hub)
         request = up.request
     else:
-        hub = Hub(paths.STATE / "hub-check")
-        (port,) = addresses.free_ports(1)
         request = opening.settle(
             students,
-            labs.split(","),
-            addresses.LOOPBACK,
+            numbers,
+            address,
             port,
+            board_port=board_port,
             memory_gib=memory,
             cores=cores,
-            keep_apart=isolation,
+            students_files=paths.STATE / "hub-check-students",
+            keep_apart=_not_as_root(isolation),
             divide=slots,
             hours=hours,
         )
+        if request.isolation == settings.NONE:
+            print("Nothing would keep students apart: that takes root. This is for trying.")
+        hub = Hub(paths.STATE / "hub-check")
         try:
-            hub.start(request)
+            (free,) = addresses.free_ports(1)
+            hub.start(replace(request, address=addresses.LOOPBACK, port=free, board_port=0))
             rows, server = opening.verify(hub)
         finally:
             hub.stop()
+            shutil.rmtree(request.files, ignore_errors=True)
     _show(rows, request)
-    print("\n".join(opening.capacity(request, server, [lab.strip() for lab in labs.split(",")])))
+    if request.isolation != settings.SLURM:  # of a job, Slurm is asked for memory
+        lab_memory.of_labs(numbers, lambda title: print(f"Measuring the memory of {title} …", flush=True))
+    print("\n".join(opening.capacity(request, server, numbers)))
     raise SystemExit(0 if all(row.holds for row in rows) else 1)
 
 
@@ -243,6 +283,16 @@ def down(
         print("The board's room is kept: ./lab room close keeps its counts, and deletes the rest.")
 
 
+def _chosen(route: str | None, labs: str | None) -> "Route":
+    """Return the route, by its name or of labs; of the usual labs where neither is given."""
+    return chosen_route(route, labs if route or labs is not None else DEFAULT_LABS)
+
+
+def _labs_of(route: "Route") -> list[str]:
+    """Return the numbers of a route's labs, each once."""
+    return list(dict.fromkeys(part.lab for day in route.days for part in day if part.lab))
+
+
 def _running() -> "State":
     """Return the hub that is up."""
     from labkit_classroom.hub.control import Hub
@@ -252,6 +302,17 @@ def _running() -> "State":
     if not state or not hub.pid():
         raise LabError("no hub is up: ./lab hub up --students 40 starts one.")
     return state
+
+
+def _look_ahead(address: str, port: int, board_port: int, isolation: str | None) -> None:
+    """Refuse in the first second what would be found after minutes, unless there is a hub: it may have the ports."""
+    import os
+
+    from labkit_classroom.hub import ahead, settings
+
+    if not settings.load(settings.FOLDER):
+        how = _not_as_root(isolation) or (settings.ACCOUNTS if os.geteuid() == 0 else settings.NONE)
+        ahead.look(address, port, board_port, how in (settings.SYSTEMD, settings.ACCOUNTS))
 
 
 def _not_as_root(isolation: str | None) -> str | None:
@@ -268,7 +329,8 @@ def _show_places(hub: "Hub", state: "State") -> None:
     print(f"Seats and codes:    {paths.shown(hub.cards)}, to print and cut up")
     print(f"Students' folders:  {paths.shown(state.request.files)}")
     if state.request.board_port:
-        print(f"Students join the board by ./lab join in a terminal. For the projector: {state.variables['LAB_ROOM']}/")
+        wall = f"{state.variables['LAB_ROOM']}/#{state.variables['LAB_ROOM_CODE']}"
+        print(f"Students join the board by ./lab join in a terminal. For the projector: {wall}")
         print(f"For you, and nobody else: {state.instructor}")
 
 

@@ -11,7 +11,6 @@ import os
 import pwd
 import stat
 import subprocess
-import sys
 from pathlib import Path
 from typing import TextIO
 
@@ -19,7 +18,7 @@ import psutil
 
 from labkit.system import files, others, processes, programs
 from labkit.system.errors import LabError
-from labkit.system.paths import ROOT
+from labkit_classroom.hub import ahead
 from labkit_classroom.hub.settings import CHECK_SEAT, State
 
 NO_LOGIN = "/usr/sbin/nologin"
@@ -59,9 +58,7 @@ def make(hub: State, lock: TextIO) -> None:
     check = pwd.getpwnam(hub.account(CHECK_SEAT))
     if problem := others.why_not(check.pw_uid, check.pw_gid, hub.request.home(CHECK_SEAT)):
         raise LabError(
-            f"students' accounts cannot use this environment: {problem}. Put where all may read, such as in /opt, the "
-            f"kit ({ROOT}), the students' folders ({hub.request.files}) "
-            f"and Python ({os.path.realpath(sys.executable)})."
+            f"students' accounts can't use this environment, or {hub.request.files}: {problem}. {ahead.way_out()}"
         )
 
 

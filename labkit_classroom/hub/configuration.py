@@ -8,11 +8,12 @@ from labkit.exercises import copies, sources
 from labkit.system.addresses import in_url
 from labkit_classroom.hub import hub_log, spawners
 from labkit_classroom.hub.authenticator import SeatAuthenticator
-from labkit_classroom.hub.settings import CHECK_SEAT, SECRET, VARIABLE, State, unix_url
+from labkit_classroom.hub.settings import CHECK_SEAT, LABS_VARIABLE, SECRET, VARIABLE, State, unix_url
 
 TOKEN = "api-token"  # the file in the hub's folder by which the kit's own commands ask the hub
 START_TIMEOUT_S, START_TIMEOUT_SEAT_S = 300, 15  # seconds at least, and for each seat, as they wait for each other
 HTTP_TIMEOUT_S = 120
+TEMPLATES = Path(__file__).with_name("templates")  # pages of JupyterHub's that are other ones here
 SLOW_SPAWN_S = 1  # seconds after which a page with a progress bar is shown
 SCOPES = ["admin:users", "admin:servers", "access:servers"]
 
@@ -28,6 +29,8 @@ def apply(c: Any, hub: State) -> None:
     c.JupyterHub.cookie_secret_file = f"{hub.folder}/{SECRET}"
     c.JupyterHub.concurrent_spawn_limit = 0  # it would turn students away; the spawners have them wait instead
     c.JupyterHub.cleanup_servers = c.JupyterHub.cleanup_proxy = True
+    c.JupyterHub.template_paths = [str(TEMPLATES)]
+    c.JupyterHub.template_vars = {"workshop": hub.request.name}
     c.JupyterHub.tornado_settings = {"slow_spawn_timeout": SLOW_SPAWN_S}
     c.ConfigurableHTTPProxy.command = [sys.executable, "-m", "labkit_classroom.hub.proxy"]
     c.ConfigurableHTTPProxy.api_url = unix_url(hub.proxy_api)
@@ -48,6 +51,7 @@ def apply(c: Any, hub: State) -> None:
     c.Spawner.environment = {
         **hub.variables,
         VARIABLE: str(hub.folder),
+        LABS_VARIABLE: ",".join(hub.request.labs),
         "HOME": lambda spawner: str(hub.request.home(spawner.user.name)),
         "LAB_FOLDER": lambda spawner: str(hub.request.home(spawner.user.name)),
         "LAB_SEAT": lambda spawner: spawner.user.name,
@@ -70,4 +74,11 @@ def _board(hub: State) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "labkit.cli", "room", "open"]
     address = ["--address", hub.request.address, "--port", str(hub.request.board_port)]
     tls = ["--cert", hub.request.cert, "--key", hub.request.key] if hub.request.cert else []
-    return [{"name": "board", "command": [*command, *address, *tls], "environment": {VARIABLE: str(hub.folder)}}]
+    command = [*command, *address, *tls, "--on-hub", "--people", str(hub.request.students), *_timetable(hub)]
+    return [{"name": "board", "command": command, "environment": {VARIABLE: str(hub.folder)}}]
+
+
+def _timetable(hub: State) -> list[str]:
+    """Return the board's options for its timetable, whose first day stays the same when the board is started again."""
+    asked = hub.request.timetable
+    return [*asked, *(["--date", hub.first_day] if asked and "--date" not in asked else [])]

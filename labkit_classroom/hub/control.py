@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import TextIO
 
@@ -17,7 +18,7 @@ import psutil
 from labkit.system import addresses, files, locks, paths, processes, slots
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
-from labkit_classroom.hub import accounts, cgroups, codes, hub_log, jobs, runtime, settings
+from labkit_classroom.hub import accounts, ahead, cgroups, codes, hub_log, jobs, runtime, settings
 from labkit_classroom.hub.authenticator import OPEN
 from labkit_classroom.hub.client import Client
 from labkit_classroom.hub.configuration import TOKEN
@@ -187,7 +188,8 @@ class Hub:
     ) -> State:
         """Return a hub that is not there yet, with a name and a port that no other has."""
         place = (RUN if os.geteuid() == 0 else TMP) / f"{PREFIX}{secrets.token_hex(4)}"
-        hub = State(request, self.folder, place, variables=dict(variables), instructor=instructor)
+        today = date.today().isoformat()
+        hub = State(request, self.folder, place, variables=dict(variables), instructor=instructor, first_day=today)
         if division:
             hub.variables.update(slots.variables(division, hub.slots))
         if request.isolation == settings.SLURM:
@@ -224,7 +226,7 @@ class Hub:
         processes.end_all(
             lambda: self._processes(servers=False)
         )  # of one that was killed: its proxy and its board have the ports
-        _refuse_taken(hub.request)
+        ahead.refuse_taken(hub.request.address, hub.request.port, hub.request.board_port)
         (self.folder / hub_log.LOG).touch(mode=0o600)
 
         def prepare() -> None:
@@ -282,19 +284,6 @@ class Hub:
             for name in cgroups.names(hub.account("")):
                 cgroups.remove(name)
         shutil.rmtree(hub.request.home(settings.CHECK_SEAT), ignore_errors=True)
-
-
-def _refuse_taken(request: Request) -> None:
-    """Refuse an address that is not this machine's, and a port that is taken."""
-    for port, option in ((request.port, "--port"), (request.board_port, "--board-port")):
-        try:
-            if port:
-                addresses.listen(request.address, port).close()
-        except OSError as error:
-            raise LabError(
-                f"cannot listen on {request.address}, port {port}: {os.strerror(error.errno or 0)}. "
-                f"Try another {option}."
-            ) from error
 
 
 def _delete_files(request: Request) -> None:

@@ -3,8 +3,9 @@
 import contextlib
 import json
 import os
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ from labkit_classroom.lecture import rehearsal
 
 FILE = paths.STATE / "memory.json"  # bytes at a lab's peak, by the lab's number
 SAMPLE_INTERVAL_S = 0.5
+ERRORS = 2  # the descriptor of standard error
 GIB = 1 << 30
 
 
@@ -35,12 +37,25 @@ def of_labs(labs: Sequence[str], on_lab: Callable[[str], None]) -> dict[str, int
         lab = source.stem[:2]
         if lab not in peaks:
             on_lab(sources.title(source))
-            rehearsal.FOLDER.mkdir(parents=True, exist_ok=True)
-            with _Peak() as peak:
-                build.execute(notebooks.solution(source), f"{source.stem}-memory", cwd=rehearsal.FOLDER, QUICK=True)
+            with rehearsal.small_runs() as folder, _off_the_screen(), _Peak() as peak:
+                build.execute(notebooks.solution(source), f"{source.stem}-memory", cwd=folder, QUICK=True)
             peaks[lab] = peak.bytes
             files.write(FILE, json.dumps(peaks))
     return {lab: peaks[lab] for lab in (sources.find(number).stem[:2] for number in labs)}
+
+
+@contextlib.contextmanager
+def _off_the_screen() -> Iterator[None]:
+    """Throw away what processes print as errors: of a kernel, TensorFlow's notices. What fails in a lab is raised."""
+    sys.stderr.flush()
+    screen = os.dup(ERRORS)
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), ERRORS)
+        yield
+    finally:
+        os.dup2(screen, ERRORS)
+        os.close(screen)
 
 
 def known_labs() -> dict[str, int]:

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import math
 import os
-import socket
 import stat
 import sys
 import time
@@ -17,7 +16,7 @@ from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit_classroom.board import host
 from labkit_classroom.board.store import Store
-from labkit_classroom.hub import check, jobs, memory, settings
+from labkit_classroom.hub import ahead, check, jobs, memory, settings
 from labkit_classroom.hub.client import Client
 from labkit_classroom.hub.control import Hub
 from labkit_classroom.hub.memory import GIB
@@ -53,6 +52,8 @@ def settle(
     keep_apart: str | None = None,
     divide: bool = False,
     hours: float = jobs.HOURS,
+    name: str = "",
+    timetable: Sequence[str] = (),
 ) -> Request:
     """Return the request for a hub, with this machine's defaults.
 
@@ -63,7 +64,7 @@ def settle(
     """
     if not all(map(math.isfinite, (memory_gib, cores or 0, hours))):
         raise LabError("--memory, --cores and --hours take numbers.")
-    _check_address(address)
+    ahead.refuse_address(address)
     _check_folder(students_files)
     machine = this_machine()
     how = keep_apart or isolation()
@@ -98,19 +99,9 @@ def settle(
         key=str(tls[1].absolute()) if tls else "",
         cpus=division.editing if division else (),
         hours=hours if slurm else 0,
+        name=name,
+        timetable=tuple(timetable),
     )
-
-
-def _check_address(address: str) -> None:
-    """Refuse an address at which nobody can listen."""
-    try:
-        if not address.strip("0123456789"):  # which the system takes for an address, and a browser for another
-            raise ValueError
-        socket.getaddrinfo(address, None)
-    except (OSError, ValueError) as error:  # UnicodeError is one
-        raise LabError(
-            f"--address is one of this machine's, such as {addresses.own()}: not {address!r:.80}."
-        ) from error
 
 
 def _check_folder(students_files: Path) -> None:

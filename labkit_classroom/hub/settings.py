@@ -11,6 +11,7 @@ from labkit.system.errors import LabError
 
 FOLDER = paths.STATE / "hub"
 VARIABLE = "LAB_HUB"  # the hub's folder, in the environment of all its processes
+LABS_VARIABLE = "LAB_LABS"  # the labs that are taught, in a student's server
 FILE = "state.json"  # in the hub's folder
 SECRET = "cookie-secret"  # the file in the hub's folder by which its cookies are signed and sealed
 CHECK_SEAT = "seat-00"  # a seat of nobody's, without a code, whose server is looked at
@@ -46,6 +47,10 @@ class Request:
         The CPUs that servers start on; empty for all. Whoever measures moves to others for that time.
     hours : float
         After which Slurm ends a student's job.
+    name : str
+        The workshop's, on the login page.
+    timetable : tuple of str
+        The options of `lab room open` that give the board its timetable; none for a board without.
     """
 
     files: Path
@@ -62,6 +67,8 @@ class Request:
     key: str = ""
     cpus: tuple[int, ...] = ()
     hours: float = 0
+    name: str = ""
+    timetable: tuple[str, ...] = ()
 
     @property
     def has_accounts(self) -> bool:
@@ -99,6 +106,8 @@ class State:
         Set in every student's server.
     instructor : str
         The address of the board's page for the instructor; empty without a board.
+    first_day : str
+        The date on which the hub was made: the first day of a timetable without one.
     """
 
     request: Request
@@ -108,6 +117,7 @@ class State:
     hub_port: int = 0
     variables: dict[str, str] = field(default_factory=dict)
     instructor: str = ""
+    first_day: str = ""
 
     @property
     def slots(self) -> Path:
@@ -160,7 +170,8 @@ def load(folder: Path) -> State | None:
     except PermissionError as error:
         raise LabError(f"the hub in {paths.shown(folder)} is another user's: do this as whoever started it.") from error
     request = state["request"]
-    request |= {"files": Path(request["files"]), "labs": tuple(request["labs"]), "cpus": tuple(request["cpus"])}
+    request |= {"files": Path(request["files"])}
+    request |= {name: tuple(request.get(name, ())) for name in ("labs", "cpus", "timetable")}
     state |= {"request": Request(**request), "folder": Path(state["folder"]), "runtime": Path(state["runtime"])}
     return State(**state)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from labkit.exercises import copies
 from labkit.system import kernels
 from labkit.system.errors import LabError
+from labkit_classroom.hub.settings import LABS_VARIABLE
 
 
 def main() -> None:
@@ -18,7 +19,8 @@ def main() -> None:
     folder = Path(os.environ["LAB_FOLDER"])
     try:
         Path(os.environ["JUPYTER_RUNTIME_DIR"]).mkdir(mode=0o700, exist_ok=True)
-        copies.update(folder)
+        labs = os.environ.get(LABS_VARIABLE)  # of another spawner, such as on Kubernetes, there is none
+        copies.update(folder, labs.split(",") if labs else None)
         os.environ.update(kernels.settings_paths(os.environ))
         os.chdir(folder)
     except (LabError, OSError) as error:  # such as a full disk

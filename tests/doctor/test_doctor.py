@@ -13,13 +13,16 @@ from rich.console import Console
 from torch_folder import torch_folder
 
 from labkit.data.mnist import FileStatus
-from labkit.doctor import checks, probes, view
+from labkit.doctor import checks, probes, speed, view
 from labkit.doctor.checks import Finding, Report, judge
 from labkit.doctor.labs import LABS, Lab
 from labkit.doctor.probes import Facts, ProbeResult
-from labkit.exercises import sources
+from labkit.exercises import minutes, sources
 from labkit.mpi import torch_ranks
+from labkit.roofline import measure
+from labkit.roofline.measure import Limits, Product
 from labkit.slurm import cluster
+from labkit.system.load import Others
 from labkit.system.paths import DATA
 
 GIB = 2**30
@@ -109,6 +112,70 @@ def text(report: Report, width: int = 80, **options) -> str:
 
 
 # --- Made-up machines ---
+
+
+def made_up_limits(product: float, paper: float | None, others: Others | None = None) -> Limits:
+    """Return limits whose fastest FP32 product, and instruction alone, have these GFLOP/s."""
+    products = {kind: [Product("TensorFlow", 4096, product)] for kind in ("float32", "bfloat16", "int8")}
+    instructions = {"float32": {"instruction": "AVX2 VFMADD", "speed": paper}} if paper else {}
+    return Limits(products, instructions, {"read": 100.0}, others or Others(), "2026-12-01 10:00", AVX2)
+
+
+class TestSpeed:
+    """Whether a machine is as fast as one of its class."""
+
+    def test_what_was_not_measured_is_no_fault_and_the_command_is_named(self):
+        found = finding(judged(limits=None), "speed")
+        assert (found.status, found.fix) == ("ok", "")
+        assert "`./lab roofline`" in found.seen
+
+    def test_the_share_of_what_the_instruction_alone_does(self):
+        found = finding(judged(limits=made_up_limits(240, 289), machine=machine(isa=AVX2)), "speed")
+        assert found == (
+            "speed",
+            "ok",
+            "FP32: 240 GFLOP/s, 83% of what 2 cores could do by AVX2 VFMADD at their clock (289)",
+            "",
+        )
+
+    @pytest.mark.parametrize(("share", "status"), [(0.71, "ok"), (0.68, "warn")])
+    def test_far_below_it_there_is_something_to_look_at(self, share, status):
+        found = finding(judged(limits=made_up_limits(1000 * share, 1000)), "speed")
+        assert found.status == status
+        for cause in ("power saving", "neighbour", "limits on cores"):
+            assert (cause in found.fix) == (status == "warn")
+
+    @pytest.mark.parametrize(("isa", "clock", "status"), [(AVX2, 2.9, "ok"), (AVX2, 1.2, "warn"), (FULL, 1.2, "ok")])
+    def test_a_clock_far_below_the_one_in_the_name_is_told_where_it_can_be(self, isa, clock, status):
+        paper = 2 * 32 * clock
+        own = dataclasses.replace(machine(isa=isa), model="A CPU @ 2.90GHz")
+        found = finding(judged(limits=made_up_limits(0.9 * paper, paper), machine=own), "speed")
+        assert found.status == status
+        assert ("clock is 1.2 GHz, and its name says 2.90" in found.seen) == (status == "warn")
+
+    def test_figures_of_a_busy_machine_are_measured_again_first(self):
+        found = finding(judged(limits=made_up_limits(900, 1000, Others(share=0.5, busy=True))), "speed")
+        assert (found.status, found.fix) == ("warn", "`./lab roofline --again` while nothing else runs")
+
+    def test_without_a_compiler_there_is_nothing_to_compare(self):
+        found = finding(judged(limits=made_up_limits(900, None)), "speed")
+        assert found.status == "ok"
+        assert "C compiler" in found.seen
+
+    def test_no_lab_is_refused_for_it(self):
+        assert verdicts(judged(limits=made_up_limits(1, 1000))) == ("ok", "ok")
+
+    def test_only_what_is_kept_is_read(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(measure, "CACHE", tmp_path)
+        monkeypatch.setattr(measure, "_measure", lambda *_: pytest.fail("the doctor measures nothing"))
+        assert speed.kept_limits() is None
+
+    def test_a_broken_environment_is_left_to_other_checks(self, monkeypatch):
+        monkeypatch.setattr(measure, "SOFTWARE", ("no-such-package",))
+        assert speed.kept_limits() is None
+
+    def test_the_tolerance_is_the_plans(self):
+        assert speed.SLOWER == minutes.SLOWER
 
 
 def test_root_alone_is_told_whether_other_accounts_can_use_the_kit():

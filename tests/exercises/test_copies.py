@@ -21,6 +21,7 @@ def kit(write_source, tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
     monkeypatch.setattr(copies, "GLOSSARY", tmp_path / "docs" / "glossary.md")
+    monkeypatch.setattr(copies, "AGENTS", tmp_path / "env" / "AGENTS.md")
     (tmp_path / "notebooks").mkdir()
     for name in LABS:
         build.build(write_source("[markdown]\n# # Title", "x = 1", name=name))
@@ -100,6 +101,54 @@ def test_links_to_the_glossary_lead_to_the_copy_beside(kit, write_source):
     copies.update(kit)
     assert "(glossary.md#rank)" in copies.copy_path(source_of(kit), kit).read_text()
     assert (kit / "glossary.md").read_text() == copies.GLOSSARY.read_text()
+
+
+def test_only_the_labs_that_are_taught_are_copied_and_what_is_there_is_kept_up_to_date(kit, write_source):
+    copies.update(kit, ["42"])
+    assert [copy.name for copy in kit.glob("*.ipynb")] == ["42_made_up.ipynb"]
+    copies.update(kit)
+    write_source("[markdown]\n# # Title", "x = 2", name=LABS[1])
+    assert copies.update(kit, ["42"]) == copies.Update(refreshed=("43",), outdated=())
+    assert len(list(kit.glob("*.ipynb"))) == 2
+
+
+class TestAgents:
+    """The rules for coding assistants, which the kit may have or not."""
+
+    @pytest.fixture
+    def rules(self, kit):
+        """Where the kit of these tests has them."""
+        copies.AGENTS.parent.mkdir()
+        copies.AGENTS.write_text("Explain, don't solve.")
+        return copies.AGENTS
+
+    def test_a_kit_that_has_none_copies_none(self, kit):
+        copies.update(kit)
+        assert not (kit / "AGENTS.md").exists()
+
+    def test_they_are_copied_and_a_new_version_replaces_what_was_not_edited(self, kit, rules):
+        copies.update(kit)
+        assert (kit / "AGENTS.md").read_text() == "Explain, don't solve."
+        rules.write_text("Ask first.")
+        copies.update(kit)
+        assert (kit / "AGENTS.md").read_text() == "Ask first."
+
+    @pytest.mark.parametrize("edited", [True, False])
+    def test_what_a_student_has_written_is_never_overwritten(self, kit, rules, edited):
+        if edited:
+            copies.update(kit)
+        kit.mkdir(exist_ok=True)
+        (kit / "AGENTS.md").write_text("Mine.")
+        rules.write_text("Ask first.")
+        copies.update(kit)
+        assert (kit / "AGENTS.md").read_text() == "Mine."
+
+    def test_an_instructor_switches_them_off_by_taking_them_away(self, kit, rules):
+        copies.update(kit)
+        (kit / "AGENTS.md").unlink()
+        rules.unlink()
+        copies.update(kit)
+        assert not (kit / "AGENTS.md").exists()
 
 
 def test_reset_keeps_what_the_student_wrote_numbered(kit):

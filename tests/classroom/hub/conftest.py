@@ -47,6 +47,7 @@ class Room:
             cores=1 if limited else 0,
             students_files=files,
             keep_apart=settings.NONE if why_no_accounts() else settings.ACCOUNTS,
+            name="A school <2026>",
         )
         variables = {"LAB_ROOM": self.board.url, "LAB_ROOM_CODE": self.board.code}
         self.wanted, self.hub = wanted, Hub(folder / "hub")

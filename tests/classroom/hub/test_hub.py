@@ -77,7 +77,8 @@ def test_each_works_in_copies_of_their_own(room, students):
         )
     for seat, printed in zip(SEATS, seen, strict=True):
         assert printed.startswith(str(room.state.request.home(seat)))
-        assert (room.state.request.home(seat) / "00_welcome.ipynb").exists()
+        labs = [copy.name for copy in room.state.request.home(seat).glob("*.ipynb")]
+        assert labs == ["00_welcome.ipynb"], "only what is taught"
 
 
 def test_an_exercise_is_checked_and_reaches_the_board(room, students):
@@ -110,6 +111,14 @@ def test_no_student_reaches_anothers_server(room, students):
     for what in ("users", "users/seat-01", "users/seat-01/server", "proxy", "shutdown"):
         reply = student.browser.get(f"{room.url}/hub/api/{what}", timeout=60)
         assert reply.status_code in (403, 404, 405), what
+
+
+def test_the_login_page_has_the_workshops_name_and_no_warning_that_students_cannot_act_on(room):
+    page = requests.get(f"{room.url}/hub/login", timeout=60).text
+    assert "<title>A school &lt;2026&gt;</title>" in page
+    assert '<p id="workshop" class="h2 text-center mb-4">A school &lt;2026&gt;</p>' in page
+    assert "#insecure-login-warning { display: none; }" in page
+    assert 'name="password"' in page
 
 
 def test_the_login_takes_no_form_from_elsewhere(room):

@@ -4,17 +4,21 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import itertools
 import logging
 import os
 import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from dataclasses import fields, replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tornado.web
@@ -24,17 +28,22 @@ from traitlets.config import Config
 from typer.testing import CliRunner
 
 from labkit.cli import application
-from labkit.system import paths, processes, programs, slots, turns
+from labkit.system import others, paths, processes, programs, slots, turns
 from labkit.system.addresses import free_ports
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
+from labkit_author import build
+from labkit_classroom.board import host
 from labkit_classroom.hub import accounts as accounts_of_seats
 from labkit_classroom.hub import (
+    ahead,
     cgroups,
     check,
     codes,
+    configuration,
     control,
     hub_log,
+    memory,
     opening,
     runtime,
     settings,
@@ -44,7 +53,9 @@ from labkit_classroom.hub import (
 from labkit_classroom.hub.authenticator import OPEN, SeatAuthenticator
 from labkit_classroom.hub.control import Hub
 from labkit_classroom.hub.cookies import SEAT
+from labkit_classroom.lecture import rehearsal
 
+IN_USE = os.strerror(errno.EADDRINUSE)
 SEEN = {
     "memory": 2 << 30,
     "cores": 2.0,
@@ -236,8 +247,9 @@ class TestLife:
         monkeypatch.setattr("labkit_classroom.commands.hub._not_as_root", lambda isolation: settings.NONE)
         before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
         try:
+            ports = ["--port", str(free_ports(1)[0]), "--board-port", "0"]
             run = CliRunner().invoke(
-                application(), ["hub", "up", "--students", "1", "--files", str(files / f"ended {number}")]
+                application(), ["hub", "up", "--students", "1", "--files", str(files / f"ended {number}"), *ports]
             )
         finally:
             for one, handler in before.items():
@@ -645,7 +657,9 @@ class TestCommands:
     )
     def test_what_cannot_be_is_told_in_a_line_of_ordinary_length(self, monkeypatch, tmp_path, option, value, told):
         monkeypatch.setattr(Hub.__init__, "__defaults__", (tmp_path / "hub",))
-        run = CliRunner().invoke(application(), ["hub", "up", "--students", "1", "--labs", "00", option, value])
+        monkeypatch.setattr(others, "why_not", lambda *_: "")
+        ports = ["--port", str(free_ports(1)[0]), "--board-port", "0"]
+        run = CliRunner().invoke(application(), ["hub", "up", "--students", "1", "--labs", "00", option, value, *ports])
         assert isinstance(run.exception, LabError), run.output
         assert re.search(told, str(run.exception))
         assert len(str(run.exception)) < 300
@@ -666,6 +680,181 @@ class TestCommands:
             with pytest.raises(LabError, match=f"port {port}: .* Try another --port"):
                 hub.start(wanted)
         assert not hub.folder.exists()
+
+
+class TestLookAhead:
+    """What is found in the first second, and not after minutes."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_is_started(self, monkeypatch):
+        def too_late(*_: object, **__: object) -> None:
+            raise AssertionError("it was to be found before")
+
+        for name in ("start", "stop"):
+            monkeypatch.setattr(Hub, name, too_late)
+        monkeypatch.setattr(memory, "of_labs", too_late)
+
+    @pytest.mark.parametrize("command", ["check", "up"])
+    @pytest.mark.parametrize("option", ["--port", "--board-port"])
+    def test_a_port_that_is_taken(self, monkeypatch, command, option):
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+            ports = {"--port": str(free_ports(1)[0]), "--board-port": "0", option: str(taken.getsockname()[1])}
+            arguments = ["hub", command, "--address", "127.0.0.1", *itertools.chain(*ports.items())]
+            error = CliRunner().invoke(application(), arguments).exception
+        assert isinstance(error, LabError)
+        assert str(error) == f"cannot listen on 127.0.0.1, port {ports[option]}: {IN_USE}. Try another {option}."
+
+    @pytest.mark.parametrize("command", ["check", "up"])
+    @pytest.mark.parametrize("has_system_python", [True, False])
+    def test_a_python_that_students_accounts_cannot_read(self, monkeypatch, tmp_path, command, has_system_python):
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        if has_system_python:
+            (tmp_path / f"python{version}").touch()
+        monkeypatch.setattr(ahead, "SYSTEM_PYTHON", tmp_path / "python3")
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+        monkeypatch.setattr(others, "why_not", lambda *_: "~/python is below /root, whose mode is 0700")
+        ports = ["--port", str(free_ports(1)[0]), "--board-port", "0"]
+        error = CliRunner().invoke(application(), ["hub", command, *ports]).exception
+        assert isinstance(error, LabError)
+        assert "~/python is below /root, whose mode is 0700. " in str(error)
+        assert str(error).endswith(f"{others.REMEDY}.")
+        assert (f"`UV_PYTHON={tmp_path}/python{version} ./lab setup`" in str(error)) == has_system_python
+
+
+class TestCheckCommand:
+    """A check without its processes: the order of what it does, and what it leaves."""
+
+    @pytest.fixture
+    def done(self, monkeypatch, tmp_path):
+        """What was done, in its order."""
+        done: list[str] = []
+
+        def start(hub: Hub, request: settings.Request) -> None:
+            done.append("start")
+            assert request.address == "127.0.0.1"
+            request.home("seat-01").mkdir(parents=True)
+
+        def of_labs(labs: list[str], on_lab: object) -> None:
+            done.append(f"memory of {' '.join(labs)}")
+
+        monkeypatch.setattr(paths, "STATE", tmp_path)
+        monkeypatch.setattr(settings, "FOLDER", tmp_path / "hub")
+        monkeypatch.setattr(Hub.__init__, "__defaults__", (tmp_path / "hub",))
+        monkeypatch.setattr(Hub, "start", start)
+        monkeypatch.setattr(Hub, "stop", lambda hub: done.append("stop"))
+        monkeypatch.setattr(opening, "verify", lambda hub: done.append("look") or ([], 1 << 20))
+        monkeypatch.setattr(memory, "of_labs", of_labs)
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        return done
+
+    def test_memory_is_measured_last_and_nothing_is_left(self, done, tmp_path):
+        ports = ["--port", str(free_ports(1)[0]), "--board-port", "0"]
+        run = CliRunner().invoke(application(), ["hub", "check", "--students", "2", "--labs", "00,07", *ports])
+        assert (run.exit_code, run.exception and str(run.exception)) == (0, None), run.output
+        assert done == ["start", "look", "stop", "memory of 00 07"]
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_routes_labs_are_those_of_the_check(self, done):
+        ports = ["--port", str(free_ports(1)[0]), "--board-port", "0"]
+        CliRunner().invoke(application(), ["hub", "check", "--route", "half", *ports])
+        assert done[-1] == "memory of 00 02 07"
+
+    def test_a_lab_that_is_measured_leaves_a_rehearsals_results_and_the_screen_alone(
+        self, monkeypatch, tmp_path, capfd
+    ):
+        def execute(notebook: object, name: str, cwd: Path, **parameters: object) -> None:
+            ran_in.append(cwd)
+            (cwd / "work").mkdir()
+            (cwd / "work" / "results-00.json").write_text("small")
+            subprocess.run(["sh", "-c", "echo I0000 a notice >&2"], check=True)
+
+        ran_in: list[Path] = []
+        monkeypatch.setattr(paths, "STATE", tmp_path)
+        monkeypatch.setattr(memory, "FILE", tmp_path / "memory.json")
+        monkeypatch.setattr(rehearsal, "FOLDER", tmp_path / "rehearsal")
+        monkeypatch.setattr(build, "execute", execute)
+        kept = tmp_path / "rehearsal" / "work" / "results-00.json"
+        kept.parent.mkdir(parents=True)
+        kept.write_text("in full")
+        memory.of_labs(["00"], lambda title: None)
+        assert kept.read_text() == "in full"
+        assert not ran_in[0].exists()
+        os.write(2, b"errors come again")
+        assert capfd.readouterr().err == "errors come again"
+
+
+class TestWorkshop:
+    """A route, or labs, for the board and for the students' folders; a name for the login page."""
+
+    def asked(self, monkeypatch, tmp_path, *options: str) -> settings.Request:
+        """Return what `hub up` with these options asks for."""
+        asked: list[settings.Request] = []
+
+        def open_checked(hub: Hub, request: settings.Request, new_codes: bool) -> None:
+            asked.append(request)
+            raise LabError("enough")
+
+        monkeypatch.setattr(settings, "FOLDER", tmp_path / "hub")
+        monkeypatch.setattr(Hub.__init__, "__defaults__", (tmp_path / "hub",))
+        monkeypatch.setattr(opening, "open_checked", open_checked)
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
+        try:
+            ports = ["--port", str(free_ports(1)[0]), "--board-port", "0", "--files", str(tmp_path / "students")]
+            run = CliRunner().invoke(application(), ["hub", "up", *ports, *options])
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+        assert str(run.exception) == "enough", run.output
+        return asked[0]
+
+    def test_of_a_route(self, monkeypatch, tmp_path):
+        request = self.asked(monkeypatch, tmp_path, "--route", "half", "--start", "13:30")
+        assert request.labs == ("00", "02", "07")
+        assert request.timetable == ("--route", "half", "--start", "13:30")
+        assert request.name == "Deep learning at scale on CPUs: half a day"
+
+    def test_of_labs_and_a_name(self, monkeypatch, tmp_path):
+        options = ("--labs", "00,6", "--date", "2026-12-01", "--name", "HPC school")
+        request = self.asked(monkeypatch, tmp_path, *options)
+        assert request.labs == ("00", "06")
+        assert request.timetable == ("--labs", "00,6", "--start", "9:00", "--date", "2026-12-01")
+        assert request.name == "HPC school"
+
+    def test_of_neither(self, monkeypatch, tmp_path):
+        request = self.asked(monkeypatch, tmp_path)
+        assert request.labs == ("00", "02", "07")
+        assert request.timetable == ()
+
+    def test_a_time_that_the_board_could_not_read_is_refused_at_once(self, monkeypatch):
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        ports = ["--port", str(free_ports(1)[0]), "--board-port", "0"]
+        run = CliRunner().invoke(application(), ["hub", "up", "--route", "half", "--start", "noon", *ports])
+        assert "9:00 or 13:30" in str(run.exception)
+
+    def test_the_board_is_opened_with_the_timetable_whose_first_day_stays(self, state, monkeypatch):
+        opened: list[dict[str, Any]] = []
+        monkeypatch.setattr(host, "open_room", lambda *_, **given: opened.append(given))
+        hub = replace(but(state, board_port=8500, timetable=("--route", "half")), first_day="2026-12-01")
+        (board,) = configuration._board(hub)
+        run = CliRunner().invoke(application(), board["command"][3:])
+        assert run.exit_code == 0, run.output
+        assert opened[0]["days"][0].entries[0].begin == datetime(2026, 12, 1, 9)
+        assert opened[0]["people"] == 3
+        (board,) = configuration._board(but(hub, timetable=("--route", "half", "--date", "2026-12-02")))
+        assert board["command"][-2:] == ["--date", "2026-12-02"]
+        (board,) = configuration._board(but(hub, timetable=()))
+        assert "--date" not in board["command"]
+
+    def test_a_students_folder_has_the_labs_that_are_taught(self, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(os, "environ", os.environ.copy())
+        os.environ |= {"LAB_FOLDER": str(tmp_path), "JUPYTER_RUNTIME_DIR": str(tmp_path / "run"), "LAB_LABS": "00,07"}
+        monkeypatch.setattr(os, "umask", lambda mask: None)
+        monkeypatch.setattr(os, "execv", lambda *_: None)
+        student_server.main()
+        assert {copy.name[:2] for copy in tmp_path.glob("*.ipynb")} == {"00", "07"}
 
 
 def test_kubernetes_values_give_each_student_whole_cores():
