@@ -192,11 +192,10 @@ UNTESTED = {
     "network": {"--delay": "read as --rate is; `parse_delay` has tests"},
     "join": dict.fromkeys(("--seat", "--figures", "--check"), PASSED_ON),
     "agenda": {"--hours": PASSED_ON},
-    "rehearse": {"--route": SHARED, "--labs": SHARED},
     "guide": dict.fromkeys(("--start", "--hours", "--date"), SHARED),
-    "room open": dict.fromkeys(("--start", "--hours", "--date"), SHARED),
+    "room open": {"--hours": SHARED, "--people": PASSED_ON, "--on-hub": PASSED_ON},
     "hub up": {"--hours": PASSED_ON, "--new-codes": PASSED_ON},
-    "hub check": dict.fromkeys(("--students", "--memory", "--cores", "--slots", "--hours"), SHARED),
+    "hub check": dict.fromkeys(("--slots", "--hours"), SHARED),
     "hub down": {"--delete-files": PASSED_ON},
     "site": {"--out": PASSED_ON},
 }
