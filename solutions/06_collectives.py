@@ -20,7 +20,7 @@
 # | part | sections | time |
 # | --- | --- | --- |
 # | one · in memory | 1 to 6 | {minutes 1–6} |
-# | two · on wires | 7 to 14, and the questions | {minutes 7–questions} |
+# | two · on wires | 7 to 15, and the questions | {minutes 7–questions} |
 #
 # Part two needs the kernel of part one: after a restart, run part one again.
 #
@@ -83,6 +83,7 @@ COMPRESSED_DIGITS, COMPRESSED_EPOCHS = (500, 2) if QUICK else (8_000, 8)  # sect
 COMPRESSION_ROUNDS = 1 if QUICK else 7
 LONG, NODES_CHOSEN = (300_000, (2,)) if QUICK else (10_000_000, (3, 4))  # bytes, nodes: section 14
 CHOICES, CHOSEN_ROUNDS = (2, 2) if QUICK else (None, 7)  # settings of MPICH; None: all of them
+RACK_ROUNDS = 2 if QUICK else 7  # section 15
 
 # %% [markdown]
 # ## Part one · In memory
@@ -813,13 +814,13 @@ results.hand_in("6", row)
 # interface of its own, a cable leads from it to a switch, and no cable carries more than the rate that you ask for.
 #
 # **Only the wires are emulated.** The nodes share this machine's cores, caches and memory, and there is a single
-# switch. Some machines don't allow such nodes. There, the lab goes on in memory, and says what it leaves out.
+# switch. Where nodes share a core, a rank that waits sleeps (`MPIR_CVAR_ENABLE_HEAVY_YIELD=1`): MPICH would poll, and
+# keep the core from a rank that has something to send. Some machines don't allow such nodes. There, the lab goes on in
+# memory, and says what it leaves out.
 
 # %%
 no_wires = obstacle()
 print(f"No wires here: {no_wires}" if no_wires else "Here, nodes can be joined by wires.")
-# MPICH polls while it waits. Nodes share cores here, so let a waiting rank yield its core:
-SLEEP = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10}
 
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
@@ -917,7 +918,7 @@ if ranks.rank == 0:
 ON_WIRES = ("1 server", "n servers", "ring", "MPI_Allreduce")
 
 
-def measure_on_wires(n, network, sizes, ways=ON_WIRES, env=SLEEP, rounds=WIRE_ROUNDS):
+def measure_on_wires(n, network, sizes, ways=ON_WIRES, env=None, rounds=WIRE_ROUNDS):
     """Run the script on n nodes; return what it measured, each by way and bytes."""
     out, modules = work / "wires.json", (Path(servers).stem, Path(ring).stem)
     arguments = (*modules, out, rounds, ",".join(ways), *sizes)
@@ -1526,8 +1527,7 @@ for n in (8, 64, 1_024):
 # A ring asks nothing of the uplink that it doesn't ask of every other link. MPICH's halving begins with the nearest
 # partner, when halves are exchanged, so that only small chunks go far. This keeps its cost within bounds, but the ring
 # is ahead. (Patarasuk and Yuan 2009, [doi 10.1016/j.jpdc.2008.09.002](https://doi.org/10.1016/j.jpdc.2008.09.002),
-# prove that a ring needs no more than a tree of links, and measure it.) Here, all nodes hang on one switch: you can't
-# measure this.
+# prove that a ring needs no more than a tree of links, and measure it.) Section 15 measures two racks.
 #
 # An MPI library has several algorithms, and chooses by the size of the message and the number of ranks. And frameworks
 # combine small messages into large ones before they call MPI: that is *tensor fusion*, in lab 07.
@@ -2319,7 +2319,7 @@ print(f"{len(rates)} runs, about 15 seconds.")
 with load.watch("section 13") as less_others:
     for rate in rates:
         arguments = work / "less.json", COMPRESSION_ROUNDS
-        options = {"threads": 1, "network": rate, "env": SLEEP}
+        options = {"threads": 1, "network": rate}
         run_ranks(NODES[-1], "work/send_less.py", *arguments, **options)
         send_less[rate or "in memory"] = json.loads((work / "less.json").read_text())
 gains = {}  # top-k's speed over that of float32
@@ -2375,7 +2375,7 @@ with load.watch("section 14"):
     for n in () if no_wires else NODES_CHOSEN:
         with Testbed(n, "1 Gbit/s") as wires:
             for setting, env in itertools.islice(ALGORITHMS.items(), CHOICES):
-                arguments = ("ring", "MPI_Allreduce"), SLEEP | env, CHOSEN_ROUNDS
+                arguments = ("ring", "MPI_Allreduce"), env, CHOSEN_ROUNDS
                 chosen[n, setting] = measure_on_wires(n, wires, [LONG], *arguments)
 
 # %% jupyter={"source_hidden": true}
@@ -2410,6 +2410,142 @@ if no_wires:
 # others. Where bytes are equal and times are not, the reason is elsewhere: in what waits for what, or in the layer
 # below.
 #
+# ## 15 · Two racks
+#
+# So far, all nodes hang on one switch, and each wire is as fast as any other. In a data centre, nodes stand in *racks*.
+# Each rack has a switch of its own, and an [**uplink**](../docs/glossary.md#uplink) leads from it to the others. An
+# uplink often carries less than the rack's nodes could send at once. Here are four nodes in two racks, and the uplinks
+# have a tenth of the wires' rate:
+#
+# ```mermaid
+# flowchart TB
+#     accTitle: Four nodes in two racks
+#     accDescr {
+#         Nodes 0 and 1 are joined to the switch of rack 0, nodes 2 and 3 to that of rack 1, by wires of 1 Gbit/s.
+#         From each rack's switch, an uplink of 100 Mbit/s leads to a switch above.
+#     }
+#     top["switch"] -- "uplink, 100 Mbit/s" --- r0["switch of rack 0"]
+#     top -- "uplink, 100 Mbit/s" --- r1["switch of rack 1"]
+#     r0 -- "1 Gbit/s" --- n0(["node 0"])
+#     r0 --- n1(["node 1"])
+#     r1 --- n2(["node 2"])
+#     r1 --- n3(["node 3"])
+# ```
+#
+# Four ways to add up a gradient of *S* bytes:
+#
+# - **ring by rack**: your ring, 0 → 1 → 2 → 3. One of its messages leaves each rack in each step, so 2(n − 1)/n · S =
+#   1.5 S pass an uplink.
+# - **ring across**: your ring too, 0 → 2 → 1 → 3. Now every message goes to the other rack: 3 S.
+# - **two levels**, as in section 9: reduce and scatter in the rack, so that each node has half of the gradient; add up
+#   this half with the node of the other rack that has the same half; gather in the rack. Each of the two pairs sends
+#   half of the gradient: S.
+# - **MPI_Allreduce**: MPICH knows nothing of the racks.
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** How many times as fast as the ring by rack are two levels? Don't forget what they send inside the
+# racks, on wires that are ten times as fast.
+#
+# </div>
+
+# %%
+results.guess(6, "two levels' speed over the ring's, two racks", ..., unit="×")
+
+# %%
+# %%writefile work/racks.py
+"""Time all-reduces on two racks: work/racks.py RING OUT ROUNDS BYTES"""
+
+import json
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+ring_allreduce = import_module(sys.argv[1]).ring_allreduce
+out, rounds, n_bytes = Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+ranks = MPI.COMM_WORLD
+in_a_rack = ranks.size // 2
+rack, place = divmod(ranks.rank, in_a_rack)
+within = ranks.Split(rack)  # the ranks of this rack
+partners = ranks.Split(place)  # those with this place in all racks
+across = ranks.Split(0, key=2 * place + rack)  # all ranks: neighbours are in different racks
+
+
+def two_levels(gradient, total):
+    """Fill `total` with the sum: inside the racks, then between them, then inside."""
+    part = np.empty(len(gradient) // in_a_rack, np.float32)  # is divisible here
+    within.Reduce_scatter_block(gradient, part)
+    partners.Allreduce(MPI.IN_PLACE, part)
+    within.Allgather(part, total)
+
+
+WAYS = {
+    "ring by rack": lambda gradient, total: ring_allreduce(ranks, gradient, total),
+    "ring across": lambda gradient, total: ring_allreduce(across, gradient, total),
+    "two levels": two_levels,
+    "MPI_Allreduce": ranks.Allreduce,
+}
+gradient = np.full(n_bytes // 4, ranks.rank + 1, np.float32)
+total = np.empty_like(gradient)
+measured = {way: [] for way in WAYS}
+for repeat in range(1 + rounds):  # the first opens connections
+    for way, run in WAYS.items():
+        ranks.Barrier()
+        start = time.perf_counter()
+        run(gradient, total)
+        spent = ranks.allreduce(time.perf_counter() - start, op=MPI.MAX)
+        assert (total == ranks.size * (ranks.size + 1) / 2).all(), way
+        measured[way] += [spent] * (repeat > 0)
+if ranks.rank == 0:
+    out.write_text(json.dumps(measured))
+
+# %%
+WIRE, UPLINK, RACK_NODES = 1e9, 1e8, 4  # bit/s, and nodes in two racks
+HEADERS = 1514 / 1448  # bytes on the wire for a byte that is sent, with those of Ethernet, IP, TCP
+over_uplink = {"ring by rack": 1.5, "ring across": 3.0, "two levels": 1.0}  # gradients
+inside = {"two levels": 1.0}  # gradients on a node's own wire, while the uplinks are idle
+racks = {}  # seconds of each round, by way
+if not no_wires:
+    print(f"{RACK_ROUNDS + 1} rounds, about 20 seconds.")
+    with (
+        load.watch("section 15") as racks_others,
+        Testbed(RACK_NODES, WIRE, racks=2, uplink=UPLINK) as wires,
+    ):
+        arguments = Path(ring).stem, work / "racks.json", RACK_ROUNDS, GRADIENT
+        run_ranks(RACK_NODES, "work/racks.py", *arguments, threads=1, network=wires)
+        racks = json.loads((work / "racks.json").read_text())
+
+# %%
+print(f"4 MB, {'predicted':>18}   measured" if racks else f"Not here: {no_wires}")
+for way, spent in racks.items():
+    said = "not known"
+    if way in over_uplink:
+        seconds = over_uplink[way] / UPLINK + inside.get(way, 0) / WIRE
+        said = f"{8e3 * HEADERS * GRADIENT * seconds:,.0f} ms"
+    print(f"{way:15}{said:>9}   {milliseconds(spent, 0)}")
+if racks:
+    speeds = {way: 1 / np.array(spent) for way, spent in racks.items()}
+    over_ring = ratios(speeds, "ring by rack")
+    for way in list(racks)[1:]:
+        print(f"{way} over ring by rack: {over_ring[way]}, {over_ring[way].verdict}")
+    gain = Measured(*over_ring["two levels"], "×")
+    results.compare_guess(6, gain)
+    row = "two levels' speed over your ring's, two racks", "", gain, "", racks_others
+    results.hand_in("15", row)
+
+# %% [markdown]
+# The three predictions are sums of bytes, divided by rates, as in section 7, and no figure was fitted. Where a measured
+# time is above its prediction, remember what these nodes share: this machine's cores.
+#
+# The order of the ranks is part of an algorithm. A launcher that deals out ranks in turns, one to each rack, makes the
+# ring across out of the ring by rack: the same script, the same bytes from each node, and twice the bytes on the
+# uplinks. Slurm calls these orders `--distribution=block` and `cyclic`
+# ([its documentation](https://slurm.schedmd.com/sbatch.html#OPT_distribution)).
+#
 # ## Questions
 #
 # Answer each in a sentence or two, with what you saw above. Those that name an optional section are for whoever did it.
@@ -2425,7 +2561,8 @@ if no_wires:
 # 5. Why does Horovod reach 90% scaling efficiency on 512 GPUs with ResNet-101 and Inception V3, but only 68% with
 #    VGG-16? Section 1 has the numbers.
 # 6. By the model, halving needs no more bytes than the ring, and fewer steps. You have 24 nodes in three racks. Which
-#    one do you try first for a gradient of 100 MB, and what would you measure before you decide?
+#    one do you try first for a gradient of 100 MB, and what would you measure before you decide? *(section 15 has two
+#    racks)*
 # 7. A rank sends 1% of a gradient's numbers by top-k. From how many ranks on is that more than a ring sends with
 #    float32? *(section 13)*
 #
@@ -2470,7 +2607,7 @@ if no_wires:
 # **Timing** Part one: sections 1 and 2 take 18 minutes, 3 takes 15, 4 and 5 take 7: 40, and 3 more with section 6. Part
 # two: 7 takes 6, 8 takes 12, 9 takes 7, the questions 3. Anyone still in exercise 2 at minute 35 should continue with
 # the solution. The seam between the parts is a good place for a break, or for a second day. Of the optional sections,
-# 10 and 13 are the longest. Each stands by itself; 11 uses the model of section 8, and 12 to 14 the wires of section 7.
+# 10 and 13 are the longest. Each stands by itself; 11 uses the model of section 8, and 12 to 15 the wires of section 7.
 # "Time left?" has no solution here; a hint for it: in each step, `Sendrecv` with the partner `me ^ distance`, then add,
 # and double the distance.
 #
@@ -2557,6 +2694,7 @@ if no_wires:
 topk = f"top-k with 1/50 of the bytes, speed over float32's, {NODES[-1]} ranks"
 names = [f"{topk}, {place}" for place in ("in memory", "100 Mbit/s")]
 rows += results.handed_in("13", *((name, "") for name in names))
+rows += results.handed_in("15", ("two levels' speed over your ring's, two racks", ""))
 results.table("how gradients travel", rows)
 
 # %% [markdown]

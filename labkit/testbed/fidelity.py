@@ -1,26 +1,31 @@
 """Fidelity: whether wires were the limit of what ran on a testbed, or this machine's cores.
 
 Nodes that are more than the cores take turns on them, and the kernel's passing on of packets takes its part. While
-something runs, `watch` looks how long its threads waited for a core (/proc/PID/task/TID/schedstat, proc(5)), and what
-the cores did for packets (softirq in /proc/stat).
+something runs, `watch` looks how long its threads waited for a core (/proc/PID/task/TID/schedstat, proc(5)), what the
+cores did for packets (softirq in /proc/stat), and how many packets were lost (TCP's counters, /proc/PID/net/snmp).
 """
 
 import contextlib
+import copy
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from labkit.system.load import cpu_times
-from labkit.testbed.testbed import Node, Testbed
+import numpy as np
+
+from labkit.system.load import CpuTimes, cpu_times
+from labkit.testbed.testbed import Node, Testbed, traffic
 
 # The shares from which a figure is that of the cores. `lab network accuracy` shows both beside the errors of transfers:
 # on an idle machine with two cores, 4 nodes waited for 26 to 33% of the time, their ranks' start included, and 8 for 44
 # to 46%, where all-reduces took 37 and 70% too long (docs/wires.md).
 MAX_WAITED, MAX_PACKETS = 0.4, 0.35
 SAMPLE_S = 0.25  # between looks at the processes
+IN_USE_BYTES = 4_000  # sent by a node: until then nothing is, but what finds out where others are
 
 
 @dataclass
@@ -30,15 +35,19 @@ class Fidelity:
     Attributes
     ----------
     waited : float
-        The share of the time, for which the threads of a node that shares its cores with others waited for one, on the
-        node that waited longest; beyond 1 when several threads did. 0 where each node has cores of its own: there,
-        threads of a real node would wait as well.
+        The share of the time since the wires were first used, for which the threads of a node that shares its cores
+        with others waited for one, on the node that waited longest; beyond 1 when several threads did. 0 where each
+        node has cores of its own: there, threads of a real node would wait as well.
     packets : float
-        The share of the nodes' cores that the kernel spent on passing packets on.
+        The share of the nodes' cores that the kernel spent on passing packets on, in the same time.
+    lost : float
+        The share of TCP's segments that were sent again, as a wire's queue was full. Real switches have full queues
+        too: it makes no figure doubtful.
     """
 
     waited: float = 0.0
     packets: float = 0.0
+    lost: float = 0.0
 
     @property
     def doubt(self) -> str:
@@ -52,57 +61,96 @@ class Fidelity:
 def watch(testbed: Testbed) -> Iterator[Fidelity]:
     """Watch the cores of a testbed's nodes while the block runs."""
     fidelity, over = Fidelity(), threading.Event()
-    sampler = _Sampler(testbed)
+    sampler, segments = _Sampler(testbed), _segments(testbed)
     thread = threading.Thread(target=sampler.run, args=(over,), daemon=True)
-    cpus = {cpu for node in testbed.nodes for cpu in node.cpus}
-    first, start = cpu_times(), time.monotonic()
     thread.start()
     try:
         yield fidelity
     finally:
         over.set()
         thread.join()
-        seconds, last = time.monotonic() - start, cpu_times()
-        seen = [last[cpu].softirq - first[cpu].softirq for cpu in cpus if cpu in first and cpu in last]
-        fidelity.packets = sum(seen) / (seconds * len(seen)) if seen else 0.0
-        fidelity.waited = sampler.longest_wait / seconds
+        fidelity.waited, fidelity.packets = sampler.shares()
+        sent, again = np.array(_segments(testbed)) - segments
+        fidelity.lost = float(again / sent) if sent else 0.0
+
+
+class _Seen(NamedTuple):
+    """What a look has found: when, what each core has done, and how long each node's threads have waited for one."""
+
+    time: float
+    cores: dict[int, CpuTimes]
+    waits: dict[int, dict[int, int]]  # nanoseconds by node's process, and by thread
 
 
 class _Sampler:
-    """Adds up, by node, how long the threads of its processes have waited for a core."""
+    """Looks at the nodes' threads again and again; what they did before the wires were used does not count."""
 
     def __init__(self, testbed: Testbed) -> None:
-        shared = Counter(cpu for node in testbed.nodes for cpu in node.cpus)
-        sharing = [node for node in testbed.nodes if any(shared[cpu] > 1 for cpu in node.cpus)]
+        self._testbed = testbed
+        self._cpus = Counter(cpu for node in testbed.nodes for cpu in node.cpus)
+        sharing = [node for node in testbed.nodes if any(self._cpus[cpu] > 1 for cpu in node.cpus)]
         self._nodes = {_namespace(node.pid): node for node in sharing}
         self._node_of: dict[int, Node | None] = {}  # of each process that was seen; none for those of other namespaces
-        self._waited: dict[int, dict[int, int]] = {
-            node.pid: {} for node in sharing
-        }  # by node's process, then by thread
+        self._waits: dict[int, dict[int, int]] = {node.pid: {} for node in sharing}
+        self._sent = self._bytes_sent()
+        self._first: _Seen | None = None
+        self._last: _Seen | None = None
 
     def run(self, over: threading.Event) -> None:
-        """Look at all threads again and again until it is over."""
-        while self._nodes and not over.wait(SAMPLE_S):
+        """Look until it is over."""
+        while not over.wait(SAMPLE_S):
             self.look()
 
-    @property
-    def longest_wait(self) -> float:
-        """The seconds that the threads of a node have waited, of the node whose did longest."""
-        return max((sum(threads.values()) for threads in self._waited.values()), default=0) / 1e9
+    def shares(self) -> tuple[float, float]:
+        """Return the share of the time for which the node's threads waited that waited longest, and that of packets."""
+        if not self._first or not self._last or self._last is self._first:
+            return 0.0, 0.0
+        seconds = self._last.time - self._first.time
+        waits = [
+            sum(wait - self._first.waits[node].get(thread, 0) for thread, wait in threads.items())
+            for node, threads in self._last.waits.items()
+        ]
+        first, last = self._first.cores, self._last.cores
+        packets = [last[cpu].softirq - first[cpu].softirq for cpu in self._cpus if cpu in first and cpu in last]
+        return max(waits, default=0) / 1e9 / seconds, sum(packets) / max(len(packets), 1) / seconds
 
     def look(self) -> None:
-        """Read the waits of all threads on the nodes."""
-        for pid in (int(folder.name) for folder in Path("/proc").glob("[0-9]*")):
+        """See what there is, and whether the wires are used by now."""
+        for pid in (int(folder.name) for folder in Path("/proc").glob("[0-9]*") if self._nodes):
             if pid not in self._node_of:
                 self._node_of[pid] = self._nodes.get(_namespace(pid))
             if node := self._node_of[pid]:
-                self._look_at(pid, self._waited[node.pid])
+                self._look_at(pid, self._waits[node.pid])
+        self._last = _Seen(time.monotonic(), cpu_times(), copy.deepcopy(self._waits))
+        if not self._first and self._bytes_sent() - self._sent > IN_USE_BYTES:
+            self._first = self._last
+
+    def _bytes_sent(self) -> int:
+        """Return the bytes that the nodes have sent."""
+        sent = 0
+        for node in self._testbed.nodes:
+            with contextlib.suppress(OSError, KeyError):  # it is gone
+                sent += traffic(node.pid, self._testbed.interface).sent
+        return sent
 
     @staticmethod
-    def _look_at(pid: int, waited: dict[int, int]) -> None:
+    def _look_at(pid: int, waits: dict[int, int]) -> None:
         with contextlib.suppress(OSError):  # it has just ended
             for thread in Path(f"/proc/{pid}/task").iterdir():
-                waited[int(thread.name)] = int((thread / "schedstat").read_text().split()[1])
+                waits[int(thread.name)] = int((thread / "schedstat").read_text().split()[1])
+
+
+def _segments(testbed: Testbed) -> tuple[int, int]:
+    """Return how many segments the nodes' TCP has sent, and how many of them again."""
+    sent = again = 0
+    for node in testbed.nodes:
+        with contextlib.suppress(OSError):  # it is gone
+            lines = (line.split() for line in Path(f"/proc/{node.pid}/net/snmp").read_text().splitlines())
+            names, values = (words for words in lines if words[0] == "Tcp:")
+            counters = dict(zip(names, values, strict=True))
+            again += int(counters["RetransSegs"])
+            sent += int(counters["OutSegs"]) + int(counters["RetransSegs"])  # OutSegs is without those (RFC 4022)
+    return sent, again
 
 
 def _namespace(pid: int) -> int:

@@ -40,15 +40,20 @@ ENTER = Path(__file__).with_name("enter.sh")
 # A burst is what a wire may send at once after a pause: little, so that small messages take the time that its rate
 # says. The kernel hands TCP's data on in pieces of up to 64 KiB (segmentation offload). A burst that is smaller has
 # each piece cut up again, and then a wire of 1 Gbit/s carried a quarter of it here: so pieces are held to less than a
-# burst. On slow wires a piece is a packet of 1,500 bytes; on fast ones that costs too much of the cores.
+# burst. A piece is sent in one go, and each costs the cores a timer at either end: on slow wires it is as long as the
+# rate takes in `PIECE_S`, or a packet of 1,500 bytes.
 SLOW_RATE = 1.5e8
 SLOW_BURST_BYTES, FAST_BURST_BYTES, FAST_BURST_S = 16_000, 30_000, 2.5e-4
 PIECE = 0.9  # the largest piece, as a share of a burst: headers come on top
-MAX_PIECE_BYTES = 65_536
+PIECE_S = 7e-4
+PACKET_BYTES, MAX_PIECE_BYTES = 1_500, 65_536
 QUEUE_S = 0.1  # the longest time that a packet waits for a wire: then packets are dropped
 MIN_QUEUE_S = 1e-6
-# TCP's largest window, as time at the wire's rate: a larger one makes queues longer, and in the end loses packets.
-WINDOW_S, MIN_WINDOW_BYTES = 0.02, 65_536
+# TCP's largest window, as time at the rate of the slowest cable: what is in it lies in that cable's queue. Where two
+# ranks send to each other, as in recursive halving, MPI's answer to one waits behind its own data to the other; with
+# 20 ms, all-reduces on 4 to 8 nodes took 20 to 50% too long, and with 5 ms 1 to 3% (100 Mbit/s). A real card's queue in
+# Linux is as short (BQL). Beside a slow cable, fast ones need what they send until the answer comes.
+WINDOW_S, FAST_WINDOW_S, MIN_WINDOW_BYTES = 5e-3, 5e-4, 16_384
 # What a delay adds to it: the kernel counts its own records with the data, and with one round trip's worth a wire of
 # 100 Mbit/s with 40 ms there and back carried little more than a half of its rate.
 WINDOW_ROUND_TRIPS = 2
@@ -277,7 +282,9 @@ class Testbed:
 
     def _window(self, rate: float) -> int:
         """Return TCP's largest window in bytes, records of the kernel's included, on a wire of this rate."""
-        return round(max(MIN_WINDOW_BYTES, rate / 8 * (WINDOW_S + WINDOW_ROUND_TRIPS * self._round_trip)))
+        slowest = min(*self._topology.wires, self.uplink or rate)
+        under_way = rate / 8 * WINDOW_ROUND_TRIPS * self._round_trip
+        return round(max(MIN_WINDOW_BYTES, slowest / 8 * WINDOW_S, rate / 8 * FAST_WINDOW_S) + under_way)
 
     @property
     def _round_trip(self) -> float:
@@ -476,6 +483,7 @@ def _burst(rate: float) -> int:
 
 def _segments(rate: float) -> str:
     """Return the setting that holds the pieces of TCP's data to less than a burst, as `ip link` takes it."""
+    largest = min(MAX_PIECE_BYTES, round(PIECE * _burst(rate)))
     if rate <= SLOW_RATE:
-        return "gso_max_segs 1"
-    return f"gso_max_size {min(MAX_PIECE_BYTES, round(PIECE * _burst(rate)))}"
+        largest = min(largest, round(rate / 8 * PIECE_S))
+    return f"gso_max_size {largest}" if largest >= 2 * PACKET_BYTES else "gso_max_segs 1"

@@ -13,7 +13,13 @@ from labkit.testbed import Testbed, command, fidelity, testbed
 
 pytestmark = pytest.mark.slow
 
-SPIN = "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
+SPIN = """\
+import socket, sys, time
+wire, end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), time.monotonic() + 2
+while time.monotonic() < end:
+    if sys.argv[1:]:
+        wire.sendto(bytes(1000), ("10.77.0.2", 9))
+"""
 
 
 @pytest.fixture
@@ -26,9 +32,10 @@ def on_one_core(monkeypatch, wires_can_be_made):
         yield nodes
 
 
-def spin(nodes: Testbed, *numbers: int) -> None:
+def spin(nodes: Testbed, *numbers: int, sending: bool = True) -> None:
     cpu = str(nodes.nodes[0].cpus[0])
-    running = [subprocess.Popen([*nodes.enter(n), "taskset", "-c", cpu, sys.executable, "-c", SPIN]) for n in numbers]
+    spinning = ["taskset", "-c", cpu, sys.executable, "-c", SPIN, *["to node 2"] * sending]
+    running = [subprocess.Popen([*nodes.enter(number), *spinning]) for number in numbers]
     assert [process.wait(60) for process in running] == [0] * len(numbers)
 
 
@@ -37,6 +44,12 @@ def test_nodes_that_wait_for_a_core_make_figures_doubtful(on_one_core):
         spin(on_one_core, 1, 2, 2)
     assert seen.waited > fidelity.MAX_WAITED
     assert seen.doubt.startswith("nodes waited ")
+
+
+def test_what_waits_before_the_wires_are_used_such_as_imports_does_not_count(on_one_core):
+    with fidelity.watch(on_one_core) as seen:
+        spin(on_one_core, 1, 2, 2, sending=False)
+    assert (seen.waited, seen.packets) == (0, 0)
 
 
 def test_nodes_that_do_nothing_wait_for_nothing(on_one_core):
