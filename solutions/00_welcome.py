@@ -91,11 +91,14 @@ if ADDRESS:
     join(ADDRESS, CODE, SEAT)
 
 # %% [markdown]
-# ## 2 · How exercises work
+# ## 2 · Try an exercise
 #
-# An exercise is a function, or a script, with a gap in it. Replace the two lines `YOUR CODE HERE` and
-# `raise NotImplementedError()` with your own code and run the cell. Then run the next cell: it **checks** what your
-# answer does. Try it.
+# An exercise is a function, or a script, with a gap in it. The cell below it **checks** what your answer does. Try that
+# before you read how it works:
+#
+# 1. Run both cells as they are: the function with its gap, and the check.
+# 2. Replace the two lines `YOUR CODE HERE` and `raise NotImplementedError()` by `return 1`, and run both cells again.
+# 3. Now write what you think is right, and run both until the check is content.
 #
 # ### Exercise 1 · Share out the cores
 #
@@ -117,7 +120,7 @@ def threads_per_rank(cores, ranks):
 threads_per_rank = check(1, threads_per_rank)
 
 # %% [markdown]
-# The check has one of three answers.
+# So the check has one of three answers, and by now you have seen them.
 #
 # - *not attempted*: the two lines are still there.
 # - *not yet*: you see what was expected and what your code returned, or which of your lines failed. An answer that ran

@@ -1359,7 +1359,6 @@ if ranks.rank == 0:
 
 
 # %%
-SLEEP = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10}  # as in lab 06
 N = 2 ** int(math.log2(min(cores, 8)))  # ranks: the heads and all widths divide by it
 split_shape = (3, 256) if QUICK else (4, 1280)  # layers and width: 79 million weights
 ways = {"1 rank": (1, N), f"{N} ranks": (N, 1)}  # ranks and threads of each
@@ -1410,7 +1409,7 @@ if no_wires or no_ranks:
     print(f"Not here: {no_wires or no_ranks}")
 else:
     with load.watch("section 7"):
-        on_wires = run_split(2, 1, network="1 Gbit/s", env=SLEEP)
+        on_wires = run_split(2, 1, network="1 Gbit/s")
     per_token = 1000 * np.median(on_wires["token"])
     sent = 1000 * np.median(on_wires["all-reduces"])
     times, of_bytes = 2 * split_shape[0], 8 * 4 * split_shape[1] / 1e9
