@@ -82,6 +82,8 @@ class Row:
             "off": {way: self.off(way) for way in WAYS},
             "waited": self.wires.waited,
             "packets": self.wires.packets,
+            "used": self.wires.used,
+            "lost": self.wires.lost,
             "others": self.others.as_dict(),
         }
 
@@ -126,23 +128,29 @@ def predictions(rows: Sequence[Row]) -> list[tuple[Row, str, float]]:
 
 def render(rows: Sequence[Row], console: Console) -> None:
     """Print the rows, what they predict, and what disturbed them."""
-    names = ("nodes, wires", "ping", *HEADS.values(), "±", "waited", "packets", "limit")
+    names = ("nodes, wires", "ping", *HEADS.values(), "±", "waited", "used", "packets", "limit")
     table = plain_table(*(Column(name, justify="right") for name in names), header=True)
     for row in rows:
         limit = "⚠ cores" if row.others.doubt else "⚠ busy" if row.others.busy else "wires"
         offs = [row.off(way) for way in WAYS]
         widest = max((high - low) / 2 for _, low, high in offs)
-        shares = f"{widest:.0%}", f"{row.wires.waited:.0%}", f"{row.wires.packets:.0%}"
+        seen = row.wires
+        shares = f"{widest:.0%}", *(f"{share:.0%}" for share in (seen.waited, seen.used, seen.packets))
         ping = f"{1e6 * row.round_trip:,.0f} µs"
         table.add_row(
-            f"{row.nodes}, {show_rate(row.rate)}", ping, *(f"{value:+.0%}" for value, *_ in offs), *shares, limit
+            f"{row.nodes}, {show_rate(row.rate)}",
+            ping,
+            *(f"{value:+.0%}" for value, *_ in offs),
+            *shares,
+            limit,
         )
     console.print(table)
     console.print(
         "Longer than theory: the bytes at the wire's rate, with all headers "
         f"({theory.PAYLOAD_BYTES:,} of {theory.PACKET_BYTES:,} bytes are payload).\n"
         "±: the widest 95% interval of the row; ping: 8 bytes, there and back.\n"
-        "waited: for a core, on the node that waited longest; packets: what passing them on took of the cores."
+        "waited: for a core, on the node that waited longest; used: of the cores, where nodes share them;\n"
+        "packets: what passing them on took of the cores."
     )
     for row, way, seconds in predictions(rows):
         measured = float(np.median(row.seconds[way]))

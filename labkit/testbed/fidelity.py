@@ -20,10 +20,11 @@ import numpy as np
 from labkit.system.load import CpuTimes, cpu_times
 from labkit.testbed.testbed import Node, Testbed, traffic
 
-# The shares from which a figure is that of the cores. `lab network accuracy` shows both beside the errors of transfers:
-# on an idle machine with two cores, 4 nodes waited for 26 to 33% of the time, their ranks' start included, and 8 for 44
-# to 46%, where all-reduces took 37 and 70% too long (docs/wires.md).
-MAX_WAITED, MAX_PACKETS = 0.4, 0.35
+# The shares from which a figure is that of the cores; `lab network accuracy` shows them beside the errors of transfers.
+# On an idle machine with two cores, with all-reduces at 1 to 15% above theory (4 and 8 nodes, 100 Mbit/s), nodes waited
+# for 17 to 34% and used 42 to 51% of the cores; with 26 to 66% (8 nodes, 1 Gbit/s) for 42% and used 66%; with 84 to 91%
+# (4 nodes, 5 Gbit/s) for 30% and used 67% (docs/wires.md).
+MAX_WAITED, MAX_USED, MAX_PACKETS = 0.4, 0.6, 0.35
 SAMPLE_S = 0.25  # between looks at the processes
 IN_USE_BYTES = 4_000  # sent by a node: until then nothing is, but what finds out where others are
 
@@ -40,6 +41,9 @@ class Fidelity:
         node has cores of its own: there, threads of a real node would wait as well.
     packets : float
         The share of the nodes' cores that the kernel spent on passing packets on, in the same time.
+    used : float
+        The share of the nodes' cores that was in use in the same time, where nodes share them: ranks that wait sleep
+        there. 0 where each node has cores of its own.
     lost : float
         The share of TCP's segments that were sent again, as a wire's queue was full. Real switches have full queues
         too: it makes no figure doubtful.
@@ -47,14 +51,16 @@ class Fidelity:
 
     waited: float = 0.0
     packets: float = 0.0
+    used: float = 0.0
     lost: float = 0.0
 
     @property
     def doubt(self) -> str:
         """The reason why figures are the cores' and not the wires'; empty when they are valid."""
         waited = [f"nodes waited {self.waited:.0%} of the time for a core"] * (self.waited > MAX_WAITED)
+        used = [f"nodes that share cores used {self.used:.0%} of them"] * (self.used > MAX_USED)
         packets = [f"packets took {self.packets:.0%} of the cores"] * (self.packets > MAX_PACKETS)
-        return " and ".join(waited + packets)
+        return " and ".join(waited + used + packets)
 
 
 @contextlib.contextmanager
@@ -69,7 +75,7 @@ def watch(testbed: Testbed) -> Iterator[Fidelity]:
     finally:
         over.set()
         thread.join()
-        fidelity.waited, fidelity.packets = sampler.shares()
+        fidelity.waited, fidelity.packets, fidelity.used = sampler.shares()
         sent, again = np.array(_segments(testbed)) - segments
         fidelity.lost = float(again / sent) if sent else 0.0
 
@@ -101,18 +107,22 @@ class _Sampler:
         while not over.wait(SAMPLE_S):
             self.look()
 
-    def shares(self) -> tuple[float, float]:
-        """Return the share of the time for which the node's threads waited that waited longest, and that of packets."""
+    def shares(self) -> tuple[float, float, float]:
+        """Return the shares of the time: waited by the node that waited longest, cores for packets, cores in use."""
         if not self._first or not self._last or self._last is self._first:
-            return 0.0, 0.0
+            return 0.0, 0.0, 0.0
         seconds = self._last.time - self._first.time
         waits = [
             sum(wait - self._first.waits[node].get(thread, 0) for thread, wait in threads.items())
             for node, threads in self._last.waits.items()
         ]
         first, last = self._first.cores, self._last.cores
-        packets = [last[cpu].softirq - first[cpu].softirq for cpu in self._cpus if cpu in first and cpu in last]
-        return max(waits, default=0) / 1e9 / seconds, sum(packets) / max(len(packets), 1) / seconds
+        known = [cpu for cpu in self._cpus if cpu in first and cpu in last]
+        every = seconds * max(len(known), 1)
+        packets = sum(last[cpu].softirq - first[cpu].softirq for cpu in known)
+        idle = sum(last[cpu].idle + last[cpu].iowait - first[cpu].idle - first[cpu].iowait for cpu in known)
+        used = max(0.0, 1 - idle / every) if self._nodes and known else 0.0
+        return max(waits, default=0) / 1e9 / seconds, packets / every, used
 
     def look(self) -> None:
         """See what there is, and whether the wires are used by now."""

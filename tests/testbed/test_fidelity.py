@@ -43,13 +43,14 @@ def test_nodes_that_wait_for_a_core_make_figures_doubtful(on_one_core):
     with fidelity.watch(on_one_core) as seen:
         spin(on_one_core, 1, 2, 2)
     assert seen.waited > fidelity.MAX_WAITED
+    assert seen.used > fidelity.MAX_USED
     assert seen.doubt.startswith("nodes waited ")
 
 
 def test_what_waits_before_the_wires_are_used_such_as_imports_does_not_count(on_one_core):
     with fidelity.watch(on_one_core) as seen:
         spin(on_one_core, 1, 2, 2, sending=False)
-    assert (seen.waited, seen.packets) == (0, 0)
+    assert (seen.waited, seen.packets, seen.used) == (0, 0, 0)
 
 
 def test_nodes_that_do_nothing_wait_for_nothing(on_one_core):
@@ -64,7 +65,7 @@ def test_where_each_node_has_cores_of_its_own_its_threads_wait_as_those_of_a_rea
     with Testbed(2) as nodes:
         with fidelity.watch(nodes) as seen:
             spin(nodes, 1, 1)
-        assert seen.waited == 0
+        assert (seen.waited, seen.used) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,8 @@ def test_where_each_node_has_cores_of_its_own_its_threads_wait_as_those_of_a_rea
         (fidelity.Fidelity(0.6, 0.1), "nodes waited 60% of the time for a core"),
         (fidelity.Fidelity(0.1, 0.5), "packets took 50% of the cores"),
         (fidelity.Fidelity(0.6, 0.5), "nodes waited 60% of the time for a core and packets took 50% of the cores"),
-        (fidelity.Fidelity(0.1, 0.1), ""),
+        (fidelity.Fidelity(0.1, 0.1, 0.7), "nodes that share cores used 70% of them"),
+        (fidelity.Fidelity(0.1, 0.1, 0.5, lost=0.2), ""),
     ],
 )
 def test_the_reasons_are_named(seen, doubt):
