@@ -1,6 +1,6 @@
 """What answers print on ranks, many of them in one launch: an import alone takes seconds on each rank (`batch.py`).
 
-A module whose checks start ranks has a fixture that makes `printed` of its cases, and one that has checks `replay` it.
+A module whose checks start ranks has a fixture `launched`, which is `printed` of its cases, and makes a `student` here.
 """
 
 import contextlib
@@ -67,8 +67,21 @@ def printed(
     return _run(wanted, folder)
 
 
-def replay(monkeypatch: pytest.MonkeyPatch, made: Callable[[], Printed]) -> None:
-    """Have checks get what `made` has of their answers in place of a launch; other answers are run."""
+def student(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    make_student: Callable[[Path], Student],
+) -> Student:
+    """Return a student in a folder, whose checks get what the fixture `launched` has of their answers."""
+    monkeypatch.chdir(folder)
+    if "edit" in request.fixturenames:
+        monkeypatch.setattr(answers, "run_ranks", _replayed(lambda: request.getfixturevalue("launched")))
+    return make_student(folder)
+
+
+def _replayed(made: Callable[[], Printed]) -> Callable[..., Run]:
+    """Return a launch that prints what `made` has of an answer; other answers are run."""
 
     def run(n: int, probe: Path, *words: object, **options: Any) -> Run:
         script = next(word for word in map(str, words) if word.endswith(".py"))
@@ -80,7 +93,7 @@ def replay(monkeypatch: pytest.MonkeyPatch, made: Callable[[], Printed]) -> None
                 raise RankError(f"Rank {rank} failed.", tuple(own), rank)
         return Run("mpirun", tuple(map(tuple, lines)), 0.0, 1, True, "", ())
 
-    monkeypatch.setattr(answers, "run_ranks", run)
+    return run
 
 
 def _asked(student: Student, exercise: int, answer: Path) -> tuple[int, list[str]] | None:

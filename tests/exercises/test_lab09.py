@@ -38,11 +38,7 @@ def launched(request, tmp_path_factory):
 
 @pytest.fixture
 def student(tmp_path, monkeypatch, request):
-    """A student whose scripts of exercises 4 and 5 have run in the launches of `launched`."""
-    monkeypatch.chdir(tmp_path)
-    if "edit" in request.fixturenames:
-        launches.replay(monkeypatch, lambda: request.getfixturevalue("launched"))
-    return make_student(tmp_path)
+    return launches.student(request, monkeypatch, tmp_path, make_student)
 
 
 PREDICTED = swap(
