@@ -42,8 +42,8 @@ class Fidelity:
     packets : float
         The share of the nodes' cores that the kernel spent on passing packets on, in the same time.
     used : float
-        The share of the nodes' cores that was in use in the same time, where nodes share them: ranks that wait sleep
-        there. 0 where each node has cores of its own.
+        The share of the same time for which the nodes' cores were in use, by whoever it was, where nodes share them:
+        ranks that wait sleep there. 0 where each node has cores of its own.
     lost : float
         The share of TCP's segments that were sent again, as a wire's queue was full. Real switches have full queues
         too: it makes no figure doubtful.
@@ -58,7 +58,7 @@ class Fidelity:
     def doubt(self) -> str:
         """The reason why figures are the cores' and not the wires'; empty when they are valid."""
         waited = [f"nodes waited {self.waited:.0%} of the time for a core"] * (self.waited > MAX_WAITED)
-        used = [f"nodes that share cores used {self.used:.0%} of them"] * (self.used > MAX_USED)
+        used = [f"the cores that nodes share were in use for {self.used:.0%} of the time"] * (self.used > MAX_USED)
         packets = [f"packets took {self.packets:.0%} of the cores"] * (self.packets > MAX_PACKETS)
         return " and ".join(waited + used + packets)
 

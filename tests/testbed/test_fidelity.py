@@ -74,7 +74,7 @@ def test_where_each_node_has_cores_of_its_own_its_threads_wait_as_those_of_a_rea
         (fidelity.Fidelity(0.6, 0.1), "nodes waited 60% of the time for a core"),
         (fidelity.Fidelity(0.1, 0.5), "packets took 50% of the cores"),
         (fidelity.Fidelity(0.6, 0.5), "nodes waited 60% of the time for a core and packets took 50% of the cores"),
-        (fidelity.Fidelity(0.1, 0.1, 0.7), "nodes that share cores used 70% of them"),
+        (fidelity.Fidelity(0.1, 0.1, 0.7), "the cores that nodes share were in use for 70% of the time"),
         (fidelity.Fidelity(0.1, 0.1, 0.5, lost=0.2), ""),
     ],
 )
