@@ -109,7 +109,7 @@ class _Sampler:
 
     def shares(self) -> tuple[float, float, float]:
         """Return the shares of the time: waited by the node that waited longest, cores for packets, cores in use."""
-        if not self._first or not self._last or self._last is self._first:
+        if not self._first or not self._last or self._last.time == self._first.time:
             return 0.0, 0.0, 0.0
         seconds = self._last.time - self._first.time
         waits = [
@@ -126,14 +126,19 @@ class _Sampler:
 
     def look(self) -> None:
         """See what there is, and whether the wires are used by now."""
-        for pid in (int(folder.name) for folder in Path("/proc").glob("[0-9]*") if self._nodes):
+        if self._nodes:
+            self._look_at_threads()
+        self._last = _Seen(time.monotonic(), cpu_times(), self._waits)
+        if not self._first and self._bytes_sent() - self._sent > IN_USE_BYTES:
+            self._first = self._last._replace(waits=copy.deepcopy(self._waits))
+
+    def _look_at_threads(self) -> None:
+        """Read the waits of all threads on the nodes that share cores."""
+        for pid in (int(folder.name) for folder in Path("/proc").glob("[0-9]*")):
             if pid not in self._node_of:
                 self._node_of[pid] = self._nodes.get(_namespace(pid))
             if node := self._node_of[pid]:
                 self._look_at(pid, self._waits[node.pid])
-        self._last = _Seen(time.monotonic(), cpu_times(), copy.deepcopy(self._waits))
-        if not self._first and self._bytes_sent() - self._sent > IN_USE_BYTES:
-            self._first = self._last
 
     def _bytes_sent(self) -> int:
         """Return the bytes that the nodes have sent."""

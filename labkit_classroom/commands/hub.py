@@ -102,7 +102,7 @@ def up(
         board_plan += ["--start", start, *(["--date", day] if day else [])]
     request = opening.settle(
         students,
-        _labs_of(chosen),
+        chosen.labs,
         address,
         port,
         board_port=board_port,
@@ -174,7 +174,7 @@ def check(
     from labkit_classroom.hub import opening, settings
     from labkit_classroom.hub.control import Hub
 
-    numbers, hub = _labs_of(_chosen(route, labs)), Hub()
+    numbers, hub = _chosen(route, labs).labs, Hub()
     up = hub.state if hub.pid() else None
     if up:
         rows, server = opening.verify(hub)
@@ -286,11 +286,6 @@ def down(
 def _chosen(route: str | None, labs: str | None) -> "Route":
     """Return the route, by its name or of labs; of the usual labs where neither is given."""
     return chosen_route(route, labs if route or labs is not None else DEFAULT_LABS)
-
-
-def _labs_of(route: "Route") -> list[str]:
-    """Return the numbers of a route's labs, each once."""
-    return list(dict.fromkeys(part.lab for day in route.days for part in day if part.lab))
 
 
 def _running() -> "State":

@@ -79,7 +79,7 @@ def rehearse(
     from labkit_classroom.lecture import rehearsal
 
     chosen = f"--route {route}" if route else f"--labs {labs}"
-    numbers = list(dict.fromkeys(part.lab for day in chosen_route(route, labs).days for part in day if part.lab))
+    numbers = chosen_route(route, labs).labs
     count = plural(len(numbers), "lab")
     if quick:
         print(f"{count}, all cells once, small: up to a minute for each on an idle machine")

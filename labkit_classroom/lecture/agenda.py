@@ -104,11 +104,10 @@ def calendar_day(text: str | None) -> date:
 
 def basis(route: Route, waits: Waits, pace: Pace | None = None) -> str:
     """Return a sentence or two on where the minutes come from."""
-    labs = [part.lab for day in route.days for part in day if part.lab]
-    planned = [lab for lab in labs if lab not in waits]
+    planned = [lab for lab in route.labs if lab not in waits]
     if not planned:
         told = "All waiting was measured on this machine."
-    elif len(planned) == len(labs):
+    elif len(planned) == len(route.labs):
         told = "Waiting is as planned for two cores: ./lab rehearse measures it on this machine."
     else:
         told = f"Waiting was measured on this machine, but for labs {', '.join(planned)}: ./lab rehearse measures it."

@@ -54,10 +54,11 @@ def _is_span(span: Any) -> bool:
         and isinstance(span.get("lab"), str)
         and isinstance(span.get("sections"), list)
         and all(isinstance(name, str) for name in span["sections"])
-        and all(map(_is_time, (span.get("planned"), span.get("taken"))))
+        and all(map(are_minutes, (span.get("planned"), span.get("taken"))))
         and span["planned"] > 0
     )
 
 
-def _is_time(minutes: Any) -> bool:
+def are_minutes(minutes: Any) -> bool:
+    """Whether it is a time that a part of a day takes, in minutes, as a file has it."""
     return isinstance(minutes, float | int) and 0 <= minutes < 24 * 60

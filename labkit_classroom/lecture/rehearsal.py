@@ -12,6 +12,7 @@ from labkit.exercises import minutes, notebooks, sources
 from labkit.system import files, locks, paths
 from labkit.system.errors import LabError
 from labkit_author import build
+from labkit_classroom.lecture.pace import are_minutes
 
 FILE = paths.STATE / "rehearsal.json"
 FOLDER = paths.STATE / "rehearsal"  # the folder in which the labs run
@@ -93,12 +94,8 @@ def _is_entry(entry: Any) -> bool:
     return (
         isinstance(entry, dict)
         and isinstance(entry.get("waited"), dict)
-        and all(map(_is_time, entry["waited"].values()))
+        and all(map(are_minutes, entry["waited"].values()))
     )
-
-
-def _is_time(minutes: Any) -> bool:
-    return isinstance(minutes, float | int) and 0 <= minutes < 24 * 60
 
 
 def _fingerprint(lab: str) -> str:

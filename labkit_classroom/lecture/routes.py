@@ -62,6 +62,11 @@ class Route:
     hours: float
     days: tuple[tuple[Part, ...], ...]
 
+    @property
+    def labs(self) -> list[str]:
+        """The labs' numbers, each once, in their order."""
+        return list(dict.fromkeys(part.lab for day in self.days for part in day if part.lab))
+
 
 def find(name: str) -> Route:
     """Return the route of this name.
