@@ -11,18 +11,8 @@ from labkit.cli import completion
 from labkit.cli.options import LabNumber, StudentFolder
 from labkit.system import files, paths, terminal
 from labkit.system.errors import LabError
-from labkit_classroom.commands.options import (
-    FirstDay,
-    Hours,
-    Labs,
-    People,
-    Room,
-    RouteName,
-    Slots,
-    Start,
-    chosen_route,
-    timetable,
-)
+from labkit.system.words import plural
+from labkit_classroom.commands.options import Hours, Labs, RouteName, Start, chosen_route, timetable
 
 app = typer.Typer()
 command = functools.partial(app.command, rich_help_panel="Teaching")
@@ -34,30 +24,28 @@ def agenda(
     labs: Labs = None,
     start: Start = "9:00",
     hours: Hours = 7.0,
-    day: FirstDay = None,
-    people: People = None,
-    slots: Slots = None,
-    room: Room = None,
-    out: Annotated[Path | None, typer.Option(help="write it to a file, .md or .ics, instead")] = None,
+    people: Annotated[int | None, typer.Option(help="how many people measure on one server", min=1, max=10_000)] = None,
+    slots: Annotated[int, typer.Option(help="with --people: the server's measuring slots", min=1)] = 1,
+    out: Annotated[Path | None, typer.Option(help="write it to a file, in Markdown, instead")] = None,
 ) -> None:
-    """Make a timetable of a route: clock times of each section, and breaks at most 90 minutes of work apart.
+    """Make a timetable of a route: clock times of each section, and breaks.
 
-    It has the waiting that the labs took on this machine, which `./lab rehearse` measures; with --from, the minutes
-    that a room really took. Where a day does not fit, it says what to leave out. Where people share one server,
-    --people and --slots make their waiting a round of the room: `./lab hub up` says how many slots there are.
+    A route has its breaks in `solutions/routes.toml`. With --labs, they are at most 90 minutes of work apart. Waiting
+    is what the labs took on this machine, which `./lab rehearse` measures. If a day does not fit, the agenda says what
+    to leave out. With --people and --slots, all waiting is that of people who share one server.
     """
     from labkit_classroom.lecture import agenda_view
 
-    chosen, days, advice = timetable(route, labs, start, hours, day, people, slots, room)
+    rounds = max(1.0, people / slots) if people else 1.0
+    chosen, days, advice = timetable(route, labs, start, hours, rounds=rounds)
+    if people:
+        advice.append(f"{people} people measure on {plural(slots, 'slot')}: all waiting counts {rounds:.3g} times.")
     if out is None:
-        for one in days:
-            terminal.console().print(agenda_view.table(one, agenda_view.day_title(one)))
+        for table in agenda_view.tables(days):
+            terminal.console().print(table)
         print("\n".join(advice))
         return
-    writers = {".md": agenda_view.markdown, ".ics": agenda_view.calendar}
-    if out.suffix not in writers:
-        raise LabError(f"an agenda is written as .md or .ics, not as {out.name}.")
-    files.write(out, writers[out.suffix](chosen, days, advice), "name another file with --out")
+    files.write(out, agenda_view.markdown(chosen, days, advice), "name another file with --out")
     print(f"wrote {paths.shown(out)}")
 
 
@@ -75,7 +63,6 @@ def rehearse(
     day, and leave it alone; try it with --quick before. Each lab's waits are kept in `.lab/rehearsal.json` as soon as
     it is through. Its figures are kept in `.lab/rehearsal/work/`: `./lab guide` and `./lab slides` show them.
     """
-    from labkit.system.words import plural
     from labkit_classroom.lecture import rehearsal
 
     chosen = f"--route {route}" if route else f"--labs {labs}"
@@ -100,7 +87,6 @@ def guide(
     labs: Labs = None,
     start: Start = "9:00",
     hours: Hours = 7.0,
-    day: FirstDay = None,
     helpers: Annotated[bool, typer.Option("--helpers", help="the helpers' page alone")] = False,
     out: Annotated[
         Path | None, typer.Option(help="the page to write", show_default="guide.html, or helpers.html")
@@ -117,7 +103,7 @@ def guide(
     from labkit_classroom.lecture import guide, rehearsal
 
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # nothing is computed: no notices
-    chosen, days, advice = timetable(route, labs, start, hours, day)
+    chosen, days, advice = timetable(route, labs, start, hours)
     results = rehearsal.FOLDER / "work"
     page = guide.render_helpers(chosen, days, results) if helpers else guide.render(chosen, days, advice, results)
     out = out or Path("helpers.html" if helpers else "guide.html")
@@ -153,7 +139,7 @@ def slides(
         raise LabError("--start is for the slides of a route: its timetable says until when.")
     results, audience = rehearsal.FOLDER / "work", ""
     if route:
-        chosen, days, _ = timetable(route, None, start or "9:00", 0, None)
+        chosen, days, _ = timetable(route, None, start or "9:00", 0)
         title, name, audience = chosen.title, route, chosen.audience
         decks = pages.of_days(days, results, timed=bool(start))
     else:

@@ -100,7 +100,8 @@ def _page(template: str, **values: object) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=jinja2.FileSystemLoader(PAGES)
     )
     environment.filters |= {"markdown": prose.to_html, "inline": prose.inline, "code": prose.code, "hint": prose.hint}
-    return environment.get_template(template).render(section_name=agenda_view.section_name, shown=SHOWN, **values)
+    environment.globals |= {"day_title": agenda_view.day_title, "section_name": agenda_view.section_name}
+    return environment.get_template(template).render(shown=SHOWN, **values)
 
 
 def _taught(days: Sequence[Day], results: Path) -> tuple[list[Lab], set[tuple[str, str]]]:

@@ -12,7 +12,6 @@ from labkit.exercises import minutes, notebooks, sources
 from labkit.system import files, locks, paths
 from labkit.system.errors import LabError
 from labkit_author import build
-from labkit_classroom.lecture.pace import are_minutes
 
 FILE = paths.STATE / "rehearsal.json"
 FOLDER = paths.STATE / "rehearsal"  # the folder in which the labs run
@@ -91,10 +90,10 @@ def _read() -> dict[str, Any]:
 
 
 def _is_entry(entry: Any) -> bool:
-    return (
-        isinstance(entry, dict)
-        and isinstance(entry.get("waited"), dict)
-        and all(map(are_minutes, entry["waited"].values()))
+    """Whether it is what `_keep` writes of a lab: a time is less than a day."""
+    waited = entry.get("waited") if isinstance(entry, dict) else None
+    return isinstance(waited, dict) and all(
+        isinstance(minutes, float | int) and 0 <= minutes < 24 * 60 for minutes in waited.values()
     )
 
 

@@ -25,9 +25,10 @@ from nbformat import NotebookNode
 from labkit.exercises import minutes, notebooks, sources
 from labkit.exercises.minutes import Cells, Section
 from labkit.system.errors import LabError
-from labkit_classroom.lecture import agenda, guide, prose
+from labkit_classroom.lecture import guide, prose
 from labkit_classroom.lecture.agenda import Day, Entry
 from labkit_classroom.lecture.prose import Block, Markup
+from labkit_classroom.lecture.routes import WELCOME
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 REVEAL = Path(__file__).parent / "reveal"
@@ -123,7 +124,7 @@ def of_days(days: Sequence[Day], results: Path, timed: bool) -> list[Deck]:
         Whether clock times are shown.
     """
     decks: list[Deck] = []
-    entries = [entry for day in days for entry in day.entries if entry.part != agenda.WELCOME]
+    entries = [entry for day in days for entry in day.entries if entry.part != WELCOME]
     for entry, following in itertools.zip_longest(entries, entries[1:]):
         if not entry.part.lab:
             decks.append(_pause(entry, following, timed))
@@ -139,10 +140,7 @@ def _pause(entry: Entry, following: Entry | None, timed: bool) -> Deck:
     """Return the slide of a break or a talk: until when, or how long, and what comes then."""
     until = f"Until **{entry.end:%H:%M}**" if timed else f"**{entry.minutes} minutes**"
     then = f"\n\nThen: {following.part.title}" if following else ""
-    notes = f"{entry.part.note[:1].upper()}{entry.part.note[1:]}."
-    slide = Slide(
-        "break", entry.part.title, prose.to_html(until + then), prose.to_html(notes if entry.part.note else "")
-    )
+    slide = Slide("break", entry.part.title, prose.to_html(until + then), Markup())
     return Deck("", entry.part.title, ((slide,),))
 
 

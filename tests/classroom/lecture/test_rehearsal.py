@@ -79,3 +79,25 @@ def test_one_in_full_says_beforehand_how_long_it_takes_by_the_plan_and_then_by_t
     assert [quick for _, _, quick in runs] == [False, False]
     rehearse(monkeypatch, "--labs", "00,02")
     assert "2 labs in full: about 7 minutes." in capsys.readouterr().out
+
+
+def test_what_is_kept_comes_back_until_the_lab_changes(runs, monkeypatch):
+    rehearse(monkeypatch, "--labs", "00")
+    assert rehearsal.waits() == {"00": {"1": 1.5, "2": 2.0}}
+    monkeypatch.setattr(rehearsal, "_fingerprint", lambda lab: "other sections")
+    assert rehearsal.waits() == {}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"00": 3}', '{"00": {"waited": {"1": NaN}}}'])
+def test_a_damaged_file_is_named(runs, text):
+    rehearsal.FILE.write_text(text)
+    with pytest.raises(LabError, match="is damaged: delete it"):
+        rehearsal.waits()
+
+
+@pytest.mark.slow
+def test_a_lab_runs_and_a_small_run_is_not_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(rehearsal, "FILE", tmp_path / "rehearsal.json")
+    rehearsal.run(["00"], lambda title, what: print(title, what), quick=True)
+    assert "waited" in capsys.readouterr().out
+    assert not rehearsal.FILE.exists()
