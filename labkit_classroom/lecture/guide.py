@@ -11,10 +11,10 @@ from nbformat import NotebookNode
 
 from labkit.display import markdown
 from labkit.display.results import COLUMNS, find_problem, read, texts, without_empty_columns
-from labkit.exercises import core, minutes, notebooks, sources
+from labkit.exercises import core, minutes, sources
 from labkit.exercises.minutes import Section
 from labkit_author import mistakes as planted_mistakes
-from labkit_classroom.lecture import agenda_view, prose
+from labkit_classroom.lecture import agenda_view, labs, prose
 from labkit_classroom.lecture.agenda import Day
 from labkit_classroom.lecture.routes import Route
 
@@ -127,9 +127,10 @@ def lab(source: Path, results: Path) -> Lab:
     plan = {section.name: section for section in minutes.plan(source)}
     checks = core.checker(number, {}).lab.checks
     planted = mistakes(number)
-    notebook = notebooks.solution(source)
+    notebook = labs.solution(source)
     opening, *sections = minutes.by_section(notebook)
-    exercises = sources.exercises(sources.read(source))
+    answers = {cell.id: cell.source for cell in notebook.cells}
+    answered = labs.exercises(source)
     parts = []
     for section in sections:
         said = _said(section.cells)
@@ -139,7 +140,7 @@ def lab(source: Path, results: Path) -> Lab:
                 number=exercise,
                 title=titles.get(exercise, f"Exercise {exercise}"),
                 minutes=plan[section.name].do / len(section.exercises),
-                solution=notebook.cells[exercises[exercise].cell].source,
+                solution=answers[answered[exercise]],
                 hints=checks[exercise].hints,
                 mistakes=tuple(planted.get(exercise, ())),
             )
@@ -158,17 +159,12 @@ def mistakes(number: str) -> dict[int, list[Mistake]]:
 
 def _said(cells: Sequence[NotebookNode]) -> str:
     """Return the Markdown that students read."""
-    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown" and not is_instructors(cell))
+    return "\n\n".join(cell.source for cell in cells if labs.is_students_prose(cell))
 
 
 def notes(cells: Sequence[NotebookNode]) -> str:
     """Return the Markdown that is for the instructor alone."""
-    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown" and is_instructors(cell))
-
-
-def is_instructors(cell: NotebookNode) -> bool:
-    """Whether a cell is in the instructor's notebook alone."""
-    return notebooks.INSTRUCTOR in cell.metadata.get("tags", [])
+    return "\n\n".join(cell.source for cell in cells if labs.is_instructors(cell))
 
 
 def has_closing_table(cell: NotebookNode) -> bool:
@@ -186,7 +182,7 @@ def closing_table(source: Path, results: Path) -> tuple[str, str]:
             return shown.data, f"on this machine, {measured['when']}"
     except (OSError, ValueError):
         pass  # no rehearsal here
-    for cell in notebooks.stored(source).cells:
+    for cell in labs.solution(source).cells:
         if has_closing_table(cell):
             for output in cell.outputs:
                 if text := output.get("data", {}).get("text/markdown"):
