@@ -106,7 +106,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.slow
 def test_results(folder, capsys):
     file, whole = folder / "work" / "results-02.json", folder / "work" / "eve-results-07.json"
     whole.write_text(json.dumps(RESULTS))
