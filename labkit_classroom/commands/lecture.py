@@ -105,9 +105,9 @@ def guide(
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # nothing is computed: no notices
     chosen, days, advice = timetable(route, labs, start, hours)
     results = rehearsal.FOLDER / "work"
-    page = guide.render_helpers(chosen, days, results) if helpers else guide.render(chosen, days, advice, results)
-    out = out or Path("helpers.html" if helpers else "guide.html")
-    files.write(out, page, "name another file with --out")
+    template = "helpers" if helpers else "guide"
+    out = out or Path(f"{template}.html")
+    files.write(out, guide.render(chosen, days, advice, results, template), "name another file with --out")
     print(f"wrote {paths.shown(out)}: it has the answers, and needs no network")
 
 
@@ -129,7 +129,7 @@ def slides(
     Esc all slides, ? all keys.
     To print them, add ?print-pdf to the address.
     """
-    from labkit.exercises import sources
+    from labkit.exercises import catalogue
     from labkit_classroom.lecture import rehearsal, routes
     from labkit_classroom.lecture import slides as pages
 
@@ -143,7 +143,8 @@ def slides(
         title, name, audience = chosen.title, route, chosen.audience
         decks = pages.of_days(days, results, timed=bool(start))
     else:
-        decks = [pages.deck(source, results) for source in dict.fromkeys(map(sources.find, labs or ()))]
+        numbers = dict.fromkeys(catalogue.find(lab).number for lab in labs or ())
+        decks = [pages.deck(catalogue.find(number), results) for number in numbers]
         title, name = "; ".join(one.title for one in decks), "-".join(one.number for one in decks)
     out = out or Path(f"slides-{name}.html")
     files.write(out, pages.render(title, decks, audience), "name another file with --out")
@@ -160,11 +161,11 @@ def catchup(
 
     The results down to there are of another machine, and marked so.
     """
-    from labkit.exercises import copies, sources
+    from labkit.exercises import catalogue, copies, sources
     from labkit_classroom.lecture import catch_up
 
     source = sources.find(lab)
-    own_copy = copies.reset(source, folder, catch_up.copy(source, to))
+    own_copy = copies.reset(source, folder, copies.as_copy(catch_up.copy(catalogue.find(lab), to)))
     place = paths.shown(copies.copy_path(source, folder))
     print(
         f"In {place}, the exercises before {to} are solved. Go on with exercise {to}."
@@ -203,13 +204,14 @@ def show_class(
     if as_zip:
         _hand_in(own, name)
         return
-    from labkit_classroom.lecture import collected, grades
+    from labkit_classroom.lecture import collected
 
     assert collected_in
-    for table in collected.tables(collected_in):
+    found = collected.collect(collected_in)
+    for table in collected.tables(found):
         terminal.console().print(table)
     if grades_file:
-        files.write(grades_file, grades.as_csv(collected.collect(collected_in)), "name another file with --csv")
+        files.write(grades_file, collected.as_csv(found), "name another file with --csv")
         print(f"wrote {paths.shown(grades_file)}")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 
-from labkit.exercises.minutes import Section
+from labkit.exercises.catalogue import Section
 from labkit.system.errors import LabError
 from labkit_classroom.lecture.routes import Part, Route
 

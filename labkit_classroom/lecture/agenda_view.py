@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from labkit.exercises.minutes import OPTIONAL, Section
+from labkit.exercises.catalogue import Section
 from labkit_classroom.lecture import prose
 from labkit_classroom.lecture.agenda import Day
 from labkit_classroom.lecture.routes import Route
@@ -52,7 +52,7 @@ def day_title(number: int, day: Day) -> str:
 def section_name(section: Section) -> str:
     """Return a section's heading without markup, and whether it is optional."""
     heading = prose.inline(section.heading or section.name).striptags()
-    return heading + OPTIONAL * (not section.core)
+    return heading if section.core else f"{heading} · optional"
 
 
 def _rows(day: Day) -> Iterator[_Row]:

@@ -1,8 +1,7 @@
-"""The instructor's guide and the helpers' page, made from the labs' sources: they need no other file and no network."""
+"""The instructor's guide and the helpers' page, made from the labs' notebooks: one page that needs no network."""
 
 import json
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,8 +10,8 @@ from nbformat import NotebookNode
 
 from labkit.display import markdown
 from labkit.display.results import COLUMNS, find_problem, read, texts, without_empty_columns
-from labkit.exercises import core, minutes, sources
-from labkit.exercises.minutes import Section
+from labkit.exercises import catalogue, core
+from labkit.exercises.catalogue import LabInfo, Section
 from labkit_author import mistakes as planted_mistakes
 from labkit_classroom.lecture import agenda_view, labs, prose
 from labkit_classroom.lecture.agenda import Day
@@ -20,30 +19,25 @@ from labkit_classroom.lecture.routes import Route
 
 PAGES = Path(__file__).parent  # where the templates are
 SHOWN = 2  # mistakes of an exercise on the helpers' page: the first of those that its tests plant
-TITLE = re.compile(r"^#* ?(Exercise (\d+) · .+)$", re.M)
-
-
-class Mistake(NamedTuple):
-    """A mistake that students make: what was changed in the solution, if that is told in words, and what they see."""
-
-    before: str
-    after: str
-    message: str
 
 
 class Exercise(NamedTuple):
-    """An exercise: number, title, planned minutes, solution, hints, mistakes."""
+    """An exercise: number, title, planned minutes, solution, hints and planted mistakes.
+
+    A mistake has the text of the solution that was changed (`before`, `after`) and a part of what students see
+    (`message`).
+    """
 
     number: int
     title: str
     minutes: float
     solution: str
     hints: tuple[str, ...]
-    mistakes: tuple[Mistake, ...]
+    mistakes: Sequence[dict[str, str]]
 
     @property
     def question(self) -> str:
-        """What a helper can ask in place of the answer: the first hint, where it asks something."""
+        """The first hint, if it asks something: a helper can ask it in place of giving the answer."""
         return self.hints[0] if "?" in self.hints[0] else ""
 
     @property
@@ -53,13 +47,14 @@ class Exercise(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A section of a lab as the instructor needs it: its heading, minutes, what to say, exercises, own notes."""
+    """A section of a lab: heading, minutes, what to say, exercises, the instructor's notes, whether it is taught."""
 
     heading: str
     section: Section
     say: str
     exercises: tuple[Exercise, ...]
     notes: str
+    is_taught: bool
 
 
 class Lab(NamedTuple):
@@ -72,9 +67,14 @@ class Lab(NamedTuple):
     table: str
     measured: str
 
+    @property
+    def taught_exercises(self) -> list[Exercise]:
+        """The exercises of the sections that are taught."""
+        return [exercise for part in self.parts if part.is_taught for exercise in part.exercises]
 
-def render(route: Route, days: Sequence[Day], advice: Sequence[str], results: Path) -> str:
-    """Return the guide, as a page.
+
+def render(route: Route, days: Sequence[Day], advice: Sequence[str], results: Path, template: str = "guide") -> str:
+    """Return the guide, as a page; with the template "helpers", the page for helpers alone.
 
     Parameters
     ----------
@@ -82,109 +82,69 @@ def render(route: Route, days: Sequence[Day], advice: Sequence[str], results: Pa
         What is taught, and when.
     results : Path
         Where a rehearsal on this machine has left its `results-NN.json`; without one, figures are the stored run's.
+    template : str
+        The page's template.
     """
-    labs, done = _taught(days, results)
-    return _page(
-        "guide.html", route=route, days=days, advice=advice, labs=labs, done=done, helping=_helping(labs, done)
-    )
-
-
-def render_helpers(route: Route, days: Sequence[Day], results: Path) -> str:
-    """Return the helpers' page: for each exercise of a route what goes wrong, what to ask, when to show the answer."""
-    labs, done = _taught(days, results)
-    return _page("helpers.html", route=route, helping=_helping(labs, done))
-
-
-def _page(template: str, **values: object) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=jinja2.FileSystemLoader(PAGES)
     )
     environment.filters |= {"markdown": prose.to_html, "inline": prose.inline, "code": prose.code, "hint": prose.hint}
     environment.globals |= {"day_title": agenda_view.day_title, "section_name": agenda_view.section_name}
-    return environment.get_template(template).render(shown=SHOWN, **values)
+    taught = {(entry.part.lab, section.name) for day in days for entry in day.entries for _, section in entry.sections}
+    of_route = [lab(catalogue.find(number), results, taught) for number in route.labs]
+    page = environment.get_template(f"{template}.html")
+    return page.render(route=route, days=days, advice=advice, labs=of_route, shown=SHOWN)
 
 
-def _taught(days: Sequence[Day], results: Path) -> tuple[list[Lab], set[tuple[str, str]]]:
-    """Return the labs of some days, and which of their sections are done, as (lab, section)."""
-    done = {(entry.part.lab, section.name) for day in days for entry in day.entries for _, section in entry.sections}
-    numbers = dict.fromkeys(entry.part.lab for day in days for entry in day.entries if entry.part.lab)
-    return [lab(sources.find(number), results) for number in numbers], done
-
-
-def _helping(labs: Sequence[Lab], done: Collection[tuple[str, str]]) -> dict[str, list[Exercise]]:
-    """Return the exercises that are done, by their lab's title."""
-    return {
-        lab.title: [
-            exercise for part in lab.parts if (lab.number, part.section.name) in done for exercise in part.exercises
-        ]
-        for lab in labs
-    }
-
-
-def lab(source: Path, results: Path) -> Lab:
-    """Return a lab as the guide shows it."""
-    number = source.stem[:2]
-    plan = {section.name: section for section in minutes.plan(source)}
-    checks = core.checker(number, {}).lab.checks
-    planted = mistakes(number)
-    notebook = labs.solution(source)
-    opening, *sections = minutes.by_section(notebook)
-    answers = {cell.id: cell.source for cell in notebook.cells}
-    answered = labs.exercises(source)
+def lab(info: LabInfo, results: Path, taught: Iterable[tuple[str, str]] = ()) -> Lab:
+    """Return a lab as the guide shows it; `taught` has the sections that are taught, as (lab, section)."""
+    checks = core.checker(info.number, {}).lab.checks
+    planted = mistakes(info.number)
+    opening, *sections = labs.sections(info)
     parts = []
-    for section in sections:
-        said = _said(section.cells)
-        titles = {int(found[2]): found[1] for found in TITLE.finditer(said)}
-        of_section = tuple(
+    for plan, section in zip(info.sections, sections, strict=True):
+        own = [exercise for exercise in info.exercises.values() if exercise.section == plan.name]
+        exercises = tuple(
             Exercise(
-                number=exercise,
-                title=titles.get(exercise, f"Exercise {exercise}"),
-                minutes=plan[section.name].do / len(section.exercises),
-                solution=answers[answered[exercise]],
-                hints=checks[exercise].hints,
-                mistakes=tuple(planted.get(exercise, ())),
+                number=exercise.number,
+                title=f"Exercise {exercise.number} · {exercise.title}",
+                minutes=plan.do / len(own),
+                solution=exercise.solution,
+                hints=checks[exercise.number].hints,
+                mistakes=planted.get(exercise.number, ()),
             )
-            for exercise in section.exercises
+            for exercise in own
         )
-        parts.append(Part(section.heading, plan[section.name], said, of_section, notes(section.cells)))
-    said = _said(opening.cells).split("\n", 1)[-1]  # without the title
-    return Lab(number, sources.title(source), said, tuple(parts), *closing_table(source, results))
+        notes = _joined(filter(labs.is_instructors, section.cells))
+        is_taught = (info.number, plan.name) in taught
+        said = _joined(filter(labs.is_students, section.cells))
+        parts.append(Part(section.heading, plan, said, exercises, notes, is_taught))
+    said = _joined(filter(labs.is_students, opening.cells)).split("\n", 1)[-1]  # without the title
+    return Lab(info.number, info.title, said, tuple(parts), *closing_table(info, results))
 
 
-def mistakes(number: str) -> dict[int, list[Mistake]]:
+def mistakes(number: str) -> dict[int, list[dict[str, str]]]:
     """Return the planted mistakes of a lab's exercises, as `./lab build` has written them down."""
     planted = json.loads(planted_mistakes.FILE.read_text()).get(number, {})
-    return {int(exercise): [Mistake(**mistake) for mistake in mistakes] for exercise, mistakes in planted.items()}
+    return {int(exercise): mistakes for exercise, mistakes in planted.items()}
 
 
-def _said(cells: Sequence[NotebookNode]) -> str:
-    """Return the Markdown that students read."""
-    return "\n\n".join(cell.source for cell in cells if labs.is_students_prose(cell))
+def _joined(cells: Iterable[NotebookNode]) -> str:
+    return "\n\n".join(cell.source for cell in cells)
 
 
-def notes(cells: Sequence[NotebookNode]) -> str:
-    """Return the Markdown that is for the instructor alone."""
-    return "\n\n".join(cell.source for cell in cells if labs.is_instructors(cell))
-
-
-def has_closing_table(cell: NotebookNode) -> bool:
-    """Whether a cell shows its lab's closing table."""
-    return cell.cell_type == "code" and "results.table(" in cell.source
-
-
-def closing_table(source: Path, results: Path) -> tuple[str, str]:
+def closing_table(info: LabInfo, results: Path) -> tuple[str, str]:
     """Return a lab's closing table in Markdown, and where it was measured."""
     try:
-        measured = read(results / f"results-{source.stem[:2]}.json")
+        measured = read(results / f"results-{info.number}.json")
         if not find_problem(measured) and measured.get("table") and not measured["quick"]:
             table = measured["table"]
             shown = markdown.table(*without_empty_columns((table["what"], *COLUMNS), texts(table["rows"])))
             return shown.data, f"on this machine, {measured['when']}"
     except (OSError, ValueError):
         pass  # no rehearsal here
-    for cell in labs.solution(source).cells:
-        if has_closing_table(cell):
-            for output in cell.outputs:
-                if text := output.get("data", {}).get("text/markdown"):
-                    return text, "for the kit's stored run, on another machine: ./lab rehearse measures here"
+    for cell in labs.read(info.solution).cells:
+        for output in cell.outputs if labs.has_closing_table(cell) else ():
+            if text := output.get("data", {}).get("text/markdown"):
+                return text, "for the kit's stored run, on another machine: ./lab rehearse measures here"
     return "", ""

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.exercises import minutes, notebooks, sources
+from labkit.exercises import catalogue, minutes
 from labkit.system import files, locks, paths
 from labkit.system.errors import LabError
 from labkit_author import build
+from labkit_classroom.lecture.labs import read
 
 FILE = paths.STATE / "rehearsal.json"
 FOLDER = paths.STATE / "rehearsal"  # the folder in which the labs run
@@ -38,13 +39,13 @@ def run(labs: Sequence[str], on_lab: Callable[[str, str], None], quick: bool = F
         with files.writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         for number in labs:
-            source = sources.find(number)
-            on_lab(sources.title(source), "")
-            executed = build.execute(notebooks.solution(source), f"{source.stem}-rehearsal", cwd=folder, QUICK=quick)
+            lab = catalogue.find(number)
+            on_lab(lab.title, "")
+            executed = build.execute(read(lab.solution), f"{lab.name}-rehearsal", cwd=folder, QUICK=quick)
             waited = minutes.waited(executed)
-            on_lab(sources.title(source), f"waited {sum(waited.values()):.1f} minutes in all")
+            on_lab(lab.title, f"waited {sum(waited.values()):.1f} minutes in all")
             if not quick:
-                _keep(source.stem[:2], waited)
+                _keep(lab.number, waited)
 
 
 @contextlib.contextmanager
@@ -61,8 +62,8 @@ def estimate(labs: Sequence[str]) -> float:
     """Return the minutes that a rehearsal of labs waits: by the last one, and by the plan for labs without."""
     known = waits()
     return sum(
-        sum(known[lab].values() if lab in known else (section.wait for section in minutes.plan(source)))
-        for lab, source in ((source.stem[:2], source) for source in map(sources.find, labs))
+        sum(known[lab.number].values() if lab.number in known else (section.wait for section in lab.sections))
+        for lab in map(catalogue.find, labs)
     )
 
 
@@ -100,6 +101,6 @@ def _is_entry(entry: Any) -> bool:
 def _fingerprint(lab: str) -> str:
     """Return a text that changes with a lab's sections, and not with their words."""
     try:
-        return ",".join(section.name for section in minutes.plan(sources.find(lab)))
+        return ",".join(section.name for section in catalogue.find(lab).sections)
     except LabError:  # a lab that is gone
         return ""

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.exercises import minutes, sources
+from labkit.exercises import catalogue
+from labkit.exercises.catalogue import Section
 from labkit.system import paths
 from labkit.system.errors import LabError
 
@@ -22,7 +23,7 @@ class Part:
         The part's title.
     lab : str
         The lab's number; empty for a break or a talk.
-    sections : tuple of minutes.Section
+    sections : tuple of Section
         The lab's sections that are taught.
     minutes : float
         The length of a break or a talk.
@@ -32,7 +33,7 @@ class Part:
 
     title: str
     lab: str = ""
-    sections: tuple[minutes.Section, ...] = ()
+    sections: tuple[Section, ...] = ()
     minutes: float = 0
     is_break: bool = False
 
@@ -111,11 +112,12 @@ def _part(entry: dict[str, Any]) -> Part:
 
 def _lab_part(lab: str, optional: Sequence[str] = (), first: str | None = None, last: str | None = None) -> Part:
     """Return a lab's core sections and some optional ones, from the first to the last one named."""
-    source = sources.find(lab)
-    plan = minutes.plan(source)
-    names = [section.name for section in plan]
-    if unknown := {*optional, first or names[0], last or names[-1]} - set(names):
-        raise LabError(f"lab {source.stem[:2]} has no section {', '.join(sorted(unknown))}.")
-    stretch = plan[names.index(first or names[0]) : names.index(last or names[-1]) + 1]
-    sections = tuple(section for section in stretch if section.core or section.name in optional)
-    return Part(sources.title(source), source.stem[:2], sections)
+    info = catalogue.find(lab)
+    names = [section.name for section in info.sections]
+    first, last = first or names[0], last or names[-1]
+    if unknown := {*optional, first, last} - set(names):
+        raise LabError(f"lab {info.number} has no section {', '.join(sorted(unknown))}.")
+    stretch = info.sections[names.index(first) : names.index(last) + 1]
+    return Part(
+        info.title, info.number, tuple(section for section in stretch if section.core or section.name in optional)
+    )

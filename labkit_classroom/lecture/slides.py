@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import jinja2
 
-from labkit.exercises import minutes, sources
-from labkit.exercises.minutes import Cells, Section
+from labkit.exercises import catalogue
+from labkit.exercises.catalogue import LabInfo, Section
+from labkit.exercises.minutes import Cells
 from labkit_classroom.lecture import guide, labs, prose
 from labkit_classroom.lecture.agenda import Day, Entry
 from labkit_classroom.lecture.prose import Block, Markup
@@ -30,6 +31,7 @@ WITH_FIGURE = 220  # characters of text that a picture or a question has above i
 FEW = 160  # characters of text that are not worth a slide of their own
 QUESTION = re.compile(r'<div class="[^"]*alert-info[^>]*>(.*?)(?:</div>|\Z)', re.S)  # a box "Guess first"
 IMAGE = re.compile(r'<img [^>]*src="data:[^>]*>')  # an image that is in an output, not in a file beside it
+CHECK = re.compile(r"^\w+ = check\(", re.M)  # ends an exercise
 ALT = re.compile(r'alt="([^"]*)"')
 
 
@@ -108,7 +110,7 @@ def of_days(days: Sequence[Day], results: Path, timed: bool) -> list[Deck]:
         ends = [*(begin for begin, _ in entry.sections[1:]), entry.end]
         taught = {section.name: end if timed else None for (_, section), end in zip(entry.sections, ends, strict=True)}
         continues = any(one.number == entry.part.lab for one in decks)
-        decks.append(deck(sources.find(entry.part.lab), results, taught, continues))
+        decks.append(deck(catalogue.find(entry.part.lab), results, taught, continues))
     return decks
 
 
@@ -120,14 +122,14 @@ def _pause(entry: Entry, following: Entry | None, timed: bool) -> Deck:
 
 
 def deck(
-    source: Path, results: Path, taught: Mapping[str, datetime | None] | None = None, continues: bool = False
+    lab: LabInfo, results: Path, taught: Mapping[str, datetime | None] | None = None, continues: bool = False
 ) -> Deck:
     """Return the slides of a lab.
 
     Parameters
     ----------
-    source : Path
-        The lab's source; slides are made from its solution notebook, with the stored run's pictures.
+    lab : LabInfo
+        The lab; slides are made from its solution notebook, with the stored run's pictures.
     results : Path
         Where a rehearsal on this machine has left its `results-NN.json`, for the closing table.
     taught : mapping, optional
@@ -141,20 +143,19 @@ def deck(
     LabError
         When the lab has no stored notebook.
     """
-    opening, *sections = minutes.by_section(labs.solution(source))
-    plan = {section.name: section for section in minutes.plan(source)}
-    table, measured = guide.closing_table(source, results)
+    opening, *sections = labs.sections(lab)
+    table, measured = guide.closing_table(lab, results)
     closing = [Block("heading", "Published and measured"), Block("paragraph", f"Measured {measured}.")]
     closing += prose.blocks(table)
-    title = sources.title(source)
     parts = []
     if not continues:
-        parts.append(_slides(title, itertools.islice(_blocks(opening, closing), 1, None)))  # without the title
-    for section in sections:
-        if taught is None or section.name in taught:
-            until = taught[section.name] if taught else None
-            parts.append(_slides(section.heading, _blocks(section, closing), plan[section.name], section, until))
-    return Deck(source.stem[:2], title, tuple(parts), continues)
+        parts.append(_slides(lab.title, itertools.islice(_blocks(opening, closing), 1, None)))  # without the title
+    for plan, section in zip(lab.sections, sections, strict=True):
+        if taught is None or plan.name in taught:
+            exercises = [exercise.number for exercise in lab.exercises.values() if exercise.section == plan.name]
+            first = _your_turn(plan, exercises, taught[plan.name] if taught else None)
+            parts.append(_slides(section.heading, _blocks(section, closing), plan, first))
+    return Deck(lab.number, lab.title, tuple(parts), continues)
 
 
 def _blocks(section: Cells, closing: Sequence[Block]) -> Iterator[Block]:
@@ -169,28 +170,23 @@ def _blocks(section: Cells, closing: Sequence[Block]) -> Iterator[Block]:
         elif cell.cell_type == "markdown":
             for place, text in enumerate(QUESTION.split(cell.source)):  # a question's text has an odd place
                 yield from [Block("question", text)] if place % 2 else prose.blocks(text)
-        elif guide.has_closing_table(cell):
+        elif labs.has_closing_table(cell):
             yield from closing if cell.outputs else ()
         else:
             for output in cell.outputs:
                 yield from (
                     Block("picture", image) for image in IMAGE.findall(output.get("data", {}).get("text/html", ""))
                 )
-            yield from (Block("end of exercise", "") for _ in labs.CHECK.findall(cell.source))
+            yield from (Block("end of exercise", "") for _ in CHECK.findall(cell.source))
 
 
 def _slides(
-    heading: str,
-    blocks: Iterable[Block],
-    plan: Section | None = None,
-    section: Cells | None = None,
-    until: datetime | None = None,
+    heading: str, blocks: Iterable[Block], plan: Section | None = None, your_turn: str = ""
 ) -> tuple[Slide, ...]:
     """Return the slides of a section: one for each heading, question and picture, and for the text between."""
     drafts = [_Draft("text", heading)]
     if plan:
         drafts[0].notes.append(f"*{plan.read:g} minutes to read and run, {plan.do:g} to do, {plan.wait:g} of waiting.*")
-    your_turn = _your_turn(plan, section.exercises, until) if plan and section else ""
     for block in blocks:
         last = drafts[-1]
         if block.kind == "heading":

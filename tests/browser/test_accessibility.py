@@ -14,7 +14,7 @@ from rooms import fill, machines, send_figures
 
 from labkit.display.measured import Measured
 from labkit.display.results import NOT_YET, PASSED, row
-from labkit.exercises import sources
+from labkit.exercises import catalogue
 from labkit.report.page import render
 from labkit.system.load import Others
 from labkit_classroom.lecture import agenda, guide, routes, slides
@@ -94,7 +94,7 @@ def report_page(folder: Path) -> Path:
 
 def slides_page(folder: Path) -> Path:
     path = folder / "slides.html"
-    one = slides.deck(sources.find("06"), folder / "no rehearsal")
+    one = slides.deck(catalogue.find("06"), folder / "no rehearsal")
     path.write_text(slides.render(one.title, [one]), encoding="utf-8")
     return path
 

@@ -115,7 +115,7 @@ def test_results(folder, capsys):
     def reading(content: bytes) -> None:
         file.write_bytes(content)
         console = terminal.console()
-        for table in collected.tables(folder):
+        for table in collected.tables(collected.collect(folder)):
             console.print(table)
         assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
         with contextlib.suppress(LabError):
@@ -139,7 +139,7 @@ def test_the_doctors_verdicts(folder, capsys):
     def reading(content: bytes) -> None:
         (folder / "ada.json").write_bytes(content)
         console = terminal.console()
-        for table in collected.tables(folder):
+        for table in collected.tables(collected.collect(folder)):
             console.print(table)
         assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
 

@@ -6,26 +6,26 @@ import nbformat
 import numpy as np
 import pytest
 
-from labkit.exercises import answers, copies, core, notebooks, sources
+from labkit import cli
+from labkit.exercises import answers, catalogue, copies, core, sources
 from labkit.system.errors import LabError
-from labkit_classroom.lecture import catch_up
+from labkit_classroom.lecture import catch_up, labs
 
-SOURCE = sources.find("07")
+LAB = catalogue.find("07")
 
 
 def caught_up(to: int) -> nbformat.NotebookNode:
-    return nbformat.reads(catch_up.copy(SOURCE, to), as_version=4)
+    return catch_up.copy(LAB, to)
 
 
 @pytest.mark.parametrize("to", [2, 4, 6])
 def test_what_is_before_is_solved_and_the_rest_is_the_students(to):
-    notebook, exercises = caught_up(to), sources.exercises(sources.read(SOURCE))
+    notebook, exercises = caught_up(to), LAB.exercises
     stubs = [cell.source for cell in notebook.cells if "YOUR CODE HERE" in cell.source]
     assert len(stubs) == len(exercises) - to + 1
     text = "\n".join(cell.source for cell in notebook.cells)
     for number in range(1, to):
         assert exercises[number].name in text
-    assert sources.BEGIN not in text
 
 
 def test_all_results_are_marked_and_none_comes_after_the_exercise():
@@ -47,25 +47,29 @@ def test_its_note_says_what_is_solved_and_where_to_go_on(to, told):
 
 
 def test_it_has_no_instructors_cells():
-    assert not any(notebooks.INSTRUCTOR in cell.metadata.get("tags", []) for cell in caught_up(6).cells)
+    assert not any(labs.INSTRUCTOR in cell.metadata.get("tags", []) for cell in caught_up(6).cells)
 
 
 @pytest.mark.parametrize(("to", "part"), [(1, "is the first"), (99, "and no 99")])
 def test_exercises_to_which_nothing_leads(to, part):
     with pytest.raises(LabError, match=part):
-        catch_up.copy(SOURCE, to)
+        catch_up.copy(LAB, to)
 
 
 @pytest.mark.slow
-def test_the_students_own_is_kept_and_the_copy_is_refreshed_by_nothing(tmp_path):
+def test_the_students_own_is_kept_and_the_copy_is_refreshed_by_nothing(tmp_path, monkeypatch):
     copies.update(tmp_path)
-    own = copies.copy_path(SOURCE, tmp_path)
+    own = copies.copy_path(sources.find("07"), tmp_path)
     edited = own.read_text().replace("Horovod", "Horovod!", 1)
     own.write_text(edited)
-    kept = copies.reset(SOURCE, tmp_path, catch_up.copy(SOURCE, 4))
-    assert kept.read_text() == edited
+    monkeypatch.setattr("sys.argv", ["lab", "catchup", "07", "--to", "4", "--folder", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert [kept.read_text() for kept in tmp_path.glob("07*.backup-1.ipynb")] == [edited]
+    caught_up = own.read_text()
+    assert "Go on with exercise 4" in caught_up
     copies.update(tmp_path)
-    assert own.read_text() == catch_up.copy(SOURCE, 4)
+    assert own.read_text() == caught_up
 
 
 class TestWhatCounts:
@@ -101,11 +105,8 @@ def learning_rate(step, base, size, warmup):
     @staticmethod
     def cells(notebook: nbformat.NotebookNode, exercise: int) -> tuple[str, str]:
         """Return the cell that is solved, and the one that checks it."""
-        found = sources.exercises(sources.read(SOURCE))[exercise]
-        after = [cell.source for cell in notebook.cells]
-        checked = next(index for index, text in enumerate(after) if f"check({exercise}, " in text)
-        solved = next(text for text in reversed(after[:checked]) if found.name in text)
-        return solved, after[checked]
+        solved = next(cell.source for cell in notebook.cells if cell.id == LAB.exercises[exercise].cell)
+        return solved, next(cell.source for cell in notebook.cells if f"check({exercise}, " in cell.source)
 
     @pytest.mark.parametrize("exercise", [1, 2, 4])
     def test_what_was_given_is_not_attempted(self, check, exercise, capsys):
@@ -117,7 +118,7 @@ def learning_rate(step, base, size, warmup):
         assert check(2, self.OWN) == "passed"
 
     def test_a_number_changed_in_what_was_given_is_the_students_answer(self, check, capsys):
-        solved = sources.exercises(sources.read(SOURCE))[2].solution
+        solved = LAB.exercises[2].solution
         assert check(2, solved.replace("(size - 1)", "(size - 2)")) == "not yet"
 
     def test_what_was_taken_out_again_is_not_attempted(self, check):

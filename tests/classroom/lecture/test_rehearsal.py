@@ -6,7 +6,7 @@ import pytest
 from nbformat import NotebookNode
 
 from labkit import cli
-from labkit.exercises import minutes, sources
+from labkit.exercises import catalogue, minutes
 from labkit.system import paths
 from labkit.system.errors import LabError
 from labkit_author import build
@@ -73,7 +73,7 @@ def test_a_quick_one_that_fails_says_so_and_leaves_nothing(runs, monkeypatch, ca
 
 
 def test_one_in_full_says_beforehand_how_long_it_takes_by_the_plan_and_then_by_the_last_one(runs, monkeypatch, capsys):
-    planned = sum(section.wait for lab in ("00", "02") for section in minutes.plan(sources.find(lab)))
+    planned = sum(section.wait for lab in ("00", "02") for section in catalogue.find(lab).sections)
     rehearse(monkeypatch, "--labs", "00,02")
     assert f"2 labs in full: about {planned:.0f} minutes." in capsys.readouterr().out
     assert [quick for _, _, quick in runs] == [False, False]

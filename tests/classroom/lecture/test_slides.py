@@ -7,23 +7,24 @@ import json
 import re
 from datetime import date, time
 from html.parser import HTMLParser
+from pathlib import Path
 
-import jupytext
 import nbformat
 import pytest
 from typer.testing import CliRunner
 
 from labkit import cli
-from labkit.exercises import minutes, sources
+from labkit.exercises import catalogue
+from labkit.exercises.catalogue import Exercise, LabInfo, Section
 from labkit.system import paths
 from labkit.system.errors import LabError
 from labkit_classroom.lecture import agenda, labs, prose, routes, slides
 from labkit_classroom.lecture.prose import Block
 
-LABS = sources.labs()
+LABS = catalogue.labs()
 PNG = "data:image/png;base64,iVBORw0KGgo="
 PICTURE = f'<img src="{PNG}" alt="Two bars, &quot;a&quot; &amp; b.">'
-PLAN = "[42]\n1 = {read = 3, do = 5, wait = 0.5}\nquestions = {read = 1}\n"
+PLAN = (Section("1", read=3, do=5, wait=0.5), Section("questions", read=1))
 BEGIN = "# 42 · A lab\n\n**You will** learn."
 SECTION = r"""## 1 · Begin with [**ranks**](../docs/glossary.md#rank)
 
@@ -73,27 +74,24 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """Store a lab of these cells, prose or code, whose cell `draw()` has an output; return its source."""
-    (tmp_path / minutes.FILE).write_text(PLAN)
+    """Store a lab of these cells, prose or code, whose cell `draw()` has an output."""
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
-    source = tmp_path / "42_lab.py"
 
     def stored(*cells, output=PICTURE):
         v4 = nbformat.v4
-        notebook = v4.new_notebook(
-            cells=[
-                cell if not isinstance(cell, str) else v4.new_code_cell(cell) if "(" in cell[:6] else markdown(cell)
-                for cell in cells
-            ]
-        )
-        source.write_text(jupytext.writes(notebook, "py:percent"))
+        notebook = v4.new_notebook(cells=[cell if not isinstance(cell, str) else markdown(cell) for cell in cells])
         for cell in notebook.cells:
             if cell.source == "draw()":
                 cell.outputs = [v4.new_output("display_data", {"text/html": output, "text/plain": ""})]
-        nbformat.write(notebook, source.with_suffix(".ipynb"))
-        return source
+        exercise = Exercise(1, "two", "", "", "", section="1", title="Add `two`")
+        lab = LabInfo("42_lab", "42 · A lab", PLAN, {1: exercise}, ())
+        nbformat.write(notebook, lab.solution)
+        return lab
 
     return stored
+
+
+DRAW = nbformat.v4.new_code_cell("draw()")
 
 
 def markdown(text, **metadata):
@@ -106,12 +104,15 @@ def lab(store):
     notes = markdown("**For the instructor.** It is 2.", tags=["instructor"])
     answer = nbformat.v4.new_code_cell("def two():\n    return 2")
     check = nbformat.v4.new_code_cell("two = check(1, two)")
-    return store(BEGIN, SECTION, "draw()", EXERCISE, answer, check, "After it.", notes, QUESTIONS)
+    return store(BEGIN, SECTION, DRAW, EXERCISE, answer, check, "After it.", notes, QUESTIONS)
 
 
-def shown(source, **options):
+NOWHERE = Path("no rehearsal")
+
+
+def shown(lab, **options):
     """Return the slides of a lab, without the cover."""
-    return Page(slides.render("Title", [slides.deck(source, source.parent / "nowhere", **options)])).slides[1:]
+    return Page(slides.render("Title", [slides.deck(lab, NOWHERE, **options)])).slides[1:]
 
 
 def find(found, text):
@@ -119,9 +120,9 @@ def find(found, text):
     return one
 
 
-@pytest.fixture(scope="module", params=LABS, ids=lambda source: source.stem)
-def page(request, tmp_path_factory):
-    deck = slides.deck(request.param, tmp_path_factory.mktemp("no rehearsal"))
+@pytest.fixture(scope="module", params=LABS, ids=lambda lab: lab.name)
+def page(request):
+    deck = slides.deck(request.param, NOWHERE)
     return request.param, slides.render(deck.title, [deck])
 
 
@@ -140,13 +141,13 @@ class TestEachLab:
         assert text.count("<script>") == text.count("</script>") == 3  # reveal.js, its notes, the start
 
     def test_all_its_sections_exercises_questions_and_pictures_are_there(self, page):
-        source, text = page
+        lab, text = page
         found = Page(text).slides
-        notebook = labs.solution(source)
-        for section in minutes.by_section(notebook)[1:]:
+        notebook = labs.read(lab.solution)
+        for section in labs.sections(lab)[1:]:
             heading = prose.inline(section.heading).striptags()
             assert any(slide["levels"][0] == 2 and heading in slide["shown"] for slide in found), heading
-        for number in labs.exercises(source):
+        for number in lab.exercises:
             assert any(slide["kind"] == "exercise" and f"Exercise {number} · " in slide["shown"] for slide in found)
         boxes = sum(cell.source.count("**Guess first.**") for cell in notebook.cells)
         assert [slide["kind"] for slide in found].count("question") == boxes
@@ -154,9 +155,9 @@ class TestEachLab:
         assert all(alt for slide in found for alt in slide["alt"])
 
     def test_nothing_that_the_lab_says_is_left_out(self, page):
-        source, text = page
+        lab, text = page
         there = "".join(slide["shown"] + slide["notes"] + " ".join(slide["alt"]) for slide in Page(text).slides)
-        said = "\n\n".join(cell.source for cell in labs.solution(source).cells if cell.cell_type == "markdown")
+        said = "\n\n".join(cell.source for cell in labs.read(lab.solution).cells if cell.cell_type == "markdown")
         words = re.findall(r"\w{4,}", prose.to_html(said).striptags())
         assert set(words) <= set(re.findall(r"\w{4,}", there))
 
@@ -167,8 +168,8 @@ class TestEachLab:
         assert all(following <= level + 1 for level, following in itertools.pairwise(levels))
 
     def test_its_formulas_are_mathml(self, page):
-        source, text = page
-        formulas = sum(cell.source.count("$$") // 2 for cell in labs.solution(source).cells)
+        lab, text = page
+        formulas = sum(cell.source.count("$$") // 2 for cell in labs.read(lab.solution).cells)
         assert len(re.findall(r'<math [^>]*display="block"', text)) >= formulas
         assert "$$" not in "".join(slide["shown"] + slide["notes"] for slide in Page(text).slides)
 
@@ -215,17 +216,17 @@ def test_of_a_route_only_its_sections_and_after_a_break_no_title(lab):
 
 
 def test_an_image_from_elsewhere_is_left_out_and_a_title_is_no_markup(store):
-    source = store(BEGIN, SECTION, "draw()", QUESTIONS, output=f'{PICTURE}<img src="https://elsewhere/x.png">')
-    text = slides.render("<b>", [slides.deck(source, source.parent)])
+    lab = store(BEGIN, SECTION, DRAW, QUESTIONS, output=f'{PICTURE}<img src="https://elsewhere/x.png">')
+    text = slides.render("<b>", [slides.deck(lab, NOWHERE)])
     assert PNG in text
     assert "elsewhere" not in text
     assert f"<title>{html.escape('<b>')}</title>" in text
 
 
 def test_a_lab_without_a_stored_notebook_says_what_to_do(lab):
-    lab.with_suffix(".ipynb").unlink()
+    lab.solution.unlink()
     with pytest.raises(LabError, match=r"there is no .*42_lab.ipynb: \./lab build 42 makes it"):
-        slides.deck(lab, lab.parent)
+        slides.deck(lab, NOWHERE)
 
 
 @pytest.mark.parametrize(
