@@ -31,54 +31,44 @@ def agenda(
     """Make a timetable of a route: clock times of each section, and breaks.
 
     A route has its breaks in `solutions/routes.toml`. With --labs, they are at most 90 minutes of work apart. Waiting
-    is what the labs took on this machine, which `./lab rehearse` measures. If a day does not fit, the agenda says what
-    to leave out. With --people and --slots, all waiting is that of people who share one server.
+    is what the labs took on this machine, which `./lab rehearse` measures. With --people and --slots, all waiting is
+    that of people who share one server.
     """
+    from rich.markdown import Markdown
+
     from labkit_classroom.lecture import agenda_view
 
     rounds = max(1.0, people / slots) if people else 1.0
     chosen, days, advice = timetable(route, labs, start, hours, rounds=rounds)
     if people:
         advice.append(f"{people} people measure on {plural(slots, 'slot')}: all waiting counts {rounds:.3g} times.")
-    if out is None:
-        for table in agenda_view.tables(days):
-            terminal.console().print(table)
-        print("\n".join(advice))
-        return
-    files.write(out, agenda_view.markdown(chosen, days, advice), "name another file with --out")
-    print(f"wrote {paths.shown(out)}")
+    text = agenda_view.markdown(chosen, days, advice)
+    if out:
+        _write(out, text)
+    else:
+        terminal.console().print(Markdown(text))
 
 
 @command(epilog="Example: `./lab rehearse --route day`")
 def rehearse(
     route: RouteName = None,
     labs: Labs = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="run all cells once, small, to see that they run; nothing is kept")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="run all cells once, small, and keep nothing")] = False,
 ) -> None:
     """Run the labs of a route in full, and keep what their waiting takes on this machine, for `./lab agenda`.
 
     It takes as long as a student waits, and says beforehand how long that is by the plan. Do it on the machine of the
     day, and leave it alone; try it with --quick before. Each lab's waits are kept in `.lab/rehearsal.json` as soon as
-    it is through. Its figures are kept in `.lab/rehearsal/work/`: `./lab guide` and `./lab slides` show them.
+    it has run. Its figures are kept in `.lab/rehearsal/work/`: `./lab guide` and `./lab slides` show them.
     """
     from labkit_classroom.lecture import rehearsal
 
     chosen = f"--route {route}" if route else f"--labs {labs}"
     numbers = chosen_route(route, labs).labs
-    count = plural(len(numbers), "lab")
-    if quick:
-        print(f"{count}, all cells once, small: up to a minute for each on an idle machine")
-    else:
-        print(
-            f"{count} in full: about {rehearsal.estimate(numbers):.0f} minutes. After Ctrl-C, what is through is kept"
-        )
+    minutes = "up to a minute for each" if quick else f"about {rehearsal.estimate(numbers):.0f} minutes"
+    print(f"{plural(len(numbers), 'lab')}, {'all cells once, small' if quick else 'in full'}: {minutes}")
     rehearsal.run(numbers, lambda title, what: print(f"{title}: {what or 'running …'}", flush=True), quick)
-    if quick:
-        print(f"All of it runs on this machine. Nothing was kept. Next: ./lab rehearse {chosen}")
-    else:
-        print(f"Next: ./lab agenda {chosen}")
+    print(f"All of it runs on this machine. Next: ./lab {'rehearse' if quick else 'agenda'} {chosen}")
 
 
 @command(epilog="Example: `./lab guide --route day --start 9:00 --out guide.html`")
@@ -95,20 +85,15 @@ def guide(
     """Make the instructor's guide: one page with timetable, what to say, answers, mistakes and what they look like.
 
     Its last chapter is for helpers: of each exercise two mistakes, a question to ask, and when to show the solution.
-    --helpers makes a page of it, to print.
-
-    After `./lab rehearse`, its waits are this machine's, from `.lab/rehearsal.json`, and its figures too. Without,
-    waits are as planned, and figures the stored runs'. It is not for students: it has the answers.
+    --helpers makes a page of it, to print. After `./lab rehearse`, waits and figures are this machine's. The page is
+    not for students: it has the answers.
     """
     from labkit_classroom.lecture import guide, rehearsal
 
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # nothing is computed: no notices
     chosen, days, advice = timetable(route, labs, start, hours)
-    results = rehearsal.FOLDER / "work"
     template = "helpers" if helpers else "guide"
-    out = out or Path(f"{template}.html")
-    files.write(out, guide.render(chosen, days, advice, results, template), "name another file with --out")
-    print(f"wrote {paths.shown(out)}: it has the answers, and needs no network")
+    _write(out or Path(f"{template}.html"), guide.render(chosen, days, advice, rehearsal.RESULTS, template))
 
 
 @command(epilog="Example: `./lab slides 07` or `./lab slides --route day --start 9:00`")
@@ -126,8 +111,7 @@ def slides(
 
     Of a lab they have all sections, of a route those that it does, and its breaks; with --start, they say until when.
     The cover has a place for the room's address and code: click on it, and write them there. Keys: S shows the notes,
-    Esc all slides, ? all keys.
-    To print them, add ?print-pdf to the address.
+    Esc all slides, ? all keys. To print them, add ?print-pdf to the address.
     """
     from labkit.exercises import catalogue
     from labkit_classroom.lecture import rehearsal, routes
@@ -137,29 +121,31 @@ def slides(
         raise LabError(f"name labs, such as ./lab slides 07, or a route: --route {'|'.join(routes.names())}.")
     if start and not route:
         raise LabError("--start is for the slides of a route: its timetable says until when.")
-    results, audience = rehearsal.FOLDER / "work", ""
     if route:
         chosen, days, _ = timetable(route, None, start or "9:00", 0)
         title, name, audience = chosen.title, route, chosen.audience
-        decks = pages.of_days(days, results, timed=bool(start))
+        decks = pages.of_days(days, rehearsal.RESULTS, timed=bool(start))
     else:
-        numbers = dict.fromkeys(catalogue.find(lab).number for lab in labs or ())
-        decks = [pages.deck(catalogue.find(number), results) for number in numbers]
-        title, name = "; ".join(one.title for one in decks), "-".join(one.number for one in decks)
-    out = out or Path(f"slides-{name}.html")
-    files.write(out, pages.render(title, decks, audience), "name another file with --out")
-    print(f"wrote {paths.shown(out)}: it needs a browser, and no network")
+        infos = {info.number: info for info in map(catalogue.find, labs or ())}
+        title, name, audience = "; ".join(info.title for info in infos.values()), "-".join(infos), ""
+        decks = [deck for info in infos.values() for deck in pages.of_lab(info, rehearsal.RESULTS)]
+    _write(out or Path(f"slides-{name}.html"), pages.render(title, decks, audience))
+
+
+def _write(out: Path, text: str) -> None:
+    files.write(out, text, "name another file with --out")
+    print(f"wrote {paths.shown(out)}")
 
 
 @command(epilog="Example: `./lab catchup 07 --to 4`")
 def catchup(
     lab: LabNumber,
-    to: Annotated[int, typer.Option(help="the exercise to go on with", min=1)],
+    to: Annotated[int, typer.Option(help="the exercise to continue with", min=1)],
     folder: StudentFolder,
 ) -> None:
-    """Put a copy of a lab in your folder in which the exercises before one are solved; yours is kept beside it.
+    """Put a copy of a lab in your folder in which the exercises before one are solved; your own copy is kept.
 
-    The results down to there are of another machine, and marked so.
+    The results before that exercise are from another machine, and marked so.
     """
     from labkit.exercises import catalogue, copies, sources
     from labkit_classroom.lecture import catch_up
@@ -211,8 +197,7 @@ def show_class(
     for table in collected.tables(found):
         terminal.console().print(table)
     if grades_file:
-        files.write(grades_file, collected.as_csv(found), "name another file with --csv")
-        print(f"wrote {paths.shown(grades_file)}")
+        _write(grades_file, collected.as_csv(found))
 
 
 def _hand_in(folder: Path, name: str | None) -> None:

@@ -206,33 +206,11 @@ def _lasts(parts: Sequence[Part]) -> int:
     return sum(STEP_MIN * math.ceil(round(minutes / STEP_MIN, 2)) for minutes in exact)
 
 
-def leave_out(day: Day) -> list[tuple[str, Section]]:
-    """Return the optional sections to leave out for a day to fit, the longest first, as (lab, section)."""
-    optional = [(entry.part.lab, section) for entry in day.entries for _, section in entry.sections if not section.core]
-    chosen: list[tuple[str, Section]] = []
-    left = float(day.over_minutes)
-    for lab, section in sorted(optional, key=lambda item: -item[1].minutes):
-        if left <= 0:
-            break
-        chosen.append((lab, section))
-        left -= section.minutes
-    return chosen
-
-
 def advice(days: Sequence[Day]) -> list[str]:
-    """Return a sentence for each day that doesn't fit: by how much, and what to leave out."""
-    sentences = []
-    for number, day in enumerate(days, start=1):
-        if not day.over_minutes:
-            continue
-        out = leave_out(day)
-        if sum(section.minutes for _, section in out) >= day.over_minutes:
-            remedy = "Leave out " + ", ".join(
-                f"section {one.name} of lab {lab} ({one.minutes:.0f})" for lab, one in out
-            )
-        else:
-            remedy = "Its optional sections are not enough: leave out a lab, or give it more hours"
-        which = f"Day {number} ends" if len(days) > 1 else "It ends"
-        late = f"{which} {day.over_minutes} minutes too late, at {day.entries[-1].end:%H:%M}, not {day.end:%H:%M}."
-        sentences.append(f"{late} {remedy}.")
-    return sentences
+    """Return a sentence for each day that doesn't fit: by how much."""
+    return [
+        f"Day {number} ends {day.over_minutes} minutes too late, at {day.entries[-1].end:%H:%M}: leave out a lab or "
+        "optional sections, or give it more hours."
+        for number, day in enumerate(days, start=1)
+        if day.over_minutes
+    ]

@@ -11,7 +11,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +23,6 @@ from labkit.system import files, paths
 from labkit.system.errors import LabError
 from labkit_classroom.lecture import handed_in
 
-MAX_DEPTH = 20  # levels of folders in the folder
 RESULTS = re.compile(r"(?:.+[-_. ])?results-(\d\d)\.json", re.ASCII)
 OWNER = re.compile(r"(?:(.+?)[-_. ]+)?results\b.*")  # a browser adds " (1)" to a second zip's name
 # The columns of nbgrader's own export: `CsvExportPlugin` of nbgrader 0.9.6.
@@ -32,7 +30,6 @@ COLUMNS = (
     *("assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email"),
     *("raw_score", "late_submission_penalty", "score", "max_score"),
 )
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")  # how a spreadsheet's formulas begin
 
 
 class Collected(NamedTuple):
@@ -89,8 +86,7 @@ def collect(folder: Path) -> Collected:
 def _files(folder: Path) -> Iterator[Path]:
     """Yield the JSON files and zips below a folder, except for hidden ones, and those that labs leave in `work/`."""
     for place, folders, names in os.walk(folder):
-        depth = len(Path(place).relative_to(folder).parts)
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and depth < MAX_DEPTH)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         in_work = WORK.name in Path(place).relative_to(folder).parts
         for name in sorted(names):
             if RESULTS.fullmatch(name) or (name.endswith((".json", ".zip")) and not in_work and name[0] != "."):
@@ -177,14 +173,11 @@ def _progress(collected: Collected) -> Table:
 
 def _machines(collected: Collected) -> Table:
     table = Table("lab", "can run it", "cannot, and why", title="Machines", title_justify="left")
-    of_lab: dict[str, list[str]] = {}
-    for student, verdicts in sorted(collected.machines.items()):
-        for verdict in verdicts:
-            failed = f"{student} ({', '.join(verdict['because'])})" if verdict["status"] == "fail" else ""
-            of_lab.setdefault(verdict["lab"], []).append(failed)
-    for lab, failures in sorted(of_lab.items()):
-        failed = list(filter(None, failures))
-        table.add_row(Text(lab), f"{len(failures) - len(failed)} of {len(failures)}", Text("; ".join(failed)))
+    verdicts = [(student, one) for student, found in sorted(collected.machines.items()) for one in found]
+    for lab in sorted({verdict["lab"] for _, verdict in verdicts}):
+        of_lab = [(student, verdict) for student, verdict in verdicts if verdict["lab"] == lab]
+        failed = [f"{name} ({', '.join(one['because'])})" for name, one in of_lab if one["status"] == "fail"]
+        table.add_row(Text(lab), f"{len(of_lab) - len(failed)} of {len(of_lab)}", Text("; ".join(failed)))
     return table
 
 
@@ -199,30 +192,8 @@ def as_csv(collected: Collected) -> str:
     for lab in map(catalogue.find, collected.labs):
         for student in sorted(collected.students):
             points = float(len(collected.passed(student, lab.number)))
-            when = collected.results.get((student, lab.number), {}).get("when", "")
-            rows.writerow(
-                {
-                    "assignment": lab.name,
-                    "timestamp": _time(when),
-                    "student_id": _text(student),
-                    "raw_score": points,
-                    "late_submission_penalty": 0.0,
-                    "score": points,
-                    "max_score": float(len(lab.exercises)),
-                }
-            )
+            when = collected.results.get((student, lab.number), {}).get("when")
+            row = {"assignment": lab.name, "timestamp": f"{when}:00" if when else "", "student_id": student}
+            scores = {"raw_score": points, "score": points, "max_score": float(len(lab.exercises))}
+            rows.writerow(row | scores | {"late_submission_penalty": 0.0})
     return out.getvalue()
-
-
-def _time(when: str) -> str:
-    """Return a lab's time as nbgrader writes it; an empty text when it isn't one."""
-    try:
-        return str(datetime.strptime(when, "%Y-%m-%d %H:%M"))
-    except ValueError:
-        return ""
-
-
-def _text(name: str) -> str:
-    """Return a name in UTF-8 that no spreadsheet takes for a formula: an apostrophe before it says that it is text."""
-    name = name.encode(errors="replace").decode()
-    return f"'{name}" if name.lstrip(" ").startswith(FORMULA) else name

@@ -1,7 +1,7 @@
 """The instructor's guide and the helpers' page, made from the labs' notebooks: one page that needs no network."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,55 +22,37 @@ SHOWN = 2  # mistakes of an exercise on the helpers' page: the first of those th
 
 
 class Exercise(NamedTuple):
-    """An exercise: number, title, planned minutes, solution, hints and planted mistakes.
+    """An exercise with its hints, its planted mistakes, and the minutes after which to show the solution.
 
-    A mistake has the text of the solution that was changed (`before`, `after`) and a part of what students see
+    A mistake has the text of the solution that was changed (`before`, `after`), and a part of what the student sees
     (`message`).
     """
 
-    number: int
-    title: str
-    minutes: float
-    solution: str
+    info: catalogue.Exercise
     hints: tuple[str, ...]
     mistakes: Sequence[dict[str, str]]
-
-    @property
-    def question(self) -> str:
-        """The first hint, if it asks something: a helper can ask it in place of giving the answer."""
-        return self.hints[0] if "?" in self.hints[0] else ""
-
-    @property
-    def patience(self) -> int:
-        """The minutes after which to show the solution: twice those planned."""
-        return round(2 * self.minutes)
+    patience: int
 
 
 class Part(NamedTuple):
-    """A section of a lab: heading, minutes, what to say, exercises, the instructor's notes, whether it is taught."""
+    """A section of a lab: its heading, minutes, prose, exercises, the instructor's notes, and whether it is taught."""
 
     heading: str
     section: Section
     say: str
-    exercises: tuple[Exercise, ...]
+    exercises: list[Exercise]
     notes: str
     is_taught: bool
 
 
 class Lab(NamedTuple):
-    """A lab: number, title, its beginning, sections, closing table (Markdown) and where that was measured."""
+    """A lab: its prose at the beginning, its sections, its closing table (Markdown), and where that was measured."""
 
-    number: str
-    title: str
+    info: LabInfo
     opening: str
-    parts: tuple[Part, ...]
+    parts: list[Part]
     table: str
     measured: str
-
-    @property
-    def taught_exercises(self) -> list[Exercise]:
-        """The exercises of the sections that are taught."""
-        return [exercise for part in self.parts if part.is_taught for exercise in part.exercises]
 
 
 def render(route: Route, days: Sequence[Day], advice: Sequence[str], results: Path, template: str = "guide") -> str:
@@ -96,7 +78,7 @@ def render(route: Route, days: Sequence[Day], advice: Sequence[str], results: Pa
     return page.render(route=route, days=days, advice=advice, labs=of_route, shown=SHOWN)
 
 
-def lab(info: LabInfo, results: Path, taught: Iterable[tuple[str, str]] = ()) -> Lab:
+def lab(info: LabInfo, results: Path, taught: Container[tuple[str, str]] = ()) -> Lab:
     """Return a lab as the guide shows it; `taught` has the sections that are taught, as (lab, section)."""
     checks = core.checker(info.number, {}).lab.checks
     planted = mistakes(info.number)
@@ -104,23 +86,14 @@ def lab(info: LabInfo, results: Path, taught: Iterable[tuple[str, str]] = ()) ->
     parts = []
     for plan, section in zip(info.sections, sections, strict=True):
         own = [exercise for exercise in info.exercises.values() if exercise.section == plan.name]
-        exercises = tuple(
-            Exercise(
-                number=exercise.number,
-                title=f"Exercise {exercise.number} · {exercise.title}",
-                minutes=plan.do / len(own),
-                solution=exercise.solution,
-                hints=checks[exercise.number].hints,
-                mistakes=planted.get(exercise.number, ()),
-            )
-            for exercise in own
-        )
-        notes = _joined(filter(labs.is_instructors, section.cells))
-        is_taught = (info.number, plan.name) in taught
-        said = _joined(filter(labs.is_students, section.cells))
-        parts.append(Part(section.heading, plan, said, exercises, notes, is_taught))
+        exercises = [
+            Exercise(one, checks[one.number].hints, planted.get(one.number, ()), round(2 * plan.do / len(own)))
+            for one in own
+        ]
+        say, notes = (_joined(filter(kind, section.cells)) for kind in (labs.is_students, labs.is_instructors))
+        parts.append(Part(section.heading, plan, say, exercises, notes, (info.number, plan.name) in taught))
     said = _joined(filter(labs.is_students, opening.cells)).split("\n", 1)[-1]  # without the title
-    return Lab(info.number, info.title, said, tuple(parts), *closing_table(info, results))
+    return Lab(info, said, parts, *closing_table(info, results))
 
 
 def mistakes(number: str) -> dict[int, list[dict[str, str]]]:

@@ -53,8 +53,9 @@ def to_html(text: str, deeper: int = 0) -> Markup:
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(6, int(token.tag[1]) + deeper)}"
-        if token.children:
-            token.children = _without_links_to_files(token.children)
+        for child in token.children or ():
+            if child.type == "link_open" and not str(child.attrGet("href")).startswith(("https://", "http://")):
+                child.attrs.clear()  # the kit's own files: the link would lead nowhere from a page elsewhere
     return Markup(parser.renderer.render(tokens, parser.options, {}))
 
 
@@ -121,19 +122,6 @@ def _parser() -> MarkdownIt:
     parser.use(dollarmath_plugin, renderer=_formula)
     parser.add_render_rule("fence", _fence)
     return parser
-
-
-def _without_links_to_files(tokens: Sequence[Token]) -> list[Token]:
-    """Return inline tokens without the links to the kit's own files, which lead nowhere from a page elsewhere."""
-    remaining, closes = [], []
-    for token in tokens:
-        if token.type == "link_open":
-            closes.append(str(token.attrGet("href")).startswith(("https://", "http://")))
-        if token.type not in ("link_open", "link_close") or closes[-1]:
-            remaining.append(token)
-        if token.type == "link_close":
-            closes.pop()
-    return remaining
 
 
 def _formula(text: str, options: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from labkit_classroom.lecture.labs import read
 
 FILE = paths.STATE / "rehearsal.json"
 FOLDER = paths.STATE / "rehearsal"  # the folder in which the labs run
+RESULTS = FOLDER / "work"  # their figures
 
 
 def run(labs: Sequence[str], on_lab: Callable[[str, str], None], quick: bool = False) -> None:
@@ -80,22 +81,12 @@ def _keep(lab: str, waited: Mapping[str, float]) -> None:
 
 def _read() -> dict[str, Any]:
     try:
-        rehearsals = files.read_json(FILE)
-        if not isinstance(rehearsals, dict) or not all(map(_is_entry, rehearsals.values())):
-            raise ValueError("it is not what a rehearsal writes")
+        rehearsals: dict[str, Any] = files.read_json(FILE)
         return rehearsals
     except FileNotFoundError:
         return {}
     except ValueError as error:
         raise LabError(f"{paths.shown(FILE)} is damaged: delete it, and run ./lab rehearse again.") from error
-
-
-def _is_entry(entry: Any) -> bool:
-    """Whether it is what `_keep` writes of a lab: a time is less than a day."""
-    waited = entry.get("waited") if isinstance(entry, dict) else None
-    return isinstance(waited, dict) and all(
-        isinstance(minutes, float | int) and 0 <= minutes < 24 * 60 for minutes in waited.values()
-    )
 
 
 def _fingerprint(lab: str) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
 
 import jinja2
 
@@ -35,50 +34,33 @@ CHECK = re.compile(r"^\w+ = check\(", re.M)  # ends an exercise
 ALT = re.compile(r'alt="([^"]*)"')
 
 
-class Slide(NamedTuple):
-    """A slide: what it is (text, question, exercise, picture or break), heading, what it shows, the speaker's notes."""
+@dataclass
+class Slide:
+    """A slide: kind (text, question, exercise, picture or break), heading with its level, Markdown to show and to say.
 
-    kind: str
-    heading: str
-    shown: Markup
-    notes: Markup
-
-
-class Deck(NamedTuple):
-    """A lab's slides, or a break's: number, title, and the slides of its beginning and of each section.
-
-    A deck that continues after a break has no beginning.
+    Below the Markdown it shows a picture or a question, as HTML.
     """
 
-    number: str
-    title: str
-    parts: tuple[tuple[Slide, ...], ...]
-    continues: bool = False
-
-
-@dataclass
-class _Draft:
-    """A slide that is being filled: Markdown to show and for the notes, and a picture or question below that."""
-
     kind: str
     heading: str
-    shown: list[str] = field(default_factory=list)
+    level: int
+    texts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     figure: str = ""
 
     @property
     def size(self) -> int:
-        return sum(map(_size, self.shown))
-
-    def slide(self) -> Slide:
-        shown, notes = ("\n\n".join(filter(None, texts)) for texts in (self.shown, self.notes))
-        return Slide(self.kind, self.heading, prose.to_html(shown, 1) + Markup(self.figure), prose.to_html(notes, 1))
+        """The characters of its texts."""
+        return sum(map(_size, self.texts))
 
 
-def render(title: str, decks: Sequence[Deck], audience: str = "") -> str:
+Slides = Sequence[Slide]  # of a lab's beginning, of a section, or of a break
+
+
+def render(title: str, decks: Sequence[Slides], audience: str = "") -> str:
     """Return the slides, as a page: a cover with title, audience and a place for the room's address, then the decks."""
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["inline"] = prose.inline
+    environment.filters |= {"inline": prose.inline, "markdown": prose.to_html}
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     reveal = {path.name: Markup(_inside_a_page(path)) for path in REVEAL.glob("*.[jc]s*")}
     return template.render(title=title, audience=audience, decks=decks, reveal=reveal)
@@ -89,7 +71,7 @@ def _inside_a_page(path: Path) -> str:
     return re.sub(r"<(?=!--|/?script|/style)", r"\\x3C", path.read_text(encoding="utf-8"))
 
 
-def of_days(days: Sequence[Day], results: Path, timed: bool) -> list[Deck]:
+def of_days(days: Sequence[Day], results: Path, timed: bool) -> list[Slides]:
     """Return the slides of a timetable in its order: labs by the sections that are taught, breaks and talks.
 
     Parameters
@@ -97,34 +79,34 @@ def of_days(days: Sequence[Day], results: Path, timed: bool) -> list[Deck]:
     days : sequence of Day
         The timetable. Its welcome is the cover.
     results : Path
-        As for `deck`.
+        As for `of_lab`.
     timed : bool
         Whether clock times are shown.
     """
-    decks: list[Deck] = []
+    decks: list[Slides] = []
+    begun = set()
     entries = [entry for day in days for entry in day.entries if entry.part != WELCOME]
     for entry, following in itertools.zip_longest(entries, entries[1:]):
         if not entry.part.lab:
-            decks.append(_pause(entry, following, timed))
+            decks.append([_pause(entry, following, timed)])
             continue
         ends = [*(begin for begin, _ in entry.sections[1:]), entry.end]
         taught = {section.name: end if timed else None for (_, section), end in zip(entry.sections, ends, strict=True)}
-        continues = any(one.number == entry.part.lab for one in decks)
-        decks.append(deck(catalogue.find(entry.part.lab), results, taught, continues))
+        beginning, *sections = of_lab(catalogue.find(entry.part.lab), results, taught)
+        decks += sections if entry.part.lab in begun else [beginning, *sections]
+        begun.add(entry.part.lab)
     return decks
 
 
-def _pause(entry: Entry, following: Entry | None, timed: bool) -> Deck:
+def _pause(entry: Entry, following: Entry | None, timed: bool) -> Slide:
     """Return the slide of a break or a talk: until when, or how long, and what follows."""
     until = f"Until **{entry.end:%H:%M}**" if timed else f"**{entry.minutes} minutes**"
-    then = f"\n\nThen: {following.part.title}" if following else ""
-    return Deck("", entry.part.title, ((Slide("break", entry.part.title, prose.to_html(until + then), Markup()),),))
+    then = f"Then: {following.part.title}" if following else ""
+    return Slide("break", entry.part.title, 1, [until, then])
 
 
-def deck(
-    lab: LabInfo, results: Path, taught: Mapping[str, datetime | None] | None = None, continues: bool = False
-) -> Deck:
-    """Return the slides of a lab.
+def of_lab(lab: LabInfo, results: Path, taught: Mapping[str, datetime | None] | None = None) -> list[Slides]:
+    """Return the slides of a lab's beginning, and of each section.
 
     Parameters
     ----------
@@ -135,8 +117,6 @@ def deck(
     taught : mapping, optional
         The sections that are taught, with the times at which they should be over, where these are known; all
         sections by default.
-    continues : bool
-        Whether its beginning has been shown before.
 
     Raises
     ------
@@ -147,15 +127,16 @@ def deck(
     table, measured = guide.closing_table(lab, results)
     closing = [Block("heading", "Published and measured"), Block("paragraph", f"Measured {measured}.")]
     closing += prose.blocks(table)
-    parts = []
-    if not continues:
-        parts.append(_slides(lab.title, itertools.islice(_blocks(opening, closing), 1, None)))  # without the title
+    without_title = itertools.islice(_blocks(opening, closing), 1, None)
+    decks = [_slides(Slide("text", lab.title, 1), without_title)]
     for plan, section in zip(lab.sections, sections, strict=True):
         if taught is None or plan.name in taught:
+            first = Slide("text", section.heading, 2)
+            first.notes = [f"*{plan.read:g} minutes to read and run, {plan.do:g} to do, {plan.wait:g} of waiting.*"]
             exercises = [exercise.number for exercise in lab.exercises.values() if exercise.section == plan.name]
-            first = _your_turn(plan, exercises, taught[plan.name] if taught else None)
-            parts.append(_slides(section.heading, _blocks(section, closing), plan, first))
-    return Deck(lab.number, lab.title, tuple(parts), continues)
+            your_turn = _your_turn(plan, exercises, taught[plan.name] if taught else None)
+            decks.append(_slides(first, _blocks(section, closing), your_turn))
+    return decks
 
 
 def _blocks(section: Cells, closing: Sequence[Block]) -> Iterator[Block]:
@@ -180,35 +161,36 @@ def _blocks(section: Cells, closing: Sequence[Block]) -> Iterator[Block]:
             yield from (Block("end of exercise", "") for _ in CHECK.findall(cell.source))
 
 
-def _slides(
-    heading: str, blocks: Iterable[Block], plan: Section | None = None, your_turn: str = ""
-) -> tuple[Slide, ...]:
+def _slides(first: Slide, blocks: Iterable[Block], your_turn: str = "") -> Slides:
     """Return the slides of a section: one for each heading, question and picture, and for the text between."""
-    drafts = [_Draft("text", heading)]
-    if plan:
-        drafts[0].notes.append(f"*{plan.read:g} minutes to read and run, {plan.do:g} to do, {plan.wait:g} of waiting.*")
+    slides = [first]
+
+    def begin(heading: str, kind: str = "text") -> Slide:
+        slides.append(Slide(kind, heading, first.level + 1))
+        return slides[-1]
+
     for block in blocks:
-        last = drafts[-1]
+        last = slides[-1]
         if block.kind == "heading":
             title = block.text.lstrip("# ")
-            drafts.append(_Draft("text", title))
+            last = begin(title)
             if title.startswith("Exercise "):
-                drafts[-1].kind, drafts[-1].shown, your_turn = "exercise", [your_turn], ""
+                last.kind, last.texts, your_turn = "exercise", [your_turn], ""
         elif block.kind == "end of exercise":
-            drafts.append(_Draft("text", heading))
+            begin(first.heading)
         elif figure := _figure(block):
             if last.kind != "text" or last.size > WITH_FIGURE:
-                drafts.append(last := _Draft("text", last.heading))
+                last = begin(last.heading)
             last.kind, last.figure, note = figure
             last.notes.append(note)
-            drafts.append(_Draft("text", last.heading))
+            begin(last.heading)
         else:
             shown = _shown(block, is_exercise=last.kind == "exercise")
-            if last.shown and last.size + _size(shown) > FULL:
-                drafts.append(last := _Draft(last.kind, last.heading))
-            last.shown.append(shown)
+            if last.texts and last.size + _size(shown) > FULL:
+                last = begin(last.heading, last.kind)
+            last.texts.append(shown)
             last.notes.append(block.text)
-    return tuple(draft.slide() for draft in _without_remainders(drafts))
+    return _without_remainders(slides)
 
 
 def _figure(block: Block) -> tuple[str, Markup, str] | None:
@@ -216,10 +198,10 @@ def _figure(block: Block) -> tuple[str, Markup, str] | None:
     if block.kind == "question":
         asked = Markup('<div class="box">{}</div>').format(prose.to_html(block.text, 1))
         return "question", asked, "Ask, and see hands for each answer, before you show what comes next."
+    if block.kind != "picture" and not block.text.startswith("```mermaid"):
+        return None
     drawn = Markup(block.text) if block.kind == "picture" else prose.to_html(block.text)
-    if block.kind == "picture" or block.text.startswith("```mermaid"):
-        return "picture", drawn, "The picture: " + ", ".join(ALT.findall(drawn))
-    return None
+    return "picture", drawn, f"The picture: {', '.join(ALT.findall(drawn))}"
 
 
 def _shown(block: Block, is_exercise: bool) -> str:
@@ -238,19 +220,20 @@ def _size(text: str) -> int:
     return min(len(prose.plain(text)), FULL - WITH_FIGURE)
 
 
-def _without_remainders(drafts: Sequence[_Draft]) -> list[_Draft]:
-    """Return drafts without those of a few words, which go to the draft before: to its notes, if that isn't text."""
-    kept = [drafts[0]]
-    for draft in drafts[1:]:
+def _without_remainders(slides: Sequence[Slide]) -> list[Slide]:
+    """Return slides without those of a few words, which go to the slide before: to its notes, if that isn't text."""
+    kept = [slides[0]]
+    for slide in slides[1:]:
         last = kept[-1]
-        is_remainder = draft.kind == "text" and not draft.figure and draft.size < FEW
-        if is_remainder and (draft.heading in (last.heading, drafts[0].heading) or not draft.size):
-            last.shown += [] if last.figure or last.kind == "exercise" else draft.shown
-            last.notes += draft.notes
+        is_remainder = slide.kind == "text" and not slide.figure and slide.size < FEW
+        if is_remainder and (slide.heading in (last.heading, slides[0].heading) or not slide.size):
+            last.texts += [] if last.figure or last.kind == "exercise" else slide.texts
+            last.notes += slide.notes
         else:
-            kept.append(draft)
+            kept.append(slide)
     if len(kept) > 1 and not kept[0].size and not kept[0].figure and kept[1].heading == kept[0].heading:
-        kept[1].notes[:0] = kept.pop(0).notes
+        empty = kept.pop(0)
+        kept[0].level, kept[0].notes = empty.level, empty.notes + kept[0].notes
     return kept
 
 

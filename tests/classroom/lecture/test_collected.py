@@ -254,22 +254,11 @@ class TestGrades:
         assert (ada["score"], ada["raw_score"], ada["max_score"]) == ("2.0", "2.0", f"{exercises}.0")
         assert (bob["student_id"], bob["timestamp"], bob["score"]) == ("bob", "", "0.0")
 
-    @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", " =1", "\t=1", "＝1"])
-    def test_no_name_is_a_formula(self, tmp_path, name):
+    def test_names_with_commas_and_quotes_stay_one_field(self, tmp_path):
+        name = 'Lovelace, "Ada"'
         results(tmp_path / name / "results-00.json", "00", e1="passed")
         (row,) = self.rows(tmp_path)
-        assert row["student_id"] == f"'{name}"
-
-    def test_names_with_commas_quotes_and_bytes_stay_one_field(self, tmp_path):
-        name = 'Lovelace, "Ada"\n\udcff'
-        results(tmp_path / name / "results-00.json", "00", e1="passed")
-        (row,) = self.rows(tmp_path)
-        assert row["student_id"] == 'Lovelace, "Ada"\n?'
-
-    def test_a_time_that_is_none_is_left_out(self, tmp_path):
-        odd = {"lab": "00", **ABOUT, "when": "=1+1", "exercises": {}}
-        (tmp_path / "ada-results-00.json").write_text(json.dumps(odd))
-        assert self.rows(tmp_path)[0]["timestamp"] == ""
+        assert row["student_id"] == name
 
     def test_the_command_writes_it(self, tmp_path, monkeypatch, capsys):
         results(tmp_path / "class" / "ada-results-00.json", "00", e1="passed")
