@@ -8,8 +8,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from labkit.exercises import notebooks, sources
 from labkit.system import files, paths
+from labkit_author import sources
+from labkit_author.notebooks import has_text
 
 FILE = paths.SOLUTIONS / "mistakes.json"
 TESTS = paths.ROOT / "tests" / "exercises"
@@ -23,7 +24,7 @@ def text() -> str:
 def write() -> Path | None:
     """Write the file; return it when that changed it."""
     new = text()
-    if notebooks.has_text(FILE, new):
+    if has_text(FILE, new):
         return None
     files.write(FILE, new)
     return FILE

@@ -4,10 +4,9 @@ import sys
 
 import pytest
 
-from labkit.exercises import minutes, sources
-from labkit.exercises.minutes import Section
+from labkit.exercises.catalogue import Section
 from labkit.system import paths
-from labkit_author import imports, lint, skeletons
+from labkit_author import imports, lint, minutes, sources
 
 
 @pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)
@@ -45,7 +44,6 @@ def test_an_exercise_without_a_check_and_a_long_one_are_problems(write_source):
         ('plots.show(figure, alt="")', "empty alt"),
         ("x = (", "syntax error"),
         ("from x import *", "import * hides"),
-        ("'x' in globals()", "globals() hides which names a cell takes"),
         ("%%writefile work/train_hvd.py\nx = 1", "07_horovod_mnist.py writes work/train_hvd.py too"),
         ("[markdown]\n# ## T", "the first heading"),
         ("[markdown]\n# # T\n#\n# ### U", "jumps"),
@@ -131,33 +129,6 @@ def test_a_section_with_an_exercise_takes_time_to_do(write_source, monkeypatch, 
     assert all("section 2 has exercise 1, and" in problem for problem in problems)
 
 
-def test_what_is_left_of_a_skeleton_is_told_and_holds_nobody_up(write_source, tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
-    (tmp_path / "README.md").write_text(
-        "| [41 A](x) | do | 5 |\n| [42 Made up](notebooks/42_made_up.ipynb) | … | 20 |\n"
-    )
-    source = tmp_path / "42_made_up.py"
-    names = {"number": "42", "title": "Made up", "n": "1", "lab": "42"}
-    source.write_text(skeletons.LAB_SOURCE.substitute(names))
-    whole = lint.leftovers(source)
-    assert [problem.rpartition(": ")[2] for problem in whole[:-1]] == [
-        "'**You will** …'",
-        "'1 · A question that this section answers'",
-        "'Ask before you show.'",
-        "'**For the instructor.** Timing, and what goes wrong.'",
-        "'- What to remember.'",
-    ]
-    assert "README.md:2: " in whole[-1]
-    (tmp_path / "README.md").write_text("| [42 Made up](notebooks/42_made_up.ipynb) | Make something up | 20 |\n")
-    for exercise in (skeletons.FUNCTION, skeletons.SCRIPT):
-        source.write_text(exercise.text.substitute(names))
-        told = "\n".join(lint.leftovers(source))
-        assert f"'{exercise.name}_1'" in told
-        assert "Its title" in told
-        assert "What to do and why." in told
-        assert len(told.splitlines()) == len(set(told.splitlines()))
-
-
 def test_no_lab_has_anything_left_of_a_skeleton():
     """Not by lab: `./lab test --lab 10` passes while somebody is still at work."""
     if left := [problem for source in sources.labs() for problem in lint.leftovers(source)]:
@@ -194,38 +165,6 @@ def test_lint_imports_no_tensorflow():
     script += "except SystemExit as left: print(left.code or 0, 'tensorflow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=paths.ROOT, capture_output=True, text=True)
     assert done.stdout == "0 False\n", done.stderr
-
-
-def lab_with_an_optional_section(write_source, monkeypatch, core, optional, closing):
-    """A lab's source of which section 2 may be left out, and the lines of what lint says of it."""
-    monkeypatch.setattr(minutes, "plan", lambda source: [Section("1"), Section("2", core=False), Section("3")])
-    headings = [f"[markdown]\n# # T\n#\n# ## {n} · S" if n == 1 else f"[markdown]\n# ## {n} · S" for n in (1, 2, 3)]
-    source = write_source(headings[0], core, headings[1], optional, headings[2], closing)
-    lines = source.read_text().splitlines()
-    return [(lines[int(found.split(":")[1]) - 1], found.partition(": ")[2]) for found in lint.lint(source)]
-
-
-def test_what_a_core_cell_takes_from_an_optional_section_is_told_by_its_line(write_source, monkeypatch):
-    made = lab_with_an_optional_section(write_source, monkeypatch, "a = 1", "a = 2", "b = 3\n\nprint(a)")
-    assert [line for line, _ in made] == ["print(a)"]
-    assert made[0][1].startswith("takes a from section 2, which is optional: ")
-    assert lab_with_an_optional_section(write_source, monkeypatch, "a = 1", "b = a", "print(a)") == []
-
-
-@pytest.mark.parametrize(
-    ("cells", "told"),
-    [
-        (("pass", 'r.hand_in("2")', 'r.handed_in("2")'), []),
-        (("pass", 'r.hand_in("2")', "pass"), [('r.hand_in("2")', "the closing table does not ask for them")]),
-        (("pass", "pass", 'r.handed_in("2")'), [('r.handed_in("2")', "which hands in none")]),
-        (("pass", 'r.hand_in("3")', 'r.handed_in("3")'), [('r.hand_in("3")', "only that section can")]),
-        (('r.hand_in("1")', "pass", 'r.handed_in("1")'), [('r.hand_in("1")', "and an optional one")]),
-    ],
-)
-def test_rows_are_handed_in_by_their_section_and_asked_for(write_source, monkeypatch, cells, told):
-    found = lab_with_an_optional_section(write_source, monkeypatch, *cells)
-    assert [line for line, _ in found] == [line for line, _ in told]
-    assert all(part in problem for (_, problem), (_, part) in zip(found, told, strict=True)), found
 
 
 def test_lint_finds_a_check_that_nobody_compares(write_source):

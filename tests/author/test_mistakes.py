@@ -4,8 +4,7 @@ import ast
 
 import pytest
 
-from labkit.exercises import sources
-from labkit_author import mistakes
+from labkit_author import mistakes, sources
 from labkit_classroom.lecture import guide
 
 

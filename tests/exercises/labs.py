@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from labkit.exercises import answers, sources
+from labkit.exercises import answers
 from labkit.exercises.core import Checker, checker
+from labkit_author import sources
 
 
 class Student:

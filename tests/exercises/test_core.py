@@ -6,14 +6,19 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from labkit.exercises import core, sources
+from labkit.exercises import core
 from labkit.exercises.answers import call, for_all, remember_lines, run_answer
 from labkit.exercises.core import Checker, Lab
 from labkit.exercises.outcomes import expect
 from labkit.system.errors import LabError
+from labkit_author import catalogue, sources
 
 ANSWER = "def double(x):\n    ### BEGIN SOLUTION\n    return scale * x\n    ### END SOLUTION"
 SCRIPT = "# %%writefile work/two.py\n### BEGIN SOLUTION\nprint(2)\n### END SOLUTION"
+
+
+def exercises_of(source):
+    return catalogue.exercises(sources.read(source))
 
 
 @pytest.fixture
@@ -34,7 +39,7 @@ def check(write_source, tmp_path, monkeypatch):
         expect(run.lines[0] == ("2",), f"2; it printed {run.lines[0]}")
 
     source = write_source(ANSWER, "double = check(1, double)", SCRIPT, 'two = check(2, "work/two.py")')
-    return Checker(lab, source, {"scale": 2})
+    return Checker(lab, exercises_of(source), {"scale": 2})
 
 
 def stub(x):
@@ -95,7 +100,7 @@ def test_a_script_is_the_same_answer_until_its_text_changes(tmp_path, write_sour
         expect(False, "more")
 
     cells = "%%writefile work/it.py\n### BEGIN SOLUTION\nprint(2)\n### END SOLUTION", 'it = check(1, work / "it.py")'
-    check = Checker(lab, write_source(*cells), {})
+    check = Checker(lab, exercises_of(write_source(*cells)), {})
     script = tmp_path / "it.py"
     for text in ("print(1)", "print(1)", "print(3)"):
         script.write_text(text)
@@ -134,7 +139,7 @@ def test_a_hint_for_the_mistake_comes_first_and_once_and_the_others_in_their_ord
         expect(got < 9, "less", hint="twice")
         for_all(lambda x: expect(call(answer, x) > 0, "more", hint="Is there a minus?"), x=st.just(3))
 
-    check = Checker(lab, write_source(ANSWER, "double = check(1, double)"), {"scale": 2})
+    check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
     nothing = lambda x: None  # noqa: E731
     for answer in (nothing, lambda x: 9, lambda x: 10, nothing, lambda x: -3, lambda x: -4):
         check(1, answer)
@@ -169,7 +174,7 @@ def test_a_checks_own_failure_is_not_the_students(write_source, capsys):
     def broken(answer):
         raise KeyError("the library changed")
 
-    check = Checker(lab, write_source(ANSWER, "double = check(1, double)"), {"scale": 2})
+    check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
     assert check(1, lambda x: 2 * x)(5) == 10
     told = capsys.readouterr().out
     assert "the check itself failed" in told
@@ -184,7 +189,7 @@ def test_a_script_still_as_written_is_not_attempted_and_the_solution_lies_beside
     (tmp_path / "work" / "two.py").write_text(text)
     solution = check(2, "work/two.py")
     assert "not attempted" in capsys.readouterr().out
-    assert solution.read_text() == "### BEGIN SOLUTION\nprint(2)\n### END SOLUTION\n"
+    assert solution.read_text() == "print(2)\n"
     assert solution.parent.name == "work"
 
 
@@ -319,7 +324,7 @@ def test_an_honest_slow_answer_is_told_so(write_source, tmp_path, monkeypatch, c
         for x in range(1000):
             expect(call(answer, x) == 2 * x, "twice")
 
-    check = Checker(lab, write_source(ANSWER, "double = check(1, double)"), {"scale": 2})
+    check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
     check(1, written(f"def double(x):\n    {text}\n    return 2 * x\n"))
     assert told in capsys.readouterr().out
 
@@ -348,7 +353,7 @@ def test_time_that_the_check_itself_takes_is_not_the_answers(write_source, capsy
         time.sleep(1.5)
         expect(call(answer, 3) == 6, "6")
 
-    check = Checker(lab, write_source(ANSWER, "double = check(1, double)"), {"scale": 2})
+    check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
     check(1, written("def double(x):\n    return 2 * x\n"))
     assert "passed" in capsys.readouterr().out
 
@@ -368,7 +373,7 @@ def test_a_function_that_moves_into_a_module_has_the_functions_of_earlier_exerci
     source = write_source(
         ANSWER.replace("scale", "2"), "double = check(1, double)", solution, "quadruple = check(2, quadruple)"
     )
-    check = Checker(lab, source, {})
+    check = Checker(lab, exercises_of(source), {})
     text = "def quadruple(x):\n    return double(double(x))\n"
     remember_lines("<quadruple>", text)
     notebook = {}

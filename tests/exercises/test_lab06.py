@@ -13,12 +13,13 @@ from mpi4py import MPI
 from scipy.optimize import least_squares
 
 from labkit.display.measured import Measured
-from labkit.exercises import lab06, sources
+from labkit.exercises import lab06
 from labkit.mpi import counting
 from labkit.mpi.launch import run_ranks
 from labkit.system import load, statistics
 from labkit.system.statistics import Ratio
 from labkit.testbed.testbed import SLEEP_WHILE_WAITING
+from labkit_author import sources
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ ALONE = {
 
 def make_student(folder):
     """The lab up to its scripts, in a folder: plan.py from the solutions, the other modules from the lab."""
-    from labkit.exercises import sources
+    from labkit_author import sources
 
     student = Student("07", {"np": np, "math": math})
     (folder / "work").mkdir()

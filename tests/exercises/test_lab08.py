@@ -15,13 +15,13 @@ from labs import Student, ThreeWays, same, swap
 
 from labkit.data import synthetic
 from labkit.display.measured import Measured
-from labkit.exercises import sources
 from labkit.mpi import run_ranks
 from labkit.system import processes, statistics
 from labkit.system.errors import LabError
 from labkit.system.paths import ROOT
 from labkit.testbed import Testbed, obstacle
 from labkit.train import schedule
+from labkit_author import sources
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from labs import Student, ThreeWays, same, swap
 
-from labkit.exercises import sources
+from labkit_author import sources
 
 
 @pytest.fixture
