@@ -21,15 +21,6 @@ def test_a_problem_is_reported_by_file_and_line(write_source):
     assert [problem.partition(": ")[0].endswith(f"{source.name}:{number}") for problem in lint.lint(source)] == [True]
 
 
-def test_an_exercise_without_a_check_and_a_long_one_are_problems(write_source):
-    text = "def f():\n" + "    x = 1\n" * lint.MAX_GAP_LINES + "    ### BEGIN SOLUTION\n    pass\n    ### END SOLUTION"
-    problems = lint.lint(write_source("[markdown]\n# # T", text, '[tags=["nbval-check-output"]\nf = check(1, f)'[1:]))
-    assert any("exercise 1 has no check" in problem for problem in problems), problems
-    assert any("lines: at most" in problem for problem in problems), problems
-    (lone,) = lint.lint(write_source("[markdown]\n# # T", text))
-    assert "no `name = check(N, …)` follows" in lone
-
-
 @pytest.mark.parametrize(
     ("cell", "complaint"),
     [
@@ -83,19 +74,6 @@ def test_names_that_the_kit_has_are_no_problem(write_source, code):
     assert lint.lint(write_source("[markdown]\n# # T", code)) == []
 
 
-def test_what_a_face_promises_and_its_module_lacks_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
-    (tmp_path / "labkit").mkdir()
-    face = "import lazy_loader\n\nif TYPE_CHECKING:\n    from labkit.a import f, g\n"
-    face += 'x, y, _ = lazy_loader.attach(__name__, submod_attrs={"a": ["f", "g"], "b": ["h"]})\n'
-    (tmp_path / "labkit" / "__init__.py").write_text(face)
-    (tmp_path / "labkit" / "a.py").write_text("def f():\n    g = 1\n")
-    assert list(imports.missing(ast.parse("from labkit import f, g, h, x, a"))) == [
-        (1, "labkit.g"),
-        (1, "labkit.h"),
-    ]
-
-
 def test_the_faces_bring_what_they_promise():
     """What a lazy face names is in its module: nothing else would say so before a lab is run."""
     for package in imports.PACKAGES:
@@ -110,11 +88,6 @@ def test_the_faces_bring_what_they_promise():
                 [],
             )
             assert set(promised) <= imports.names_of(module), module
-
-
-def test_a_bold_term_that_is_linked_elsewhere_or_is_none_is_no_problem(write_source):
-    text = "[markdown]\n# # T\n#\n# A [**rank**](../docs/glossary.md#rank), **ranks**, **You will**"
-    assert lint.lint(write_source(text)) == []
 
 
 ANSWER = "def f():\n    ### BEGIN SOLUTION\n    pass\n    ### END SOLUTION"
@@ -165,12 +138,6 @@ def test_lint_imports_no_tensorflow():
     script += "except SystemExit as left: print(left.code or 0, 'tensorflow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=paths.ROOT, capture_output=True, text=True)
     assert done.stdout == "0 False\n", done.stderr
-
-
-def test_lint_finds_a_check_that_nobody_compares(write_source):
-    answer = "def f():\n    ### BEGIN SOLUTION\n    pass\n    ### END SOLUTION"
-    problems = lint.lint(write_source("[markdown]\n# # T", answer, "f = check(1, f)", name="00_made_up.py"))
-    assert any("without the tag nbval-check-output" in problem for problem in problems), problems
 
 
 def test_lint_finds_an_exercise_without_a_check_in_the_labs_module(write_source):

@@ -89,18 +89,6 @@ def test_a_picture_without_alternative_text_is_an_error(monkeypatch):
         site.lab(info)
 
 
-def test_a_document_leads_to_the_front_page_instead_of_the_readme():
-    assert (
-        site.document("[it](../README.md#what-you-need), [b](README.md)")
-        == "[it](../index.md#what-you-need), [b](index.md)"
-    )
-
-
-def test_a_document_has_no_target_of_jupyterlabs_and_leaves_no_level_out():
-    assert site.document('# G\n\n<a id="AMX"></a>\n\n### AMX\n\nText.\n') == "# G\n\n## AMX\n\nText.\n"
-    assert site.document("# A\n\n## B\n\n### C\n") == "# A\n\n## B\n\n### C\n"
-
-
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     """Make the folder that Sphinx reads."""
@@ -141,16 +129,6 @@ def test_the_front_page_has_agenda_commands_and_a_picture_of_a_stored_run(prepar
     assert "./lab start" in front
     image = IMAGE.search(front)[0]
     assert (prepared / "extra" / re.search(r'src="([^"]+)"', image)[1]).is_file()
-
-
-def test_a_link_to_nothing_is_an_error(prepared, monkeypatch):
-    page = prepared / "docs" / "extra-page.md"
-    page.write_text("# A page\n\n[no such file](../no/such/file.py)\n")
-    try:
-        with pytest.raises(LabError, match=r"docs/extra-page\.md links to \.\./no/such/file\.py, which is not there"):
-            site._bring_linked_files(prepared)
-    finally:
-        page.unlink()
 
 
 @pytest.mark.parametrize("content", ["file", "folder"])

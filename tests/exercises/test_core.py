@@ -1,5 +1,4 @@
 import json
-import threading
 import time
 from pathlib import Path
 
@@ -57,13 +56,6 @@ def test_a_right_answer_passes_and_is_given_back(check, capsys):
 def test_an_untouched_answer_is_not_attempted_and_the_solution_stands_in(check, capsys):
     assert check(1, stub)(5) == 10
     assert capsys.readouterr().out.startswith("Exercise 1 · not attempted.")
-
-
-def test_a_stand_in_given_back_is_still_not_attempted(check, capsys):
-    check(1, check(1, stub))
-    told = capsys.readouterr().out
-    assert told.count("not attempted") == 2
-    assert told.count("Run your own cell again first") == 1
 
 
 def hints_of(out: str) -> list[str]:
@@ -162,11 +154,6 @@ def test_what_an_answer_raises_is_not_yet_and_names_the_line(check, capsys):
     assert "x.missing" in told
 
 
-def test_an_answer_of_the_wrong_kind_is_not_yet(check, capsys):
-    check(1, 6)
-    assert "Expected a function; 6 is of type int." in capsys.readouterr().out
-
-
 def test_a_checks_own_failure_is_not_the_students(write_source, capsys):
     lab = Lab("42")
 
@@ -220,11 +207,6 @@ def test_a_missing_script_says_which_cell_to_run(check, capsys):
     assert "run the cell that writes it" in capsys.readouterr().out
 
 
-def test_an_exercise_that_is_not_there(check):
-    with pytest.raises(LabError, match=r"no exercise 7, only \[1, 2\]"):
-        check(7, stub)
-
-
 def test_interrupting_an_answer_is_not_swallowed(check):
     def endless(x):
         raise KeyboardInterrupt
@@ -242,12 +224,6 @@ def written(text: str):
     return namespace["double"]
 
 
-@pytest.mark.parametrize("comment", ["", "    # I don't know yet\n", '    """Twice as much."""\n'])
-def test_a_stub_with_a_comment_is_still_the_stub(check, capsys, comment):
-    check(1, written(f"def double(x):\n{comment}    raise NotImplementedError()\n"))
-    assert "not attempted" in capsys.readouterr().out
-
-
 def test_the_stub_in_a_notebook_is_seen_and_recognised(check, tmp_path, capsys):
     function = sources.blank(sources.read(tmp_path / "42_made_up.py")).cells[0].source
     assert "# ───" in function
@@ -257,30 +233,11 @@ def test_the_stub_in_a_notebook_is_seen_and_recognised(check, tmp_path, capsys):
     assert 'Line 4 still says "raise NotImplementedError()": delete it' in capsys.readouterr().out
 
 
-def test_a_not_implemented_error_of_a_library_is_not_the_stub(check, capsys):
-    check(1, written("def double(x):\n    return sum(x)\ndef sum(x):\n    raise NotImplementedError('of numpy')\n"))
-    out = capsys.readouterr().out
-    assert "not yet" in out
-    assert "NotImplementedError: of numpy, in line 4" in out
-
-
-def test_the_stubs_line_left_below_an_answer_is_reported(check, capsys):
-    check(1, written("def double(x):\n    y = 2 * x\n    raise NotImplementedError()\n"))
-    out = capsys.readouterr().out
-    assert "not yet" in out
-    assert 'Line 3 still says "raise NotImplementedError()": delete it' in out
-
-
 def test_what_an_answer_printed_is_quoted(check, capsys):
     check(1, written("def double(x):\n    print('twice:', 2 * x)\n"))
     out = capsys.readouterr().out
     assert "None" in out
     assert "It printed: twice: 6" in out
-
-
-def test_what_a_right_answer_printed_does_not_come_between(check, capsys):
-    check(1, written("def double(x):\n    print(x)\n    return 2 * x\n"))
-    assert capsys.readouterr().out == "Exercise 1 · passed.\n"
 
 
 @pytest.mark.slow
@@ -327,19 +284,6 @@ def test_an_honest_slow_answer_is_told_so(write_source, tmp_path, monkeypatch, c
     check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
     check(1, written(f"def double(x):\n    {text}\n    return 2 * x\n"))
     assert told in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_an_answer_that_comes_late_takes_no_output_with_it(check, capsys, monkeypatch):
-    monkeypatch.setattr(core, "ANSWER_LIMIT_S", 0.5)
-    before = set(threading.enumerate())
-    check(1, written("def double(x):\n    import time; time.sleep(4)\n"))  # in compiled code, which can't be ended
-    (late,) = set(threading.enumerate()) - before
-    late.join(30)
-    assert not late.is_alive()
-    capsys.readouterr()
-    print("still heard")
-    assert capsys.readouterr().out == "still heard\n"
 
 
 @pytest.mark.slow
@@ -398,19 +342,7 @@ def test_what_is_no_function_is_reported(check, capsys, answer):
     assert "Expected a function; " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("answer", [None, 3, stub])
-def test_what_is_no_script_is_reported(check, capsys, answer):
-    check(2, answer)
-    assert "Expected the path of your script; it is " in capsys.readouterr().out
-
-
 def test_the_script_that_stood_in_is_not_the_students(check, tmp_path, capsys):
     (tmp_path / "work" / "two.py").write_text("print(3)")
     check(2, check(2, "work/two.py"))
     assert "This is the kit's solution, not yours." in capsys.readouterr().out
-
-
-def test_a_stub_line_left_in_a_script_is_reported(check, tmp_path, capsys):
-    (tmp_path / "work" / "two.py").write_text("print(2)\nraise NotImplementedError()\n")
-    check(2, "work/two.py")
-    assert 'Your script still says "raise NotImplementedError()"' in capsys.readouterr().out

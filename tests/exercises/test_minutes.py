@@ -40,14 +40,6 @@ def test_a_head_has_all_minutes_the_core_and_what_is_optional():
     )
 
 
-def test_a_part_of_a_lab_has_its_minutes_and_those_of_its_core():
-    assert minutes.part(SECTIONS, "1", "1") == "about 10 minutes"
-    first, last = SECTIONS[0].name, SECTIONS[-1].name
-    assert minutes.part(SECTIONS, first, last) == "about 20 minutes, its core 10"
-    with pytest.raises(LabError, match="from section 1 to 12; it has 1, "):
-        minutes.part(SECTIONS, "1", "12")
-
-
 def test_the_notebook_has_its_times_and_marks_what_is_optional(lab):
     source = lab("1 = {read = 5}", "2 = {read = 5, core = false}", "questions = {read = 2}")
     text = minutes.fill(sources.read(source), source).cells[0].source
@@ -100,13 +92,6 @@ def test_a_stored_run_that_waited_longer_than_planned_is_reported(lab):
     assert minutes.overruns(lab("1 = {wait = 0.8}", *planned), executed(*RAN)) == [
         "section 1 of lab 42 waited 1.10 minutes, and minutes.toml says 0.8"
     ]
-
-
-def test_a_stored_run_without_times_is_refused():
-    notebook = executed(*RAN)
-    del notebook.cells[1].metadata[notebooks.TIMES]
-    with pytest.raises(LabError, match="'x = 1' has no times: execute the lab"):
-        notebooks.waited(notebook)
 
 
 def test_the_agenda_gets_the_minutes_of_the_plan(lab, tmp_path, monkeypatch):
