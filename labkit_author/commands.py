@@ -121,7 +121,7 @@ def new(
     """Make a new lab with one exercise, which passes its tests at once.
 
     It prints the files that it wrote: source, checks, tests, both notebooks. It adds the lab's lines to
-    `solutions/minutes.toml`, the README's agenda, the doctor's table, the guide's mistakes and `docs/house.md`.
+    `solutions/minutes.toml`, the README's agenda, the doctor's table and `docs/house.md`.
     """
     from labkit_author import build, scaffold
 
@@ -177,9 +177,9 @@ def build_notebooks(
 ) -> None:
     """Make the student and solution notebooks from their sources, if `lab lint` finds nothing wrong there.
 
-    It writes `notebooks/NN_topic.ipynb`, `solutions/NN_topic.ipynb`, the minutes in the README's agenda, the guide's
-    `solutions/mistakes.json`, and `docs/house.md`, whatever of these has changed. Stored outputs stay as long as no
-    code cell was changed or removed; new ones have none. Exit code 1 when lint finds something.
+    It writes `notebooks/NN_topic.ipynb`, `solutions/NN_topic.ipynb`, the minutes in the README's agenda, and
+    `docs/house.md`, whatever of these has changed. Stored outputs stay as long as no code cell was changed or removed;
+    new ones have none. Exit code 1 when lint finds something.
     """
     from labkit.exercises import minutes, notebooks
     from labkit_author import build, lint
@@ -201,11 +201,11 @@ def build_notebooks(
 
 
 def _write_what_is_of_all_labs() -> list[Path]:
-    """Write the README's agenda, the guide's mistakes and the catalogue of modules; return the changed files."""
+    """Write the README's agenda and the catalogue of modules; return the changed files."""
     from labkit.exercises import minutes
-    from labkit_author import house, mistakes
+    from labkit_author import house
 
-    return [page for page in (minutes.write_agenda(), mistakes.write(), house.write()) if page]
+    return [page for page in (minutes.write_agenda(), house.write()) if page]
 
 
 @command(epilog="Example: `./lab site --out public`")
