@@ -11,35 +11,34 @@ answer, in a fork of this process, which has already imported the slow libraries
 """
 
 import argparse
-import ast
 import contextlib
+import importlib
 import multiprocessing
 import os
-import symtable
+import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from mutants import mutants
-from nbformat import NotebookNode
 
 from labkit.display.results import CHECK_FAILED, NOT_YET, PASSED
 from labkit.exercises import core
-from labkit.exercises.answers import remember_lines
 from labkit.system import paths
 from labkit.system.errors import LabError
-from labkit.system.machine import this_machine
 from labkit_author import sources
-from labkit_author.notebooks import parse, script_of
+from labkit_author.mistakes import Change
 
-EQUIVALENT = paths.ROOT / "tests" / "exercises" / "equivalent.toml"  # mutants that are right too, with the reason
+TESTS = paths.ROOT / "tests"
+EQUIVALENT = TESTS / "exercises" / "equivalent.toml"  # mutants that are right too, with the reason
 ANSWER_LIMIT_S = 5.0  # the limit of an answer that is a function; a script's runs have the limits of the check
 MUTANT_LIMIT_S = 300.0  # the limit of a check, which a mutant may keep from ending
 FORK = multiprocessing.get_context("fork")
+
+Verdict = tuple[str, str]  # the outcome, and what the student is shown
 
 
 @dataclass
@@ -73,38 +72,43 @@ def equivalent(lab: str, number: int) -> dict[str, str]:
     return known
 
 
-def try_exercise(source: Path, number: int, every: int = 1) -> MutationResults:
-    """Put every mutant of a solution through its check, or every so-many-th.
+def script_and_code(solution: str) -> tuple[str, str]:
+    """Return the line of a solution that writes a script, or nothing, and its Python."""
+    if solution.startswith("%%writefile"):
+        head, newline, code = solution.partition("\n")
+        return head + newline, code
+    return "", solution
+
+
+def try_exercise(lab: str, number: int, every: int = 1) -> MutationResults:
+    """Try every n-th mutant of an exercise's solution on its check.
 
     Raises
     ------
     LabError
         When the lab has no such exercise, or the solution itself does not pass.
     """
-    notebook = sources.read(source)
-    exercises = sources.exercises(notebook)
+    exercises = sources.exercises(sources.read(sources.find(lab)))
     if number not in exercises:
-        raise LabError(f"lab {source.stem[:2]} has no exercise {number}, only {sorted(exercises)}.")
-    exercise = exercises[number]
-    script = script_of(notebook.cells[exercise.cell])
-    text = exercise.solution.partition("\n")[2] if script else exercise.solution
-    lines_of, known = mutants(text), equivalent(source.stem[:2], number)
+        raise LabError(f"lab {lab} has no exercise {number}, only {sorted(exercises)}.")
+    solution = exercises[number].solution
+    head, code = script_and_code(solution)
+    lines_of, known = mutants(code), equivalent(lab, number)
     results = MutationResults(stale=sorted(set(known) - set(lines_of.values())))
-    chosen = list(lines_of.items())[::every]
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        names = _prepare(notebook, exercise.cell)
-        check = core.checker(source.stem[:2], names)
+        tests = importlib.import_module(f"test_lab{lab}").TestExercises
+        student = tests.make_student(Path(folder))
 
         import hypothesis.strategies  # noqa: F401  # once, before the forks
 
-        def judge(answer: str) -> tuple[str, str]:
-            return _in_a_fork(lambda: check.judge(number, _answer(answer, script, names, exercise.name)))
+        def judge(change: Change | None = None) -> Verdict:
+            return _in_a_fork(lambda: student.check.judge(number, student.answer(number, change)))
 
-        outcome, message = judge(text)
+        outcome, message = judge()
         if outcome != PASSED:
             raise LabError(f"the solution of exercise {number} does not pass here: {message}")
-        for results.count, (mutant, line) in enumerate(chosen, 1):
-            outcome, message = judge(mutant)
+        for results.count, (mutant, line) in enumerate(list(lines_of.items())[::every], 1):
+            outcome, message = judge(Change(before=solution, after=head + mutant))
             if outcome == PASSED:
                 (results.equivalent if line in known else results.survivors).append(line)
             elif outcome == CHECK_FAILED:
@@ -112,79 +116,8 @@ def try_exercise(source: Path, number: int, every: int = 1) -> MutationResults:
     return results
 
 
-def _answer(text: str, script: str, names: dict[str, Any], name: str) -> Any:
-    """Return the answer that a text is: a function in the notebook's namespace, or a script's path."""
-    if script:
-        Path(script).write_text(text + "\n")
-        return script
-    remember_lines("<mutant>", text)
-    namespace = dict(names)
-    exec(compile(text, "<mutant>", "exec"), namespace)
-    return namespace[name]
-
-
-def _prepare(notebook: NotebookNode, exercise: int) -> dict[str, Any]:
-    """Write the lab's modules to the current folder, and return the notebook's names when it comes to an exercise.
-
-    Of the cells before it, only statements run that the answer's names and the modules need; none measures anything.
-    """
-    names: dict[str, Any] = {
-        "check": lambda number, answer: answer,
-        "machine": this_machine(),
-        "work": Path("work"),
-        "QUICK": True,
-    }
-    defined = set(names)
-    Path("work").mkdir()
-    for cell in notebook.cells:
-        if script := script_of(cell):
-            Path(script).write_text(cell.source.partition("\n")[2] + "\n")
-    for index, statements in reversed(list(_needed(notebook, exercise, defined))):
-        remember_lines(f"<cell {index}>", notebook.cells[index].source)
-        exec(compile(ast.Module(statements, type_ignores=[]), f"<cell {index}>", "exec"), names)
-    return names
-
-
-def _needed(notebook: NotebookNode, exercise: int, defined: set[str]) -> Iterator[tuple[int, list[ast.stmt]]]:
-    """Yield the statements that an exercise needs from the cells before it, the last cell first."""
-    open_names, _ = _names_of(parse(notebook.cells[exercise]))
-    for index in reversed(range(exercise)):
-        cell = notebook.cells[index]
-        if cell.cell_type != "code" or script_of(cell):
-            continue
-        needed: list[ast.stmt] = []
-        for statement in reversed(parse(cell).body):
-            used, bound = _names_of(statement)
-            if bound & (open_names - defined) or _writes_module(statement):
-                needed.insert(0, statement)
-                open_names = (open_names - bound) | used
-        yield index, needed
-
-
-def _names_of(code: ast.AST) -> tuple[set[str], set[str]]:
-    """Return the global names that code uses, in its functions too, and those that it binds."""
-    table = symtable.symtable(ast.unparse(code), "cell", "exec")
-    bound = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-    used = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
-    scopes = table.get_children()
-    while scopes:
-        scope = scopes.pop()
-        used |= {symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global()}
-        scopes += scope.get_children()
-    match code:
-        case ast.AugAssign(target=ast.Name(name)):
-            used.add(name)
-    return used, bound
-
-
-def _writes_module(statement: ast.stmt) -> bool:
-    """Whether a statement writes a module that scripts import, as `(work / "plan.py").write_text(…)`."""
-    text = ast.unparse(statement)
-    return not isinstance(statement, ast.FunctionDef) and ".py')" in text and ".write_text(" in text
-
-
-def _in_a_fork(judge: Callable[[], tuple[str, str]]) -> tuple[str, str]:
-    """Return the result of `judge` in a fork of this process, which a mutant may spoil, end, or keep for ever."""
+def _in_a_fork(judge: Callable[[], Verdict]) -> Verdict:
+    """Return the result of `judge` in a fork of this process, which a mutant may spoil, end or block."""
     receive, send = FORK.Pipe(duplex=False)
     child = FORK.Process(target=_judge, args=(judge, send))
     child.start()
@@ -198,7 +131,7 @@ def _in_a_fork(judge: Callable[[], tuple[str, str]]) -> tuple[str, str]:
         child.join()
 
 
-def _judge(judge: Callable[[], tuple[str, str]], send: Connection) -> None:
+def _judge(judge: Callable[[], Verdict], send: Connection) -> None:
     quiet = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # a limit that ends compiled code too
         os.dup2(quiet, stream)
@@ -214,10 +147,11 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="try every n-th mutant only, as for a script on ranks")
     args = parser.parse_args()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    sys.path += [str(TESTS), str(TESTS / "exercises")]
     source = sources.find(args.lab)
     problems = 0
     for number in [args.exercise] if args.exercise else sources.exercises(sources.read(source)):
-        tried = try_exercise(source, number, args.every)
+        tried = try_exercise(source.stem[:2], number, args.every)
         print(f"exercise {number}: {tried.count} mutants, {len(tried.survivors)} survivors", flush=True)
         groups = {
             "passed": tried.survivors,
