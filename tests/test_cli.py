@@ -11,13 +11,12 @@ from unittest.mock import Mock
 
 import pytest
 import typer.main
-from nbformat.v4 import new_markdown_cell, new_notebook
 
 from labkit import cli
 from labkit.bench import configurations
 from labkit.data import download, mnist, synthetic
 from labkit.doctor import checks
-from labkit.exercises import copies, sources
+from labkit.exercises import catalogue, working_copies
 from labkit.report import page
 from labkit.slurm import cluster, supervisor
 from labkit.system import errors, huge_pages, paths, programs
@@ -211,14 +210,12 @@ def test_guide_writes_the_page_of_what_was_chosen_and_says_where(monkeypatch, ca
 
 
 def test_catchup_keeps_what_was_there_and_says_where(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(
-        catch_up, "copy", lambda lab, to: new_notebook(cells=[new_markdown_cell(f"{lab.name} up to {to}")])
-    )
-    source = sources.find("07")
-    own = copies.copy_path(source, tmp_path)
+    monkeypatch.setattr(catch_up, "copy", lambda lab, to: f"{lab.name} up to {to}")
+    lab = catalogue.find("07")
+    own = working_copies.copy_path(lab, tmp_path)
     own.write_text("mine")
     assert run(monkeypatch, "catchup", "07", "--to", "3", "--folder", str(tmp_path)) == 0
-    assert f"{source.stem} up to 3" in own.read_text()
+    assert own.read_text() == f"{lab.name} up to 3"
     told = capsys.readouterr().out
     (kept,) = (file for file in tmp_path.iterdir() if file != own and file.suffix == ".ipynb")
     assert kept.read_text() == "mine"
@@ -466,4 +463,4 @@ def test_completion_knows_commands_that_the_help_leaves_out():
     environ = os.environ | {"_LAB_COMPLETE": "complete_bash", "COMP_WORDS": "lab ", "COMP_CWORD": "1"}
     lab = [sys.executable, "-c", "from labkit.cli import main; main()"]
     completed = subprocess.run(lab, capture_output=True, text=True, env=environ).stdout.split()
-    assert {"start", "hub", "mutate", "roofline"} <= set(completed)
+    assert {"start", "hub", "lint", "roofline"} <= set(completed)

@@ -24,7 +24,7 @@ import time
 import traceback
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +33,9 @@ from typing import Any
 
 from labkit.display import verdict
 from labkit.display.results import CHECK_FAILED, NOT_ATTEMPTED, NOT_YET, PASSED, Results
-from labkit.exercises import sources
+from labkit.exercises import catalogue
 from labkit.exercises.answers import Calls, calls, is_student_code, isolate, printed, remember_lines
+from labkit.exercises.catalogue import Exercise
 from labkit.exercises.outcomes import NotAttempted, NotYet, expect
 from labkit.exercises.values import describe, short
 from labkit.system import files
@@ -97,8 +98,8 @@ class Checker:
     ----------
     lab : Lab
         The checks.
-    source : Path
-        The lab's source, which has the solutions.
+    exercises : dict of int to Exercise
+        The exercises, with their stubs and solutions.
     namespace : dict
         The notebook's globals. A solution that must stand in runs in a copy of them.
     quick : bool
@@ -110,10 +111,9 @@ class Checker:
         Keeps how the exercises stand, and what the notebook measures.
     """
 
-    def __init__(self, lab: Lab, source: Path, namespace: dict[str, Any], quick: bool = False):
+    def __init__(self, lab: Lab, exercises: Mapping[int, Exercise], namespace: dict[str, Any], quick: bool = False):
         self.lab = lab
-        self._notebook = sources.read(source)
-        self._exercises = sources.exercises(self._notebook)
+        self._exercises = exercises
         self._namespace = namespace
         self.results = Results(lab.number, quick)
         self._shown: defaultdict[int, list[str]] = defaultdict(list)  # hints, by exercise
@@ -181,7 +181,7 @@ class Checker:
     def _refuse_stub(self, number: int, answer: Any, given: bool) -> None:
         """Raise `NotAttempted` for the kit's own solution, and for what is still as the notebook had it."""
         exercise = self._exercises[number]
-        came_with = {sources.blank(self._notebook).cells[exercise.cell].source: NotAttempted()}
+        came_with = {exercise.stub: NotAttempted()}
         if given:
             came_with[exercise.solution] = NotAttempted("It was solved when you got it. ")
         if exercise.solution.startswith("%%writefile"):
@@ -222,7 +222,7 @@ class Checker:
         _run_with_limit(lambda: check.decide(answer), self._exercises[number].name)
 
     def _solution(self, number: int) -> Any:
-        """Return the solution from the lab's source: a function, or the path of a script beside the student's."""
+        """Return the lab's solution: a function, or the path of a script in the folder of the student's."""
         exercise = self._exercises[number]
         if exercise.solution.startswith("%%writefile"):
             script = Path(exercise.solution.split("\n")[0].split()[-1])
@@ -271,8 +271,13 @@ class Checker:
 
 def checker(number: str, namespace: dict[str, Any], quick: bool = False) -> Checker:
     """Return the `check` of lab `number` ("07"), for a notebook with the globals `namespace`."""
-    lab = importlib.import_module(f"labkit.exercises.lab{number}").lab
-    return Checker(lab, sources.find(number), namespace, quick)
+    return Checker(checks_of(number), catalogue.find(number).exercises, namespace, quick)
+
+
+def checks_of(number: str) -> Lab:
+    """Return the checks of lab `number`."""
+    lab: Lab = importlib.import_module(f"labkit.exercises.lab{number}").lab
+    return lab
 
 
 def _script_of(cell_source: str) -> str:

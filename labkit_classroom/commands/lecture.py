@@ -147,12 +147,12 @@ def catchup(
 
     The results before that exercise are from another machine, and marked so.
     """
-    from labkit.exercises import catalogue, copies, sources
+    from labkit.exercises import catalogue, working_copies
     from labkit_classroom.lecture import catch_up
 
-    source = sources.find(lab)
-    own_copy = copies.reset(source, folder, copies.as_copy(catch_up.copy(catalogue.find(lab), to)))
-    place = paths.shown(copies.copy_path(source, folder))
+    info = catalogue.find(lab)
+    own_copy = working_copies.reset(info, folder, catch_up.copy(info, to))
+    place = paths.shown(working_copies.copy_path(info, folder))
     print(
         f"In {place}, the exercises before {to} are solved. Go on with exercise {to}."
         + (f" Your own copy: {paths.shown(own_copy)}" if own_copy else "")

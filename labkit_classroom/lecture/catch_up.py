@@ -5,6 +5,7 @@ import re
 import nbformat
 from nbformat import NotebookNode
 
+from labkit.exercises import working_copies
 from labkit.exercises.catalogue import LabInfo
 from labkit.system.errors import LabError
 from labkit_classroom.lecture.labs import read
@@ -13,8 +14,8 @@ MARK = "not measured here"
 CHECK = re.compile(r"\bcheck\(\d+, [^)]*")
 
 
-def copy(lab: LabInfo, to: int) -> NotebookNode:
-    """Return a student's notebook in which the exercises before `to` are solved.
+def copy(lab: LabInfo, to: int) -> str:
+    """Return the text of a student's copy in which the exercises before `to` are solved.
 
     Raises
     ------
@@ -36,7 +37,7 @@ def copy(lab: LabInfo, to: int) -> NotebookNode:
             if outputs := solved[cell.id].outputs:
                 cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=f"[{MARK}]\n"), *outputs]
     notebook.cells.insert(1, _note(to, before))
-    return notebook
+    return working_copies.as_copy(nbformat.writes(notebook))
 
 
 def _note(to: int, solved: list[int]) -> NotebookNode:

@@ -1,6 +1,5 @@
 """The instructor's guide and the helpers' page, made from the labs' notebooks: one page that needs no network."""
 
-import json
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from labkit.display import markdown
 from labkit.display.results import COLUMNS, find_problem, read, texts, without_empty_columns
 from labkit.exercises import catalogue, core
 from labkit.exercises.catalogue import LabInfo, Section
-from labkit_author import mistakes as planted_mistakes
+from labkit_author import mistakes
 from labkit_classroom.lecture import agenda_view, labs, prose
 from labkit_classroom.lecture.agenda import Day
 from labkit_classroom.lecture.routes import Route
@@ -22,15 +21,11 @@ SHOWN = 2  # mistakes of an exercise on the helpers' page: the first of those th
 
 
 class Exercise(NamedTuple):
-    """An exercise with its hints, its planted mistakes, and the minutes after which to show the solution.
-
-    A mistake has the text of the solution that was changed (`before`, `after`), and a part of what the student sees
-    (`message`).
-    """
+    """An exercise with its hints, its planted mistakes, and the minutes after which to show the solution."""
 
     info: catalogue.Exercise
     hints: tuple[str, ...]
-    mistakes: Sequence[dict[str, str]]
+    mistakes: Sequence[mistakes.Change]
     patience: int
 
 
@@ -81,7 +76,7 @@ def render(route: Route, days: Sequence[Day], advice: Sequence[str], results: Pa
 def lab(info: LabInfo, results: Path, taught: Container[tuple[str, str]] = ()) -> Lab:
     """Return a lab as the guide shows it; `taught` has the sections that are taught, as (lab, section)."""
     checks = core.checker(info.number, {}).lab.checks
-    planted = mistakes(info.number)
+    planted = mistakes.planted(info.number)
     opening, *sections = labs.sections(info)
     parts = []
     for plan, section in zip(info.sections, sections, strict=True):
@@ -94,12 +89,6 @@ def lab(info: LabInfo, results: Path, taught: Container[tuple[str, str]] = ()) -
         parts.append(Part(section.heading, plan, say, exercises, notes, (info.number, plan.name) in taught))
     said = _joined(filter(labs.is_students, opening.cells)).split("\n", 1)[-1]  # without the title
     return Lab(info, said, parts, *closing_table(info, results))
-
-
-def mistakes(number: str) -> dict[int, list[dict[str, str]]]:
-    """Return the planted mistakes of a lab's exercises, as `./lab build` has written them down."""
-    planted = json.loads(planted_mistakes.FILE.read_text()).get(number, {})
-    return {int(exercise): mistakes for exercise, mistakes in planted.items()}
 
 
 def _joined(cells: Iterable[NotebookNode]) -> str:

@@ -6,10 +6,9 @@ import nbformat
 from nbformat import NotebookNode
 
 from labkit.exercises.catalogue import LabInfo
-from labkit.exercises.minutes import Cells, by_section
-from labkit.exercises.notebooks import INSTRUCTOR
 from labkit.system import paths
 from labkit.system.errors import LabError
+from labkit_author.notebooks import INSTRUCTOR, Cells, by_section
 
 
 def read(path: Path) -> NotebookNode:

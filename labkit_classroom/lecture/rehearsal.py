@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.exercises import catalogue, minutes
+from labkit.exercises import catalogue
 from labkit.system import files, locks, paths
 from labkit.system.errors import LabError
-from labkit_author import build
+from labkit_author import execution, notebooks
 from labkit_classroom.lecture.labs import read
 
 FILE = paths.STATE / "rehearsal.json"
@@ -42,8 +42,8 @@ def run(labs: Sequence[str], on_lab: Callable[[str, str], None], quick: bool = F
         for number in labs:
             lab = catalogue.find(number)
             on_lab(lab.title, "")
-            executed = build.execute(read(lab.solution), f"{lab.name}-rehearsal", cwd=folder, QUICK=quick)
-            waited = minutes.waited(executed)
+            executed = execution.execute(read(lab.solution), f"{lab.name}-rehearsal", cwd=folder, QUICK=quick)
+            waited = notebooks.waited(executed)
             on_lab(lab.title, f"waited {sum(waited.values()):.1f} minutes in all")
             if not quick:
                 _keep(lab.number, waited)

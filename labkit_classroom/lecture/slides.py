@@ -17,7 +17,7 @@ import jinja2
 
 from labkit.exercises import catalogue
 from labkit.exercises.catalogue import LabInfo, Section
-from labkit.exercises.minutes import Cells
+from labkit_author.notebooks import Cells
 from labkit_classroom.lecture import guide, labs, prose
 from labkit_classroom.lecture.agenda import Day, Entry
 from labkit_classroom.lecture.prose import Block, Markup

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import cli
-from labkit.exercises.minutes import Section
+from labkit.exercises.catalogue import Section
 from labkit.system.errors import LabError
 from labkit_classroom.lecture import agenda, routes
 from labkit_classroom.lecture.routes import WELCOME, Part, Route

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from labkit import cli
-from labkit.exercises import answers, catalogue, copies, core, sources
+from labkit.exercises import answers, catalogue, core, working_copies
 from labkit.system.errors import LabError
 from labkit_classroom.lecture import catch_up, labs
 
@@ -15,7 +15,7 @@ LAB = catalogue.find("07")
 
 
 def caught_up(to: int) -> nbformat.NotebookNode:
-    return catch_up.copy(LAB, to)
+    return nbformat.reads(catch_up.copy(LAB, to), as_version=4)
 
 
 @pytest.mark.parametrize("to", [2, 4, 6])
@@ -58,8 +58,8 @@ def test_exercises_to_which_nothing_leads(to, part):
 
 @pytest.mark.slow
 def test_the_students_own_is_kept_and_the_copy_is_refreshed_by_nothing(tmp_path, monkeypatch):
-    copies.update(tmp_path)
-    own = copies.copy_path(sources.find("07"), tmp_path)
+    working_copies.update(tmp_path)
+    own = working_copies.copy_path(LAB, tmp_path)
     edited = own.read_text().replace("Horovod", "Horovod!", 1)
     own.write_text(edited)
     monkeypatch.setattr("sys.argv", ["lab", "catchup", "07", "--to", "4", "--folder", str(tmp_path)])
@@ -68,7 +68,7 @@ def test_the_students_own_is_kept_and_the_copy_is_refreshed_by_nothing(tmp_path,
     assert [kept.read_text() for kept in tmp_path.glob("07*.backup-1.ipynb")] == [edited]
     caught_up = own.read_text()
     assert "Go on with exercise 4" in caught_up
-    copies.update(tmp_path)
+    working_copies.update(tmp_path)
     assert own.read_text() == caught_up
 
 

@@ -6,10 +6,10 @@ import pytest
 from nbformat import NotebookNode
 
 from labkit import cli
-from labkit.exercises import catalogue, minutes
+from labkit.exercises import catalogue
 from labkit.system import paths
 from labkit.system.errors import LabError
-from labkit_author import build
+from labkit_author import execution, notebooks
 from labkit_classroom.lecture import rehearsal
 
 
@@ -28,8 +28,8 @@ def runs(tmp_path, monkeypatch) -> list[tuple[str, Path, bool]]:
     monkeypatch.setattr(paths, "STATE", tmp_path)
     monkeypatch.setattr(rehearsal, "FILE", tmp_path / "rehearsal.json")
     monkeypatch.setattr(rehearsal, "FOLDER", tmp_path / "rehearsal")
-    monkeypatch.setattr(build, "execute", execute)
-    monkeypatch.setattr(minutes, "waited", lambda notebook: {"1": 1.5, "2": 2.0})
+    monkeypatch.setattr(execution, "execute", execute)
+    monkeypatch.setattr(notebooks, "waited", lambda notebook: {"1": 1.5, "2": 2.0})
     return runs
 
 
@@ -64,7 +64,7 @@ def test_a_quick_one_that_fails_says_so_and_leaves_nothing(runs, monkeypatch, ca
         (cwd / "work").mkdir()
         raise LabError(f"{name}: cell 3 failed")
 
-    monkeypatch.setattr(build, "execute", execute)
+    monkeypatch.setattr(execution, "execute", execute)
     assert rehearse(monkeypatch, "--labs", "00", "--quick") == 2
     told = capsys.readouterr()
     assert "cell 3 failed" in told.err

@@ -2,8 +2,9 @@
 
 import pytest
 
-from labkit.exercises import minutes, open_lab, sources
+from labkit.exercises import open_lab
 from labkit.system import slots
+from labkit_author import minutes, sources
 
 
 @pytest.fixture(autouse=True)
