@@ -1,6 +1,7 @@
 """Commands for instructors: before the day, and on the day."""
 
 import functools
+import getpass
 import os
 from pathlib import Path
 from typing import Annotated
@@ -117,10 +118,9 @@ def slides(
     from labkit_classroom.lecture import rehearsal, routes
     from labkit_classroom.lecture import slides as pages
 
-    if bool(labs) == bool(route):
-        raise LabError(f"name labs, such as ./lab slides 07, or a route: --route {'|'.join(routes.names())}.")
-    if start and not route:
-        raise LabError("--start is for the slides of a route: its timetable says until when.")
+    if bool(labs) == bool(route) or (start and not route):
+        names = "|".join(routes.names())
+        raise LabError(f"name labs, such as ./lab slides 07, or a route: --route {names}, with --start if you like.")
     if route:
         chosen, days, _ = timetable(route, None, start or "9:00", 0)
         title, name, audience = chosen.title, route, chosen.audience
@@ -182,30 +182,22 @@ def show_class(
 
     With --zip a student makes `NAME-results.zip` in their folder, of `work/results-NN.json` and of what `./lab doctor
     --json` says. The instructor puts all zips into a folder. A student is a zip, a folder, or what a file's name begins
-    with, such as `ada-results-07.json`. Files that can't be read are named, with exit code 0. It is 2 when there are no
-    others. The points of --csv have the columns of nbgrader's export. They are what the students' files say.
+    with, such as `ada-results-07.json`. Files that can't be read are listed. The points of --csv are what the students'
+    files say, with the columns of nbgrader's export.
     """
     if as_zip == (collected_in is not None):
         raise LabError("name the folder with all zips, or make your own zip: ./lab class --zip --name YOU")
-    if as_zip:
-        _hand_in(own, name)
+    if collected_in:
+        from labkit_classroom.lecture import collected
+
+        found = collected.collect(collected_in)
+        for table in collected.tables(found):
+            terminal.console().print(table)
+        if grades_file:
+            _write(grades_file, collected.as_csv(found))
         return
-    from labkit_classroom.lecture import collected
-
-    assert collected_in
-    found = collected.collect(collected_in)
-    for table in collected.tables(found):
-        terminal.console().print(table)
-    if grades_file:
-        _write(grades_file, collected.as_csv(found))
-
-
-def _hand_in(folder: Path, name: str | None) -> None:
-    """Make a student's zip, and say what is in it."""
-    import getpass
-
     from labkit.doctor import checks
     from labkit_classroom.lecture import handed_in
 
-    out, entries = handed_in.write(folder, name or getpass.getuser(), lambda: checks.examine().as_dict())
+    out, entries = handed_in.write(own, name or getpass.getuser(), lambda: checks.examine().as_dict())
     print(f"wrote {paths.shown(out)}, with {', '.join(entries)}: hand it in")

@@ -95,11 +95,12 @@ def calendar_day(text: str | None) -> date:
     Raises
     ------
     LabError
-        When it isn't a date.
+        When it isn't a date, or the calendar ends within a year of it.
     """
     try:
-        return date.fromisoformat(text) if text else date.today()
-    except ValueError as error:
+        day = date.fromisoformat(text) if text else date.today()
+        return day + timedelta(days=366) - timedelta(days=366)
+    except (ValueError, OverflowError) as error:
         raise LabError(f"a date is written like 2026-12-01, not {text!r}.") from error
 
 
@@ -108,8 +109,7 @@ def basis(route: Route, waits: Waits) -> str:
     planned = [lab for lab in route.labs if lab not in waits]
     if not planned:
         return "All waiting was measured on this machine."
-    of_labs = f" for labs {', '.join(planned)}" if len(planned) < len(route.labs) else ""
-    return f"Waiting{of_labs} is as planned for two cores: ./lab rehearse measures it on this machine."
+    return f"Waiting in labs {', '.join(planned)} is as planned for two cores: ./lab rehearse measures it here."
 
 
 def schedule(route: Route, start: time, first: date, waits: Waits, rounds: float = 1.0) -> list[Day]:
@@ -127,11 +127,6 @@ def schedule(route: Route, start: time, first: date, waits: Waits, rounds: float
         The minutes that each section of a lab waited on this machine; a lab that is not in it takes the plan's.
     rounds : float
         The factor by which waiting gets longer where people share a server's measuring slots.
-
-    Raises
-    ------
-    LabError
-        When it leads beyond the calendar.
     """
 
     def timed(part: Part) -> Part:
@@ -141,15 +136,12 @@ def schedule(route: Route, start: time, first: date, waits: Waits, rounds: float
         )
 
     days = []
-    try:
-        for number, planned in enumerate(route.days):
-            begin = datetime.combine(first + timedelta(days=number), start)
-            end = begin + timedelta(hours=route.hours)
-            parts = list(map(timed, planned))
-            entries = _with_times(parts if route.lists_breaks else _with_breaks(parts, begin, end), begin)
-            days.append(Day(tuple(entries), end))
-    except OverflowError as error:
-        raise LabError("so many hours or people lead beyond the calendar: give fewer, or an earlier --date.") from error
+    for number, planned in enumerate(route.days):
+        begin = datetime.combine(first + timedelta(days=number), start)
+        end = begin + timedelta(hours=route.hours)
+        parts = list(map(timed, planned))
+        entries = _with_times(parts if route.lists_breaks else _with_breaks(parts, begin, end), begin)
+        days.append(Day(tuple(entries), end))
     return days
 
 

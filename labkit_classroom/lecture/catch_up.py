@@ -42,13 +42,11 @@ def copy(lab: LabInfo, to: int) -> str:
 
 def _note(to: int, solved: list[int]) -> NotebookNode:
     """Return the cell that says what is solved in this copy."""
-    *most, last = map(str, solved)
-    which = f"Exercises {', '.join(most)} and {last} are" if most else f"Exercise {last} is"
     cell: NotebookNode = nbformat.v4.new_markdown_cell(
         '<div class="alert alert-block alert-warning" style="color: black">\n\n'
-        f"**Catch-up.** {which} solved here. Go on with exercise {to}. Results above it say “{MARK}”: they are of "
-        f"the kit's stored run. Run the cells above exercise {to} (Run, Run All Above Selected Cell) to have your own."
-        "\n\n</div>",
+        f"**Catch-up.** Solved here: exercise {', '.join(map(str, solved))}. Go on with exercise {to}. Results above "
+        f"it say “{MARK}”: they are from the kit's stored run. Run the cells above exercise {to} (Run, Run All Above "
+        "Selected Cell) to have your own.\n\n</div>",
         id="catch-up",
     )
     return cell

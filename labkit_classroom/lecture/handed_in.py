@@ -13,27 +13,21 @@ from labkit.display.results import WORK, find_problem, read
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 
-DOCTOR = "doctor.json"
 NAME = re.compile(r"work/results-\d\d\.json|doctor\.json", re.ASCII)
 MAX_ZIP_BYTES = 32 * 2**20
 
 
 def write(folder: Path, name: str, examine: Callable[[], Mapping[str, Any]]) -> tuple[Path, list[str]]:
-    """Write a student's zip into their folder.
+    """Write a student's zip into their folder; return it, and the names of the files in it.
 
     Parameters
     ----------
     folder : Path
-        The student's own.
+        The student's own. A file there that is not what a lab writes is left out.
     name : str
         The name by which the instructor knows them.
     examine : callable
         Returns the doctor's report, as `lab doctor --json` prints it.
-
-    Returns
-    -------
-    Path, list of str
-        The zip, and the names of the files in it. A file that is not what a lab writes is left out.
 
     Raises
     ------
@@ -46,7 +40,7 @@ def write(folder: Path, name: str, examine: Callable[[], Mapping[str, Any]]) -> 
     if not results:
         raise LabError(f"no lab has left results in {paths.shown(folder / WORK)}: do an exercise, or name --folder.")
     entries = {str(file.relative_to(folder)): file.read_bytes() for file in results}
-    entries[DOCTOR] = json.dumps(examine(), indent=1).encode()
+    entries["doctor.json"] = json.dumps(examine(), indent=1).encode()
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as packed:
         for entry, text in entries.items():

@@ -15,10 +15,6 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from mermaid_render import mermaid_to_svg
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_by_name
-from pygments.util import ClassNotFound
 
 Markup = markupsafe.Markup
 IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)|<img[^>]*>")  # an image in prose: a file beside the lab, which a page has not
@@ -39,7 +35,7 @@ class Block(NamedTuple):
 
 
 def to_html(text: str, deeper: int = 0) -> Markup:
-    """Return Markdown as HTML: formulas as MathML, code in colours, diagrams as pictures, and no links between files.
+    """Return Markdown as HTML: formulas as MathML, diagrams as pictures, and no links between files.
 
     Parameters
     ----------
@@ -69,14 +65,9 @@ def hint(text: str) -> Markup:
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False)))
 
 
-def code(text: str, language: str = "python") -> Markup:
-    """Return code as HTML with its highlighting inline, in weight and slant: it needs no colours."""
-    try:
-        lexer = get_lexer_by_name(language)
-    except ClassNotFound:
-        lexer = get_lexer_by_name("text")
-    shown = highlight(text, lexer, HtmlFormatter(noclasses=True, nowrap=True, style="bw"))
-    return Markup(f"<pre><code>{shown}</code></pre>\n")
+def code(text: str) -> Markup:
+    """Return code as HTML."""
+    return Markup("<pre><code>{}</code></pre>\n").format(text)
 
 
 def blocks(text: str) -> list[Block]:
@@ -145,5 +136,5 @@ def diagram(text: str) -> str:
 
 def _fence(self: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
     """Return a block of code, or a diagram."""
-    language, text = tokens[index].info.strip(), tokens[index].content
-    return diagram(text) if language == "mermaid" else code(text, language or "text")
+    token = tokens[index]
+    return diagram(token.content) if token.info.strip() == "mermaid" else code(token.content)

@@ -47,8 +47,8 @@ class Route:
 
     Attributes
     ----------
-    name, title, audience, left_out : str
-        The route's name and title, its audience, and what it leaves out.
+    title, audience, left_out : str
+        Its title, its audience, and what it leaves out.
     hours : float
         The length of a day, with its breaks.
     days : tuple of tuple of Part
@@ -57,7 +57,6 @@ class Route:
         Whether breaks are among the parts; otherwise the timetable inserts them.
     """
 
-    name: str
     title: str
     audience: str
     left_out: str
@@ -79,7 +78,7 @@ def find(name: str) -> Route:
     LabError
         When there is no such route, or its entry can't be read.
     """
-    known = tomllib.loads((paths.SOLUTIONS / FILE).read_text())
+    known = _read()
     if name not in known:
         raise LabError(f"there is no route {name!r}: the routes are {', '.join(known)}.")
     entry = known[name]
@@ -89,19 +88,23 @@ def find(name: str) -> Route:
             days.append([])
         else:
             days[-1].append(_part(part))
-    return Route(name, entry["title"], entry["audience"], entry["left_out"], entry["hours"], tuple(map(tuple, days)))
+    return Route(entry["title"], entry["audience"], entry["left_out"], entry["hours"], tuple(map(tuple, days)))
 
 
 def names() -> list[str]:
     """Return the names of all routes."""
-    return list(tomllib.loads((paths.SOLUTIONS / FILE).read_text()))
+    return list(_read())
+
+
+def _read() -> dict[str, Any]:
+    return tomllib.loads((paths.SOLUTIONS / FILE).read_text())
 
 
 def of_labs(labs: Sequence[str], hours: float) -> Route:
     """Return a route of one day through the core sections of the given labs."""
     parts = [_lab_part(number.strip()) for number in labs]
     title = f"Labs {', '.join(part.lab for part in parts)}"
-    return Route("", title, "", "", hours, ((WELCOME, *parts),), lists_breaks=False)
+    return Route(title, "", "", hours, ((WELCOME, *parts),), lists_breaks=False)
 
 
 def _part(entry: dict[str, Any]) -> Part:

@@ -12,6 +12,8 @@ from labkit.system.errors import LabError
 from labkit_author import execution, notebooks
 from labkit_classroom.lecture import rehearsal
 
+WAITED = {"1": 1.5, "2": 2.0, "3": 0, "4": 0}  # in lab 00
+
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch) -> list[tuple[str, Path, bool]]:
@@ -29,7 +31,7 @@ def runs(tmp_path, monkeypatch) -> list[tuple[str, Path, bool]]:
     monkeypatch.setattr(rehearsal, "FILE", tmp_path / "rehearsal.json")
     monkeypatch.setattr(rehearsal, "FOLDER", tmp_path / "rehearsal")
     monkeypatch.setattr(execution, "execute", execute)
-    monkeypatch.setattr(notebooks, "waited", lambda notebook: {"1": 1.5, "2": 2.0})
+    monkeypatch.setattr(notebooks, "waited", lambda notebook: WAITED)
     return runs
 
 
@@ -73,18 +75,18 @@ def test_a_quick_one_that_fails_says_so_and_leaves_nothing(runs, monkeypatch, ca
 
 
 def test_one_in_full_says_beforehand_how_long_it_takes_by_the_plan_and_then_by_the_last_one(runs, monkeypatch, capsys):
-    planned = sum(section.wait for lab in ("00", "02") for section in catalogue.find(lab).sections)
-    rehearse(monkeypatch, "--labs", "00,02")
-    assert f"2 labs, in full: about {planned:.0f} minutes" in capsys.readouterr().out
-    assert [quick for _, _, quick in runs] == [False, False]
-    rehearse(monkeypatch, "--labs", "00,02")
-    assert "2 labs, in full: about 7 minutes" in capsys.readouterr().out
-
-
-def test_what_is_kept_comes_back_until_the_lab_changes(runs, monkeypatch):
+    planned = sum(section.wait for section in catalogue.find("00").sections)
     rehearse(monkeypatch, "--labs", "00")
-    assert rehearsal.waits() == {"00": {"1": 1.5, "2": 2.0}}
-    monkeypatch.setattr(rehearsal, "_fingerprint", lambda lab: "other sections")
+    assert f"1 lab, in full: about {planned:.0f} minutes" in capsys.readouterr().out
+    assert [quick for _, _, quick in runs] == [False]
+    rehearse(monkeypatch, "--labs", "00")
+    assert "1 lab, in full: about 4 minutes" in capsys.readouterr().out
+
+
+def test_what_is_kept_comes_back_until_the_lab_has_other_sections(runs, monkeypatch):
+    rehearse(monkeypatch, "--labs", "00")
+    assert rehearsal.waits() == {"00": WAITED}
+    rehearsal.FILE.write_text('{"00": {"1": 1.5}}')
     assert rehearsal.waits() == {}
 
 
