@@ -124,14 +124,6 @@ def test_a_long_day_has_lunch_at_noon():
         assert not lunches(day)
 
 
-def test_the_reserve_is_the_last_row_of_a_day_that_fits():
-    (day,) = days(SHORT, hours=1)
-    assert (day.timetable[-1].part.title, day.timetable[-1].minutes) == (agenda.RESERVE, 30)
-    assert day.timetable[:-1] == day.entries
-    (late,) = days(SHORT, hours=0.5)
-    assert late.timetable == late.entries
-
-
 def test_the_welcome_is_on_the_first_day_alone_and_a_break_may_be_inside_a_lab():
     first, second = agenda.schedule(routes.find("two-days"), time(9), FIRST, {})
     assert first.entries[0].part == WELCOME
@@ -147,6 +139,10 @@ def test_parts_follow_each_other_and_labs_end_on_five_minutes():
     times = [(f"{entry.begin:%H:%M}", f"{entry.end:%H:%M}") for entry in day.entries]
     assert times == [("09:00", "09:10"), ("09:10", "09:30"), ("09:30", "10:10")]
     assert [f"{begin:%H:%M}" for begin, _ in day.entries[1].sections] == ["09:10", "09:26"]
+    assert day.timetable[:-1] == day.entries
+    assert (day.timetable[-1].part.title, day.timetable[-1].minutes) == (agenda.RESERVE, 50)
+    (late,) = days(SHORT, hours=0.5)
+    assert late.timetable == late.entries
 
 
 def test_measured_waiting_counts_in_place_of_the_plan():

@@ -125,52 +125,39 @@ def page(request):
     return request.param, slides.render(request.param.title, slides.of_lab(request.param, NOWHERE))
 
 
-class TestEachLab:
-    def test_its_page_needs_nothing_from_elsewhere(self, page):
-        _, text = page
-        assert "glossary.md" not in text
-        without_scripts = re.sub(r"(?s)<script>.*?</script>", "", text)
-        assert not re.search(r"<link|@import|\bsrc=(?!\"data:)|url\((?!\"?data:)", without_scripts)
+def test_the_page_of_a_lab_is_one_file(page):
+    _, text = page
+    assert "glossary.md" not in text
+    without_scripts = re.sub(r"(?s)<script>.*?</script>", "", text)
+    assert not re.search(r"<link|@import|\bsrc=(?!\"data:)|url\((?!\"?data:)", without_scripts)
+    for script in re.findall(r"(?s)<script>(.*?)</script>", text):
+        assert not re.search("<!--|<script", script)
+    assert text.count("<script>") == text.count("</script>") == 3  # reveal.js, its notes, the start
 
-    def test_nothing_in_its_scripts_ends_them_early(self, page):
-        _, text = page
-        for script in re.findall(r"(?s)<script>(.*?)</script>", text):
-            assert "<!--" not in script
-            assert "<script" not in script
-        assert text.count("<script>") == text.count("</script>") == 3  # reveal.js, its notes, the start
 
-    def test_all_its_sections_exercises_questions_and_pictures_are_there(self, page):
-        lab, text = page
-        found = Page(text).slides
-        notebook = labs.read(lab.solution)
-        for section in labs.sections(lab)[1:]:
-            heading = prose.inline(section.heading).striptags()
-            assert any(slide["levels"][0] == 2 and heading in slide["shown"] for slide in found), heading
-        for number in lab.exercises:
-            assert any(slide["kind"] == "exercise" and f"Exercise {number} · " in slide["shown"] for slide in found)
-        boxes = sum(cell.source.count("**Guess first.**") for cell in notebook.cells)
-        assert [slide["kind"] for slide in found].count("question") == boxes
-        assert sum(len(slide["alt"]) for slide in found) >= json.dumps(notebook).count("data:image/png;base64,")
-        assert all(alt for slide in found for alt in slide["alt"])
+def test_nothing_of_a_lab_is_left_out(page):
+    lab, text = page
+    found, notebook = Page(text).slides, labs.read(lab.solution)
+    for section in labs.sections(lab)[1:]:
+        heading = prose.inline(section.heading).striptags()
+        assert any(slide["levels"][0] == 2 and heading in slide["shown"] for slide in found), heading
+    for number in lab.exercises:
+        assert any(slide["kind"] == "exercise" and f"Exercise {number} · " in slide["shown"] for slide in found)
+    boxes = sum(cell.source.count("**Guess first.**") for cell in notebook.cells)
+    assert [slide["kind"] for slide in found].count("question") == boxes
+    assert sum(len(slide["alt"]) for slide in found) >= json.dumps(notebook).count("data:image/png;base64,")
+    assert all(alt for slide in found for alt in slide["alt"])
+    there = "".join(slide["shown"] + slide["notes"] + " ".join(slide["alt"]) for slide in found)
+    said = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert set(re.findall(r"\w{4,}", prose.to_html(said).striptags())) <= set(re.findall(r"\w{4,}", there))
+    assert len(re.findall(r'<math [^>]*display="block"', text)) >= said.count("$$") // 2
+    assert "$$" not in there
 
-    def test_nothing_that_the_lab_says_is_left_out(self, page):
-        lab, text = page
-        there = "".join(slide["shown"] + slide["notes"] + " ".join(slide["alt"]) for slide in Page(text).slides)
-        said = "\n\n".join(cell.source for cell in labs.read(lab.solution).cells if cell.cell_type == "markdown")
-        words = re.findall(r"\w{4,}", prose.to_html(said).striptags())
-        assert set(words) <= set(re.findall(r"\w{4,}", there))
 
-    def test_its_headings_are_in_order(self, page):
-        _, text = page
-        levels = [level for slide in Page(text).slides for level in slide["levels"]]
-        assert levels[:2] == [1, 1]  # the cover, the lab
-        assert all(following <= level + 1 for level, following in itertools.pairwise(levels))
-
-    def test_its_formulas_are_mathml(self, page):
-        lab, text = page
-        formulas = sum(cell.source.count("$$") // 2 for cell in labs.read(lab.solution).cells)
-        assert len(re.findall(r'<math [^>]*display="block"', text)) >= formulas
-        assert "$$" not in "".join(slide["shown"] + slide["notes"] for slide in Page(text).slides)
+def test_headings_are_in_order(page):
+    levels = [level for slide in Page(page[1]).slides for level in slide["levels"]]
+    assert levels[:2] == [1, 1]  # the cover, the lab
+    assert all(following <= level + 1 for level, following in itertools.pairwise(levels))
 
 
 def test_a_slide_has_the_point_and_its_notes_have_all(lab):
@@ -233,73 +220,59 @@ def test_a_lab_without_a_stored_notebook_says_what_to_do(lab):
         slides.of_lab(lab, NOWHERE)
 
 
-@pytest.mark.parametrize(
-    ("prose", "kinds"),
-    [
-        ("[a link]: https://elsewhere", ["text", "text"]),  # no block at all
-        ("| |\n| --- |\n| |", ["text", "text"]),
-        ('<div class="alert alert-info">\n\nA box that is not closed?', ["question", "text"]),
-        ('<div class="alert alert-block alert-danger">\n\nNo question.\n\n</div>', ["text", "text"]),
-        ("Word " * 3000, ["text", "text"]),
-        ("- " + "\n- ".join(["An item that has some words."] * 60), ["text"] * 5),
-        (
-            "\n\n".join(["This sentence is as long as two lines of a slide, which have sixty characters."] * 9),
-            ["text"] * 2,
-        ),
-    ],
-    ids=["no block", "an empty table", "an open box", "another box", "a long sentence", "a long list", "paragraphs"],
-)
-def test_other_prose_is_not_lost(store, prose, kinds):
-    found = shown(store(BEGIN, f"## 1 · One\n\n{prose}", QUESTIONS))[1:]
-    assert [slide["kind"] for slide in found] == kinds
-    words = re.findall(r"\w+", re.sub(r"<[^>]*>|\[.*", "", prose))
+LONG = {
+    "no block": ("[a link]: https://elsewhere", 1),
+    "an empty table": ("| |\n| --- |\n| |", 1),
+    "a box that is not closed": ('<div class="alert alert-info">\n\nWhat is it?', 1),
+    "a long sentence": ("Word " * 3000, 1),
+    "a long list": ("- " + "\n- ".join(["An item that has some words."] * 60), 4),
+    "paragraphs": ("\n\n".join(["This sentence is as long as two lines of a slide, of sixty characters."] * 12), 2),
+}
+
+
+@pytest.mark.parametrize(("text", "count"), LONG.values(), ids=LONG)
+def test_other_prose_is_not_lost(store, text, count):
+    found = shown(store(BEGIN, f"## 1 · One\n\n{text}", QUESTIONS))[1:-1]
+    assert len(found) == count
+    words = re.findall(r"\w+", re.sub(r"<[^>]*>|\[.*", "", text))
     assert set(words) <= set(re.findall(r"\w+", "".join(slide["shown"] + slide["notes"] for slide in found)))
 
 
-class TestInShort:
-    @pytest.mark.parametrize(
-        ("text", "short"),
-        [
-            ("One sentence.", "One sentence."),
-            (f"{'Long ' * 30}first. Second.", f"{'Long ' * 30}first."),
-            ("First. Second. " + "Long " * 40, "First. Second."),
-            ("Short of time? Leave it out, " + "because " * 20, "Short of time? Leave it out, " + "because " * 20),
-            (f"{'Long ' * 30}(see Goyal et al. And others). Next.", f"{'Long ' * 30}(see Goyal et al. And others)."),
-            (f"{'Long ' * 30}`a. B` it. Next.", f"{'Long ' * 30}`a. B` it."),
-            (f"{'Long ' * 30}by F. Baruffa. Next.", f"{'Long ' * 30}by F. Baruffa."),
-        ],
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("One sentence.", "One sentence."),
+        (f"{'Long ' * 30}first. Second.", f"{'Long ' * 30}first."),
+        ("First. Second. " + "Long " * 40, "First. Second."),
+        ("Short of time? Leave it out, " + "because " * 20, "Short of time? Leave it out, " + "because " * 20),
+        (f"{'Long ' * 30}(see Goyal et al. And others). Next.", f"{'Long ' * 30}(see Goyal et al. And others)."),
+        (f"{'Long ' * 30}`a. B` it. Next.", f"{'Long ' * 30}`a. B` it."),
+        (f"{'Long ' * 30}by F. Baruffa. Next.", f"{'Long ' * 30}by F. Baruffa."),
+    ],
+)
+def test_the_point_of_a_paragraph(text, short):
+    assert prose.in_short(Block("paragraph", text)).strip() == short.strip()
+
+
+def test_links_between_files_are_words_and_others_stay():
+    got = prose.to_html("A [**rank**](../docs/glossary.md#rank) and [a paper](https://arxiv.org/abs/1).")
+    assert got == '<p>A <a><strong>rank</strong></a> and <a href="https://arxiv.org/abs/1">a paper</a>.</p>\n'
+
+
+def test_dollars_are_formulas_where_they_can_be_read():
+    assert r"<code>\left( x &lt; 1</code>" in prose.to_html(r"$\left( x < 1$")
+    assert "<math" not in prose.to_html("`$HOME` and `$(nproc)`\n\n```bash\necho $A $B\n```")
+
+
+@pytest.mark.parametrize("description", ["accDescr: a b", "accDescr {\n a\n b\n }"])
+def test_a_diagram_is_drawn_and_told_in_words(description):
+    got = prose.to_html(f"```mermaid\nflowchart LR\n  accTitle: Two & one\n  {description}\n  a[first] --> b\n```")
+    (data,) = re.findall(
+        r'<img class="diagram" src="data:image/svg\+xml;base64,([^"]*)" alt="Two &amp; one. a b">', got
     )
-    def test_of_a_paragraph(self, text, short):
-        assert prose.in_short(Block("paragraph", text)).strip() == short.strip()
-
-    def test_of_a_numbered_item_its_number_stays(self):
-        text = "12. " + "Long " * 30 + "first. Second.\n    - nested"
-        assert prose.in_short(Block("list_item", text)) == "12. " + "Long " * 30 + "first."
-
-
-class TestProse:
-    def test_links_between_files_are_words_and_others_stay(self):
-        got = prose.to_html("A [**rank**](../docs/glossary.md#rank) and [a paper](https://arxiv.org/abs/1).")
-        assert got == '<p>A <a><strong>rank</strong></a> and <a href="https://arxiv.org/abs/1">a paper</a>.</p>\n'
-
-    def test_a_formula_that_cannot_be_read_stays_as_written(self):
-        assert r"<code>\left( x &lt; 1</code>" in prose.to_html(r"$\left( x < 1$")
-
-    def test_a_shells_dollars_are_no_formula(self):
-        assert "<math" not in prose.to_html("`$HOME` and `$(nproc)`\n\n```bash\necho $A $B\n```")
-
-    @pytest.mark.parametrize("description", ["accDescr: a b", "accDescr {\n a\n b\n }"])
-    def test_a_diagram_is_drawn_and_told_in_words(self, description):
-        got = prose.to_html(f"```mermaid\nflowchart LR\n  accTitle: Two & one\n  {description}\n  a[first] --> b\n```")
-        (data,) = re.findall(
-            r'<img class="diagram" src="data:image/svg\+xml;base64,([^"]*)" alt="Two &amp; one. a b">', got
-        )
-        drawn = base64.b64decode(data).decode()
-        assert drawn.startswith("<svg")
-        assert "first" in drawn
-
-    def test_headings_go_down(self):
-        assert prose.to_html("# a\n\n### b\n\n##### c", 2) == "<h3>a</h3>\n<h5>b</h5>\n<h6>c</h6>\n"
+    drawn = base64.b64decode(data).decode()
+    assert drawn.startswith("<svg")
+    assert "first" in drawn
 
 
 class TestCommand:
