@@ -37,13 +37,13 @@ def agenda(
     """
     from rich.markdown import Markdown
 
-    from labkit_classroom.lecture import agenda_view
+    from labkit_classroom.lecture.agenda import markdown
 
     rounds = max(1.0, people / slots) if people else 1.0
     chosen, days, advice = timetable(route, labs, start, hours, rounds=rounds)
     if people:
         advice.append(f"{people} people measure on {plural(slots, 'slot')}: all waiting counts {rounds:.3g} times.")
-    text = agenda_view.markdown(chosen, days, advice)
+    text = markdown(chosen, days, advice)
     if out:
         _write(out, text)
     else:
@@ -90,11 +90,13 @@ def guide(
     not for students: it has the answers.
     """
     from labkit_classroom.lecture import guide, rehearsal
+    from labkit_classroom.lecture.agenda import markdown
 
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # nothing is computed: no notices
     chosen, days, advice = timetable(route, labs, start, hours)
     template = "helpers" if helpers else "guide"
-    _write(out or Path(f"{template}.html"), guide.render(chosen, days, advice, rehearsal.RESULTS, template))
+    timed = markdown(chosen, days, advice)
+    _write(out or Path(f"{template}.html"), guide.render(chosen, days, timed, rehearsal.RESULTS, template))
 
 
 @command(epilog="Example: `./lab slides 07` or `./lab slides --route day --start 9:00`")

@@ -10,6 +10,7 @@ from labkit.system.errors import LabError
 from labkit_classroom.lecture.routes import Part, Route
 
 CONTINUED = ", continued"  # at the end of the title of a lab that a break has interrupted
+HEAD = "| time | what | minutes | waiting |\n| --- | --- | ---: | ---: |"
 RESERVE = "Reserve: no day goes as planned"
 STEP_MIN = 5  # parts of a day end at multiples of five minutes
 # The rule for breaks, where a route doesn't list its own.
@@ -206,3 +207,23 @@ def advice(days: Sequence[Day]) -> list[str]:
         for number, day in enumerate(days, start=1)
         if day.over_minutes
     ]
+
+
+def markdown(route: Route, days: Sequence[Day], advice: Sequence[str]) -> str:
+    """Return an agenda in Markdown; parts of a day are bold, and a lab's sections below it are not."""
+    left_out = f"Left out: {route.left_out}" if route.left_out else ""
+    parts = [f"# {route.title}", route.audience, left_out]
+    for number, day in enumerate(days, start=1):
+        hours = f"{day.entries[0].begin:%H:%M} to {day.end:%H:%M}"
+        parts += [f"## Day {number}, {hours}", "\n".join([HEAD, *_rows(day)])]
+    return "\n\n".join(filter(None, [*parts, *advice])) + "\n"
+
+
+def _rows(day: Day) -> Iterator[str]:
+    for entry in day.timetable:
+        waits = f"{sum(section.wait for _, section in entry.sections):.1f}" if entry.sections else ""
+        yield f"| {entry.begin:%H:%M}–{entry.end:%H:%M} | **{entry.part.title}** | {entry.minutes} | {waits} |"
+        for begin, section in entry.sections:
+            wait = f"{section.wait:.1f}" if section.wait else ""
+            name = section.heading if section.core else f"{section.heading} · optional"
+            yield f"| {begin:%H:%M} | {name} | {section.minutes:.0f} | {wait} |"

@@ -12,7 +12,7 @@ from labkit.display.results import COLUMNS, find_problem, read, texts, without_e
 from labkit.exercises import catalogue, core
 from labkit.exercises.catalogue import LabInfo, Section
 from labkit_author import mistakes
-from labkit_classroom.lecture import agenda_view, labs, prose
+from labkit_classroom.lecture import labs, prose
 from labkit_classroom.lecture.agenda import Day
 from labkit_classroom.lecture.routes import Route
 
@@ -50,13 +50,13 @@ class Lab(NamedTuple):
     measured: str
 
 
-def render(route: Route, days: Sequence[Day], advice: Sequence[str], results: Path, template: str = "guide") -> str:
+def render(route: Route, days: Sequence[Day], agenda: str, results: Path, template: str = "guide") -> str:
     """Return the guide, as a page; with the template "helpers", the page for helpers alone.
 
     Parameters
     ----------
-    route, days, advice
-        What is taught, and when.
+    route, days, agenda
+        What is taught, and when; the agenda is Markdown.
     results : Path
         Where a rehearsal on this machine has left its `results-NN.json`; without one, figures are the stored run's.
     template : str
@@ -66,11 +66,10 @@ def render(route: Route, days: Sequence[Day], advice: Sequence[str], results: Pa
         autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=jinja2.FileSystemLoader(PAGES)
     )
     environment.filters |= {"markdown": prose.to_html, "inline": prose.inline, "code": prose.code, "hint": prose.hint}
-    environment.globals |= {"day_title": agenda_view.day_title, "section_name": agenda_view.section_name}
     taught = {(entry.part.lab, section.name) for day in days for entry in day.entries for _, section in entry.sections}
     of_route = [lab(catalogue.find(number), results, taught) for number in route.labs]
     page = environment.get_template(f"{template}.html")
-    return page.render(route=route, days=days, advice=advice, labs=of_route, shown=SHOWN)
+    return page.render(route=route, agenda=agenda, labs=of_route, shown=SHOWN)
 
 
 def lab(info: LabInfo, results: Path, taught: Container[tuple[str, str]] = ()) -> Lab:

@@ -17,7 +17,7 @@ NUMBER = "06"
 def rendered(folder, template: str) -> str:
     route = routes.of_labs([NUMBER], 3)
     days = agenda.schedule(route, time(9), date(2026, 12, 1), {})
-    return guide.render(route, days, ["Advice."], folder, template)
+    return guide.render(route, days, agenda.markdown(route, days, ["Advice."]), folder, template)
 
 
 @pytest.fixture(scope="module")
