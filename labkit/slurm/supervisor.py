@@ -34,8 +34,9 @@ from typing import NamedTuple
 
 import psutil
 
+from labkit.mpi import small_slurm
 from labkit.slurm import relay
-from labkit.system import addresses, locks, preload, processes, programs, small_slurm
+from labkit.system import addresses, locks, preload, processes, programs
 from labkit.system.errors import LabError
 from labkit.system.lifetime import adopt_orphans, end_with
 from labkit.system.machine import Machine, node_cores, node_cpus

@@ -18,10 +18,11 @@ import pytest
 from machines import machine
 from slurm_shell import script, shell_of
 
+from labkit.mpi import small_slurm
 from labkit.slurm import cluster, supervisor
 from labkit.slurm.cluster import Cluster
 from labkit.slurm.supervisor import slurm_conf
-from labkit.system import load, programs, small_slurm
+from labkit.system import load, programs
 from labkit.system.errors import LabError
 from labkit.system.machine import node_cores, node_cpus
 from labkit.system.processes import wait_until
