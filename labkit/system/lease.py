@@ -53,7 +53,7 @@ def slot_cores() -> int:
 def is_held() -> bool:
     """Whether this process, or one that started it, has a lease."""
     file = os.environ.get(LEASE_VARIABLE)
-    return bool(file) and locks.is_locked(Path(file))
+    return file is not None and locks.is_locked(Path(file))
 
 
 def usable_machine() -> Machine:
@@ -84,7 +84,7 @@ def take(also: Collection[int] = ()) -> Iterator[None]:
     if not free:
         yield
         return
-    roots, own = [os.getpid(), *also], os.sched_getaffinity(0)
+    roots = [os.getpid(), *also]
     with _lock_any(free) as file:
         before = _move(roots, {}, free[file])
         try:
@@ -97,7 +97,7 @@ def take(also: Collection[int] = ()) -> Iterator[None]:
             yield
         finally:
             os.environ.pop(LEASE_VARIABLE, None)
-            _move(roots, before, own)
+            _move(roots, before, set().union(*before.values()))
 
 
 @contextlib.contextmanager

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.system import load
+from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
-from labkit.system.turns import this_share
 
 BATCH_SIZE = 64
 WARM_UP_STEPS = 3
@@ -96,7 +96,7 @@ def train_mnist(settings: Settings) -> Measurement:
         for _ in range(WARM_UP_STEPS):
             float(step(*next(batches)))
         seconds: list[float] = []
-        with load.watch(cpus=cpus, show=False) as others:
+        with load.observe(cpus=cpus) as others:
             while sum(seconds) < TIMED_S:
                 start = time.perf_counter()
                 float(step(*next(batches)))
@@ -108,7 +108,7 @@ def train_mnist(settings: Settings) -> Measurement:
 def wait_for_quiet(cpus: set[int], until: float) -> None:
     """Return when the other programs are nearly idle, or at that time."""
     while time.monotonic() < until:
-        with load.watch(cpus=cpus, show=False) as others:
+        with load.observe(cpus=cpus) as others:
             time.sleep(0.1)
         if not others.share or others.share < MAX_OTHERS:  # or it is not known
             break
@@ -180,7 +180,7 @@ def main() -> None:
     os.environ |= {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     import tensorflow as tf  # once, and before the forks
 
-    machine = this_share()
+    machine = usable_machine()
     knobs = grid(machine.usable_cores)
     rounds: list[dict[Point, float]] = []
     for number in range(1, args.rounds + 1):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.system import processes, turns
+from labkit.system import lease, processes
 from labkit.system.errors import LabError
 
 IMAGES_PER_SECOND = r"total images/sec: ([\d.]+)"  # what lab bench and tf_cnn_benchmarks print
@@ -37,7 +37,7 @@ def measure(
     LabError
         When it crashes, is not over in time or prints no metric; with its last lines.
     """
-    with turns.take():
+    with lease.take():
         done = processes.run(argv, env, cwd, timeout)
     try:
         if done.failure:

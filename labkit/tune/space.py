@@ -14,8 +14,8 @@ from typing import Any
 
 from labkit.system import files, huge_pages, processes
 from labkit.system.errors import LabError
+from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
-from labkit.system.turns import this_share
 
 DEFAULT_KNOBS = Path(__file__).with_name("knobs.toml")
 # Where a knob's value goes, and what else each type has.
@@ -115,7 +115,7 @@ class Host:
 def inspect_host(openmp: bool = False, bench: bool = False) -> Host:
     """Return what this host has; `openmp` and `bench` tell about the command."""
     numactl = bool(shutil.which("numactl"))
-    return Host(this_share(), _libraries(), numactl, huge_pages.why_not(), openmp, bench)
+    return Host(usable_machine(), _libraries(), numactl, huge_pages.why_not(), openmp, bench)
 
 
 def _libraries() -> dict[str, str]:

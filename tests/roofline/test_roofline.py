@@ -58,7 +58,7 @@ class Measurements:
 @pytest.fixture
 def measurements(monkeypatch) -> Measurements:
     monkeypatch.setattr(measure, "_measure", measurements := Measurements())
-    monkeypatch.setattr(measure, "this_share", lambda: HERE)
+    monkeypatch.setattr(measure, "usable_machine", lambda: HERE)
     return measurements
 
 
@@ -142,16 +142,16 @@ def test_measured_anew_when_asked_and_that_is_kept(measurements, tmp_path):
 )
 def test_kinds_of_machine_that_share_a_folder_are_not_mixed_up(measurements, tmp_path, monkeypatch, other):
     measure.limits(folder=tmp_path)
-    monkeypatch.setattr(measure, "this_share", lambda: dataclasses.replace(HERE, **other))
+    monkeypatch.setattr(measure, "usable_machine", lambda: dataclasses.replace(HERE, **other))
     assert measure.limits(folder=tmp_path).peak("float32") == 102
-    monkeypatch.setattr(measure, "this_share", lambda: HERE)
+    monkeypatch.setattr(measure, "usable_machine", lambda: HERE)
     assert measure.limits(folder=tmp_path).peak("float32") == 101
     assert measurements.count == 2
 
 
 def test_what_memory_happens_to_be_free_does_not_matter(measurements, tmp_path, monkeypatch):
     measure.limits(folder=tmp_path)
-    monkeypatch.setattr(measure, "this_share", lambda: dataclasses.replace(HERE, memory_free=GIB))
+    monkeypatch.setattr(measure, "usable_machine", lambda: dataclasses.replace(HERE, memory_free=GIB))
     assert measure.limits(folder=tmp_path).peak("float32") == 101
 
 
@@ -162,7 +162,7 @@ def test_another_version_of_a_library_is_measured_anew(measurements, tmp_path, m
 
 
 def test_what_the_machine_could_do_without_newer_instructions_is_kept_apart(measurements, tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "this_share", lambda: dataclasses.replace(HERE, isa=(*HERE.isa, "AMX")))
+    monkeypatch.setattr(measure, "usable_machine", lambda: dataclasses.replace(HERE, isa=(*HERE.isa, "AMX")))
     own = measure.limits(folder=tmp_path)
     capped = measure.limits(folder=tmp_path, cap="AVX512_CORE_BF16")
     assert measurements.caps == [None, "AVX512_CORE_BF16"]
