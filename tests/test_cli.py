@@ -14,7 +14,7 @@ import typer.main
 
 from labkit import cli
 from labkit.bench import configurations
-from labkit.data import download, mnist, synthetic
+from labkit.data import mnist, synthetic
 from labkit.doctor import checks
 from labkit.exercises import copies, sources
 from labkit.report import page
@@ -246,7 +246,7 @@ def test_hub_checks_exit_code_is_whether_every_limit_holds(monkeypatch, capsys, 
 
 
 def test_fetch_tells_what_it_did(monkeypatch, capsys):
-    monkeypatch.setattr(download, "fetch", lambda: "mnist.npz: here already")
+    monkeypatch.setattr(mnist, "fetch", lambda: "mnist.npz: here already")
     assert run(monkeypatch, "data", "fetch") == 0
     assert capsys.readouterr().out == "mnist.npz: here already\n"
 
