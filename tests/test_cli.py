@@ -163,17 +163,6 @@ def test_a_failure_of_the_kits_own_keeps_its_traceback_and_asks_for_a_report(mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_are_no_reason_to_fail_or_to_print_into_a_file(closed, tmp_path):
-    lab = f"{sys.executable} -c 'from labkit.cli import main; main()'"
-    command = f"{lab} agenda --labs 00 --out {tmp_path}/a.md {closed}"
-    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert (tmp_path / "a.md").read_text().startswith("#")
-    assert "wrote" not in (tmp_path / "a.md").read_text()
-
-
-@pytest.mark.slow
 def test_a_terminal_without_the_letters_gets_them_spelt_out():
     lab = [sys.executable, "-c", "from labkit.cli import main; main()", "agenda", "--labs", "00"]
     ended = subprocess.run(lab, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
