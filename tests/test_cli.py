@@ -313,7 +313,7 @@ def test_start_gives_kernels_large_pages_when_asked_and_says_so(why, monkeypatch
     monkeypatch.setattr(os, "environ", os.environ.copy())
     os.environ.pop("GLIBC_TUNABLES", None)
     monkeypatch.setattr("jupyterlab.labapp.LabApp.initialize_server", lambda argv: Mock())
-    monkeypatch.setattr(huge_pages, "why_not", lambda: why)
+    monkeypatch.setattr(huge_pages, "problem", lambda: why)
     assert run(monkeypatch, "start", "--huge-pages", "--folder", str(tmp_path / "mine")) == 0
     said = capsys.readouterr().out
     assert os.environ.get("GLIBC_TUNABLES") == (None if why else "glibc.malloc.hugetlb=1")

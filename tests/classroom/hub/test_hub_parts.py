@@ -28,7 +28,7 @@ from traitlets.config import Config
 from typer.testing import CliRunner
 
 from labkit.cli import application
-from labkit.system import lease, others, paths, processes, programs
+from labkit.system import account_access, lease, paths, processes, programs
 from labkit.system.addresses import free_ports
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
@@ -473,7 +473,7 @@ class TestAccounts:
         monkeypatch.setattr("pwd.getpwnam", lambda name: known)
         monkeypatch.setattr(accounts_of_seats, "CHECK_SEAT", "seat-01")
         monkeypatch.setattr(accounts_of_seats, "ours", lambda hub: [known])
-        monkeypatch.setattr("labkit.system.others.why_not", lambda *_: "")
+        monkeypatch.setattr("labkit.system.account_access.problem", lambda *_: "")
         monkeypatch.setattr("subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0))
         yield but(state, files=home.parent, students=1)
         shutil.rmtree(home.parent)
@@ -641,7 +641,7 @@ class TestCommands:
     )
     def test_what_cannot_be_is_told_in_a_line_of_ordinary_length(self, monkeypatch, tmp_path, option, value, told):
         monkeypatch.setattr(Hub.__init__, "__defaults__", (tmp_path / "hub",))
-        monkeypatch.setattr(others, "why_not", lambda *_: "")
+        monkeypatch.setattr(account_access, "problem", lambda *_: "")
         ports = ["--port", str(free_ports(1)[0]), "--board-port", "0"]
         run = CliRunner().invoke(application(), ["hub", "up", "--students", "1", "--labs", "00", option, value, *ports])
         assert isinstance(run.exception, LabError), run.output
@@ -697,12 +697,12 @@ class TestLookAhead:
             (tmp_path / f"python{version}").touch()
         monkeypatch.setattr(ahead, "SYSTEM_PYTHON", tmp_path / "python3")
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        monkeypatch.setattr(others, "why_not", lambda *_: "~/python is below /root, whose mode is 0700")
+        monkeypatch.setattr(account_access, "problem", lambda *_: "~/python is below /root, whose mode is 0700")
         ports = ["--port", str(free_ports(1)[0]), "--board-port", "0"]
         error = CliRunner().invoke(application(), ["hub", command, *ports]).exception
         assert isinstance(error, LabError)
         assert "~/python is below /root, whose mode is 0700. " in str(error)
-        assert str(error).endswith(f"{others.REMEDY}.")
+        assert str(error).endswith(f"{account_access.REMEDY}.")
         assert (f"`UV_PYTHON={tmp_path}/python{version} ./lab setup`" in str(error)) == has_system_python
 
 
