@@ -90,9 +90,8 @@ def write(path: Path, content: str | bytes, remedy: str = "") -> None:
 
 def _write(path: Path, content: bytes) -> None:
     before = path.stat() if path.exists() else None
-    if before and (not stat.S_ISREG(before.st_mode) or _is_open_file(path)):
-        with os.fdopen(_open_at_once(path), "wb") as file:
-            file.write(content)
+    if before and not stat.S_ISREG(before.st_mode):
+        path.write_bytes(content)
         return
     path = Path(os.path.realpath(path))
     if before and not os.access(path, os.W_OK):
@@ -112,22 +111,6 @@ def _write(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise
-
-
-def _open_at_once(path: Path) -> int:
-    """Open a file that is not a regular one to write to it; a pipe that nobody reads is an error, not waited for."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    os.set_blocking(descriptor, True)
-    return descriptor
-
-
-def _is_open_file(path: Path) -> bool:
-    """Whether the path means a file that this process has open, as /dev/stdout does: another would be another file."""
-    return any(os.path.realpath(name.parent).startswith("/proc/") for name in (path, *_link(path)))
-
-
-def _link(path: Path) -> tuple[Path, ...]:
-    return (path.parent / path.readlink(),) if path.is_symlink() else ()
 
 
 def append(path: Path, line: str) -> None:
