@@ -1,14 +1,11 @@
 """Files: each is written whole or not at all, and what others made is read within bounds."""
 
-import atexit
 import contextlib
 import errno
 import json
 import os
 import secrets
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -187,22 +184,6 @@ def read_json(path: Path, most: float = MAX_BYTES) -> Any:
         return json.loads(read(path, most))
     except RecursionError as error:
         raise ValueError("its lists are nested too deeply") from error
-
-
-def write_with_fallback(path: Path, content: str) -> Path:
-    """Write a file that later steps need, in a temporary folder when it can't be at `path`; return where it is."""
-    try:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, content)
-    except NotWritten as error:
-        warn(f"{error} Until then it is in a temporary folder.")
-        with writing(Path(tempfile.gettempdir())):
-            folder = tempfile.mkdtemp(prefix="labkit-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        path = Path(folder) / path.name
-        write(path, content)
-    return path
 
 
 def is_folder_of_mine(status: os.stat_result) -> bool:

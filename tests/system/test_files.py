@@ -177,15 +177,6 @@ def test_a_line_that_does_not_fit_is_taken_back(tmp_path):
 # --- What goes on ---
 
 
-def test_what_is_needed_is_lent_where_it_cannot_be_written(tmp_path, capsys):
-    assert files.write_with_fallback(tmp_path / "work" / "a.py", "x = 1\n") == tmp_path / "work" / "a.py"
-    (tmp_path / "file").touch()
-    lent = files.write_with_fallback(tmp_path / "file" / "b.py", "x = 2\n")
-    assert (lent.name, lent.read_text()) == ("b.py", "x = 2\n")
-    assert tmp_path not in lent.parents
-    assert capsys.readouterr().err.startswith(f"Warning: cannot write {tmp_path}/file/b.py: ")
-
-
 def test_the_same_warning_comes_once(tmp_path, capsys):
     for _ in range(3):
         files.warn(f"{tmp_path} is amiss.")
