@@ -23,7 +23,7 @@ from labkit.exercises import core, sources
 from labkit.exercises.answers import remember_lines
 from labkit.system import paths
 from labkit.system.errors import LabError
-from labkit.system.turns import this_share
+from labkit.system.lease import usable_machine
 from labkit_author import core_path
 from labkit_author.mutants import mutants
 
@@ -123,7 +123,7 @@ def _prepare(notebook: NotebookNode, exercise: int) -> dict[str, Any]:
     """
     names: dict[str, Any] = {
         "check": lambda number, answer: answer,
-        "machine": this_share(),
+        "machine": usable_machine(),
         "work": Path("work"),
         "QUICK": True,
     }

@@ -16,10 +16,10 @@ def up(
 ) -> None:
     """Start a Slurm whose nodes are shares of this machine, for yourself alone. It stays until `./lab cluster down`."""
     from labkit.slurm import cluster, supervisor
-    from labkit.system.turns import this_share
+    from labkit.system.lease import usable_machine
 
     slurm = cluster.start_slurm(nodes, network=network)
-    cores, address = this_share().usable_cores, supervisor.address()
+    cores, address = usable_machine().usable_cores, supervisor.address()
     print(f"Slurm is up, for you alone. Nodes: {slurm.nodes}, cores of each: {slurm.cpus_per_node}.")
     if slurm.network:
         print("\n".join(filter(None, [slurm.network, slurm.warning])))

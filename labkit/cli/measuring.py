@@ -5,7 +5,7 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -15,11 +15,6 @@ from labkit.system.errors import LabError
 
 app = typer.Typer()
 command = functools.partial(app.command, rich_help_panel="Measuring")
-Metric = Annotated[
-    str | None,
-    typer.Option(help="regular expression that finds the metric, last match", show_default="total images/sec: (…)"),
-]
-JsonField = Annotated[str | None, typer.Option(help="or: the field of the JSON that it prints, such as run.speed")]
 
 
 @command(
@@ -102,24 +97,15 @@ def tune(
     knobs: Annotated[
         Path | None, typer.Option(help="the TOML file of what can be set", show_default="labkit/tune/knobs.toml")
     ] = None,
-    metric: Metric = None,
-    json_field: JsonField = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="regular expression that finds the metric, last match", show_default="total images/sec: (…)"),
+    ] = None,
     minimize: Annotated[bool, typer.Option("--minimize", help="a small metric is good, as with times")] = False,
-    openmp: Annotated[
-        bool, typer.Option("--openmp", help="the command runs an OpenMP build, on which OMP and KMP knobs act")
-    ] = False,
     trials: Annotated[int | None, typer.Option(help="points to try at most", show_default="40")] = None,
     minutes: Annotated[float | None, typer.Option(help="minutes after which no trial starts")] = None,
     repeats: Annotated[int, typer.Option(help="runs of each point; their median counts", min=1)] = 3,
     rounds: Annotated[int, typer.Option(help="rounds of the confirmation, best against default", min=2)] = 5,
-    timeout: Annotated[
-        float | None, typer.Option(help="seconds for one run", show_default="10 times the default's", min=0.1)
-    ] = None,
-    sampler: Annotated[
-        Literal["gp", "tpe", "random"],
-        typer.Option(help="how the search chooses: gp and tpe learn from their trials, random does not"),
-    ] = "gp",
-    seed: Annotated[int, typer.Option(help="seed of the search", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="the folder to write to", show_default="work/tune-NAME")] = None,
 ) -> None:
     """Find the settings with which a command is fastest: threads, memory, whatever a file of knobs names.
@@ -129,6 +115,7 @@ def tune(
     measured again, in turns. Ctrl-C keeps the trials: the same command goes on from there.
     """
     from labkit.tune import run
+    from labkit.tune.trial import IMAGES_PER_SECOND
 
     config = run.TuneConfig(
         knobs=knobs,
@@ -137,13 +124,8 @@ def tune(
         minutes=minutes,
         repeats=repeats,
         rounds=rounds,
-        timeout=timeout,
-        metric=metric,
-        json_field=json_field,
+        metric=metric or IMAGES_PER_SECOND,
         minimize=minimize,
-        openmp=openmp,
-        sampler=sampler,
-        seed=seed,
     )
     try:
         run.tune(argv or [], config, terminal.console())

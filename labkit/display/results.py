@@ -16,8 +16,8 @@ from labkit.display import guesses, markdown, steps
 from labkit.display.measured import Measured
 from labkit.system import files, locks
 from labkit.system.errors import LabError
+from labkit.system.lease import usable_machine
 from labkit.system.load import BUSY_MARK, Others
-from labkit.system.turns import this_share
 
 WORK = Path("work")  # of the notebook that is running
 COLUMNS = ("published", "this machine", "its limit")
@@ -384,7 +384,7 @@ _VALID: dict[str, Callable[[Any], bool]] = {
 
 def _describe_machine() -> dict[str, str | int]:
     """What the figures were measured on and with."""
-    machine = this_share()
+    machine = usable_machine()
     return {
         "cpu": machine.model,
         "cores": machine.usable_cores,

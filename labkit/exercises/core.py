@@ -227,7 +227,8 @@ class Checker:
         if exercise.solution.startswith("%%writefile"):
             script = Path(exercise.solution.split("\n")[0].split()[-1])
             script = script.with_name(f"solution_{script.name}")
-            script = files.write_with_fallback(script, _script_of(exercise.solution))
+            script.parent.mkdir(parents=True, exist_ok=True)
+            files.write(script, _script_of(exercise.solution))
             self._fallbacks[number] = script
             return script
         filename = f"<solution of exercise {number}>"

@@ -14,9 +14,9 @@ from pathlib import Path
 from labkit.mpi import loopback
 from labkit.mpi.mpirun import BIN, MpiRun, Rank
 from labkit.mpi.planning import HYDRA, Plan, check_ranks, plan
-from labkit.system import cores, load, paths, processes, scratch, turns
+from labkit.system import cores, lease, load, paths, processes, scratch
 from labkit.system.errors import LabError
-from labkit.system.turns import this_share
+from labkit.system.lease import usable_machine
 from labkit.testbed import Testbed, Traffic, fidelity
 
 QUOTED_LINES = 15  # a failed rank's last lines that its error has at most
@@ -117,7 +117,7 @@ def run_ranks(
 
     Each rank has cores of its own, which no other run on this machine has, whichever user started it
     (`labkit.system.cores`); where they are too few, ranks take turns and a line says so. On a server with measuring
-    slots, the run waits for one and has its cores (`labkit.system.turns`). What MPI's libraries print comes after
+    slots, the run waits for one and has its cores (`labkit.system.lease`). What MPI's libraries print comes after
     `[rank] MPI:`. Unless the run spans machines, mpirun listens nowhere and other users cannot connect to it.
     With a network, ranks are on nodes that are joined by wires (`labkit.testbed`), and what they send to another node
     takes them.
@@ -164,8 +164,8 @@ def run_ranks(
         raise LabError("mpirun is missing from this environment: ./lab setup installs it.")
 
     with contextlib.ExitStack() as until_over:
-        until_over.enter_context(turns.take())
-        machine = this_share()
+        until_over.enter_context(lease.take())
+        machine = usable_machine()
         testbed = _testbed(n, nodes, network, until_over)
         make_plan = partial(
             plan,
@@ -253,7 +253,7 @@ def _testbed(
             raise LabError('nodes are those of a network: give the rate of its wires too, such as network="1 Gbit/s".')
         return None
     if not isinstance(network, Testbed):
-        ranks = check_ranks(n, this_share().usable_cores)  # before their nodes are made
+        ranks = check_ranks(n, usable_machine().usable_cores)  # before their nodes are made
         return until_over.enter_context(Testbed(ranks if nodes is None else nodes, network))
     if nodes not in (None, len(network.nodes)):
         raise LabError(f"the network has {len(network.nodes)} nodes, not {nodes!r}: leave nodes out.")
@@ -263,7 +263,7 @@ def _testbed(
 def _watch_cores(planned: Plan) -> AbstractContextManager[load.Others]:
     """Watch the cores that the ranks are bound to, or all; ranks of a Slurm job may be on any node."""
     unknown = "the ranks are of a Slurm job" if planned.variables else ""
-    return load.watch(cpus=planned.cpus or None, unknown=unknown, show=False)
+    return load.observe(cpus=planned.cpus or None, unknown=unknown)
 
 
 def _resolve(script: object, cwd: object) -> tuple[Path, Path]:

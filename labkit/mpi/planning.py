@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from labkit.mpi import rank_runner
-from labkit.system import small_slurm
+from labkit.mpi import rank_runner, small_slurm
 from labkit.system.arguments import as_integer
 from labkit.system.cores import LENT_VARIABLE, Core
 from labkit.system.errors import LabError

@@ -21,8 +21,9 @@ from typing import Literal, NamedTuple
 
 import psutil
 
+from labkit.mpi import small_slurm
 from labkit.slurm import supervisor
-from labkit.system import files, load, locks, processes, programs, small_slurm
+from labkit.system import files, load, locks, processes, programs
 from labkit.system.errors import LabError
 from labkit.system.paths import STATE, shown
 from labkit.system.progress import progress

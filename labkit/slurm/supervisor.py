@@ -34,12 +34,13 @@ from typing import NamedTuple
 
 import psutil
 
+from labkit.mpi import small_slurm
 from labkit.slurm import relay
-from labkit.system import addresses, locks, preload, processes, programs, small_slurm
+from labkit.system import addresses, locks, preload, processes, programs
 from labkit.system.errors import LabError
+from labkit.system.lease import usable_machine
 from labkit.system.lifetime import adopt_orphans, end_with
 from labkit.system.machine import Machine, node_cores, node_cpus
-from labkit.system.turns import this_share
 from labkit.testbed.testbed import SWITCH_ADDRESS, Testbed
 
 TMP = Path("/tmp")  # the folder of the folders that hold a small Slurm
@@ -103,7 +104,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Start the daemons and wait until the nodes take jobs."""
-        folder, machine = self.folder, this_share()
+        folder, machine = self.folder, usable_machine()
         self.lock = (folder / PID_FILE).open("w")
         fcntl.flock(self.lock, fcntl.LOCK_EX)
         locks.sign(self.lock)

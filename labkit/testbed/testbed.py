@@ -19,8 +19,8 @@ from typing import NamedTuple, Self
 
 from labkit.system import files, scratch
 from labkit.system.errors import LabError
+from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine, node_cpus
-from labkit.system.turns import this_share
 from labkit.testbed import namespaces, transfer
 from labkit.testbed.namespaces import NoTestbed
 from labkit.testbed.topology import CORE, Cable, Topology
@@ -169,7 +169,7 @@ class Testbed:
             on_failure.callback(self._shell.close)
             self._folder = on_failure.enter_context(scratch.folder())
             self._launcher = self._link_launcher()
-            self.nodes = self._make(this_share())
+            self.nodes = self._make(usable_machine())
             self.measured, self.expected = self._check()
             self._held = on_failure.pop_all()
 

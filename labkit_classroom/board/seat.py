@@ -22,7 +22,7 @@ from labkit.display.results import NOT_ATTEMPTED, find_problem, name_on_all_mach
 from labkit.exercises.room import MEMBERSHIP, OPENED
 from labkit.system import files, locks, paths
 from labkit.system.errors import LabError
-from labkit.system.turns import this_share
+from labkit.system.lease import usable_machine
 from labkit_classroom.board import protocol
 from labkit_classroom.board.background import start_sender
 
@@ -294,7 +294,7 @@ def _read_part(path: Path, kind: protocol.Message) -> dict[str, Any] | None:
 
 def closing_figures(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the closing figures of each lab as they are sent, but for the ticket; none that was disturbed."""
-    machine = this_share()
+    machine = usable_machine()
     for lab, kept in _results(folder):
         figures = [
             {"name": name_on_all_machines(row["texts"][0]), "value": numbers["value"], "unit": numbers["unit"]}

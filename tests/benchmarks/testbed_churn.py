@@ -32,7 +32,7 @@ from pathlib import Path
 
 import psutil
 
-from labkit.system import cores, others, processes
+from labkit.system import account_access, cores, processes
 from labkit.testbed.testbed import SLEEP_WHILE_WAITING
 from labkit_author.testing import as_others_can
 
@@ -41,7 +41,13 @@ WORLD = ("unshare", "--mount", "--net", "--ipc", "--pid", "--fork", "--kill-chil
 AS_USER = ("--user", "--map-current-user", "--keep-caps")
 # A shell is the first process in them: it waits for orphans that have ended, as a machine's first process does.
 BEGIN = 'mount -t tmpfs -o mode=1777 tmpfs /dev/shm && ip link set lo up && "$@"; exit $?'
-BECOME = ("setpriv", f"--reuid={others.NOBODY}", f"--regid={others.NOBODY}", "--clear-groups", "--inh-caps=-all")
+BECOME = (
+    "setpriv",
+    f"--reuid={account_access.NOBODY}",
+    f"--regid={account_access.NOBODY}",
+    "--clear-groups",
+    "--inh-caps=-all",
+)
 
 PATIENCE_S = 30.0  # the time in which all must be gone
 END_S = 120.0  # the time that a process has to be through with its testbed, once it was told to close
@@ -493,7 +499,7 @@ def why_no_other() -> str:
     """Return why no other user can make testbeds here; empty when one can."""
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         return "this takes root and setpriv"
-    if reason := others.why_not():
+    if reason := account_access.problem():
         return reason
     done = subprocess.run([*BECOME, "unshare", "--map-current-user", "--net", "true"], capture_output=True, text=True)
     return done.stderr.strip() if done.returncode else ""
@@ -506,7 +512,7 @@ def churn(options: argparse.Namespace) -> int:
         if reason := why_no_other():
             print(f"WITH ONE USER ONLY, as no other can make testbeds here: {reason}", flush=True)
         else:
-            users.append(others.NOBODY)
+            users.append(account_access.NOBODY)
     (folder / "ranks.py").write_text(RANK_SCRIPT)
     (folder / "tmp").mkdir()
     (folder / "tmp").chmod(0o1777)

@@ -5,9 +5,9 @@ import shlex
 import pytest
 from machines import machine
 
-from labkit.mpi import planning
+from labkit.mpi import planning, small_slurm
 from labkit.mpi.planning import Plan, plan
-from labkit.system import cores, small_slurm
+from labkit.system import cores
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, shares
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from listening import listeners_marked
 
-from labkit.mpi import loopback, typed
-from labkit.system import preload, small_slurm
+from labkit.mpi import loopback, small_slurm, typed
+from labkit.system import preload
 from labkit.system.paths import ROOT
 from labkit.system.processes import wait_until
 

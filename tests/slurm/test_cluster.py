@@ -18,10 +18,11 @@ import pytest
 from machines import machine
 from slurm_shell import script, shell_of
 
+from labkit.mpi import small_slurm
 from labkit.slurm import cluster, supervisor
 from labkit.slurm.cluster import Cluster
 from labkit.slurm.supervisor import slurm_conf
-from labkit.system import load, programs, small_slurm
+from labkit.system import load, programs
 from labkit.system.errors import LabError
 from labkit.system.machine import node_cores, node_cpus
 from labkit.system.processes import wait_until
@@ -144,7 +145,7 @@ def said_by_ranks(lines: str) -> list[str]:
 def test_srun_starts_mpi_ranks_one_on_each_node_with_its_cpus_alone(shell, tmp_path):
     script(tmp_path, "rank.py", RANK)
     first, second = said_by_ranks(shell(f"srun -N2 --mpi=pmi2 {PYTHON} rank.py"))
-    cpus = [list(cpus) for cpus in node_cpus(supervisor.this_share(), 2)]
+    cpus = [list(cpus) for cpus in node_cpus(supervisor.usable_machine(), 2)]
     assert first == f"rank 0 of 2 on n1, CPUs {cpus[0]}, sum 2"
     assert second == f"rank 1 of 2 on n2, CPUs {cpus[1]}, sum 2"
 
@@ -234,7 +235,7 @@ def test_two_of_them_do_not_know_of_each_other(small, another):
 
 
 def test_there_may_be_more_nodes_than_cores(another):
-    nodes = min(supervisor.this_share().usable_cores + 1, cluster.MAX_NODES)
+    nodes = min(supervisor.usable_machine().usable_cores + 1, cluster.MAX_NODES)
     assert another.up(nodes).nodes == nodes
 
 

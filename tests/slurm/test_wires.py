@@ -15,10 +15,11 @@ import psutil
 import pytest
 from slurm_shell import script, shell_of
 
+from labkit.mpi import small_slurm
 from labkit.mpi.planning import plan
 from labkit.slurm import cluster, supervisor
 from labkit.slurm.cluster import Cluster
-from labkit.system import processes, small_slurm
+from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit.testbed import obstacle

@@ -27,7 +27,7 @@ def on_one_core(monkeypatch, wires_can_be_made):
     """Make two nodes that share a core."""
     machine = this_machine()
     one = dataclasses.replace(machine, cores=machine.cores[:1])
-    monkeypatch.setattr(testbed, "this_share", lambda: one)
+    monkeypatch.setattr(testbed, "usable_machine", lambda: one)
     with Testbed(2) as nodes:
         yield nodes
 
@@ -90,7 +90,7 @@ def doubtful(monkeypatch):
 
 def test_ranks_tell_it_to_the_measurement_around_them(doubtful, wires_can_be_made, tmp_path, capsys):
     (tmp_path / "nothing.py").write_text("")
-    with load.watch("section 7", in_turn=False) as others:
+    with load.watch("section 7") as others:
         run = run_ranks(2, "nothing.py", cwd=tmp_path, network="1 Gbit/s", threads=1, show=False)
     assert run.others.busy
     assert others.busy

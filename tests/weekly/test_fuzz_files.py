@@ -208,7 +208,7 @@ KNOB = '[threads]\ntype = "integer"\nlow = 1\nhigh = 4\nflag = "--threads={value
 
 
 def test_a_file_of_knobs(folder):
-    host = space.inspect_host(openmp=False)
+    host = this_machine()
 
     @holds()
     @given(
