@@ -94,9 +94,11 @@ def test_ranks_of_a_job_use_the_wires_however_they_are_started(shell, tmp_path):
     assert all(PAYLOAD < count < 1.2 * PAYLOAD for line in told for count in line[2:]), text
 
 
-def test_srun_and_salloc_outside_start_programs_on_the_nodes(shell):
+def test_srun_and_salloc_outside_start_programs_on_the_nodes(shell, tmp_path):
     assert sorted(shell("srun -l -N2 hostname").split()) == ["0:", "1:", "node1", "node2"]
     assert shell("salloc -N1 srun hostname").strip() in ("node1", "node2")
+    script(tmp_path, "exchange.py", EXCHANGE)
+    assert shell(f"srun --mpi=pmi2 -N2 {PYTHON} exchange.py").count("node") == 2
 
 
 def test_a_signal_from_outside_reaches_the_ranks(shell, tmp_path):
@@ -197,14 +199,14 @@ def test_down_leaves_no_process_no_namespace_and_no_interface(wires_can_be_made,
     assert gone(another, folder, namespaces)
 
 
-def test_a_relay_and_a_supervisor_that_were_killed(wires_can_be_made, another, tmp_path):
+def test_a_controller_and_a_supervisor_that_were_killed(wires_can_be_made, another, tmp_path):
     folder, namespaces = start_with_a_job(another, tmp_path)
-    watcher = psutil.Process(another.slurm().supervisor_pid)
-    next(one for one in watcher.children() if "=10.77.0.254:6817" in " ".join(one.cmdline())).kill()
+    supervisor_process = psutil.Process(another.slurm().supervisor_pid)
+    next(process for process in supervisor_process.children() if process.name() == "slurmctld").kill()
     assert processes.wait_until(lambda: another.slurm() is None, 20.0)
-    assert another.status().broken[0].startswith("the relay to the nodes was killed by SIGKILL")
-    watcher.send_signal(signal.SIGKILL)
-    assert processes.wait_until(lambda: not processes.lives(watcher), 20.0)
+    assert another.status().broken[0].startswith("slurmctld was killed by SIGKILL")
+    supervisor_process.send_signal(signal.SIGKILL)
+    assert processes.wait_until(lambda: not processes.lives(supervisor_process), 20.0)
     assert another.down()
     assert gone(another, folder, namespaces)
 
