@@ -133,7 +133,7 @@ def test_documents_name_commands():
         ("  ```\n  cd kit && ./lab cluster upp --nodes 2\n  ```", "upp"),
         ("`./lab test --lab 09\n--exercize 4`", ""),  # what it does not know goes to pytest
         ("`./lab new-exercise 09 --aftr=3`", "--aftr"),
-        ("`./lab network --rate 1 -- mpirun --what`", ""),
+        ("`./lab testbed --rate 1 -- mpirun --what`", ""),
         ("```\n./lab start --port 1 # --prt\n./lab doctor --json > --file\n```", ""),
         ("a lab report, ./lab and `lab`, `./lab 07`", ""),
     ],
@@ -189,7 +189,6 @@ UNTESTED = {
         ("--batch_size", "--use_fp16", "--forward_only"), "a flag of the benchmark, tested there"
     ),
     "tune": dict.fromkeys(("--minimize", "--sampler", "--seed"), PASSED_ON),
-    "network": {"--delay": "read as --rate is; `parse_delay` has tests"},
     "join": dict.fromkeys(("--seat", "--figures", "--check"), PASSED_ON),
     "agenda": {"--hours": PASSED_ON},
     "guide": dict.fromkeys(("--start", "--hours", "--date"), SHARED),

@@ -5,7 +5,7 @@ import math
 import numbers
 import os
 import signal
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -178,70 +178,69 @@ def run_ranks(
             testbed=testbed,
             lab=f"{os.path.relpath(paths.ROOT, folder)}/lab",  # with a slash in any folder, as it is not on the PATH
         )
-        planned = make_plan()
-        not_lent = ""
-        if planned.cpus:
-            needed = len(machine.cores) if testbed else n * (threads or 1)
-            loan = until_over.enter_context(contextlib.closing(cores.borrow(machine.cores, needed)))
-            planned, not_lent = make_plan(free=loan.free), loan.failure
-            loan.keep_only(planned.cpus)
+        needed = len(machine.cores) if testbed else n * (threads or 1)
+        planned, unreserved = _borrow_cores(make_plan, machine.cores, needed, until_over)
+        network_line = str(testbed or "")  # the first time, this measures its wires
         pipes = until_over.enter_context(scratch.folder())
         preload = loopback.library(pipes) if planned.local and not testbed else None
-        warnings = [planned.warning, testbed.warning if testbed else ""]
-        if not_lent:
-            warnings.append(
-                _once(f"Warning: other runs may use the same cores, as cores cannot be reserved here: {not_lent}.")
-            )
-        if planned.local and not preload and not testbed:
-            warnings.append(_once(loopback.OPEN_PORT_WARNING))
-        warning = "\n".join(filter(None, warnings))
+        open_port = _once(loopback.OPEN_PORT_WARNING) if planned.local and not testbed and not preload else ""
+        slow_wires = testbed.warning if testbed else ""
+        warning = "\n".join(filter(None, [planned.warning, slow_wires, unreserved, open_port]))
         if show:
             command = _once(planned.wrapped_command, key=planned.options) or planned.short_command
-            print("\n".join(filter(None, [command, str(testbed or ""), warning])), flush=True)
+            print("\n".join(filter(None, [command, network_line, warning])), flush=True)
         mpirun = MpiRun(n, pipes, show)
         argv = [*(testbed.enter() if testbed else ()), *planned.hydra_argv]
         before = testbed.traffic() if testbed else ()
-        watch_wires = fidelity.watch(testbed) if testbed else contextlib.nullcontext(fidelity.Fidelity())
         with _watch_cores(planned) as others:
-            with watch_wires as wires:
+            with fidelity.watch(testbed) if testbed else contextlib.nullcontext(fidelity.Fidelity()) as wires:
                 try:
-                    mpirun.start(argv, {**planned.variables, **planned.hidden}, folder, preload)
-                    in_time = mpirun.wait(timeout, testbed.lost if testbed else None)
+                    mpirun.start(argv, {**planned.variables, **planned.env}, folder, preload)
+                    in_time = mpirun.wait(timeout)
                 finally:
                     mpirun.end()
             others.doubt = wires.doubt
         seconds = mpirun.elapsed()
-        traffic = tuple(
-            after - earlier for after, earlier in zip(testbed.traffic() if testbed else (), before, strict=True)
-        )
+        after = testbed.traffic() if testbed else ()
     remarks = mpirun.remarks()
     if not in_time:
-        why = (testbed and testbed.lost()) or (
-            f"Not over after {timeout:g} s, so all ranks were ended. Did one wait in a collective operation that "
-            "another never reached? If not, give them more time with timeout=."
-        )
-        raise _stopped_error(why, mpirun.ranks, seconds, remarks)
+        raise _timeout_error(timeout, mpirun.ranks, seconds, remarks)
     if error := _first_failure(mpirun.ranks, mpirun.abort_status(), remarks):
-        if testbed and (pulled := testbed.pulled()):  # ranks that cannot reach each other fail in many ways
-            error.args = (f"{pulled} {error}",)
         raise error
     if show and remarks:
         print("\n".join(_quote_mpirun(remarks)), flush=True)
-    lines = tuple(tuple(rank.lines) for rank in mpirun.ranks)
-    quoted = (*_quote_mpi(mpirun.ranks), *_quote_mpirun(remarks))
     return Run(
         command=planned.command,
-        lines=lines,
+        lines=tuple(tuple(rank.lines) for rank in mpirun.ranks),
         seconds=seconds,
         threads=planned.threads,
         bound=planned.bound,
         warning=warning,
-        remarks=quoted,
+        remarks=(*_quote_mpi(mpirun.ranks), *_quote_mpirun(remarks)),
         others=others,
-        network=str(testbed or ""),
-        traffic=traffic,
+        network=network_line,
+        traffic=tuple(late - early for late, early in zip(after, before, strict=True)),
         wires=wires,
     )
+
+
+def _borrow_cores(
+    make_plan: Callable[..., Plan], all_cores: Sequence[cores.Core], needed: int, until_over: contextlib.ExitStack
+) -> tuple[Plan, str]:
+    """Return a plan on cores that no other run has, and a warning where cores cannot be reserved.
+
+    The cores that ranks are bound to are borrowed until the run is over.
+    """
+    planned = make_plan()
+    if not planned.cpus:
+        return planned, ""
+    loan = until_over.enter_context(contextlib.closing(cores.borrow(all_cores, needed)))
+    planned = make_plan(free=loan.free)
+    loan.keep_only(planned.cpus)
+    if not loan.failure:
+        return planned, ""
+    reason = f"Warning: other runs may use the same cores, as cores cannot be reserved here: {loan.failure}."
+    return planned, _once(reason)
 
 
 def _testbed(
@@ -371,8 +370,8 @@ def _rank_error(rank: Rank, ranks: list[Rank], remarks: tuple[str, ...]) -> Rank
     return RankError(text, lines, rank.number, code, remarks, _quote_mpi(ranks)[-QUOTED_LINES:])
 
 
-def _stopped_error(why: str, ranks: list[Rank], now: float, remarks: tuple[str, ...]) -> RankError:
-    """Return the error that says what each rank was doing when all were ended."""
+def _timeout_error(timeout: float, ranks: list[Rank], now: float, remarks: tuple[str, ...]) -> RankError:
+    """Return the error that says what each rank was doing when the time was up."""
 
     def state(rank: Rank) -> str:
         last = f"its last line: {rank.lines[-1]}" if rank.lines else "it had printed nothing"
@@ -383,7 +382,8 @@ def _stopped_error(why: str, ranks: list[Rank], now: float, remarks: tuple[str, 
         return f"rank {rank.number} was silent for {now - rank.last_output_at:.1f} s; {last}"
 
     return RankError(
-        why,
+        f"Not over after {timeout:g} s, so all ranks were ended. Did one wait in a collective operation that another "
+        "never reached? If not, give them more time with timeout=.",
         (*map(state, ranks), *(() if all(rank.started for rank in ranks) else remarks[-QUOTED_LINES:])),
         mpirun=remarks,
         mpi=_quote_mpi(ranks)[-QUOTED_LINES:],

@@ -164,12 +164,12 @@ class MpiRun:
             os.close(folder)
             os.close(write)
 
-    def wait(self, timeout: float, is_in_vain: Callable[[], object] | None = None) -> bool:
-        """Read until the run is over or has failed; return False when the time is up before, or waiting is in vain."""
+    def wait(self, timeout: float) -> bool:
+        """Read until the run is over or has failed; return False when the time is up before."""
         while self._is_running():
             if self._is_overdue():
                 return True
-            if self.elapsed() > timeout or (is_in_vain and is_in_vain()):
+            if self.elapsed() > timeout:
                 return False
             self._poll(0.1)
         return True

@@ -40,7 +40,8 @@ from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.system.lifetime import adopt_orphans, end_with
 from labkit.system.machine import Machine, node_cores, node_cpus
-from labkit.testbed.testbed import SWITCH_ADDRESS, Testbed
+from labkit.testbed import Testbed
+from labkit.testbed.wiring import SWITCH_ADDRESS
 
 TMP = Path("/tmp")  # the folder of the folders that hold a small Slurm
 CONF = "slurm.conf"

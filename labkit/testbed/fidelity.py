@@ -18,9 +18,10 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.system.load import CpuTimes, cpu_times
-from labkit.testbed.testbed import Node, Testbed, traffic
+from labkit.testbed import Testbed, traffic
+from labkit.testbed.wiring import Node
 
-# The shares from which a figure is that of the cores; `lab network accuracy` shows them beside the errors of transfers.
+# The shares above which the cores limited a figure; tests/benchmarks/wire_accuracy.py prints them with its errors.
 # On an idle machine with two cores, with all-reduces at 1 to 15% above theory (4 and 8 nodes, 100 Mbit/s), nodes waited
 # for 17 to 34% and used 42 to 51% of the cores; with 26 to 66% (8 nodes, 1 Gbit/s) for 42% and used 66%; with 84 to 91%
 # (4 nodes, 5 Gbit/s) for 30% and used 67% (docs/wires.md).

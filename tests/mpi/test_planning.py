@@ -44,7 +44,7 @@ class TestFreeCores:
         assert planned.threads == len(free) // n
         assert set(planned.cpus) <= {cpu for core in free for cpu in core}
         assert len(planned.cpus) == 2 * n * planned.threads
-        assert planned.hidden[cores.LENT_VARIABLE] == ",".join(map(str, planned.cpus))
+        assert planned.env[cores.LENT_VARIABLE] == ",".join(map(str, planned.cpus))
 
     def test_fewer_threads_than_the_machine_has_cores_for_are_reported(self):
         planned = plan(2, "train.py", machine=self.BIG, environ={}, free=self.without(self.BIG, 0, 1, 2, 7))
@@ -55,7 +55,7 @@ class TestFreeCores:
         planned = plan(2, "train.py", machine=machine(4), threads=2, environ={}, free=((0,), (1,), (3,)))
         assert (planned.threads, planned.bound, binding(planned), planned.cpus) == (2, False, None, ())
         assert planned.warning.startswith("Warning: other runs have 1 of 4 cores (2): 2 ranks × 2 threads take turns")
-        assert cores.LENT_VARIABLE not in planned.hidden
+        assert cores.LENT_VARIABLE not in planned.env
 
     def test_none_are_reported(self):
         planned = plan(1, "train.py", machine=machine(2), environ={}, free=())
@@ -148,7 +148,7 @@ class TestPlan:
         assert planned.local == local
         names = [arg for arg in planned.argv if arg.startswith("UCX_")]
         assert {name: variable(planned, name) for name in names} == told
-        assert (planned.hidden.get("HYDRA_IFACE") == "lo") == (local and bool(job))
+        assert (planned.env.get("HYDRA_IFACE") == "lo") == (local and bool(job))
 
     @pytest.mark.parametrize("room", [0, 100 << 20])
     def test_shared_memory_that_none_but_the_user_may_read_if_there_is_room(self, monkeypatch, tmp_path, room):

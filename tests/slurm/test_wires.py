@@ -145,12 +145,12 @@ def test_a_plan_takes_the_wires_and_no_loopback():
         return plan(2, "x.py", machine=this_machine(), environ=environ)
 
     wires = planned(2, f"{small_slurm.ON_WIRES}x")
-    assert wires.hidden["HYDRA_IFACE"] == interface()
+    assert wires.env["HYDRA_IFACE"] == interface()
     assert f"UCX_NET_DEVICES {interface()}" in " ".join(wires.options)
     assert not wires.local  # or mpirun would listen on loopback alone
-    assert planned(1, f"{small_slurm.ON_WIRES}x").hidden["HYDRA_IFACE"] == "lo"
-    assert planned(2, f"{small_slurm.PREFIX}x").hidden["HYDRA_IFACE"] == "lo"
-    assert "HYDRA_IFACE" not in planned(2, "a-real-one").hidden
+    assert planned(1, f"{small_slurm.ON_WIRES}x").env["HYDRA_IFACE"] == "lo"
+    assert planned(2, f"{small_slurm.PREFIX}x").env["HYDRA_IFACE"] == "lo"
+    assert "HYDRA_IFACE" not in planned(2, "a-real-one").env
 
 
 # --- It ends, and nothing is left ---

@@ -140,8 +140,8 @@ NO_TRANSFER = "OSError: [Errno 12] Cannot allocate memory"
 )
 def test_a_check_that_fails_says_why(nothing_left, program, nodes, what, said, told):
     program("nsenter", f'case "$*" in *"{what}"*) {said};; esac; PATH=/usr/sbin:/sbin:/usr/bin:/bin; exec nsenter "$@"')
-    with pytest.raises(LabError) as caught:
-        Testbed(nodes)
+    with pytest.raises(LabError) as caught, Testbed(nodes) as made:
+        str(made)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
     assert (obstacle() != "") == (what == "-c")
@@ -149,7 +149,7 @@ def test_a_check_that_fails_says_why(nothing_left, program, nodes, what, said, t
 
 @pytest.mark.parametrize(("measured", "told"), [(9.4e8, "94%"), (1e7, "1%"), (1.9e6, "less than 1%")])
 def test_what_came_through_is_told_however_little(wires_can_be_made, monkeypatch, measured, told):
-    monkeypatch.setattr(Testbed, "_check", lambda self: (measured, 1e9))
+    monkeypatch.setattr(Testbed, "check", (measured, 1e9))
     with Testbed(2, "1 Gbit/s") as wires:
         assert str(wires).endswith(f", {told}")
         assert bool(wires.warning) == (told != "94%")
