@@ -58,9 +58,7 @@ def measure(nodes: int, rate: float) -> dict[str, object]:
         "round_trip": float(np.median(seconds["pings"])) / PINGS,
         "excess": excess,
         "interval": widest,
-        "waited": run.wires.waited,
         "used": run.wires.used,
-        "packets": run.wires.packets,
         "limit": "cores" if run.others.doubt else "busy" if run.others.busy else "wires",
         "seconds": seconds,
     }
@@ -76,11 +74,11 @@ def main() -> None:
     if args.nodes is not None and args.nodes < 2:
         parser.error("a wire has two ends: at least 2 nodes")
     rows = []
-    print("nodes        rate     ping µs", *(f"{way:>10}" for way in WAYS), "    ±  waited  used  packets  limit")
+    print("nodes        rate     ping µs", *(f"{way:>10}" for way in WAYS), "    ±   used  limit")
     for rate in [args.rate] if args.rate else RATES:
         for nodes in [args.nodes] if args.nodes else NODES:
             rows.append(row := measure(nodes, parse_rate(rate)))
-            shares = (row["interval"], row["waited"], row["used"], row["packets"])
+            shares = (row["interval"], row["used"])
             print(
                 f"{nodes:5} {rate:>11} {1e6 * row['round_trip']:11.0f}",
                 *(f"{share:>+10.0%}" for share in row["excess"].values()),
