@@ -79,8 +79,6 @@ class RankError(LabError):
         The signal that killed it.
     lines : tuple of str
         The last lines it printed; at the time limit, a line on what each rank was doing.
-    mpirun : tuple of str
-        The lines that mpirun itself printed.
     mpi : tuple of str
         The last lines of MPI's libraries on the ranks, such as `[0] MPI: …`.
     """
@@ -91,12 +89,11 @@ class RankError(LabError):
         lines: tuple[str, ...],
         rank: int | None = None,
         code: int | None = None,
-        mpirun: tuple[str, ...] = (),
         mpi: tuple[str, ...] = (),
     ) -> None:
+        mpi = mpi[-QUOTED_LINES:]
         super().__init__("\n  ".join([message, *(line[:500] for line in (*lines, *mpi))]))
-        self.mpi = mpi
-        self.lines, self.rank, self.mpirun = lines, rank, mpirun
+        self.lines, self.rank, self.mpi = lines, rank, mpi
         self.status = code if code is not None and code >= 0 else None
         self.signal = signal.Signals(-code) if code is not None and code < 0 else None
 
@@ -118,7 +115,7 @@ def run_ranks(
     Each rank has cores of its own, which no other run on this machine has, whichever user started it
     (`labkit.system.cores`); where they are too few, ranks take turns and a line says so. On a server with measuring
     slots, the run waits for one and has its cores (`labkit.system.lease`). What MPI's libraries print comes after
-    `[rank] MPI:`. Unless the run spans machines, mpirun listens nowhere and other users cannot connect to it.
+    `[rank] MPI:`. Unless the run spans machines, mpirun listens on loopback only.
     With a network, ranks are on nodes that are joined by wires (`labkit.testbed`), and what they send to another node
     takes them.
 
@@ -308,12 +305,7 @@ def _once(text: str, key: Hashable = None) -> str:
 def _first_failure(ranks: list[Rank], abort_status: int | None, remarks: tuple[str, ...]) -> RankError | None:
     """Return the error of the rank that failed first; None when all succeeded."""
     if not any(rank.started or rank.lines for rank in ranks):
-        return RankError(
-            "mpirun started no rank. It said:",
-            remarks[-QUOTED_LINES:],
-            mpirun=remarks,
-            mpi=_quote_mpi(ranks)[-QUOTED_LINES:],
-        )
+        return RankError("mpirun started no rank. It said:", remarks[-QUOTED_LINES:], mpi=_quote_mpi(ranks))
     # A rank that reports no end was killed along with its runner, be it by mpirun; its script may have been through.
     failed = [rank for rank in ranks if rank.exit_code or (rank.exit_code is None and not rank.finished_at)]
     failed.sort(key=_ended_at)
@@ -323,8 +315,8 @@ def _first_failure(ranks: list[Rank], abort_status: int | None, remarks: tuple[s
     if culprit is None and abort_status is not None and not any(rank.exit_code for rank in failed):
         lines = tuple(f"rank {rank.number}: {rank.lines[-1]}" for rank in ranks if rank.lines)
         text = f"A rank ended all by MPI_Abort, with exit status {abort_status}. The last line of each:"
-        return RankError(text, lines, code=abort_status, mpirun=remarks, mpi=_quote_mpi(ranks)[-QUOTED_LINES:])
-    return _rank_error(culprit or _left_without_finalize(ranks, failed[0]) or failed[0], ranks, remarks)
+        return RankError(text, lines, code=abort_status, mpi=_quote_mpi(ranks))
+    return _rank_error(culprit or _left_without_finalize(ranks, failed[0]) or failed[0], ranks)
 
 
 def _first_killed(failed: list[Rank]) -> Rank | None:
@@ -350,7 +342,7 @@ def _ended_at(rank: Rank) -> float:
     return math.inf if rank.ended_at is None else rank.ended_at
 
 
-def _rank_error(rank: Rank, ranks: list[Rank], remarks: tuple[str, ...]) -> RankError:
+def _rank_error(rank: Rank, ranks: list[Rank]) -> RankError:
     code = -signal.SIGKILL if rank.exit_code is None and rank.gone_at else rank.exit_code
     if code is None:
         how = "ended without a word"
@@ -367,7 +359,7 @@ def _rank_error(rank: Rank, ranks: list[Rank], remarks: tuple[str, ...]) -> Rank
     lines = tuple(rank.lines[-QUOTED_LINES:])
     last = "Its last lines:" if lines else "It had printed nothing."
     text = f"Rank {rank.number} {how}{when}; all were ended.{done} {last}"
-    return RankError(text, lines, rank.number, code, remarks, _quote_mpi(ranks)[-QUOTED_LINES:])
+    return RankError(text, lines, rank.number, code, _quote_mpi(ranks))
 
 
 def _timeout_error(timeout: float, ranks: list[Rank], now: float, remarks: tuple[str, ...]) -> RankError:
@@ -385,8 +377,7 @@ def _timeout_error(timeout: float, ranks: list[Rank], now: float, remarks: tuple
         f"Not over after {timeout:g} s, so all ranks were ended. Did one wait in a collective operation that another "
         "never reached? If not, give them more time with timeout=.",
         (*map(state, ranks), *(() if all(rank.started for rank in ranks) else remarks[-QUOTED_LINES:])),
-        mpirun=remarks,
-        mpi=_quote_mpi(ranks)[-QUOTED_LINES:],
+        mpi=_quote_mpi(ranks),
     )
 
 
