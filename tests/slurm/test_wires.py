@@ -17,14 +17,13 @@ from slurm_shell import script, shell_of
 
 from labkit.mpi import small_slurm
 from labkit.mpi.planning import plan
-from labkit.slurm import cluster, supervisor
+from labkit.slurm import supervisor
 from labkit.slurm.cluster import Cluster
 from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit.testbed import obstacle
 from labkit.testbed.testbed import interface
-from labkit.testbed.units import parse_rate
 
 PYTHON = shlex.quote(sys.executable)  # the checkout's path may have spaces
 MPIRUN = shlex.quote(str(Path(sys.executable).with_name("mpirun")))
@@ -127,15 +126,6 @@ def test_it_tells_what_was_asked_for_and_measured_and_up_again_changes_nothing(w
 def test_up_with_another_network_names_the_one_that_is_up(wired, other):
     with pytest.raises(LabError, match=r"^a cluster of 2 nodes on wires of 100 Mbit/s is up: .*\./lab cluster down$"):
         wired.up(**other)
-
-
-def test_wires_for_a_cluster_that_is_up_without(tmp_path, monkeypatch):
-    one = Cluster(tmp_path / "cluster")
-    one.link.symlink_to(tmp_path)
-    monkeypatch.setattr(cluster, "obstacle", lambda: "")
-    monkeypatch.setattr(Cluster, "slurm", lambda self: cluster.Slurm("own", 2, 1, {}))
-    with pytest.raises(LabError, match=r"^a cluster of 2 nodes without wires is up: "):
-        one.up(2, network=RATE)
 
 
 def test_a_plan_takes_the_wires_and_no_loopback():
@@ -260,12 +250,3 @@ def test_a_network_that_cannot_be_made_is_one_line_and_nothing_is_left(another, 
     assert not another.link.is_symlink()
     assert not processes.find(lambda process: str(another.link) in " ".join(process.cmdline()))
     assert set(supervisor.TMP.glob(f"{small_slurm.ON_WIRES}*")) <= before
-
-
-def test_what_is_passed_to_the_supervisor_is_the_rate_to_the_bit(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(cluster, "obstacle", lambda: "")
-    monkeypatch.setattr(Cluster, "_start", lambda self, nodes, until, rate: asked.append(rate))
-    with pytest.raises(LabError, match="came up, and ended at once"):
-        Cluster(tmp_path / "cluster").up(2, network="1.23456 Gbit/s")
-    assert parse_rate(asked[0]) == parse_rate("1.23456 Gbit/s")

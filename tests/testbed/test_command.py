@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from labkit.cli import application
 from labkit.system.errors import LabError
-from labkit.system.machine import this_machine
 from labkit.system.processes import find, wait_until
 from labkit.testbed import Testbed, command, testbed
 
@@ -111,27 +110,11 @@ def test_the_status_is_as_a_shell_gives_it(wires, script, status):
     assert command.run(wires, ["sh", "-c", script]) == status
 
 
-@pytest.mark.parametrize("odd", ["no-such-program", "", "/nowhere/program"])
-def test_no_such_command(wires, odd):
-    with pytest.raises(LabError, match="Is it spelt right"):
-        command.run(wires, [odd])
-
-
 def test_an_interrupt_is_left_to_the_command(wires):
     before = signal.getsignal(signal.SIGINT)
     script = f"trap 'exit 5' INT; kill -INT {os.getpid()}; kill -INT $$; sleep 5"
     assert command.run(wires, ["sh", "-c", script]) == 5
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_cores_in_use_are_told(wires, monkeypatch, capfd):
-    class Loan:
-        free = ()
-        close = keep_only = lambda *args: None
-
-    monkeypatch.setattr(command.cores, "borrow", lambda *args: Loan())
-    assert command.run(wires, ["true"]) == 0
-    assert "Warning: other runs have some of the nodes' cores" in capfd.readouterr().out
 
 
 # --- lab testbed ---
@@ -256,8 +239,3 @@ def test_an_interrupt_from_the_terminal_ends_mpirun(ranks, tmp_path):
     os.killpg(ranks.pid, signal.SIGINT)
     assert ranks.wait(SOON) not in (0, -signal.SIGINT)
     assert wait_until(lambda: not living(str(tmp_path)), SOON), living(str(tmp_path))
-
-
-def test_more_nodes_than_cores_share_them(wires_can_be_made):
-    with Testbed(len(this_machine().cores) + 1, "100 Mbit/s") as more:
-        assert all(node.cpus for node in more.nodes)

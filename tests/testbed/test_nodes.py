@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import textwrap
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import labkit.testbed
 from labkit.system import programs
 from labkit.system.errors import LabError
 from labkit.system.processes import wait_until
@@ -114,14 +112,6 @@ class TestWires:
         assert size < one.sent < 1.1 * size
         assert size < three.received < 1.1 * size
         assert max(one.received, three.sent, *two) < 0.1 * size
-
-    def test_a_node_reads_its_own_traffic(self, make):
-        wires = make(2)
-        sent, received = python_on(
-            wires, 2, "from labkit.testbed import traffic; now = traffic(); print(now.sent, now.received)"
-        ).split()
-        seen = wires.traffic()[1]
-        assert (abs(int(sent) - seen.sent), abs(int(received) - seen.received)) < (1000, 1000)
 
     def test_one_node_has_no_wire_to_measure(self, make):
         wires = make(1, "1 Gbit/s")
@@ -315,18 +305,6 @@ class TestEnd:
                 if forks:
                     os.killpg(process.pid, signal.SIGKILL)
 
-    @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
-    def test_it_needs_no_standard_streams(self, nothing_left, tmp_path, closed):
-        text = f"""
-            from pathlib import Path
-            from labkit.testbed import Testbed
-            with Testbed(2) as wires:
-                Path({str(tmp_path / "told")!r}).write_text(str(wires))
-        """
-        (tmp_path / "use.py").write_text(textwrap.dedent(text))
-        subprocess.run(["bash", "-c", f'"$@" {closed}', "bash", sys.executable, tmp_path / "use.py"], timeout=30)
-        assert (tmp_path / "told").read_text().startswith("2 nodes on wires of 1 Gbit/s")
-
     def test_what_an_interrupt_left_is_not_taken_for_the_next_commands_output(self, make, monkeypatch):
         wires = make(1)
         monkeypatch.setattr(namespaces, "COMMAND_TIMEOUT_S", 0.05)
@@ -376,8 +354,3 @@ class TestInterface:
     def test_no_sys_at_all(self, monkeypatch, tmp_path):
         monkeypatch.setattr(wiring, "INTERFACES", tmp_path / "gone")
         assert "no network interface but lo" in obstacle()
-
-
-def test_the_room_has_what_labs_use():
-    assert all(hasattr(labkit.testbed, name) for name in labkit.testbed.__all__)
-    assert testbed.ENTER.stat().st_mode & stat.S_IXUSR
