@@ -365,17 +365,17 @@ def test_cluster_up_tells_what_to_type_next(monkeypatch, capsys):
 
 def test_cluster_up_with_wires_tells_what_they_carry_and_where_mpi_programs_run(monkeypatch, capsys):
     asked = []
-    there = cluster.Slurm(
-        "own", 2, 1, {"SLURM_CONF": "/tmp/x/slurm.conf"}, network="2 nodes on wires", warning="Warning"
-    )
+    variables = {"SLURM_CONF": "/tmp/x/slurm.conf", "PATH": "/tmp/x/bin:/usr/bin"}
+    there = cluster.Slurm("own", 2, 1, variables, network="2 nodes on wires", warning="Warning")
     monkeypatch.setattr(cluster, "start_slurm", lambda nodes, network: asked.append(network) or there)
     monkeypatch.setattr(supervisor, "address", lambda: "192.0.2.7")
     assert run(monkeypatch, "cluster", "up", "--network", "1 Gbit/s") == 0
     told = capsys.readouterr().out
     assert asked == ["1 Gbit/s"]
     assert "2 nodes on wires\nWarning\n" in told
-    assert "MPI programs within a job" in told
-    assert "listens" not in told  # the relay does, on loopback
+    assert "export PATH=/tmp/x/bin:$PATH\n" in told
+    assert "MPI programs" in told
+    assert "listens" not in told
 
 
 @pytest.mark.parametrize(
