@@ -5,7 +5,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from labkit.exercises import sources
+from labkit_author import sources
 
 
 def functions(lab: str, *names: str, **given: Any) -> dict[str, Any]:

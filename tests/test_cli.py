@@ -16,7 +16,7 @@ from labkit import cli
 from labkit.bench import configurations
 from labkit.data import mnist, synthetic
 from labkit.doctor import checks
-from labkit.exercises import copies, sources
+from labkit.exercises import catalogue, working_copies
 from labkit.report import page
 from labkit.slurm import cluster, supervisor
 from labkit.system import errors, huge_pages, paths, programs
@@ -199,12 +199,12 @@ def test_guide_writes_the_page_of_what_was_chosen_and_says_where(monkeypatch, ca
 
 
 def test_catchup_keeps_what_was_there_and_says_where(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(catch_up, "copy", lambda source, to: f"{source.stem} up to {to}")
-    source = sources.find("07")
-    own = copies.copy_path(source, tmp_path)
+    monkeypatch.setattr(catch_up, "copy", lambda lab, to: f"{lab.name} up to {to}")
+    lab = catalogue.find("07")
+    own = working_copies.copy_path(lab, tmp_path)
     own.write_text("mine")
     assert run(monkeypatch, "catchup", "07", "--to", "3", "--folder", str(tmp_path)) == 0
-    assert own.read_text() == f"{source.stem} up to 3"
+    assert own.read_text() == f"{lab.name} up to 3"
     told = capsys.readouterr().out
     (kept,) = (file for file in tmp_path.iterdir() if file != own and file.suffix == ".ipynb")
     assert kept.read_text() == "mine"
@@ -452,4 +452,4 @@ def test_completion_knows_commands_that_the_help_leaves_out():
     environ = os.environ | {"_LAB_COMPLETE": "complete_bash", "COMP_WORDS": "lab ", "COMP_CWORD": "1"}
     lab = [sys.executable, "-c", "from labkit.cli import main; main()"]
     completed = subprocess.run(lab, capture_output=True, text=True, env=environ).stdout.split()
-    assert {"start", "hub", "mutate", "roofline"} <= set(completed)
+    assert {"start", "hub", "lint", "roofline"} <= set(completed)

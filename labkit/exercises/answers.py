@@ -52,11 +52,10 @@ printed: ContextVar[io.StringIO] = ContextVar("printed")
 
 @dataclass
 class Calls:
-    """The calls of an answer that a check makes: how many have returned, and the one under way, since when."""
+    """The calls of an answer that a check makes: how many have returned, and the one that is running."""
 
     returned: int = 0
     under_way: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
-    since: float = 0.0
 
     def __str__(self) -> str:
         """Return the call under way as the student would write it."""
@@ -80,7 +79,7 @@ def call(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     output.seek(0)
     output.truncate()
     made = calls.get(Calls())
-    made.under_way, made.since = (answer, args, kwargs), time.monotonic()
+    made.under_way = (answer, args, kwargs)
     try:
         # What is printed and warned about, the checker catches: not here, in a thread that may be left behind and would
         # undo it for the notebook at some later time.

@@ -7,6 +7,7 @@ from datetime import date, datetime, time, timedelta
 from itertools import pairwise
 
 from labkit.exercises.minutes import Section
+
 from labkit.system import lease
 from labkit.system.errors import LabError
 from labkit.system.words import plural

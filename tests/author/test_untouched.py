@@ -1,20 +1,21 @@
 """Each student notebook, untouched, runs to its closing table: every exercise continues with the kit's solution."""
 
+import nbformat
 import pytest
 from lab_cells import has_closing_table, verdict_of
 
-from labkit.exercises import notebooks, sources
-from labkit_author import build
+from labkit.exercises import catalogue
+from labkit_author import execution, notebooks
 
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)
-def test_untouched_notebook_runs_to_its_end(source, tmp_path):
-    notebook = notebooks.student(source)
-    done = build.execute(notebook, name=f"{source.stem}-untouched", cwd=tmp_path, QUICK=True)
-    verdicts = [verdict_of(cell) for cell in done.cells if sources.checks(cell)]
-    assert verdicts
+@pytest.mark.parametrize("lab", catalogue.labs(), ids=lambda lab: lab.name)
+def test_untouched_notebook_runs_to_its_end(lab, tmp_path):
+    notebook = nbformat.read(lab.notebook, as_version=4)
+    done = execution.execute(notebook, name=f"{lab.name}-untouched", cwd=tmp_path, QUICK=True)
+    verdicts = [verdict_of(cell) for cell in done.cells if notebooks.checks(cell)]
+    assert len(verdicts) == len(lab.exercises)
     assert all("· not attempted." in verdict for verdict in verdicts), verdicts
     tables = [cell.outputs[-1].data["text/markdown"] for cell in done.cells if has_closing_table(cell)]
     assert not any("not measured" in table for table in tables), tables

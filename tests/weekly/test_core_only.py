@@ -6,12 +6,13 @@ section, with the core's names as they were before.
 
 import re
 
+import nbformat
 import pytest
 from lab_cells import has_closing_table
 from nbformat.v4 import new_code_cell, new_notebook
 
-from labkit.exercises import minutes, notebooks, sources
-from labkit_author import build
+from labkit.exercises import catalogue
+from labkit_author import execution, notebooks
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -32,12 +33,13 @@ results._handed_in.clear()
 """
 
 
-@pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)
-def test_the_core_and_each_optional_section_reach_the_closing_table(source, tmp_path):
-    notebook = notebooks.student(source)
-    sections = zip(minutes.section_of(notebook), notebook.cells, strict=True)
-    code = [(section, cell) for section, cell in sections if cell.cell_type == "code"]
-    optional = [section.name for section in minutes.plan(source) if not section.core]
+@pytest.mark.parametrize("lab", catalogue.labs(), ids=lambda lab: lab.name)
+def test_the_core_and_each_optional_section_reach_the_closing_table(lab, tmp_path):
+    notebook = nbformat.read(lab.notebook, as_version=4)
+    code = [
+        (part.name, cell) for part in notebooks.by_section(notebook) for cell in part.cells if cell.cell_type == "code"
+    ]
+    optional = [section.name for section in lab.sections if not section.core]
     core = [cell for section, cell in code if section not in optional]
     tables = [place for place, cell in enumerate(core) if has_closing_table(cell)]
     end = tables[0] + 1 if tables else len(core)
@@ -46,7 +48,7 @@ def test_the_core_and_each_optional_section_reach_the_closing_table(source, tmp_
         cells += [new_code_cell(RESTORE), *(cell for section, cell in code if section == name)]
         cells += [new_code_cell(core[place].source) for place in tables]
     together = new_notebook(cells=[*cells, *core[end:]], metadata=notebook.metadata)
-    done = build.execute(together, name=f"{source.stem}-core", cwd=tmp_path, QUICK=True)
+    done = execution.execute(together, name=f"{lab.name}-core", cwd=tmp_path, QUICK=True)
     shown = [cell.outputs[-1].data["text/markdown"] for cell in done.cells if has_closing_table(cell)]
     missing = [set(re.findall(r"not measured \(section (\d+)\)", text)) for text in shown]
     measured = {section for section, cell in code if "results.hand_in(" in cell.source}

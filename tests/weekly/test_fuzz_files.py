@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from labkit.display.measured import Measured
 from labkit.display.results import Results, row
-from labkit.exercises import copies, sources
+from labkit.exercises import catalogue, working_copies
 from labkit.report import page
 from labkit.roofline import measure
 from labkit.system import files, terminal
@@ -147,16 +147,16 @@ def test_the_doctors_verdicts(folder, capsys):
 
 
 def test_the_record_of_copies_and_the_copies(folder):
-    source = sources.find("00")
-    path = copies.copy_path(source, folder)
-    fresh = copies.fresh(source)
+    lab = catalogue.find("00")
+    path = working_copies.copy_path(lab, folder)
+    fresh = working_copies.fresh(lab)
 
     @holds(30)
     @given(contents({path.name: "0" * 64}), contents(json.loads(fresh)))
     def reading(record: bytes, notebook: bytes) -> None:
-        (folder / copies.RECORD).write_bytes(record)
+        (folder / working_copies.RECORD).write_bytes(record)
         path.write_bytes(notebook)
-        kept = copies.reset(source, folder, fresh)
+        kept = working_copies.reset(lab, folder, fresh)
         assert kept is None or kept.read_bytes() == notebook  # nothing that was there is lost
         assert path.read_text() == fresh
 

@@ -9,9 +9,9 @@ import icalendar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from labkit.exercises.minutes import Section
 
 from labkit import cli
-from labkit.exercises.minutes import Section
 from labkit.system import lease
 from labkit.system.errors import LabError
 from labkit_classroom.lecture import agenda, agenda_view, pace, rehearsal, routes

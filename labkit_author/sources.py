@@ -4,7 +4,6 @@ A source is `solutions/NN_topic.py` in jupytext's percent format. A solution sta
 `### END SOLUTION`; the line `name = check(N, …)` after it makes its cell exercise N.
 """
 
-import ast
 import copy
 import functools
 import hashlib
@@ -14,13 +13,13 @@ from pathlib import Path
 
 import jupytext
 import nbformat
-from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
+from labkit.exercises import catalogue
 from labkit.system import paths
 from labkit.system.errors import LabError
+from labkit_author.notebooks import BEGIN, END, checks
 
-BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STUB = f"# {'─' * 20} YOUR CODE HERE {'─' * 20}\nraise NotImplementedError()"
 KEPT_METADATA = ("tags", "jupyter")  # of a cell; `jupyter={"source_hidden": true}` folds it in JupyterLab
 
@@ -49,13 +48,7 @@ class Exercise:
 
 def find(lab: str) -> Path:
     """Return the source of the lab that `lab` means: `7`, `07`, `07_horovod_mnist` or the path of one of its files."""
-    known = labs()
-    wanted = Path(lab).name.removesuffix(".py").removesuffix(".ipynb")
-    wanted = wanted.zfill(2) if wanted.isdigit() else wanted
-    for source in known:
-        if wanted in (source.stem, source.stem[:2]):
-            return source
-    raise LabError(f"there is no lab {lab!r}: the labs are {', '.join(source.stem for source in known)}.")
+    return catalogue.match(lab, {source.stem: source for source in labs()})
 
 
 def labs() -> list[Path]:
@@ -134,21 +127,6 @@ def solved(notebook: NotebookNode) -> NotebookNode:
     return copied
 
 
-def parse(cell: NotebookNode) -> ast.Module:
-    """Return the syntax tree of a code cell, IPython's own syntax translated into calls.
-
-    Of a `%%writefile` cell it is the tree of the script, since that is the cell's Python.
-    """
-    return _parse(cell.source)
-
-
-@functools.cache
-def _parse(text: str) -> ast.Module:
-    if text.startswith("%%writefile"):
-        text = text.partition("\n")[2]
-    return ast.parse(TransformerManager().transform_cell(text))
-
-
 def exercises(notebook: NotebookNode) -> dict[int, Exercise]:
     """Return a notebook's exercises by number.
 
@@ -173,16 +151,4 @@ def exercises(notebook: NotebookNode) -> dict[int, Exercise]:
             open_cell = index
     if open_cell is not None:
         raise LabError(f"cell {open_cell} has a solution that no `name = check(N, …)` follows.")
-    return found
-
-
-def checks(cell: NotebookNode) -> list[tuple[int, str]]:
-    """Return number and variable of each `name = check(N, …)` in a cell."""
-    if cell.cell_type != "code" or "check(" not in cell.source:  # few have one, and walking a tree takes a while
-        return []
-    found = []
-    for node in ast.walk(parse(cell)):
-        match node:
-            case ast.Assign([ast.Name(name)], ast.Call(ast.Name("check"), [ast.Constant(int(number)), *_])):
-                found.append((number, name))
     return found

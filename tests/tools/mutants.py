@@ -5,7 +5,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from labkit.exercises.sources import BEGIN, END
+from labkit_author.notebooks import BEGIN, END
 
 OPERATORS: dict[type, tuple[type, ...]] = {
     ast.Add: (ast.Sub,),

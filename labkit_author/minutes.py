@@ -5,106 +5,24 @@ A stored notebook has the times at which its cells ran, so that what it waited c
 
 import re
 import tomllib
-from dataclasses import dataclass, fields
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import NamedTuple
 
 from nbformat import NotebookNode
 
-from labkit.exercises import sources
+from labkit.exercises.catalogue import Section
 from labkit.system import files, paths
 from labkit.system.errors import LabError
+from labkit_author import sources
+from labkit_author.notebooks import HEADING, OPTIONAL, QUESTIONS, checks, waited
 
 FILE = "minutes.toml"  # in solutions/
 HEAD = "{minutes}"  # where a lab's times go in its source
 PART = re.compile(r"\{minutes (\w+)–(\w+)\}")  # the same of a part of a lab, from one section to another
-OPTIONAL = " · optional"
-HEADING = re.compile(r"^(?:# )?## (?:(\d+) · .+|(Questions))$", re.M)
-QUESTIONS = "questions"  # the name of the last section, which has no number
-TIMES = "execution"  # a cell's metadata, as JupyterLab writes it
 SLOWER = 1.3  # how many times as long a lab may take on the machine that stores it as on those it was planned on
 UNNOTICED = 0.1  # minutes in a section, of cells that nobody would call waiting
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-
-
-@dataclass(frozen=True)
-class Section:
-    """The minutes of one section of a lab.
-
-    Attributes
-    ----------
-    name : str
-        Its number, or "questions".
-    read, do, wait : float
-        Minutes to read it and run its cells, to do its exercises, and to wait for its cells on two cores.
-    core : bool
-        Whether later sections or labs need it.
-    heading : str
-        Its heading in the lab, in Markdown.
-    """
-
-    name: str
-    read: float = 0
-    do: float = 0
-    wait: float = 0
-    core: bool = True
-    heading: str = ""
-
-    @property
-    def minutes(self) -> float:
-        """All its minutes."""
-        return self.read + self.do + self.wait
-
-
-class Cells(NamedTuple):
-    """The cells of one section of a lab: its name as in the plan, its heading, and they."""
-
-    name: str
-    heading: str
-    cells: list[NotebookNode]
-
-    @property
-    def exercises(self) -> tuple[int, ...]:
-        """The numbers of the exercises that its cells check."""
-        return tuple(number for cell in self.cells for number, _ in sources.checks(cell))
-
-
-def by_section(notebook: NotebookNode) -> list[Cells]:
-    """Return a notebook's cells section by section, without the headings; the first, without a name, is its beginning.
-
-    A cell of prose that goes on over a heading is divided there.
-    """
-    parts = [Cells("", "", [])]
-    for cell in notebook.cells:
-        if cell.cell_type != "markdown":
-            parts[-1].cells.append(cell)
-            continue
-        begin = 0
-        for heading in HEADING.finditer(cell.source):
-            _append_prose(parts[-1].cells, cell, cell.source[begin : heading.start()])
-            parts.append(Cells(heading[1] or QUESTIONS, heading[0].lstrip("# "), []))
-            begin = heading.end()
-        _append_prose(parts[-1].cells, cell, cell.source[begin:])
-    return parts
-
-
-def _append_prose(cells: list[NotebookNode], cell: NotebookNode, text: str) -> None:
-    """Append a cell with a part of its prose, if there is any."""
-    if text.strip():
-        cells.append(NotebookNode(cell, source=text.strip("\n")))
-
-
-def section_of(notebook: NotebookNode) -> list[str]:
-    """Return for each cell the section that it stands in; no name before the first, and under any other heading."""
-    names, name = [], ""
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            for heading in re.findall(r"^## .+", cell.source, re.M):
-                found = HEADING.match(heading)
-                name = (found[1] or QUESTIONS) if found else ""
-        names.append(name)
-    return names
 
 
 def plan(source: Path) -> list[Section]:
@@ -134,7 +52,7 @@ def plan(source: Path) -> list[Section]:
     return [Section(name, **lab[name], heading=heading) for name, heading in headings]
 
 
-def total(sections: list[Section]) -> int:
+def total(sections: Sequence[Section]) -> int:
     """Return the minutes of some sections together, to the next five."""
     return 5 * round(sum(section.minutes for section in sections) / 5)
 
@@ -185,41 +103,13 @@ def fill(notebook: NotebookNode, source: Path) -> NotebookNode:
         return notebook
     sections = plan(source)
     optional = {section.name for section in sections if not section.core}
-    exercises = sum(len(sources.checks(cell)) for cell in notebook.cells)
+    exercises = sum(len(checks(cell)) for cell in notebook.cells)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = cell.source.replace(HEAD, head(sections, exercises), 1)
             cell.source = PART.sub(lambda found: part(sections, *found.groups()), cell.source)
             cell.source = HEADING.sub(lambda heading: heading[0] + OPTIONAL * (heading[1] in optional), cell.source)
     return notebook
-
-
-def waited(notebook: NotebookNode) -> dict[str, float]:
-    """Return the minutes that the cells of each section took when the notebook was executed.
-
-    What stands before the first section counts to it.
-
-    Raises
-    ------
-    LabError
-        When a cell has no times.
-    """
-    took = {part.name: sum(_minutes(cell) for cell in part.cells) for part in by_section(notebook)}
-    before = took.pop("")
-    took[next(iter(took))] += before
-    return took
-
-
-def _minutes(cell: NotebookNode) -> float:
-    """Return the minutes that a cell took; prose and an empty cell took none."""
-    if cell.cell_type == "markdown" or not cell.source.strip():
-        return 0.0
-    times = cell.metadata.get(TIMES, {})
-    try:
-        begin, end = (datetime.fromisoformat(times[f"iopub.status.{state}"]) for state in ("busy", "idle"))
-    except KeyError:
-        raise LabError(f"the cell {cell.source.splitlines()[0]!r} has no times: execute the lab.") from None
-    return (end - begin).total_seconds() / 60
 
 
 def overruns(source: Path, notebook: NotebookNode) -> list[str]:

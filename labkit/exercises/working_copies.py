@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from nbformat import NotebookNode
-
-from labkit.exercises import notebooks, sources
+from labkit.exercises import catalogue
+from labkit.exercises.catalogue import LabInfo
 from labkit.system import files, locks, paths
 from labkit.system.errors import LabError
 
@@ -44,22 +43,22 @@ class Update:
     outdated: tuple[str, ...]
 
 
-def copy_path(source: Path, folder: Path) -> Path:
+def copy_path(lab: LabInfo, folder: Path) -> Path:
     """Return where a lab's copy belongs."""
-    return folder / f"{source.stem}.ipynb"
+    return folder / lab.notebook.name
 
 
-def fresh(source: Path) -> str:
+def fresh(lab: LabInfo) -> str:
     """Return a new copy of a lab."""
-    return as_copy(notebooks.student(source))
+    return as_copy(lab.notebook.read_text())
 
 
-def as_copy(notebook: NotebookNode) -> str:
-    """Return a student's notebook as its copy is, its links to the glossary leading to the copy of that beside it.
+def as_copy(notebook: str) -> str:
+    """Return the text of a student's notebook with its links to the glossary changed to the copy in its folder.
 
     JupyterLab opens no file above the folder that it was started in.
     """
-    return notebooks.dumps(notebook).replace("](../docs/glossary.md", f"]({GLOSSARY.name}")
+    return notebook.replace("](../docs/glossary.md", f"]({GLOSSARY.name}")
 
 
 def update(folder: Path, labs: Sequence[str] | None = None) -> Update:
@@ -87,21 +86,21 @@ def update(folder: Path, labs: Sequence[str] | None = None) -> Update:
         refreshed, outdated = [], []
         for beside in filter(Path.exists, (GLOSSARY, AGENTS)):
             _copy(beside.read_text(), folder / beside.name, record)
-        for source in sources.labs():
-            path = copy_path(source, folder)
-            if labs is not None and source.stem[:2] not in labs and not path.exists():
+        for lab in catalogue.labs():
+            path = copy_path(lab, folder)
+            if labs is not None and lab.number not in labs and not path.exists():
                 continue
-            text = fresh(source)
+            text = fresh(lab)
             if not _copy(text, path, record) and made.get(path.name) != _fingerprint(text.encode()):
-                outdated.append(source.stem[:2])
+                outdated.append(lab.number)
             elif path.name in made and record[path.name] != made[path.name]:
-                refreshed.append(source.stem[:2])
+                refreshed.append(lab.number)
         _write_record(folder, record)
     _link_front_door(folder)
     return Update(tuple(refreshed), tuple(outdated))
 
 
-def reset(source: Path, folder: Path, text: str | None = None) -> Path | None:
+def reset(lab: LabInfo, folder: Path, text: str | None = None) -> Path | None:
     """Put a fresh copy of a lab in place, or another text of it.
 
     Returns
@@ -110,8 +109,8 @@ def reset(source: Path, folder: Path, text: str | None = None) -> Path | None:
         Where the student's own is kept, numbered; None when there was none or it was still fresh.
     """
     with _changing(folder):
-        path, record = copy_path(source, folder), _read_record(folder)
-        text = fresh(source) if text is None else text
+        path, record = copy_path(lab, folder), _read_record(folder)
+        text = fresh(lab) if text is None else text
         kept = None
         if path.exists() and _fingerprint(own := files.read(path, math.inf)) != _fingerprint(text.encode()):
             kept = next(
@@ -119,7 +118,7 @@ def reset(source: Path, folder: Path, text: str | None = None) -> Path | None:
             )
             files.write(kept, own)  # a copy, so that the student's own stays in place should this end here
         files.write(path, text, OTHER_FOLDER)
-        record[path.name] = _fingerprint(fresh(source).encode())  # another text counts as edited, and is kept
+        record[path.name] = _fingerprint(fresh(lab).encode())  # another text counts as edited, and is kept
         _write_record(folder, record)
     return kept
 
