@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from labkit.exercises.outcomes import FAILED, REPORT, NotYet, expect
-from labkit.exercises.values import short
+from labkit.exercises.values import is_table, short
 from labkit.mpi.launch import RankError, Run, run_ranks
 from labkit.system.paths import ROOT
 from labkit.testbed.testbed import SLEEP_WHILE_WAITING
@@ -190,7 +189,7 @@ def _copied(value: Any) -> Any:
     """Return copies of what a function could change in place; all else, such as a graph or a communicator, as it is."""
     if isinstance(value, np.ndarray):
         return value.copy()
-    if isinstance(value, pd.DataFrame | pd.Series):
+    if is_table(value):
         return value.copy(deep=True)
     if type(value) in (list, tuple, set):
         return type(value)(map(_copied, value))
@@ -205,7 +204,7 @@ def _unchanged(before: Any, after: Any) -> bool:
     if isinstance(before, np.ndarray):
         same_form: bool = before.shape == after.shape and before.dtype == after.dtype
         return same_form and before.tobytes() == after.tobytes()
-    if isinstance(before, pd.DataFrame | pd.Series):
+    if is_table(before):
         return bool(before.equals(after)) and list(before.axes[-1]) == list(after.axes[-1])
     if type(before) in (list, tuple):
         return len(before) == len(after) and all(map(_unchanged, before, after))
