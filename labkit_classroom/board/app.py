@@ -4,9 +4,7 @@ Requests that change something or show a seat need a token in a header. It is ne
 that to other ports of this host, and with requests that other sites cause.
 """
 
-import errno
 import logging
-import socket
 import sqlite3
 import ssl
 from pathlib import Path
@@ -240,14 +238,9 @@ def serve(room: Room, address: str, port: int, tls: tuple[Path, Path] | None = N
     try:
         server.add_sockets(tornado.netutil.bind_sockets(port, address, backlog=BACKLOG))
     except (OSError, UnicodeError) as error:  # the second: a name that no host can have
-        raise LabError(f"cannot listen on {address[:60]!r}, port {port}: {_remedy(error)}") from error
+        reason = getattr(error, "strerror", None) or "it is not an address"
+        raise LabError(
+            f"cannot listen on {address[:60]!r}, port {port}: {reason}. "
+            "Name an --address of this machine (`ip address`), or another --port."
+        ) from error
     return server
-
-
-def _remedy(error: OSError | UnicodeError) -> str:
-    """Return the reason why the server cannot listen, and the remedy."""
-    if isinstance(error, socket.gaierror | UnicodeError) or error.errno == errno.EADDRNOTAVAIL:
-        return "this machine has no such address. See `ip address`; the default --address is its own."
-    if error.errno == errno.EACCES:
-        return f"{error.strerror}. Try a --port from 1024 on."
-    return f"{error.strerror}. Try another --port."

@@ -118,7 +118,6 @@ MEMBERSHIP = fastjsonschema.compile(
         machine=_MACHINE,
         doctor=_or_null(_DOCTOR),
         ca=_TEXT,
-        leaving={"type": "boolean"},
     )
 )
 

@@ -25,15 +25,7 @@ class Answer(NamedTuple):
 
 
 class Results:
-    """The answers of all seats.
-
-    Parameters
-    ----------
-    questions : sequence of Question
-        In the order in which the room comes to them.
-    seats : iterable of Seat
-        The seats.
-    """
+    """The answers of all seats to questions, in the order in which the room comes to them."""
 
     def __init__(self, questions: Sequence[Question], seats: Iterable[Seat]) -> None:
         by_place = {(question.lab, question.number): question for question in questions}
@@ -109,30 +101,47 @@ def _summary(question: Question, results: Sequence[Any]) -> str:
 
 
 def _groups(answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """Return the results by kind of machine; kinds of fewer than `FEW` are merged with those of similar size.
+    """Return the results by kind of machine; kinds of fewer than `FEW` are merged.
 
-    Each group has `cores`, the least and the most of its machines; `isa`, their instruction sets; `values`, in
-    ascending order.
+    Machines of one instruction set are merged with those of similar size, and instruction sets that few machines have
+    with each other, or with the smallest group. Each group has `cores`, the least and the most; `isa`, a list; and
+    `values`, in ascending order.
     """
-    points = sorted(
-        (answer.machine["cores"], answer.machine["isa"], answer.here) for answer in answers if answer.here is not None
-    )
-    groups: list[list[Any]] = []
-    for _, kind in itertools.groupby(points, key=lambda point: point[:2]):
-        if not groups or len(groups[-1]) >= FEW:
-            groups.append([])
-        groups[-1] += kind
-    if len(groups) > 1 and len(groups[-1]) < FEW:
-        last = groups.pop()
-        groups[-1] += last
-    return [
+    groups: list[list[Answer]] = []
+    rest: list[Answer] = []
+    for isa in ISA:
+        own = [answer for answer in answers if answer.here is not None and answer.machine["isa"] == isa]
+        if len(own) < FEW:
+            rest += own
+        else:
+            groups += _by_cores(own)
+    if len(rest) < FEW and groups:
+        min(groups, key=len).extend(rest)
+    else:
+        groups += _by_cores(rest)
+    rows = [
         {
-            "cores": [group[0][0], group[-1][0]],
-            "isa": [name for name in ISA if any(isa == name for _, isa, _ in group)],
-            "values": sorted(value for _, _, value in group),
+            "cores": [pick(answer.machine["cores"] for answer in group) for pick in (min, max)],
+            "isa": [isa for isa in ISA if any(answer.machine["isa"] == isa for answer in group)],
+            "values": sorted(answer.here for answer in group),
         }
         for group in groups
     ]
+    return sorted(rows, key=lambda row: row["cores"])
+
+
+def _by_cores(answers: Iterable[Answer]) -> list[list[Answer]]:
+    """Return groups of `FEW` or more machines, those of the same number of cores together."""
+    groups: list[list[Answer]] = []
+    ordered = sorted(answers, key=lambda answer: answer.machine["cores"])
+    for _, same in itertools.groupby(ordered, key=lambda answer: answer.machine["cores"]):
+        if not groups or len(groups[-1]) >= FEW:
+            groups.append([])
+        groups[-1] += same
+    if len(groups) > 1 and len(groups[-1]) < FEW:
+        last = groups.pop()
+        groups[-1] += last
+    return groups
 
 
 def _choice_bars(question: Question, guesses: Sequence[Any], results: Sequence[Any]) -> list[dict[str, Any]]:

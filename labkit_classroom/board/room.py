@@ -20,22 +20,12 @@ MAX_WRONG = 30  # wrong codes and tokens per address and minute; there are 9e8 c
 
 
 class RoomCounts:
-    """Counts over all seats.
-
-    Attributes
-    ----------
-    people : int
-        The number of seats.
-    passed : Counter
-        How many have passed an exercise, by lab and exercise.
-    begun : set
-        The labs in which an exercise was attempted.
-    """
+    """Counts over all seats."""
 
     def __init__(self, seats: Iterable[Seat]) -> None:
-        self.people = 0
-        self.passed: Counter[tuple[str, int]] = Counter()
-        self.begun: set[str] = set()
+        self.people = 0  # seats
+        self.passed: Counter[tuple[str, int]] = Counter()  # seats that have passed an exercise, by lab and exercise
+        self.begun: set[str] = set()  # labs in which an exercise was attempted
         self._hints: defaultdict[tuple[str, int], list[int]] = defaultdict(list)  # shown, where it is not passed yet
         for seat in seats:
             self.people += 1

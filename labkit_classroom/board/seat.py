@@ -77,7 +77,7 @@ def join(
     folder = folder or Path.cwd()
     new: dict[str, Any] = {"address": _address(address), "code": code, "ca": ca}
     if before := membership(folder):
-        if before["leaving"] or protocol.plain_code(before["code"]) != protocol.plain_code(code):
+        if protocol.plain_code(before["code"]) != protocol.plain_code(code):
             raise LabError(
                 f"you are in the room at {before['address']} as {before['seat']!r}: ./lab leave first. "
                 f"If its board never answers again, delete {paths.shown(folder / MEMBERSHIP)}."
@@ -86,7 +86,7 @@ def join(
         print(f"You are still in, as {before['seat']!r}: your state is sent to {new['address']} from now on.")
         start_sender(folder)
         return
-    new |= {"machine": _machine(), "doctor": _doctor() if check else None, "leaving": False}
+    new |= {"machine": _machine(), "doctor": _doctor() if check else None}
     name = protocol.visible(seat, protocol.SEAT_LETTERS)
     answer = ask("POST", new, "/api/seats", {"code": code, "seat": name})
     if answer.status != 201:
@@ -101,7 +101,8 @@ def join(
         (folder / MEMBERSHIP).unlink(missing_ok=True)
         raise
     print(f"You are in, as {new['seat']!r}. {SENT} At the moment:")
-    print(_in_lines(state(folder, new)))
+    for key, value in state(folder, new).items():
+        print(f"  {key}: {json.dumps(value)}")
     print("./lab leave ends it and deletes all of it.")
     start_sender(folder)
 
@@ -112,32 +113,23 @@ def leave(folder: Path | None = None) -> None:
     Raises
     ------
     LabError
-        When you are not in a room.
+        When you are not in a room, or the board does not answer: then you are still in.
     """
     folder = folder or Path.cwd()
     member = membership(folder)
     if not member:
         raise LabError("you are in no room.")
-    keep(folder, member | {"leaving": True})
-    if try_to_leave(folder):
-        print("You have left, and all that the board had of your seat is deleted.")
-    else:
-        start_sender(folder)
-        print("Nothing more is sent. The board does not answer: it is asked to delete your seat until it does.")
-
-
-def try_to_leave(folder: Path) -> bool:
-    """Ask the board to delete the seat; forget it and return True once the board has no such seat."""
-    now = membership(folder)
-    if not now:
-        return True
     try:
-        done = ask("DELETE", now, "/api/seat").status in (204, 403)
-    except LabError:
-        return False
-    if done:
-        forget(folder, now["token"])
-    return done
+        answer = ask("DELETE", member, "/api/seat")
+    except LabError as error:
+        file = paths.shown(folder / MEMBERSHIP)
+        raise LabError(
+            f"{error} You are still in. Without {file}, nothing more is sent, and nothing deleted."
+        ) from error
+    if answer.status not in (204, 403):  # 403: the board does not know the seat any more
+        raise LabError(f"the board says: {answer.error}. You are still in.")
+    forget(folder, member["token"])
+    print("You have left, and all that the board had of your seat is deleted.")
 
 
 def hand(lab: str = "", exercise: int = 0, folder: Path | None = None) -> None:
@@ -304,11 +296,6 @@ def _address(text: str) -> str:
     if not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]-]{1,255}", address):
         raise LabError(f"an address is written like http://192.168.1.5:8500, not {text[: protocol.TEXT_LETTERS]!r}.")
     return address
-
-
-def _in_lines(message: dict[str, Any]) -> str:
-    """Return a message as JSON with a line for each key."""
-    return "{\n" + ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in message.items()) + "\n}"
 
 
 def _opened(folder: Path) -> dict[str, Any] | None:

@@ -27,13 +27,7 @@ Seen = tuple[tuple[str, int, int, int], ...]  # of each file: name, inode, size,
 
 
 class Sender:
-    """Sends a folder's state.
-
-    Parameters
-    ----------
-    folder : Path
-        The student's folder.
-    """
+    """Sends the state of a student's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,10 +38,6 @@ class Sender:
         """Send what has changed; return False when there is no seat to send for any more."""
         member = seat.membership(self.folder)
         if not member:
-            return False
-        if member["leaving"]:
-            if not seat.try_to_leave(self.folder):
-                raise LabError("the board does not answer.")
             return False
         now, seen = time.monotonic(), self._look()
         if seen == self._sent and now - self._sent_at < HEARTBEAT_S:

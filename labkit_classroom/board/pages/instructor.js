@@ -29,6 +29,7 @@ function row(seat) {
     helped.addEventListener("click", () => order("DELETE", `/api/seats/${seat.number}/hand`));
     name.append(" ", element("span", { class: "hand" }, `hand up ${seat.hand_up} min: ${seat.hand_at}`), " ", helped);
   }
+  if (seat.lacks) name.append(" ", element("span", { class: "warn" }, "cannot run ", typed(seat.lacks)));
   return element(
     "tr",
     seat.hand_at ? { role: "row", class: "hand" } : { role: "row" },
@@ -40,7 +41,6 @@ function row(seat) {
     cell("passed", seat.passed),
     cell("unchanged", seat.at ? `${seat.unchanged} min` : ""),
     cell("last heard", seat.silent === null ? "" : `${seat.silent} min ago`),
-    cell("cannot run", typed(seat.lacks)),
   );
 }
 

@@ -303,17 +303,6 @@ class TestBounds:
             assert "Set-Cookie" not in headers
             assert "Access-Control-Allow-Origin" not in headers
 
-    def test_a_full_disk_is_reported_and_what_was_confirmed_stays(self, board):
-        seat = board.join("A")
-        assert seat.put(exercises=[at(1)]).status_code == 204
-        board.store._database.execute("PRAGMA query_only = ON")  # as a disk without room
-        answer = seat.put(exercises=[at(1), at(2)])
-        assert (answer.status_code, "disk" in answer.json()["error"]) == (507, True)
-        assert board.shown()["seats"][0]["passed"] == 1
-        board.store._database.execute("PRAGMA query_only = OFF")
-        assert seat.put(exercises=[at(1), at(2)]).status_code == 204
-        assert board.shown()["seats"][0]["passed"] == 2
-
 
 def test_the_pages_exist_and_name_only_scripts_of_the_board(board):
     for page in ("/", "/instructor"):

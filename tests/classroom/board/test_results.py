@@ -161,10 +161,23 @@ class TestGroups:
             ([64, 64], ["AMX"], 5),
         ]
 
-    def test_a_kind_that_few_have_is_merged_with_those_of_similar_size(self):
-        assert self.groups(*[(2, "AVX2")] * 6, (64, "AMX")) == [([2, 64], ["AMX", "AVX2"], 7)]
-        few = [(2, "AVX2")] * 2 + [(4, "AVX2")] * 3
-        assert self.groups(*few, *[(8, "AVX-512")] * 5) == [([2, 4], ["AVX2"], 5), ([8, 8], ["AVX-512"], 5)]
+    @pytest.mark.parametrize(
+        ("machines", "groups"),
+        [
+            ([(2, "AVX2")] * 6 + [(64, "AMX")], [([2, 64], ["AMX", "AVX2"], 7)]),
+            (
+                [(2, "AVX2")] * 2 + [(4, "AVX2")] * 3 + [(8, "AVX2")] * 6 + [(2, "AVX-512")] * 4,
+                [([2, 4], ["AVX-512", "AVX2"], 9), ([8, 8], ["AVX2"], 6)],
+            ),
+            ([(2, "AVX2"), (8, "AVX-512"), (64, "AMX")] * 2, [([2, 64], ["AMX", "AVX-512", "AVX2"], 6)]),
+            (
+                [(2, "AVX2"), (64, "AMX")] * 3 + [(8, "AVX-512")] * 5,
+                [([2, 64], ["AMX", "AVX2"], 6), ([8, 8], ["AVX-512"], 5)],
+            ),
+        ],
+    )
+    def test_a_kind_that_few_have_is_merged_with_others(self, machines, groups):
+        assert self.groups(*machines) == groups
 
     @settings(derandomize=True, deadline=None)
     @given(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import stat
@@ -180,13 +181,25 @@ class TestProcess:
         assert [row["passed"] for row in board_process.shown()["seats"]] == [2] * 8
         assert seats[0].put(exercises=[at(1)]).status_code == 204
 
+    def test_a_full_disk_is_reported_and_what_was_confirmed_stays(self, board_process):
+        seat = board_process.join("A")
+        assert seat.put(exercises=[at(1)]).status_code == 204
+        unlimited = resource.RLIM_INFINITY
+        resource.prlimit(board_process.pid, resource.RLIMIT_FSIZE, (1, unlimited))  # no file can grow
+        answer = seat.put(exercises=[at(1), at(2)])
+        assert (answer.status_code, "disk" in answer.json()["error"]) == (507, True)
+        assert board_process.shown()["seats"][0]["passed"] == 1
+        resource.prlimit(board_process.pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
+        assert seat.put(exercises=[at(1), at(2)]).status_code == 204
+        assert board_process.shown()["seats"][0]["passed"] == 2
+
     def test_it_listens_where_it_was_told_and_nowhere_else_and_ends_cleanly(self, board_process):
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", board_process.port), timeout=5)
         other = [str(board_process.folder.parent / "other"), "127.0.0.1", str(board_process.port)]
         command = [*board_process.command()[:3], *other]
         second = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert "Address already in use. Try another --port" in second.stderr.splitlines()[-1]
+        assert "Address already in use. Name an --address" in second.stderr.splitlines()[-1]
         board_process._process.send_signal(signal.SIGINT)
         assert board_process._process.wait(10) == 0
         assert not (board_process.folder / host.RUNNING).exists()
