@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ from labkit import cli
 from labkit.display import results
 from labkit.display.measured import Measured
 from labkit.display.results import NOT_ATTEMPTED, NOT_YET, PASSED, Results
+from labkit.doctor import checks
 from labkit.exercises import classroom_link
 from labkit.exercises.opening import open_lab
 from labkit.system import files, processes
@@ -61,7 +63,7 @@ def stranger():
     with http.server.HTTPServer(("127.0.0.1", 0), Answers) as server:
         server.status, server.names, server.body = 403, (), b"<html>Please log in</html>"
         server.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
         server.shutdown()
@@ -73,7 +75,10 @@ def joined(board, folder, **options) -> None:
 
 
 class TestJoin:
-    def test_it_prints_exactly_what_is_sent(self, board, folder, capsys):
+    def test_it_prints_exactly_what_is_sent(self, board, folder, capsys, monkeypatch):
+        compiler = SimpleNamespace(name="compiler", status="fail", text="/home/ada/no g++")
+        verdict = SimpleNamespace(lab="07 Horovod", status="fail", because=[compiler])
+        monkeypatch.setattr(checks, "examine", lambda: SimpleNamespace(verdicts=[verdict]))
         joined(board, folder, seat="B4", check=True)
         printed = capsys.readouterr().out
         lines = [line.split(": ", 1) for line in printed.splitlines() if line.startswith("  ")]
@@ -86,7 +91,7 @@ class TestJoin:
             (1, PASSED, 2),
             (2, NOT_YET, 1),
         ]
-        assert {one["lab"][:2] for one in shown["doctor"]} >= {"00", "11"}
+        assert shown["doctor"] == [{"lab": "07 Horovod", "status": "fail", "because": ["compiler"]}]
 
     def test_it_names_all_that_is_sent_and_what_the_board_knows(self, board, folder, capsys):
         joined(board, folder)
@@ -186,7 +191,7 @@ class TestAnswers:
         ],
         ids=lambda body: str(body)[:30],
     )
-    @pytest.mark.parametrize("status", [201, 302, 403, 500])
+    @pytest.mark.parametrize("status", [201, 302, 403])
     def test_odd_content(self, stranger, folder, body, status):
         stranger.status, stranger.names, stranger.body = status, (protocol.ANSWER_HEADER,), body
         with pytest.raises(LabError) as error:
