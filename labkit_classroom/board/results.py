@@ -31,11 +31,11 @@ class Results:
         by_place = {(question.lab, question.number): question for question in questions}
         self._answers: dict[Question, list[Answer]] = {question: [] for question in questions}
         for seat in seats:
-            sent = {(guess["lab"], guess["number"]): guess for guess in seat.state["guesses"]}  # each question once
-            for place, guess in sent.items():
+            guesses = {(sent["lab"], sent["number"]): sent for sent in seat.state["guesses"]}  # each question once
+            for place, sent in guesses.items():
                 if question := by_place.get(place):
-                    values = (guess[key] if question.accepts(guess[key]) else None for key in ("guess", "here"))
-                    self._answers[question].append(Answer(*values, seat.state["machine"]))
+                    guess, here = (sent[key] if question.accepts(sent[key]) else None for key in ("guess", "here"))
+                    self._answers[question].append(Answer(guess, here, seat.state["machine"]))
 
     def measured(self) -> list[dict[str, Any]]:
         """Return the results that may be shown, by question.
