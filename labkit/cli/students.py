@@ -163,13 +163,13 @@ def report(
 ) -> None:
     """Make one page to take home: the machine, what you measured, the pictures, the exercises passed.
 
-    It says which figures were disturbed by other work. When you are in a room and send your figures to it, the room's
-    stand beside yours: median and range, from five machines on. The page reads on a phone and prints on A4.
+    It says which figures were disturbed by other work. If you are in a room, the table of guesses also has the room's
+    results: median and range, from five machines on. The page reads on a phone and prints on A4.
     """
-    from labkit.exercises import room
+    from labkit.exercises import classroom_link
     from labkit.report import page
 
-    html = page.render(results or folder / "work", *room.figures(folder))
+    html = page.render(results or folder / "work", *classroom_link.results(folder))
     files.write(out, html, "name another file with --out")
     print(f"wrote {paths.shown(out)}: open it in a browser; it needs no network")
 

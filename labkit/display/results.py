@@ -23,7 +23,6 @@ from labkit.system.load import BUSY_MARK, Others
 
 WORK = Path("work")  # of the notebook that is running
 COLUMNS = ("published", "this machine", "its limit")
-NAME_LETTERS = 120  # of a figure's name where machines are compared
 PASSED, NOT_YET, NOT_ATTEMPTED = "passed", "not yet", "not attempted"
 CHECK_FAILED = "the check itself failed"
 
@@ -245,11 +244,6 @@ def row(name: str, published: str, measured: Measured | str, limit: str, *watche
 def texts(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return the texts of kept rows."""
     return [each["texts"] for each in rows]
-
-
-def name_on_all_machines(name: str) -> str:
-    """Return a figure's name as it is where machines are compared: "on all cores", however many there are."""
-    return re.sub(r"\b(\d+ ranks )?on \d+ cores\b", "on all cores", name)[:NAME_LETTERS]
 
 
 def without_empty_columns(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from labkit.display import boxes, notices, plots
 from labkit.display.results import WORK, Results
-from labkit.exercises import room
+from labkit.exercises import classroom_link
 from labkit.exercises.core import Checker, checker
 from labkit.system import lease
 from labkit.system.lease import usable_machine
@@ -52,7 +52,7 @@ def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
     boxes.keep_words_whole()
     plots.use_style()
     WORK.mkdir(exist_ok=True)
-    room.open_lab(Path.cwd(), number)  # after a restart of the machine, say, the room's sender runs no more
+    classroom_link.open_lab(Path.cwd(), number)  # after a restart of the machine, say, the room's sender runs no more
     machine = usable_machine()
     cores = plural(machine.usable_cores, "core")
     print(f"{machine.model}: {cores} for this notebook, {', '.join(machine.isa) or 'no AVX2'}")
