@@ -191,7 +191,7 @@ def test_report_writes_the_page_and_says_where(monkeypatch, capsys, tmp_path):
 
 @pytest.mark.parametrize(("chosen", "days"), [(("--route", "two-days"), 2), (("--labs", "00,07"), 1)])
 def test_guide_writes_the_page_of_what_was_chosen_and_says_where(monkeypatch, capsys, tmp_path, chosen, days):
-    monkeypatch.setattr(guide, "render", lambda route, days, advice, work: f"<p>{len(days)}</p>")
+    monkeypatch.setattr(guide, "render", lambda route, days, *_: f"<p>{len(days)}</p>")
     out = tmp_path / "mine.html"
     assert run(monkeypatch, "guide", *chosen, "--out", str(out)) == 0
     assert out.read_text() == f"<p>{days}</p>"
