@@ -21,7 +21,7 @@ from labkit.models.networks import Network
 from labkit.models.registry import MODELS
 from labkit.system import files, load
 from labkit.system.errors import LabError, reason
-from labkit.system.turns import this_share
+from labkit.system.lease import usable_machine
 
 WEIGHT_DECAY = 4e-5  # the factor of tf_cnn_benchmarks; total_loss contains the decay
 LEARNING_RATE = 0.01
@@ -115,7 +115,7 @@ def _measure(config: BenchConfig, hvd: Any) -> None:
     seconds: list[float] = []
     losses: list[float] = []
     count = config.batch_size * ranks
-    with load.watch(unknown="the other ranks are at work beside this one" if hvd else "", show=False) as others:
+    with load.observe(unknown="the other ranks are at work beside this one" if hvd else "") as others:
         began = before = time.perf_counter()
         for number in range(1, config.num_batches + 1):
             losses.append(float(step(*next(batches))))
@@ -183,7 +183,7 @@ def _batches(config: BenchConfig, network: Network, rank: int, ranks: int, hvd: 
 
 
 def _header(config: BenchConfig, ranks: int) -> str:
-    emulated = "" if {"BF16", "AMX"} & set(this_share().isa) else ", emulated: this CPU has no bfloat16"
+    emulated = "" if {"BF16", "AMX"} & set(usable_machine().isa) else ", emulated: this CPU has no bfloat16"
     model = MODELS[config.model]
     one = {"An image is": f"here {model.example}"} if model.dataset == "sequences" else {}
     rows = {
@@ -213,7 +213,7 @@ def _remedy(config: BenchConfig, message: str) -> str:
 
 def _conditions(config: BenchConfig) -> dict[str, Any]:
     """Return the conditions of a measurement: programs, machine, variables."""
-    machine = this_share()
+    machine = usable_machine()
     return {
         "settings": {name: str(value) if isinstance(value, Path) else value for name, value in asdict(config).items()},
         "environment": {

@@ -17,9 +17,9 @@ def fetch() -> None:
 
     It goes into `data/`, or the folder in the variable LAB_DATA: only a whole file, whose checksum is right.
     """
-    from labkit.data import download
+    from labkit.data import mnist
 
-    print(download.fetch())
+    print(mnist.fetch())
 
 
 @app.command(epilog="Example: `./lab data status`")

@@ -17,7 +17,7 @@ from labkit.display.results import (
     texts,
     without_empty_columns,
 )
-from labkit.exercises import sources
+from labkit.exercises import catalogue
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK
@@ -81,7 +81,7 @@ def render(
         room_note=room_note,
         passed=verdicts.count(PASSED),
         exercises=len(verdicts),
-        to_come=[sources.title(source) for source in sources.labs() if source.stem[:2] not in ran],
+        to_come=[lab.title for lab in catalogue.labs() if lab.number not in ran],
     )
 
 
@@ -106,9 +106,9 @@ def _lab(file: Path) -> dict[str, Any]:
         what = f"{paths.shown(file)} is damaged ({error})"
         raise LabError(f"{what}: delete it, and run that lab's last cells again.") from error
     try:
-        source = sources.find(kept["lab"])
+        lab = catalogue.find(kept["lab"])
     except LabError as error:
         raise LabError(f"{paths.shown(file)} is of no lab that is here: move it away.") from error
     verdicts = kept.get("exercises", {})
-    exercises = {n: verdicts.get(str(n), NOT_ATTEMPTED) for n in sources.exercises(sources.read(source))}
-    return {"pictures": {}, "guesses": {}, **kept, "title": sources.title(source), "exercises": exercises}
+    exercises = {n: verdicts.get(str(n), NOT_ATTEMPTED) for n in lab.exercises}
+    return {"pictures": {}, "guesses": {}, **kept, "title": lab.title, "exercises": exercises}

@@ -13,7 +13,7 @@ from labkit.display.results import NOT_ATTEMPTED, find_problem, read
 from labkit.exercises.classroom_link import MEMBERSHIP, OPENED
 from labkit.system import files, paths
 from labkit.system.errors import LabError
-from labkit.system.turns import this_share
+from labkit.system.lease import usable_machine
 from labkit_classroom.board import protocol
 from labkit_classroom.board.entry_point import start_sender
 
@@ -270,7 +270,7 @@ def _not_a_board(address: str) -> LabError:
 
 def _machine() -> dict[str, Any]:
     """Return this machine's cores and instruction set, as the wall tells machines apart."""
-    machine = this_share()
+    machine = usable_machine()
     isa = next((name for name in protocol.ISA if name in machine.isa), protocol.ISA[-1])
     return {"cores": machine.usable_cores, "isa": isa}
 

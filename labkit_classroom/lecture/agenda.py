@@ -7,7 +7,8 @@ from datetime import date, datetime, time, timedelta
 from itertools import pairwise
 
 from labkit.exercises.minutes import Section
-from labkit.system import slots
+
+from labkit.system import lease
 from labkit.system.errors import LabError
 from labkit.system.words import plural
 from labkit_classroom.lecture import breaks
@@ -129,21 +130,19 @@ def sharing(people: int | None, count: int | None) -> tuple[float, str]:
     Parameters
     ----------
     people, count : int, optional
-        How many people measure, and on how many slots; by default as this machine is divided (`labkit.system.slots`).
+        How many people measure, and on how many slots; by default those of this machine (`labkit.system.lease`).
 
     Raises
     ------
     LabError
         When one is given, and nothing says the other.
     """
-    division = slots.read()
-    if division:
-        people, count = people or division.people, count or len(division.slots)
     if people is None and count is None:
         return 1.0, ""
+    count = count or len(lease.slots()) or None
     if people is None or count is None:
         raise LabError("how many people measure, and on how many slots? Give both, such as --people 40 --slots 4.")
-    rounds = slots.rounds(people, count)
+    rounds = max(1.0, people / count)
     measured = f"{people} people measure in turns on {plural(count, 'slot')}"
     return rounds, f"{measured}: all waiting counts {rounds:.3g} times, as a round of the room takes that long."
 

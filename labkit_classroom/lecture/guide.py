@@ -1,18 +1,17 @@
 """The instructor's guide and the helpers' page, made from the labs' sources: they need no other file and no network."""
 
-import json
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import jinja2
+from labkit.exercises.minutes import Section
 from nbformat import NotebookNode
 
 from labkit.display import markdown
 from labkit.display.results import COLUMNS, find_problem, read, texts, without_empty_columns
 from labkit.exercises import core, minutes, notebooks, sources
-from labkit.exercises.minutes import Section
 from labkit_author import mistakes as planted_mistakes
 from labkit_classroom.lecture import agenda_view, prose
 from labkit_classroom.lecture.agenda import Day
@@ -150,9 +149,11 @@ def lab(source: Path, results: Path) -> Lab:
 
 
 def mistakes(number: str) -> dict[int, list[Mistake]]:
-    """Return the planted mistakes of a lab's exercises, as `./lab build` has written them down."""
-    planted = json.loads(planted_mistakes.FILE.read_text()).get(number, {})
-    return {int(exercise): [Mistake(**mistake) for mistake in mistakes] for exercise, mistakes in planted.items()}
+    """Return the planted mistakes of a lab's exercises."""
+    return {
+        exercise: [Mistake(change.before, change.after, change.message) for change in changes]
+        for exercise, changes in planted_mistakes.planted(number).items()
+    }
 
 
 def _said(cells: Sequence[NotebookNode]) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from labkit.display.measured import Measured
 from labkit.display.results import NotMeasured, row
-from labkit.exercises import sources
+from labkit.exercises import catalogue
 from labkit.report.page import render
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK, Others
@@ -62,7 +62,7 @@ def test_the_page_has_machine_figures_pictures_and_exercises(page):
     text = " ".join(Page(page).text.split())
     for told in ("A CPU <with> 2 cores & more", "02 · oneDNN under an MNIST CNN", "4.6×", "2.1× (1.9 to 2.3)", "<3×"):
         assert told in text
-    in_both = sum(len(sources.exercises(sources.read(sources.find(lab)))) for lab in ("02", "07"))
+    in_both = sum(len(catalogue.find(lab).exercises) for lab in ("02", "07"))
     assert f"Passed: 2 of {in_both} exercises" in text
     assert "1 passed · 2 not yet · 3 not attempted" in text
     assert 'alt="fast: &#34;2×&#34; &lt;more&gt;"' in page
@@ -92,7 +92,7 @@ def test_small_runs_and_labs_to_come_are_reported(page):
     text = Page(page).text
     assert text.count("A small run") == 1
     to_come = text.partition("Still to come")[2]
-    titles = [sources.title(source) for source in sources.labs()]
+    titles = [lab.title for lab in catalogue.labs()]
     assert [title in to_come for title in titles] == [not title.startswith(("02", "07")) for title in titles]
 
 
@@ -231,7 +231,7 @@ def test_the_steps_come_first_and_guesses_stand_beside_their_figures(tmp_path):
     guess = {"question": "threads <2>", "guess": "2×", "here": "1.31× (1.20 to 1.40)"}
     leave(tmp_path, "03", steps={"threads": step}, guesses={"1": guess, "2": dict.fromkeys(guess, "")})
     page = render(tmp_path)
-    assert page.index("From the default to the fastest") < page.index(sources.title(sources.find("03")))
+    assert page.index("From the default to the fastest") < page.index(catalogue.find("03").title)
     assert "threads set beside the default 1.31× (1.20 to 1.40), 37% of the limit." in page
     assert page.count('<td data-head="you">') == 1
     assert "threads &lt;2&gt;" in page

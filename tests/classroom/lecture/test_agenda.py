@@ -9,10 +9,10 @@ import icalendar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from labkit.exercises.minutes import Section
 
 from labkit import cli
-from labkit.exercises.minutes import Section
-from labkit.system import slots
+from labkit.system import lease
 from labkit.system.errors import LabError
 from labkit_classroom.lecture import agenda, agenda_view, pace, rehearsal, routes
 from labkit_classroom.lecture.routes import Part, Route
@@ -194,7 +194,7 @@ def test_the_source_of_the_waiting_is_told():
 
 
 def test_where_people_share_a_server_waiting_is_a_round_of_the_room(monkeypatch, tmp_path):
-    monkeypatch.setenv(slots.FOLDER_VARIABLE, str(tmp_path / "slots"))
+    monkeypatch.setenv(lease.FOLDER_VARIABLE, str(tmp_path / "slots"))
     rounds, sentence = agenda.sharing(40, 4)
     (day,) = agenda.schedule(route(SHORT), time(9), FIRST, {}, rounds)
     assert day.entries[1].sections[0][1].wait == 10
@@ -206,10 +206,10 @@ def test_where_people_share_a_server_waiting_is_a_round_of_the_room(monkeypatch,
         agenda.sharing(40, None)
 
 
-def test_a_divided_server_knows_how_many_share_it(monkeypatch, tmp_path):
-    monkeypatch.setenv(slots.FOLDER_VARIABLE, str(tmp_path / "slots"))
-    slots.write(slots.Division((0,), ((1,), (2,)), 1, 8), tmp_path / "slots")
-    assert agenda.sharing(None, None)[0] == 4
+def test_a_divided_server_knows_its_slots(monkeypatch, tmp_path):
+    monkeypatch.setenv(lease.FOLDER_VARIABLE, str(tmp_path / "slots"))
+    lease.create(lease.Division((0,), ((1,), (2,)), 1), tmp_path / "slots")
+    assert agenda.sharing(None, None) == (1, "")
     assert agenda.sharing(12, None)[0] == 6
 
 
