@@ -165,8 +165,8 @@ class TestJoin:
         self, tmp_path, monkeypatch, capsys, command, place
     ):
         (tmp_path / "file").write_text("")
-        monkeypatch.setenv("LAB_FOLDER", str(tmp_path / ("x" * 5000 if place == "long" else place)))
-        monkeypatch.setattr("sys.argv", ["lab", *command])
+        folder = str(tmp_path / ("x" * 5000 if place == "long" else place))
+        monkeypatch.setattr("sys.argv", ["lab", *command, "--folder", folder])
         with pytest.raises(SystemExit) as left:
             cli.main()
         told = capsys.readouterr().err
