@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit.system import others, paths
+from labkit.system import account_access, paths
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit_author import build, sources
@@ -98,7 +98,7 @@ def as_others_can() -> list[str]:
     It is empty where they can already, and where nothing helps: tests that need such accounts are then skipped, and
     pytest's last lines say so.
     """
-    if os.geteuid() != 0 or not others.why_not():
+    if os.geteuid() != 0 or not account_access.problem():
         return []
     needed = [Path(sys.base_prefix), paths.ROOT]
     closed = {folder for path in needed for folder in path.parents if not folder.stat().st_mode & 0o001}
@@ -107,6 +107,6 @@ def as_others_can() -> list[str]:
     (home,) = closed
     below = [str(path) for path in needed if path.is_relative_to(home)]
     command = [str(paths.ROOT / "tests/with-open-home"), str(home), *below, "--"]
-    tried = "import sys; from labkit.system import others; sys.exit(bool(others.why_not()))"
+    tried = "import sys; from labkit.system import account_access; sys.exit(bool(account_access.problem()))"
     helps = subprocess.run([*command, sys.executable, "-c", tried], stderr=subprocess.DEVNULL).returncode == 0
     return command if helps else []

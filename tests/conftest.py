@@ -21,7 +21,7 @@ import pytest
 
 from labkit.mpi import torch_ranks
 from labkit.slurm import cluster
-from labkit.system import others, processes
+from labkit.system import account_access, processes
 from labkit.testbed import obstacle
 from labkit.testbed.testbed import SLEEP_WHILE_WAITING
 
@@ -159,7 +159,7 @@ def why_no_users() -> str:
     told = subprocess.run(become, capture_output=True, text=True).stderr.strip()
     if told:
         return f"this takes root with all its capabilities: {told}"
-    return (reason := others.why_not()) and f"{reason}; {others.REMEDY}"
+    return (reason := account_access.problem()) and f"{reason}; {account_access.REMEDY}"
 
 
 @pytest.fixture(scope="session")

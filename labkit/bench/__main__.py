@@ -4,7 +4,7 @@ import sys
 
 from labkit.bench import flags
 from labkit.bench.config import BenchConfig
-from labkit.system import turns
+from labkit.system import lease
 from labkit.system.errors import LabError
 from labkit.system.imports import lighten_keras, uncollected
 
@@ -13,7 +13,7 @@ def measure(config: BenchConfig) -> None:
     """Measure: variables are set first, then TensorFlow is imported, which reads them."""
     flags.set_variables(config)
     lighten_keras()
-    with turns.take():  # before TensorFlow makes a thread for each core
+    with lease.take():  # before TensorFlow makes a thread for each core
         with uncollected():
             from labkit.bench import run
         run.measure(config)

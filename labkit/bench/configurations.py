@@ -13,10 +13,10 @@ from rich.table import Column, Table
 
 from labkit.system import huge_pages, load, paths, processes, scratch
 from labkit.system.errors import LabError
+from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
 from labkit.system.statistics import Ratio, caption, ratios, remarks
 from labkit.system.tables import plain_table
-from labkit.system.turns import this_share
 
 TIME_LIMIT_S = 1800.0  # the limit of one process
 TAIL_LINES = 4  # the last lines of a failed process that are shown
@@ -68,7 +68,7 @@ class Configuration:
         """A reason why it cannot run here, and what to do; empty when it can."""
         if not self.python.exists():
             return f"{self._python} is not there: ./lab setup makes it"
-        if huge_pages.VARIABLES.items() <= self.env.items() and (why := huge_pages.why_not()):
+        if huge_pages.VARIABLES.items() <= self.env.items() and (why := huge_pages.problem()):
             return why
         if self.prefix and shutil.which(self.prefix[0]) is None:
             return f"{self.prefix[0]} is not installed: sudo apt-get install {self.prefix[0]}"
@@ -84,7 +84,7 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
 
     Each can have `-bf16`, `-fused` and `-huge` after its name, in this order.
     """
-    cores = (machine or this_share()).usable_cores
+    cores = (machine or usable_machine()).usable_cores
     onednn = {"TF_ENABLE_ONEDNN_OPTS": 1}
     # fine: one hardware thread each; compact,1,0: neighbours on neighbouring cores, SMT siblings last.
     kmp = {"OMP_NUM_THREADS": cores, "KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": 1}

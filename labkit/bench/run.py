@@ -6,7 +6,6 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from labkit.bench import images, steps, trace
+from labkit.bench import steps, trace
 from labkit.bench.config import BenchConfig
 from labkit.data.synthetic_batch import synthetic_batches
 from labkit.models.networks import Network
 from labkit.models.registry import MODELS
 from labkit.system import files, load
 from labkit.system.errors import LabError, reason
-from labkit.system.turns import this_share
+from labkit.system.lease import usable_machine
 
 WEIGHT_DECAY = 4e-5  # the factor of tf_cnn_benchmarks; total_loss contains the decay
 LEARNING_RATE = 0.01
@@ -101,21 +100,21 @@ def _measure(config: BenchConfig, hvd: Any) -> None:
     report(_header(config, ranks))
     report(f"Generating {'evaluation' if config.forward_only else 'training'} model")
     network = _network(config)
-    batches = _batches(config, network, rank, ranks, hvd)
+    batches = synthetic_batches(network.model, config.batch_size, config.data_format, rank)
     report("Initializing graph")
     step = tf.function(_step(config, network, hvd), jit_compile=config.xla_compile or None)
 
     report("Running warm up")
     for _ in range(config.num_warmup_batches):
         step(*next(batches)).numpy()
-    if rank == 0 and (config.trace_file or config.partitioned_graph_file_prefix):
-        trace.trace(graph_for(config)).write(config.trace_file, config.partitioned_graph_file_prefix)
+    if rank == 0 and config.trace_file:
+        files.write(config.trace_file, trace.timeline_of(graph_for(config)))
     report("Done warm up\nStep\tImg/sec\ttotal_loss")
 
     seconds: list[float] = []
     losses: list[float] = []
     count = config.batch_size * ranks
-    with load.watch(unknown="the other ranks are at work beside this one" if hvd else "", show=False) as others:
+    with load.observe(unknown="the other ranks are at work beside this one" if hvd else "") as others:
         began = before = time.perf_counter()
         for number in range(1, config.num_batches + 1):
             losses.append(float(step(*next(batches))))
@@ -172,24 +171,14 @@ def _step(config: BenchConfig, network: Network, hvd: Any = None) -> steps.Step:
     return steps.make_train_step(network, config.optimizer, LEARNING_RATE, WEIGHT_DECAY, hvd)
 
 
-def _batches(config: BenchConfig, network: Network, rank: int, ranks: int, hvd: Any) -> Iterator:
-    if config.data_dir is None:
-        return synthetic_batches(network.model, config.batch_size, config.data_format, rank)
-    share = {"rank": rank, "ranks": ranks, "allgather": hvd.allgather_object} if hvd else {}
-    training = not config.forward_only
-    return images.from_tfrecords(
-        config.data_dir, network.model, config.batch_size, config.data_format, training, **share
-    )
-
-
 def _header(config: BenchConfig, ranks: int) -> str:
-    emulated = "" if {"BF16", "AMX"} & set(this_share().isa) else ", emulated: this CPU has no bfloat16"
+    emulated = "" if {"BF16", "AMX"} & set(usable_machine().isa) else ", emulated: this CPU has no bfloat16"
     model = MODELS[config.model]
     one = {"An image is": f"here {model.example}"} if model.dataset == "sequences" else {}
     rows = {
         "TensorFlow": tf.__version__,
         "Model": config.model,
-        "Dataset": f"{config.data_name} ({'synthetic' if config.data_dir is None else config.data_dir})",
+        "Dataset": f"{config.data_name} (synthetic)",
         **one,
         "Mode": "forward-only" if config.forward_only else "training",
         "Batch size": f"{config.batch_size * ranks} global\n{'':13}{config.batch_size} per device",
@@ -213,7 +202,7 @@ def _remedy(config: BenchConfig, message: str) -> str:
 
 def _conditions(config: BenchConfig) -> dict[str, Any]:
     """Return the conditions of a measurement: programs, machine, variables."""
-    machine = this_share()
+    machine = usable_machine()
     return {
         "settings": {name: str(value) if isinstance(value, Path) else value for name, value in asdict(config).items()},
         "environment": {

@@ -18,12 +18,11 @@ from labkit.display import guesses, markdown, steps
 from labkit.display.measured import Measured
 from labkit.system import files, locks
 from labkit.system.errors import LabError
+from labkit.system.lease import usable_machine
 from labkit.system.load import BUSY_MARK, Others
-from labkit.system.turns import this_share
 
 WORK = Path("work")  # of the notebook that is running
 COLUMNS = ("published", "this machine", "its limit")
-NAME_LETTERS = 120  # of a figure's name where machines are compared
 PASSED, NOT_YET, NOT_ATTEMPTED = "passed", "not yet", "not attempted"
 CHECK_FAILED = "the check itself failed"
 
@@ -247,11 +246,6 @@ def texts(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return [each["texts"] for each in rows]
 
 
-def name_on_all_machines(name: str) -> str:
-    """Return a figure's name as it is where machines are compared: "on all cores", however many there are."""
-    return re.sub(r"\b(\d+ ranks )?on \d+ cores\b", "on all cores", name)[:NAME_LETTERS]
-
-
 def without_empty_columns(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:
     """Return a closing table's head and rows without the columns in which no row has anything."""
     used = [
@@ -355,7 +349,7 @@ _PARTS: dict[str, Schema] = {
 
 def _describe_machine() -> dict[str, str | int]:
     """What the figures were measured on and with."""
-    machine = this_share()
+    machine = usable_machine()
     return {
         "cpu": machine.model,
         "cores": machine.usable_cores,

@@ -17,11 +17,11 @@ from labkit.mpi import torch_ranks
 from labkit.mpi.launch import run_ranks
 from labkit.roofline.measure import Limits
 from labkit.slurm import cluster
-from labkit.system import others, processes
+from labkit.system import account_access, processes
 from labkit.system.errors import LabError
+from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
 from labkit.system.paths import OPENMP_PYTHON, ROOT
-from labkit.system.turns import this_share
 from labkit.testbed import obstacle
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -115,7 +115,7 @@ def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
         python=platform.python_version(),
         prefix=str(prefix),
         environ=dict(os.environ),
-        machine=this_share(),
+        machine=usable_machine(),
         disk_free=shutil.disk_usage(ROOT).free,
         mpirun=shutil.which("mpirun", path=prefix / "bin"),
         typed_mpirun=shutil.which("mpirun"),
@@ -126,7 +126,7 @@ def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
         slurm=try_slurm(),
         limits=speed.kept_limits(),
         torch=ProbeResult(torch_ranks.version(), torch_ranks.obstacle()),
-        others=ProbeResult(error=others.why_not()) if os.geteuid() == 0 and not quick else None,
+        others=ProbeResult(error=account_access.problem()) if os.geteuid() == 0 and not quick else None,
         **tried,
     )
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 from labkit.roofline import measure
 from labkit.roofline.measure import Limits
+from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
-from labkit.system.turns import this_share
 from labkit.system.words import plural
 
 MEASURE = "./lab roofline"
@@ -27,7 +27,7 @@ REMEDY = (
 def kept_limits() -> Limits | None:
     """Return the limits of this machine that were measured and kept; None when there are none."""
     try:
-        kept = measure.path_for(measure.conditions(this_share()), measure.CACHE).exists()
+        kept = measure.path_for(measure.conditions(usable_machine()), measure.CACHE).exists()
     except metadata.PackageNotFoundError:  # an environment that is broken: other checks say so
         return None
     return measure.limits() if kept else None

@@ -1,16 +1,15 @@
 """The beginning of a lab's notebook: its checks, its results file, the machine, and how pictures look."""
 
-import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.display import boxes, notices, plots
 from labkit.display.results import WORK, Results
-from labkit.exercises import room
+from labkit.exercises import classroom_link
 from labkit.exercises.core import Checker, checker
-from labkit.system import paths, slots
+from labkit.system import lease
+from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
-from labkit.system.turns import this_share
 from labkit.system.words import plural
 
 
@@ -53,18 +52,11 @@ def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
     boxes.keep_words_whole()
     plots.use_style()
     WORK.mkdir(exist_ok=True)
-    room.open_lab(Path.cwd(), number)  # after a restart of the machine, say, the room's sender runs no more
-    machine = this_share()
+    classroom_link.open_lab(Path.cwd(), number)  # after a restart of the machine, say, the room's sender runs no more
+    machine = usable_machine()
     cores = plural(machine.usable_cores, "core")
     print(f"{machine.model}: {cores} for this notebook, {', '.join(machine.isa) or 'no AVX2'}")
-    if shared := slots.read():
-        print(_describe_round(shared, number))
+    if shared := lease.slots():
+        slots = plural(len(shared), "measuring slot")
+        print(f"{slots} of {plural(lease.slot_cores(), 'core')} each: measurements wait until one is free.")
     return OpenLab(check, check.results, machine, WORK)
-
-
-def _describe_round(shared: slots.Division, lab: str) -> str:
-    """Return how people measure on a shared server, and how long a round of all of them takes in a lab."""
-    plan = tomllib.loads((paths.SOLUTIONS / "minutes.toml").read_text()).get(lab, {})
-    minutes = shared.rounds * sum(section.get("wait", 0) for section in plan.values())
-    takes = f"about {minutes:.0f} minutes" if minutes >= 2 else "less than two minutes"
-    return f"{shared}. What measures waits for its turn: in this lab, a round of the whole room takes {takes}."

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from labkit.roofline import together
 from labkit.system import preload
+from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
-from labkit.system.turns import this_share
 
 SOURCE = Path(__file__).with_suffix(".c")
 ROUND_S = 0.02  # at least: starting and stopping threads takes a hundredth of that
@@ -60,7 +60,7 @@ INSTRUCTIONS = {
 
 def main(isa: Iterable[str]) -> None:
     """Measure, and print: by kind, the name of the fastest instruction and its 1e9 operations a second."""
-    own, machine = {*isa}, this_share()
+    own, machine = {*isa}, usable_machine()
     fastest: dict[str, tuple[float, str]] = {}
     with tempfile.TemporaryDirectory() as spare:
         path = preload.library(SOURCE, Path(spare))

@@ -23,13 +23,13 @@ from rich.console import Console
 from rich.table import Column
 
 from labkit.roofline import instructions, peaks, together
-from labkit.system import files, huge_pages, load, processes, turns
+from labkit.system import files, huge_pages, lease, load, processes
 from labkit.system.errors import LabError
+from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
 from labkit.system.paths import STATE
 from labkit.system.progress import progress
 from labkit.system.tables import plain_table
-from labkit.system.turns import this_share
 
 Kind = Literal["float32", "bfloat16", "int8"]
 # What the CPU needs to compute in that kind, instead of converting: any of these (names of `machine.Machine.isa`).
@@ -174,7 +174,7 @@ def limits(
     """
     if cap is not None and cap not in BEYOND:
         raise LabError(f"there is no cap {cap!r}: choose from {', '.join(BEYOND)}.")
-    machine = this_share()
+    machine = usable_machine()
     isa = tuple(name for name in machine.isa if cap is None or name not in BEYOND[cap])
     about = conditions(machine) | ({"cap": cap} if cap else {})
     file = path_for(about, folder)
@@ -249,7 +249,7 @@ def _measure(isa: tuple[str, ...], cap: str | None, quick: bool) -> dict[str, An
     settings: dict[str, Any] = {name: None for name in os.environ if name.startswith(VARIABLE_PREFIXES)}
     if cap:
         settings["ONEDNN_MAX_CPU_ISA"] = cap
-    with turns.take(), progress("Measuring …") as report:
+    with lease.take(), progress("Measuring …") as report:
         ended = processes.run(
             [sys.executable, "-m", peaks.__name__, *isa, *["--quick"] * quick],
             # oneDNN, also on a CPU where TensorFlow does not use it by itself, and no news from TensorFlow. Large

@@ -19,8 +19,8 @@ import numpy as np
 
 from labkit.roofline import instructions, together
 from labkit.system import load
+from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
-from labkit.system.turns import this_share
 
 SIZES = (512, 1024, 2048, 4096, 8192)  # n of n×n matrices
 LONG_PRODUCT_S = 0.1  # from here on, a larger product would be no faster
@@ -51,8 +51,8 @@ def main(isa: Sequence[str] = (), quick: bool = False) -> None:
     """Measure, and print the figures: GFLOP/s, for int8 GOP/s; GB/s; and what others took of the cores."""
     sizes = SIZES[:1] if quick else SIZES
     os.environ["TF_USE_LEGACY_KERAS"] = "1"  # TensorFlow then imports no Keras, which takes half of its start
-    machine = this_share()
-    with load.watch(show=False) as others:
+    machine = usable_machine()
+    with load.observe() as others:
         print(f"Measuring memory bandwidth on {machine.usable_cores} threads …", flush=True)
         streams = bandwidth(machine, QUICK_ARRAY_BYTES if quick else None)
         print("Measuring instructions …", flush=True)

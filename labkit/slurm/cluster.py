@@ -21,8 +21,9 @@ from typing import Literal, NamedTuple
 
 import psutil
 
+from labkit.mpi import small_slurm
 from labkit.slurm import supervisor
-from labkit.system import files, load, locks, processes, programs, small_slurm
+from labkit.system import files, load, locks, processes, programs
 from labkit.system.errors import LabError
 from labkit.system.paths import STATE, shown
 from labkit.system.progress import progress
@@ -409,5 +410,5 @@ def _belongs(process: psutil.Process, folder: Path) -> bool:
     environ = processes.environ_of(process)
     if environ.get("SLURM_CLUSTER_NAME") == folder.name:
         return True
-    confs = {str(folder / name) for name in (supervisor.CONF, supervisor.INSIDE_CONF)}
-    return environ.get("SLURM_CONF") in confs and process.name() in supervisor.PROGRAMS
+    ours = environ.get("SLURM_CONF") == str(folder / supervisor.CONF)
+    return ours and process.name() in supervisor.PROGRAMS

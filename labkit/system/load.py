@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labkit.system import turns
+from labkit.system import lease
 from labkit.system.machine import Machine, own_cgroups, this_machine
 
 # The share of the measured cores from which figures are doubtful: a figure loses about as much, and the labs discuss
@@ -130,12 +130,34 @@ def watch(
     also: Collection[int] = (),
     unknown: str = "",
     show: bool = True,
-    root: Path = Path("/"),
-    in_turn: bool = True,
 ) -> Iterator[Others]:
-    """Watch others' use of the cores while the block runs, and print a line when it is much.
+    """Measure in the block: with a measuring slot, where there are any, and watching others' use of the cores.
 
-    On a server with measuring slots, the block has one of them (`labkit.system.turns`).
+    A cell of a lab that measures in its kernel has no other way to a slot (`labkit.system.lease`). Prints a line when
+    others' use is much.
+
+    Parameters
+    ----------
+    where, cpus, also, unknown
+        As for `observe`.
+    show : bool
+        Whether to print that line.
+    """
+    with lease.take(also), observe(where, cpus, also, unknown) as others:
+        yield others
+    if show and others.busy:
+        print(others, flush=True)
+
+
+@contextlib.contextmanager
+def observe(
+    where: str = "",
+    cpus: Collection[int] | None = None,
+    also: Collection[int] = (),
+    unknown: str = "",
+    root: Path = Path("/"),
+) -> Iterator[Others]:
+    """Watch others' use of the cores while the block runs.
 
     When there are watches inside, their findings count: `run_ranks` has one, on the cores that its ranks are bound to.
 
@@ -149,24 +171,9 @@ def watch(
         Processes that belong to the measurement without being under this one.
     unknown : str
         The reason why nothing can be known of the cores measured on, if there is one.
-    show : bool
-        Whether to print that line.
     root : Path
         Where proc/ and sys/ are; tests point it at synthetic trees.
-    in_turn : bool
-        Whether to wait for such a slot: for all that is measured, and not for what merely runs.
     """
-    turn = turns.take(also) if in_turn else contextlib.nullcontext()
-    with turn, _watch(where, cpus, also, unknown, root) as others:
-        yield others
-    if show and others.busy:
-        print(others, flush=True)
-
-
-@contextlib.contextmanager
-def _watch(
-    where: str, cpus: Collection[int] | None, also: Collection[int], unknown: str, root: Path
-) -> Iterator[Others]:
     others = _new(where)
     machine = this_machine(root, _allowed() if root == Path("/") else None)
     used = set(machine.cpus if cpus is None else cpus)

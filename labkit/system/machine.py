@@ -31,7 +31,7 @@ class Machine:
     cores : tuple of tuple of int
         Those CPUs by physical core, SMT siblings together.
     quota : float or None
-        CPU time that may be used, in CPUs: what the cgroups allow, or in `turns.this_share` a measuring slot; None
+        CPU time that may be used, in CPUs: what the cgroups allow, or in `lease.usable_machine` a measuring slot; None
         when there is no limit.
     memory, memory_free : int
         Bytes, cgroup limits included; `memory_free` is what can be had without swapping.
@@ -60,7 +60,7 @@ class Machine:
 
 
 def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) -> Machine:
-    """Read this process's share of the machine from /proc and /sys; `turns.this_share` is the part that it should use.
+    """Read this process's share of the machine from /proc and /sys; see `lease.usable_machine` on a shared server.
 
     Parameters
     ----------
@@ -98,19 +98,19 @@ def _text(file: Path) -> str | None:
         return None
 
 
-def _cpu_list(text: str | None) -> set[int]:
+def cpu_list(text: str | None) -> set[int]:
     """Return the CPUs of the kernel's list format, such as `0-3,8`."""
     spans = (part.partition("-") for part in (text or "").split(",") if part)
     return {cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1)}
 
 
 def _online(root: Path) -> set[int]:
-    return _cpu_list(_text(root / "sys/devices/system/cpu/online"))
+    return cpu_list(_text(root / "sys/devices/system/cpu/online"))
 
 
 def siblings(cpu: int, root: Path = Path("/")) -> set[int]:
     """Return all CPUs of a CPU's core, usable by this process or not; where /sys is hidden, that CPU alone."""
-    return _cpu_list(_text(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) | {cpu}
+    return cpu_list(_text(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) | {cpu}
 
 
 def _cores(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -119,7 +119,7 @@ def _cores(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
 
 def _numa(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     files = (root / "sys/devices/system/node").glob("node[0-9]*/cpulist")
-    nodes = (tuple(sorted(_cpu_list(_text(file)) & set(cpus))) for file in files)
+    nodes = (tuple(sorted(cpu_list(_text(file)) & set(cpus))) for file in files)
     return tuple(sorted(node for node in nodes if node)) or (cpus,)
 
 

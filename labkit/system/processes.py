@@ -14,7 +14,7 @@ from typing import IO, NamedTuple
 
 import psutil
 
-from labkit.system import load, turns
+from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
 from labkit.system.paths import shown
@@ -88,7 +88,7 @@ def run(
     LabError
         When there is no such command.
     """
-    with load.watch(show=False, in_turn=False) as others:
+    with load.observe() as others:
         ended = _run(argv, env, cwd, timeout, on_line, separate_errors)
     return ended._replace(others=others)
 
@@ -186,7 +186,7 @@ def start(
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
-        pass_fds=[*pass_fds, *turns.inherited()],
+        pass_fds=pass_fds,
         start_new_session=True,
         preexec_fn=partial(end_with, os.getpid()),
     )

@@ -16,7 +16,7 @@ from typing import TextIO
 
 import psutil
 
-from labkit.system import files, others, processes, programs
+from labkit.system import account_access, files, processes, programs
 from labkit.system.errors import LabError
 from labkit_classroom.hub import ahead
 from labkit_classroom.hub.settings import CHECK_SEAT, State
@@ -56,7 +56,7 @@ def make(hub: State, lock: TextIO) -> None:
             raise LabError(f"{home} is not {account.pw_name}'s: move it away, or name another folder with --files.")
         os.chown(home, account.pw_uid, account.pw_gid)
     check = pwd.getpwnam(hub.account(CHECK_SEAT))
-    if problem := others.why_not(check.pw_uid, check.pw_gid, hub.request.home(CHECK_SEAT)):
+    if problem := account_access.problem(check.pw_uid, check.pw_gid, hub.request.home(CHECK_SEAT)):
         raise LabError(
             f"students' accounts can't use this environment, or {hub.request.files}: {problem}. {ahead.way_out()}"
         )

@@ -8,7 +8,7 @@ import socket
 import sys
 from pathlib import Path
 
-from labkit.system import addresses, others
+from labkit.system import account_access, addresses
 from labkit.system.errors import LabError
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")  # the distribution's, which all may read
@@ -33,7 +33,7 @@ def look(address: str, port: int, board_port: int, has_accounts: bool) -> None:
     """
     refuse_address(address)
     refuse_taken(address, port, board_port)
-    if has_accounts and (problem := others.why_not()):
+    if has_accounts and (problem := account_access.problem()):
         raise LabError(f"students' accounts can't use this environment: {problem}. {way_out()}")
 
 
@@ -65,4 +65,4 @@ def way_out() -> str:
     """Return how an environment is made that all accounts can use."""
     python = SYSTEM_PYTHON.with_name(f"python{sys.version_info.major}.{sys.version_info.minor}")
     system = f"Where all may read the kit itself, `UV_PYTHON={python} ./lab setup` will do. " if python.exists() else ""
-    return f"{system}In any case: {others.REMEDY}."
+    return f"{system}In any case: {account_access.REMEDY}."

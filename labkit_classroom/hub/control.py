@@ -15,7 +15,7 @@ from typing import TextIO
 
 import psutil
 
-from labkit.system import addresses, files, locks, paths, processes, slots
+from labkit.system import addresses, files, lease, locks, paths, processes
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit_classroom.hub import accounts, ahead, cgroups, codes, hub_log, jobs, runtime, settings
@@ -97,7 +97,7 @@ class Hub:
                     "a hub of other settings was here and has ended: ./lab hub down clears it, then start anew."
                 )
             try:
-                division = slots.divide(this_machine(), request.students) if request.cpus else None
+                division = lease.divide(this_machine(), request.students) if request.cpus else None
                 hub = killed or self._new(request, division, variables or {}, instructor)
                 self._prepare(hub, division, lock, new=not killed, new_codes=new_codes)
                 self._launch(hub, lock)
@@ -184,21 +184,21 @@ class Hub:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _new(
-        self, request: Request, division: slots.Division | None, variables: Mapping[str, str], instructor: str
+        self, request: Request, division: lease.Division | None, variables: Mapping[str, str], instructor: str
     ) -> State:
         """Return a hub that is not there yet, with a name and a port that no other has."""
         place = (RUN if os.geteuid() == 0 else TMP) / f"{PREFIX}{secrets.token_hex(4)}"
         today = date.today().isoformat()
         hub = State(request, self.folder, place, variables=dict(variables), instructor=instructor, first_day=today)
         if division:
-            hub.variables.update(slots.variables(division, hub.slots))
+            hub.variables.update(lease.variables(division, hub.slots))
         if request.isolation == settings.SLURM:
             hub.variables.update(jobs.variables(jobs.find()))
             address = jobs.hub_address(hub.variables)
             hub = replace(hub, hub_address=address, hub_port=addresses.free_ports(1, address)[0])
         return hub
 
-    def _prepare(self, hub: State, division: slots.Division | None, lock: TextIO, new: bool, new_codes: bool) -> None:
+    def _prepare(self, hub: State, division: lease.Division | None, lock: TextIO, new: bool, new_codes: bool) -> None:
         """Make what a hub needs on this machine."""
         request = hub.request
         if new:

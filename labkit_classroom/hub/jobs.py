@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from labkit.mpi import small_slurm
 from labkit.slurm import Slurm, find_slurm
 from labkit.slurm.supervisor import query
-from labkit.system import processes, small_slurm
+from labkit.system import processes
 from labkit.system.addresses import towards
 from labkit.system.errors import LabError
 from labkit_classroom.hub.settings import Request, State

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from labkit.exercises import sources
-from labkit.system import addresses, paths, slots
+from labkit.system import addresses, lease, paths
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit_classroom.board import host
@@ -81,7 +81,7 @@ def settle(
         cores = jobs.check_cores(slurm, cores)
     elif cores is None:
         cores = min(machine.usable_cores, max(MIN_CORES, machine.usable_cores / 4))
-    division = slots.divide(machine, students) if divide and not slurm else None  # a job's cores are its own
+    division = lease.divide(machine, students) if divide and not slurm else None  # a job's cores are its own
     if division and cores:
         cores = max(cores, division.cores)  # or the quota would hold figures back
     return Request(
@@ -123,9 +123,9 @@ def _refuse_private(students_files: Path) -> None:
             raise LabError(f"{path} is where systemd gives each student a folder of their own: put it in /opt, say.")
 
 
-def division(hub: State) -> slots.Division | None:
+def division(hub: State) -> lease.Division | None:
     """Return the division of a hub's cores into slots; None without."""
-    return slots.read(hub.slots)
+    return lease.divide(this_machine(), hub.request.students) if hub.request.cpus else None
 
 
 def _room(request: Request) -> tuple[dict[str, str], str]:

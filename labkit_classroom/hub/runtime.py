@@ -10,14 +10,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from labkit.system import files, slots
+from labkit.system import files, lease
 from labkit.system.errors import LabError
-from labkit.system.slots import Division
+from labkit.system.lease import Division
 from labkit_classroom.hub.settings import CHECK_SEAT, State
 
 SEAT_BYTES, SEAT_FILES = 4 << 20, 1024  # bytes and files of a seat: a kernel has five sockets and a file
-QUEUE_BYTES, QUEUE_FILES = 1 << 20, 1024
-QUEUE_FILES_SEAT = 16
 
 
 def make(hub: State, division: Division | None) -> None:
@@ -39,10 +37,8 @@ def make(hub: State, division: Division | None) -> None:
             _bound(hub.sockets(seat), SEAT_BYTES, SEAT_FILES)
             hub.sockets(seat).chmod(0o700)
             os.chown(hub.sockets(seat), account.pw_uid, account.pw_gid)
-        if division:
-            _bound(hub.slots, QUEUE_BYTES, QUEUE_FILES + QUEUE_FILES_SEAT * hub.request.students)
-    if division and not slots.read(hub.slots):
-        slots.write(division, hub.slots)
+    if division and not hub.slots.exists():
+        lease.create(division, hub.slots)
 
 
 def remove(hub: State) -> None:

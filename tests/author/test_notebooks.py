@@ -90,11 +90,6 @@ def test_execution_uses_this_environment_whatever_the_notebook_names(write_sourc
 TRANSPORT = "from ipykernel import get_connection_info\nprint(get_connection_info(unpack=True)['transport'])"
 
 
-@pytest.mark.slow
-def test_nbvals_kernel_is_reached_by_sockets(write_source, tmp_path):
-    compare_by_nbval(sources.read(write_source(TRANSPORT)), {0: "ipc\n"}, tmp_path)
-
-
 def compare_by_nbval(notebook, printed, folder):
     """Have nbval run a notebook as it runs the solutions, and compare what its cells print, by their places."""
     for place, cell in enumerate(notebook.cells):
@@ -187,9 +182,3 @@ def test_a_solution_notebook_shows_the_answer_without_markers_and_is_its_source(
     stored = build.solution_path(source)
     assert nbformat.read(stored, as_version=4).cells[1].source == "def f():\n    print(6 * 7)"
     assert not build.has_drifted(source)
-
-
-def test_instructors_cells_are_in_the_solution_alone(write_source):
-    source = write_source('[markdown] tags=["instructor"]\n# secret', "x = 1")
-    assert [cell.source for cell in build.solution(source).cells] == ["secret", "x = 1"]
-    assert [cell.source for cell in build.student(source).cells] == ["x = 1"]

@@ -1,10 +1,6 @@
 import base64
 import io
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
@@ -13,7 +9,7 @@ from PIL import Image
 from labkit.display import plots
 from labkit.display.measured import Measured
 from labkit.display.results import Results, find_problem
-from labkit.system import files, paths
+from labkit.system import files
 from labkit.system.load import BUSY_MARK, Others
 
 
@@ -135,13 +131,6 @@ def test_what_was_passed_stays_passed(results):
     assert kept(results)["exercises"] == {"3": "passed", "4": "not yet"}
 
 
-def test_another_notebook_of_the_same_lab_goes_on_with_the_file(results):
-    results.exercise(1, "passed")
-    Results("02", quick=True).table("speed", [])
-    assert kept(results)["exercises"] == {"1": "passed"}
-    assert kept(results)["quick"] is True
-
-
 NUMBERS = {"value": 1.5, "interval": None, "unit": "×"}
 
 
@@ -171,37 +160,6 @@ def test_a_row_that_no_lab_writes_is_a_problem(results, wrong):
     assert find_problem(whole) == ""
     whole["table"]["rows"][0] |= wrong
     assert "'table' is not what a lab writes" in find_problem(whole)
-
-
-KERNEL = """
-import sys
-from labkit.display.results import Results
-results = Results("02")
-for number in range(int(sys.argv[1]), int(sys.argv[2])):
-    results.exercise(number, "passed")
-"""
-
-
-@pytest.mark.slow
-def test_verdicts_of_two_kernels_at_once_all_survive(results):
-    kernels = [
-        subprocess.Popen(
-            [sys.executable, "-c", KERNEL, str(first), str(first + 40)],
-            env=os.environ | {"PYTHONPATH": str(paths.ROOT)},
-        )
-        for first in (0, 40)
-    ]
-    assert [kernel.wait() for kernel in kernels] == [0, 0]
-    assert sorted(map(int, kept(results)["exercises"])) == list(range(80))
-    assert [file.name for file in results.path.parent.iterdir()] == ["results-02.json"]
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path.name)])
-def test_a_lab_goes_on_where_the_file_is_none(results, make, capsys):
-    results.path.parent.mkdir()
-    make(results.path)
-    do_all(results)
-    assert "the lab goes on" in capsys.readouterr().err
 
 
 PIXEL = "iVBORw0KGgo="

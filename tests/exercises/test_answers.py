@@ -1,6 +1,5 @@
 import linecache
 import math
-import time
 from pathlib import Path
 
 import numpy as np
@@ -65,11 +64,6 @@ def test_leaving_is_reported(leave):
     assert told(written(f"def half(x):\n    {leave}\n"), 4).startswith("half called exit(), in line 2:")
 
 
-def test_long_arguments_and_messages_are_shown_short():
-    answer = written("def fail(x, y):\n    raise ValueError('no ' * 1000)\n")
-    assert len(told(answer, np.zeros(1000), list(range(1000)))) < 600
-
-
 GIVEN = {
     "array": np.array([3.0, 1.0, 2.0]),
     "list": [3, 1, 2],
@@ -100,11 +94,6 @@ def test_a_changed_argument_is_reported_and_the_checks_own_is_whole(kind):
 
 def test_arrays_that_hold_nan_have_not_changed():
     call(lambda x: x + 1, np.array([math.nan, 1.0]))
-
-
-def test_an_answers_own_numpy_warnings_stay_silent(recwarn):
-    call(lambda x: x / 0, np.ones(3))
-    assert not recwarn.list
 
 
 # A function in a module
@@ -166,17 +155,6 @@ def test_a_failure_of_the_check_itself_is_not_the_answers():
 
     with pytest.raises(KeyError):
         for_all(decide, n=st.integers())
-
-
-def test_slow_answers_are_tried_on_fewer_inputs():
-    seen = []
-
-    def decide(n):
-        time.sleep(1)
-        seen.append(n)
-
-    for_all(decide, n=st.integers())
-    assert 1 <= len(seen) <= 6
 
 
 def test_a_syntax_error_names_the_line():

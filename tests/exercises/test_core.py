@@ -262,16 +262,7 @@ def test_an_answer_that_hangs_is_reported_by_its_line_and_the_lab_goes_on(check,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("import time; time.sleep(0.1)", "double is too slow: "),
-        ("import time; time.sleep(0.1)", " calls took "),
-        ("while x == 3:\n        pass", "double is too slow for double(3): it was still running after "),
-        ("while x == 3:\n        pass", ", and 3 calls before it had returned. It was in line "),
-    ],
-)
-def test_an_honest_slow_answer_is_told_so(write_source, tmp_path, monkeypatch, capsys, text, told):
+def test_a_slow_call_is_reported_with_the_calls_before_it(write_source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(core, "ANSWER_LIMIT_S", 1.0)
     lab = Lab("42")
@@ -282,8 +273,10 @@ def test_an_honest_slow_answer_is_told_so(write_source, tmp_path, monkeypatch, c
             expect(call(answer, x) == 2 * x, "twice")
 
     check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
-    check(1, written(f"def double(x):\n    {text}\n    return 2 * x\n"))
-    assert told in capsys.readouterr().out
+    check(1, written("def double(x):\n    while x == 3:\n        pass\n    return 2 * x\n"))
+    told = capsys.readouterr().out
+    assert "Expected double(3) to finish; it was still running after 3 calls and " in told
+    assert "It was in line " in told
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from labkit_author.mistakes import Change
 class TestExercises(ThreeWays):
     lab = "06"
     names = {"np": np, "math": math}
+    on_ranks = frozenset({1, 2, 4})
     limits = {"labkit.exercises.lab06.CALL_LIMIT_S": 3.0}
 
     @classmethod
@@ -40,6 +41,12 @@ def write(folder, script):
     text = next(cell.source for cell in cells if cell.source.startswith(f"%%writefile work/{script}.py"))
     (folder / "work").mkdir(exist_ok=True)
     (folder / "work" / f"{script}.py").write_text(text.partition("\n")[2])
+
+
+def test_a_solution_passes_in_a_launch_of_its_own(student, capsys):
+    """As a student runs it: the answers above share launches."""
+    student.check(2, student.answer(2))
+    assert "Exercise 2 · passed." in capsys.readouterr().out
 
 
 def test_bytes_and_messages_are_those_of_theory(student, tmp_path):

@@ -9,6 +9,7 @@ from labkit_author import sources
 class TestExercises(ThreeWays):
     lab = "11"
     names = {"np": np}
+    on_ranks = frozenset({2, 3, 4})
 
     @classmethod
     def make_student(cls, folder):
@@ -20,3 +21,9 @@ class TestExercises(ThreeWays):
         (folder / "work" / "mlp.py").write_text(network.partition("\n")[2])
         (folder / "work" / "buckets.py").write_text(inspect.getsource(student.answer(1)))
         return student
+
+
+def test_a_solution_passes_in_a_launch_of_its_own(student, capsys):
+    """As a student runs it: the answers above share launches."""
+    student.check(3, student.answer(3))
+    assert "Exercise 3 · passed." in capsys.readouterr().out

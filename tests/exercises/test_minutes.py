@@ -102,15 +102,3 @@ def test_the_agenda_gets_the_minutes_of_the_plan(lab, tmp_path, monkeypatch):
     assert minutes.write_agenda() == readme
     assert readme.read_text() == "| [42 A](notebooks/42_made_up.ipynb) | do 99 things | 35 |\n| [41 B](x) | y | 5 |\n"
     assert minutes.write_agenda() is None
-
-
-def test_a_cell_that_goes_on_over_a_heading_is_divided_there():
-    text = "# 42 · A lab\n\nBegin.\n\n## 1 · One\n\nIts end.\n\n## 2 · Two · optional\n\n## Questions\n\nWhy?"
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text), nbformat.v4.new_code_cell("1")])
-    found = [(part.name, part.heading, [cell.source for cell in part.cells]) for part in notebooks.by_section(notebook)]
-    assert found == [
-        ("", "", ["# 42 · A lab\n\nBegin."]),
-        ("1", "1 · One", ["Its end."]),
-        ("2", "2 · Two · optional", []),
-        ("questions", "Questions", ["Why?", "1"]),
-    ]

@@ -9,7 +9,7 @@ import tensorflow as tf
 from ml_dtypes import bfloat16
 
 from labkit.exercises.outcomes import NotYet
-from labkit.exercises.values import as_number, describe, has_format, number, parts, same, short, whole
+from labkit.exercises.values import as_number, describe, number, parts, same, short, whole
 
 
 def label(value: object) -> str:
@@ -54,22 +54,6 @@ def test_what_is_no_number_is_reported_by_what_it_is(value):
         number(value, "the share")
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (2.5, True),
-        (np.float32(2.5), True),
-        (Decimal("2.5"), True),
-        (tf.constant(2.5), True),
-        (Fraction(5, 2), False),
-        (None, False),
-    ],
-    ids=label,
-)
-def test_what_a_cell_can_show_by_a_format_is_told_from_what_it_cannot(value, shown):
-    assert has_format(value, ".3f") == shown
-
-
 @pytest.mark.parametrize("value", [3, 3.0, np.float32(3), Fraction(3), np.array(3)])
 def test_whole_floats_are_whole_numbers(value):
     assert whole(value, "n") == 3
@@ -88,12 +72,6 @@ def test_whole_floats_are_whole_numbers(value):
 def test_what_has_another_number_of_parts_is_reported_by_that_number(value, told):
     with pytest.raises(NotYet, match=re.escape(f"Expected the share to be two numbers; {told}")):
         parts(value, 2, "the share to be two numbers")
-
-
-@pytest.mark.parametrize("value", [2.5, float("nan"), float("inf")])
-def test_what_is_not_whole_is_reported(value):
-    with pytest.raises(NotYet, match="whole number"):
-        whole(value, "n")
 
 
 @pytest.mark.parametrize(

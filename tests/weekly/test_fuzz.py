@@ -209,7 +209,7 @@ CUT_SHORT = {
     "rehearse": "labkit_author.execution.execute",
     "roofline": "labkit.roofline.measure.limits",
     "start": "jupyterlab.labapp.LabApp.initialize_server",
-    "tune": "labkit.system.turns.take",
+    "tune": "labkit.system.lease.take",
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from hub_student import code_on_card
 from room_board import Board
 
-from labkit.system import addresses, others
+from labkit.system import account_access, addresses
 from labkit_classroom.hub import cgroups, opening, settings
 from labkit_classroom.hub.control import Hub
 
@@ -25,7 +25,7 @@ def why_no_accounts() -> str:
     """Give the one line why the hub can't give students accounts here; empty when it can."""
     if os.geteuid() != 0 or not shutil.which("useradd") or not shutil.which("userdel"):
         return "this takes root and useradd"
-    return (reason := others.why_not()) and f"{reason}; {others.REMEDY}"
+    return (reason := account_access.problem()) and f"{reason}; {account_access.REMEDY}"
 
 
 def limits_can_be_had() -> bool:

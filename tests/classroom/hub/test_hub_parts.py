@@ -28,7 +28,7 @@ from traitlets.config import Config
 from typer.testing import CliRunner
 
 from labkit.cli import application
-from labkit.system import others, paths, processes, programs, slots, turns
+from labkit.system import account_access, lease, paths, processes, programs
 from labkit.system.addresses import free_ports
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
@@ -418,7 +418,6 @@ class TestRuntime:
     def hub(self, state, files, accounts, monkeypatch):
         account = SimpleNamespace(pw_uid=self.OTHER, pw_gid=self.OTHER)
         monkeypatch.setattr("pwd.getpwnam", lambda name: account)
-        monkeypatch.setattr(runtime, "QUEUE_FILES", 50)
         hub = but(replace(state, runtime=files / "run"), isolation=settings.ACCOUNTS)
         yield hub
         runtime.remove(hub)
@@ -426,7 +425,7 @@ class TestRuntime:
 
     @pytest.fixture
     def division(self):
-        return slots.Division((0,), ((min(os.sched_getaffinity(0)),),), 1, 3, 30.0)
+        return lease.Division((0,), ((min(os.sched_getaffinity(0)),),), 1)
 
     def as_other(self, action) -> int:
         """Do something as another user; return the number of its error."""
@@ -441,7 +440,7 @@ class TestRuntime:
 
     def test_a_student_fills_their_own_part_alone(self, hub, division, monkeypatch):
         runtime.make(hub, division)
-        if not hub.slots.is_mount():
+        if not hub.sockets("seat-01").is_mount():
             pytest.skip("no seats' accounts: nothing can be mounted here")
 
         def write(file: Path) -> None:
@@ -449,24 +448,9 @@ class TestRuntime:
                 for _ in range(100):
                     opened.write(bytes(1 << 20))
 
-        def make_files() -> None:
-            for number in range(100_000):
-                (hub.slots / slots.QUEUE / f"{number:016}").touch()
-
         assert self.as_other(lambda: write(hub.sockets("seat-01") / "large")) == errno.ENOSPC
-        assert self.as_other(lambda: write(hub.slots / slots.DURATIONS)) == errno.ENOSPC
         assert (hub.sockets("seat-01") / "large").stat().st_size <= runtime.SEAT_BYTES
         (hub.sockets("seat-02") / "mine").write_text("there is room")
-        monkeypatch.setenv(slots.FOLDER_VARIABLE, str(hub.slots))
-        with turns.take():  # a ticket takes no room
-            pass
-        assert self.as_other(make_files) == errno.ENOSPC
-        with pytest.raises(LabError, match=r"cannot queue up .*No space left.*whose files"), turns.take():
-            pass
-        for file in (hub.slots / slots.QUEUE).iterdir():
-            file.unlink()
-        with turns.take():
-            pass
 
     def test_it_is_made_once_and_removed_with_all_that_is_in_it(self, hub, division):
         for _ in range(2):
@@ -474,7 +458,7 @@ class TestRuntime:
             (hub.sockets("seat-01") / "kept").touch()
         (hub.sockets("seat-01") / "kept").unlink()
         mounts = Path("/proc/self/mountinfo").read_text()
-        assert mounts.count(f"{hub.runtime}/".replace(" ", "\\040")) == (5 if hub.slots.is_mount() else 0)
+        assert mounts.count(f"{hub.runtime}/".replace(" ", "\\040")) == (4 if hub.sockets("seat-01").is_mount() else 0)
 
 
 class TestAccounts:
@@ -489,7 +473,7 @@ class TestAccounts:
         monkeypatch.setattr("pwd.getpwnam", lambda name: known)
         monkeypatch.setattr(accounts_of_seats, "CHECK_SEAT", "seat-01")
         monkeypatch.setattr(accounts_of_seats, "ours", lambda hub: [known])
-        monkeypatch.setattr("labkit.system.others.why_not", lambda *_: "")
+        monkeypatch.setattr("labkit.system.account_access.problem", lambda *_: "")
         monkeypatch.setattr("subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0))
         yield but(state, files=home.parent, students=1)
         shutil.rmtree(home.parent)
@@ -657,7 +641,7 @@ class TestCommands:
     )
     def test_what_cannot_be_is_told_in_a_line_of_ordinary_length(self, monkeypatch, tmp_path, option, value, told):
         monkeypatch.setattr(Hub.__init__, "__defaults__", (tmp_path / "hub",))
-        monkeypatch.setattr(others, "why_not", lambda *_: "")
+        monkeypatch.setattr(account_access, "problem", lambda *_: "")
         ports = ["--port", str(free_ports(1)[0]), "--board-port", "0"]
         run = CliRunner().invoke(application(), ["hub", "up", "--students", "1", "--labs", "00", option, value, *ports])
         assert isinstance(run.exception, LabError), run.output
@@ -713,12 +697,12 @@ class TestLookAhead:
             (tmp_path / f"python{version}").touch()
         monkeypatch.setattr(ahead, "SYSTEM_PYTHON", tmp_path / "python3")
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        monkeypatch.setattr(others, "why_not", lambda *_: "~/python is below /root, whose mode is 0700")
+        monkeypatch.setattr(account_access, "problem", lambda *_: "~/python is below /root, whose mode is 0700")
         ports = ["--port", str(free_ports(1)[0]), "--board-port", "0"]
         error = CliRunner().invoke(application(), ["hub", command, *ports]).exception
         assert isinstance(error, LabError)
         assert "~/python is below /root, whose mode is 0700. " in str(error)
-        assert str(error).endswith(f"{others.REMEDY}.")
+        assert str(error).endswith(f"{account_access.REMEDY}.")
         assert (f"`UV_PYTHON={tmp_path}/python{version} ./lab setup`" in str(error)) == has_system_python
 
 

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 SEATS = ("seat-01", "seat-02")
 LOOK = """
 import json, os
-names = ("SLURM_JOB_NAME", "SLURMD_NODENAME", "SLURM_CPUS_ON_NODE", "JUPYTER_RUNTIME_DIR", "LAB_SLOTS")
+names = ("SLURM_JOB_NAME", "SLURMD_NODENAME", "SLURM_CPUS_ON_NODE", "JUPYTER_RUNTIME_DIR", "LABKIT_SLOTS")
 here = {"cpus": len(os.sched_getaffinity(0)), "folder": os.getcwd()}
 print(json.dumps({name: os.environ.get(name) for name in names} | here))
 """
@@ -104,7 +104,7 @@ def test_each_server_is_a_job_on_a_nodes_cores(room, students):
         assert seen["SLURM_JOB_NAME"] == room.state.account(seat)
         assert seen["SLURMD_NODENAME"] in ("n1", "n2")
         assert seen["cpus"] == 1
-        assert seen["LAB_SLOTS"] is None  # a job's cores are its own
+        assert seen["LABKIT_SLOTS"] is None  # a job's cores are its own
         assert seen["folder"] == str(room.state.request.home(seat))
 
 

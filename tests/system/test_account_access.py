@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.system import others
+from labkit.system import account_access
 
 if os.geteuid() != 0:
     pytest.skip("WHETHER OTHER ACCOUNTS CAN USE PYTHON WAS NOT TESTED HERE: it takes root", allow_module_level=True)
@@ -29,7 +29,7 @@ def python(place, monkeypatch):
     program.parent.mkdir()
     monkeypatch.setattr(sys, "executable", str(program))
     monkeypatch.setattr(sys, "base_prefix", str(place))
-    monkeypatch.setattr(others, "ROOT", place)
+    monkeypatch.setattr(account_access, "ROOT", place)
 
     def write(script: str) -> Path:
         program.write_text(f"#!/bin/sh\n{script}\n")
@@ -41,33 +41,33 @@ def python(place, monkeypatch):
 
 def test_one_that_runs_from_the_same_place_will_do(python, place):
     python(f"echo {place}")
-    assert others.why_not() == ""
+    assert account_access.problem() == ""
 
 
 def test_it_is_tried_without_any_of_roots_rights(python, place):
     python(f"grep -q 'CapEff:.0*$' /proc/self/status && [ $(id -u) = 65534 ] && echo {place}")
-    assert others.why_not() == ""
+    assert account_access.problem() == ""
 
 
 def test_a_closed_folder_is_named(python, place):
     python(f"echo {place}").chmod(0o700)
-    assert others.why_not() == f"{place}/closed/python is below {place}/closed, whose mode is 0700"
+    assert account_access.problem() == f"{place}/closed/python is below {place}/closed, whose mode is 0700"
     (place / "closed").chmod(0o755)
     (place / "closed" / "python").chmod(0o700)
-    assert "Permission denied" in others.why_not()
+    assert "Permission denied" in account_access.problem()
 
 
 def test_a_python_that_goes_on_with_anothers_files_will_not_do(python):
     python("echo /usr")
-    assert others.why_not().endswith("closed/python is /usr")
+    assert account_access.problem().endswith("closed/python can't be used")
 
 
 def test_what_python_says_is_told(python):
     python("echo 'ModuleNotFoundError: labkit' >&2; exit 1")
-    assert others.why_not() == "ModuleNotFoundError: labkit"
+    assert account_access.problem() == "ModuleNotFoundError: labkit"
 
 
 def test_this_environment_is_judged_by_the_folders_above_it():
-    above = [*Path(os.path.realpath(sys.executable)).parents, *others.ROOT.parents]
-    if others.why_not() == "":
+    above = [*Path(os.path.realpath(sys.executable)).parents, *account_access.ROOT.parents]
+    if account_access.problem() == "":
         assert all(folder.stat().st_mode & stat.S_IXOTH for folder in above)

@@ -1,4 +1,4 @@
-"""Time transfers between the nodes of a testbed: `run_ranks(n, on_ranks.__file__, OUT, BYTES, SECONDS, network=…)`.
+"""Time transfers between the nodes of a testbed, or between machines: OUT BYTES SECONDS, for `wire_accuracy.py`.
 
 Each is begun by all ranks at once, and its time is that of the slowest. All take turns, in so many rounds as fit into
 the seconds.
