@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
