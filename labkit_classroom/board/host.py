@@ -189,19 +189,12 @@ def aggregates(store: Store) -> dict[str, Any]:
     """
     plan, seats = timetable.read(store.room["plan"]), list(store.seats.values())
     counts = RoomCounts(seats)
+    passed = {place: count - count % FEW for place, count in sorted(counts.passed.items())}
     return {
         "opened": f"{datetime.fromtimestamp(store.room['opened']):%Y-%m-%d}",
         "rounded_down_to": FEW,
-        "people": _rounded(counts.people) or None,
-        "passed": [
-            {"lab": lab, "exercise": number, "seats": _rounded(count)}
-            for (lab, number), count in sorted(counts.passed.items())
-            if _rounded(count)
-        ],
+        "people": counts.people - counts.people % FEW or None,
+        "passed": [{"lab": lab, "exercise": number, "seats": n} for (lab, number), n in passed.items() if n],
         "minutes": elapsed.minutes(plan, seats),
         "results": Results(questions_in_order(catalogue.labs(), plan), seats).measured(),
     }
-
-
-def _rounded(count: int) -> int:
-    return count - count % FEW

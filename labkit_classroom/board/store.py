@@ -73,9 +73,9 @@ class Store:
             tables = self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             if tables and self._database.execute("PRAGMA user_version").fetchone() != (FORMAT,):
                 raise LabError(f"{path} is from another version of the kit: delete it, and open a new room.")
+            columns = "key TEXT PRIMARY KEY, value TEXT NOT NULL"
             self._database.executescript(
-                f"CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
-                f" PRAGMA user_version={FORMAT}"
+                f"CREATE TABLE IF NOT EXISTS entries ({columns}); PRAGMA user_version={FORMAT}"
             )
             entries = {key: json.loads(text) for key, text in self._database.execute("SELECT key, value FROM entries")}
             self.room: dict[str, Any] = entries.pop(ROOM, {})
