@@ -81,10 +81,8 @@ class Store:
             self.room: dict[str, Any] = entries.pop(ROOM, {})
             self.seats = {seat["id"]: Seat(**seat) for seat in sorted(entries.values(), key=lambda seat: seat["id"])}
             if not self.room:
-                self.change(
-                    **{"code": protocol.new_code(), "instructor": secrets.token_urlsafe(24), "opened": time.time()},
-                    **{"codes": 1, "plan": [], "people": 0, "joined": 0},
-                )
+                new = {"codes": 1, "joined": 0, "people": 0, "plan": [], "opened": time.time()}
+                self.change(code=protocol.new_code(), instructor=secrets.token_urlsafe(24), **new)
         except (OSError, sqlite3.Error) as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
                 raise LabError(f"a board has {path} open: end it first, with Ctrl-C where it runs.") from error
