@@ -72,7 +72,7 @@ def roofline(
     from labkit.roofline import measure
 
     if model is None:
-        limits = measure.limits(again, insist=True)
+        limits = measure.limits(again)
         print(json.dumps(limits.as_dict(), indent=2)) if as_json else measure.render(limits, terminal.console())
         return
     from labkit.bench import configurations, flags
@@ -85,7 +85,7 @@ def roofline(
     flags.set_variables(config)
     from labkit.roofline import steps
 
-    step = steps.measure_step(config, measure.limits(again, insist=True), chosen)
+    step = steps.measure_step(config, measure.limits(again), chosen)
     print(json.dumps(step.as_dict(), indent=2)) if as_json else steps.render(step, terminal.console())
 
 

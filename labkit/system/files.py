@@ -121,12 +121,9 @@ def append(path: Path, line: str) -> None:
     content = f"{line}\n".encode()
     with writing(path), path.open("ab", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        try:
-            while content:
-                content = content[file.write(content) :]
-        except BaseException:
+        if file.write(content) < len(content):
             file.truncate(size)
-            raise
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def open_regular(path: Path, most: float = MAX_BYTES) -> BinaryIO:

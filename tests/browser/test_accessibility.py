@@ -14,7 +14,7 @@ from rooms import fill
 
 from labkit.display.measured import Measured
 from labkit.display.results import NOT_YET, PASSED, row
-from labkit.exercises import sources
+from labkit.exercises import catalogue
 from labkit.report.page import render
 from labkit.system.load import Others
 from labkit_classroom.lecture import agenda, guide, routes, slides
@@ -66,7 +66,9 @@ def guide_page(folder: Path) -> Path:
     route = routes.of_labs(["06"], 3)
     days = agenda.schedule(route, time(9), date(2026, 12, 1), {})
     path = folder / "guide.html"
-    path.write_text(guide.render(route, days, ["Advice."], folder / "no rehearsal"), encoding="utf-8")
+    path.write_text(
+        guide.render(route, days, agenda.markdown(route, days, []), folder / "no rehearsal"), encoding="utf-8"
+    )
     return path
 
 
@@ -93,8 +95,8 @@ def report_page(folder: Path) -> Path:
 
 def slides_page(folder: Path) -> Path:
     path = folder / "slides.html"
-    one = slides.deck(sources.find("06"), folder / "no rehearsal")
-    path.write_text(slides.render(one.title, [one]), encoding="utf-8")
+    lab = catalogue.find("06")
+    path.write_text(slides.render(lab.title, slides.of_lab(lab, folder / "no rehearsal")), encoding="utf-8")
     return path
 
 

@@ -10,9 +10,7 @@ import tensorflow as tf
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
 
-from labkit.bench import images
 from labkit.data import synthetic, tfrecords
-from labkit.models.registry import MODELS
 from labkit.system.errors import LabError
 from labkit.train import records
 
@@ -100,13 +98,6 @@ def test_the_training_programs_reader_gives_the_synthetic_pictures_with_their_la
         assert closest[0] == label
         del expected[closest]
     assert not expected
-
-
-def test_the_benchmark_reads_them(folder):
-    batches = images.from_tfrecords(folder, MODELS["resnet50"], 4, "NHWC", training=True)
-    for pixels, labels in itertools.islice(batches, 3):
-        assert pixels.shape == (4, 224, 224, 3)
-        assert set(labels.numpy()) <= set(range(1, 11))
 
 
 # --- The pictures -----------------------------------------------------------------------------------------------------

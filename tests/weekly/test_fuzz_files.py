@@ -22,7 +22,7 @@ from labkit.system.machine import this_machine
 from labkit.train import log
 from labkit.tune import space
 from labkit_classroom.board import seat
-from labkit_classroom.lecture import agenda, collected, rehearsal, routes
+from labkit_classroom.lecture import collected
 
 LEAVES = st.sampled_from(
     [
@@ -115,7 +115,7 @@ def test_results(folder, capsys):
     def reading(content: bytes) -> None:
         file.write_bytes(content)
         console = terminal.console()
-        for table in collected.tables(folder):
+        for table in collected.tables(collected.collect(folder)):
             console.print(table)
         assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
         with contextlib.suppress(LabError):
@@ -138,7 +138,7 @@ def test_the_doctors_verdicts(folder, capsys):
     def reading(content: bytes) -> None:
         (folder / "ada.json").write_bytes(content)
         console = terminal.console()
-        for table in collected.tables(folder):
+        for table in collected.tables(collected.collect(folder)):
             console.print(table)
         assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
 
@@ -158,22 +158,6 @@ def test_the_record_of_copies_and_the_copies(folder):
         kept = working_copies.reset(lab, folder, fresh)
         assert kept is None or kept.read_bytes() == notebook  # nothing that was there is lost
         assert path.read_text() == fresh
-
-    reading()
-
-
-def test_the_minutes_of_a_rehearsal(folder, monkeypatch):
-    monkeypatch.setattr(rehearsal, "FILE", folder / "rehearsal.json")
-    route = routes.of_labs(["00"], 7)
-    whole = {"00": {"waited": {"1": 0.5}, "source": rehearsal._fingerprint("00"), "when": "2026-12-01 10:00"}}
-    start, day = agenda.clock("9:00"), agenda.calendar_day("2026-12-01")
-
-    @holds()
-    @given(contents(whole))
-    def reading(content: bytes) -> None:
-        rehearsal.FILE.write_bytes(content)
-        with contextlib.suppress(LabError):
-            agenda.advice(agenda.schedule(route, start, day, rehearsal.waits()))
 
     reading()
 
