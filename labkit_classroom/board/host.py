@@ -182,6 +182,14 @@ def status() -> tuple[Opened, dict[str, Any]]:
         raise LabError("no board runs here: ./lab room open opens one, with all that its room had.") from error
 
 
+def running_room() -> Opened | None:
+    """Return the address and the code of the room that is open on this machine; None when no board runs."""
+    try:
+        return status()[0]
+    except LabError:
+        return None
+
+
 def close_room(out: Path) -> None:
     """Write the room's counts and figures without seats, and delete all else.
 
