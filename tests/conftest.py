@@ -195,7 +195,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     of_slurm = {
         "tests/slurm/test_cluster.py",
         "tests/train/test_sbatch.py",
-        "tests/classroom/hub/test_hub_slurm.py",
         users,
     }
     if skipped & of_slurm and (why := cluster.obstacle()):

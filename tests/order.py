@@ -9,7 +9,7 @@ from xdist.scheduler import LoadFileScheduling
 FIRST = (
     *("tests/exercises/test_lab07.py", "tests/exercises/test_lab09.py", "solutions/04", "tests/train/test_loop.py"),
     *("tests/mpi/test_launch.py", "tests/author/test_scaffold.py", "solutions/07", "solutions/03", "solutions/08"),
-    *("tests/browser/test_board_pages.py", "tests/exercises/test_lab06.py", "tests/classroom/hub/test_hub_proxy.py"),
+    *("tests/browser/test_board_pages.py", "tests/exercises/test_lab06.py"),
     *("solutions/09", "solutions/06", "tests/exercises/test_lab08.py", "tests/test_front_door.py", "solutions/05"),
     *("tests/classroom/hub/test_hub.py", "solutions/02", "solutions/01", "tests/train/test_sbatch.py"),
     *("tests/exercises/test_core.py", "tests/tune/test_tune.py", "tests/slurm", "tests/classroom/hub"),
@@ -18,11 +18,14 @@ FIRST = (
 
 
 def unit(nodeid: str) -> str:
-    """Return what a test stays together with: its file's, and a lab's two executions.
+    """Return what a test stays together with: its file's, a lab's two executions, and hubs.
 
-    Those share the lab's data and caches, and lab 08's the checkout's small Slurm, which each of them ends.
+    Those share the lab's data and caches, and lab 08's the checkout's small Slurm, which each of them ends. Hubs share
+    the accounts of seats.
     """
     file, _, test = nodeid.partition("::")
+    if file.startswith("tests/classroom/hub/"):
+        return "tests/classroom/hub"
     executed = file.endswith("test_untouched.py") and re.search(r"\[(.+)\]$", test)
     return f"solutions/{executed[1]}.ipynb" if executed else file
 

@@ -194,9 +194,6 @@ UNTESTED = {
     "agenda": {"--hours": PASSED_ON},
     "guide": dict.fromkeys(("--start", "--hours", "--date"), SHARED),
     "room open": {"--hours": SHARED, "--people": PASSED_ON, "--on-hub": PASSED_ON},
-    "hub up": {"--hours": PASSED_ON, "--new-codes": PASSED_ON},
-    "hub check": dict.fromkeys(("--slots", "--hours"), SHARED),
-    "hub down": {"--delete-files": PASSED_ON},
     "site": {"--out": PASSED_ON},
 }
 
