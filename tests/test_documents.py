@@ -193,7 +193,7 @@ UNTESTED = {
     "join": dict.fromkeys(("--seat", "--figures", "--check"), PASSED_ON),
     "agenda": {"--hours": PASSED_ON},
     "guide": dict.fromkeys(("--start", "--hours", "--date"), SHARED),
-    "room open": {"--hours": SHARED, "--people": PASSED_ON, "--on-hub": PASSED_ON},
+    "room open": {"--hours": SHARED, "--date": SHARED, "--people": PASSED_ON, "--on-hub": PASSED_ON},
     "site": {"--out": PASSED_ON},
 }
 

@@ -120,6 +120,7 @@ class Room:
         self.machine = machine
         self.options = ["--students", "2", "--labs", "00", "--address", f"127.0.0.1:{free_ports(1)[0]}"]
         self.options += ["--files", str(FILES)]
+        self.checked = machine.lab("hub", "check", "--students", "40", "--memory", "1")
         self.printed = machine.lab("hub", "up", "--memory", "2", *self.options)
         self.folder = machine.inside(settings.FOLDER)
         self.settings = settings.load(self.folder)
@@ -147,6 +148,7 @@ def students(room) -> dict[str, Student]:
 
 
 def test_it_opens_with_limits_that_were_read_back(room, students):
+    assert "students with 1 GiB each; 40 are expected" in room.checked
     printed = [line.split() for line in room.printed.splitlines()]
     assert ["memory", "2.0", "GiB", "2.0", "GiB"] in printed
     assert ["more", "rights", "none", "none"] in printed
