@@ -209,10 +209,11 @@ def _show_limits(rows: "list[Row]", hub: "Settings", students: int) -> None:
     from labkit_classroom.hub.settings import ACCOUNTS
     from labkit_classroom.hub.verify import capacity
 
-    table = plain_table(*map(Column, ("a student's server", "requested", "found")), header=True)
-    for row in rows:
-        table.add_row(row.what, row.requested, row.found)
-    terminal.console().print(table)
+    if rows:
+        table = plain_table(*map(Column, ("a student's server", "requested", "found")), header=True)
+        for row in rows:
+            table.add_row(*row)
+        terminal.console().print(table)
     if hub.mode == ACCOUNTS:
         print("systemd doesn't run here: seats have accounts of their own, and no limits.")
     print(capacity(hub, this_machine(), students))

@@ -151,7 +151,7 @@ def test_it_opens_with_limits_that_were_read_back(room, students):
     assert "students with 1 GiB each; 40 are expected" in room.checked
     printed = [line.split() for line in room.printed.splitlines()]
     assert ["memory", "2.0", "GiB", "2.0", "GiB"] in printed
-    assert ["more", "rights", "none", "none"] in printed
+    assert ["more", "privileges", "none", "none"] in printed
     assert sorted(room.units()) == [f"jupyter-{seat}-singleuser.service" for seat in SEATS]
     assert room.settings.url in room.machine.lab("hub", "status")
 
