@@ -11,7 +11,7 @@ import urllib3
 
 from labkit.system import terminal
 from labkit.system.errors import LabError
-from labkit_classroom.hub.settings import LOG, TOKEN, Settings
+from labkit_classroom.hub.settings import LOG, SYSTEMD, TOKEN, Settings
 
 TIMEOUT_S = 30.0
 POLL_S = 0.5
@@ -57,7 +57,8 @@ class Client:
         deadline = time.monotonic() + timeout
         while (state := self.servers().get(seat)) != "ready":
             if state is None or time.monotonic() > deadline:
-                raise failure(f"the server of {seat} did not start.", self.folder)
+                journal = f"; see journalctl -u {self.settings.unit(seat)}" if self.settings.mode == SYSTEMD else ""
+                raise failure(f"the server of {seat} did not start{journal}.", self.folder)
             time.sleep(POLL_S)
 
     def stop(self, seat: str) -> None:

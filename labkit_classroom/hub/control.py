@@ -124,9 +124,10 @@ class Hub:
         if hub := self.settings:
             processes.end_all(self._processes)
             if hub.mode == settings.SYSTEMD:
-                units = [f"jupyter-{seat}-singleuser" for seat in hub.all_seats]  # SystemdSpawner's names
                 for verb in ("stop", "reset-failed"):
-                    subprocess.run(["systemctl", verb, *units], capture_output=True, timeout=STOP_TIMEOUT_S)
+                    subprocess.run(
+                        ["systemctl", verb, *map(hub.unit, hub.all_seats)], capture_output=True, timeout=STOP_TIMEOUT_S
+                    )
             processes.end_all(lambda: verify.processes_of(hub, hub.all_seats))
             if hub.has_accounts:
                 accounts.remove(hub)

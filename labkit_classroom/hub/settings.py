@@ -92,6 +92,10 @@ class Settings:
         """Return a student's folder."""
         return self.files / seat
 
+    def unit(self, seat: str) -> str:
+        """Return the name that SystemdSpawner gives a seat's unit."""
+        return f"jupyter-{seat}-singleuser"
+
     def save(self, folder: Path) -> None:
         """Write the settings to the hub's folder."""
         files.write(folder / FILE, json.dumps(asdict(self), indent=1, default=str))
