@@ -26,8 +26,6 @@ class BenchConfig:
         Whether it classifies instead of training.
     optimizer
         The rule by which the weights follow the gradients.
-    data_dir : Path or None
-        The folder of TFRecords; None is one synthetic batch.
     variable_update
         With "horovod", this is one rank of several; the others are the same thing on one device.
     device, data_format
@@ -41,8 +39,8 @@ class BenchConfig:
         TensorFlow's threads; 0 leaves them to TensorFlow.
     kmp_blocktime, kmp_affinity, kmp_settings : str or None
         OpenMP's variables of these names.
-    json, trace_file, partitioned_graph_file_prefix : Path or None
-        The files to write: the result, one step's timeline, the graphs that ran.
+    json, trace_file : Path or None
+        The files to write: the result, one step's timeline.
     configurations : tuple of str
         Names of `configurations.known` to compare; empty to measure in this process.
     rounds : int
@@ -56,7 +54,6 @@ class BenchConfig:
     display_every: int = 10
     forward_only: bool = False
     optimizer: OptimizerName = "sgd"
-    data_dir: Path | None = None
     variable_update: VariableUpdate = "parameter_server"
     device: Device = "cpu"
     data_format: DataFormat = "NHWC"
@@ -72,7 +69,6 @@ class BenchConfig:
     kmp_settings: str | None = None
     json: Path | None = None
     trace_file: Path | None = None
-    partitioned_graph_file_prefix: Path | None = None
     configurations: tuple[str, ...] = ()
     rounds: int = 3
 

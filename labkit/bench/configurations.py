@@ -68,7 +68,7 @@ class Configuration:
         """A reason why it cannot run here, and what to do; empty when it can."""
         if not self.python.exists():
             return f"{self._python} is not there: ./lab setup makes it"
-        if huge_pages.VARIABLES.items() <= self.env.items() and (why := huge_pages.why_not()):
+        if huge_pages.VARIABLES.items() <= self.env.items() and (why := huge_pages.problem()):
             return why
         if self.prefix and shutil.which(self.prefix[0]) is None:
             return f"{self.prefix[0]} is not installed: sudo apt-get install {self.prefix[0]}"

@@ -34,11 +34,7 @@ def parse(args: Sequence[str]) -> BenchConfig:
     config = BenchConfig(**values)
     if data_name not in (None, config.data_name):
         command_line.error(f"--model={config.model} takes --data_name={config.data_name}, not {data_name}.")
-    if config.data_dir and config.data_name == "sequences":
-        command_line.error(f"--model={config.model} reads no files: without --data_dir, its sequences are synthetic.")
-    if config.data_dir and not config.data_dir.is_dir():
-        command_line.error(f"--data_dir={config.data_dir} is not a folder: name the one that has the TFRecords.")
-    for file in filter(None, (config.json, config.trace_file, config.partitioned_graph_file_prefix)):
+    for file in filter(None, (config.json, config.trace_file)):
         if not file.parent.is_dir():
             command_line.error(f"there is no folder {file.parent} to write {file.name} to: make it first.")
     if config.data_format == "NCHW" and config.mkl is False:
@@ -92,7 +88,6 @@ def parser() -> Parser:
     group.add_argument("--display_every", type=count, metavar="N", help="steps between lines (10)")
     add_switch(group, "forward_only", "classify instead of training")
     group.add_argument("--optimizer", choices=get_args(OptimizerName), help="how weights follow gradients (sgd)")
-    group.add_argument("--data_dir", type=Path, metavar="DIR", help="a folder of TFRecords (train-00000-of-01024, …)")
     group.add_argument("--data_name", choices=get_args(Dataset), help="the kind of images (that of the model)")
     group.add_argument(
         "--variable_update",
@@ -117,9 +112,6 @@ def parser() -> Parser:
     group = parser.add_argument_group("what it writes")
     group.add_argument("--json", type=Path, metavar="FILE", help="every step's time, machine, versions, settings")
     group.add_argument("--trace_file", type=Path, metavar="FILE", help="one step's timeline, for chrome://tracing")
-    group.add_argument(
-        "--partitioned_graph_file_prefix", type=Path, metavar="PREFIX", help="the graphs that ran, as PREFIX0.pbtxt …"
-    )
 
     group = parser.add_argument_group("configurations")
     group.add_argument(

@@ -6,7 +6,6 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from labkit.bench import images, steps, trace
+from labkit.bench import steps, trace
 from labkit.bench.config import BenchConfig
 from labkit.data.synthetic_batch import synthetic_batches
 from labkit.models.networks import Network
@@ -101,15 +100,15 @@ def _measure(config: BenchConfig, hvd: Any) -> None:
     report(_header(config, ranks))
     report(f"Generating {'evaluation' if config.forward_only else 'training'} model")
     network = _network(config)
-    batches = _batches(config, network, rank, ranks, hvd)
+    batches = synthetic_batches(network.model, config.batch_size, config.data_format, rank)
     report("Initializing graph")
     step = tf.function(_step(config, network, hvd), jit_compile=config.xla_compile or None)
 
     report("Running warm up")
     for _ in range(config.num_warmup_batches):
         step(*next(batches)).numpy()
-    if rank == 0 and (config.trace_file or config.partitioned_graph_file_prefix):
-        trace.trace(graph_for(config)).write(config.trace_file, config.partitioned_graph_file_prefix)
+    if rank == 0 and config.trace_file:
+        files.write(config.trace_file, trace.timeline_of(graph_for(config)))
     report("Done warm up\nStep\tImg/sec\ttotal_loss")
 
     seconds: list[float] = []
@@ -172,16 +171,6 @@ def _step(config: BenchConfig, network: Network, hvd: Any = None) -> steps.Step:
     return steps.make_train_step(network, config.optimizer, LEARNING_RATE, WEIGHT_DECAY, hvd)
 
 
-def _batches(config: BenchConfig, network: Network, rank: int, ranks: int, hvd: Any) -> Iterator:
-    if config.data_dir is None:
-        return synthetic_batches(network.model, config.batch_size, config.data_format, rank)
-    share = {"rank": rank, "ranks": ranks, "allgather": hvd.allgather_object} if hvd else {}
-    training = not config.forward_only
-    return images.from_tfrecords(
-        config.data_dir, network.model, config.batch_size, config.data_format, training, **share
-    )
-
-
 def _header(config: BenchConfig, ranks: int) -> str:
     emulated = "" if {"BF16", "AMX"} & set(usable_machine().isa) else ", emulated: this CPU has no bfloat16"
     model = MODELS[config.model]
@@ -189,7 +178,7 @@ def _header(config: BenchConfig, ranks: int) -> str:
     rows = {
         "TensorFlow": tf.__version__,
         "Model": config.model,
-        "Dataset": f"{config.data_name} ({'synthetic' if config.data_dir is None else config.data_dir})",
+        "Dataset": f"{config.data_name} (synthetic)",
         **one,
         "Mode": "forward-only" if config.forward_only else "training",
         "Batch size": f"{config.batch_size * ranks} global\n{'':13}{config.batch_size} per device",

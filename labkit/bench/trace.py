@@ -1,7 +1,6 @@
-"""The trace of one step: its timeline for chrome://tracing, and the graphs that TensorFlow ran."""
+"""The trace of one step: its graph, and its timeline for chrome://tracing."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -9,31 +8,8 @@ from tensorflow.python.client import timeline  # there is no public name for it
 
 from labkit.bench.steps import Step
 from labkit.models.networks import Network
-from labkit.system import files
 
 WARM_UP = 3  # steps before the one that is recorded: in the first, memory is new, and in the second, some still is
-
-
-class Trace(NamedTuple):
-    """The trace of one step.
-
-    Attributes
-    ----------
-    chrome : str
-        Its timeline, for chrome://tracing or https://ui.perfetto.dev.
-    graphs : list of GraphDef
-        The graphs that ran, after all rewrites.
-    """
-
-    chrome: str
-    graphs: list
-
-    def write(self, trace_file: Path | None, graph_prefix: Path | None) -> None:
-        """Write the files that the configuration names: the timeline, and the graphs as PREFIX0.pbtxt …"""
-        if trace_file:
-            files.write(trace_file, self.chrome)
-        for number, graph in enumerate(self.graphs if graph_prefix else []):
-            files.write(Path(f"{graph_prefix}{number}.pbtxt"), str(graph))
 
 
 class StepGraph(NamedTuple):
@@ -77,14 +53,18 @@ def step_graph(make_network: Callable[[], Network], make_step: Callable[[Network
             return StepGraph(graph, tf.identity(loss), network)
 
 
-def trace(whole: StepGraph) -> Trace:
-    """Run a step in a session, since a `tf.function` does not record when each operation ran."""
+def timeline_of(whole: StepGraph) -> str:
+    """Return the timeline of a step for chrome://tracing or https://ui.perfetto.dev.
+
+    It runs in a session, since a `tf.function` does not record when each operation ran.
+    """
     v1 = tf.compat.v1
     with whole.graph.as_default(), v1.Session() as session:
         session.run(v1.global_variables_initializer())
         for _ in range(WARM_UP):
             session.run(whole.step)
-        options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
+        options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
         metadata = v1.RunMetadata()
         session.run(whole.step, options=options, run_metadata=metadata)
-    return Trace(timeline.Timeline(metadata.step_stats).generate_chrome_trace_format(), list(metadata.partition_graphs))
+    chrome: str = timeline.Timeline(metadata.step_stats).generate_chrome_trace_format()
+    return chrome

@@ -17,9 +17,9 @@ def fetch() -> None:
 
     It goes into `data/`, or the folder in the variable LAB_DATA: only a whole file, whose checksum is right.
     """
-    from labkit.data import download
+    from labkit.data import mnist
 
-    print(download.fetch())
+    print(mnist.fetch())
 
 
 @app.command(epilog="Example: `./lab data status`")
@@ -44,7 +44,7 @@ def tfrecords(
     size: Annotated[int, typer.Option(help="their height and width, in pixels")] = 64,
     seed: Annotated[int, typer.Option(help="of the images; the same one gives the same files")] = 0,
 ) -> None:
-    """Write a small synthetic set of ten classes, in the layout of ImageNet's TFRecords, for lab 08 and `lab bench`.
+    """Write a small synthetic set of ten classes, in the layout of ImageNet's TFRecords, for lab 08.
 
     What is there already, of the same numbers, size and seed, is kept.
     """
@@ -56,4 +56,4 @@ def tfrecords(
     new = synthetic.write(folder, train, validation, size, seed=seed)
     place = paths.shown(folder)
     print(f"{place}: {train:,} training and {validation:,} validation images{'' if new else ' are there already'}")
-    print(f"Next: ./lab start 08, or ./lab bench --model=resnet50 --data_dir={place}")
+    print("Next: ./lab start 08")

@@ -11,7 +11,7 @@ import typer
 
 from labkit.cli import completion
 from labkit.cli.options import LabNumber, StudentFolder
-from labkit.system import files, huge_pages, others, paths, terminal
+from labkit.system import account_access, files, huge_pages, paths, terminal
 
 app = typer.Typer()
 command = functools.partial(app.command, rich_help_panel="The labs")
@@ -38,8 +38,8 @@ def setup(
     alone.
     """
     print("The environments are ready. Next: ./lab start")  # ./lab has made it, or this could not run
-    if os.geteuid() == 0 and (reason := others.why_not()):
-        print(f"Other accounts, as of a hub's students, can't use them: {reason}. For those, {others.REMEDY}.")
+    if os.geteuid() == 0 and (reason := account_access.problem()):
+        print(f"Other accounts, as of a hub's students, can't use them: {reason}. For those, {account_access.REMEDY}.")
 
 
 @command(epilog="Example: `./lab start 07 --no-browser --port 8899`")
@@ -60,14 +60,14 @@ def start(
     """
     from jupyterlab.labapp import LabApp
 
-    from labkit.exercises import copies, sources
+    from labkit.exercises import catalogue, working_copies
     from labkit.system import kernels
 
-    notebook = copies.copy_path(sources.find(lab), folder)
+    notebook = working_copies.copy_path(catalogue.find(lab), folder)
     _report_copies(folder)
     os.environ["LAB_FOLDER"] = str(folder)  # for lab reset and lab report in JupyterLab's terminals
     os.environ.update(kernels.settings_paths(os.environ))
-    if with_huge_pages and (reason := huge_pages.why_not()):
+    if with_huge_pages and (reason := huge_pages.problem()):
         print(f"--huge-pages changes nothing here: {reason}.")
     elif with_huge_pages:
         os.environ.update(huge_pages.VARIABLES)
@@ -108,9 +108,9 @@ def _forward_command(port: int) -> str:
 
 def _report_copies(folder: Path) -> None:
     """Bring the student's copies up to date, and print what became of them."""
-    from labkit.exercises import copies
+    from labkit.exercises import working_copies
 
-    update = copies.update(folder)
+    update = working_copies.update(folder)
     print(f"Your labs are in {paths.shown(folder)}")
     if update.refreshed:
         print(f"Refreshed, since the kit has a new version and you had not edited yours: {', '.join(update.refreshed)}")
@@ -145,13 +145,12 @@ def reset(
 
     It is kept as `NN_topic.backup-1.ipynb`, then `-2`, and so on. What its cells wrote into `work/` stays.
     """
-    from labkit.exercises import copies, sources
+    from labkit.exercises import catalogue, working_copies
 
-    source = sources.find(lab)
-    kept = copies.reset(source, folder)
-    print(
-        f"{paths.shown(copies.copy_path(source, folder))} is fresh." + (f" Yours: {paths.shown(kept)}" if kept else "")
-    )
+    info = catalogue.find(lab)
+    kept = working_copies.reset(info, folder)
+    copy = paths.shown(working_copies.copy_path(info, folder))
+    print(f"{copy} is fresh." + (f" Yours: {paths.shown(kept)}" if kept else ""))
 
 
 @command(epilog="Example: `./lab report --out my-report.html`")
@@ -164,13 +163,13 @@ def report(
 ) -> None:
     """Make one page to take home: the machine, what you measured, the pictures, the exercises passed.
 
-    It says which figures were disturbed by other work. When you are in a room and send your figures to it, the room's
-    stand beside yours: median and range, from five machines on. The page reads on a phone and prints on A4.
+    It says which figures were disturbed by other work. If you are in a room, the table of guesses also has the room's
+    results: median and range, from five machines on. The page reads on a phone and prints on A4.
     """
-    from labkit.exercises import room
+    from labkit.exercises import classroom_link
     from labkit.report import page
 
-    html = page.render(results or folder / "work", *room.figures(folder))
+    html = page.render(results or folder / "work", *classroom_link.results(folder))
     files.write(out, html, "name another file with --out")
     print(f"wrote {paths.shown(out)}: open it in a browser; it needs no network")
 

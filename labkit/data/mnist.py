@@ -1,21 +1,22 @@
-"""MNIST's file: where it may be, whether it is intact, and the digits in it."""
+"""MNIST's file: downloaded, checked by its SHA-256 and read."""
 
 import hashlib
-import io
 import os
 import tomllib
-import zipfile
-import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from labkit.system.errors import LabError
 from labkit.system.paths import DATA, shown
 
+# pooch and requests are imported where they are used: every rank imports this module.
+
 REGISTRY = DATA / "registry.toml"
+TIMEOUT_S = 10.0  # the time that a mirror has to answer, or to send its next bytes
 
 
 @dataclass(frozen=True)
@@ -37,23 +38,12 @@ class Part(NamedTuple):
 
 
 class File(NamedTuple):
-    """MNIST's file as it is registered: its name, size and checksum, and its addresses."""
+    """MNIST's file as it is registered: its name, size in bytes and checksum, and the mirrors that have it."""
 
     name: str
-    size: int  # bytes
+    size: int
     sha256: str
     mirrors: tuple[str, ...]
-
-
-class Place(NamedTuple):
-    """A folder that may hold MNIST, and the remedy for a damaged file there."""
-
-    folder: Path
-    fix: str
-
-
-class Damaged(Exception):
-    """A file is damaged; the message says how."""
 
 
 def read_registry(registry: Path) -> File:
@@ -76,13 +66,9 @@ def data_folder(given: Path | None) -> Path:
     return folder
 
 
-def places(folder: Path) -> tuple[Place, Place]:
-    """Return the places where MNIST may be: the data folder, then Keras' cache."""
-    keras = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "datasets"
-    return (
-        Place(folder, "`./lab data fetch` replaces it, or delete it"),
-        Place(keras, f"`./lab data fetch` puts an intact one into {shown(folder)}/, which is read first, or delete it"),
-    )
+def _places(folder: Path) -> tuple[Path, Path]:
+    """Return the folders where MNIST may be: the data folder, then Keras' cache."""
+    return folder, Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "datasets"
 
 
 def read_mnist(folder: Path, file: File) -> tuple[Part, Part, str] | None:
@@ -93,88 +79,94 @@ def read_mnist(folder: Path, file: File) -> tuple[Part, Part, str] | None:
     Raises
     ------
     LabError
-        A file on the way is damaged.
+        The file is damaged.
     """
-    for place in places(folder):
-        path = shown(place.folder / file.name)
-        try:
-            if (content := read_intact(place.folder, file)) is not None:
-                return *_read_npz(content), path
-        except Damaged as damage:
-            raise LabError(f"{path} is damaged: {damage}. {place.fix}.") from damage
+    for place in _places(folder):
+        found = _status(place, file)
+        if found.state == "damaged":
+            raise LabError(f"{shown(found.path)} is damaged: {found.detail}. {found.fix}.")
+        if found.state == "intact":
+            with np.load(found.path) as arrays:
+                train, test = (Part(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
+            return train, test, shown(found.path)
     return None
 
 
-def read_intact(folder: Path, file: File) -> bytes | None:
-    """Return the file's bytes when it is intact and None when it is missing; raise `Damaged` otherwise."""
-    path = folder / file.name
-    try:
-        size = path.stat().st_size
-        if size != file.size:
-            raise Damaged(f"{size:,} bytes instead of {file.size:,}")
-        content = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise Damaged(f"it cannot be read ({error.strerror})") from error
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != file.sha256:
-        raise Damaged(f"its SHA-256 starts with {digest[:12]} instead of {file.sha256[:12]}")
-    return content
-
-
-def _read_npz(content: bytes) -> tuple[Part, Part]:
-    try:
-        archive = np.load(io.BytesIO(content), allow_pickle=False)
-        arrays = [archive[key] for key in ("x_train", "y_train", "x_test", "y_test")]
-    except (ValueError, LookupError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise Damaged("it is not an .npz archive of x_train, y_train, x_test and y_test") from error
-    return _part(*arrays[:2]), _part(*arrays[2:])
-
-
-def _part(images: np.ndarray, labels: np.ndarray) -> Part:
-    if images.shape != (len(images), 28, 28) or images.dtype != np.uint8 or not len(images):
-        raise Damaged(f"its images are {images.dtype} {images.shape}, not uint8 (n, 28, 28)")
-    if labels.shape != (len(images),) or labels.dtype != np.uint8 or labels.max() > 9:
-        raise Damaged(f"its labels are not {len(images):,} uint8 numbers from 0 to 9")
-    return Part(images, labels)
-
-
 def status(folder: Path | None = None, registry: Path = REGISTRY) -> list[FileStatus]:
-    """Return the state of MNIST's file in the data folder, and of Keras' copy when the labs would look at it.
+    """Return the state of MNIST's file in the data folder, or of Keras' copy where only that is there.
 
-    A missing file is no fault: the labs go on with Keras' copy, or with the built-in digits.
+    A missing file is not an error: the labs use the built-in digits instead.
 
     Raises
     ------
     LabError
         There is no such data folder.
     """
-    folder, file = data_folder(folder), read_registry(registry)
-    ours, keras = (_file_status(place, file) for place in places(folder))
-    if ours.state == "intact" or keras.state == "missing":
-        return [ours]
-    if (ours.state, keras.state) == ("missing", "intact"):
-        ours = replace(ours, detail="not needed: MNIST is in Keras' cache", fix="")
-    return [ours, keras]
-
-
-def _file_status(place: Place, file: File) -> FileStatus:
-    path = place.folder / file.name
-    try:
-        content = read_intact(place.folder, file)
-    except Damaged as damage:
-        return FileStatus(file.name, "damaged", path, str(damage), place.fix)
-    if content is not None:
-        return FileStatus(file.name, "intact", path, f"{file.size:,} bytes, SHA-256 as registered", "")
-    return FileStatus(
-        file.name, "missing", path, "the labs use built-in digits instead", "`./lab data fetch` brings it"
-    )
+    file = read_registry(registry)
+    ours, keras = (_status(place, file) for place in _places(data_folder(folder)))
+    return [keras if ours.state == "missing" and keras.state != "missing" else ours]
 
 
 def is_intact(folder: Path, file: File) -> bool:
     """Whether a folder has the file, intact."""
+    return _status(folder, file).state == "intact"
+
+
+def _status(folder: Path, file: File) -> FileStatus:
+    path = folder / file.name
+    fix = "`./lab data fetch` downloads an intact one, or delete it"
     try:
-        return read_intact(folder, file) is not None
-    except Damaged:
-        return False
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except (FileNotFoundError, NotADirectoryError):
+        detail = "the labs use built-in digits instead"
+        return FileStatus(file.name, "missing", path, detail, "`./lab data fetch` downloads it")
+    except OSError as error:
+        return FileStatus(file.name, "damaged", path, f"it cannot be read ({error.strerror})", fix)
+    if digest != file.sha256:
+        detail = (
+            f"{path.stat().st_size:,} bytes with SHA-256 {digest[:12]}…, not {file.size:,} with {file.sha256[:12]}…"
+        )
+        return FileStatus(file.name, "damaged", path, detail, fix)
+    return FileStatus(file.name, "intact", path, f"{file.size:,} bytes, SHA-256 as registered", "")
+
+
+def fetch(folder: Path | None = None, registry: Path = REGISTRY, timeout_s: float = TIMEOUT_S) -> str:
+    """Download MNIST into the data folder from the first mirror that has it, and return a line about it.
+
+    The file appears under its name whole and checked, or not at all. A damaged one is replaced.
+
+    Parameters
+    ----------
+    folder, registry : Path
+        As for `load_digits`.
+    timeout_s : float
+        Seconds for which a mirror may send nothing.
+
+    Raises
+    ------
+    LabError
+        No mirror gave MNIST, or the folder cannot be written.
+    """
+    import pooch
+    import requests
+
+    folder, file = data_folder(folder), read_registry(registry)
+    if is_intact(folder, file):
+        return f"MNIST is in {shown(folder)}/, whole and intact."
+    downloader = pooch.HTTPDownloader(progressbar=True, timeout=timeout_s)
+    failures = []
+    for mirror in file.mirrors:
+        host = urlsplit(mirror).netloc
+        try:
+            path = pooch.retrieve(mirror + file.name, f"sha256:{file.sha256}", file.name, folder, downloader=downloader)
+            Path(path).chmod(0o644)  # others may read a shared folder
+        except (requests.RequestException, ValueError) as error:  # ValueError: another SHA-256
+            failures.append(f"{host}: {type(error).__name__ if isinstance(error, OSError) else 'not the same file'}")
+        except OSError as error:
+            raise LabError(f"{shown(folder)} cannot be written ({error.strerror}): set LAB_DATA to another.") from error
+        else:
+            return f"{file.name}: {file.size:,} bytes from {host}, SHA-256 as registered."
+    raise LabError(
+        f"MNIST could not be downloaded ({', '.join(failures)}). Check the network, or copy {file.name} to "
+        f"{shown(folder)}/; {shown(registry)} has its addresses and SHA-256."
+    )

@@ -31,8 +31,8 @@ def load_photo(path: str | Path | None = None, pixels: int | None = None) -> np.
     Returns
     -------
     numpy.ndarray
-        (height, width, 3) uint8. Transparent parts are on white, greyscale has three equal channels, 16 bits are
-        made 8, and a camera's note of how it was held has been followed.
+        (height, width, 3) uint8. Transparent parts are on white, greyscale has three equal channels, and a camera's
+        note of how it was held has been followed.
 
     Raises
     ------
@@ -50,16 +50,12 @@ def load_photo(path: str | Path | None = None, pixels: int | None = None) -> np.
             return _read(path, pixels)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise LabError(f"{path} is not there: {give}.") from error
-    except IsADirectoryError as error:
-        raise LabError(f"{path} is a folder: {give}.") from error
     except Image.DecompressionBombError as error:
         raise LabError(
             f"{path} has more than {MAX_PIXELS // 10**6} million pixels: make a smaller copy of it."
         ) from error
     except Image.UnidentifiedImageError as error:
         raise LabError(f"{path} is no picture of a kind that is read here: save it as JPEG or PNG.") from error
-    except MemoryError as error:
-        raise LabError(f"{path} does not fit into memory: make a smaller copy of it.") from error
     except _UNREADABLE as error:
         raise LabError(f"{path} is damaged or not whole ({error}): copy it again, or take another.") from error
 
@@ -81,21 +77,10 @@ def _read(path: Path, pixels: int | None) -> np.ndarray:
 
 def _rgb(image: Image.Image) -> Image.Image:
     """Return any of Pillow's kinds of picture as RGB."""
-    if image.mode in ("F", "I") or image.mode.startswith("I;16"):
-        image = _eight_bits(image)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
     return image.convert("RGB")
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Return a grey picture of more than 8 bits in 8: 16 bits by their value, others by their darkest and brightest."""
-    grey = np.asarray(image, dtype=np.float64)
-    if image.mode == "F" or grey.min() < 0 or grey.max() > 65535:
-        low, high = grey.min(), grey.max()
-        grey = (grey - low) / (high - low or 1) * 65535
-    return Image.fromarray(np.rint(grey / 257).astype(np.uint8))
 
 
 def _resized(image: Image.Image, pixels: int | None) -> Image.Image:

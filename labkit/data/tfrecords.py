@@ -10,13 +10,11 @@ no image comes twice in an epoch and none is left out, whatever the batch size, 
 images are those of 2 × 32.
 """
 
-import contextlib
 import functools
 import math
 import os
 import platform
 import re
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -324,8 +322,7 @@ class _Reader:
 
     def __init__(self, records: Records, numbers: Callable[[np.ndarray], np.ndarray], classes: int):
         self._records, self._numbers, self.classes = records, numbers, classes
-        self._open: dict[int, FileIO] = {}
-        self._lock = threading.Lock()
+        self._file = functools.lru_cache(_MAX_OPEN_FILES)(FileIO)  # a file that is dropped is closed after its reads
 
     def __call__(self, positions: np.ndarray) -> np.ndarray:
         return np.array([self._read(number) for number in self._numbers(positions)], dtype=object)
@@ -343,16 +340,15 @@ class _Reader:
 
     def close(self) -> None:
         """Close the files; the reader itself stays until the process ends, as a TensorFlow dataset calls it."""
-        with self._lock:
-            self._open = {}  # a file that is being read is closed after that
+        self._file.cache_clear()
 
     def _read(self, number: int) -> bytes:
         """Return a record's data, both its checksums verified."""
         length = self._records.length[number]
-        with self._file(self._records.file[number]) as file:
-            read = os.pread(
-                file.fileno(), _HEAD_BYTES + length + _CHECKSUM_BYTES, self._records.offset[number] - _HEAD_BYTES
-            )
+        file = self._file(self._records.files[self._records.file[number]])
+        read = os.pread(
+            file.fileno(), _HEAD_BYTES + length + _CHECKSUM_BYTES, self._records.offset[number] - _HEAD_BYTES
+        )
         if len(read) < _HEAD_BYTES + length + _CHECKSUM_BYTES:
             raise LabError(f"{self._records.name(number)} is no longer whole: copy the file again.")
         data = read[_HEAD_BYTES:-_CHECKSUM_BYTES]
@@ -361,14 +357,6 @@ class _Reader:
         ):
             raise LabError(f"{self._records.name(number)} does not match its checksum: copy the file again.")
         return data
-
-    def _file(self, file: int) -> contextlib.AbstractContextManager[FileIO]:
-        """Return an open file: one that stays open or, when those are many already, one for this read alone."""
-        with self._lock:
-            if file not in self._open and len(self._open) < _MAX_OPEN_FILES:
-                self._open[file] = FileIO(self._records.files[file])
-            shared = self._open.get(file)
-        return contextlib.nullcontext(shared) if shared else FileIO(self._records.files[file])
 
 
 def _numbers(count: int, seed: int, positions: np.ndarray) -> np.ndarray:

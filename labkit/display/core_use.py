@@ -1,7 +1,6 @@
 """How busy each core is while something runs: live in a notebook, then as a picture.
 
-The kernel counts for each CPU how long it has worked (/proc/stat, proc(5)). Two looks a moment apart give its use in
-between. The counters know nothing of programs: other people's work on the same cores is in them too.
+The kernel counts for each CPU how long it has worked (/proc/stat, proc(5)); other people's work is counted too.
 """
 
 import contextlib
@@ -10,7 +9,7 @@ import html
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -24,8 +23,8 @@ from labkit.system.machine import this_machine
 
 INTERVAL_S = 0.25  # between two looks; the counters have a resolution of 0.01 s
 BUSY = 0.8  # the share of a look from which a core counts as busy
-MAX_NAMED = 16  # cores that the alternative text names one by one
-UNKNOWN = "The use of the cores is not known: /proc/stat does not show them here."
+MAX_NAMED = 16  # cores that texts name one by one
+UNKNOWN = "The use of the cores is not known: it was over too soon, or /proc/stat does not show them here."
 
 
 class CoreUse:
@@ -45,14 +44,8 @@ class CoreUse:
         self.cpus = tuple(cpus)
         self.times: list[float] = []
         self.shares: list[np.ndarray] = []
-        self._root = root
-        self._began = time.monotonic()
-        self._before = self._read()
-
-    @property
-    def known(self) -> bool:
-        """Whether the kernel shows these CPUs."""
-        return self._before is not None
+        self._root, self._began = root, time.monotonic()
+        self._clock, self._worked = self._began, self._read()
 
     @property
     def mean(self) -> np.ndarray:
@@ -68,52 +61,19 @@ class CoreUse:
 
     def look(self) -> None:
         """Add what the CPUs have done since the last look."""
-        now = self._read()
-        if self._before is None or now is None or now[0] <= self._before[0]:
-            return
-        (clock, worked), (clock_before, worked_before) = now, self._before
-        self.shares.append(np.clip((worked - worked_before) / (clock - clock_before), 0, 1))
-        self.times.append(clock - self._began)
-        self._before = now
+        clock, worked = time.monotonic(), self._read()
+        if clock > self._clock and len(worked):
+            self.shares.append(np.clip((worked - self._worked) / (clock - self._clock), 0, 1))
+            self.times.append(clock - self._began)
+            self._clock, self._worked = clock, worked
 
-    def _read(self) -> tuple[float, np.ndarray] | None:
-        """Return the clock, and the seconds for which each CPU has worked so far; None where they aren't shown."""
+    def _read(self) -> np.ndarray:
+        """Return the seconds for which each CPU has worked so far; none where they aren't shown."""
         times = cpu_times(self._root)
         if not set(self.cpus) <= times.keys():
-            return None
+            return np.array([])
         mine = [times[cpu] for cpu in self.cpus]
-        return time.monotonic(), np.array([t.user + t.nice + t.system + t.irq + t.softirq for t in mine])
-
-
-@contextlib.contextmanager
-def record(on_look: Callable[[CoreUse], None] = lambda seen: None, root: Path = Path("/")) -> Iterator[CoreUse]:
-    """Look at the cores that this process may use, a few times a second, while the block runs.
-
-    Parameters
-    ----------
-    on_look : callable
-        Is given what was seen so far, after each look.
-    root : Path
-        Where proc/ is; tests point it at synthetic trees.
-    """
-    seen = CoreUse(this_machine().cpus, root)
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(INTERVAL_S):
-            seen.look()
-            if seen.shares:
-                on_look(seen)
-
-    # In this context, so that what it shows belongs to the cell that is running.
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(watch,), daemon=True)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        thread.join()
-        seen.look()
+        return np.array([t.user + t.nice + t.system + t.irq + t.softirq for t in mine])
 
 
 @contextlib.contextmanager
@@ -125,18 +85,28 @@ def live(what: str = "while it ran", root: Path = Path("/")) -> Iterator[CoreUse
     what : str
         What ran, for the picture's title: "Use of each core …".
     root : Path
-        As for `record`.
+        Where proc/ is; tests point it at synthetic trees.
     """
     shown = display({"text/html": "", "text/plain": ""}, raw=True, display_id=True)
+    seen, over = CoreUse(this_machine().cpus, root), threading.Event()
 
-    def on_look(seen: CoreUse) -> None:
-        if shown:  # outside of notebooks there is nothing to update
-            shown.update({"text/html": bars(seen), "text/plain": describe(seen.cpus, seen.shares[-1])}, raw=True)
+    def watch() -> None:
+        while not over.wait(INTERVAL_S):
+            seen.look()
+            if seen.shares and shown:  # outside of notebooks there is nothing to update
+                shown.update({"text/html": bars(seen), "text/plain": describe(seen.cpus, seen.shares[-1])}, raw=True)
 
-    with record(on_look, root) as seen:
+    # In this context, so that what it shows belongs to the cell that is running.
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(watch,), daemon=True)
+    thread.start()
+    try:
         yield seen
+    finally:
+        over.set()
+        thread.join()
+        seen.look()
     if not seen.shares:
-        print(UNKNOWN if not seen.known else "It was over too soon to see the use of the cores.")
+        print(UNKNOWN)
         return
     text = f"Mean use of each core {what}, {seen.times[-1]:.0f} s: {describe(seen.cpus, seen.mean)}"
     if shown:
@@ -145,23 +115,17 @@ def live(what: str = "while it ran", root: Path = Path("/")) -> Iterator[CoreUse
 
 
 def describe(cpus: Sequence[int], shares: Sequence[float] | np.ndarray) -> str:
-    """Return the use of each core in words; of many, of the least and the most used."""
-    if len(cpus) <= MAX_NAMED:
-        return ", ".join(f"core {cpu} {share:.0%}" for cpu, share in zip(cpus, shares, strict=True))
-    least, most = int(np.argmin(shares)), int(np.argmax(shares))
-    return (
-        f"{len(cpus)} cores, {np.mean(shares):.0%} on average, "
-        f"core {cpus[least]} {shares[least]:.0%} and core {cpus[most]} {shares[most]:.0%}"
-    )
+    """Return the use of each core in words; of many, their mean."""
+    if len(cpus) > MAX_NAMED:
+        return f"{len(cpus)} cores, {np.mean(shares):.0%} on average"
+    return ", ".join(f"core {cpu} {share:.0%}" for cpu, share in zip(cpus, shares, strict=True))
 
 
 def bars(seen: CoreUse) -> str:
     """Return a bar for each core, as HTML, of the last look."""
     each = "".join(
         f'<span style="display: inline-block; width: 11em">{cpu:3} '
-        f'<span style="display: inline-block; width: 6em; border: 1px solid">'
-        f'<span style="display: block; width: {share:.0%}; background: {plots.BLUE}">&nbsp;</span></span>'
-        f" {share:4.0%}</span>"
+        f'<progress value="{share:.2f}" style="width: 6em"></progress> {share:4.0%}</span>'
         for cpu, share in zip(seen.cpus, seen.shares[-1], strict=True)
     )
     label = html.escape(describe(seen.cpus, seen.shares[-1]))
@@ -172,9 +136,13 @@ def draw(seen: CoreUse, what: str) -> Figure:
     """Draw the use of each core over time."""
     plots.use_style()
     figure, axes = plt.subplots(figsize=(10, min(8, 1.6 + 0.45 * len(seen.cpus))))
-    edges = [0.0, *seen.times]
     picture = axes.pcolormesh(
-        edges, np.arange(len(seen.cpus) + 1), 100 * np.array(seen.shares).T, cmap="cividis", vmin=0, vmax=100
+        [0.0, *seen.times],
+        np.arange(len(seen.cpus) + 1),
+        100 * np.array(seen.shares).T,
+        cmap="cividis",
+        vmin=0,
+        vmax=100,
     )
     axes.invert_yaxis()
     every = -(-len(seen.cpus) // MAX_NAMED)  # so that the numbers don't overlap

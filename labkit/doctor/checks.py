@@ -12,7 +12,7 @@ from labkit.display import onednn
 from labkit.doctor import speed
 from labkit.doctor.labs import LABS, Lab
 from labkit.doctor.probes import CANNOT_START, NOT_TRIED, Facts, ProbeResult, gather
-from labkit.system import others
+from labkit.system import account_access
 from labkit.system.machine import Machine
 from labkit.system.paths import shown
 from labkit.system.progress import progress
@@ -357,7 +357,7 @@ def _others(facts: Facts) -> Judgement | None:
         return None
     if not facts.others.error:
         return "ok", "can use this kit and its Python", ""
-    return "warn", f"can't use this, and `./lab hub` needs them to: {facts.others.error}", others.REMEDY
+    return "warn", f"can't use this, and `./lab hub` needs them to: {facts.others.error}", account_access.REMEDY
 
 
 # A new check is a line here; one that returns None has nothing to say on this machine.

@@ -17,7 +17,7 @@ from labkit.mpi import torch_ranks
 from labkit.mpi.launch import run_ranks
 from labkit.roofline.measure import Limits
 from labkit.slurm import cluster
-from labkit.system import others, processes
+from labkit.system import account_access, processes
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
@@ -126,7 +126,7 @@ def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
         slurm=try_slurm(),
         limits=speed.kept_limits(),
         torch=ProbeResult(torch_ranks.version(), torch_ranks.obstacle()),
-        others=ProbeResult(error=others.why_not()) if os.geteuid() == 0 and not quick else None,
+        others=ProbeResult(error=account_access.problem()) if os.geteuid() == 0 and not quick else None,
         **tried,
     )
 

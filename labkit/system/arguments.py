@@ -3,7 +3,7 @@
 import argparse
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NoReturn
 
 from labkit.system.errors import LabError
@@ -43,19 +43,6 @@ class Parser(argparse.ArgumentParser):
             argument_default=argparse.SUPPRESS,
             allow_abbrev=False,
         )
-
-    def parse_args(  # type: ignore[override]  # of its overloads, the one that the kit's programs call
-        self, args: Sequence[str] | None = None, namespace: None = None
-    ) -> argparse.Namespace:
-        """Return the values of the arguments.
-
-        Python before 3.11.8 takes the "--" of "--name=--" away, and the flag gets a list. Remove when the kit requires
-        a later one: https://github.com/python/cpython/issues/109475.
-        """
-        for argument in args or ():
-            if argument.endswith("=--"):
-                self.error(f"{argument}: -- is no value")
-        return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raise an error with the problem, and where help is."""

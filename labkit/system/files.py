@@ -1,14 +1,11 @@
 """Files: each is written whole or not at all, and what others made is read within bounds."""
 
-import atexit
 import contextlib
 import errno
 import json
 import os
 import secrets
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -90,9 +87,8 @@ def write(path: Path, content: str | bytes, remedy: str = "") -> None:
 
 def _write(path: Path, content: bytes) -> None:
     before = path.stat() if path.exists() else None
-    if before and (not stat.S_ISREG(before.st_mode) or _is_open_file(path)):
-        with os.fdopen(_open_at_once(path), "wb") as file:
-            file.write(content)
+    if before and not stat.S_ISREG(before.st_mode):
+        path.write_bytes(content)
         return
     path = Path(os.path.realpath(path))
     if before and not os.access(path, os.W_OK):
@@ -114,22 +110,6 @@ def _write(path: Path, content: bytes) -> None:
         raise
 
 
-def _open_at_once(path: Path) -> int:
-    """Open a file that is not a regular one to write to it; a pipe that nobody reads is an error, not waited for."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    os.set_blocking(descriptor, True)
-    return descriptor
-
-
-def _is_open_file(path: Path) -> bool:
-    """Whether the path means a file that this process has open, as /dev/stdout does: another would be another file."""
-    return any(os.path.realpath(name.parent).startswith("/proc/") for name in (path, *_link(path)))
-
-
-def _link(path: Path) -> tuple[Path, ...]:
-    return (path.parent / path.readlink(),) if path.is_symlink() else ()
-
-
 def append(path: Path, line: str) -> None:
     """Add a line to a file, whole or not at all.
 
@@ -141,12 +121,9 @@ def append(path: Path, line: str) -> None:
     content = f"{line}\n".encode()
     with writing(path), path.open("ab", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        try:
-            while content:
-                content = content[file.write(content) :]
-        except BaseException:
+        if file.write(content) < len(content):
             file.truncate(size)
-            raise
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def open_regular(path: Path, most: float = MAX_BYTES) -> BinaryIO:
@@ -204,22 +181,6 @@ def read_json(path: Path, most: float = MAX_BYTES) -> Any:
         return json.loads(read(path, most))
     except RecursionError as error:
         raise ValueError("its lists are nested too deeply") from error
-
-
-def write_with_fallback(path: Path, content: str) -> Path:
-    """Write a file that later steps need, in a temporary folder when it can't be at `path`; return where it is."""
-    try:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, content)
-    except NotWritten as error:
-        warn(f"{error} Until then it is in a temporary folder.")
-        with writing(Path(tempfile.gettempdir())):
-            folder = tempfile.mkdtemp(prefix="labkit-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        path = Path(folder) / path.name
-        write(path, content)
-    return path
 
 
 def is_folder_of_mine(status: os.stat_result) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 VARIABLES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
-def why_not(root: Path = Path("/")) -> str:
+def problem(root: Path = Path("/")) -> str:
     """Return the reason why `VARIABLES` change nothing with this kernel and C library; empty when they do."""
     name, version = platform.libc_ver()
     if name != "glibc" or tuple(map(int, version.split("."))) < (2, 35):

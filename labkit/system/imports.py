@@ -37,28 +37,22 @@ def seldom_collected() -> Iterator[None]:
         gc.freeze()
 
 
-# Libraries that Keras can do without, each with the part of Keras that asks for it.
-LEFT_OUT = {"sklearn": "keras.src.wrappers.", "matplotlib": "keras.src.visualization."}
+LEFT_OUT = ("sklearn", "matplotlib")  # libraries that Keras imports where they are there, and can do without
 
 
 class _NotForKeras:
-    """An import hook: for parts of Keras, and nobody else, libraries that they can do without are not there."""
+    """An import hook: while Keras is imported, `LEFT_OUT` are not there."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if asks := LEFT_OUT.get(name):
-            asking = sys._getframe(1)
-            while asking.f_back and asking.f_globals["__name__"].startswith("importlib."):
-                asking = asking.f_back
-            if asking.f_globals["__name__"].startswith(asks):
-                raise ModuleNotFoundError("Keras does without it here", name=name)
+        keras = sys.modules.get("keras")
+        if name in LEFT_OUT and keras and getattr(keras.__spec__, "_initializing", False):
+            raise ModuleNotFoundError("Keras does without it here", name=name)
         return None
 
 
 def lighten_keras() -> None:
     """Keep scikit-learn and Matplotlib out of this process's import of Keras, and so of TensorFlow, from now on.
 
-    They take more than a second, a third of TensorFlow's import on each rank. Keras imports them, where they are
-    there, for wrappers that make a scikit-learn estimator of a model, and for pictures of a set's images:
-    docs/upstream.md.
+    They take more than a second, a third of TensorFlow's import on each rank: docs/upstream.md.
     """
     sys.meta_path.insert(0, _NotForKeras())

@@ -5,10 +5,8 @@ OpenMP environment has this too.
 """
 
 import contextlib
-import errno
 import fcntl
 import os
-import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +17,6 @@ from labkit.system.paths import shown
 
 PATIENCE_S = 10.0  # the wait for other holders, each of whom takes milliseconds
 LOOK_INTERVAL_S = 0.005
-# Errors for which `path` itself can't be written either.
-_WRITING_TELLS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT, errno.ENOTDIR)
 
 
 def try_lock(file: IO[Any] | int) -> bool:
@@ -37,25 +33,10 @@ def try_lock(file: IO[Any] | int) -> bool:
     return False
 
 
-def open_plain(file: Path) -> int:
-    """Open a file to lock or read it, which may be somebody else's; neither a link nor a pipe is opened.
-
-    Raises
-    ------
-    OSError
-        When it can't be opened.
-    """
-    opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
-        raise OSError(errno.EINVAL, "it is not a plain file")
-    return opened
-
-
 def is_locked(file: Path) -> bool:
     """Whether a process has locked a file; what can't be opened is not locked."""
     try:
-        opened = open_plain(file)
+        opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:
@@ -90,64 +71,31 @@ def _is_held(opened: int) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
-    """Hold `path`'s lock for the block, which is then the only one of all processes and threads.
+    """Hold the lock of `path`'s folder for the block, which is then the only one of all processes and threads.
 
-    The lock is on a file beside it, which this user alone can open, and which is there no longer than the lock. The
-    kernel takes it from a process that ends. Where none can be had (no flock on that file system, a process that was
-    stopped while it had it), the block goes on without, and that is said.
+    Where the folder can't be locked (a file system without locks, a process that was stopped while it had it), the
+    block goes on without, with a warning.
 
     Parameters
     ----------
     path : Path
-        A file in a folder that is there; it need not be there itself.
+        A file that the block changes; it need not exist, but its folder must.
     patience_s : float
         Seconds to wait for others.
     """
-    file = path.with_name(f".{path.name}.lock")
-    descriptor, deadline = None, time.monotonic() + patience_s
-    try:
-        while (descriptor := _lock_beside(file)) is None and time.monotonic() < deadline:
-            time.sleep(LOOK_INTERVAL_S)
-        if descriptor is None:
-            files.warn(f"{shown(path)} is held by another process of yours for {patience_s:g} s: going on without.")
-    except OSError as error:
-        if error.errno not in _WRITING_TELLS:
+    with contextlib.ExitStack() as until_over:
+        try:
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            until_over.callback(os.close, folder)
+            deadline = time.monotonic() + patience_s
+            while not (ours := try_lock(folder)) and time.monotonic() < deadline:
+                time.sleep(LOOK_INTERVAL_S)
+            if not ours:
+                files.warn(f"{shown(path.parent)} is locked by another process for {patience_s:g} s: continuing.")
+        except FileNotFoundError:  # then `path` can't be written either
+            pass
+        except OSError as error:
             files.warn(
                 f"{shown(path)} can't be locked ({error.strerror}): use it in one notebook or command at a time."
             )
-    try:
         yield
-    finally:
-        if descriptor is not None:
-            with contextlib.suppress(OSError):
-                file.unlink()  # while it is held: who waits for it sees that it is gone, and makes another
-            os.close(descriptor)
-
-
-def _lock_beside(file: Path) -> int | None:
-    """Return the open and locked file; None when another has it.
-
-    Raises
-    ------
-    OSError
-        When it can't be made.
-    """
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    locked = False
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():  # a stranger's could be held for ever
-            raise OSError(errno.EPERM, f"{file.name} is not yours")
-        locked = try_lock(descriptor) and _is_at(file, os.fstat(descriptor))
-    finally:
-        if not locked:
-            os.close(descriptor)
-    return descriptor if locked else None
-
-
-def _is_at(file: Path, status: os.stat_result) -> bool:
-    """Whether a file is still the one with this status: a holder of its lock may have removed it."""
-    try:
-        return os.path.samestat(os.lstat(file), status)
-    except FileNotFoundError:
-        return False

@@ -76,18 +76,9 @@ def ratio(measured: Sequence[float], reference: Sequence[float]) -> Ratio:
 
     Notes
     -----
-    That is right whatever the noise is; more speeds in the same rounds could make intervals shorter, but not right.
-    `tests/benchmarks/intervals.py` counts how many of them hold the true ratio, with 3 to 8 rounds of 2 to 8 speeds
-    that are equally noisy, or of which one or half are 3 or 13 times as noisy, or of which those of a kind share noise;
-    and how long they are at least, relative to these, where all are equally noisy:
-
-    - these: 94 to 96%;
-    - with the noise of all pooled: 62 to 100%, 0.58 times as long;
-    - pooled unless Bartlett's test finds that it differs: 75 to 100%, 0.59 times; unless it differs three-fold: 85 to
-      100%, 0.74 times;
-    - with variances drawn to each other (empirical Bayes): 80 to 99%, 0.60 times;
-    - with a variance of each speed, estimated from all (REML, Satterthwaite): 91 to 97%, 0.86 times; it is noise that
-      speeds of a kind share which it misses.
+    That is right whatever the noise is. More speeds in the same rounds could make intervals shorter, but not right:
+    `tests/benchmarks/intervals.py` counts how many intervals hold the true ratio, with 3 to 8 rounds of 2 to 8 speeds,
+    of which some may be noisier. These do in 94 to 96% of cases; with the noise of all pooled, in 62 to 100%.
     """
     return ratios({"measured": measured, "reference": reference}, "reference")["measured"]
 

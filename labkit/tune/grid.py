@@ -3,8 +3,7 @@
     PYTHONPATH=. env/openmp/.venv/bin/python -m labkit.tune.grid my-grid.csv
 
 There are 288 settings on two cores, in the kit's OpenMP build of TensorFlow; each is measured twice, which takes about
-20 minutes in all on an idle machine. On a busy one it waits for quiet moments, up to an hour and a half.
-`data/tuning-grid.csv` was made by it.
+20 minutes in all. Run it on an idle machine. `data/tuning-grid.csv` was made by it.
 
 To start TensorFlow takes far longer than to measure it. So TensorFlow is imported once, and each point is a fork of
 that process. That works because an import starts neither TensorFlow's threads nor OpenMP, which read their settings
@@ -24,9 +23,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from labkit.system import load
 from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
 
@@ -34,28 +32,11 @@ BATCH_SIZE = 64
 WARM_UP_STEPS = 3
 TIMED_S = 0.5  # of steps
 POINT_TIMEOUT_S = 60.0
-MAX_OTHERS = load.BUSY_SHARE  # share of the cores' time that other programs may take during a measurement
-QUIET_TIMEOUT_S = 6.0  # to wait for a quiet moment; then the least disturbed measurement counts
 PINNED = "granularity=fine,compact,1,0"
 
 Knobs = Mapping[str, list[Any]]  # each one's values
 Settings = Mapping[str, Any]
 Point = tuple[Any, ...]
-
-
-class Measurement(NamedTuple):
-    """One measurement of a point.
-
-    Attributes
-    ----------
-    others : float
-        The share of the cores' time that other programs took meanwhile.
-    images_s : float
-        Images per second; not a number when it failed.
-    """
-
-    others: float
-    images_s: float
 
 
 def grid(cores: int) -> Knobs:
@@ -70,8 +51,8 @@ def grid(cores: int) -> Knobs:
     }
 
 
-def train_mnist(settings: Settings) -> Measurement:
-    """Train the MNIST CNN with these settings, in this process, which must not have run TensorFlow before."""
+def train_mnist(settings: Settings) -> float:
+    """Return the images/s of the MNIST CNN with these settings, in a process that has not run TensorFlow before."""
     import tensorflow as tf
 
     from labkit.bench.steps import make_train_step
@@ -83,48 +64,30 @@ def train_mnist(settings: Settings) -> Measurement:
         "KMP_BLOCKTIME": str(settings["blocktime"]),
         "KMP_AFFINITY": settings["affinity"],
     }
-    cpus = os.sched_getaffinity(0)  # before KMP_AFFINITY pins this thread
     tf.config.threading.set_intra_op_parallelism_threads(settings["intra"])
     tf.config.threading.set_inter_op_parallelism_threads(settings["inter"])
     network = Network("mnist")
     batches = synthetic_batches(network.model, BATCH_SIZE)
     step = tf.function(make_train_step(network, "sgd", rate=0.01, decay=4e-5))
-    measurements: list[Measurement] = []
-    until = time.monotonic() + QUIET_TIMEOUT_S
-    while not measurements or (min(measurements).others > MAX_OTHERS and time.monotonic() < until):
-        wait_for_quiet(cpus, until)
-        for _ in range(WARM_UP_STEPS):
-            float(step(*next(batches)))
-        seconds: list[float] = []
-        with load.observe(cpus=cpus) as others:
-            while sum(seconds) < TIMED_S:
-                start = time.perf_counter()
-                float(step(*next(batches)))
-                seconds.append(time.perf_counter() - start)
-        measurements.append(Measurement(others.share or 0.0, BATCH_SIZE / statistics.median(seconds)))
-    return min(measurements)
-
-
-def wait_for_quiet(cpus: set[int], until: float) -> None:
-    """Return when the other programs are nearly idle, or at that time."""
-    while time.monotonic() < until:
-        with load.observe(cpus=cpus) as others:
-            time.sleep(0.1)
-        if not others.share or others.share < MAX_OTHERS:  # or it is not known
-            break
+    for _ in range(WARM_UP_STEPS):
+        float(step(*next(batches)))
+    seconds: list[float] = []
+    while sum(seconds) < TIMED_S:
+        start = time.perf_counter()
+        float(step(*next(batches)))
+        seconds.append(time.perf_counter() - start)
+    return BATCH_SIZE / statistics.median(seconds)
 
 
 def measure_in_fork(
-    settings: Settings,
-    measure: Callable[[Settings], Measurement] = train_mnist,
-    timeout: float = POINT_TIMEOUT_S,
-) -> Measurement:
-    """Measure a point in a fork of this process; its speed is not a number when it fails or takes too long."""
+    settings: Settings, measure: Callable[[Settings], float] = train_mnist, timeout: float = POINT_TIMEOUT_S
+) -> float:
+    """Return the images/s of a point in a fork of this process; not a number when it fails or takes too long."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.write(writing, "{} {}".format(*measure(settings)).encode())
+            os.write(writing, str(measure(settings)).encode())
         finally:
             os._exit(0)  # without the clean-up of what belongs to the parent
     os.close(writing)
@@ -133,23 +96,21 @@ def measure_in_fork(
     os.close(reading)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return Measurement(*map(float, answer.split() or ("0", "nan")))
+    return float(answer or "nan")
 
 
 def measure_round(
-    knobs: Knobs, number: int, measure: Callable[[Settings], Measurement] = measure_in_fork
+    knobs: Knobs, number: int, measure: Callable[[Settings], float] = measure_in_fork
 ) -> dict[Point, float]:
     """Return images/s of each point, measured in the order of that round."""
     points = list(itertools.product(*knobs.values()))
-    measured: dict[Point, Measurement] = {}
+    measured: dict[Point, float] = {}
     # Another order each round: noise that lasts falls on other points.
     for point in random.Random(number).sample(points, len(points)):
         measured[point] = measure(dict(zip(knobs, point, strict=True)))
-        disturbed = sum(one.others > MAX_OTHERS for one in measured.values())
-        progress = f"round {number}: {len(measured):3} of {len(points)} points, {disturbed} disturbed by other programs"
-        print(f"\r{progress}", end="", file=sys.stderr, flush=True)
+        print(f"\rround {number}: {len(measured):3} of {len(points)} points", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    return {point: measured[point].images_s for point in points}
+    return {point: measured[point] for point in points}
 
 
 def write(

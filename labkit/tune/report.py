@@ -23,9 +23,8 @@ from labkit.display import plots
 from labkit.system import files, load
 from labkit.system.errors import LabError
 from labkit.system.statistics import Ratio, ratio
-from labkit.tune.metrics import format_metric
 from labkit.tune.search import Settings, Space, Trial, as_study, best
-from labkit.tune.trial import Command
+from labkit.tune.trial import Command, format_metric
 
 
 class Confirmation(NamedTuple):

@@ -163,7 +163,7 @@ def _request(
     tls: tuple[Path, Path] | None = None,
 ) -> "Settings":
     """Return the request for a hub, with this machine's defaults."""
-    from labkit.exercises import sources
+    from labkit.exercises import catalogue
     from labkit.system import addresses
     from labkit_classroom.hub.settings import ACCOUNTS, SYSTEMD, TRIAL, Settings
     from labkit_classroom.lecture import routes
@@ -182,7 +182,7 @@ def _request(
     return Settings(
         files=(files or paths.ROOT / "students").absolute(),
         students=students,
-        labs=tuple(sources.find(name.strip()).stem[:2] for name in names),
+        labs=tuple(catalogue.find(name.strip()).number for name in names),
         mode=mode,
         memory=memory << 30,
         address=host,

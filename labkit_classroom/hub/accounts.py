@@ -10,7 +10,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from labkit.system import files, others, processes, programs
+from labkit.system import account_access, files, processes, programs
 from labkit.system.errors import LabError
 from labkit_classroom.hub.settings import CHECK_SEAT, Settings
 
@@ -41,8 +41,10 @@ def make(request: Settings) -> None:
             number = [f"--uid={uid(seat)}", "--no-user-group", f"--gid={NOBODY_GID}"]
             _run("useradd", "--no-create-home", f"--home-dir={home}", f"--shell={NO_LOGIN}", *number, seat)
         make_private(home, seat)
-        if seat == CHECK_SEAT and (problem := others.why_not(uid(seat), NOBODY_GID, home)):
-            raise LabError(f"students' accounts can't use this environment or {home}: {problem}. {others.REMEDY}.")
+        if seat == CHECK_SEAT and (problem := account_access.problem(uid(seat), NOBODY_GID, home)):
+            raise LabError(
+                f"students' accounts can't use this environment or {home}: {problem}. {account_access.REMEDY}."
+            )
 
 
 def make_private(folder: Path, seat: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
 from systemdspawner import SystemdSpawner
 
-from labkit.exercises import copies, sources
+from labkit.exercises import catalogue
 from labkit.system.addresses import in_url
 from labkit_classroom.hub import codes, settings
 from labkit_classroom.hub.authenticator import SeatAuthenticator
@@ -83,7 +83,7 @@ c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 1}  # then a page shows t
 c.Spawner.start_timeout = c.Spawner.http_timeout = START_TIMEOUT_S
 c.Spawner.cmd = [sys.executable, "-m", "labkit_classroom.hub.student_server"]
 c.Spawner.notebook_dir = f"{hub.files}/{{username}}"
-c.Spawner.default_url = f"/lab/tree/{copies.copy_path(sources.find(hub.labs[0]), Path()).name}"
+c.Spawner.default_url = f"/lab/tree/{catalogue.find(hub.labs[0]).notebook.name}"
 c.Spawner.environment = {
     **hub.variables,
     settings.LABS_VARIABLE: ",".join(hub.labs),

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from labkit.exercises import copies
+from labkit.exercises import working_copies
 from labkit.system import kernels
 from labkit.system.errors import LabError
 from labkit_classroom.hub import probe
@@ -22,7 +22,7 @@ def main() -> None:
     try:
         Path(os.environ["JUPYTER_RUNTIME_DIR"]).mkdir(mode=0o700, parents=True, exist_ok=True)
         labs = os.environ.get(LABS_VARIABLE)  # not set by the examples in env/hub
-        copies.update(folder, labs.split(",") if labs else None)
+        working_copies.update(folder, labs.split(",") if labs else None)
         if os.environ.get("LAB_SEAT") == CHECK_SEAT:
             (folder / probe.FILE).write_text(json.dumps(probe.probe()))
         os.environ.update(kernels.settings_paths(os.environ), SHELL="/bin/bash", JUPYTER_PREFER_ENV_PATH="1")

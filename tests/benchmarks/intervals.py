@@ -8,7 +8,6 @@ Prints for each estimator the least and the largest share of intervals that hold
 """
 
 import argparse
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +16,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 from noisy_rounds import comparisons
-from scipy import special, stats
+from scipy import stats
 
 from labkit.system.statistics import interval
 
 ROUNDS, SPEEDS = (3, 4, 5, 6, 8), (2, 3, 5, 8)
-STEPS = 60  # of the likelihood's climb
 
 Estimate = Callable[[np.ndarray, int], np.ndarray]  # half an interval of each case, from (cases, speeds, rounds)
 
@@ -48,67 +46,9 @@ def pooled(logs: np.ndarray, other: int) -> np.ndarray:
     return _half(2 * (_residuals(logs) ** 2).sum(axis=(1, 2)) / degrees, degrees, rounds)
 
 
-def three_fold(logs: np.ndarray) -> np.ndarray:
-    """Tell where one standard deviation is more than three times another."""
-    spread = _residuals(logs).std(axis=2)
-    return spread.max(axis=1) > 3 * spread.min(axis=1)
-
-
-def bartlett(logs: np.ndarray) -> np.ndarray:
-    """Tell where Bartlett's test finds different variances, at 5%."""
-    _, speeds, rounds = logs.shape
-    found, degrees = _residuals(logs).var(axis=2), rounds - 1
-    statistic = degrees * (speeds * np.log(found.mean(axis=1)) - np.log(found).sum(axis=1))
-    return statistic / (1 + (speeds + 1) / (3 * speeds * degrees)) > stats.chi2.ppf(0.95, speeds - 1)
-
-
-def pooled_unless(differ: Callable[[np.ndarray], np.ndarray]) -> Estimate:
-    """Test first: pool where nothing is found."""
-    return lambda logs, other: np.where(differ(logs), paired(logs, other), pooled(logs, other))
-
-
-def separate(logs: np.ndarray, other: int) -> np.ndarray:
-    """Each speed has its own variance, found from all (REML, by expectation and maximization); Satterthwaite's t."""
-    _, speeds, rounds = logs.shape
-    if speeds == 2:
-        return paired(logs, other)
-    own = _residuals(logs)
-    found = np.repeat((own**2).sum(axis=(1, 2))[:, None] / ((speeds - 1) * (rounds - 1)), speeds, axis=1)
-    for _ in range(STEPS):
-        weight = 1 / found
-        total = weight.sum(axis=1)[:, None]
-        lasting = (weight[:, :, None] * own).sum(axis=1) / total
-        found = ((own - lasting[:, None]) ** 2).sum(axis=2) / (rounds - 1) + 1 / total
-    one, two = found[:, 0], found[:, other]
-    degrees = (rounds - 1) * np.minimum((one + two) ** 2 / (one**2 + two**2), 2 * (speeds - 2) / (speeds - 1))
-    return _half(one + two, np.maximum(degrees, rounds - 1), rounds)
-
-
-def shrunk(logs: np.ndarray, other: int) -> np.ndarray:
-    """Variances of pairs are drawn to each other, as far as they look alike (empirical Bayes: Smyth 2004)."""
-    _, speeds, rounds = logs.shape
-    if speeds == 2:
-        return paired(logs, other)
-    degrees = rounds - 1
-    found = (logs[:, 1:] - logs[:, :1]).var(axis=2, ddof=1)
-    shifted = np.log(found) - special.digamma(degrees / 2) + math.log(degrees / 2)
-    excess = np.maximum(shifted.var(axis=1, ddof=1) - special.polygamma(1, degrees / 2), 1e-4)
-    prior = 1 / excess + 1  # half the degrees: trigamma's inverse, at first
-    for _ in range(20):
-        slope = special.polygamma(1, prior)
-        prior = prior + slope * (1 - slope / excess) / special.polygamma(2, prior)
-    common = np.exp(shifted.mean(axis=1) + special.digamma(prior) - np.log(prior))
-    weight = np.minimum(2 * prior, (speeds - 2) * degrees)
-    return _half((weight * common + degrees * found[:, other - 1]) / (weight + degrees), weight + degrees, rounds)
-
-
 ESTIMATORS: dict[str, Estimate] = {
     "paired": paired,
     "pooled": pooled,
-    "pooled, unless three-fold": pooled_unless(three_fold),
-    "pooled, unless Bartlett's": pooled_unless(bartlett),
-    "shrunk": shrunk,
-    "separate variances": separate,
 }
 
 

@@ -11,8 +11,7 @@ from mnist_files import fingerprint, put, register
 
 from labkit.data import digits
 from labkit.data.digits import load_digits
-from labkit.data.download import fetch
-from labkit.data.mnist import status
+from labkit.data.mnist import fetch, status
 from labkit.system.errors import LabError
 from labkit.system.paths import ROOT
 
@@ -116,4 +115,4 @@ def test_digits_and_status_open_no_socket_and_write_nothing(folder, registry, tr
 def test_the_socket_trap_springs(folder, tmp_path, truth, no_sockets):
     registry = register(tmp_path / "registry.toml", truth, ["http://127.0.0.1:9/"])
     with pytest.raises(AssertionError, match="a socket was asked for"):
-        fetch(folder, registry, show=False)
+        fetch(folder, registry)

@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.util
-import io
 import re
 import tomllib
 from pathlib import Path
@@ -12,8 +11,7 @@ import pytest
 from mnist_files import DAMAGE, NPZ, fingerprint, mnist_arrays, npz_bytes, one_line, put, register
 
 from labkit.data.digits import load_digits
-from labkit.data.download import fetch
-from labkit.data.mnist import REGISTRY, read_registry, status
+from labkit.data.mnist import REGISTRY, fetch, read_registry, status
 from labkit.system.errors import LabError
 
 # --- MNIST from files -------------------------------------------------------------------------------------------------
@@ -88,7 +86,7 @@ def test_lab_data_names_the_folder(folder, registry, truth, tmp_path, monkeypatc
     monkeypatch.setenv("LAB_DATA", str(folder))
     assert load_digits(registry=registry).source.startswith("MNIST")
     assert status(registry=registry)[0].path == folder / NPZ
-    assert "intact" in fetch(registry=registry, show=False)
+    assert "intact" in fetch(registry=registry)
     monkeypatch.setenv("LAB_DATA", str(tmp_path / "nowhere"))
     for question in (load_digits, status, fetch):
         with pytest.raises(LabError, match=r"nowhere.*LAB_DATA"):
@@ -106,40 +104,11 @@ def test_damaged_file_is_refused_by_name(folder, registry, truth, damage):
     said = one_line(error)
     assert NPZ in said
     assert "./lab data fetch" in said
-    if len(damage(truth)) != len(truth):
-        assert f"{len(damage(truth)):,} bytes instead of {len(truth):,}" in said
-    else:
-        assert f"SHA-256 starts with {hashlib.sha256(damage(truth)).hexdigest()[:12]} instead of" in said
+    assert f"{len(damage(truth)):,} bytes with SHA-256 {hashlib.sha256(damage(truth)).hexdigest()[:12]}" in said
     [state] = status(folder, registry)
     assert (state.state, state.path) == ("damaged", folder / NPZ)
     assert state.detail in said
     assert "./lab data fetch" in state.fix
-
-
-def changed(**arrays: np.ndarray) -> dict[str, np.ndarray]:
-    return mnist_arrays() | arrays
-
-
-MISSHAPEN_NPZ = {
-    "27 columns": npz_bytes(changed(x_train=np.zeros((60, 28, 27), np.uint8))),
-    "flat": npz_bytes(changed(x_test=np.zeros((30, 784), np.uint8))),
-    "floats": npz_bytes(changed(x_train=np.zeros((60, 28, 28)))),
-    "no digit": npz_bytes(changed(x_train=np.zeros((0, 28, 28), np.uint8), y_train=np.zeros(0, np.uint8))),
-    "a label of 10": npz_bytes(changed(y_test=np.full(30, 10, np.uint8))),
-    "a label too few": npz_bytes(changed(y_train=np.zeros(59, np.uint8))),
-    "an array missing": npz_bytes({key: array for key, array in mnist_arrays().items() if key != "y_test"}),
-    "pickled": npz_bytes(changed(y_test=np.array([{}] * 30))),
-    "not a zip": b"PK is all that is right here",
-    "one bare array": (lambda file: (np.save(file, np.zeros(3)), file.getvalue())[1])(io.BytesIO()),
-    "empty": b"",
-}
-
-
-@pytest.mark.parametrize("content", MISSHAPEN_NPZ.values(), ids=MISSHAPEN_NPZ)
-def test_misshapen_npz_is_refused_though_its_checksum_is_registered(folder, tmp_path, content):
-    put(folder, content)
-    with pytest.raises(LabError, match=r"mnist\.npz is damaged: .*\./lab data fetch"):
-        load_digits(folder=folder, registry=register(tmp_path / "registry.toml", content))
 
 
 def test_damaged_file_is_not_skipped_for_an_intact_one_in_the_cache(folder, keras, registry, truth):
@@ -174,8 +143,7 @@ def test_status_of_what_is_missing(folder, keras, registry, truth):
     assert (ours.name, ours.state) == (NPZ, "missing")
     assert "./lab data fetch" in ours.fix
     put(keras, truth)
-    ours, cached = status(folder, registry)
-    assert (ours.state, ours.fix) == ("missing", "")
+    [cached] = status(folder, registry)
     assert (cached.state, cached.path) == ("intact", keras / NPZ)
     put(folder, truth)
     assert [(file.state, file.path) for file in status(folder, registry)] == [("intact", folder / NPZ)]

@@ -1,7 +1,4 @@
 import math
-import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -10,23 +7,6 @@ import pytest
 
 from labkit.display import core_use, plots
 from labkit.system.load import TICK_S
-from labkit.system.machine import this_machine
-
-BUSY = (
-    "import os, time; os.sched_setaffinity(0, {%d}); end = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
-)
-
-
-@pytest.mark.slow
-def test_a_busy_loop_is_seen_on_its_core():
-    cpu = max(this_machine().cpus)
-    with core_use.record() as seen:
-        subprocess.run([sys.executable, "-c", BUSY % cpu], check=True)
-    assert seen.cpus == tuple(sorted(os.sched_getaffinity(0)))
-    share = dict(zip(seen.cpus, np.array(seen.shares).T, strict=True))[cpu]
-    assert np.median(share) > 0.5
-    assert seen.times == sorted(seen.times)
-    assert len(seen.times) >= 3
 
 
 def stat(root, *ticks):
@@ -37,7 +17,7 @@ def stat(root, *ticks):
 
 
 def look(tmp_path, monkeypatch, *ticks, cpus=(0, 2), seconds=1.0):
-    clock = iter([100.0, 100.0, 100.0 + seconds])
+    clock = iter([100.0, 100.0 + seconds])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     stat(tmp_path, *[[0] * 8] * 3)
     seen = core_use.CoreUse(cpus, tmp_path)
@@ -54,12 +34,6 @@ def test_use_is_all_work_but_idle_waiting_and_stolen_time_of_the_cores_one_may_u
     assert seen.times == [1.0]
     assert core_use.describe(seen.cpus, seen.shares[0]) == "core 0 50%, core 2 17%"
     assert 'aria-label="core 0 50%, core 2 17%"' in core_use.bars(seen)
-
-
-def test_of_many_cores_the_least_and_the_most_used_are_named():
-    shares = [0.5] * 64
-    shares[7], shares[40] = 0.0, 1.0
-    assert core_use.describe(range(64), shares) == "64 cores, 50% on average, core 7 0% and core 40 100%"
 
 
 @pytest.mark.parametrize("cores", [1, 2, 64])

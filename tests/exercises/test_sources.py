@@ -1,7 +1,7 @@
 import pytest
 
-from labkit.exercises import sources
 from labkit.system.errors import LabError
+from labkit_author import sources
 
 ANSWER = "def double(x):\n    ### BEGIN SOLUTION\n    return 2 * x\n    ### END SOLUTION"
 CHECK = "double = check(1, double)"

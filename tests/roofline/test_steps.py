@@ -129,7 +129,7 @@ def test_a_step_is_measured(monkeypatch):
     [("all", "name it instead of all"), ("mkl", "there is no configuration 'mkl'"), ("onednn-huge", "no such pages")],
 )
 def test_a_configuration_that_a_step_cannot_run_in_is_refused_in_a_line(name, told, monkeypatch):
-    monkeypatch.setattr(huge_pages, "why_not", lambda: "no such pages")
+    monkeypatch.setattr(huge_pages, "problem", lambda: "no such pages")
     result = CliRunner().invoke(cli.application(), ["roofline", "--model", "mnist", "--config", name])
     assert isinstance(result.exception, LabError)
     assert told in str(result.exception)

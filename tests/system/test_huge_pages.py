@@ -25,7 +25,7 @@ def test_why_there_are_none_is_told(libc, modes, told, monkeypatch, tmp_path):
     file.parent.mkdir(parents=True)
     if modes is not None:
         file.write_text(modes)
-    why = huge_pages.why_not(tmp_path)
+    why = huge_pages.problem(tmp_path)
     assert bool(why) == bool(told)
     assert told in why
 
@@ -37,7 +37,7 @@ print(sum(int(line.split()[1]) for line in open("/proc/self/smaps") if line.star
 
 
 def test_a_program_has_them_with_the_variable():
-    if why := huge_pages.why_not():
+    if why := huge_pages.problem():
         pytest.skip(f"PAGES OF 2 MB NOT TESTED HERE: {why}")
     plain = {name: value for name, value in os.environ.items() if name not in huge_pages.VARIABLES}
     kb = [

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 import uuid
 
@@ -13,10 +12,10 @@ import psutil
 import pytest
 from test_machine import V1_CPU, V2, Tree
 
-from labkit.exercises import sources
 from labkit.mpi import launch, planning
-from labkit.system import cores, load, processes
+from labkit.system import cores, load
 from labkit.system.load import BUSY_SHARE, TICK_S, observe, watch
+from labkit_author import sources
 
 SPIN = "import time; began = time.process_time()\nwhile time.process_time() - began < {}: pass"
 
@@ -82,21 +81,6 @@ def ours(monkeypatch) -> list[float]:
     return noted
 
 
-@pytest.mark.slow
-def test_what_our_own_processes_do_is_no_others(monkeypatch):
-    noted = ours(monkeypatch)
-    child = subprocess.Popen([sys.executable, "-c", SPIN.format(60)])  # lives on
-    try:
-        with watch(show=False):
-            spin(0.3)
-            subprocess.run(["sh", "-c", f"'{sys.executable}' -c '{SPIN.format(0.3)}'; true"], check=True)
-        lived = used_by(child.pid)
-    finally:
-        child.kill()
-        child.wait()
-    assert 0.5 < noted[0] < 2 + lived
-
-
 def test_the_work_of_ranks_is_ours_and_the_run_tells_of_others(monkeypatch, tmp_path, capsys):
     noted = ours(monkeypatch)
     (tmp_path / "spin.py").write_text(SPIN.format(0.5))
@@ -114,26 +98,6 @@ def test_ranks_that_slurm_starts_are_not_judged(monkeypatch, tmp_path):
     with launch._watch_cores(planned) as others:
         pass
     assert (others.share, others.busy, others.why) == (None, False, "the ranks are of a Slurm job")
-
-
-def test_a_thread_that_is_pinned_watches_all_the_same(monkeypatch):
-    cpus = os.sched_getaffinity(0)
-    used = []
-    monkeypatch.setattr(load, "_compare", lambda others, machine, cpus, *looks: used.append(cpus))
-
-    def pinned():
-        os.sched_setaffinity(0, {min(cpus)})  # this thread alone
-        with watch(show=False):
-            pass
-
-    thread = threading.Thread(target=pinned)
-    thread.start()
-    thread.join()
-    assert used == [cpus]
-
-
-def test_a_command_tells_of_others():
-    assert processes.run([sys.executable, "-c", ""]).others.share is not None
 
 
 # --- On synthetic machines ---
@@ -175,15 +139,6 @@ class Busy(Tree):
 @pytest.fixture
 def two(tmp_path, monkeypatch):
     return Busy(tmp_path, 2, monkeypatch)
-
-
-def test_a_quiet_machine_is_quiet_however_long_it_is_watched(two, capsys):
-    for seconds in (0.2, 2, 60):
-        with observe(root=two.root) as others:
-            two.work(seconds, mine=1.9, others=0.02)
-        assert others.share == pytest.approx(0.01, abs=0.02)
-        assert (others.busy, others.note) == (False, "")
-    assert capsys.readouterr().out == ""
 
 
 def test_others_and_steal_add_up(two):
@@ -340,12 +295,6 @@ def test_watches_inside_count_by_their_weight_and_one_that_knows_nothing_spoils_
         with observe(root=two.root, unknown="it is elsewhere"):
             pass
     assert (unknown.share, unknown.why) == (None, "it is elsewhere")
-
-
-def test_a_failure_inside_goes_through_and_leaves_no_watch_behind(two):
-    with pytest.raises(ValueError, match="mine"), observe(root=two.root):
-        raise ValueError("mine")
-    assert load._enclosing.get() is None
 
 
 # --- In the labs ---

@@ -97,18 +97,6 @@ def test_affinity_keeps_what_it_allows_of_cores_and_nodes(big):
     assert machine.usable_cores == 4
 
 
-def test_two_siblings_are_one_usable_core(big):
-    machine = big.read(affinity=[3, 67])
-    assert machine.cores == ((3, 67),)
-    assert machine.usable_cores == 1
-
-
-def test_four_cores_without_avx512(tmp_path):
-    machine = Tree(tmp_path, 4, memory=8 * GIB).read()
-    assert (machine.usable_cores, machine.memory) == (4, 8 * GIB)
-    assert machine.isa == ("AVX", "AVX2")
-
-
 @pytest.mark.parametrize(
     ("flags", "isa"),
     [
@@ -187,22 +175,6 @@ def test_cgroup_v1(tmp_path, quota, period, seen, usable):
     assert (machine.memory, machine.memory_free) == (16 * GIB, 8 * GIB)
 
 
-def test_v1_memory_limit_seen_from_inside_a_container(tmp_path):
-    """Without a cgroup namespace the own path is the host's, and the mount shows that folder as its top."""
-    tree = Tree(tmp_path, 4)
-    tree.cgroup(
-        V1_MEMORY.replace(" / /sys", " /docker/abc /sys"),
-        "4:memory:/docker/abc",
-        {
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": 4 * GIB,
-            "sys/fs/cgroup/memory/memory.usage_in_bytes": 3 * GIB,
-            "sys/fs/cgroup/memory/memory.stat": f"inactive_file 7\ntotal_inactive_file {GIB}",
-        },
-    )
-    machine = tree.read()
-    assert (machine.memory, machine.memory_free) == (4 * GIB, 2 * GIB)
-
-
 def test_own_group_that_cannot_be_seen_falls_back_to_the_top_of_the_mount(tmp_path):
     tree = Tree(tmp_path, 4)
     tree.cgroup(
@@ -215,29 +187,6 @@ def test_own_group_that_cannot_be_seen_falls_back_to_the_top_of_the_mount(tmp_pa
         },
     )
     assert tree.read().quota == 2.5
-
-
-def test_hybrid_takes_the_tighter_of_v1_and_v2(tmp_path):
-    tree = Tree(tmp_path, 8)
-    tree.cgroup(
-        f"{V1_CPU}\n{V2.replace('/sys/fs/cgroup', '/sys/fs/cgroup/unified')}",
-        "2:cpu,cpuacct:/job\n1:name=systemd:/job\n0::/job",
-        {
-            "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": 600000,
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": 500000,
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": 100000,
-            "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": 100000,
-            "sys/fs/cgroup/unified/job/memory.max": GIB,
-        },
-    )
-    machine = tree.read()
-    assert (machine.quota, machine.memory) == (5.0, GIB)
-
-
-def test_mounts_without_a_group_of_this_process_set_no_limit(tmp_path):
-    tree = Tree(tmp_path, 4)
-    tree.cgroup(f"{V1_CPU}\n{V2}", "1:name=systemd:/", {"sys/fs/cgroup/cpu.max": "100000 100000"})
-    assert tree.read().quota is None
 
 
 def test_bare_minimum_of_files(tmp_path):

@@ -121,22 +121,6 @@ def test_how_a_process_ended_in_words(status, words):
     assert processes.describe_exit(status) == words
 
 
-def test_what_starts_others_while_it_is_ended_is_ended_with_them(monkeypatch):
-    monkeypatch.setenv("LABKIT_TEST", str(os.getpid()))
-    restless = "trap '' TERM; while true; do (sleep 60 &); sleep 0.01; done"
-    with subprocess.Popen(["setsid", "sh", "-c", restless]) as process:
-
-        def left():
-            return processes.find(
-                lambda one: one.pid != os.getpid() and processes.environ_of(one).get("LABKIT_TEST") == str(os.getpid())
-            )
-
-        assert processes.wait_until(lambda: len(left()) > 3, 20)
-        assert processes.end_all(left)
-        assert left() == []
-        assert not processes.lives(psutil.Process(process.pid))
-
-
 def test_waiting_ends_with_the_time_and_tells_so():
     assert not processes.wait_until(lambda: None, 0.1)
     assert processes.wait_until(lambda: [1], 0.1)

@@ -20,11 +20,9 @@ from labkit.bench import configurations
 from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.tune import report, run, space
-from labkit.tune.metrics import by_pattern
 from labkit.tune.search import PRUNING_MARGIN, best, search, size
-from labkit.tune.trial import Command
+from labkit.tune.trial import IMAGES_PER_SECOND, Command, format_metric, read_metric
 
-GIB = 2**30
 GRID = {"threads": [1, 2, 3, 4, 5, 6, 7, 8], "pin": ["", "compact", "scatter"], "spin": [None, 0, 1, 200]}
 
 
@@ -68,14 +66,6 @@ def test_what_learns_finds_better_points_than_random_search_with_as_many_trials(
     assert max(found) == speed(TOP)
 
 
-@pytest.mark.slow
-def test_a_large_space_is_searched_by_a_part_of_its_points():
-    space = {f"knob{number}": range(10) for number in range(6)}
-    seen = search(space, lambda settings: 100.0 - sum(abs(place - 4) for place in settings.values()), 40, seed=1)
-    assert best(seen).value > max(trial.value for trial in seen[:5])
-    assert best(seen).value >= 94  # at random, one point in a thousand
-
-
 @pytest.mark.parametrize("shift", [1, -50])  # metrics below 0 too
 def test_minimize_turns_it_round(shift):
     trials = search({"x": range(30)}, lambda settings: shift + (settings["x"] - 11) ** 2, 20, minimize=True)
@@ -86,17 +76,6 @@ def test_default_comes_first():
     default = {"threads": 8, "pin": "", "spin": None}
     for seed in range(3):
         assert search(GRID, speed, 3, seed=seed, default=default)[0].settings == default
-
-
-def test_a_default_that_is_no_point_of_the_space_is_refused():
-    with pytest.raises(LabError, match="not a point of this space"):
-        search(GRID, speed, 3, default={"threads": 9, "pin": "", "spin": None})
-
-
-def test_the_figure_is_the_median_of_the_repeats():
-    figures = iter([1.0, 9.0, 2.0])
-    (trial,) = search({"x": [1]}, lambda settings: next(figures), 1, repeats=3)
-    assert (trial.value, trial.values) == (2.0, (1.0, 9.0, 2.0))
 
 
 @pytest.mark.parametrize("minimize", [False, True])
@@ -111,12 +90,6 @@ def test_only_what_is_hopeless_beside_the_best_is_given_up(minimize):
     assert {trial.settings["x"]: (trial.state, len(trial.values)) for trial in trials} == {
         "best": ("done", 3), "beyond": ("pruned", 1), "within": ("done", 3),
     }  # fmt: skip
-
-
-def test_what_was_given_up_is_never_the_best():
-    figures = iter([10.0, 10.0, 3.0])  # two runs of the first point, one of the second
-    trials = search({"x": [0, 1]}, lambda settings: next(figures), 2, repeats=2)
-    assert best(trials) == trials[0]
 
 
 @pytest.mark.slow
@@ -137,18 +110,6 @@ def test_failures_are_recorded_and_the_search_goes_on():
     assert best(trials).settings == TOP
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sampler", ["gp", "tpe"])
-def test_what_learns_keeps_away_from_where_all_fails(sampler):
-    def fragile(settings):
-        if settings["x"] >= 20:
-            raise LabError("crash")
-        return 50.0 - abs(settings["x"] - 10)
-
-    trials = search({"x": range(40), "y": range(10)}, fragile, 60, seed=1, sampler=sampler)
-    assert sum(trial.state == "failed" for trial in trials[20:]) < 15  # at random it would be half of 40
-
-
 def test_default_that_fails_ends_the_search():
     def fails(settings):
         raise LabError("no such file")
@@ -160,12 +121,6 @@ def test_default_that_fails_ends_the_search():
 def test_budget_in_minutes():
     trials = search(GRID, lambda settings: time.sleep(0.05) or speed(settings), 96, minutes=0.5 / 60)
     assert 1 <= len(trials) < 20
-
-
-@pytest.mark.parametrize("bad", [{"trials": 0}, {"trials": 1, "repeats": 0}])
-def test_no_budget_is_refused(bad):
-    with pytest.raises(LabError, match="at least 1"):
-        search(GRID, speed, **bad)
 
 
 @pytest.mark.parametrize("at", [0, 7])
@@ -199,142 +154,75 @@ def test_a_trial_left_running_by_a_killed_process_does_not_count():
 
 # The knobs
 
-
-def host(cpus=2, nodes=1, memory=16 * GIB, smt=1, quota=None, **other):
-    hardware = machine(cpus // smt, smt, nodes, quota=quota, gib=memory / GIB)
-    rest = {"libraries": {}, "numactl": True, "no_huge_pages": ""} | other
-    return space.Host(hardware, **rest)
+ON_TWO = machine(2)
 
 
-def test_defaults_on_two_cores():
-    knobs, left_out = space.read(space.DEFAULT_KNOBS, host())
-    assert space.space_of(knobs) == {
-        "intra": (1, 2, None),
-        "inter": (1, 2, None),
-        "huge_pages": (None, "glibc.malloc.hugetlb=1"),
-    }
-    assert left_out["numa"] == "there is one NUMA node here"
-    assert "--openmp" in left_out["omp"]
-    assert "libjemalloc.so.2" in left_out["allocator"]
-
-
-def test_defaults_on_64_cores_with_smt_and_two_nodes():
-    libraries = {"libjemalloc.so.2": "/usr/lib/libjemalloc.so.2"}
-    machine = host(128, nodes=2, smt=2, memory=512 * GIB, libraries=libraries, openmp=True, bench=True)
-    knobs, left_out = space.read(space.DEFAULT_KNOBS, machine)
-    assert left_out == {}
-    for name in ("intra", "inter", "omp"):  # all, one a core, one node's cores
-        assert {1, 2, 32, 64, 96, 128, None} <= set(knobs[name].values)
-        assert max(filter(None, knobs[name].values)) == 128
-    assert knobs["batch"].values == (None, 8, 16, 32, 64, 128)
-    assert knobs["allocator"].values == (None, "/usr/lib/libjemalloc.so.2")
-    assert knobs["numa"].prefix == "numactl {value}"
-    assert 0 in knobs["blocktime"].values
+def test_default_knobs_on_two_cores():
+    assert space.space_of(space.read(space.DEFAULT_KNOBS, ON_TWO)) == {"intra": (1, 2, None), "inter": (1, 2, None)}
+    assert {"intra", "omp", "affinity"} < set(space.read(space.OPENMP_KNOBS, ON_TWO))
 
 
 def test_an_optimum_that_was_published_is_a_point_on_its_machine():
-    knobs, _ = space.read(space.DEFAULT_KNOBS, host(112, nodes=2, smt=2))
+    knobs = space.read(space.DEFAULT_KNOBS, machine(56, smt=2, numa=2))
     assert 28 in knobs["intra"].values
     assert 2 in knobs["inter"].values
 
 
 def test_threads_are_no_more_than_the_quota_feeds():
-    knobs, _ = space.read(space.DEFAULT_KNOBS, host(64, quota=4.0))
-    assert knobs["intra"].values == (1, 2, 3, 4, None)
+    assert space.read(space.DEFAULT_KNOBS, machine(64, quota=4.0))["intra"].values == (1, 2, 3, 4, None)
+
+
+def test_integers_in_steps_and_on_a_logarithmic_scale(tmp_path):
+    file = tmp_path / "knobs.toml"
+    file.write_text(
+        '[intra]\ntype = "integer"\nlow = 10\nhigh = 56\nstep = 2\nflag = "--intra={value}"\n'
+        '[wide]\ntype = "integer"\nlow = 1\nhigh = 100000000000\nlog = true\nenv = "A"'
+    )
+    knobs = space.read(file, ON_TWO)
+    assert knobs["intra"].values == (*range(10, 57, 2), None)
+    assert {1, 100_000_000_000, None} <= set(knobs["wide"].values)
+    assert len(knobs["wide"].values) < 100
+
+
+KNOB = '[a]\ntype = "integer"\nlow = 1\nhigh = 4\nenv = "A"\n'
+CHOICE = '[a]\ntype = "choice"\nenv = "A"\n'
 
 
 @pytest.mark.parametrize(
-    ("machine", "knob", "why"),
+    ("text", "message"),
     [
-        ({"nodes": 2, "numactl": False}, "numa", "numactl is not installed"),
-        ({"no_huge_pages": "the kernel gives none"}, "huge_pages", "the kernel gives none"),
-        ({}, "batch", "not lab bench"),
+        (KNOB.replace("integer", "intger"), r"knob a.type must be one of \['integer', 'choice'\]"),
+        (KNOB.replace("type", "text"), r"knob a must contain \['type'\]"),
+        (KNOB + "hihg = 3", "knob a must not contain {'hihg'}"),
+        (KNOB.replace("high = 4", ""), r"knob a must contain \['high'\]"),
+        (KNOB + 'flag = "-n {value}"', "env, flag or prefix"),
+        (KNOB.replace("env", "text"), "env, flag or prefix"),
+        (KNOB.replace('env = "A"', 'flag = "-n"'), r"knob a.flag must match"),
+        (KNOB.replace("4", "0"), "from 1 to 0"),
+        (KNOB.replace("4", '"cpu"'), "knob a.high"),
+        (KNOB + "step = 0", "knob a.step"),
+        (KNOB.replace("4", "100000000000"), "more than 10,000 values"),
+        (KNOB.replace("4", "1" + "0" * 5000), "is not TOML"),
+        (KNOB.replace("low = 1", "low = 0") + "log = true", "1 or more with log"),
+        (KNOB.replace('"A"', '"A B"'), "knob a.env"),
+        (KNOB + 'text = "two\\nlines"', "knob a.text"),
+        (CHOICE, r"knob a must contain \['values'\]"),
+        (CHOICE + "values = []", "knob a.values"),
+        (CHOICE + "values = [true]", "knob a.values"),
+        (CHOICE + 'values = ["a\\u0000"]', "knob a.values"),
+        (CHOICE + "values = [1, 1]", "knob a.values must contain unique items"),
+        ("[a\n" + KNOB, r"is not TOML: .*line 1"),
+        ("a = 3", "knob a must be object"),
+        ("", "must contain at least 1 properties"),
     ],
 )
-def test_what_cannot_act_is_left_out_with_its_reason(machine, knob, why):
-    knobs, left_out = space.read(space.DEFAULT_KNOBS, host(**machine))
-    assert knob not in knobs
-    assert why in left_out[knob]
-
-
-def test_batches_that_do_not_fit_the_memory_are_left_out():
-    knobs, _ = space.read(space.DEFAULT_KNOBS, host(memory=8 * GIB, bench=True))
-    assert knobs["batch"].values == (None, 8, 16, 32)
-
-
-def test_this_machine_can_be_looked_at():
-    knobs, left_out = space.read(space.DEFAULT_KNOBS, space.inspect_host())
-    assert {"intra", "inter"} <= set(knobs)
-    assert all(left_out.values())
-
-
-KNOB = 'type = "integer"\nlow = 1\nhigh = 4\nenv = "A"\n'
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("[a]\n" + KNOB.replace("integer", "intger"), r"knob a: there is no type 'intger'; .*Did you mean integer\?"),
-        ("[a]\n" + KNOB.replace("type", "kind"), "knob a: it has no type"),
-        ("[a]\n" + KNOB + "hihg = 3", r"no key 'hihg'; there are env, flag, high.*Did you mean high\?"),
-        ("[a]\n" + KNOB + 'flag = "-n {value}"', "env, flag or prefix"),
-        ("[a]\n" + KNOB.replace("env", "text"), "env, flag or prefix"),
-        ("[a]\n" + KNOB.replace('env = "A"', 'flag = "-n"'), r"\{value\}"),
-        ("[a]\n" + KNOB.replace("4", "0"), "low is 1, and above high, 0"),
-        ("[a]\n" + KNOB.replace("4", '"cpu"'), "whole number or one of cpus, cores"),
-        ("[a]\n" + KNOB + "step = 0", "step is 0"),
-        ("[a]\n" + KNOB + 'needs = ["openpm"]', r"Did you mean openmp\?"),
-        ("[a]\n" + KNOB.replace("4", "100000000000"), "it has 100,000,000,000 values, and 100,000 are the most"),
-        ("[a]\n" + KNOB.replace("1", "-100000000000") + "step = 7", "from -100000000000 to 4 in steps of 7 it has 14,"),
-        ("[a]\n" + KNOB.replace("4", "9223372036854775807"), "are the most"),
-        ("[a]\n" + KNOB.replace("4", "1" + "0" * 400), "high has to be a number of 64 bits"),
-        ("[a]\n" + KNOB.replace("4", "1" + "0" * 5000), "is not TOML"),
-        ("[a]\n" + KNOB + "x = " + "[" * 5000, "is not TOML"),
-        ("[a]\n" + KNOB + "step = 0.5", "step has to be a whole number"),
-        ("[a]\n" + KNOB + "step = -1", "step is -1"),
-        ("[a]\n" + KNOB + 'log = "yes"', "log has to be true or false"),
-        ("[a]\n" + KNOB.replace("low = 1", "low = 0") + "log = true", "low is 0: with log give 1 or more"),
-        ("[a]\n" + KNOB.replace('"integer"', '["integer"]'), "no type"),
-        ("[a]\n" + KNOB + 'needs = [["openmp"]]', "no need"),
-        ("[a]\n" + KNOB.replace('"A"', '"A B"'), "env has to be the name of a variable"),
-        ("[a]\n" + KNOB.replace('"A"', '""'), "env has to be the name of a variable"),
-        ("[a]\n" + KNOB.replace('env = "A"', "flag = \"--x='{value}\""), "close its quotes"),
-        ("[a]\n" + KNOB + 'text = "two\\nlines"', "of one line"),
-        ('[a]\ntype = "choice"\nflag = "--x={value}"\nvalues = ["it\'s"]', "close its quotes"),
-        ('[a]\ntype = "choice"\nenv = "A"\nvalues = ["a\\u0000"]', "list of numbers or texts"),
-        ('[a]\ntype = "choice"\nenv = "A"\nvalues = [nan]', "list of numbers or texts"),
-        ('[a]\ntype = "choice"\nenv = "A"\nvalues = [true]', "list of numbers or texts"),
-        ('[a]\ntype = "choice"\nenv = "A"\nvalues = "x"', "has to be a list"),
-        ('[a]\ntype = "choice"\nenv = "A"\nvalues = [1, 1]', "one twice"),
-        ('[a]\ntype = "choice"\nenv = "A"', "list of numbers or texts"),
-        ("[a\n" + KNOB, r"is not TOML: .*line 1"),
-        ("a = 3", "write it as"),
-        ("", "no knob that can act here"),
-        ("[a]\n" + KNOB + 'needs = ["nodes"]', "no knob that can act here. a: there is one NUMA node"),
-    ],
-)  # fmt: skip
-def test_a_file_of_knobs_that_makes_no_sense(tmp_path, text, told):
+def test_a_file_of_knobs_that_makes_no_sense(tmp_path, text, message):
     file = tmp_path / "knobs.toml"
     file.write_text(text)
-    with pytest.raises(LabError, match=told) as error:
-        space.read(file, host())
+    with pytest.raises(LabError, match=message) as error:
+        space.read(file, ON_TWO)
     assert "knobs.toml" in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_wide_range_is_searched_on_a_logarithmic_scale(tmp_path):
-    file = tmp_path / "knobs.toml"
-    file.write_text("[a]\n" + KNOB.replace("4", "100000000000") + "log = true")
-    knobs, _ = space.read(file, host())
-    assert len(knobs["a"].values) < 100
-    assert {1, 100_000_000_000, None} <= set(knobs["a"].values)
-
-
-def test_integers_in_steps(tmp_path):
-    file = tmp_path / "knobs.toml"
-    file.write_text('[intra]\ntype = "integer"\nlow = 10\nhigh = 56\nstep = 2\nflag = "--intra={value}"')
-    knobs, _ = space.read(file, host())
-    assert knobs["intra"].values == (*range(10, 57, 2), None)
 
 
 # One run of a command
@@ -343,16 +231,51 @@ def test_integers_in_steps(tmp_path):
 KNOBS = {
     "threads": space.Knob((1, 2, None), env="THREADS"),
     "batch": space.Knob((None, 8), flag="--batch={value}"),
-    "numa": space.Knob((None, "X=a b"), prefix="env {value}"),
+    "numa": space.Knob((None, "a b"), prefix="env X={value}"),
 }
 
 
 def test_a_command_gets_its_variables_flags_and_prefix():
     show = "import os, sys; print('seen', os.environ.get('THREADS'), os.environ.get('X'), sys.argv[1:], 7)"
-    command = Command([sys.executable, "-S", "-c", show], KNOBS, by_pattern(r"seen None None \[\] (\d)"))
+    command = Command([sys.executable, "-S", "-c", show], KNOBS, r"seen None None \[\] (\d)")
     assert command({"threads": None, "batch": None, "numa": None}) == 7
-    command = Command([sys.executable, "-S", "-c", show], KNOBS, by_pattern(r"seen 2 a \['--batch=8'\] (\d)"))
-    assert command({"threads": 2, "batch": 8, "numa": "X=a"}) == 7
+    command = Command([sys.executable, "-S", "-c", show], KNOBS, r"seen 2 a b \['--batch=8'\] (\d)")
+    assert command({"threads": 2, "batch": 8, "numa": "a b"}) == 7
+
+
+@pytest.mark.parametrize(
+    ("pattern", "lines", "number"),
+    [
+        (IMAGES_PER_SECOND, ["total images/sec: 1.5", "total images/sec: 17.25", "bye"], 17.25),
+        (r"[\d,.]+(?= GFLOP)", ["1,234.5 GFLOP/s"], 1234.5),
+        ("speed (.*)", ["speed 1e3"], 1000),
+    ],
+)
+def test_the_metric_is_the_last_match(pattern, lines, number):
+    assert read_metric(pattern, lines) == number
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [(["slow"], "no line that matches"), (["speed fast"], "'fast', which is not"), (["speed nan"], "not a number")],
+)
+def test_lines_without_a_metric(lines, message):
+    with pytest.raises(LabError, match=message):
+        read_metric("speed (.*)", lines)
+
+
+def test_a_crash_and_a_hang_quote_the_last_lines():
+    with pytest.raises(LabError, match=r"exit status 3\. Its last lines:\n  out of luck"):
+        Command(["sh", "-c", "echo out of luck; exit 3"], {})({})
+    with pytest.raises(LabError, match=r"not over after 0 s\. It printed nothing"):
+        Command(["sleep", "60"], {}, timeout=0.2)({})
+
+
+@pytest.mark.parametrize(
+    ("metric", "text"), [(13_580_000.4, "13,580,000"), (1234.5, "1,234"), (123.456, "123.5"), (0.0123456, "0.01235")]
+)
+def test_a_metric_has_no_exponent(metric, text):
+    assert format_metric(metric) == text
 
 
 # What comes of it
@@ -360,7 +283,7 @@ def test_a_command_gets_its_variables_flags_and_prefix():
 
 def test_the_env_file_can_be_sourced_and_gives_the_settings(tmp_path):
     knobs = {"a": space.Knob((None, "x y'z"), env="A"), "b": space.Knob((None, 1), env="B"), "c": KNOBS["batch"]}
-    command = Command(["train", "my file"], knobs, by_pattern("x"))
+    command = Command(["train", "my file"], knobs)
     file = tmp_path / "best.env"
     file.write_text(report.env_file(command, {"a": "x y'z", "b": None, "c": 8}, "confirmed"))
     shown = subprocess.run(
@@ -425,12 +348,6 @@ def test_trials_and_confirmations_on_a_busy_machine_are_marked(tmp_path):
     assert not quiet.others.busy
 
 
-def test_slower_than_the_default_is_said():
-    found = report.confirm(lambda settings: settings["x"] + random.random() / 100, {"x": 1.0}, {"x": 2.0})
-    assert not found.gained
-    assert "which is slower" in str(found)
-
-
 def test_importance_names_the_knob_that_matters():
     grid = {"matters": [1, 2, 3, 4], "little": [1, 2, 3]}
     trials = search(grid, lambda settings: 10 * settings["matters"] + settings["little"] / 10, 12)
@@ -464,13 +381,14 @@ type = "choice"
 values = [0, 5]
 env = "B"
 """
-TUNE = ("--knobs", "knobs.toml", "--metric", "speed: (.*)", "--out", "out", "--timeout", "1", "--rounds", "2")
+TUNE = ("--knobs", "knobs.toml", "--metric", "speed: (.*)", "--out", "out", "--rounds", "2")
 SH = ("--", "sh", "job.sh")
 
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "MIN_TIMEOUT_S", 1.0)
     (tmp_path / "job.sh").write_text(JOB)
     (tmp_path / "knobs.toml").write_text(TOML)
     return tmp_path
@@ -495,7 +413,7 @@ def test_from_a_command_to_its_best_settings(job, monkeypatch, capsys):
     assert why.keys() == {"5", "6", "7"}
     assert "exit status 1" in why["5"]
     assert "no memory" in why["5"]
-    assert "not over after 1 s" in why["6"]
+    assert "not over after" in why["6"]
     assert "forgot to measure" in why["7"]
     assert "no memory" in said
     assert "confirmed: 1.75" in said
@@ -513,7 +431,6 @@ def test_a_figure_that_is_never_there_is_reported_after_the_default_trial(job, m
     assert tune(monkeypatch, *TUNE, "--metric", "sped: (.*)", *SH) == 2
     error = capsys.readouterr().err
     assert "as it stands" in error
-    assert "--json-field" in error
     assert "speed: 60" in error
     assert len((job / "runs").read_text().splitlines()) == 1
 
@@ -524,7 +441,7 @@ def test_another_space_in_the_same_folder_is_refused_with_a_new_name(job, monkey
     runs = (job / "runs").read_text()
     (job / "knobs.toml").write_text(TOML.replace("high = 7", "high = 4"))
     assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "2", *SH) == 2
-    assert "differs in knobs. Begin anew with --out out-2" in capsys.readouterr().err
+    assert "differs in knobs: name another folder" in capsys.readouterr().err
     assert (job / "runs").read_text() == runs
 
 
@@ -543,9 +460,9 @@ def test_when_nothing_beats_the_default_it_says_so(job, monkeypatch, capsys):
         (("--trials", "0"), "--trials 0"),
         (("--minutes", "0"), "--minutes 0"),
         (("--minutes", "nan"), "--minutes nan"),
-        (("--timeout", "inf", *SH), "--timeout inf"),
         (("--knobs", "not-there.toml", *SH), "cannot read not-there.toml"),
-        (("--json-field", "x", *TUNE, *SH), "--metric and --json-field"),
+        (("--metric", "(", *SH), "not a regular expression"),
+        (("--metric", "(a)(b)", *SH), "2 groups"),
         ((*TUNE, "--", "no-such-command"), "cannot start no-such-command"),
         (("--", "lab", "bench", "--modle=mnist"), "--modle"),
         (("--", "lab", "bench", "--config", "eigen,onednn"), "one configuration at a time"),
@@ -581,15 +498,6 @@ def test_a_disk_that_is_full_is_one_line_and_what_was_there_stays(job, monkeypat
     assert {path.name: path.read_bytes() for path in (job / "out").iterdir()} == before
 
 
-def test_a_study_that_cannot_be_written_any_more_is_one_line(job, monkeypatch, capsys):
-    """As on a disk that has become full, or read-only."""
-    (job / "job.sh").write_text('[ $(ls -a out | grep -c study) -gt 0 ] && mv out/study.db away; echo "speed: 1"')
-    assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "3", *SH) == 2
-    error = capsys.readouterr().err
-    assert "out/study.db cannot be used: " in error
-    assert error.count("\n") == 1
-
-
 @pytest.mark.slow
 def test_interrupted_it_ends_what_runs_keeps_its_trials_and_goes_on(job):
     (job / "job.sh").write_text(
@@ -599,8 +507,6 @@ def test_interrupted_it_ends_what_runs_keeps_its_trials_and_goes_on(job):
         Path(sys.executable).with_name("labkit"),
         "tune",
         *TUNE,
-        "--timeout",
-        "60",
         "--repeats",
         "1",
         "--trials",
@@ -627,15 +533,12 @@ def test_interrupted_it_ends_what_runs_keeps_its_trials_and_goes_on(job):
     assert len((job / "runs").read_text().splitlines()) == 4 + 3 + 2 * 2  # then the confirmation
 
 
-def test_lab_bench_runs_in_the_set_up_it_names_and_has_that_ones_knobs():
-    config = run.TuneConfig()
-    stock, there = run._command(["lab", "bench", "--model=mnist"], config)
+def test_lab_bench_runs_in_the_configuration_that_it_names():
+    stock, knobs = run._command(["lab", "bench", "--model=mnist"], run.TuneConfig())
     assert stock.argv == [str(configurations.STOCK), "-m", "labkit.bench", "--model=mnist"]
-    assert there.bench
-    other, _ = run._command(["./lab", "bench", "--config=eigen", "--batch_size=32"], config)
+    assert knobs == space.DEFAULT_KNOBS
+    other, _ = run._command(["./lab", "bench", "--config=eigen", "--batch_size=32"], run.TuneConfig())
     assert other.env == {"TF_ENABLE_ONEDNN_OPTS": 0}
     assert other.argv[-1] == "--batch_size=32"
-    own, there = run._command(["python", "train.py"], run.TuneConfig(openmp=True))
+    own, _ = run._command(["python", "train.py"], run.TuneConfig())
     assert own.argv == ["python", "train.py"]
-    assert there.openmp
-    assert not there.bench

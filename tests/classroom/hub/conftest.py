@@ -11,15 +11,10 @@ from certificates import certificate
 from hub_student import code_on_card, request_for
 from room_board import Board
 
-from labkit.system import others
+from labkit.system import account_access
 from labkit_classroom.board import host
 from labkit_classroom.hub import settings
 from labkit_classroom.hub.control import Hub
-
-NOT_TESTED = {  # by how the reason of a skip begins
-    "no seats' accounts: ": "THAT STUDENTS OF A HUB ARE KEPT APART",
-    "no systemd: ": "A HUB WHERE SYSTEMD RUNS",
-}
 
 
 @functools.cache
@@ -27,7 +22,7 @@ def why_no_accounts() -> str:
     """Return why the hub can't make accounts here; empty if it can."""
     if os.geteuid() != 0 or not shutil.which("useradd") or not shutil.which("userdel"):
         return "this takes root and useradd"
-    return (reason := others.why_not()) and f"{reason}; {others.REMEDY}"
+    return (reason := account_access.problem()) and f"{reason}; {account_access.REMEDY}"
 
 
 class Room:
@@ -73,13 +68,6 @@ def room(tmp_path_factory, files):
 
 @pytest.fixture
 def accounts():
-    """Skip a test where no accounts can be made; the last lines of the run say so."""
+    """Skip a test where no accounts can be made."""
     if reason := why_no_accounts():
         pytest.skip(f"no seats' accounts: {reason}")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    reasons = [str(report.longrepr[-1]) for report in terminalreporter.getreports("skipped")]
-    for start, what in NOT_TESTED.items():
-        if found := [reason.partition(start)[2] for reason in reasons if start in reason]:
-            terminalreporter.write_line(f"{what} WAS NOT TESTED HERE: {found[0]}", red=True, bold=True)

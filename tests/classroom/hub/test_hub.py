@@ -17,7 +17,11 @@ from labkit.system import paths, processes
 from labkit.system.errors import LabError
 from labkit_classroom.hub import settings, verify
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(420),
+    pytest.mark.filterwarnings("ignore:Unverified HTTPS"),  # its certificate is the test's own
+]
 SEATS = ("seat-01", "seat-02", "seat-03", "seat-04")
 EXERCISE = """
 from labkit.exercises import open_lab
