@@ -14,11 +14,14 @@ FIRST = (
 
 
 def unit(nodeid: str) -> str:
-    """Return what a test stays together with: its file, or all executions of its lab's notebooks.
+    """Return what a test stays together with: its file, all executions of its lab's notebooks, or all tests of the hub.
 
-    Those share the lab's data and caches, and lab 08's the checkout's small Slurm, which each of them ends.
+    Those share the lab's data and caches, and lab 08's the checkout's small Slurm, which each of them ends. Hubs share
+    the seats' accounts.
     """
     file, _, test = nodeid.partition("::")
+    if file.startswith("tests/classroom/hub/"):
+        return "tests/classroom/hub"
     executed = file.endswith(("test_untouched.py", "test_core_only.py")) and re.search(r"\[(.+)\]$", test)
     return f"solutions/{executed[1]}.ipynb" if executed else file
 

@@ -21,9 +21,6 @@ from labkit.report import page
 from labkit.slurm import cluster, supervisor
 from labkit.system import errors, huge_pages, paths, programs
 from labkit_classroom.board import host
-from labkit_classroom.commands import hub as hub_commands
-from labkit_classroom.hub import opening, settings
-from labkit_classroom.hub.control import Hub
 from labkit_classroom.lecture import catch_up, guide
 
 
@@ -219,19 +216,6 @@ def test_room_close_says_what_it_kept_and_where_there_is_no_room_that(monkeypatc
     monkeypatch.setattr(host, "close_room", lambda out: out.write_text("{}"))
     assert run(monkeypatch, "room", "close", "--out", str(tmp_path / "kept.json")) == 0
     assert "kept.json" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("holds", [True, False])
-def test_hub_checks_exit_code_is_whether_every_limit_holds(monkeypatch, capsys, holds):
-    request = SimpleNamespace(isolation=settings.SLURM)
-    row = SimpleNamespace(holds=holds)
-    monkeypatch.setattr(Hub, "pid", lambda self: 1)
-    monkeypatch.setattr(settings, "load", lambda folder: SimpleNamespace(request=request))
-    monkeypatch.setattr(opening, "verify", lambda hub: ([row], None))
-    monkeypatch.setattr(opening, "capacity", lambda request, server, labs: [f"{', '.join(labs)} fit"])
-    monkeypatch.setattr(hub_commands, "_show", lambda rows, request: None)
-    assert run(monkeypatch, "hub", "check", "--labs", "00,07") == (0 if holds else 1)
-    assert capsys.readouterr().out == "00, 07 fit\n"
 
 
 def test_fetch_tells_what_it_did(monkeypatch, capsys):
