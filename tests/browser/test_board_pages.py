@@ -17,7 +17,7 @@ from labkit.exercises import catalogue, core
 from labkit.system import processes
 from labkit_classroom.board.protocol import FEW
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.weekly
 
 SOON_MS = 20_000  # what comes in a second or two, on a machine that has other work
 HOSTILE = (
