@@ -6,28 +6,72 @@
 | solutions/NN_topic.ipynb | solutions/NN_topic.py without the solutions' markers, executed | `lab build --execute` |
 """
 
-import os
-import sys
+import hashlib
 from pathlib import Path
-from typing import Any
 
 import nbformat
-import papermill
-from jupyter_client.kernelspec import KernelSpecManager
 from nbformat import NotebookNode
-from papermill.exceptions import PapermillExecutionError
-from traitlets.config import Config
 
-from labkit.exercises.minutes import TIMES
-from labkit.exercises.notebooks import drifted, dumps, has_text, solution, solution_path, stored, student, student_path
-from labkit.system import files, kernels, paths
-from labkit.system.errors import LabError
+from labkit.system import files, paths
+from labkit_author import minutes, sources
+from labkit_author.execution import execute, with_outputs_of
+from labkit_author.notebooks import INSTRUCTOR, TIMES, dumps, has_text
 
-CELL_TIMEOUT_S = 900
+KEY = "labkit_key"  # in the metadata of a stored notebook: a hash of the code and checks that it was executed with
 
 
-class ExecutionError(LabError):
-    """A notebook did not run to its end: which cell, why, and where the notebook is kept for reading."""
+def student(source: Path) -> NotebookNode:
+    """Return the notebook students open: exercises blank, no instructor's cells, no outputs."""
+    notebook = sources.blank(sources.read(source))
+    notebook.cells = [cell for cell in notebook.cells if INSTRUCTOR not in cell.metadata.get("tags", [])]
+    return minutes.fill(notebook, source)
+
+
+def solution(source: Path) -> NotebookNode:
+    """Return the instructor's notebook, not executed: solutions without their markers."""
+    return minutes.fill(sources.solved(sources.read(source)), source)
+
+
+def student_path(source: Path) -> Path:
+    """Return where the notebook that students open belongs."""
+    return paths.NOTEBOOKS / f"{source.stem}.ipynb"
+
+
+def solution_path(source: Path) -> Path:
+    """Return where the executed notebook belongs."""
+    return source.with_suffix(".ipynb")
+
+
+def without_outputs(notebook: NotebookNode) -> NotebookNode:
+    """Return a copy as it was before execution, to compare with its source."""
+    bare: NotebookNode = nbformat.from_dict(notebook)
+    bare.metadata.pop(KEY, None)
+    for cell in bare.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+            cell.metadata.pop(TIMES, None)
+    return bare
+
+
+def stored(source: Path) -> NotebookNode:
+    """Return a lab's solution notebook as it is stored."""
+    notebook: NotebookNode = nbformat.read(solution_path(source), as_version=4)
+    return notebook
+
+
+def has_drifted(source: Path) -> bool:
+    """Tell whether the cells of the stored solution notebook differ from its source's."""
+    return dumps(without_outputs(stored(source))) != dumps(solution(source))
+
+
+def is_executed(source: Path) -> bool:
+    """Tell whether all code cells of the stored solution notebook have run."""
+    return all(cell.execution_count for cell in stored(source).cells if cell.cell_type == "code")
+
+
+def has_run(source: Path) -> bool:
+    """Tell whether the stored solution notebook has outputs of a run, be it without cells that were added since."""
+    return any(cell.execution_count for cell in stored(source).cells if cell.cell_type == "code")
 
 
 def build(source: Path, run: bool = False) -> list[Path]:
@@ -48,9 +92,10 @@ def build(source: Path, run: bool = False) -> list[Path]:
     target = solution_path(source)
     if run:
         executed = execute(solution(source), name=f"{source.stem}-solution", cwd=paths.SOLUTIONS)
+        executed.metadata[KEY] = key(source)
         files.write(target, dumps(executed))
         written.append(target)
-    elif not target.exists() or drifted(source):
+    elif not target.exists() or has_drifted(source):
         files.write(target, dumps(with_stored_outputs(source)))
         written.append(target)
     return written
@@ -67,91 +112,20 @@ def with_stored_outputs(source: Path) -> NotebookNode:
     executed = stored(source)
     before, now = ([cell.id for cell in nb.cells if cell.cell_type == "code"] for nb in (executed, fresh))
     left = iter(now)
-    return _with_outputs_of(fresh, executed) if all(cell in left for cell in before) else fresh
+    if not all(cell in left for cell in before):
+        return fresh
+    if KEY in executed.metadata:
+        fresh.metadata[KEY] = executed.metadata[KEY]
+    return with_outputs_of(fresh, executed)
 
 
-def execute(notebook: NotebookNode, name: str, cwd: Path, **parameters: Any) -> NotebookNode:
-    """Run a notebook from its first cell to its last, strictly, and return it with its outputs.
-
-    Strictly: parameters it does not have are refused, a kernel that leaves early is noticed, the kernel is this
-    environment's whatever the notebook names, and a failing notebook is kept for reading.
-
-    Parameters
-    ----------
-    notebook : NotebookNode
-        The notebook, which is left unchanged.
-    name : str
-        Its name in messages, and that of the kept file.
-    cwd : Path
-        The folder its cells run in.
-    **parameters
-        Values for its cell tagged `parameters`, such as `QUICK=True` for a small run of a lab.
-
-    Raises
-    ------
-    ExecutionError
-        A cell failed, or the kernel ended before the last cell.
-    LabError
-        A parameter that the notebook does not have.
-    """
-    scratch = paths.STATE / "executed"
-    input_file, output_file = scratch / f"{name}.in.ipynb", scratch / f"{name}.ipynb"
-    with files.writing(input_file):
-        scratch.mkdir(parents=True, exist_ok=True)
-        input_file.write_text(dumps(notebook))
-    _refuse_unknown(parameters, input_file, name)
-    before = dict(os.environ)
-    # The environment's own kernel, also where a user-level kernel of the same name points elsewhere.
-    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
-    try:
-        _require_own_kernel()
-        with kernels.private_folder() as folder:
-            papermill.execute_notebook(
-                input_file,
-                output_file,
-                parameters=parameters,
-                kernel_name="python3",
-                cwd=cwd,
-                progress_bar=sys.stderr.isatty(),
-                execution_timeout=CELL_TIMEOUT_S,
-                config=Config(KernelManager=kernels.options(folder)),
-            )
-    except PapermillExecutionError as error:
-        raise ExecutionError(
-            f"{name}: cell {error.cell_index} failed: {error.ename}: {error.evalue} (kept: {paths.shown(output_file)})"
-        ) from error
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-    done = nbformat.read(output_file, as_version=4)
-    for index, cell in enumerate(done.cells):
-        if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
-            raise ExecutionError(f"{name}: ended early, cell {index} was never run (kept: {paths.shown(output_file)})")
-    output_file.unlink()
-    input_file.unlink()
-    return _with_outputs_of(notebook, done)
+def key(source: Path) -> str:
+    """Return a hash of a lab's code cells and of the modules that check its exercises and run on its ranks."""
+    cells = [cell.source for cell in sources.solved(sources.read(source)).cells if cell.cell_type == "code"]
+    modules = sorted((paths.ROOT / "labkit" / "exercises").glob(f"lab{source.stem[:2]}*.py"))
+    return hashlib.sha256("\0".join([*cells, *(path.read_text() for path in modules)]).encode()).hexdigest()
 
 
-def _require_own_kernel() -> None:
-    argv = KernelSpecManager().get_kernel_spec("python3").argv
-    if argv[0] not in ("python", "python3", sys.executable):
-        raise LabError(f"the kernel 'python3' starts {argv[0]}, not this environment's Python: run ./lab doctor.")
-
-
-def _refuse_unknown(parameters: dict[str, Any], notebook: Path, name: str) -> None:
-    known = papermill.inspect_notebook(notebook)
-    for parameter in parameters:
-        if parameter not in known:
-            raise LabError(f"{name} has no parameter {parameter!r}: it has {', '.join(known) or 'none'}.")
-
-
-def _with_outputs_of(notebook: NotebookNode, done: NotebookNode) -> NotebookNode:
-    """Return `notebook` with the outputs of `done` and its cells' times, without papermill's own cells and paths."""
-    outputs = {cell.id: cell for cell in done.cells if cell.cell_type == "code"}
-    executed: NotebookNode = nbformat.from_dict(notebook)
-    for cell in executed.cells:
-        if cell.cell_type == "code" and (ran := outputs.get(cell.id)):
-            cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
-            if TIMES in ran.metadata:
-                cell.metadata[TIMES] = ran.metadata[TIMES]
-    return executed
+def is_stale(source: Path) -> bool:
+    """Tell whether a lab's code or checks have changed since its solution notebook was executed and stored."""
+    return bool(stored(source).metadata.get(KEY) != key(source))

@@ -22,27 +22,27 @@ command = functools.partial(app.command, rich_help_panel="Working on the kit")
 def run_tests(
     context: typer.Context,
     fast: Annotated[
-        bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: one to two minutes when idle")
+        bool, typer.Option("--fast", help="style, types, and what needs no TensorFlow: a minute on an idle machine")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="also what takes long and rarely fails: half an hour on an idle machine")
     ] = False,
     lab: Annotated[
-        str | None, typer.Option(help="all that this lab is held to, such as 07", autocompletion=completion.labs)
+        str | None, typer.Option(help="all tests of this lab, such as 07", autocompletion=completion.labs)
     ] = None,
     exercise: Annotated[int | None, typer.Option(min=1, help="only this exercise of the lab: in seconds")] = None,
 ) -> None:
-    """Run every test: style, code, exercises, notebooks. About 25 minutes on two cores. Other arguments go to pytest.
+    """Test the kit on this machine: style, code, exercises, every lab. About 12 minutes on two idle cores.
 
-    Where the style is wrong, it ends there. What a failing notebook looked like is in `.lab/executed/`. The exit code
-    is pytest's: 1 when a test failed.
+    Other arguments go to pytest. `.lab/executed/` has the notebooks that failed. The exit code is pytest's: 1 when a
+    test failed.
     """
     from labkit_author import testing
 
     os.chdir(paths.ROOT)
-    # Else each process rewrites and compiles all tests again, in seconds.
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    pytest = [*testing.as_others_can(), sys.executable, "-m", "pytest"]
-    for arguments in testing.runs(fast, lab, exercise, context.args):
-        if status := subprocess.run([*pytest, *arguments]).returncode:
-            raise SystemExit(status)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process compiles all tests again, in seconds
+    arguments = testing.arguments(fast, everything, lab, exercise, context.args)
+    raise SystemExit(subprocess.run([*testing.as_others_can(), sys.executable, "-m", "pytest", *arguments]).returncode)
 
 
 @command("lint", epilog="Example: `./lab lint 07`")
@@ -57,7 +57,7 @@ def lint_labs(
 
 def _chosen(labs: list[str] | None) -> list[Path]:
     """Return the sources of these labs, or of all."""
-    from labkit.exercises import sources
+    from labkit_author import sources
 
     return [sources.find(lab) for lab in labs] if labs else sources.labs()
 
@@ -70,104 +70,25 @@ def _refuse(problems: list[str]) -> None:
         raise SystemExit(1)
 
 
-@command(epilog="Example: `./lab mutate 07 --exercise 2`")
-def mutate(
-    lab: Annotated[str, typer.Argument(help="the lab, such as 07", autocompletion=completion.labs)],
-    exercise: Annotated[int | None, typer.Option(min=1, help="only this exercise")] = None,
-    every: Annotated[int, typer.Option(min=1, help="try every so-many-th mutant only, as of a script on ranks")] = 1,
-) -> None:
-    """Put small mistakes into a lab's solutions, one at a time, and list those that the checks do not see.
-
-    A function's check takes a second for each such mutant at most, a script's some seconds. Mutants that are right
-    answers too stand in `tests/exercises/equivalent.toml`, with the reason. Exit code 1 when any other passes, when a
-    check itself fails on one, and when one that stands there is no mutant any more.
-    """
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    from labkit.exercises import sources
-    from labkit.system.progress import progress
-    from labkit_author import mutations
-
-    source = sources.find(lab)
-    fine = True
-    for number in [exercise] if exercise is not None else sources.exercises(sources.read(source)):
-        with progress(f"exercise {number}") as tell:
-            tried = mutations.try_exercise(source, number, every, tell)
-        print(
-            f"exercise {number}: {tried.count} mutants, survivors: {len(tried.survivors)} beyond "
-            f"{len(tried.equivalent)} known to be right",
-            flush=True,
-        )
-        listed = paths.shown(mutations.EQUIVALENT)
-        groups = {
-            "passed": tried.survivors,
-            "the check itself failed": tried.failures,
-            f"is no mutant any more, but stands in {listed}": tried.stale,
-        }
-        for what, lines in groups.items():
-            for line in lines:
-                print(f"   {what}: {line}")
-                fine = False
-        if tried.survivors:
-            key = f"[{source.stem[:2]}.{number}]"
-            print(f"   Part each from the solution by a case, or list it in {listed} below {key}, and why it is right.")
-    raise SystemExit(not fine)
-
-
-@command(epilog="Example: `./lab new 10 data_pipelines`")
-def new(
-    number: Annotated[str, typer.Argument(help="two digits, such as 10")],
-    topic: Annotated[str, typer.Argument(help="words joined by _, such as data_pipelines")],
-) -> None:
-    """Make a new lab with one exercise, which passes its tests at once.
-
-    It prints the files that it wrote: source, checks, tests, both notebooks. It adds the lab's lines to
-    `solutions/minutes.toml`, the README's agenda, the doctor's table, the guide's mistakes and `docs/house.md`.
-    """
-    from labkit_author import build, scaffold
-
-    changed = scaffold.new_lab(number, topic)
-    changed += [*build.build(changed[0], run=True), *_write_what_is_of_all_labs()]
-    for path in changed:
-        print(paths.shown(path))
-    print(
-        f"What is left of the skeleton: ./lab lint {number}. Its minutes go in solutions/minutes.toml, what one does "
-        f"in it in README.md. Next: ./lab test --lab {number}"
-    )
-
-
-@command(epilog="Example: `./lab new-exercise 09 --after 3`")
+@command(epilog="Example: `./lab new-exercise 09`")
 def new_exercise(
     lab: Annotated[str, typer.Argument(help="the lab, such as 09", autocompletion=completion.labs)],
-    after: Annotated[
-        int | None, typer.Option(min=1, help="the exercise that it comes after", show_default="the last")
-    ] = None,
     script: Annotated[
-        bool, typer.Option("--script", help="a script on ranks, with a probe, in place of a function")
+        bool, typer.Option("--script", help="a script on ranks, with a probe, instead of a function")
     ] = False,
 ) -> None:
-    """Add an exercise to a lab: to its source, its checks and its tests.
+    """Add an exercise to a lab, after its last one: to its source, its checks and its planted mistakes.
 
-    Those after it get the next number, in these files and wherever a text names "lab 09's exercise 4". Stored outputs
-    stay.
+    It works at once and passes its tests; replace it part by part. The lab's stored outputs stay.
     """
-    from labkit.exercises import sources
-    from labkit_author import scaffold
+    from labkit_author import scaffold, sources
 
     source = sources.find(lab)
-    exercise, written, counted = scaffold.new_exercise(source, after, script)
-    files = [paths.shown(path) for path in written]
-    parts = 3 + script  # text, check, tests, and a probe
-    print(f"Exercise {exercise} is in {', '.join(files[:parts])}.")
-    if files[parts:]:
-        print(f"Changed for its number or its minutes: {', '.join(files[parts:])}.")
-    for place in counted:
-        print(f"{place}: a loop counts exercises here. Does it still count the right ones?")
+    exercise, written = scaffold.new_exercise(source, script)
     number = source.stem[:2]
-    print(
-        "Read the text around it: where it says 'the next one' or 'both', it may mean another exercise now. Next: make "
-        f"it yours (./lab lint {number} says what is left), then ./lab test --lab {number} --exercise {exercise}, "
-        f"./lab mutate {number} --exercise {exercise} and ./lab build {number}"
-    )
+    print(f"Exercise {exercise} is in {', '.join(map(paths.shown, written))}.")
+    print(f"Next: make it yours, part by part; ./lab lint {number} lists what is left of the skeleton.")
+    print(f"Then ./lab build {number} and ./lab test --lab {number} --exercise {exercise}.")
 
 
 @command("build", epilog="Example: `./lab build 07 --execute`")
@@ -177,35 +98,28 @@ def build_notebooks(
 ) -> None:
     """Make the student and solution notebooks from their sources, if `lab lint` finds nothing wrong there.
 
-    It writes `notebooks/NN_topic.ipynb`, `solutions/NN_topic.ipynb`, the minutes in the README's agenda, the guide's
-    `solutions/mistakes.json`, and `docs/house.md`, whatever of these has changed. Stored outputs stay as long as no
-    code cell was changed or removed; new ones have none. Exit code 1 when lint finds something.
+    It writes `notebooks/NN_topic.ipynb` and `solutions/NN_topic.ipynb`; `solutions/labs.json`, from which checks, guide
+    and board read the labs; the minutes in the README's agenda; and `docs/house.md`. Only files that changed are
+    written. Stored outputs stay as long as no code cell was changed or removed; new cells have none. Exit code 1 when
+    lint finds something.
     """
-    from labkit.exercises import minutes, notebooks
-    from labkit_author import build, lint
+    from labkit_author import build, catalogue, house, lint, minutes
 
     chosen = _chosen(labs)
     _refuse([problem for source in chosen for problem in lint.lint(source)])
     for source in chosen:
         for path in build.build(source, run=execute):
             print(f"wrote {paths.shown(path)}")
-        if not notebooks.is_executed(source):
-            stored = paths.shown(notebooks.solution_path(source))
-            which = "new cells have no outputs yet" if notebooks.has_run(source) else "no outputs, as its code is new"
+        if not build.is_executed(source):
+            stored = paths.shown(build.solution_path(source))
+            which = "new cells have no outputs yet" if build.has_run(source) else "no outputs, as its code is new"
             print(f"{stored}: {which}. A maintainer runs ./lab build {source.stem[:2]} --execute")
         elif execute:
-            for line in minutes.overruns(source, notebooks.stored(source)):
+            for line in minutes.overruns(source, build.stored(source)):
                 print(line)
-    for page in _write_what_is_of_all_labs():
-        print(f"wrote {paths.shown(page)}")
-
-
-def _write_what_is_of_all_labs() -> list[Path]:
-    """Write the README's agenda, the guide's mistakes and the catalogue of modules; return the changed files."""
-    from labkit.exercises import minutes
-    from labkit_author import house, mistakes
-
-    return [page for page in (minutes.write_agenda(), mistakes.write(), house.write()) if page]
+    for page in (catalogue.write(), minutes.write_agenda(), house.write()):
+        if page:
+            print(f"wrote {paths.shown(page)}")
 
 
 @command(epilog="Example: `./lab site --out public`")

@@ -4,9 +4,9 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from labkit.exercises import notebooks
 from labkit.system import files, paths
 from labkit.system.errors import LabError
+from labkit_author.notebooks import has_text
 
 PAGE = paths.ROOT / "docs" / "house.md"
 PACKAGES = ("labkit", "labkit_author", "labkit_classroom")
@@ -32,7 +32,7 @@ def page() -> str:
 def write() -> Path | None:
     """Write the catalogue; return its file when that changed it."""
     text = page()
-    if notebooks.has_text(PAGE, text):
+    if has_text(PAGE, text):
         return None
     files.write(PAGE, text)
     return PAGE

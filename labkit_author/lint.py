@@ -10,10 +10,10 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from labkit.exercises import minutes, sources
 from labkit.system import paths
 from labkit.system.errors import LabError
-from labkit_author import core_path, glossary, imports, skeletons
+from labkit_author import glossary, imports, minutes, skeletons, sources
+from labkit_author.notebooks import by_section, checks, parse, script_of
 
 CHECKED = "nbval-check-output"  # the tag of cells whose output nbval compares with the stored one
 MAX_COLUMNS = 100  # of code, the width of a cell in JupyterLab at 1280 pixels
@@ -21,7 +21,6 @@ MAX_GAP_LINES = 60  # the lines of a cell in which a student looks for the gap
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<-])(?:/(?:home|root|Users|tmp|work|opt|mnt|usr|srv)\b|[A-Z]:\\|~/)")
 MARKER = re.compile(r"^# %%(?!%|\w)")
 
-HIDING = ("globals", "locals", "eval", "exec")  # functions that hide names from `core_path`
 OPENS = re.compile(r"^check, .+ = open_lab\(\"\d\d\", globals\(\)\)$", re.M)
 
 Problem = tuple[int, str]  # a line of the source, and its problem
@@ -39,23 +38,20 @@ def lint(source: Path) -> list[str]:
         problems += _lint_file(cell, start, elsewhere)
     if not any("syntax" in problem for _, problem in problems):  # exercises are found by the syntax trees of the cells
         problems += _lint_exercises(source, notebook, starts)
-        problems += _lint_core_path(source, notebook, starts)
+        problems += _lint_minutes(source, notebook)
         problems += [*_lint_opening(notebook, starts), *_lint_guesses(notebook, starts)]
     return [f"{paths.shown(source)}:{line}: {problem}" for line, problem in sorted(problems)]
 
 
 def leftovers(source: Path) -> list[str]:
-    """Return remains of the skeleton that a lab or an exercise began as, in lines as those of `lint`.
+    """Return the remains of an exercise's skeleton in a lab, as lines like those of `lint`.
 
-    These hold up nobody who is at work on it, but must be gone at the end.
+    They are reported and not refused while an exercise is being written.
     """
-    agenda = rf"^\| \[{source.stem[:2]} [^\]]+\]\([^)]*\) \| … \|"
-    remains = [(source, left) for left in skeletons.LEFT.finditer(source.read_text())]
-    readme = paths.ROOT / "README.md"
-    remains += [(readme, left) for left in re.finditer(agenda, readme.read_text(), re.M)]
+    text = source.read_text()
     lines = (
-        f"{paths.shown(path)}:{left.string.count(chr(10), 0, left.start()) + 1}: left of the skeleton: {left[0]!r}"
-        for path, left in remains
+        f"{paths.shown(source)}:{text.count(chr(10), 0, left.start()) + 1}: left of the skeleton: {left[0]!r}"
+        for left in skeletons.LEFT.finditer(text)
     )
     return list(dict.fromkeys(lines))
 
@@ -88,7 +84,7 @@ def _lint_prose(cell: NotebookNode, start: int) -> Iterator[Problem]:
 
 def _lint_code(cell: NotebookNode, start: int) -> Iterator[Problem]:
     try:
-        tree = sources.parse(cell)
+        tree = parse(cell)
     except SyntaxError as error:
         yield start + (error.lineno or 1), f"syntax error: {error.msg}"
         return
@@ -107,8 +103,6 @@ def _lint_code(cell: NotebookNode, start: int) -> Iterator[Problem]:
         if not isinstance(node, ast.Call):
             continue
         line, function = first + node.lineno, ast.unparse(node.func)
-        if function in HIDING and not core_path.script_of(cell) and not OPENS.search(cell.source):
-            yield line, f"{function}() hides which names a cell takes: name them"
         if function in ("get_ipython().system", "get_ipython().getoutput"):
             yield line, "bare !command: its failure would pass unnoticed; use run_ranks, subprocess or %%bash"
         if function == "plt.show":
@@ -123,38 +117,20 @@ def _lint_code(cell: NotebookNode, start: int) -> Iterator[Problem]:
 
 def _first(cell: NotebookNode, start: int) -> int:
     """Return the number of the line before a cell's Python."""
-    return start + bool(core_path.script_of(cell))
+    return start + bool(script_of(cell))
 
 
-def _lint_core_path(source: Path, notebook: NotebookNode, starts: list[int]) -> Iterator[Problem]:
-    """Find obstacles between a lab and its closing table when optional sections are left out."""
+def _lint_minutes(source: Path, notebook: NotebookNode) -> Iterator[Problem]:
+    """Find sections with an exercise and no minutes for it."""
     try:
-        plan = minutes.plan(source)
+        to_do = {section.name for section in minutes.plan(source) if section.do}
     except LabError as error:
         yield 1, str(error)
         return
-    to_do = {section.name for section in plan if section.do}
-    for part in minutes.by_section(notebook):
+    for part in by_section(notebook):
         if part.exercises and part.name and part.name not in to_do:
             exercises = ", ".join(map(str, part.exercises))
             yield 1, f"section {part.name} has exercise {exercises}, and no minutes to do it: `do` in {minutes.FILE}"
-    for cell, line, name, section in core_path.dependencies(notebook, plan):
-        yield (
-            _first(notebook.cells[cell], starts[cell]) + line,
-            f"takes {name} from section {section}, which is optional: who leaves that out gets no further. "
-            "Make it in a core section, or have rows of the closing table handed in (results.hand_in)",
-        )
-    optional = {section.name for section in plan if not section.core}
-    given, asked = (dict(_row_calls(notebook, starts, method)) for method in ("hand_in", "handed_in"))
-    sections = minutes.section_of(notebook)
-    for (section, line), cell in given.items():
-        if section != sections[cell] or section not in optional:
-            yield line, f"hands in rows of section {section}: only that section can, and an optional one"
-        if section not in {name for name, _ in asked}:
-            yield line, f"hands in rows of section {section}, and the closing table does not ask for them (handed_in)"
-    for section, line in asked:
-        if section not in {name for name, _ in given}:
-            yield line, f"asks for rows of section {section}, which hands in none (hand_in)"
 
 
 def _lint_opening(notebook: NotebookNode, starts: list[int]) -> Iterator[Problem]:
@@ -183,20 +159,10 @@ def _guess_calls(notebook: NotebookNode, starts: list[int], method: str) -> Iter
     """Yield line and number of each `results.method(4, …)`, in their order."""
     for cell, start in zip(notebook.cells, starts, strict=True):
         if cell.cell_type == "code" and f"results.{method}(" in cell.source:
-            for node in ast.walk(sources.parse(cell)):
+            for node in ast.walk(parse(cell)):
                 match node:
                     case ast.Call(ast.Attribute(attr=name), [ast.Constant(int(number)), *_]) if name == method:
                         yield _first(cell, start) + node.lineno, number
-
-
-def _row_calls(notebook: NotebookNode, starts: list[int], method: str) -> Iterator[tuple[tuple[str, int], int]]:
-    """Yield section, line and cell of each `results.method("4", …)`."""
-    for index, (cell, start) in enumerate(zip(notebook.cells, starts, strict=True)):
-        if cell.cell_type == "code" and f".{method}(" in cell.source:
-            for node in ast.walk(sources.parse(cell)):
-                match node:
-                    case ast.Call(ast.Attribute(attr=name), [ast.Constant(str(section)), *_]) if name == method:
-                        yield (section, _first(cell, start) + node.lineno), index
 
 
 def _lint_headings(notebook: NotebookNode, starts: list[int]) -> Iterator[Problem]:
@@ -231,7 +197,7 @@ def _lint_exercises(source: Path, notebook: NotebookNode, starts: list[int]) -> 
     if list(found) != list(range(1, len(found) + 1)):
         yield 1, f"exercises are numbered {list(found)}, not 1, 2, 3 …"
     for cell, start in zip(notebook.cells, starts, strict=True):
-        if sources.checks(cell) and CHECKED not in cell.metadata.get("tags", []):
+        if checks(cell) and CHECKED not in cell.metadata.get("tags", []):
             yield start, f"an exercise is checked without the tag {CHECKED}: nobody would see the solution fail"
     for number, exercise in found.items():
         line, length = starts[exercise.cell], blank.cells[exercise.cell].source.count("\n") + 1

@@ -15,9 +15,12 @@ import jinja2
 import nbformat
 from nbformat import NotebookNode
 
-from labkit.exercises import core, minutes, notebooks, sources
+from labkit.exercises import catalogue, core
+from labkit.exercises.catalogue import LabInfo
 from labkit.system import files, paths, processes, programs
 from labkit.system.errors import LabError
+from labkit_author import notebooks
+from labkit_author.minutes import total
 
 SITE = paths.ENV / "site"  # the folder of Sphinx's configuration, the front page, the style
 GROUP = "site"  # the dependency group that Sphinx needs
@@ -77,9 +80,9 @@ def prepare(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         (folder / EXTRA / PICTURES).mkdir(parents=True)
         (folder / "notebooks").mkdir()
-        for source in sources.labs():
-            page = with_pictures_in_files(lab(source), folder / EXTRA / PICTURES)
-            (folder / "notebooks" / f"{source.stem}.ipynb").write_text(notebooks.dumps(page))
+        for info in catalogue.labs():
+            page = with_pictures_in_files(lab(info), folder / EXTRA / PICTURES)
+            (folder / "notebooks" / info.notebook.name).write_text(notebooks.dumps(page))
         for path in (*(paths.ROOT / name for name in DOCUMENTS), *(paths.ROOT / "docs").glob("*.md")):
             _write(folder / path.relative_to(paths.ROOT), document(path.read_text()))
         for path in SITE.iterdir():
@@ -89,31 +92,27 @@ def prepare(folder: Path) -> None:
         _bring_linked_files(folder)
 
 
-def lab(source: Path) -> NotebookNode:
+def lab(info: LabInfo) -> NotebookNode:
     """Return a lab as the site shows it: its stored run, answers and hints folded, the instructor's cells left out."""
-    if not notebooks.has_run(source):
-        raise LabError(f"lab {source.stem[:2]} has no stored outputs: ./lab build {source.stem[:2]} --execute")
-    read = sources.read(source)
-    exercises = {read.cells[exercise.cell].id: exercise.number for exercise in sources.exercises(read).values()}
-    blank = {cell.id: cell.source for cell in sources.blank(read).cells}
-    checks = core.checker(source.stem[:2], {}).lab.checks
-    page: NotebookNode = nbformat.v4.new_notebook(metadata=notebooks.stored(source).metadata)
-    for cell in notebooks.stored(source).cells:
+    stored = nbformat.read(info.solution, as_version=4)
+    if not any(cell.get("execution_count") for cell in stored.cells):
+        raise LabError(f"lab {info.number} has no stored outputs: ./lab build {info.number} --execute")
+    exercises = {exercise.cell: exercise for exercise in info.exercises.values()}
+    checks = core.checks_of(info.number).checks
+    page: NotebookNode = nbformat.v4.new_notebook(metadata=stored.metadata)
+    for cell in stored.cells:
         if notebooks.INSTRUCTOR in cell.metadata.get("tags", []):
             continue
         if cell.cell_type == "code":
             cell.outputs = [_as_html(output) for output in cell.outputs]
-        if cell.id in exercises:
-            number = exercises[cell.id]
-            page.cells.append(_prose(f"```python\n{blank[cell.id]}\n```", f"{cell.id}-blank"))
-            page.cells.append(_prose(_hints(number, checks[number].hints), f"{cell.id}-hints"))
-            _fold(cell, f"{ANSWER} {number}")
+        if exercise := exercises.get(cell.id):
+            page.cells.append(_prose(f"```python\n{exercise.stub}\n```", f"{cell.id}-blank"))
+            page.cells.append(_prose(_hints(exercise.number, checks[exercise.number].hints), f"{cell.id}-hints"))
+            _fold(cell, f"{ANSWER} {exercise.number}")
         elif cell.metadata.get("jupyter", {}).get("source_hidden"):
             _fold(cell, DRAWING)
         page.cells.append(cell)
-    opening = (
-        f"*The stored run of one machine; yours will differ. To run it yourself: `./lab start {source.stem[:2]}`.*"
-    )
+    opening = f"*The stored run of one machine; yours will differ. To run it yourself: `./lab start {info.number}`.*"
     page.cells.insert(1, _prose(opening, "stored-run"))
     return page
 
@@ -203,14 +202,10 @@ def _picture(folder: Path, stem: str, begin: str) -> str:
 def _index() -> str:
     """Return the page of all labs: minutes, and how many of them are core."""
     lines = ["# The labs", "", "| lab | minutes | of these, core | exercises |", "| --- | --- | --- | --- |"]
-    for source in sources.labs():
-        plan = minutes.plan(source)
-        core_minutes = minutes.total([section for section in plan if section.core])
-        count = len(sources.exercises(sources.read(source)))
-        lines.append(
-            f"| [{sources.title(source)}]({source.stem}.ipynb) | {minutes.total(plan)} | {core_minutes} | {count} |"
-        )
-    names = "\n".join(source.stem for source in sources.labs())
+    for info in catalogue.labs():
+        minutes, core_minutes = total(info.sections), total([section for section in info.sections if section.core])
+        lines.append(f"| [{info.title}]({info.notebook.name}) | {minutes} | {core_minutes} | {len(info.exercises)} |")
+    names = "\n".join(info.name for info in catalogue.labs())
     return "\n".join([*lines, "", f"```{{toctree}}\n:hidden:\n\n{names}\n```", ""])
 
 

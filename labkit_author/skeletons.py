@@ -1,96 +1,15 @@
-"""The text of skeletons: a new lab, an exercise that is a function, an exercise that is a script on ranks.
+"""The skeletons of a new exercise: a function, and a script on ranks.
 
-A skeleton is a real exercise, and passes its tests as it is: its author replaces it part by part. What is left of it,
-`./lab lint` tells.
+A skeleton is a working exercise and passes its tests; its author replaces it part by part. `./lab lint` lists the parts
+that are left.
 """
 
 import re
 from string import Template
 from typing import NamedTuple
 
-LAB_SOURCE = Template("""\
-# ---
-# jupyter:
-#   jupytext:
-#     text_representation: {extension: .py, format_name: percent}
-# ---
-
-# %% [markdown]
-# # $number · $title
-#
-# **You will** …
-#
-# **Time** {minutes}
-#
-# **Connects to** lab 00.
-
-# %% tags=["parameters"]
-QUICK = False  # small runs, as the tests make them
-
-# %%
-from labkit.exercises import open_lab  # before TensorFlow is imported, whose notices it keeps away
-
-check, results, machine, work = open_lab("$number", globals())
-
-# %% [markdown]
-# ## 1 · A question that this section answers
-#
-# Ask before you show.
-
-# %% [markdown] tags=["instructor"]
-# <div class="alert alert-block alert-warning" style="color: black">
-#
-# **For the instructor.** Timing, and what goes wrong.
-#
-# </div>
-
-# %% [markdown]
-# ## Remember
-#
-# - What to remember.
-""")
-
-LAB_CHECKS = Template('''\
-"""Checks of lab $number: $title."""
-
-from labkit.exercises.core import Lab
-
-lab = Lab("$number")
-''')
-
-LAB_TESTS = Template("""\
-import pytest
-from labs import Student, ThreeWays
-
-
-@pytest.fixture
-def student(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return Student("$number", {})  # and what the notebook has imported: {"np": np}
-
-
-class TestExercises(ThreeWays):
-    lab = "$number"
-    mistakes = [
-    ]
-    right = [
-    ]
-""")
-
-MINUTES = Template("""
-[$number]
-1 = { read = 10, do = 10, wait = 0.2 }
-""")
-AGENDA = Template("| [$number $title](notebooks/$name.ipynb) | … | 20 |\n")
-DOCTOR = Template('    Lab("$number $title", needs=NOTEBOOK, better_with=()),\n')
-
-# Parts of skeletons that an author has left as they were, in a lab's source.
-LEFT = re.compile(
-    r"Exercise \d+ · Its title|What to do and why\.|\b(?:twice|total)_\d+\b|\*\*You will\*\* …|"
-    r"\d+ · A question that this section answers|Ask before you show\.|- What to remember\.$|"
-    r"\*\*For the instructor\.\*\* Timing, and what goes wrong\.$",
-    re.M,
-)
+# Parts of a skeleton that its author has not replaced yet, in a lab's source.
+LEFT = re.compile(r"Exercise \d+ · Its title|What to do and why\.|\b(?:twice|total)_\d+\b")
 
 
 class Exercise(NamedTuple):
@@ -106,8 +25,8 @@ class Exercise(NamedTuple):
         The part in the lab's checks.
     imports : dict of str to str
         The names that the check uses, each with the line that imports it.
-    mistakes, right : Template
-        Cases of the lab's tests.
+    mistakes : Template
+        The part in the lab's planted mistakes, with another right answer.
     probe : Template or None
         A module of its own, for the ranks.
     """
@@ -117,7 +36,6 @@ class Exercise(NamedTuple):
     check: Template
     imports: dict[str, str]
     mistakes: Template
-    right: Template
     probe: Template | None = None
 
 
@@ -163,13 +81,20 @@ def twice_$n(answer) -> None:
         "number": "from labkit.exercises.values import number",
         "expect": "from labkit.exercises.outcomes import expect",
     },
-    mistakes=Template("""\
-        ($n, swap("2 * sum(values)", "sum(values)"), "twice_$n([1, 2, 3]) to be 12; it is 6"),
-        ($n, swap("return 2 * sum(values)", "pass"), "a number; it is None"),
-"""),
-    right=Template("""\
-        ($n, same),
-        ($n, swap("2 * sum(values)", "sum(values + values)")),
+    mistakes=Template("""
+[[$n.mistakes]]
+before = "2 * sum(values)"
+after = "sum(values)"
+message = "twice_$n([1, 2, 3]) to be 12; it is 6"
+
+[[$n.mistakes]]
+before = "return 2 * sum(values)"
+after = "pass"
+message = "a number; it is None"
+
+[[$n.right]]
+before = "2 * sum(values)"
+after = "sum(values + values)"
 """),
 )
 
@@ -219,13 +144,20 @@ def total_$n(answer) -> None:
         "run_answer": "from labkit.exercises.answers import run_answer",
         "same": "from labkit.exercises.values import same",
     },
-    mistakes=Template("""\
-        ($n, swap("MPI.COMM_WORLD.allreduce(number)", "number"), "total_$n(1) on rank 0 of 3 to be 111; it is 1"),
-        ($n, swap("return MPI", "MPI"), "a number; it is None"),
-"""),
-    right=Template("""\
-        ($n, same),
-        ($n, swap("MPI.COMM_WORLD.allreduce(number)", "sum(MPI.COMM_WORLD.allgather(number))")),
+    mistakes=Template("""
+[[$n.mistakes]]
+before = "MPI.COMM_WORLD.allreduce(number)"
+after = "number"
+message = "total_$n(1) on rank 0 of 3 to be 111; it is 1"
+
+[[$n.mistakes]]
+before = "return MPI"
+after = "MPI"
+message = "a number; it is None"
+
+[[$n.right]]
+before = "MPI.COMM_WORLD.allreduce(number)"
+after = "sum(MPI.COMM_WORLD.allgather(number))"
 """),
     probe=Template('''\
 """A probe of lab $lab: what a script's `total_$n` returns on each rank. Started by the lab's checks on some ranks:

@@ -1,4 +1,4 @@
-"""Which tests `lab test` runs, in which order, and how many side by side, as pytest's arguments."""
+"""The tests that `lab test` runs, as arguments for pytest."""
 
 import os
 import subprocess
@@ -6,57 +6,79 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit.exercises import sources
 from labkit.system import account_access, paths
 from labkit.system.errors import LabError
+from labkit.system.machine import this_machine
+from labkit_author import build, sources
 
-WORKERS = 4  # processes that share the tests; many tests wait, so two cores have enough for four
-STYLE = "tests/test_style.py"
-FAST = ("--fast", f"-n{WORKERS}", "--dist=worksteal")
-# Files are begun in their order: reordered, those of few and long tests would come last, alone at the end.
-# A process that dies ends the run: with one in its place, a run was seen to wait for ever.
-WHOLE = (f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder", "--max-worker-restart=0")
+COMPARED = ("00", "01", "02", "07", "09")  # labs whose stored outputs nbval compares in every run, changed or not
+WEEKLY = "tests/weekly"  # what only `--all` runs
+GIB_PER_WORKER = 2  # TensorFlow in a worker, and in the notebook or the ranks that it starts
+MAX_WORKERS = 16
 
 
-def runs(
-    fast: bool = False, lab: str | None = None, exercise: int | None = None, more: Sequence[str] = ()
-) -> list[list[str]]:
-    """Return the arguments of pytest's runs, each of which is worth its time only if those before it passed.
+def workers() -> int:
+    """Return the number of processes that share the tests: two more than cores, since many tests wait."""
+    machine = this_machine()
+    return max(2, min(len(machine.cpus) + 2, int(machine.memory / 2**30) // GIB_PER_WORKER, MAX_WORKERS))
+
+
+def arguments(
+    fast: bool = False,
+    everything: bool = False,
+    lab: str | None = None,
+    exercise: int | None = None,
+    more: Sequence[str] = (),
+) -> list[str]:
+    """Return pytest's arguments.
 
     Parameters
     ----------
     fast : bool
-        Only the tests without TensorFlow, ranks, Slurm and notebooks (`tests/fast.py`), side by side.
+        Only the tests without TensorFlow, ranks, Slurm and notebooks (`tests/fast.py`).
+    everything : bool
+        Also `tests/weekly`, and all solution notebooks.
     lab : str, optional
-        Only this lab's tests: of its exercises, its source, and both its notebooks.
+        Only this lab's tests: its exercises, its source and both its notebooks.
     exercise : int, optional
         Only the tests of this exercise of the lab.
     more : sequence of str
-        Further arguments of pytest's: with any, there is one run, no longer of all tests.
+        Further arguments for pytest. With any, pytest runs in one process, and what they don't choose is left out.
 
     Raises
     ------
     LabError
-        For an exercise that the lab does not have, or of no lab.
+        For an exercise without a lab, or one that the lab does not have.
     """
+    shared = [f"-n{workers()}", f"--dist={'worksteal' if fast else 'loadfile'}", "--max-worker-restart=0"]
+    quick = ["--fast"] if fast else []
     if exercise is not None:
-        return [[*(["--fast"] if fast else []), *_of_exercise(lab, exercise), *more]]
+        return [*quick, *_of_exercise(lab, exercise), *more]
     if lab is not None:
-        return [[*(FAST if fast else []), *_of(lab, fast), *more]]
+        return [*quick, *_of_lab(lab, fast), *more]
     if more:
-        named = any(Path(argument.partition("::")[0]).exists() for argument in more)
-        return [[*(FAST if fast else []), *(["tests"] if fast and not named else []), *more]]
-    return [[STYLE], [*([*FAST, "tests"] if fast else WHOLE), f"--ignore={STYLE}"]]
+        return [*quick, *more]
+    if everything:
+        return [*shared, "tests", *map(_notebook, sources.labs())]
+    return [*quick, *shared, "tests", f"--ignore={WEEKLY}", *([] if fast else map(_notebook, compared()))]
 
 
-def _of(lab: str, fast: bool) -> list[str]:
+def compared() -> list[Path]:
+    """Return the sources of the labs whose solution notebooks are compared by nbval in every run."""
+    return [source for source in sources.labs() if source.stem[:2] in COMPARED or build.is_stale(source)]
+
+
+def _notebook(source: Path) -> str:
+    return f"solutions/{source.stem}.ipynb"
+
+
+def _of_lab(lab: str, fast: bool) -> list[str]:
     """Return the arguments that choose a lab's tests."""
     source = sources.find(lab)
     number = source.stem[:2]
     exercises = sorted((paths.ROOT / "tests" / "exercises").glob(f"test_lab{number}*.py"))
     chosen = [str(path.relative_to(paths.ROOT)) for path in exercises]
-    chosen += ["tests/author", f"-klab{number} or {source.stem}"]
-    return chosen if fast else [*chosen, f"solutions/{source.stem}.ipynb"]
+    return [*chosen, "tests/author", f"-klab{number} or {source.stem}", *([] if fast else [_notebook(source)])]
 
 
 def _of_exercise(lab: str | None, exercise: int) -> list[str]:
@@ -66,17 +88,15 @@ def _of_exercise(lab: str | None, exercise: int) -> list[str]:
     source = sources.find(lab)
     if exercise not in (known := sources.exercises(sources.read(source))):
         raise LabError(f"lab {source.stem[:2]} has no exercise {exercise}, only {', '.join(map(str, known))}.")
-    chosen = (
-        f"TestExercises and ([{exercise}- or [{exercise}] or test_each_exercise)"  # a case's name: [6-edit-message]
-    )
-    return [f"tests/exercises/test_lab{source.stem[:2]}.py", f"-k{chosen}"]
+    cases = f"TestExercises and ([{exercise}- or [{exercise}] or test_each_exercise)"  # a case's name: [6-edit-message]
+    return [f"tests/exercises/test_lab{source.stem[:2]}.py", f"-k{cases}"]
 
 
 def as_others_can() -> list[str]:
-    """Return the command by which other accounts can use this Python during the tests, which root has become them.
+    """Return the command that lets other accounts use this Python during the tests, for root with a closed home (0700).
 
-    It is empty where they can without, as they can't in root's home (0700), and where nothing helps: tests that need
-    such accounts are skipped then, and pytest's last lines say so.
+    It is empty where they can already, and where nothing helps: tests that need such accounts are then skipped, and
+    pytest's last lines say so.
     """
     if os.geteuid() != 0 or not account_access.problem():
         return []

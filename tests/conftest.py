@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import fast
@@ -29,7 +31,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The first TBB in a process serves all who need one, and OpenVINO's own is too old for daal4py (docs/upstream.md).
 ctypes.CDLL(str(Path(sys.prefix, "lib", "libtbb.so.12")))
 
-STORED = "HAS CELLS WITHOUT STORED OUTPUTS"  # in the reason of a skip (tests/author/test_notebooks.py)
+HAS_CLASSROOM = find_spec("jupyterhub") is not None
+collect_ignore = [] if HAS_CLASSROOM else ["classroom", "browser", "weekly/test_fuzz_files.py"]
 WORKER = "PYTEST_XDIST_WORKER"  # a variable of the processes that share the tests
 
 
@@ -105,23 +108,23 @@ def write_source(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def slurm_is_installed() -> None:
-    """Have the tests that start a real Slurm skipped, and said so loudly, where set-up could not install it."""
+    """Skip the tests that start a real Slurm where set-up could not install it."""
     if reason := cluster.obstacle():
         pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
 def wires_can_be_made() -> None:
-    """Have the tests that make nodes with wires between them skipped, and said so loudly, where there can be none."""
+    """Skip the tests that make nodes with wires where this machine allows none."""
     if reason := obstacle():
-        pytest.skip(f"no network: {reason}")
+        pytest.skip(f"nodes with wires: {reason}")
 
 
 @pytest.fixture(scope="session")
 def pytorch_is_here() -> None:
-    """Have the tests of PyTorch itself skipped, and said so loudly, where nobody asked for it."""
+    """Skip the tests of PyTorch itself where it is not installed."""
     if reason := torch_ranks.obstacle():
-        pytest.skip(f"RANKS WITH PYTORCH NOT TESTED HERE: {reason}")
+        pytest.skip(f"PyTorch: {reason}")
 
 
 @pytest.fixture(scope="session")
@@ -138,7 +141,7 @@ def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not (out / "index.html").exists():
             offline = processes.run(site.sphinx("--version"), env={"UV_OFFLINE": "1"}, timeout=60)
             if any("connectivity is disabled" in line for line in offline.lines):
-                pytest.skip("no site: Sphinx is not in uv's cache: ./lab site fetches it")
+                pytest.skip("Sphinx is not in uv's cache: ./lab site fetches it")
             out.mkdir(exist_ok=True)
             for name in ("searchindex.js", "of-another-day.html"):
                 (out / name).write_text("")
@@ -148,7 +151,7 @@ def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @functools.cache
 def why_no_users() -> str:
-    """Give the one line why the tests can't make users here and be them; empty when they can."""
+    """Return why the tests can't create users here and become them; empty when they can."""
     missing = [program for program in ("useradd", "userdel", "setpriv") if not shutil.which(program)]
     if os.geteuid() != 0 or missing:
         return f"this takes {' and '.join(missing) or 'root'}"
@@ -161,14 +164,14 @@ def why_no_users() -> str:
 
 @pytest.fixture(scope="session")
 def two_users_can_be_made() -> None:
-    """Have the tests with two users skipped, and said so loudly, where there is no root to make them."""
+    """Skip the tests with two users where they can't be created."""
     if reason := why_no_users():
         pytest.skip(reason)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail, should it be asked for, where a test was skipped: a run that tested nothing is not green there."""
+    """With `--nothing-skipped`, fail where a test was skipped."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if session.config.getoption("--nothing-skipped") and reporter and (skipped := reporter.getreports("skipped")):
         reporter.write_line(f"{len(skipped)} SKIPPED, AND --nothing-skipped: that is a failure.", red=True, bold=True)
@@ -176,30 +179,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly which tests were skipped as this machine lacks wires, a browser, Slurm, two users, or Sphinx."""
-    reasons = {str(report.longrepr[-1]) for report in terminalreporter.getreports("skipped")}
-    for reason in sorted(reason for reason in reasons if "no site: " in reason):
-        told = reason.partition("no site: ")[2]
-        terminalreporter.write_line(f"THE SITE WAS NOT BUILT HERE: {told}", red=True, bold=True)
-    for reason in sorted(reason for reason in reasons if "no network: " in reason):
-        told = reason.partition("no network: ")[2]
-        terminalreporter.write_line(f"NODES WITH WIRES WERE NOT ALL TESTED HERE: {told}", red=True, bold=True)
-    for reason in sorted(reason for reason in reasons if "NOT TESTED HERE" in reason or STORED in reason):
-        terminalreporter.write_line(reason.removeprefix("Skipped: "), red=True, bold=True)
-    skipped = {report.nodeid.partition("::")[0] for report in terminalreporter.getreports("skipped")}
-    for reason in sorted(reason for reason in reasons if "no browser: " in reason):
-        files = ", ".join(sorted(name for name in skipped if name.startswith("tests/browser/")))
-        told = reason.partition("no browser: ")[2]
-        terminalreporter.write_line(f"PAGES WERE NOT TESTED IN A BROWSER HERE ({files}): {told}.", red=True, bold=True)
-    users = "tests/slurm/test_cluster_users.py"
-    of_slurm = {
-        "tests/slurm/test_cluster.py",
-        "tests/train/test_sbatch.py",
-        "tests/classroom/hub/test_hub_slurm.py",
-        users,
-    }
-    if skipped & of_slurm and (why := cluster.obstacle()):
-        terminalreporter.write_line(f"SLURM WAS NOT TESTED HERE. It is {why}", red=True, bold=True)
-    elif users in skipped and (why := why_no_users()):
-        told = "THAT NO OTHER USER CAN USE THE SMALL SLURM WAS NOT TESTED HERE"
-        terminalreporter.write_line(f"{told}: {why}. As root: ./lab test {users}", red=True, bold=True)
+    """Repeat in the last lines what was not tested here, and why."""
+    files: dict[str, set[str]] = defaultdict(set)
+    if not HAS_CLASSROOM:
+        files["the classroom's packages are not installed: ./lab setup --classroom"].add("tests/classroom")
+    for report in terminalreporter.getreports("skipped"):
+        reason = str(report.longrepr[-1]).removeprefix("Skipped: ")
+        if not reason.startswith(fast.LEFT_OUT):
+            files[reason].add(report.nodeid.partition("::")[0])
+    for reason, names in sorted(files.items()):
+        line = f"NOT TESTED HERE ({', '.join(sorted(names))}): {reason}"
+        terminalreporter.write_line(line, red=True, bold=True)

@@ -16,6 +16,7 @@ import pytest
 from labkit.mpi import planning
 
 EXAMPLES = 25  # that Hypothesis tries of what names no number, in place of 100
+LEFT_OUT = "left out by --fast"
 MODULES = {"tensorflow", "keras", "horovod", "openvino", "nncf"}
 PROGRAMS = {
     "mpirun",
@@ -48,7 +49,7 @@ def _audit(event: str, arguments: tuple) -> None:
 
 
 def _leave_out(reason: str) -> None:
-    pytest.skip(f"left out by --fast: {reason}", allow_module_level=True)
+    pytest.skip(f"{LEFT_OUT}: {reason}", allow_module_level=True)
 
 
 def begin() -> None:

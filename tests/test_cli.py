@@ -16,14 +16,11 @@ from labkit import cli
 from labkit.bench import configurations
 from labkit.data import mnist, synthetic
 from labkit.doctor import checks
-from labkit.exercises import copies, sources
+from labkit.exercises import catalogue, working_copies
 from labkit.report import page
 from labkit.slurm import cluster, supervisor
 from labkit.system import errors, huge_pages, paths, programs
 from labkit_classroom.board import host
-from labkit_classroom.commands import hub as hub_commands
-from labkit_classroom.hub import opening, settings
-from labkit_classroom.hub.control import Hub
 from labkit_classroom.lecture import catch_up, guide
 
 
@@ -191,7 +188,7 @@ def test_report_writes_the_page_and_says_where(monkeypatch, capsys, tmp_path):
 
 @pytest.mark.parametrize(("chosen", "days"), [(("--route", "two-days"), 2), (("--labs", "00,07"), 1)])
 def test_guide_writes_the_page_of_what_was_chosen_and_says_where(monkeypatch, capsys, tmp_path, chosen, days):
-    monkeypatch.setattr(guide, "render", lambda route, days, advice, work: f"<p>{len(days)}</p>")
+    monkeypatch.setattr(guide, "render", lambda route, days, *_: f"<p>{len(days)}</p>")
     out = tmp_path / "mine.html"
     assert run(monkeypatch, "guide", *chosen, "--out", str(out)) == 0
     assert out.read_text() == f"<p>{days}</p>"
@@ -199,12 +196,12 @@ def test_guide_writes_the_page_of_what_was_chosen_and_says_where(monkeypatch, ca
 
 
 def test_catchup_keeps_what_was_there_and_says_where(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(catch_up, "copy", lambda source, to: f"{source.stem} up to {to}")
-    source = sources.find("07")
-    own = copies.copy_path(source, tmp_path)
+    monkeypatch.setattr(catch_up, "copy", lambda lab, to: f"{lab.name} up to {to}")
+    lab = catalogue.find("07")
+    own = working_copies.copy_path(lab, tmp_path)
     own.write_text("mine")
     assert run(monkeypatch, "catchup", "07", "--to", "3", "--folder", str(tmp_path)) == 0
-    assert own.read_text() == f"{source.stem} up to 3"
+    assert own.read_text() == f"{lab.name} up to 3"
     told = capsys.readouterr().out
     (kept,) = (file for file in tmp_path.iterdir() if file != own and file.suffix == ".ipynb")
     assert kept.read_text() == "mine"
@@ -219,19 +216,6 @@ def test_room_close_says_what_it_kept_and_where_there_is_no_room_that(monkeypatc
     monkeypatch.setattr(host, "close_room", lambda out: out.write_text("{}"))
     assert run(monkeypatch, "room", "close", "--out", str(tmp_path / "kept.json")) == 0
     assert "kept.json" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("holds", [True, False])
-def test_hub_checks_exit_code_is_whether_every_limit_holds(monkeypatch, capsys, holds):
-    request = SimpleNamespace(isolation=settings.SLURM)
-    row = SimpleNamespace(holds=holds)
-    monkeypatch.setattr(Hub, "pid", lambda self: 1)
-    monkeypatch.setattr(settings, "load", lambda folder: SimpleNamespace(request=request))
-    monkeypatch.setattr(opening, "verify", lambda hub: ([row], None))
-    monkeypatch.setattr(opening, "capacity", lambda request, server, labs: [f"{', '.join(labs)} fit"])
-    monkeypatch.setattr(hub_commands, "_show", lambda rows, request: None)
-    assert run(monkeypatch, "hub", "check", "--labs", "00,07") == (0 if holds else 1)
-    assert capsys.readouterr().out == "00, 07 fit\n"
 
 
 def test_fetch_tells_what_it_did(monkeypatch, capsys):
@@ -364,17 +348,17 @@ def test_cluster_up_tells_what_to_type_next(monkeypatch, capsys):
 
 def test_cluster_up_with_wires_tells_what_they_carry_and_where_mpi_programs_run(monkeypatch, capsys):
     asked = []
-    there = cluster.Slurm(
-        "own", 2, 1, {"SLURM_CONF": "/tmp/x/slurm.conf"}, network="2 nodes on wires", warning="Warning"
-    )
+    variables = {"SLURM_CONF": "/tmp/x/slurm.conf", "PATH": "/tmp/x/bin:/usr/bin"}
+    there = cluster.Slurm("own", 2, 1, variables, network="2 nodes on wires", warning="Warning")
     monkeypatch.setattr(cluster, "start_slurm", lambda nodes, network: asked.append(network) or there)
     monkeypatch.setattr(supervisor, "address", lambda: "192.0.2.7")
     assert run(monkeypatch, "cluster", "up", "--network", "1 Gbit/s") == 0
     told = capsys.readouterr().out
     assert asked == ["1 Gbit/s"]
     assert "2 nodes on wires\nWarning\n" in told
-    assert "MPI programs within a job" in told
-    assert "listens" not in told  # the relay does, on loopback
+    assert "export PATH=/tmp/x/bin:$PATH\n" in told
+    assert "MPI programs" in told
+    assert "listens" not in told
 
 
 @pytest.mark.parametrize(
@@ -451,4 +435,4 @@ def test_completion_knows_commands_that_the_help_leaves_out():
     environ = os.environ | {"_LAB_COMPLETE": "complete_bash", "COMP_WORDS": "lab ", "COMP_CWORD": "1"}
     lab = [sys.executable, "-c", "from labkit.cli import main; main()"]
     completed = subprocess.run(lab, capture_output=True, text=True, env=environ).stdout.split()
-    assert {"start", "hub", "mutate", "roofline"} <= set(completed)
+    assert {"start", "hub", "lint", "roofline"} <= set(completed)

@@ -8,7 +8,7 @@ import pexpect
 import pytest
 
 from labkit.cli import completion
-from labkit.exercises import sources
+from labkit.exercises import catalogue
 from labkit.system import processes
 from labkit_classroom.lecture import routes
 
@@ -69,12 +69,12 @@ def test_tab_completes(shell, typed, completed):
 def test_tab_lists_the_labs(shell):
     # fish lists nothing on a terminal that can't draw; it has a command for that.
     shell.send('complete -C "./lab reset "\n' if shell.name_of_shell == "fish" else "./lab reset \t\t")
-    for source in sources.labs():
-        shell.expect_exact(source.stem[:2])
+    for lab in catalogue.labs():
+        shell.expect_exact(lab.number)
 
 
 def test_values_are_those_that_the_commands_take():
-    assert [lab for lab, _ in completion.labs("")] == [source.stem[:2] for source in sources.labs()]
+    assert [lab for lab, _ in completion.labs("")] == [lab.number for lab in catalogue.labs()]
     assert completion.labs("07") == [("07", "horovod mnist")]
     assert completion.labs("7") == []
     assert completion.routes("") == list(routes.names())

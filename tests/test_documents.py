@@ -1,6 +1,5 @@
-"""What people are told to type exists, and leads to nobody else; links lead somewhere; options are tested."""
+"""The commands, options and links in documents exist, and work-arounds name what they work around."""
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,64 +11,17 @@ import typer.main
 from labkit import cli
 from labkit.system import paths
 
-# What people read: documents, labs, pages and messages.
-READ = {".md", ".txt", ".html", ".ipynb", ".py", ".yaml", ".toml", ".def", ".sh", ""}
-UNREAD = {".venv", "packages", "work"}  # what is installed, and what cells write
-FOLDERS = (
-    "docs",
-    "env",
-    "labkit",
-    "labkit_author",
-    "labkit_classroom",
-    "notebooks",
-    "solutions",
-    ".github",
-    ".devcontainer",
-)
-
-
-def texts() -> list[Path]:
-    found = [*paths.ROOT.glob("*")]
-    for start in FOLDERS:
-        for folder, below, names in os.walk(paths.ROOT / start):
-            below[:] = [name for name in below if name not in UNREAD]  # where it goes on
-            found += [Path(folder, name) for name in names]
-    return [path for path in found if path.is_file() and path.suffix in READ]
-
-
-def test_whoever_forwards_a_port_names_the_address_that_jupyterlab_listens_on():
-    """`localhost` is ::1 first on many machines, where another user can listen at the same port and gets the token."""
-    forwarded = [
-        (path.name, *found)
-        for path in texts()
-        for found in re.findall(r"-L[ =]?(\S*?):([^\s:]+):(\d+|\{\w+\})", path.read_text())
-    ]
-    assert {"README.md", "machines.md", "teaching.md", "students.py"} <= {name for name, *_ in forwarded}
-    assert {host for *_, host, _ in forwarded} == {"127.0.0.1"}
-
-
-@pytest.mark.parametrize("path", [path for path in texts() if path.suffix == ".md"], ids=lambda path: path.name)
-def test_no_document_has_an_address_of_localhost_by_its_name(path):
-    assert not re.search(r"https?://localhost\b", path.read_text())
-
-
 GUIDES = [paths.ROOT / "README.md", paths.ROOT / "CONTRIBUTING.md", *sorted((paths.ROOT / "docs").glob("*.md"))]
-IN_GUIDES = pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
+OTHERS = [paths.ROOT / "CHANGELOG.md", paths.ROOT / "SECURITY.md", paths.ROOT / "data" / "README.md"]
 FENCED = re.compile(r"^( *)```.*?^\1```", re.M | re.S)
 # In a line of a block up to its comment, the next command or a redirection; in a sentence the whole span of code.
 TYPED = re.compile(r"(?:(?:^|[\s(])\./|^)lab(?P<words>(?: (?!#|&&|\||;|>|2>)[^\s`)]+)*)")
-# Options of Docker, Podman, Apptainer, MPICH and pytest that a sentence names alone.
-OTHERS = {
-    "--nothing-skipped",
-    *("-bind-to", "-launcher-exec", "--name", "--cleanenv", "--cpuset-cpus", "-v", "--init", "--cpus", "--shm-size"),
-    *("--userns", "-p"),
-}
 
 
 def commands(
     command: typer.core.TyperCommand, words: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], typer.core.TyperCommand]]:
-    """Yield each command of `./lab`, groups too, with the words by which it is called."""
+    """Yield each command and group of `./lab` with the words that call it."""
     yield words, command
     for name, below in getattr(command, "commands", {}).items():
         yield from commands(below, (*words, name))
@@ -78,13 +30,8 @@ def commands(
 COMMANDS = dict(commands(typer.main.get_command(cli.application())))
 
 
-def options(command: typer.core.TyperCommand) -> set[str]:
-    found = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    return {option for option in found if option.startswith("-")} | {"--help"}
-
-
-def refused(line: str) -> str:
-    """Return what of a command line, without `./lab`, `./lab` would not know; empty when it knows all."""
+def unknown_word(line: str) -> str:
+    """Return the first word of a command line that `./lab` does not know; empty when it knows all."""
     words = line.split()
     called: tuple[str, ...] = ()
     while words and (*called, words[0]) in COMMANDS:
@@ -94,56 +41,31 @@ def refused(line: str) -> str:
         return words[0]
     if command.context_settings.get("ignore_unknown_options"):  # they are another program's
         return ""
+    options = {
+        "--help",
+        *(name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)),
+    }
     given = (word.partition("=")[0] for word in words[: words.index("--") if "--" in words else None])
-    return next((word for word in given if word.startswith("-") and word not in options(command)), "")
+    return next((word for word in given if word.startswith("-") and word not in options), "")
 
 
-def typed(text: str) -> Iterator[str]:
+def command_lines(text: str) -> Iterator[str]:
     """Yield the command lines of `./lab` in a document, without `./lab`."""
-    blocks = [found[0] for found in FENCED.finditer(text)]
+    blocks = [block[0] for block in FENCED.finditer(text)]
     spans = re.findall(r"`([^`\n]+(?:\n[^`\n]+)?)`", FENCED.sub("", text))
     for piece in [*(line for block in blocks for line in block.splitlines()), *spans]:
-        for found in TYPED.finditer(piece):
-            yield found["words"].strip()
+        for line in TYPED.finditer(piece):
+            yield line["words"].strip()
 
 
-@IN_GUIDES
-def test_the_commands_and_options_that_a_document_names_exist(path):
-    unknown = {line: word for line in typed(path.read_text()) if (word := refused(line))}
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
+def test_commands_and_options_exist(path):
+    unknown = {line: word for line in command_lines(path.read_text()) if (word := unknown_word(line))}
     assert not unknown
 
 
-@IN_GUIDES
-def test_the_options_that_a_sentence_names_alone_exist(path):
-    known = set().union(*map(options, COMMANDS.values())) | OTHERS
-    alone = re.findall(r"`(--?[a-z][\w-]*)", FENCED.sub("", path.read_text()))
-    assert set(alone) <= known
-
-
-def test_documents_name_commands():
-    found = {line.split()[0] for path in GUIDES for line in typed(path.read_text()) if line}
-    assert found >= {"setup", "start", "test", "doctor", "new-exercise", "cluster", "agenda", "pack"}
-
-
-@pytest.mark.parametrize(
-    ("text", "wrong"),
-    [
-        ("Type `./lab rooflin`.", "rooflin"),
-        ("```bash\n./lab doctor --jsn   # --json\n```", "--jsn"),
-        ("  ```\n  cd kit && ./lab cluster upp --nodes 2\n  ```", "upp"),
-        ("`./lab test --lab 09\n--exercize 4`", ""),  # what it does not know goes to pytest
-        ("`./lab new-exercise 09 --aftr=3`", "--aftr"),
-        ("`./lab network --rate 1 -- mpirun --what`", ""),
-        ("```\n./lab start --port 1 # --prt\n./lab doctor --json > --file\n```", ""),
-        ("a lab report, ./lab and `lab`, `./lab 07`", ""),
-    ],
-)
-def test_a_command_that_is_misspelt_is_seen(text, wrong):
-    assert next(filter(None, map(refused, typed(text))), "") == wrong
-
-
-def fragments(path: Path) -> set[str]:
-    """Return the fragments of a document's headings, as GitHub gives them, and of its own targets."""
+def anchors(path: Path) -> set[str]:
+    """Return the fragments of a document's headings, as GitHub makes them, and its own targets."""
     text = FENCED.sub("", path.read_text())
     titles = re.findall(r"^#{1,6} (.+)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles} | set(
@@ -151,79 +73,22 @@ def fragments(path: Path) -> set[str]:
     )
 
 
-def dead_links(path: Path, text: str) -> list[str]:
-    """Return the relative links of a document that lead to no file or no heading."""
-    prose = re.sub(r"`[^`\n]*`", "", FENCED.sub("", text))
-    dead = []
-    for link in re.findall(r"\]\(([^()\s]+)\)", prose) + re.findall(r'(?:href|src)="([^"]+)"', prose):
-        target, _, fragment = link.partition("#")
-        if re.match(r"[a-z]+:", link):
-            continue
-        file = path.parent / target if target else path
-        if not file.exists() or (fragment and file.suffix == ".md" and fragment not in fragments(file)):
-            dead.append(link)
-    return dead
-
-
-@pytest.mark.parametrize(
-    "path",
-    [*GUIDES, paths.ROOT / "CHANGELOG.md", paths.ROOT / "SECURITY.md", paths.ROOT / "data" / "README.md"],
-    ids=lambda path: str(path.relative_to(paths.ROOT)),
-)
+@pytest.mark.parametrize("path", [*GUIDES, *OTHERS], ids=lambda path: str(path.relative_to(paths.ROOT)))
 def test_links_lead_somewhere(path):
-    assert dead_links(path, path.read_text()) == []
+    prose = re.sub(r"`[^`\n]*`", "", FENCED.sub("", path.read_text()))
+    for link in re.findall(r"\]\(([^()\s]+)\)", prose) + re.findall(r'(?:href|src)="([^"]+)"', prose):
+        target, _, anchor = link.partition("#")
+        if not re.match(r"[a-z]+:", link):
+            file = path.parent / target if target else path
+            assert file.exists(), link
+            assert not anchor or file.suffix != ".md" or anchor in anchors(file), link
 
 
-def test_a_dead_link_is_seen():
-    text = "# One thing\n[a](README.md#what-you-need) [b](no.md) [c](#one-thing) [d](CONTRIBUTING.md#nothing) `[e](f)`"
-    assert dead_links(paths.ROOT / "SECURITY.md", text) == ["no.md", "#one-thing", "CONTRIBUTING.md#nothing"]
-    assert dead_links(paths.ROOT / "README.md", "[a](#when-something-fails) [b](https://a.b/c) [c](docs)") == []
-
-
-# Options that no test gives to their command, each with the reason.
-SHARED = "of `labkit.cli.options` or its like: tested at another command that has it, and passed on as it is"
-PASSED_ON = "passed on as it is to a function whose tests give it"
-UNTESTED = {
-    "data tfrecords": {"--validation": PASSED_ON},
-    "roofline": dict.fromkeys(
-        ("--batch_size", "--use_fp16", "--forward_only"), "a flag of the benchmark, tested there"
-    ),
-    "tune": {"--minimize": PASSED_ON},
-    "network": {"--delay": "read as --rate is; `parse_delay` has tests"},
-    "join": dict.fromkeys(("--seat", "--figures", "--check"), PASSED_ON),
-    "agenda": {"--hours": PASSED_ON},
-    "guide": dict.fromkeys(("--start", "--hours", "--date"), SHARED),
-    "room open": {"--hours": SHARED, "--people": PASSED_ON, "--on-hub": PASSED_ON},
-    "hub up": {"--hours": PASSED_ON, "--new-codes": PASSED_ON},
-    "hub check": dict.fromkeys(("--slots", "--hours"), SHARED),
-    "hub down": {"--delete-files": PASSED_ON},
-    "site": {"--out": PASSED_ON},
-}
-
-
-def given(names: list[str], command: str, text: str) -> bool:
-    """Tell whether a test's text has a command as a word of its own, and one of these options."""
-    return all(re.search(rf"[\"'\s](?:{found})[\"'\s=]", text) for found in (command, "|".join(names)))
-
-
-def test_each_option_is_given_to_its_command_in_a_test():
-    tests = [path.read_text() for path in (paths.ROOT / "tests").rglob("*.py") if path != Path(__file__)]
-    untested: dict[str, set[str]] = {}
-    for words, command in COMMANDS.items():
-        for parameter in command.params:
-            names = [name for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--")]
-            if words and names and not any(given(names, words[-1], text) for text in tests):
-                untested.setdefault(" ".join(words), set()).add(names[0])
-    assert untested == {command: set(reasons) for command, reasons in UNTESTED.items()}
-
-
-def test_each_command_is_called_in_a_test():
-    tests = [path.read_text() for path in (paths.ROOT / "tests").rglob("*.py") if path != Path(__file__)]
-    untested = []
-    for words in (words for words, command in COMMANDS.items() if words and not hasattr(command, "commands")):
-        # As arguments, "room", "close", or within a line: "./lab room close". A name alone is often another's.
-        arguments = "[\"'], [\"']".join(words)
-        called = re.compile(rf"[\"']{arguments}[\"'][,)\]]|lab {' '.join(words)}\b|[\"']{' '.join(words)}\b")
-        if not any(called.search(text) for text in tests):
-            untested.append(" ".join(words))
-    assert untested == []
+def test_work_arounds_name_what_they_work_around():
+    text = (paths.ROOT / "docs" / "upstream.md").read_text()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")
+    ]
+    for _, file, _, upstream, _ in (row for row in rows[1:] if not set("".join(row)) <= set("- ")):
+        issue = re.search(r"https://github\.com/[\w.-]+/[\w.-]+/(?:issues|pull)/\d+", upstream)
+        assert (issue[0] if issue else "docs/upstream") in (paths.ROOT / file).read_text(), file

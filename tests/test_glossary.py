@@ -2,8 +2,7 @@
 
 import re
 
-from labkit.exercises import sources
-from labkit_author import glossary
+from labkit_author import glossary, sources
 from labkit_author.glossary import anchor
 
 TEXT = glossary.text()

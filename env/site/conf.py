@@ -13,7 +13,10 @@ project = "Deep learning at scale on CPUs"
 language = "en"
 extensions = ["myst_nb"]
 exclude_patterns = ["extra"]
-suppress_warnings = ["misc.highlighting_failure"]  # "…" in code stands for what is left out
+suppress_warnings = [
+    "misc.highlighting_failure",  # "…" in code stands for what is left out
+    "myst.duplicate_def",  # each Markdown cell defines the links that it uses, and Sphinx reads all cells as one page
+]
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4

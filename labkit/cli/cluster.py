@@ -1,10 +1,17 @@
 """`lab cluster`: a small Slurm."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
 app = typer.Typer(help="A small Slurm on this machine, to submit jobs to.", no_args_is_help=True)
+
+
+def _exports(variables: Mapping[str, str]) -> list[str]:
+    """Return the lines that set these variables in a shell, of the PATH its first folder in front of the others."""
+    values = {name: value if name != "PATH" else value.split(":")[0] + ":$PATH" for name, value in variables.items()}
+    return [f"export {name}={value}" for name, value in values.items()]
 
 
 @app.command("up", epilog='Example: `./lab cluster up --nodes 2 --network "1 Gbit/s"`')
@@ -23,21 +30,20 @@ def up(
     print(f"Slurm is up, for you alone. Nodes: {slurm.nodes}, cores of each: {slurm.cpus_per_node}.")
     if slurm.network:
         print("\n".join(filter(None, [slurm.network, slurm.warning])))
-        print("Slurm's commands work in any terminal. Start MPI programs within a job of sbatch's, by srun or mpirun.")
+        print("Start MPI programs with srun, or with mpirun within a job.")
     if nodes > cores:
         print(f"The nodes take turns: this machine has fewer cores, {cores}.")
     if not (address.startswith("127.") or slurm.network):
         print(f"It listens on {address}, this machine's own address, and answers only those who have its key: you.")
     print("Next, in each terminal that is to use it:")
-    for name, value in slurm.variables.items():
-        print(f"  export {name}={value}")
+    print(*(f"  {line}" for line in _exports(slurm.variables)), sep="\n")
     print("  sinfo\nWhen done: ./lab cluster down")
 
 
 @app.command("status", epilog="Example: `./lab cluster status`")
 def status() -> None:
     """Show the nodes and jobs of that Slurm, and what has died. Exit code 1 when it is not up, or not whole."""
-    from labkit.slurm import cluster
+    from labkit.slurm import cluster, supervisor
 
     status = cluster.Cluster().status()
     if status is None:
@@ -47,7 +53,7 @@ def status() -> None:
             "Slurm is not whole:", *status.broken, "Start it anew: ./lab cluster down, then ./lab cluster up", sep="\n"
         )
     else:
-        use = f"export SLURM_CONF={status.folder}/slurm.conf"
+        use = "\n".join(_exports(supervisor.variables(status.folder)))
         print("\n\n".join(filter(None, [status.nodes, status.jobs, status.network, use])))
     raise SystemExit(0 if status and not status.broken else 1)
 

@@ -134,60 +134,32 @@ def tune(
 
 
 @command(
+    "testbed",
     context_settings={"allow_extra_args": True, "allow_interspersed_args": False},
-    epilog='Example: `./lab network --nodes 4 --rate "1 Gbit/s" -- mpirun -n 4 python ring.py`; in two racks: '
-    '`./lab network --nodes 4 --racks 2 --uplink "500 Mbit/s" --slow "3=100 Mbit/s" -- mpirun -n 4 python ring.py`',
+    epilog='Example: `./lab testbed --nodes 4 --rate "1 Gbit/s" -- mpirun -n 4 python ring.py`; in two racks: '
+    '`./lab testbed --nodes 4 --racks 2 --uplink "500 Mbit/s" -- mpirun -n 4 python ring.py`',
 )
-def network(
+def run_on_testbed(
     context: typer.Context,
-    nodes: Annotated[
-        int | None, typer.Option(help="how many nodes, each with an equal share of the cores", show_default="2")
-    ] = None,
-    rate: Annotated[
-        str | None, typer.Option(help="what each wire carries, such as '100 Mbit/s'", show_default="1 Gbit/s")
-    ] = None,
-    delay: Annotated[str | None, typer.Option(help="what each wire adds to the way, such as '1 ms'")] = None,
+    nodes: Annotated[int, typer.Option(help="how many nodes, each with an equal share of the cores")] = 2,
+    rate: Annotated[str, typer.Option(help="what each wire carries, such as '100 Mbit/s'")] = "1 Gbit/s",
     racks: Annotated[int, typer.Option(help="spread the nodes over so many racks, each with a switch")] = 1,
     uplink: Annotated[
         str | None, typer.Option(help="what the wire from each rack's switch to the core switch carries")
     ] = None,
-    slow: Annotated[
-        list[str] | None,
-        typer.Option(help="a node whose wire is slower, such as '3=100 Mbit/s'; may be repeated", show_default="none"),
-    ] = None,
-    queue: Annotated[
-        str | None,
-        typer.Option(help="how long packets wait for a wire before some are dropped", show_default="100 ms"),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="with accuracy: print the results as JSON")] = False,
 ) -> None:
     """Run an MPI command on nodes with wires between them, all on this machine; `shell` opens a shell there.
-
-    `accuracy` measures in some minutes by how much transfers and all-reduces take longer than in theory, on 2 to 16
-    nodes with wires of 10 Mbit/s to 10 Gbit/s, or on --nodes and --rate alone.
 
     `mpirun` puts ranks on the nodes, one after the other; `-ppn 2` puts two on each. The nodes end with the command,
     whose exit code it returns. In the shell, `ip -s link` shows the traffic of all wires: `port3` is the switch's end
     of node 3's, `up1` rack 1's end of its uplink, and `down1` the core switch's.
     """
     from labkit.testbed import Testbed, command
-    from labkit.testbed.topology import parse_slow
 
     if not context.args:
         raise LabError("give a command after --, such as mpirun -n 2 python ring.py, or shell for a shell.")
-    if context.args == ["accuracy"]:
-        from labkit.accuracy import measure
-
-        if delay or racks != 1 or uplink or slow or queue:
-            raise LabError("accuracy is measured on plain wires: leave all but --nodes, --rate and --json out.")
-        numbers, rates = measure.NODES if nodes is None else [nodes], measure.RATES if rate is None else [rate]
-        rows = list(measure.measure(numbers, rates))
-        shown = json.dumps([row.as_dict() for row in rows], indent=1)
-        print(shown) if as_json else measure.render(rows, terminal.console())
-        return
     argv = [os.environ.get("SHELL", "bash")] if context.args == ["shell"] else context.args
-    count, usual = 2 if nodes is None else nodes, "1 Gbit/s" if rate is None else rate
-    with Testbed(count, usual, delay, racks=racks, uplink=uplink, slow=parse_slow(slow or ()), queue=queue) as testbed:
-        print("\n".join(filter(None, [str(testbed), testbed.warning])), flush=True)
-        status = command.run(testbed, argv)
+    with Testbed(nodes, rate, racks=racks, uplink=uplink) as wires:
+        print("\n".join(filter(None, [str(wires), wires.warning])), flush=True)
+        status = command.run(wires, argv)
     raise SystemExit(status)

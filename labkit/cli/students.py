@@ -60,10 +60,10 @@ def start(
     """
     from jupyterlab.labapp import LabApp
 
-    from labkit.exercises import copies, sources
+    from labkit.exercises import catalogue, working_copies
     from labkit.system import kernels
 
-    notebook = copies.copy_path(sources.find(lab), folder)
+    notebook = working_copies.copy_path(catalogue.find(lab), folder)
     _report_copies(folder)
     os.environ["LAB_FOLDER"] = str(folder)  # for lab reset and lab report in JupyterLab's terminals
     os.environ.update(kernels.settings_paths(os.environ))
@@ -108,9 +108,9 @@ def _forward_command(port: int) -> str:
 
 def _report_copies(folder: Path) -> None:
     """Bring the student's copies up to date, and print what became of them."""
-    from labkit.exercises import copies
+    from labkit.exercises import working_copies
 
-    update = copies.update(folder)
+    update = working_copies.update(folder)
     print(f"Your labs are in {paths.shown(folder)}")
     if update.refreshed:
         print(f"Refreshed, since the kit has a new version and you had not edited yours: {', '.join(update.refreshed)}")
@@ -145,13 +145,12 @@ def reset(
 
     It is kept as `NN_topic.backup-1.ipynb`, then `-2`, and so on. What its cells wrote into `work/` stays.
     """
-    from labkit.exercises import copies, sources
+    from labkit.exercises import catalogue, working_copies
 
-    source = sources.find(lab)
-    kept = copies.reset(source, folder)
-    print(
-        f"{paths.shown(copies.copy_path(source, folder))} is fresh." + (f" Yours: {paths.shown(kept)}" if kept else "")
-    )
+    info = catalogue.find(lab)
+    kept = working_copies.reset(info, folder)
+    copy = paths.shown(working_copies.copy_path(info, folder))
+    print(f"{copy} is fresh." + (f" Yours: {paths.shown(kept)}" if kept else ""))
 
 
 @command(epilog="Example: `./lab report --out my-report.html`")
@@ -164,13 +163,13 @@ def report(
 ) -> None:
     """Make one page to take home: the machine, what you measured, the pictures, the exercises passed.
 
-    It says which figures were disturbed by other work. When you are in a room and send your figures to it, the room's
-    stand beside yours: median and range, from five machines on. The page reads on a phone and prints on A4.
+    It says which figures were disturbed by other work. If you are in a room, the table of guesses also has the room's
+    results: median and range, from five machines on. The page reads on a phone and prints on A4.
     """
-    from labkit.exercises import room
+    from labkit.exercises import classroom_link
     from labkit.report import page
 
-    html = page.render(results or folder / "work", *room.figures(folder))
+    html = page.render(results or folder / "work", *classroom_link.results(folder))
     files.write(out, html, "name another file with --out")
     print(f"wrote {paths.shown(out)}: open it in a browser; it needs no network")
 

@@ -1,9 +1,8 @@
 """A student's guess: a number or a choice, given before the cell that measures, and shown beside its figure."""
 
 import math
-import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from labkit.display import boxes
 from labkit.display.measured import Measured, with_unit
@@ -79,24 +78,3 @@ def show_beside(number: int, question: str, guess: str, measured: Measured | str
     """Show a guess beside the figure."""
     you = f"you: {guess}, " if guess else ""
     boxes.show(f"Guess {number} · {f'{question} · ' * bool(question)}{you}here: {measured}")
-
-
-def is_guess(value: Any) -> bool:
-    """Whether it is a guess as it is kept.
-
-    That is texts, `question`, `guess` and `here`, the figure, and the last two as numbers or choices, `values`; an
-    earlier kit kept no values.
-    """
-    if not isinstance(value, dict) or not all(isinstance(value.get(key), str) for key in ("question", "guess", "here")):
-        return False
-    values = value.get("values", [None, None])
-    return isinstance(values, list) and len(values) == 2 and all(map(_is_value, values))
-
-
-def _is_value(value: Any) -> bool:
-    return value is None or isinstance(value, str) or is_number(value)
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a number as a lab keeps it, finite and no larger than a float can be."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max

@@ -1,15 +1,16 @@
 """A lab's results, kept in `work/results-NN.json` for `lab report`: table, pictures, verdicts, guesses and steps."""
 
-import base64
 import contextlib
+import functools
 import json
-import re
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import fastjsonschema
 from IPython.display import display
 
 from labkit.display import guesses, markdown, speedups
@@ -21,7 +22,6 @@ from labkit.system.load import BUSY_MARK, Others
 
 WORK = Path("work")  # of the notebook that is running
 COLUMNS = ("published", "this machine", "its limit")
-NAME_LETTERS = 120  # of a figure's name where machines are compared
 PASSED, NOT_YET, NOT_ATTEMPTED = "passed", "not yet", "not attempted"
 CHECK_FAILED = "the check itself failed"
 
@@ -245,11 +245,6 @@ def texts(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return [each["texts"] for each in rows]
 
 
-def name_on_all_machines(name: str) -> str:
-    """Return a figure's name as it is where machines are compared: "on all cores", however many there are."""
-    return re.sub(r"\b(\d+ ranks )?on \d+ cores\b", "on all cores", name)[:NAME_LETTERS]
-
-
 def without_empty_columns(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:
     """Return a closing table's head and rows without the columns in which no row has anything."""
     used = [
@@ -283,102 +278,71 @@ def find_problem(kept: dict[str, Any]) -> str:
 
 
 def _part_problem(key: str, value: Any) -> str:
-    return "" if _VALID.get(key, lambda value: True)(value) else f"its {key!r} is not what a lab writes"
-
-
-def _is_text(value: Any) -> bool:
-    """Whether it is a text that can be written to a page: half of a surrogate pair can't."""
-    return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
-
-
-def _is_machine(value: Any) -> bool:
-    texts = isinstance(value, dict) and all(map(_is_text, value))
-    return texts and all(_is_text(held) or type(held) is int for held in value.values())
-
-
-def _is_table(value: Any) -> bool:
-    if not isinstance(value, dict) or not _is_text(value.get("what")) or not isinstance(value.get("rows"), list):
-        return False
-    return all(map(_is_row, value["rows"])) and _is_texts(value.get("notes"))
-
-
-def _is_row(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and _is_texts(value.get("texts"))
-        and len(value["texts"]) == 1 + len(COLUMNS)
-        and _is_numbers(value.get("numbers"))
-        and all(isinstance(value.get(key), bool) for key in ("busy", "missing"))
-    )
-
-
-def _is_numbers(value: Any) -> bool:
-    """Whether it is what `Measured.numbers` returns."""
-    if not isinstance(value, dict):
-        return value is None
-    interval = value.get("interval")
-    pair = isinstance(interval, list) and len(interval) == 2 and all(map(guesses.is_number, interval))
-    return (interval is None or pair) and guesses.is_number(value.get("value")) and _is_text(value.get("unit"))
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
-def _is_pictures(value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_text(title) and _is_picture(held) for title, held in value.items())
-
-
-def _is_picture(value: Any) -> bool:
-    if not isinstance(value, dict) or not _is_text(value.get("png")) or not _is_text(value.get("alt")):
-        return False
     try:
-        return base64.b64decode(value["png"], validate=True).startswith(b"\x89PNG\r\n\x1a\n")
-    except ValueError:
-        return False
+        _validator(key)(value)
+    except fastjsonschema.JsonSchemaValueException:
+        return f"its {key!r} is not what a lab writes"
+    return ""
 
 
-def _is_exercises(value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_text(text) for item in value.items() for text in item)
+@functools.cache
+def _validator(key: str) -> Callable[[Any], Any]:
+    validator: Callable[[Any], Any] = fastjsonschema.compile(_PARTS.get(key, {}))
+    return validator
 
 
-def _is_guesses(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        guesses.is_guess(held) and _is_text(json.dumps(held, ensure_ascii=False)) for held in value.values()
-    )
+Schema = dict[str, Any]  # a JSON schema
 
 
-def _is_steps(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        name in speedups.STEPS
-        and isinstance(held, dict)
-        and _is_text(held.get("text"))
-        and _is_numbers(held.get("numbers"))
-        and isinstance(held.get("busy"), bool)
-        and (held.get("share") is None or guesses.is_number(held["share"]))
-        for name, held in value.items()
-    )
+def _object(**properties: Schema) -> Schema:
+    """Return the schema of an object that has at least these properties."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def _is_progress(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(held, dict) and type(held.get("hint")) is int and _is_text(held.get("minute"))
-        for held in value.values()
-    )
+def _by_text(values: Schema) -> Schema:
+    """Return the schema of an object with any texts as its keys."""
+    return {"type": "object", "propertyNames": _TEXT, "additionalProperties": values}
 
 
-# What each part of a lab's file is like; a part of another name is of a later version, and nobody reads it.
-_VALID: dict[str, Callable[[Any], bool]] = {
-    "lab": _is_text,
-    "quick": lambda value: isinstance(value, bool),
-    "when": _is_text,
-    "on": _is_machine,
-    "table": _is_table,
-    "pictures": _is_pictures,
-    "exercises": _is_exercises,
-    "progress": _is_progress,
-    "guesses": _is_guesses,
-    "steps": _is_steps,
+def _or_null(*schemas: Schema) -> Schema:
+    return {"anyOf": [{"type": "null"}, *schemas]}
+
+
+def _list(items: Schema, **limits: int) -> Schema:
+    return {"type": "array", "items": items, **limits}
+
+
+# No half of a surrogate pair, which can't be written to a page.
+_TEXT = {"type": "string", "pattern": r"^[^\ud800-\udfff]*$"}
+_NUMBER = {"type": "number", "minimum": -sys.float_info.max, "maximum": sys.float_info.max}
+_BOOLEAN = {"type": "boolean"}
+_NUMBERS = _or_null(
+    _object(value=_NUMBER, unit=_TEXT, interval=_or_null(_list(_NUMBER, minItems=2, maxItems=2)))
+)  # as `Measured.numbers` returns them
+_ROW = _object(
+    texts=_list(_TEXT, minItems=1 + len(COLUMNS), maxItems=1 + len(COLUMNS)),
+    numbers=_NUMBERS,
+    busy=_BOOLEAN,
+    missing=_BOOLEAN,
+)
+_PNG = {"type": "string", "pattern": "^iVBORw0KGgo[A-Za-z0-9+/]*={0,2}$"}  # in base64
+_ANSWER = _or_null(_TEXT, _NUMBER)
+_GUESS = _object(question=_TEXT, guess=_TEXT, here=_TEXT)
+_GUESS["properties"]["values"] = _list(_ANSWER, minItems=2, maxItems=2)  # which an earlier kit did not write
+_STEP = _object(text=_TEXT, numbers=_NUMBERS, busy=_BOOLEAN, share=_or_null(_NUMBER))
+
+# The parts of a lab's file; a part of another name is from a later version, and is ignored.
+_PARTS: dict[str, Schema] = {
+    "lab": _TEXT,
+    "quick": _BOOLEAN,
+    "when": _TEXT,
+    "on": _by_text({"anyOf": [_TEXT, {"type": "integer"}]}),
+    "table": _object(what=_TEXT, rows=_list(_ROW), notes=_list(_TEXT)),
+    "pictures": _by_text(_object(png=_PNG, alt=_TEXT)),
+    "exercises": _by_text(_TEXT),
+    "progress": _by_text(_object(hint={"type": "integer"}, minute=_TEXT)),
+    "guesses": _by_text(_GUESS),
+    "steps": {"type": "object", "propertyNames": {"enum": list(speedups.STEPS)}, "additionalProperties": _STEP},
 }
 
 

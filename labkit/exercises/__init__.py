@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import lazy_loader
 
 if TYPE_CHECKING:
-    from labkit.exercises.opening import open_lab
+    from labkit.exercises.session import open_lab
 
 __all__ = ["open_lab"]
 
 # `core` takes two seconds to import, which the ranks of a check don't need.
-__getattr__, __dir__, _ = lazy_loader.attach(__name__, submod_attrs={"opening": ["open_lab"]})
+__getattr__, __dir__, _ = lazy_loader.attach(__name__, submod_attrs={"session": ["open_lab"]})

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from labkit.exercises.outcomes import FAILED, REPORT, NotYet, expect
-from labkit.exercises.values import short
+from labkit.exercises.values import is_table, short
 from labkit.mpi.launch import RankError, Run, run_ranks
 from labkit.system.paths import ROOT
 from labkit.testbed.testbed import SLEEP_WHILE_WAITING
@@ -52,11 +51,10 @@ printed: ContextVar[io.StringIO] = ContextVar("printed")
 
 @dataclass
 class Calls:
-    """The calls of an answer that a check makes: how many have returned, and the one under way, since when."""
+    """The calls of an answer that a check makes: how many have returned, and the one that is running."""
 
     returned: int = 0
     under_way: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
-    since: float = 0.0
 
     def __str__(self) -> str:
         """Return the call under way as the student would write it."""
@@ -80,7 +78,7 @@ def call(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     output.seek(0)
     output.truncate()
     made = calls.get(Calls())
-    made.under_way, made.since = (answer, args, kwargs), time.monotonic()
+    made.under_way = (answer, args, kwargs)
     try:
         # What is printed and warned about, the checker catches: not here, in a thread that may be left behind and would
         # undo it for the notebook at some later time.
@@ -191,7 +189,7 @@ def _copied(value: Any) -> Any:
     """Return copies of what a function could change in place; all else, such as a graph or a communicator, as it is."""
     if isinstance(value, np.ndarray):
         return value.copy()
-    if isinstance(value, pd.DataFrame | pd.Series):
+    if is_table(value):
         return value.copy(deep=True)
     if type(value) in (list, tuple, set):
         return type(value)(map(_copied, value))
@@ -206,7 +204,7 @@ def _unchanged(before: Any, after: Any) -> bool:
     if isinstance(before, np.ndarray):
         same_form: bool = before.shape == after.shape and before.dtype == after.dtype
         return same_form and before.tobytes() == after.tobytes()
-    if isinstance(before, pd.DataFrame | pd.Series):
+    if is_table(before):
         return bool(before.equals(after)) and list(before.axes[-1]) == list(after.axes[-1])
     if type(before) in (list, tuple):
         return len(before) == len(after) and all(map(_unchanged, before, after))

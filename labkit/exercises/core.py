@@ -24,7 +24,7 @@ import time
 import traceback
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +33,9 @@ from typing import Any
 
 from labkit.display import verdict
 from labkit.display.results import CHECK_FAILED, NOT_ATTEMPTED, NOT_YET, PASSED, Results
-from labkit.exercises import sources
+from labkit.exercises import catalogue
 from labkit.exercises.answers import Calls, calls, is_student_code, isolate, printed, remember_lines
+from labkit.exercises.catalogue import Exercise
 from labkit.exercises.outcomes import NotAttempted, NotYet, expect
 from labkit.exercises.values import describe, short
 from labkit.system import files
@@ -97,8 +98,8 @@ class Checker:
     ----------
     lab : Lab
         The checks.
-    source : Path
-        The lab's source, which has the solutions.
+    exercises : dict of int to Exercise
+        The exercises, with their stubs and solutions.
     namespace : dict
         The notebook's globals. A solution that must stand in runs in a copy of them.
     quick : bool
@@ -110,10 +111,9 @@ class Checker:
         Keeps how the exercises stand, and what the notebook measures.
     """
 
-    def __init__(self, lab: Lab, source: Path, namespace: dict[str, Any], quick: bool = False):
+    def __init__(self, lab: Lab, exercises: Mapping[int, Exercise], namespace: dict[str, Any], quick: bool = False):
         self.lab = lab
-        self._notebook = sources.read(source)
-        self._exercises = sources.exercises(self._notebook)
+        self._exercises = exercises
         self._namespace = namespace
         self.results = Results(lab.number, quick)
         self._shown: defaultdict[int, list[str]] = defaultdict(list)  # hints, by exercise
@@ -152,8 +152,8 @@ class Checker:
         self.results.hint(number, len(self._shown[number]))
 
     def _refuse_unknown(self, number: int) -> None:
-        if number not in self.lab.checks:
-            raise LabError(f"lab {self.lab.number} has no exercise {number}, only {sorted(self.lab.checks)}.")
+        if number not in self._exercises:
+            raise LabError(f"lab {self.lab.number} has no exercise {number}, only {sorted(self._exercises)}.")
 
     def judge(self, number: int, answer: Any, given: bool = False) -> tuple[str, str]:
         """Return the verdict on an answer and what the student should know, without showing or keeping either."""
@@ -179,36 +179,24 @@ class Checker:
         return PASSED, ""
 
     def _refuse_stub(self, number: int, answer: Any, given: bool) -> None:
-        """Raise `NotAttempted` for the kit's own solution, and for what is still as the notebook had it."""
+        """Raise `NotYet` for another kind of answer, and `NotAttempted` for the stub and the kit's own solution."""
         exercise = self._exercises[number]
-        came_with = {sources.blank(self._notebook).cells[exercise.cell].source: NotAttempted()}
-        if given:
-            came_with[exercise.solution] = NotAttempted("It was solved when you got it. ")
-        if exercise.solution.startswith("%%writefile"):
+        if _is_script(exercise.solution):
             expect(isinstance(answer, str | Path), f"the path of your script; it is {describe(answer)}")
-            script = Path(answer)
-            if number in self._fallbacks and script == self._fallbacks[number]:
-                raise NotAttempted("This is the kit's solution, not yours. Check your own script. ")
-            expect(script.is_file(), f"a script {script}; run the cell that writes it")
-            text = script.read_text(encoding="utf-8", errors="replace")
-            same = (why for code, why in came_with.items() if _same_script(text, _script_of(code)))
-        elif number in self._fallbacks and answer is self._fallbacks[number]:
-            raise NotAttempted(
-                "This is the kit's solution, not yours: your cell has not run since, or it ended in an error. Run your "
-                "own cell again first, then this one. "
-            )
+            answer = Path(answer)
+            expect(answer.is_file(), f"a script {answer}; run the cell that writes it")
         else:
-            expect(
-                callable(answer) and not isinstance(answer, type),
-                f"a function; {short(answer)} is of type {type(answer).__name__}",
+            kind = type(answer).__name__
+            expect(callable(answer) and not isinstance(answer, type), f"a function; {short(answer)} is of type {kind}")
+        if number in self._fallbacks and answer == self._fallbacks[number]:
+            raise NotAttempted(
+                "This is the kit's solution, not yours. Run your own cell again first, then this one; if yours ends in "
+                "an error, correct it. "
             )
-            same = (
-                why
-                for code, why in came_with.items()
-                if _same_code(answer, compile(code, "<stub>", "exec"), exercise.name)
-            )
-        if not_attempted := next(same, None):
-            raise not_attempted
+        if _does_the_same(answer, exercise.stub, exercise.name):
+            raise NotAttempted()
+        if given and _does_the_same(answer, exercise.solution, exercise.name):
+            raise NotAttempted("It was solved when you got it. ")
 
     def _decide(self, number: int, answer: Any) -> None:
         """Let the check decide, on a function within a limited time and as it is where it is used."""
@@ -222,9 +210,9 @@ class Checker:
         _run_with_limit(lambda: check.decide(answer), self._exercises[number].name)
 
     def _solution(self, number: int) -> Any:
-        """Return the solution from the lab's source: a function, or the path of a script beside the student's."""
+        """Return the lab's solution: a function, or the path of a script in the folder of the student's."""
         exercise = self._exercises[number]
-        if exercise.solution.startswith("%%writefile"):
+        if _is_script(exercise.solution):
             script = Path(exercise.solution.split("\n")[0].split()[-1])
             script = script.with_name(f"solution_{script.name}")
             script.parent.mkdir(parents=True, exist_ok=True)
@@ -272,12 +260,21 @@ class Checker:
 
 def checker(number: str, namespace: dict[str, Any], quick: bool = False) -> Checker:
     """Return the `check` of lab `number` ("07"), for a notebook with the globals `namespace`."""
-    lab = importlib.import_module(f"labkit.exercises.lab{number}").lab
-    return Checker(lab, sources.find(number), namespace, quick)
+    return Checker(checks_of(number), catalogue.find(number).exercises, namespace, quick)
+
+
+def checks_of(number: str) -> Lab:
+    """Return the checks of lab `number`."""
+    lab: Lab = importlib.import_module(f"labkit.exercises.lab{number}").lab
+    return lab
+
+
+def _is_script(cell_source: str) -> bool:
+    return cell_source.startswith("%%writefile")
 
 
 def _script_of(cell_source: str) -> str:
-    """Return what a `%%writefile` cell writes."""
+    """Return the script that a `%%writefile` cell writes."""
     return cell_source.partition("\n")[2] + "\n"
 
 
@@ -304,19 +301,17 @@ def _quote_output(output: str) -> list[str]:
     return [f"It printed: {' / '.join(short_line[:100] for short_line in lines[-3:])}"] if lines else []
 
 
-def _same_script(text: str, stub: str) -> bool:
-    """Whether a script does what a stub does; comments and blank lines don't count."""
-    try:
-        return ast.dump(ast.parse(text)) == ast.dump(ast.parse(stub))
-    except (SyntaxError, ValueError):  # ValueError: of a null byte
-        return False
-
-
-def _same_code(answer: Any, module: CodeType, name: str) -> bool:
-    """Whether a function does what the function `name` of a module's code does, instruction by instruction."""
-    stub = next((part for part in module.co_consts if isinstance(part, CodeType) and part.co_name == name), None)
-    code = getattr(answer, "__code__", None)
-    return stub is not None and code is not None and _instructions(code) == _instructions(stub)
+def _does_the_same(answer: Any, cell_source: str, name: str) -> bool:
+    """Whether an answer is what a cell makes, a script or the function `name`, whatever its comments."""
+    if isinstance(answer, Path):
+        try:
+            trees = [ast.parse(text) for text in (answer.read_text(errors="replace"), _script_of(cell_source))]
+        except (SyntaxError, ValueError):  # ValueError: of a null byte
+            return False
+        return ast.dump(trees[0]) == ast.dump(trees[1])
+    module = compile(cell_source, "<cell>", "exec")
+    code = next((part for part in module.co_consts if isinstance(part, CodeType) and part.co_name == name), None)
+    return code is not None and hasattr(answer, "__code__") and _instructions(answer.__code__) == _instructions(code)
 
 
 def _instructions(code: CodeType) -> tuple[Any, ...]:
@@ -361,19 +356,11 @@ def _run_with_limit(decide: Callable[[], None], name: str) -> None:
 
 
 def _time_is_up(name: str, made: Calls, took_s: float, where: str) -> str:
-    """Say which call has no end, or that all of them took too long together."""
-    if made.returned == 0:
-        return (
-            f"Expected {str(made) or name} to finish; it was still running after {took_s:.0f} s.{where} Is it too "
-            "slow, does its loop never end, or does it wait for what never happens?"
-        )
-    before = plural(made.returned, "call")
-    own_s = time.monotonic() - made.since
-    if made.under_way is None or own_s < took_s / 2:
-        return f"{name} is too slow: {before} took {took_s:.0f} s together.{where} Can it do with fewer steps?"
+    """Return what was running when the time was up, and how many calls had returned before."""
+    before = f"{plural(made.returned, 'call')} and " if made.returned else ""
     return (
-        f"{name} is too slow for {made}: it was still running after {own_s:.0f} s, and {before} before it had returned."
-        f"{where} Does it take more steps for larger numbers? Or does its loop not end for these?"
+        f"Expected {str(made) or name} to finish; it was still running after {before}{took_s:.0f} s.{where} Is it too "
+        "slow, does its loop never end, or does it wait for what never happens?"
     )
 
 

@@ -3,12 +3,12 @@
 import inspect
 import math
 import numbers
+import sys
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from labkit.exercises.outcomes import expect, refuse
 
@@ -17,7 +17,7 @@ WIDTH = 80  # characters of a value in a message
 
 def short(value: Any, width: int = WIDTH) -> str:
     """Return a value as one short line; a large array or table by its size alone."""
-    if isinstance(value, pd.DataFrame | pd.Series):
+    if is_table(value):
         return f"<{' × '.join(map(str, value.shape))} {type(value).__name__}>"
     if is_tensor(value):
         value = value.numpy()
@@ -59,6 +59,12 @@ def describe(value: Any) -> str:
     name = type(value).__name__
     text = short(value)
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}" + f": {text}" * (not text.startswith("<"))
+
+
+def is_table(value: Any) -> bool:
+    """Whether a value is a table or a column of pandas, which few labs use, and which takes half a second to import."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series)
 
 
 def is_tensor(value: Any) -> bool:
@@ -165,7 +171,11 @@ def parts(value: Any, count: int, what: str) -> list[Any]:
     """
     if is_tensor(value):
         value = value.numpy()
-    several = isinstance(value, tuple | list) or (isinstance(value, np.ndarray | pd.Series) and value.ndim > 0)
+    several = isinstance(value, tuple | list)
+    if isinstance(value, np.ndarray):
+        several = value.ndim > 0
+    elif is_table(value):
+        several = value.ndim == 1
     expect(several, f"{what}; it is {describe(value)}")
     expect(len(value) == count, f"{what}; it has {len(value)}: {short(value)}")
     return list(value)

@@ -5,7 +5,7 @@ import math
 import numbers
 import os
 import signal
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -79,8 +79,6 @@ class RankError(LabError):
         The signal that killed it.
     lines : tuple of str
         The last lines it printed; at the time limit, a line on what each rank was doing.
-    mpirun : tuple of str
-        The lines that mpirun itself printed.
     mpi : tuple of str
         The last lines of MPI's libraries on the ranks, such as `[0] MPI: …`.
     """
@@ -91,12 +89,11 @@ class RankError(LabError):
         lines: tuple[str, ...],
         rank: int | None = None,
         code: int | None = None,
-        mpirun: tuple[str, ...] = (),
         mpi: tuple[str, ...] = (),
     ) -> None:
+        mpi = mpi[-QUOTED_LINES:]
         super().__init__("\n  ".join([message, *(line[:500] for line in (*lines, *mpi))]))
-        self.mpi = mpi
-        self.lines, self.rank, self.mpirun = lines, rank, mpirun
+        self.lines, self.rank, self.mpi = lines, rank, mpi
         self.status = code if code is not None and code >= 0 else None
         self.signal = signal.Signals(-code) if code is not None and code < 0 else None
 
@@ -118,7 +115,7 @@ def run_ranks(
     Each rank has cores of its own, which no other run on this machine has, whichever user started it
     (`labkit.system.cores`); where they are too few, ranks take turns and a line says so. On a server with measuring
     slots, the run waits for one and has its cores (`labkit.system.lease`). What MPI's libraries print comes after
-    `[rank] MPI:`. Unless the run spans machines, mpirun listens nowhere and other users cannot connect to it.
+    `[rank] MPI:`. Unless the run spans machines, mpirun listens on loopback only.
     With a network, ranks are on nodes that are joined by wires (`labkit.testbed`), and what they send to another node
     takes them.
 
@@ -178,70 +175,69 @@ def run_ranks(
             testbed=testbed,
             lab=f"{os.path.relpath(paths.ROOT, folder)}/lab",  # with a slash in any folder, as it is not on the PATH
         )
-        planned = make_plan()
-        not_lent = ""
-        if planned.cpus:
-            needed = len(machine.cores) if testbed else n * (threads or 1)
-            loan = until_over.enter_context(contextlib.closing(cores.borrow(machine.cores, needed)))
-            planned, not_lent = make_plan(free=loan.free), loan.failure
-            loan.keep_only(planned.cpus)
+        needed = len(machine.cores) if testbed else n * (threads or 1)
+        planned, unreserved = _borrow_cores(make_plan, machine.cores, needed, until_over)
+        network_line = str(testbed or "")  # the first time, this measures its wires
         pipes = until_over.enter_context(scratch.folder())
         preload = loopback.library(pipes) if planned.local and not testbed else None
-        warnings = [planned.warning, testbed.warning if testbed else ""]
-        if not_lent:
-            warnings.append(
-                _once(f"Warning: other runs may use the same cores, as cores cannot be reserved here: {not_lent}.")
-            )
-        if planned.local and not preload and not testbed:
-            warnings.append(_once(loopback.OPEN_PORT_WARNING))
-        warning = "\n".join(filter(None, warnings))
+        open_port = _once(loopback.OPEN_PORT_WARNING) if planned.local and not testbed and not preload else ""
+        slow_wires = testbed.warning if testbed else ""
+        warning = "\n".join(filter(None, [planned.warning, slow_wires, unreserved, open_port]))
         if show:
             command = _once(planned.wrapped_command, key=planned.options) or planned.short_command
-            print("\n".join(filter(None, [command, str(testbed or ""), warning])), flush=True)
+            print("\n".join(filter(None, [command, network_line, warning])), flush=True)
         mpirun = MpiRun(n, pipes, show)
         argv = [*(testbed.enter() if testbed else ()), *planned.hydra_argv]
         before = testbed.traffic() if testbed else ()
-        watch_wires = fidelity.watch(testbed) if testbed else contextlib.nullcontext(fidelity.Fidelity())
         with _watch_cores(planned) as others:
-            with watch_wires as wires:
+            with fidelity.watch(testbed) if testbed else contextlib.nullcontext(fidelity.Fidelity()) as wires:
                 try:
-                    mpirun.start(argv, {**planned.variables, **planned.hidden}, folder, preload)
-                    in_time = mpirun.wait(timeout, testbed.lost if testbed else None)
+                    mpirun.start(argv, {**planned.variables, **planned.env}, folder, preload)
+                    in_time = mpirun.wait(timeout)
                 finally:
                     mpirun.end()
             others.doubt = wires.doubt
         seconds = mpirun.elapsed()
-        traffic = tuple(
-            after - earlier for after, earlier in zip(testbed.traffic() if testbed else (), before, strict=True)
-        )
+        after = testbed.traffic() if testbed else ()
     remarks = mpirun.remarks()
     if not in_time:
-        why = (testbed and testbed.lost()) or (
-            f"Not over after {timeout:g} s, so all ranks were ended. Did one wait in a collective operation that "
-            "another never reached? If not, give them more time with timeout=."
-        )
-        raise _stopped_error(why, mpirun.ranks, seconds, remarks)
+        raise _timeout_error(timeout, mpirun.ranks, seconds, remarks)
     if error := _first_failure(mpirun.ranks, mpirun.abort_status(), remarks):
-        if testbed and (pulled := testbed.pulled()):  # ranks that cannot reach each other fail in many ways
-            error.args = (f"{pulled} {error}",)
         raise error
     if show and remarks:
         print("\n".join(_quote_mpirun(remarks)), flush=True)
-    lines = tuple(tuple(rank.lines) for rank in mpirun.ranks)
-    quoted = (*_quote_mpi(mpirun.ranks), *_quote_mpirun(remarks))
     return Run(
         command=planned.command,
-        lines=lines,
+        lines=tuple(tuple(rank.lines) for rank in mpirun.ranks),
         seconds=seconds,
         threads=planned.threads,
         bound=planned.bound,
         warning=warning,
-        remarks=quoted,
+        remarks=(*_quote_mpi(mpirun.ranks), *_quote_mpirun(remarks)),
         others=others,
-        network=str(testbed or ""),
-        traffic=traffic,
+        network=network_line,
+        traffic=tuple(late - early for late, early in zip(after, before, strict=True)),
         wires=wires,
     )
+
+
+def _borrow_cores(
+    make_plan: Callable[..., Plan], all_cores: Sequence[cores.Core], needed: int, until_over: contextlib.ExitStack
+) -> tuple[Plan, str]:
+    """Return a plan on cores that no other run has, and a warning where cores cannot be reserved.
+
+    The cores that ranks are bound to are borrowed until the run is over.
+    """
+    planned = make_plan()
+    if not planned.cpus:
+        return planned, ""
+    loan = until_over.enter_context(contextlib.closing(cores.borrow(all_cores, needed)))
+    planned = make_plan(free=loan.free)
+    loan.keep_only(planned.cpus)
+    if not loan.failure:
+        return planned, ""
+    reason = f"Warning: other runs may use the same cores, as cores cannot be reserved here: {loan.failure}."
+    return planned, _once(reason)
 
 
 def _testbed(
@@ -309,12 +305,7 @@ def _once(text: str, key: Hashable = None) -> str:
 def _first_failure(ranks: list[Rank], abort_status: int | None, remarks: tuple[str, ...]) -> RankError | None:
     """Return the error of the rank that failed first; None when all succeeded."""
     if not any(rank.started or rank.lines for rank in ranks):
-        return RankError(
-            "mpirun started no rank. It said:",
-            remarks[-QUOTED_LINES:],
-            mpirun=remarks,
-            mpi=_quote_mpi(ranks)[-QUOTED_LINES:],
-        )
+        return RankError("mpirun started no rank. It said:", remarks[-QUOTED_LINES:], mpi=_quote_mpi(ranks))
     # A rank that reports no end was killed along with its runner, be it by mpirun; its script may have been through.
     failed = [rank for rank in ranks if rank.exit_code or (rank.exit_code is None and not rank.finished_at)]
     failed.sort(key=_ended_at)
@@ -324,8 +315,8 @@ def _first_failure(ranks: list[Rank], abort_status: int | None, remarks: tuple[s
     if culprit is None and abort_status is not None and not any(rank.exit_code for rank in failed):
         lines = tuple(f"rank {rank.number}: {rank.lines[-1]}" for rank in ranks if rank.lines)
         text = f"A rank ended all by MPI_Abort, with exit status {abort_status}. The last line of each:"
-        return RankError(text, lines, code=abort_status, mpirun=remarks, mpi=_quote_mpi(ranks)[-QUOTED_LINES:])
-    return _rank_error(culprit or _left_without_finalize(ranks, failed[0]) or failed[0], ranks, remarks)
+        return RankError(text, lines, code=abort_status, mpi=_quote_mpi(ranks))
+    return _rank_error(culprit or _left_without_finalize(ranks, failed[0]) or failed[0], ranks)
 
 
 def _first_killed(failed: list[Rank]) -> Rank | None:
@@ -351,7 +342,7 @@ def _ended_at(rank: Rank) -> float:
     return math.inf if rank.ended_at is None else rank.ended_at
 
 
-def _rank_error(rank: Rank, ranks: list[Rank], remarks: tuple[str, ...]) -> RankError:
+def _rank_error(rank: Rank, ranks: list[Rank]) -> RankError:
     code = -signal.SIGKILL if rank.exit_code is None and rank.gone_at else rank.exit_code
     if code is None:
         how = "ended without a word"
@@ -368,11 +359,11 @@ def _rank_error(rank: Rank, ranks: list[Rank], remarks: tuple[str, ...]) -> Rank
     lines = tuple(rank.lines[-QUOTED_LINES:])
     last = "Its last lines:" if lines else "It had printed nothing."
     text = f"Rank {rank.number} {how}{when}; all were ended.{done} {last}"
-    return RankError(text, lines, rank.number, code, remarks, _quote_mpi(ranks)[-QUOTED_LINES:])
+    return RankError(text, lines, rank.number, code, _quote_mpi(ranks))
 
 
-def _stopped_error(why: str, ranks: list[Rank], now: float, remarks: tuple[str, ...]) -> RankError:
-    """Return the error that says what each rank was doing when all were ended."""
+def _timeout_error(timeout: float, ranks: list[Rank], now: float, remarks: tuple[str, ...]) -> RankError:
+    """Return the error that says what each rank was doing when the time was up."""
 
     def state(rank: Rank) -> str:
         last = f"its last line: {rank.lines[-1]}" if rank.lines else "it had printed nothing"
@@ -383,10 +374,10 @@ def _stopped_error(why: str, ranks: list[Rank], now: float, remarks: tuple[str, 
         return f"rank {rank.number} was silent for {now - rank.last_output_at:.1f} s; {last}"
 
     return RankError(
-        why,
+        f"Not over after {timeout:g} s, so all ranks were ended. Did one wait in a collective operation that another "
+        "never reached? If not, give them more time with timeout=.",
         (*map(state, ranks), *(() if all(rank.started for rank in ranks) else remarks[-QUOTED_LINES:])),
-        mpirun=remarks,
-        mpi=_quote_mpi(ranks)[-QUOTED_LINES:],
+        mpi=_quote_mpi(ranks),
     )
 
 

@@ -1,20 +1,19 @@
-/* Preloaded into mpirun (LD_PRELOAD, ld.so(8)), has it listen nowhere; in a Slurm job, on loopback alone.
+/* Keeps the promise that a run on one machine listens on loopback only: preloaded (LD_PRELOAD, ld.so(8)) into mpirun and
+ * into PyTorch's ranks, it binds to loopback what would listen on all of a machine's addresses.
  *
- * Hydra binds the port to which its proxies on other nodes connect to all of a machine's addresses, and has no option
- * for fewer (MPICH 5.0.2, MPL_listen in src/mpl/src/sock/mpl_sockaddr.c; docs/upstream.md says when this can go:
- * https://github.com/pmodels/mpich/issues/6010). On one machine its proxy has a pair of
- * sockets instead, so nobody needs to connect at all. In a Slurm job, srun starts the proxy, which connects from this
- * machine. (A filter that drops all packets to the port would do, but not every kernel lets every user have one.)
+ * Hydra listens there for its proxies on other nodes, also when there are none, and has no option for fewer addresses
+ * (MPICH 5.0.2; docs/upstream/mpich.md, https://github.com/pmodels/mpich/issues/6010). PyTorch's TCPStore does so
+ * whatever MASTER_ADDR says (PyTorch 2.13; https://github.com/pytorch/pytorch/issues/173909).
  */
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* This is for mpirun and none of those that it starts. */
+/* What this program starts, such as srun, binds as it likes: remove this library from those to be preloaded. */
 __attribute__((constructor)) static void stay_in_this_process(void) {
     const char *all = getenv("LD_PRELOAD"), *rest = all ? strpbrk(all, ": ") : NULL;
     if (rest)
@@ -24,22 +23,18 @@ __attribute__((constructor)) static void stay_in_this_process(void) {
 }
 
 int bind(int fd, const struct sockaddr *address, socklen_t length) {
-    struct sockaddr_in loopback;
-    if (address->sa_family == AF_INET && length == sizeof loopback) {
-        memcpy(&loopback, address, length);
-        loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        address = (const struct sockaddr *)&loopback;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    if (address->sa_family == AF_INET && length == sizeof v4) {
+        memcpy(&v4, address, length);
+        if (v4.sin_addr.s_addr == htonl(INADDR_ANY))
+            v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        address = (const struct sockaddr *)&v4;
+    } else if (address->sa_family == AF_INET6 && length == sizeof v6) {
+        memcpy(&v6, address, length);
+        if (IN6_IS_ADDR_UNSPECIFIED(&v6.sin6_addr)) /* serves IPv4 too: loopback's address there, as IPv6 writes it */
+            inet_pton(AF_INET6, "::ffff:127.0.0.1", &v6.sin6_addr);
+        address = (const struct sockaddr *)&v6;
     }
     return syscall(SYS_bind, fd, address, length);
-}
-
-int listen(int fd, int backlog) {
-    int family = 0, never = -1;
-    socklen_t length = sizeof family;
-    if (!getenv("SLURM_JOB_ID") && !getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &length) && family == AF_INET)
-        never = eventfd(0, 0); /* is never ready to be read: mpirun waits for a connection that does not come */
-    if (never < 0 || dup2(never, fd) < 0)
-        return syscall(SYS_listen, fd, backlog);
-    close(never);
-    return 0;
 }

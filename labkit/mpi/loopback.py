@@ -1,5 +1,9 @@
-"""A preloaded library, compiled from `loopback.c`, that keeps mpirun from listening where others can connect."""
+"""The library, compiled from `loopback.c`, that keeps the promise that a run on one machine listens on loopback only.
 
+`python -m labkit.mpi.loopback` prints its path, for `mpirun.sh`.
+"""
+
+import sys
 from pathlib import Path
 
 from labkit.system import preload
@@ -11,6 +15,10 @@ OPEN_PORT_WARNING = (
 )
 
 
-def library(spare: Path) -> Path | None:
+def library(spare: Path | None = None) -> Path | None:
     """Return the compiled library, in a spare folder should there be no other; None where it can't be made."""
     return preload.library(SOURCE, spare)
+
+
+if __name__ == "__main__":
+    print(library() or sys.exit(OPEN_PORT_WARNING))

@@ -29,10 +29,10 @@ REPORT_TIMEOUT_S = 5.0  # the wait for a rank's last report, behind all that oth
 _OUTER_RUN = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL", *VARIABLES)
 _ABORT = re.compile(r"Abort\((\d+)\) .*application called MPI_Abort")  # MPICH's line before it ends the job
 # Lines of MPICH's libraries on a rank, such as "[1700000000.123456] [host:7:0]  sys.c:9  UCX  WARN  …" (UCX 1.20,
-# ucs/debug/log.c). Python may have written the half of a line before, as `print` writes the line's end by itself.
+# ucs/debug/log.c).
 _MPI = re.compile(
     rb"\[\d+\.\d+\] \[[^\[\]]+:\d+ *:\d+\] +\S+:\d+ +UCX +[A-Z]+ "
-    rb"|^(?:\[hwloc/|libfabric:\d+:|WARNING: No MPI_THREAD_MULTIPLE|Warning: MPIR_CVAR_)"
+    rb"|(?:\[hwloc/|libfabric:\d+:|WARNING: No MPI_THREAD_MULTIPLE|Warning: MPIR_CVAR_)"
 )
 _NOTICES = re.compile(  # the lines that TensorFlow 2.21 prints at every start, in each rank
     "WARNING: All log messages before absl::InitializeLog|I0000 .*(oneDNN custom operations are on|cpu_feature_guard)"
@@ -92,7 +92,6 @@ class _Stream:
 
     rank: Rank | None
     splitter: processes.LineSplitter = field(default_factory=processes.LineSplitter)
-    torn: bytes = b""  # the part of a line of the rank's own that came before a line of MPI's
 
 
 class MpiRun:
@@ -164,12 +163,12 @@ class MpiRun:
             os.close(folder)
             os.close(write)
 
-    def wait(self, timeout: float, is_in_vain: Callable[[], object] | None = None) -> bool:
-        """Read until the run is over or has failed; return False when the time is up before, or waiting is in vain."""
+    def wait(self, timeout: float) -> bool:
+        """Read until the run is over or has failed; return False when the time is up before."""
         while self._is_running():
             if self._is_overdue():
                 return True
-            if self.elapsed() > timeout or (is_in_vain and is_in_vain()):
+            if self.elapsed() > timeout:
                 return False
             self._poll(0.1)
         return True
@@ -216,8 +215,6 @@ class MpiRun:
         for stream in self._streams:
             for line in stream.splitter.flush():
                 self._handle_line(stream, line)
-            if stream.torn:
-                self._handle_line(stream, b"")
         self._print_lines()
 
     def _kill(self, ranks_only: bool = False) -> bool:
@@ -272,12 +269,10 @@ class MpiRun:
     def _handle_line(self, stream: _Stream, line: bytes) -> None:
         """Handle a line of a rank's script, of MPI's libraries, of the rank's runner, or of mpirun."""
         rank = stream.rank
-        if rank and (match := _MPI.search(line)):
-            stream.torn += line[: match.start()]
-            rank.mpi_lines.append(line[match.start() :].decode(errors="replace").rstrip())
+        if rank and _MPI.match(line):
+            rank.mpi_lines.append(line.decode(errors="replace").rstrip())
             self._unprinted.append(f"[{rank.number}] MPI: {rank.mpi_lines[-1]}")
             return
-        line, stream.torn = stream.torn + line, b""
         raw, mark, report = line.partition(rank_runner.REPORT_PREFIX.encode())
         text = processes.last_state(raw)
         if rank is None:

@@ -1,5 +1,20 @@
 #!/bin/sh
-# Is called as the environment's `mpirun` and `mpiexec`, links to this: Hydra, which stays on this machine where all its
-# ranks are here (typed.py).
-here=$(readlink -f "$0")
-exec "${here%/labkit/mpi/*}/.venv/bin/python" -I -m labkit.mpi.typed "$@"
+# Keeps the promise that a run on one machine listens on loopback only: the environment's `mpirun` and `mpiexec`, which
+# preload loopback.c into Hydra, unless an option, a variable or a batch system may name other machines.
+self=$(readlink -f "$0")
+bin=${self%/labkit/mpi/*}/.venv/bin
+[ "${SLURM_JOB_NUM_NODES-}" != 1 ] || [ -z "${SLURMD_NODENAME-}" ] || export HYDRA_IFACE="${HYDRA_IFACE:-lo}"
+[ "${HYDRA_IFACE-}" = lo ] && job= || job=${SLURM_JOB_ID-}
+hosts=$job${HYDRA_HOST_FILE-}${HYDRA_LAUNCHER-}${HYDRA_BOOTSTRAP-}${HYDRA_RMK-}${PBS_NODEFILE-}${COBALT_NODEFILE-}
+hosts=$hosts${LOADL_HOSTFILE-}${PE_HOSTFILE-}${LSB_HOSTS-}${LSB_MCPU_HOSTS-}${LSB_DJOB_HOSTFILE-}
+case " $* " in
+*" -host"* | *" --host"* | *" -f "* | *" -H "* | *" -machine"* | *" -configfile"* | *" -launcher"* | *" -bootstrap"* | \
+  *" -rmk"*) hosts=named ;;
+esac
+if [ -n "$hosts" ]; then
+  export UCX_TLS="${UCX_TLS-all}"
+elif library=$("$bin/python" -I -m labkit.mpi.loopback); then
+  exec 9<"$library" # whose path may have blanks, at which LD_PRELOAD is split
+  export LD_PRELOAD="/dev/fd/9${LD_PRELOAD:+:$LD_PRELOAD}"
+fi
+exec "$bin/mpiexec.hydra" "$@"

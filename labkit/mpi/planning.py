@@ -8,7 +8,6 @@ import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 from labkit.mpi import rank_runner, small_slurm
@@ -19,10 +18,10 @@ from labkit.system.machine import Machine, node_cores, shares
 from labkit.system.scratch import SHARED_MEMORY
 from labkit.system.words import plural
 from labkit.testbed import Testbed
-from labkit.testbed.testbed import QUEUE_S, interface
-from labkit.testbed.units import show_delay, show_rate
+from labkit.testbed.units import show_rate
+from labkit.testbed.wiring import interface
 
-HYDRA = "mpiexec.hydra"  # the program that MPICH's own mpirun and mpiexec are copies of; `typed.py` is in their place
+HYDRA = "mpiexec.hydra"  # the program that MPICH's own mpirun and mpiexec are copies of; `mpirun.sh` is in their place
 MAX_RANKS_PER_CORE = 8  # a generous limit: MPICH waits by polling, so already 2 on a core slow each other down
 COMMAND_WIDTH = 88  # the columns that a notebook shows beside its prompt
 SHM_BYTES_PER_RANK = 16 << 20  # shared memory that a rank may need: UCX 1.20 and MPICH take 5.4 MB at the start
@@ -57,7 +56,7 @@ class Plan:
     ----------
     n : int
         Number of ranks.
-    around : tuple of str
+    wrapper : tuple of str
         The command that is typed before mpirun, to have it on a testbed; mpirun itself is started otherwise.
     options : tuple of str
         mpirun's options after `-n`.
@@ -65,7 +64,7 @@ class Plan:
         The script and its arguments.
     variables : mapping of str to str
         Variables for mpirun itself.
-    hidden : mapping of str to str
+    env : mapping of str to str
         Further variables, which make no difference to those who type the command.
     cpus : tuple of int
         The CPUs that ranks are bound to, each for itself or all of a node together.
@@ -80,11 +79,11 @@ class Plan:
     """
 
     n: int
-    around: tuple[str, ...]
+    wrapper: tuple[str, ...]
     options: tuple[str, ...]
     script: tuple[str, ...]
     variables: Mapping[str, str]
-    hidden: Mapping[str, str]
+    env: Mapping[str, str]
     cpus: tuple[int, ...]
     local: bool
     threads: int
@@ -104,17 +103,17 @@ class Plan:
     @property
     def command(self) -> str:
         """The command as one types it."""
-        return " ".join([*self._assignments, shlex.join([*self.around, *self.argv])])
+        return " ".join([*self._assignments, shlex.join([*self.wrapper, *self.argv])])
 
     @property
     def wrapped_command(self) -> str:
         """The command in lines that a shell takes as one, wrapped at options."""
-        return " \\\n    ".join([*_wrap([*self._assignments, *self.around, *self._launcher]), *_wrap(self._program)])
+        return " \\\n    ".join([*_wrap([*self._assignments, *self.wrapper, *self._launcher]), *_wrap(self._program)])
 
     @property
     def short_command(self) -> str:
         """The command without its options."""
-        return f"{'… -- ' if self.around else ''}mpirun -n {self.n} … {shlex.join(self.script)}"
+        return f"{'… -- ' if self.wrapper else ''}mpirun -n {self.n} … {shlex.join(self.script)}"
 
     @property
     def _assignments(self) -> list[str]:
@@ -221,13 +220,13 @@ def plan(
     all_cpus = tuple(sorted(set().union(*cpus)))
     return Plan(
         n=n,
-        around=(),
+        wrapper=(),
         options=tuple(options),
         script=(script, *map(_check_argument, args)),
         # Inside a job step, as a kernel may be, srun waits for that step to end unless told to overlap; and it would
         # bind Hydra's proxy, with all the node's ranks under it, to one task's share.
         variables={"SLURM_OVERLAP": "1", "SLURM_CPU_BIND": "none"} if slurm else {},
-        hidden=(({LENT_VARIABLE: ",".join(map(str, all_cpus))} if bound else {}) | hydra_variables(reach)),
+        env=(_lent(all_cpus) if bound else {}) | hydra_variables(reach),
         cpus=all_cpus,
         local=reach.local,
         threads=threads,
@@ -267,11 +266,11 @@ def _plan_on(
         options += ["-genv", name, str(value)]
     return Plan(
         n=n,
-        around=(lab, "network", *_network_options(testbed), "--"),
+        wrapper=(lab, "testbed", *_testbed_options(testbed), "--"),
         options=tuple(options),
         script=(script, *map(_check_argument, args)),
         variables={},
-        hidden=testbed.variables | ({LENT_VARIABLE: ",".join(map(str, cpus))} if cpus and undisturbed else {}),
+        env=testbed.variables | (_lent(cpus) if cpus and undisturbed else {}),
         cpus=cpus,
         local=True,
         threads=threads,
@@ -280,18 +279,16 @@ def _plan_on(
     )
 
 
-def _network_options(testbed: Testbed) -> list[str]:
-    """Return the options of `lab network` that make such a testbed."""
-    exactly = partial(show_rate, digits=12)
-    options = ["--nodes", str(len(testbed.nodes)), "--rate", exactly(testbed.rate)]
-    if testbed.delay:
-        options += ["--delay", show_delay(testbed.delay)]
+def _lent(cpus: Iterable[int]) -> dict[str, str]:
+    """Return the variable that tells ranks which CPUs their run has borrowed."""
+    return {LENT_VARIABLE: ",".join(map(str, cpus))}
+
+
+def _testbed_options(testbed: Testbed) -> list[str]:
+    """Return the options of `lab testbed` that make such a testbed."""
+    options = ["--nodes", str(len(testbed.nodes)), "--rate", show_rate(testbed.rate, digits=12)]
     if testbed.uplink is not None:
-        options += ["--racks", str(len(testbed.racks)), "--uplink", exactly(testbed.uplink)]
-    for node, rate in testbed.slow.items():
-        options += ["--slow", f"{node}={exactly(rate)}"]
-    if testbed.queue != QUEUE_S:
-        options += ["--queue", show_delay(testbed.queue)]
+        options += ["--racks", str(len(testbed.racks)), "--uplink", show_rate(testbed.uplink, digits=12)]
     return options
 
 

@@ -1,17 +1,16 @@
 """PyTorch on ranks: whether it is here, and the variables by which `torch.distributed` starts on them."""
 
 import os
-import tempfile
 from importlib import metadata
 from pathlib import Path
 
+from labkit.mpi import loopback
 from labkit.system import addresses, paths, preload
 from labkit.system.errors import LabError
 from labkit.testbed import Testbed
 
 FOLDER = paths.ENV / "torch"  # of PyTorch, for whoever asked for it
 REQUIREMENTS = "requirements.txt"  # there, what is wanted; beside the packages, what they were installed from
-STORE = Path(__file__).with_name("torch_store.c")
 
 
 def version() -> str:
@@ -63,12 +62,10 @@ def _packages() -> Path:
 
 def _stay_on_loopback() -> dict[str, str]:
     """Return the variable that has the ranks preload what keeps PyTorch's store off the machine's other addresses."""
-    library = preload.library(STORE, Path(tempfile.gettempdir()))
-    if library is None:
+    library = loopback.library()
+    if library is None or " " in str(library) or os.pathsep in str(library):
         raise LabError(
-            f"PyTorch's ranks would be open to other machines, as no C++ compiler was found that makes {STORE.name}: "
-            "install g++, or name one in CXX. On a testbed they need none."
+            "PyTorch's ranks would be open to other machines: keeping them on loopback needs g++, and a path of this "
+            "checkout without a blank or a colon. On a testbed they need neither."
         )
-    if len(str(library).split()) > 1 or os.pathsep in str(library):
-        raise LabError(f"{library} has a blank or a colon in its path, where none may be: use a testbed.")
     return preload.variables(str(library), os.environ)

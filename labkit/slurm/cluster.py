@@ -410,5 +410,5 @@ def _belongs(process: psutil.Process, folder: Path) -> bool:
     environ = processes.environ_of(process)
     if environ.get("SLURM_CLUSTER_NAME") == folder.name:
         return True
-    confs = {str(folder / name) for name in (supervisor.CONF, supervisor.INSIDE_CONF)}
-    return environ.get("SLURM_CONF") in confs and process.name() in supervisor.PROGRAMS
+    ours = environ.get("SLURM_CONF") == str(folder / supervisor.CONF)
+    return ours and process.name() in supervisor.PROGRAMS

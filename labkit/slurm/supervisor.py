@@ -10,17 +10,17 @@ A supervisor process (`python -m labkit.slurm.supervisor`) starts them, and is t
 become children of when their parents leave (PR_SET_CHILD_SUBREAPER, prctl(2)): so it can end all of
 them, whatever they did.
 
-On a testbed (`labkit.testbed`), each slurmd is on one of its nodes, and slurmctld at its switch. Nothing leads in there
-but a `relay`, to which Slurm's commands outside connect: they have a configuration of their own, with the relay's ports
-on loopback. munged stays outside, as its socket is a file, which all reach.
+On a testbed (`labkit.testbed`), each slurmd is on one of its nodes, and slurmctld at its switch. No network connects
+the testbed to the machine, so Slurm's commands run in it too: the folder `bin` holds a wrapper for each, which enters
+it. munged stays outside, as its socket is a file, which every process can open.
 """
 
 import contextlib
 import fcntl
 import os
-import random
 import re
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -28,30 +28,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
 from labkit.mpi import small_slurm
-from labkit.slurm import relay
-from labkit.system import addresses, locks, preload, processes, programs
+from labkit.system import addresses, locks, processes, programs
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.system.lifetime import adopt_orphans, end_with
 from labkit.system.machine import Machine, node_cores, node_cpus
-from labkit.testbed.testbed import SWITCH_ADDRESS, Testbed
+from labkit.testbed import Testbed
+from labkit.testbed.wiring import SWITCH_ADDRESS
 
 TMP = Path("/tmp")  # the folder of the folders that hold a small Slurm
-CONF, INSIDE_CONF = "slurm.conf", "inside.conf"  # configurations: users', and on a testbed the daemons' and jobs'
+CONF = "slurm.conf"
+COMMANDS_FOLDER = "bin"  # in the folder, on a testbed: wrappers of Slurm's commands
+COMMANDS = ("salloc", "sattach", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 NETWORK_FILE = "network"  # a file in the folder: the requested rate, the measured one in words, a warning
 # Listen where this machine's name leads to, and nowhere else: on most machines that is loopback.
-OWN_ADDRESS_ALONE = ("CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",)
-SRUN_PORTS, PORT_RANGE_TRIES = (20_000, 32_000), 100
+OWN_ADDRESS_ALONE = "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny"
 CONTROLLER_PORT, NODE_PORT = 6817, 6818  # Slurm's own ports: on a testbed, nobody else has them
 PARTITION = "lab"
-OWN_USER = Path(__file__).with_name("own_user.c")
 
 START_TIMEOUT_S = 30.0  # the time that a daemon has to come up
 SAVE_TIMEOUT_S = 5.0  # the time that jobs have to save something when the cluster is taken down
@@ -83,7 +83,6 @@ class Supervisor:
         self.until = psutil.Process(until) if until else None
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
         self.testbed: Testbed | None = None
-        self.preloaded: dict[str, str] = {}  # variables of the daemons
         self.holders: set[int] = set()  # the processes that hold the testbed
         prefix = small_slurm.ON_WIRES if rate else small_slurm.PREFIX
         self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=TMP))  # closed to all other users
@@ -117,11 +116,14 @@ class Supervisor:
         key.write_bytes(os.urandom(128))
         conf = folder / CONF
         if self.rate:
-            conf = folder / INSIDE_CONF
-            self.testbed = self.connect(machine)
+            testbed = self.make_testbed()
+            places = [Place(socket.gethostname(), SWITCH_ADDRESS, CONTROLLER_PORT)]
+            places += [Place(f"node{node.number}", node.address, NODE_PORT) for node in testbed.nodes]
+            settings = [self.task_prolog(testbed.interface)]
         else:
-            settings = [*OWN_ADDRESS_ALONE, self.task_prolog("lo")]
-            conf.write_text(slurm_conf(folder, self.nodes, machine, _places_here(self.nodes + 1), settings))
+            places = _places_here(self.nodes + 1)
+            settings = [OWN_ADDRESS_ALONE, self.task_prolog("lo")]
+        conf.write_text(slurm_conf(folder, self.nodes, machine, places, settings))
         (folder / "cgroup.conf").write_text(f"CgroupPlugin={_cgroup_plugin()}\n")
 
         files = {"key-file": key, "socket": folder / "munge.socket", "pid-file": folder / "munged.pid"}
@@ -132,8 +134,6 @@ class Supervisor:
         self.daemon("munged", "munged", "--foreground", "--force", *options)
         self.wait("munged", files["socket"].exists)
         files["socket"].chmod(0o600)
-        if not self.testbed:  # there, others come no further than the relay
-            self.keep_others_out()
         self.daemon("slurmctld", "slurmctld", "-D", "-f", str(conf), within=self.enter())
         # Cores are not borrowed (labkit.system.cores): a cluster stays up for hours and idles for most of them, and
         # runs beside it would find no free core.
@@ -147,79 +147,46 @@ class Supervisor:
             conf.write_text(conf.read_text().replace(",NoInAddrAny", ""))
         (folder / "up").write_text(f"{self.nodes} {node_cores(machine, self.nodes)}")
 
-    def connect(self, machine: Machine) -> Testbed:
-        """Make the testbed, and the relays that lead into it from outside; write both configurations."""
+    def make_testbed(self) -> Testbed:
+        """Make the testbed, and the wrappers of Slurm's commands that run in it."""
         testbed = Testbed(self.nodes, self.rate)
         self.holders = {process.pid for process in self.children()}
         self.testbed = testbed  # from now on, `end` closes it
         (self.folder / NETWORK_FILE).write_text("\n".join([self.rate, str(testbed), testbed.warning]))
-
-        host = socket.gethostname()
-        inside = [Place(host, SWITCH_ADDRESS, CONTROLLER_PORT)]
-        inside += [Place(f"node{node.number}", node.address, NODE_PORT) for node in testbed.nodes]
-        settings = [self.task_prolog(testbed.interface, SLURM_CONF=self.folder / INSIDE_CONF)]
-        (self.folder / INSIDE_CONF).write_text(slurm_conf(self.folder, self.nodes, machine, inside, settings))
-
-        with contextlib.ExitStack() as handed_on:
-            sockets = [handed_on.enter_context(socket.create_server((addresses.LOOPBACK, 0))) for _ in inside]
-            accounts = handed_on.enter_context(relay.accounts())  # here, where all users of the machine can connect
-            self.relay("the relay to the nodes", sockets, inside, accounts, within=testbed.enter())
-            outside = [Place(host, addresses.LOOPBACK, each.getsockname()[1]) for each in sockets]
-            # srun outside listens for its tasks, who call back to where it called from, as they see it: the switch.
-            callbacks = [Place(host, address(), port) for port in _port_range()]
-            callback_sockets = relay.listen(testbed.enter(), SWITCH_ADDRESS, (place.port for place in callbacks))
-            self.relay("the relay from the nodes", [*map(handed_on.enter_context, callback_sockets)], callbacks)
-        settings = [*OWN_ADDRESS_ALONE, f"SrunPortRange={callbacks[0].port}-{callbacks[-1].port}"]
-        (self.folder / CONF).write_text(slurm_conf(self.folder, self.nodes, machine, outside, settings))
+        self.write_commands(testbed.enter())
         return testbed
 
-    def keep_others_out(self) -> None:
-        """Preload a library into daemons from now on, with a compiler, that closes other users' connections at once."""
-        if library := preload.library(OWN_USER, self.folder):
-            link = self.folder / "own-user.so"  # a path without blanks
-            link.symlink_to(library)
-            self.preloaded = preload.variables(str(link), {})
+    def write_commands(self, enter: Sequence[str]) -> None:
+        """Write a wrapper for each of Slurm's commands; within a job, which is in the testbed, it enters nothing."""
+        folder = self.folder / COMMANDS_FOLDER
+        folder.mkdir()
+        for path in filter(None, map(programs.which, COMMANDS)):
+            command = f'{shlex.quote(path)} "$@"'
+            wrapper = folder / Path(path).name
+            wrapper.write_text(
+                "#!/bin/sh\n"
+                f"[ /proc/self/ns/net -ef /proc/{os.getpid()}/ns/net ] && exec {shlex.join(enter)} {command}\n"
+                f"exec {command}\n"
+            )
+            wrapper.chmod(0o700)
 
-    def task_prolog(self, interface: str, **variables: object) -> str:
+    def task_prolog(self, interface: str) -> str:
         """Write a script whose output Slurm reads, variables for each task and a job's script; return its setting.
 
-        A job may have others from whoever submitted it, outside; and between nodes, which are all this machine, MPI
-        takes what joins them and nothing else.
+        Between nodes, which are all this machine, MPI uses the interface that joins them and no other.
         """
-        variables |= {"UCX_NET_DEVICES": interface, "HYDRA_IFACE": interface}
-        lines = [*(f"echo export {name}={value}" for name, value in variables.items())]
+        lines = [f"echo export {name}={interface}" for name in ("UCX_NET_DEVICES", "HYDRA_IFACE")]
         lines += ['[ "${SLURM_JOB_NUM_NODES:-1}" = 1 ] || echo export UCX_TLS=all', ""]
         prolog = self.folder / "task-prolog"
         prolog.write_text("\n".join(["#!/bin/sh", *lines]))
         prolog.chmod(0o700)
         return f"TaskProlog={prolog}"
 
-    def relay(
-        self,
-        name: str,
-        sockets: Sequence[socket.socket],
-        targets: Sequence[Place],
-        accounts: socket.socket | None = None,
-        within: Sequence[str] = (),
-    ) -> None:
-        """Start a relay from each socket to a place, for this user alone where accounts can be asked for."""
-        pairs = (f"{own.fileno()}={to.address}:{to.port}" for own, to in zip(sockets, targets, strict=True))
-        argv = relay.command(accounts.fileno() if accounts else "-", *pairs)
-        inherited = [*sockets, *([accounts] if accounts else [])]
-        self.daemon(name, *argv, within=within, pass_fds=[each.fileno() for each in inherited])
-
     def enter(self, node: int | None = None) -> Sequence[str]:
         """Return the command under which a daemon runs on a node of the testbed, or at its switch, if there is one."""
         return self.testbed.enter(node) if self.testbed else ()
 
-    def daemon(
-        self,
-        name: str,
-        *argv: str,
-        cpus: tuple[int, ...] = (),
-        within: Sequence[str] = (),
-        pass_fds: Collection[int] = (),
-    ) -> None:
+    def daemon(self, name: str, *argv: str, cpus: tuple[int, ...] = (), within: Sequence[str] = ()) -> None:
         """Start a daemon, which ends with the supervisor; it and all under it have these CPUs alone."""
         supervisor = os.getpid()
 
@@ -232,12 +199,11 @@ class Supervisor:
         with self.log(name).open("a") as log:
             self.daemons[name] = subprocess.Popen(
                 [*within, programs.which(argv[0]) or argv[0], *argv[1:]],
-                env=environ(self.folder) | self.preloaded,
+                env=environ(self.folder),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=pass_fds,
                 preexec_fn=prepare,
             )
 
@@ -388,18 +354,6 @@ def _places_here(n: int) -> list[Place]:
     return [Place(socket.gethostname(), own, port) for port in addresses.free_ports(n, own)]
 
 
-def _port_range() -> range:
-    """Return `relay.MAX_SOCKETS` free ports in a row on this machine's address, below those the kernel gives away."""
-    own = address()
-    for _ in range(PORT_RANGE_TRIES):
-        first = random.randrange(*SRUN_PORTS, relay.MAX_SOCKETS)
-        with contextlib.suppress(OSError), contextlib.ExitStack() as all_at_once:
-            for port in range(first, first + relay.MAX_SOCKETS):
-                all_at_once.enter_context(socket.socket()).bind((own, port))
-            return range(first, first + relay.MAX_SOCKETS)
-    raise LabError(f"no {relay.MAX_SOCKETS} ports in a row are free here.")
-
-
 def _cgroup_plugin() -> str:
     """Return the plugin that keeps slurmd away from control groups: `disabled`, which the manual has since 24.05.
 
@@ -407,7 +361,9 @@ def _cgroup_plugin() -> str:
     the machine has (tried with 22.05). That for version 2, which Slurm would choose itself, wants systemd or root
     (https://slurm.schedmd.com/cgroup_v2.html). Remove what is for older ones when docs/upstream.md says so.
     """
-    version_line = query("sinfo", "--version", environ={}) or ""  # such as "slurm-wlm 22.05.8"
+    version_line = (
+        query("sinfo", "--version", environ={"PATH": programs.search_path()}) or ""
+    )  # such as "slurm-wlm 22.05.8"
     version = tuple(int(part) for part in re.findall(r"\d+", version_line)[:2])
     return "disabled" if version >= (24, 5) else "cgroup/v1"
 
@@ -431,19 +387,25 @@ def _close_pipes() -> None:
 
 def variables(folder: Path) -> dict[str, str]:
     """Return the variables that lead `sbatch` and the like to the small Slurm in a folder."""
-    return {"SLURM_CONF": str(folder / CONF)}
+    found = {"SLURM_CONF": str(folder / CONF)}
+    commands = folder / COMMANDS_FOLDER
+    if commands.exists():
+        path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+        found["PATH"] = os.pathsep.join(dict.fromkeys([str(commands), *path]))
+    return found
 
 
 def environ(folder: Path) -> dict[str, str]:
     """Return the whole environment of the small Slurm's daemons and queries: nothing of another Slurm's job."""
-    return {"PATH": programs.search_path(), **variables(folder)}
+    path = os.pathsep.join([str(folder / COMMANDS_FOLDER), programs.search_path()])
+    return {"PATH": path, "SLURM_CONF": str(folder / CONF)}
 
 
 def query(*argv: str, environ: Mapping[str, str], timeout: float = ANSWER_TIMEOUT_S) -> str | None:
     """Return the output of a command of Slurm's; None when it fails, or has no answer in time."""
     try:
         done = subprocess.run(
-            [programs.which(argv[0]) or argv[0], *argv[1:]],
+            argv,
             env=environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -15,18 +15,18 @@ COMPILER = "g++"  # the compiler that ./lab insists on, as Horovod needs it; CXX
 COMPILE_TIMEOUT_S = 60.0  # the limit for a compilation, which takes a twentieth of a second
 
 
-def library(source: Path, spare: Path) -> Path | None:
+def library(source: Path, spare: Path | None = None) -> Path | None:
     """Return the compiled library, made at the first use; None where it can't be made.
 
     Parameters
     ----------
     source : Path
         The file in C.
-    spare : Path
-        A folder for it, should there be no other.
+    spare : Path, optional
+        A folder of this user's alone, for where the kit's own cannot hold it.
     """
     name = f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so"
-    for folder in (STATE, spare):
+    for folder in filter(None, (STATE, spare)):
         with contextlib.suppress(OSError):  # such as a full disk
             folder.mkdir(parents=True, exist_ok=True)
             if not os.statvfs(folder).f_flag & os.ST_NOEXEC:

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from labkit.system import cores, load, programs
@@ -25,31 +25,20 @@ def run(testbed: Testbed, argv: Sequence[str]) -> int:
     LabError
         When there is no such command.
     """
-    variables = environment(testbed)
-    require(argv[0], variables)
-    with borrowed_cores(testbed), fidelity.watch(testbed) as wires, _left_to_the_command():
+    path = os.pathsep.join([sysconfig.get_path("scripts"), programs.search_path()])
+    if not shutil.which(argv[0], path=path):
+        raise LabError(f"cannot start {argv[0]}. Is it spelt right, and on the PATH?")
+    environ = {**os.environ, **testbed.variables, "PATH": path}
+    with _borrowed_cores(testbed), fidelity.watch(testbed) as wires, _left_to_the_command():
         command = [*testbed.enter(), *argv]
-        status = subprocess.run(
-            command, env={**os.environ, **variables}, preexec_fn=partial(end_with, os.getpid())
-        ).returncode
+        status = subprocess.run(command, env=environ, preexec_fn=partial(end_with, os.getpid())).returncode
     if wires.doubt:
         print(load.Others(doubt=wires.doubt), flush=True)
     return status if status >= 0 else 128 - status
 
 
-def environment(testbed: Testbed) -> dict[str, str]:
-    """Return the variables of a command at the switch: the testbed's, and a PATH with this environment's programs."""
-    return {**testbed.variables, "PATH": os.pathsep.join([sysconfig.get_path("scripts"), programs.search_path()])}
-
-
-def require(program: str, variables: Mapping[str, str]) -> None:
-    """Raise LabError when there is no such program on the PATH of these variables."""
-    if not shutil.which(program, path=variables["PATH"]):
-        raise LabError(f"cannot start {program}. Is it spelt right, and on the PATH?")
-
-
 @contextlib.contextmanager
-def borrowed_cores(testbed: Testbed) -> Iterator[None]:
+def _borrowed_cores(testbed: Testbed) -> Iterator[None]:
     """Borrow the cores of a testbed's nodes, and print a warning when other runs have some of them."""
     machine = this_machine()
     own = [core for core in machine.cores if any(set(core) & set(node.cpus) for node in testbed.nodes)]

@@ -23,6 +23,13 @@ from labkit.system import processes, programs
 from labkit.system.errors import LabError
 
 PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
+# Settings of the kernel, the value with which users may make no namespaces, and a better one. The first is Ubuntu's.
+SETTINGS = (
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+    ("kernel.unprivileged_userns_clone", "0", "1"),
+    ("user.max_user_namespaces", "0", "10000"),
+    ("user.max_net_namespaces", "0", "10000"),
+)
 COMMAND_TIMEOUT_S = 15.0  # the limit for a command, which takes some milliseconds on an idle machine
 SYSCTL = Path("/proc/sys")
 ENDED = "this network, or one of its nodes, has ended: make another."
@@ -262,20 +269,9 @@ def _explain(error: str) -> str:
             return (SYSCTL / name.replace(".", "/")).read_text().strip()
         return ""
 
-    blocked = (
-        (
-            "kernel.apparmor_restrict_unprivileged_userns",
-            "1",
-            "0",
-            "Ubuntu's AppArmor keeps user namespaces from programs",
-        ),
-        ("kernel.unprivileged_userns_clone", "0", "1", "the kernel keeps user namespaces to root"),
-        ("user.max_user_namespaces", "0", "10000", "the kernel allows no user namespaces"),
-        ("user.max_net_namespaces", "0", "10000", "the kernel allows no network namespaces"),
-    )
-    for name, value, better, reason in blocked:
+    for name, value, better in SETTINGS:
         if setting(name) == value:
-            return f"{reason}. As root: `sysctl -w {name}={better}`."
+            return f"the kernel keeps namespaces from users. As root: `sysctl -w {name}={better}`."
     text = error.splitlines()[-1] if error else "no word from unshare"
     if "No space left on device" in error:  # unshare(2)
         return (

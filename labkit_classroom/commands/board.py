@@ -33,7 +33,6 @@ def room_open(
     people: Annotated[
         int | None, typer.Option(help="how many come: so long the wall shows large how to join", min=1)
     ] = None,
-    on_hub: Annotated[bool, typer.Option("--on-hub", hidden=True)] = False,
 ) -> None:
     """Open the board and serve it until Ctrl-C. Opened again, it goes on with all it had.
 
@@ -53,7 +52,7 @@ def room_open(
             print("It listens on all addresses of this machine, in each of its networks.")
         print("Ctrl-C ends the board and keeps the room; ./lab room close ends the room.", flush=True)
 
-    host.open_room(address, port, days=days, tls=tls, on_open=say, new_code=new_code, people=people, on_hub=on_hub)
+    host.open_room(address, port, days=days, tls=tls, on_open=say, new_code=new_code, people=people)
 
 
 def _say_where(opened: "host.Opened") -> None:
@@ -82,11 +81,11 @@ def room_status() -> None:
 
 @app.command("close", epilog="Example: `./lab room close --out room.json`")
 def room_close(out: Annotated[Path, typer.Option(help="the file for what may be kept")] = Path("room.json")) -> None:
-    """Keep counts, figures without seats, and minutes in a file, and delete all else that the room had.
+    """Keep counts, results without seats, and minutes in a file, and delete everything else that the room had.
 
-    Minutes are those that the room has taken for sections, beside the planned ones, when it had a timetable. Nothing of
-    fewer than five people or machines is kept: counts are rounded down to fives. Exit code 2 when there is
-    no room, or the file can't be written; then nothing is deleted.
+    Minutes are those that the room took for sections, next to the planned ones, if it had a timetable. Nothing of
+    fewer than five people or machines is kept: counts are rounded down to fives. Exit code 2 if there is no room, or
+    the file can't be written; then nothing is deleted.
     """
     from labkit_classroom.board import host
 

@@ -1,6 +1,7 @@
 """Commands for instructors: before the day, and on the day."""
 
 import functools
+import getpass
 import os
 from pathlib import Path
 from typing import Annotated
@@ -11,18 +12,8 @@ from labkit.cli import completion
 from labkit.cli.options import LabNumber, StudentFolder
 from labkit.system import files, paths, terminal
 from labkit.system.errors import LabError
-from labkit_classroom.commands.options import (
-    FirstDay,
-    Hours,
-    Labs,
-    People,
-    Room,
-    RouteName,
-    Slots,
-    Start,
-    chosen_route,
-    timetable,
-)
+from labkit.system.words import plural
+from labkit_classroom.commands.options import Hours, Labs, RouteName, Start, chosen_route, timetable
 
 app = typer.Typer()
 command = functools.partial(app.command, rich_help_panel="Teaching")
@@ -34,64 +25,51 @@ def agenda(
     labs: Labs = None,
     start: Start = "9:00",
     hours: Hours = 7.0,
-    day: FirstDay = None,
-    people: People = None,
-    slots: Slots = None,
-    room: Room = None,
-    out: Annotated[Path | None, typer.Option(help="write it to a file, .md or .ics, instead")] = None,
+    people: Annotated[int | None, typer.Option(help="how many people measure on one server", min=1, max=10_000)] = None,
+    slots: Annotated[int, typer.Option(help="with --people: the server's measuring slots", min=1)] = 1,
+    out: Annotated[Path | None, typer.Option(help="write it to a file, in Markdown, instead")] = None,
 ) -> None:
-    """Make a timetable of a route: clock times of each section, and breaks at most 90 minutes of work apart.
+    """Make a timetable of a route: clock times of each section, and breaks.
 
-    It has the waiting that the labs took on this machine, which `./lab rehearse` measures; with --from, the minutes
-    that a room really took. Where a day does not fit, it says what to leave out. Where people share one server,
-    --people and --slots make their waiting a round of the room: `./lab hub up` says how many slots there are.
+    A route has its breaks in `solutions/routes.toml`. With --labs, they are at most 90 minutes of work apart. Waiting
+    is what the labs took on this machine, which `./lab rehearse` measures. With --people and --slots, all waiting is
+    that of people who share one server.
     """
-    from labkit_classroom.lecture import agenda_view
+    from rich.markdown import Markdown
 
-    chosen, days, advice = timetable(route, labs, start, hours, day, people, slots, room)
-    if out is None:
-        for one in days:
-            terminal.console().print(agenda_view.table(one, agenda_view.day_title(one)))
-        print("\n".join(advice))
-        return
-    writers = {".md": agenda_view.markdown, ".ics": agenda_view.calendar}
-    if out.suffix not in writers:
-        raise LabError(f"an agenda is written as .md or .ics, not as {out.name}.")
-    files.write(out, writers[out.suffix](chosen, days, advice), "name another file with --out")
-    print(f"wrote {paths.shown(out)}")
+    from labkit_classroom.lecture.agenda import markdown
+
+    rounds = max(1.0, people / slots) if people else 1.0
+    chosen, days, advice = timetable(route, labs, start, hours, rounds=rounds)
+    if people:
+        advice.append(f"{people} people measure on {plural(slots, 'slot')}: all waiting counts {rounds:.3g} times.")
+    text = markdown(chosen, days, advice)
+    if out:
+        _write(out, text)
+    else:
+        terminal.console().print(Markdown(text))
 
 
 @command(epilog="Example: `./lab rehearse --route day`")
 def rehearse(
     route: RouteName = None,
     labs: Labs = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="run all cells once, small, to see that they run; nothing is kept")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="run all cells once, small, and keep nothing")] = False,
 ) -> None:
     """Run the labs of a route in full, and keep what their waiting takes on this machine, for `./lab agenda`.
 
     It takes as long as a student waits, and says beforehand how long that is by the plan. Do it on the machine of the
     day, and leave it alone; try it with --quick before. Each lab's waits are kept in `.lab/rehearsal.json` as soon as
-    it is through. Its figures are kept in `.lab/rehearsal/work/`: `./lab guide` and `./lab slides` show them.
+    it has run. Its figures are kept in `.lab/rehearsal/work/`: `./lab guide` and `./lab slides` show them.
     """
-    from labkit.system.words import plural
     from labkit_classroom.lecture import rehearsal
 
     chosen = f"--route {route}" if route else f"--labs {labs}"
     numbers = chosen_route(route, labs).labs
-    count = plural(len(numbers), "lab")
-    if quick:
-        print(f"{count}, all cells once, small: up to a minute for each on an idle machine")
-    else:
-        print(
-            f"{count} in full: about {rehearsal.estimate(numbers):.0f} minutes. After Ctrl-C, what is through is kept"
-        )
+    minutes = "up to a minute for each" if quick else f"about {rehearsal.estimate(numbers):.0f} minutes"
+    print(f"{plural(len(numbers), 'lab')}, {'all cells once, small' if quick else 'in full'}: {minutes}")
     rehearsal.run(numbers, lambda title, what: print(f"{title}: {what or 'running …'}", flush=True), quick)
-    if quick:
-        print(f"All of it runs on this machine. Nothing was kept. Next: ./lab rehearse {chosen}")
-    else:
-        print(f"Next: ./lab agenda {chosen}")
+    print(f"All of it runs on this machine. Next: ./lab {'rehearse' if quick else 'agenda'} {chosen}")
 
 
 @command(epilog="Example: `./lab guide --route day --start 9:00 --out guide.html`")
@@ -100,7 +78,6 @@ def guide(
     labs: Labs = None,
     start: Start = "9:00",
     hours: Hours = 7.0,
-    day: FirstDay = None,
     helpers: Annotated[bool, typer.Option("--helpers", help="the helpers' page alone")] = False,
     out: Annotated[
         Path | None, typer.Option(help="the page to write", show_default="guide.html, or helpers.html")
@@ -109,20 +86,17 @@ def guide(
     """Make the instructor's guide: one page with timetable, what to say, answers, mistakes and what they look like.
 
     Its last chapter is for helpers: of each exercise two mistakes, a question to ask, and when to show the solution.
-    --helpers makes a page of it, to print.
-
-    After `./lab rehearse`, its waits are this machine's, from `.lab/rehearsal.json`, and its figures too. Without,
-    waits are as planned, and figures the stored runs'. It is not for students: it has the answers.
+    --helpers makes a page of it, to print. After `./lab rehearse`, waits and figures are this machine's. The page is
+    not for students: it has the answers.
     """
     from labkit_classroom.lecture import guide, rehearsal
+    from labkit_classroom.lecture.agenda import markdown
 
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # nothing is computed: no notices
-    chosen, days, advice = timetable(route, labs, start, hours, day)
-    results = rehearsal.FOLDER / "work"
-    page = guide.render_helpers(chosen, days, results) if helpers else guide.render(chosen, days, advice, results)
-    out = out or Path("helpers.html" if helpers else "guide.html")
-    files.write(out, page, "name another file with --out")
-    print(f"wrote {paths.shown(out)}: it has the answers, and needs no network")
+    chosen, days, advice = timetable(route, labs, start, hours)
+    template = "helpers" if helpers else "guide"
+    timed = markdown(chosen, days, advice)
+    _write(out or Path(f"{template}.html"), guide.render(chosen, days, timed, rehearsal.RESULTS, template))
 
 
 @command(epilog="Example: `./lab slides 07` or `./lab slides --route day --start 9:00`")
@@ -140,46 +114,47 @@ def slides(
 
     Of a lab they have all sections, of a route those that it does, and its breaks; with --start, they say until when.
     The cover has a place for the room's address and code: click on it, and write them there. Keys: S shows the notes,
-    Esc all slides, ? all keys.
-    To print them, add ?print-pdf to the address.
+    Esc all slides, ? all keys. To print them, add ?print-pdf to the address.
     """
-    from labkit.exercises import sources
+    from labkit.exercises import catalogue
     from labkit_classroom.lecture import rehearsal, routes
     from labkit_classroom.lecture import slides as pages
 
-    if bool(labs) == bool(route):
-        raise LabError(f"name labs, such as ./lab slides 07, or a route: --route {'|'.join(routes.names())}.")
-    if start and not route:
-        raise LabError("--start is for the slides of a route: its timetable says until when.")
-    results, audience = rehearsal.FOLDER / "work", ""
+    if bool(labs) == bool(route) or (start and not route):
+        names = "|".join(routes.names())
+        raise LabError(f"name labs, such as ./lab slides 07, or a route: --route {names}, with --start if you like.")
     if route:
-        chosen, days, _ = timetable(route, None, start or "9:00", 0, None)
+        chosen, days, _ = timetable(route, None, start or "9:00", 0)
         title, name, audience = chosen.title, route, chosen.audience
-        decks = pages.of_days(days, results, timed=bool(start))
+        decks = pages.of_days(days, rehearsal.RESULTS, timed=bool(start))
     else:
-        decks = [pages.deck(source, results) for source in dict.fromkeys(map(sources.find, labs or ()))]
-        title, name = "; ".join(one.title for one in decks), "-".join(one.number for one in decks)
-    out = out or Path(f"slides-{name}.html")
-    files.write(out, pages.render(title, decks, audience), "name another file with --out")
-    print(f"wrote {paths.shown(out)}: it needs a browser, and no network")
+        infos = {info.number: info for info in map(catalogue.find, labs or ())}
+        title, name, audience = "; ".join(info.title for info in infos.values()), "-".join(infos), ""
+        decks = [deck for info in infos.values() for deck in pages.of_lab(info, rehearsal.RESULTS)]
+    _write(out or Path(f"slides-{name}.html"), pages.render(title, decks, audience))
+
+
+def _write(out: Path, text: str) -> None:
+    files.write(out, text, "name another file with --out")
+    print(f"wrote {paths.shown(out)}")
 
 
 @command(epilog="Example: `./lab catchup 07 --to 4`")
 def catchup(
     lab: LabNumber,
-    to: Annotated[int, typer.Option(help="the exercise to go on with", min=1)],
+    to: Annotated[int, typer.Option(help="the exercise to continue with", min=1)],
     folder: StudentFolder,
 ) -> None:
-    """Put a copy of a lab in your folder in which the exercises before one are solved; yours is kept beside it.
+    """Put a copy of a lab in your folder in which the exercises before one are solved; your own copy is kept.
 
-    The results down to there are of another machine, and marked so.
+    The results before that exercise are from another machine, and marked so.
     """
-    from labkit.exercises import copies, sources
+    from labkit.exercises import catalogue, working_copies
     from labkit_classroom.lecture import catch_up
 
-    source = sources.find(lab)
-    own_copy = copies.reset(source, folder, catch_up.copy(source, to))
-    place = paths.shown(copies.copy_path(source, folder))
+    info = catalogue.find(lab)
+    own_copy = working_copies.reset(info, folder, catch_up.copy(info, to))
+    place = paths.shown(working_copies.copy_path(info, folder))
     print(
         f"In {place}, the exercises before {to} are solved. Go on with exercise {to}."
         + (f" Your own copy: {paths.shown(own_copy)}" if own_copy else "")
@@ -209,30 +184,22 @@ def show_class(
 
     With --zip a student makes `NAME-results.zip` in their folder, of `work/results-NN.json` and of what `./lab doctor
     --json` says. The instructor puts all zips into a folder. A student is a zip, a folder, or what a file's name begins
-    with, such as `ada-results-07.json`. Files that can't be read are named, with exit code 0. It is 2 when there are no
-    others. The points of --csv have the columns of nbgrader's export. They are what the students' files say.
+    with, such as `ada-results-07.json`. Files that can't be read are listed. The points of --csv are what the students'
+    files say, with the columns of nbgrader's export.
     """
     if as_zip == (collected_in is not None):
         raise LabError("name the folder with all zips, or make your own zip: ./lab class --zip --name YOU")
-    if as_zip:
-        _hand_in(own, name)
+    if collected_in:
+        from labkit_classroom.lecture import collected
+
+        found = collected.collect(collected_in)
+        for table in collected.tables(found):
+            terminal.console().print(table)
+        if grades_file:
+            _write(grades_file, collected.as_csv(found))
         return
-    from labkit_classroom.lecture import collected, grades
-
-    assert collected_in
-    for table in collected.tables(collected_in):
-        terminal.console().print(table)
-    if grades_file:
-        files.write(grades_file, grades.as_csv(collected.collect(collected_in)), "name another file with --csv")
-        print(f"wrote {paths.shown(grades_file)}")
-
-
-def _hand_in(folder: Path, name: str | None) -> None:
-    """Make a student's zip, and say what is in it."""
-    import getpass
-
     from labkit.doctor import checks
     from labkit_classroom.lecture import handed_in
 
-    out, entries = handed_in.write(folder, name or getpass.getuser(), lambda: checks.examine().as_dict())
+    out, entries = handed_in.write(own, name or getpass.getuser(), lambda: checks.examine().as_dict())
     print(f"wrote {paths.shown(out)}, with {', '.join(entries)}: hand it in")

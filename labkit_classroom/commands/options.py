@@ -1,6 +1,5 @@
 """Options that several commands for instructors have, and the route or timetable that they ask for."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,12 +21,7 @@ RouteName = Annotated[
 ]
 Labs = Annotated[str | None, typer.Option(help="or the labs, by their core sections, such as 00,02,07")]
 Start = Annotated[str, typer.Option(help="when a day begins")]
-Hours = Annotated[float, typer.Option(help="with --labs: how long the day is, with its breaks", min=0.5)]
-People = Annotated[int | None, typer.Option(help="how many measure on one server, in turns", min=1)]
-Slots = Annotated[int | None, typer.Option(help="with --people: on how many measuring slots", min=1)]
-Room = Annotated[
-    Path | None, typer.Option("--from", help="a room's file of ./lab room close: plan by the minutes it really took")
-]
+Hours = Annotated[float, typer.Option(help="with --labs: how long the day is, with its breaks", min=0.5, max=24)]
 FirstDay = Annotated[str | None, typer.Option("--date", help="the first day", show_default="today")]
 
 
@@ -41,20 +35,11 @@ def chosen_route(name: str | None, labs: str | None, hours: float = 7.0) -> "Rou
 
 
 def timetable(
-    route: str | None,
-    labs: str | None,
-    start: str,
-    hours: float,
-    day: str | None,
-    people: int | None = None,
-    slots: int | None = None,
-    room: Path | None = None,
+    route: str | None, labs: str | None, start: str, hours: float, day: str | None = None, rounds: float = 1.0
 ) -> "tuple[Route, list[Day], list[str]]":
-    """Return a route, its days with clock times, and what is to be said of them."""
-    from labkit_classroom.lecture import agenda, pace, rehearsal
+    """Return a route, its days with clock times, and advice on them."""
+    from labkit_classroom.lecture import agenda, rehearsal
 
     chosen, waits = chosen_route(route, labs, hours), rehearsal.waits()
-    rounds, shared = agenda.sharing(people, slots)
-    took = pace.read(room) if room else None
-    days = agenda.schedule(chosen, agenda.clock(start), agenda.calendar_day(day), waits, rounds, took)
-    return chosen, days, [*agenda.advice(days), agenda.basis(chosen, waits, took), *filter(None, [shared])]
+    days = agenda.schedule(chosen, agenda.clock(start), agenda.calendar_day(day), waits, rounds)
+    return chosen, days, [*agenda.advice(days), agenda.basis(chosen, waits)]

@@ -21,20 +21,22 @@ def join(
     seat: Annotated[
         str, typer.Option(help="what the instructor calls you by", envvar="LAB_SEAT", show_default="a number")
     ] = "",
-    figures: Annotated[bool, typer.Option(help="send the closing figures of your labs too, without your seat")] = False,
     check: Annotated[bool, typer.Option("--check", help="send the doctor's verdict on this machine too")] = False,
-    ca: Annotated[Path | None, typer.Option(help="the certificate of a board that is reached by https")] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="the certificate of a board that uses https", exists=True, dir_okay=False)
+    ] = None,
 ) -> None:
-    """Join a room: how your exercises stand, which lab is open and what you guess are sent to its board.
+    """Join a room: your verdicts, guesses and their results, and the lab you are in are sent to its board.
 
-    It prints all that is ever sent.
+    It prints everything that is sent. The board knows which seat measured a result, and shows results without seats,
+    from five machines on.
 
-    A process beside the notebooks sends it: no cell waits for it or fails by it. Your seat is kept in `.room.json` in
-    your folder. `./lab leave` ends it, and the board deletes all it has of your seat.
+    A separate process sends it, so no cell waits for it. Your seat is stored in `.room.json` in your folder.
+    `./lab leave` ends it, and the board deletes everything it has of your seat.
     """
     from labkit_classroom.board import seat as own
 
-    own.join(address, code, seat, figures, folder, os.path.realpath(ca) if ca else "", check)
+    own.join(address, code, seat, folder, os.path.realpath(ca) if ca else "", check)
 
 
 @command(epilog="Example: `./lab hand`")

@@ -1,1 +1,1 @@
-"""One server for all: a JupyterHub of this environment, with seats, limits and the room's board."""
+"""One server for all: a JupyterHub with seats, accounts, limits and codes."""

@@ -1,10 +1,6 @@
-"""What a student's server really is held to, seen from a cell in it.
-
-`python -m labkit_classroom.hub.probe` prints it as JSON.
-"""
+"""What a student's server is held to, seen from inside: the server writes it to a file before it becomes JupyterLab."""
 
 import contextlib
-import json
 import os
 import resource
 from pathlib import Path
@@ -12,41 +8,40 @@ from typing import Any
 
 import psutil
 
-from labkit.system.machine import own_cgroups, quota
+from labkit.system.machine import own_cgroups
 from labkit.system.paths import ROOT
 
-UNLIMITED = 1 << 60  # bytes from which on a limit is none: v1 of cgroups has a number for it
+FILE = "probe.json"
+MIN_LIMIT_FREE = 1 << 60  # cgroup v1 has a number in this order for no limit
 
 
-def look() -> dict[str, Any]:
-    """Return the limits of this process, and what of others is in its reach.
+def probe() -> dict[str, Any]:
+    """Return the limits of this process, and what it can reach.
 
     Returns
     -------
     dict
-        `memory` (bytes) and `cores` (CPUs; None without a quota) that cgroups allow, `tasks` (-1 for no limit), the
-        `cpus` that it may run on, the paths of the checkout that it could `write`, the folders of other seats that it
-        could `read`, how many processes of others it could `signal`, and whether it can gain `privileges`.
+        The `memory` limit (bytes; None without one), `tasks` (-1 for no limit), the `cpus` it may run on, the paths of
+        the kit that it could `write`, the other seats' folders that it could `read`, the number of others' processes
+        that it could `signal`, and whether it can gain `privileges`.
     """
-    # The groups' own: on a server with measuring slots, `Machine.quota` may be less.
-    groups, home = list(own_cgroups(Path("/"))), Path(os.environ["LAB_FOLDER"])
+    home = Path(os.environ["LAB_FOLDER"])
     return {
-        "memory": min(filter(None, map(_memory, groups)), default=None),
-        "cores": min(filter(None, map(quota, groups)), default=None),
+        "memory": min(filter(None, map(_memory_limit, own_cgroups(Path("/")))), default=None),
         "tasks": resource.getrlimit(resource.RLIMIT_NPROC)[0],
         "cpus": sorted(os.sched_getaffinity(0)),
         "write": [str(path) for path in (ROOT, ROOT / "labkit", ROOT / "notebooks") if os.access(path, os.W_OK)],
         "read": sorted(path.name for path in home.parent.iterdir() if path != home and _can_list(path)),
-        "signal": sum(_can_signal(process) for process in psutil.process_iter()),
+        "signal": sum(map(_can_signal, psutil.process_iter())),
         "privileges": "NoNewPrivs:\t1" not in Path("/proc/self/status").read_text(),
     }
 
 
-def _memory(group: Path) -> int | None:
+def _memory_limit(group: Path) -> int | None:
     for name in ("memory.max", "memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
             limit = int((group / name).read_text())
-            return limit if limit < UNLIMITED else None
+            return limit if limit < MIN_LIMIT_FREE else None
     return None
 
 
@@ -55,13 +50,9 @@ def _can_list(path: Path) -> bool:
 
 
 def _can_signal(process: psutil.Process) -> bool:
-    """Whether a process is another seat's, or the hub's, and this one could end it."""
+    """Whether this process could end another seat's process, or the hub's."""
     try:
         os.kill(process.pid, 0)
         return process.environ().get("LAB_FOLDER") != os.environ["LAB_FOLDER"]
     except (OSError, psutil.Error):
         return False
-
-
-if __name__ == "__main__":
-    print(json.dumps(look()))

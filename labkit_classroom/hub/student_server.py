@@ -1,16 +1,18 @@
-"""What runs as a student: brings the copies of the labs up to date, then becomes the student's JupyterLab.
+"""A student's server: updates the copies of the labs, then becomes the student's JupyterLab.
 
-It runs under the student's account, as it writes into a folder in which the student can have put any link.
+It runs under the student's account, as the folder may contain links that the student made.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
 
-from labkit.exercises import copies
+from labkit.exercises import working_copies
 from labkit.system import kernels
 from labkit.system.errors import LabError
-from labkit_classroom.hub.settings import LABS_VARIABLE
+from labkit_classroom.hub import probe
+from labkit_classroom.hub.settings import CHECK_SEAT, LABS_VARIABLE
 
 
 def main() -> None:
@@ -18,20 +20,16 @@ def main() -> None:
     os.umask(0o077)
     folder = Path(os.environ["LAB_FOLDER"])
     try:
-        Path(os.environ["JUPYTER_RUNTIME_DIR"]).mkdir(mode=0o700, exist_ok=True)
-        labs = os.environ.get(LABS_VARIABLE)  # of another spawner, such as on Kubernetes, there is none
-        copies.update(folder, labs.split(",") if labs else None)
-        os.environ.update(kernels.settings_paths(os.environ))
+        Path(os.environ["JUPYTER_RUNTIME_DIR"]).mkdir(mode=0o700, parents=True, exist_ok=True)
+        labs = os.environ.get(LABS_VARIABLE)  # not set by the examples in env/hub
+        working_copies.update(folder, labs.split(",") if labs else None)
+        if os.environ.get("LAB_SEAT") == CHECK_SEAT:
+            (folder / probe.FILE).write_text(json.dumps(probe.probe()))
+        os.environ.update(kernels.settings_paths(os.environ), SHELL="/bin/bash", JUPYTER_PREFER_ENV_PATH="1")
         os.chdir(folder)
     except (LabError, OSError) as error:  # such as a full disk
         raise SystemExit(f"lab: {error}") from error
-    program = ["jupyterhub.singleuser"]
-    if "SLURM_JOB_ID" in os.environ:  # it takes a port of its node, and tells the hub which
-        from labkit_classroom.hub import jobs  # of no use elsewhere
-
-        os.environ.update(jobs.listen_on_node(os.environ))
-        program = ["batchspawner.singleuser", str(Path(sys.executable).with_name("jupyterhub-singleuser"))]
-    server = [sys.executable, "-m", *program, f"--KernelManager.transport={kernels.TRANSPORT}"]
+    server = [sys.executable, "-m", "jupyterhub.singleuser", f"--KernelManager.transport={kernels.TRANSPORT}"]
     os.execv(sys.executable, [*server, *(["--allow-root"] if os.geteuid() == 0 else []), *sys.argv[1:]])
 
 

@@ -2,18 +2,15 @@
 
 A student is a folder, a zip that `lab class --zip` made, or the beginning of the file's name: `ada/results-07.json`,
 `ada-results.zip`, `ada-results-07.json`.
-
-What `./lab room close` keeps of a board is no substitute: that takes a network and a board, and has counts without
-names, of five people and more. This tells of each student, and of a class without either.
 """
 
-import contextlib
-import functools
+import csv
+import io
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,13 +18,18 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.display.results import PASSED, WORK, find_problem
-from labkit.exercises import sources
+from labkit.exercises import catalogue
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 from labkit_classroom.lecture import handed_in
 
-MAX_DEPTH = 20  # levels of folders in the folder
-RESULTS = re.compile(r"(?:(.+?)[-_. ]+)?results-(\d\d)\.json", re.ASCII)
+RESULTS = re.compile(r"(?:.+[-_. ])?results-(\d\d)\.json", re.ASCII)
+OWNER = re.compile(r"(?:(.+?)[-_. ]+)?results\b.*")  # a browser adds " (1)" to a second zip's name
+# The columns of nbgrader's own export: `CsvExportPlugin` of nbgrader 0.9.6.
+COLUMNS = (
+    *("assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email"),
+    *("raw_score", "late_submission_penalty", "score", "max_score"),
+)
 
 
 class Collected(NamedTuple):
@@ -36,11 +38,11 @@ class Collected(NamedTuple):
     Attributes
     ----------
     results : dict
-        What a lab has left, by (student, lab).
+        A lab's results, by (student, lab).
     machines : dict
         The doctor's verdicts by student.
     students : set of str
-        All of them, those who handed in nothing too.
+        All students, also those without results.
     unread : list of str
         The files that are neither.
     """
@@ -52,159 +54,84 @@ class Collected(NamedTuple):
 
     @property
     def labs(self) -> list[str]:
-        """The numbers of the labs of which there are results."""
+        """The numbers of the labs that have results."""
         return sorted({lab for _, lab in self.results})
 
-    def passed(self, student: str, lab: str) -> list[str]:
+    def passed(self, student: str, lab: str) -> list[int]:
         """Return the exercises of a lab that a student has passed, in their order."""
         verdicts = self.results.get((student, lab), {}).get("exercises", {})
-        return sorted(
-            (number for number, verdict in verdicts.items() if verdict == PASSED), key=lambda text: text.zfill(3)
-        )
-
-
-class Document(NamedTuple):
-    """A JSON file, in a folder or in a zip: whose it is by its place, its name, where it is, how it is read."""
-
-    within: str
-    name: str
-    place: str
-    read: Callable[[], Any]
+        return [number for number in catalogue.find(lab).exercises if verdicts.get(str(number)) == PASSED]
 
 
 def collect(folder: Path) -> Collected:
-    """Read all that is in a folder.
+    """Read all results and verdicts in a folder.
 
     Raises
     ------
     LabError
-        When there are neither results nor verdicts of the doctor.
+        When there are neither.
     """
     collected = Collected({}, {}, set(), [])
-    for file in sorted(_files(folder)):
-        for document in _documents(file, folder, collected):
-            _add(collected, document)
+    for file in _files(folder):
+        _read(file, folder, collected)
     if not collected.results and not collected.machines:
         raise LabError(f"{paths.shown(folder)} has no results-NN.json and nothing of ./lab doctor --json.")
-    collected.students.update(student for student, _ in collected.results)
-    collected.students.update(collected.machines)
-    for name in _folders(folder):
-        if not any(student == name or student.startswith(f"{name} / ") for student in collected.students):
-            collected.students.add(name)
+    for entry in os.scandir(folder):
+        empty = not any(student.split(" / ")[0] == entry.name for student in collected.students)
+        if empty and entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") and entry.name != WORK.name:
+            collected.students.add(entry.name)
     return collected
 
 
-def _documents(file: Path, folder: Path, collected: Collected) -> Iterator[Document]:
-    """Yield what a file has: itself, or what a zip has in it. One that can't be read is noted."""
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the JSON files and zips below a folder, except for hidden ones, and those that labs leave in `work/`."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        in_work = WORK.name in Path(place).relative_to(folder).parts
+        for name in sorted(names):
+            if RESULTS.fullmatch(name) or (name.endswith((".json", ".zip")) and not in_work and name[0] != "."):
+                yield Path(place, name)
+
+
+def _read(file: Path, folder: Path, collected: Collected) -> None:
+    """Add the results and verdicts in a file, or note that it can't be read."""
     place = file.relative_to(folder)
-    parts = [part for part in place.parts[:-1] if part != WORK.name]
-    if file.suffix != ".zip":
-        yield Document(" / ".join(parts), file.name, str(place), lambda: files.read_json(file))
-        return
-    within = " / ".join(dict.fromkeys([*parts, handed_in.student(file)]))  # in the folder of their own name, once
-    collected.students.add(within)
+    folders = [part for part in place.parts[:-1] if part != WORK.name]
+    own = OWNER.fullmatch(file.stem)
+    name = own[1] if own else "" if folders and file.suffix == ".json" else file.stem
+    student = " / ".join(dict.fromkeys(filter(None, [*folders, name]))) or "?"
     try:
-        packed = handed_in.documents(file)
+        is_zip = file.suffix == ".zip"
+        if is_zip:
+            collected.students.add(student)
+        contents = handed_in.documents(file) if is_zip else {file.name: files.read(file)}
     except (OSError, ValueError):
-        packed = {}
-    if not packed:
         collected.unread.append(str(place))
-    for name, content in packed.items():
-        yield Document(within, Path(name).name, f"{place}, {name}", functools.partial(_parse, content))
-
-
-def _parse(content: bytes) -> Any:
-    try:
-        return json.loads(content)
-    except RecursionError as error:
-        raise ValueError("its lists are nested too deeply") from error
-
-
-def _add(collected: Collected, document: Document) -> None:
-    """Add what a document says; of a lab that was handed in twice, what is passed in one of them stays so."""
-    try:
-        content = document.read()
-    except (OSError, ValueError):
-        content = None
-    if name := RESULTS.fullmatch(document.name):
-        student = " / ".join(filter(None, (document.within, name[1]))) or "?"
-        known = {source.stem[:2] for source in sources.labs()}
-        if name[2] in known and isinstance(content, dict) and not find_problem(content):
-            before = collected.results.get((student, name[2]), {}).get("exercises", {})
-            kept = {number: verdict for number, verdict in before.items() if verdict == PASSED}
-            collected.results[student, name[2]] = content | {"exercises": content.get("exercises", {}) | kept}
-            return
-    elif _is_doctors(content):
-        collected.machines[document.within or Path(document.name).stem] = content["labs"]
         return
-    collected.unread.append(document.place)
+    for inside, content in contents.items():
+        if not _add(collected, student, Path(inside).name, content):
+            collected.unread.append(f"{place}, {inside}" if is_zip else str(place))
 
 
-def tables(folder: Path) -> Iterator[Table | Text]:
-    """Yield the tables of a class, and the files that could not be read."""
-    collected = collect(folder)
-    if collected.results:
-        yield _progress(collected)
-    if collected.machines:
-        yield _machines(collected)
-    for file in collected.unread:
-        yield Text(f"Not read: {file}")
-
-
-def _files(folder: Path, depth: int = MAX_DEPTH, in_work: bool = False) -> Iterator[Path]:
-    """Yield the JSON files and zips of a folder and of those in it; links to folders are not followed.
-
-    No folder stops it. What begins with a dot is the kit's or a program's own, and what else is in `work/` a lab's.
-    """
-    with contextlib.suppress(PermissionError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                if depth:
-                    yield from _files(Path(entry.path), depth - 1, in_work or entry.name == WORK.name)
-            elif RESULTS.fullmatch(entry.name) or (not in_work and entry.name.endswith((".json", ".zip"))):
-                yield Path(entry.path)
-
-
-def _folders(folder: Path) -> Iterator[str]:
-    """Yield the names of the folders that are students'."""
-    for entry in os.scandir(folder):
-        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") and entry.name != WORK.name:
-            yield entry.name
-
-
-def _progress(collected: Collected) -> Table:
-    labs = collected.labs
-    table = Table("student", *(f"lab {lab}" for lab in labs), title="Exercises passed", title_justify="left")
-    for student in sorted(collected.students):
-        table.add_row(Text(student), *(Text(", ".join(collected.passed(student, lab)) or "–") for lab in labs))
-    counts = Counter((lab, number) for student, lab in collected.results for number in collected.passed(student, lab))
-    totals = []
-    for lab in labs:
-        numbers = sources.exercises(sources.read(sources.find(lab)))
-        totals.append(", ".join(f"{number}: {counts[lab, str(number)]}" for number in numbers))
-    table.add_section()
-    table.add_row("passed by", *totals)
-    return table
-
-
-def _machines(collected: Collected) -> Table:
-    table = Table("lab", "can run it", "cannot, and why", title="Machines", title_justify="left")
-    for lab in sorted({verdict["lab"] for verdicts in collected.machines.values() for verdict in verdicts}):
-        of_lab = {
-            student: verdict
-            for student, verdicts in sorted(collected.machines.items())
-            for verdict in verdicts
-            if verdict["lab"] == lab
-        }
-        failed = [
-            f"{student} ({', '.join(verdict['because'])})"
-            for student, verdict in of_lab.items()
-            if verdict["status"] == "fail"
-        ]
-        table.add_row(Text(lab), f"{len(of_lab) - len(failed)} of {len(of_lab)}", Text("; ".join(failed)))
-    return table
+def _add(collected: Collected, student: str, name: str, text: bytes) -> bool:
+    """Add the content of a JSON file; return whether it is a lab's or the doctor's."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    if lab := RESULTS.fullmatch(name):
+        known = {info.number for info in catalogue.labs()}
+        if lab[1] not in known or not isinstance(content, dict) or find_problem(content):
+            return False
+        before = collected.results.get((student, lab[1]), {}).get("exercises", {})
+        passed = {number: verdict for number, verdict in before.items() if verdict == PASSED}  # stays so
+        collected.results[student, lab[1]] = content | {"exercises": content.get("exercises", {}) | passed}
+    elif _is_doctors(content):
+        collected.machines[student] = content["labs"]
+    else:
+        return False
+    collected.students.add(student)
+    return True
 
 
 def _is_doctors(content: Any) -> bool:
@@ -218,3 +145,55 @@ def _is_doctors(content: Any) -> bool:
         )
     except (TypeError, KeyError):
         return False
+
+
+def tables(collected: Collected) -> Iterator[Table | Text]:
+    """Yield the tables of a class, and the files that could not be read."""
+    if collected.results:
+        yield _progress(collected)
+    if collected.machines:
+        yield _machines(collected)
+    for file in collected.unread:
+        yield Text(f"Not read: {file}")
+
+
+def _progress(collected: Collected) -> Table:
+    labs = collected.labs
+    table = Table("student", *(f"lab {lab}" for lab in labs), title="Exercises passed", title_justify="left")
+    passed_by = Counter[tuple[str, int]]()
+    for student in sorted(collected.students):
+        passed = [collected.passed(student, lab) for lab in labs]
+        table.add_row(Text(student), *(", ".join(map(str, numbers)) or "–" for numbers in passed))
+        passed_by.update((lab, number) for lab, numbers in zip(labs, passed, strict=True) for number in numbers)
+    table.add_section()
+    totals = (", ".join(f"{n}: {passed_by[lab, n]}" for n in catalogue.find(lab).exercises) for lab in labs)
+    table.add_row("passed by", *totals)
+    return table
+
+
+def _machines(collected: Collected) -> Table:
+    table = Table("lab", "can run it", "cannot, and why", title="Machines", title_justify="left")
+    verdicts = [(student, one) for student, found in sorted(collected.machines.items()) for one in found]
+    for lab in sorted({verdict["lab"] for _, verdict in verdicts}):
+        of_lab = [(student, verdict) for student, verdict in verdicts if verdict["lab"] == lab]
+        failed = [f"{name} ({', '.join(one['because'])})" for name, one in of_lab if one["status"] == "fail"]
+        table.add_row(Text(lab), f"{len(of_lab) - len(failed)} of {len(of_lab)}", Text("; ".join(failed)))
+    return table
+
+
+def as_csv(collected: Collected) -> str:
+    """Return the points of each student in each lab that has results, as CSV with the columns of nbgrader's export.
+
+    An assignment is a lab, and each exercise is one point; students who handed in nothing have none.
+    """
+    out = io.StringIO()
+    rows = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
+    rows.writeheader()
+    for lab in map(catalogue.find, collected.labs):
+        for student in sorted(collected.students):
+            points = float(len(collected.passed(student, lab.number)))
+            when = collected.results.get((student, lab.number), {}).get("when")
+            row = {"assignment": lab.name, "timestamp": f"{when}:00" if when else "", "student_id": student}
+            scores = {"raw_score": points, "score": points, "max_score": float(len(lab.exercises))}
+            rows.writerow(row | scores | {"late_submission_penalty": 0.0})
+    return out.getvalue()

@@ -1,8 +1,6 @@
-"""The instructor's guide and the helpers' page, made from the labs' sources: they need no other file and no network."""
+"""The instructor's guide and the helpers' page, made from the labs' notebooks: one page that needs no network."""
 
-import json
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,183 +9,103 @@ from nbformat import NotebookNode
 
 from labkit.display import markdown
 from labkit.display.results import COLUMNS, find_problem, read, texts, without_empty_columns
-from labkit.exercises import core, minutes, notebooks, sources
-from labkit.exercises.minutes import Section
-from labkit_author import mistakes as planted_mistakes
-from labkit_classroom.lecture import agenda_view, prose
+from labkit.exercises import catalogue, core
+from labkit.exercises.catalogue import LabInfo, Section
+from labkit_author import mistakes
+from labkit_classroom.lecture import labs, prose
 from labkit_classroom.lecture.agenda import Day
 from labkit_classroom.lecture.routes import Route
 
 PAGES = Path(__file__).parent  # where the templates are
 SHOWN = 2  # mistakes of an exercise on the helpers' page: the first of those that its tests plant
-TITLE = re.compile(r"^#* ?(Exercise (\d+) · .+)$", re.M)
-
-
-class Mistake(NamedTuple):
-    """A mistake that students make: what was changed in the solution, if that is told in words, and what they see."""
-
-    before: str
-    after: str
-    message: str
 
 
 class Exercise(NamedTuple):
-    """An exercise: number, title, planned minutes, solution, hints, mistakes."""
+    """An exercise with its hints, its planted mistakes, and the minutes after which to show the solution."""
 
-    number: int
-    title: str
-    minutes: float
-    solution: str
+    info: catalogue.Exercise
     hints: tuple[str, ...]
-    mistakes: tuple[Mistake, ...]
-
-    @property
-    def question(self) -> str:
-        """What a helper can ask in place of the answer: the first hint, where it asks something."""
-        return self.hints[0] if "?" in self.hints[0] else ""
-
-    @property
-    def patience(self) -> int:
-        """The minutes after which to show the solution: twice those planned."""
-        return round(2 * self.minutes)
+    mistakes: Sequence[mistakes.Change]
+    patience: int
 
 
 class Part(NamedTuple):
-    """A section of a lab as the instructor needs it: its heading, minutes, what to say, exercises, own notes."""
+    """A section of a lab: its heading, minutes, prose, exercises, the instructor's notes, and whether it is taught."""
 
     heading: str
     section: Section
     say: str
-    exercises: tuple[Exercise, ...]
+    exercises: list[Exercise]
     notes: str
+    is_taught: bool
 
 
 class Lab(NamedTuple):
-    """A lab: number, title, its beginning, sections, closing table (Markdown) and where that was measured."""
+    """A lab: its prose at the beginning, its sections, its closing table (Markdown), and where that was measured."""
 
-    number: str
-    title: str
+    info: LabInfo
     opening: str
-    parts: tuple[Part, ...]
+    parts: list[Part]
     table: str
     measured: str
 
 
-def render(route: Route, days: Sequence[Day], advice: Sequence[str], results: Path) -> str:
-    """Return the guide, as a page.
+def render(route: Route, days: Sequence[Day], agenda: str, results: Path, template: str = "guide") -> str:
+    """Return the guide, as a page; with the template "helpers", the page for helpers alone.
 
     Parameters
     ----------
-    route, days, advice
-        What is taught, and when.
+    route, days, agenda
+        What is taught, and when; the agenda is Markdown.
     results : Path
         Where a rehearsal on this machine has left its `results-NN.json`; without one, figures are the stored run's.
+    template : str
+        The page's template.
     """
-    labs, done = _taught(days, results)
-    return _page(
-        "guide.html", route=route, days=days, advice=advice, labs=labs, done=done, helping=_helping(labs, done)
-    )
-
-
-def render_helpers(route: Route, days: Sequence[Day], results: Path) -> str:
-    """Return the helpers' page: for each exercise of a route what goes wrong, what to ask, when to show the answer."""
-    labs, done = _taught(days, results)
-    return _page("helpers.html", route=route, helping=_helping(labs, done))
-
-
-def _page(template: str, **values: object) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=jinja2.FileSystemLoader(PAGES)
     )
     environment.filters |= {"markdown": prose.to_html, "inline": prose.inline, "code": prose.code, "hint": prose.hint}
-    return environment.get_template(template).render(section_name=agenda_view.section_name, shown=SHOWN, **values)
+    taught = {(entry.part.lab, section.name) for day in days for entry in day.entries for _, section in entry.sections}
+    of_route = [lab(catalogue.find(number), results, taught) for number in route.labs]
+    page = environment.get_template(f"{template}.html")
+    return page.render(route=route, agenda=agenda, labs=of_route, shown=SHOWN)
 
 
-def _taught(days: Sequence[Day], results: Path) -> tuple[list[Lab], set[tuple[str, str]]]:
-    """Return the labs of some days, and which of their sections are done, as (lab, section)."""
-    done = {(entry.part.lab, section.name) for day in days for entry in day.entries for _, section in entry.sections}
-    numbers = dict.fromkeys(entry.part.lab for day in days for entry in day.entries if entry.part.lab)
-    return [lab(sources.find(number), results) for number in numbers], done
-
-
-def _helping(labs: Sequence[Lab], done: Collection[tuple[str, str]]) -> dict[str, list[Exercise]]:
-    """Return the exercises that are done, by their lab's title."""
-    return {
-        lab.title: [
-            exercise for part in lab.parts if (lab.number, part.section.name) in done for exercise in part.exercises
-        ]
-        for lab in labs
-    }
-
-
-def lab(source: Path, results: Path) -> Lab:
-    """Return a lab as the guide shows it."""
-    number = source.stem[:2]
-    plan = {section.name: section for section in minutes.plan(source)}
-    checks = core.checker(number, {}).lab.checks
-    planted = mistakes(number)
-    notebook = notebooks.solution(source)
-    opening, *sections = minutes.by_section(notebook)
-    exercises = sources.exercises(sources.read(source))
+def lab(info: LabInfo, results: Path, taught: Container[tuple[str, str]] = ()) -> Lab:
+    """Return a lab as the guide shows it; `taught` has the sections that are taught, as (lab, section)."""
+    checks = core.checker(info.number, {}).lab.checks
+    planted = mistakes.planted(info.number)
+    opening, *sections = labs.sections(info)
     parts = []
-    for section in sections:
-        said = _said(section.cells)
-        titles = {int(found[2]): found[1] for found in TITLE.finditer(said)}
-        of_section = tuple(
-            Exercise(
-                number=exercise,
-                title=titles.get(exercise, f"Exercise {exercise}"),
-                minutes=plan[section.name].do / len(section.exercises),
-                solution=notebook.cells[exercises[exercise].cell].source,
-                hints=checks[exercise].hints,
-                mistakes=tuple(planted.get(exercise, ())),
-            )
-            for exercise in section.exercises
-        )
-        parts.append(Part(section.heading, plan[section.name], said, of_section, notes(section.cells)))
-    said = _said(opening.cells).split("\n", 1)[-1]  # without the title
-    return Lab(number, sources.title(source), said, tuple(parts), *closing_table(source, results))
+    for plan, section in zip(info.sections, sections, strict=True):
+        own = [exercise for exercise in info.exercises.values() if exercise.section == plan.name]
+        exercises = [
+            Exercise(one, checks[one.number].hints, planted.get(one.number, ()), round(2 * plan.do / len(own)))
+            for one in own
+        ]
+        say, notes = (_joined(filter(kind, section.cells)) for kind in (labs.is_students, labs.is_instructors))
+        parts.append(Part(section.heading, plan, say, exercises, notes, (info.number, plan.name) in taught))
+    said = _joined(filter(labs.is_students, opening.cells)).split("\n", 1)[-1]  # without the title
+    return Lab(info, said, parts, *closing_table(info, results))
 
 
-def mistakes(number: str) -> dict[int, list[Mistake]]:
-    """Return the planted mistakes of a lab's exercises, as `./lab build` has written them down."""
-    planted = json.loads(planted_mistakes.FILE.read_text()).get(number, {})
-    return {int(exercise): [Mistake(**mistake) for mistake in mistakes] for exercise, mistakes in planted.items()}
+def _joined(cells: Iterable[NotebookNode]) -> str:
+    return "\n\n".join(cell.source for cell in cells)
 
 
-def _said(cells: Sequence[NotebookNode]) -> str:
-    """Return the Markdown that students read."""
-    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown" and not is_instructors(cell))
-
-
-def notes(cells: Sequence[NotebookNode]) -> str:
-    """Return the Markdown that is for the instructor alone."""
-    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown" and is_instructors(cell))
-
-
-def is_instructors(cell: NotebookNode) -> bool:
-    """Whether a cell is in the instructor's notebook alone."""
-    return notebooks.INSTRUCTOR in cell.metadata.get("tags", [])
-
-
-def has_closing_table(cell: NotebookNode) -> bool:
-    """Whether a cell shows its lab's closing table."""
-    return cell.cell_type == "code" and "results.table(" in cell.source
-
-
-def closing_table(source: Path, results: Path) -> tuple[str, str]:
+def closing_table(info: LabInfo, results: Path) -> tuple[str, str]:
     """Return a lab's closing table in Markdown, and where it was measured."""
     try:
-        measured = read(results / f"results-{source.stem[:2]}.json")
+        measured = read(results / f"results-{info.number}.json")
         if not find_problem(measured) and measured.get("table") and not measured["quick"]:
             table = measured["table"]
             shown = markdown.table(*without_empty_columns((table["what"], *COLUMNS), texts(table["rows"])))
             return shown.data, f"on this machine, {measured['when']}"
     except (OSError, ValueError):
         pass  # no rehearsal here
-    for cell in notebooks.stored(source).cells:
-        if has_closing_table(cell):
-            for output in cell.outputs:
-                if text := output.get("data", {}).get("text/markdown"):
-                    return text, "for the kit's stored run, on another machine: ./lab rehearse measures here"
+    for cell in labs.read(info.solution).cells:
+        for output in cell.outputs if labs.has_closing_table(cell) else ():
+            if text := output.get("data", {}).get("text/markdown"):
+                return text, "for the kit's stored run, on another machine: ./lab rehearse measures here"
     return "", ""

@@ -1,8 +1,4 @@
-"""What a student hands in: one zip with the labs' results and the doctor's verdict, and nothing else.
-
-A zip that comes from somebody else is read in memory, within bounds, and only by the names that `write` gives: nothing
-of it is written anywhere.
-"""
+"""What a student hands in: one zip with the labs' results and the doctor's verdict, and nothing else."""
 
 import io
 import json
@@ -17,32 +13,21 @@ from labkit.display.results import WORK, find_problem, read
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 
-DOCTOR = "doctor.json"
-RESULTS = "work/results-[0-9][0-9].json"
 NAME = re.compile(r"work/results-\d\d\.json|doctor\.json", re.ASCII)
-OF_STUDENT = re.compile(r"(.+?)[-_. ]+results\b.*")  # a browser adds " (1)" to a second one's name
 MAX_ZIP_BYTES = 32 * 2**20
-MAX_BYTES = files.MAX_BYTES  # of all that is in a zip
-MAX_FILES = 100
-KINDS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def write(folder: Path, name: str, examine: Callable[[], Mapping[str, Any]]) -> tuple[Path, list[str]]:
-    """Write a student's zip into their folder.
+    """Write a student's zip into their folder; return it, and the names of the files in it.
 
     Parameters
     ----------
     folder : Path
-        The student's own.
+        The student's own. A file there that is not what a lab writes is left out.
     name : str
-        By which the instructor knows them.
+        The name by which the instructor knows them.
     examine : callable
         Returns the doctor's report, as `lab doctor --json` prints it.
-
-    Returns
-    -------
-    Path, list of str
-        The zip, and the names of what is in it. A file that is not what a lab writes is left out.
 
     Raises
     ------
@@ -51,10 +36,11 @@ def write(folder: Path, name: str, examine: Callable[[], Mapping[str, Any]]) -> 
     """
     if not re.fullmatch(r"\w[\w .@+-]{0,99}", name):
         raise LabError(f"a name has letters, digits, blanks and . @ + - _: not {name!r:.80}. Give yours with --name.")
-    entries = {str(file.relative_to(folder)): file.read_bytes() for file in _results(folder)}
-    if not entries:
+    results = sorted(file for file in folder.glob("work/results-[0-9][0-9].json") if _is_sound(file))
+    if not results:
         raise LabError(f"no lab has left results in {paths.shown(folder / WORK)}: do an exercise, or name --folder.")
-    entries[DOCTOR] = json.dumps(examine(), indent=1).encode()
+    entries = {str(file.relative_to(folder)): file.read_bytes() for file in results}
+    entries["doctor.json"] = json.dumps(examine(), indent=1).encode()
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as packed:
         for entry, text in entries.items():
@@ -64,46 +50,28 @@ def write(folder: Path, name: str, examine: Callable[[], Mapping[str, Any]]) -> 
     return out, list(entries)
 
 
-def _results(folder: Path) -> list[Path]:
-    """Return the results in a student's folder that can be read."""
-
-    def is_sound(file: Path) -> bool:
-        try:
-            return not find_problem(read(file))
-        except (OSError, ValueError):
-            return False
-
-    return [file for file in sorted(folder.glob(RESULTS)) if is_sound(file)]
-
-
-def student(file: Path) -> str:
-    """Return whose a zip is, by its name."""
-    found = OF_STUDENT.fullmatch(file.stem)
-    return found[1] if found else file.stem
+def _is_sound(file: Path) -> bool:
+    try:
+        return not find_problem(read(file))
+    except (OSError, ValueError):
+        return False
 
 
 def documents(file: Path) -> dict[str, bytes]:
-    """Return what is in a student's zip, by the names that `write` gives; all else in it is not read.
+    """Return the files in a student's zip, by the names that `write` gives; nothing else in it is read.
 
     Raises
     ------
     OSError
-        When it can't be read, or has more than `MAX_ZIP_BYTES`.
+        When it can't be read, or is too large.
     ValueError
-        When it is no zip, a damaged one, or has more than `MAX_FILES` files, or `MAX_BYTES` in those that are read.
+        When it is damaged, has none of these files, or they unpack to more than `files.MAX_BYTES`.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(files.read(file, MAX_ZIP_BYTES))) as packed:
             entries = [entry for entry in packed.infolist() if NAME.fullmatch(entry.filename)]
-            if len(packed.infolist()) > MAX_FILES or any(entry.compress_type not in KINDS for entry in entries):
+            if not entries or sum(entry.file_size for entry in entries) > files.MAX_BYTES:
                 raise ValueError("it is not what ./lab class --zip makes")
-            found, left = {}, MAX_BYTES
-            for entry in entries:
-                with packed.open(entry) as one:
-                    found[entry.filename] = one.read(left + 1)  # whatever size it claims
-                left -= len(found[entry.filename])
-                if left < 0:
-                    raise ValueError("it has too much")
-            return found
+            return {entry.filename: packed.read(entry) for entry in entries}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(str(error)) from error  # RuntimeError: it takes a password

@@ -15,10 +15,6 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from mermaid_render import mermaid_to_svg
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_by_name
-from pygments.util import ClassNotFound
 
 Markup = markupsafe.Markup
 IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)|<img[^>]*>")  # an image in prose: a file beside the lab, which a page has not
@@ -39,7 +35,7 @@ class Block(NamedTuple):
 
 
 def to_html(text: str, deeper: int = 0) -> Markup:
-    """Return Markdown as HTML: formulas as MathML, code in colours, diagrams as pictures, and no links between files.
+    """Return Markdown as HTML: formulas as MathML, diagrams as pictures, and no links between files.
 
     Parameters
     ----------
@@ -53,8 +49,9 @@ def to_html(text: str, deeper: int = 0) -> Markup:
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(6, int(token.tag[1]) + deeper)}"
-        if token.children:
-            token.children = _without_links_to_files(token.children)
+        for child in token.children or ():
+            if child.type == "link_open" and not str(child.attrGet("href")).startswith(("https://", "http://")):
+                child.attrs.clear()  # the kit's own files: the link would lead nowhere from a page elsewhere
     return Markup(parser.renderer.render(tokens, parser.options, {}))
 
 
@@ -68,14 +65,9 @@ def hint(text: str) -> Markup:
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False)))
 
 
-def code(text: str, language: str = "python") -> Markup:
-    """Return code as HTML with its highlighting inline, in weight and slant: it needs no colours."""
-    try:
-        lexer = get_lexer_by_name(language)
-    except ClassNotFound:
-        lexer = get_lexer_by_name("text")
-    shown = highlight(text, lexer, HtmlFormatter(noclasses=True, nowrap=True, style="bw"))
-    return Markup(f"<pre><code>{shown}</code></pre>\n")
+def code(text: str) -> Markup:
+    """Return code as HTML."""
+    return Markup("<pre><code>{}</code></pre>\n").format(text)
 
 
 def blocks(text: str) -> list[Block]:
@@ -123,19 +115,6 @@ def _parser() -> MarkdownIt:
     return parser
 
 
-def _without_links_to_files(tokens: Sequence[Token]) -> list[Token]:
-    """Return inline tokens without the links to the kit's own files, which lead nowhere from a page elsewhere."""
-    remaining, closes = [], []
-    for token in tokens:
-        if token.type == "link_open":
-            closes.append(str(token.attrGet("href")).startswith(("https://", "http://")))
-        if token.type not in ("link_open", "link_close") or closes[-1]:
-            remaining.append(token)
-        if token.type == "link_close":
-            closes.pop()
-    return remaining
-
-
 def _formula(text: str, options: dict[str, Any]) -> str:
     """Return a formula as MathML; one that can't be read, as it is written."""
     display = "block" if options["display_mode"] else "inline"
@@ -157,5 +136,5 @@ def diagram(text: str) -> str:
 
 def _fence(self: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
     """Return a block of code, or a diagram."""
-    language, text = tokens[index].info.strip(), tokens[index].content
-    return diagram(text) if language == "mermaid" else code(text, language or "text")
+    token = tokens[index]
+    return diagram(token.content) if token.info.strip() == "mermaid" else code(token.content)

@@ -1,12 +1,12 @@
-"""The routes through the labs, from `solutions/routes.toml`: labs and talks, without breaks."""
+"""The routes through the labs, from `solutions/routes.toml`: labs, talks and breaks."""
 
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from labkit.exercises import minutes, sources
+from labkit.exercises import catalogue
+from labkit.exercises.catalogue import Section
 from labkit.system import paths
 from labkit.system.errors import LabError
 
@@ -23,22 +23,22 @@ class Part:
         The part's title.
     lab : str
         The lab's number; empty for a break or a talk.
-    sections : tuple of minutes.Section
-        The lab's sections that are done.
+    sections : tuple of Section
+        The lab's sections that are taught.
     minutes : float
-        How long a break or a talk is.
+        The length of a break or a talk.
     is_break : bool
-        Whether nobody works.
-    note : str
-        What the instructor should know of it.
+        Whether it is a break.
     """
 
     title: str
     lab: str = ""
-    sections: tuple[minutes.Section, ...] = ()
+    sections: tuple[Section, ...] = ()
     minutes: float = 0
     is_break: bool = False
-    note: str = ""
+
+
+WELCOME = Part("Welcome: who is here, joining the room, set-up", minutes=10)
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,22 @@ class Route:
 
     Attributes
     ----------
-    name, title, audience, left_out : str
-        The route's name and title, for whom it is, and what is not in it.
+    title, audience, left_out : str
+        Its title, its audience, and what it leaves out.
     hours : float
-        How long a day is, with its breaks.
+        The length of a day, with its breaks.
     days : tuple of tuple of Part
         The parts of each day.
+    lists_breaks : bool
+        Whether breaks are among the parts; otherwise the timetable inserts them.
     """
 
-    name: str
     title: str
     audience: str
     left_out: str
     hours: float
     days: tuple[tuple[Part, ...], ...]
+    lists_breaks: bool = True
 
     @property
     def labs(self) -> list[str]:
@@ -74,45 +76,51 @@ def find(name: str) -> Route:
     Raises
     ------
     LabError
-        When there is none, or its entry can't be read.
+        When there is no such route, or its entry can't be read.
     """
-    known = tomllib.loads((paths.SOLUTIONS / FILE).read_text())
+    known = _read()
     if name not in known:
         raise LabError(f"there is no route {name!r}: the routes are {', '.join(known)}.")
     entry = known[name]
-    days: list[list[Part]] = [[]]
+    days = [[WELCOME]]
     for part in entry["parts"]:
         if part.get("next_day"):
             days.append([])
         else:
             days[-1].append(_part(part))
-    return Route(
-        name, entry["title"], entry["audience"], entry["left_out"], entry["hours"], days=tuple(map(tuple, days))
-    )
+    return Route(entry["title"], entry["audience"], entry["left_out"], entry["hours"], tuple(map(tuple, days)))
 
 
 def names() -> list[str]:
     """Return the names of all routes."""
-    return list(tomllib.loads((paths.SOLUTIONS / FILE).read_text()))
+    return list(_read())
+
+
+def _read() -> dict[str, Any]:
+    return tomllib.loads((paths.SOLUTIONS / FILE).read_text())
 
 
 def of_labs(labs: Sequence[str], hours: float) -> Route:
-    """Return a route of one day through labs that are named one by one, by their core sections."""
-    parts = tuple(_lab_part(sources.find(number.strip())) for number in labs)
+    """Return a route of one day through the core sections of the given labs."""
+    parts = [_lab_part(number.strip()) for number in labs]
     title = f"Labs {', '.join(part.lab for part in parts)}"
-    return Route("", title, "", "", hours, (parts,))
+    return Route(title, "", "", hours, ((WELCOME, *parts),), lists_breaks=False)
 
 
 def _part(entry: dict[str, Any]) -> Part:
     if "lab" in entry:
-        return _lab_part(sources.find(entry["lab"]), entry.get("sections", ()))
-    return Part(entry["talk"], minutes=entry["minutes"])
+        return _lab_part(entry["lab"], entry.get("sections", ()), entry.get("from"), entry.get("to"))
+    return Part(entry.get("talk") or entry["break"], minutes=entry["minutes"], is_break="break" in entry)
 
 
-def _lab_part(source: Path, optional: Sequence[str] = ()) -> Part:
-    """Return a lab by its core sections and some optional ones."""
-    plan = minutes.plan(source)
-    if unknown := set(optional) - {section.name for section in plan}:
-        raise LabError(f"lab {source.stem[:2]} has no section {', '.join(sorted(unknown))}.")
-    sections = tuple(section for section in plan if section.core or section.name in optional)
-    return Part(sources.title(source), source.stem[:2], sections)
+def _lab_part(lab: str, optional: Sequence[str] = (), first: str | None = None, last: str | None = None) -> Part:
+    """Return a lab's core sections and some optional ones, from the first to the last one named."""
+    info = catalogue.find(lab)
+    names = [section.name for section in info.sections]
+    first, last = first or names[0], last or names[-1]
+    if unknown := {*optional, first, last} - set(names):
+        raise LabError(f"lab {info.number} has no section {', '.join(sorted(unknown))}.")
+    stretch = info.sections[names.index(first) : names.index(last) + 1]
+    return Part(
+        info.title, info.number, tuple(section for section in stretch if section.core or section.name in optional)
+    )

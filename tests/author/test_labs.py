@@ -5,8 +5,8 @@ import re
 import pytest
 
 from labkit.doctor.labs import LABS
-from labkit.exercises import minutes, notebooks, sources
 from labkit.system import paths
+from labkit_author import build, minutes, notebooks, sources
 
 SOURCES = pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)
 
@@ -20,13 +20,13 @@ def test_it_has_a_line_in_the_agenda(source):
 
 @SOURCES
 def test_its_head_has_its_minutes(source):
-    assert notebooks.student(source).cells[0].source.count(" minutes: ") == 1
-    assert minutes.HEAD not in notebooks.dumps(notebooks.student(source))
+    assert build.student(source).cells[0].source.count(" minutes: ") == 1
+    assert minutes.HEAD not in notebooks.dumps(build.student(source))
 
 
 @SOURCES
 def test_its_stored_run_waited_no_longer_than_planned(source):
-    stored = notebooks.stored(source)
+    stored = build.stored(source)
     stored.cells = [cell for cell in stored.cells if cell.cell_type != "code" or cell.execution_count]  # not the added
     assert minutes.overruns(source, stored) == []
 

@@ -1,13 +1,11 @@
-import ast
 import subprocess
 import sys
 
 import pytest
 
-from labkit.exercises import minutes, sources
-from labkit.exercises.minutes import Section
+from labkit.exercises.catalogue import Section
 from labkit.system import paths
-from labkit_author import imports, lint, skeletons
+from labkit_author import lint, minutes, sources
 
 
 @pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)
@@ -20,15 +18,6 @@ def test_a_problem_is_reported_by_file_and_line(write_source):
     source = write_source("[markdown]\n# # T", "x = 1\n\nplt.show()")
     number = source.read_text().splitlines().index("plt.show()") + 1
     assert [problem.partition(": ")[0].endswith(f"{source.name}:{number}") for problem in lint.lint(source)] == [True]
-
-
-def test_an_exercise_without_a_check_and_a_long_one_are_problems(write_source):
-    text = "def f():\n" + "    x = 1\n" * lint.MAX_GAP_LINES + "    ### BEGIN SOLUTION\n    pass\n    ### END SOLUTION"
-    problems = lint.lint(write_source("[markdown]\n# # T", text, '[tags=["nbval-check-output"]\nf = check(1, f)'[1:]))
-    assert any("exercise 1 has no check" in problem for problem in problems), problems
-    assert any("lines: at most" in problem for problem in problems), problems
-    (lone,) = lint.lint(write_source("[markdown]\n# # T", text))
-    assert "no `name = check(N, …)` follows" in lone
 
 
 @pytest.mark.parametrize(
@@ -45,7 +34,6 @@ def test_an_exercise_without_a_check_and_a_long_one_are_problems(write_source):
         ('plots.show(figure, alt="")', "empty alt"),
         ("x = (", "syntax error"),
         ("from x import *", "import * hides"),
-        ("'x' in globals()", "globals() hides which names a cell takes"),
         ("%%writefile work/train_hvd.py\nx = 1", "07_horovod_mnist.py writes work/train_hvd.py too"),
         ("[markdown]\n# ## T", "the first heading"),
         ("[markdown]\n# # T\n#\n# ### U", "jumps"),
@@ -65,12 +53,6 @@ def test_lint_finds(write_source, cell, complaint):
     assert any(complaint in problem for problem in problems), problems
 
 
-def test_a_problem_in_a_script_is_told_by_its_own_line(write_source):
-    source = write_source("[markdown]\n# # T", "%%writefile work/mine.py\nx = 1\nfrom labkit.data import load_digit")
-    (problem,) = lint.lint(source)
-    assert source.read_text().splitlines()[int(problem.split(":")[1]) - 1] == "from labkit.data import load_digit"
-
-
 @pytest.mark.parametrize(
     "code",
     [
@@ -85,40 +67,6 @@ def test_names_that_the_kit_has_are_no_problem(write_source, code):
     assert lint.lint(write_source("[markdown]\n# # T", code)) == []
 
 
-def test_what_a_face_promises_and_its_module_lacks_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
-    (tmp_path / "labkit").mkdir()
-    face = "import lazy_loader\n\nif TYPE_CHECKING:\n    from labkit.a import f, g\n"
-    face += 'x, y, _ = lazy_loader.attach(__name__, submod_attrs={"a": ["f", "g"], "b": ["h"]})\n'
-    (tmp_path / "labkit" / "__init__.py").write_text(face)
-    (tmp_path / "labkit" / "a.py").write_text("def f():\n    g = 1\n")
-    assert list(imports.missing(ast.parse("from labkit import f, g, h, x, a"))) == [
-        (1, "labkit.g"),
-        (1, "labkit.h"),
-    ]
-
-
-def test_the_faces_bring_what_they_promise():
-    """What a lazy face names is in its module: nothing else would say so before a lab is run."""
-    for package in imports.PACKAGES:
-        for face in (paths.ROOT / package).rglob("__init__.py"):
-            module = ".".join(face.parent.relative_to(paths.ROOT).parts)
-            promised = next(
-                (
-                    ast.literal_eval(node.value)
-                    for node in ast.parse(face.read_text()).body
-                    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-                ),
-                [],
-            )
-            assert set(promised) <= imports.names_of(module), module
-
-
-def test_a_bold_term_that_is_linked_elsewhere_or_is_none_is_no_problem(write_source):
-    text = "[markdown]\n# # T\n#\n# A [**rank**](../docs/glossary.md#rank), **ranks**, **You will**"
-    assert lint.lint(write_source(text)) == []
-
-
 ANSWER = "def f():\n    ### BEGIN SOLUTION\n    pass\n    ### END SOLUTION"
 
 
@@ -129,33 +77,6 @@ def test_a_section_with_an_exercise_takes_time_to_do(write_source, monkeypatch, 
     problems = [problem for problem in lint.lint(write_source(*cells)) if "no minutes to do it" in problem]
     assert len(problems) == found
     assert all("section 2 has exercise 1, and" in problem for problem in problems)
-
-
-def test_what_is_left_of_a_skeleton_is_told_and_holds_nobody_up(write_source, tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
-    (tmp_path / "README.md").write_text(
-        "| [41 A](x) | do | 5 |\n| [42 Made up](notebooks/42_made_up.ipynb) | … | 20 |\n"
-    )
-    source = tmp_path / "42_made_up.py"
-    names = {"number": "42", "title": "Made up", "n": "1", "lab": "42"}
-    source.write_text(skeletons.LAB_SOURCE.substitute(names))
-    whole = lint.leftovers(source)
-    assert [problem.rpartition(": ")[2] for problem in whole[:-1]] == [
-        "'**You will** …'",
-        "'1 · A question that this section answers'",
-        "'Ask before you show.'",
-        "'**For the instructor.** Timing, and what goes wrong.'",
-        "'- What to remember.'",
-    ]
-    assert "README.md:2: " in whole[-1]
-    (tmp_path / "README.md").write_text("| [42 Made up](notebooks/42_made_up.ipynb) | Make something up | 20 |\n")
-    for exercise in (skeletons.FUNCTION, skeletons.SCRIPT):
-        source.write_text(exercise.text.substitute(names))
-        told = "\n".join(lint.leftovers(source))
-        assert f"'{exercise.name}_1'" in told
-        assert "Its title" in told
-        assert "What to do and why." in told
-        assert len(told.splitlines()) == len(set(told.splitlines()))
 
 
 def test_no_lab_has_anything_left_of_a_skeleton():
@@ -194,44 +115,6 @@ def test_lint_imports_no_tensorflow():
     script += "except SystemExit as left: print(left.code or 0, 'tensorflow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=paths.ROOT, capture_output=True, text=True)
     assert done.stdout == "0 False\n", done.stderr
-
-
-def lab_with_an_optional_section(write_source, monkeypatch, core, optional, closing):
-    """A lab's source of which section 2 may be left out, and the lines of what lint says of it."""
-    monkeypatch.setattr(minutes, "plan", lambda source: [Section("1"), Section("2", core=False), Section("3")])
-    headings = [f"[markdown]\n# # T\n#\n# ## {n} · S" if n == 1 else f"[markdown]\n# ## {n} · S" for n in (1, 2, 3)]
-    source = write_source(headings[0], core, headings[1], optional, headings[2], closing)
-    lines = source.read_text().splitlines()
-    return [(lines[int(found.split(":")[1]) - 1], found.partition(": ")[2]) for found in lint.lint(source)]
-
-
-def test_what_a_core_cell_takes_from_an_optional_section_is_told_by_its_line(write_source, monkeypatch):
-    made = lab_with_an_optional_section(write_source, monkeypatch, "a = 1", "a = 2", "b = 3\n\nprint(a)")
-    assert [line for line, _ in made] == ["print(a)"]
-    assert made[0][1].startswith("takes a from section 2, which is optional: ")
-    assert lab_with_an_optional_section(write_source, monkeypatch, "a = 1", "b = a", "print(a)") == []
-
-
-@pytest.mark.parametrize(
-    ("cells", "told"),
-    [
-        (("pass", 'r.hand_in("2")', 'r.handed_in("2")'), []),
-        (("pass", 'r.hand_in("2")', "pass"), [('r.hand_in("2")', "the closing table does not ask for them")]),
-        (("pass", "pass", 'r.handed_in("2")'), [('r.handed_in("2")', "which hands in none")]),
-        (("pass", 'r.hand_in("3")', 'r.handed_in("3")'), [('r.hand_in("3")', "only that section can")]),
-        (('r.hand_in("1")', "pass", 'r.handed_in("1")'), [('r.hand_in("1")', "and an optional one")]),
-    ],
-)
-def test_rows_are_handed_in_by_their_section_and_asked_for(write_source, monkeypatch, cells, told):
-    found = lab_with_an_optional_section(write_source, monkeypatch, *cells)
-    assert [line for line, _ in found] == [line for line, _ in told]
-    assert all(part in problem for (_, problem), (_, part) in zip(found, told, strict=True)), found
-
-
-def test_lint_finds_a_check_that_nobody_compares(write_source):
-    answer = "def f():\n    ### BEGIN SOLUTION\n    pass\n    ### END SOLUTION"
-    problems = lint.lint(write_source("[markdown]\n# # T", answer, "f = check(1, f)", name="00_made_up.py"))
-    assert any("without the tag nbval-check-output" in problem for problem in problems), problems
 
 
 def test_lint_finds_an_exercise_without_a_check_in_the_labs_module(write_source):

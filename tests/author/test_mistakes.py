@@ -1,33 +1,46 @@
-"""The guide's mistakes are those that the tests plant."""
-
-import ast
-
 import pytest
 
-from labkit.exercises import sources
-from labkit_author import mistakes
-from labkit_classroom.lecture import guide
+from labkit.system import paths
+from labkit.system.errors import LabError
+from labkit_author import mistakes, sources
+from labkit_author.mistakes import Change
+
+SOLUTION = """def twice(n):
+    ### BEGIN SOLUTION
+    return n + n
+    ### END SOLUTION"""
 
 
-def test_the_file_is_what_the_tests_say():
-    assert mistakes.FILE.read_text() == mistakes.text(), "run ./lab build"
+def test_a_change_replaces_its_text_wherever_that_is():
+    assert Change(before="n", after="m").apply("n + n") == "m + m"
+
+
+def test_a_change_without_text_to_replace_is_the_whole_solution():
+    assert Change(after="    return 2 * n\n").apply(SOLUTION) == (
+        "def twice(n):\n    ### BEGIN SOLUTION\n    return 2 * n\n"
+    )
+    assert Change(below="def twice(n):", after="    pass\n").apply(SOLUTION) == "def twice(n):\n    pass\n"
+
+
+@pytest.mark.parametrize("change", [Change(before="3 * n", after="n"), Change(below="def thrice(n):", after="n")])
+def test_a_change_of_text_that_is_no_longer_there_is_refused(change):
+    with pytest.raises(LabError, match="plant another mistake"):
+        change.apply(SOLUTION)
 
 
 @pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)
-def test_no_planted_mistake_is_missed(source):
-    """Whatever a table's entry is made of: those with a computed message would vanish from the guide."""
-    tree = ast.parse((mistakes.TESTS / f"test_lab{source.stem[:2]}.py").read_text())
-    there = [entry for entry in mistakes._entries(tree) if not isinstance(entry, ast.Starred)]
-    assert sum(map(len, guide.mistakes(source.stem[:2]).values())) == len(there) > 0
+def test_each_change_fits_its_solution(source):
+    exercises = sources.exercises(sources.read(source))
+    for load in (mistakes.planted, mistakes.right):
+        changes = load(source.stem[:2])
+        assert changes.keys() == exercises.keys()
+        for exercise, of_exercise in changes.items():
+            for change in of_exercise:
+                solution = exercises[exercise].solution
+                assert change.apply(solution) != solution
+                assert bool(change.message) == (load is mistakes.planted)
 
 
-def test_what_an_edit_takes_away_is_told():
-    found = guide.mistakes("06")[1]
-    taken_away = next(one for one in found if one.message.startswith("sum over all ranks"))
-    assert taken_away.before == "            chunk += incoming"
-    assert taken_away.after == ""
-
-
-def test_a_lab_without_tests_has_no_mistakes(monkeypatch, tmp_path):
-    monkeypatch.setattr(mistakes, "TESTS", tmp_path)
+def test_a_lab_without_a_file_has_no_mistakes(monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
     assert mistakes.planted("06") == {}

@@ -3,11 +3,14 @@
 python tests/benchmarks/hub_load.py --users 40            # cold: no server runs when all log in at once
 python tests/benchmarks/hub_load.py --users 40 --warm     # after what ./lab hub warm does
 
-For maintainers; no test runs it. It starts a hub of its own on loopback, logs everybody in at the same moment, and ends
-it. Hub, servers and browsers share this machine: measure on an idle one. As root, each server has its own account.
+For maintainers; no test runs it. It starts a hub of its own on loopback, logs everybody in (by default at the same
+moment), and ends it. Hub, servers and browsers share this machine: measure on an idle one. As root, each server has its
+own account.
 """
 
 import argparse
+import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -18,14 +21,10 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from hub_student import Student, code_on_card
+from hub_student import Student, code_on_card, request_for
 
-from labkit.system import processes
-from labkit.system.addresses import LOOPBACK, free_ports
-from labkit_classroom.hub import configuration, opening
-from labkit_classroom.hub.client import Client
+from labkit_classroom.hub import settings, verify
 from labkit_classroom.hub.control import Hub
-from labkit_classroom.hub.memory import pss
 
 STATIC = Path(sys.prefix, "share", "jupyter", "lab", "static")
 SCRIPTS = sorted(STATIC.glob("*.js"), key=lambda file: file.stat().st_size)[-8:]  # most bytes of what a browser loads
@@ -63,32 +62,28 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=40)
     parser.add_argument("--warm", action="store_true", help="start all servers before anybody logs in")
     parser.add_argument("--tensorflow", action="store_true", help="import TensorFlow in the first cell")
+    parser.add_argument("--at-once", type=int, help="how many log in at the same time; by default all")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="lab-hub-load-", dir="/tmp"))
     folder.chmod(0o755)
-    hub, (port,) = Hub(folder / "hub"), free_ports(1)
-    wanted = opening.settle(
-        args.users, ["00"], LOOPBACK, port, memory_gib=0, cores=0, students_files=folder / "students"
-    )
+    hub = Hub(folder / "hub")
+    mode = settings.TRIAL if os.geteuid() else settings.ACCOUNTS
+    request = request_for(folder / "students", args.users, mode=mode)
     try:
-        hub.start(wanted)
-        hub.open()
-        known = {seat: code_on_card(hub.cards, seat) for seat in wanted.seats}
-        state = hub.state
-        assert state
+        hub.start(request)
+        codes = {seat: code_on_card(hub.cards, seat) for seat in request.seats}
         if args.warm:
             began = time.monotonic()
-            opening.warm(Client(state), configuration.start_timeout(state), lambda up, of: print(f"{up} of {of} up"))
+            hub.client.warm(lambda up, of: print(f"{up} of {of} up"))
             print(f"warm-up: {time.monotonic() - began:.0f} s")
-        with ThreadPoolExecutor(args.users) as pool:
+        with ThreadPoolExecutor(args.at_once or args.users) as pool:
             cell = CELL if args.tensorflow else "print(6 * 7)"
-            waited = list(pool.map(lambda one: arrive(wanted.url, one[0], one[1], cell), known.items()))
-        homes = {str(wanted.home(seat)) for seat in wanted.seats}
-        servers = processes.find(lambda one: processes.environ_of(one).get("LAB_FOLDER") in homes)
-        memory = sum(map(pss, servers)) / args.users
+            waited = list(pool.map(lambda seat: arrive(request.url, seat, codes[seat], cell), request.seats))
+        servers = verify.processes_of(request, request.seats)
+        memory = sum(server.memory_full_info().pss for server in servers) / args.users
     finally:
-        hub.stop(delete_files=True)
-        folder.rmdir()
+        hub.stop()
+        shutil.rmtree(folder)
     print(f"{args.users} students, {'warm' if args.warm else 'cold'}; seconds  median   p95")
     for name, values in zip(Waited._fields, zip(*waited, strict=True), strict=True):
         print(f"{name:>20} {statistics.median(values):16.1f} {statistics.quantiles(values, n=20)[-1]:5.1f}")

@@ -10,11 +10,11 @@ from axe_playwright_python.sync_playwright import Axe
 from browsing import Visitor, faults_of_layout
 from playwright.sync_api import expect
 from room_board import Board
-from rooms import fill, machines, send_figures
+from rooms import fill
 
 from labkit.display.measured import Measured
 from labkit.display.results import NOT_YET, PASSED, row
-from labkit.exercises import sources
+from labkit.exercises import catalogue
 from labkit.report.page import render
 from labkit.system.load import Others
 from labkit_classroom.lecture import agenda, guide, routes, slides
@@ -28,15 +28,14 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 def wall(visitor: Visitor, board: Board) -> None:
     visitor.page.goto(f"{board.url}/#{board.code}")
     expect(visitor.page.locator("#heard")).to_have_text("Live")
-    expect(visitor.page.locator("#qr svg")).to_be_visible()
+    expect(visitor.page.locator("#qr img")).to_be_visible()
 
 
-def wall_of(people: int, figures: int = 0) -> Callable[[Visitor, Board], None]:
+def wall_of(people: int, results: bool = False) -> Callable[[Visitor, Board], None]:
     def come(visitor: Visitor, board: Board) -> None:
-        fill(board, people)
-        send_figures(board, machines(figures))
+        fill(board, people, results)
         wall(visitor, board)
-        expect(visitor.page.locator("#picture svg")).to_have_count(min(figures, 1))
+        expect(visitor.page.locator("#picture svg")).to_have_count(int(results))
 
     return come
 
@@ -57,7 +56,7 @@ BOARD_PAGES = {
     "wall, empty": wall,
     "wall, 3 people": wall_of(3),
     "wall, 40 people": wall_of(40),
-    "wall, 40 machines": wall_of(40, figures=40),
+    "wall, 40 machines": wall_of(40, results=True),
     "instructor, 40 people": instructor,
     "instructor, refused": refused,
 }
@@ -67,7 +66,9 @@ def guide_page(folder: Path) -> Path:
     route = routes.of_labs(["06"], 3)
     days = agenda.schedule(route, time(9), date(2026, 12, 1), {})
     path = folder / "guide.html"
-    path.write_text(guide.render(route, days, ["Advice."], folder / "no rehearsal"), encoding="utf-8")
+    path.write_text(
+        guide.render(route, days, agenda.markdown(route, days, []), folder / "no rehearsal"), encoding="utf-8"
+    )
     return path
 
 
@@ -94,8 +95,8 @@ def report_page(folder: Path) -> Path:
 
 def slides_page(folder: Path) -> Path:
     path = folder / "slides.html"
-    one = slides.deck(sources.find("06"), folder / "no rehearsal")
-    path.write_text(slides.render(one.title, [one]), encoding="utf-8")
+    lab = catalogue.find("06")
+    path.write_text(slides.render(lab.title, slides.of_lab(lab, folder / "no rehearsal")), encoding="utf-8")
     return path
 
 

@@ -8,9 +8,9 @@ from labkit.display import ladder, plots
 from labkit.display.measured import Measured
 from labkit.display.results import Results, find_problem
 from labkit.display.speedups import STEPS
-from labkit.exercises import sources
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK, Others
+from labkit_author import sources
 
 
 @pytest.fixture

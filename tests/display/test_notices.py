@@ -1,7 +1,7 @@
 import nbformat
 
 from labkit.display import notices
-from labkit_author import build
+from labkit_author import execution
 
 NOTICES = """\
 2026-01-31 10:00:00.123456: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.
@@ -29,7 +29,7 @@ def test_a_notebook_hears_nothing_of_tensorflows_start_and_all_of_its_errors(tmp
         print_all,  # IPython has taken away what the cell before put into the stream
     )
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
-    hidden, *printed = build.execute(notebook, "notices", tmp_path).cells
+    hidden, *printed = execution.execute(notebook, "notices", tmp_path).cells
     assert hidden.outputs == []
     for cell in printed:
         lines = "".join(output.text for output in cell.outputs).splitlines()

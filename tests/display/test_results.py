@@ -1,10 +1,6 @@
 import base64
 import io
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
@@ -13,7 +9,7 @@ from PIL import Image
 from labkit.display import plots
 from labkit.display.measured import Measured
 from labkit.display.results import Results, find_problem
-from labkit.system import files, paths
+from labkit.system import files
 from labkit.system.load import BUSY_MARK, Others
 
 
@@ -49,23 +45,6 @@ def test_a_table_is_shown_and_kept_with_what_it_was_measured_on(results, capsys)
     assert kept(results)["on"]["cores"] >= 1
     assert "tensorflow-cpu 2." in kept(results)["on"]["software"]
     assert kept(results)["quick"] is False
-
-
-@pytest.mark.parametrize(
-    ("rows", "head"),
-    [
-        ([("a", "", "1", ""), ("b", "", "2", "")], "| speed | this machine |"),
-        ([("a", "", "1", "2"), ("b", "3", "", "")], "| speed | published | this machine | its limit |"),
-        ([], "| speed | published | this machine | its limit |"),
-    ],
-)
-def test_a_column_that_is_empty_in_all_rows_is_not_shown(results, rows, head, monkeypatch):
-    tables = []
-    monkeypatch.setattr("labkit.display.results.display", lambda table: tables.append(table.data.splitlines()))
-    results.table("speed", rows)
-    assert tables[0][0] == head
-    assert {line.count("|") for line in tables[0]} == {head.count("|")}
-    assert [row["texts"] for row in kept(results)["table"]["rows"]] == [list(row) for row in rows]
 
 
 def closing(results):
@@ -145,23 +124,11 @@ def test_a_picture_is_kept_under_its_title_and_replaced_when_drawn_again(results
     assert Image.open(io.BytesIO(base64.b64decode(picture["png"]))).format == "PNG"
 
 
-def test_a_picture_without_a_title_can_be_shown(results):
-    plots.show(plt.figure(), alt="nothing yet")
-    assert not results.path.exists()
-
-
 def test_what_was_passed_stays_passed(results):
     for verdict in ("not attempted", "not yet", "passed", "not attempted"):
         results.exercise(3, verdict)
     results.exercise(4, "not yet")
     assert kept(results)["exercises"] == {"3": "passed", "4": "not yet"}
-
-
-def test_another_notebook_of_the_same_lab_goes_on_with_the_file(results):
-    results.exercise(1, "passed")
-    Results("02", quick=True).table("speed", [])
-    assert kept(results)["exercises"] == {"1": "passed"}
-    assert kept(results)["quick"] is True
 
 
 NUMBERS = {"value": 1.5, "interval": None, "unit": "×"}
@@ -193,45 +160,6 @@ def test_a_row_that_no_lab_writes_is_a_problem(results, wrong):
     assert find_problem(whole) == ""
     whole["table"]["rows"][0] |= wrong
     assert "'table' is not what a lab writes" in find_problem(whole)
-
-
-def test_a_damaged_file_does_not_stop_the_lab(results):
-    results.path.parent.mkdir()
-    results.path.write_text('{"lab": "0')
-    results.exercise(1, "passed")
-    assert kept(results)["exercises"] == {"1": "passed"}
-    assert [file.name for file in results.path.parent.iterdir()] == ["results-02.json"]
-
-
-KERNEL = """
-import sys
-from labkit.display.results import Results
-results = Results("02")
-for number in range(int(sys.argv[1]), int(sys.argv[2])):
-    results.exercise(number, "passed")
-"""
-
-
-@pytest.mark.slow
-def test_verdicts_of_two_kernels_at_once_all_survive(results):
-    kernels = [
-        subprocess.Popen(
-            [sys.executable, "-c", KERNEL, str(first), str(first + 40)],
-            env=os.environ | {"PYTHONPATH": str(paths.ROOT)},
-        )
-        for first in (0, 40)
-    ]
-    assert [kernel.wait() for kernel in kernels] == [0, 0]
-    assert sorted(map(int, kept(results)["exercises"])) == list(range(80))
-    assert [file.name for file in results.path.parent.iterdir()] == ["results-02.json"]
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path.name)])
-def test_a_lab_goes_on_where_the_file_is_none(results, make, capsys):
-    results.path.parent.mkdir()
-    make(results.path)
-    do_all(results)
-    assert "the lab goes on" in capsys.readouterr().err
 
 
 PIXEL = "iVBORw0KGgo="
@@ -290,16 +218,3 @@ def test_what_cannot_be_kept_is_one_warning_and_what_was_kept_stays(results, cap
     assert [file.name for file in results.path.parent.iterdir()] == ["results-02.json"]
     do_all(results)
     assert kept(results)["exercises"] == {"1": "passed", "2": "passed"}
-
-
-def test_a_folder_that_cannot_be_made_is_a_warning(results, capsys):
-    results.path.parent.write_text("a file of that name")
-    do_all(results)
-    assert capsys.readouterr().err.count("Warning: cannot write ") == 1
-
-
-def test_a_file_that_cannot_be_read_is_not_replaced(results, capsys, monkeypatch):
-    results.path.mkdir(parents=True)
-    do_all(results)
-    assert "Is a directory" in capsys.readouterr().err
-    assert results.path.is_dir()

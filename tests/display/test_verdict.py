@@ -6,7 +6,7 @@ import pytest
 
 from labkit.display import verdict
 from labkit.display.results import CHECK_FAILED, NOT_ATTEMPTED, NOT_YET, PASSED
-from labkit_author import build
+from labkit_author import execution
 
 MESSAGE = ["Expected double(3) to be < 6; it is 3.", "Hint 1 of 3: think & try"]
 TEXT = "Exercise 1 · not yet.\n   Expected double(3) to be < 6; it is 3.\n   Hint 1 of 3: think & try"
@@ -21,7 +21,7 @@ def test_outside_of_a_notebook_a_verdict_is_plain_text(capsys):
 def test_in_a_notebook_the_same_words_are_coloured(tmp_path):
     code = f"from labkit.display import verdict\nverdict.show(1, {NOT_YET!r}, {MESSAGE})"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-    (output,) = build.execute(notebook, "verdict", tmp_path).cells[0].outputs
+    (output,) = execution.execute(notebook, "verdict", tmp_path).cells[0].outputs
     assert output.data["text/plain"] == TEXT
     page = output.data["text/html"]
     assert re.search(r'<span style="background-color: #E69F00; [^"]*">not yet</span>', page)
@@ -35,7 +35,7 @@ def test_behind_passed_stands_the_solution_folded(tmp_path):
         for number, outcome in enumerate((PASSED, NOT_YET, NOT_ATTEMPTED), 1)
     )
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-    outputs = build.execute(notebook, "verdict", tmp_path).cells[0].outputs
+    outputs = execution.execute(notebook, "verdict", tmp_path).cells[0].outputs
     assert [output.data["text/plain"] for output in outputs] == [
         "Exercise 1 · passed.",
         "Exercise 2 · not yet.",

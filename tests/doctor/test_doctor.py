@@ -17,13 +17,14 @@ from labkit.doctor import checks, probes, speed, view
 from labkit.doctor.checks import Finding, Report, judge
 from labkit.doctor.labs import LABS, Lab
 from labkit.doctor.probes import Facts, ProbeResult
-from labkit.exercises import minutes, sources
+from labkit.exercises import catalogue
 from labkit.mpi import torch_ranks
 from labkit.roofline import measure
 from labkit.roofline.measure import Limits, Product
 from labkit.slurm import cluster
 from labkit.system.load import Others
 from labkit.system.paths import DATA
+from labkit_author import minutes
 
 GIB = 2**30
 AVX2 = ("AVX", "AVX2")
@@ -599,7 +600,7 @@ def test_jupyterlab_that_does_not_start():
 
 
 def test_every_lab_has_its_line_and_names_checks_that_exist():
-    assert [lab.name[:2] for lab in LABS] == [source.stem[:2] for source in sources.labs()]
+    assert [lab.name[:2] for lab in LABS] == [lab.number for lab in catalogue.labs()]
     assert {name for lab in LABS for name in (*lab.needs, *lab.better_with)} <= checks.CHECKS.keys()
 
 

@@ -26,7 +26,8 @@ from labkit.exercises import ranks
 
 RANK = MPI.COMM_WORLD.rank
 THROUGH = MPI.COMM_WORLD.Dup()  # for the batch alone: no script's message meets its own
-PATIENCE_S = 3.0  # for the other ranks to be through, once one has failed
+WINDOWS = MPI.Win
+PATIENCE_S = 1.0  # for the other ranks to be through, once one has failed
 PROBES = Path(ranks.__file__).parent
 
 
@@ -44,16 +45,17 @@ def fail(message: str, where: str = "", hint: str = "") -> NoReturn:
 
 def run(script: str, *arguments: str) -> bool:
     """Run a probe or another script as in a process of its own; return whether it has not failed."""
+    MPI.COMM_WORLD, MPI.Win = THROUGH.Dup(), WINDOWS  # no message of an earlier script's, nor its watched windows
     sys.argv[:] = [script, *arguments]
     sys.path[0] = str(Path(script).parent)
     if keras := sys.modules.get("keras"):
         keras.backend.clear_session()
     try:
         if Path(script).parent == PROBES:
-            probe = importlib.import_module(f"labkit.exercises.{Path(script).stem}")
-            if hasattr(probe, "fail"):
-                probe.fail = fail
-            probe.main()
+            name = f"labkit.exercises.{Path(script).stem}"
+            if "tensorflow" not in sys.modules:  # a probe with it keeps what it has trained in one process
+                sys.modules.pop(name, None)
+            importlib.import_module(name).main()
         else:
             runpy.run_path(script, run_name="__main__")
     except Failed:

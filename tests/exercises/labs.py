@@ -1,45 +1,60 @@
-"""Tests of a lab's exercises: untouched, with planted mistakes, and right in another way."""
+"""Tests of a lab's exercises: untouched, with planted mistakes, and right in other ways."""
 
 import functools
-from collections.abc import Callable, Sequence, Set
+import linecache
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from labkit.exercises import answers, sources
+from labkit.exercises import answers
 from labkit.exercises.core import Checker, checker
+from labkit_author import mistakes, sources
+from labkit_author.mistakes import Change
+
+FILE = "<planted>"  # the answer's, in a traceback
 
 
 class Student:
-    """A student of a lab, whose answers are made from its solutions, in an empty folder.
+    """A student of a lab, whose answers are made from its solutions.
 
     Parameters
     ----------
     number : str
         The lab.
-    namespace : dict
-        What the notebook has imported.
+    names : mapping
+        The names that the notebook has imported.
     """
 
-    def __init__(self, number: str, namespace: dict[str, Any]):
-        self.namespace = namespace
-        self.check: Checker = checker(number, namespace)
+    def __init__(self, number: str, names: Mapping[str, Any]):
+        self.names = dict(names)
+        self.check: Checker = checker(number, self.names)
         self._solved, self._blank = _solved_and_blank(number)
 
-    def answer(self, number: int, edit: Callable[[str], str] | None = None) -> Any:
-        """Return the answer that the solution's text makes after `edit`; the untouched one without an edit."""
-        text = self._blank[number] if edit is None else edit(self._solved[number])
-        assert edit is None or text != self._solved[number] or edit is same, "the edit changed nothing"
+    def untouched(self, exercise: int) -> Any:
+        """Return the answer of an exercise's stub: a function, or the path of a script."""
+        return self._run(self._blank[exercise])
+
+    def answer(self, exercise: int, change: Change | None = None) -> Any:
+        """Return the solution of an exercise, or what a change makes of it."""
+        text = self._solved[exercise]
+        if change is not None:
+            text = change.apply(text)
+            assert text != self._solved[exercise], "the change changes nothing"
+        return self._run(text)
+
+    def _run(self, text: str) -> Any:
         if text.startswith("%%writefile"):
             head, _, script = text.partition("\n")
             path = Path(head.split()[-1])
             path.parent.mkdir(exist_ok=True)
             path.write_text(script + "\n")
             return str(path)
-        namespace = dict(self.namespace)
-        exec(compile(_remembered(text), _FILE, "exec"), namespace)
-        return next(value for name, value in namespace.items() if name not in self.namespace and name != "__builtins__")
+        names = dict(self.names)
+        linecache.cache[FILE] = (len(text), None, text.splitlines(keepends=True), FILE)
+        exec(compile(text, FILE, "exec"), names)
+        return next(value for name, value in names.items() if name not in self.names and name != "__builtins__")
 
 
 @functools.cache
@@ -51,98 +66,75 @@ def _solved_and_blank(number: str) -> tuple[dict[int, str], dict[int, str]]:
 
 
 class ThreeWays:
-    """The tests of a lab's exercises; its module has a subclass, and a fixture `student`.
+    """The tests of a lab's exercises, with the changes of `solutions/mistakes/NN.toml`; its module has a subclass.
 
     Attributes
     ----------
     lab : str
         The lab's number.
-    mistakes : list of (exercise, edit, message)
-        What `edit` makes of the solution is *not yet* right, and the student is told `message`.
-    right : list of (exercise, edit)
-        What `edit` makes of the solution is right too; `same` is the solution itself.
+    names : dict
+        The names that the notebook has imported.
+    on_ranks : set of int
+        The exercises whose check runs the answer on ranks: many answers share a launch (`launches.py`).
     slow : set of int
         The exercises whose check takes seconds, which nothing here shows, and which `--fast` leaves out.
+    limits : dict
+        Time limits of the lab's checks while a mistake is tested, so that what hangs is reported sooner.
     """
 
     lab: str
-    mistakes: list[tuple[int, Callable[[str], str], str]]
-    right: list[tuple[int, Callable[[str], str]]]
+    names: Mapping[str, Any] = {}
+    on_ranks: Set[int] = frozenset()
     slow: Set[int] = frozenset()
+    limits: Mapping[str, float] = {}
+
+    @classmethod
+    def make_student(cls, folder: Path) -> Student:
+        """Return a student in an empty folder, which is the current one."""
+        return Student(cls.lab, cls.names)
 
     def test_untouched_is_not_attempted(self, student, exercise, capsys):
-        student.check(exercise, student.answer(exercise))
+        student.check(exercise, student.untouched(exercise))
         assert f"Exercise {exercise} · not attempted." in capsys.readouterr().out
 
-    def test_mistakes_are_reported(self, student, exercise, edit, message, capsys):
-        student.check(exercise, student.answer(exercise, edit))
+    def test_mistakes_are_reported(self, student, exercise, mistake, capsys):
+        student.check(exercise, student.answer(exercise, mistake))
         out = capsys.readouterr().out
-        assert message, "the message that the student must see is empty"
+        assert mistake.message, "the message that the student must see is empty"
         assert f"Exercise {exercise} · not yet." in out, out
-        assert message in out, out
+        assert mistake.message in out, out
 
-    def test_right_answers_pass(self, student, exercise, edit, capsys, request, monkeypatch):
+    def test_right_answers_pass(self, student, exercise, right, capsys, request, monkeypatch):
         if request.config.getoption("--fast"):  # what is right passes after any time; the whole suite draws for longer
             monkeypatch.setattr(answers, "CPU_LIMIT_S", 0.02)
-        student.check(exercise, student.answer(exercise, edit))
+        student.check(exercise, student.answer(exercise, right))
         out = capsys.readouterr().out
         assert f"Exercise {exercise} · passed." in out, out
 
     def test_each_exercise_has_mistakes_a_solution_and_another_right_answer(self):
         exercises = set(checker(self.lab, {}).lab.checks)
-        assert {exercise for exercise, *_ in self.mistakes} == exercises
-        assert {exercise for exercise, edit in self.right if edit is same} == exercises
-        assert {exercise for exercise, edit in self.right if edit is not same} == exercises
+        assert {exercise for exercise, changes in mistakes.planted(self.lab).items() if changes} == exercises
+        assert {exercise for exercise, changes in mistakes.right(self.lab).items() if changes} == exercises
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give each test of `ThreeWays` its cases; conftest.py hands this to pytest."""
+    """Give each test of `ThreeWays` its cases, named by their exercise; conftest.py hands this to pytest."""
     lab = metafunc.cls
-    if lab is None or not issubclass(lab, ThreeWays):
+    if lab is None or not issubclass(lab, ThreeWays) or "exercise" not in metafunc.fixturenames:
         return
-    if "message" in metafunc.fixturenames:
-        metafunc.parametrize(("exercise", "edit", "message"), _marked(lab, lab.mistakes))
-    elif "edit" in metafunc.fixturenames:
-        metafunc.parametrize(("exercise", "edit"), _marked(lab, lab.right))
-    elif "exercise" in metafunc.fixturenames:
-        metafunc.parametrize("exercise", sorted({exercise for exercise, *_ in lab.mistakes}))
+    if "mistake" in metafunc.fixturenames:
+        _parametrize(metafunc, "mistake", mistakes.planted(lab.lab))
+    elif "right" in metafunc.fixturenames:
+        _parametrize(metafunc, "right", {n: [None, *right] for n, right in mistakes.right(lab.lab).items()})
+    else:
+        metafunc.parametrize("exercise", sorted(checker(lab.lab, {}).lab.checks))
 
 
-def _marked(lab: type[ThreeWays], cases: Sequence[tuple]) -> list:
-    return [pytest.param(*case, marks=[pytest.mark.slow] * (case[0] in lab.slow)) for case in cases]
-
-
-def same(text: str) -> str:
-    """The solution as it is."""
-    return text
-
-
-def swap(old: str, new: str) -> Callable[[str], str]:
-    """An edit that puts `new` for `old`, which must be there."""
-
-    def edit(text: str) -> str:
-        assert old in text, f"the solution no longer has {old!r}: plant another mistake"
-        return text.replace(old, new)
-
-    return edit
-
-
-def after(line: str, new: str) -> Callable[[str], str]:
-    """An edit that puts `new` for all that comes after a line, which must be there."""
-
-    def edit(text: str) -> str:
-        head, found, _ = text.partition(f"{line}\n")
-        assert found, f"the solution no longer has {line!r}: plant another mistake"
-        return head + found + new
-
-    return edit
-
-
-_FILE = "<planted>"
-
-
-def _remembered(text: str) -> str:
-    import linecache
-
-    linecache.cache[_FILE] = (len(text), None, text.splitlines(keepends=True), _FILE)
-    return text
+def _parametrize(metafunc: pytest.Metafunc, name: str, changes: Mapping[int, Sequence[Change | None]]) -> None:
+    slow = metafunc.cls.slow
+    cases = [
+        pytest.param(exercise, change, id=f"{exercise}-{place}", marks=[pytest.mark.slow] * (exercise in slow))
+        for exercise in changes
+        for place, change in enumerate(changes[exercise])
+    ]
+    metafunc.parametrize(("exercise", name), cases)

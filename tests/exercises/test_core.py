@@ -1,19 +1,23 @@
 import json
-import threading
 import time
 from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 
-from labkit.exercises import core, sources
+from labkit.exercises import core
 from labkit.exercises.answers import call, for_all, remember_lines, run_answer
 from labkit.exercises.core import Checker, Lab
 from labkit.exercises.outcomes import expect
 from labkit.system.errors import LabError
+from labkit_author import catalogue, sources
 
 ANSWER = "def double(x):\n    ### BEGIN SOLUTION\n    return scale * x\n    ### END SOLUTION"
 SCRIPT = "# %%writefile work/two.py\n### BEGIN SOLUTION\nprint(2)\n### END SOLUTION"
+
+
+def exercises_of(source):
+    return catalogue.exercises(sources.read(source))
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def check(write_source, tmp_path, monkeypatch):
         expect(run.lines[0] == ("2",), f"2; it printed {run.lines[0]}")
 
     source = write_source(ANSWER, "double = check(1, double)", SCRIPT, 'two = check(2, "work/two.py")')
-    return Checker(lab, source, {"scale": 2})
+    return Checker(lab, exercises_of(source), {"scale": 2})
 
 
 def stub(x):
@@ -52,13 +56,6 @@ def test_a_right_answer_passes_and_is_given_back(check, capsys):
 def test_an_untouched_answer_is_not_attempted_and_the_solution_stands_in(check, capsys):
     assert check(1, stub)(5) == 10
     assert capsys.readouterr().out.startswith("Exercise 1 · not attempted.")
-
-
-def test_a_stand_in_given_back_is_still_not_attempted(check, capsys):
-    check(1, check(1, stub))
-    told = capsys.readouterr().out
-    assert told.count("not attempted") == 2
-    assert told.count("Run your own cell again first") == 1
 
 
 def hints_of(out: str) -> list[str]:
@@ -95,7 +92,7 @@ def test_a_script_is_the_same_answer_until_its_text_changes(tmp_path, write_sour
         expect(False, "more")
 
     cells = "%%writefile work/it.py\n### BEGIN SOLUTION\nprint(2)\n### END SOLUTION", 'it = check(1, work / "it.py")'
-    check = Checker(lab, write_source(*cells), {})
+    check = Checker(lab, exercises_of(write_source(*cells)), {})
     script = tmp_path / "it.py"
     for text in ("print(1)", "print(1)", "print(3)"):
         script.write_text(text)
@@ -134,7 +131,7 @@ def test_a_hint_for_the_mistake_comes_first_and_once_and_the_others_in_their_ord
         expect(got < 9, "less", hint="twice")
         for_all(lambda x: expect(call(answer, x) > 0, "more", hint="Is there a minus?"), x=st.just(3))
 
-    check = Checker(lab, write_source(ANSWER, "double = check(1, double)"), {"scale": 2})
+    check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
     nothing = lambda x: None  # noqa: E731
     for answer in (nothing, lambda x: 9, lambda x: 10, nothing, lambda x: -3, lambda x: -4):
         check(1, answer)
@@ -157,11 +154,6 @@ def test_what_an_answer_raises_is_not_yet_and_names_the_line(check, capsys):
     assert "x.missing" in told
 
 
-def test_an_answer_of_the_wrong_kind_is_not_yet(check, capsys):
-    check(1, 6)
-    assert "Expected a function; 6 is of type int." in capsys.readouterr().out
-
-
 def test_a_checks_own_failure_is_not_the_students(write_source, capsys):
     lab = Lab("42")
 
@@ -169,7 +161,7 @@ def test_a_checks_own_failure_is_not_the_students(write_source, capsys):
     def broken(answer):
         raise KeyError("the library changed")
 
-    check = Checker(lab, write_source(ANSWER, "double = check(1, double)"), {"scale": 2})
+    check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
     assert check(1, lambda x: 2 * x)(5) == 10
     told = capsys.readouterr().out
     assert "the check itself failed" in told
@@ -184,7 +176,7 @@ def test_a_script_still_as_written_is_not_attempted_and_the_solution_lies_beside
     (tmp_path / "work" / "two.py").write_text(text)
     solution = check(2, "work/two.py")
     assert "not attempted" in capsys.readouterr().out
-    assert solution.read_text() == "### BEGIN SOLUTION\nprint(2)\n### END SOLUTION\n"
+    assert solution.read_text() == "print(2)\n"
     assert solution.parent.name == "work"
 
 
@@ -215,11 +207,6 @@ def test_a_missing_script_says_which_cell_to_run(check, capsys):
     assert "run the cell that writes it" in capsys.readouterr().out
 
 
-def test_an_exercise_that_is_not_there(check):
-    with pytest.raises(LabError, match=r"no exercise 7, only \[1, 2\]"):
-        check(7, stub)
-
-
 def test_interrupting_an_answer_is_not_swallowed(check):
     def endless(x):
         raise KeyboardInterrupt
@@ -237,12 +224,6 @@ def written(text: str):
     return namespace["double"]
 
 
-@pytest.mark.parametrize("comment", ["", "    # I don't know yet\n", '    """Twice as much."""\n'])
-def test_a_stub_with_a_comment_is_still_the_stub(check, capsys, comment):
-    check(1, written(f"def double(x):\n{comment}    raise NotImplementedError()\n"))
-    assert "not attempted" in capsys.readouterr().out
-
-
 def test_the_stub_in_a_notebook_is_seen_and_recognised(check, tmp_path, capsys):
     function = sources.blank(sources.read(tmp_path / "42_made_up.py")).cells[0].source
     assert "# ───" in function
@@ -252,30 +233,11 @@ def test_the_stub_in_a_notebook_is_seen_and_recognised(check, tmp_path, capsys):
     assert 'Line 4 still says "raise NotImplementedError()": delete it' in capsys.readouterr().out
 
 
-def test_a_not_implemented_error_of_a_library_is_not_the_stub(check, capsys):
-    check(1, written("def double(x):\n    return sum(x)\ndef sum(x):\n    raise NotImplementedError('of numpy')\n"))
-    out = capsys.readouterr().out
-    assert "not yet" in out
-    assert "NotImplementedError: of numpy, in line 4" in out
-
-
-def test_the_stubs_line_left_below_an_answer_is_reported(check, capsys):
-    check(1, written("def double(x):\n    y = 2 * x\n    raise NotImplementedError()\n"))
-    out = capsys.readouterr().out
-    assert "not yet" in out
-    assert 'Line 3 still says "raise NotImplementedError()": delete it' in out
-
-
 def test_what_an_answer_printed_is_quoted(check, capsys):
     check(1, written("def double(x):\n    print('twice:', 2 * x)\n"))
     out = capsys.readouterr().out
     assert "None" in out
     assert "It printed: twice: 6" in out
-
-
-def test_what_a_right_answer_printed_does_not_come_between(check, capsys):
-    check(1, written("def double(x):\n    print(x)\n    return 2 * x\n"))
-    assert capsys.readouterr().out == "Exercise 1 · passed.\n"
 
 
 @pytest.mark.slow
@@ -300,16 +262,7 @@ def test_an_answer_that_hangs_is_reported_by_its_line_and_the_lab_goes_on(check,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("import time; time.sleep(0.1)", "double is too slow: "),
-        ("import time; time.sleep(0.1)", " calls took "),
-        ("while x == 3:\n        pass", "double is too slow for double(3): it was still running after "),
-        ("while x == 3:\n        pass", ", and 3 calls before it had returned. It was in line "),
-    ],
-)
-def test_an_honest_slow_answer_is_told_so(write_source, tmp_path, monkeypatch, capsys, text, told):
+def test_a_slow_call_is_reported_with_the_calls_before_it(write_source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(core, "ANSWER_LIMIT_S", 1.0)
     lab = Lab("42")
@@ -319,22 +272,11 @@ def test_an_honest_slow_answer_is_told_so(write_source, tmp_path, monkeypatch, c
         for x in range(1000):
             expect(call(answer, x) == 2 * x, "twice")
 
-    check = Checker(lab, write_source(ANSWER, "double = check(1, double)"), {"scale": 2})
-    check(1, written(f"def double(x):\n    {text}\n    return 2 * x\n"))
-    assert told in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_an_answer_that_comes_late_takes_no_output_with_it(check, capsys, monkeypatch):
-    monkeypatch.setattr(core, "ANSWER_LIMIT_S", 0.5)
-    before = set(threading.enumerate())
-    check(1, written("def double(x):\n    import time; time.sleep(4)\n"))  # in compiled code, which can't be ended
-    (late,) = set(threading.enumerate()) - before
-    late.join(30)
-    assert not late.is_alive()
-    capsys.readouterr()
-    print("still heard")
-    assert capsys.readouterr().out == "still heard\n"
+    check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
+    check(1, written("def double(x):\n    while x == 3:\n        pass\n    return 2 * x\n"))
+    told = capsys.readouterr().out
+    assert "Expected double(3) to finish; it was still running after 3 calls and " in told
+    assert "It was in line " in told
 
 
 @pytest.mark.slow
@@ -348,7 +290,7 @@ def test_time_that_the_check_itself_takes_is_not_the_answers(write_source, capsy
         time.sleep(1.5)
         expect(call(answer, 3) == 6, "6")
 
-    check = Checker(lab, write_source(ANSWER, "double = check(1, double)"), {"scale": 2})
+    check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
     check(1, written("def double(x):\n    return 2 * x\n"))
     assert "passed" in capsys.readouterr().out
 
@@ -368,7 +310,7 @@ def test_a_function_that_moves_into_a_module_has_the_functions_of_earlier_exerci
     source = write_source(
         ANSWER.replace("scale", "2"), "double = check(1, double)", solution, "quadruple = check(2, quadruple)"
     )
-    check = Checker(lab, source, {})
+    check = Checker(lab, exercises_of(source), {})
     text = "def quadruple(x):\n    return double(double(x))\n"
     remember_lines("<quadruple>", text)
     notebook = {}
@@ -393,19 +335,7 @@ def test_what_is_no_function_is_reported(check, capsys, answer):
     assert "Expected a function; " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("answer", [None, 3, stub])
-def test_what_is_no_script_is_reported(check, capsys, answer):
-    check(2, answer)
-    assert "Expected the path of your script; it is " in capsys.readouterr().out
-
-
 def test_the_script_that_stood_in_is_not_the_students(check, tmp_path, capsys):
     (tmp_path / "work" / "two.py").write_text("print(3)")
     check(2, check(2, "work/two.py"))
     assert "This is the kit's solution, not yours." in capsys.readouterr().out
-
-
-def test_a_stub_line_left_in_a_script_is_reported(check, tmp_path, capsys):
-    (tmp_path / "work" / "two.py").write_text("print(2)\nraise NotImplementedError()\n")
-    check(2, "work/two.py")
-    assert 'Your script still says "raise NotImplementedError()"' in capsys.readouterr().out

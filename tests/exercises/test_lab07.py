@@ -9,16 +9,17 @@ import lab_cells
 import launches
 import numpy as np
 import pytest
-from labs import Student, ThreeWays, after, same, swap
+from labs import ThreeWays
 
 from labkit.display.measured import Measured
 from labkit.exercises import lab07
 from labkit.system import statistics
+from labkit_author import sources
+from labkit_author.mistakes import Change
 
 pytestmark = pytest.mark.timeout(900)  # the one launch of all scripts takes a minute, and many on a busy machine
 
 FUNCTIONS = {1: "shard", 2: "learning_rate", 3: "steps_per_epoch"}  # of plan.py, by exercise
-PROBED = {4, 5}  # exercises that run on ranks
 WAY = {"active": lab07.RANKS, "steps": 2, "batch": 64, "every": 1, "horovod": True, "fp16": False}
 # Some ways in which compare.py measures: one rank alone, then all. Horovod starts and stops in each round.
 WAYS = {
@@ -35,23 +36,27 @@ ALONE = {
 }
 
 
-def make_student(folder):
-    """The lab up to its scripts, in a folder: plan.py from the solutions, the other modules from the lab."""
-    from labkit.exercises import sources
+class TestExercises(ThreeWays):
+    lab = "07"
+    on_ranks = frozenset({4, 5})
+    names = {"np": np, "math": math}
 
-    student = Student("07", {"np": np, "math": math})
-    (folder / "work").mkdir()
-    cells = sources.read(sources.find("07")).cells
-    plan = next(cell.source for cell in cells if "plan.py" in cell.source and "write_text" in cell.source)
-    texts = {name: inspect.getsource(student.answer(number, same)) for number, name in FUNCTIONS.items()}
-    getsource = lambda function: texts[function]  # noqa: E731, each has a file of its own in a notebook
-    names = {"inspect": SimpleNamespace(getsource=getsource), "work": folder / "work"}
-    exec(plan, names | {name: name for name in FUNCTIONS.values()})
-    for cell in cells:
-        head, _, text = cell.source.partition("\n")
-        if head.startswith("%%writefile work/") and "### BEGIN SOLUTION" not in text:
-            (folder / head.split()[-1]).write_text(text)
-    return student
+    @classmethod
+    def make_student(cls, folder):
+        """The lab up to its scripts: plan.py from the solutions, the other modules from the lab."""
+        student = super().make_student(folder)
+        (folder / "work").mkdir(exist_ok=True)
+        cells = sources.read(sources.find("07")).cells
+        plan = next(cell.source for cell in cells if "plan.py" in cell.source and "write_text" in cell.source)
+        texts = {name: inspect.getsource(student.answer(number)) for number, name in FUNCTIONS.items()}
+        getsource = lambda function: texts[function]  # noqa: E731, each has a file of its own in a notebook
+        names = {"inspect": SimpleNamespace(getsource=getsource), "work": folder / "work"}
+        exec(plan, names | {name: name for name in FUNCTIONS.values()})
+        for cell in cells:
+            head, _, text = cell.source.partition("\n")
+            if head.startswith("%%writefile work/") and "### BEGIN SOLUTION" not in text:
+                (folder / head.split()[-1]).write_text(text)
+        return student
 
 
 @pytest.fixture(scope="module")
@@ -62,223 +67,14 @@ def launched(request, tmp_path_factory):
     own.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(own)
-        make_student(own)
+        TestExercises.make_student(own)
     (own / "ways.json").write_text(json.dumps(WAYS))
     more = {
-        name: (lab07.RANKS, own, [str(own / "work" / name), *map(str, arguments)]) for name, arguments in ALONE.items()
+        name: launches.Launch(lab07.RANKS, own, [str(own / "work" / name), *map(str, arguments)])
+        for name, arguments in ALONE.items()
     }
-    found = launches.printed(request, folder, make_student, PROBED, more)
+    found = launches.print_all(request, folder, more)
     return found | {"found.json": json.loads((own / "found.json").read_text())}
-
-
-@pytest.fixture
-def student(tmp_path, monkeypatch, request):
-    return launches.student(request, monkeypatch, tmp_path, make_student)
-
-
-INTERLEAVED = swap("np.arange(rank * share, (rank + 1) * share)", "range(n)[rank : share * size : size]")
-EACH_BY_ITSELF = swap(
-    "hvd.broadcast_variables(start, root_rank=0)",
-    """for v in start:
-        v.assign(hvd.broadcast(v, 0))""",
-)
-BY_HAND = swap(
-    """        tape = hvd.DistributedGradientTape(tape)
-        gradients = tape.gradient(loss, [v.value for v in self.trainable_variables])
-""",
-    """        gradients = tape.gradient(loss, [v.value for v in self.trainable_variables])
-        gradients = [hvd.allreduce(g, op=hvd.Sum, name=f"g{i}") / hvd.size() for i, g in enumerate(gradients)]
-""",
-)
-
-
-FP16 = swap("DistributedGradientTape(tape)", "DistributedGradientTape(tape, compression=hvd.Compression.fp16)")
-AVERAGES = "[v.assign(hvd.allreduce(v.value, name=v.path)) for v in model.trainable_variables]"
-
-
-def weights_averaged(text):
-    """The script with weights averaged after each epoch, in place of gradients in each step."""
-    text = text.replace("        tape = hvd.DistributedGradientTape(tape)\n", "")
-    return text.replace("        history.append(", f"        {AVERAGES}\n        history.append(")
-
-
-def weights_averaged_in_fit(text):
-    """The same under fit."""
-    text = text.replace("        tape = hvd.DistributedGradientTape(tape)\n", "")
-    end = f"keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: {AVERAGES})"
-    return text.replace("verbose=0)", f"verbose=0, callbacks=[{end}])")
-
-
-OBJECTS = swap(
-    "hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)",
-    "model.set_weights(hvd.broadcast_object(model.get_weights(), root_rank=0))",
-)
-EXACTLY = """    from fractions import Fraction
-
-    return Fraction(16 * n_bytes * (ranks - 1), ranks) / Fraction(seconds)
-"""
-FOLDED = swap("mask & set(cpus)", "{cpu % 64 for cpu in mask} & {cpu % 64 for cpu in cpus}")
-REPORT = """            print(
-                "epoch {epoch}: loss {loss:.3f}, accuracy {accuracy:.3f}, "
-                "{images_per_second:,.0f} images/s".format(**history[-1])
-            )
-"""
-BY_ALL = swap(REPORT, "        print(history[-1])\n")
-IN_ANOTHER_FORM = swap(
-    REPORT, "            print('{epoch} of many: {accuracy:.0%}, {loss:.1f}'.format(**history[-1]))\n"
-)
-
-
-def and_says_who_it_is(text):
-    """The script with a line from each rank, which is no report of an epoch."""
-    return text.replace("    steps = ", "    print(f'rank {rank} of {size}: {len(x)} digits, {args.lr}')\n    steps = ")
-
-
-class TestExercises(ThreeWays):
-    lab = "07"
-    mistakes = [
-        (1, swap("rank * share, (rank + 1) * share", "n"), "no index on two ranks"),
-        (1, swap("rank * share, (rank + 1) * share", "rank, n, size"), "all ranks to get equally many"),
-        (1, swap("rank * share, (rank + 1) * share", "(rank + 1) * share, (rank + 2) * share"), "indices from 0 to 11"),
-        (1, swap("n // size", "n // size // 2"), "none to be left out"),
-        (1, swap("np.arange", "digits_of"), "NameError"),
-        (1, swap("np.arange(rank * share, (rank + 1) * share)", "tuple(range(share))"), "it is a tuple"),
-        (1, swap("np.arange(rank * share, (rank + 1) * share)", "range(n) and slice(share)"), "it is a slice"),
-        (1, swap("(rank + 1) * share)", "(rank + 1) * share, dtype=float)"), "of shape (12,), float64"),
-        (1, swap("(rank + 1) * share)", "(rank + 1) * share).astype(np.int16)"), "for n = 70,000 and 3 ranks"),
-        (1, swap("np.arange(rank * share, (rank + 1) * share)", "np.arange(n) // share == rank"), "a boolean mask"),
-        (1, swap("(rank + 1) * share)", "(rank + 1) * share) - n"), "reach from -12 to -1"),
-        (2, swap("base * size", "base"), "to be 0.4; it is 0.1"),
-        (
-            2,
-            swap("if step >= warmup", "if True"),
-            "learning_rate(step=0, base=0.1, size=4, warmup=10) to be 0.1; it is 0.4",
-        ),
-        (2, swap("if step >= warmup", "if step > warmup > 0"), "ZeroDivisionError"),
-        (2, swap("(size - 1)", "size"), "to be 0.25; it is 0.3"),
-        (2, swap("return base * (1 + (size - 1) * step / warmup)", "pass"), "it is None: does it return?"),
-        (
-            2,
-            swap("base * (1 + (size - 1) * step / warmup)", "round(base * (1 + (size - 1) * step / warmup), 4)"),
-            "0.001028",
-        ),
-        (2, lambda text: text.replace("warmup", "warm"), "unexpected keyword argument 'warmup'"),
-        (3, swap(" // size", ""), "to be 62; it is 125"),
-        (3, swap("n // size // batch", "n / size / batch"), "to be an int; it is 125.0, a float"),
-        (3, swap("n // size // batch", "-(-n // size) // batch"), "n=127, batch=64, size=2) to be 0; it is 1"),
-        (3, swap("n // size // batch", "learning_rates(n)"), "steps_per_epoch moves into a module"),
-        (3, swap("n // size // batch", "-(-n // size // batch)"), "to be 62; it is 63"),
-        (4, swap("hvd.DistributedGradientTape(tape)", "tape"), "gradients are not averaged (step 4)"),
-        (
-            4,
-            swap("[v.value for v in model.variables + optimizer.variables] + [done]", "[done]"),
-            "Not all of it came from rank 0 (step 5)",
-        ),
-        (
-            4,
-            swap("DistributedGradientTape(tape)", "DistributedGradientTape(tape, op=hvd.Sum)"),
-            "added up rather than averaged (step 4)",
-        ),
-        (4, swap("hvd.rank(), hvd.size()", "hvd.local_rank(), hvd.size()"), "`rank` is hvd.rank()"),
-        (4, swap("y_train[mine]", "y_train[: len(mine)]"), "Does each rank train on its own share"),
-        (4, swap("root_rank=0", "root_rank=1"), "That is where rank 1's start leads"),
-        (4, FP16, "do gradients travel in fewer bits"),
-        (4, weights_averaged, "are gradients averaged rather than added up, in each step?"),
-        (4, swap("args.lr, size, args.warmup", "args.lr, 2, args.warmup"), "3 times the 0.02 of one rank; it is 0.04"),
-        (4, swap("epoch * steps + step", "epoch + step"), "do steps count since the first epoch?"),
-        (
-            4,
-            swap("epoch * steps + step", "len(history) * steps + step"),
-            "4 epochs of 3 steps each, after --resume",
-        ),
-        (4, swap("args.warmup * steps", "args.warmup"), "Is the warm-up given in steps"),
-        (4, swap("checkpoint.write(", "epoch and checkpoint.write("), "in two epochs, rank 0 wrote a single one"),
-        (4, swap(", accuracy {accuracy:.3f}", ""), "lacks the accuracy"),
-        (
-            4,
-            swap("if rank == 0:\n            checkpoint.write", "if True:\n            checkpoint.write"),
-            "came from ranks [0, 1, 2]",
-        ),
-        (4, swap('checkpoint.write(str(args.out / "checkpoint"))\n            ', ""), "came from ranks []"),
-        (4, swap("    hvd.init()\n", ""), "has not been initialized; use hvd.init(), in line"),
-        (4, swap(" + [done]", ""), "rank 0 begins with step 6, rank 1 begins with step 0"),
-        (4, swap(" + optimizer.variables", ""), "all of the optimizer's variables"),
-        (4, swap(REPORT, ""), "About epoch 1, with loss"),
-        (4, BY_ALL, "reports from rank 0 alone (step 6); rank 1 printed"),
-        (4, swap("return model, optimizer", "return model"), "Expected main to return model and optimizer"),
-        (4, swap("    return model, optimizer", "    exit()"), "Your script called exit()"),
-        (5, swap("hvd.DistributedGradientTape(tape)", "tape"), "gradients are not averaged (step 4)"),
-        (5, swap("hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)", "pass"), "step 5"),
-        (5, swap("self.optimizer.apply_gradients", "list"), "off by 100%"),
-        (5, weights_averaged_in_fit, "are gradients averaged rather than added up, in each step?"),
-        (6, swap("used[a] & used[b]", "masks[a] & masks[b]"), "share a core to be {(0, 1)} for masks [{0}, {4}]"),
-        (6, swap("threads > len(used[rank])", "threads > len(masks[rank])"), "more threads than cores to be {0, 1}"),
-        (6, swap("threads > len(used[rank])", "threads >= len(used[rank])"), "more threads than cores to be set()"),
-        (6, swap("- set().union(*used)", "- set().union(*masks)"), "without a rank to be {0} for masks [{2, 3}]"),
-        (6, swap("a < b and", ""), "as (a, b) with a < b, for masks [{0, 4}, {1, 5}]"),
-        (6, swap("a < b and", "a != b and"), "each pair of ranks once, as (a, b) with a < b, for masks [{0}, {4}]"),
-        (6, swap("(a, b) for a", "(b, a) for a"), "as (a, b) with a < b"),
-        (
-            6,
-            swap(
-                "for mask in masks]",
-                "for mask in masks]\n    used = [{cpu % len(cores) for cpu in mask} for mask in masks]",
-            ),
-            "more threads than cores",
-        ),
-        (6, swap("a < b and", "a != b and"), "yours are {(0, 1), (1, 0)}"),
-        (6, swap("a < b and", "str(a) < str(b) and"), "yours are {(10, 2)}"),
-        (6, FOLDED, "share a core to be set() for masks [{0}, {64}]"),
-        (6, swap("threads > len(used[rank])", "threads > len(masks[rank])"), "Hint: Count the cores of the rank's own"),
-        (6, swap("a < b and", "a + 1 == b and"), "share a core to be {(0, 2), (1, 2)}"),
-        (6, swap("sharing, crowded, set", "crowded, set"), "three sets"),
-        (6, swap("return sharing, crowded,", "return sharing, len(crowded),"), "a set of ranks"),
-        (6, swap("return sharing, crowded,", "return sharing, list(crowded) * 2,"), "each of the ranks once"),
-        (6, swap("sharing, crowded, set", "crowded, sharing, set"), "each pair of ranks to be two numbers"),
-        (7, swap("8 * sent", "sent"), "half_rate(n_bytes=1,000,000, ranks=2, seconds=1) to be 8e+06; it is 1e+06"),
-        (7, swap("2 * (ranks - 1) / ranks", "(ranks - 1) / ranks"), "to be 8e+06; it is 4e+06"),
-        (7, swap("2 * (ranks - 1) / ranks", "2 * (ranks - 1)"), "to be 8e+06; it is 1.6e+07"),
-        (7, swap("2 * (ranks - 1) / ranks *", ""), "ranks=4, seconds=1) to be 1.2e+07; it is 8e+06"),
-        (7, swap("/ seconds", "/ (seconds / 2)"), "to be 8e+06; it is 1.6e+07"),
-        (7, swap("8 * sent / seconds", "seconds / (8 * sent)"), "to be 8e+06; it is 1.25e-07"),
-        (7, swap("8 * sent / seconds", "round(8 * sent / seconds / 1e6) * 1e6"), "ranks=2, seconds=0.02) to be"),
-        (7, swap("return 8 * sent / seconds", "print(8 * sent / seconds)"), "it is None: does it return?"),
-    ]
-    right = [
-        (1, same),
-        (1, INTERLEAVED),
-        (2, same),
-        (2, swap("base * (1 + (size - 1) * step / warmup)", "np.interp(step, [0, warmup], [base, base * size])")),
-        (3, same),
-        (3, swap("n // size // batch", "math.floor(n // size / batch)")),
-        (3, swap("n // size // batch", "len(shard(n, 0, size)) // batch")),
-        (4, same),
-        (4, EACH_BY_ITSELF),
-        (4, swap("epoch * steps + step", "int(optimizer.iterations)")),
-        (
-            4,
-            swap(
-                "mine = shard(len(digits.x_train), rank, size)", "mine = shard(len(digits.x_train), rank, size)[::-1]"
-            ),
-        ),
-        (4, swap(REPORT, "            print(*(history[-1][key] for key in ('loss', 'accuracy', 'epoch')), sep=',')\n")),
-        (4, IN_ANOTHER_FORM),
-        (4, and_says_who_it_is),
-        (5, same),
-        (5, BY_HAND),
-        (5, OBJECTS),
-        (6, same),
-        (6, swap("return sharing, crowded,", "return [[a, b] for a, b in sharing], sorted(crowded),")),
-        (7, same),
-        (7, swap("8 * sent / seconds", "np.float64(sent) / (seconds / 8)")),
-        (
-            7,
-            after(
-                '    """Return the bit/s at which the ring all-reduce of a step takes as long as computing it."""',
-                EXACTLY,
-            ),
-        ),
-    ]
 
 
 def test_the_module_is_what_the_checks_know(student, tmp_path):
@@ -295,7 +91,7 @@ def test_the_module_is_what_the_checks_know(student, tmp_path):
 
 def test_a_script_that_fails_in_a_launch_of_its_own(student, capsys):
     """As a student runs it, and not in the one launch of the tests above."""
-    student.check(4, student.answer(4, swap("    hvd.init()\n", "")))
+    student.check(4, student.answer(4, Change(before="    hvd.init()\n", after="")))
     assert "has not been initialized; use hvd.init(), in line" in capsys.readouterr().out
 
 

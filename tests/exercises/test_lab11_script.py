@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit.exercises import sources
 from labkit.mpi import run_ranks, torch_ranks
 from labkit.testbed import Testbed
+from labkit_author import sources
 
 MAGIC = "%%writefile "
 LAYERS, WIDTH, ROWS, STEPS = 3, 50, 12, 4  # rows of all ranks together

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import nbformat
 import pytest
 
-from labkit.exercises import minutes, sources
 from labkit.system import paths
 from labkit.system.errors import LabError
+from labkit_author import minutes, notebooks, sources
 
 SECTIONS = [
     minutes.Section("1", read=4, do=5),
@@ -38,14 +38,6 @@ def test_a_head_has_all_minutes_the_core_and_what_is_optional():
     assert minutes.head(SECTIONS[:1], exercises=2) == (
         "about 10 minutes: 4 to read and run, 5 for two exercises, under one of waiting."
     )
-
-
-def test_a_part_of_a_lab_has_its_minutes_and_those_of_its_core():
-    assert minutes.part(SECTIONS, "1", "1") == "about 10 minutes"
-    first, last = SECTIONS[0].name, SECTIONS[-1].name
-    assert minutes.part(SECTIONS, first, last) == "about 20 minutes, its core 10"
-    with pytest.raises(LabError, match="from section 1 to 12; it has 1, "):
-        minutes.part(SECTIONS, "1", "12")
 
 
 def test_the_notebook_has_its_times_and_marks_what_is_optional(lab):
@@ -83,7 +75,7 @@ def executed(*cells):
             continue
         states = {"iopub.status.busy": begin, "iopub.status.idle": begin + timedelta(seconds=cell)}
         times = {state: when.isoformat() for state, when in states.items()}
-        notebook.cells.append(nbformat.v4.new_code_cell("x = 1", metadata={minutes.TIMES: times}))
+        notebook.cells.append(nbformat.v4.new_code_cell("x = 1", metadata={notebooks.TIMES: times}))
     return notebook
 
 
@@ -91,7 +83,7 @@ RAN = ("# Title", 6, "## 1 · One", 24, 30, "text", 6, "## 2 · Two · optional"
 
 
 def test_what_a_stored_run_waited_is_known_for_each_section():
-    assert minutes.waited(executed(*RAN)) == {"1": pytest.approx(1.1), "2": pytest.approx(0.05), "questions": 0}
+    assert notebooks.waited(executed(*RAN)) == {"1": pytest.approx(1.1), "2": pytest.approx(0.05), "questions": 0}
 
 
 def test_a_stored_run_that_waited_longer_than_planned_is_reported(lab):
@@ -102,13 +94,6 @@ def test_a_stored_run_that_waited_longer_than_planned_is_reported(lab):
     ]
 
 
-def test_a_stored_run_without_times_is_refused():
-    notebook = executed(*RAN)
-    del notebook.cells[1].metadata[minutes.TIMES]
-    with pytest.raises(LabError, match="'x = 1' has no times: execute the lab"):
-        minutes.waited(notebook)
-
-
 def test_the_agenda_gets_the_minutes_of_the_plan(lab, tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     lab("1 = {read = 10, do = 20}", "2 = {wait = 3}", "questions = {read = 2}")
@@ -117,15 +102,3 @@ def test_the_agenda_gets_the_minutes_of_the_plan(lab, tmp_path, monkeypatch):
     assert minutes.write_agenda() == readme
     assert readme.read_text() == "| [42 A](notebooks/42_made_up.ipynb) | do 99 things | 35 |\n| [41 B](x) | y | 5 |\n"
     assert minutes.write_agenda() is None
-
-
-def test_a_cell_that_goes_on_over_a_heading_is_divided_there():
-    text = "# 42 · A lab\n\nBegin.\n\n## 1 · One\n\nIts end.\n\n## 2 · Two · optional\n\n## Questions\n\nWhy?"
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text), nbformat.v4.new_code_cell("1")])
-    found = [(part.name, part.heading, [cell.source for cell in part.cells]) for part in minutes.by_section(notebook)]
-    assert found == [
-        ("", "", ["# 42 · A lab\n\nBegin."]),
-        ("1", "1 · One", ["Its end."]),
-        ("2", "2 · Two · optional", []),
-        ("questions", "Questions", ["Why?", "1"]),
-    ]

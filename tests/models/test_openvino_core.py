@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from labkit.exercises import sources
+from labkit_author import sources
 
 INTERRUPTED = """
 import gc

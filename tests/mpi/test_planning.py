@@ -44,7 +44,7 @@ class TestFreeCores:
         assert planned.threads == len(free) // n
         assert set(planned.cpus) <= {cpu for core in free for cpu in core}
         assert len(planned.cpus) == 2 * n * planned.threads
-        assert planned.hidden[cores.LENT_VARIABLE] == ",".join(map(str, planned.cpus))
+        assert planned.env[cores.LENT_VARIABLE] == ",".join(map(str, planned.cpus))
 
     def test_fewer_threads_than_the_machine_has_cores_for_are_reported(self):
         planned = plan(2, "train.py", machine=self.BIG, environ={}, free=self.without(self.BIG, 0, 1, 2, 7))
@@ -55,12 +55,7 @@ class TestFreeCores:
         planned = plan(2, "train.py", machine=machine(4), threads=2, environ={}, free=((0,), (1,), (3,)))
         assert (planned.threads, planned.bound, binding(planned), planned.cpus) == (2, False, None, ())
         assert planned.warning.startswith("Warning: other runs have 1 of 4 cores (2): 2 ranks × 2 threads take turns")
-        assert cores.LENT_VARIABLE not in planned.hidden
-
-    def test_none_are_reported(self):
-        planned = plan(1, "train.py", machine=machine(2), environ={}, free=())
-        assert (planned.threads, planned.bound) == (2, False)
-        assert "2 of 2 cores (0-1)" in planned.warning
+        assert cores.LENT_VARIABLE not in planned.env
 
 
 class TestPlan:
@@ -91,14 +86,6 @@ class TestPlan:
         planned = plan(2, "train.py", machine=machine(64, smt=2, numa=2), environ={})
         assert (planned.threads, binding(planned)) == (32, "user:0-31+64-95,32-63+96-127")
 
-    def test_few_threads_are_spread_over_the_sockets(self):
-        planned = plan(2, "train.py", machine=machine(64, smt=2, numa=2), threads=4, environ={})
-        assert binding(planned) == "user:0-3+64-67,32-35+96-99"
-
-    def test_sockets_whose_cpus_alternate(self):
-        alternating = Machine(**{**vars(machine(4)), "numa": ((0, 2), (1, 3))})
-        assert shares(alternating, 2, 2) == [(0, 2), (1, 3)]
-
     @pytest.mark.parametrize("n", [1, 2, 3, 7, 32, 64])
     @pytest.mark.parametrize("smt", [1, 2])
     def test_shares_are_whole_cores_of_ones_own(self, n, smt):
@@ -115,9 +102,6 @@ class TestPlan:
     def test_under_a_cpu_quota_nothing_is_bound(self):
         planned = plan(2, "train.py", machine=machine(64, quota=4.0), environ={})
         assert (planned.threads, binding(planned), planned.warning) == (2, None, "")
-
-    def test_a_quota_that_takes_nothing_away_does_not_matter(self):
-        assert binding(plan(2, "train.py", machine=machine(2, quota=2.0), environ={})) == "user:0,1"
 
     @pytest.mark.parametrize("cpus", [{"SLURM_CPUS_ON_NODE": "16"}, {"SLURM_JOB_CPUS_PER_NODE": "16(x2)"}])
     def test_in_a_slurm_job_each_node_shares_its_cores(self, cpus):
@@ -148,7 +132,7 @@ class TestPlan:
         assert planned.local == local
         names = [arg for arg in planned.argv if arg.startswith("UCX_")]
         assert {name: variable(planned, name) for name in names} == told
-        assert (planned.hidden.get("HYDRA_IFACE") == "lo") == (local and bool(job))
+        assert (planned.env.get("HYDRA_IFACE") == "lo") == (local and bool(job))
 
     @pytest.mark.parametrize("room", [0, 100 << 20])
     def test_shared_memory_that_none_but_the_user_may_read_if_there_is_room(self, monkeypatch, tmp_path, room):
@@ -168,10 +152,6 @@ class TestPlan:
         planned = plan(1, "train.py", machine=machine(16), threads=threads, environ={})
         assert variable(planned, "TF_NUM_INTRAOP_THREADS") == variable(planned, "OMP_NUM_THREADS") == str(threads)
         assert variable(planned, "TF_NUM_INTEROP_THREADS") == inter_op
-
-    def test_the_command_can_be_typed(self):
-        planned = plan(2, "my script.py", "a b", "$HOME", machine=machine(2), environ={})
-        assert tuple(shlex.split(planned.command)) == planned.argv
 
     def test_the_command_is_wrapped_at_options_and_the_same_in_a_shell(self):
         planned = plan(2, "train.py", "--epochs", 1, machine=machine(2), environ={})

@@ -61,21 +61,13 @@ def test_other_ranks_meet_on_loopback(monkeypatch, tmp_path):
     assert Path(found["LD_PRELOAD"].partition(":")[0]).is_file()
 
 
-@pytest.mark.parametrize(
-    ("state", "compiler", "told"),
-    [
-        ("state", "no-such-compiler", "no C++ compiler was found"),
-        ("a state", "g++", "has a blank or a colon in its path"),
-        ("a:state", "g++", "has a blank or a colon in its path"),
-    ],
-)
-def test_they_do_not_start_where_they_would_be_open_to_others(monkeypatch, tmp_path, state, compiler, told):
+@pytest.mark.parametrize(("state", "compiler"), [("state", "no-such-compiler"), ("a state", "g++"), ("a:state", "g++")])
+def test_they_do_not_start_where_they_would_be_open_to_others(monkeypatch, tmp_path, state, compiler):
     made_up(monkeypatch, tmp_path)
     monkeypatch.setattr(preload, "STATE", tmp_path / state)
     monkeypatch.setenv("CXX", compiler)
-    with pytest.raises(LabError, match=r"testbed") as caught:
+    with pytest.raises(LabError, match=r"^PyTorch's ranks would be open to other machines: .*testbed"):
         torch_ranks.variables()
-    assert told in str(caught.value)
 
 
 BIND = """

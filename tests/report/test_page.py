@@ -8,8 +8,8 @@ import pytest
 
 from labkit.display.measured import Measured
 from labkit.display.results import NotMeasured, row
-from labkit.exercises import sources
-from labkit.report.page import render, room_figures
+from labkit.exercises import catalogue
+from labkit.report.page import render
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK, Others
 
@@ -62,7 +62,7 @@ def test_the_page_has_machine_figures_pictures_and_exercises(page):
     text = " ".join(Page(page).text.split())
     for told in ("A CPU <with> 2 cores & more", "02 · oneDNN under an MNIST CNN", "4.6×", "2.1× (1.9 to 2.3)", "<3×"):
         assert told in text
-    in_both = sum(len(sources.exercises(sources.read(sources.find(lab)))) for lab in ("02", "07"))
+    in_both = sum(len(catalogue.find(lab).exercises) for lab in ("02", "07"))
     assert f"Passed: 2 of {in_both} exercises" in text
     assert "1 passed · 2 not yet · 3 not attempted" in text
     assert 'alt="fast: &#34;2×&#34; &lt;more&gt;"' in page
@@ -92,7 +92,7 @@ def test_small_runs_and_labs_to_come_are_reported(page):
     text = Page(page).text
     assert text.count("A small run") == 1
     to_come = text.partition("Still to come")[2]
-    titles = [sources.title(source) for source in sources.labs()]
+    titles = [lab.title for lab in catalogue.labs()]
     assert [title in to_come for title in titles] == [not title.startswith(("02", "07")) for title in titles]
 
 
@@ -208,47 +208,15 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, make):
         render(tmp_path)
 
 
-def machines(name, *values, unit=""):
-    return [{"cores": 2, "isa": [], "figures": [{"name": name, "value": value, "unit": unit}]} for value in values]
-
-
-def rows(html):
-    """Give the rows of the figures' tables as texts."""
-    found = re.findall(r"<tr><th scope=\"row\">.*?</tr>", html, flags=re.S)
-    return [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in found]
-
-
-def test_the_rooms_figures_stand_beside_ones_own_from_five_machines_on(tmp_path):
-    own = ("CNN", "4.6×", OWN, "<3×"), ("ResNet", "", "1,200 images/s", ""), ("alone", "", "3×", "")
-    leave(tmp_path, "02", table=table(*own))
-    sent = [*machines("CNN", 1, 2, 3, 4, 10.5, unit="×"), *machines("ResNet", 1500, 900, 1000, 1100, 25_000)]
-    html = render(tmp_path, {"02": [*sent, *machines("alone", 7, 8, 9, 10)], "07": machines("CNN", *range(9))})
-    assert '<th scope="col">the room</th>' in html
-    assert [row for row in rows(html) if len(row) == 5] == [
-        ["CNN", "4.6×", "2.1× (1.9 to 2.3)", "&lt;3×", "3× (1 to 10.5, 5 machines)"],
-        ["ResNet", "", "1,200 images/s", "", "1,100 (900 to 25,000, 5 machines)"],
-        ["alone", "", "3×", "", ""],
-    ]
-    for nothing in (None, {}, {"02": []}, {"02": machines("of another name", *range(9))}):
-        assert "the room" not in render(tmp_path, nothing)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        None,
-        [],
-        {},
-        {"figures": []},
-        {"figures": {"02": {}}},
-        {"figures": {"02": [{}]}},
-        {"figures": {"02": [{"figures": [{"name": "CNN", "value": "fast", "unit": ""}]}]}},
-        {"figures": {"02": [{"figures": [{"name": 3, "value": 3, "unit": ""}]}]}},
-    ],
-)
-def test_an_answer_that_is_no_boards_is_refused(answer):
-    with pytest.raises(ValueError, match=r"\w"):
-        room_figures(answer)
+def test_a_rooms_results_are_next_to_ones_own_guesses(tmp_path):
+    guess = {"question": "threads", "guess": "2×", "here": "1.31×"}
+    leave(tmp_path, "03", guesses={"1": guess, "2": guess})
+    html = render(tmp_path, {("03", "2"): "median 1.3× (1 to <2>), 5 machines", ("07", "1"): "of another lab"})
+    assert html.count('<th scope="col">the room</th>') == 1
+    assert re.findall(r'<td data-head="the room">(.*?)</td>', html) == ["", "median 1.3× (1 to &lt;2&gt;), 5 machines"]
+    for room in (None, {}):
+        assert "the room" not in render(tmp_path, room)
+    assert "no results yet" in render(tmp_path, {}, "The room has no results yet.")
 
 
 def test_each_disturbed_figure_is_named_at_the_top(tmp_path):
@@ -263,7 +231,7 @@ def test_the_steps_come_first_and_guesses_stand_beside_their_figures(tmp_path):
     guess = {"question": "threads <2>", "guess": "2×", "here": "1.31× (1.20 to 1.40)"}
     leave(tmp_path, "03", steps={"threads": step}, guesses={"1": guess, "2": dict.fromkeys(guess, "")})
     page = render(tmp_path)
-    assert page.index("From the default to the fastest") < page.index(sources.title(sources.find("03")))
+    assert page.index("From the default to the fastest") < page.index(catalogue.find("03").title)
     assert "threads set beside the default 1.31× (1.20 to 1.40), 37% of the limit." in page
     assert page.count('<td data-head="you">') == 1
     assert "threads &lt;2&gt;" in page

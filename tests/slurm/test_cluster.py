@@ -234,11 +234,6 @@ def test_two_of_them_do_not_know_of_each_other(small, another):
     assert small.status().broken == ()
 
 
-def test_there_may_be_more_nodes_than_cores(another):
-    nodes = min(supervisor.usable_machine().usable_cores + 1, cluster.MAX_NODES)
-    assert another.up(nodes).nodes == nodes
-
-
 # --- It ends, and nothing is left ---
 
 # A job that does not end when told to, with a child that has left its session, and one that has left its environment.
@@ -265,17 +260,6 @@ def test_down_ends_jobs_that_will_not_end_and_down_again_is_fine(another, tmp_pa
     assert another.down() is False
     assert another.status() is None
     assert another.slurm() is None
-
-
-def test_down_gives_a_job_time_to_save(another, tmp_path):
-    another.up(1)
-    script(tmp_path, "train.py", SAVES)
-    environ = os.environ | another.slurm().variables
-    batch = ["sbatch", "--wrap", f"srun {PYTHON} train.py"]
-    subprocess.run(batch, cwd=tmp_path, env=environ, check=True, capture_output=True)
-    assert eventually((tmp_path / "started-0").exists)
-    another.down()
-    assert (tmp_path / "saved-0").exists()
 
 
 @pytest.mark.parametrize(
@@ -350,14 +334,6 @@ def test_it_ends_with_the_process_that_it_is_for(another):
     assert eventually(lambda: gone(another, folder))
 
 
-def test_a_link_that_leads_nowhere_is_in_nobodys_way(another):
-    another.link.parent.mkdir(parents=True)
-    another.link.symlink_to("/tmp/lab-cluster-of-before-the-machine-was-started-again")
-    assert another.slurm() is None
-    assert another.status().broken
-    assert another.up(1).nodes == 1
-
-
 def test_a_daemon_that_does_not_come_up_tells_why_and_nothing_is_left(another, tmp_path, monkeypatch):
     called = tmp_path / "called"
     script(tmp_path, "slurmctld", f"#!/bin/sh\necho $3 >{called}\necho 'fatal: the moon is full' >&2\nexit 3\n")
@@ -412,12 +388,6 @@ def test_missing_packages_are_named_with_the_command(empty_path, tmp_path):
         Cluster(tmp_path / "cluster").up(2)
 
 
-def test_a_user_without_a_name_is_told_so(monkeypatch):
-    monkeypatch.setattr(cluster, "PACKAGES", {})
-    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000_000)
-    assert "As root: `useradd --uid 4000000000 NAME`" in cluster.obstacle()
-
-
 def test_a_machine_without_any_network_is_told_so(tmp_path):
     text = "from labkit.slurm import cluster; cluster.PACKAGES = {}; print(cluster.obstacle())"
     alone = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
@@ -437,22 +407,6 @@ def test_a_machine_whose_name_leads_nowhere_is_reported_what_to_do(monkeypatch):
 def test_nodes_that_make_no_sense_are_refused(nodes, tmp_path):
     with pytest.raises(LabError, match="nodes is a whole number from 1 to 64"):
         Cluster(tmp_path / "cluster").up(nodes)
-
-
-def test_another_users_cluster_is_not_touched(tmp_path, monkeypatch):
-    one = Cluster(tmp_path / "cluster")
-    one.link.symlink_to(tmp_path)
-    monkeypatch.setattr(os, "geteuid", lambda: 4242)
-    for ask in (one.up, one.down, one.status, one.slurm):
-        with pytest.raises(LabError, match=r"only that user and root|cannot start"):
-            ask()
-
-
-def test_a_checkout_that_cannot_be_written_to_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "PACKAGES", {})
-    (tmp_path / "file").touch()
-    with pytest.raises(LabError, match=r"cannot write to .*file: .*\?"):
-        Cluster(tmp_path / "file" / "cluster").up(1)
 
 
 def test_what_another_user_puts_into_the_state_does_no_harm(another, tmp_path):
@@ -475,15 +429,6 @@ def test_what_another_user_puts_into_the_state_does_no_harm(another, tmp_path):
         with pytest.raises(LabError, match="is no link to a cluster: remove it"):
             ask()
     another.link.rmdir()
-
-
-def test_who_waits_for_somebody_who_holds_the_lock_does_not_wait_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "LOCK_TIMEOUT_S", 0.1)
-    one = Cluster(tmp_path / "cluster")
-    with one._locked(), pytest.raises(LabError, match="somebody else starts or ends this cluster"):
-        one.down()
-    assert (tmp_path / "cluster.lock").stat().st_mode & 0o077 == 0  # who can't open it can't hold it
-    assert one.down() is False
 
 
 def test_root_does_not_use_what_another_user_may_have_written(tmp_path, monkeypatch):
@@ -538,16 +483,6 @@ def test_a_real_cluster_is_its_default_partitions_nodes_that_are_up(empty_path, 
     assert with_sinfo(empty_path, NODES.replace("batch*", "batch")) == cluster.Slurm("real", 3, 4, {})
 
 
-def test_what_others_do_on_a_real_clusters_nodes_is_not_known():
-    with cluster.watch_nodes(cluster.Slurm("real", 2, 48, {}), "section 5") as others:
-        pass
-    assert (others.share, others.busy) == (None, False)
-    assert "not here" in others.note
-    with cluster.watch_nodes(None, "section 5") as others:
-        pass
-    assert others.share is not None
-
-
 @pytest.mark.parametrize(
     "sinfo",
     ["#!/bin/sh\nexit 1\n", "#!/bin/sh\n", "#!/bin/sh\nexec sleep 30\n", "#!/bin/sh\necho n1 64 'down*' 'batch*'\n"],
@@ -559,25 +494,12 @@ def test_a_slurm_that_takes_no_jobs_is_none(empty_path, monkeypatch, sinfo):
     assert with_sinfo(empty_path, sinfo) is None
 
 
-def test_without_sbatch_there_is_none(empty_path):
-    assert cluster._real_slurm() is None
-
-
 def test_a_small_one_is_not_taken_for_a_real_one(empty_path, monkeypatch):
     with_conf = "#!/bin/sh\n[ -z \"$SLURM_CONF\" ] || echo n1 64 idle 'batch*'\n"
     monkeypatch.setenv("SLURM_CONF", "/etc/somewhere/slurm.conf")
     assert with_sinfo(empty_path, with_conf).nodes == 1
     monkeypatch.setenv("SLURM_CONF", f"/tmp/{small_slurm.PREFIX}of-somebody/slurm.conf")
     assert with_sinfo(empty_path, with_conf) is None
-
-
-def test_the_slurm_found_is_what_was_started_else_the_real_one(monkeypatch):
-    own, real = (cluster.Slurm(kind, 2, 1, {}) for kind in ("own", "real"))
-    monkeypatch.setattr(cluster, "_real_slurm", lambda: real)
-    monkeypatch.setattr(Cluster, "slurm", lambda self: own)
-    assert cluster.find_slurm() == own
-    monkeypatch.setattr(Cluster, "slurm", lambda self: None)
-    assert cluster.find_slurm() == real
 
 
 # --- Slurm's configuration ---
@@ -591,23 +513,6 @@ def test_nodes_share_the_cores_and_the_memory_of_a_big_machine():
     assert set(nodes[0]) == {*range(16), *range(64, 80)}  # whole cores, of one NUMA node
     lines = slurm_conf(Path("/tmp/x"), 4, big, supervisor._places_here(5), ()).splitlines()
     assert sum("CPUs=16 RealMemory=131072" in line for line in lines) == 4
-
-
-def test_more_nodes_than_cores_take_turns():
-    assert node_cores(machine(cores=2), 4) == 1
-    assert [len(cpus) for cpus in node_cpus(machine(cores=2), 4)] == [1] * 4
-
-
-def test_under_a_quota_nodes_are_bound_to_no_cpu():
-    shared = machine(cores=16, quota=4.0)
-    assert node_cores(shared, 2) == 2
-    assert node_cpus(shared, 2) == [shared.cpus] * 2
-
-
-def test_daemons_have_ports_of_their_own():
-    lines = slurm_conf(Path("/tmp/x"), 8, machine(cores=8), supervisor._places_here(9), ()).split()
-    ports = [line.partition("=")[2] for line in lines if line.startswith(("Port=", "SlurmctldPort="))]
-    assert len(set(ports)) == 9
 
 
 @pytest.mark.parametrize(

@@ -108,14 +108,6 @@ def test_a_job_that_was_signalled_may_fail(job, tmp_path, name, arguments, capsy
     assert capsys.readouterr().out == f"$ scancel {arguments}\n"
 
 
-def test_a_job_that_stays_in_the_queue_is_cancelled(job, tmp_path, monkeypatch):
-    says(tmp_path, "PENDING")
-    monkeypatch.setattr(jobs, "QUEUE_TIMEOUT_S", 0.2)
-    with pytest.raises(NotStarted, match="Job 7 is still in the queue"):
-        job.wait()
-    assert cancelled(tmp_path) == ["7"]
-
-
 def test_a_job_that_is_not_over_in_time_is_cancelled(job, tmp_path):
     says(tmp_path, "RUNNING")
     with pytest.raises(LabError, match=r"job 7 is not over after 0\.2 s: read .*job\.log"):
@@ -137,12 +129,6 @@ def test_a_job_that_slurm_has_forgotten_is_over_and_a_silent_slurm_is_asked_agai
     assert job.wait() == "COMPLETED"
     squeue.write_text("#!/bin/sh\nexit 1\n")
     assert job.state() == "UNKNOWN"
-
-
-def test_output_that_is_nowhere_to_be_seen_is_reported(slurm, tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs, "OUTPUT_TIMEOUT_S", 0.1)
-    with pytest.raises(LabError, match="on a file system that all nodes see"):
-        Job(slurm, "7", tmp_path / "none.log").read_output()
 
 
 def test_whole_lines_are_passed_on_as_they_come(tmp_path):
@@ -236,19 +222,6 @@ def test_a_job_is_reported_to_stop_at_a_line_and_saves(start, tmp_path):
 
 
 @everywhere
-def test_a_signal_that_nobody_catches_ends_a_job(start, tmp_path):
-    job, lines = start(1000), []
-
-    def on_line(line):
-        lines.append(line)
-        if line == "3":
-            job.signal("USR2")
-
-    assert job.wait(tmp_path / "log-0", on_line) == "FAILED"
-    assert "saved" not in lines
-
-
-@everywhere
 def test_what_follows_a_log_may_fail_and_the_job_is_over(start, tmp_path):
     def running() -> list[psutil.Process]:
         return processes.find(lambda one: "counts.py" in " ".join(one.cmdline()) and one.cwd() == str(tmp_path))
@@ -282,13 +255,6 @@ def test_a_small_slurm_that_has_gone_is_noticed_in_one_line(slurm_is_installed, 
         assert time.monotonic() - began < jobs.JOB_TIMEOUT_S / 10  # the time limit was not what ended it
     finally:
         one.down()
-
-
-def test_a_daemon_of_the_small_slurm_that_died_is_named_to_whoever_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(Slurm, "missing", lambda self: "n1 was killed by SIGKILL")
-    monkeypatch.setattr(jobs, "_run", lambda *args, **options: pytest.fail("nobody is there to be asked"))
-    with pytest.raises(LabError, match="job 7 with it, as n1 was killed by SIGKILL: start"):
-        Job(Slurm("own", 2, 1, {}), "7", tmp_path / "job.log").wait()
 
 
 def test_a_rank_that_fails_without_a_signal_is_an_error(tmp_path):

@@ -12,10 +12,10 @@ import psutil
 import pytest
 from test_machine import V1_CPU, V2, Tree
 
-from labkit.exercises import sources
 from labkit.mpi import launch, planning
 from labkit.system import cores, load
 from labkit.system.load import BUSY_SHARE, TICK_S, observe, watch
+from labkit_author import sources
 
 SPIN = "import time; began = time.process_time()\nwhile time.process_time() - began < {}: pass"
 

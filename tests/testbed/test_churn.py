@@ -1,90 +1,131 @@
-"""However testbeds end, and whenever an interrupt comes, nothing of them is left."""
+"""However testbeds end, and at whatever moment, nothing of them is left."""
 
 import json
+import os
+import random
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 
+import psutil
 import pytest
 
-from labkit.system import paths
-from labkit.system.processes import wait_until
+from labkit.system.processes import lives, wait_until
 
 pytestmark = [
     pytest.mark.slow,  # its child processes make many testbeds
     pytest.mark.usefixtures("wires_can_be_made"),
 ]
 
-CHURN = paths.ROOT / "tests" / "benchmarks" / "testbed_churn.py"
-
-# An interrupt comes at a line of namespaces.py that is run, in one attempt after the other at each; the process lives
-# on, as a notebook's kernel does, and is asked what it has then.
+# A process that lives on after interrupts, as a notebook's kernel does, and reports what it has then.
 INTERRUPTED = """
-    import contextlib, gc, json, os, signal, sys
-    from pathlib import Path
+    import contextlib, gc, json, os, random, signal, sys
     import psutil
     from labkit.system import processes
-    from labkit.testbed import namespaces
-
-    def trace(reached):
-        def local(frame, event, argument):
-            if event == "line":
-                reached(f"{frame.f_code.co_name}, line {frame.f_lineno}")
-            return local
-        ours = namespaces.__file__
-        sys.settrace(lambda frame, *_: local if frame.f_code.co_filename == ours else None)
+    from labkit.testbed import Testbed
 
     def use():
-        with contextlib.closing(namespaces.Shell()) as shell:
-            shell.spawn()
-
-    def attempt(reached):
-        trace(reached)
-        try:
-            with contextlib.suppress(KeyboardInterrupt):
-                use()
-        finally:
-            sys.settrace(None)
-
-    def interrupt_at(line):
-        def reached(at):
-            if at == line and not came:
-                came.append(at)
-                signal.raise_signal(signal.SIGINT)
-        came = []
-        attempt(reached)
-        return bool(came)
+        with Testbed(2, "1 Gbit/s") as wires:
+            str(wires)
 
     def left():
         children = [each for each in psutil.Process().children(recursive=True) if processes.lives(each)]
         return [f"child {each.pid}" for each in children] + sorted(set(os.listdir("/proc/self/fd")) - before)
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     use()  # what is imported and opened once
-    lines = {}
-    attempt(lambda at: lines.setdefault(at))
     before = set(os.listdir("/proc/self/fd"))
-    found, missed = {}, []
-    for line in lines:
-        if not interrupt_at(line):
-            missed.append(line)
+    interrupted = 0
+    for delay in map(float, sys.argv[1:]):
+        signal.setitimer(signal.ITIMER_REAL, delay)
+        try:
+            use()
+        except KeyboardInterrupt:
+            interrupted += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
         gc.collect()  # frames of the interrupt may refer to each other
         if not processes.wait_until(lambda: not left(), 10):
-            found[line] = left()
-            break  # each takes as long
-    print(json.dumps([len(lines), missed, found]))
+            break
+    print(json.dumps([interrupted, left()]))
 """
 
 
-def test_an_interrupt_at_any_line_leaves_nothing_in_a_process_that_lives_on():
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(INTERRUPTED)], capture_output=True, text=True, timeout=250
-    )
+def test_an_interrupt_at_any_moment_leaves_nothing_in_a_process_that_lives_on():
+    moments = [str(random.uniform(0.001, 0.5)) for _ in range(20)]
+    command = [sys.executable, "-c", textwrap.dedent(INTERRUPTED), *moments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
-    lines, missed, left = json.loads(done.stdout)
-    assert lines > 50
-    assert missed == []
-    assert left == {}
+    interrupted, left = json.loads(done.stdout.splitlines()[-1])
+    assert interrupted > 5
+    assert left == [], moments
+
+
+AT_WORK = """
+    from labkit.mpi import run_ranks
+    from labkit.testbed import Testbed
+    print("begins", flush=True)
+    with Testbed(3, "1 Gbit/s") as wires:
+        print(wires._shell.pid, *(node.pid for node in wires.nodes), flush=True)
+        run_ranks(3, "rank.py", network=wires, show=False, timeout=60)
+"""
+RANK = """
+    import time
+    from mpi4py import MPI
+    end = time.monotonic() + 60
+    while MPI.COMM_WORLD.bcast(time.monotonic() < end):
+        time.sleep(0.01)
+"""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+
+
+@pytest.fixture
+def process(nothing_left, tmp_path):
+    """Start a process that begins to make a testbed for its ranks; afterwards, nothing of it may be left."""
+    (tmp_path / "rank.py").write_text(textwrap.dedent(RANK))
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(AT_WORK)],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # it may be ignored here
+    ) as started:
+        assert started.stdout.readline() == b"begins\n"
+        yield started
+        started.kill()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_process_that_is_struck_while_it_makes_a_testbed_leaves_nothing(process, number):
+    time.sleep(random.uniform(0, 0.5))
+    started = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    assert process.wait(60) != 0
+    assert wait_until(lambda: not any(map(lives, started)), 30), started
+
+
+@pytest.mark.parametrize("victim", [*SIGNALS, "the shell", "a node", "mpirun"])
+def test_a_process_that_is_struck_while_ranks_run_leaves_nothing(process, nothing_left, victim):
+    pids = list(map(int, process.stdout.readline().split()))
+    nothing_left(*pids)
+
+    def mpiruns() -> list[psutil.Process]:
+        below = psutil.Process(process.pid).children(recursive=True)
+        return [each for each in below if lives(each) and each.name() == "mpiexec.hydra"]
+
+    assert wait_until(mpiruns, 60)
+    time.sleep(random.uniform(0, 3))
+    started = psutil.Process(process.pid).children(recursive=True)
+    if victim in SIGNALS:
+        process.send_signal(victim)
+    else:
+        os.kill({"the shell": pids[0], "a node": pids[2], "mpirun": mpiruns()[0].pid}[victim], signal.SIGKILL)
+    if victim != "a node":  # its ranks keep its namespaces, and go on
+        assert process.wait(60) != 0
+    process.kill()
+    assert wait_until(lambda: not any(map(lives, started)), 30), started
 
 
 KILLED_AT_WORK = """
@@ -104,17 +145,3 @@ def test_what_the_shell_is_at_ends_with_its_process(nothing_left, tmp_path):
         nothing_left(*map(int, process.stdout.readline().split()))
         assert wait_until(lambda: at_work.exists() and at_work.read_text(), 60)
         process.kill()
-
-
-def test_the_benchmark_finds_nothing_left():
-    done = subprocess.run(
-        [sys.executable, CHURN, "--times", "6", "--nodes", "3", "--seed", "1"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    if done.returncode == 2:
-        pytest.skip(f"THE END OF TESTBEDS AT RANDOM MOMENTS NOT TESTED HERE: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "LEFT" not in done.stdout
-    assert "6/6" in done.stdout

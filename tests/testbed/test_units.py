@@ -1,4 +1,4 @@
-"""Rates and delays are read as people write them, and nothing else passes."""
+"""Rates are read as people write them, and nothing else passes."""
 
 import contextlib
 import math
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from labkit.system.errors import LabError
 from labkit.testbed import units
-from labkit.testbed.units import parse_delay, parse_rate, show_delay, show_rate
+from labkit.testbed.units import parse_rate, show_rate
 
 
 def error_of(call, *args) -> str:
@@ -24,14 +24,8 @@ def error_of(call, *args) -> str:
 @pytest.mark.parametrize(
     ("text", "rate"),
     [
-        ("100 Mbit/s", 1e8),
-        ("100Mbit/s", 1e8),
-        ("  100 mbit  ", 1e8),
-        ("100 Mbps", 1e8),
-        ("100 Mb/s", 1e8),
-        ("100 Mbits/s", 1e8),
-        ("100 MBit/s", 1e8),
-        ("100\u00a0Mbit/s", 1e8),
+        *((text, 1e8) for text in ("100 Mbit/s", "100Mbit/s", "  100 mbit  ", "100 Mbps", "100 Mb/s", "100 Mbits/s")),
+        *((text, 1e8) for text in ("100 MBit/s", "100\u00a0Mbit/s")),
         ("1gbit", 1e9),
         ("1 Gbit/s", 1e9),
         ("2.5 Gbit/s", 2.5e9),
@@ -64,19 +58,14 @@ def test_what_is_no_rate(odd):
     assert error_of(parse_rate, odd) == f"a rate is written like '100 Mbit/s' or '1 Gbit/s', not {odd!r}."
 
 
-@pytest.mark.parametrize("odd", ["1 kbit/s", "999 kbit/s", "1 bit/s", "101 Gbit/s", "99999999999999 Gbit/s"])
+@pytest.mark.parametrize("odd", ["0 bit/s", "1 kbit/s", "999 kbit/s", "101 Gbit/s", "99999999999999 Gbit/s"])
 def test_rates_that_no_wire_here_can_have(odd):
     assert error_of(parse_rate, odd) == f"a rate is from 1 Mbit/s to 100 Gbit/s, not {odd!r}."
 
 
-@pytest.mark.parametrize("odd", [100, -1e9, 1e12, math.nan, math.inf])
+@pytest.mark.parametrize("odd", [0, -1e9, 1e12, math.nan, math.inf])
 def test_numbers_that_no_wire_here_can_have(odd):
     assert error_of(parse_rate, odd) == f"a rate is from 1 Mbit/s to 100 Gbit/s, not {odd} bit/s."
-
-
-@pytest.mark.parametrize("zero", ["0 bit/s", "0 Gbit/s", "0.0 Mbit/s", 0, 0.0])
-def test_a_rate_of_0_is_a_cable_that_is_pulled(zero):
-    assert "cut and mend" in error_of(parse_rate, zero)
 
 
 @given(st.floats(units.MIN_RATE, units.MAX_RATE))
@@ -107,29 +96,3 @@ def test_whatever_is_written_is_a_rate_or_an_error_of_ours(text):
 )
 def test_how_a_rate_is_shown(rate, shown):
     assert show_rate(rate) == shown
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("1 ms", 1e-3), ("200us", 2e-4), ("50 µs", 5e-5), ("50 μs", 5e-5), ("0.5 ms", 5e-4), ("1 s", 1.0), ("0 ms", 0.0)],
-)
-def test_delays_as_people_write_them(text, seconds):
-    assert parse_delay(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(2.5e-4, "0.25 ms"), (1e-6, "0.001 ms"), (0.02, "20 ms"), (1, "1000 ms"), (0, "0 ms")]
-)
-def test_how_a_delay_is_shown(seconds, shown):
-    assert show_delay(seconds) == shown
-
-
-@given(st.floats(0, units.MAX_DELAY))
-def test_a_delay_that_is_shown_can_be_read_again(seconds):
-    assert parse_delay(show_delay(seconds)) == pytest.approx(seconds, abs=1e-9)
-
-
-@pytest.mark.parametrize("odd", ["", "1", "1 m", "-1 ms", "1,5 ms", "1.2.3 ms", "2 s", "1001 ms", "1 ns", 1, None])
-def test_what_is_no_delay(odd):
-    expected = f"a delay is written like '1 ms' or '200 us', and is 1 s at most, not {odd!r}."
-    assert error_of(parse_delay, odd) == expected

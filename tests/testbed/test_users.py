@@ -23,8 +23,6 @@ USE = """
     assert os.geteuid() == 65534
     with Testbed(2, "200 Mbit/s") as wires:
         assert wires._shell.rootless
-        wires.cut(1)
-        wires.mend(1)
         run = run_ranks(4, "hello.py", network=wires, cwd={folder!r}, show=False, timeout=60)
         print(*(line for lines in run.lines for line in lines))
         print(wires._shell.pid, *(node.pid for node in wires.nodes), flush=True)

@@ -29,6 +29,7 @@ function row(seat) {
     helped.addEventListener("click", () => order("DELETE", `/api/seats/${seat.number}/hand`));
     name.append(" ", element("span", { class: "hand" }, `hand up ${seat.hand_up} min: ${seat.hand_at}`), " ", helped);
   }
+  if (seat.lacks) name.append(" ", element("span", { class: "warn" }, "cannot run ", typed(seat.lacks)));
   return element(
     "tr",
     seat.hand_at ? { role: "row", class: "hand" } : { role: "row" },
@@ -45,21 +46,6 @@ function row(seat) {
 
 function place(one) {
   return `Lab ${one.lab}, exercise ${one.exercise}${one.title ? ` (${one.title})` : ""}`;
-}
-
-function machines(doctor) {
-  if (!doctor.machines) return [element("li", { class: "quiet" }, "No machine has sent its doctor's verdict: ./lab join --check")];
-  if (!doctor.labs.some((lab) => lab.cannot.length)) {
-    const all = doctor.machines === 1 ? "The one machine that was checked" : `All ${doctor.machines} machines that were checked`;
-    return [element("li", {}, `${all} can run all labs.`)];
-  }
-  return doctor.labs.map((lab) => {
-    const item = element("li", {}, typed(lab.lab), `: ${lab.can} of ${lab.can + lab.cannot.length} can run it.`);
-    lab.cannot.forEach((one, index) =>
-      item.append(index ? "; " : " Not: ", typed(one.seat), " (", typed(one.because), ")"),
-    );
-    return item;
-  });
 }
 
 /** Show the seats in their order; a row that stays as it was is not touched, so that a click on it is not lost. */
@@ -87,11 +73,10 @@ function showSeats(seats) {
 }
 
 function show(state) {
-  const wall = state.wall;
   const hands = state.seats.filter((seat) => seat.hand_at).length;
-  const facts = [["now", wall.now], ["people", state.people], [hands === 1 ? "hand" : "hands", hands]];
-  if (wall.planned) facts.push([wall.planned.when, wall.planned.title]);
-  if (wall.drift !== null) facts.push([wall.drift < 0 ? "minutes ahead" : "minutes behind", Math.abs(wall.drift)]);
+  const facts = [["now", state.now], ["people", state.people], [hands === 1 ? "hand" : "hands", hands]];
+  if (state.planned) facts.push([state.planned.when, state.planned.title]);
+  if (state.drift !== null) facts.push([state.drift < 0 ? "minutes ahead" : "minutes behind", Math.abs(state.drift)]);
   document.title = hands ? `(${hands}) Instructor` : "Instructor";
   fill("facts", ...facts.map(([name, value]) => element("li", {}, element("b", {}, value), name)));
   fill("make-up", state.make_up ? `${state.make_up}.` : "");
@@ -106,7 +91,6 @@ function show(state) {
       ? state.stuck.map((one) => element("li", {}, `${place(one)}: ${one.seats} not yet, after ${one.hint} hint${one.hint === 1 ? "" : "s"} (median)`))
       : [element("li", { class: "quiet" }, "Nowhere.")]),
   );
-  fill("doctor", ...machines(state.doctor));
   document.getElementById("room").hidden = false;
 }
 
@@ -137,5 +121,4 @@ document.getElementById("remove").addEventListener("click", async () => {
   for (const number of [...marked]) await order("DELETE", `/api/seats/${number}`);
 });
 document.getElementById("change").addEventListener("click", () => order("POST", "/api/code"));
-document.getElementById("clear").addEventListener("click", () => order("DELETE", "/api/figures"));
 follow("/view/instructor", show, hide, headers);

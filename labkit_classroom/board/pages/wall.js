@@ -1,7 +1,7 @@
 // The projector's page: how to join, and counts only.
 import { element, fill, follow } from "/board.js";
-import { showFigures } from "/figures.js";
 import { showPoster } from "/poster.js";
+import { showResults } from "/results.js";
 
 function fact(value, name) {
   return element("li", {}, element("b", {}, value), name);
@@ -27,7 +27,7 @@ function lab(one, people) {
   return element("section", {}, element("h2", {}, `${one.title}: passed`), ...bars);
 }
 
-/** Show what was guessed where the room is and, once the board tells it, what was measured. */
+/** Show the guesses for the room's current question and, once the board sends them, the results. */
 function showGuess(guess) {
   document.getElementById("guess").hidden = !guess;
   if (!guess) return;
@@ -43,7 +43,7 @@ function showGuess(guess) {
       element("span", {}, bar.measured ? `${bar.count} ◀ measured` : bar.count),
     );
   }));
-  fill("measured", guess.measured ? `${guess.measured}.` : `${guess.given} guesses. Not measured yet.`);
+  fill("measured", guess.summary ? `Measured: ${guess.summary}.` : `${guess.given} guesses. Not measured yet.`);
 }
 
 follow("/view/wall", (state) => {
@@ -54,6 +54,6 @@ follow("/view/wall", (state) => {
   showPoster(state.joining, state.people);
   showGuess(state.guess);
   fill("few", state.people === null ? `Counts are shown from ${state.few} people on.` : "");
-  fill("labs", ...state.labs.map((one) => lab(one, state.people)).reverse()); // where the room is stands at the top
-  if (state.figures) showFigures(state.figures); // a stream brings them when they have changed
+  fill("labs", ...state.labs.map((one) => lab(one, state.people)).reverse()); // the latest is at the top
+  showResults(state.results.filter((result) => result.groups.length));
 });

@@ -1,21 +1,27 @@
-"""`lab room`: what may be kept of a room, and what is no address."""
+"""`lab room`: opening, restarting and closing a room, its status, https, and one line for what cannot be done."""
 
-import asyncio
 import json
 import os
+import resource
+import signal
+import socket
 import stat
-from collections.abc import Sequence
+import subprocess
 from datetime import datetime, timedelta
 
 import pytest
 import requests
-from room_board import EMPTY, at
+from certificates import certificate
+from room_board import EMPTY, BoardProcess, at, guessed
 
+import labkit_classroom as student_side
 from labkit import cli
+from labkit.system import addresses
 from labkit.system.errors import LabError
-from labkit_classroom.board import host, timetable, views
+from labkit_classroom.board import host, seat
+from labkit_classroom.board.protocol import FEW
+from labkit_classroom.board.sender import Sender
 from labkit_classroom.board.store import Store
-from labkit_classroom.board.timetable import Planned
 from labkit_classroom.lecture.agenda import Day, Entry
 from labkit_classroom.lecture.routes import Part
 
@@ -28,21 +34,24 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def fill(passed: list[int], machines: Sequence[tuple[int, list[str]]] = ()) -> None:
-    """Keep a room of so many seats as the first number says, of which so many passed each exercise of lab 07."""
+def run(monkeypatch, capsys, *command: str) -> tuple[int, str, str]:
+    """Run a command; return its exit code and what it prints."""
+    monkeypatch.setattr("sys.argv", ["lab", *command])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    told = capsys.readouterr()
+    return left.value.code or 0, told.out, told.err
 
-    async def run() -> None:
-        store = Store(host.FOLDER / host.FILE)
-        for place in range(passed[0]):
-            await store.join(f"Person{place}", ("07",))
-            exercises = [at(number) for number, count in enumerate(passed[1:], 1) if place < count]
-            await store.put(place + 1, EMPTY | {"exercises": exercises})
-        for number, (cores, isa) in enumerate(machines):
-            figures = [{"name": "x", "value": number, "unit": "×"}, {"name": f"own {number}", "value": 1, "unit": ""}]
-            await store.add_figures({"ticket": "", "lab": "07", "cores": cores, "isa": isa, "figures": figures})
-        store.close()
 
-    asyncio.run(run())
+def fill(passed: list[int], **settings) -> None:
+    """Store a room with as many seats as the first number, of which so many passed each exercise of lab 07."""
+    store = Store(host.FOLDER / host.FILE)
+    store.change(**settings)
+    for place in range(passed[0]):
+        store.join(f"Person{place}")
+        exercises = [at(number) for number, count in enumerate(passed[1:], 1) if place < count]
+        store.put(store.seats[place + 1], EMPTY | {"exercises": exercises, "guesses": [guessed(2, place)]})
+    store.close()
 
 
 def closed(folder) -> dict:
@@ -52,100 +61,49 @@ def closed(folder) -> dict:
 
 
 class TestClose:
-    @pytest.mark.slow
     def test_neither_a_count_nor_a_difference_of_two_is_of_fewer_than_five(self, folder):
         fill([23, 23, 22, 19, 18, 7, 4, 1])
-        kept = closed(folder)
-        counts = [one["seats"] for one in kept["passed"]]
-        assert counts == [20, 20, 15, 15, 5]
-        assert kept["people"] == 20
-        for one in (*counts, kept["people"]):
-            for other in (0, *counts, kept["people"]):
-                assert one == other or abs(one - other) >= views.FEW
+        content = closed(folder)
+        counts = [one["seats"] for one in content["passed"]]
+        assert (content["people"], counts) == (20, [20, 20, 15, 15, 5])
+        (result,) = content["results"]
+        assert (result["lab"], result["groups"][0]["values"]) == ("03", list(range(23)))
+        assert "erson" not in json.dumps(content)
 
-    @pytest.mark.parametrize("people", range(views.FEW))
+    @pytest.mark.parametrize("people", [0, 1, FEW - 1])
     def test_of_fewer_than_five_nothing_is_kept(self, folder, people):
         fill([people, people])
-        kept = closed(folder)
-        assert (kept["people"], kept["passed"], kept["figures"]) == (None, [], {})
+        content = closed(folder)
+        assert (content["people"], content["passed"], content["results"], content["minutes"]) == (None, [], [], [])
 
-    def test_a_machine_that_only_few_have_is_not_told_apart(self, folder):
-        fill([0], [(2, ["AVX2"])] * 6 + [(64, ["AMX"])])
-        assert closed(folder)["figures"] == {"07": [{"name": "x", "unit": "×", "values": [*range(7)]}]}
-
-    def test_machines_that_five_have_are(self, folder):
-        fill([0], [(2, ["AVX2"]), (64, ["AMX"])] * 5)
-        kept = closed(folder)["figures"]["07"]
-        assert [(one["cores"], one["isa"], len(one["values"])) for one in kept] == [(2, ["AVX2"], 5), (64, ["AMX"], 5)]
-
-    @pytest.mark.parametrize("people", [views.FEW - 1, views.FEW])
-    def test_minutes_taken_are_beside_the_planned_ones(self, folder, people):
-        fill([people, people])  # at 09:41
-
-        async def plan() -> None:
-            store = Store(host.FOLDER / host.FILE)
-            section = Planned("Lab 07 · 1 The task", NINE, NINE + HOUR / 2, "07", "1", (1,), 30.0)
-            await store.change(plan=timetable.write([section]))
-            store.close()
-
-        asyncio.run(plan())
-        told = [{"lab": "07", "sections": ["1"], "planned": 30.0, "taken": 41.0}]
-        assert closed(folder)["minutes"] == (told if people >= views.FEW else [])
-
-    def test_without_a_timetable_there_are_no_minutes(self, folder):
-        fill([9, 9])
-        assert closed(folder)["minutes"] == []
-
-    def test_no_name_is_in_it(self, folder):
-        fill([9, 9])
-        assert "erson" not in json.dumps(closed(folder))
+    def test_elapsed_minutes_are_next_to_the_planned_ones(self, folder):
+        plan = [["Lab 07 · 1", NINE.isoformat(), (NINE + HOUR / 2).isoformat(), "07", "1", [1], 30.0, True]]
+        fill([FEW, FEW], plan=plan)  # at 09:41
+        assert closed(folder)["minutes"] == [{"lab": "07", "section": "1", "planned": 30.0, "taken": 41.0}]
 
 
 class TestOpen:
-    @pytest.mark.parametrize(
-        "address",
-        ["a" * 5000, "a." * 3000, "\udcff\udcfe", "é" * 70, "x y", "127.0.0.1:80", "http://127.0.0.1", "::1::"],
-    )
-    def test_an_address_that_is_none_is_told_in_one_line(self, folder, monkeypatch, capsys, address):
-        monkeypatch.setattr("sys.argv", ["lab", "room", "open", "--address", address, "--port", "18701"])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        told = capsys.readouterr()
-        assert (left.value.code, told.out, told.err.count("\n")) == (2, "", 1)
-        assert "cannot listen on" in told.err
-        assert len(told.err) < 300
+    @pytest.mark.parametrize("address", ["a" * 5000, "\udcff\udcfe", "x y", "127.0.0.1:80", "192.0.2.7", "::1::"])
+    def test_an_address_that_is_not_this_machines_is_one_line(self, folder, monkeypatch, capsys, address):
+        code, out, err = run(monkeypatch, capsys, "room", "open", "--address", address, "--port", "18701")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "cannot listen on" in err
+        assert len(err) < 300
 
-    @pytest.mark.parametrize("address", ["0", "127.0.0.1"])
-    def test_it_says_when_it_listens_everywhere(self, monkeypatch, capsys, address):
-        new_codes = []
-
-        def open_room(address, port, days, tls, on_open, new_code, people, on_hub) -> None:
-            new_codes.append(new_code)
+    def test_it_says_where_the_room_is_and_when_it_listens_everywhere(self, monkeypatch, capsys):
+        def open_room(address, port, days, tls, on_open, new_code, people) -> None:
+            assert (len(days), new_code, people) == (1, True, 20)
             on_open(host.Opened("http://192.0.2.1:8500", "K7Q2M9", "x"))
 
         monkeypatch.setattr(host, "open_room", open_room)
-        monkeypatch.setattr("sys.argv", ["lab", "room", "open", "--address", address, "--new-code"])
-        with pytest.raises(SystemExit):
-            cli.main()
-        printed = capsys.readouterr().out
-        assert ("on all addresses of this machine" in printed) == (address == "0")
+        options = ["--address", "0", "--new-code", "--people", "20", "--route", "half", "--start", "13:30"]
+        code, printed, _ = run(monkeypatch, capsys, "room", "open", *options)
+        assert code == 0
+        assert "on all addresses of this machine" in printed
+        assert "./lab join http://192.0.2.1:8500 K7Q2M9\n" in printed
         assert "For the projector:       http://192.0.2.1:8500/#K7Q2M9\n" in printed
-        assert new_codes == [True]
 
-    @pytest.mark.slow
-    def test_a_new_code_is_for_newcomers_and_seats_stay(self, folder):
-        fill([3])
-        before = Store(host.FOLDER / host.FILE)
-        code = before["code"]
-        before.close()
-        with pytest.raises(LabError, match="cannot listen"):
-            host.open_room("192.0.2.7", 1, [], None, lambda *_: None, new_code=True)
-        after = Store(host.FOLDER / host.FILE)
-        assert after["code"] != code
-        assert len(after.seats) == 3
-        after.close()
-
-    def test_a_timetable_and_how_many_come_are_kept_for_when_it_is_opened_again(self, folder, monkeypatch):
+    def test_timetable_and_people_are_kept_for_when_it_is_opened_again(self, folder, monkeypatch):
         rooms = []
         monkeypatch.setattr(host.app, "serve", lambda room, *_: rooms.append(room) or pytest.fail("opened"))
         day = Day((Entry(NINE, NINE + HOUR, Part("A talk")),), NINE + HOUR)
@@ -153,71 +111,154 @@ class TestOpen:
             with pytest.raises(pytest.fail.Exception):
                 host.open_room("127.0.0.1", 8500, days, None, lambda *_: None, people=people)
         assert [room._plan[0].title for room in rooms] == ["A talk"] * 2
-        assert Store(host.FOLDER / host.FILE)["people"] == "20"
-        assert rooms[0].joining.command == "./lab join http://127.0.0.1:8500"
+        assert rooms[1].wall()["joining"]["expected"] == 20
 
-    def test_on_a_hub_students_type_nothing_more(self, folder, monkeypatch):
-        rooms = []
-        monkeypatch.setattr(host.app, "serve", lambda room, *_: rooms.append(room) or pytest.fail("opened"))
-        with pytest.raises(pytest.fail.Exception):
-            host.open_room("127.0.0.1", 8500, [], None, lambda *_: None, on_hub=True)
-        assert (rooms[0].joining.command, rooms[0].joining.takes_code) == ("./lab join", False)
-
-    def test_a_folder_that_is_a_file_is_told(self, folder):
+    def test_a_folder_that_is_a_file_and_a_file_that_is_no_room_are_one_line(self, folder):
         (folder / "room").write_text("")
         with pytest.raises(LabError, match="cannot keep the room in"):
             host.open_room("127.0.0.1", 0, [], None, lambda *_: None)
         with pytest.raises(LabError, match="no room is there"):
             host.close_room(folder / "room.json")
+        (folder / "other.sqlite").write_bytes(b"no database " * 100)
+        with pytest.raises(LabError, match="cannot keep the room in"):
+            Store(folder / "other.sqlite")
+
+    @pytest.mark.parametrize("kind", ["pipe", "folder", "nothing", "no key"])
+    def test_a_certificate_that_can_not_be_read_is_one_line(self, tmp_path, monkeypatch, capsys, kind):
+        place = tmp_path / "cert"
+        {"pipe": os.mkfifo, "folder": os.mkdir}.get(kind, lambda _: None)(place)
+        key = [] if kind == "no key" else ["--key", str(place)]
+        code, out, err = run(monkeypatch, capsys, "room", "open", "--cert", str(place), *key)
+        assert (code, out, err.count("\n")) == (2, "", 1)
 
 
 class TestStatus:
-    def status(self, monkeypatch, capsys) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["lab", "room", "status"])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        told = capsys.readouterr()
-        return left.value.code or 0, told.out, told.err
-
     def test_it_says_again_what_room_open_has_said_and_who_is_there(self, board_process, monkeypatch, capsys):
         monkeypatch.setattr(host, "FOLDER", board_process.folder)
         assert stat.S_IMODE((board_process.folder / host.RUNNING).stat().st_mode) == 0o600
-        board_process.join("B4").put(hand={"lab": "07", "exercise": 2})
+        board_process.join("B4").hand("07", 2)
         board_process.join("B5")
-        requests.post(f"{board_process.url}/api/code", headers=board_process.authorized, timeout=5)
+        board_process.order("POST", "code")
         code = board_process.shown()["code"]
-        exit_code, told, _ = self.status(monkeypatch, capsys)
+        exit_code, told, _ = run(monkeypatch, capsys, "room", "status")
         assert exit_code == 0
         for line in (
             f"./lab join {board_process.url} {code}",
             f"{board_process.url}/#{code}",
             f"{board_process.url}/instructor#{board_process.instructor}",
             "People: 2",
-            "Hands: B4 at 07 · 2, 0 min",
+            "Hands: B4 at 07 · 2",
         ):
             assert line in told
+        assert host.running_room()[:2] == (board_process.url, code)
 
     @pytest.mark.parametrize("end", ["never", "killed", "damaged"])
     def test_without_a_board_it_is_one_line(self, folder, monkeypatch, capsys, end):
-        kept = {"killed": '{"address": "http://127.0.0.1:9", "token": "x", "ca": ""}', "damaged": "[]"}
-        if end in kept:
+        content = {"killed": '{"address": "http://127.0.0.1:9", "token": "x", "ca": ""}', "damaged": "[]"}
+        if end in content:
             host.FOLDER.mkdir()
-            (host.FOLDER / host.RUNNING).write_text(kept[end])
-        assert self.status(monkeypatch, capsys) == (
-            2,
-            "",
-            "lab: no board runs here: ./lab room open opens one, with all that its room had.\n",
-        )
+            (host.FOLDER / host.RUNNING).write_text(content[end])
+        told = "lab: no board runs here: ./lab room open opens one, with all that its room had.\n"
+        assert run(monkeypatch, capsys, "room", "status") == (2, "", told)
+        assert host.running_room() is None
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder", "nothing", "no key"])
-@pytest.mark.parametrize("command", [["room", "open"], ["hub", "up", "--students", "1"]], ids=lambda given: given[0])
-def test_a_certificate_that_can_not_be_read_is_told_in_one_line(tmp_path, monkeypatch, capsys, command, kind):
-    place = tmp_path / "cert"
-    {"pipe": os.mkfifo, "folder": os.mkdir}.get(kind, lambda _: None)(place)
-    key = [] if kind == "no key" else ["--key", str(place)]
-    monkeypatch.setattr("sys.argv", ["lab", *command, "--cert", str(place), *key])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    told = capsys.readouterr()
-    assert (left.value.code, told.out, told.err.count("\n")) == (2, "", 1)
+@pytest.mark.slow  # processes of their own
+class TestProcess:
+    def test_what_was_confirmed_outlives_a_kill_and_a_second_board_is_refused(self, board_process):
+        seats = [board_process.join(f"S{number}") for number in range(8)]
+        for one in seats:
+            assert one.put(exercises=[at(1), at(2)]).status_code == 204
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        second = subprocess.run(board_process.command(port), capture_output=True, text=True, timeout=60)
+        assert "LabError: a board has" in second.stderr.splitlines()[-1]
+        code = board_process.code
+        board_process.kill()
+        board_process.start()
+        assert board_process.code == code
+        assert [row["passed"] for row in board_process.shown()["seats"]] == [2] * 8
+        assert seats[0].put(exercises=[at(1)]).status_code == 204
+
+    def test_a_full_disk_is_reported_and_what_was_confirmed_stays(self, board_process):
+        seat = board_process.join("A")
+        assert seat.put(exercises=[at(1)]).status_code == 204
+        unlimited = resource.RLIM_INFINITY
+        resource.prlimit(board_process.pid, resource.RLIMIT_FSIZE, (1, unlimited))  # no file can grow
+        answer = seat.put(exercises=[at(1), at(2)])
+        assert (answer.status_code, "disk" in answer.json()["error"]) == (507, True)
+        assert board_process.shown()["seats"][0]["passed"] == 1
+        resource.prlimit(board_process.pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
+        assert seat.put(exercises=[at(1), at(2)]).status_code == 204
+        assert board_process.shown()["seats"][0]["passed"] == 2
+
+    def test_it_listens_where_it_was_told_and_nowhere_else_and_ends_cleanly(self, board_process):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", board_process.port), timeout=5)
+        other = [str(board_process.folder.parent / "other"), "127.0.0.1", str(board_process.port)]
+        command = [*board_process.command()[:3], *other]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert "Address already in use. Name an --address" in second.stderr.splitlines()[-1]
+        board_process._process.send_signal(signal.SIGINT)
+        assert board_process._process.wait(10) == 0
+        assert not (board_process.folder / host.RUNNING).exists()
+        board_process.start()
+
+    def test_a_room_open_to_all_networks_names_an_address_that_others_can_type(self, tmp_path):
+        opened = BoardProcess(tmp_path / "room", address="0.0.0.0")
+        try:
+            assert opened.url == f"http://{addresses.own()}:{opened.port}"
+            assert opened.join().put().status_code == 204
+        finally:
+            opened.kill()
+
+    def test_https_for_students_who_have_its_certificate(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(seat, "start_sender", lambda folder: None)
+        student = tmp_path / "my labs"
+        student.mkdir()
+        wrong, _ = certificate(tmp_path, "other")
+        safe = BoardProcess(tmp_path / "room", tls=certificate(tmp_path, "board"))
+        try:
+            assert safe.url.startswith("https://")
+            for ca in ("", str(wrong)):
+                with pytest.raises(LabError, match=r"no safe connection .*certificate. Name its certificate with --ca"):
+                    student_side.join(safe.url, safe.code, folder=student, ca=ca)
+            with pytest.raises(LabError, match="with http or https"):
+                student_side.join(safe.url.replace("https", "http"), safe.code, folder=student)
+            student_side.join(safe.url, safe.code, folder=student, ca=str(safe.tls[0]))
+            assert Sender(student).step()
+            monkeypatch.setattr(host, "FOLDER", safe.folder)
+            assert host.running_room()[:2] == (safe.url, safe.code)
+            student_side.leave(student)
+        finally:
+            safe.kill()
+
+    def test_files_that_are_no_certificate(self, tmp_path):
+        (tmp_path / "text.pem").write_text("no certificate")
+        command = BoardProcess.command
+        room = BoardProcess.__new__(BoardProcess)
+        room.folder, room.address, room.port, room.tls = tmp_path / "room", "127.0.0.1", 1, [tmp_path / "text.pem"] * 2
+        ended = subprocess.run(command(room), capture_output=True, text=True, timeout=60)
+        assert "LabError: cannot use" in ended.stderr.splitlines()[-1]
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_ipv6(), reason="A BOARD ON IPV6 NOT TESTED HERE: this machine has none")
+def test_ipv6(tmp_path):
+    opened = BoardProcess(tmp_path / "room", address="::1")
+    try:
+        assert opened.url == f"http://[::1]:{opened.port}"
+        assert requests.get(f"{opened.url}/view/wall", timeout=5).status_code == 200
+        assert opened.join().put().status_code == 204
+    finally:
+        opened.kill()

@@ -8,37 +8,45 @@ import pytest
 from typer.testing import CliRunner
 
 from labkit import cli
-from labkit.exercises import minutes, sources
+from labkit.exercises import catalogue
 from labkit_classroom.lecture import agenda, guide, prose, routes
 
 NUMBER = "06"
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory) -> str:
+def rendered(folder, template: str) -> str:
     route = routes.of_labs([NUMBER], 3)
     days = agenda.schedule(route, time(9), date(2026, 12, 1), {})
-    return guide.render(route, days, ["Advice."], tmp_path_factory.mktemp("no rehearsal"))
+    return guide.render(route, days, agenda.markdown(route, days, ["Advice."]), folder, template)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> str:
+    return rendered(tmp_path_factory.mktemp("no rehearsal"), "guide")
 
 
 @pytest.fixture(scope="module")
 def helpers(tmp_path_factory) -> str:
-    route = routes.of_labs([NUMBER], 3)
-    days = agenda.schedule(route, time(9), date(2026, 12, 1), {})
-    return guide.render_helpers(route, days, tmp_path_factory.mktemp("no rehearsal"))
+    return rendered(tmp_path_factory.mktemp("no rehearsal"), "helpers")
 
 
-def test_it_needs_nothing_from_elsewhere(page):
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory) -> guide.Lab:
+    return guide.lab(catalogue.find(NUMBER), tmp_path_factory.mktemp("no rehearsal"))
+
+
+@pytest.mark.parametrize("name", ["page", "helpers"])
+def test_it_needs_nothing_from_elsewhere(name, request):
+    page = request.getfixturevalue(name)
     assert not re.search(r'(?:src|<link[^>]*href)="?(?:https?:)?//', page)
     assert "<script" not in page
 
 
-def test_each_exercise_has_its_answer_hints_and_mistakes(page):
-    lab = guide.lab(sources.find(NUMBER), sources.find(NUMBER).parent / "nowhere")
-    found = {exercise.number: exercise for part in lab.parts for exercise in part.exercises}
-    assert set(found) == set(sources.exercises(sources.read(sources.find(NUMBER))))
+def test_each_exercise_has_its_answer_hints_and_mistakes(page, lab):
+    found = {exercise.info.number: exercise for part in lab.parts for exercise in part.exercises}
+    assert set(found) == set(catalogue.find(NUMBER).exercises)
     for number, exercise in found.items():
-        assert sources.BEGIN not in exercise.solution
+        assert prose.code(exercise.info.solution) in page
         assert exercise.hints
         assert exercise.mistakes
         assert f"Exercise {number}: an answer" in page
@@ -76,33 +84,23 @@ def test_the_timetable_has_sections_by_name_and_the_reserve(page):
 
 
 class TestHelpersPage:
-    def test_it_needs_nothing_from_elsewhere(self, helpers):
-        assert not re.search(r'(?:src|<link[^>]*href)="?(?:https?:)?//', helpers)
-        assert "<script" not in helpers
-
     def test_the_guide_has_it_too(self, page, helpers):
         cards = re.findall(r'(?s)<div class="card">.*?</div>', helpers)
         chapter = page.partition('id="helpers"')[2]
         assert len(cards) == chapter.count('<div class="card">') > 0
 
-    def test_it_has_the_exercises_that_are_done_each_with_two_mistakes(self, helpers):
-        lab = guide.lab(sources.find(NUMBER), sources.find(NUMBER).parent / "nowhere")
+    def test_it_has_the_exercises_that_are_done_each_with_two_mistakes(self, helpers, lab):
         done = [exercise for part in lab.parts if part.section.core for exercise in part.exercises]
         cards = re.findall(r'(?s)<div class="card">.*?</div>', helpers)
         assert len(cards) == len(done) < sum(len(part.exercises) for part in lab.parts)
         for card, exercise in zip(cards, done, strict=True):
-            assert prose.inline(exercise.title) in card
+            assert prose.inline(exercise.info.title) in card
             assert card.count("<li>") == min(2, len(exercise.mistakes))
-            assert prose.hint(exercise.hints[0]) in card
-
-    def test_a_hint_that_asks_is_the_question_to_ask(self, helpers):
-        assert "<strong>Ask:</strong> Two rounds." in helpers
-        asks = guide.Exercise(1, "Exercise 1", 5, "", ("Which one?", "That."), ())
-        assert asks.question == "Which one?"
-        assert not asks._replace(hints=("It is that.",)).question
+            label = "Ask:" if "?" in exercise.hints[0] else "First hint:"
+            assert f"<strong>{label}</strong> {prose.hint(exercise.hints[0])}" in card
 
     def test_the_solution_is_shown_after_twice_the_planned_minutes(self, helpers):
-        (part,) = [one for one in minutes.plan(sources.find(NUMBER)) if one.name == "2"]
+        (part,) = [one for one in catalogue.find(NUMBER).sections if one.name == "2"]
         assert f"or after {2 * part.do} minutes" in helpers
 
 

@@ -6,11 +6,13 @@ import pytest
 from nbformat import NotebookNode
 
 from labkit import cli
-from labkit.exercises import minutes, sources
+from labkit.exercises import catalogue
 from labkit.system import paths
 from labkit.system.errors import LabError
-from labkit_author import build
+from labkit_author import execution, notebooks
 from labkit_classroom.lecture import rehearsal
+
+WAITED = {"1": 1.5, "2": 2.0, "3": 0, "4": 0}  # in lab 00
 
 
 @pytest.fixture
@@ -28,8 +30,8 @@ def runs(tmp_path, monkeypatch) -> list[tuple[str, Path, bool]]:
     monkeypatch.setattr(paths, "STATE", tmp_path)
     monkeypatch.setattr(rehearsal, "FILE", tmp_path / "rehearsal.json")
     monkeypatch.setattr(rehearsal, "FOLDER", tmp_path / "rehearsal")
-    monkeypatch.setattr(build, "execute", execute)
-    monkeypatch.setattr(minutes, "waited", lambda notebook: {"1": 1.5, "2": 2.0})
+    monkeypatch.setattr(execution, "execute", execute)
+    monkeypatch.setattr(notebooks, "waited", lambda notebook: WAITED)
     return runs
 
 
@@ -48,7 +50,7 @@ def test_a_quick_one_runs_all_labs_of_a_route_once_and_leaves_nothing(runs, monk
     assert rehearsal.waits() == {}
     told = capsys.readouterr().out
     assert told.startswith("3 labs, all cells once, small")
-    assert told.endswith("All of it runs on this machine. Nothing was kept. Next: ./lab rehearse --route half\n")
+    assert told.endswith("All of it runs on this machine. Next: ./lab rehearse --route half\n")
 
 
 def test_a_quick_one_leaves_what_one_in_full_has_kept(runs, monkeypatch, tmp_path):
@@ -64,7 +66,7 @@ def test_a_quick_one_that_fails_says_so_and_leaves_nothing(runs, monkeypatch, ca
         (cwd / "work").mkdir()
         raise LabError(f"{name}: cell 3 failed")
 
-    monkeypatch.setattr(build, "execute", execute)
+    monkeypatch.setattr(execution, "execute", execute)
     assert rehearse(monkeypatch, "--labs", "00", "--quick") == 2
     told = capsys.readouterr()
     assert "cell 3 failed" in told.err
@@ -73,9 +75,30 @@ def test_a_quick_one_that_fails_says_so_and_leaves_nothing(runs, monkeypatch, ca
 
 
 def test_one_in_full_says_beforehand_how_long_it_takes_by_the_plan_and_then_by_the_last_one(runs, monkeypatch, capsys):
-    planned = sum(section.wait for lab in ("00", "02") for section in minutes.plan(sources.find(lab)))
-    rehearse(monkeypatch, "--labs", "00,02")
-    assert f"2 labs in full: about {planned:.0f} minutes." in capsys.readouterr().out
-    assert [quick for _, _, quick in runs] == [False, False]
-    rehearse(monkeypatch, "--labs", "00,02")
-    assert "2 labs in full: about 7 minutes." in capsys.readouterr().out
+    planned = sum(section.wait for section in catalogue.find("00").sections)
+    rehearse(monkeypatch, "--labs", "00")
+    assert f"1 lab, in full: about {planned:.0f} minutes" in capsys.readouterr().out
+    assert [quick for _, _, quick in runs] == [False]
+    rehearse(monkeypatch, "--labs", "00")
+    assert "1 lab, in full: about 4 minutes" in capsys.readouterr().out
+
+
+def test_what_is_kept_comes_back_until_the_lab_has_other_sections(runs, monkeypatch):
+    rehearse(monkeypatch, "--labs", "00")
+    assert rehearsal.waits() == {"00": WAITED}
+    rehearsal.FILE.write_text('{"00": {"1": 1.5}}')
+    assert rehearsal.waits() == {}
+
+
+def test_a_damaged_file_is_named(runs):
+    rehearsal.FILE.write_text("{")
+    with pytest.raises(LabError, match="is damaged: delete it"):
+        rehearsal.waits()
+
+
+@pytest.mark.slow
+def test_a_lab_runs_and_a_small_run_is_not_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(rehearsal, "FILE", tmp_path / "rehearsal.json")
+    rehearsal.run(["00"], lambda title, what: print(title, what), quick=True)
+    assert "waited" in capsys.readouterr().out
+    assert not rehearsal.FILE.exists()

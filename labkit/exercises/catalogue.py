@@ -1,0 +1,183 @@
+"""The labs as students get them: titles, sections with their minutes, and exercises with their stubs and solutions.
+
+All of it is read from `solutions/labs.json`, which `./lab build` writes from the labs' sources.
+"""
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from labkit.system import paths
+from labkit.system.errors import LabError
+
+FILE = "labs.json"  # in solutions/
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Section:
+    """The minutes of one section of a lab.
+
+    Attributes
+    ----------
+    name : str
+        Its number, or "questions".
+    read, do, wait : float
+        Minutes to read it and run its cells, to do its exercises, and to wait for its cells on two cores.
+    core : bool
+        Whether later sections or labs need it.
+    heading : str
+        Its heading in the lab, in Markdown.
+    """
+
+    name: str
+    read: float = 0
+    do: float = 0
+    wait: float = 0
+    core: bool = True
+    heading: str = ""
+
+    @property
+    def minutes(self) -> float:
+        """All its minutes."""
+        return self.read + self.do + self.wait
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise of a lab.
+
+    Attributes
+    ----------
+    number : int
+        Its number in the lab, from 1.
+    name : str
+        The variable that the student's answer is bound to.
+    cell : str
+        The id of its cell, in both of the lab's notebooks.
+    stub, solution : str
+        That cell's text in the student's notebook, and in the solution's.
+    section : str
+        The name of its section.
+    title : str
+        Its title, in Markdown.
+    """
+
+    number: int
+    name: str
+    cell: str
+    stub: str
+    solution: str
+    section: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question that students answer with a guess.
+
+    Attributes
+    ----------
+    lab : str
+        The number of its lab, such as "07".
+    number : int
+        Its number in the lab, from 1.
+    text : str
+        The question in a few words; "…" stands for what is known only where the lab runs.
+    unit : str
+        Of a number, such as "×"; empty where the guess is a choice.
+    choices : tuple of str
+        The choices; none where the guess is a number.
+    """
+
+    lab: str
+    number: int
+    text: str
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LabInfo:
+    """One lab.
+
+    Attributes
+    ----------
+    name : str
+        The name of its files, such as "07_horovod_mnist".
+    title : str
+        Its title, such as "07 · Horovod on the MNIST CNN".
+    sections : tuple of Section
+        Its sections in their order.
+    exercises : dict of int to Exercise
+        Its exercises by number.
+    questions : tuple of Question
+        What students guess, in its order.
+    """
+
+    name: str
+    title: str
+    sections: tuple[Section, ...]
+    exercises: Mapping[int, Exercise]
+    questions: tuple[Question, ...]
+
+    @property
+    def number(self) -> str:
+        """Its number, such as "07"."""
+        return self.name[:2]
+
+    @property
+    def notebook(self) -> Path:
+        """The notebook that students open."""
+        return paths.NOTEBOOKS / f"{self.name}.ipynb"
+
+    @property
+    def solution(self) -> Path:
+        """The executed notebook with the solutions and the instructor's notes."""
+        return paths.SOLUTIONS / f"{self.name}.ipynb"
+
+
+def labs() -> list[LabInfo]:
+    """Return all labs in their order."""
+    return list(_read((paths.SOLUTIONS / FILE).read_text()))
+
+
+def find(lab: str) -> LabInfo:
+    """Return the lab that `lab` means: `7`, `07`, `07_horovod_mnist` or the path of one of its files.
+
+    Raises
+    ------
+    LabError
+        When there is no such lab.
+    """
+    return match(lab, {info.name: info for info in labs()})
+
+
+def match(lab: str, known: Mapping[str, T]) -> T:
+    """Return the one of the `known` labs, by the names of their files, that `lab` means; see `find`."""
+    wanted = Path(lab).name.removesuffix(".py").removesuffix(".ipynb")
+    wanted = wanted.zfill(2) if wanted.isdigit() else wanted
+    for name, found in known.items():
+        if wanted in (name, name[:2]):
+            return found
+    raise LabError(f"there is no lab {lab!r}: the labs are {', '.join(known)}.")
+
+
+@functools.cache
+def _read(text: str) -> tuple[LabInfo, ...]:
+    return tuple(_lab(name, entry) for name, entry in json.loads(text).items())
+
+
+def _lab(name: str, entry: dict[str, Any]) -> LabInfo:
+    return LabInfo(
+        name,
+        entry["title"],
+        tuple(Section(**section) for section in entry["sections"]),
+        {exercise["number"]: Exercise(**exercise) for exercise in entry["exercises"]},
+        tuple(
+            Question(name[:2], **question | {"choices": tuple(question["choices"])}) for question in entry["questions"]
+        ),
+    )

@@ -1,0 +1,186 @@
+"""Build a testbed's switches, nodes and cables from network namespaces, bridges, virtual cables and rate limits."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.system.errors import LabError
+from labkit.system.machine import Machine, node_cpus
+from labkit.testbed.namespaces import NoTestbed, Shell
+from labkit.testbed.topology import CORE, Topology
+
+SUBNET = "10.77.0"
+SWITCH_ADDRESS = f"{SUBNET}.254"
+MODULES = "bridge veth sch_tbf"
+# Answers of a kernel that lacks a module, newer or older, as iproute2 5 and 6 pass them on.
+KERNEL_LACKS = re.compile(
+    "Unknown device type|qdisc kind is unknown|RTNETLINK answers: (Operation not sup|No such file)"
+)
+INTERFACES = Path("/sys/class/net")
+
+# A burst is what a wire may send at once after a pause: little, so that small messages take the time that its rate
+# says. The kernel hands TCP's data on in pieces of up to 64 KiB (segmentation offload). A burst that is smaller has
+# each piece cut up again, and then a wire of 1 Gbit/s carried a quarter of it here: so pieces are held to less than a
+# burst. A piece is sent in one go, and each costs the cores a timer at either end: on slow wires it is as long as the
+# rate takes in `PIECE_S`, or a packet of 1,500 bytes.
+SLOW_RATE = 1.5e8
+SLOW_BURST_BYTES, FAST_BURST_BYTES, FAST_BURST_S = 16_000, 30_000, 2.5e-4
+PIECE = 0.9  # the largest piece, as a share of a burst: headers come on top
+PIECE_S = 7e-4
+PACKET_BYTES, MAX_PIECE_BYTES = 1_500, 65_536
+QUEUE_S = 0.1  # the longest time that a packet waits for a wire: then packets are dropped
+# TCP's largest window, as time at the rate of the slowest cable: what is in it lies in that cable's queue. Where two
+# ranks send to each other, as in recursive halving, MPI's answer to one waits behind its own data to the other; with
+# 20 ms, all-reduces on 4 to 8 nodes took 20 to 50% too long, and with 5 ms 1 to 3% (100 Mbit/s). A real card's queue in
+# Linux is as short (BQL). Beside a slow cable, fast ones need what they send until the answer comes.
+WINDOW_S, FAST_WINDOW_S, MIN_WINDOW_BYTES = 5e-3, 5e-4, 16_384
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node: its number from 1, its address, the process that holds its namespaces, and the CPUs it runs on."""
+
+    number: int
+    address: str
+    pid: int
+    cpus: tuple[int, ...]
+
+
+def build(shell: Shell, topology: Topology, machine: Machine, name: str) -> tuple[Node, ...]:
+    """Make the switches, the nodes and their cables; return the nodes.
+
+    Parameters
+    ----------
+    shell : Shell
+        The shell in whose namespaces the switches are.
+    topology : Topology
+        The nodes, racks and rates.
+    machine : Machine
+        The machine whose cores the nodes share.
+    name : str
+        The name of the nodes' interfaces.
+
+    Raises
+    ------
+    NoTestbed
+        When the kernel lacks what they are made of.
+    """
+    nodes = tuple(
+        Node(number, f"{SUBNET}.{number}", shell.spawn(), cpus)
+        for number, cpus in enumerate(node_cpus(machine, topology.nodes), start=1)
+    )
+    tuning = _tune_tcp(topology)
+    _run(
+        shell,
+        f"""
+        {tuning}
+        ip link add {CORE} type bridge
+        ip addr add {SWITCH_ADDRESS}/24 dev {CORE}
+        ip link set {CORE} up
+        """,
+    )
+    if topology.uplink is not None:
+        for rack in range(1, len(topology.racks) + 1):
+            _add_rack(shell, rack, topology.uplink)
+    for node in nodes:
+        _add_node(shell, node, topology, tuning, name)
+    return nodes
+
+
+def _add_rack(shell: Shell, rack: int, rate: float) -> None:
+    """Make a rack's switch, and its cable to the core."""
+    segments = _segments(rate)
+    _run(
+        shell,
+        f"""
+        ip link add rack{rack} type bridge
+        ip link set rack{rack} up
+        ip link add down{rack} type veth peer name up{rack}
+        ip link set down{rack} master {CORE} {segments} up
+        ip link set up{rack} master rack{rack} {segments} up
+        {_limit(f"down{rack}", rate)}
+        {_limit(f"up{rack}", rate)}
+        """,
+    )
+
+
+def _add_node(shell: Shell, node: Node, topology: Topology, tuning: str, name: str) -> None:
+    """Make a node's interface, and its cable to its switch."""
+    segments, port, within = _segments(topology.rate), f"port{node.number}", f"nsenter -t {node.pid} -n"
+    _run(
+        shell,
+        f"""
+        ip link add {port} type veth peer name {name} netns {node.pid}
+        ip link set {port} master {topology.switch(node.number)} {segments} up
+        nsenter -t {node.pid} -u hostname node{node.number}
+        {within} sh -ec '{tuning}
+        ip link set lo up
+        ip addr add {node.address}/24 dev {name}
+        ip link set {name} {segments} up'
+        {_limit(port, topology.rate)}
+        {within} {_limit(name, topology.rate)}
+        """,
+    )
+
+
+def _tune_tcp(topology: Topology) -> str:
+    """Return the commands that set TCP up for these cables, in the network where they run."""
+    window = round(max(MIN_WINDOW_BYTES, topology.slowest / 8 * WINDOW_S, topology.rate / 8 * FAST_WINDOW_S))
+    settings = {
+        "/proc/sys/net/ipv4/tcp_[rw]mem": f"4096 {MIN_WINDOW_BYTES} {window}",
+        # Nobody uses IPv6 here, and its neighbour discovery would be among the traffic.
+        "/proc/sys/net/ipv6/conf/*/disable_ipv6": "1",
+    }
+    # Containers may have /proc/sys to read alone (Docker without --privileged): then queues may be longer.
+    return "; ".join(
+        f"for file in {files}; do [ ! -w $file ] || echo {value} >$file; done" for files, value in settings.items()
+    )
+
+
+def _limit(interface: str, rate: float) -> str:
+    """Return the command that sets the rate of one end of a cable."""
+    return f"tc qdisc add dev {interface} root tbf rate {rate:.0f}bit burst {burst(rate)} latency {1e3 * QUEUE_S:g}ms"
+
+
+def _run(shell: Shell, script: str) -> None:
+    """Run commands that need parts of the kernel which not every kernel has."""
+    try:
+        shell.run(script)
+    except LabError as error:
+        if not KERNEL_LACKS.search(str(error)):
+            raise
+        text = str(error).splitlines()[-1]
+        raise NoTestbed(
+            f"this kernel lacks what wires are made of ({text}). As root: `modprobe -a {MODULES}`."
+        ) from error
+
+
+def burst(rate: float) -> int:
+    """Return the bytes that a cable's end may send at once."""
+    return SLOW_BURST_BYTES if rate <= SLOW_RATE else max(FAST_BURST_BYTES, round(rate / 8 * FAST_BURST_S))
+
+
+def _segments(rate: float) -> str:
+    """Return the setting that holds the pieces of TCP's data to less than a burst, as `ip link` takes it."""
+    largest = min(MAX_PIECE_BYTES, round(PIECE * burst(rate)))
+    if rate <= SLOW_RATE:
+        largest = min(largest, round(rate / 8 * PIECE_S))
+    return f"gso_max_size {largest}" if largest >= 2 * PACKET_BYTES else "gso_max_segs 1"
+
+
+def interface() -> str:
+    """Return the name of the nodes' interfaces: the name of one of this machine's own.
+
+    UCX looks for interfaces in /sys/class/net, which lists those of the network namespace where /sys was mounted, and
+    leaves bridges out (UCX 1.20, uct_tcp_query_devices). Nobody without root can mount another /sys everywhere.
+    https://github.com/openucx/ucx/pull/4462 asked the kernel instead.
+    """
+    names = sorted(path.name for path in INTERFACES.iterdir() if path.is_dir()) if INTERFACES.is_dir() else []
+    fitting = [
+        name
+        for name in names
+        if name != "lo" and not any((INTERFACES / name / kind).exists() for kind in ("bridge", "bonding"))
+    ]
+    if not fitting:
+        raise NoTestbed("this machine has no network interface but lo, and UCX would find none on the nodes.")
+    return "eth0" if "eth0" in fitting else fitting[0]

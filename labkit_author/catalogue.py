@@ -1,0 +1,62 @@
+"""Writes `solutions/labs.json`, from which `labkit.exercises.catalogue` reads the labs, from the labs' sources."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from nbformat import NotebookNode
+
+from labkit.exercises.catalogue import FILE, Exercise
+from labkit.system import files, paths
+from labkit_author import minutes, questions, sources
+from labkit_author.notebooks import by_section, has_text
+
+TITLE = re.compile(r"^### Exercise (\d+) · (.+)$", re.M)
+
+
+def text() -> str:
+    """Return the file's text."""
+    entries = {source.stem: entry(source) for source in sources.labs()}
+    return json.dumps(entries, indent=1, ensure_ascii=False) + "\n"
+
+
+def write() -> Path | None:
+    """Write the file; return it when that changed it."""
+    path, new = paths.SOLUTIONS / FILE, text()
+    if has_text(path, new):
+        return None
+    files.write(path, new)
+    return path
+
+
+def entry(source: Path) -> dict[str, Any]:
+    """Return what the file has of one lab: see `labkit.exercises.catalogue.LabInfo`."""
+    notebook = sources.read(source)
+    return {
+        "title": sources.title(source),
+        "sections": [dataclasses.asdict(section) for section in minutes.plan(source)],
+        "exercises": [dataclasses.asdict(exercise) for exercise in exercises(notebook).values()],
+        "questions": questions.read(notebook),
+    }
+
+
+def exercises(notebook: NotebookNode) -> dict[int, Exercise]:
+    """Return the exercises of a lab's source, by number."""
+    blank, solved = sources.blank(notebook).cells, sources.solved(notebook).cells
+    section_of = {number: part.name for part in by_section(notebook) for number in part.exercises}
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    titles = {int(number): title for number, title in TITLE.findall(prose)}
+    return {
+        number: Exercise(
+            number,
+            exercise.name,
+            cell=notebook.cells[exercise.cell].id,
+            stub=blank[exercise.cell].source,
+            solution=solved[exercise.cell].source,
+            section=section_of[number],
+            title=titles.get(number, ""),
+        )
+        for number, exercise in sources.exercises(notebook).items()
+    }

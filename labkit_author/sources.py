@@ -1,0 +1,154 @@
+"""Reads a lab's source: its cells, its exercises, its solutions.
+
+A source is `solutions/NN_topic.py` in jupytext's percent format. A solution stands between `### BEGIN SOLUTION` and
+`### END SOLUTION`; the line `name = check(N, …)` after it makes its cell exercise N.
+"""
+
+import copy
+import functools
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbformat import NotebookNode
+
+from labkit.exercises import catalogue
+from labkit.system import paths
+from labkit.system.errors import LabError
+from labkit_author.notebooks import BEGIN, END, checks
+
+STUB = f"# {'─' * 20} YOUR CODE HERE {'─' * 20}\nraise NotImplementedError()"
+KEPT_METADATA = ("tags", "jupyter")  # of a cell; `jupyter={"source_hidden": true}` folds it in JupyterLab
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise of a lab, as its source has it.
+
+    Attributes
+    ----------
+    number : int
+        Its number in the lab, from 1.
+    name : str
+        The variable that the student's answer is bound to.
+    cell : int
+        Index of the cell with the solution.
+    solution : str
+        That cell's whole text, solution included.
+    """
+
+    number: int
+    name: str
+    cell: int
+    solution: str
+
+
+def find(lab: str) -> Path:
+    """Return the source of the lab that `lab` means: `7`, `07`, `07_horovod_mnist` or the path of one of its files."""
+    return catalogue.match(lab, {source.stem: source for source in labs()})
+
+
+def labs() -> list[Path]:
+    """Return the sources of all labs, in their order."""
+    return sorted(paths.SOLUTIONS.glob("[0-9][0-9]_*.py"))
+
+
+def title(source: Path) -> str:
+    """Return a lab's title, such as `02 · oneDNN under an MNIST CNN`."""
+    heading = next((line for line in source.read_text().splitlines() if line.startswith("# # ")), None)
+    if heading is None:
+        raise LabError(f"{paths.shown(source)} has no title: a first line of prose such as `# # 02 · …`.")
+    return heading.removeprefix("# # ")
+
+
+def read(source: Path) -> NotebookNode:
+    """Return the notebook that a source describes: all cells, no outputs, the same ids each time.
+
+    A cell's id is a hash of its text, so it stays when other cells come and go.
+    """
+    return copy.deepcopy(_read(source.read_text()))
+
+
+@functools.cache
+def _read(text: str) -> NotebookNode:
+    parsed = jupytext.reads(text, fmt="py:percent")
+    notebook: NotebookNode = nbformat.v4.new_notebook(
+        metadata={
+            "kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"},
+            "language_info": {"name": "python"},
+        }
+    )
+    seen: Counter[str] = Counter()
+    for cell in parsed.cells:
+        digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
+        seen[digest] += 1
+        kept = {key: cell.metadata[key] for key in KEPT_METADATA if key in cell.metadata}
+        new = nbformat.v4.new_code_cell if cell.cell_type == "code" else nbformat.v4.new_markdown_cell
+        notebook.cells.append(new(cell.source, id=f"{digest}-{seen[digest]}", metadata=kept))
+    return notebook
+
+
+def blank(notebook: NotebookNode) -> NotebookNode:
+    """Return a copy with a stub in place of each solution.
+
+    Raises
+    ------
+    LabError
+        For a solution that is not closed, not opened, or opened inside another, naming its cell.
+    """
+    from nbgrader.preprocessors import ClearSolutions  # here because it takes a second, and few calls need it
+
+    clear = ClearSolutions(
+        enforce_metadata=False,
+        begin_solution_delimeter=BEGIN,
+        end_solution_delimeter=END,
+        code_stub={"python": STUB},
+    )
+    clear.log.disabled = True  # what it would log is in the error below
+    blanked = copy.deepcopy(notebook)
+    for index, cell in enumerate(blanked.cells):
+        if cell.source.count(END) > cell.source.count(BEGIN):
+            raise LabError(f"cell {index} has '{END}' without '{BEGIN}' before it:\n{cell.source}")
+        try:
+            clear.preprocess_cell(cell, {"language": "python"}, index)
+        except RuntimeError as error:
+            raise LabError(f"cell {index}: {error}:\n{cell.source}") from error
+    return blanked
+
+
+def solved(notebook: NotebookNode) -> NotebookNode:
+    """Return a copy with each solution in place, without the markers around it."""
+    copied = copy.deepcopy(notebook)
+    for cell in copied.cells:
+        cell.source = "\n".join(line for line in cell.source.split("\n") if line.strip() not in (BEGIN, END))
+    return copied
+
+
+def exercises(notebook: NotebookNode) -> dict[int, Exercise]:
+    """Return a notebook's exercises by number.
+
+    Raises
+    ------
+    LabError
+        When a check has no solution before it, a solution no check after it, or a number comes twice.
+    """
+    found: dict[int, Exercise] = {}
+    open_cell = None
+    for index, cell in enumerate(notebook.cells):
+        for number, name in checks(cell):
+            if open_cell is None:
+                raise LabError(f"cell {index} checks exercise {number}, but no cell before it has a '{BEGIN}'.")
+            if number in found:
+                raise LabError(f"cell {index}: exercise {number} is checked twice.")
+            found[number] = Exercise(number, name, open_cell, notebook.cells[open_cell].source)
+            open_cell = None
+        if BEGIN in cell.source:
+            if open_cell is not None:
+                raise LabError(f"cell {open_cell} has a solution that no `name = check(N, …)` follows.")
+            open_cell = index
+    if open_cell is not None:
+        raise LabError(f"cell {open_cell} has a solution that no `name = check(N, …)` follows.")
+    return found

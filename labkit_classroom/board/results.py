@@ -1,0 +1,204 @@
+"""A room's guesses and results by question, without seats: a histogram, a summary, the points of the wall's plot."""
+
+import bisect
+import itertools
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from labkit.display.measured import with_unit
+from labkit.exercises.catalogue import LabInfo, Question
+from labkit_classroom.board.protocol import FEW, ISA
+from labkit_classroom.board.store import Seat
+from labkit_classroom.board.timetable import Plan
+
+Value = float | str
+
+
+def questions_in_order(labs: Sequence[LabInfo], plan: Plan) -> tuple[Question, ...]:
+    """Return all questions in the order of a timetable, after those of labs that are not in it."""
+    planned = list(dict.fromkeys(part.lab for part in plan if part.lab))
+    ordered = sorted(labs, key=lambda lab: planned.index(lab.number) if lab.number in planned else -1)
+    return tuple(question for lab in ordered for question in lab.questions)
+
+
+class Answer(NamedTuple):
+    """One seat's answer to a question."""
+
+    guess: Value | None
+    here: Value | None  # what its machine measured
+    machine: Mapping[str, Any]  # its cores and instruction set
+
+
+class Results:
+    """The answers of all seats to questions, in the order in which the room comes to them."""
+
+    def __init__(self, questions: Sequence[Question], seats: Iterable[Seat]) -> None:
+        by_place = {(question.lab, question.number): question for question in questions}
+        self._answers: dict[Question, list[Answer]] = {question: [] for question in questions}
+        for seat in seats:
+            guesses = {(sent["lab"], sent["number"]): sent for sent in seat.state["guesses"]}  # each question once
+            for place, sent in guesses.items():
+                if question := by_place.get(place):
+                    guess, here = (_accepted(sent[key], question) for key in ("guess", "here"))
+                    self._answers[question].append(Answer(guess, here, seat.state["machine"]))
+
+    def measured(self) -> list[dict[str, Any]]:
+        """Return the results that may be shown, by question.
+
+        They are from `FEW` machines or more, and from half of those who have guessed, so that they give nothing away.
+
+        Returns
+        -------
+        list of dict
+            `lab`, `number`, `question`, `unit`; `summary`, a text; `groups`, by kind of machine, empty for choices.
+        """
+        return [
+            {
+                "lab": question.lab,
+                "number": question.number,
+                "question": question.text,
+                "unit": question.unit,
+                "summary": _summary(question, results),
+                "groups": [] if question.choices else _groups(answers),
+            }
+            for question, answers in self._answers.items()
+            if (results := _results(answers))
+        ]
+
+    def guess(self) -> dict[str, Any] | None:
+        """Return the guesses of the furthest question that `FEW` have guessed; None before.
+
+        Returns
+        -------
+        dict
+            `lab`, `question`; `given`, the number of guesses; `bars`, each with a `label`, a `count`, and whether the
+            `measured` result is in it; `summary` of the results, empty as long as they may not be shown.
+        """
+        for question, answers in reversed(self._answers.items()):
+            guesses = [answer.guess for answer in answers if answer.guess is not None]
+            if len(guesses) >= FEW:
+                results = _results(answers)
+                return {
+                    "lab": question.lab,
+                    "question": question.text,
+                    "given": len(guesses),
+                    "bars": (_choice_bars if question.choices else _number_bars)(question, guesses, results),
+                    "summary": _summary(question, results) if results else "",
+                }
+        return None
+
+
+def _accepted(value: Any, question: Question) -> Value | None:
+    """Return a value if it answers a question; a kit of another version may have another question there."""
+    fits = value in question.choices if question.choices else isinstance(value, int | float)
+    return value if fits else None
+
+
+def _results(answers: Sequence[Answer]) -> list[Any]:
+    """Return the results of a question; none as long as they may not be shown."""
+    results = [answer.here for answer in answers if answer.here is not None]
+    guessed = [answer for answer in answers if answer.guess is not None]
+    compared = sum(answer.here is not None for answer in guessed)
+    return results if len(results) >= FEW and 2 * compared >= len(guessed) else []
+
+
+def _summary(question: Question, results: Sequence[Any]) -> str:
+    if question.choices:
+        text = ", ".join(f"{choice} {count}" for choice, count in Counter(results).most_common())
+    else:
+        middle, least, most = (_number(one) for one in (statistics.median(results), min(results), max(results)))
+        text = f"median {with_unit(middle, question.unit)} ({least} to {most})"
+    return f"{text}, {len(results)} machines"
+
+
+def _groups(answers: Iterable[Answer]) -> list[dict[str, Any]]:
+    """Return the results by kind of machine; kinds of fewer than `FEW` are merged.
+
+    Machines of one instruction set are merged with those of similar size, and instruction sets that few machines have
+    with each other, or with the smallest group. Each group has `cores`, the least and the most; `isa`, a list; and
+    `values`, in ascending order.
+    """
+    groups: list[list[Answer]] = []
+    rest: list[Answer] = []
+    for isa in ISA:
+        own = [answer for answer in answers if answer.here is not None and answer.machine["isa"] == isa]
+        if len(own) < FEW:
+            rest += own
+        else:
+            groups += _by_cores(own)
+    if len(rest) < FEW and groups:
+        min(groups, key=len).extend(rest)
+    else:
+        groups += _by_cores(rest)
+    rows = [
+        {
+            "cores": [pick(answer.machine["cores"] for answer in group) for pick in (min, max)],
+            "isa": [isa for isa in ISA if any(answer.machine["isa"] == isa for answer in group)],
+            "values": sorted(answer.here for answer in group),
+        }
+        for group in groups
+    ]
+    return sorted(rows, key=lambda row: row["cores"])
+
+
+def _by_cores(answers: Iterable[Answer]) -> list[list[Answer]]:
+    """Return groups of `FEW` or more machines, those of the same number of cores together."""
+    groups: list[list[Answer]] = []
+    ordered = sorted(answers, key=lambda answer: answer.machine["cores"])
+    for _, same in itertools.groupby(ordered, key=lambda answer: answer.machine["cores"]):
+        if not groups or len(groups[-1]) >= FEW:
+            groups.append([])
+        groups[-1] += same
+    if len(groups) > 1 and len(groups[-1]) < FEW:
+        last = groups.pop()
+        groups[-1] += last
+    return groups
+
+
+def _choice_bars(question: Question, guesses: Sequence[Any], results: Sequence[Any]) -> list[dict[str, Any]]:
+    guessed, measured = Counter(guesses), Counter(results)
+    most = max(measured.values(), default=0)
+    return [_bar(choice, guessed[choice], most > 0 and measured[choice] == most) for choice in question.choices]
+
+
+def _number_bars(question: Question, guesses: Sequence[Any], results: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return a bar for each bin; an open one at either end only if something is in it."""
+    edges = bin_edges(guesses)
+    counts = Counter(bisect.bisect(edges, guess) for guess in guesses)
+    measured = bisect.bisect(edges, statistics.median(results)) if results else -1
+    labels = [
+        f"< {with_unit(_number(edges[0]), question.unit)}",
+        *(f"{_number(low)} to < {with_unit(_number(high), question.unit)}" for low, high in itertools.pairwise(edges)),
+        f"≥ {with_unit(_number(edges[-1]), question.unit)}",
+    ]
+    return [
+        _bar(label, counts[place], place == measured)
+        for place, label in enumerate(labels)
+        if 0 < place < len(edges) or counts[place] or place == measured
+    ]
+
+
+def bin_edges(values: Sequence[float]) -> list[float]:
+    """Return the round, equally spaced edges of a histogram's bins; a fifth of the values may be beyond either end."""
+    ordered = sorted(values)
+    low, high = ordered[len(ordered) // 5], ordered[-1 - len(ordered) // 5]
+    size = max(abs(low), abs(high))
+    span = high - low if high - low > 1e-6 * size else size
+    rough = (span if span > 1e-12 else 1.0) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    return [
+        float(f"{step * place:.12g}") for place in range(math.floor(low / step), math.floor(high / step + 1e-9) + 2)
+    ]
+
+
+def _bar(label: str, count: int, is_measured: bool) -> dict[str, Any]:
+    return {"label": label, "count": count, "measured": is_measured}
+
+
+def _number(value: float) -> str:
+    """Return a number with three digits."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,0 +1,84 @@
+"""Verify what a student's server is held to, read back from inside one."""
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import psutil
+
+from labkit.system import processes
+from labkit.system.errors import LabError
+from labkit.system.machine import Machine
+from labkit_classroom.hub import probe, settings
+from labkit_classroom.hub.client import Client
+from labkit_classroom.hub.settings import CHECK_SEAT, Settings
+
+START_TIMEOUT_S = 120.0
+GIB = 1 << 30
+RESERVED = 1 << 30  # bytes for the system and the hub
+USUAL_MEMORY = 4 << 30  # bytes per student where there is no limit
+OUT_OF_REACH = "out of reach"
+
+
+class Row(NamedTuple):
+    """A property of a student's server: what was requested or promised, and what was found."""
+
+    what: str
+    requested: str
+    found: str
+
+
+def verify(client: Client) -> list[Row]:
+    """Start the server of `CHECK_SEAT`, return what it is held to, and stop it.
+
+    Raises
+    ------
+    LabError
+        If the server does not start, or is not held to what was requested.
+    """
+    hub = client.settings
+    client.stop(CHECK_SEAT)  # left by one that was killed
+    client.start(CHECK_SEAT)
+    try:
+        client.wait(CHECK_SEAT, START_TIMEOUT_S)
+        rows = judge(hub, json.loads((hub.home(CHECK_SEAT) / probe.FILE).read_text()))
+    finally:
+        client.stop(CHECK_SEAT)
+    broken = [row for row in rows if row.found != row.requested]
+    if broken:
+        details = "; ".join(f"{row.what}: requested {row.requested}, found {row.found}" for row in broken)
+        raise LabError(f"a student's server is not held to what was requested. {details}.")
+    return rows
+
+
+def judge(hub: Settings, found: dict[str, Any]) -> list[Row]:
+    """Compare what a server is held to with what the hub's mode promises."""
+    if not hub.has_accounts:
+        return []
+    reach = f"{len(found['read'])} and {found['signal']} in reach" if found["read"] or found["signal"] else OUT_OF_REACH
+    rows = [
+        Row("the kit", "read only", "writable" if found["write"] else "read only"),
+        Row("others' folders and processes", OUT_OF_REACH, reach),
+    ]
+    if hub.cpus:
+        rows.append(Row("starts on CPUs", *(",".join(map(str, cpus)) for cpus in (hub.cpus, found["cpus"]))))
+    if hub.memory:
+        rows.append(Row("memory", *(f"{(size or math.inf) / GIB:.1f} GiB" for size in (hub.memory, found["memory"]))))
+    if hub.mode == settings.SYSTEMD:
+        rows.append(Row("processes and threads", "limited", "no limit" if found["tasks"] < 0 else "limited"))
+        rows.append(Row("more privileges", "none", "can be gained" if found["privileges"] else "none"))
+    return rows
+
+
+def capacity(hub: Settings, machine: Machine, students: int) -> str:
+    """Return a sentence on how many students fit into the machine's free memory."""
+    each = hub.memory or USUAL_MEMORY
+    fit = max(0, (machine.memory_free - RESERVED) // each)
+    return f"Free memory is enough for {fit} students with {each / GIB:g} GiB each; {students} are expected."
+
+
+def processes_of(hub: Settings, seats: Iterable[str]) -> list[psutil.Process]:
+    """Return the processes of seats' servers."""
+    homes = {str(hub.home(seat)) for seat in seats}
+    return processes.find(lambda process: processes.environ_of(process).get("LAB_FOLDER") in homes)

@@ -1,0 +1,168 @@
+"""The wall shows guesses and results of five people or machines or more, without seats, and results not too early."""
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from room_board import EMPTY, guessed
+
+from labkit.exercises import catalogue
+from labkit.exercises.catalogue import Question
+from labkit_classroom.board import protocol
+from labkit_classroom.board.protocol import FEW
+from labkit_classroom.board.results import Results, bin_edges, questions_in_order
+from labkit_classroom.board.store import Seat
+
+NUMBER = Question("03", 1, "oneDNN against Eigen", "×")
+CHOICE = Question("07", 1, "what limits it", choices=("arithmetic", "memory", "neither"))
+
+
+def room(*answers: tuple, questions=(NUMBER,), lab="03") -> Results:
+    """Return the results of seats that have sent these guesses and results, and maybe a machine."""
+    seats = []
+    for number, (guess, here, *machine) in enumerate(answers):
+        cores, isa = machine or (2, "AVX2")
+        state = EMPTY | {"guesses": [guessed(guess, here, lab)], "machine": {"cores": cores, "isa": isa}}
+        seats.append(Seat(number, f"S{number}", "", 0, 0, state=state))
+    return Results(questions, seats)
+
+
+def counts(guess: dict) -> dict[str, int]:
+    return {bar["label"]: bar["count"] for bar in guess["bars"]}
+
+
+def test_each_question_of_the_labs_has_a_unit_or_choices_that_a_seat_can_send():
+    questions = questions_in_order(catalogue.labs(), ())
+    assert len(questions) > 50
+    for question in questions:
+        assert bool(question.unit) != bool(question.choices), question
+        assert all(0 < len(choice) <= protocol.CHOICE_LETTERS for choice in question.choices)
+
+
+class TestBins:
+    @pytest.mark.parametrize(
+        ("values", "expected"),
+        [
+            ([2] * 5, [2, 2.5]),
+            ([0] * 5, [0, 0.2]),
+            ([1, 2, 3, 4, 5], [2, 2.5, 3, 3.5, 4, 4.5]),
+            ([1.5, 2, 2, 3, 1e12], [2, 2.2, 2.4, 2.6, 2.8, 3, 3.2]),
+        ],
+    )
+    def test_they_are_round_and_few(self, values, expected):
+        assert bin_edges(values) == expected
+
+    @settings(derandomize=True, deadline=None)
+    @given(st.lists(st.floats(-protocol.MAX_MAGNITUDE, protocol.MAX_MAGNITUDE) | st.integers(-3, 3), min_size=5))
+    def test_whatever_is_guessed_they_rise_are_few_and_contain_the_middle(self, values):
+        edges = bin_edges(values)
+        assert 2 <= len(edges) <= 9
+        assert all(low < high for low, high in itertools.pairwise(edges))
+        middle = sorted(values)[len(values) // 2]
+        slack = 1e-6 * abs(middle)
+        assert edges[0] - slack <= middle <= edges[-1] + slack
+
+
+class TestGuess:
+    def test_of_fewer_than_five_it_shows_nothing(self):
+        few = [(number, number) for number in range(FEW - 1)]
+        assert room(*few).guess() is None
+        assert room(*few, (None, 3)).guess() is None, "a result is not a guess"
+        assert room(*few, (3, None)).guess()["given"] == FEW
+
+    def test_results_are_shown_when_half_of_those_who_guessed_have_measured(self):
+        answers = [(2, 7.5)] * 5 + [(3, None)] * 6
+        before = room(*answers)
+        assert "7.5" not in json.dumps([before.guess(), before.measured()])
+        assert not any(bar["measured"] for bar in before.guess()["bars"])
+        after = room(*answers[:-1])
+        assert after.guess()["summary"] == after.measured()[0]["summary"] == "median 7.5× (7.5 to 7.5), 5 machines"
+        assert not room(*[(2, 7.5)] * 4 + [(3, None)]).measured(), "of four machines nothing"
+
+    def test_the_bar_with_the_median_is_marked(self):
+        found = room(*zip([1, 2, 2, 3, 30], [1.1, 1.2, 2.6, 2.7, 9], strict=True)).guess()
+        assert found["summary"] == "median 2.6× (1.1 to 9), 5 machines"
+        assert [bar["label"] for bar in found["bars"] if bar["measured"]] == ["2.6 to < 2.8×"]
+        assert sum(counts(found).values()) == 5
+
+    def test_jokes_are_in_the_open_bars(self):
+        labels = list(counts(room(*[(guess, None) for guess in (1, 1.5, 2, 2.5, 3, 1e12, -1e12)]).guess()))
+        assert (labels[0], labels[-1]) == ("< 1×", "≥ 3.5×")
+
+    def test_a_median_where_nobody_guessed_is_in_an_open_bar(self):
+        found = room(*[(2, 40)] * 5).guess()
+        assert [tuple(bar.values()) for bar in found["bars"]] == [("2 to < 2.5×", 5, False), ("≥ 2.5×", 0, True)]
+
+    def test_choices_are_bars_in_their_order(self):
+        answers = [("memory", "memory")] * 3 + [("arithmetic", "arithmetic")] * 2
+        found = room(*answers, questions=(CHOICE,), lab="07")
+        assert counts(found.guess()) == {"arithmetic": 2, "memory": 3, "neither": 0}
+        assert [bar["label"] for bar in found.guess()["bars"] if bar["measured"]] == ["memory"]
+        assert found.measured()[0]["summary"] == "memory 3, arithmetic 2, 5 machines"
+        assert found.measured()[0]["groups"] == []
+
+    def test_it_is_the_furthest_question_that_five_have_answered(self):
+        answers = [(2, None)] * FEW
+        later = Question("03", 2, "later", "×")
+        assert room(*answers, questions=(NUMBER, later)).guess()["question"] == NUMBER.text
+        assert room(*answers, questions=(Question("03", 2, "earlier"), NUMBER)).guess()["question"] == NUMBER.text
+
+    def test_only_answers_to_the_kits_questions_count(self):
+        typed = [("<b>typed</b>", "<i>"), ("memory", 5)] * FEW
+        assert room(*typed).guess() is None
+        assert not room(*typed, questions=(CHOICE,), lab="07").measured()
+        assert room(*[(1, 1)] * FEW, lab="99").guess() is None
+
+
+class TestGroups:
+    def groups(self, *machines: tuple[int, str]) -> list[tuple]:
+        answers = [(None, number, *machine) for number, machine in enumerate(machines)]
+        (result,) = room(*answers).measured()
+        return [(group["cores"], group["isa"], len(group["values"])) for group in result["groups"]]
+
+    def test_kinds_of_five_machines_are_told_apart(self):
+        assert self.groups(*[(2, "AVX2"), (2, "AMX"), (64, "AMX")] * FEW) == [
+            ([2, 2], ["AMX"], 5),
+            ([2, 2], ["AVX2"], 5),
+            ([64, 64], ["AMX"], 5),
+        ]
+
+    @pytest.mark.parametrize(
+        ("machines", "groups"),
+        [
+            ([(2, "AVX2")] * 6 + [(64, "AMX")], [([2, 64], ["AMX", "AVX2"], 7)]),
+            (
+                [(2, "AVX2")] * 2 + [(4, "AVX2")] * 3 + [(8, "AVX2")] * 6 + [(2, "AVX-512")] * 4,
+                [([2, 4], ["AVX-512", "AVX2"], 9), ([8, 8], ["AVX2"], 6)],
+            ),
+            ([(2, "AVX2"), (8, "AVX-512"), (64, "AMX")] * 2, [([2, 64], ["AMX", "AVX-512", "AVX2"], 6)]),
+            (
+                [(2, "AVX2"), (64, "AMX")] * 3 + [(8, "AVX-512")] * 5,
+                [([2, 64], ["AMX", "AVX2"], 6), ([8, 8], ["AVX-512"], 5)],
+            ),
+        ],
+    )
+    def test_a_kind_that_few_have_is_merged_with_others(self, machines, groups):
+        assert self.groups(*machines) == groups
+
+    @settings(derandomize=True, deadline=None)
+    @given(
+        st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 64]), st.sampled_from(protocol.ISA)), min_size=FEW, max_size=40)
+    )
+    def test_no_group_is_of_fewer_than_five_and_none_is_lost(self, machines):
+        groups = self.groups(*machines)
+        assert all(count >= FEW for *_, count in groups)
+        assert sum(count for *_, count in groups) == len(machines)
+
+
+def test_what_seats_send_is_on_the_wall_without_seats(board):
+    for number in range(6):
+        answer = board.join(f"Person{number}").put(guesses=[guessed(2 + number / 10, 1 + number / 10)])
+        assert answer.status_code == 204
+    wall = board.wall()
+    assert (wall["guess"]["question"], wall["guess"]["given"]) == ("oneDNN against Eigen", 6)
+    (result,) = wall["results"]
+    assert result["groups"] == [{"cores": [2, 2], "isa": ["AVX2"], "values": [1, 1.1, 1.2, 1.3, 1.4, 1.5]}]
+    assert "Person" not in json.dumps(wall)

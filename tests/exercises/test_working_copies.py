@@ -1,0 +1,169 @@
+import json
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from labkit.exercises import catalogue, working_copies
+from labkit.system import paths
+from labkit.system.errors import LabError
+
+LABS = ("42_made_up", "43_also")
+
+
+@pytest.fixture
+def kit(tmp_path, monkeypatch) -> Path:
+    """Make a kit with two labs, and give the student's folder."""
+    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setattr(working_copies, "GLOSSARY", tmp_path / "docs" / "glossary.md")
+    monkeypatch.setattr(working_copies, "AGENTS", tmp_path / "env" / "AGENTS.md")
+    (tmp_path / "notebooks").mkdir()
+    write("x = 1", tmp_path)
+    return tmp_path / "mine"
+
+
+def write(code: str, folder: Path, labs=LABS) -> None:
+    """Write a version of some labs, as `./lab build` does, whose first code cell is `code`."""
+    path = folder / catalogue.FILE
+    known = json.loads(path.read_text()) if path.exists() else {}
+    for name in labs:
+        title = nbformat.v4.new_markdown_cell("# Title\n\nA **[rank](../docs/glossary.md#rank)** is a process.", id="a")
+        notebook = nbformat.v4.new_notebook(cells=[title, nbformat.v4.new_code_cell(code, id="b")])
+        nbformat.write(notebook, folder / "notebooks" / f"{name}.ipynb")
+        known[name] = {"title": name, "sections": [], "exercises": [], "questions": []}
+    path.write_text(json.dumps(known))
+
+
+def lab_of(name: str = LABS[0]) -> catalogue.LabInfo:
+    return catalogue.find(name)
+
+
+def test_every_lab_is_copied_once(kit):
+    assert working_copies.update(kit) == working_copies.Update((), ())
+    for name in LABS:
+        copy = working_copies.copy_path(lab_of(name), kit)
+        assert copy.read_text() == working_copies.fresh(lab_of(name))
+        copy.write_text("my work")
+    assert working_copies.update(kit) == working_copies.Update((), ())
+    assert all(working_copies.copy_path(lab_of(name), kit).read_text() == "my work" for name in LABS)
+
+
+def test_a_new_version_refreshes_what_was_not_edited_and_keeps_what_was(kit):
+    working_copies.update(kit)
+    edited, untouched = (working_copies.copy_path(lab_of(name), kit) for name in LABS)
+    edited.write_text("my work")
+    write("x = 2", kit.parent)
+    assert working_copies.update(kit) == working_copies.Update(refreshed=("43",), outdated=("42",))
+    assert "x = 2" in untouched.read_text()
+    assert edited.read_text() == "my work"
+    assert working_copies.update(kit) == working_copies.Update(refreshed=(), outdated=("42",))  # until it is reset
+    kept = working_copies.reset(lab_of(), kit)
+    assert kept.read_text() == "my work"
+    assert "x = 2" in edited.read_text()
+    assert working_copies.update(kit) == working_copies.Update((), ())
+
+
+def test_a_copy_that_was_only_opened_counts_as_not_edited(kit):
+    working_copies.update(kit)
+    opened, ran = (working_copies.copy_path(lab_of(name), kit) for name in LABS)
+    notebook = json.loads(opened.read_text())
+    notebook["metadata"]["language_info"] = {"version": "3.11.9"}  # as JupyterLab saves it
+    opened.write_text(json.dumps(notebook))
+    notebook["cells"][1]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": ["1\n"]}]
+    ran.write_text(json.dumps(notebook))
+    before = opened.read_bytes()
+    assert working_copies.update(kit) == working_copies.Update((), ())
+    assert opened.read_bytes() == before, "it may be open in JupyterLab"
+    assert working_copies.reset(lab_of(), kit) is None
+    write("x = 2", kit.parent)
+    assert working_copies.update(kit) == working_copies.Update(refreshed=("42",), outdated=("43",))
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", None])
+def test_without_its_record_a_copy_counts_as_edited(kit, damage):
+    working_copies.update(kit)
+    record = kit / working_copies.RECORD
+    record.unlink() if damage is None else record.write_text(damage)
+    before = working_copies.copy_path(lab_of(), kit).read_text()
+    write("x = 2", kit.parent, LABS[:1])
+    assert working_copies.update(kit) == working_copies.Update(refreshed=(), outdated=("42",))
+    assert working_copies.copy_path(lab_of(), kit).read_text() == before
+
+
+def test_links_to_the_glossary_lead_to_the_copy_beside(kit):
+    working_copies.GLOSSARY.parent.mkdir()
+    working_copies.GLOSSARY.write_text("# Glossary\n\n## rank\n")
+    working_copies.update(kit)
+    assert "(glossary.md#rank)" in working_copies.copy_path(lab_of(), kit).read_text()
+    assert (kit / "glossary.md").read_text() == working_copies.GLOSSARY.read_text()
+
+
+def test_only_the_labs_that_are_taught_are_copied_and_what_is_there_is_kept_up_to_date(kit):
+    working_copies.update(kit, ["42"])
+    assert [copy.name for copy in kit.glob("*.ipynb")] == ["42_made_up.ipynb"]
+    working_copies.update(kit)
+    write("x = 2", kit.parent, LABS[1:])
+    assert working_copies.update(kit, ["42"]) == working_copies.Update(refreshed=("43",), outdated=())
+    assert len(list(kit.glob("*.ipynb"))) == 2
+
+
+def test_reset_keeps_what_the_student_wrote_numbered(kit):
+    target = working_copies.copy_path(lab_of(), kit)
+    assert working_copies.reset(lab_of(), kit) is None
+    for number in (1, 2):
+        target.write_text(f"my work, version {number}")
+        kept = working_copies.reset(lab_of(), kit)
+        assert kept.name == f"42_made_up.backup-{number}.ipynb"
+        assert kept.read_text() == f"my work, version {number}"
+    assert working_copies.reset(lab_of(), kit) is None
+    assert target.read_text() == working_copies.fresh(lab_of())
+
+
+def test_the_kits_own_folders_are_refused(kit):
+    before = lab_of().notebook.read_bytes()
+    for folder in (paths.NOTEBOOKS, paths.SOLUTIONS):
+        with pytest.raises(LabError, match="which git tracks: name a folder of your own with --folder"):
+            working_copies.update(folder)
+        with pytest.raises(LabError, match="which git tracks"):
+            working_copies.reset(lab_of(), folder)
+    assert lab_of().notebook.read_bytes() == before
+
+
+def test_reset_on_a_full_disk_leaves_what_was_there(kit, monkeypatch):
+    working_copies.update(kit)
+    target = working_copies.copy_path(lab_of(), kit)
+    target.write_bytes(b"my work \xff, not even UTF-8")
+    before = sorted(kit.iterdir())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(LabError, match=r"No space left on device\. Free some space"):
+            working_copies.reset(lab_of(), kit)
+    assert target.read_bytes() == b"my work \xff, not even UTF-8"
+    assert sorted(kit.iterdir()) == before
+    assert working_copies.reset(lab_of(), kit).read_bytes() == b"my work \xff, not even UTF-8"
+
+
+def test_the_rules_for_assistants_are_copied_and_never_overwrite_what_a_student_wrote(kit):
+    working_copies.update(kit)  # this kit has none
+    assert not (kit / "AGENTS.md").exists()
+    working_copies.AGENTS.parent.mkdir()
+    for version in ("Explain, don't solve.", "Ask first."):
+        working_copies.AGENTS.write_text(version)
+        working_copies.update(kit)
+        assert (kit / "AGENTS.md").read_text() == version
+    (kit / "AGENTS.md").write_text("Mine.")
+    working_copies.AGENTS.write_text("Another version.")
+    working_copies.update(kit)
+    assert (kit / "AGENTS.md").read_text() == "Mine."
+
+
+@pytest.mark.parametrize("before", ["nothing", "a link to a kit that was moved", "a file"])
+def test_the_command_of_the_kit_is_in_the_folder_and_a_students_file_stays(tmp_path, before):
+    if before == "a file":
+        (tmp_path / "lab").write_text("mine")
+    elif before != "nothing":
+        (tmp_path / "lab").symlink_to(tmp_path / "moved" / "lab")
+    working_copies.update(tmp_path)
+    assert (tmp_path / "lab").samefile(paths.ROOT / "lab") == (before != "a file")

@@ -1,0 +1,30 @@
+"""The kit stays within its budgets of lines, `[tool.lab.budget]` in pyproject.toml."""
+
+import subprocess
+import tomllib
+
+import pytest
+
+from labkit.system import paths
+
+BUDGET = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["tool"]["lab"]["budget"]
+
+
+def tracked_lines(folder: str) -> int:
+    """Return the lines of the Python files that git tracks below a folder, or of a single file."""
+    pattern = folder if (paths.ROOT / folder).is_file() else f"{folder}/*.py"
+    listed = subprocess.run(["git", "ls-files", "-z", pattern], cwd=paths.ROOT, capture_output=True)
+    if listed.returncode:
+        pytest.skip("lines are counted from git, and this is not a git checkout, or there is no git")
+    files = [paths.ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    return sum(len(file.read_bytes().splitlines()) for file in files if file.exists())
+
+
+@pytest.mark.parametrize("folder", BUDGET)
+def test_lines_are_within_the_budget(folder):
+    lines = tracked_lines(folder)
+    assert lines <= BUDGET[folder], (
+        f"{folder} has {lines} lines and may have {BUDGET[folder]}. The budget keeps the kit small enough for its "
+        "maintainers: remove something that no one would miss, or raise the budget in a commit of its own, with the "
+        "reason. Moving lines into TOML, JavaScript, C or bash is not a cut."
+    )

@@ -1,0 +1,219 @@
+"""Whatever is in a file that a command reads: it is read, or refused in one line."""
+
+import contextlib
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.display.measured import Measured
+from labkit.display.results import Results, row
+from labkit.exercises import catalogue, working_copies
+from labkit.report import page
+from labkit.roofline import measure
+from labkit.system import files, terminal
+from labkit.system.errors import LabError
+from labkit.system.machine import this_machine
+from labkit.train import log
+from labkit.tune import space
+from labkit_classroom.board import seat
+from labkit_classroom.lecture import collected
+
+LEAVES = st.sampled_from(
+    [
+        None,
+        True,
+        0,
+        -1,
+        10**400,
+        1e308,
+        float("nan"),
+        "",
+        "x" * 3000,
+        "\ud800",
+        "\x1b[2J",
+        "[/red]",
+        "passed",
+        "\0",
+        "²",
+        "07",
+    ]
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["1", "on", "\x1b"]), inner, max_size=3)
+    ),
+)
+DEEP = b"[" * 200_000
+
+
+def places(value: Any, way: tuple = ()) -> list[tuple]:
+    """Return the way to each part of a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [way, *(place for key, part in inner for place in places(part, (*way, key)))]
+
+
+def contents(whole: Any) -> st.SearchStrategy[bytes]:
+    """Return what a file may have in place of `whole`: a part of it changed, or bytes of it, or none of it."""
+    text = json.dumps(whole).encode()
+
+    def changed(place: tuple, value: Any) -> bytes:
+        if not place:
+            return json.dumps(value).encode()
+        made = copy.deepcopy(whole)
+        part = made
+        for key in place[:-1]:
+            part = part[key]
+        part[place[-1]] = value
+        return json.dumps(made).encode()
+
+    odd = st.builds(changed, st.sampled_from(places(whole)), VALUES)
+    cut = st.integers(0, len(text)).map(lambda end: text[:end])
+    return odd | cut | st.binary(max_size=20) | st.just(DEEP)
+
+
+def holds(examples: int = 40):
+    return settings(
+        max_examples=examples, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+
+
+RESULTS = {
+    "lab": "02",
+    "quick": False,
+    "when": "2026-12-01 10:00",
+    "on": {"cpu": "x", "cores": 2},
+    "exercises": {"1": "passed"},
+    "progress": {"1": {"hint": 1, "minute": "2026-12-01T10:00"}},
+    "table": {"what": "speed", "rows": [row("a", "1", Measured(2, 1, 3, "images/s"), "3")], "notes": ["a note"]},
+    "pictures": {"Speed": {"png": "iVBORw0KGgo=", "alt": "a picture"}},
+}
+DOCTOR = {"ok": True, "labs": [{"lab": "07 Horovod", "status": "fail", "because": ["memory"], "fix": []}]}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Run in a folder that is empty, without what was warned of before."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(files, "_warned", set())
+    (tmp_path / "work").mkdir()
+    return tmp_path
+
+
+def test_results(folder, capsys):
+    file, whole = folder / "work" / "results-02.json", folder / "work" / "eve-results-07.json"
+    whole.write_text(json.dumps(RESULTS))
+
+    @holds()
+    @given(contents(RESULTS))
+    def reading(content: bytes) -> None:
+        file.write_bytes(content)
+        console = terminal.console()
+        for table in collected.tables(collected.collect(folder)):
+            console.print(table)
+        assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
+        with contextlib.suppress(LabError):
+            html = page.render(folder / "work")
+            html.encode()
+            assert "\x1b" not in html
+        json.dumps(seat.state(folder, {"machine": None, "doctor": None}))
+        Results("02").exercise(2, "passed")
+        assert json.loads(file.read_bytes())["exercises"]["2"] == "passed"
+        page.render(folder / "work")
+
+    reading()
+
+
+def test_the_doctors_verdicts(folder, capsys):
+    (folder / "eve.json").write_text(json.dumps(DOCTOR))
+
+    @holds()
+    @given(contents(DOCTOR))
+    def reading(content: bytes) -> None:
+        (folder / "ada.json").write_bytes(content)
+        console = terminal.console()
+        for table in collected.tables(collected.collect(folder)):
+            console.print(table)
+        assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
+
+    reading()
+
+
+def test_the_record_of_copies_and_the_copies(folder):
+    lab = catalogue.find("00")
+    path = working_copies.copy_path(lab, folder)
+    fresh = working_copies.fresh(lab)
+
+    @holds(30)
+    @given(contents({path.name: "0" * 64}), contents(json.loads(fresh)))
+    def reading(record: bytes, notebook: bytes) -> None:
+        (folder / working_copies.RECORD).write_bytes(record)
+        path.write_bytes(notebook)
+        kept = working_copies.reset(lab, folder, fresh)
+        assert kept is None or kept.read_bytes() == notebook  # nothing that was there is lost
+        assert path.read_text() == fresh
+
+    reading()
+
+
+def test_the_limits_of_a_machine(folder):
+    about = measure.conditions(this_machine())
+    streams = {"copy": 1.0, "triad": 2.0}
+    whole = {"about": about, "figures": {**dict.fromkeys(measure.INSTRUCTIONS, 1.0), "streams": streams, "when": "now"}}
+
+    @holds()
+    @given(contents(whole))
+    def reading(content: bytes) -> None:
+        (folder / "kept").write_bytes(content)
+        measure._read(folder / "kept", about)
+
+    reading()
+
+
+def test_the_log_of_a_run(folder):
+    @holds()
+    @given(contents({"step": 1, "loss": 2.0}))
+    def reading(line: bytes) -> None:
+        (folder / log.FILE_NAME).write_bytes(line + b'\n{"step": 1}\n')
+        assert log.read(folder)[-1] == {"step": 1}
+        log.Log(folder, enabled=True).resume(0)
+
+    reading()
+
+
+KNOB = '[threads]\ntype = "integer"\nlow = 1\nhigh = 4\nflag = "--threads={value}"\n'
+
+
+def test_a_file_of_knobs(folder):
+    host = this_machine()
+
+    @holds()
+    @given(
+        st.builds(
+            lambda at, text: KNOB[:at] + text + KNOB[at:],
+            st.integers(0, len(KNOB)),
+            st.sampled_from(['"', "[", "]\n", "=", "\0", "é", "-", "9" * 400, "nan", "\ud800"]),
+        )
+    )
+    def reading(text: str) -> None:
+        (folder / "knobs.toml").write_bytes(
+            text.encode(errors="surrogateescape" if text[:1] >= "\udc00" else "replace")
+        )
+        with contextlib.suppress(LabError):
+            space.read(folder / "knobs.toml", host)
+
+    reading()
+    for odd in (b"\xff", b"a = " + DEEP):
+        (folder / "knobs.toml").write_bytes(odd)
+        with pytest.raises(LabError):
+            space.read(folder / "knobs.toml", host)
+    os.mkfifo(folder / "pipe")
+    for place in (folder / "pipe", Path("/dev/zero"), folder):
+        with pytest.raises(LabError, match="Name the file of knobs"):
+            space.read(place, host)
