@@ -232,7 +232,8 @@ class _Layout:
         pairs = _graph(self.nodes, self.edges)
         layout = pairs.layout_sugiyama(layers=_layers(pairs))
         # Boxes first, then where edges pass by the boxes of a row: all are kept apart.
-        at, links, routes = list(layout.coords), [], []
+        at, routes = list(layout.coords), []
+        links: list[tuple[int, int]] = []
         for (source, target), route in zip(pairs.get_edgelist(), layout.edge_routing, strict=True):
             first, last = layout.coords[source][1], layout.coords[target][1]
             between = sorted((y, x) for x, y in route if first < y < last)

@@ -17,7 +17,7 @@ from labkit.roofline.measure import Limits
 from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
-from labkit.system.processes import Ended
+from labkit.system.processes import Completed
 
 GIB = 2**30
 MEASURED = {
@@ -178,7 +178,7 @@ def test_it_is_free_of_the_callers_settings(monkeypatch):
         calls.append((argv, env))
         for line in lines:
             on_line(line)
-        return Ended(lines, 0, 1.0)
+        return Completed(lines, 0, 1.0)
 
     lines = ("a warning", "Measuring …", json.dumps(MEASURED))
     monkeypatch.setattr(processes, "run", run)
@@ -198,10 +198,10 @@ def test_it_is_free_of_the_callers_settings(monkeypatch):
 @pytest.mark.parametrize(
     ("ended", "told"),
     [
-        (Ended(("Measuring …", "MemoryError"), 1, 2.0), r"\(exit status 1: MemoryError\)"),
-        (Ended((), -9, 2.0), r"did memory run out\?"),
-        (Ended(("Measuring …",), None, 300.0), "not over after 300 s"),
-        (Ended((), 0, 2.0), "it printed no figures"),
+        (Completed(("Measuring …", "MemoryError"), 1, 2.0), r"\(exit status 1: MemoryError\)"),
+        (Completed((), -9, 2.0), r"did memory run out\?"),
+        (Completed(("Measuring …",), None, 300.0), "not over after 300 s"),
+        (Completed((), 0, 2.0), "it printed no figures"),
     ],
 )
 def test_a_measurement_that_fails_is_reported_in_one_line_and_nothing_is_kept(monkeypatch, tmp_path, ended, told):
