@@ -87,7 +87,7 @@ def _of_exercise(lab: str | None, exercise: int) -> list[str]:
     source = sources.find(lab)
     if exercise not in (known := sources.exercises(sources.read(source))):
         raise LabError(f"lab {source.stem[:2]} has no exercise {exercise}, only {', '.join(map(str, known))}.")
-    cases = f"TestExercises and ([{exercise}- or [{exercise}] or test_each_exercise)"  # a case's name: [6-edit-message]
+    cases = f"TestExercises and ([{exercise}- or [{exercise}] or test_each_exercise)"  # a case's name: [6-0]
     return [f"tests/exercises/test_lab{source.stem[:2]}.py", f"-k{cases}"]
 
 
