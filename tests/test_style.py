@@ -54,7 +54,7 @@ def test_clean(command):
 
 def test_shell_scripts_are_clean():
     scripts = shell_scripts()
-    assert {"lab", ".ci/run", "env/pack/start.sh", "labkit/testbed/enter.sh", "env/slurm/train.sbatch"} <= set(scripts)
+    assert {"lab", ".ci/run", "labkit/testbed/enter.sh", "env/slurm/train.sbatch"} <= set(scripts)
     clean("shellcheck", *scripts)
 
 

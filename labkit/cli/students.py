@@ -20,7 +20,7 @@ command = functools.partial(app.command, rich_help_panel="The labs")
 @command(epilog="Example: `./lab setup` or `./lab setup --from /media/stick/labs`")
 def setup(
     source: Annotated[
-        str | None, typer.Option("--from", help="the folder or address of a pack (`./lab pack`): needs no network")
+        str | None, typer.Option("--from", help="the folder of a pack (`./lab pack`): needs no network")
     ] = None,
     classroom: Annotated[
         bool, typer.Option("--classroom", help="bring what teaching takes too: guide, board, hub")
@@ -37,6 +37,10 @@ def setup(
     comes with the first command that needs it, or here: for a day without a network, say. PyTorch comes with `--torch`
     alone.
     """
+    if torch:
+        from labkit.cli.setup import install_torch
+
+        install_torch()
     print("The environments are ready. Next: ./lab start")  # ./lab has made it, or this could not run
     if os.geteuid() == 0 and (reason := others.why_not()):
         print(f"Other accounts, as of a hub's students, can't use them: {reason}. For those, {others.REMEDY}.")
@@ -173,16 +177,3 @@ def report(
     html = page.render(results or folder / "work", *room.figures(folder))
     files.write(out, html, "name another file with --out")
     print(f"wrote {paths.shown(out)}: open it in a browser; it needs no network")
-
-
-@command("completion", epilog="Example: `./lab completion bash`, to be read by eval")
-def print_completion(
-    shell: Annotated[completion.Shell, typer.Argument(help="the shell that is to complete")],
-) -> None:
-    """Print what makes a shell complete commands, options and labs by the Tab key.
-
-    It holds for the shell that reads it: `eval "$(./lab completion bash)"`, the same with zsh, or
-    `./lab completion fish | source`. To have it in each, put that line, with the path of this folder, into `~/.bashrc`,
-    `~/.zshrc` or `~/.config/fish/config.fish`.
-    """
-    print(completion.script(shell), end="")
