@@ -87,7 +87,7 @@ def _set_up(kit: Path, with_python: bool) -> None:
     if with_python:
         places = {"UV_PYTHON_PREFERENCE": "only-managed", "UV_PYTHON_INSTALL_DIR": str(kit / ".lab/pythons")}
         variables |= places
-    command = [kit / "lab", "setup", "--classroom"]
+    command = [str(kit / "lab"), "setup", "--classroom"]
     inherited = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     if subprocess.run(command, env=inherited | variables).returncode:
         remedy = " Without Python: --no-python." if with_python else ""
@@ -101,7 +101,8 @@ def _contents(kit: Path) -> list[str]:
         shutil.copy(folder / file.name, kit / "data")
     if library := loopback.library(BUILD):  # keeps mpirun's ports closed where there is no compiler
         shutil.copy(library, state)
-    parts = [state / "uv/bin/uv", state / "cache", state / "pythons", *state.glob("*.so"), kit / "data" / file.name]
+    pythons = (python for python in state.glob("pythons/cpython-*") if not python.is_symlink())
+    parts = [state / "uv/bin/uv", state / "cache", *pythons, *state.glob("*.so"), kit / "data" / file.name]
     return [str(part.relative_to(kit)) for part in parts if part.exists()]
 
 

@@ -204,8 +204,8 @@ def install_torch() -> None:
     command = (programs.uv(), "pip", "install", "--python", VENV, "--target", part, "--no-deps", "-r", requirements)
     index = ("--index", TORCH_INDEX, "--index-strategy", "unsafe-best-match")  # versions and sums say what a file is
     # Its import leaves the bytecode, without which each rank would take twice as long to start.
-    trial = (sys.executable, "-c", "import torch.distributed.fsdp, torch._dynamo")
-    trial = ("env", "PYTHONDONTWRITEBYTECODE=", f"PYTHONPATH={part}", *trial)
+    variables = ("env", "PYTHONDONTWRITEBYTECODE=", f"PYTHONPATH={part}")
+    trial = (*variables, sys.executable, "-c", "import torch.distributed.fsdp, torch._dynamo")
     script = f"{{ {_words(*command, *links)} || {_words(*command, *links, *index)}; }} && {_words(*trial)}"
     os.environ["LAB_AGAIN"] = "with its wheel in a folder, UV_FIND_LINKS=FOLDER ./lab setup --torch"
     run(launch("PyTorch for CPUs, for lab 11: 0.8 GB", "setup-torch", script))

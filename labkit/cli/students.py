@@ -32,10 +32,10 @@ def setup(
 ) -> None:
     """Make the environments, or repair them. Every command does it when needed.
 
-    They are in `.venv`, and for lab 03 in `env/openmp/.venv`: 4 GB, two to three minutes, by the network. What was done
-    is in `.lab/setup.log`. Set-up that was stopped goes on where it stopped. What only teaching or writing labs takes
-    comes with the first command that needs it, or here: for a day without a network, say. PyTorch comes with `--torch`
-    alone.
+    They are in `.venv`, and for lab 03 in `env/openmp/.venv`: 4 GB, about two minutes, over the network. The log is
+    `.lab/setup.log`. If set-up was interrupted, the same command resumes. Packages for teaching and writing labs are
+    added by the first command that needs them, or here, before a day without a network. PyTorch is added with
+    `--torch` only.
     """
     if torch:
         from labkit.cli.setup import install_torch

@@ -19,7 +19,7 @@ def quick(monkeypatch, tmp_path):
     """Let the set-up that is packed be a stand-in, and all files be committed."""
 
     def set_up(kit, with_python):
-        for name in ("uv/bin/uv", "cache/wheel", *["pythons/python"] * with_python):
+        for name in ("uv/bin/uv", "cache/wheel", *["pythons/cpython-3.11/python"] * with_python):
             (kit / ".lab" / name).parent.mkdir(parents=True)
             (kit / ".lab" / name).write_text(UV)
             (kit / ".lab" / name).chmod(0o755)
@@ -62,7 +62,7 @@ def test_a_pack_sets_up_offline_without_a_compiler(made, laptop):
     assert out.endswith(f"labkit setup --from {made}\n")
     assert {call.split()[0] for call in laptop.read("uv-calls").splitlines()} == {"1"}, "uv was let online"
     assert sorted(laptop.made()) == ["horovod", "openmp", "packages"]
-    assert (laptop.folder / ".lab/pythons/python").exists()
+    assert (laptop.folder / ".lab/pythons/cpython-3.11/python").exists()
     assert not (laptop.folder / ".lab/cache").exists(), "it takes space"
     assert laptop.run("doctor")[1] == "labkit doctor\n", "it was not set up"
 
@@ -139,7 +139,7 @@ def test_python_can_be_left_out(quick, tmp_path):
     pack.make(tmp_path / "pack", with_python=False)
     with tarfile.open(tmp_path / "pack/packages.tar.gz") as packages:
         assert ".lab/uv/bin/uv" in packages.getnames()
-        assert ".lab/pythons" not in packages.getnames()
+        assert ".lab/pythons/cpython-3.11" not in packages.getnames()
 
 
 def test_an_unfinished_pack_has_no_sums(made, monkeypatch, capsys):
