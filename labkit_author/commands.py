@@ -233,7 +233,7 @@ def pack(
 ) -> None:
     """Pack all that laptops need to set up without a network: the kit, Python, all packages, Horovod compiled, MNIST.
 
-    About 1.4 GB, in some minutes: it sets up the kit once more and needs 6 GB for that. If it was interrupted, the same
+    About 1.1 GB, in some minutes: it sets up the kit once more and needs 6 GB for that. If it was interrupted, the same
     command resumes. Students use the pack with the two commands in its README.txt.
     """
     from labkit_author import pack
