@@ -80,9 +80,9 @@ def make(folder: Path, with_python: bool = True) -> Pack:
 
 
 def _set_up(kit: Path, with_python: bool) -> None:
-    """Set up a kit with the pinned uv and a cache of its own, with the packages for teaching."""
-    pinned = ("--require-hashes", "--no-deps", "-r", str(paths.ENV / "uv.txt"))
-    _run(programs.uv(), "pip", "install", "--target", str(kit / ".lab/uv"), *pinned)
+    """Set up a kit with this kit's uv and a cache of its own, with the packages for teaching."""
+    (kit / ".lab/uv/bin").mkdir(parents=True, exist_ok=True)
+    shutil.copy(programs.uv(), kit / ".lab/uv/bin/uv")
     variables = {"UV_CACHE_DIR": str(kit / ".lab/cache")}
     if with_python:
         places = {"UV_PYTHON_PREFERENCE": "only-managed", "UV_PYTHON_INSTALL_DIR": str(kit / ".lab/pythons")}
