@@ -49,7 +49,9 @@ def arguments(
     LabError
         For an exercise without a lab, or one that the lab does not have.
     """
-    shared = [f"-n{workers()}", f"--dist={'worksteal' if fast else 'loadfile'}", "--max-worker-restart=0"]
+    # Files keep the order of tests/order.py: by themselves, those of few and long tests would come last.
+    shared = [f"-n{workers()}", f"--dist={'worksteal' if fast else 'loadfile'}", "--no-loadscope-reorder"]
+    shared += ["--max-worker-restart=0"]  # with a process in place of one that died, a run was seen to wait forever
     quick = ["--fast"] if fast else []
     if exercise is not None:
         return [*quick, *_of_exercise(lab, exercise), *more]
