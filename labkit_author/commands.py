@@ -2,7 +2,6 @@
 
 import functools
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -148,14 +147,13 @@ def pack(
 ) -> None:
     """Pack all that laptops need to set up without a network: the kit, Python, all packages, Horovod compiled, MNIST.
 
-    About 1.1 GB. Interrupted, it goes on from there. Students use it by the two commands in its README.txt.
+    About 1.1 GB, in some minutes: it sets up the kit once more and needs 6 GB for that. If it was interrupted, the same
+    command resumes. Students use the pack with the two commands in its README.txt.
     """
     from labkit_author import pack
 
-    result = pack.make(out, lambda line: print(line, flush=True), python)
-    place = paths.shown(out)
-    print(f"{place}: {result.n_files} files, {result.size / 1e9:.2f} GB, with their checksums in SHA256SUMS.")
-    print(f"From the stick: sh {shlex.quote(str(out / 'start.sh'))}. From this machine: python3 -m http.server in it.")
+    result = pack.make(out, python)
+    print(f"{paths.shown(out)}: {result.n_files} files, {result.size / 1e9:.2f} GB. README.txt has the next commands.")
 
 
 def add(app_of_all: typer.Typer) -> None:

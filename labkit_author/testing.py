@@ -12,7 +12,6 @@ from labkit.system.machine import this_machine
 from labkit_author import build, sources
 
 COMPARED = ("00", "01", "02", "07", "09")  # labs whose stored outputs nbval compares in every run, changed or not
-WEEKLY = "tests/weekly"  # what only `--all` runs
 GIB_PER_WORKER = 2  # TensorFlow in a worker, and in the notebook or the ranks that it starts
 MAX_WORKERS = 16
 
@@ -37,7 +36,7 @@ def arguments(
     fast : bool
         Only the tests without TensorFlow, ranks, Slurm and notebooks (`tests/fast.py`).
     everything : bool
-        Also `tests/weekly`, and all solution notebooks.
+        Also the tests marked `weekly`, and all solution notebooks.
     lab : str, optional
         Only this lab's tests: its exercises, its source and both its notebooks.
     exercise : int, optional
@@ -60,7 +59,7 @@ def arguments(
         return [*quick, *more]
     if everything:
         return [*shared, "tests", *map(_notebook, sources.labs())]
-    return [*quick, *shared, "tests", f"--ignore={WEEKLY}", *([] if fast else map(_notebook, compared()))]
+    return [*quick, *shared, "-m", "not weekly", "tests", *([] if fast else map(_notebook, compared()))]
 
 
 def compared() -> list[Path]:
@@ -88,7 +87,7 @@ def _of_exercise(lab: str | None, exercise: int) -> list[str]:
     source = sources.find(lab)
     if exercise not in (known := sources.exercises(sources.read(source))):
         raise LabError(f"lab {source.stem[:2]} has no exercise {exercise}, only {', '.join(map(str, known))}.")
-    cases = f"TestExercises and ([{exercise}- or [{exercise}] or test_each_exercise)"  # a case's name: [6-edit-message]
+    cases = f"TestExercises and ([{exercise}- or [{exercise}] or test_each_exercise)"  # a case's name: [6-0]
     return [f"tests/exercises/test_lab{source.stem[:2]}.py", f"-k{cases}"]
 
 

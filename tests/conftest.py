@@ -32,7 +32,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 ctypes.CDLL(str(Path(sys.prefix, "lib", "libtbb.so.12")))
 
 HAS_CLASSROOM = find_spec("jupyterhub") is not None
-collect_ignore = [] if HAS_CLASSROOM else ["classroom", "browser", "weekly/test_fuzz_files.py"]
+collect_ignore = [] if HAS_CLASSROOM else ["classroom", "browser", "test_fuzz_files.py"]
 WORKER = "PYTEST_XDIST_WORKER"  # a variable of the processes that share the tests
 
 

@@ -15,7 +15,7 @@ from labkit.system import huge_pages, load, paths, processes, scratch
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
-from labkit.system.statistics import Ratio, caption, ratios, remarks
+from labkit.system.statistics import Ratio, caption, doubt, ratios
 from labkit.system.tables import plain_table
 
 TIME_LIMIT_S = 1800.0  # the limit of one process
@@ -155,11 +155,6 @@ class Comparison(NamedTuple):
         """Return the ratio of its speed to that of `reference`; the interval has the noise of these two."""
         return ratios({each: self.rates(each) for each in (name, reference)}, reference)[name]
 
-    @property
-    def remarks(self) -> list[str]:
-        """Remarks on the noise, to be read before the ratios to the first configuration; mostly none."""
-        return remarks({each: self.rates(each) for each in self.results}, next(iter(self.results)))
-
 
 def compare(
     configurations: Sequence[str] | Mapping[str, Configuration],
@@ -209,8 +204,8 @@ def compare(
             "no configuration could run. " + " ".join(f"{name}: {reason}." for name, reason in failed.items())
         )
     comparison = Comparison(results, failed, others)
-    for remark in comparison.remarks:
-        print(remark, flush=True)
+    if unsteady := doubt(comparison.rates(next(iter(results)))):
+        print(unsteady, flush=True)
     return comparison
 
 

@@ -10,10 +10,9 @@ from importlib import metadata
 from typing import Annotated, Any
 
 import typer
-from typer.completion import completion_init
 from typer.core import TyperGroup
 
-from labkit.cli import cluster, completion, data, measuring, refusals, students
+from labkit.cli import cluster, data, measuring, refusals, students
 from labkit.system import terminal
 
 FOR_STUDENTS = ("start", "doctor", "reset", "report", "join", "hand")
@@ -67,7 +66,6 @@ def application() -> typer.Typer:
         "`./lab COMMAND --help` says what a command does, what it writes, and shows an example. "
         "Exit code 2: something that you can mend, told in one line.",
         no_args_is_help=True,
-        add_completion=False,
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,
     )
@@ -84,8 +82,6 @@ def application() -> typer.Typer:
 def main() -> None:
     """Run a command; print what somebody can mend in one line, with exit code 2, and a failure of the kit's as one."""
     terminal.prepare_streams()
-    if completion.VARIABLE in os.environ:  # a shell asks what it can complete
-        completion_init()
     try:
         try:
             status = application()(prog_name="lab", standalone_mode=False)

@@ -72,7 +72,7 @@ def roofline(
     from labkit.roofline import measure
 
     if model is None:
-        limits = measure.limits(again, insist=True)
+        limits = measure.limits(again)
         print(json.dumps(limits.as_dict(), indent=2)) if as_json else measure.render(limits, terminal.console())
         return
     from labkit.bench import configurations, flags
@@ -83,10 +83,10 @@ def roofline(
     shape = [f"--batch_size={batch_size}", *["--use_fp16"] * use_fp16, *["--forward_only"] * forward_only]
     config = flags.parse([f"--model={model}", *shape, *chosen.flags])
     flags.set_variables(config)
-    from labkit.roofline import steps
+    from labkit.roofline import step_bound
 
-    step = steps.measure_step(config, measure.limits(again, insist=True), chosen)
-    print(json.dumps(step.as_dict(), indent=2)) if as_json else steps.render(step, terminal.console())
+    step = step_bound.measure_step(config, measure.limits(again), chosen)
+    print(json.dumps(step.as_dict(), indent=2)) if as_json else step_bound.render(step, terminal.console())
 
 
 @command(epilog="Example: `./lab tune --minutes 20 --metric 'speed: (.*)' -- python train.py`")

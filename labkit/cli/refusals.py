@@ -14,8 +14,7 @@ VARIABLE = "LAB_TRACEBACK"  # set to anything, it has a refusal of the system sh
 # Of which there is something to do also where nobody knows at which file it happened.
 WITHOUT_FILE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.EAGAIN, errno.ENOMEM}
 LOOK = "look at what is there (ls -ld), or name another"
-# How Python words what is no OSError to it: Path.resolve() before 3.13, and Path.expanduser() without HOME.
-_LOOP, _NO_HOME = "Symlink loop", "home directory"
+_NO_HOME = "home directory"  # Python's words in Path.expanduser() without HOME, which is no OSError
 
 
 def in_one_line(error: Exception) -> str:
@@ -33,8 +32,6 @@ def in_one_line(error: Exception) -> str:
             return "there is not enough memory: end what you don't need (free -h), or raise the limit (ulimit -v)."
         case OSError():
             return _of_the_system(error)
-        case RuntimeError() if _LOOP in str(error):
-            return f"{error}: take one of these links away, or name another place."
         case RuntimeError() if _NO_HOME in str(error):
             return "you have no home directory: set the variable HOME to a folder of yours."
         case sqlite3.OperationalError():

@@ -20,7 +20,7 @@ command = functools.partial(app.command, rich_help_panel="The labs")
 @command(epilog="Example: `./lab setup` or `./lab setup --from /media/stick/labs`")
 def setup(
     source: Annotated[
-        str | None, typer.Option("--from", help="the folder or address of a pack (`./lab pack`): needs no network")
+        str | None, typer.Option("--from", help="the folder of a pack (`./lab pack`): needs no network")
     ] = None,
     classroom: Annotated[
         bool, typer.Option("--classroom", help="bring what teaching takes too: guide, board, hub")
@@ -32,11 +32,15 @@ def setup(
 ) -> None:
     """Make the environments, or repair them. Every command does it when needed.
 
-    They are in `.venv`, and for lab 03 in `env/openmp/.venv`: 4 GB, two to three minutes, by the network. What was done
-    is in `.lab/setup.log`. Set-up that was stopped goes on where it stopped. What only teaching or writing labs takes
-    comes with the first command that needs it, or here: for a day without a network, say. PyTorch comes with `--torch`
-    alone.
+    They are in `.venv`, and for lab 03 in `env/openmp/.venv`: 4 GB, about two minutes, over the network. The log is
+    `.lab/setup.log`. If set-up was interrupted, the same command resumes. Packages for teaching and writing labs are
+    added by the first command that needs them, or here, before a day without a network. PyTorch is added with
+    `--torch` only.
     """
+    if torch:
+        from labkit.cli.setup import install_torch
+
+        install_torch()
     print("The environments are ready. Next: ./lab start")  # ./lab has made it, or this could not run
     if os.geteuid() == 0 and (reason := account_access.problem()):
         print(f"Other accounts, as of a hub's students, can't use them: {reason}. For those, {account_access.REMEDY}.")
@@ -172,16 +176,3 @@ def report(
     html = page.render(results or folder / "work", *classroom_link.results(folder))
     files.write(out, html, "name another file with --out")
     print(f"wrote {paths.shown(out)}: open it in a browser; it needs no network")
-
-
-@command("completion", epilog="Example: `./lab completion bash`, to be read by eval")
-def print_completion(
-    shell: Annotated[completion.Shell, typer.Argument(help="the shell that is to complete")],
-) -> None:
-    """Print what makes a shell complete commands, options and labs by the Tab key.
-
-    It holds for the shell that reads it: `eval "$(./lab completion bash)"`, the same with zsh, or
-    `./lab completion fish | source`. To have it in each, put that line, with the path of this folder, into `~/.bashrc`,
-    `~/.zshrc` or `~/.config/fish/config.fish`.
-    """
-    print(completion.script(shell), end="")

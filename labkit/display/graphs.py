@@ -232,14 +232,14 @@ class _Layout:
         pairs = _graph(self.nodes, self.edges)
         layout = pairs.layout_sugiyama(layers=_layers(pairs))
         # Boxes first, then where edges pass by the boxes of a row: all are kept apart.
-        at, links, routes = list(layout.coords), [], []
+        at, routes = list(layout.coords), []
+        links: list[tuple[int, int]] = []
         for (source, target), route in zip(pairs.get_edgelist(), layout.edge_routing, strict=True):
             first, last = layout.coords[source][1], layout.coords[target][1]
-            upwards = first > last  # where a loop closes; igraph then has points beside its ends too
-            between = sorted((y, x) for x, y in route if min(first, last) < y < max(first, last))
+            between = sorted((y, x) for x, y in route if first < y < last)
             routes.append(range(len(at), len(at) + len(between)))
-            at += [[x, y] for y, x in (reversed(between) if upwards else between)]
-            links += [(two, one) if upwards else (one, two) for one, two in pairwise([source, *routes[-1], target])]
+            at += [[x, y] for y, x in between]
+            links += pairwise([source, *routes[-1], target])
         widths = [width for width, _ in self.sizes] + [0.0] * (len(at) - len(self.nodes))
         columns = _columns(at, links, widths)
         places = [(x, self.row / 2 + y * (self.row + 2 * _GAP)) for x, (_, y) in zip(columns, at, strict=True)]
@@ -251,37 +251,22 @@ class _Layout:
     def paint(self, axes: Axes, x0: float, y0: float) -> None:
         """Draw it with its upper left corner at (x0, y0)."""
         number = {node.name: index for index, node in enumerate(self.nodes)}
-        routes = [
-            [self.places[number[edge.source]], *bends, self.places[number[edge.target]]]
-            for edge, bends in zip(self.edges, self.bends, strict=True)
-        ]
-        down = [1 if way[0][1] < way[-1][1] else -1 for way in routes]  # -1 where a loop closes
-        leaving = self._ports([number[edge.source] for edge in self.edges], [way[1][0] for way in routes], down)
-        up = [-side for side in down]
-        entering = self._ports([number[edge.target] for edge in self.edges], [way[-2][0] for way in routes], up)
-        for edge, way, side, start, end in zip(self.edges, routes, down, leaving, entering, strict=True):
-            beside = [(x, y + side * half) for x, y in way[1:-1] for half in (-self.row / 2, self.row / 2)]
-            _arrow(axes, [(x0 + x, y0 + y) for x, y in (start, *beside, end)], f"{edge.source}→{edge.target}")
+        for index, (edge, bends) in enumerate(zip(self.edges, self.bends, strict=True)):
+            aside = 8 * [(other.source, other.target) for other in self.edges[:index]].count((edge.source, edge.target))
+            source, target = number[edge.source], number[edge.target]
+            (start_x, start_y), (end_x, end_y) = self.places[source], self.places[target]
+            start = (x0 + start_x + aside, y0 + start_y + self.sizes[source][1] / 2)
+            end = (x0 + end_x + aside, y0 + end_y - self.sizes[target][1] / 2)
+            beside = [(x0 + x, y0 + y + half) for x, y in bends for half in (-self.row / 2, self.row / 2)]
+            _arrow(axes, [start, *beside, end], f"{edge.source}→{edge.target}")
             if edge.output:
-                axes.text(x0 + start[0] + 3, y0 + start[1] + 3, f":{edge.output}", va="top", fontproperties=_PLAIN)
+                axes.text(start[0] + 3, start[1] + 3, f":{edge.output}", va="top", fontproperties=_PLAIN)
         for node, (x, y), size in zip(self.nodes, self.places, self.sizes, strict=True):
             _box(axes, node.kind, x0 + x, y0 + y, *size, self.marks.get(node.name), node.name)
             lines = _lines(node)
             for line, (text, font) in enumerate(lines):
                 below = (line - (len(lines) - 1) / 2) * _LINE
                 axes.text(x0 + x, y0 + y + below, text, fontproperties=font, ha="center", va="center")
-
-    def _ports(self, boxes: list[int], toward: list[float], sides: list[int]) -> list[tuple[float, float]]:
-        """Return where each arrow meets its box, below it (side 1) or above (-1), in the order of where they lead."""
-        at = list(zip(boxes, sides, strict=True))
-        ports = {}
-        for box, side in set(at):
-            arrows = sorted((arrow for arrow, other in enumerate(at) if other == (box, side)), key=toward.__getitem__)
-            (x, y), (width, height) = self.places[box], self.sizes[box]
-            for place, arrow in enumerate(arrows):
-                share = (place + 1) / (len(arrows) + 1) - 0.5
-                ports[arrow] = (x + 0.7 * share * width, y + side * height / 2)
-        return [ports[arrow] for arrow in range(len(boxes))]
 
 
 def _layers(graph: igraph.Graph) -> list[int] | None:

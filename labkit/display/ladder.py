@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from labkit.display import plots, results
-from labkit.display.steps import STEPS
+from labkit.display.speedups import STEPS
 
 TITLE = "From the default to the fastest, step by step"
 

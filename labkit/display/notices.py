@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import warnings
 from typing import Any
 
 from IPython import get_ipython
@@ -21,6 +22,8 @@ def hide() -> None:
 
     Call it before TensorFlow is imported.
     """
+    # Optuna imports tqdm, which asks for ipywidgets in a notebook.
+    warnings.filterwarnings("ignore", message="IProgress not found")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only; programs that the notebook starts have it too
     shell = get_ipython()
     if not hasattr(shell, "kernel"):

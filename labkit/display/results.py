@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 import fastjsonschema
 from IPython.display import display
 
-from labkit.display import guesses, markdown, steps
+from labkit.display import guesses, markdown, speedups
 from labkit.display.measured import Measured
 from labkit.system import files, locks
 from labkit.system.errors import LabError
@@ -159,7 +158,7 @@ class Results:
         Parameters
         ----------
         name : str
-            One of `steps.STEPS`.
+            One of `speedups.STEPS`.
         measured : Measured
             The factor.
         *watches : Others
@@ -172,9 +171,9 @@ class Results:
         LabError
             When there is no such step.
         """
-        if name not in steps.STEPS:
-            raise LabError(f"there is no step {name!r}, only {', '.join(steps.STEPS)}.")
-        self._keep(steps={name: steps.as_kept(row(name, "", measured, "", *watches), share)})
+        if name not in speedups.STEPS:
+            raise LabError(f"there is no step {name!r}, only {', '.join(speedups.STEPS)}.")
+        self._keep(steps={name: speedups.as_kept(row(name, "", measured, "", *watches), share)})
 
     def _read(self) -> dict[str, Any]:
         """Return what is kept, but for what is damaged: a lab goes on without it."""
@@ -343,7 +342,7 @@ _PARTS: dict[str, Schema] = {
     "exercises": _by_text(_TEXT),
     "progress": _by_text(_object(hint={"type": "integer"}, minute=_TEXT)),
     "guesses": _by_text(_GUESS),
-    "steps": {"type": "object", "propertyNames": {"enum": list(steps.STEPS)}, "additionalProperties": _STEP},
+    "steps": {"type": "object", "propertyNames": {"enum": list(speedups.STEPS)}, "additionalProperties": _STEP},
 }
 
 

@@ -152,8 +152,8 @@ class Checker:
         self.results.hint(number, len(self._shown[number]))
 
     def _refuse_unknown(self, number: int) -> None:
-        if number not in self.lab.checks:
-            raise LabError(f"lab {self.lab.number} has no exercise {number}, only {sorted(self.lab.checks)}.")
+        if number not in self._exercises:
+            raise LabError(f"lab {self.lab.number} has no exercise {number}, only {sorted(self._exercises)}.")
 
     def judge(self, number: int, answer: Any, given: bool = False) -> tuple[str, str]:
         """Return the verdict on an answer and what the student should know, without showing or keeping either."""

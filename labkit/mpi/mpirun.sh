@@ -7,10 +7,20 @@ bin=${self%/labkit/mpi/*}/.venv/bin
 [ "${HYDRA_IFACE-}" = lo ] && job= || job=${SLURM_JOB_ID-}
 hosts=$job${HYDRA_HOST_FILE-}${HYDRA_LAUNCHER-}${HYDRA_BOOTSTRAP-}${HYDRA_RMK-}${PBS_NODEFILE-}${COBALT_NODEFILE-}
 hosts=$hosts${LOADL_HOSTFILE-}${PE_HOSTFILE-}${LSB_HOSTS-}${LSB_MCPU_HOSTS-}${LSB_DJOB_HOSTFILE-}
-case " $* " in
-*" -host"* | *" --host"* | *" -f "* | *" -H "* | *" -machine"* | *" -configfile"* | *" -launcher"* | *" -bootstrap"* | \
-  *" -rmk"*) hosts=named ;;
-esac
+# Hydra's own options end at the program: the first word that is neither an option nor an option's value.
+program='' previous=''
+for word; do
+  if [ "$word" = : ]; then
+    program='' previous=''
+  elif [ -z "$program" ]; then
+    case $word in
+      -host* | --host* | -f | -H | -machine* | -configfile* | -launcher* | -bootstrap* | -rmk*) hosts=named ;;
+      -*) ;;
+      *) case $previous in -*) ;; *) program=$word ;; esac ;;
+    esac
+    case $previous in -genv | -env) previous=- ;; *) previous=$word ;; esac # these have two values
+  fi
+done
 if [ -n "$hosts" ]; then
   export UCX_TLS="${UCX_TLS-all}"
 elif library=$("$bin/python" -I -m labkit.mpi.loopback); then

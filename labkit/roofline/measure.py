@@ -11,7 +11,6 @@ import json
 import math
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -147,12 +146,10 @@ class Limits:
         return speed / self.attainable(intensity, kind)
 
 
-def limits(
-    again: bool = False, folder: Path = CACHE, insist: bool = False, cap: str | None = None, quick: bool = False
-) -> Limits:
+def limits(again: bool = False, folder: Path = CACHE, cap: str | None = None, quick: bool = False) -> Limits:
     """Return this machine's limits: those kept, or else measured now, in about 20 s.
 
-    A lab goes on with limits that can't be kept, and says so.
+    Limits that can't be kept are returned with a warning.
 
     Parameters
     ----------
@@ -160,8 +157,6 @@ def limits(
         Whether to measure in any case.
     folder : Path
         Where they are kept.
-    insist : bool
-        Whether it is an error, raised before they are measured, that they can't be kept.
     cap : str, optional
         One of `BEYOND`: what the machine could do without newer instruction sets. Kept apart from the machine's own.
     quick : bool
@@ -170,7 +165,7 @@ def limits(
     Raises
     ------
     LabError
-        When they can't be measured, or should be kept and can't.
+        When they can't be measured.
     """
     if cap is not None and cap not in BEYOND:
         raise LabError(f"there is no cap {cap!r}: choose from {', '.join(BEYOND)}.")
@@ -180,17 +175,14 @@ def limits(
     file = path_for(about, folder)
     figures = None if again else _read(file, about)
     if figures is None:
-        if insist:
-            _make(folder)  # before the work, should it fail
         figures = {**_measure(isa, cap, quick), "when": time.strftime("%Y-%m-%d %H:%M")}
         if quick:
             return _limits(figures, isa)
         try:
-            _make(folder)
+            with files.writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
             files.write(file, json.dumps({"about": about, "figures": figures}, indent=1))
         except files.NotWritten as error:
-            if insist:
-                raise
             files.warn(f"{error} Until then the limits are measured each time.")
     return _limits(figures, isa)
 
@@ -227,21 +219,10 @@ def _read(file: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the figures that are kept; None when there are none, or the file is damaged."""
     try:
         kept = files.read_json(file)
-        figures = kept["figures"]
-        found = _limits(figures, isa=())
-        products = [each.speed for kind in INSTRUCTIONS for each in found.products[kind]]
-        on_paper = [each["speed"] for each in found.instructions.values()]
-        sound = kept["about"] == about and all(speed > 0 for speed in (*products, *on_paper, *found.streams.values()))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        _limits(kept["figures"], isa=())
+        return kept["figures"] if kept["about"] == about else None
+    except (OSError, ValueError, LookupError, TypeError):
         return None
-    return figures if sound else None
-
-
-def _make(folder: Path) -> None:
-    """Make the folder for what is kept, in which files can be made."""
-    with files.writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
 
 
 def _measure(isa: tuple[str, ...], cap: str | None, quick: bool) -> dict[str, Any]:

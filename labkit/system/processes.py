@@ -27,7 +27,7 @@ KILL_TIMEOUT_S = 15.0  # the wait for the kernel to end what was killed
 # Running a command to its end
 
 
-class Ended(NamedTuple):
+class Completed(NamedTuple):
     """The end of a command: its output, its status, its time.
 
     Attributes
@@ -65,7 +65,7 @@ def run(
     timeout: float = 600.0,
     on_line: Callable[[str], None] = lambda line: None,
     separate_errors: bool = False,
-) -> Ended:
+) -> Completed:
     """Run a command to its end; nothing that it started is left then, also after an interrupt.
 
     Parameters
@@ -81,7 +81,7 @@ def run(
     on_line : callable
         Is given each line as it comes.
     separate_errors : bool
-        Whether to keep stderr apart from stdout, as `Ended.errors`.
+        Whether to keep stderr apart from stdout, as `Completed.errors`.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def _run(
     timeout: float,
     on_line: Callable[[str], None],
     separate_errors: bool,
-) -> Ended:
+) -> Completed:
     token = uuid.uuid4().hex
     changed = {**os.environ, **(env or {}), COMMAND_VARIABLE: token}
     began = time.monotonic()
@@ -130,7 +130,7 @@ def _run(
         in_time, seconds = process.poll() is not None, time.monotonic() - began
     finally:
         despite_interrupts(end)
-    return Ended(tuple(lines), process.returncode if in_time else None, seconds, errors=tuple(errors))
+    return Completed(tuple(lines), process.returncode if in_time else None, seconds, errors=tuple(errors))
 
 
 def _cannot_start(program: str, error: OSError) -> str:

@@ -6,7 +6,6 @@ import tempfile
 
 _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+)")
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in ')
-_ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
 
 def stack_of(ident: int | None) -> list[tuple[str, int]]:
@@ -36,10 +35,5 @@ def stack_of(ident: int | None) -> list[tuple[str, int]]:
         if thread := _THREAD.match(line):
             here = int(thread[1], 16) == ident
         elif here and (frame := _FRAME.match(line)):
-            stack.append((_ESCAPED.sub(_character, frame[1]), int(frame[2])))
+            stack.append((frame[1].encode().decode("unicode_escape"), int(frame[2])))
     return stack[::-1]
-
-
-def _character(escaped: re.Match[str]) -> str:
-    """Return the character that an escape such as `\\xe9` stands for."""
-    return chr(int(next(filter(None, escaped.groups())), 16))

@@ -1,6 +1,5 @@
 """Ratios of measured speeds, with their 95% confidence intervals, and what makes them doubtful."""
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,10 +11,8 @@ from labkit.system.words import plural
 
 # The reference's standard deviation over the rounds, relative to its mean, from which one measures again.
 UNSTEADY = 0.15
-UNEQUAL = 3.0  # the ratio of two speeds' noise from which a remark says so
 MAX_MORE_ROUNDS = 20  # what a student may wait for
 MIN_DIFFERENCE = 0.01  # what is worth more rounds
-_RESOLUTION = 0.001  # the least noise that counts, as a share: a thousandth
 
 
 class _Interval(NamedTuple):
@@ -100,7 +97,7 @@ def ratios(speeds: Mapping[str, Sequence[float]], reference: str) -> dict[str, R
     ends = np.exp([mean, mean - half, mean + half]).T.tolist()
     results = {name: Ratio(*each) for name, each in zip(speeds, ends, strict=True)} | {reference: Ratio(1.0, 1.0, 1.0)}
     for each, own in zip(results.values(), logs, strict=True):
-        each.doubt = _doubt(speeds[reference])
+        each.doubt = doubt(speeds[reference])
         each.outlook = _outlook(each, own)
     return results
 
@@ -134,50 +131,7 @@ def caption(rounds: int) -> str:
     )
 
 
-def remarks(speeds: Mapping[str, Sequence[float]], reference: str) -> list[str]:
-    """Return remarks on the noise of these speeds, to be read before their ratios; mostly none.
-
-    That is a speed that is much noisier than others, beyond chance, when what makes a round slow for all is taken
-    out; and a reference that varies so much that one had better measure again.
-
-    Parameters
-    ----------
-    speeds, reference
-        As for `ratios`.
-    """
-    logs = np.log(np.array([*speeds.values()], float))
-    noise = _noise(logs)
-    by_noise = [name for _, name in sorted(zip(noise, map(str, speeds), strict=True))]
-    times = _contrast(noise)
-    middle, noisiest = by_noise[(len(noise) - 1) // 2], by_noise[-1]
-    contrast = f"not pooled: the noise of {noisiest} is {times:.0f} times that of {middle}"
-    unequal = times > _contrast_by_chance(*logs.shape)
-    return [*filter(None, [contrast if unequal else "", _doubt(speeds[reference])])]
-
-
-def _doubt(reference: Sequence[float]) -> str:
+def doubt(reference: Sequence[float]) -> str:
+    """Return a reason to measure again: that the reference varied much between rounds; mostly empty."""
     share = np.std(reference, ddof=1) / np.mean(reference) if len(reference) > 1 else 0.0
     return f"measure again: the reference varied by {share:.0%} between rounds" if share > UNSTEADY else ""
-
-
-def _noise(logs: np.ndarray) -> np.ndarray:
-    """Return the noise of each speed, from logarithms of shape (…, speeds, rounds)."""
-    logs = logs - logs.mean(axis=-1, keepdims=True)
-    apart = logs - np.median(logs, axis=-2, keepdims=True)  # the median: most are not the noisy one
-    noise: np.ndarray = apart.std(axis=-1)
-    return noise
-
-
-def _contrast(noise: np.ndarray) -> np.ndarray:
-    """Return the noise of the noisiest speed, as a multiple of the middle speed's."""
-    noise = np.sort(noise, axis=-1)
-    middle = np.maximum(noise[..., (noise.shape[-1] - 1) // 2], _RESOLUTION)
-    contrast: np.ndarray = noise[..., -1] / middle
-    return contrast
-
-
-@functools.cache
-def _contrast_by_chance(speeds: int, rounds: int) -> float:
-    """Return the contrast that 1 in 20 comparisons of equally noisy speeds exceeds; `UNEQUAL` at least."""
-    drawn = np.random.default_rng(0).normal(size=(2000, speeds, rounds))
-    return max(UNEQUAL, float(np.quantile(_contrast(_noise(drawn)), 0.95)))

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,7 @@ import optuna
 from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
-from labkit.bench import configurations, flags
+from labkit.bench import configurations
 from labkit.display import plots
 from labkit.system import files, load, paths
 from labkit.system.errors import LabError
@@ -23,7 +24,7 @@ from labkit.tune.search import Settings, Trial, best, search, size, trials_of
 from labkit.tune.trial import IMAGES_PER_SECOND, Command, check_metric, format_metric
 
 # What `lab tune` tunes without a command: few steps, since there are many trials.
-BENCH_COMMAND = ("lab", "bench", "--num_batches=10")
+BENCH_FLAGS = ("-m", "labkit.bench", "--num_batches=10")
 DEFAULT_TRIALS = 40
 TIMEOUT_FACTOR = 10  # a run may take that many times as long as the default's; larger batches rightly take longer
 MIN_TIMEOUT_S = 60.0
@@ -147,31 +148,18 @@ def _command(argv: list[str], config: TuneConfig) -> tuple[Command, Path]:
     for option, value in (("--trials", config.trials), ("--minutes", config.minutes)):
         if value is not None and not 0 < value < math.inf:
             raise LabError(f"{option} {value:g}: must be positive.")
-    if not argv:
-        argv = [*BENCH_COMMAND, *(["--config=openmp"] if not configurations.known()["openmp"].missing else [])]
-    if Path(argv[0]).name != "lab" or argv[1:2] != ["bench"]:
+    if argv:
         return Command(argv, {}, config.metric), space.DEFAULT_KNOBS
-    wanted = flags.parse(argv[2:])
-    names = wanted.configurations
-    if len(names) > 1 or names == ("all",):
-        raise LabError(f"--config {','.join(names)}: tune one configuration at a time.")
-    plain = configurations.Configuration("the default")
-    configuration = next(iter(configurations.choose(names).values())) if names else plain
-    if configuration.missing:
-        raise LabError(f"--config {names[0]} cannot run: {configuration.missing}.")
-    arguments = [*configuration.flags, *flags.as_flags(wanted)]
-    if any(argument.startswith(("--num_intra", "--num_inter")) for argument in arguments):
-        raise LabError(
-            "the command sets the threads, which are knobs: leave that out. Configurations to tune: onednn, openmp."
-        )
-    full = [*configuration.prefix, str(configuration.python), "-m", "labkit.bench", *arguments]
-    knobs = space.OPENMP_KNOBS if configuration.python == configurations.OPENMP else space.DEFAULT_KNOBS
-    return Command(full, {}, config.metric, dict(configuration.env), paths.ROOT), knobs
+    openmp = configurations.known()["openmp"]
+    if openmp.missing:
+        return Command([sys.executable, *BENCH_FLAGS], {}, config.metric), space.DEFAULT_KNOBS
+    env = {**openmp.env, "PYTHONPATH": paths.ROOT}  # labkit is not installed there
+    return Command([str(openmp.python), *BENCH_FLAGS], {}, config.metric, env, paths.ROOT), space.OPENMP_KNOBS
 
 
 def _name(argv: Sequence[str]) -> str:
     """Return a short name for a command: its script's, or its program's."""
-    if not argv or argv[1:2] == ["bench"]:
+    if not argv:
         return "bench"
     return next((Path(part).stem for part in argv if Path(part).suffix in (".py", ".sh")), Path(argv[0]).name)
 

@@ -9,11 +9,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from labkit.exercises import catalogue
 from labkit.system import addresses, files, paths
 from labkit.system.errors import LabError
-from labkit_classroom.board import app, elapsed, labs, seat, timetable
+from labkit_classroom.board import app, elapsed, seat, timetable
 from labkit_classroom.board.protocol import FEW
-from labkit_classroom.board.results import Results
+from labkit_classroom.board.results import Results, questions_in_order
 from labkit_classroom.board.room import Room, RoomCounts
 from labkit_classroom.board.store import Store
 from labkit_classroom.board.timetable import Planned
@@ -59,20 +60,19 @@ def tls_files(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
     return cert, key
 
 
-def plan_of(days: Sequence[Day], kit: Sequence[labs.Lab]) -> tuple[Planned, ...]:
+def plan_of(days: Sequence[Day]) -> tuple[Planned, ...]:
     """Return the parts of a timetable, labs section by section."""
-    exercises = {lab.number: lab.sections for lab in kit}
     planned = []
     for entry in (entry for day in days for entry in day.entries):
         if not entry.sections:
             planned.append(Planned(entry.part.title, entry.begin, entry.end))
             continue
-        lab = entry.part.lab
+        lab = catalogue.find(entry.part.lab)
         ends = [*(begin for begin, _ in entry.sections[1:]), entry.end]
         for (begin, section), end in zip(entry.sections, ends, strict=True):
-            title = f"Lab {lab} · {section.heading.replace(' · ', ' ', 1).replace('`', '')}"
-            own = exercises[lab].get(section.name, ())
-            about = lab, section.name, own, section.minutes, section.core
+            title = f"Lab {lab.number} · {section.heading.replace(' · ', ' ', 1).replace('`', '')}"
+            own = tuple(number for number, exercise in lab.exercises.items() if exercise.section == section.name)
+            about = lab.number, section.name, own, section.minutes, section.core
             planned.append(Planned(title, begin, end, *about))
     return tuple(planned)
 
@@ -103,16 +103,17 @@ def open_room(
     people : int, optional
         How many are expected; by default as many as before.
     """
-    kit = labs.read_all()
     store = Store(FOLDER / FILE)
     try:
         if new_code:
             store.change_code()
         if days:
-            store.change(plan=timetable.write(plan_of(days, kit)))
+            store.change(plan=timetable.write(plan_of(days)))
         if people is not None:
             store.change(people=people)
-        room = Room(store, kit, timetable.read(store.room["plan"]), addresses.url(address, port, bool(tls)))
+        room = Room(
+            store, catalogue.labs(), timetable.read(store.room["plan"]), addresses.url(address, port, bool(tls))
+        )
         asyncio.run(_serve(room, address, port, tls, on_open))
     finally:
         store.close()
@@ -174,33 +175,26 @@ def close_room(out: Path) -> None:
         raise LabError("no room is there: ./lab room open opens one.")
     store = Store(path)
     try:
-        files.write(out, json.dumps(aggregates(store, labs.read_all()), indent=1), "name another file with --out")
+        files.write(out, json.dumps(aggregates(store), indent=1), "name another file with --out")
     finally:
         store.close()
     for left in (*FOLDER.glob(f"{FILE}*"), FOLDER / RUNNING):
         left.unlink(missing_ok=True)
 
 
-def aggregates(store: Store, kit: Sequence[labs.Lab]) -> dict[str, Any]:
+def aggregates(store: Store) -> dict[str, Any]:
     """Return what may be kept of a room.
 
     Counts are rounded down to multiples of `FEW`, so that two of them never differ by fewer people.
     """
     plan, seats = timetable.read(store.room["plan"]), list(store.seats.values())
     counts = RoomCounts(seats)
+    passed = {place: count - count % FEW for place, count in sorted(counts.passed.items())}
     return {
         "opened": f"{datetime.fromtimestamp(store.room['opened']):%Y-%m-%d}",
         "rounded_down_to": FEW,
-        "people": _rounded(counts.people) or None,
-        "passed": [
-            {"lab": lab, "exercise": number, "seats": _rounded(count)}
-            for (lab, number), count in sorted(counts.passed.items())
-            if _rounded(count)
-        ],
+        "people": counts.people - counts.people % FEW or None,
+        "passed": [{"lab": lab, "exercise": number, "seats": n} for (lab, number), n in passed.items() if n],
         "minutes": elapsed.minutes(plan, seats),
-        "results": Results(labs.questions_in_order(kit, plan), seats).measured(),
+        "results": Results(questions_in_order(catalogue.labs(), plan), seats).measured(),
     }
-
-
-def _rounded(count: int) -> int:
-    return count - count % FEW

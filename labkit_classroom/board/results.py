@@ -9,11 +9,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from labkit.display.measured import with_unit
-from labkit_classroom.board.labs import Question
+from labkit.exercises.catalogue import LabInfo, Question
 from labkit_classroom.board.protocol import FEW, ISA
 from labkit_classroom.board.store import Seat
+from labkit_classroom.board.timetable import Plan
 
 Value = float | str
+
+
+def questions_in_order(labs: Sequence[LabInfo], plan: Plan) -> tuple[Question, ...]:
+    """Return all questions in the order of a timetable, after those of labs that are not in it."""
+    planned = list(dict.fromkeys(part.lab for part in plan if part.lab))
+    ordered = sorted(labs, key=lambda lab: planned.index(lab.number) if lab.number in planned else -1)
+    return tuple(question for lab in ordered for question in lab.questions)
 
 
 class Answer(NamedTuple):
@@ -34,7 +42,7 @@ class Results:
             guesses = {(sent["lab"], sent["number"]): sent for sent in seat.state["guesses"]}  # each question once
             for place, sent in guesses.items():
                 if question := by_place.get(place):
-                    guess, here = (sent[key] if question.accepts(sent[key]) else None for key in ("guess", "here"))
+                    guess, here = (_accepted(sent[key], question) for key in ("guess", "here"))
                     self._answers[question].append(Answer(guess, here, seat.state["machine"]))
 
     def measured(self) -> list[dict[str, Any]]:
@@ -81,6 +89,12 @@ class Results:
                     "summary": _summary(question, results) if results else "",
                 }
         return None
+
+
+def _accepted(value: Any, question: Question) -> Value | None:
+    """Return a value if it answers a question; a kit of another version may have another question there."""
+    fits = value in question.choices if question.choices else isinstance(value, int | float)
+    return value if fits else None
 
 
 def _results(answers: Sequence[Answer]) -> list[Any]:

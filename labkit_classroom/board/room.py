@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from labkit.display.results import NOT_ATTEMPTED, NOT_YET, PASSED
+from labkit.exercises.catalogue import LabInfo
 from labkit_classroom.board import protocol, timetable
-from labkit_classroom.board.labs import Lab, questions_in_order
 from labkit_classroom.board.protocol import FEW
-from labkit_classroom.board.results import Results
+from labkit_classroom.board.results import Results, questions_in_order
 from labkit_classroom.board.store import Seat, Store
 
 SILENT_MIN = 3  # minutes of silence from which on the instructor sees them
@@ -51,7 +51,7 @@ class Room:
     ----------
     store : Store
         Its settings and seats.
-    labs : tuple of Lab
+    labs : sequence of LabInfo
         All labs.
     plan : timetable.Plan
         The timetable; empty if there is none.
@@ -59,10 +59,14 @@ class Room:
         The board's address.
     """
 
-    def __init__(self, store: Store, labs: tuple[Lab, ...], plan: timetable.Plan = (), address: str = "") -> None:
+    def __init__(self, store: Store, labs: Sequence[LabInfo], plan: timetable.Plan = (), address: str = "") -> None:
         self.store, self.address = store, address
         self._labs, self._plan = labs, plan
-        self._titles = {(lab.number, place): title for lab in labs for place, title in enumerate(lab.exercises, 1)}
+        self._titles = {
+            (lab.number, number): exercise.title.replace("`", "")
+            for lab in labs
+            for number, exercise in lab.exercises.items()
+        }
         self._questions = questions_in_order(labs, plan)
         self._are_all_in = False
         self._counted = -1  # the store's version that was counted
@@ -93,8 +97,8 @@ class Room:
             {
                 "lab": lab.number,
                 "title": lab.title,
-                "exercises": lab.exercises,
-                "passed": [counts.passed[lab.number, number] for number in range(1, len(lab.exercises) + 1)],
+                "exercises": [self._titles[lab.number, number] for number in lab.exercises],
+                "passed": [counts.passed[lab.number, number] for number in lab.exercises],
             }
             for lab in self._labs
             if lab.number in counts.begun

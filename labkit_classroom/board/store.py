@@ -73,18 +73,16 @@ class Store:
             tables = self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             if tables and self._database.execute("PRAGMA user_version").fetchone() != (FORMAT,):
                 raise LabError(f"{path} is from another version of the kit: delete it, and open a new room.")
+            columns = "key TEXT PRIMARY KEY, value TEXT NOT NULL"
             self._database.executescript(
-                f"CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
-                f" PRAGMA user_version={FORMAT}"
+                f"CREATE TABLE IF NOT EXISTS entries ({columns}); PRAGMA user_version={FORMAT}"
             )
             entries = {key: json.loads(text) for key, text in self._database.execute("SELECT key, value FROM entries")}
             self.room: dict[str, Any] = entries.pop(ROOM, {})
             self.seats = {seat["id"]: Seat(**seat) for seat in sorted(entries.values(), key=lambda seat: seat["id"])}
             if not self.room:
-                self.change(
-                    **{"code": protocol.new_code(), "instructor": secrets.token_urlsafe(24), "opened": time.time()},
-                    **{"codes": 1, "plan": [], "people": 0, "joined": 0},
-                )
+                new = {"codes": 1, "joined": 0, "people": 0, "plan": [], "opened": time.time()}
+                self.change(code=protocol.new_code(), instructor=secrets.token_urlsafe(24), **new)
         except (OSError, sqlite3.Error) as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
                 raise LabError(f"a board has {path} open: end it first, with Ctrl-C where it runs.") from error

@@ -22,7 +22,9 @@ def join(
         str, typer.Option(help="what the instructor calls you by", envvar="LAB_SEAT", show_default="a number")
     ] = "",
     check: Annotated[bool, typer.Option("--check", help="send the doctor's verdict on this machine too")] = False,
-    ca: Annotated[Path | None, typer.Option(help="the certificate of a board that is reached by https")] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="the certificate of a board that uses https", exists=True, dir_okay=False)
+    ] = None,
 ) -> None:
     """Join a room: your verdicts, guesses and their results, and the lab you are in are sent to its board.
 

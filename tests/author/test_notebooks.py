@@ -135,6 +135,29 @@ def test_build_keeps_outputs_while_only_prose_changes(write_source, tmp_path, mo
     assert '"outputs": []' in stored.read_text()
 
 
+def test_a_stored_notebook_is_stale_once_its_code_or_its_checks_change(write_source, tmp_path, monkeypatch):
+    checks = tmp_path / "labkit" / "exercises" / "lab42.py"
+    checks.parent.mkdir(parents=True)
+    checks.write_text("lab = 42")
+    for name, folder in {"ROOT": tmp_path, "NOTEBOOKS": tmp_path, "SOLUTIONS": tmp_path}.items():
+        monkeypatch.setattr(paths, name, folder)
+    monkeypatch.setattr(build, "student_path", lambda source: tmp_path / "student.ipynb")
+    source = write_source("[markdown]\n# # Title", "print(6 * 7)")
+    monkeypatch.setattr(build, "execute", lambda notebook, name, cwd: notebook)
+    build.build(source, run=True)
+    assert not build.is_stale(source)
+    write_source("[markdown]\n# # Another title", "print(6 * 7)")
+    build.build(source)
+    assert not build.is_stale(source)
+    assert not build.has_drifted(source)
+    checks.write_text("lab = 43")
+    assert build.is_stale(source)
+    checks.write_text("lab = 42")
+    write_source("[markdown]\n# # Title", "print(6 * 7)", "new = 1")
+    build.build(source)
+    assert build.is_stale(source)
+
+
 @pytest.fixture
 def executed(write_source, tmp_path, monkeypatch):
     """A lab of two cells as it is stored after a run, which is made up."""

@@ -12,6 +12,8 @@ from labkit.exercises import catalogue
 from labkit.system.errors import LabError
 from labkit_author import notebooks, site
 
+pytestmark = pytest.mark.weekly
+
 LABS = [pytest.param(lab, id=lab.name) for lab in catalogue.labs()]
 IMAGE = re.compile(r"<img\b[^>]*>")
 

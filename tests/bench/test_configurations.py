@@ -83,16 +83,10 @@ def test_the_table_has_each_configuration_with_its_ratio(monkeypatch):
     assert "no memory" in text
 
 
-def test_a_comparison_whose_noise_differs_or_whose_reference_varies_says_so(monkeypatch, capsys):
-    quiet = [10.0, 10.1, 10.0, 9.9, 10.0]
-    rates = {"a": [10.0, 6.0, 15.0, 8.0, 12.0], "b": quiet, "c": quiet[::-1], "d": quiet[2:] + quiet[:2]}
-    synthetic_rates(monkeypatch, {name: [*each] for name, each in rates.items()})
-    found = configurations.compare({name: Configuration(name) for name in rates}, rounds=5)
-    unequal, unsteady = found.remarks
-    assert unequal.startswith("not pooled: the noise of a is ")
-    assert unsteady == "measure again: the reference varied by 34% between rounds"
-    assert capsys.readouterr().out.endswith(f"{unequal}\n{unsteady}\n")
-    assert found.ratio("b", "c").high < 1.05
+def test_a_comparison_whose_reference_varies_says_so(monkeypatch, capsys):
+    synthetic_rates(monkeypatch, {"a": [10.0, 6.0, 15.0, 8.0, 12.0], "b": [10.0, 10.1, 10.0, 9.9, 10.0]})
+    configurations.compare({name: Configuration(name) for name in "ab"}, rounds=5)
+    assert capsys.readouterr().out.endswith("measure again: the reference varied by 34% between rounds\n")
 
 
 def test_a_comparison_on_a_busy_machine_says_so(monkeypatch, capsys):

@@ -19,7 +19,7 @@ from labkit.report.page import render
 from labkit.system.load import Others
 from labkit_classroom.lecture import agenda, guide, routes, slides
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.weekly
 
 SIZES = [(375, 812), (1280, 720), (1920, 1080)]
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from labkit_classroom.hub.control import Hub
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.weekly, pytest.mark.timeout(420)]
 
 LAB_MS = 120_000
 KERNEL = """async () => {

@@ -64,7 +64,6 @@ GRAPHS = {
     "apart": [
         node(f"{kind}_{number}", op) for number in range(3) for kind, op in (("a", "Const"), ("b", "VarHandleOp"))
     ],
-    "loop": [node("a", "Merge", "c"), node("b", "Identity", "a"), node("c", "NextIteration", "b")],
 }
 
 

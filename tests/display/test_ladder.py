@@ -7,7 +7,7 @@ import pytest
 from labkit.display import ladder, plots
 from labkit.display.measured import Measured
 from labkit.display.results import Results, find_problem
-from labkit.display.steps import STEPS
+from labkit.display.speedups import STEPS
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK, Others
 from labkit_author import sources

@@ -84,8 +84,3 @@ def test_solutions_and_checks_that_do_not_pair_up_are_refused(write_source, cell
 )
 def test_a_lab_is_found_by_what_people_type(name):
     assert sources.find(name).name == "07_horovod_mnist.py"
-
-
-def test_an_unknown_lab_names_those_there_are():
-    with pytest.raises(LabError, match=r"no lab '77'.*07_horovod_mnist"):
-        sources.find("77")

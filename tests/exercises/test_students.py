@@ -2,9 +2,13 @@
 
 import subprocess
 import sys
+import warnings
 
 import pytest
+from tqdm.notebook import WARN_NOIPYW
+from tqdm.std import TqdmWarning
 
+from labkit.display import notices
 from labkit.system import paths
 
 # Run what follows as if the packages of the group `author` were not installed.
@@ -44,6 +48,14 @@ def without_author(code, folder, *arguments):
     )
     assert "ModuleNotFoundError" not in done.stderr, done.stderr
     return done
+
+
+def test_a_library_that_would_like_widgets_does_not_say_so():
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        notices.hide()
+        warnings.warn(WARN_NOIPYW, TqdmWarning, stacklevel=1)
+    assert heard == []
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 from noisy_rounds import comparisons
 from scipy import stats
 
-from labkit.system.statistics import Ratio, caption, interval, ratio, ratios, remarks
+from labkit.system.statistics import Ratio, caption, interval, ratio, ratios
 
 
 def test_noise_that_falls_on_both_alike_leaves_the_ratio_sure():
@@ -142,43 +142,6 @@ def test_what_is_decided_and_what_has_no_noise_needs_no_rounds():
     assert ratio([2, 2.1, 2.2], [1, 1, 1]).outlook == ""
     assert ratio([1, 1, 1], [1, 1, 1]).outlook == ""
     assert ratio([1], [2]).outlook == ""
-
-
-def invented(deviations, rounds, rng):
-    """Return speeds by name, with noise of these deviations, and rounds that are slow for all."""
-    slow_rounds = rng.normal(0, 0.03, size=rounds)
-    return {name: np.exp(slow_rounds + rng.normal(0, each, size=rounds)) for name, each in deviations.items()}
-
-
-@pytest.mark.parametrize(
-    ("deviations", "rounds", "said"),
-    [
-        ({"a": 0.01, "b": 0.01, "c": 0.01, "d": 0.01}, 3, (0.0, 0.08)),  # by chance
-        ({"a": 0.01, "b": 0.015, "c": 0.01, "d": 0.015}, 8, (0.0, 0.05)),  # less than three-fold
-        ({"a": 1e-5, "b": 1e-5, "c": 1e-5, "d": 5e-4}, 5, (0.0, 0.0)),  # nobody sees that
-        ({"a": 0.01, "b": 0.01, "noisy": 0.05, "d": 0.01}, 8, (0.7, 1.0)),
-        ({"a": 0.01, "b": 0.01, "noisy": 0.13, "d": 0.01}, 3, (0.7, 1.0)),
-        ({"a": 0.01, "b": 0.01, "noisy": 0.13}, 5, (0.9, 1.0)),
-        ({"a": 0.01, "b": 0.13}, 8, (0.0, 0.0)),  # of two, nobody can tell which
-    ],
-)
-def test_noise_that_differs_beyond_chance_is_said(deviations, rounds, said):
-    rng = np.random.default_rng(0)
-    found = [remarks(invented(deviations, rounds, rng), "a") for _ in range(300)]
-    found = [each for each in found if each]
-    assert said[0] <= len(found) / 300 <= said[1]
-    if "noisy" in deviations:
-        named = [each[0].startswith("not pooled: the noise of noisy is ") for each in found]
-        assert np.mean(named) > 0.95
-
-
-def test_remarks_name_the_noisy_one_and_the_reference():
-    quiet, noisy = [100.0, 101.0, 100.0, 99.0, 100.0], [100.0, 60.0, 150.0, 80.0, 120.0]
-    speeds = {"a": quiet, "b": noisy, "c": quiet[::-1], "d": [99.0, 100.0, 100.0, 100.0, 101.0]}
-    (unequal,) = remarks(speeds, "a")
-    assert re.fullmatch(r"not pooled: the noise of b is \d\d times that of [acd]", unequal)
-    assert remarks(speeds, "b") == [unequal, "measure again: the reference varied by 34% between rounds"]
-    assert remarks({name: each[:1] for name, each in speeds.items()}, "a") == []
 
 
 def test_a_caption_says_where_the_intervals_come_from():

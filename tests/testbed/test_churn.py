@@ -15,7 +15,7 @@ import pytest
 from labkit.system.processes import lives, wait_until
 
 pytestmark = [
-    pytest.mark.slow,  # its child processes make many testbeds
+    pytest.mark.weekly,  # its child processes make many testbeds
     pytest.mark.usefixtures("wires_can_be_made"),
 ]
 

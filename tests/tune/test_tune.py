@@ -464,10 +464,6 @@ def test_when_nothing_beats_the_default_it_says_so(job, monkeypatch, capsys):
         (("--metric", "(", *SH), "not a regular expression"),
         (("--metric", "(a)(b)", *SH), "2 groups"),
         ((*TUNE, "--", "no-such-command"), "cannot start no-such-command"),
-        (("--", "lab", "bench", "--modle=mnist"), "--modle"),
-        (("--", "lab", "bench", "--config", "eigen,onednn"), "one configuration at a time"),
-        (("--", "lab", "bench", "--num_intra_threads=2"), "which are knobs"),
-        (("--", "lab", "bench", "--config=nothing"), "no configuration 'nothing'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(job, monkeypatch, capsys, arguments, told):
@@ -533,12 +529,10 @@ def test_interrupted_it_ends_what_runs_keeps_its_trials_and_goes_on(job):
     assert len((job / "runs").read_text().splitlines()) == 4 + 3 + 2 * 2  # then the confirmation
 
 
-def test_lab_bench_runs_in_the_configuration_that_it_names():
-    stock, knobs = run._command(["lab", "bench", "--model=mnist"], run.TuneConfig())
-    assert stock.argv == [str(configurations.STOCK), "-m", "labkit.bench", "--model=mnist"]
-    assert knobs == space.DEFAULT_KNOBS
-    other, _ = run._command(["./lab", "bench", "--config=eigen", "--batch_size=32"], run.TuneConfig())
-    assert other.env == {"TF_ENABLE_ONEDNN_OPTS": 0}
-    assert other.argv[-1] == "--batch_size=32"
+def test_without_a_command_it_is_the_benchmark_in_the_openmp_build_if_there_is_one():
+    command, knobs = run._command([], run.TuneConfig())
+    openmp = configurations.known()["openmp"]
+    assert list(command.argv[1:]) == list(run.BENCH_FLAGS)
+    assert knobs == (space.DEFAULT_KNOBS if openmp.missing else space.OPENMP_KNOBS)
     own, _ = run._command(["python", "train.py"], run.TuneConfig())
     assert own.argv == ["python", "train.py"]

@@ -20,7 +20,7 @@ from labkit.display.measured import Measured
 from labkit.display.results import NOT_ATTEMPTED, NOT_YET, PASSED, Results
 from labkit.doctor import checks
 from labkit.exercises import classroom_link
-from labkit.exercises.opening import open_lab
+from labkit.exercises.session import open_lab
 from labkit.system import files, processes
 from labkit.system.errors import LabError
 from labkit_classroom.board import protocol, seat, sender

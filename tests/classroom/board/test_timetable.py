@@ -6,8 +6,10 @@ from datetime import datetime, timedelta
 import pytest
 from room_board import EMPTY, at
 
-from labkit.exercises.minutes import Section
-from labkit_classroom.board import elapsed, host, labs, timetable
+from labkit.exercises import catalogue
+from labkit.exercises.catalogue import Section
+from labkit_classroom.board import elapsed, host, timetable
+from labkit_classroom.board.results import questions_in_order
 from labkit_classroom.board.store import Seat
 from labkit_classroom.board.timetable import Planned
 from labkit_classroom.lecture.agenda import Day, Entry
@@ -76,7 +78,7 @@ class TestPlanned:
             Entry(clock(5), clock(20), rest),
             Entry(clock(20), clock(30), lab, ((clock(20), second),)),
         )
-        planned = host.plan_of([Day(entries, clock(60))], labs.read_all())
+        planned = host.plan_of([Day(entries, clock(60))])
         assert [(one.title, one.exercises, one.end) for one in planned] == [
             ("Lab 00 · 1 Run it", (), clock(5)),
             ("Break", (), clock(20)),
@@ -86,7 +88,7 @@ class TestPlanned:
 
     def test_questions_come_in_the_timetables_order(self):
         plan = [section(0, 1, "06", "1"), section(1, 1, "02", "1")]
-        order = [question.lab for question in labs.questions_in_order(labs.read_all(), plan)]
+        order = [question.lab for question in questions_in_order(catalogue.labs(), plan)]
         assert list(dict.fromkeys(order))[-2:] == ["06", "02"]
 
 

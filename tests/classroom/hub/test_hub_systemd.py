@@ -22,7 +22,7 @@ from labkit_classroom.hub import control, settings
 from labkit_classroom.hub.client import Client
 from labkit_classroom.hub.control import CARDS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.weekly, pytest.mark.timeout(420)]
 HERE = Path(__file__).parent
 SYSTEMD = Path("/lib/systemd/systemd")
 BOOT_TIMEOUT_S = 60

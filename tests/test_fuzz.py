@@ -23,6 +23,8 @@ from labkit import cli
 from labkit.bench import flags
 from labkit.system import files, paths
 
+pytestmark = pytest.mark.weekly
+
 MAX_LINES = 6  # on stderr: the error, and warnings before it
 WORDS = (
     *(

@@ -24,6 +24,8 @@ from labkit.tune import space
 from labkit_classroom.board import seat
 from labkit_classroom.lecture import collected
 
+pytestmark = pytest.mark.weekly
+
 LEAVES = st.sampled_from(
     [
         None,

@@ -13,7 +13,7 @@ from labkit import cli
 from labkit.bench import configurations
 from labkit.bench.config import BenchConfig
 from labkit.models.networks import Network
-from labkit.roofline import steps
+from labkit.roofline import step_bound
 from labkit.roofline.measure import Product
 from labkit.system import huge_pages
 from labkit.system.errors import LabError
@@ -25,7 +25,7 @@ NO_WAIT_FOR_CORES = replace(LIMITS, products={kind: [Product("none", 1, 1e15)] f
 
 
 def least(config, limits):
-    return math.fsum(work.least for work in steps.operations(config, limits).values())
+    return math.fsum(work.least for work in step_bound.operations(config, limits).values())
 
 
 @pytest.mark.parametrize("model", ["mnist", "mobilenet"])
@@ -33,7 +33,7 @@ def least(config, limits):
 def test_the_operations_are_those_that_the_network_counts(model, forward_only):
     config = BenchConfig(model=model, batch_size=BATCH, forward_only=forward_only)
     counted = Network(model).flops if forward_only else Network(model).flops_training
-    assert sum(work.flop for work in steps.operations(config, LIMITS).values()) == BATCH * counted
+    assert sum(work.flop for work in step_bound.operations(config, LIMITS).values()) == BATCH * counted
 
 
 def test_without_a_memory_to_wait_for_the_limit_is_the_peak():
@@ -41,14 +41,14 @@ def test_without_a_memory_to_wait_for_the_limit_is_the_peak():
 
 
 def test_without_cores_to_wait_for_the_limit_is_each_tensor_once_through_memory():
-    found = steps.operations(MNIST, NO_WAIT_FOR_CORES)
+    found = step_bound.operations(MNIST, NO_WAIT_FOR_CORES)
     assert least(MNIST, NO_WAIT_FOR_CORES) == pytest.approx(sum(work.moved for work in found.values()) / 20e9)
     relus = [work.moved for name, work in found.items() if name.startswith("Relu")]
     assert max(relus) == 2 * 4 * BATCH * 28 * 28 * 32  # read and written: float32, 32 channels
 
 
 def test_each_operation_takes_the_longer_of_both():
-    found = steps.operations(MNIST, LIMITS)
+    found = step_bound.operations(MNIST, LIMITS)
     assert all(work.least >= max(work.flop / 200e9, work.moved / 20e9) - 1e-15 for work in found.values())
     assert least(MNIST, LIMITS) > max(least(MNIST, NO_WAIT_FOR_MEMORY), least(MNIST, NO_WAIT_FOR_CORES))
 
@@ -57,16 +57,16 @@ def test_bfloat16_has_its_own_peak_and_half_the_bytes_of_activations():
     config = replace(MNIST, use_fp16=True)
     assert least(config, NO_WAIT_FOR_MEMORY) == pytest.approx(least(MNIST, NO_WAIT_FOR_MEMORY) / 2, rel=1e-3)
     moved = [
-        sum(work.moved for work in steps.operations(each, LIMITS).values() if work.family == steps.NORMS)
+        sum(work.moved for work in step_bound.operations(each, LIMITS).values() if work.family == step_bound.NORMS)
         for each in (config, MNIST)
     ]
     assert moved[0] == pytest.approx(moved[1] / 2, rel=1e-4)  # the loss is float32
 
 
 def test_the_update_of_a_weight_reads_it_and_its_gradient_and_writes_it():
-    found = steps.operations(MNIST, LIMITS).values()
+    found = step_bound.operations(MNIST, LIMITS).values()
     weights = sum(math.prod(weight.shape) for weight in Network("mnist").weights)
-    updates = [work for work in found if work.family == steps.WEIGHTS]
+    updates = [work for work in found if work.family == step_bound.WEIGHTS]
     assert sum(work.moved for work in updates) >= 3 * 4 * weights
 
 
@@ -77,14 +77,14 @@ def test_the_update_of_a_weight_reads_it_and_its_gradient_and_writes_it():
         ("_FusedConv2D", "convolutions"),
         ("DepthwiseConv2dNative", "convolutions"),
         ("_MklMatMul", "matrix products"),
-        ("_MklFusedBatchNormGradV3", steps.NORMS),
-        ("_FusedBatchNormEx", steps.NORMS),
-        ("ResourceApplyMomentum", steps.WEIGHTS),
-        ("Softmax", steps.OTHER),
+        ("_MklFusedBatchNormGradV3", step_bound.NORMS),
+        ("_FusedBatchNormEx", step_bound.NORMS),
+        ("ResourceApplyMomentum", step_bound.WEIGHTS),
+        ("Softmax", step_bound.OTHER),
     ],
 )
 def test_what_is_fused_or_onednns_has_its_family(kind, family):
-    assert steps.family(kind) == family
+    assert step_bound.family(kind) == family
 
 
 def event(name, kind, milliseconds):
@@ -93,8 +93,8 @@ def event(name, kind, milliseconds):
 
 def test_a_steps_work_is_beside_what_it_needs_and_the_greatest_loss_is_first():
     needed = {
-        "conv": steps.Work("convolutions", flop=2e9, moved=1e6, least=0.010),
-        "relu": steps.Work(steps.NORMS, moved=2e7, least=0.001, by_memory=0.001),
+        "conv": step_bound.Work("convolutions", flop=2e9, moved=1e6, least=0.010),
+        "relu": step_bound.Work(step_bound.NORMS, moved=2e7, least=0.001, by_memory=0.001),
     }
     timeline = [
         {"ph": "M", "name": "process_name", "args": {"name": "cpu"}},
@@ -102,24 +102,29 @@ def test_a_steps_work_is_beside_what_it_needs_and_the_greatest_loss_is_first():
         event("relu", "Relu", 4),
         event("made/by/a/rewrite", "Transpose", 1),
     ]
-    step = steps.beside(MNIST, needed, timeline, seconds=0.020)
+    step = step_bound.beside(MNIST, needed, timeline, seconds=0.020)
     assert [(each.family, each.took) for each in step.work] == [
-        (steps.NORMS, pytest.approx(0.004)),
+        (step_bound.NORMS, pytest.approx(0.004)),
         ("convolutions", pytest.approx(0.012)),
-        (steps.OTHER, pytest.approx(0.001)),
+        (step_bound.OTHER, pytest.approx(0.001)),
     ]
     assert step.least == pytest.approx(0.011)
     assert step.share == pytest.approx(0.55)
-    steps.render(step, Console(file=(out := io.StringIO()), width=200))
+    step_bound.render(step, Console(file=(out := io.StringIO()), width=200))
     assert "takes 20 ms (200.0 images/s), and at least 11 ms (363.6 images/s): it reaches 55%" in out.getvalue()
-    assert steps.ABOVE not in out.getvalue()
-    steps.render(replace(step, seconds=0.010), Console(file=out, width=200))
-    assert steps.ABOVE in out.getvalue()
+    assert step_bound.ABOVE not in out.getvalue()
+    step_bound.render(replace(step, seconds=0.010), Console(file=out, width=200))
+    assert step_bound.ABOVE in out.getvalue()
 
 
 def test_a_step_is_measured(monkeypatch):
-    step = steps.measure_step(MNIST, LIMITS, configurations.known()["onednn"])
-    assert {each.family for each in step.work} >= {"convolutions", "matrix products", steps.NORMS, steps.WEIGHTS}
+    step = step_bound.measure_step(MNIST, LIMITS, configurations.known()["onednn"])
+    assert {each.family for each in step.work} >= {
+        "convolutions",
+        "matrix products",
+        step_bound.NORMS,
+        step_bound.WEIGHTS,
+    }
     assert all(each.took > 0 for each in step.work if each.flop)
     assert step.as_dict()["seconds"] > 0
 
@@ -137,10 +142,10 @@ def test_a_configuration_that_a_step_cannot_run_in_is_refused_in_a_line(name, to
 
 def test_fused_shortcuts_are_work_like_the_sums_and_relus_that_they_are():
     plain, fused = (
-        steps.operations(BenchConfig(model="resnet8", batch_size=2, fused_shortcuts=fused), LIMITS).values()
+        step_bound.operations(BenchConfig(model="resnet8", batch_size=2, fused_shortcuts=fused), LIMITS).values()
         for fused in (False, True)
     )
-    moved = [sum(each.moved for each in found if each.family == steps.NORMS) for found in (plain, fused)]
+    moved = [sum(each.moved for each in found if each.family == step_bound.NORMS) for found in (plain, fused)]
     assert sum(each.flop for each in plain) == sum(each.flop for each in fused)
     assert 0 < moved[1] < moved[0]
 

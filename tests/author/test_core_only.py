@@ -14,7 +14,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from labkit.exercises import catalogue
 from labkit_author import execution, notebooks
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.weekly, pytest.mark.timeout(600)]
 
 # Names as the core has left them, and containers with what it has put into them.
 KEEP = """

@@ -1,0 +1,206 @@
+"""What each command of `./lab` does for its user: its help, one good case, and one bad input.
+
+`OPTIONS` has every command with the options that users rely on, `WORKS` a cheap case of those that need no TensorFlow
+and no network, `REFUSED` an input that ends with one line and exit code 2.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from labkit import cli
+
+OPTIONS = {
+    "setup": "--from --classroom --author --torch",
+    "start": "--folder --no-browser --port --huge-pages",
+    "doctor": "--json",
+    "reset": "--folder",
+    "report": "--folder --out --from",
+    "data fetch": "",
+    "data status": "",
+    "data tfrecords": "--train --validation --size --seed",
+    "join": "--folder --seat --figures --check --ca",
+    "hand": "--folder",
+    "leave": "--folder",
+    "bench": "--model --batch_size --num_batches --use_fp16 --forward_only --data_dir --config --rounds --json",
+    "roofline": "--again --json --model --batch_size --use_fp16 --forward_only --config",
+    "tune": "--knobs --metric --json-field --minimize --openmp --trials --minutes --repeats --rounds --timeout "
+    "--sampler --seed --out",
+    "network": "--nodes --rate --delay --racks --uplink --slow --queue --json",
+    "cluster up": "--nodes --network",
+    "cluster status": "",
+    "cluster down": "",
+    "agenda": "--route --labs --start --hours --date --people --slots --from --out",
+    "rehearse": "--route --labs --quick",
+    "guide": "--route --labs --start --hours --date --helpers --out",
+    "slides": "--route --start --out",
+    "catchup": "--to --folder",
+    "class": "--zip --name --csv --folder",
+    "room open": "--address --port --route --labs --start --hours --date --cert --key --new-code --people",
+    "room status": "",
+    "room close": "--out",
+    "hub up": "--students --route --labs --start --date --name --address --port --board-port --cert --key --memory "
+    "--cores --files --isolation --slots --hours --new-codes",
+    "hub check": "--students --route --labs --address --port --board-port --memory --cores --isolation --slots --hours",
+    "hub warm": "",
+    "hub status": "",
+    "hub down": "--delete-files",
+    "pack": "--out --python",
+    "test": "--fast --lab --exercise",
+    "lint": "",
+    "mutate": "--exercise --every",
+    "new": "",
+    "new-exercise": "--after --script",
+    "build": "--execute",
+    "site": "--out",
+}
+
+# Where a case starts, `mine` is a student's folder, and `collected` has what Ada handed in.
+RESULTS = {
+    "lab": "02",
+    "quick": False,
+    "when": "2026-01-31 12:00",
+    "on": {"cpu": "A CPU", "cores": 2},
+    "exercises": {"1": "passed"},
+}
+WORKS = [  # command line, exit code, what it prints, the file that it writes, what that file has
+    ("--version", 0, "lab ", "", ""),
+    ("--help", 0, "start Open the labs in JupyterLab", "", ""),
+    ("--help-all", 0, "Teaching", "", ""),
+    ("setup", 0, "The environments are ready. Next: ./lab start", "", ""),
+    ("reset 01 --folder mine", 0, "is fresh", "mine/01_tensorflow_graphs.ipynb", "check(1"),
+    ("report --folder mine --out me.html", 0, "/me.html", "me.html", "A CPU"),
+    ("--show-completion bash", 0, "complete -o default -F _lab_completion lab", "", ""),
+    ("data status", 0, "mnist.npz", "", ""),
+    ("hand --folder mine", 0, "You are in no room", "", ""),
+    ("tune --trials 1 --repeats 1 --out t -- echo total images/sec: 5", 0, "best", "t/trials.csv", "5"),
+    ("cluster status", 1, "Start one: ./lab cluster up", "", ""),
+    ("cluster down", 0, "No Slurm of these labs was up", "", ""),
+    ("agenda --labs 00,07 --start 8:30", 0, "08:30–08:40 │ Welcome", "", ""),
+    ("agenda --route two-days --out a.md", 0, "/a.md", "a.md", "| time |"),
+    ("agenda --route day --out a.ics", 0, "/a.ics", "a.ics", "BEGIN:VEVENT"),
+    ("guide --labs 00 --out g.html", 0, "it has the answers", "g.html", "<h1>"),
+    ("guide --route half --helpers --out h.html", 0, "/h.html", "h.html", "<h1>"),
+    ("slides 00 --out s.html", 0, "/s.html", "s.html", "reveal"),
+    ("catchup 00 --to 2 --folder mine", 0, "Go on with exercise 2", "mine/00_welcome.ipynb", "check(2"),
+    ("class collected --csv grades.csv", 0, "ada", "grades.csv", "ada"),
+    ("hub status", 1, "No hub is up. Start one: ./lab hub up", "", ""),
+    ("hub down", 0, "No hub was up", "", ""),
+    ("lint 00", 0, "", "", ""),
+]
+
+REFUSED = [  # command line, and what its one line says
+    ("nothing", "No such command 'nothing'"),
+    ("setup --quick", "No such option"),
+    ("start 77", "there is no lab '77'"),
+    ("doctor 07", "unexpected extra argument"),
+    ("reset 77", "there is no lab '77'"),
+    ("report --from empty", "no lab has left results"),
+    ("data fetch now", "unexpected extra argument"),
+    ("data status", "LAB_DATA"),
+    ("data tfrecords --train 3", "give a whole number from 8"),
+    ("join http://127.0.0.1:9 CODE", "does not answer"),
+    ("hand --up", "No such option"),
+    ("leave --folder mine", "you are in no room"),
+    ("bench --model=none", "invalid choice: 'none'"),
+    ("roofline --model none", "invalid choice: 'none'"),
+    ("tune --sampler best", "is not one of"),
+    ("network", "give a command after --"),
+    ("cluster up --nodes 0", "from 1 to 64, not 0"),
+    ("cluster status now", "unexpected extra argument"),
+    ("cluster down now", "unexpected extra argument"),
+    ("agenda", "name a route"),
+    ("rehearse --labs 77", "there is no lab '77'"),
+    ("guide --route none", "none"),
+    ("slides", "name labs"),
+    ("catchup 00 --to 9", "and no 9"),
+    ("class empty", "has no results-NN.json"),
+    ("class --zip --folder empty", "no lab has left results"),
+    ("room open --cert none.pem", "--key"),
+    ("room status", "no board runs here"),
+    ("room close", "no room is there"),
+    ("hub up --students 0", "--students"),
+    ("hub check --students 0", "--students"),
+    ("hub warm", "no hub is up"),
+    ("hub status now", "unexpected extra argument"),
+    ("hub down now", "unexpected extra argument"),
+    ("pack --out /proc/pack", "cannot write /proc/pack"),
+    ("test --exercise 1", "--lab"),
+    ("lint 77", "there is no lab '77'"),
+    ("mutate 00 --exercise 77", "has no exercise 77"),
+    ("new 10 Bad", "a topic is"),
+    ("new-exercise 77", "there is no lab '77'"),
+    ("build 77", "there is no lab '77'"),
+    ("site out", "unexpected extra argument"),
+]
+
+
+@pytest.fixture
+def lab(monkeypatch, capsys, tmp_path):
+    """Run a command line as `./lab` does, in an empty folder with a student's; return exit code, output and errors."""
+    for folder in ("empty", "mine/work", "collected/ada"):
+        (tmp_path / folder).mkdir(parents=True)
+    for folder in ("mine/work", "collected/ada"):
+        (tmp_path / folder / "results-02.json").write_text(json.dumps(RESULTS))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    os.environ["COLUMNS"] = "200"
+
+    def run(line: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["lab", *line.split()])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        printed = capsys.readouterr()
+        return left.value.code or 0, printed.out, printed.err
+
+    return run
+
+
+def every_command(group=None, above: str = ""):
+    for name, command in (group or typer.main.get_command(cli.application())).commands.items():
+        yield from every_command(command, f"{name} ") if hasattr(command, "commands") else [above + name]
+
+
+def test_these_are_all_commands():
+    assert set(every_command()) == set(OPTIONS)
+    refused = {line for line, _ in REFUSED}
+    assert not {name for name in OPTIONS if not any(f"{line} ".startswith(f"{name} ") for line in refused)}
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_help_shows_an_example_and_lists_the_options(lab, command):
+    code, text, _ = lab(f"{command} --help")
+    assert code == 0
+    missing = [option for option in OPTIONS[command].split() if not re.search(rf"{option}(?![\w-])", text)]
+    assert not missing
+    assert command == "bench" or f"Example: ./lab {command}" in text
+
+
+@pytest.mark.parametrize(("line", "code", "printed", "file", "content"), WORKS, ids=lambda value: str(value)[:40])
+def test_a_good_case(lab, tmp_path, line, code, printed, file, content):
+    status, out, error = lab(line)
+    assert (status, error) == (code, ""), error
+    assert printed in " ".join(out.split())
+    assert not file or content in (tmp_path / file).read_text()
+
+
+def test_a_students_results_are_handed_in(lab, tmp_path, monkeypatch):
+    from labkit.doctor import checks
+
+    monkeypatch.setattr(checks, "examine", lambda: type("Report", (), {"as_dict": lambda self: {}})())
+    assert lab("class --zip --name ada --folder mine")[0] == 0
+    assert Path("mine/ada-results.zip").exists()
+
+
+@pytest.mark.parametrize(("line", "told"), REFUSED, ids=lambda value: str(value)[:40])
+def test_a_bad_input_is_one_line_and_exit_code_2(lab, line, told):
+    os.environ["LAB_DATA"] = "not-there"
+    code, _, error = lab(line)
+    assert code == 2, error
+    assert error.startswith("lab: ")
+    assert told in error
+    assert error.count("\n") == 1
