@@ -125,10 +125,13 @@ def warm() -> None:
 
 @app.command("status", epilog="Example: `./lab hub status`")
 def status() -> None:
-    """Show the hub's address, the page of codes, and how many servers run. Exit code 2 if no hub is up."""
+    """Show the hub's address, the page of codes, and how many servers run. Exit code 1 if no hub is up."""
     from labkit_classroom.hub.control import Hub
 
     hub = Hub()
+    if not hub.settings:
+        print("No hub is up. Start one: ./lab hub up --students 40")
+        raise SystemExit(1)
     client = hub.client
     servers = [client.servers().get(seat) for seat in client.settings.seats]
     ready, other = servers.count("ready"), len(servers) - servers.count("ready") - servers.count(None)
