@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from labkit.cli import completion
 from labkit.cli.options import PASS_ON, SomeLabs
 from labkit.system import paths
 
@@ -26,9 +25,7 @@ def run_tests(
     everything: Annotated[
         bool, typer.Option("--all", help="also what takes long and rarely fails: half an hour on an idle machine")
     ] = False,
-    lab: Annotated[
-        str | None, typer.Option(help="all tests of this lab, such as 07", autocompletion=completion.labs)
-    ] = None,
+    lab: Annotated[str | None, typer.Option(help="all tests of this lab, such as 07")] = None,
     exercise: Annotated[int | None, typer.Option(min=1, help="only this exercise of the lab: in seconds")] = None,
 ) -> None:
     """Test the kit on this machine: style, code, exercises, every lab. About 12 minutes on two idle cores.
@@ -71,7 +68,7 @@ def _refuse(problems: list[str]) -> None:
 
 @command(epilog="Example: `./lab new-exercise 09`")
 def new_exercise(
-    lab: Annotated[str, typer.Argument(help="the lab, such as 09", autocompletion=completion.labs)],
+    lab: Annotated[str, typer.Argument(help="the lab, such as 09")],
     script: Annotated[
         bool, typer.Option("--script", help="a script on ranks, with a probe, instead of a function")
     ] = False,

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from labkit.cli import completion
 from labkit.system import paths
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -20,8 +19,8 @@ StudentFolder = Annotated[
         resolve_path=True,
     ),
 ]
-LabNumber = Annotated[str, typer.Argument(help="the lab, such as 07", autocompletion=completion.labs)]
+LabNumber = Annotated[str, typer.Argument(help="the lab, such as 07")]
 SomeLabs = Annotated[
     list[str] | None,
-    typer.Argument(help="the labs, such as 07", show_default="all", autocompletion=completion.labs),
+    typer.Argument(help="the labs, such as 07", show_default="all"),
 ]

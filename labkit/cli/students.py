@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from labkit.cli import completion
 from labkit.cli.options import LabNumber, StudentFolder
 from labkit.system import account_access, files, huge_pages, paths, terminal
 
@@ -49,7 +48,7 @@ def setup(
 @command(epilog="Example: `./lab start 07 --no-browser --port 8899`")
 def start(
     folder: StudentFolder,
-    lab: Annotated[str, typer.Argument(help="the lab to open, such as 07", autocompletion=completion.labs)] = "00",
+    lab: Annotated[str, typer.Argument(help="the lab to open, such as 07")] = "00",
     browser: Annotated[bool, typer.Option(help="open a browser window")] = True,
     port: Annotated[int, typer.Option(help="the first port to try", min=1, max=65535)] = 8888,
     with_huge_pages: Annotated[

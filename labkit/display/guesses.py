@@ -7,8 +7,6 @@ from typing import NamedTuple
 from labkit.display import boxes
 from labkit.display.measured import Measured, with_unit
 
-MAX_LETTERS = 40  # of a guess, as it is kept and shown
-
 
 class Guess(NamedTuple):
     """A guess.

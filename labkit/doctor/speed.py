@@ -1,6 +1,5 @@
 """Whether this machine is as fast as one of its class, by what `lab roofline` has measured on it and kept."""
 
-import re
 from importlib import metadata
 from typing import Literal
 
@@ -15,9 +14,6 @@ MEASURE = "./lab roofline"
 # alone (lab 03, section 4): 91%. A lab may take 1.3 times as long elsewhere before its plan is wrong: `minutes.SLOWER`.
 STORED_SHARE, SLOWER = 516 / 569, 1.3
 WANTED_SHARE = STORED_SHARE / SLOWER
-# FLOP of a core with AVX2 in a cycle: 16 multiplications and 16 additions (lab 03, section 4). With AVX-512 some have
-# as many, some twice (lab 02, section 7), so that their clock can't be told.
-AVX2_FLOP = 32
 REMEDY = (
     f"`{MEASURE} --again` while nothing else runs; if it stays so, look at power saving (a laptop's plug and profile), "
     "at a neighbour on the same host (`st` in `top`), and at a container's or job's limits on cores"
@@ -34,11 +30,7 @@ def kept_limits() -> Limits | None:
 
 
 def judge(limits: Limits | None, machine: Machine) -> tuple[Literal["ok", "warn"], str, str]:
-    """Return the status, what was seen, and what to look at: the fastest FP32 product beside its instruction alone.
-
-    Both fall with the clock. Where the CPU's name has its clock, and the instructions are such that it can be told from
-    their speed, that is judged too.
-    """
+    """Return the status, what was seen, and what to look at: the fastest FP32 product vs its instruction alone."""
     if limits is None:
         return "ok", f"not measured: `{MEASURE}` does, in about 20 s on an idle machine", ""
     product, paper = limits.peak("float32"), limits.instructions.get("float32")
@@ -52,8 +44,4 @@ def judge(limits: Limits | None, machine: Machine) -> tuple[Literal["ok", "warn"
         return "warn", f"{seen}, but other work had the cores", f"`{MEASURE} --again` while nothing else runs"
     if share < WANTED_SHARE:
         return "warn", f"{seen}; at least {WANTED_SHARE:.0%} is usual", REMEDY
-    nominal = re.search(r"@ ([\d.]+)GHz", machine.model)
-    clock = paper["speed"] / machine.usable_cores / AVX2_FLOP
-    if nominal and "AVX-512" not in machine.isa and clock < float(nominal[1]) / SLOWER:
-        return "warn", f"{seen}; that clock is {clock:.1f} GHz, and its name says {nominal[1]}", REMEDY
     return "ok", seen, ""

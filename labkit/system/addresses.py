@@ -4,36 +4,19 @@ import contextlib
 import ipaddress
 import socket
 
-from labkit.system.errors import LabError
-
 LOOPBACK = "127.0.0.1"
-ELSEWHERE = ("192.0.2.1", "2001:db8::1")  # documentation's addresses: the route to them leads to any other network
+# Documentation's addresses: the route to them leads to any other network.
+ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 DISCARD = 9  # a port at which nobody listens
 
 
 def own() -> str:
     """Return the address by which others in this machine's network reach it; loopback when it is in none."""
-    for host in ELSEWHERE:
-        with contextlib.suppress(LabError):
-            return towards(host)
-    return LOOPBACK
-
-
-def towards(host: str) -> str:
-    """Return the address from which this machine reaches another.
-
-    Raises
-    ------
-    LabError
-        When there is no way.
-    """
-    try:
-        family, kind, *_, place = socket.getaddrinfo(host, DISCARD, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(place)  # sends nothing: it asks which address would be used
+    for family, host in ELSEWHERE:
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, DISCARD))  # sends nothing: it asks which address would be used
             return str(probe.getsockname()[0])
-    except OSError as error:
-        raise LabError(f"there is no way from here to {host}: {error}") from error
+    return LOOPBACK
 
 
 def numeric(address: str) -> str:

@@ -4,7 +4,7 @@ import ctypes
 import os
 import signal
 
-_SET_PDEATHSIG, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 1, 36, 38  # options of prctl(2), numbered in linux/prctl.h
+_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36  # options of prctl(2), numbered in linux/prctl.h
 _prctl = ctypes.CDLL(None).prctl
 
 
@@ -18,8 +18,3 @@ def end_with(parent: int) -> None:
 def adopt_orphans() -> None:
     """Make all processes under this one its children when their parents end."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
-
-
-def refuse_privileges() -> None:
-    """Let neither this process nor any that it starts get more rights than it has, as by setuid."""
-    _prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from labkit.cli import completion
 from labkit.cli.options import LabNumber, StudentFolder
 from labkit.system import files, paths, terminal
 from labkit.system.errors import LabError
@@ -101,9 +100,7 @@ def guide(
 
 @command(epilog="Example: `./lab slides 07` or `./lab slides --route day --start 9:00`")
 def slides(
-    labs: Annotated[
-        list[str] | None, typer.Argument(help="the labs, such as 07", autocompletion=completion.labs)
-    ] = None,
+    labs: Annotated[list[str] | None, typer.Argument(help="the labs, such as 07")] = None,
     route: RouteName = None,
     start: Annotated[str | None, typer.Option(help="with --route: when a day begins, for clock times")] = None,
     out: Annotated[

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labkit.cli import completion
 from labkit.system.errors import LabError
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ RouteName = Annotated[
     typer.Option(
         "--route",
         help="the route: half, day, two-days, language-models or after-horovod",
-        autocompletion=completion.routes,
     ),
 ]
 Labs = Annotated[str | None, typer.Option(help="or the labs, by their core sections, such as 00,02,07")]

@@ -146,14 +146,6 @@ class TestSpeed:
         for cause in ("power saving", "neighbour", "limits on cores"):
             assert (cause in found.fix) == (status == "warn")
 
-    @pytest.mark.parametrize(("isa", "clock", "status"), [(AVX2, 2.9, "ok"), (AVX2, 1.2, "warn"), (FULL, 1.2, "ok")])
-    def test_a_clock_far_below_the_one_in_the_name_is_told_where_it_can_be(self, isa, clock, status):
-        paper = 2 * 32 * clock
-        own = dataclasses.replace(machine(isa=isa), model="A CPU @ 2.90GHz")
-        found = finding(judged(limits=made_up_limits(0.9 * paper, paper), machine=own), "speed")
-        assert found.status == status
-        assert ("clock is 1.2 GHz, and its name says 2.90" in found.seen) == (status == "warn")
-
     def test_figures_of_a_busy_machine_are_measured_again_first(self):
         found = finding(judged(limits=made_up_limits(900, 1000, Others(share=0.5, busy=True))), "speed")
         assert (found.status, found.fix) == ("warn", "`./lab roofline --again` while nothing else runs")

@@ -5,7 +5,6 @@ import socket
 import pytest
 
 from labkit.system import addresses
-from labkit.system.errors import LabError
 
 
 def test_its_own_address_is_one_of_this_machine():
@@ -13,17 +12,11 @@ def test_its_own_address_is_one_of_this_machine():
 
 
 def test_in_no_network_its_own_address_is_loopback(monkeypatch):
-    def nowhere(*_: object, **__: object) -> None:
+    def nowhere(*_: object) -> None:
         raise OSError("Network is unreachable")
 
-    monkeypatch.setattr(socket, "getaddrinfo", nowhere)
+    monkeypatch.setattr(socket.socket, "connect", nowhere, raising=False)
     assert addresses.own() == addresses.LOOPBACK
-
-
-def test_its_address_on_the_way_to_a_machine():
-    assert addresses.towards("127.0.0.1") == "127.0.0.1"
-    with pytest.raises(LabError, match=r"no way from here to no-such-host\.invalid"):
-        addresses.towards("no-such-host.invalid")
 
 
 @pytest.mark.parametrize("address", ["0", "0.0.0.0", "0x0", "00.0", "::", "0:0::0", "::0.0.0.0"])
