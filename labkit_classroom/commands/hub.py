@@ -23,28 +23,27 @@ SYSTEMD_IS_UP = Path("/run/systemd/system")  # exists where systemd runs: sd_boo
 DEFAULT_GIB = 4
 
 Students = Annotated[int, typer.Option(help="number of seats", min=1, max=MAX_STUDENTS)]
-Labs = Annotated[
-    str, typer.Option(help="the labs, or a route such as day; the first lab is opened at login", show_default=True)
-]
-Address = Annotated[
-    str | None, typer.Option(help="HOST[:PORT] to listen on", show_default=f"this machine's, {DEFAULT_PORT}")
-]
 Memory = Annotated[
     int | None,
     typer.Option(help="GiB per student; 0 for no limit", min=0, show_default=f"{DEFAULT_GIB} where systemd runs"),
 ]
-Files = Annotated[Path | None, typer.Option("--files", help="parent of students' folders", show_default="students")]
 
 
 @app.command("up", epilog="Example: `./lab hub up --students 40 --labs day`")
 def up(
     students: Students = 40,
-    labs: Labs = "00,02,07",
-    address: Address = None,
+    labs: Annotated[
+        str, typer.Option(help="the labs, or a route such as day; the first lab is opened at login")
+    ] = "00,02,07",
+    address: Annotated[
+        str | None, typer.Option(help="HOST[:PORT] to listen on", show_default=f"this machine's, {DEFAULT_PORT}")
+    ] = None,
     cert: Annotated[Path | None, typer.Option(help="a certificate, for https")] = None,
     key: Annotated[Path | None, typer.Option(help="and its key")] = None,
     memory: Memory = None,
-    student_files: Files = None,
+    student_files: Annotated[
+        Path | None, typer.Option("--files", help="parent of students' folders", show_default="students")
+    ] = None,
 ) -> None:
     """Start the hub, verify what students' servers are held to, and open it. It runs until `./lab hub down`.
 
@@ -126,10 +125,13 @@ def warm() -> None:
 
 @app.command("status", epilog="Example: `./lab hub status`")
 def status() -> None:
-    """Show the hub's address, the page of codes, and how many servers run. Exit code 2 if no hub is up."""
+    """Show the hub's address, the page of codes, and how many servers run. Exit code 1 if no hub is up."""
     from labkit_classroom.hub.control import Hub
 
     hub = Hub()
+    if not hub.settings:
+        print("No hub is up. Start one: ./lab hub up --students 40")
+        raise SystemExit(1)
     client = hub.client
     servers = [client.servers().get(seat) for seat in client.settings.seats]
     ready, other = servers.count("ready"), len(servers) - servers.count("ready") - servers.count(None)

@@ -137,14 +137,10 @@ class Hub:
 
     def _new(self, request: Settings) -> Settings:
         """Choose the settings of a new hub that weren't requested, and save all."""
-        _check_address(request)
         room = host.running_room()
         variables = {"LAB_ROOM": room.base, "LAB_ROOM_CODE": room.code} if room else {}
         cpus: tuple[int, ...] = ()
         if request.has_accounts:
-            with contextlib.suppress(LabError):  # too few cores: there are no slots
-                division = lease.divide(this_machine(), request.students)
-                cpus, variables = division.editing, variables | lease.variables(division, RUNTIME / settings.SLOTS)
             try:
                 RUNTIME.mkdir(mode=0o711)
             except FileExistsError as error:
@@ -152,6 +148,10 @@ class Hub:
                     f"{RUNTIME} belongs to another hub of this machine: ./lab hub down ends it where it was started. "
                     "If it is gone, remove the folder."
                 ) from error
+            with contextlib.suppress(LabError):  # too few cores: there are no slots
+                division = lease.divide(this_machine(), request.students)
+                lease.create(division, RUNTIME / "slots")
+                cpus, variables = division.editing, variables | lease.variables(division, RUNTIME / "slots")
         runtime = RUNTIME if request.has_accounts else Path(tempfile.mkdtemp(prefix="lab-hub-", dir="/tmp"))
         hub_port, api_port = addresses.free_ports(2)
         hub = replace(request, runtime=runtime, hub_port=hub_port, api_port=api_port, cpus=cpus, variables=variables)
@@ -165,15 +165,10 @@ class Hub:
         with files.writing(hub.files):
             hub.files.mkdir(parents=True, exist_ok=True)
         self._write_private(CARDS, codes.page(hub.url, codes.make(hub.files, hub.seats)))
-        if not hub.has_accounts:
+        if hub.has_accounts:
+            accounts.make(hub)
             for seat in hub.all_seats:
-                hub.home(seat).mkdir(mode=0o700, exist_ok=True)
-            return
-        accounts.make(hub)
-        for seat in hub.all_seats:
-            accounts.make_private(hub.runtime / seat, seat)
-        if hub.cpus and not (slots := hub.runtime / settings.SLOTS).exists():
-            lease.create(lease.divide(this_machine(), hub.students), slots)
+                accounts.make_private(hub.runtime / seat, seat)
 
     def _launch(self, hub: Settings) -> None:
         """Start JupyterHub and wait until it answers."""

@@ -12,7 +12,6 @@ VARIABLE = "LAB_HUB"  # the hub's folder, in the environment of JupyterHub and i
 LABS_VARIABLE = "LAB_LABS"  # the labs that are taught, in a student's server
 FILE, TOKEN, OPEN = "settings.json", "api-token", "open"  # files in the folder; `OPEN`: students may log in
 LOG = "hub.log"
-SLOTS = "slots"  # the folder of the measuring slots, in the runtime folder
 CHECK_SEAT = "seat-00"  # has no code: its server shows what students' servers are held to
 SYSTEMD, ACCOUNTS, TRIAL = "systemd", "accounts", "trial"  # modes
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from labkit.exercises import working_copies
 from labkit.system import kernels
 from labkit.system.errors import LabError
-from labkit_classroom.hub import probe
 from labkit_classroom.hub.settings import CHECK_SEAT, LABS_VARIABLE
 
 
@@ -24,7 +23,9 @@ def main() -> None:
         labs = os.environ.get(LABS_VARIABLE)  # not set by the examples in env/hub
         working_copies.update(folder, labs.split(",") if labs else None)
         if os.environ.get("LAB_SEAT") == CHECK_SEAT:
-            (folder / probe.FILE).write_text(json.dumps(probe.probe()))
+            from labkit_classroom.hub import verify
+
+            (folder / verify.FILE).write_text(json.dumps(verify.probe(folder)))
         os.environ.update(kernels.settings_paths(os.environ), SHELL="/bin/bash", JUPYTER_PREFER_ENV_PATH="1")
         os.chdir(folder)
     except (LabError, OSError) as error:  # such as a full disk

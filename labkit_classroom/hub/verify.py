@@ -1,24 +1,30 @@
 """Verify what a student's server is held to, read back from inside one."""
 
+import contextlib
 import json
 import math
+import os
+import resource
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 
 from labkit.system import processes
 from labkit.system.errors import LabError
-from labkit.system.machine import Machine
-from labkit_classroom.hub import probe, settings
+from labkit.system.machine import Machine, own_cgroups
+from labkit.system.paths import ROOT
+from labkit_classroom.hub import settings
 from labkit_classroom.hub.client import Client
 from labkit_classroom.hub.settings import CHECK_SEAT, Settings
 
+FILE = "probe.json"
 START_TIMEOUT_S = 120.0
 GIB = 1 << 30
 RESERVED = 1 << 30  # bytes for the system and the hub
 USUAL_MEMORY = 4 << 30  # bytes per student where there is no limit
-OUT_OF_REACH = "out of reach"
+MIN_NO_LIMIT = 1 << 60  # cgroup v1 has a number in this order for no limit
 
 
 class Row(NamedTuple):
@@ -42,7 +48,7 @@ def verify(client: Client) -> list[Row]:
     client.start(CHECK_SEAT)
     try:
         client.wait(CHECK_SEAT, START_TIMEOUT_S)
-        rows = judge(hub, json.loads((hub.home(CHECK_SEAT) / probe.FILE).read_text()))
+        rows = judge(hub, json.loads((hub.home(CHECK_SEAT) / FILE).read_text()))
     finally:
         client.stop(CHECK_SEAT)
     broken = [row for row in rows if row.found != row.requested]
@@ -56,10 +62,9 @@ def judge(hub: Settings, found: dict[str, Any]) -> list[Row]:
     """Compare what a server is held to with what the hub's mode promises."""
     if not hub.has_accounts:
         return []
-    reach = f"{len(found['read'])} and {found['signal']} in reach" if found["read"] or found["signal"] else OUT_OF_REACH
     rows = [
         Row("the kit", "read only", "writable" if found["write"] else "read only"),
-        Row("others' folders and processes", OUT_OF_REACH, reach),
+        Row("others' folders", "out of reach", f"can read {found['read'][0]}" if found["read"] else "out of reach"),
     ]
     if hub.cpus:
         rows.append(Row("starts on CPUs", *(",".join(map(str, cpus)) for cpus in (hub.cpus, found["cpus"]))))
@@ -82,3 +87,36 @@ def processes_of(hub: Settings, seats: Iterable[str]) -> list[psutil.Process]:
     """Return the processes of seats' servers."""
     homes = {str(hub.home(seat)) for seat in seats}
     return processes.find(lambda process: processes.environ_of(process).get("LAB_FOLDER") in homes)
+
+
+def probe(home: Path) -> dict[str, Any]:
+    """Return what this process is held to: it is a student's server, before that becomes JupyterLab.
+
+    Parameters
+    ----------
+    home : Path
+        The student's folder.
+
+    Returns
+    -------
+    dict
+        The `memory` limit (bytes; None without one), `tasks` (-1 for no limit), the `cpus` it may run on, the paths of
+        the kit that it could `write`, the other seats' folders that it could `read`, and whether it can gain
+        `privileges`.
+    """
+    return {
+        "memory": min(filter(None, map(_memory_limit, own_cgroups(Path("/")))), default=None),
+        "tasks": resource.getrlimit(resource.RLIMIT_NPROC)[0],
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "write": [str(path) for path in (ROOT, ROOT / "labkit", ROOT / "notebooks") if os.access(path, os.W_OK)],
+        "read": [path.name for path in home.parent.iterdir() if path != home and os.access(path, os.R_OK)],
+        "privileges": "NoNewPrivs:\t1" not in Path("/proc/self/status").read_text(),
+    }
+
+
+def _memory_limit(group: Path) -> int | None:
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
+            limit = int((group / name).read_text())
+            return limit if limit < MIN_NO_LIMIT else None
+    return None

@@ -13,7 +13,7 @@ from room_board import Board
 
 from labkit.system import account_access
 from labkit_classroom.board import host
-from labkit_classroom.hub import settings
+from labkit_classroom.hub import control, settings
 from labkit_classroom.hub.control import Hub
 
 
@@ -22,6 +22,8 @@ def why_no_accounts() -> str:
     """Return why the hub can't make accounts here; empty if it can."""
     if os.geteuid() != 0 or not shutil.which("useradd") or not shutil.which("userdel"):
         return "this takes root and useradd"
+    if control.RUNTIME.exists():
+        return f"a hub of this machine has the accounts ({control.RUNTIME})"
     return (reason := account_access.problem()) and f"{reason}; {account_access.REMEDY}"
 
 

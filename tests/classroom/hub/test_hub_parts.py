@@ -21,7 +21,7 @@ from labkit_classroom.hub import codes, control, settings, verify
 from labkit_classroom.hub.authenticator import SeatAuthenticator
 from labkit_classroom.hub.control import Hub
 
-FOUND = {"memory": 2 << 30, "tasks": 500, "cpus": [0], "write": [], "read": [], "signal": 0, "privileges": False}
+FOUND = {"memory": 2 << 30, "tasks": 500, "cpus": [0], "write": [], "read": [], "privileges": False}
 
 
 class TestCodes:
@@ -97,8 +97,7 @@ class TestVerify:
             ({"tasks": -1}, "processes and threads"),
             ({"cpus": [0, 1]}, "starts on CPUs"),
             ({"write": ["/kit"]}, "the kit"),
-            ({"read": ["seat-02"]}, "others' folders and processes"),
-            ({"signal": 1}, "others' folders and processes"),
+            ({"read": ["seat-02"]}, "others' folders"),
             ({"privileges": True}, "more privileges"),
         ],
     )
@@ -109,7 +108,7 @@ class TestVerify:
         unlimited = {"memory": None, "tasks": -1, "privileges": True}
         with_accounts = replace(hub, mode=settings.ACCOUNTS, memory=0)
         assert self.broken(with_accounts, **unlimited) == []
-        assert self.broken(with_accounts, read=["seat-02"]) == ["others' folders and processes"]
+        assert self.broken(with_accounts, read=["seat-02"]) == ["others' folders"]
         assert verify.judge(replace(hub, mode=settings.TRIAL), FOUND | unlimited) == []
 
     def test_how_many_fit_goes_by_the_limit(self, hub):
