@@ -232,7 +232,8 @@ def test_a_student_gets_no_packages_of_teachers_and_authors(checkout):
     [
         (("class", "collected"), {"classroom"}),
         (("build", "07"), {"author"}),
-        (("test", "--fast"), {"author", "classroom"}),
+        (("test", "--fast"), {"author"}),
+        (("test", "--all"), {"author", "classroom"}),
         (("setup", "--classroom", "--author"), {"author", "classroom"}),
     ],
 )

@@ -96,6 +96,7 @@ def guide(
     template = "helpers" if helpers else "guide"
     timed = markdown(chosen, days, advice)
     _write(out or Path(f"{template}.html"), guide.render(chosen, days, timed, rehearsal.RESULTS, template))
+    print("It has the answers: it is not for students.")
 
 
 @command(epilog="Example: `./lab slides 07` or `./lab slides --route day --start 9:00`")

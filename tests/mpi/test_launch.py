@@ -634,16 +634,6 @@ class TestCaller:
         assert living(os.environ["LABKIT_TEST"]) == []
         assert time.monotonic() - began < SOON
 
-    def test_what_a_killed_caller_leaves_is_swept_by_the_next_run(self, caller, tmp_path, monkeypatch):
-        caller.kill()
-        caller.wait()
-        wait_until(lambda: living(os.environ["LABKIT_TEST"]) == [], SOON)
-        assert len(list(tmp_path.glob("labkit-*"))) == 1
-        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        Path("quick.py").touch()
-        run_ranks(1, "quick.py", show=False)
-        assert list(tmp_path.glob("labkit-*")) == []
-
     def test_no_rank_survives_a_killed_caller(self, caller):
         assert len(living(os.environ["LABKIT_TEST"])) >= 3
         caller.kill()

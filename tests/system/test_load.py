@@ -86,7 +86,7 @@ def test_the_work_of_ranks_is_ours_and_the_run_tells_of_others(monkeypatch, tmp_
     (tmp_path / "spin.py").write_text(SPIN.format(0.5))
     with watch("section 3", show=False) as others:
         run = launch.run_ranks(2, tmp_path / "spin.py", show=False)
-    assert noted[0] == pytest.approx(1.0, abs=0.8)
+    assert 0.8 < noted[0] < 5  # a second of spinning, and what two starts of Python take on a busy machine
     assert len(noted) == 1  # what the run saw, on the ranks' own cores, counts for all that is around it
     assert (others.share, others.busy) == (run.others.share, run.others.busy)
     assert "⚠" not in capsys.readouterr().out
