@@ -1,5 +1,6 @@
 """The kit stays within its budgets of lines, `[tool.lab.budget]` in pyproject.toml."""
 
+import shutil
 import subprocess
 import tomllib
 
@@ -13,9 +14,9 @@ BUDGET = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["tool"]["lab
 def tracked_lines(folder: str) -> int:
     """Return the lines of the Python files that git tracks below a folder, or of a single file."""
     pattern = folder if (paths.ROOT / folder).is_file() else f"{folder}/*.py"
-    listed = subprocess.run(["git", "ls-files", "-z", pattern], cwd=paths.ROOT, capture_output=True)
-    if listed.returncode:
-        pytest.skip("lines are counted from git, and this is not a git checkout, or there is no git")
+    if not shutil.which("git") or not (paths.ROOT / ".git").exists():
+        pytest.skip("lines are counted from git, and there is no git, or this is not a git checkout")
+    listed = subprocess.run(["git", "ls-files", "-z", pattern], cwd=paths.ROOT, capture_output=True, check=True)
     files = [paths.ROOT / name for name in listed.stdout.decode().split("\0") if name]
     return sum(len(file.read_bytes().splitlines()) for file in files if file.exists())
 

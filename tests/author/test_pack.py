@@ -11,7 +11,7 @@ from labkit import cli
 from labkit.system import paths
 from labkit_author import pack
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("git"), reason="a pack takes git")]
 
 
 @pytest.fixture

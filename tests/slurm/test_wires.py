@@ -198,7 +198,8 @@ def test_a_controller_and_a_supervisor_that_were_killed(wires_can_be_made, anoth
     supervisor_process.send_signal(signal.SIGKILL)
     assert processes.wait_until(lambda: not processes.lives(supervisor_process), 20.0)
     assert another.down()
-    assert gone(another, folder, namespaces)
+    # Nodes end once they see that the killed supervisor's pipe is closed.
+    assert processes.wait_until(lambda: gone(another, folder, namespaces), 60.0)
 
 
 @pytest.mark.slow
