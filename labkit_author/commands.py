@@ -28,7 +28,7 @@ def run_tests(
     lab: Annotated[str | None, typer.Option(help="all tests of this lab, such as 07")] = None,
     exercise: Annotated[int | None, typer.Option(min=1, help="only this exercise of the lab: in seconds")] = None,
 ) -> None:
-    """Test the kit on this machine: style, code, exercises, every lab. About 12 minutes on two idle cores.
+    """Test the kit on this machine: style, code, exercises, every lab. About 20 minutes on two idle cores.
 
     Other arguments go to pytest. `.lab/executed/` has the notebooks that failed. The exit code is pytest's: 1 when a
     test failed.
