@@ -12,9 +12,9 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
+import classroom_group
 import fast
 import order
 import pytest
@@ -31,8 +31,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The first TBB in a process serves all who need one, and OpenVINO's own is too old for daal4py (docs/upstream.md).
 ctypes.CDLL(str(Path(sys.prefix, "lib", "libtbb.so.12")))
 
-HAS_CLASSROOM = find_spec("jupyterhub") is not None
-collect_ignore = [] if HAS_CLASSROOM else ["classroom", "browser", "test_fuzz_files.py"]
+collect_ignore = [] if classroom_group.INSTALLED else ["classroom", "browser", "test_fuzz_files.py"]
 WORKER = "PYTEST_XDIST_WORKER"  # a variable of the processes that share the tests
 
 
@@ -181,7 +180,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Repeat in the last lines what was not tested here, and why."""
     files: dict[str, set[str]] = defaultdict(set)
-    if not HAS_CLASSROOM:
+    if not classroom_group.INSTALLED:
         files["the classroom's packages are not installed: ./lab setup --classroom"].add("tests/classroom")
     for report in terminalreporter.getreports("skipped"):
         reason = str(report.longrepr[-1]).removeprefix("Skipped: ")

@@ -7,11 +7,11 @@ and no network, `REFUSED` an input that ends with one line and exit code 2.
 import json
 import os
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import typer.main
+from classroom_group import with_classroom
 
 from labkit import cli
 
@@ -137,8 +137,7 @@ REFUSED = [  # command line, and what its one line says
 
 def installed(cases: list[tuple]) -> list:
     """Return the cases; those of commands whose packages are not installed are skipped."""
-    missing = pytest.mark.skipif(not find_spec("jupyterhub"), reason="takes the classroom's packages")
-    return [pytest.param(*case, marks=[missing] * (case[0].split()[0] in CLASSROOM)) for case in cases]
+    return [pytest.param(*case, marks=[with_classroom] * (case[0].split()[0] in CLASSROOM)) for case in cases]
 
 
 @pytest.fixture

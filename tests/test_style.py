@@ -3,9 +3,9 @@
 import subprocess
 import sysconfig
 import tomllib
-from importlib.util import find_spec
 from pathlib import Path
 
+import classroom_group
 import pytest
 
 from labkit.system import paths
@@ -13,7 +13,6 @@ from labkit.system import paths
 BIN = Path(sysconfig.get_path("scripts"))
 EVERY_GROUP = ",".join(tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["dependency-groups"])
 SCRIPTS = ("lab", ".ci/*", "env/**/*.sh", "env/**/*.sbatch", "labkit/**/*.sh")
-with_classroom = pytest.mark.skipif(not find_spec("jupyterhub"), reason="takes the classroom's packages")
 
 
 def clean(*command: str) -> None:
@@ -27,7 +26,7 @@ def test_code_is_clean(command):
 
 
 def test_types_fit():
-    packages = ["labkit", "labkit_author", *(["labkit_classroom"] if find_spec("jupyterhub") else [])]
+    packages = ["labkit", "labkit_author", *(["labkit_classroom"] if classroom_group.INSTALLED else [])]
     clean("mypy", *(f"--package={package}" for package in packages))
 
 
@@ -42,14 +41,14 @@ def test_shell_scripts_are_clean():
     [
         ("labkit env/jupyter", "", "DEP002"),
         ("labkit_author", "author,execution", "DEP002"),
-        pytest.param("labkit_classroom", "classroom,execution", "DEP002", marks=with_classroom),
+        pytest.param("labkit_classroom", "classroom,execution", "DEP002", marks=classroom_group.with_classroom),
         ("solutions", "", "DEP001,DEP002"),  # DEP001: a lab's scripts import those that its other cells write
         # All together: no package is declared without being used (DEP002), or used without being declared (DEP003).
         pytest.param(
             "labkit labkit_author labkit_classroom solutions tests env",
             EVERY_GROUP,
             "DEP001,DEP004",
-            marks=with_classroom,
+            marks=classroom_group.with_classroom,
         ),
     ],
 )
