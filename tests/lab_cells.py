@@ -35,8 +35,3 @@ def functions(lab: str, *names: str, **given: Any) -> dict[str, Any]:
 def verdict_of(cell: NotebookNode) -> str:
     """Return the words of the verdict that a cell shows."""
     return next(out.data["text/plain"] for out in cell.outputs if out.output_type == "display_data")
-
-
-def has_closing_table(cell: NotebookNode) -> bool:
-    """Return whether a cell shows its lab's closing table."""
-    return cell.cell_type == "code" and "results.table(" in cell.source

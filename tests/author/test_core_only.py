@@ -8,11 +8,11 @@ import re
 
 import nbformat
 import pytest
-from lab_cells import has_closing_table
 from nbformat.v4 import new_code_cell, new_notebook
 
 from labkit.exercises import catalogue
 from labkit_author import execution, notebooks
+from labkit_classroom.lecture.labs import has_closing_table
 
 pytestmark = [pytest.mark.weekly, pytest.mark.timeout(600)]
 

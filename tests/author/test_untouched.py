@@ -2,10 +2,11 @@
 
 import nbformat
 import pytest
-from lab_cells import has_closing_table, verdict_of
+from lab_cells import verdict_of
 
 from labkit.exercises import catalogue
 from labkit_author import execution, notebooks
+from labkit_classroom.lecture.labs import has_closing_table
 
 pytestmark = pytest.mark.timeout(600)
 
