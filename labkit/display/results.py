@@ -14,6 +14,7 @@ import fastjsonschema
 from IPython.display import display
 
 from labkit.display import guesses, markdown, speedups
+from labkit.display.consistency import Limit
 from labkit.display.measured import Measured
 from labkit.system import files, locks
 from labkit.system.errors import LabError
@@ -210,15 +211,17 @@ def _progress(hint: int) -> dict[str, Any]:
     return {"hint": hint, "minute": time.strftime("%Y-%m-%dT%H:%M")}
 
 
-def row(name: str, published: str, measured: Measured | str, limit: str, *watches: Others) -> dict[str, Any]:
+def row(name: str, published: str, measured: Measured | str, limit: Limit | str, *watches: Others) -> dict[str, Any]:
     """Return a row of a closing table as it is kept.
 
     Parameters
     ----------
     name : str
         What the figure is of.
-    published, limit : str
-        The published figure, and what the machine could do at most; an empty text where there is none.
+    published : str
+        The published figure; an empty text where there is none.
+    limit : Limit or str
+        The most that the machine could do; an empty text where there is none.
     measured : Measured or str
         This machine's figure; a text where it is none, such as a choice, or an empty one.
     *watches : Others
@@ -232,6 +235,8 @@ def row(name: str, published: str, measured: Measured | str, limit: str, *watche
     """
     text = str(measured)
     busy = bool(text) and any(watch.busy for watch in watches)
+    if isinstance(limit, Limit):
+        limit = limit.describe(measured) if isinstance(measured, Measured) else str(limit.measured)
     return {
         "texts": [name, published, f"{text} {BUSY_MARK}" if busy else text, limit],
         "numbers": measured.numbers() if isinstance(measured, Measured) else None,

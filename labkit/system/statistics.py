@@ -1,4 +1,4 @@
-"""Ratios of measured speeds, with their 95% confidence intervals, and what makes them doubtful."""
+"""Ratios of measured speeds: 95% confidence intervals, verdicts by rank, and signs that they are unreliable."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,10 @@ from labkit.system.words import plural
 
 # The reference's standard deviation over the rounds, relative to its mean, from which one measures again.
 UNSTEADY = 0.15
-MAX_MORE_ROUNDS = 20  # what a student may wait for
-MIN_DIFFERENCE = 0.01  # what is worth more rounds
+MAX_MORE_ROUNDS = 20  # that a student may wait for
+MIN_DIFFERENCE = 0.01  # that is worth more rounds
+OUTLIER = 0.6  # a round below this share of the median, or above its inverse, belongs to another mode
+MIN_FOR_RANKS = 6  # rounds from which winning all of them is significant: 2 / 2**6 = 3%
 
 
 class _Interval(NamedTuple):
@@ -27,32 +29,53 @@ class Ratio(_Interval):
     Attributes
     ----------
     value : float
-        The ratio: how many times as fast.
+        The ratio of the first speed to the second.
     low, high : float
-        The 95% confidence interval: of such intervals, 19 in 20 hold the true ratio. Not a number when there was
-        only one round.
+        The 95% confidence interval: 19 in 20 such intervals contain the true ratio. Not a number when there was only
+        one round.
+    rounds, won : int
+        The number of rounds, and how many of them the first speed won.
+    outliers : str
+        Rounds in another mode than the rest, such as "round 3 at 0.38 of the median"; mostly empty. The interval says
+        little then, and the verdict is by rank.
     doubt : str
         A reason to measure again, when that showed no difference; mostly empty.
     outlook : str
-        How many more rounds would do, when that showed no difference, or how large one would be at most.
+        How many more rounds are needed when the ratio is not significant, or the largest difference possible.
     """
 
+    rounds = 0
+    won = 0
+    outliers = ""
     doubt = ""
     outlook = ""
 
     @property
     def significant(self) -> bool:
-        """Whether the interval excludes 1: one is faster, and that is not luck."""
+        """Whether one is faster and that is not chance: the interval excludes 1; with outliers, one won every round."""
+        if self.outliers:
+            return self.rounds >= MIN_FOR_RANKS and self.won in (0, self.rounds)
         return self.low > 1 or self.high < 1
 
     @property
+    def record(self) -> str:
+        """The rounds won by the faster one, such as "best in 6 of 6"; a verdict by rank from six rounds."""
+        return f"best in {max(self.won, self.rounds - self.won)} of {self.rounds}" if self.rounds > 1 else ""
+
+    @property
     def verdict(self) -> str:
-        """The interval in words, and no more than it says."""
+        """The conclusion that the rounds allow: "faster", "slower", or why there is none."""
         if math.isnan(self.low):
             return "one round only, so there is no interval"
         if not self.significant:
-            return "; ".join(filter(None, ["no difference beyond chance", self.outlook, self.doubt]))
-        return "faster" if self.value > 1 else "slower"
+            by_rank = f"{self.outliers}, so by rank: {self.record}" if self.outliers else ""
+            return "; ".join(filter(None, ["not significant", by_rank or self.outlook, self.doubt]))
+        return "faster" if self.faster else "slower"
+
+    @property
+    def faster(self) -> bool:
+        """Whether the first speed is the higher one: by rank with outliers, else by the mean."""
+        return self.won > self.rounds / 2 if self.outliers else self.value > 1
 
     def __str__(self) -> str:
         """Return it as in `3.42 (3.31 to 3.53)`."""
@@ -96,21 +119,30 @@ def ratios(speeds: Mapping[str, Sequence[float]], reference: str) -> dict[str, R
     mean, half = interval(logs)
     ends = np.exp([mean, mean - half, mean + half]).T.tolist()
     results = {name: Ratio(*each) for name, each in zip(speeds, ends, strict=True)} | {reference: Ratio(1.0, 1.0, 1.0)}
-    for each, own in zip(results.values(), logs, strict=True):
-        each.doubt = doubt(speeds[reference])
-        each.outlook = _outlook(each, own)
+    for result, own in zip(results.values(), logs, strict=True):
+        result.rounds, result.won = len(own), int((own > 0).sum())
+        result.outliers = _outliers(own)
+        result.doubt = doubt(speeds[reference])
+        result.outlook = _outlook(result, own)
     return results
 
 
+def _outliers(logs: np.ndarray) -> str:
+    """Return the rounds whose ratio is in another mode than the median."""
+    shares = np.exp(logs - np.median(logs))
+    far = np.flatnonzero((shares < OUTLIER) | (shares > 1 / OUTLIER))
+    return ", ".join(f"round {place + 1} at {shares[place]:.2f} of the median" for place in far)
+
+
 def _outlook(found: Ratio, logs: np.ndarray) -> str:
-    """Return what more rounds would tell of a ratio that is not decided: how many, or what is known already."""
+    """Return how many more rounds would decide a ratio, or how large the difference can be at most."""
     rounds, mean, noise = len(logs), abs(logs.mean()), logs.std(ddof=1) if len(logs) > 1 else 0.0
-    if found.significant or noise == 0:
+    if found.significant or found.outliers or noise == 0:
         return ""
     more = np.arange(1, MAX_MORE_ROUNDS + 1)
     enough = special.stdtrit(rounds + more - 1, 0.975) * noise / np.sqrt(rounds + more) < mean
     if enough.any() and mean > MIN_DIFFERENCE:
-        return f"{plural(int(more[enough][0]), 'more round')} would do, should it stay at {found.value:.2f}"
+        return f"about {plural(int(more[enough][0]), 'more round')} needed"
     return f"at most {max(found.high, 1 / found.low) - 1:.0%} either way"
 
 

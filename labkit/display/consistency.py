@@ -1,0 +1,190 @@
+"""Consistency checks that labs print next to their numbers: totals, limits, predictions, repeated measurements."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from labkit.display.measured import Measured, with_unit
+
+TOLERANCE = 0.10  # a breakdown further from its total is unreliable; a prediction further off has missed
+ABOVE = 1.03  # a share of a limit above this explains itself
+
+
+class Total(NamedTuple):
+    """The sum of a breakdown, compared with the total measured independently of it.
+
+    Attributes
+    ----------
+    parts, whole : float
+        The sum of the parts, and the total, in `unit`.
+    unit : str
+        Such as "ms".
+    """
+
+    parts: float
+    whole: float
+    unit: str = "ms"
+
+    @property
+    def reliable(self) -> bool:
+        """Whether the two differ by at most 10%."""
+        return abs(self.parts / self.whole - 1) <= TOLERANCE
+
+    def __str__(self) -> str:
+        """Return one line: the sum, the total, their ratio, and whether conclusions may be drawn."""
+        sums = f"The parts sum to {self.parts:,.3g} {self.unit}, {self.parts / self.whole:.0%} of the"
+        verdict = "" if self.reliable else " The breakdown is unreliable: draw no conclusion from it."
+        return f"{sums} {self.whole:,.3g} {self.unit} measured.{verdict}"
+
+
+def total(parts: Mapping[str, float] | Iterable[float], whole: float, unit: str = "ms") -> Total:
+    """Return the sum of parts that do not overlap in time, compared with the total.
+
+    Parts that may overlap have to pass through `exposed` first.
+    """
+    return Total(float(sum(parts.values() if isinstance(parts, Mapping) else parts)), whole, unit)
+
+
+def exposed(spans: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, float]:
+    """Return the exposed time of each part: the time in which it runs and no part before it in the mapping does.
+
+    The exposed times sum to the time in which anything runs.
+
+    Parameters
+    ----------
+    spans : mapping of str to sequence of (start, end)
+        When each part ran, in any unit of time. Put first what the others should hide under, such as computing.
+    """
+    times = dict.fromkeys(spans, 0.0)
+    covered: list[tuple[float, float]] = []
+    for name, own in spans.items():
+        before = sum(end - start for start, end in covered)
+        covered = _union([*covered, *own])
+        times[name] = sum(end - start for start, end in covered) - before
+    return times
+
+
+def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the same time as spans that do not overlap."""
+    joined: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most that this machine could do, with its interval: the last column of a closing table.
+
+    Attributes
+    ----------
+    measured : Measured
+        The limit. Where it was calculated from measured figures, its interval follows from theirs.
+    above : str
+        Why a figure could exceed it, such as "the tensors stay in cache": printed when one does.
+    lower_is_better : bool
+        For times and bytes, of which the limit is the least.
+    """
+
+    measured: Measured
+    above: str = "the limit was measured in a slower phase of this machine, so measure it again: ./lab roofline --again"
+    lower_is_better: bool = False
+
+    def share(self, measured: Measured) -> Measured:
+        """Return the share of the limit that a figure reaches, in percent, with the interval that both imply."""
+        limit = self.measured
+        figures = (measured, limit) if not self.lower_is_better else (limit, measured)
+        over, under = figures
+        value = over.value / under.value
+        # Relative errors of independent figures add in quadrature.
+        errors = [
+            math.hypot(*(_relative(figure, side) for figure, side in ((over, lower), (under, not lower))))
+            for lower in (True, False)
+        ]
+        known = not math.isnan(measured.low)
+        low, high = (value / math.exp(errors[0]), value * math.exp(errors[1])) if known else (math.nan, math.nan)
+        return Measured(100 * value, 100 * low, 100 * high, "%", digits=0)
+
+    def describe(self, measured: Measured) -> str:
+        """Return the limit and the share that a figure reaches; above 103%, also the reason."""
+        share = self.share(measured)
+        text = f"{self.measured}; {share} of it"
+        if share.value <= 100 * ABOVE:
+            return text
+        if share.low <= 100:
+            return f"{text}, which includes 100%"
+        return f"{text}: {self.above}"
+
+
+def _relative(figure: Measured, lower: bool) -> float:
+    """Return the distance from a figure to one end of its interval, as a logarithm; 0 without an interval."""
+    end = figure.low if lower else figure.high
+    return 0.0 if math.isnan(end) or end <= 0 else abs(math.log(end / figure.value))
+
+
+class Prediction(NamedTuple):
+    """A prediction of a measured figure.
+
+    Attributes
+    ----------
+    name : str
+        What is predicted, such as "ring, 4 nodes".
+    predicted : float
+        In the unit of `measured`.
+    measured : Measured
+        The figure.
+    """
+
+    name: str
+    predicted: float
+    measured: Measured
+
+    @property
+    def error(self) -> float:
+        """How far off the prediction is, relative to the figure: 0.1 when 10% too high."""
+        return self.predicted / self.measured.value - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether it lies inside the measured interval; False where there is no interval."""
+        return self.measured.low <= self.predicted <= self.measured.high
+
+    def __str__(self) -> str:
+        """Return one line: the prediction, the figure, inside or outside, and how far off."""
+        predicted = with_unit(f"{self.predicted:,.{self.measured.digits}f}", self.measured.unit)
+        place = "no interval" if math.isnan(self.measured.low) else "inside" if self.inside else "outside"
+        return f"{self.name}: predicted {predicted}, measured {self.measured}: {place}, {_off(self.error)}"
+
+
+def _off(error: float) -> str:
+    return f"{abs(error):.0%} too {'high' if error > 0 else 'low'}"
+
+
+def score(predictions: Sequence[Prediction]) -> str:
+    """Return how many predictions lie inside their intervals, and within 10% of their figures."""
+    inside = sum(prediction.inside for prediction in predictions)
+    near = sum(abs(prediction.error) <= TOLERANCE for prediction in predictions)
+    return f"{inside} of {len(predictions)} inside the measured interval, {near} of {len(predictions)} within 10%"
+
+
+def repeated(what: str, earlier: tuple[str, Measured], later: tuple[str, Measured]) -> str:
+    """Return one line about a quantity that was measured twice: both figures, and whether their intervals overlap.
+
+    Parameters
+    ----------
+    what : str
+        The quantity, such as "oneDNN vs Eigen".
+    earlier, later : (section, Measured)
+        Such as ("section 1", Measured(…)).
+    """
+    (first, one), (second, other) = earlier, later
+    figures = f"{what}: {one} in {first}, {other} in {second}"
+    if math.isnan(one.low) or math.isnan(other.low):
+        return f"{figures}: without intervals, {other.value / one.value:.2f}×"
+    if one.low <= other.high and other.low <= one.high:
+        return f"{figures}: the intervals overlap"
+    return f"{figures}: the intervals do not overlap"
