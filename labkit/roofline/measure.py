@@ -12,15 +12,17 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from rich.console import Console
 from rich.table import Column
 
+from labkit.display.measured import Measured
 from labkit.roofline import instructions, peaks, together
 from labkit.system import files, huge_pages, lease, load, processes
 from labkit.system.errors import LabError
@@ -28,6 +30,7 @@ from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
 from labkit.system.paths import STATE
 from labkit.system.progress import progress
+from labkit.system.statistics import interval
 from labkit.system.tables import plain_table
 
 Kind = Literal["float32", "bfloat16", "int8"]
@@ -88,6 +91,8 @@ class Limits:
         The date of the measurement.
     isa : tuple of str
         As in `Machine`; under a cap, those that it leaves.
+    runs : mapping of str to sequence of float
+        The repetitions, by kind those of the fastest product; of "memory", those of the fastest stream, in GB/s.
     """
 
     products: Mapping[str, list[Product]]
@@ -96,6 +101,7 @@ class Limits:
     others: load.Others
     when: str
     isa: tuple[str, ...]
+    runs: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def bandwidth(self) -> float:
@@ -107,6 +113,20 @@ class Limits:
         if kind not in INSTRUCTIONS:
             raise LabError(f"there is no peak of {kind!r} here: choose from {', '.join(INSTRUCTIONS)}.")
         return self.products[kind][0].speed
+
+    def measured(self, what: Kind | Literal["memory"]) -> Measured:
+        """Return the peak of a kind of number, or the bandwidth of "memory", with its interval.
+
+        The interval begins where that of the repetitions' mean does. It ends at the fastest, which is the limit, or
+        where that of the mean ends.
+        """
+        value = self.bandwidth if what == "memory" else self.peak(what)
+        low = high = math.nan
+        if len(runs := self.runs.get(what, ())) > 1:
+            mean, half = interval(np.log(runs))
+            low, high = min(value, math.exp(mean - half)), max(value, math.exp(mean + half))
+        unit = {"memory": "GB/s", "int8": "GOP/s"}.get(what, "GFLOP/s")
+        return Measured(value, low, high, unit, digits=1 if what == "memory" else 0)
 
     def emulated(self, kind: Kind) -> bool:
         """Whether this CPU has no instructions for products in that kind, so that software makes up for them."""

@@ -11,8 +11,8 @@ from labkit.system.machine import Machine, shares
 ROUNDS = 5
 
 
-def seconds(machine: Machine, prepare: Callable[[], Mapping[str, Callable[[], object]]]) -> dict[str, float]:
-    """Return the seconds of each run, from the first thread's start to the last one's end, in its best round.
+def seconds(machine: Machine, prepare: Callable[[], Mapping[str, Callable[[], object]]]) -> dict[str, list[float]]:
+    """Return the seconds of each run, from the first thread's start to the last one's end, round by round.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def seconds(machine: Machine, prepare: Callable[[], Mapping[str, Callable[[], ob
 
     with ThreadPoolExecutor(threads) as pool:
         times = list(pool.map(work, shares(machine, threads, 1)))
-    return {name: min(map(_span, zip(*(one[name] for one in times), strict=True))) for name in times[0]}
+    return {name: list(map(_span, zip(*(one[name] for one in times), strict=True))) for name in times[0]}
 
 
 def _span(times: Iterable[tuple[float, float]]) -> float:

@@ -6,9 +6,11 @@ import json
 import math
 import sys
 
+import numpy as np
 import pytest
 from machines import machine
 from rich.console import Console
+from scipy import stats
 from typer.testing import CliRunner
 
 from labkit import cli
@@ -72,6 +74,20 @@ def test_the_roof_rises_with_intensity_up_to_the_peak():
     assert LIMITS.attainable(10, "int8") == 200
     assert LIMITS.attainable(50, "int8") == 800
     assert [LIMITS.ridge(kind) for kind in measure.INSTRUCTIONS] == [10, 20, 40]
+
+
+def test_a_limit_has_the_interval_of_its_repetitions_and_is_inside_it():
+    runs = {"float32": [190.0, 195.0, 200.0, 192.0], "memory": [20.0, 19.99]}
+    limits = dataclasses.replace(LIMITS, runs=runs)
+    peak = limits.measured("float32")
+    half = stats.t.ppf(0.975, 3) * np.log(runs["float32"]).std(ddof=1) / 2
+    assert peak.value == limits.peak("float32") == 200
+    assert peak.low == pytest.approx(stats.gmean(runs["float32"]) * math.exp(-half))
+    assert peak.high == pytest.approx(max(200, stats.gmean(runs["float32"]) * math.exp(half)))
+    memory = limits.measured("memory")
+    assert memory.low < memory.value == 20 < memory.high
+    assert (str(peak)[:12], str(memory)[:9]) == ("200 GFLOP/s ", "20.0 GB/s")
+    assert str(limits.measured("int8")) == "800 GOP/s", "kept by an earlier version, without repetitions"
 
 
 @pytest.mark.parametrize(
@@ -232,6 +248,8 @@ def test_a_small_real_measurement():
     found = next(json.loads(line) for line in ended.lines if line.startswith("{"))
     limits = measure._limits(found | {"when": "now"}, this_machine().isa)
     assert min(*(limits.peak(kind) for kind in measure.INSTRUCTIONS), *limits.streams.values()) > 0
+    assert all(limits.measured(what).low > 0 for what in ("memory", *measure.INSTRUCTIONS))
+    assert all(max(runs) == limits.measured(what).value for what, runs in limits.runs.items())
     assert limits.others.share is None or 0 <= limits.others.share <= 1
     assert limits.streams.keys() == {"copy", "add", "read"}
     assert [line for line in ended.lines if line.startswith("Measuring")] != []
@@ -298,9 +316,11 @@ def a_product(seconds: float, ran: list[int], monkeypatch):
 def test_sizes_grow_until_a_product_takes_long(monkeypatch):
     ran = []
     product = a_product(0.02, ran, monkeypatch)
-    assert peaks.peak(product, HERE, sizes=(1, 2, 4, 8)) == (pytest.approx(50), 1)
+    speeds, n = peaks.peak(product, HERE, sizes=(1, 2, 4, 8))
+    assert (max(speeds), n) == (pytest.approx(50), 1)
     assert sorted(set(ran)) == [1, 2]  # 0.02 s and 0.16 s
-    assert ran.count(2) >= 4, "one run that does not count, and three that do"
+    assert ran.count(1) == len(speeds) + 1, "one run that does not count"
+    assert ran.count(2) == peaks.MIN_RUNS + 1
 
 
 def test_sizes_that_do_not_fit_into_memory_are_left_out(monkeypatch):
