@@ -60,72 +60,61 @@ def draw(taken: Mapping[str, Mapping[str, Any]]) -> Figure:
     taken : mapping of str to mapping
         By name, steps as `read` returns them.
     """
-    rows = [row for work in ("training", "inference") for row in (work, *_names(work))]
+    groups = {work: [name for name in STEPS if STEPS[name].work == work] for work in ("training", "inference")}
+    rows = [row for work, names in groups.items() for row in (f"{work.capitalize()} steps", *names)]
     figure, axes = plt.subplots(figsize=(9.3, 0.5 * len(rows) + 1.6), layout="constrained")
+    beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
     factors = [0.8, 2.5]  # at least this range is shown
     for place, name in enumerate(rows):
+        if name not in STEPS:
+            axes.text(-0.02, place, name, ha="right", weight="bold", **beside)
+            continue
         step = taken.get(name)
-        if step and step["numbers"] and step["numbers"]["value"] > 0:
-            value = step["numbers"]["value"]
+        words, colour, face = (
+            ("black", plots.BLUE, plots.BLUE) if step and _significant(step) else (GREY, GREY, "white")
+        )
+        axes.text(-0.02, place, _name(name).replace(" vs ", "\nvs "), ha="right", color=words, **beside)
+        axes.text(1.02, place, "\n".join(_label(step)) if step else NOT_YET, color=words, **beside)
+        if step and step["numbers"] and (value := step["numbers"]["value"]) > 0:
             low, high = step["numbers"]["interval"] or (value, value)
             low = max(low, value / 10)  # where it reaches 0, the axis does not
             factors += [low, high]
-            colour, face = (plots.BLUE, plots.BLUE) if _significant(step) else (GREY, "white")
             axes.plot([low, high], [place, place], color=colour, marker="|", markersize=10, linewidth=3)
             axes.plot([value], [place], color=colour, marker="o", markersize=9, markerfacecolor=face)
     axes.axvline(1, color="black", linewidth=1.5, marker="")
     axes.set_xscale("log")
-    axes.set_xlim(min(factors) / 1.1, 1.1 * max(factors))
+    axes.set(xlim=(min(factors) / 1.1, 1.1 * max(factors)), ylim=(len(rows) - 0.5, -0.5), yticks=[])
     ticks = [tick for tick in TICKS if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
-    for rounder in ("125", "1"):
+    for first_digits in ("125", "1"):
         if len(ticks) > MAX_TICKS:
-            ticks = [tick for tick in ticks if f"{tick:g}".strip("0.") in [*rounder]]
+            ticks = [tick for tick in ticks if f"{tick:g}".strip("0.") in [*first_digits]]
     axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
     axes.xaxis.set_minor_locator(LogLocator(subs=range(2, 10)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.grid(visible=True, axis="x", which="both")
-    axes.grid(visible=False, axis="y")
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    right = axes.secondary_yaxis("right")
-    axes.set_yticks(
-        range(len(rows)),
-        [_name(name).replace(" vs ", "\nvs ") if name in STEPS else f"{name.capitalize()} steps" for name in rows],
-    )
-    right.set_yticks(range(len(rows)), ["\n".join(_label(taken.get(name))) if name in STEPS else "" for name in rows])
-    for side in (axes, right):
-        side.tick_params(axis="y", length=0)
-        side.spines[:].set_visible(False)
-        for name, text in zip(rows, side.get_yticklabels(), strict=True):
-            text.set_weight("normal" if name in STEPS else "bold")
-            text.set_color("black" if name not in STEPS or _significant(taken.get(name)) else GREY)
+    axes.spines["left"].set_visible(False)
     axes.set_xlabel("speed-up over the step's own reference (×, logarithmic axis)")
     figure.suptitle(TITLE)
     return figure
-
-
-def _names(work: str) -> list[str]:
-    return [name for name, step in STEPS.items() if step.work == work]
 
 
 def _name(name: str) -> str:
     return f"{STEPS[name].what} (lab {STEPS[name].lab})"
 
 
-def _significant(step: Mapping[str, Any] | None) -> bool:
+def _significant(step: Mapping[str, Any]) -> bool:
     """Whether the interval of a step excludes 1."""
-    low, high = (step and step["numbers"] and step["numbers"]["interval"]) or (1, 1)
+    low, high = (step["numbers"] and step["numbers"]["interval"]) or (1, 1)
     return low > 1 or high < 1
 
 
-def _label(step: Mapping[str, Any] | None) -> list[str]:
-    """Return the lines next to a step: its factor and interval, what that shows, and the share of the limit."""
-    if step is None:
-        return [NOT_YET]
+def _label(step: Mapping[str, Any]) -> list[str]:
+    """Return the lines next to a step: its factor and interval; what that shows, and the share of the limit."""
     if not (numbers := step["numbers"]):
         return [step["text"]]
     interval, digits = numbers["interval"] or (math.nan, math.nan), 2 if numbers["value"] < 10 else 1
     figure = str(Measured(numbers["value"], *interval, numbers["unit"], digits))
     verdict = "" if _significant(step) else "not significant" if numbers["interval"] else "no interval"
     share = "" if step["share"] is None else f"{step['share']:.0f}% of limit"
-    shown = f"{figure} {BUSY_MARK}" if step["busy"] else figure
-    return [shown, ", ".join(filter(None, [verdict, share]))] if verdict or share else [shown]
+    lines = (f"{figure} {BUSY_MARK}" if step["busy"] else figure, ", ".join(filter(None, [verdict, share])))
+    return [line for line in lines if line]

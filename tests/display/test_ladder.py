@@ -55,10 +55,12 @@ def test_the_picture_has_a_point_for_each_step_taken_inside_its_axes(folder):
 
 
 def labels(figure):
-    """Return the words at the left and at the right of each row."""
-    axes = figure.axes[0]
-    sides = (axes.get_yticklabels(), axes.child_axes[0].get_yticklabels())
-    return [[text.get_text().replace("\n", " ") for text in side] for side in sides]
+    """Return the words at the left and at the right of the rows."""
+    texts = figure.axes[0].texts
+    return [
+        [text.get_text().replace("\n", " ") for text in texts if (text.get_position()[0] > 0.5) is right]
+        for right in (False, True)
+    ]
 
 
 def taken(**measured):
