@@ -153,8 +153,15 @@ class Results:
             kept = self._read().get("guesses", {}).get(str(number), {})
         return {"question": "", "guess": "", "here": "", "values": [None, None]} | kept
 
-    def step(self, name: str, measured: Measured, *watches: Others, share: float | None = None) -> None:
-        """Keep a step from the default to the fastest, for the ladder.
+    def step(
+        self,
+        name: str,
+        measured: Measured,
+        *watches: Others,
+        share: float | None = None,
+        significant: bool | None = None,
+    ) -> None:
+        """Keep a step of the ladder.
 
         Parameters
         ----------
@@ -166,6 +173,8 @@ class Results:
             Under which it was measured (`load.watch`).
         share : float, optional
             How much of the machine's limit the faster of the two reaches, in percent.
+        significant : bool, optional
+            `Ratio.significant`, which may be by rank; by default the interval decides.
 
         Raises
         ------
@@ -174,7 +183,10 @@ class Results:
         """
         if name not in speedups.STEPS:
             raise LabError(f"there is no step {name!r}, only {', '.join(speedups.STEPS)}.")
-        self._keep(steps={name: speedups.as_kept(row(name, "", measured, "", *watches), share)})
+        kept = row(name, "", measured, "", *watches)
+        step = {"text": kept["texts"][2], "numbers": kept["numbers"], "busy": kept["busy"]}
+        step["share"] = None if share is None else round(float(share), 1)
+        self._keep(steps={name: step if significant is None else step | {"significant": bool(significant)}})
 
     def _read(self) -> dict[str, Any]:
         """Return what is kept, but for what is damaged: a lab goes on without it."""

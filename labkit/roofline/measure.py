@@ -158,14 +158,6 @@ class Limits:
         }
         return dataclasses.asdict(self) | {"others": self.others.as_dict()} | derived
 
-    def share(self, speed: float, kind: Kind = "float32", intensity: float = math.inf) -> float:
-        """Return the share that `speed`, in GFLOP/s or GOP/s, has of what is attainable.
-
-        More than 1 means that the limits were measured while the machine was busy, `limits(again=True)`; or that the
-        caches did what memory is taken to do.
-        """
-        return speed / self.attainable(intensity, kind)
-
 
 def limits(again: bool = False, folder: Path = CACHE, cap: str | None = None, quick: bool = False) -> Limits:
     """Return this machine's limits: those kept, or else measured now, in about 20 s.
@@ -278,8 +270,7 @@ def render(limits: Limits, console: Console) -> None:
             table.add_row("", f"{other.speed:,.0f} {unit}", f"{other.library}, n = {other.n:,}")
         if paper := limits.instructions.get(kind):
             share = f"of which the product reaches {limits.peak(kind) / paper['speed']:.0%}"
-            if limits.peak(kind) > ABOVE * paper["speed"]:
-                share += ": the machine was slower while the instruction was measured"
+            share += ": the machine was slower for the instruction" * (limits.peak(kind) > ABOVE * paper["speed"])
             table.add_row("", f"{paper['speed']:,.0f} {unit}", f"the peak on paper, {paper['instruction']}, {share}")
     streams = ", ".join(f"{name} {speed:,.1f}" for name, speed in limits.streams.items())
     table.add_row("memory bandwidth", str(limits.measured("memory")), f"{streams}: arrays beyond the caches")
