@@ -167,7 +167,7 @@ def caption(rounds: int) -> str:
     """Return the line below a table of ratios: where their intervals come from."""
     if rounds == 1:
         return "one round only, so there are no intervals"
-    return f"in brackets: the 95% interval over {rounds} alternating rounds, from the noise of each pair (not pooled)"
+    return f"in brackets: the 95% interval over {rounds} rounds, alternating, from the noise of each pair (not pooled)"
 
 
 def doubt(reference: Sequence[float]) -> str:
