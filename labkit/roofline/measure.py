@@ -118,13 +118,13 @@ class Limits:
     def measured(self, what: Kind | Literal["memory"]) -> Measured:
         """Return the peak of a kind of number, or the bandwidth of "memory", with its interval.
 
-        The interval begins where that of the repetitions' mean does. It ends at the fastest, which is the limit, or
-        where that of the mean ends.
+        It is the 95% interval of the mean over the faster half of the repetitions, since other work only slows them
+        down, extended to the fastest, which is the limit.
         """
         value = self.bandwidth if what == "memory" else self.peak(what)
         low = high = math.nan
-        if len(runs := self.runs.get(what, ())) > 1:
-            mean, half = interval(np.log(runs))
+        if len(runs := self.runs.get(what, ())) > 2:
+            mean, half = interval(np.log(sorted(runs)[len(runs) // 2 :]))
             low, high = min(value, math.exp(mean - half)), max(value, math.exp(mean + half))
         unit = {"memory": "GB/s", "int8": "GOP/s"}.get(what, "GFLOP/s")
         return Measured(value, low, high, unit, digits=1 if what == "memory" else 0)
