@@ -271,7 +271,7 @@ def choose(names: Sequence[str]) -> dict[str, Configuration]:
     if unknown := [name for name in names if name not in configurations]:
         bases = ", ".join(name for name in configurations if "-" not in name)
         raise LabError(
-            f"no configuration {unknown[0]!r}: there are {bases}, each with suffixes in this order: "
+            f"there is no configuration {unknown[0]!r}: there are {bases}, each with suffixes in this order: "
             f"{', '.join(f'-{suffix}' for suffix in SUFFIXES)} (-compile only for torch, -fused and -xla not for it)."
         )
     return {name: configurations[name] for name in names}
