@@ -46,9 +46,7 @@ def parse(args: Sequence[str]) -> BenchConfig:
         if not file.parent.is_dir():
             command_line.error(f"there is no folder {file.parent} to write {file.name} to: make it first.")
     if config.data_format == "NCHW" and config.mkl is False:
-        command_line.error(
-            "--data_format=NCHW needs oneDNN: on a CPU, TensorFlow's own convolutions support only NHWC."
-        )
+        command_line.error("--data_format=NCHW needs oneDNN: on a CPU, TensorFlow's own kernels support only NHWC.")
     if config.framework == "pytorch":
         if config.model not in TORCH_MODELS or config.optimizer not in ("sgd", "momentum"):
             command_line.error(f"--framework=pytorch has models {', '.join(TORCH_MODELS)}; optimizers sgd, momentum.")
@@ -93,7 +91,7 @@ def parser() -> Parser:
     """Return the parser; each of its flags is a field of `BenchConfig`, and --data_name follows from the model."""
     parser = Parser(
         "./lab bench",
-        "Measure the images (or sequences) per second on which a network trains, or which it classifies, on these cores.",
+        "Measure the images (or sequences) per second that a network trains on, or classifies, on these cores.",
         EXAMPLES,
     )
     count, count_or_0 = whole_number(1), whole_number(0)
