@@ -19,10 +19,10 @@ command = functools.partial(app.command, rich_help_panel="Measuring")
 
 @command(
     context_settings=PASS_ON | {"help_option_names": []},
-    epilog="Example: `./lab bench --model=resnet50 --config eigen,onednn,openmp-kmp`",
+    epilog="Example: `./lab bench --model=resnet50 --config eigen,onednn,onednn-threads-bf16,torch-threads-bf16`",
 )
 def bench(context: typer.Context) -> None:
-    """Measure images/s of ResNet-50 and others, in one configuration or several.
+    """Measure images/s of ResNet-50 and others, with TensorFlow or PyTorch, in one configuration or several.
 
     `./lab bench --help` lists the flags.
     """
@@ -78,6 +78,8 @@ def roofline(
     from labkit.bench import configurations, flags
 
     chosen = configurations.choose([configuration]).get(configuration)
+    if chosen and configurations.PYTORCH in chosen.flags:
+        raise LabError("the limit of a step is the sum over TensorFlow's operations: name one of its configurations.")
     if chosen is None or chosen.missing:
         raise LabError(chosen.missing if chosen else "a step runs in one configuration: name it instead of all.")
     shape = [f"--batch_size={batch_size}", *["--use_fp16"] * use_fp16, *["--forward_only"] * forward_only]

@@ -21,12 +21,11 @@ from labkit.system import account_access, processes
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
-from labkit.system.paths import OPENMP_PYTHON, ROOT
+from labkit.system.paths import ROOT
 from labkit.testbed import obstacle
 
 SCRIPTS = Path(__file__).with_name("scripts")
 PROBE_TIMEOUT_S = 120.0  # seconds for a probe; the first import of TensorFlow from a network disk can take a minute
-CANNOT_START = "cannot start"  # the words by which `processes.run` says so
 ERROR_LINES = 3  # lines of a failed probe that are shown
 
 
@@ -37,7 +36,7 @@ class ProbeResult(NamedTuple):
     error: str = ""
 
 
-PROBES = ("onednn", "horovod", "daal4py", "kernel", "jupyterlab", "openmp")  # the probes that take seconds
+PROBES = ("onednn", "horovod", "daal4py", "kernel", "jupyterlab")  # the probes that take seconds
 NOT_TRIED = ProbeResult(error="not tried in a quick look")
 
 
@@ -63,7 +62,7 @@ class Facts:
         The folder of LD_LIBRARY_PATH that hides this environment's MPI library behind another.
     data : tuple of FileStatus, or str
         The status of the labs' data; a reason when it cannot be told.
-    onednn, horovod, daal4py, kernel, jupyterlab, openmp : ProbeResult
+    onednn, horovod, daal4py, kernel, jupyterlab : ProbeResult
         The results of these probes.
     numactl : ProbeResult or None
         The result of interleaving memory; None where there is no such program.
@@ -94,7 +93,6 @@ class Facts:
     daal4py: ProbeResult
     kernel: ProbeResult
     jupyterlab: ProbeResult
-    openmp: ProbeResult
     numactl: ProbeResult | None
     network: ProbeResult
     slurm: ProbeResult
@@ -141,7 +139,6 @@ def _try_probes(on_step: Callable[[str], None]) -> dict[str, ProbeResult]:
             "onednn": beside.submit(try_python, SCRIPTS / "onednn.py"),
             "kernel": beside.submit(try_python, SCRIPTS / "kernel.py"),
             "jupyterlab": beside.submit(try_python, "-m", "jupyterlab", "--version"),
-            "openmp": beside.submit(try_command, OPENMP_PYTHON, SCRIPTS / "onednn.py"),
         }
         on_step("TensorFlow with oneDNN, and Horovod on 2 ranks")
         horovod = try_ranks(SCRIPTS / "allreduce_horovod.py")
