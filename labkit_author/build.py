@@ -13,7 +13,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from labkit.system import files, paths
-from labkit_author import minutes, sources
+from labkit_author import machines, minutes, sources
 from labkit_author.execution import with_outputs_of
 from labkit_author.notebooks import INSTRUCTOR, TIMES, dumps, has_text
 
@@ -29,8 +29,12 @@ def student(source: Path) -> NotebookNode:
 
 
 def solution(source: Path) -> NotebookNode:
-    """Return the instructor's notebook, not executed: solutions without their markers."""
-    return minutes.fill(sources.solved(sources.read(source)), source)
+    """Return the instructor's notebook, not executed: solutions without markers, and other machines' results."""
+    notebook = minutes.fill(sources.solved(sources.read(source)), source)
+    if table := machines.table(source.stem[:2]):
+        text, tags = f"### On other machines\n\n{table}", {"tags": [INSTRUCTOR]}
+        notebook.cells.append(nbformat.v4.new_markdown_cell(text, id="on-other-machines", metadata=tags))
+    return notebook
 
 
 def student_path(source: Path) -> Path:

@@ -97,7 +97,7 @@ def build_notebooks(
     """Make the student and solution notebooks from their sources, if `lab lint` finds nothing wrong there.
 
     It writes `notebooks/NN_topic.ipynb` and `solutions/NN_topic.ipynb`; `solutions/labs.json`, from which checks, guide
-    and board read the labs; the minutes in the README's agenda; and `docs/house.md`. Only
+    and board read the labs; the minutes in the README's agenda; `docs/other-machines.md` and `docs/house.md`. Only
     files that changed are written. Stored outputs stay as long as no code cell was changed or removed; new cells have
     none. Exit code 1 when lint finds something.
 
@@ -105,12 +105,12 @@ def build_notebooks(
     named are stored as drafts. Nothing is stored if an output is marked busy or not valid, has a warning of the doctor
     or a folder of this machine, or lacks steps of earlier labs; `.lab/executed/` has what ran.
     """
-    from labkit_author import build, catalogue, house, lint, minutes, stored
+    from labkit_author import build, catalogue, house, lint, machines, minutes, stored
 
     chosen = _chosen(labs)
     _refuse([problem for source in chosen for problem in lint.lint(source)])
     written = [path for source in chosen for path in build.build(source)]
-    written += [page for page in (catalogue.write(), minutes.write_agenda(), house.write()) if page]
+    written += [page for page in (catalogue.write(), minutes.write_agenda(), machines.write(), house.write()) if page]
     if execute:
         written += stored.store(chosen, lambda lab: print(f"Executing {lab} …", flush=True))
         if labs:
