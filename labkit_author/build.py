@@ -1,9 +1,9 @@
-"""Build a lab's two notebooks from its source, and execute them.
+"""Build a lab's two notebooks from its source.
 
 | made file | from | by |
 | --- | --- | --- |
 | notebooks/NN_topic.ipynb | solutions/NN_topic.py, solutions blanked, instructor's cells left out | `lab build` |
-| solutions/NN_topic.ipynb | solutions/NN_topic.py without the solutions' markers, executed | `lab build --execute` |
+| solutions/NN_topic.ipynb | solutions/NN_topic.py without markers, executed by `stored.store` | `lab build --execute` |
 """
 
 import hashlib
@@ -13,11 +13,12 @@ import nbformat
 from nbformat import NotebookNode
 
 from labkit.system import files, paths
-from labkit_author import minutes, sources
-from labkit_author.execution import execute, with_outputs_of
+from labkit_author import machines, minutes, sources
+from labkit_author.execution import with_outputs_of
 from labkit_author.notebooks import INSTRUCTOR, TIMES, dumps, has_text
 
 KEY = "labkit_key"  # in the metadata of a stored notebook: a hash of the code and checks that it was executed with
+SESSION = "labkit_session"  # also there: the session that executed it, the same for all labs stored together
 
 
 def student(source: Path) -> NotebookNode:
@@ -28,8 +29,12 @@ def student(source: Path) -> NotebookNode:
 
 
 def solution(source: Path) -> NotebookNode:
-    """Return the instructor's notebook, not executed: solutions without their markers."""
-    return minutes.fill(sources.solved(sources.read(source)), source)
+    """Return the instructor's notebook, not executed: solutions without markers, and other machines' results."""
+    notebook = minutes.fill(sources.solved(sources.read(source)), source)
+    if table := machines.table(source.stem[:2]):
+        text, tags = f"### On other machines\n\n{table}", {"tags": [INSTRUCTOR]}
+        notebook.cells.append(nbformat.v4.new_markdown_cell(text, id="on-other-machines", metadata=tags))
+    return notebook
 
 
 def student_path(source: Path) -> Path:
@@ -45,7 +50,8 @@ def solution_path(source: Path) -> Path:
 def without_outputs(notebook: NotebookNode) -> NotebookNode:
     """Return a copy as it was before execution, to compare with its source."""
     bare: NotebookNode = nbformat.from_dict(notebook)
-    bare.metadata.pop(KEY, None)
+    for key_of_run in (KEY, SESSION):
+        bare.metadata.pop(key_of_run, None)
     for cell in bare.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -74,15 +80,10 @@ def has_run(source: Path) -> bool:
     return any(cell.execution_count for cell in stored(source).cells if cell.cell_type == "code")
 
 
-def build(source: Path, run: bool = False) -> list[Path]:
-    """Make a lab's two notebooks; with `run`, execute the solution.
+def build(source: Path) -> list[Path]:
+    """Make a lab's two notebooks; return the files that changed.
 
-    Without `run`, an executed solution notebook keeps its outputs as long as no code cell was changed or removed.
-
-    Returns
-    -------
-    list of Path
-        The files that were written.
+    An executed solution notebook keeps its outputs as long as no code cell was changed or removed.
     """
     written = []
     fresh, target = dumps(student(source)), student_path(source)
@@ -90,12 +91,7 @@ def build(source: Path, run: bool = False) -> list[Path]:
         files.write(target, fresh)
         written.append(target)
     target = solution_path(source)
-    if run:
-        executed = execute(solution(source), name=f"{source.stem}-solution", cwd=paths.SOLUTIONS)
-        executed.metadata[KEY] = key(source)
-        files.write(target, dumps(executed))
-        written.append(target)
-    elif not target.exists() or has_drifted(source):
+    if not target.exists() or has_drifted(source):
         files.write(target, dumps(with_stored_outputs(source)))
         written.append(target)
     return written
@@ -114,8 +110,7 @@ def with_stored_outputs(source: Path) -> NotebookNode:
     left = iter(now)
     if not all(cell in left for cell in before):
         return fresh
-    if KEY in executed.metadata:
-        fresh.metadata[KEY] = executed.metadata[KEY]
+    fresh.metadata |= {name: executed.metadata[name] for name in (KEY, SESSION) if name in executed.metadata}
     return with_outputs_of(fresh, executed)
 
 

@@ -87,35 +87,44 @@ def new_exercise(
     print(f"Then ./lab build {number} and ./lab test --lab {number} --exercise {exercise}.")
 
 
-@command("build", epilog="Example: `./lab build 07 --execute`")
+@command("build", epilog="Example: `./lab build 07`")
 def build_notebooks(
     labs: SomeLabs = None,
-    execute: Annotated[bool, typer.Option("--execute", help="run the solution notebook, to store its outputs")] = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="run the solution notebooks, to store their outputs: all labs or none")
+    ] = False,
 ) -> None:
     """Make the student and solution notebooks from their sources, if `lab lint` finds nothing wrong there.
 
     It writes `notebooks/NN_topic.ipynb` and `solutions/NN_topic.ipynb`; `solutions/labs.json`, from which checks, guide
-    and board read the labs; the minutes in the README's agenda; and `docs/house.md`. Only files that changed are
-    written. Stored outputs stay as long as no code cell was changed or removed; new cells have none. Exit code 1 when
-    lint finds something.
+    and board read the labs; the minutes in the README's agenda; `docs/other-machines.md` and `docs/house.md`. Only
+    files that changed are written. Stored outputs stay as long as no code cell was changed or removed; new cells have
+    none. Exit code 1 when lint finds something.
+
+    With `--execute`, all labs run in one session, about an hour, and are stored together or not at all. Labs that are
+    named are stored as drafts. Nothing is stored if an output is marked busy or not valid, has a warning of the doctor
+    or a folder of this machine, or lacks steps of earlier labs; `.lab/executed/` has what ran.
     """
-    from labkit_author import build, catalogue, house, lint, minutes
+    from labkit_author import build, catalogue, house, lint, machines, minutes, stored
 
     chosen = _chosen(labs)
     _refuse([problem for source in chosen for problem in lint.lint(source)])
+    written = [path for source in chosen for path in build.build(source)]
+    written += [page for page in (catalogue.write(), minutes.write_agenda(), machines.write(), house.write()) if page]
+    if execute:
+        written += stored.store(chosen, lambda lab: print(f"Executing {lab} …", flush=True))
+        if labs:
+            print("Stored as drafts: ./lab build --execute, without a lab, stores all from one session.")
+    for path in dict.fromkeys(written):
+        print(f"wrote {paths.shown(path)}")
     for source in chosen:
-        for path in build.build(source, run=execute):
-            print(f"wrote {paths.shown(path)}")
         if not build.is_executed(source):
-            stored = paths.shown(build.solution_path(source))
+            notebook = paths.shown(build.solution_path(source))
             which = "new cells have no outputs yet" if build.has_run(source) else "no outputs, as its code is new"
-            print(f"{stored}: {which}. A maintainer runs ./lab build {source.stem[:2]} --execute")
+            print(f"{notebook}: {which}. A maintainer runs ./lab build {source.stem[:2]} --execute")
         elif execute:
             for line in minutes.overruns(source, build.stored(source)):
                 print(line)
-    for page in (catalogue.write(), minutes.write_agenda(), house.write()):
-        if page:
-            print(f"wrote {paths.shown(page)}")
 
 
 @command(epilog="Example: `./lab site --out public`")

@@ -7,28 +7,26 @@
 # %% [markdown]
 # # 00 · Welcome
 #
-# **You will learn** whether your machine is ready, how the exercises work, and how to start two processes that exchange
-# numbers.
+# **You will learn** whether your machine is ready, how exercises work, and how two processes exchange numbers.
 #
-# **Why deep learning on CPUs?** Large networks are mostly trained on GPUs. A lot of the other work is done on CPUs:
+# **Why deep learning on CPUs?** Large networks are mostly trained on GPUs. CPUs do much of the other work:
 #
-# - [**Inference**](../docs/glossary.md#inference), that is, using a trained network: every server has a CPU, and
-#   requests often come too few at a time to fill a GPU.
+# - [**Inference**](../docs/glossary.md#inference) (using a trained network): every server has a CPU, and requests often
+#   arrive too few at a time to fill a GPU.
 # - The input pipeline: even when a GPU trains, CPUs read, decode and augment the data.
-# - Classic machine learning: decision trees, regression, clustering (lab 09).
-# - Workloads that need a lot of memory: a server can have more than a terabyte, many times as much as a GPU.
-# - Training on the machines you already have: a cluster without GPUs, or its idle nodes (lab 08).
+# - Classic machine learning, such as clustering (lab 09).
+# - Work that needs a lot of memory: a server can have far more than a GPU.
+# - Training on machines you already own: a cluster without GPUs, or its idle nodes (lab 08).
 #
-# Speed on a CPU depends on settings: which library computes, with how many threads, with how many bits. The labs
-# measure what each of them is worth on *your* machine.
+# Speed on a CPU depends on settings: which library computes, on how many threads, with how many bits. The labs measure
+# what each is worth on *your* machine.
 #
 # **Time** {minutes}
 #
-# **Connects to** every other lab. Each lab is a notebook like this one.
+# **Connects to** every other lab.
 #
-# A notebook is a column of cells. Click on a cell and press **Shift + Enter**: the cell runs, and the next one is
-# selected. Do this from the top to the bottom. If a cell gets stuck, press **■** above to interrupt it. You lose
-# nothing.
+# Each lab is a notebook: a column of cells. Click a cell and press **Shift + Enter**: it runs, and the next one is
+# selected. Work from top to bottom. If a cell hangs, press **■** in the toolbar. You lose nothing.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -53,34 +51,33 @@ from labkit_classroom import join
 # ## 1 · Is this machine ready?
 #
 # The doctor looks at the processor, the memory, TensorFlow and its oneDNN library. It also lets two processes exchange
-# numbers through Horovod and through daal4py. This takes about half a minute. In a terminal, the command is
-# `./lab doctor`.
+# numbers through Horovod and daal4py, in about half a minute. It prints only what needs attention;
+# `./lab doctor` in a terminal prints every check.
 
 # %%
 print(as_text(examine(quick=QUICK)))
 
 # %% [markdown]
-# Read the last lines. They say for each lab whether it can run here, and what to do if it can't.
+# The last lines name the labs that cannot run here, or that lack something. Each `fix:` line says what to do.
 #
-# Three of these facts matter in every lab.
+# Three facts matter in every lab:
 #
 # - The number of [**cores**](../docs/glossary.md#core) that you can really use. A machine may have 64 cores and give
 #   this notebook only 4. Two **hardware threads** of one core share its arithmetic units, so they count as one core.
-# - The [**instruction set**](../docs/glossary.md#instruction-set). [**AVX-512**](../docs/glossary.md#avx-512) handles
-#   16 single-precision numbers at a time, **AVX2** handles 8. BF16, [**VNNI**](../docs/glossary.md#vnni) and
-#   [**AMX**](../docs/glossary.md#amx) work on numbers with fewer bits (lab 04).
+# - The [**instruction sets**](../docs/glossary.md#instruction-set). [**AVX-512**](../docs/glossary.md#avx-512)
+#   processes 16 single-precision numbers at a time, **AVX2** processes 8. BF16, [**VNNI**](../docs/glossary.md#vnni)
+#   and [**AMX**](../docs/glossary.md#amx) compute with fewer bits per number (lab 04).
 # - **oneDNN**, the library that makes TensorFlow fast on CPUs (lab 02).
 
 # %% [markdown]
 # ### In a room with an instructor
 #
-# Alone? Skip this. Your instructor may show the address and the code of a **board**. It says how many people have
-# passed each exercise, and who asks for help. Nothing is sent unless you join: write both into the next cell, and run
-# it. It prints all that will ever be sent. `SEAT` is what the instructor calls you by, such as your place.
+# Working alone? Skip this. Your instructor may show the address and code of a **board**. It shows how many people have
+# passed each exercise, and who needs help. Nothing is sent unless you join: enter both in the next cell and run it. It
+# prints everything that will ever be sent. `SEAT` tells the instructor where you are.
 #
-# In a terminal (File, New, Terminal), `./lab hand` raises your hand; run it again to lower it. In any lab, a cell with
-# `from labkit_classroom import hand; hand()` does the same. `./lab leave` leaves the board and deletes your data from
-# it.
+# To raise your hand, or to lower it, run `./lab hand` in a terminal (File, New, Terminal), or in a cell:
+# `from labkit_classroom import hand; hand()`. `./lab leave` leaves the board and deletes your data from it.
 
 # %%
 ADDRESS = ""  # such as "http://192.168.1.5:8500"
@@ -93,18 +90,18 @@ if ADDRESS:
 # %% [markdown]
 # ## 2 · Try an exercise
 #
-# An exercise is a function, or a script, with a gap in it. The cell below it **checks** what your answer does. Try that
-# before you read how it works:
+# An exercise is a function or a script with a gap. The cell below it **checks** what your answer does. Try it first,
+# and read how it works afterwards:
 #
-# 1. Run both cells as they are: the function with its gap, and the check.
-# 2. Replace the two lines `YOUR CODE HERE` and `raise NotImplementedError()` by `return 1`, and run both cells again.
-# 3. Now write what you think is right, and run both until the check is content.
+# 1. Run both cells unchanged: the function with its gap, and the check.
+# 2. Replace the two lines `YOUR CODE HERE` and `raise NotImplementedError()` with `return 1`, and run both cells again.
+# 3. Now write the answer that you think is right, and run both until the check passes.
 #
 # ### Exercise 1 · Share out the cores
 #
 # Several [**ranks**](../docs/glossary.md#rank) (processes that work together) run on one machine. Each rank may use
-# several [**threads**](../docs/glossary.md#thread). Write `threads_per_rank(cores, ranks)`. It returns a whole number:
-# the most threads that each rank can have so that no two threads share a core. If there are more ranks than cores, each
+# several [**threads**](../docs/glossary.md#thread). Write `threads_per_rank(cores, ranks)`. It returns an integer: the
+# largest number of threads per rank with which no two threads share a core. If there are more ranks than cores, each
 # rank has one thread.
 
 
@@ -120,23 +117,22 @@ def threads_per_rank(cores, ranks):
 threads_per_rank = check(1, threads_per_rank)
 
 # %% [markdown]
-# So the check has one of three answers, and by now you have seen them.
+# The check has three answers, and you have now seen them all.
 #
 # - *not attempted*: the two lines are still there.
-# - *not yet*: you see what was expected and what your code returned, or which of your lines failed. An answer that ran
-#   also gets a hint, and each other answer the next one. The last hint is nearly the answer: you see it when you ask
-#   for it, by `check.hint(1)` in a cell of your own.
-# - *passed*: well done. Behind it stands the kit's solution, folded, to compare.
+# - *not yet*: you see what was expected and what your code returned, or which of your lines failed. A wrong answer gets
+#   a hint; each new attempt gets the next one. For the last hint, which is nearly the answer, run `check.hint(1)` in a
+#   cell of your own.
+# - *passed*: well done. The kit's solution follows, folded, for comparison.
 #
-# The check looks at what your answer does; how you wrote it doesn't matter. Leave what a function is given as it is, in
-# all labs: later cells use those arrays, lists and tables too. A function has 20 seconds for everything that the check
-# asks it to do. A script has its own time limit, which the exercise states.
+# The check looks at what your answer does, not at how you wrote it. Don't modify arguments in place: later cells use
+# those arrays, lists and tables too. A function has 20 seconds in total. A script has its own time limit, which the
+# exercise states.
 #
-# Until your answer passes, the lab continues with the solution in its place. So you are never stuck: go on, and come
-# back later. In a terminal, `./lab reset 00` gives you a fresh copy of this notebook, and keeps yours beside it.
+# Until your answer passes, the lab continues with the solution instead. You are never stuck: go on, and come back
+# later. `./lab reset 00` in a terminal gives you a fresh copy and keeps yours next to it.
 #
-# Here is your function's answer for this machine, and for a machine with 64 cores. You can run more ranks than you have
-# cores, but it is slow.
+# Here is your function's answer for this machine, and for one with 64 cores. Ranks that outnumber the cores take turns.
 
 # %%
 print("ranks  threads each, here  threads each, on 64 cores")
@@ -147,9 +143,9 @@ for ranks in (1, 2, 4, 8):
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor.** Ask the room how many cores each person has, and write the range on the board. It explains
-# later why neighbours measure different speeds. If someone's doctor reports a failure, that person works with a
-# neighbour until the break. People who return `cores / ranks` learn from the check that it must be a whole number.
+# **For the instructor.** Ask how many cores each person has, and write the range on the board: it explains later why
+# neighbours measure different speeds. If the doctor reports a failure, that person works with a neighbour until the
+# break. If you see `cores / ranks`, let the check explain that the result must be an integer.
 #
 # </div>
 
@@ -157,8 +153,8 @@ for ranks in (1, 2, 4, 8):
 # ## 3 · Hello from every rank
 #
 # [**mpirun**](../docs/glossary.md#mpirun) starts several copies of a program. `mpirun -n 2 python script.py` starts the
-# *same* script twice. The two processes share no memory. Only one number is different: the **rank**, 0 or 1. The number
-# of ranks is the [**size**](../docs/glossary.md#world-size). Both come from [**MPI**](../docs/glossary.md#mpi), the
+# *same* script twice. The two processes share no memory. They differ in one number, the **rank**: 0 or 1. The number of
+# ranks is the [**size**](../docs/glossary.md#world-size). Both come from [**MPI**](../docs/glossary.md#mpi), the
 # Message Passing Interface.
 #
 # ```mermaid
@@ -174,8 +170,8 @@ for ranks in (1, 2, 4, 8):
 # ### Exercise 2 · Say hello
 #
 # `%%writefile` writes its cell to a file instead of running it. Complete the script: each rank prints one line,
-# `hello from rank 0 of 2`, with its own numbers. `MPI.COMM_WORLD` is the group of all ranks; it has a `rank` and a
-# `size`. The check runs the script on 2 and 3 ranks, with a limit of 90 s per run.
+# `hello from rank 0 of 2`, with its own numbers. `MPI.COMM_WORLD` is the group of all ranks; it has the attributes
+# `rank` and `size`. The check runs the script on 2 and 3 ranks, for at most 90 s each.
 
 # %%
 # %%writefile work/hello.py
@@ -192,16 +188,14 @@ print(f"hello from rank {everybody.rank} of {everybody.size}")
 hello = check(2, "work/hello.py")
 
 # %% [markdown]
-# The labs start ranks with `run_ranks`. It prints the `mpirun` command that does the same in a terminal, after
-# `source .venv/bin/activate`. Then it prints each line with the number of its rank in front. In the command, `-n 2` is
-# the size.
+# The labs start ranks with `run_ranks`. It prints the `mpirun` command that does the same in a terminal (after
+# `source .venv/bin/activate`), and then each line of output with its rank in front.
 #
-# <details><summary>The rest of the command (open it if you are curious; lab 06 comes back to it)</summary>
+# <details><summary>The rest of the command (lab 06 comes back to it)</summary>
 #
-# - `-bind-to`: each rank stays on cores of its own. If another run's ranks already use the first cores, these are
-#   different ones.
-# - `-genv`: environment variables that tell the libraries how many threads to use. That number comes from your
-#   function. `UCX_TLS` makes the ranks communicate through shared memory, not through a network on which others could
+# - `-bind-to` keeps each rank on its own cores, away from those that another run's ranks use.
+# - `-genv` sets environment variables. Some tell the libraries how many threads to use; that number comes from your
+#   function. `UCX_TLS` makes the ranks communicate through shared memory instead of a network on which others could
 #   listen.
 # - `labkit.mpi.rank_runner` runs your script. If one rank fails, it ends the others too, so that they don't wait for it
 #   forever.
@@ -211,8 +205,8 @@ hello = check(2, "work/hello.py")
 # <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** Boxes like this one ask what you expect before you measure it. How many seconds does it take to start
-# two processes that say hello? Write a number over the three dots, or run on. You see your guess again beside the
-# measured figure, here and in your report.
+# two processes that say hello? Replace the three dots with a number, or just run the cell. You see your guess again
+# next to the measured time, here and in your report.
 #
 # </div>
 
@@ -221,14 +215,14 @@ results.guess(1, "two processes say hello", ..., unit="s")
 
 # %%
 run = run_ranks(2, hello)
-results.compare_guess(1, Measured(run.seconds, unit="s", digits=1))
+results.compare_guess(1, Measured(run.seconds, unit="s", digits=2))
 
 # %% [markdown]
-# One line each, and yet it takes this long: two Python interpreters have to start, load MPI and find each other. So a
-# lab's ranks do more than one thing each time they are started.
+# Before the first line appears, two Python interpreters start, load MPI and find each other. That is why the labs give
+# their ranks more than one thing to do per start.
 #
-# Run the cell above a few times. The order of the lines may change, because no rank is guaranteed to be first. That is
-# why only one rank should report results, and why the labs compare what *all* ranks hold.
+# Run the cell above a few times. The order of the lines may change, because no rank is guaranteed to be first. So only
+# one rank should report results, and the labs compare what *all* ranks hold.
 
 # %% tags=["nbval-check-output"]
 sorted(line for lines in run.lines for line in lines if line.startswith("hello"))
@@ -236,13 +230,13 @@ sorted(line for lines in run.lines for line in lines if line.startswith("hello")
 # %% [markdown]
 # ### Exercise 3 · Add up numbers from all ranks
 #
-# Each rank has a number that the others don't know. `everybody.allreduce(number)` adds up the numbers of all ranks, and
+# Each rank has a number that the others don't know. `everybody.allreduce(number)` adds up the numbers of all ranks and
 # gives *every* rank the sum. This is an [**all-reduce**](../docs/glossary.md#all-reduce). Distributed training depends
 # on it: there, the numbers are [gradients](../docs/glossary.md#gradient).
 #
 # Complete the script. Each rank's own number is its rank plus 1. Each rank prints `total 3`, with the sum of all
-# numbers (1 + 2 = 3 on two ranks), which it gets from the other ranks. The check runs the script on 1, 3 and 4
-# ranks, with a limit of 90 s per run.
+# numbers (1 + 2 = 3 on two ranks), which it must get from the other ranks. The check runs the script on 1, 3 and 4
+# ranks, for at most 90 s each.
 
 # %%
 # %%writefile work/total.py
@@ -268,15 +262,17 @@ for ranks in (1, 2, 3):
 # ## 4 · Networks, software and instruction sets
 #
 # **What a network computes.** A network is a chain of layers. A *dense* layer multiplies its inputs by a matrix of
-# weights; a *convolution* moves a small window of weights over an image. Each adds a bias, and
-# sets, for example, negative results to zero. In **training**, a forward pass computes the loss, which says how wrong
-# the network is; a backward pass computes for each weight how the loss depends on it, the
-# [gradient](../docs/glossary.md#gradient); and a small step changes all weights. This is repeated for thousands of
-# batches, mostly in numbers of 32 or 16 bits. **Inference** is the forward pass alone, with weights that no longer
-# change. Fewer bits often suffice for it, 8 for example (lab 04).
+# weights; a *convolution* moves a small window of weights over an image. Both add a bias, and many set negative results
+# to zero.
 #
-# **Software.** A framework such as TensorFlow describes *what* to compute. A library below it
-# knows *how* to do so on this processor.
+# In **training**, a forward pass computes the loss: how wrong the network is. A backward pass computes, for each
+# weight, how the loss depends on it: the [gradient](../docs/glossary.md#gradient). Then all weights change by a small
+# step. This repeats for thousands of batches, mostly in numbers of 32 or 16 bits. **Inference** is the forward pass
+# alone, with fixed weights. Fewer bits often suffice for it, for example 8 (lab 04).
+
+# %% [markdown]
+# **Software.** A framework such as TensorFlow describes *what* to compute. A library below it knows *how* to do so on
+# this processor.
 #
 # ```mermaid
 # flowchart TB
@@ -292,16 +288,17 @@ for ranks in (1, 2, 3):
 #     onednn & onedal --> cpu["threads and instruction sets of the CPU"]
 #     mpi --> net["shared memory and network"]
 # ```
-#
-# Three of the libraries had other names when most of the advice that you find on the web was written.
+
+# %% [markdown]
+# Most advice on the web uses older names for three of the libraries.
 #
 # | then | today | what it is for |
 # | --- | --- | --- |
-# | MKL-DNN (DNNL for a while) | oneDNN | convolutions, matrix products and other layers |
+# | MKL-DNN (DNNL for a while) | oneDNN | convolutions, matmuls and other layers |
 # | DAAL | oneDAL | classic machine learning |
-# | MLSL | oneCCL | collectives for training on several nodes; Horovod can use it in place of MPI's |
+# | MLSL | oneCCL | collectives for training on several nodes; Horovod can use it instead of MPI's |
 #
-# <details><summary>Do you come from statistics? Then you know much of this by other words.</summary>
+# <details><summary>Do you come from statistics? You know much of this under other names.</summary>
 #
 # | machine learning | statistics |
 # | --- | --- |
@@ -312,19 +309,18 @@ for ranks in (1, 2, 3):
 # | training, learning | fitting, estimation |
 # | inference | prediction. In statistics, *inference* is what you conclude about a population from a sample |
 # | loss | such as the negative log-likelihood |
-# | supervised learning | regression, classification |
-# | unsupervised learning | clustering, density estimation |
 #
 # </details>
 #
 # Bold terms link to the glossary, which also suggests search terms.
-#
+
+# %% [markdown]
 # ### How CPU instruction sets for deep learning evolved
 #
-# A network is mostly multiplications and additions. Over the years, processors have got instructions that do more of
-# them at a time: first by wider registers, then by numbers with fewer bits, then by whole small matrices. The picture
-# shows in which year each came to a general-purpose server processor, and which ones *this* machine has. A hollow mark
-# is a processor that was announced for that year.
+# A network is mostly multiplications and additions. Over the years, processors have gained instructions that do more of
+# them at a time: first with wider registers, then with fewer bits per number, then on small matrices. The picture shows
+# the year in which each reached a general-purpose server processor, and which ones *this* machine has. A hollow mark is
+# an announced processor.
 
 # %% jupyter={"source_hidden": true}
 # The first general-purpose server generation of each maker that has it, and its year. Sources:
@@ -379,22 +375,19 @@ summary = "; ".join(
 plots.show(figure, alt=f"When instruction sets came to servers. {summary}.", keep=results)
 
 # %% [markdown]
-# AVX2 and [AVX-512](../docs/glossary.md#avx-512) have registers of 256 and 512 bits.
-# [VNNI](../docs/glossary.md#vnni) multiplies 8-bit integers, and BF16 multiplies 16-bit numbers; both add up in 32
-# bits. AVX-VNNI does the same as AVX512-VNNI in 256-bit registers, for processors without AVX-512. AVX512-FP16 computes
-# in 16 bits throughout. [AMX](../docs/glossary.md#amx) multiplies small matrices of 8-bit integers or BF16 numbers,
-# AMX-FP16 of FP16 numbers.
+# AVX2 and [AVX-512](../docs/glossary.md#avx-512) have registers of 256 and 512 bits. [VNNI](../docs/glossary.md#vnni)
+# multiplies 8-bit integers and BF16 multiplies 16-bit numbers; both accumulate in 32 bits. AVX-VNNI is AVX512-VNNI in
+# 256-bit registers. [AMX](../docs/glossary.md#amx) multiplies small matrices
+# of 8-bit integers or BF16 numbers, AMX-FP16 those of FP16 numbers.
 #
-# Two warnings for whoever rents a server:
+# Two warnings before you rent a server:
 #
-# - **Newer does not mean more.** A newer processor does not always support everything that an older one did. Intel's
-#   Xeon 6 with E-cores (Sierra Forest, 2024) has neither AVX-512 nor AMX, which Sapphire Rapids had in 2023.
-# - **An instruction set is not yet a speed.** Zen 4 computes AVX-512 in units of 256 bits: its peak in single precision
-#   is that of AVX2. Zen 5's servers have units of 512 bits. So the labs measure.
+# - **Newer does not mean more.** Intel's Xeon 6 with E-cores (Sierra Forest, 2024) has neither AVX-512 nor AMX, which
+#   Sapphire Rapids had in 2023.
+# - **An instruction set is not yet a speed.** Zen 4 computes AVX-512 in 256-bit units: its single-precision peak is
+#   that of AVX2. So the labs measure.
 #
-# Intel and AMD have agreed on matrix instructions that both will have: ACE (AI Compute Extensions). Their
-# [specification](https://x86ecosystem.org) came out in June 2026, before there was a processor with them. Lab 04
-# measures what fewer bits are worth here.
+# Intel and AMD have agreed on common matrix instructions, ACE ([specification](https://x86ecosystem.org), June 2026).
 
 # %% [markdown]
 # ## Remember
@@ -404,6 +397,6 @@ plots.show(figure, alt=f"When instruction sets came to servers. {summary}.", kee
 # - Every rank runs the same script. `rank` says which one it is, `size` how many there are.
 # - An all-reduce gives every rank the sum of all ranks' numbers.
 #
-# At the end of the day, run `./lab report` in a terminal. It makes one page of what you measured, guessed and passed.
+# At the end of the day, `./lab report` in a terminal makes one page of what you measured, guessed and passed.
 #
 # Next: [lab 01](01_tensorflow_graphs.ipynb) shows what TensorFlow makes of a computation before it runs it.

@@ -169,15 +169,25 @@ def report(
     results: Annotated[
         Path | None, typer.Option("--from", help="where the labs left their results", show_default="my-labs/work")
     ] = None,
+    as_json: Annotated[
+        Path | None, typer.Option("--json", help="write this machine's results there instead, for data/machines/")
+    ] = None,
 ) -> None:
     """Make one page to take home: the machine, what you measured, the pictures, the exercises passed.
 
     It says which figures were disturbed by other work. If you are in a room, the table of guesses also has the room's
     results: median and range, from five machines on. The page reads on a phone and prints on A4.
+
+    With --json, it writes the closing tables and the machine's limits to a file that others can compare with; all labs
+    must have run in full on an idle machine.
     """
     from labkit.exercises import classroom_link
-    from labkit.report import page
+    from labkit.report import machine, page
 
+    if as_json:
+        files.write(as_json, json.dumps(machine.collect(results or folder / "work"), indent=1) + "\n")
+        print(f"wrote {paths.shown(as_json)}")
+        return
     html = page.render(results or folder / "work", *classroom_link.results(folder))
     files.write(out, html, "name another file with --out")
     print(f"wrote {paths.shown(out)}: open it in a browser; it needs no network")

@@ -12,7 +12,6 @@ from labkit.display import onednn
 from labkit.doctor import speed
 from labkit.doctor.labs import LABS, Lab
 from labkit.doctor.probes import NOT_TRIED, Facts, ProbeResult, gather
-from labkit.system import account_access
 from labkit.system.machine import Machine
 from labkit.system.paths import shown
 from labkit.system.progress import progress
@@ -24,7 +23,7 @@ GIB = 2**30
 # Lab 07 has up to 4 ranks. Each takes 0.75 GB of its own with the 8,000 built-in digits, 0.95 GB with all of MNIST, of
 # which TensorFlow and Horovod take 0.63 GB before the first step (peak USS, TensorFlow 2.21 on x86-64; measured with
 # the lab's network). JupyterLab and the notebook's kernel come on top. Lab 03's ResNet-50 takes less: 2.5 GB in one
-# process at batch 16, in either environment (peak RSS).
+# process at batch 16 (peak RSS).
 MEMORY_NEEDED_BYTES = 4 * 0.75e9 + 0.5e9
 MEMORY_WANTED_BYTES = 4 * 0.95e9 + 0.5e9
 # The labs' own files: checkpoints and timelines of some tens of MB, and MNIST once, 11 MB.
@@ -153,11 +152,8 @@ def _disk(facts: Facts) -> Judgement:
     seen = f"{facts.disk_free / GIB:.1f} GiB free where this folder is"
     if facts.disk_free >= DISK_WANTED_BYTES:
         return "ok", seen, ""
-    return (
-        "fail" if facts.disk_free < DISK_NEEDED_BYTES else "warn",
-        seen,
-        "free 1 GiB there: the labs write checkpoints",
-    )
+    status: Status = "fail" if facts.disk_free < DISK_NEEDED_BYTES else "warn"
+    return status, seen, "free 1 GiB there: the labs write checkpoints"
 
 
 def _instruction_sets(facts: Facts) -> Judgement:
@@ -171,10 +167,6 @@ def _instruction_sets(facts: Facts) -> Judgement:
     names = ("AVX2", "AVX-512", "VNNI", "BF16", "AMX")
     present, absent = (", ".join(name for name in names if (name in isa) is wanted) for wanted in (True, False))
     return "ok", f"{present}; no {absent}" if absent else present, ""
-
-
-def _speed(facts: Facts) -> Judgement:
-    return speed.judge(facts.limits, facts.machine)
 
 
 def _numa(facts: Facts) -> Judgement:
@@ -206,8 +198,11 @@ def _tensorflow(facts: Facts) -> Judgement:
 def _onednn(facts: Facts) -> Judgement:
     if facts.onednn.error:
         return "fail", "not tried, as TensorFlow failed", _tensorflow(facts)[2]
-    if log := _convolution(facts.onednn):
-        return "ok", f"{log['version']}, on, {log['runtime']} runtime, {log['isa']}", ""
+    # With oneDNN switched off, the log is not empty: Eigen's matmuls still call the library ("gemm_api").
+    if re.search("^onednn_verbose,.*exec,cpu,convolution", facts.onednn.output, re.MULTILINE):
+        log = onednn.describe(facts.onednn.output.splitlines())
+        version, threads, isa = (log.get(key, "unknown") for key in ("version", "threads", "isa"))
+        return "ok", f"{version}, on, {threads.partition(',')[0]} runtime, {isa}", ""
     # TensorFlow's own choice, IsMklEnabled in tensorflow/core/util/util.cc: on where one of these is found.
     by_default = not {"VNNI", "BF16", "AMX"}.isdisjoint(facts.machine.isa)
     name = "TF_ENABLE_ONEDNN_OPTS"
@@ -219,26 +214,11 @@ def _onednn(facts: Facts) -> Judgement:
     return "warn", "off: a convolution ran without it", REBUILD
 
 
-def _convolution(probe: ProbeResult) -> dict[str, str] | None:
-    """Return oneDNN's version, runtime and isa, if its log has a convolution.
-
-    With oneDNN switched off, the log is not empty: Eigen's matrix products still call the library ("gemm_api").
-    """
-    if not re.search("^onednn_verbose,.*exec,cpu,convolution", probe.output, re.MULTILINE):
-        return None
-    log = onednn.describe(probe.output.splitlines())
-    version, threads, isa = (log.get(key, "unknown") for key in ("version", "threads", "isa"))
-    return {"version": version, "runtime": threads.partition(",")[0], "isa": isa}
-
-
 def _mpi(facts: Facts) -> Judgement:
     if facts.mpirun is None:
         return "fail", "no mpirun in this environment", REBUILD
     if disturbance := _other_mpi(facts):
         return "warn", *disturbance
-    if facts.typed_mpirun != facts.mpirun:
-        seen = f"typing mpirun starts {facts.typed_mpirun or 'nothing'}, which is not this environment's"
-        return "warn", seen, "`source .venv/bin/activate` in that terminal"
     return "ok", shown(Path(facts.mpirun)), ""
 
 
@@ -270,37 +250,12 @@ def _judge_probe(facts: Facts, probe: ProbeResult) -> Judgement:
     return ("fail", probe.error, _fix_of_probe(facts, probe.error)) if probe.error else ("ok", probe.output, "")
 
 
-def _horovod(facts: Facts) -> Judgement:
-    return _judge_probe(facts, facts.horovod)
-
-
-def _network(facts: Facts) -> Judgement:
-    if not facts.network.error:
-        return "ok", facts.network.output, ""
-    seen, _, fix = facts.network.error.partition(". ")
-    return "warn", f"no nodes with wires between them: {seen.removesuffix('.')}", fix.removesuffix(".")
-
-
-def _slurm(facts: Facts) -> Judgement:
-    if not facts.slurm.error:
-        return "ok", facts.slurm.output, ""
-    seen, _, fix = facts.slurm.error.partition(". ")
-    return "warn", f"no cluster, and no small one on this machine: {seen}", fix
-
-
-def _torch(facts: Facts) -> Judgement:
-    if not facts.torch.error:
-        return "ok", facts.torch.output, ""
-    seen, _, fix = facts.torch.error.partition(". ")
-    return "warn", seen, fix.removesuffix(".")
-
-
-def _daal4py(facts: Facts) -> Judgement:
-    return _judge_probe(facts, facts.daal4py)
-
-
-def _jupyterlab(facts: Facts) -> Judgement:
-    return _judge_probe(facts, facts.jupyterlab)
+def _optional(probe: ProbeResult, without: str = "") -> Judgement:
+    """Judge what labs can do without; the first sentence of a probe's error is what was seen, the rest the remedy."""
+    if not probe.error:
+        return "ok", probe.output, ""
+    seen, _, fix = probe.error.partition(". ")
+    return "warn", without + seen.removesuffix("."), fix.removesuffix(".")
 
 
 def _kernel(facts: Facts) -> Judgement:
@@ -330,37 +285,28 @@ def _labs_data(facts: Facts) -> Judgement:
     return "ok", f"{', '.join(intact)}, intact", ""
 
 
-def _others(facts: Facts) -> Judgement | None:
-    if facts.others is None:
-        return None
-    if not facts.others.error:
-        return "ok", "can use this kit and its Python", ""
-    return "warn", f"can't use this, and `./lab hub` needs them to: {facts.others.error}", account_access.REMEDY
-
-
-# A new check is a line here; one that returns None has nothing to say on this machine.
-CHECKS: dict[str, Callable[[Facts], Judgement | None]] = {
+# A new check is a line here.
+CHECKS: dict[str, Callable[[Facts], Judgement]] = {
     "system": _system,
     "Python": _python,
     "cores": _cores,
     "memory": _memory,
     "disk": _disk,
     "ISA": _instruction_sets,
-    "speed": _speed,
+    "speed": lambda facts: speed.judge(facts.limits, facts.machine, facts.shares),
     "NUMA": _numa,
     "numactl": _numactl,
     "TensorFlow": _tensorflow,
     "oneDNN": _onednn,
     "MPI": _mpi,
-    "network": _network,
-    "Horovod": _horovod,
-    "Slurm": _slurm,
-    "daal4py": _daal4py,
-    "PyTorch": _torch,
+    "network": lambda facts: _optional(facts.network, "no nodes with wires between them: "),
+    "Horovod": lambda facts: _judge_probe(facts, facts.horovod),
+    "Slurm": lambda facts: _optional(facts.slurm, "no cluster, and no small one on this machine: "),
+    "daal4py": lambda facts: _judge_probe(facts, facts.daal4py),
+    "PyTorch": lambda facts: _optional(facts.torch),
     "data": _labs_data,
-    "JupyterLab": _jupyterlab,
+    "JupyterLab": lambda facts: _judge_probe(facts, facts.jupyterlab),
     "kernel": _kernel,
-    "other accounts": _others,
 }
 
 
@@ -387,15 +333,14 @@ def examine(quick: bool = False) -> Report:
 
 def judge(facts: Facts, labs: tuple[Lab, ...] = LABS) -> Report:
     """Make findings of the facts, and a verdict on each lab of the findings."""
-    findings = {name: finding for name in CHECKS if (finding := _find(name, facts))}
+    findings = {name: _find(name, facts) for name in CHECKS}
     return Report(facts.machine, tuple(findings.values()), tuple(_verdict(lab, findings) for lab in labs))
 
 
-def _find(name: str, facts: Facts) -> Finding | None:
+def _find(name: str, facts: Facts) -> Finding:
     if name in PROBE_OF and getattr(facts, PROBE_OF[name]) == NOT_TRIED:
         return Finding(name, "warn", NOT_TRIED.error, "`./lab doctor` tries it")
-    judgement = CHECKS[name](facts)
-    return Finding(name, *judgement) if judgement else None
+    return Finding(name, *CHECKS[name](facts))
 
 
 def _verdict(lab: Lab, findings: Mapping[str, Finding]) -> Verdict:

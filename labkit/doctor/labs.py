@@ -27,7 +27,7 @@ LABS = (
         better_with=("cores", "oneDNN", "PyTorch", "numactl"),
     ),
     Lab("04 Fewer bits", needs=(*TENSORFLOW, "MPI", "data"), better_with=("oneDNN",)),
-    Lab("05 Let a program tune it", needs=TENSORFLOW, better_with=("cores",)),
+    Lab("05 Let a program tune it", needs=TENSORFLOW, better_with=("cores", "PyTorch")),
     Lab("06 How gradients travel", needs=(*NOTEBOOK, "memory", "MPI", "data"), better_with=("cores", "network")),
     Lab(
         "07 Horovod on the MNIST CNN",

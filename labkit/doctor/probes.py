@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from labkit.mpi import torch_ranks
 from labkit.mpi.launch import run_ranks
 from labkit.roofline.measure import Limits
 from labkit.slurm import cluster
-from labkit.system import account_access, processes
+from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
@@ -56,8 +56,8 @@ class Facts:
         Cores, memory, instruction sets.
     disk_free : int
         The free bytes on the checkout's disk.
-    mpirun, typed_mpirun : str or None
-        This environment's, and the one that typing `mpirun` starts.
+    mpirun : str or None
+        This environment's.
     other_mpi : str or None
         The folder of LD_LIBRARY_PATH that hides this environment's MPI library behind another.
     data : tuple of FileStatus, or str
@@ -74,8 +74,9 @@ class Facts:
         PyTorch's version; why no script with it can run here when none can.
     limits : Limits or None
         What `lab roofline` has measured and kept; None where it has not.
-    others : ProbeResult or None
-        Why other accounts can't use this environment, if they can't; None for who is not root, and can't try.
+    shares : mapping of str to float
+        By instruction, the smallest share of its speed that the fastest FP32 matmul reached on the machines in
+        `data/machines`.
     """
 
     system: str
@@ -85,7 +86,6 @@ class Facts:
     machine: Machine
     disk_free: int
     mpirun: str | None
-    typed_mpirun: str | None
     other_mpi: str | None
     data: tuple[FileStatus, ...] | str
     onednn: ProbeResult
@@ -98,7 +98,7 @@ class Facts:
     slurm: ProbeResult
     torch: ProbeResult
     limits: Limits | None = None
-    others: ProbeResult | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
 
 
 def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
@@ -116,7 +116,6 @@ def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
         machine=usable_machine(),
         disk_free=shutil.disk_usage(ROOT).free,
         mpirun=shutil.which("mpirun", path=prefix / "bin"),
-        typed_mpirun=shutil.which("mpirun"),
         other_mpi=other_mpi(os.environ.get("LD_LIBRARY_PATH", ""), prefix / "lib"),
         data=_data(),
         numactl=try_command("numactl", "--interleave=all", "true") if shutil.which("numactl") else None,
@@ -124,7 +123,7 @@ def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
         slurm=try_slurm(),
         limits=speed.kept_limits(),
         torch=ProbeResult(torch_ranks.version(), torch_ranks.obstacle()),
-        others=ProbeResult(error=account_access.problem()) if os.geteuid() == 0 and not quick else None,
+        shares=speed.usual_shares(),
         **tried,
     )
 

@@ -1,4 +1,4 @@
-"""The doctor's report on the screen."""
+"""The doctor's report, in a terminal and, shorter, in a notebook."""
 
 import io
 
@@ -8,13 +8,17 @@ from rich.text import Text
 
 from labkit.doctor.checks import GIB, Report
 from labkit.system.tables import plain_table
+from labkit.system.words import plural
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-VERDICTS = {"ok": "can run", "warn": "can run, but look at", "fail": "cannot run"}
+VERDICTS = {"warn": "can run, but look at: ", "fail": "cannot run: "}
 
 
-def render(report: Report, console: Console) -> None:
-    """Show the machine, the checks, and each lab's verdict with what to do; nothing is told by colour alone."""
+def render(report: Report, console: Console, short: bool = False) -> None:
+    """Show the machine, the checks with their remedies, and the labs that these concern, in words and colours.
+
+    A short report leaves out the checks in which all is well.
+    """
     machine = report.machine
     console.print(
         f"{machine.model}, usable cores: {machine.usable_cores}, memory: {machine.memory / GIB:.1f} GiB\n",
@@ -23,28 +27,30 @@ def render(report: Report, console: Console) -> None:
     )
     checks = _columns(3)
     for finding in report.findings:
-        checks.add_row(Text(finding.status, STYLES[finding.status]), finding.name, _lines(finding.seen, finding.fix))
+        if not short or finding.status != "ok":
+            seen = Text(f"{finding.seen}\nfix: {finding.fix}" if finding.fix else finding.seen)
+            checks.add_row(Text(finding.status, STYLES[finding.status]), finding.name, seen)
+    if checks.row_count:
+        console.print(checks, "")
     labs = _columns(2)
     for verdict in report.verdicts:
-        because = ", ".join(finding.name for finding in verdict.because)
-        word = VERDICTS[verdict.status] + (": " if because else "")
-        reasons = _lines(because, *verdict.fixes)
-        labs.add_row(Text(verdict.lab), Text.assemble((word, STYLES[verdict.status]), reasons))
-    console.print(checks, "", labs, sep="\n")
+        if verdict.status != "ok":
+            because = ", ".join(finding.name for finding in verdict.because)
+            words = (VERDICTS[verdict.status], STYLES[verdict.status])
+            labs.add_row(Text(verdict.lab), Text.assemble(words, because))
+    if labs.row_count:
+        console.print(labs)
+    if fine := len(report.verdicts) - labs.row_count:
+        console.print(f"{plural(fine, 'other lab')} can run." if labs.row_count else "All labs can run.")
 
 
 def as_text(report: Report) -> str:
-    """Return the output of `render` as plain text of at most 100 columns."""
+    """Return the short report as plain text of at most 100 columns."""
     text = io.StringIO()
-    render(report, Console(file=text, width=100, color_system=None, force_jupyter=False))
+    render(report, Console(file=text, width=100, color_system=None, force_jupyter=False), short=True)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
 def _columns(count: int) -> Table:
     """Return a table in which a path is shown whole."""
     return plain_table(*(Column(overflow="fold") for _ in range(count)))
-
-
-def _lines(text: str, *fixes: str) -> Text:
-    """Return the text and the remedy, each on a line of its own."""
-    return Text("\n".join([text, *(f"fix: {fix}" for fix in fixes if fix)]))

@@ -46,12 +46,7 @@ def render(
     LabError
         When there is none, or one is damaged.
     """
-    labs = [_lab(file) for file in sorted(folder.glob("results-[0-9][0-9].json"))]
-    if not labs:
-        raise LabError(
-            f"no lab has left results in {paths.shown(folder)} yet: run one, such as ./lab start 02, or name another "
-            "folder with --from, such as notebooks/work."
-        )
+    labs = read_labs(folder)
     machines: dict[tuple[Any, ...], list[str]] = {}
     for lab in labs:
         machines.setdefault(tuple(lab["on"].items()), []).append(lab["lab"])
@@ -83,6 +78,17 @@ def render(
         exercises=len(verdicts),
         to_come=[lab.title for lab in catalogue.labs() if lab.number not in ran],
     )
+
+
+def read_labs(folder: Path) -> list[dict[str, Any]]:
+    """Return what the labs that were run have left in a folder, as `render` shows it, and raises for it."""
+    labs = [_lab(file) for file in sorted(folder.glob("results-[0-9][0-9].json"))]
+    if not labs:
+        raise LabError(
+            f"no lab has left results in {paths.shown(folder)} yet: run one, such as ./lab start 02, or name another "
+            "folder with --from, such as notebooks/work."
+        )
+    return labs
 
 
 def _rows(lab: dict[str, Any]) -> list[dict[str, Any]]:

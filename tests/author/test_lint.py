@@ -155,3 +155,55 @@ def test_guesses_are_numbered_and_each_has_its_figure(write_source):
         problems = [problem for problem in lint.lint(write_source("[markdown]\n# # T", *cells)) if "guess" in problem]
         assert len(problems) == (said is not None)
         assert all(said in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("prose", "anywhere", "in_notes"),
+    [
+        ("It trains 5.6 images/s here.", "'5.6 images/s'", ""),
+        ("| here | 1,029 GFLOP/s |", "'1,029 GFLOP/s'", ""),
+        ("Reading reaches 85 GB/s, about.", "'85 GB/s'", ""),
+        ("A graph was 1.3 to 1.5 times as fast.", "'1.3 to 1.5 times as fast'", ""),
+        ("A graph was 3× faster.", "'3× faster'", ""),
+        ("The call took 81 times\n# as long.", "'81 times as long'", ""),
+        ("Published (2019): 400 images/s.\n#\n# It was 2 images/s.", "'2 images/s'", ""),
+        ("- Published: 400 images/s.\n# - Here: 2 images/s.", "'2 images/s'", ""),
+        ("A step took 7.65 ms.", "", "'7.65 ms'"),
+        ("Training in BF16: 2.3×.", "", "'2.3×'"),
+        ("Training gained 1.82 times.", "", "'1.82 times'"),
+        ("It gained something (1.69 to 1.96).", "", "'(1.69 to 1.96)'"),
+        ("The check allows `30 ms`.", "", "'30 ms'"),
+    ],
+)
+def test_a_result_in_prose_needs_a_source(write_source, prose, anywhere, in_notes):
+    for tags, expected in (("", anywhere), (' tags=["instructor"]', anywhere or in_notes)):
+        problems = lint.lint(write_source("[markdown]\n# # T", f"[markdown]{tags}\n# {prose}"))
+        assert [expected in problem and "has no source" in problem for problem in problems] == [True] * bool(expected)
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        "In 2019, Intel showed 17.69 images/s.",
+        "One GPU trained 400 images/s ([its report](https://example.org)).",
+        "| (2019) | speed |\n# | --- | --- |\n# | MKL | 4.6 times as fast |",
+        "The published figure is 4.6 times as fast.",
+        "It takes about 20 s, and reading takes 5 minutes.",
+        "Wires of 1 Gbit/s; a 3×3 window of 28×28 pixels, and 2×(3+4) numbers.",
+        "Twice as fast, or four times as many weights; 16 numbers at a time, 3 times.",
+    ],
+)
+def test_what_is_no_result_needs_none(write_source, prose):
+    source = write_source("[markdown]\n# # T", f'[markdown] tags=["instructor"]\n# {prose}')
+    assert lint.lint(source) == []
+
+
+def test_what_an_exercise_gives_is_no_result(write_source):
+    assert lint.lint(write_source("[markdown]\n# # T\n#\n# Given `2 GB/s`:\n#\n# ```\n# 3 images/s\n# ```")) == []
+
+
+def test_labs_whose_notes_are_still_to_be_rewritten_are_named(write_source):
+    cells = ("[markdown]\n# # T", "[markdown]\n# It was 2 images/s.")
+    for name, found in (("05_made_up.py", True), ("06_made_up.py", False)):
+        problems = lint.lint(write_source(*cells, name=name))
+        assert any("has no source" in problem for problem in problems) == found

@@ -10,7 +10,7 @@ from lab_cells import verdict_of
 
 from labkit.system import paths
 from labkit.system.errors import LabError
-from labkit_author import build, execution, notebooks, sources
+from labkit_author import build, execution, notebooks, sources, stored
 
 LABS = sources.labs()
 
@@ -119,20 +119,22 @@ def test_build_keeps_outputs_while_only_prose_changes(write_source, tmp_path, mo
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
     (tmp_path / "students").mkdir()
     source = write_source("[markdown]\n# # Title\n#\n# ## 1 · One", "print(6 * 7)")
-    stored = build.solution_path(source)
-    build.build(source, run=True)
-    assert "42" in stored.read_text()
+    solution = build.solution_path(source)
+    stored.store([source], print)
+    assert "42" in solution.read_text()
+    session = build.stored(source).metadata[build.SESSION]
     write_source("[markdown]\n# # Another title\n#\n# ## 1 · One", "print(6 * 7)")
     build.build(source)
-    assert "42" in stored.read_text()
-    assert "Another title" in stored.read_text()
+    assert "42" in solution.read_text()
+    assert "Another title" in solution.read_text()
+    assert build.stored(source).metadata[build.SESSION] == session
     assert notebooks.waited(build.stored(source))["1"] > 0
     assert build.is_executed(source)
     write_source("[markdown]\n# # Another title", "print(6 * 8)")
     build.build(source)
     assert not build.is_executed(source)
     assert not build.has_drifted(source)
-    assert '"outputs": []' in stored.read_text()
+    assert '"outputs": []' in solution.read_text()
 
 
 def test_a_stored_notebook_is_stale_once_its_code_or_its_checks_change(write_source, tmp_path, monkeypatch):
@@ -143,8 +145,8 @@ def test_a_stored_notebook_is_stale_once_its_code_or_its_checks_change(write_sou
         monkeypatch.setattr(paths, name, folder)
     monkeypatch.setattr(build, "student_path", lambda source: tmp_path / "student.ipynb")
     source = write_source("[markdown]\n# # Title", "print(6 * 7)")
-    monkeypatch.setattr(build, "execute", lambda notebook, name, cwd: notebook)
-    build.build(source, run=True)
+    monkeypatch.setattr(stored, "execute", lambda notebook, name, cwd: notebook)
+    stored.store([source], print)
     assert not build.is_stale(source)
     write_source("[markdown]\n# # Another title", "print(6 * 7)")
     build.build(source)
@@ -202,6 +204,5 @@ def test_a_solution_notebook_shows_the_answer_without_markers_and_is_its_source(
     answer = "def f():\n    ### BEGIN SOLUTION\n    print(6 * 7)\n    ### END SOLUTION"
     source = write_source("[markdown]\n# # Title", answer, "f = check(1, f)")
     build.build(source)
-    stored = build.solution_path(source)
-    assert nbformat.read(stored, as_version=4).cells[1].source == "def f():\n    print(6 * 7)"
+    assert build.stored(source).cells[1].source == "def f():\n    print(6 * 7)"
     assert not build.has_drifted(source)

@@ -1,0 +1,66 @@
+"""The results of a complete run on this machine, for others to compare with: `data/machines/NAME.json`."""
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from labkit.exercises import catalogue
+from labkit.report import page
+from labkit.roofline import measure
+from labkit.system import paths
+from labkit.system.errors import LabError
+
+HAS_TABLE = "results.table("  # in the notebook of a lab with a closing table
+
+
+def collect(folder: Path) -> dict[str, Any]:
+    """Return machine, limits and closing tables, without names of hosts, users or folders.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the labs have left their `results-NN.json`.
+
+    Raises
+    ------
+    LabError
+        When a lab has not run in full, a figure was disturbed, or the labs ran on different machines.
+    """
+    labs = {lab["lab"]: lab for lab in page.read_labs(folder)}
+    problems = [
+        f"lab {info.number}: {problem}"
+        for info in catalogue.labs()
+        if HAS_TABLE in info.notebook.read_text()
+        for problem in _problems(labs.get(info.number))
+    ]
+    if problems:
+        raise LabError(f"this is not a complete run on an idle machine. {'; '.join(problems)}.")
+    tables = {number: lab["table"] for number, lab in labs.items() if "table" in lab}
+    on = labs[next(iter(tables))]["on"]
+    if other := [number for number in tables if labs[number]["on"] != on]:
+        raise LabError(
+            f"lab {', '.join(other)} ran on another machine or with other software than the first: run again."
+        )
+    limits = measure.limits()
+    if limits.others.busy:
+        raise LabError("the machine's limits were measured while other work had the cores: ./lab roofline --again")
+    kept = {name: limits.as_dict()[name] for name in ("peaks", "instructions", "bandwidth")}
+    version = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]["version"]
+    return {"on": on, "when": max(labs[n]["when"] for n in tables)[:10], "kit": version, "limits": kept, "labs": tables}
+
+
+def _problems(lab: dict[str, Any] | None) -> Iterator[str]:
+    """Yield what a lab's results lack for a complete run."""
+    if lab is None:
+        yield "no results"
+    elif lab["quick"]:
+        yield "a small run"
+    elif "table" not in lab:
+        yield "no closing table yet"
+    else:
+        for row in lab["table"]["rows"]:
+            if row["busy"]:
+                yield f"disturbed by other work: {row['texts'][0]}"
+            elif row["missing"]:
+                yield f"{row['texts'][0]}: {row['texts'][2]}"

@@ -1,0 +1,141 @@
+"""Stored runs: all labs from one session on one machine, and nothing in their outputs that speaks against storing."""
+
+import html
+import os
+import pwd
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from nbformat import NotebookNode
+
+from labkit.display.speedups import STEPS
+from labkit.system import files, paths
+from labkit.system.errors import LabError
+from labkit_author import build, sources
+from labkit_author.execution import execute
+from labkit_author.notebooks import dumps
+
+KEPT = paths.STATE / "executed"  # executed notebooks until all are stored, and the results of runs before a session
+DRAFT = "draft "  # begins the session of a lab that was stored without the others
+PNG = re.compile(r"data:image/png;base64,[\w+/=]+")
+MARK = re.compile(r"⚠ [^\n]*?(busy|meanwhile|not valid)", re.I)  # as `labkit.system.load` writes it
+DOCTOR = re.compile(r"^(?:warn|fail)\s+(?!data )(\S+)", re.M)  # without MNIST, the labs have their own digits
+LADDER = re.compile(r"Not taken yet: ([^\"]+)")  # in the alternative text of `labkit.display.ladder`
+
+
+def store(chosen: Sequence[Path], on_lab: Callable[[str], None] = print) -> list[Path]:
+    """Execute labs in one session, and store all of them or none; each by itself, as a draft, unless they are all labs.
+
+    A session of all labs begins with an empty `solutions/work`: the ladder has its steps only.
+
+    Parameters
+    ----------
+    chosen : sequence of Path
+        The sources.
+    on_lab : callable
+        Gets the name of each lab when it begins.
+
+    Returns
+    -------
+    list of Path
+        The notebooks that were written.
+
+    Raises
+    ------
+    LabError
+        When a lab fails, or an output speaks against storing it; what ran is kept for reading.
+    """
+    draft = list(chosen) != sources.labs()
+    session = f"{DRAFT if draft else ''}{time.strftime('%Y-%m-%d %H:%M')} {secrets.token_hex(4)}"
+    with files.writing(KEPT):
+        KEPT.mkdir(parents=True, exist_ok=True)
+    if not draft:
+        _set_aside(paths.SOLUTIONS / "work")
+    for source in chosen:
+        on_lab(source.stem)
+        which = f"{source.stem} was not" if draft else "No lab was"
+        left = f"{which} stored; what ran: {paths.shown(KEPT)}"
+        try:
+            done = execute(build.solution(source), name=f"{source.stem}-solution", cwd=paths.SOLUTIONS)
+        except LabError as error:
+            raise LabError(f"{error}. {left}") from error
+        done.metadata |= {build.KEY: build.key(source), build.SESSION: session}
+        files.write(KEPT / f"{source.stem}.ipynb", dumps(done))
+        if found := problems(done, source.stem[:2], draft):
+            raise LabError(f"lab {source.stem[:2]}, {'; '.join(found)}. {left}")
+        if draft:
+            _store(source)
+    if not draft:
+        for source in chosen:
+            _store(source)
+    return [build.solution_path(source) for source in chosen]
+
+
+def _store(source: Path) -> None:
+    executed = KEPT / f"{source.stem}.ipynb"
+    files.write(build.solution_path(source), executed.read_text())
+    executed.unlink()
+
+
+def problems(notebook: NotebookNode, lab: str, draft: bool = False) -> list[str]:
+    """Return what speaks against storing an executed notebook, as lines `cell 7: problem`.
+
+    Parameters
+    ----------
+    notebook : NotebookNode
+        The executed notebook.
+    lab : str
+        Its number: its ladder has the steps of all labs before it.
+    draft : bool
+        Whether other labs' steps may be missing.
+    """
+    return [
+        f"cell {index}: {problem}"
+        for index, cell in enumerate(notebook.cells)
+        if cell.cell_type == "code"
+        for problem in _problems(cell, lab, draft)
+    ]
+
+
+def _problems(cell: NotebookNode, lab: str, draft: bool) -> Iterator[str]:
+    text = html.unescape("\n".join(PNG.sub("", part) for output in cell.outputs for part in _texts(output)))
+    if marked := MARK.search(text):
+        yield f"it is marked: {marked[0]} …"
+    homes = {os.environ.get("HOME", ""), pwd.getpwuid(os.getuid()).pw_dir} - {"", "/"}
+    for folder in (str(paths.ROOT), *(f"{home}/" for home in homes)):
+        if folder in text:
+            yield f"it names a folder of this machine, {folder}"
+    if "examine(" in cell.source:
+        yield from (f"the doctor has a warning about this machine: {name}" for name in DOCTOR.findall(text))
+    to_come = " ".join(LADDER.findall(text))
+    if not draft and (
+        missing := sorted({step.lab for step in STEPS.values() if step.lab < lab and step.what in to_come})
+    ):
+        yield f"its ladder lacks steps of lab {', '.join(missing)}"
+
+
+def _texts(node: Any) -> Iterator[str]:
+    """Yield all texts of an output, but for its pictures."""
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            if not (key == "image/png" and isinstance(value, str)):
+                yield from _texts(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _texts(value)
+
+
+def _set_aside(work: Path) -> None:
+    """Move a folder's results of earlier runs away, in place of those moved before."""
+    if work.exists():
+        aside = KEPT / "work"
+        with files.writing(aside):
+            shutil.rmtree(aside, ignore_errors=True)
+            shutil.move(work, aside)
