@@ -22,7 +22,7 @@ def test_an_answer_that_waits_in_a_session_is_reported_by_its_line(student, caps
         empty.run(tf.queue.FIFOQueue(1, tf.float32).dequeue())
     with graph.as_default()"""
     student.check(1, student.answer(1, Change(before="with graph.as_default()", after=waits)))
-    assert 'It was in line 5: "empty.run(tf.queue.FIFOQueue(1, tf.float32).dequeue())".' in capsys.readouterr().out
+    assert 'It was in line 6: "empty.run(tf.queue.FIFOQueue(1, tf.float32).dequeue())".' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("spoil", ["v1.disable_eager_execution()", "tf.config.run_functions_eagerly(True)"])
