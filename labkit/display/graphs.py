@@ -134,6 +134,7 @@ def classify_rewrites(before: Any, after: Any) -> dict[str, str]:
             rewrites[node.name] = PRUNED if node.name not in needed else FOLDED if node.name in known else SPARED
         elif node.kind != CONSTANT and kept[node.name].kind == CONSTANT:
             rewrites[node.name] = FOLDED
+    rewrites |= {name: FOLDED for name, node in kept.items() if node.kind == CONSTANT and name not in names}
     return rewrites | {name: MERGED for name, node in kept.items() if node.parts}
 
 

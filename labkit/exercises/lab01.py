@@ -1,8 +1,7 @@
-"""Checks of lab 01: a graph, a loop that doesn't grow it, a trace's concurrency, two graphs, one merged operation."""
+"""Checks of lab 01: a graph, a trace's concurrency, two graphs, one merged operation."""
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,23 +12,18 @@ from labkit.display import graphs
 from labkit.exercises.answers import call, failure, for_all
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import NotYet, expect
-from labkit.exercises.values import describe, has_format, is_number, is_tensor, parts, same, short
+from labkit.exercises.values import describe, is_tensor, parts, same, short
 
 lab = Lab("01")
 v1 = tf.compat.v1
-# Types of operations that only hold, take in or hand on a value.
-STORING = {
-    *("Placeholder", "Const", "Identity", "NoOp", "VariableV2", "Assign", "VarHandleOp", "VarIsInitializedOp"),
-    *("IsVariableInitialized", "AssignVariableOp", "ReadVariableOp"),
-}
 
 
 @lab.exercise(
     1,
     hints=(
         "Three steps: make a tf.Graph(), describe the computation inside `with graph.as_default():`, return the three.",
-        "v1.placeholder(tf.float32) describes a value that comes later; without a shape it takes any. + - * describe "
-        "the rest.",
+        "v1.placeholder(tf.float32) describes a value that comes later; without a shape, it accepts any. + - * "
+        "describe the rest.",
         'a, b = v1.placeholder(tf.float32), v1.placeholder(tf.float32); return graph, {"a": a, "b": b}, '
         "(a + b) * (b - 2). Everything but the return goes inside the `with`.",
     ),
@@ -84,67 +78,16 @@ def _described(answer: Callable[..., Any]) -> tuple[tf.Graph, Mapping[str, tf.Te
 @lab.exercise(
     2,
     hints=(
-        "Which lines of train_growing describe, and which run? Those that describe belong before the loop.",
-        "x and y change from step to step: make them placeholders of shape [None], and feed them. Loss, gradient and "
-        "w.assign_sub(…) are described once.",
-        "step = w.assign_sub(rate * tf.gradients(loss, w)[0]) before the loop, and in it only "
-        "session.run(step, {x: batch_x, y: batch_y}).",
-    ),
-)
-def trained(answer: Callable[..., Any]) -> None:
-    """Gradient descent as NumPy does it, and a graph of one size."""
-    rng = np.random.default_rng(3)
-    batches = [(x, 2.0 * x + 0.1 * rng.normal(size=len(x))) for x in (rng.normal(size=n) for n in (8, 8, 5, 8, 1, 12))]
-    falling = [(9 * x, -18 * y) for x, y in batches]  # a negative w, and gradients that are large
-    sizes, graphs_made = {}, {}
-    for fitted, count, rate in (
-        *((batches, 1, 0.1), (batches, 3, 0.1), (batches, len(batches), 0.1)),
-        *((batches, 3, 0.03), (falling, 3, 0.001)),
-    ):
-        with _counted_graphs() as made:
-            got = _called(answer, fitted[:count], rate)
-        graph, w = parts(got, 2, "train(batches, rate) to return two things: the graph and w")
-        expect(isinstance(graph, tf.Graph), f"the first thing returned to be a tf.Graph; it is {describe(graph)}")
-        expect(
-            is_number(w) and has_format(w, ".3f"),
-            f"the second thing returned to be w as a number, as session.run(w) gives; it is {describe(w)}",
-        )
-        right = 0.0
-        for x, y in fitted[:count]:
-            right -= rate * float(np.mean(2 * (right * x - y) * x))
-        same(w, right, f"w, after {count} {'step' if count == 1 else 'steps'} with rate {rate},", rel=1e-3)
-        sizes[count], graphs_made[count] = len(graph.get_operations()), len(made)
-    expect(
-        len(set(sizes.values())) == 1,
-        "as many operations after many steps as after one; yours has "
-        + ", ".join(f"{size} after {count}" for count, size in sizes.items()),
-    )
-    expect(
-        graphs_made[3] == graphs_made[len(batches)],  # the first call may make one that TensorFlow keeps
-        f"one graph for all the steps; yours makes {graphs_made[3]} for 3 steps, {graphs_made[len(batches)]} for "
-        f"{len(batches)}",
-        hint="Each graph is prepared before it runs. Describe the step once, before the loop; the session keeps w.",
-    )
-    expect(
-        any(operation.type not in STORING for operation in graph.get_operations()),
-        f"the steps to run in the graph; yours has {sizes[1]} operations, of which none computes anything",
-    )
-
-
-@lab.exercise(
-    3,
-    hints=(
-        "The average is an area divided by a length: all operations' times together, and the time from the first start "
-        "to the last end.",
-        "The number of running operations grows only when one starts. So it is enough to look at the moments of the "
-        "starts: which operations have start <= moment < end?",
+        "The average is the sum of all operations' times, divided by the time from the first start to the last end.",
+        "The number of running operations grows only when one starts. So check only those moments: which operations "
+        "have start <= moment < end?",
         "average = sum(end - start for _, start, end in ran) / (finish - begin), where begin is the smallest start and "
         "finish the largest end; most = max(sum(start <= moment < end for _, start, end in ran) for _, moment, _ in "
         "ran).",
     ),
 )
 def read_trace(answer: Callable[..., Any]) -> None:
-    """The most at once, and the average over the whole time, of fixed and of generated traces."""
+    """The maximum and the average over the whole time, for fixed and generated traces."""
     from hypothesis import strategies as st
 
     def decide(times: Sequence[tuple[float, float]]) -> None:
@@ -154,7 +97,7 @@ def read_trace(answer: Callable[..., Any]) -> None:
         steps = sorted({time for _, *ends in ran for time in ends})
         running = [sum(start <= step < end for _, start, end in ran) for step in steps]
         whole_time = sum(count * (later - step) for count, step, later in zip(running, steps, steps[1:], strict=False))
-        same(most, max(running), f"the most operations at once, the first number of {called},", rel=0)
+        same(most, max(running), f"the maximum, the first number of {called},", rel=0)
         same(average, whole_time / (steps[-1] - steps[0]), f"the average, the second number of {called},", rel=1e-4)
 
     for times in (
@@ -164,19 +107,19 @@ def read_trace(answer: Callable[..., Any]) -> None:
         [(5, 1), (0, 1), (1, 1)],
         [(0, 9), (1, 1), (3, 1)],
         [(100.5, 0.25), (100.625, 0.5)],
-        [(0, 1000), (1000 - 1 / 1024, 1)],  # side by side for 1 µs
+        [(0, 1000), (1000 - 1 / 1024, 1)],  # concurrent for 1 µs
     ):
         decide(times)
     for_all(decide, times=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 8)), min_size=1, max_size=8))
 
 
 @lab.exercise(
-    4,
+    3,
     hints=(
-        "Which of the three arguments is a value of Python's that may have a graph each, and which have to be tensors? "
+        "Which of the three arguments is a Python value that may have one graph per value, and which must be tensors? "
         "And where can a count live that a graph changes?",
-        "Make a tf.Variable for the count outside of what is traced, and let the graph of the training calls add 1 by "
-        "assign_add. Make two tf.functions, one for each value of training, with input_signature="
+        "Create a tf.Variable for the count outside the traced function, and let the training graph add 1 with "
+        "assign_add. Create two tf.functions, one for each value of training, with input_signature="
         "[tf.TensorSpec([None], tf.float32)].",
         "step = tf.Variable(0.0); def graph_for(training): def run(x): (if training: step.assign_add(1.0)) and return "
         "function(x, step.read_value(), training); return tf.function(run, input_signature=[tf.TensorSpec([None], "
@@ -195,7 +138,7 @@ def two_graphs(answer: Callable[..., Any]) -> None:
 
         return function
 
-    # Of each number; of all; and one that tells the two graphs apart by more than the count.
+    # Element by element; over all; and one in which the two graphs differ by more than the count.
     formulas = {
         "x * 0.5**step": lambda x, step, training: x * 0.5**step,
         "sum(x) + step": lambda x, step, training: tf.reduce_sum(x) + step,
@@ -265,18 +208,18 @@ def two_graphs(answer: Callable[..., Any]) -> None:
 
 
 @lab.exercise(
-    5,
+    4,
     hints=(
-        "Only x changes from run to run. Write ((x - mean) / std) · W + b as x · W' + b' on paper: W' and b' are made "
-        "of constants alone, and constant folding computes them beforehand.",
+        "Only x changes from run to run. Write ((x - mean) / std) · W + b as x · W' + b' on paper: W' and b' depend on "
+        "constants alone, so constant folding computes them in advance.",
         "W' = weights / std[:, tf.newaxis], and b' = bias - mean · W'. Then look at what is left: does Grappler know a "
-        "sum and a tf.maximum behind a product? tf.nn has operations made for the job.",
+        "sum and a tf.maximum after a matmul? tf.nn has operations made for the job.",
         "scaled = weights / std[:, tf.newaxis]; return tf.nn.relu(tf.nn.bias_add(tf.matmul(x, scaled), bias - "
         "tf.linalg.matvec(scaled, mean, transpose_a=True)))",
     ),
 )
 def merged(answer: Callable[..., Any]) -> None:
-    """The right numbers, by one operation of the graph that ran, for layers of two sizes."""
+    """The right numbers, computed by one operation of the graph that ran, for layers of two sizes."""
     _merges(answer, 4, 6, 3)
     _merges(answer, 2, 5, 8)
 
@@ -326,23 +269,6 @@ def _merges(answer: Callable[..., Any], batch: int, inputs: int, outputs: int) -
         "one operation to run; these did: "
         + ", ".join(f"{node.op} ({' + '.join(node.parts)})" if node.parts else node.op for node in ran),
     )
-
-
-@contextlib.contextmanager
-def _counted_graphs() -> Iterator[list[str]]:
-    """Yield a list with an entry for each graph that is made meanwhile: not itself, which must not live for longer."""
-    made: list[str] = []
-    make = tf.Graph.__init__
-
-    def count(graph: tf.Graph, *args: Any, **kwargs: Any) -> None:
-        made.append(type(graph).__name__)
-        make(graph, *args, **kwargs)
-
-    tf.Graph.__init__ = count
-    try:
-        yield made
-    finally:
-        tf.Graph.__init__ = make
 
 
 def _called(answer: Callable[..., Any], *args: Any) -> Any:

@@ -193,6 +193,16 @@ def test_what_became_of_each_operation():
     assert graphs.classify_rewrites(before, before) == {}
 
 
+def test_a_constant_that_was_computed_beforehand_under_a_new_name_is_marked_too():
+    before = [node("x", "Placeholder"), node("std", "Const"), node("scaled", "RealDiv", "x", "std")]
+    after = [
+        node("_arg_x_0_0", "_Arg"),
+        node("ConstantFolding/scaled_recip", "Const"),
+        node("scaled", "Mul", "_arg_x_0_0", "ConstantFolding/scaled_recip"),
+    ]
+    assert graphs.classify_rewrites(before, after) == dict.fromkeys(["std", "ConstantFolding/scaled_recip"], FOLDED)
+
+
 def test_a_rewrite_of_tensorflow_is_reported():
     """What TensorFlow of today calls its merged operations, with oneDNN or without."""
     rng = np.random.default_rng(0)

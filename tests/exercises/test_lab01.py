@@ -1,43 +1,48 @@
-import time
-from fractions import Fraction
-
 import lab_cells
 import numpy as np
 import pytest
 import tensorflow as tf
 from labs import ThreeWays
 
+from labkit.display.consistency import Limit, repeated
+from labkit.display.measured import Measured
 from labkit.exercises import core
-from labkit.system.statistics import ratio, ratios
+from labkit.system.statistics import interval, ratio, ratios
 from labkit_author.mistakes import Change
 
 
 class TestExercises(ThreeWays):
     lab = "01"
-    names = {"np": np, "tf": tf, "v1": tf.compat.v1, "time": time, "Fraction": Fraction}
+    names = {"np": np, "tf": tf, "v1": tf.compat.v1}
 
 
 def test_an_answer_that_waits_in_a_session_is_reported_by_its_line(student, capsys, monkeypatch):
     monkeypatch.setattr(core, "ANSWER_LIMIT_S", 1.0)
     waits = """with tf.Graph().as_default(), v1.Session() as empty:
         empty.run(tf.queue.FIFOQueue(1, tf.float32).dequeue())
-    with graph.as_default(), v1.Session()"""
-    student.check(2, student.answer(2, Change(before="with graph.as_default(), v1.Session()", after=waits)))
+    with graph.as_default()"""
+    student.check(1, student.answer(1, Change(before="with graph.as_default()", after=waits)))
     assert 'It was in line 6: "empty.run(tf.queue.FIFOQueue(1, tf.float32).dequeue())".' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("spoil", ["v1.disable_eager_execution()", "tf.config.run_functions_eagerly(True)"])
 def test_an_answer_that_changes_how_tensorflow_works_is_reported_and_undone(student, capsys, spoil):
-    student.check(4, student.answer(4, Change(before="step = tf.V", after=f"{spoil}; step = tf.V")))
-    assert "Exercise 4 · not yet." in capsys.readouterr().out
-    student.check(4, student.answer(4))
-    assert "Exercise 4 · passed." in capsys.readouterr().out
+    student.check(3, student.answer(3, Change(before="step = tf.V", after=f"{spoil}; step = tf.V")))
+    assert "Exercise 3 · not yet." in capsys.readouterr().out
+    student.check(3, student.answer(3))
+    assert "Exercise 3 · passed." in capsys.readouterr().out
 
 
 # What the lab says of its measurements, from invented ones of each kind.
 
-WORDS = lab_cells.functions("01", "thread_speeds", "tell_threads", "tell", np=np, ratio=ratio, ratios=ratios)
-KINDS = [(1.8, "faster"), (0.6, "slower"), (1.0, "no difference beyond chance")]
+WORDS = lab_cells.functions(
+    "01",
+    *("summarise", "thread_speeds", "report_threads", "saved_per_step", "explain_saving"),
+    *("report_fusion", "compare_fusion"),
+    **{"np": np, "interval": interval, "ratio": ratio, "ratios": ratios},
+    **{"Limit": Limit, "Measured": Measured, "repeated": repeated},
+)
+KINDS = [(1.8, "faster"), (0.6, "slower"), (1.0, "not significant")]
 
 
 def launches(case, of_settings):
@@ -56,24 +61,72 @@ def test_threads_gain_what_the_rounds_show(speed, verdict, capsys):
     timed = launches("small", {(1, 1): one, (4, 1): more, (1, 2): one[::-1], (4, 2): more[::-1]})
     speeds = WORDS["thread_speeds"](timed)
     assert speeds["small"][1, 1] == [1000 / ms for ms in one]
-    gains = WORDS["tell_threads"]("small", speeds["small"])
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith(f"small, 4 inter-op, 1 intra-op: {gains[4, 1]} times as fast: {verdict}")
-    assert told[-1].startswith("small, both kinds against intra-op alone: ")
-    assert f"times as fast: {verdict}" in told[-1]
+    gains = WORDS["report_threads"]("small", speeds["small"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"small, 4 inter-op, 1 intra-op: {Measured(*gains[4, 1], '×')}, {verdict}")
     more[1] *= 9  # one disturbed round
     speeds = WORDS["thread_speeds"](launches("small", {(1, 1): one, (4, 1): more}))
-    assert "no difference beyond chance" in WORDS["tell_threads"]("small", speeds["small"])[4, 1].verdict
-    assert "both kinds" not in capsys.readouterr().out
+    assert not WORDS["report_threads"]("small", speeds["small"])[4, 1].significant
+    line = capsys.readouterr().out
+    assert "round 2 at 0.1" in line
+    assert line.count("best in") == 1
+    assert "both kinds" not in line
+
+
+@pytest.mark.parametrize(
+    ("inter", "intra", "both", "line"),
+    [
+        (1.7, 0.9, 1.3, "both kinds vs inter-op alone, the better kind here: 0.76× (0.76 to 0.76), slower"),
+        (1.2, 1.8, 1.8, "both kinds vs intra-op alone, the better kind here: 1.00× (1.00 to 1.00), not significant"),
+    ],
+)
+def test_both_kinds_of_threads_are_compared_with_the_better_one(inter, intra, both, line, capsys):
+    one = np.array([10.0, 11.0, 10.5])
+    speeds = {(1, 1): one, (2, 1): inter * one, (1, 2): intra * one, (2, 2): both * one}
+    WORDS["report_threads"]("small", speeds)
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"small, {line}")
+
+
+@pytest.mark.parametrize(
+    ("at_32", "at_2048", "conclusion"),
+    [
+        (1.0, 1.6, "grows 1.6× with the batch. 1.00 ms can be calls; 0.60 ms depend on the batch, so they are not."),
+        (1.0, 1.0, "That fits a fixed time per step, the calls; no growth is proven."),
+        (1.6, 1.0, "The time saved shrinks with the batch, which calls do not explain."),
+    ],
+)
+def test_the_time_saved_is_put_down_to_calls_only_as_far_as_it_is_fixed(at_32, at_2048, conclusion):
+    def saved(ms):
+        graph = np.array([0.4, 0.41, 0.39])
+        return WORDS["saved_per_step"](
+            {"eager": 1000 / (graph + ms * np.array([1, 1.01, 0.99])), "graph": 1000 / graph}
+        )
+
+    explained = WORDS["explain_saving"]({32: saved(at_32), 256: saved(1.2), 2048: saved(at_2048)})
+    assert explained.startswith(
+        f"time saved: {saved(at_32)} in batches of 32, {saved(at_2048)} in batches of 2048: the"
+    )
+    assert explained.endswith(conclusion)
 
 
 @pytest.mark.parametrize(("speed", "verdict"), KINDS)
 def test_merging_gains_what_the_rounds_show(speed, verdict, capsys):
     rounds = [1.0, 1.02, 0.99]
     speeds = {"apart": rounds, "merged": [speed * each for each in rounds[::-1]], "convolution alone": [2.0] * 3}
-    gain, most = WORDS["tell"]("first", speeds)
-    told = capsys.readouterr().out
-    assert told.startswith(f"first block: merged {gain} times as fast: {verdict}")
-    assert "the convolution alone: 1.99 (" in told
-    assert gain.verdict.startswith(verdict)
-    assert most.verdict == "faster"
+    merged, limit = WORDS["report_fusion"]("first", speeds)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"first block, merged vs apart: {merged}, {verdict}")
+    assert lines[1] == f"   its limit: {limit.describe(merged)}"
+    assert limit.measured.value == pytest.approx(1.99, abs=0.01)
+    assert lines[2] == "   the convolution takes 50% of the time of the separate operations"
+
+
+@pytest.mark.parametrize(("first", "more"), [(1.5, "first"), (1.1, "no difference"), (0.8, "middle")])
+def test_the_block_that_gets_more_from_fusion_is_named_by_the_rounds(first, more, capsys):
+    apart, merged = np.array([1.0, 1.02, 0.99]), np.array([1.1, 1.11, 1.1])
+    blocks = {
+        "first": {"apart": apart, "merged": first / 1.1 * merged[::-1]},
+        "middle": {"apart": apart, "merged": merged},
+    }
+    assert WORDS["compare_fusion"](blocks) == more
+    assert capsys.readouterr().out.startswith("speed-up of the first block vs that of the middle block: ")
