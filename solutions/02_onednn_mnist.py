@@ -448,13 +448,15 @@ def loss_and_gradients(images, labels):
 
 written, ran = onednn.graph_that_ran(loss_and_gradients, images, labels)
 LAYERS = "Conv2D|MatMul|MaxPool|Relu|BiasAdd"
-before, after = (
+layers_written, layers_ran = (
     Counter(node.op for node in nodes if re.search(LAYERS, node.op)) for nodes in (written, ran)
 )
 print(f"{len(written)} nodes were written, {len(ran)} ran. Those of the layers:\n")
 print(f"{'written':28}{'ran':48}")
-blanks = [("", "")] * len(before)
-for (op, n), (op_ran, n_ran) in zip(before.most_common(), [*after.most_common(), *blanks]):
+blanks = [("", "")] * len(layers_written)
+for (op, n), (op_ran, n_ran) in zip(
+    layers_written.most_common(), [*layers_ran.most_common(), *blanks]
+):
     print(f"{n:2} {op:25}{n_ran:2} {op_ran}")
 
 # %% [markdown]
@@ -689,8 +691,8 @@ with load.watch("section 4") as log_others:
         log_step_ms += json.loads((work / "cnn.json").read_text())["training"]["seconds"]
         print(f"process {turn + 1} of {LOGGED}: {len(logs[-1])} lines of the log", flush=True)
 log, log_step_ms = pd.concat(logs, ignore_index=True), 1000 * np.mean(log_step_ms)
-head = onednn.describe(run.lines[0])
-head
+log_head = onednn.describe(run.lines[0])
+log_head
 
 # %% [markdown]
 # Remember the line `threads`. With **threadpool**, oneDNN works on TensorFlow's own threads. With
@@ -721,8 +723,8 @@ for tensor in ("src", "wei", "dst"):
     layouts = convolutions[tensor].unique()
     blocked_ones = [layout for layout in layouts if onednn.blocks(layout)]
     print(f"{tensor}: {len(blocked_ones)} of {len(layouts)} layouts are blocked")
-floats = onednn.floats_per_register(head["isa"])
-print(f"{head['isa']}: a register holds {floats} numbers of 32 bits")
+floats = onednn.floats_per_register(log_head["isa"])
+print(f"{log_head['isa']}: a register holds {floats} numbers of 32 bits")
 for layout in convolutions.wei.unique():
     sizes = ", ".join(
         f"{'output' if letter == 'a' else 'input'} channels in blocks of {size}, "
@@ -762,8 +764,8 @@ results.guess(3, "where oneDNN saves most", ..., choices=tuple(KINDS))
 
 # %% [markdown]
 # A profile is a measurement too, and can be wrong: a profiler slows down what it watches. So the next cell compares the
-# sum of the parts with the step that section 1 measured *without* the profiler. It draws a conclusion only if both
-# libraries' sums are within 10%.
+# sum of the parts (operations and the time between them) with the step that section 1 measured *without* the profiler.
+# It draws a conclusion only if both libraries' sums are within 10%.
 
 
 # %%
@@ -783,7 +785,8 @@ print(f"{'ms in a training step':25}  Eigen  oneDNN  saves")
 for kind in [*saves.sort_values(ascending=False).index, BETWEEN]:
     eigen, fast = (typical[name][kind][0] for name in ("Eigen", "oneDNN"))
     gain = ratio(1 / spent["oneDNN"][kind], 1 / spent["Eigen"][kind])
-    print(f"{kind:25}{eigen:7.2f} {fast:7.2f} {eigen - fast:6.2f}  {gain}×: {gain.verdict}")
+    faster = f"{Measured(*gain, '×')}, {gain.verdict}"
+    print(f"{kind:25}{eigen:7.2f} {fast:7.2f} {eigen - fast:6.2f}  {faster}")
 sums = {}
 for name, each in typical.items():
     step = 1000 * 64 / middle(rates["training"][name])[0]
@@ -1015,11 +1018,11 @@ def work_of(row):
     """Return the name, floating-point operations and bytes of a convolution in the log."""
     size = onednn.convolution_size(row.problem)
     read = size["mb"] * size["ic"] * size["ih"] * size["iw"]
-    results_ = size["mb"] * size["oc"] * size["oh"] * size["ow"]
+    outputs = size["mb"] * size["oc"] * size["oh"] * size["ow"]
     kernels = size["oc"] * size["ic"] * size["kh"] * size["kw"]
     name = f"{'conv1' if size['ic'] == 1 else 'conv2'}, {PASS[row.direction]}"
     sizes = [size[name] for name in ("mb", "ic", "oc", "oh", "ow", "kh", "kw")]
-    return name, flops(*sizes), 4 * (read + results_ + kernels)
+    return name, flops(*sizes), 4 * (read + outputs + kernels)
 
 
 convolutions = log[log.primitive == "convolution"].copy()
@@ -1328,7 +1331,7 @@ results.hand_in(
 
 # %% jupyter={"source_hidden": true}
 best = max(reached, key=lambda what: reached[what].value)
-rows = [
+closing = [
     (
         "ResNet-50 training, default → MKL-DNN, batch 16",
         "3.84 → 17.69 images/s: 4.6×",
@@ -1348,8 +1351,8 @@ rows = [
 ]
 if time_to_loss:
     name = f"this CNN, training to a loss of {TARGET}, Eigen → oneDNN"
-    rows.append((name, "", Measured(*time_to_loss, "×"), "", rate_others))
-rows += [
+    closing.append((name, "", Measured(*time_to_loss, "×"), "", rate_others))
+closing += [
     (
         "its training step, with oneDNN",
         "",
@@ -1376,7 +1379,7 @@ rows += [
     *results.handed_in("3", ("batch norm folded vs not", "")),
     *results.handed_in("7", ("training with Eigen, all instructions vs SSE4.1", "")),
 ]
-results.table("oneDNN", rows)
+results.table("oneDNN", closing)
 
 # %% [markdown]
 # Published: F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019 (the source does not name
