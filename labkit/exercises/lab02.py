@@ -1,16 +1,14 @@
-"""Checks of lab 02: a folded batch norm, offsets in three layouts, oneDNN's log, an operation count."""
+"""Checks of lab 02: a folded batch norm, offsets in three layouts, an operation count, what to improve first."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from labkit.exercises.answers import call, for_all
 from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import expect, hinting, refuse
+from labkit.exercises.outcomes import expect, refuse
 from labkit.exercises.values import array_of_numbers, describe, has_format, parts, same, whole
-from labkit.system.words import plural
 
 lab = Lab("02")
 
@@ -120,199 +118,8 @@ def offset(answer: Callable[..., Any]) -> None:
     )
 
 
-# As oneDNN names layouts of weights and pictures: of two to six dimensions, in several orders and sizes of blocks.
-PLAIN = ("cdba", "abcd", "acdb", "bacd", "ab", "ba", "a", "abcde", "cdeba", "abcdef", "acdefb")
-BLOCKED = (
-    *(
-        "Acdb16a",
-        "Acdb8a",
-        "Bcda32b",
-        "Acdb64a",
-        "aBcd8b",
-        "aBcd4b",
-        "aBcd16b",
-        "ABcd16b16a",
-        "ABcd4b16a4b",
-        "Ab4a",
-        "BA16a64b",
-    ),
-    *("AB16b64a", "aBcde16b", "ABcde16b16a", "aBCdef16c16b", "Adcb16a", "abCd32c", "aBCde16b16c"),
-)
-COLUMNS = ["primitive", "implementation", "direction", "type", "src", "wei", "dst", "attributes", "problem", "ms"]
-
-
-def _row(
-    primitive: str, src: str, dst: str, ms: float, wei: str = "", implementation: str = "jit:uni"
-) -> tuple[Any, ...]:
-    direction = "forward_training" if primitive in ("convolution", "pooling") else "undef"
-    problem = f"{2 ** (len(primitive) % 5)}x{len(src)}x3x3"
-    return (primitive, implementation, direction, "f32", src, wei, dst, "", problem, ms)
-
-
-LOG = pd.DataFrame(
-    [
-        _row("reorder", "cdba", "Acdb16a", 0.0168457),
-        _row("convolution", "acdb", "acdb", 1.7451211, "Acdb16a", "jit:avx512_core"),
-        _row("reorder", "cdba", "ABcd16b16a", 0.336182),
-        _row("convolution", "aBcd8b", "aBcd8b", 4.0620117, "ABcd8b8a", "brg_conv_fwd:avx2"),
-        _row("reorder", "ABcd16b16a", "cdba", 1.1308594),
-        _row("reorder", "acdb", "abcd", 0.0009766, implementation="simple:any"),
-        _row("reorder", "abcd", "aBcd8b", 0.2109375, implementation="simple:any"),
-        _row("pooling", "acdb", "acdb", 0.640625, implementation="jit:avx512_core"),
-        _row("gemm_api", "ab", "ab", 1.2802734, "ba", ""),
-        _row("reorder", "ABcd16b16a", "Acdb16a", 0.1020508, implementation="jit:blk"),
-        _row("convolution", "abcd", "aBcd16b", 0.5124512, "Acdb16a", "jit:avx512_core"),
-        _row("eltwise", "abcd", "aBcd16b", 0.0458984),
-        _row("matmul", "ab", "ab", 0.2558594, "BA16a64b", "brg_matmul:avx512_core"),
-        _row("reorder", "abcdef", "acdefb", 0.0031738),
-        _row("reorder", "ba", "Ab4a", 0.0078125, implementation="simple:any"),
-        _row("convolution", "", "ABcd16b16a", 1.8745117, "acdb", "jit:avx512_core"),
-        _row("reorder", "ab", "AB16b64a", 0.0639648),
-        _row("reorder", "aBcd16b", "abcd", 0.4096680),
-        _row("reorder", "Acdb8a", "Acdb16a", 0.0512695),
-        _row("reorder", "Bcda32b", "ABcd16b16a", 0.1259766),
-        _row("reorder", "aBcd4b", "Acdb8a", 0.0251465, implementation="simple:any"),
-    ],
-    columns=COLUMNS,
-)
-# As the lab's cells have it: of several processes, with many rows, equal ones among them and very short ones.
-TWO_PROCESSES = pd.concat(
-    [
-        LOG.assign(process=0),
-        pd.DataFrame(
-            [
-                _row("reorder", "abcd", "abCd32c", 0.1049805),
-                _row("reorder", "abcde", "aBCde16b16c", 0.0004883),
-                _row("reorder", "abCd32c", "Acdb16a", 0.0961914),
-            ],
-            columns=COLUMNS,
-        ).assign(process=0),
-        LOG.head(8).assign(process=0),
-        LOG.assign(process=1),
-    ],
-    ignore_index=True,
-)
-SERIES_HINT = 'log.groupby(column)["ms"].sum() is a Series: one column. With [["ms"]] or .to_frame() it is a table.'
-ORDER_HINT = "Which method of a Series sorts by its values? And which way round does it sort by itself?"
-PROCESSES_HINT = "The log has rows of several processes, and all of them count."
-EQUAL_HINT = "Rows of the log can be equal: the same reorder ran again, and took as long. Each of them counts."
-
-
 @lab.exercise(
     3,
-    hints=(
-        "pandas: group the rows by the column, and sum their ms.",
-        "log.groupby(column).ms.sum() is nearly it. What about the order?",
-        "log.groupby(column).ms.sum().sort_values(ascending=False)",
-    ),
-)
-def time_by(answer: Callable[..., Any]) -> None:
-    """Sums for columns of the log and for one that was added, the largest first."""
-    from hypothesis import strategies as st
-
-    def decide(log: pd.DataFrame, column: str) -> None:
-        sums: dict[str, float] = {}
-        for value, ms in zip(log[column], log.ms, strict=True):
-            sums[value] = sums.get(value, 0) + ms
-        called = f'time_by(log, "{column}")'
-        got = call(answer, log, column)
-        expect(
-            isinstance(got, pd.Series | Mapping),
-            f"{called} to be a pandas Series or a dict; it is {describe(got)}",
-            hint=SERIES_HINT if isinstance(got, pd.DataFrame) else "",
-        )
-        found = list(got.items())
-        names = sorted(str(name) for name, _ in found)
-        expect(names == sorted(sums), f"{called} to have {sorted(sums)}; it has {names}")
-        for value, ms in found:
-            same(ms, sums[value], f"the ms of {value!r} in {called}", rel=1e-6)
-        order = [float(ms) for _, ms in found]
-        expect(
-            order == sorted(order, reverse=True),
-            f"{called} to begin with the largest; it gave {order}",
-            hint=ORDER_HINT,
-        )
-
-    for column in ("primitive", "implementation", "dst"):  # layouts differ by capitals too
-        decide(LOG, column)
-    decide(LOG.assign(ms=0.5), "primitive")  # equal sums
-    decide(pd.concat([LOG, LOG.head(3)], ignore_index=True), "primitive")
-    decide(LOG.assign(name=LOG.primitive + "\n" + LOG.implementation), "name")
-    with hinting(PROCESSES_HINT):
-        decide(TWO_PROCESSES, "primitive")
-    row = st.tuples(
-        st.sampled_from(("reorder", "convolution", "gemm_api")),
-        st.sampled_from(("jit:uni", "", "jit:avx2")),
-        st.floats(0.0001, 9).map(lambda ms: round(ms, 6)),
-    )
-    for_all(
-        lambda rows, column: decide(
-            pd.DataFrame([_row(name, "a", "a", ms, "", made) for name, made, ms in rows], columns=COLUMNS), column
-        ),
-        examples=25,
-        rows=st.lists(row, min_size=1, max_size=6),
-        column=st.sampled_from(("primitive", "implementation", "direction")),
-    )
-
-
-@lab.exercise(
-    4,
-    hints=(
-        "Three conditions on a row: it is a reorder, its src is plain, its dst is blocked. How do you see in its name "
-        "that a layout is blocked?",
-        'A blocked layout has digits in its name: log.dst.str.contains(r"\\d"). And a plain one has none.',
-        'log[(log.primitive == "reorder") & ~log.src.str.contains(r"\\d") & log.dst.str.contains(r"\\d")]',
-    ),
-)
-def blocking(answer: Callable[..., Any]) -> None:
-    """The rows that put a plain tensor into blocks, whatever its layouts are."""
-    from hypothesis import strategies as st
-
-    def decide(log: pd.DataFrame) -> None:
-        got = call(answer, log)
-        expect(isinstance(got, pd.DataFrame), f"rows of the log, as log[…] gives; it gave {describe(got)}")
-        missing = [column for column in log.columns if column not in got.columns]
-        expect(not missing, f"rows of the log with all their columns; missing: {', '.join(missing)}")
-        rows = list(got[list(log.columns)].itertuples(index=False))
-        of_log: list[Any] = list(log.itertuples(index=False))
-        wanted = 0
-        for row in of_log:
-            into_blocks = row.primitive == "reorder" and row.src in PLAIN and row.dst not in PLAIN
-            wanted += into_blocks
-            process = f" in process {row.process}" if "process" in log else ""
-            shown = f"the {row.primitive} from {row.src or 'nothing'} to {row.dst} ({row.ms} ms{process})"
-            many, right = rows.count(row), of_log.count(row)
-            expect(many > 0 or not into_blocks, f"every reorder from plain to blocks; missing is {shown}")
-            expect(into_blocks or not many, f"only reorders from plain to blocks; there is also {shown}")
-            expect(
-                not into_blocks or many == right,
-                f"each row as often as in the log; {shown} is there {plural(right, 'time')}, and in yours {many}",
-                hint=EQUAL_HINT,
-            )
-        expect(
-            len(rows) == wanted, f"rows of the log alone; yours have {plural(len(rows) - wanted, 'row')} beside them"
-        )
-
-    decide(LOG)
-    decide(TWO_PROCESSES)
-    of_any_size = st.builds("{}{}{}".format, st.just("Acdb"), st.integers(2, 99), st.just("a"))
-    layout = st.one_of(st.sampled_from(PLAIN), st.sampled_from(BLOCKED), of_any_size)
-    first = _row("reorder", "cdba", "Acdb16a", 0.0168457)
-    for_all(
-        lambda rows: decide(
-            pd.DataFrame(
-                [first, *(_row(name, src, dst, 1.0 + at) for at, (name, src, dst) in enumerate(rows))], columns=COLUMNS
-            )
-        ),
-        examples=20,
-        rows=st.lists(
-            st.tuples(st.sampled_from(("reorder", "reorder", "convolution")), layout, layout), min_size=12, max_size=20
-        ),
-    )
-
-
-@lab.exercise(
-    5,
     hints=(
         "How many elements does the output have? And how many terms does each of them add up?",
         "mb * oc * oh * ow elements; ic * kh * kw terms each; two operations a term.",
@@ -342,4 +149,53 @@ def flops(answer: Callable[..., Any]) -> None:
     channels, side, kernel = st.integers(1, 1024), st.integers(1, 64), st.integers(1, 7)
     for_all(
         decide, examples=40, mb=st.integers(1, 256), ic=channels, oc=channels, oh=side, ow=side, kh=kernel, kw=kernel
+    )
+
+
+@lab.exercise(
+    4,
+    hints=(
+        "At its roof, a convolution would take its milliseconds times its share. How many would that save?",
+        "It saves ms[name] * (1 - share[name]). max(ms, key=…) gives the name for which that is largest.",
+        "name = max(ms, key=lambda name: ms[name] * (1 - share[name])); the step takes step_ms without what it saves.",
+    ),
+)
+def improve_first(answer: Callable[..., Any]) -> None:
+    """The layer that would save most, which is neither always the slowest nor always the furthest from its roof."""
+    from hypothesis import strategies as st
+
+    def decide(ms: dict[str, float], share: dict[str, float], rest: float) -> None:
+        step_ms = sum(ms.values()) + rest
+        called = f"improve_first({ms}, {share}, {step_ms:g})"
+        saves = {name: ms[name] * (1 - share[name]) for name in ms}
+        best = max(saves.values())
+        given = parts(call(answer, ms, share, step_ms), 2, f"{called} to return two things, a name and a factor")
+        expect(
+            isinstance(given[0], str) and given[0] in ms,
+            f"{called} to begin with one of the names {', '.join(ms)}; it is {describe(given[0])}",
+        )
+        name = given[0]
+        expect(
+            saves[name] >= best - 1e-9,
+            f"{called} to choose the convolution that saves most at its roof, {best:.2f} ms; {name} saves "
+            f"{saves[name]:.2f}",
+        )
+        same(given[1], step_ms / (step_ms - best), f"the factor of {called}", rel=1e-6, abs=0)
+
+    for ms, share, rest in (
+        ({"a": 1.0, "b": 4.0, "c": 5.0}, {"a": 0.1, "b": 0.5, "c": 0.9}, 2.0),
+        ({"a": 0.5, "b": 0.25}, {"a": 0.8, "b": 0.1}, 0.0),
+        ({"a": 2.0, "b": 3.0}, {"a": 1.2, "b": 0.9}, 1.0),  # above its roof: nothing to save
+    ):
+        decide(ms, share, rest)
+    layer = st.tuples(st.integers(1, 80).map(lambda ms: ms / 8), st.integers(1, 15).map(lambda share: share / 16))
+    for_all(
+        lambda layers, rest: decide(
+            {f"conv{at}": ms for at, (ms, _) in enumerate(layers, 1)},
+            {f"conv{at}": share for at, (_, share) in enumerate(layers, 1)},
+            rest,
+        ),
+        examples=40,
+        layers=st.lists(layer, min_size=1, max_size=5),
+        rest=st.sampled_from((0.0, 2.0, 20.0)),
     )

@@ -20,7 +20,7 @@ def write(folder, *threads, plane="/host:CPU"):
     path.write_bytes(space.SerializeToString())
 
 
-def test_the_times_of_a_type_are_added_up_over_threads(tmp_path):
+def test_the_times_of_a_type_are_summed_over_threads(tmp_path):
     write(
         tmp_path,
         [("net/conv1/convolution:Conv2D", 1.5), ("net/conv1/Relu:_MklNativeFusedConv2D", 0.25)],
@@ -29,7 +29,19 @@ def test_the_times_of_a_type_are_added_up_over_threads(tmp_path):
     assert read_profile(tmp_path) == {"Conv2D": 3.5, "_MklNativeFusedConv2D": 0.25}
 
 
-def test_what_holds_operations_is_not_counted_besides_them(tmp_path):
+def test_one_disturbed_step_of_three_changes_nothing(tmp_path):
+    write(
+        tmp_path,
+        [
+            event
+            for ms in (2, 90, 2)
+            for event in (("conv1:Conv2D", ms), ("conv2:Conv2D", 1.0), ("loop/a:Mul", 0.5), ("loop/a:Mul", 0.5))
+        ],
+    )
+    assert read_profile(tmp_path, steps=3) == {"Conv2D": 3.0, "Mul": 1.0}
+
+
+def test_an_event_that_contains_operations_is_not_counted_as_well(tmp_path):
     write(
         tmp_path,
         [

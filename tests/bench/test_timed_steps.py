@@ -1,5 +1,7 @@
 import json
+import resource
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -38,6 +40,18 @@ def test_each_step_takes_the_batches_in_turns_and_is_timed(tmp_path, capsys):
 
 def test_one_of_them_can_be_measured_alone_and_profiled(tmp_path):
     result = run(tmp_path, "--steps=1", "--only=training", "--profiled=2")
-    assert set(result) == {"training", "operations"}
-    assert any("MatMul" in kind for kind in result["operations"])
-    assert all(ms > 0 for ms in result["operations"].values())
+    assert set(result) == {"training", "profile"}
+    operations, seconds = result["profile"]["operations"], result["profile"]["seconds"]
+    assert any("MatMul" in kind for kind in operations)
+    assert all(ms > 0 for ms in operations.values())
+    assert len(seconds) == 2
+    assert sum(operations.values()) < 2 * 1000 * max(seconds)  # the warm-up session is not counted
+
+
+def test_freed_memory_is_used_again_without_new_pages(tmp_path):
+    run(tmp_path, "--steps=1", "--only=training")
+    np.ones(2**22)  # 32 MB, from where malloc now keeps them
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(3):
+        np.ones(2**22)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults < 1000  # of 3 × 8,192 pages

@@ -68,6 +68,28 @@ def test_lines_without_a_log_say_how_to_get_one():
     assert onednn.describe(["training: 100 images/s"]) == {}
 
 
+@pytest.mark.parametrize(
+    ("isa", "floats"),
+    [("Intel AVX-512 with Intel DL Boost and bfloat16 support", 16), ("Intel AVX2", 8), ("Intel SSE4.1", 4)],
+)
+def test_a_register_holds_as_many_floats_as_the_instruction_set_has_room_for(isa, floats):
+    assert onednn.floats_per_register(isa) == floats
+
+
+@pytest.mark.parametrize(
+    ("layout", "sizes"),
+    [("acdb", {}), ("Adcb16a", {"a": 16}), ("ABcd16b16a", {"b": 16, "a": 16}), ("ABcd4b16a4b", {"b": 16, "a": 16})],
+)
+def test_a_layout_names_its_blocks(layout, sizes):
+    assert onednn.blocks(layout) == sizes
+
+
+def test_the_sizes_of_a_convolution_come_from_its_row_of_the_log():
+    table = onednn.read_log(log("3.7"))
+    size = onednn.convolution_size(table[table.primitive == "convolution"].problem.iloc[0])
+    assert [size[name] for name in ("mb", "ic", "oc", "ih", "oh", "kh", "pw")] == [64, 1, 32, 28, 28, 3, 1]
+
+
 GRAPHS = """
 import tensorflow as tf
 from labkit.display import onednn
