@@ -1,6 +1,5 @@
-"""Checks of lab 03: a plan of launches, places of threads, operations of training, a log, a bottleneck."""
+"""Checks of lab 03: places of threads, operations of training, a oneDNN log, a bottleneck."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,69 +15,6 @@ from labkit.exercises.values import describe, number, parts, same, short, whole
 from labkit.system.words import plural
 
 lab = Lab("03")
-
-
-@lab.exercise(
-    1,
-    hints=(
-        "Every launch has its own deviation, which all of its steps share. How does the error of the mean shrink with "
-        "more launches, and how with more steps in each?",
-        "The variance of the mean is that of launches, divided by their number, and that of steps, divided by the "
-        "number of all steps: between**2 / launches + within**2 / (launches * steps).",
-        "Try each number of launches that the budget allows, with as many steps as it leaves for each: "
-        "int((budget / launches - start) / step). Keep the pair with the smallest variance.",
-    ),
-)
-def plan(answer: Callable[..., Any]) -> None:
-    """The standard error that a plan reaches within the budget, against the least of all plans."""
-
-    def decide(budget: float, start: float, step: float, between: float, within: float) -> None:
-        called = f"plan({budget:g}, {start:g}, {step:g}, {between:g}, {within:g})"
-        got = parts(call(answer, budget, start, step, between, within), 2, f"{called} to be (launches, steps of each)")
-        launches, each = (
-            whole(value, f"{what} of {called}") for value, what in zip(got, ("launches", "steps"), strict=True)
-        )
-        expect(min(launches, each) >= 1, f"at least one launch and one step in {called}; it is {launches}, {each}")
-        takes = launches * (start + each * step)
-        expect(takes <= budget, f"{called} to take at most {budget:g} s; {launches} × {each} steps take {takes:g} s")
-        least = min(
-            _error(between, within, count, int((budget / count - start) / step))
-            for count in range(1, int(budget / (start + step)) + 1)
-        )
-        error = _error(between, within, launches, each)
-        expect(
-            error <= least * (1 + 1e-6),
-            f"{called} to have the least standard error, {least:.3%}; that of {launches} × {each} steps is {error:.3%}",
-        )
-
-    for budget, start, step, between, within in (
-        (60, 5, 1, 0.02, 0.02),  # as the lab's next cell does
-        (60, 5, 1, 0.0, 0.02),
-        (60, 5, 1, 0.002, 0.02),
-        (60, 5, 1, 0.02, 0.0),
-        (6, 5, 1, 0.02, 0.02),
-        (100, 0, 7, 0.01, 0.04),
-        (300, 30, 2, 0.01, 0.05),
-        (10, 1.5, 0.25, 0.01, 0.02),
-    ):
-        decide(budget, start, step, between, within)
-
-    # By quarters of a second, which numbers hold exactly.
-    def drawn(more: int, start: int, step: int, between: int, within: int) -> None:
-        decide((start + step + more) / 4, start / 4, step / 4, between / 1000, within / 1000)
-
-    for_all(
-        drawn,
-        more=st.integers(0, 400),
-        start=st.integers(0, 60),
-        step=st.integers(1, 20),
-        between=st.integers(0, 50),
-        within=st.integers(0, 50),
-    )
-
-
-def _error(between: float, within: float, launches: int, each: int) -> float:
-    return math.sqrt((between**2 + within**2 / each) / launches)
 
 
 Row = tuple[int, int, int, int]  # a logical CPU: its number, its core, its socket, its NUMA node
@@ -141,7 +77,7 @@ NODES_HINT = (
 
 
 @lab.exercise(
-    2,
+    1,
     hints=(
         "First keep the rows of the CPUs that you may use, and one row for each core: a dict with the core as its key "
         "does that. How many threads can be busy? Which node has most of these cores?",
@@ -225,7 +161,7 @@ NEEDED_HINT = (
 
 
 @lab.exercise(
-    3,
+    2,
     hints=(
         "The forward pass goes through all layers, whoever learns. Which layers need the gradient of their weights? "
         "Which need that of their input?",
@@ -278,7 +214,7 @@ MIXED = [  # other types, other primitives and times that are not whole
 
 
 @lab.exercise(
-    4,
+    3,
     hints=(
         "Each share is a sum of ms over some rows, divided by the sum over all of them. Which rows does each mean?",
         'log.type == "bf16" marks rows, and log.ms[log.type == "bf16"].sum() is their time.',
@@ -350,7 +286,7 @@ ORDER_HINT = (
 
 
 @lab.exercise(
-    5,
+    4,
     hints=(
         "For each row, two times: that of its bytes at the bandwidth, and that of its operations at the peak. The "
         "longer one is the limit.",
