@@ -1,6 +1,7 @@
 """Configurations of the benchmark, and their comparison: each runs in processes of its own, and they take turns."""
 
 import json
+import os
 import shutil
 import statistics
 import sys
@@ -11,7 +12,8 @@ from typing import Any, NamedTuple
 
 from rich.table import Column, Table
 
-from labkit.system import huge_pages, load, paths, processes, scratch
+from labkit.mpi import torch_ranks
+from labkit.system import huge_pages, load, paths, preload, processes, scratch
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
@@ -22,6 +24,7 @@ TIME_LIMIT_S = 1800.0  # the limit of one process
 TAIL_LINES = 4  # the last lines of a failed process that are shown
 # Variables of threads and OpenMP belong to a configuration: those of the caller's environment would change it.
 _CLEARED = (
+    "LD_PRELOAD",
     "OMP_NUM_THREADS",
     "KMP_AFFINITY",
     "KMP_BLOCKTIME",
@@ -31,7 +34,23 @@ _CLEARED = (
     "ONEDNN_MAX_CPU_ISA",
     "GLIBC_TUNABLES",
 )
+PYTORCH, COMPILED = "--framework=pytorch", "--torch_compile"
 STOCK, OPENMP = Path(sys.executable), paths.OPENMP_PYTHON
+# Each suffix of a configuration's name, in the order in which they are written, and what it stands for.
+SUFFIXES = {
+    "compile": "compiled by torch.compile",
+    "threads": "a thread for each core, one operation at a time",
+    "bf16": "bfloat16",
+    "fused": "shortcuts fused by XLA",
+    "xla": "the whole step compiled by XLA",
+    "huge": "pages of 2 MB",
+    "interleave": "memory spread over the NUMA nodes",
+}
+# From default to fast: what --config all compares.
+LADDER = (
+    *("eigen", "onednn", "onednn-threads", "onednn-threads-bf16", "onednn-threads-bf16-fused-huge"),
+    *("torch", "torch-threads-bf16", "torch-compile-threads-bf16-huge"),
+)
 
 
 @dataclass(frozen=True)
@@ -60,14 +79,22 @@ class Configuration:
 
     def command(self, *flags: object) -> str:
         """Return the command that one types at the checkout's root to run it."""
-        variables = [f"{name}={value}" for name, value in self.env.items()]
+        variables = [f"{name}={_shown(value)}" for name, value in self.env.items()]
         return " ".join([*variables, *self.prefix, self._python, "-m labkit.bench", *self.flags, *map(str, flags)])
 
     @property
     def missing(self) -> str:
         """A reason why it cannot run here, and what to do; empty when it can."""
         if not self.python.exists():
-            return f"{self._python} is not there: ./lab setup makes it"
+            if self.python == OPENMP:
+                return "the TensorFlow of 2023 with OpenMP is not here. `./lab setup --openmp` brings it: 1.2 GB"
+            return f"{self._python} is not there"
+        if PYTORCH in self.flags and (why := torch_ranks.obstacle()):
+            return why.removesuffix(".")
+        if " " in str(self.env.get("LD_PRELOAD", "")):
+            return "a library can't be preloaded from a path with a blank: move this folder"
+        if COMPILED in self.flags and not shutil.which(compiler := os.environ.get("CXX") or preload.COMPILER):
+            return f"torch.compile needs a C++ compiler: sudo apt-get install {compiler}"
         if huge_pages.VARIABLES.items() <= self.env.items() and (why := huge_pages.problem()):
             return why
         if self.prefix and shutil.which(self.prefix[0]) is None:
@@ -76,44 +103,63 @@ class Configuration:
 
     @property
     def _python(self) -> str:
-        return str(self.python).removeprefix(f"{paths.ROOT}/")
+        return _shown(self.python)
+
+
+def _shown(value: object) -> str:
+    return str(value).replace(f"{paths.ROOT}/", "")
 
 
 def known(machine: Machine | None = None) -> dict[str, Configuration]:
-    """Return the kit's configurations, by name, with the threads that fit this machine.
+    """Return the kit's configurations by name, with the number of threads that fits this machine.
 
-    Each can have `-bf16`, `-fused` and `-huge` after its name, in this order.
+    A name is a base, `eigen`, `onednn`, `torch` or `openmp`, and any of the suffixes that it can have, in the order of
+    `SUFFIXES`, such as `onednn-threads-bf16-huge`.
+
+    For PyTorch, `-threads` sets the variables that `python -m torch.backends.xeon.run_cpu --ninstances 1` sets:
+    OMP_NUM_THREADS, KMP_AFFINITY and KMP_BLOCKTIME with the same values, and LD_PRELOAD for Intel's OpenMP. That
+    launcher also preloads tcmalloc or jemalloc if it finds one, and restricts the process to its cores with numactl or
+    taskset.
     """
     cores = (machine or usable_machine()).usable_cores
     onednn = {"TF_ENABLE_ONEDNN_OPTS": 1}
     # fine: one hardware thread each; compact,1,0: neighbours on neighbouring cores, SMT siblings last.
     kmp = {"OMP_NUM_THREADS": cores, "KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": 1}
+    intel = Configuration("", env=kmp | {"LD_PRELOAD": torch_ranks.packages() / "lib/libiomp5.so"})
     # A network's layers wait for each other: one operation at a time, with all cores.
-    threads = (f"--num_intra_threads={cores}", "--num_inter_threads=1")
-    plain = {
-        "eigen": Configuration("TensorFlow's own kernels", env={"TF_ENABLE_ONEDNN_OPTS": 0}),
-        "onednn": Configuration("oneDNN on TensorFlow's threads", env=onednn),
-        "openmp": Configuration("oneDNN on OpenMP, threads by default", OPENMP, onednn),
-        "openmp-kmp": Configuration("the same, threads set", OPENMP, onednn | kmp, threads),
-        "openmp-kmp-numactl": Configuration(
-            "the same, memory spread over the nodes", OPENMP, onednn | kmp, threads, ("numactl", "--interleave=all")
+    one_at_a_time = Configuration("", flags=(f"--num_intra_threads={cores}", "--num_inter_threads=1"))
+    every = {
+        "bf16": Configuration("", flags=("--use_fp16",)),
+        "huge": Configuration("", env=huge_pages.VARIABLES),
+        "interleave": Configuration("", prefix=("numactl", "--interleave=all")),
+    }
+    tensorflow = every | {
+        "threads": one_at_a_time,
+        "fused": Configuration("", flags=("--fused_shortcuts",)),
+        "xla": Configuration("", flags=("--xla_compile",)),
+    }
+    pytorch = every | {"threads": intel, "compile": Configuration("", flags=(COMPILED,))}
+    bases = {
+        "eigen": (Configuration("TensorFlow's own kernels", env={"TF_ENABLE_ONEDNN_OPTS": 0}), tensorflow),
+        "onednn": (Configuration("oneDNN on TensorFlow's threads", env=onednn), tensorflow),
+        "torch": (Configuration("PyTorch", flags=(PYTORCH,)), pytorch),
+        "openmp": (
+            Configuration("oneDNN on OpenMP's threads, TensorFlow 2.14 of 2023", OPENMP, onednn),
+            tensorflow | {"threads": replace(one_at_a_time, env=kmp)},
         ),
     }
-    further: tuple[tuple[str, str, tuple[str, ...], Mapping[str, object]], ...] = (
-        ("bf16", "bfloat16", ("--use_fp16",), {}),
-        ("fused", "shortcuts fused by XLA", ("--fused_shortcuts",), {}),
-        ("huge", "pages of 2 MB", (), huge_pages.VARIABLES),
-    )
-    configurations = plain
-    for suffix, description, flags, env in further:
+    configurations = {name: base for name, (base, _) in bases.items()}
+    for suffix, description in SUFFIXES.items():
         configurations |= {
             f"{name}-{suffix}": replace(
                 simpler,
                 description=f"{simpler.description}, {description}",
-                flags=(*simpler.flags, *flags),
-                env={**simpler.env, **env},
+                flags=(*simpler.flags, *added.flags),
+                env={**simpler.env, **added.env},
+                prefix=(*added.prefix, *simpler.prefix),
             )
             for name, simpler in configurations.items()
+            if (added := bases[name.partition("-")[0]][1].get(suffix))
         }
     return configurations
 
@@ -210,7 +256,7 @@ def compare(
 
 
 def choose(names: Sequence[str]) -> dict[str, Configuration]:
-    """Return the configurations of these names; `all` are those that need no suffix but `-bf16`.
+    """Return the configurations of these names; `all` is `LADDER`, from default to fast.
 
     Raises
     ------
@@ -218,15 +264,14 @@ def choose(names: Sequence[str]) -> dict[str, Configuration]:
         When a name is not known.
     """
     configurations = known()
-    short = [name for name in configurations if not name.endswith(("-fused", "-huge"))]
     if list(names) == ["all"]:
-        names = short
-    for name in names:
-        if name not in configurations:
-            raise LabError(
-                f"there is no configuration {name!r}: there are {', '.join(short)}, each also with -fused, -huge or "
-                "-fused-huge, and all."
-            )
+        names = LADDER
+    if unknown := [name for name in names if name not in configurations]:
+        bases = ", ".join(name for name in configurations if "-" not in name)
+        raise LabError(
+            f"no configuration {unknown[0]!r}: there are {bases}, each with suffixes in this order: "
+            f"{', '.join(f'-{suffix}' for suffix in SUFFIXES)} (-compile for torch only, -fused and -xla for the others)."
+        )
     return {name: configurations[name] for name in names}
 
 

@@ -15,12 +15,12 @@ REQUIREMENTS = "requirements.txt"  # there, what is wanted; beside the packages,
 
 def version() -> str:
     """Return PyTorch's version, such as "2.13.0+cpu"; empty when it is not here."""
-    return next((found.version for found in metadata.distributions(name="torch", path=[str(_packages())])), "")
+    return next((found.version for found in metadata.distributions(name="torch", path=[str(packages())])), "")
 
 
 def obstacle() -> str:
     """Return one line, why no script with PyTorch can run here and what to do; empty when one can."""
-    installed = _packages() / REQUIREMENTS
+    installed = packages() / REQUIREMENTS
     if not installed.exists():
         return "PyTorch is not here. `./lab setup --torch` brings it: 0.8 GB."
     if installed.read_bytes() != (FOLDER / REQUIREMENTS).read_bytes():
@@ -47,7 +47,7 @@ def variables(testbed: Testbed | None = None) -> dict[str, str]:
         raise LabError(reason)
     address, interface = (testbed.nodes[0].address, testbed.interface) if testbed else (addresses.LOOPBACK, "lo")
     return {
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(_packages()), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(packages()), os.environ.get("PYTHONPATH")])),
         "MASTER_ADDR": address,
         "MASTER_PORT": str(addresses.free_ports(1)[0]),
         "GLOO_SOCKET_IFNAME": interface,
@@ -56,7 +56,8 @@ def variables(testbed: Testbed | None = None) -> dict[str, str]:
     }
 
 
-def _packages() -> Path:
+def packages() -> Path:
+    """Return the folder that a program with PyTorch has on its path."""
     return FOLDER / "packages"
 
 
