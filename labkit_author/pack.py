@@ -20,7 +20,7 @@ from labkit.mpi import loopback
 from labkit.system import files, paths, processes, programs
 from labkit.system.errors import LabError
 
-LOCKS = ("uv.lock", "env/openmp/uv.lock", "env/uv.txt")
+LOCKS = ("uv.lock", "env/uv.txt")
 SUMS = "SHA256SUMS"  # the file that is written last: a folder without it is not a pack yet
 README = paths.ENV / "pack" / "README.txt"
 KIT = "cpu-labs"  # the folder that a student gets
@@ -69,7 +69,7 @@ def make(folder: Path, with_python: bool = True) -> Pack:
     _set_up(set_up, with_python)
     with files.writing(folder):
         locks.write_text("".join(f"{_sha256(paths.ROOT / lock)}  {lock}\n" for lock in LOCKS))
-        print("Packing 4 GB, a minute or two", flush=True)
+        print("Packing 3 GB, a minute or two", flush=True)
         with tarfile.open(packages, "w:gz", compresslevel=4) as archive:
             for name in _contents(set_up):
                 archive.add(set_up / name, name)

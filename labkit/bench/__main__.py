@@ -1,6 +1,7 @@
 """Measure in this process: `python -m labkit.bench --help`."""
 
 import sys
+from types import ModuleType
 
 from labkit.bench import flags
 from labkit.bench.config import BenchConfig
@@ -10,13 +11,29 @@ from labkit.system.imports import lighten_keras, uncollected
 
 
 def measure(config: BenchConfig) -> None:
-    """Measure: variables are set first, then TensorFlow is imported, which reads them."""
+    """Measure: variables are set first, then the framework is imported, which reads them."""
     flags.set_variables(config)
+    if config.framework == "pytorch":
+        with lease.take():
+            _torch_run().measure(config)
+        return
     lighten_keras()
     with lease.take():  # before TensorFlow makes a thread for each core
         with uncollected():
             from labkit.bench import run
         run.measure(config)
+
+
+def _torch_run() -> ModuleType:
+    """Return the module that measures with PyTorch, which has a folder of its own."""
+    from labkit.mpi import torch_ranks
+
+    if reason := torch_ranks.obstacle():
+        raise LabError(reason)
+    sys.path.insert(0, str(torch_ranks.packages()))
+    with uncollected():
+        from labkit.bench import torch_run
+    return torch_run
 
 
 def main() -> None:

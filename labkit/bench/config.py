@@ -10,6 +10,10 @@ OptimizerName = Literal["sgd", "momentum", "rmsprop", "adam"]
 VariableUpdate = Literal["parameter_server", "replicated", "horovod"]
 Device = Literal["cpu"]
 DataFormat = Literal["NHWC", "NCHW"]
+Framework = Literal["tensorflow", "pytorch"]
+
+WEIGHT_DECAY = 4e-5  # tf_cnn_benchmarks' factor
+LEARNING_RATE = 0.01
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ class BenchConfig:
         A network of the registry.
     batch_size, num_batches, num_warmup_batches, display_every : int
         Images in a step of one rank; steps that are timed; steps before those; steps between lines.
+    framework
+        What it runs on; PyTorch knows some of the models and of the flags.
     forward_only : bool
         Whether it classifies instead of training.
     optimizer
@@ -30,9 +36,9 @@ class BenchConfig:
         With "horovod", this is one rank of several; the others are the same thing on one device.
     device, data_format
         The CPU, and the layout of the images.
-    use_fp16, fused_batch_norm, fused_shortcuts, xla_compile : bool
+    use_fp16, fused_batch_norm, fused_shortcuts, xla_compile, torch_compile : bool
         Whether activations are bfloat16, a batch norm is one operation, XLA compiles a shortcut's addition with its
-        ReLU, and all of the step.
+        ReLU, XLA compiles all of the step, and torch.compile compiles PyTorch's network.
     mkl : bool or None
         Whether oneDNN is on; None leaves it to TensorFlow.
     num_intra_threads, num_inter_threads : int
@@ -47,6 +53,7 @@ class BenchConfig:
         Processes of each configuration.
     """
 
+    framework: Framework = "tensorflow"
     model: str = "resnet50"
     batch_size: int = 16
     num_batches: int = 30
@@ -61,6 +68,7 @@ class BenchConfig:
     fused_batch_norm: bool = True
     fused_shortcuts: bool = False
     xla_compile: bool = False
+    torch_compile: bool = False
     mkl: bool | None = None
     num_intra_threads: int = 0
     num_inter_threads: int = 0

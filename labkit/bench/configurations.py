@@ -270,7 +270,7 @@ def choose(names: Sequence[str]) -> dict[str, Configuration]:
         bases = ", ".join(name for name in configurations if "-" not in name)
         raise LabError(
             f"no configuration {unknown[0]!r}: there are {bases}, each with suffixes in this order: "
-            f"{', '.join(f'-{suffix}' for suffix in SUFFIXES)} (-compile for torch only, -fused and -xla for the others)."
+            f"{', '.join(f'-{suffix}' for suffix in SUFFIXES)} (-compile only for torch, -fused and -xla not for it)."
         )
     return {name: configurations[name] for name in names}
 

@@ -6,18 +6,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from labkit.bench.config import BenchConfig, DataFormat, Device, OptimizerName, VariableUpdate
+from labkit.bench.config import BenchConfig, DataFormat, Device, Framework, OptimizerName, VariableUpdate
 from labkit.models.registry import MODELS, Dataset
+from labkit.system import paths
 from labkit.system.arguments import Parser, add_switch, whole_number
 
 EXAMPLES = """\
 examples:
   lab bench --model=resnet50 --batch_size=16 --num_batches=30
   lab bench --forward_only --use_fp16 --json result.json
-  lab bench --config eigen,onednn,openmp-kmp,openmp-kmp-bf16,openmp-kmp-bf16-fused-huge
+  lab bench --config eigen,onednn,onednn-threads-bf16,onednn-threads-bf16-fused-huge
+  lab bench --config onednn-threads-bf16,torch-threads-bf16 --batch_size=32 --rounds=6
   mpirun -n 2 ./lab bench --variable_update=horovod --num_intra_threads=1
 
 Flags are written --name=value or --name value; those without a value are switched off by --noNAME."""
+
+# What PyTorch's side of the benchmark doesn't have: flags that must be as by default there, or one of these.
+TORCH_KNOWS: dict[str, tuple[object, ...]] = {
+    "model": ("resnet50", "resnet50_v1.5", "resnet101", "mnist"),
+    "optimizer": ("sgd", "momentum"),
+    "variable_update": ("parameter_server", "replicated"),
+    **dict.fromkeys(("trace_file", "mkl"), (None,)),
+    **dict.fromkeys(("xla_compile", "fused_shortcuts"), (False,)),
+    "fused_batch_norm": (True,),
+    "data_format": ("NHWC",),
+}
 
 
 def parse(args: Sequence[str]) -> BenchConfig:
@@ -39,6 +52,13 @@ def parse(args: Sequence[str]) -> BenchConfig:
             command_line.error(f"there is no folder {file.parent} to write {file.name} to: make it first.")
     if config.data_format == "NCHW" and config.mkl is False:
         command_line.error("--data_format=NCHW needs oneDNN: on a CPU, TensorFlow's own convolutions know NHWC alone.")
+    if config.framework == "pytorch":
+        for name, values in TORCH_KNOWS.items():
+            if (value := getattr(config, name)) not in values:
+                remedy = f"use one of {', '.join(map(str, values))}" if name == "model" else "leave it as by default"
+                command_line.error(f"--framework=pytorch has no --{name}={value}: {remedy}.")
+    elif config.torch_compile:
+        command_line.error("--torch_compile needs --framework=pytorch; TensorFlow's is --xla_compile.")
     return config
 
 
@@ -68,6 +88,7 @@ def set_variables(config: BenchConfig) -> None:
     if config.mkl and config.num_intra_threads:
         variables["OMP_NUM_THREADS"] = str(config.num_intra_threads)
     os.environ.update({name: value for name, value in variables.items() if value is not None})
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.STATE / "torch-compile"))  # what it compiled
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # notices at every start; errors still come
 
 
@@ -81,6 +102,9 @@ def parser() -> Parser:
     count, count_or_0 = whole_number(1), whole_number(0)
 
     group = parser.add_argument_group("what is measured")
+    group.add_argument(
+        "--framework", choices=get_args(Framework), help="pytorch after ./lab setup --torch (tensorflow)"
+    )
     group.add_argument("--model", choices=MODELS, help="the network (resnet50)")
     group.add_argument("--batch_size", type=count, metavar="N", help="images a step, a rank (16)")
     group.add_argument("--num_batches", type=count, metavar="N", help="steps that are timed (30)")
@@ -102,6 +126,7 @@ def parser() -> Parser:
     add_switch(group, "fused_batch_norm", "batch norm as one operation; without, as Keras 3 computes it (true)")
     add_switch(group, "fused_shortcuts", "residual networks: a shortcut's addition and its ReLU compiled with XLA")
     add_switch(group, "xla_compile", "compile the step with XLA")
+    add_switch(group, "torch_compile", "compile PyTorch's network, which takes over a minute the first time")
     add_switch(group, "mkl", "oneDNN on or off, and OMP_NUM_THREADS as num_intra_threads (TensorFlow's own choice)")
     group.add_argument("--num_intra_threads", type=count_or_0, metavar="N", help="0 is TensorFlow's choice (0)")
     group.add_argument("--num_inter_threads", type=count_or_0, metavar="N", help="0 is TensorFlow's choice (0)")
@@ -119,8 +144,10 @@ def parser() -> Parser:
         dest="configurations",
         type=lambda text: tuple(text.split(",")),
         metavar="NAME[,NAME…]",
-        help="compare: eigen, onednn, openmp, openmp-kmp, openmp-kmp-numactl, each also with -bf16, then -fused (the "
-        "flag above), then -huge (pages of 2 MB); or all, which leaves -fused and -huge out",
+        help="compare alternately: eigen (oneDNN off), onednn (what pip installs), torch (PyTorch), openmp (TensorFlow "
+        "2.14 with OpenMP, by ./lab setup --openmp), each with any of these suffixes, in this order: -compile (torch), "
+        "-threads (one for each core, one operation at a time), -bf16, -fused and -xla (TensorFlow), -huge (pages of 2 "
+        "MB), -interleave (over NUMA nodes); or all, from default to fast",
     )
     group.add_argument("--rounds", type=count, metavar="N", help="turns that the configurations take (3)")
     return parser

@@ -1,4 +1,4 @@
-"""The second half of set-up, run by the new environment: Horovod, bytecode, TensorFlow with OpenMP, PyTorch.
+"""The second half of set-up, run by the new environment: Horovod and bytecode; on request PyTorch and OpenMP.
 
 The script `lab` makes the environment with all packages but Horovod and starts `python -m labkit.cli.setup`. Horovod's
 compilation takes longest; what does not depend on it runs at the same time.
@@ -46,7 +46,6 @@ def main() -> None:
         run(
             launch("Horovod, compiled for this TensorFlow", "setup", compile_horovod()),
             launch("Bytecode, so that imports are fast", "setup-bytecode", bytecode(sys.executable)),
-            launch("TensorFlow with OpenMP, for lab 03", "setup-openmp", openmp()),
             *([launch("System packages that labs can use", "setup-apt", install(packages))] if packages else []),
         )
         keep_mpi_here()
@@ -145,13 +144,6 @@ def _sync_horovod(kit: Path) -> str:
     return _words("env", *(f"{name}={value}" for name, value in variables.items()), *sync)
 
 
-def openmp() -> str:
-    """Return the script that makes the second environment, at a lower priority than the compiler."""
-    project = paths.ENV / "openmp"
-    sync = _words("nice", programs.uv(), "sync", "--locked", *PLATFORM, "--project", project)
-    return f"{sync} && {bytecode(project / '.venv/bin/python')}"
-
-
 def bytecode(python: str | Path) -> str:
     """Return the command that compiles what the kit imports in the environment of this Python."""
     return _words("nice", python, paths.ENV / "bytecode.py")
@@ -208,10 +200,25 @@ def install_torch() -> None:
     trial = (*variables, sys.executable, "-c", "import torch.distributed.fsdp, torch._dynamo")
     script = f"{{ {_words(*command, *links)} || {_words(*command, *links, *index)}; }} && {_words(*trial)}"
     os.environ["LAB_AGAIN"] = "with its wheel in a folder, UV_FIND_LINKS=FOLDER ./lab setup --torch"
-    run(launch("PyTorch for CPUs, for lab 11: 0.8 GB", "setup-torch", script))
+    run(launch("PyTorch for CPUs, for labs 03 and 11: 1 GB", "setup-torch", script))
     shutil.copy(requirements, part)
     shutil.rmtree(packages, ignore_errors=True)
     part.rename(packages)
+
+
+def install_openmp() -> None:
+    """Make the environment with the TensorFlow of 2023 that was built with OpenMP, in `env/openmp/.venv`.
+
+    Raises
+    ------
+    LabError
+        When its packages can't be installed.
+    """
+    project = paths.ENV / "openmp"
+    sync = _words(programs.uv(), "sync", "--locked", *PLATFORM, "--project", project)
+    os.environ["LAB_AGAIN"] = "./lab setup --openmp"
+    script = f"{sync} && {bytecode(paths.OPENMP_PYTHON)}"
+    run(launch("TensorFlow of 2023 with OpenMP: 1.2 GB", "setup-openmp", script))
 
 
 def _words(*words: str | Path) -> str:

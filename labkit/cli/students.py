@@ -26,23 +26,29 @@ def setup(
     ] = False,
     author: Annotated[bool, typer.Option("--author", help="bring what writing and testing labs takes too")] = False,
     torch: Annotated[
-        bool, typer.Option("--torch", help="bring PyTorch for CPUs too, for lab 11: 0.8 GB, half a minute")
+        bool, typer.Option("--torch", help="add PyTorch for CPUs, for labs 03 and 11: 1 GB, half a minute")
+    ] = False,
+    openmp: Annotated[
+        bool,
+        typer.Option("--openmp", help="add TensorFlow of 2023 with OpenMP, for a section of lab 03: 1.2 GB"),
     ] = False,
 ) -> None:
-    """Make the environments, or repair them. Every command does it when needed.
+    """Make the environment, or repair it. Every command does it when needed.
 
-    They are in `.venv`, and for lab 03 in `env/openmp/.venv`: 4 GB, about two minutes, over the network. The log is
-    `.lab/setup.log`. If set-up was interrupted, the same command resumes. Packages for teaching and writing labs are
-    added by the first command that needs them, or here, before a day without a network. PyTorch is added with
-    `--torch` only.
+    It is in `.venv`: 3 GB, about two minutes, over the network. The log is `.lab/setup.log`. If set-up was interrupted,
+    the same command resumes. Packages for teaching and writing labs are added by the first command that needs them, or
+    here, before a day without a network. PyTorch and the TensorFlow of 2023 are added only with `--torch` and
+    `--openmp`, in folders of their own.
     """
-    if torch:
-        from labkit.cli.setup import install_torch
+    from labkit.cli.setup import install_openmp, install_torch
 
+    if torch:
         install_torch()
-    print("The environments are ready. Next: ./lab start")  # ./lab has made it, or this could not run
+    if openmp:
+        install_openmp()
+    print("The environment is ready. Next: ./lab start")  # ./lab has made it, or this could not run
     if os.geteuid() == 0 and (reason := account_access.problem()):
-        print(f"Other accounts, as of a hub's students, can't use them: {reason}. For those, {account_access.REMEDY}.")
+        print(f"Other accounts, as of a hub's students, can't use it: {reason}. For those, {account_access.REMEDY}.")
 
 
 @command(epilog="Example: `./lab start 07 --no-browser --port 8899`")

@@ -1,18 +1,28 @@
 """One synthetic batch, again and again, on which a network is measured without the reading of images."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
-import tensorflow as tf
 
 from labkit.models.registry import Model
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 SEED = 1234
 
 
+def synthetic_arrays(model: Model, batch_size: int, rank: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return random images (n, height, width, channels) float32, and labels (n,) int32; parameters as below."""
+    rng = np.random.default_rng((SEED, rank))
+    images = rng.normal(size=(batch_size, *model.shape)).astype("float32")
+    return images, rng.integers(model.classes, size=batch_size).astype("int32")
+
+
 def synthetic_batches(
     model: Model, batch_size: int, data_format: str = "NHWC", rank: int = 0
-) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+) -> Iterator[tuple["tf.Tensor", "tf.Tensor"]]:
     """Yield one batch without end, made once: random images float32 and labels (n,) int32.
 
     Parameters
@@ -26,9 +36,9 @@ def synthetic_batches(
     rank : int
         The rank, each of which has a batch of its own.
     """
-    rng = np.random.default_rng((SEED, rank))
-    images = tf.constant(rng.normal(size=(batch_size, *model.shape)).astype("float32"))
-    labels = tf.constant(rng.integers(model.classes, size=batch_size).astype("int32"))
+    import tensorflow as tf  # here: PyTorch's process needs the arrays alone
+
+    images, labels = map(tf.constant, synthetic_arrays(model, batch_size, rank))
     batch = images if data_format == "NHWC" else tf.transpose(images, (0, 3, 1, 2)), labels
     while True:
         yield batch

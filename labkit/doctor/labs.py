@@ -24,10 +24,10 @@ LABS = (
     Lab(
         "03 ResNet-50, from default to fast",
         needs=(*TENSORFLOW, "MPI"),
-        better_with=("cores", "oneDNN", "OpenMP build", "numactl"),
+        better_with=("cores", "oneDNN", "OpenMP build", "PyTorch", "numactl"),
     ),
     Lab("04 Fewer bits", needs=(*TENSORFLOW, "MPI", "data"), better_with=("oneDNN",)),
-    Lab("05 Let a program tune it", needs=TENSORFLOW, better_with=("cores", "OpenMP build")),
+    Lab("05 Let a program tune it", needs=TENSORFLOW, better_with=("cores",)),
     Lab("06 How gradients travel", needs=(*NOTEBOOK, "memory", "MPI", "data"), better_with=("cores", "network")),
     Lab(
         "07 Horovod on the MNIST CNN",

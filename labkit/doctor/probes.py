@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from labkit.data import mnist
 from labkit.data.mnist import FileStatus
@@ -26,7 +26,6 @@ from labkit.testbed import obstacle
 
 SCRIPTS = Path(__file__).with_name("scripts")
 PROBE_TIMEOUT_S = 120.0  # seconds for a probe; the first import of TensorFlow from a network disk can take a minute
-CANNOT_START = "cannot start"  # the words by which `processes.run` says so
 ERROR_LINES = 3  # lines of a failed probe that are shown
 
 
@@ -63,8 +62,10 @@ class Facts:
         The folder of LD_LIBRARY_PATH that hides this environment's MPI library behind another.
     data : tuple of FileStatus, or str
         The status of the labs' data; a reason when it cannot be told.
-    onednn, horovod, daal4py, kernel, jupyterlab, openmp : ProbeResult
+    onednn, horovod, daal4py, kernel, jupyterlab : ProbeResult
         The results of these probes.
+    openmp : ProbeResult or None
+        The same for the TensorFlow with OpenMP; None where it was not asked for.
     numactl : ProbeResult or None
         The result of interleaving memory; None where there is no such program.
     network : ProbeResult
@@ -94,7 +95,7 @@ class Facts:
     daal4py: ProbeResult
     kernel: ProbeResult
     jupyterlab: ProbeResult
-    openmp: ProbeResult
+    openmp: ProbeResult | None
     numactl: ProbeResult | None
     network: ProbeResult
     slurm: ProbeResult
@@ -109,7 +110,9 @@ def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
     A quick look starts no TensorFlow, ranks or kernel: these probes are `NOT_TRIED`.
     """
     prefix = Path(sys.prefix).resolve()
-    tried = dict.fromkeys(PROBES, NOT_TRIED) if quick else _try_probes(on_step)
+    tried: dict[str, Any] = dict.fromkeys(PROBES, NOT_TRIED) if quick else _try_probes(on_step)
+    if not OPENMP_PYTHON.exists():
+        tried["openmp"] = None
     return Facts(
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),

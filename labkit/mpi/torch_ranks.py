@@ -22,9 +22,9 @@ def obstacle() -> str:
     """Return one line, why no script with PyTorch can run here and what to do; empty when one can."""
     installed = packages() / REQUIREMENTS
     if not installed.exists():
-        return "PyTorch is not here. `./lab setup --torch` brings it: 0.8 GB."
+        return "PyTorch is not here. `./lab setup --torch` brings it: 1 GB."
     if installed.read_bytes() != (FOLDER / REQUIREMENTS).read_bytes():
-        return f"PyTorch {version()} is not what the kit wants by now. `./lab setup --torch` brings that: 0.8 GB."
+        return f"PyTorch {version()} is not what the kit wants by now. `./lab setup --torch` brings that: 1 GB."
     return ""
 
 

@@ -1,0 +1,176 @@
+"""The lines, timed steps and result of one measurement, with either framework.
+
+The output is tf_cnn_benchmarks', which people's scripts read.
+"""
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from labkit.bench.config import BenchConfig
+from labkit.models.registry import MODELS
+from labkit.system import files, load
+from labkit.system.lease import usable_machine
+
+# Prefixes of the variables that change its speed, and are therefore in the JSON.
+VARIABLE_PREFIXES = (
+    "TF_",
+    "OMP_",
+    "KMP_",
+    "ONEDNN_",
+    "DNNL_",
+    "MALLOC_",
+    "GLIBC_TUNABLES",
+    "LD_PRELOAD",
+    "HOROVOD_",
+    "XLA_",
+    "TORCHINDUCTOR_",
+)
+
+
+class Speed(NamedTuple):
+    """Images a second of some steps, with the statistics of tf_cnn_benchmarks.
+
+    Attributes
+    ----------
+    mean : float
+        All the steps' images divided by all their time.
+    uncertainty : float
+        The standard error of the steps' speeds.
+    jitter : float
+        Their median absolute deviation, times 1.4826: the standard deviation, were they spread normally.
+    """
+
+    mean: float
+    uncertainty: float
+    jitter: float
+
+    def __str__(self) -> str:
+        """Return it as `images/sec: 17.3 +/- 0.1 (jitter = 0.4)`."""
+        return f"images/sec: {self.mean:.1f} +/- {self.uncertainty:.1f} (jitter = {self.jitter:.1f})"
+
+
+def speed(count: int, seconds: list[float]) -> Speed:
+    """Return the speed of steps of `count` images each."""
+    speeds = count / np.asarray(seconds)
+    jitter = 1.4826 * float(np.median(np.abs(speeds - np.median(speeds))))
+    return Speed(count / statistics.fmean(seconds), float(speeds.std() / len(speeds) ** 0.5), jitter)
+
+
+class Run:
+    """A measurement; it prints its header first.
+
+    Parameters
+    ----------
+    config : BenchConfig
+        The configuration.
+    framework, version : str
+        Such as "TensorFlow" and "2.21.0".
+    rank, ranks : int
+        This process among the ranks of Horovod; only rank 0 prints and writes.
+    """
+
+    def __init__(self, config: BenchConfig, framework: str, version: str, rank: int = 0, ranks: int = 1):
+        self.config, self.rank, self.ranks = config, rank, ranks
+        self.versions = {framework.lower(): version}
+        self.report(_header(config, framework, version, ranks))
+        self.report(f"Generating {'evaluation' if config.forward_only else 'training'} model")
+
+    def report(self, text: str) -> None:
+        """Print a line."""
+        if self.rank == 0:
+            print(text, flush=True)
+
+    def time(self, step: Callable[[], float], flops: int, warmed_up: Callable[[], None] = lambda: None) -> None:
+        """Warm up, time steps, and write the result if it is asked for.
+
+        Parameters
+        ----------
+        step : callable
+            One step; it returns the loss when the step is over.
+        flops : int
+            Operations of a step for one image.
+        warmed_up : callable
+            It is called between the warm-up and the timed steps.
+        """
+        config = self.config
+        self.report("Running warm up")
+        for _ in range(config.num_warmup_batches):
+            step()
+        warmed_up()
+        self.report("Done warm up\nStep\tImg/sec\ttotal_loss")
+
+        seconds: list[float] = []
+        losses: list[float] = []
+        count = config.batch_size * self.ranks
+        with load.observe(unknown="the other ranks are at work beside this one" if self.ranks > 1 else "") as others:
+            began = before = time.perf_counter()
+            for number in range(1, config.num_batches + 1):
+                losses.append(step())
+                now = time.perf_counter()
+                seconds.append(now - before)
+                before = now
+                if number == 1 or number % config.display_every == 0:
+                    self.report(f"{number}\t{speed(count, seconds)}\t{losses[-1]:.3f}")
+        total = count * config.num_batches / (before - began)
+        self.report(f"{'-' * 64}\ntotal images/sec: {total:.2f}\n{'-' * 64}")
+        if others.busy:
+            self.report(str(others))
+        if config.json and self.rank == 0:
+            _, uncertainty, jitter = speed(count, seconds)
+            result = {
+                "images_per_second": total,
+                "uncertainty": uncertainty,
+                "jitter": jitter,
+                "gflop_per_image": flops / 1e9,
+                "gflops": flops * total / 1e9,
+                "seconds": seconds,
+                "losses": losses,
+                "ranks": self.ranks,
+                "others": others.as_dict(),
+            }
+            files.write(config.json, json.dumps(result | _conditions(config, self.versions), indent=1))
+
+
+def _header(config: BenchConfig, framework: str, version: str, ranks: int) -> str:
+    emulated = "" if {"BF16", "AMX"} & set(usable_machine().isa) else ", emulated: this CPU has no bfloat16"
+    model = MODELS[config.model]
+    one = {"An image is": f"here {model.example}"} if model.dataset == "sequences" else {}
+    rows = {
+        framework: version,
+        "Model": config.model,
+        "Dataset": f"{config.data_name} (synthetic)",
+        **one,
+        "Mode": "forward-only" if config.forward_only else "training",
+        "Batch size": f"{config.batch_size * ranks} global\n{'':13}{config.batch_size} per device",
+        "Num batches": config.num_batches,
+        "Devices": "['/cpu:0']" if ranks == 1 else f"{ranks} ranks, ['/cpu:0'] each",
+        "Data format": config.data_format,
+        "Precision": f"bfloat16, which is a CPU's 16 bits{emulated}" if config.use_fp16 else "float32",
+        "Optimizer": config.optimizer,
+        "Variables": config.variable_update,
+    }
+    return "\n".join([*(f"{name + ':':13}{value}" for name, value in rows.items()), "=========="])
+
+
+def _conditions(config: BenchConfig, versions: dict[str, str]) -> dict[str, Any]:
+    """Return the conditions of a measurement: programs, machine, variables."""
+    machine = usable_machine()
+    return {
+        "settings": {name: str(value) if isinstance(value, Path) else value for name, value in asdict(config).items()},
+        "environment": {
+            name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLE_PREFIXES)
+        },
+        "versions": {"python": platform.python_version(), "numpy": np.__version__} | versions,
+        "machine": asdict(machine) | {"usable_cores": machine.usable_cores, "kernel": platform.release()},
+        "python": sys.executable,
+    }

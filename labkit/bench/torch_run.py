@@ -1,0 +1,95 @@
+"""One measurement with PyTorch, in this process. It imports no TensorFlow, which has threads and memory of its own."""
+
+import functools
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from labkit.bench import timing
+from labkit.bench.config import LEARNING_RATE, WEIGHT_DECAY, BenchConfig
+from labkit.data.synthetic_batch import synthetic_arrays
+from labkit.models import torch_networks
+from labkit.models.registry import MODELS
+
+SEED = 1234  # of the weights
+_NETWORKS: dict[str, Callable[[int], nn.Module]] = {
+    "resnet50": functools.partial(torch_networks.resnet, (3, 4, 6, 3)),
+    "resnet50_v1.5": functools.partial(torch_networks.resnet, (3, 4, 6, 3), stride_in_3x3=True),
+    "resnet101": functools.partial(torch_networks.resnet, (3, 4, 23, 3)),
+    "mnist": torch_networks.mnist,
+}
+
+
+def make_step(network: nn.Module, config: BenchConfig) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Return the step that trains on a batch, or classifies it, and returns the cross-entropy.
+
+    The weight decay is the optimizer's: the gradients are those of TensorFlow's step, whose total loss contains it.
+    """
+    kernels = [weight for weight in network.parameters() if weight.ndim > 1]
+    others = [weight for weight in network.parameters() if weight.ndim == 1]
+    optimizer = torch.optim.SGD(
+        [{"params": kernels, "weight_decay": WEIGHT_DECAY}, {"params": others}],
+        lr=LEARNING_RATE,
+        momentum=0.9 if config.optimizer == "momentum" else 0.0,
+        fused=True,
+    )
+    network.train(not config.forward_only)
+    forward = torch.compile(network) if config.torch_compile else network
+
+    def step(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=config.use_fp16):
+            logits = forward(images)
+        loss = nn.functional.cross_entropy(logits.float(), labels)
+        if not config.forward_only:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return loss.detach()
+
+    return torch.no_grad()(step) if config.forward_only else step
+
+
+def make_network(name: str) -> nn.Module:
+    """Return a network of the registry, channels last, its weights drawn as TensorFlow's are: for ReLU."""
+    torch.manual_seed(SEED)
+    network = _NETWORKS[name](MODELS[name].classes)
+    for weight in network.parameters():
+        if weight.ndim > 1:
+            spread = math.sqrt(2 / math.prod(weight.shape[1:]))
+            nn.init.trunc_normal_(weight, std=spread, a=-2 * spread, b=2 * spread)
+    for layer in network.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.zeros_(layer.bias)
+    return network.to(memory_format=torch.channels_last)
+
+
+def flops(config: BenchConfig) -> int:
+    """Return the operations of a step for one image in convolutions and matrix products, as PyTorch counts them."""
+    model = MODELS[config.model]
+    height, width, channels = model.shape
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:  # no memory, no arithmetic
+        network = _NETWORKS[config.model](model.classes)
+        with torch.set_grad_enabled(not config.forward_only):
+            logits = network(torch.empty(1, channels, height, width))
+            if not config.forward_only:
+                logits.sum().backward()
+    return counter.get_total_flops()
+
+
+def measure(config: BenchConfig) -> None:
+    """Build the network, warm up, time the steps; print, and write the result if it is asked for."""
+    if config.num_intra_threads:
+        torch.set_num_threads(config.num_intra_threads)
+    if config.num_inter_threads:
+        torch.set_num_interop_threads(config.num_inter_threads)
+    run = timing.Run(config, "PyTorch", torch.__version__)
+    network = make_network(config.model)
+    images, labels = map(torch.from_numpy, synthetic_arrays(MODELS[config.model], config.batch_size))
+    images = images.permute(0, 3, 1, 2)  # channels stay last in memory
+    step = make_step(network, config)
+    if config.torch_compile:
+        run.report("Compiling: over a minute the first time, later runs find the result on disk")
+    run.time(lambda: step(images, labels.long()).item(), flops(config))
