@@ -49,9 +49,8 @@ from IPython.display import Code, display
 
 from labkit.bench import configurations
 from labkit.bench import steps as bench_steps
-from labkit.bench.config import BenchConfig
+from labkit.bench.config import LEARNING_RATE, WEIGHT_DECAY, BenchConfig
 from labkit.bench.in_process import Step, compare_steps
-from labkit.bench.run import LEARNING_RATE, WEIGHT_DECAY
 from labkit.data.synthetic_batch import synthetic_batches
 from labkit.display import ladder, onednn, plots
 from labkit.display.consistency import Limit, Prediction, repeated, score, total
@@ -215,8 +214,8 @@ place_threads = check(1, place_threads)
 # %%
 for name, about in MACHINES.items():
     placed = place_threads(**about)
-    where = ",".join(map(str, sorted(map(int, placed["cpus"]))))
-    print(f"{name}: {where.count(',') + 1} threads, numactl --physcpubind={where}")
+    on_cpus = ",".join(map(str, sorted(map(int, placed["cpus"]))))
+    print(f"{name}: {len(placed['cpus'])} threads, numactl --physcpubind={on_cpus}")
     if placed["interleave"]:
         print("  measure it with and without: numactl --interleave=all")
 
@@ -256,7 +255,7 @@ results.compare_guess(2, Measured(*training.ratio(fast, "onednn"), "×"))
 
 # %% jupyter={"source_hidden": true}
 def draw(comparison, reference, title):
-    """Bars of each configuration's factor vs a reference, with intervals; grey if it may be chance."""
+    """Bars of each factor vs a reference, with its interval; grey if it may be chance."""
     times = {
         name: comparison.ratio(name, reference) for name in comparison.results if name != reference
     }
@@ -414,8 +413,8 @@ for trained in (10, 1):
 # ## 3 · Batch size and precision
 #
 # Does a small batch keep the speed down? And what does [**bfloat16**](../docs/glossary.md#bfloat16) gain on its own? It
-# halves the bytes to move, and a CPU with instructions for it computes at least twice as many operations per second.
-# The weights stay in float32.
+# halves the bytes to move. A CPU with instructions for it can compute twice as many operations per second, or more with
+# AMX. The weights stay in float32.
 #
 # Both can be compared within this notebook. First three rounds of all sizes, to choose one. Then six fresh rounds of
 # the chosen size vs the lab's own: the best of many in a few rounds was partly lucky.
@@ -744,14 +743,15 @@ if trusted:
     height = 0.8 / len(trusted)
     for number, kind in enumerate(trusted):
         colour, hatch = ((plots.BLUE, ""), (plots.ORANGE, "//"))[number]
-        log = logs[kind]
         # One sum for each logged step: their spread gives the intervals of what the log has.
-        stepwise = [by_kind(part, 1).ms for part in np.array_split(log, logged_steps)]
+        each = len(logs[kind]) // logged_steps
+        starts = range(0, each * logged_steps, each)
+        stepwise = [by_kind(logs[kind].iloc[start : start + each], 1).ms for start in starts]
         ms = [ledgers[kind].get(name, 0) for name in names]
-        where = np.arange(len(names)) + (number - (len(trusted) - 1) / 2) * height
+        places = np.arange(len(names)) + (number - (len(trusted) - 1) / 2) * height
         style = {"color": colour, "hatch": hatch, "edgecolor": "w", "label": kind}
-        axis.barh(where, ms, height, **style)
-        for place, name, value in zip(where, names, ms, strict=True):
+        axis.barh(places, ms, height, **style)
+        for place, name, value in zip(places, names, ms, strict=True):
             end = value
             if logged_steps > 1 and name in primitives[kind].index:
                 mean, half_length = interval(np.array([one.get(name, 0.0) for one in stepwise]))
@@ -938,19 +938,19 @@ if pytorch in training.results:
     kind = KINDS[-1]
     with load.watch("section 5") as log_others["PyTorch"]:
         run, lines = logged(f"torch-threads{bf16}")
-    log = onednn.read_log(lines, after="Done warm up")
+    torch_log = onednn.read_log(lines, after="Done warm up")
     sides = pd.DataFrame(
-        {"TensorFlow": primitives[kind].ms, "PyTorch": by_kind(log, logged_steps).ms}
+        {"TensorFlow": primitives[kind].ms, "PyTorch": by_kind(torch_log, logged_steps).ms}
     )
     sides = sides.fillna(0.0)
     sides.loc[REST] = [step_ms[kind], 1000 * float(np.mean(run["seconds"]))] - sides.sum()
     sides["difference"] = sides.PyTorch - sides.TensorFlow
     whole_step = sides.sum()
     slower = "PyTorch" if whole_step.difference > 0 else "TensorFlow"
-    where = sides.difference.mul(np.sign(whole_step.difference)).idxmax()
-    why = f"most of it: {where}"
+    loses_in = sides.difference.mul(np.sign(whole_step.difference)).idxmax()
+    why = f"{slower} loses most in: {loses_in}"
     print(f"ms in a step, {kind}: TensorFlow {whole_step.TensorFlow:,.0f}, PyTorch", end=" ")
-    print(f"{whole_step.PyTorch:,.0f}. {slower} loses most in: {where}")
+    print(f"{whole_step.PyTorch:,.0f}. {why}")
     display(sides.sort_values("difference", key=abs, ascending=False).style.format("{:,.1f}"))
 else:
     print(training.failed.get(pytorch, "PyTorch is not compared in a small run."))
@@ -1045,10 +1045,10 @@ caches = [os.sysconf(f"SC_LEVEL{level}_CACHE_SIZE") for level in (2, 3)]
 memory_ms = Measured(passes["fused"] * tensor_mb / limits.bandwidth, unit="ms")
 rate = rate_of(norms, "fused")
 fused_ms = Measured(*(1000 / value for value in (rate.value, rate.high, rate.low)), "ms")
-bound = Limit(memory_ms, "the caches hold its tensors", lower_is_better=True)
+by_memory = Limit(memory_ms, "the caches hold its tensors", lower_is_better=True)
 print(f"one tensor: {tensor_mb:.1f} MB; the largest cache: {max(caches) / 1e6:.0f} MB")
-print(f"fused: {fused_ms}. Memory alone: {bound.describe(fused_ms)}")
-if 0 < 2 * tensor_mb < max(caches) / 1e6 or bound.share(fused_ms).value < 50:
+print(f"fused: {fused_ms}. Memory alone: {by_memory.describe(fused_ms)}")
+if 0 < 2 * tensor_mb < max(caches) / 1e6 or by_memory.share(fused_ms).value < 50:
     print("Memory does not limit this loop, so counting passes could not predict it.")
 
 # %% [markdown]
@@ -1107,37 +1107,37 @@ framework = "PyTorch" if pytorch in training.results else "TensorFlow"
 settled = known["torch-threads" if framework == "PyTorch" else "onednn-threads"]
 twice, double = f"{2 * cores} threads", {"OMP_NUM_THREADS": 2 * cores}
 more = replace(settled, flags=(*settled.flags, f"--num_intra_threads={2 * cores}"))
-side = {"a thread per core": settled, twice: more}
+hurting = {"a thread per core": settled, twice: more}
 if framework == "PyTorch":
-    side[twice] = replace(settled, env={**settled.env, **double})
+    hurting[twice] = replace(settled, env={**settled.env, **double})
 if nodes > 1:
     interleave = ("numactl", "--interleave=all")
-    side["memory spread"] = replace(settled, prefix=interleave)
+    hurting["memory spread"] = replace(settled, prefix=interleave)
 else:
     print("memory spread: not here. This machine has one NUMA node, so all memory is equally near.")
-print(f"{framework}, {twice}:\n  {side[twice].command(RUN[0], half)}")
+print(f"{framework}, {twice}:\n  {hurting[twice].command(RUN[0], half)}")
 
 # %% [markdown]
 # This takes about a minute and a half.
 
 # %%
-side_runs = configurations.compare(side, *RUN, half, rounds=rounds, where="section 7")
-for name in list(side)[1:]:
-    tell(side_runs, name, "a thread per core")
+thread_runs = configurations.compare(hurting, *RUN, half, rounds=rounds, where="section 7")
+for name in list(hurting)[1:]:
+    tell(thread_runs, name, "a thread per core")
 
 # %% jupyter={"source_hidden": true}
-draw(side_runs, "a thread per core", "Threads and memory, vs a thread per core")
+draw(thread_runs, "a thread per core", "Threads and memory, vs a thread per core")
 PUBLISHED = {"memory spread": "33.62 → 34.18 images/s: 1.02×, with NCHW"}
-changed = [name for name in list(side)[1:] if name in side_runs.results]
+changed = [name for name in list(hurting)[1:] if name in thread_runs.results]
 results.hand_in(
     "7",
     *(
         (
             f"{framework}: a thread per core → {name}",
             PUBLISHED.get(name, ""),
-            Measured(*side_runs.ratio(name, "a thread per core"), "×"),
+            Measured(*thread_runs.ratio(name, "a thread per core"), "×"),
             "",
-            side_runs.others,
+            thread_runs.others,
         )
         for name in changed
     ),
@@ -1160,7 +1160,7 @@ results.hand_in(
 # So the library and its threads gave nearly everything. The last 2% came from two changes at once, in one run each: no
 # one can tell them apart. All memory on one node was the expensive mistake.
 #
-# Its cores had AVX2: 16 multiplications and 16 additions per cycle, at 2.9 GHz. *On paper*, that is 18 × 32 × 2.9
+# Its cores had AVX2: 16 multiplications and 16 additions per cycle, at 2.9 GHz. *On paper*, that is `18 × 32 × 2.9` in
 # GFLOP/s:
 
 # %% tags=["nbval-check-output"]

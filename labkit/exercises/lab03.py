@@ -21,7 +21,7 @@ Row = tuple[int, int, int, int]  # a logical CPU: its number, its core, its sock
 
 
 def _box(sockets: int, cores: int, threads: int, nodes: int) -> list[Row]:
-    """Return a machine's rows, its CPUs numbered as Linux does; so many cores and NUMA nodes in each socket."""
+    """Return a machine's rows, its CPUs numbered as Linux does; cores and NUMA nodes are those of each socket."""
     total = sockets * cores
     return [
         (thread * total + core, core, core // cores, core * sockets * nodes // total)
@@ -71,7 +71,7 @@ QUOTA_HINT = (
     "may use."
 )
 NODES_HINT = (
-    "Count the cores that you may use on each node, and fill the node with most of them first, then the next: sort the "
+    "Count the cores that you may use on each node. Fill the node with the most of them first, then the next: sort the "
     "CPUs by (-cores_on[node], node), and take as many as there are threads."
 )
 
@@ -80,13 +80,13 @@ NODES_HINT = (
     1,
     hints=(
         "First keep the rows of the CPUs that you may use, and one row for each core: a dict with the core as its key "
-        "does that. How many threads can be busy? Which node has most of these cores?",
+        "does that. How many threads can be busy? Which node has the most of these cores?",
         QUOTA_HINT,
         NODES_HINT,
     ),
 )
 def place_threads(answer: Callable[..., Any]) -> None:
-    """Places of threads on machines of all sizes, on parts of them, and under quotas: any that keep all the rules."""
+    """Places of threads on machines of all sizes, on parts of them, and under quotas: any that follow the rules."""
 
     def decide(what: str, cpus: list[Row], allowed: Sequence[int], quota: float | None) -> None:
         mine = {row[0]: row for row in cpus if row[0] in allowed}
@@ -156,15 +156,15 @@ def _named(got: Any, names: Iterable[str]) -> dict[str, Any]:
 
 NEEDED_HINT = (
     "Of the layers that learn, the first in the chain needs no gradient with respect to its input: all layers before "
-    "it keep their weights, and nobody needs the gradient of the images."
+    "it keep their weights, and the gradient of the images is not needed."
 )
 
 
 @lab.exercise(
     2,
     hints=(
-        "The forward pass goes through all layers, whoever learns. Which layers need the gradient of their weights? "
-        "Which need that of their input?",
+        "The forward pass goes through all layers, whichever of them learn. Which layers need the gradient of their "
+        "weights? Which need the gradient of their input?",
         NEEDED_HINT,
         "learning = each[len(each) - trained :]; then sum(each) + sum(learning) + sum(learning[1:]).",
     ),
