@@ -1176,8 +1176,8 @@ for what, images in {"default": 5.48, "Intel's build, threads set": 33.62}.items
 # ./lab bench --config openmp,openmp-threads,onednn-threads --num_batches=3 --rounds 6
 # ```
 #
-# **Open tasks**, also for a terminal. Compare two configurations at a time in six rounds, and write down the result with the
-# version, also if nothing helps.
+# **Open tasks**, also for a terminal. Compare two configurations at a time in six rounds, and write down the result
+# with the version, also if nothing helps.
 #
 # - *Compilers.* `onednn-threads,onednn-threads-xla`: XLA compiles the whole step. Does oneDNN's log still show
 #   convolutions?
