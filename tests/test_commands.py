@@ -70,7 +70,7 @@ WORKS = [  # command line, exit code, what it prints, the file that it writes, w
     ("--version", 0, "lab ", "", ""),
     ("--help", 0, "start Open the labs in JupyterLab", "", ""),
     ("--help-all", 0, "Teaching", "", ""),
-    ("setup", 0, "The environments are ready. Next: ./lab start", "", ""),
+    ("setup", 0, "The environment is ready. Next: ./lab start", "", ""),
     ("reset 01 --folder mine", 0, "is fresh", "mine/01_tensorflow_graphs.ipynb", "check(1"),
     ("report --folder mine --out me.html", 0, "/me.html", "me.html", "A CPU"),
     ("--show-completion bash", 0, "complete -o default -F _lab_completion lab", "", ""),

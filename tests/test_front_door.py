@@ -23,7 +23,7 @@ TOOLS = """
     sed sh sha256sum sleep sort stat tail tar timeout uname
 """
 COPIED = (
-    *("lab", "pyproject.toml", "uv.lock", "env/uv.txt", "env/openmp/pyproject.toml", "env/openmp/uv.lock"),
+    *("lab", "pyproject.toml", "uv.lock", "env/uv.txt"),
     *("env/torch/requirements.txt", "labkit/__init__.py", "labkit/cli", "labkit/system"),
 )
 
@@ -62,6 +62,9 @@ case "$*" in
   *g++*) printf '#!/bin/sh\\n' >"$(dirname "$0")/g++"; chmod +x "$(dirname "$0")/g++" ;;
 esac
 """
+
+
+HANGS = "import os, time; open('hanging', 'w').write(str(os.getpid())); time.sleep(60)"
 
 
 class Checkout:
@@ -149,21 +152,20 @@ def assert_one_line(done: tuple[int, str, str], *told: str) -> None:
         assert text in err
 
 
-def test_first_use_makes_both_environments_and_hands_over_and_later_uses_hand_over_at_once(checkout):
+def test_first_use_makes_the_environment_and_hands_over_and_later_uses_hand_over_at_once(checkout):
     code, out, err = checkout.run("doctor", "--json")
     assert (code, err) == (0, "")
     assert "Setting up" in out
-    for step in ("Python 3.11 and the packages", "Horovod, compiled", "Bytecode", "TensorFlow with OpenMP"):
+    for step in ("Python 3.11 and the packages", "Horovod, compiled", "Bytecode"):
         assert re.search(rf"^  {step}.* \d+ s$", out, re.M), step
     assert out.endswith("labkit doctor --json\n")
-    assert sorted(checkout.made()) == ["horovod", "openmp", "packages"]
+    assert sorted(checkout.made()) == ["horovod", "packages"]
     assert all(" --locked " in call for call in checkout.read("uv-calls").splitlines() if "sync" in call)
-    for log in ("setup-bytecode", "setup-openmp"):
-        assert "bytecode" in checkout.read(f".lab/{log}.log")
+    assert "bytecode" in checkout.read(".lab/setup-bytecode.log")
     assert (checkout.folder / ".venv/bin/mpirun").readlink() == Path("../../labkit/mpi/mpirun.sh")
     assert checkout.read(".venv/lib/etc/ucx/ucx.conf") == "UCX_TLS=sm,self\n"
     assert checkout.run("data", "status") == (0, "labkit data status\n", "")
-    assert len(checkout.made()) == 3
+    assert len(checkout.made()) == 2
 
 
 HELP = pytest.mark.parametrize("asked", [(), ("--help",)])
@@ -180,7 +182,7 @@ def test_help_makes_nothing_and_is_labkits_once_it_is_set_up(checkout, asked):
     assert checkout.run(*asked)[0] == 0
 
 
-@pytest.mark.parametrize("lock", ["uv.lock", "env/openmp/uv.lock", "env/openmp/pyproject.toml"])
+@pytest.mark.parametrize("lock", ["uv.lock", "pyproject.toml", "env/uv.txt"])
 def test_a_changed_lock_sets_up_again(checkout, lock):
     checkout.run("setup")
     with (checkout.folder / lock).open("a") as file:
@@ -189,15 +191,14 @@ def test_a_changed_lock_sets_up_again(checkout, lock):
     assert "Setting up" in checkout.run("setup")[1], "it was asked for by name"
 
 
-@pytest.mark.parametrize("venv", [".venv", "env/openmp/.venv"])
-def test_a_moved_checkout_makes_its_environments_again(checkout, tmp_path, venv):
+def test_a_moved_checkout_makes_its_environment_again(checkout, tmp_path):
     checkout.run("setup")
-    (checkout.folder / venv / "old").touch()
+    (checkout.folder / ".venv/old").touch()
     checkout.run("setup")
-    assert (checkout.folder / venv / "old").exists(), "it was not moved"
+    assert (checkout.folder / ".venv/old").exists(), "it was not moved"
     checkout.folder = checkout.folder.rename(tmp_path / "elsewhere")
     assert checkout.run("doctor")[1].endswith("labkit doctor\n")
-    assert not (checkout.folder / venv / "old").exists()
+    assert not (checkout.folder / ".venv/old").exists()
 
 
 def test_a_folder_with_a_blank_is_compiled_in_by_a_path_without(tmp_path):
@@ -286,7 +287,6 @@ def test_a_python_that_this_account_may_not_run_is_reported_in_one_line(checkout
     [
         ("packages", "Python 3.11 and the packages", "setup.log"),
         ("horovod", "Horovod, compiled for this TensorFlow", "setup.log"),
-        ("openmp", "TensorFlow with OpenMP, for lab 03", "setup-openmp.log"),
     ],
 )
 def test_a_failed_step_shows_why_and_the_next_call_resumes(checkout, what, step, log):
@@ -300,13 +300,14 @@ def test_a_failed_step_shows_why_and_the_next_call_resumes(checkout, what, step,
 
 
 def test_a_failed_step_ends_what_runs_at_the_same_time(checkout):
-    checkout.have("fails-horovod", "hangs-openmp")
+    checkout.have("fails-horovod")
+    (checkout.folder / "env/bytecode.py").write_text(HANGS)
     assert checkout.run("start")[0] == 2
     hanging = checkout.read("hanging").strip()
     assert not processes.find(lambda process: str(process.pid) == hanging)
 
 
-@pytest.mark.parametrize("what", ["packages", "openmp"])
+@pytest.mark.parametrize("what", ["packages", "horovod"])
 def test_ctrl_c_ends_all_that_was_started_and_the_next_call_resumes(checkout, what):
     checkout.have(f"hangs-{what}")
     assert "lab: interrupted. ./lab setup resumes." in checkout.interrupt("start")
@@ -375,11 +376,11 @@ def test_a_machine_that_cannot_serve_is_reported_in_one_line(checkout, program, 
     assert_one_line(checkout.run("start"), told)
 
 
-def install_torch(checkout: Checkout) -> subprocess.CompletedProcess:
-    """Do as `./lab setup --torch` does once all else is set up."""
+def install_extra(checkout: Checkout, name: str) -> subprocess.CompletedProcess:
+    """Do as `./lab setup --torch` or `--openmp` does once all else is set up."""
     assert checkout.run("setup")[0] == 0
     return subprocess.run(
-        [checkout.folder / ".venv/bin/python", "-c", "from labkit.cli import setup; setup.install_torch()"],
+        [checkout.folder / ".venv/bin/python", "-c", f"from labkit.cli import setup; setup.install_{name}()"],
         cwd=checkout.folder,
         env={"PATH": str(checkout.path), "PYTHONPATH": str(checkout.folder), "PIP_FIND_LINKS": "/wheels"},
         capture_output=True,
@@ -391,7 +392,7 @@ def install_torch(checkout: Checkout) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("index_alone", [False, True])
 def test_pytorch_comes_from_where_pip_would_look_or_from_its_own_index(checkout, index_alone):
     checkout.have(*["fails-torch-without-index"] * index_alone)
-    done = install_torch(checkout)
+    done = install_extra(checkout, "torch")
     assert (done.returncode, done.stderr) == (0, "")
     installs = [call for call in checkout.read("uv-calls").splitlines() if "--target" in call]
     assert all("--find-links /wheels" in call for call in installs)
@@ -406,6 +407,19 @@ def test_without_pytorch_anywhere_what_was_there_stays(checkout):
     old = checkout.folder / "env/torch/packages/old"
     old.mkdir(parents=True)
     checkout.have("fails-torch")
-    done = install_torch(checkout)
+    done = install_extra(checkout, "torch")
     assert "UV_FIND_LINKS=FOLDER ./lab setup --torch resumes" in done.stderr
     assert old.exists()
+
+
+def test_the_openmp_build_has_an_environment_of_its_own(checkout):
+    checkout.have("fails-openmp")
+    done = install_extra(checkout, "openmp")
+    assert done.returncode
+    assert "in .lab/setup-openmp.log; ./lab setup --openmp resumes" in done.stderr
+    assert "no openmp to be had" in done.stderr
+    (checkout.folder / "fails-openmp").unlink()
+    done = install_extra(checkout, "openmp")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (checkout.folder / "env/openmp/.venv/bin/python").exists()
+    assert "bytecode" in checkout.read(".lab/setup-openmp.log")

@@ -21,16 +21,11 @@ examples:
 
 Flags are written --name=value or --name value; those without a value are switched off by --noNAME."""
 
-# What PyTorch's side of the benchmark doesn't have: flags that must be as by default there, or one of these.
-TORCH_KNOWS: dict[str, tuple[object, ...]] = {
-    "model": ("resnet50", "resnet50_v1.5", "resnet101", "mnist"),
-    "optimizer": ("sgd", "momentum"),
-    "variable_update": ("parameter_server", "replicated"),
-    **dict.fromkeys(("trace_file", "mkl"), (None,)),
-    **dict.fromkeys(("xla_compile", "fused_shortcuts"), (False,)),
-    "fused_batch_norm": (True,),
-    "data_format": ("NHWC",),
-}
+TORCH_MODELS = ("resnet50", "resnet50_v1.5", "resnet101", "mnist")
+# Flags that only TensorFlow has.
+_TENSORFLOWS = (
+    *("variable_update", "data_format", "fused_batch_norm", "fused_shortcuts", "xla_compile", "mkl", "trace_file"),
+)
 
 
 def parse(args: Sequence[str]) -> BenchConfig:
@@ -53,10 +48,10 @@ def parse(args: Sequence[str]) -> BenchConfig:
     if config.data_format == "NCHW" and config.mkl is False:
         command_line.error("--data_format=NCHW needs oneDNN: on a CPU, TensorFlow's own convolutions know NHWC alone.")
     if config.framework == "pytorch":
-        for name, values in TORCH_KNOWS.items():
-            if (value := getattr(config, name)) not in values:
-                remedy = f"use one of {', '.join(map(str, values))}" if name == "model" else "leave it as by default"
-                command_line.error(f"--framework=pytorch has no --{name}={value}: {remedy}.")
+        if config.model not in TORCH_MODELS or config.optimizer not in ("sgd", "momentum"):
+            command_line.error(f"--framework=pytorch has models {', '.join(TORCH_MODELS)}; optimizers sgd, momentum.")
+        if given := [name for name in _TENSORFLOWS if getattr(config, name) != getattr(BenchConfig(), name)]:
+            command_line.error(f"--framework=pytorch has no --{given[0]}.")
     elif config.torch_compile:
         command_line.error("--torch_compile needs --framework=pytorch; TensorFlow's is --xla_compile.")
     return config

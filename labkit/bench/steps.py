@@ -31,25 +31,18 @@ def make_forward_step(network: Network) -> Step:
 
 
 def make_train_step(network: Network, optimizer: OptimizerName, rate: float, decay: float, hvd: Any = None) -> Step:
-    """Return the step that trains on a batch and returns the total loss: cross-entropy and L2.
+    """Return the step that trains on a batch and returns the total loss: cross-entropy plus L2 penalty.
 
-    Parameters
-    ----------
-    network : Network
-        The network that is trained.
-    optimizer : {"sgd", "momentum", "rmsprop", "adam"}
-        The rule by which the weights follow the gradients.
-    rate, decay : float
-        The learning rate, and the weight decay, which is in the loss, as in tf_cnn_benchmarks.
-    hvd : module, optional
-        Horovod, initialised: gradients are averaged over its ranks.
+    `rate` is the learning rate and `decay` the weight decay. With Horovod as `hvd`, gradients are averaged over its
+    ranks.
     """
     chosen = _OPTIMIZERS[optimizer](network.weights)
     rate = _ADAM_RATE * rate if optimizer == "adam" else rate
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            loss = cross_entropy(network(images, training=True), labels) + l2_loss(network.weights, decay)
+            logits = network(images, training=True)
+            loss = cross_entropy(logits, labels) + l2_loss(network.weights, decay)
         gradients = tape.gradient(loss, network.weights)
         if hvd is not None:
             gradients = hvd.grouped_allreduce(gradients, op=hvd.Average)

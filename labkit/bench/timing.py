@@ -67,17 +67,7 @@ def speed(count: int, seconds: list[float]) -> Speed:
 
 
 class Run:
-    """A measurement; it prints its header first.
-
-    Parameters
-    ----------
-    config : BenchConfig
-        The configuration.
-    framework, version : str
-        Such as "TensorFlow" and "2.21.0".
-    rank, ranks : int
-        This process among the ranks of Horovod; only rank 0 prints and writes.
-    """
+    """A measurement, which prints its header first; of several ranks, only rank 0 prints and writes."""
 
     def __init__(self, config: BenchConfig, framework: str, version: str, rank: int = 0, ranks: int = 1):
         self.config, self.rank, self.ranks = config, rank, ranks
@@ -93,14 +83,7 @@ class Run:
     def time(self, step: Callable[[], float], flops: int, warmed_up: Callable[[], None] = lambda: None) -> None:
         """Warm up, time steps, and write the result if it is asked for.
 
-        Parameters
-        ----------
-        step : callable
-            One step; it returns the loss when the step is over.
-        flops : int
-            Operations of a step for one image.
-        warmed_up : callable
-            It is called between the warm-up and the timed steps.
+        `step` takes a step and returns its loss; `flops` are its operations for one image; `warmed_up` runs in between.
         """
         config = self.config
         self.report("Running warm up")

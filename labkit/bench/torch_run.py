@@ -66,6 +66,12 @@ def make_network(name: str) -> nn.Module:
     return network.to(memory_format=torch.channels_last)
 
 
+def make_batch(config: BenchConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the images and labels that TensorFlow's side has too."""
+    images, labels = map(torch.from_numpy, synthetic_arrays(MODELS[config.model], config.batch_size))
+    return images.permute(0, 3, 1, 2), labels.long()  # the channels stay last in memory
+
+
 def flops(config: BenchConfig) -> int:
     """Return the operations of a step for one image in convolutions and matrix products, as PyTorch counts them."""
     model = MODELS[config.model]
@@ -87,9 +93,8 @@ def measure(config: BenchConfig) -> None:
         torch.set_num_interop_threads(config.num_inter_threads)
     run = timing.Run(config, "PyTorch", torch.__version__)
     network = make_network(config.model)
-    images, labels = map(torch.from_numpy, synthetic_arrays(MODELS[config.model], config.batch_size))
-    images = images.permute(0, 3, 1, 2)  # channels stay last in memory
+    images, labels = make_batch(config)
     step = make_step(network, config)
     if config.torch_compile:
         run.report("Compiling: over a minute the first time, later runs find the result on disk")
-    run.time(lambda: step(images, labels.long()).item(), flops(config))
+    run.time(lambda: step(images, labels).item(), flops(config))

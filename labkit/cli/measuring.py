@@ -19,10 +19,10 @@ command = functools.partial(app.command, rich_help_panel="Measuring")
 
 @command(
     context_settings=PASS_ON | {"help_option_names": []},
-    epilog="Example: `./lab bench --model=resnet50 --config eigen,onednn,openmp-kmp`",
+    epilog="Example: `./lab bench --model=resnet50 --config eigen,onednn,onednn-threads-bf16,torch-threads-bf16`",
 )
 def bench(context: typer.Context) -> None:
-    """Measure images/s of ResNet-50 and others, in one configuration or several.
+    """Measure images/s of ResNet-50 and others, with TensorFlow or PyTorch, in one configuration or several.
 
     `./lab bench --help` lists the flags.
     """
@@ -82,6 +82,8 @@ def roofline(
         raise LabError(chosen.missing if chosen else "a step runs in one configuration: name it instead of all.")
     shape = [f"--batch_size={batch_size}", *["--use_fp16"] * use_fp16, *["--forward_only"] * forward_only]
     config = flags.parse([f"--model={model}", *shape, *chosen.flags])
+    if config.framework == "pytorch":
+        raise LabError("the limit of a step is the sum over TensorFlow's operations: name one of its configurations.")
     flags.set_variables(config)
     from labkit.roofline import step_bound
 

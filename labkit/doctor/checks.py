@@ -32,7 +32,6 @@ DISK_NEEDED_BYTES = 0.2e9
 DISK_WANTED_BYTES = 1e9
 
 REBUILD = "make the environment anew: `rm -rf .venv && ./lab setup`"
-REBUILD_OPENMP = "make its environment anew: `rm -rf env/openmp/.venv && ./lab setup --openmp`"
 
 
 class Finding(NamedTuple):
@@ -232,23 +231,6 @@ def _convolution(probe: ProbeResult) -> dict[str, str] | None:
     return {"version": version, "runtime": threads.partition(",")[0], "isa": isa}
 
 
-def _openmp(facts: Facts) -> Judgement:
-    probe = facts.openmp
-    if probe is None:
-        return "ok", "not here; one section of lab 03 uses it: `./lab setup --openmp`, 1.2 GB", ""
-    if probe.error:
-        fix = OTHER_CPU if "AVX" not in facts.machine.isa else _fix_outside(facts, probe.error)
-        return "fail", probe.error, fix or REBUILD_OPENMP
-    log = _convolution(probe)
-    if log is None or log["runtime"] != "OpenMP":
-        return (
-            "fail",
-            f"env/openmp has {log['runtime'] + ' threads' if log else 'no oneDNN'}, not OpenMP",
-            REBUILD_OPENMP,
-        )
-    return "ok", f"{probe.output.splitlines()[0]}, oneDNN {log['version']}", ""
-
-
 def _mpi(facts: Facts) -> Judgement:
     if facts.mpirun is None:
         return "fail", "no mpirun in this environment", REBUILD
@@ -274,19 +256,14 @@ def _other_mpi(facts: Facts) -> tuple[str, str] | None:
 
 def _fix_of_probe(facts: Facts, error: str) -> str:
     """Return the fix for a probe that failed: for obstacles from outside first, then for the environment itself."""
-    if fix := _fix_outside(facts, error):
-        return fix
-    disturbance = _other_mpi(facts)
-    return disturbance[1] if disturbance else REBUILD
-
-
-def _fix_outside(facts: Facts, error: str) -> str | None:
-    """Return the fix for an obstacle to any Python; empty when there is none."""
     if "SIGKILL" in error:
         return MORE_MEMORY
     if "Not over after" in error:
         return "run the doctor again while the machine does nothing else"
-    return _unset("PYTHONPATH") if facts.environ.get("PYTHONPATH") else None
+    if facts.environ.get("PYTHONPATH"):
+        return _unset("PYTHONPATH")
+    disturbance = _other_mpi(facts)
+    return disturbance[1] if disturbance else REBUILD
 
 
 def _judge_probe(facts: Facts, probe: ProbeResult) -> Judgement:
@@ -374,7 +351,6 @@ CHECKS: dict[str, Callable[[Facts], Judgement | None]] = {
     "numactl": _numactl,
     "TensorFlow": _tensorflow,
     "oneDNN": _onednn,
-    "OpenMP build": _openmp,
     "MPI": _mpi,
     "network": _network,
     "Horovod": _horovod,
@@ -392,7 +368,6 @@ CHECKS: dict[str, Callable[[Facts], Judgement | None]] = {
 PROBE_OF = {
     "TensorFlow": "onednn",
     "oneDNN": "onednn",
-    "OpenMP build": "openmp",
     "Horovod": "horovod",
     "daal4py": "daal4py",
     "JupyterLab": "jupyterlab",

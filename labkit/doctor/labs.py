@@ -24,7 +24,7 @@ LABS = (
     Lab(
         "03 ResNet-50, from default to fast",
         needs=(*TENSORFLOW, "MPI"),
-        better_with=("cores", "oneDNN", "OpenMP build", "PyTorch", "numactl"),
+        better_with=("cores", "oneDNN", "PyTorch", "numactl"),
     ),
     Lab("04 Fewer bits", needs=(*TENSORFLOW, "MPI", "data"), better_with=("oneDNN",)),
     Lab("05 Let a program tune it", needs=TENSORFLOW, better_with=("cores",)),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from labkit.data import mnist
 from labkit.data.mnist import FileStatus
@@ -21,7 +21,7 @@ from labkit.system import account_access, processes
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
-from labkit.system.paths import OPENMP_PYTHON, ROOT
+from labkit.system.paths import ROOT
 from labkit.testbed import obstacle
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -36,7 +36,7 @@ class ProbeResult(NamedTuple):
     error: str = ""
 
 
-PROBES = ("onednn", "horovod", "daal4py", "kernel", "jupyterlab", "openmp")  # the probes that take seconds
+PROBES = ("onednn", "horovod", "daal4py", "kernel", "jupyterlab")  # the probes that take seconds
 NOT_TRIED = ProbeResult(error="not tried in a quick look")
 
 
@@ -64,8 +64,6 @@ class Facts:
         The status of the labs' data; a reason when it cannot be told.
     onednn, horovod, daal4py, kernel, jupyterlab : ProbeResult
         The results of these probes.
-    openmp : ProbeResult or None
-        The same for the TensorFlow with OpenMP; None where it was not asked for.
     numactl : ProbeResult or None
         The result of interleaving memory; None where there is no such program.
     network : ProbeResult
@@ -95,7 +93,6 @@ class Facts:
     daal4py: ProbeResult
     kernel: ProbeResult
     jupyterlab: ProbeResult
-    openmp: ProbeResult | None
     numactl: ProbeResult | None
     network: ProbeResult
     slurm: ProbeResult
@@ -110,9 +107,7 @@ def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
     A quick look starts no TensorFlow, ranks or kernel: these probes are `NOT_TRIED`.
     """
     prefix = Path(sys.prefix).resolve()
-    tried: dict[str, Any] = dict.fromkeys(PROBES, NOT_TRIED) if quick else _try_probes(on_step)
-    if not OPENMP_PYTHON.exists():
-        tried["openmp"] = None
+    tried = dict.fromkeys(PROBES, NOT_TRIED) if quick else _try_probes(on_step)
     return Facts(
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
@@ -144,7 +139,6 @@ def _try_probes(on_step: Callable[[str], None]) -> dict[str, ProbeResult]:
             "onednn": beside.submit(try_python, SCRIPTS / "onednn.py"),
             "kernel": beside.submit(try_python, SCRIPTS / "kernel.py"),
             "jupyterlab": beside.submit(try_python, "-m", "jupyterlab", "--version"),
-            "openmp": beside.submit(try_command, OPENMP_PYTHON, SCRIPTS / "onednn.py"),
         }
         on_step("TensorFlow with oneDNN, and Horovod on 2 ranks")
         horovod = try_ranks(SCRIPTS / "allreduce_horovod.py")

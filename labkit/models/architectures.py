@@ -16,24 +16,28 @@ Layers = Callable[["Pass", Any], Any]
 def resnet(blocks: Sequence[int], classes: int, stride_in_3x3: bool) -> Layers:
     """Return ResNet with bottleneck blocks (He et al. 2015, arXiv 1512.03385).
 
-    In v1 the first 1×1 convolution of a stage strides, in v1.5 its 3×3 one.
+    `blocks` is the number of blocks in each stage; (3, 4, 6, 3) is ResNet-50. The first block of stages 2 to 4 halves
+    height and width: in its first 1×1 convolution (v1), or in its 3×3 convolution (v1.5).
     """
 
-    def block(p: "Pass", x, shortcut, filters, stride):
-        strides = (1, stride) if stride_in_3x3 else (stride, 1)
-        if stride > 1 or x.shape[p.channel_axis] != 4 * filters:
-            shortcut = p.conv_norm(shortcut, 4 * filters, 1, stride, activation=None)
-        x = p.conv_norm(x, filters, 1, strides[0])
-        x = p.conv_norm(x, filters, 3, strides[1])
-        x = p.conv_norm(x, 4 * filters, 1, activation=None)
-        return p.add_relu(x, shortcut)
+    def bottleneck(net: "Pass", x, shortcut, filters, stride):
+        """Add a block's output, 4 × filters channels, to its input; return the sum twice."""
+        first, second = (1, stride) if stride_in_3x3 else (stride, 1)
+        if stride > 1 or x.shape[net.channel_axis] != 4 * filters:  # the input has another shape than the output
+            shortcut = net.conv_norm(shortcut, 4 * filters, 1, stride, activation=None)
+        x = net.conv_norm(x, filters, 1, first)  # convolution, batch norm, ReLU
+        x = net.conv_norm(x, filters, 3, second)
+        x = net.conv_norm(x, 4 * filters, 1, activation=None)
+        return net.add_relu(x, shortcut)
 
-    def layers(p: "Pass", x):
-        x = shortcut = p.max_pool(p.conv_norm(x, 64, 7, 2), 3, 2)
+    def layers(net: "Pass", images):
+        """Return the logits of a batch of images."""
+        x = shortcut = net.max_pool(net.conv_norm(images, 64, 7, 2), 3, 2)
         for stage, count in enumerate(blocks):
             for number in range(count):
-                x, shortcut = block(p, x, shortcut, 64 * 2**stage, 2 if stage and not number else 1)
-        return p.dense(p.average(x), classes)
+                stride = 2 if stage > 0 and number == 0 else 1
+                x, shortcut = bottleneck(net, x, shortcut, 64 * 2**stage, stride)
+        return net.dense(net.average(x), classes)
 
     return layers
 

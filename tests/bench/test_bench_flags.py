@@ -47,6 +47,11 @@ def test_the_command_of_2018_is_understood():
         ("--model=mnist --data_name=imagenet", "--model=mnist takes --data_name=mnist, not imagenet"),
         ("--json no/such/folder/x.json", "no folder no/such/folder to write x.json to"),
         ("--nomkl --data_format=NCHW", "NCHW needs oneDNN"),
+        ("--framework=pytorch --model=vgg16", "--framework=pytorch has models resnet50, "),
+        ("--framework=pytorch --optimizer=adam", "optimizers sgd, momentum"),
+        ("--framework=pytorch --xla_compile", "has no --xla_compile"),
+        ("--framework=pytorch --trace_file=trace.json", "has no --trace_file"),
+        ("--torch_compile", "--torch_compile needs --framework=pytorch"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(args, message):
@@ -68,7 +73,7 @@ def test_flags_given_again_are_the_same_flags(tmp_path):
 
 
 def test_flags_for_the_library_become_its_variables(monkeypatch):
-    environ = {"OMP_NUM_THREADS": "7"}
+    environ = {"OMP_NUM_THREADS": "7", "TORCHINDUCTOR_CACHE_DIR": "/cache"}
     monkeypatch.setattr(os, "environ", environ)
     flags.set_variables(flags.parse(["--num_intra_threads=3", "--kmp_blocktime=1", "--kmp_affinity=compact"]))
     others = {
@@ -76,6 +81,7 @@ def test_flags_for_the_library_become_its_variables(monkeypatch):
         "KMP_AFFINITY": "compact",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TF_USE_LEGACY_KERAS": "1",
+        "TORCHINDUCTOR_CACHE_DIR": "/cache",
     }
     assert environ == {"OMP_NUM_THREADS": "7", **others}
     flags.set_variables(flags.parse(["--mkl", "--num_intra_threads=3"]))

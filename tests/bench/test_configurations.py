@@ -9,40 +9,68 @@ from rich.console import Console
 
 from labkit.bench import configurations
 from labkit.bench.configurations import Configuration
+from labkit.mpi import torch_ranks
 from labkit.system import load
 from labkit.system.errors import LabError
 
 SMALL = ("--model=mnist", "--batch_size=2", "--num_batches=2", "--num_warmup_batches=1")
 
 
-def test_threads_are_the_machines_physical_cores():
-    kmp = configurations.known(machine(18, smt=2))["openmp-kmp"]
-    assert kmp.env["OMP_NUM_THREADS"] == 18
-    assert "--num_intra_threads=18" in kmp.flags
-    assert "OMP_NUM_THREADS" not in configurations.known(machine(18, smt=2))["openmp"].env
+@pytest.fixture(scope="module")
+def known():
+    return configurations.known(machine(18, smt=2))
 
 
-def test_each_configuration_differs_from_the_one_before_in_what_its_name_says():
-    known = configurations.known(machine(4, smt=2))
-    assert known["openmp-kmp-numactl"].prefix == ("numactl", "--interleave=all")
-    assert known["openmp-kmp-numactl"].env == known["openmp-kmp"].env
-    for name in ("eigen", "onednn", "openmp", "openmp-kmp", "openmp-kmp-numactl"):
-        plain, bf16 = known[name], known[f"{name}-bf16"]
-        assert bf16.flags == (*plain.flags, "--use_fp16")
-        assert (bf16.env, bf16.python, bf16.prefix) == (plain.env, plain.python, plain.prefix)
-        fused, huge = known[f"{name}-bf16-fused"], known[f"{name}-bf16-fused-huge"]
-        assert fused.flags == huge.flags == (*bf16.flags, "--fused_shortcuts")
-        assert fused.env == bf16.env
-        assert huge.env == {**bf16.env, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-        assert known[f"{name}-huge"].flags == plain.flags
+def test_threads_are_the_machines_physical_cores(known):
+    assert "--num_intra_threads=18" in known["onednn-threads"].flags
+    assert known["onednn-threads"].env == known["onednn"].env
+    for name in ("openmp", "torch"):
+        assert known[f"{name}-threads"].env["OMP_NUM_THREADS"] == 18
+        assert "OMP_NUM_THREADS" not in known[name].env
+    assert known["torch-threads"].env["LD_PRELOAD"].name == "libiomp5.so"
+
+
+ADDED = {
+    "compile": {"flags": ("--torch_compile",)},
+    "bf16": {"flags": ("--use_fp16",)},
+    "fused": {"flags": ("--fused_shortcuts",)},
+    "xla": {"flags": ("--xla_compile",)},
+    "huge": {"env": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}},
+    "interleave": {"prefix": ("numactl", "--interleave=all")},
+}
+
+
+@pytest.mark.parametrize("suffix", ADDED)
+def test_each_suffix_adds_what_its_name_says_and_nothing_else(known, suffix):
+    pairs = [(known[name.removesuffix(f"-{suffix}")], one) for name, one in known.items() if name.endswith(suffix)]
+    assert pairs
+    for simpler, one in pairs:
+        added = ADDED[suffix]
+        assert one.flags == (*simpler.flags, *added.get("flags", ()))
+        assert one.env == {**simpler.env, **added.get("env", {})}
+        assert one.prefix == (*added.get("prefix", ()), *simpler.prefix)
+        assert one.python == simpler.python
+
+
+def test_suffixes_have_one_order_and_each_framework_its_own(known):
+    order = list(configurations.SUFFIXES)
+    for name in known:
+        suffixes = name.split("-")[1:]
+        assert suffixes == sorted(suffixes, key=order.index)
+        torch = name.startswith("torch")
+        assert not {"compile"} & set(suffixes) or torch
+        assert not {"fused", "xla"} & set(suffixes) or not torch
+    assert {"onednn-threads-bf16-fused-huge", "torch-compile-threads-bf16-huge-interleave", "onednn-xla"} <= set(known)
 
 
 def test_the_command_is_what_one_types():
-    assert configurations.known(machine(2, smt=2))["openmp-kmp-numactl"].command("--model=mnist") == (
+    known = configurations.known(machine(2, smt=2))
+    assert known["openmp-threads-interleave"].command("--model=mnist") == (
         "TF_ENABLE_ONEDNN_OPTS=1 OMP_NUM_THREADS=2 KMP_AFFINITY=granularity=fine,compact,1,0 KMP_BLOCKTIME=1 "
         "numactl --interleave=all env/openmp/.venv/bin/python -m labkit.bench "
         "--num_intra_threads=2 --num_inter_threads=1 --model=mnist"
     )
+    assert "LD_PRELOAD=env/torch/packages/lib/libiomp5.so " in known["torch-threads"].command()
 
 
 def synthetic_rates(monkeypatch, rates):
@@ -115,8 +143,20 @@ def test_what_is_not_installed_is_left_out_with_the_remedy(monkeypatch, capsys):
     }
     found = configurations.compare({"a": Configuration("a"), **absent}, rounds=1)
     assert list(found.results) == ["a"]
-    assert "./lab setup makes it" in found.failed["no-python"]
+    assert found.failed["no-python"] == "/no/such/python is not there"
     assert "no-such-program is not installed: sudo apt-get install no-such-program" in capsys.readouterr().out
+
+
+def test_optional_software_says_how_to_add_it(monkeypatch, known, tmp_path):
+    absent = tmp_path / "python"
+    monkeypatch.setattr(configurations, "OPENMP", absent)
+    assert "`./lab setup --openmp` brings it" in Configuration("", absent).missing
+    monkeypatch.setattr(torch_ranks, "FOLDER", tmp_path)
+    assert "`./lab setup --torch` brings it" in known["torch"].missing
+    monkeypatch.setattr(torch_ranks, "obstacle", lambda: "")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert known["torch"].missing == ""
+    assert "torch.compile needs a C++ compiler" in known["torch-compile"].missing
 
 
 def test_when_none_can_run_each_reason_is_reported():
@@ -125,17 +165,17 @@ def test_when_none_can_run_each_reason_is_reported():
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(LabError, match=r"no configuration 'mkl': there are eigen, onednn, openmp"):
+    with pytest.raises(LabError, match=r"no configuration 'mkl': there are eigen, onednn, torch, openmp, .* -threads"):
         configurations.choose(["eigen", "mkl"])
-    every = [name for name in configurations.known() if "fused" not in name and "huge" not in name]
-    assert list(configurations.choose(["all"])) == every
-    assert len(every) == 10
+    assert tuple(configurations.choose(["all"])) == configurations.LADDER
 
 
 @pytest.mark.slow
 def test_configurations_run_in_their_own_environments_whatever_the_callers_says(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     known = configurations.known()
+    if reason := known["openmp"].missing:
+        pytest.skip(reason)
     found = configurations.compare({name: known[name] for name in ("eigen", "openmp")}, *SMALL, rounds=1)
     eigen, openmp = (found.results[name][0] for name in ("eigen", "openmp"))
     assert eigen["environment"]["TF_ENABLE_ONEDNN_OPTS"] == "0"

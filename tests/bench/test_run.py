@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from labkit.bench import run
+from labkit.bench import timing
 from labkit.mpi.launch import run_ranks
 from labkit.system import processes
 
@@ -18,7 +18,7 @@ def bench(*flags, env=None):
 
 
 def test_the_statistics_are_those_of_tf_cnn_benchmarks():
-    found = run.speed(8, [1.0, 2.0, 4.0, 8.0])  # 8, 4, 2, 1 images/s: median 3, deviations 5, 1, 1, 2
+    found = timing.speed(8, [1.0, 2.0, 4.0, 8.0])  # 8, 4, 2, 1 images/s: median 3, deviations 5, 1, 1, 2
     assert found.mean == pytest.approx(8 / 3.75)  # by the mean time, not the mean speed
     assert found.uncertainty == pytest.approx(math.sqrt(((8 - 3.75) ** 2 + 0.25**2 + 1.75**2 + 2.75**2) / 4) / 2)
     assert found.jitter == pytest.approx(1.4826 * 1.5)

@@ -34,10 +34,10 @@ def made_up(monkeypatch, folder: Path, installed: str | None = "2.13.0+cpu") -> 
 def test_where_it_is_not_a_line_says_so_and_what_to_do(monkeypatch, tmp_path, installed, told):
     made_up(monkeypatch, tmp_path, installed)
     assert torch_ranks.version() == (installed or "")
-    assert torch_ranks.obstacle() == f"{told}: 0.8 GB."
+    assert torch_ranks.obstacle() == f"{told}: 1 GB."
     with pytest.raises(LabError) as caught:
         torch_ranks.variables()
-    assert str(caught.value) == f"{told}: 0.8 GB."
+    assert str(caught.value) == f"{told}: 1 GB."
 
 
 def test_ranks_on_a_testbed_meet_at_its_first_node(monkeypatch, tmp_path):

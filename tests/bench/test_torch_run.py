@@ -1,0 +1,120 @@
+"""The benchmark with PyTorch; `resnet50` is compared with TensorFlow's network of that name."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from labkit.bench import configurations
+from labkit.bench.config import LEARNING_RATE, WEIGHT_DECAY
+from labkit.bench.steps import make_train_step
+from labkit.data.synthetic_batch import synthetic_batches
+from labkit.models.networks import Network
+from labkit.system import processes
+
+pytestmark = pytest.mark.usefixtures("pytorch_is_here")
+
+SMALL = ("--model=mnist", "--batch_size=4", "--num_batches=6", "--num_warmup_batches=1", "--display_every=3")
+
+
+def bench(name: str, *flags: str, **variables: object) -> dict:
+    """Return the result of a configuration."""
+    one = configurations.known()[name]
+    one = configurations.replace(one, env={**one.env, **variables})
+    return configurations.run_once(one, *SMALL, *flags)
+
+
+def in_torch(script: str) -> str:
+    """Return what a script prints that has PyTorch's part of the benchmark as `torch_run`."""
+    start = "from labkit.bench import __main__\ntorch_run = __main__._torch_run()\nimport torch\n"
+    done = processes.run([sys.executable, "-c", start + script], timeout=120)
+    assert not done.failure, done.lines
+    return done.lines[-1]
+
+
+@pytest.mark.parametrize("model", ["resnet50", "resnet50_v1.5", "resnet101", "mnist"])
+def test_the_networks_are_tensorflows(model):
+    script = """
+import json
+from labkit.bench.config import BenchConfig
+config, forward = (BenchConfig(model=%r, forward_only=only) for only in (False, True))
+shapes = [sorted(each.shape) for each in torch_run.make_network(config.model).parameters()]
+print(json.dumps([torch_run.flops(config), torch_run.flops(forward), sorted(shapes)]))
+"""
+    training, forward, shapes = json.loads(in_torch(script % model))
+    network = Network(model)
+    assert shapes == sorted(sorted(weight.shape) for weight in network.weights)
+    assert (training, forward) == (network.flops_training, network.flops)
+
+
+def test_a_small_resnet_learns_in_both_precisions():
+    script = """
+from labkit.bench.config import BenchConfig
+for use_fp16 in (False, True):
+    torch.manual_seed(1)
+    network = torch_run.torch_networks.resnet((1, 1, 1, 1), 10).to(memory_format=torch.channels_last)
+    step = torch_run.make_step(network, BenchConfig(use_fp16=use_fp16, optimizer="momentum"))
+    images, labels = torch.randn(4, 3, 64, 64), torch.tensor([1, 2, 3, 4])
+    losses = [step(images, labels).item() for _ in range(8)]
+    assert losses[-1] < losses[0] / 2, losses
+print("learned")
+"""
+    assert in_torch(script) == "learned"
+
+
+def test_the_steps_are_tensorflows():
+    torch, tensorflow = bench("torch"), bench("onednn")
+    assert torch["gflop_per_image"] == tensorflow["gflop_per_image"]
+    assert set(torch) == set(tensorflow)
+    assert torch["versions"]["pytorch"].startswith("2.")
+    assert "tensorflow" not in torch["versions"]
+    assert torch["losses"][-1] < torch["losses"][0]
+
+
+def test_the_same_weights_give_the_same_losses(tmp_path):
+    network = Network("mnist")
+    conv1, bias1, conv2, bias2, dense1, bias3, dense2, bias4 = (weight.numpy() for weight in network.weights)
+    # PyTorch's kernels are (out, in, height, width), and what it flattens has the channels first.
+    dense1 = dense1.reshape(7, 7, 64, 128).transpose(3, 2, 0, 1).reshape(128, -1)
+    first, second = (kernel.transpose(3, 2, 0, 1) for kernel in (conv1, conv2))
+    np.savez(tmp_path / "weights.npz", first, bias1, second, bias2, dense1, bias3, dense2.T, bias4)
+    step = make_train_step(network, "sgd", LEARNING_RATE, WEIGHT_DECAY)
+    images, labels = next(synthetic_batches(network.model, 4))
+    losses = []
+    for _ in range(4):
+        decay = WEIGHT_DECAY * sum(float((w.numpy() ** 2).sum()) / 2 for w in network.weights if len(w.shape) > 1)
+        losses.append(float(step(images, labels)) - decay)
+    script = f"""
+import json
+import numpy as np
+from labkit.bench.config import BenchConfig
+config = BenchConfig(model="mnist", batch_size=4)
+network = torch_run.make_network("mnist")
+stored = np.load({str(tmp_path / "weights.npz")!r})
+with torch.no_grad():
+    for weight, name in zip(network.parameters(), stored.files, strict=True):
+        weight.copy_(torch.from_numpy(stored[name]))
+step, (images, labels) = torch_run.make_step(network, config), torch_run.make_batch(config)
+print(json.dumps([step(images, labels).item() for _ in range(4)]))
+"""
+    assert json.loads(in_torch(script)) == pytest.approx(losses, rel=1e-3)
+
+
+def test_intels_openmp_is_what_runs_with_threads_set():
+    threads = configurations.known()["torch-threads"]
+    shown = configurations.replace(threads, env={**threads.env, "KMP_SETTINGS": 1})
+    assert any("KMP_BLOCKTIME=1" in line for line in configurations.run(shown, *SMALL))
+    plain = configurations.replace(configurations.known()["torch"], env={"KMP_SETTINGS": 1})
+    assert not any("KMP_BLOCKTIME" in line for line in configurations.run(plain, *SMALL)), "GNU's has no such setting"
+
+
+def test_tensorflow_stays_out_of_its_process():
+    assert in_torch("import sys; print('tensorflow' in sys.modules)") == "False"
+
+
+@pytest.mark.slow
+def test_a_compiled_network_is_kept_for_the_next_run(tmp_path):
+    first = bench("torch-compile", TORCHINDUCTOR_CACHE_DIR=tmp_path / "cache")
+    assert any((tmp_path / "cache").iterdir())
+    assert first["losses"] == pytest.approx(bench("torch")["losses"], rel=0.01)
