@@ -297,8 +297,8 @@ draw(training, "onednn", "ResNet-50 training, vs what pip installs")
 # start on other cores. More steps in one process would not show that. If one round is far from the others, the interval
 # means little. The verdict is then by rank: one configuration has to win all six rounds.
 #
-# Was the step from `eigen` to `onednn` 4.6×, as in 2019? Today's Eigen is not that of 2019. The next cell classifies
-# one image with oneDNN switched *off*, and counts what is in oneDNN's log all the same:
+# Was the step from `eigen` to `onednn` 4.6×, as in 2019? If not, find out what `eigen` is today. The next cell
+# classifies one image with oneDNN switched *off*, and counts what is in oneDNN's log all the same:
 
 # %%
 one_image = ("--batch_size=1", "--forward_only", "--num_warmup_batches=1", "--num_batches=1")
@@ -417,8 +417,8 @@ for trained in (10, 1):
 # halves the bytes to move. A CPU with instructions for it can compute twice as many operations per second, or more with
 # AMX. The weights stay in float32.
 #
-# Both can be compared within this notebook. First three rounds of all sizes, to choose one. Then six fresh rounds of
-# the chosen size vs the lab's own: the best of many in a few rounds was partly lucky.
+# Both can be compared within this notebook. Three rounds of all sizes choose the best one. Then six fresh rounds compare
+# it with the lab's own size, because the best of several in a few rounds may have been lucky.
 
 
 # %% jupyter={"source_hidden": true}
@@ -593,7 +593,7 @@ if BF16:
 
 # %% [markdown]
 # The limit assumes that each operation runs as fast as the fastest matrix product. Faster instructions raise the limit,
-# so a configuration can be faster and yet further from its limit. Which part of the step keeps it there?
+# so a configuration can be faster and yet further from its limit. Which part of the step holds it back?
 #
 # ## 5 · Where the time goes
 #
@@ -1020,7 +1020,7 @@ passes = {"Keras'": whole_images(keras_norm), "fused": whole_images(fused_norm)}
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** By what factor does Keras' batch norm take longer than the fused one, forward and backward?
+# **Guess first.** How much longer does Keras' batch norm take than the fused one, forward and backward, as a factor?
 #
 # </div>
 
@@ -1100,7 +1100,7 @@ results.hand_in("6", norm_row)
 #
 # **NUMA.** Linux puts a page of memory on the node of the thread that touches it first. If one thread fills all the
 # memory, the cores of the other nodes have to fetch it from there. `numactl --interleave=all` spreads the pages over
-# all nodes. That helps in this case, and harms where each thread had its part near by.
+# all nodes. That helps in this case, and hurts if each thread had its own part near by.
 
 # %%
 framework = "PyTorch" if pytorch in training.results else "TensorFlow"
@@ -1235,7 +1235,7 @@ for what, images in {"default": 5.48, "Intel's build, threads set": 33.62}.items
 # 8. Section 5's last table. Expect differences outside oneDNN, since the convolutions are the same library's.
 # 9. A waiting thread is ready at once, but keeps a core busy. Use 0 if several ranks share the cores of a node.
 #
-# **Timing** Sections 1 to 3 take 45 minutes, 4 and 5 take 35. All waiting together is about 6 minutes on 2 idle cores.
+# **Timing** Sections 1 to 3 take 40 minutes, 4 and 5 take 30. All waiting together is about 6 minutes on 2 idle cores.
 # Start the comparison of section 1 before you explain the settings: its wait is that of exercise 1. Short of time? Skip
 # sections 6 to 8, which nothing else needs.
 #
