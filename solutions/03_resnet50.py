@@ -417,8 +417,8 @@ for trained in (10, 1):
 # halves the bytes to move. A CPU with instructions for it can compute twice as many operations per second, or more with
 # AMX. The weights stay in float32.
 #
-# Both can be compared within this notebook. Three rounds of all sizes choose the best one. Then six fresh rounds compare
-# it with the lab's own size, because the best of several in a few rounds may have been lucky.
+# Both can be compared within this notebook. Three rounds of all sizes choose the best one. Then six fresh rounds
+# compare it with the lab's own size, because the best of several in a few rounds may have been lucky.
 
 
 # %% jupyter={"source_hidden": true}
