@@ -108,6 +108,8 @@ class Limit:
     def describe(self, measured: Measured) -> str:
         """Return the limit and the share that a figure reaches; above 103%, also the reason."""
         share = self.share(measured)
+        if math.isnan(share.value):
+            return str(self.measured)
         text = f"{self.measured}; {share} of it"
         if share.value <= 100 * ABOVE:
             return text
@@ -116,7 +118,7 @@ class Limit:
 
 def _error(figure: Measured, end: float) -> float:
     """Return the distance from a figure to an end of its interval, as a logarithm; 0 without an interval."""
-    if math.isnan(end):
+    if math.isnan(end) or figure.value <= 0:
         return 0.0
     return abs(math.log(end / figure.value)) if end > 0 else math.inf
 

@@ -16,8 +16,6 @@ from labkit.system.load import BUSY_MARK
 
 TITLE = "What each step gains here, each on its own lab's model"
 NOT_YET = "not taken yet"
-TICKS = tuple(base * 10**power for power in range(-2, 4) for base in (1, 1.5, 2, 3, 4, 5, 7))
-MAX_TICKS = 7  # of more in sight, only round factors are labelled
 GREY = "0.45"
 
 
@@ -84,12 +82,11 @@ def draw(taken: Mapping[str, Mapping[str, Any]]) -> Figure:
     axes.axvline(1, color="black", linewidth=1.5, marker="")
     axes.set_xscale("log")
     axes.set(xlim=(min(factors) / 1.1, 1.1 * max(factors)), ylim=(len(rows) - 0.5, -0.5), yticks=[])
-    ticks = [tick for tick in TICKS if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
-    for first_digits in ("125", "1"):
-        if len(ticks) > MAX_TICKS:
-            ticks = [tick for tick in ticks if f"{tick:g}".strip("0.") in [*first_digits]]
-    axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
-    axes.xaxis.set_minor_locator(LogLocator(subs=range(2, 10)))
+    span = max(factors) / min(factors)
+    labelled = (1, 1.5, 2, 3, 5) if span < 8 else (1, 2, 5) if span < 60 else (1,)
+    axes.xaxis.set_major_locator(LogLocator(subs=labelled, numticks=99))
+    axes.xaxis.set_major_formatter("{x:g}×")
+    axes.xaxis.set_minor_locator(LogLocator(subs=range(2, 10), numticks=99))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.grid(visible=True, axis="x", which="both")
     axes.spines["left"].set_visible(False)
@@ -103,9 +100,9 @@ def _name(name: str) -> str:
 
 
 def _significant(step: Mapping[str, Any]) -> bool:
-    """Whether the interval of a step excludes 1."""
+    """Whether a step is a gain or a loss, and not chance: by its lab's verdict, or else by its interval."""
     low, high = (step["numbers"] and step["numbers"]["interval"]) or (1, 1)
-    return low > 1 or high < 1
+    return bool(step.get("significant", low > 1 or high < 1))
 
 
 def _label(step: Mapping[str, Any]) -> list[str]:
@@ -114,7 +111,9 @@ def _label(step: Mapping[str, Any]) -> list[str]:
         return [step["text"]]
     interval, digits = numbers["interval"] or (math.nan, math.nan), 2 if numbers["value"] < 10 else 1
     figure = str(Measured(numbers["value"], *interval, numbers["unit"], digits))
-    verdict = "" if _significant(step) else "not significant" if numbers["interval"] else "no interval"
+    verdict = "no interval" if not numbers["interval"] else "" if _significant(step) else "not significant"
+    if not verdict and interval[0] <= 1 <= interval[1]:
+        verdict = "by rank"
     share = "" if step["share"] is None else f"{step['share']:.0f}% of limit"
     lines = (f"{figure} {BUSY_MARK}" if step["busy"] else figure, ", ".join(filter(None, [verdict, share])))
     return [line for line in lines if line]

@@ -1,6 +1,6 @@
 """The steps of the ladder: what each lab compares, and the factor between the two on this machine."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Step(NamedTuple):
@@ -33,21 +33,3 @@ STEPS = {
     "wires": Step("08", "all nodes vs one"),
     "bits": Step("04", "INT8 vs FP32", "inference"),
 }
-
-
-def as_kept(row: dict[str, Any], share: float | None) -> dict[str, Any]:
-    """Return a step as a lab keeps it.
-
-    Parameters
-    ----------
-    row : dict
-        Of a closing table (`results.row`), which has the factor.
-    share : float or None
-        How much of the machine's limit the faster of the two reaches, in percent; None where there is no limit.
-    """
-    return {
-        "text": row["texts"][2],
-        "numbers": row["numbers"],
-        "busy": row["busy"],
-        "share": None if share is None else round(float(share), 1),
-    }

@@ -1,4 +1,4 @@
-"""What a step of a network takes at least on this machine, what it takes, and which of its work loses the rest.
+"""The lower bound of a network's step on this machine, the time that it takes, and the operations that lose the rest.
 
 An operation takes at least as long as its arithmetic at the machine's peak, and at least as long as its tensors, each
 moved once, at the memory's bandwidth. The slower of both, summed over all operations, is the step's limit: nearer to
@@ -75,7 +75,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a network beside its limit.
+    """A step of a network, compared with its limit.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class Step:
 
 
 def measure_step(config: BenchConfig, limits: Limits, configuration: configurations.Configuration) -> Step:
-    """Measure a step of a network in a process of its own, and set it beside what each operation takes at least.
+    """Measure a step of a network in a process of its own, and compare each operation with its lower bound.
 
     Parameters
     ----------
@@ -146,12 +146,12 @@ def measure_step(config: BenchConfig, limits: Limits, configuration: configurati
         with load.watch(show=False) as others:
             result = configurations.run_once(configuration, *as_flags(measured))
         timeline = json.loads((folder / "timeline.json").read_text())["traceEvents"]
-    step = beside(config, operations(config, limits), timeline, statistics.fmean(result["seconds"]))
+    step = by_family(config, operations(config, limits), timeline, statistics.fmean(result["seconds"]))
     return replace(step, others=others)
 
 
-def beside(config: BenchConfig, needed: dict[str, Work], timeline: list[dict[str, Any]], seconds: float) -> Step:
-    """Return a step's work by family: what the operations need, beside what a timeline's events of their names took."""
+def by_family(config: BenchConfig, needed: dict[str, Work], timeline: list[dict[str, Any]], seconds: float) -> Step:
+    """Return a step's work by family: what its operations need, and what the timeline's events of their names took."""
     found = list(needed.values())
     for event in timeline:
         if event["ph"] == "X" and "dur" in event:

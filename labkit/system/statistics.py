@@ -71,7 +71,7 @@ class Ratio(_Interval):
 
     @property
     def verdict(self) -> str:
-        """The conclusion that the rounds allow: "faster", "slower", or why there is none."""
+        """The conclusion that the rounds allow: "faster", "slower", or why there is none yet."""
         if math.isnan(self.low):
             return "one round only, so there is no interval"
         if not self.significant:
@@ -92,7 +92,7 @@ class Ratio(_Interval):
 
 
 def ratio(measured: Sequence[float], reference: Sequence[float]) -> Ratio:
-    """Return the ratio of two speeds that were measured in turns.
+    """Return the ratio of two speeds that were measured alternately.
 
     Lasting noise affects both speeds of a round alike, so each round gives one ratio, and their spread tells how
     certain the mean is: Student's t on their logarithms. A round is a launch of its own where it can be: repetitions
@@ -113,7 +113,7 @@ def ratio(measured: Sequence[float], reference: Sequence[float]) -> Ratio:
 
 
 def ratios(speeds: Mapping[str, Sequence[float]], reference: str) -> dict[str, Ratio]:
-    """Return the ratio of each speed to one of them, which has 1; all measured in turns, in the same rounds.
+    """Return the ratio of each speed to one of them, which has 1; all measured in the same rounds.
 
     Each is that of `ratio`: its interval comes from the rounds of these two, whatever the noise of the others is.
 
@@ -167,9 +167,7 @@ def caption(rounds: int) -> str:
     """Return the line below a table of ratios: where their intervals come from."""
     if rounds == 1:
         return "one round only, so there are no intervals"
-    return (
-        f"in brackets: the 95% interval over {rounds} rounds, taken in turns, from the noise of each pair (not pooled)"
-    )
+    return f"in brackets: the 95% interval over {rounds} rounds, alternating, from the noise of each pair (not pooled)"
 
 
 def doubt(reference: Sequence[float]) -> str:

@@ -1,9 +1,7 @@
 """The results of a search: its confirmation, the tables and files that it leaves, and its pictures.
 
-The pictures are not those of `optuna.visualization.matplotlib` (5.0). Its history leaves out the default settings and
-the trials that were pruned or failed; it joins the best so far by slopes, and counts trials from 0. Its importances are
-bars of "Hyperparameter Importance", without a unit, and what is below 0.01 is not told. Both switch all of matplotlib
-to the style ggplot, whose letters are smaller than ours, and neither has an alternative text.
+`optuna.visualization.matplotlib` (5.0) leaves out the default settings and the trials that were pruned or failed, and
+switches all of matplotlib to another style.
 """
 
 import csv

@@ -82,6 +82,8 @@ PEAK = Measured(500, 480, 520, "GFLOP/s", digits=0)
         (Measured(525, 500, 550), "500 GFLOP/s (480 to 520); 105% (99 to 112) of it, but its interval includes 100%"),
         (Measured(600, 590, 610), "500 GFLOP/s (480 to 520); 120% (115 to 125) of it: the tensors stay in cache"),
         (Measured(600), "500 GFLOP/s (480 to 520); 120% of it: the tensors stay in cache"),
+        (Measured(math.nan), "500 GFLOP/s (480 to 520)"),
+        (Measured(0, 0, 5), "500 GFLOP/s (480 to 520); 0% (0 to 0) of it"),
         (Measured(250, -10, 600), "500 GFLOP/s (480 to 520); 50% (0 to 120) of it"),
     ],
 )

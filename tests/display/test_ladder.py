@@ -7,8 +7,8 @@ import pytest
 
 from labkit.display import ladder, plots
 from labkit.display.measured import Measured
-from labkit.display.results import Results, find_problem, row
-from labkit.display.speedups import STEPS, as_kept
+from labkit.display.results import Results, find_problem
+from labkit.display.speedups import STEPS
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK, Others
 from labkit_author import sources
@@ -64,7 +64,8 @@ def labels(figure):
 
 
 def taken(**measured):
-    return {name: as_kept(row(name, "", figure, ""), None) for name, figure in measured.items()}
+    numbers = {name: figure.numbers() for name, figure in measured.items()}
+    return {name: {"text": "", "numbers": numbers[name], "busy": False, "share": None} for name in measured}
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,18 @@ def test_what_may_be_no_gain_is_grey_and_says_so(measured, colour, words):
     assert (point.get_markerfacecolor() == "white") is (colour == ladder.GREY), "not by colour alone"
     assert words in labels(figure)[1]
     assert plots.png(figure).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("significant", "verdict"), [(True, "by rank"), (False, "not significant"), (None, "not significant")]
+)
+def test_a_verdict_by_rank_counts_before_the_interval(folder, significant, verdict):
+    Results("05").step("tuner", Measured(1.96, 0.92, 4.2, "×"), share=50, significant=significant)
+    kept = ladder.read(folder)
+    assert f"1.96× (0.92 to 4.20), {verdict}, 50% of limit" in ladder.describe(kept)
+    (point,) = [line for line in ladder.draw({"tuner": kept["tuner"]}).axes[0].lines if line.get_marker() == "o"]
+    assert (point.get_color() == plots.BLUE) is (significant is True)
+    assert find_problem(json.loads((folder / "results-05.json").read_text())) == ""
 
 
 @pytest.mark.parametrize("factors", [(1.1, 1.3), (0.5, 4), (0.9, 11), (0.05, 300)])

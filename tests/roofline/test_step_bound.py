@@ -102,7 +102,7 @@ def test_a_steps_work_is_beside_what_it_needs_and_the_greatest_loss_is_first():
         event("relu", "Relu", 4),
         event("made/by/a/rewrite", "Transpose", 1),
     ]
-    step = step_bound.beside(MNIST, needed, timeline, seconds=0.018)
+    step = step_bound.by_family(MNIST, needed, timeline, seconds=0.018)
     assert [(each.family, each.took) for each in step.work] == [
         (step_bound.NORMS, pytest.approx(0.004)),
         ("convolutions", pytest.approx(0.012)),
@@ -124,7 +124,7 @@ def test_where_the_operations_do_not_sum_to_the_step_no_loss_is_ranked():
         "pool": step_bound.Work("pooling", least=0.004),
     }
     timeline = [event("pool", "MaxPool", 3), event("conv", "Conv2D", 60)]
-    ranked, step = (step_bound.beside(MNIST, needed, timeline, seconds) for seconds in (0.063, 0.040))
+    ranked, step = (step_bound.by_family(MNIST, needed, timeline, seconds) for seconds in (0.063, 0.040))
     assert [each.family for each in step.work] == ["convolutions", "pooling"]
     assert (step.as_dict()["reliable"], ranked.as_dict()["reliable"]) == (False, True)
     texts = []
