@@ -233,6 +233,8 @@ def compare(
         print(f"{name} is left out: {reason}")
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in configurations if name not in failed}
     width = max(map(len, configurations))
+    if any(COMPILED in configurations[name].flags for name in results):
+        print("torch.compile takes over a minute the first time here; later runs find its result on disk.", flush=True)
     with load.watch(where) as others:
         for number in range(1, rounds + 1):
             for name in [name for name in results if name not in failed]:

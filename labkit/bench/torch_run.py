@@ -96,5 +96,5 @@ def measure(config: BenchConfig) -> None:
     images, labels = make_batch(config)
     step = make_step(network, config)
     if config.torch_compile:
-        run.report("Compiling: over a minute the first time, later runs find the result on disk")
+        run.report("Compiling: over a minute the first time; later runs find the result on disk")
     run.time(lambda: step(images, labels).item(), flops(config))
