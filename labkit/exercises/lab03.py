@@ -1,6 +1,5 @@
-"""Checks of lab 03: a plan of launches, places of threads, operations of training, a log, a bottleneck."""
+"""Checks of lab 03: places of threads, operations of training, a oneDNN log, a bottleneck."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,74 +17,11 @@ from labkit.system.words import plural
 lab = Lab("03")
 
 
-@lab.exercise(
-    1,
-    hints=(
-        "Every launch has its own deviation, which all of its steps share. How does the error of the mean shrink with "
-        "more launches, and how with more steps in each?",
-        "The variance of the mean is that of launches, divided by their number, and that of steps, divided by the "
-        "number of all steps: between**2 / launches + within**2 / (launches * steps).",
-        "Try each number of launches that the budget allows, with as many steps as it leaves for each: "
-        "int((budget / launches - start) / step). Keep the pair with the smallest variance.",
-    ),
-)
-def plan(answer: Callable[..., Any]) -> None:
-    """The standard error that a plan reaches within the budget, against the least of all plans."""
-
-    def decide(budget: float, start: float, step: float, between: float, within: float) -> None:
-        called = f"plan({budget:g}, {start:g}, {step:g}, {between:g}, {within:g})"
-        got = parts(call(answer, budget, start, step, between, within), 2, f"{called} to be (launches, steps of each)")
-        launches, each = (
-            whole(value, f"{what} of {called}") for value, what in zip(got, ("launches", "steps"), strict=True)
-        )
-        expect(min(launches, each) >= 1, f"at least one launch and one step in {called}; it is {launches}, {each}")
-        takes = launches * (start + each * step)
-        expect(takes <= budget, f"{called} to take at most {budget:g} s; {launches} × {each} steps take {takes:g} s")
-        least = min(
-            _error(between, within, count, int((budget / count - start) / step))
-            for count in range(1, int(budget / (start + step)) + 1)
-        )
-        error = _error(between, within, launches, each)
-        expect(
-            error <= least * (1 + 1e-6),
-            f"{called} to have the least standard error, {least:.3%}; that of {launches} × {each} steps is {error:.3%}",
-        )
-
-    for budget, start, step, between, within in (
-        (60, 5, 1, 0.02, 0.02),  # as the lab's next cell does
-        (60, 5, 1, 0.0, 0.02),
-        (60, 5, 1, 0.002, 0.02),
-        (60, 5, 1, 0.02, 0.0),
-        (6, 5, 1, 0.02, 0.02),
-        (100, 0, 7, 0.01, 0.04),
-        (300, 30, 2, 0.01, 0.05),
-        (10, 1.5, 0.25, 0.01, 0.02),
-    ):
-        decide(budget, start, step, between, within)
-
-    # By quarters of a second, which numbers hold exactly.
-    def drawn(more: int, start: int, step: int, between: int, within: int) -> None:
-        decide((start + step + more) / 4, start / 4, step / 4, between / 1000, within / 1000)
-
-    for_all(
-        drawn,
-        more=st.integers(0, 400),
-        start=st.integers(0, 60),
-        step=st.integers(1, 20),
-        between=st.integers(0, 50),
-        within=st.integers(0, 50),
-    )
-
-
-def _error(between: float, within: float, launches: int, each: int) -> float:
-    return math.sqrt((between**2 + within**2 / each) / launches)
-
-
 Row = tuple[int, int, int, int]  # a logical CPU: its number, its core, its socket, its NUMA node
 
 
 def _box(sockets: int, cores: int, threads: int, nodes: int) -> list[Row]:
-    """Return a machine's rows, its CPUs numbered as Linux does; so many cores and NUMA nodes in each socket."""
+    """Return a machine's rows, its CPUs numbered as Linux does; cores and NUMA nodes are those of each socket."""
     total = sockets * cores
     return [
         (thread * total + core, core, core // cores, core * sockets * nodes // total)
@@ -135,22 +71,22 @@ QUOTA_HINT = (
     "may use."
 )
 NODES_HINT = (
-    "Count the cores that you may use on each node, and fill the node with most of them first, then the next: sort the "
+    "Count the cores that you may use on each node. Fill the node with the most of them first, then the next: sort the "
     "CPUs by (-cores_on[node], node), and take as many as there are threads."
 )
 
 
 @lab.exercise(
-    2,
+    1,
     hints=(
         "First keep the rows of the CPUs that you may use, and one row for each core: a dict with the core as its key "
-        "does that. How many threads can be busy? Which node has most of these cores?",
+        "does that. How many threads can be busy? Which node has the most of these cores?",
         QUOTA_HINT,
         NODES_HINT,
     ),
 )
 def place_threads(answer: Callable[..., Any]) -> None:
-    """Places of threads on machines of all sizes, on parts of them, and under quotas: any that keep all the rules."""
+    """Places of threads on machines of all sizes, on parts of them, and under quotas: any that follow the rules."""
 
     def decide(what: str, cpus: list[Row], allowed: Sequence[int], quota: float | None) -> None:
         mine = {row[0]: row for row in cpus if row[0] in allowed}
@@ -220,15 +156,15 @@ def _named(got: Any, names: Iterable[str]) -> dict[str, Any]:
 
 NEEDED_HINT = (
     "Of the layers that learn, the first in the chain needs no gradient with respect to its input: all layers before "
-    "it keep their weights, and nobody needs the gradient of the images."
+    "it keep their weights, and the gradient of the images is not needed."
 )
 
 
 @lab.exercise(
-    3,
+    2,
     hints=(
-        "The forward pass goes through all layers, whoever learns. Which layers need the gradient of their weights? "
-        "Which need that of their input?",
+        "The forward pass goes through all layers, whichever of them learn. Which layers need the gradient of their "
+        "weights? Which need the gradient of their input?",
         NEEDED_HINT,
         "learning = each[len(each) - trained :]; then sum(each) + sum(learning) + sum(learning[1:]).",
     ),
@@ -278,7 +214,7 @@ MIXED = [  # other types, other primitives and times that are not whole
 
 
 @lab.exercise(
-    4,
+    3,
     hints=(
         "Each share is a sum of ms over some rows, divided by the sum over all of them. Which rows does each mean?",
         'log.type == "bf16" marks rows, and log.ms[log.type == "bf16"].sum() is their time.',
@@ -350,7 +286,7 @@ ORDER_HINT = (
 
 
 @lab.exercise(
-    5,
+    4,
     hints=(
         "For each row, two times: that of its bytes at the bandwidth, and that of its operations at the peak. The "
         "longer one is the limit.",

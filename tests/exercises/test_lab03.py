@@ -1,12 +1,16 @@
+import re
 from collections import Counter
+from types import SimpleNamespace
 
 import lab_cells
 import numpy as np
+import pandas as pd
 import pytest
 from labs import ThreeWays
 
+from labkit.bench.config import BenchConfig
 from labkit.bench.configurations import Comparison
-from labkit.system.statistics import Ratio
+from labkit.display.measured import Measured
 
 
 class TestExercises(ThreeWays):
@@ -14,81 +18,102 @@ class TestExercises(ThreeWays):
     names = {"np": np, "Counter": Counter}
 
 
-# --- What the lab says of its measurements, played invented results of each kind ---
+# --- What the lab prints about its measurements, for synthetic results of each kind ---
 
-ROUNDS = [1.0, 1.02, 0.99]  # how fast each of three rounds is
-NOISE = [(1, -1, 0), (-1, 0, 1), (0, 1, -1), (-1, 1, 0)]  # of each configuration, in its rounds
-
-
-def comparison(speeds, rounds=3, noise=0.01, work=None):
-    """A comparison in which each configuration has this speed, in rounds that differ, with some noise of its own."""
-    results = {
-        name: [
-            {"images_per_second": speed * ROUNDS[turn] * (1 + noise * NOISE[row][turn]), "gflop_per_image": 1.0}
-            for turn in range(rounds)
-        ]
-        for row, (name, speed) in enumerate(speeds.items())
-    }
-    for name, gflop in (work or {}).items():
-        for result in results[name]:
-            result["gflop_per_image"] = gflop
-    return Comparison(results, {})
+ROUNDS = [1.0, 1.02, 0.99, 1.01, 0.98, 1.0]  # the speed of each round
+NOISE = [(1, -1, 0, 1, -1, 0), (-1, 0, 1, 0, 1, -1), (0, 1, -1, -1, 0, 1)]  # of each configuration, in its rounds
 
 
-def cells(*names):
-    return lab_cells.functions("03", *names, np=np, Ratio=Ratio)
+def comparison(speeds, rounds=6, noise=0.01):
+    """Return a comparison in which each configuration has this speed, in rounds that differ, with noise of its own."""
+    return Comparison(
+        {
+            name: [
+                {"images_per_second": speed * ROUNDS[turn] * (1 + noise * NOISE[row % len(NOISE)][turn])}
+                for turn in range(rounds)
+            ]
+            for row, (name, speed) in enumerate(speeds.items())
+        },
+        {},
+    )
+
+
+def cells(*names, **given):
+    return lab_cells.functions("03", *names, np=np, Measured=Measured, **given)
 
 
 VERDICTS = [
-    ({"new": 20.0}, 3, "faster", "→ change it on this machine: this gains at least"),
-    ({"new": 3.0}, 3, "slower", "→ stay with what is tuned: this costs at least 6"),
-    ({"new": 10.0}, 3, "no difference beyond chance", "these rounds cannot resolve differences below a factor of 1."),
-    ({"new": 20.0}, 1, "one round only, so there is no interval", "→ measure in rounds before you decide"),
-    ({}, 3, "not measured here", ""),
+    ({"new": 20.0}, 6, ": faster (won 6 of 6 rounds)"),
+    ({"new": 3.0}, 6, ": slower (won 0 of 6 rounds)"),
+    ({"new": 10.0}, 6, ": not significant"),
+    ({"new": 20.0}, 1, ": one round only, so there is no interval"),
+    ({}, 6, "new vs tuned: not measured here"),
 ]
 
 
-@pytest.mark.parametrize(("speeds", "rounds", "verdict", "advice"), VERDICTS)
-def test_what_is_said_of_a_configuration_is_what_its_rounds_show(speeds, rounds, verdict, advice, capsys):
-    both = cells("tell", "advise")
-    found = comparison({"tuned": 10.0, **speeds}, rounds)
-    both["tell"](found, "new", "tuned")
-    assert f": {verdict}" in capsys.readouterr().out
-    both["advise"](found, "new", "tuned")
-    told = capsys.readouterr().out
-    assert f": {verdict}" in told
-    assert advice in told
-    assert ("→" in told) == bool(advice)
+@pytest.mark.parametrize(("speeds", "rounds", "verdict"), VERDICTS)
+def test_the_verdict_on_a_configuration_follows_from_its_rounds(speeds, rounds, verdict, capsys):
+    cells("tell")["tell"](comparison({"tuned": 10.0, **speeds}, rounds), "new", "tuned")
+    assert verdict in capsys.readouterr().out
 
 
-def test_advice_that_the_noise_does_not_bear_is_not_given(capsys):
-    cells("tell", "advise")["advise"](comparison({"tuned": 10.0, "new": 9.0}, noise=0.2), "new", "tuned")
-    told = capsys.readouterr().out
-    assert "no difference beyond chance" in told
-    assert "stay" not in told
+def test_with_one_slow_launch_the_verdict_is_by_rank(capsys):
+    found = comparison({"default": 10.0, "set": 11.0})
+    found.results["default"][2]["images_per_second"] *= 0.35
+    cells("tell")["tell"](found, "set", "default")
+    assert capsys.readouterr().out.endswith(": faster (won 6 of 6 rounds)\n")
+    found.results["set"][4]["images_per_second"] *= 0.8
+    cells("tell")["tell"](found, "set", "default")
+    assert "so by rank: best in 5 of 6 (won 5 of 6 rounds)" in capsys.readouterr().out
+
+
+def test_the_rule_of_the_batch_size_is_recovered():
+    """A fixed time of 0.2 s and 0.1 s for each image, without noise."""
+    sizes = [1, 2, 4, 8]
+    speeds = {f"float32, batch {size}": size / (0.2 + 0.1 * size) for size in sizes}
+    found = cells("fit")["fit"](comparison(speeds, noise=0.0), "float32", sizes)
+    assert found == pytest.approx([0.2, 0.1], rel=0.01)
+
+
+def test_the_closing_table_marks_what_was_not_measured():
+    gained = cells("gained")["gained"]
+    assert gained(comparison({"new": 20.0}), "new", "old") == "not measured here"
+    assert str(gained(comparison({"old": 10.0, "new": 20.0}), "new", "old", "why")).startswith(
+        "10.0 → 20.0 images/s: 2.00×"
+    )
+
+
+# --- The ledger of a step ---
 
 
 @pytest.mark.parametrize(
-    ("forward", "rounds", "says"),
+    ("primitive", "problem", "kind"),
     [
-        (45.0, 3, "times the GFLOP/s of training: more"),
-        (20.0, 3, "times the GFLOP/s of training: fewer"),
-        (30.0, 3, "times the GFLOP/s of training: no difference beyond chance"),
-        (45.0, 1, "1.47 times the GFLOP/s of training: one round only, so there is no interval"),
+        ("reorder", "256x64x1x1", "weight reorder"),
+        ("reorder", "64x256x56x56", "reorder"),
+        ("convolution", "mb4_ic64oc64_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1", "3×3 convolution"),
     ],
 )
-def test_the_forward_pass_is_compared_by_operations_and_not_by_images(forward, rounds, says, capsys):
-    conclude = cells("tell", "reached", "conclude")["conclude"]
-    speeds = {"training": 10.0, "forward": forward}
-    conclude(comparison(speeds, rounds, work={"training": 24.0, "forward": 8.0}))
-    told = capsys.readouterr().out
-    assert "training, unfused against training: not measured here" in told
-    assert told.rstrip().endswith(says)
+def test_reorders_of_weights_have_a_line_of_their_own(primitive, problem, kind):
+    given = {"re": re, "pd": pd, "Counter": Counter, "BYTES": {"f32": 4}, "WEIGHT_REORDER": "weight reorder"}
+    work_of = cells("work_of", WEIGHT_SHAPES={(256, 64, 1, 1)}, **given)["work_of"]
+    row = SimpleNamespace(primitive=primitive, problem=problem, direction="forward_training", type="f32")
+    assert work_of(row).kind == kind
 
 
-def test_the_batch_sizes_rule_is_found_again():
-    """A fixed time of 0.2 s and 0.1 s an image, without noise."""
-    sizes = [1, 2, 4, 8]
-    speeds = {f"float32, batch {size}": size / (0.2 + 0.1 * size) for size in sizes}
-    fit = lab_cells.functions("03", "fit", np=np, sizes=sizes, by_batch=comparison(speeds, noise=0.0))["fit"]
-    assert fit("float32") == pytest.approx([0.2, 0.1], rel=0.01)
+def test_what_is_outside_onednn_counts_no_primitive_twice():
+    timeline = [
+        {"ph": "X", "name": "_MklNativeConv2D", "args": {"name": "conv"}, "dur": 9000},
+        {"ph": "X", "name": "Mul", "args": {"name": "decay"}, "dur": 2000},
+        {"ph": "X", "name": "AddV2", "args": {"name": "shortcut"}, "dur": 1000},
+        {"ph": "M", "name": "process_name", "args": {"name": "a device"}},
+    ]
+    bound = SimpleNamespace(
+        operations=lambda config, limits: {"decay": SimpleNamespace(family="weights")},
+        family=lambda kind: "other",
+        WEIGHTS="weights",
+    )
+    given = {"Counter": Counter, "BenchConfig": BenchConfig, "step_bound": bound, "limits": None}
+    run = {"network": "resnet50", "batch_size": 4, "batch": 4, "timelines": {"float32": timeline}}
+    outside = cells("outside", UPDATE="update", OTHER="others", **given, **run)["outside"]
+    assert outside("float32") == {"update": 2.0, "others": 1.0}
