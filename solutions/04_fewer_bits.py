@@ -651,7 +651,7 @@ def explain(gain, isa):
     return f"This CPU has BF16 instructions. What they save here is not known: {gain.verdict}."
 
 
-def limit_beside(name, fp32_speed, limits=limits):
+def speedup_limit(name, fp32_speed, limits=limits):
     """Return the limit of a speed-up vs FP32: the format's limit ÷ FP32's speed here.
 
     `fp32_speed` is in GFLOP/s.
@@ -1047,7 +1047,7 @@ fp32_gflops = rate["FP32"] * sum(operations) / 1e9
 # OpenVINO may run in FP32 what was requested in BF16: then FP32's limit holds.
 in_fp32 = {name: all(kind == "f32" for *_, kind in kernels_by[name]) for name in VARIANTS}
 limit_names = {name: "FP32" if in_fp32[name] else name for name in VARIANTS}
-limit = {name: limit_beside(limit_names[name], fp32_gflops) for name in VARIANTS}
+limit = {name: speedup_limit(limit_names[name], fp32_gflops) for name in VARIANTS}
 for place, name in enumerate(VARIANTS):
     value, low, high = gain[name]
     bar = axis.bar(name, value, 0.6, color=colours[name])
@@ -1309,13 +1309,13 @@ results.compare_guess(5, Measured(*worth[lowest]["INT8"], "×"))
 lowest_limits = limits
 if "VNNI" in machine.isa and lowest in measure.BEYOND:
     lowest_limits = measure.limits(cap=lowest, quick=QUICK)
-without = limit_beside("INT8", gflops(capped, lowest, "FP32"), lowest_limits)
+without = speedup_limit("INT8", gflops(capped, lowest, "FP32"), lowest_limits)
 cap_others = [capped_others, lowest_limits.others]
 name, by_count = "INT8 without VNNI vs FP32", "1.33×, by instructions"
 rows_of_7 = [(name, by_count, Measured(*worth[lowest]["INT8"], "×"), without, *cap_others)]
 if "VNNI" in machine.isa:
     vnni = between_caps(capped, "INT8", f"{lowest}_VNNI", lowest)
-    within = limit_beside("INT8", gflops(capped, lowest, "INT8"))
+    within = speedup_limit("INT8", gflops(capped, lowest, "INT8"))
     rows_of_7.append(
         ("INT8, VNNI vs none", "3×, by instructions", Measured(*vnni, "×"), within, *cap_others)
     )
@@ -1468,7 +1468,7 @@ amx_here, why = find_amx(Path("/proc/cpuinfo").read_text())
 print(f"AMX is {'' if amx_here else 'not '}here: {why}")
 for name in ("INT8", "BF16") if amx_here else ():
     amx = between_caps(capped, name, "AVX512_CORE_AMX", "AVX512_CORE_BF16")
-    within = limit_beside(name, gflops(capped, "AVX512_CORE_BF16", name))
+    within = speedup_limit(name, gflops(capped, "AVX512_CORE_BF16", name))
     print(f"{name}, AMX vs none: {Measured(*amx, '×')}: {amx.verdict}", end="; ")
     print(f"its limit {within.describe(Measured(*amx, '×'))}")
 
@@ -1618,7 +1618,7 @@ for count, name in ((1, "INT8"), (1, "INT4"), (64, "INT4")):
         scaled = Measured(memory.value / read, memory.low / read, memory.high / read, "×")
         top = Limit(scaled, "some of the weights stay in cache")
     else:
-        top = limit_beside("FP32", fp32_speed[64] * 2 * 64 * LAYERS * WIDTH**2 / 1e9)
+        top = speedup_limit("FP32", fp32_speed[64] * 2 * 64 * LAYERS * WIDTH**2 / 1e9)
     published = "3.0×, Llama 2 7B" if (count, name) == (1, "INT8") else ""
     measured = Measured(*weight_gain[count][name], "×")
     rows_of_8.append((label, published, measured, top, weight_others, limits.others))
@@ -1886,7 +1886,7 @@ results.table(
             "BF16 vs FP32, training",
             BY_COUNT["BF16"],
             Measured(*training_gain, "×"),
-            limit_beside("BF16", training_gflops["FP32"]),
+            speedup_limit("BF16", training_gflops["FP32"]),
             *(training_others, *limit_others),
         ),
         ("INT8's accuracy vs FP32's, by default", "", lost["all lights, mean"][0], ""),

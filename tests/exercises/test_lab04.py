@@ -99,7 +99,7 @@ def machine_limits(isa=("AVX-512", "VNNI", "BF16"), alone=None, **speeds) -> Lim
 def limit_functions(limits: Limits):
     dtypes = {"FP32": "float32", "BF16": "bfloat16", "INT8": "int8"}
     return lab_cells.functions(
-        "04", "limit_of", "limit_beside", limits=limits, DTYPES=dtypes, Measured=Measured, Limit=Limit
+        "04", "limit_of", "speedup_limit", limits=limits, DTYPES=dtypes, Measured=Measured, Limit=Limit
     )
 
 
@@ -120,7 +120,7 @@ def test_a_formats_limit_is_the_fastest_that_was_measured(isa, alone, name, spee
 
 def test_a_speed_up_reaches_the_share_that_the_fewer_bits_reach_of_their_limit():
     limits = machine_limits(float32=500.0, bfloat16=1000.0, int8=2000.0)
-    limit = limit_functions(limits)["limit_beside"]("INT8", 250.0)  # FP32 at half of its limit
+    limit = limit_functions(limits)["speedup_limit"]("INT8", 250.0)  # FP32 at half of its limit
     assert limit.measured.value == pytest.approx(8)
     assert limit.share(Measured(6.0, unit="×")).value == pytest.approx(75)  # 1,500 of 2,000
     assert "OpenVINO's matmul" in limit.describe(Measured(9.0, 8.8, 9.2, "×"))
