@@ -1002,7 +1002,7 @@ def relative_to_fp32(speeds):
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How many times more images per second will INT8 infer than FP32?
+# **Guess first.** How much faster will inference be, INT8 vs FP32, in images per second?
 #
 # </div>
 
@@ -1237,7 +1237,7 @@ matmuls.value_counts(["primitive", "kernel", "source"]).rename("created").reset_
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Without VNNI, how much faster than FP32 will INT8 be? Is it still faster at all?
+# **Guess first.** How much faster than FP32 will INT8 be without VNNI? Will it be faster at all?
 #
 # </div>
 
@@ -1628,7 +1628,8 @@ results.hand_in("8", *rows_of_8)  # for the closing table
 # %% [markdown]
 # With one vector, each weight that is read is used once. The nearer the GB/s are to the memory's bandwidth, the more
 # memory is the limit. Where INT4's GB/s are far below it, unpacking the codes is a likely limit. With 64 vectors, each
-# weight is used 64 times. Then the arithmetic takes longer than reading, and it is the same in all three.
+# weight is used 64 times. If the arithmetic then takes longer than reading, all three take about the same time, because
+# they do the same arithmetic.
 #
 # So the two kinds of quantisation serve different purposes. Weights *and* activations in INT8, as in section 5, help
 # layers that are limited by the cores. Weights alone help layers that are limited by memory.
@@ -1836,8 +1837,8 @@ results.hand_in(
 # gains more than the limits' ratio was far from its limit in FP32. In section 6, compare the order of the four
 # calibrations, not the points.
 #
-# **Timing.** The core takes {minutes 1–6}. Short of time? Skip exercise 1: the lab continues with its solution. Don't
-# skip exercise 4 or section 6.
+# **Timing.** Sections 1 to 6 take {minutes 1–6}. Short of time? Skip exercise 1: the lab continues with its solution.
+# Don't skip exercise 4 or section 6.
 #
 # </div>
 
