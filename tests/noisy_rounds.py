@@ -26,5 +26,11 @@ def comparisons(
     yield "two kinds", lasting + kinds + _draw(rng, (cases, speeds, rounds), 1.0), others
 
 
+def launches(rng: np.random.Generator, cases: int, rounds: int, slow: float) -> np.ndarray:
+    """Return speeds (cases, 2, rounds) that are alike; a share of the launches has a third of the others' speed."""
+    shape = (cases, 2, rounds)
+    return np.exp(_draw(rng, shape, 0.03)) / np.where(rng.random(shape) < slow, 3.0, 1.0)
+
+
 def _draw(rng: np.random.Generator, shape: tuple[int, ...], deviation: float | np.ndarray) -> np.ndarray:
     return deviation * rng.normal(size=shape)

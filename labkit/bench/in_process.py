@@ -1,4 +1,4 @@
-"""Comparison of steps within this process: they take turns, as configurations do in processes of their own."""
+"""Comparison of steps within this process: they alternate, as configurations do in processes of their own."""
 
 import math
 import time
@@ -33,7 +33,7 @@ class Step(NamedTuple):
 
 
 def compare_steps(steps: Mapping[str, Step], rounds: int, where: str = "", turn_s: float = 0.3) -> Comparison:
-    """Run steps in turns, and print how far it is.
+    """Run steps alternately, and print the progress.
 
     The rounds share a process and the layout of its memory, so the intervals of the ratios leave out what differs
     between launches (`labkit.system.statistics.ratio`).
@@ -41,13 +41,13 @@ def compare_steps(steps: Mapping[str, Step], rounds: int, where: str = "", turn_
     Parameters
     ----------
     steps : mapping of str to Step
-        By their names.
+        The steps by name.
     rounds : int
-        Turns that each takes.
+        The number of times that each step is measured.
     where : str
         The name of this comparison, such as "section 3".
     turn_s : float
-        How long a turn lasts at least, in s: short steps are repeated.
+        The shortest duration of a measurement, in s: short steps are repeated.
     """
     calls = {}
     for name, step in steps.items():
@@ -73,7 +73,7 @@ def compare_steps(steps: Mapping[str, Step], rounds: int, where: str = "", turn_
 
 
 def _time(step: Step, calls: int) -> float:
-    """Return the seconds of so many calls."""
+    """Return the seconds that the calls take."""
     began = time.perf_counter()
     for _ in range(calls):
         step.run()

@@ -105,7 +105,7 @@ def tune(
     trials: Annotated[int | None, typer.Option(help="points to try at most", show_default="40")] = None,
     minutes: Annotated[float | None, typer.Option(help="minutes after which no trial starts")] = None,
     repeats: Annotated[int, typer.Option(help="runs of each point; their median counts", min=1)] = 3,
-    rounds: Annotated[int, typer.Option(help="rounds of the confirmation, best against default", min=2)] = 5,
+    rounds: Annotated[int, typer.Option(help="fresh rounds of best vs default at the end", min=2)] = 6,
     out: Annotated[Path | None, typer.Option(help="the folder to write to", show_default="work/tune-NAME")] = None,
 ) -> None:
     """Find the settings with which a command is fastest: threads, memory, whatever a file of knobs names.

@@ -33,9 +33,10 @@ class Total(NamedTuple):
 
     def __str__(self) -> str:
         """Return one line: the sum, the total, their ratio, and whether conclusions may be drawn."""
-        sums = f"The parts sum to {self.parts:,.3g} {self.unit}, {self.parts / self.whole:.0%} of the"
+        digits = max(0, 2 - math.floor(math.log10(self.whole)))  # three significant ones
+        parts, whole = (f"{each:,.{digits}f} {self.unit}" for each in (self.parts, self.whole))
         verdict = "" if self.reliable else " The breakdown is unreliable: draw no conclusion from it."
-        return f"{sums} {self.whole:,.3g} {self.unit} measured.{verdict}"
+        return f"The parts sum to {parts}, {self.parts / self.whole:.0%} of the {whole} measured.{verdict}"
 
 
 def total(parts: Mapping[str, float] | Iterable[float], whole: float, unit: str = "ms") -> Total:
@@ -96,34 +97,30 @@ class Limit:
 
     def share(self, measured: Measured) -> Measured:
         """Return the share of the limit that a figure reaches, in percent, with the interval that both imply."""
-        limit = self.measured
-        figures = (measured, limit) if not self.lower_is_better else (limit, measured)
-        over, under = figures
-        value = over.value / under.value
-        # Relative errors of independent figures add in quadrature.
-        errors = [
-            math.hypot(*(_relative(figure, side) for figure, side in ((over, lower), (under, not lower))))
-            for lower in (True, False)
-        ]
-        known = not math.isnan(measured.low)
-        low, high = (value / math.exp(errors[0]), value * math.exp(errors[1])) if known else (math.nan, math.nan)
-        return Measured(100 * value, 100 * low, 100 * high, "%", digits=0)
+        over, under = (self.measured, measured) if self.lower_is_better else (measured, self.measured)
+        value, low, high = 100 * over.value / under.value, math.nan, math.nan
+        if not math.isnan(measured.low):
+            # Relative errors of independent figures add in quadrature.
+            low = value / math.exp(math.hypot(_error(over, over.low), _error(under, under.high)))
+            high = value * math.exp(math.hypot(_error(over, over.high), _error(under, under.low)))
+        return Measured(value, low, high, "%", digits=0)
 
     def describe(self, measured: Measured) -> str:
         """Return the limit and the share that a figure reaches; above 103%, also the reason."""
         share = self.share(measured)
+        if math.isnan(share.value):
+            return str(self.measured)
         text = f"{self.measured}; {share} of it"
         if share.value <= 100 * ABOVE:
             return text
-        if share.low <= 100:
-            return f"{text}, which includes 100%"
-        return f"{text}: {self.above}"
+        return f"{text}, but its interval includes 100%" if share.low <= 100 else f"{text}: {self.above}"
 
 
-def _relative(figure: Measured, lower: bool) -> float:
-    """Return the distance from a figure to one end of its interval, as a logarithm; 0 without an interval."""
-    end = figure.low if lower else figure.high
-    return 0.0 if math.isnan(end) or end <= 0 else abs(math.log(end / figure.value))
+def _error(figure: Measured, end: float) -> float:
+    """Return the distance from a figure to an end of its interval, as a logarithm; 0 without an interval."""
+    if math.isnan(end) or figure.value <= 0:
+        return 0.0
+    return abs(math.log(end / figure.value)) if end > 0 else math.inf
 
 
 class Prediction(NamedTuple):
@@ -161,14 +158,15 @@ class Prediction(NamedTuple):
 
 
 def _off(error: float) -> str:
-    return f"{abs(error):.0%} too {'high' if error > 0 else 'low'}"
+    return f"{abs(error):.0%} too {'high' if error > 0 else 'low'}" if abs(error) >= 0.005 else "less than 1% off"
 
 
 def score(predictions: Sequence[Prediction]) -> str:
-    """Return how many predictions lie inside their intervals, and within 10% of their figures."""
-    inside = sum(prediction.inside for prediction in predictions)
-    near = sum(abs(prediction.error) <= TOLERANCE for prediction in predictions)
-    return f"{inside} of {len(predictions)} inside the measured interval, {near} of {len(predictions)} within 10%"
+    """Return the number of predictions inside their intervals, where there are any, and within 10% of their figures."""
+    near = f"{sum(abs(each.error) <= TOLERANCE for each in predictions)} of {len(predictions)} within 10%"
+    if all(math.isnan(each.measured.low) for each in predictions):
+        return near
+    return f"{sum(each.inside for each in predictions)} of {len(predictions)} inside the measured interval, {near}"
 
 
 def repeated(what: str, earlier: tuple[str, Measured], later: tuple[str, Measured]) -> str:

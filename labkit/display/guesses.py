@@ -1,4 +1,4 @@
-"""A student's guess: a number or a choice, given before the cell that measures, and shown beside its figure."""
+"""A student's guess: a number or a choice, made before the cell that measures, and compared with its figure."""
 
 import math
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ class Guess(NamedTuple):
     Attributes
     ----------
     text : str
-        As it is shown; empty where there is none.
+        As it is shown; empty without a guess.
     value : float or str or None
         The number, or the choice.
     what_to_do : str
-        Where there is none; empty otherwise.
+        What the student can do without a valid guess; empty otherwise.
     """
 
     text: str = ""
@@ -27,20 +27,20 @@ class Guess(NamedTuple):
 
 
 def parse(answer: object, unit: str = "", choices: Sequence[str] = ()) -> Guess:
-    """Return the guess that stands in a cell.
+    """Return the guess that a student wrote into a cell.
 
     Parameters
     ----------
     answer : object
-        What stands in the cell: three dots (`...`) or None where nobody has guessed.
+        The cell's value: three dots (`...`) or None without a guess.
     unit : str
-        Of a number, such as "×".
+        The unit of a number, such as "×".
     choices : sequence of str
-        The choices; none where the guess is a number.
+        The choices; empty where the guess is a number.
     """
     wanted = f"one of {', '.join(map(repr, choices))}" if choices else f"a number{f' ({unit})' * bool(unit)}, such as 2"
     if answer is ... or answer is None:
-        return Guess(what_to_do=f"No guess yet: write {wanted}, in place of the three dots. Or run on without.")
+        return Guess(what_to_do=f"No guess yet: replace the three dots with {wanted}, or continue without a guess.")
     if choices:
         for choice in choices:
             if str(answer).strip().casefold() == choice.casefold():
@@ -53,11 +53,11 @@ def parse(answer: object, unit: str = "", choices: Sequence[str] = ()) -> Guess:
             number = math.nan
         if math.isfinite(number) and not isinstance(answer, bool):
             return Guess(with_unit(f"{number:,.12g}", unit), number)
-    return Guess(what_to_do=f"A guess is {wanted}. Run on without one, or try again.")
+    return Guess(what_to_do=f"A guess is {wanted}. Try again, or continue without one.")
 
 
 def value_of(measured: Measured | str) -> float | str | None:
-    """Return a figure that a guess is compared with as it is kept: the number, or the choice."""
+    """Return the value of a figure that a guess is compared with: its number, or the choice."""
     if isinstance(measured, str):
         return str(measured)
     numbers = measured.numbers()
@@ -65,14 +65,14 @@ def value_of(measured: Measured | str) -> float | str | None:
 
 
 def show(number: int, guess: str, what_to_do: str = "") -> None:
-    """Show a guess that was just given, or that there is none."""
+    """Show a guess, or what to do without one."""
     if guess:
         boxes.show(f"Guess {number} · you: {guess}")
     else:
         boxes.show(f"Guess {number} · none", lines=[what_to_do])
 
 
-def show_beside(number: int, question: str, guess: str, measured: Measured | str) -> None:
-    """Show a guess beside the figure."""
+def show_comparison(number: int, question: str, guess: str, measured: Measured | str) -> None:
+    """Show a guess and the figure that it is compared with."""
     you = f"you: {guess}, " if guess else ""
     boxes.show(f"Guess {number} · {f'{question} · ' * bool(question)}{you}here: {measured}")

@@ -14,15 +14,15 @@ class Measured:
     value : float
         What was measured, in the unit: 87 for 87%.
     low, high : float
-        Its 95% confidence interval; not a number where there is none.
+        Its 95% confidence interval; NaN if unknown.
     unit : str
         Such as "×", "%" or "images/s".
     digits : int
         How many to show after the decimal point, of value and interval; that many are kept, too.
     of : str
-        What a ratio is of, such as "6.8 → 12.4 images/s"; it stands before the figure.
+        What a ratio is of, such as "6.8 → 12.4 images/s"; printed before the figure.
     note : str
-        What else is to be said in a few words; it stands behind the figure.
+        A remark of a few words; printed after the figure.
     signed : bool
         Whether a plus is shown: for differences.
     """
@@ -37,11 +37,11 @@ class Measured:
     signed: bool = False
 
     def __str__(self) -> str:
-        """Return the text: the unit once, behind the value."""
+        """Return the text: the unit once, after the value."""
         value, low, high = (f"{part:{'+' * self.signed},.{self.digits}f}" for part in (self.value, self.low, self.high))
         interval = "" if math.isnan(self.low) else f" ({low} to {high})"
-        before, behind = f"{self.of}: " if self.of else "", f", {self.note}" if self.note else ""
-        return f"{before}{with_unit(value, self.unit)}{interval}{behind}"
+        before, after = f"{self.of}: " if self.of else "", f", {self.note}" if self.note else ""
+        return f"{before}{with_unit(value, self.unit)}{interval}{after}"
 
     def numbers(self) -> dict[str, Any] | None:
         """Return value, interval and unit as JSON has them; None where the value is no number."""

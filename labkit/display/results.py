@@ -86,7 +86,7 @@ class Results:
     def table(self, what: str, rows: Sequence[Sequence[Any]]) -> None:
         """Show and keep the lab's closing table.
 
-        What was measured while other work had the cores is marked, and below stands what to do. A column that is empty
+        Figures measured while other work used the cores are marked, with a note on what to do. A column that is empty
         in all rows is not shown.
 
         Parameters
@@ -107,7 +107,7 @@ class Results:
         self._keep(pictures={title: {"png": png, "alt": alt}})
 
     def exercise(self, number: int, verdict: str, hint: int = 0) -> None:
-        """Keep how an exercise stands, how many hints were shown, and when. What was passed once stays so."""
+        """Keep the verdict on an exercise, the number of hints shown, and the time. A passed exercise stays passed."""
         self._keep(
             exercises={str(number): verdict},
             progress={str(number): _progress(hint)},
@@ -118,7 +118,7 @@ class Results:
         self._keep(progress={str(number): _progress(shown)})
 
     def guess(self, number: int, question: str, answer: object, unit: str = "", choices: Sequence[str] = ()) -> None:
-        """Keep and show a student's guess; the lab goes on without one, and with one that is none.
+        """Keep and show a student's guess. Without one, or with an invalid one, the lab continues.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class Results:
         question : str
             What the figure is of, in a few words, such as "two threads against one".
         answer : object
-            The guess, a number or one of the choices; three dots (`...`) where nobody has guessed.
+            The guess, a number or one of the choices; three dots (`...`) without a guess.
         unit : str
             Of a number, such as "×".
         choices : sequence of str
@@ -140,9 +140,9 @@ class Results:
         self._keep(guesses={str(number): kept | now})
 
     def compare_guess(self, number: int, measured: Measured | str) -> None:
-        """Show a guess beside the figure, a `Measured` or one of the choices, and keep both."""
+        """Show a guess and the figure, a `Measured` or one of the choices, and keep both."""
         kept = self._kept_guess(number)
-        guesses.show_beside(number, kept["question"], kept["guess"], measured)
+        guesses.show_comparison(number, kept["question"], kept["guess"], measured)
         now = {"here": str(measured), "values": [kept["values"][0], guesses.value_of(measured)]}
         self._keep(guesses={str(number): kept | now})
 
@@ -153,8 +153,15 @@ class Results:
             kept = self._read().get("guesses", {}).get(str(number), {})
         return {"question": "", "guess": "", "here": "", "values": [None, None]} | kept
 
-    def step(self, name: str, measured: Measured, *watches: Others, share: float | None = None) -> None:
-        """Keep a step from the default to the fastest, for the ladder.
+    def step(
+        self,
+        name: str,
+        measured: Measured,
+        *watches: Others,
+        share: float | None = None,
+        significant: bool | None = None,
+    ) -> None:
+        """Keep a step of the ladder.
 
         Parameters
         ----------
@@ -166,6 +173,8 @@ class Results:
             Under which it was measured (`load.watch`).
         share : float, optional
             How much of the machine's limit the faster of the two reaches, in percent.
+        significant : bool, optional
+            `Ratio.significant`, which may be by rank; by default the interval decides.
 
         Raises
         ------
@@ -174,7 +183,10 @@ class Results:
         """
         if name not in speedups.STEPS:
             raise LabError(f"there is no step {name!r}, only {', '.join(speedups.STEPS)}.")
-        self._keep(steps={name: speedups.as_kept(row(name, "", measured, "", *watches), share)})
+        kept = row(name, "", measured, "", *watches)
+        step = {"text": kept["texts"][2], "numbers": kept["numbers"], "busy": kept["busy"]}
+        step["share"] = None if share is None else round(float(share), 1)
+        self._keep(steps={name: step if significant is None else step | {"significant": bool(significant)}})
 
     def _read(self) -> dict[str, Any]:
         """Return what is kept, but for what is damaged: a lab goes on without it."""
@@ -185,7 +197,7 @@ class Results:
         return {key: value for key, value in kept.items() if not _part_problem(key, value)}
 
     def _keep(self, **values: Any) -> None:
-        """Put each beside, or in place of, what is kept; a lab goes on when that is not possible, and says so once."""
+        """Add each value, or replace the one kept. If that is impossible, the lab warns once and continues."""
         try:
             with files.writing(self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -219,11 +231,11 @@ def row(name: str, published: str, measured: Measured | str, limit: Limit | str,
     name : str
         What the figure is of.
     published : str
-        The published figure; an empty text where there is none.
+        The published figure, or an empty text.
     limit : Limit or str
-        The most that the machine could do; an empty text where there is none.
+        The most that the machine could do, or an empty text.
     measured : Measured or str
-        This machine's figure; a text where it is none, such as a choice, or an empty one.
+        This machine's figure, or a text, such as a choice of settings.
     *watches : Others
         Under which it was measured (`load.watch`).
 

@@ -1,6 +1,6 @@
-"""The steps from the default to the fastest: what each lab changes, and by which factor it was faster here."""
+"""The steps of the ladder: what each lab compares, and the factor between the two on this machine."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Step(NamedTuple):
@@ -11,39 +11,25 @@ class Step(NamedTuple):
     lab : str
         The lab that takes it, such as "03".
     what : str
-        What is set beside what.
+        What is compared with what, the reference last.
+    work : str
+        "training" or "inference".
     """
 
     lab: str
     what: str
+    work: str = "training"
 
 
-# In the order of the labs. Each factor is measured on its lab's own model, so they are not multiplied.
+# By the kind of work, then in the order of the labs. Each factor is measured on its lab's own model.
 STEPS = {
-    "graph": Step("01", "a graph beside eager Python"),
-    "onednn": Step("02", "oneDNN beside Eigen"),
-    "threads": Step("03", "threads set beside the default"),
-    "batch": Step("03", "the best batch size beside the first"),
-    "bits": Step("04", "fewer bits beside float32"),
-    "tuner": Step("05", "settings found by search beside the default"),
-    "ranks": Step("07", "ranks beside threads, on the same cores"),
-    "wires": Step("08", "all nodes beside one"),
+    "graph": Step("01", "graph vs eager Python"),
+    "onednn": Step("02", "oneDNN vs Eigen"),
+    "threads": Step("03", "threads set vs left alone"),
+    "precision": Step("03", "bfloat16 vs float32"),
+    "batch": Step("03", "best batch size vs the lab's own"),
+    "tuner": Step("05", "settings found by search vs default"),
+    "ranks": Step("07", "ranks vs threads, same cores"),
+    "wires": Step("08", "all nodes vs one"),
+    "bits": Step("04", "INT8 vs FP32", "inference"),
 }
-
-
-def as_kept(row: dict[str, Any], share: float | None) -> dict[str, Any]:
-    """Return a step as a lab keeps it.
-
-    Parameters
-    ----------
-    row : dict
-        Of a closing table (`results.row`), which has the factor.
-    share : float or None
-        How much of the machine's limit the faster of the two reaches, in percent; None where there is no limit.
-    """
-    return {
-        "text": row["texts"][2],
-        "numbers": row["numbers"],
-        "busy": row["busy"],
-        "share": None if share is None else round(float(share), 1),
-    }

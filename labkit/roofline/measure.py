@@ -22,6 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Column
 
+from labkit.display.consistency import ABOVE
 from labkit.display.measured import Measured
 from labkit.roofline import instructions, peaks, together
 from labkit.system import files, huge_pages, lease, load, processes
@@ -117,13 +118,13 @@ class Limits:
     def measured(self, what: Kind | Literal["memory"]) -> Measured:
         """Return the peak of a kind of number, or the bandwidth of "memory", with its interval.
 
-        The interval begins where that of the repetitions' mean does. It ends at the fastest, which is the limit, or
-        where that of the mean ends.
+        It is the 95% interval of the mean over the faster half of the repetitions, since other work only slows them
+        down, extended to the fastest, which is the limit.
         """
         value = self.bandwidth if what == "memory" else self.peak(what)
         low = high = math.nan
-        if len(runs := self.runs.get(what, ())) > 1:
-            mean, half = interval(np.log(runs))
+        if len(runs := self.runs.get(what, ())) > 2:
+            mean, half = interval(np.log(sorted(runs)[len(runs) // 2 :]))
             low, high = min(value, math.exp(mean - half)), max(value, math.exp(mean + half))
         unit = {"memory": "GB/s", "int8": "GOP/s"}.get(what, "GFLOP/s")
         return Measured(value, low, high, unit, digits=1 if what == "memory" else 0)
@@ -156,14 +157,6 @@ class Limits:
             "emulated": [kind for kind in INSTRUCTIONS if self.emulated(kind)],
         }
         return dataclasses.asdict(self) | {"others": self.others.as_dict()} | derived
-
-    def share(self, speed: float, kind: Kind = "float32", intensity: float = math.inf) -> float:
-        """Return the share that `speed`, in GFLOP/s or GOP/s, has of what is attainable.
-
-        More than 1 means that the limits were measured while the machine was busy, `limits(again=True)`; or that the
-        caches did what memory is taken to do.
-        """
-        return speed / self.attainable(intensity, kind)
 
 
 def limits(again: bool = False, folder: Path = CACHE, cap: str | None = None, quick: bool = False) -> Limits:
@@ -272,14 +265,15 @@ def render(limits: Limits, console: Console) -> None:
     table = plain_table(Column(), Column(justify="right", no_wrap=True), Column(overflow="fold"))
     for kind in INSTRUCTIONS:
         unit = "GOP/s" if kind == "int8" else "GFLOP/s"
-        table.add_row(f"{kind} matrix products", f"{limits.peak(kind):,.0f} {unit}", _meaning(limits, kind))
+        table.add_row(f"{kind} matrix products", str(limits.measured(kind)), _meaning(limits, kind))
         for other in limits.products[kind][1:]:
             table.add_row("", f"{other.speed:,.0f} {unit}", f"{other.library}, n = {other.n:,}")
         if paper := limits.instructions.get(kind):
             share = f"of which the product reaches {limits.peak(kind) / paper['speed']:.0%}"
+            share += ": the machine was slower for the instruction" * (limits.peak(kind) > ABOVE * paper["speed"])
             table.add_row("", f"{paper['speed']:,.0f} {unit}", f"the peak on paper, {paper['instruction']}, {share}")
     streams = ", ".join(f"{name} {speed:,.1f}" for name, speed in limits.streams.items())
-    table.add_row("memory bandwidth", f"{limits.bandwidth:,.1f} GB/s", f"{streams}: arrays beyond the caches")
+    table.add_row("memory bandwidth", str(limits.measured("memory")), f"{streams}: arrays beyond the caches")
     console.print(table)
     ridges = ", ".join(f"{limits.ridge(kind):.0f} in {kind}" for kind in INSTRUCTIONS)
     lines = (

@@ -1,4 +1,4 @@
-"""What a step of a network takes at least on this machine, what it takes, and which of its work loses the rest.
+"""The lower bound of a network's step on this machine, the time that it takes, and the operations that lose the rest.
 
 An operation takes at least as long as its arithmetic at the machine's peak, and at least as long as its tensors, each
 moved once, at the memory's bandwidth. The slower of both, summed over all operations, is the step's limit: nearer to
@@ -22,14 +22,14 @@ from labkit.bench import configurations, run
 from labkit.bench.config import BenchConfig
 from labkit.bench.flags import as_flags
 from labkit.bench.trace import StepGraph
+from labkit.display.consistency import ABOVE, Total, total
 from labkit.roofline.measure import Kind, Limits
 from labkit.system import load, scratch
 from labkit.system.tables import plain_table
 
 STEPS = 5
-ABOVE = (
-    "That is above the limit: tensors stayed in the caches from one operation to the next, or the machine was busier "
-    "when its limits were measured."
+REASON = (
+    "tensors stayed in cache from one operation to the next, or the machine was slower when its limits were measured"
 )
 NORMS = "batch norms, Relus, additions"  # together, since oneDNN may fuse them
 WEIGHTS = "decay, update of weights"
@@ -75,7 +75,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a network beside its limit.
+    """A step of a network, compared with its limit.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Step:
     seconds : float
         What a step took, on average over some steps.
     work : tuple of Work
-        One for each family, the one that loses the most time first.
+        One for each family. The one that loses the most time comes first, unless the breakdown is unreliable.
     others : load.Others
         What else had the cores meanwhile.
     """
@@ -104,6 +104,11 @@ class Step:
         """The share of the limit's speed that the step reached."""
         return self.least / self.seconds
 
+    @property
+    def breakdown(self) -> Total:
+        """What the traced operations took, compared with the step, in ms."""
+        return total((1000 * each.took for each in self.work), 1000 * self.seconds)
+
     def as_dict(self) -> dict[str, Any]:
         """Return it as `json.dumps` takes it, in seconds, operations and bytes."""
         return {
@@ -112,13 +117,14 @@ class Step:
             "seconds": self.seconds,
             "least_seconds": self.least,
             "share": self.share,
+            "reliable": self.breakdown.reliable,
             "work": [vars(each) for each in self.work],
             "others": self.others.as_dict(),
         }
 
 
 def measure_step(config: BenchConfig, limits: Limits, configuration: configurations.Configuration) -> Step:
-    """Measure a step of a network in a process of its own, and set it beside what each operation takes at least.
+    """Measure a step of a network in a process of its own, and compare each operation with its lower bound.
 
     Parameters
     ----------
@@ -140,12 +146,12 @@ def measure_step(config: BenchConfig, limits: Limits, configuration: configurati
         with load.watch(show=False) as others:
             result = configurations.run_once(configuration, *as_flags(measured))
         timeline = json.loads((folder / "timeline.json").read_text())["traceEvents"]
-    step = beside(config, operations(config, limits), timeline, statistics.fmean(result["seconds"]))
+    step = by_family(config, operations(config, limits), timeline, statistics.fmean(result["seconds"]))
     return replace(step, others=others)
 
 
-def beside(config: BenchConfig, needed: dict[str, Work], timeline: list[dict[str, Any]], seconds: float) -> Step:
-    """Return a step's work by family: what the operations need, beside what a timeline's events of their names took."""
+def by_family(config: BenchConfig, needed: dict[str, Work], timeline: list[dict[str, Any]], seconds: float) -> Step:
+    """Return a step's work by family: what its operations need, and what the timeline's events of their names took."""
     found = list(needed.values())
     for event in timeline:
         if event["ph"] == "X" and "dur" in event:
@@ -157,7 +163,10 @@ def beside(config: BenchConfig, needed: dict[str, Work], timeline: list[dict[str
         so_far = sums[each.family]
         added = {name: getattr(so_far, name) + value for name, value in vars(each).items() if name != "family"}
         sums[each.family] = Work(each.family, **added)
-    return Step(config, seconds, tuple(sorted(sums.values(), key=lambda each: each.least - each.took)))
+    step = Step(config, seconds, tuple(sums[name] for name in (*FAMILIES, OTHER) if name in sums))
+    if not step.breakdown.reliable:
+        return step
+    return replace(step, work=tuple(sorted(step.work, key=lambda each: each.least - each.took)))
 
 
 def operations(config: BenchConfig, limits: Limits) -> dict[str, Work]:
@@ -228,23 +237,24 @@ def _flop(operation: tf.Operation) -> int:
 
 
 def render(step: Step, console: Console) -> None:
-    """Show a step beside its limit, in a table by family and two sentences."""
+    """Show a step next to its limit, in a table by family and a few sentences."""
     columns = ("GFLOP", "GB", "at least, ms", "of it memory", "took, ms", "lost, ms")
     table = plain_table(Column("work"), *(Column(name, justify="right") for name in columns), header=True)
     for each in step.work:
         by_memory = f"{each.by_memory / each.least:.0%}" if each.least else ""
         times = (f"{1000 * each.least:,.1f}", by_memory, f"{1000 * each.took:,.1f}")
-        lost = f"{1000 * (each.took - each.least):,.1f}"
+        lost = f"{1000 * (each.took - each.least):,.1f}" if step.breakdown.reliable else ""
         table.add_row(each.family, f"{each.flop / 1e9:,.1f}", f"{each.moved / 1e9:,.2f}", *times, lost)
-    traced = sum(each.took for each in step.work)
     console.print(table)
     size = step.config.batch_size
+    shares = {each.family: each.least / each.took for each in step.work if each.took} | {"the step": step.share}
+    above = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share > ABOVE)
     lines = (
         "",
         f"A step of {size} takes {1000 * step.seconds:,.0f} ms ({size / step.seconds:,.1f} images/s), and at least "
         f"{1000 * step.least:,.0f} ms ({size / step.least:,.1f} images/s): it reaches {step.share:.0%} of this limit.",
-        *([ABOVE] if step.share > 1 else []),
-        f"What operations took is of one step with a trace, {1000 * traced:,.0f} ms in all.",
+        *([f"Above their limit: {above}. Either {REASON}."] if above else []),
+        f"The operations' times are from a single traced step. {step.breakdown}",
         *([str(step.others)] if step.others.busy else []),
     )
     console.print("\n".join(lines), highlight=False, markup=False)

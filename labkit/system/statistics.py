@@ -13,8 +13,9 @@ from labkit.system.words import plural
 UNSTEADY = 0.15
 MAX_MORE_ROUNDS = 20  # that a student may wait for
 MIN_DIFFERENCE = 0.01  # that is worth more rounds
-OUTLIER = 0.6  # a round below this share of the median, or above its inverse, belongs to another mode
-MIN_FOR_RANKS = 6  # rounds from which winning all of them is significant: 2 / 2**6 = 3%
+OUTLIER = 0.6  # the share of the median, or its inverse, beyond which a round may belong to another mode
+FAR = 4.0  # median distances from the median: nearer, a round belongs to the noise; 2.7 standard deviations
+RANK_ROUNDS = 6  # the fewest in which winning all of them is significant: 2 / 2**6 = 3%
 
 
 class _Interval(NamedTuple):
@@ -33,57 +34,65 @@ class Ratio(_Interval):
     low, high : float
         The 95% confidence interval: 19 in 20 such intervals contain the true ratio. Not a number when there was only
         one round.
-    rounds, won : int
-        The number of rounds, and how many of them the first speed won.
+    rounds, won, lost : int
+        The number of rounds, and of those that the first speed won and lost; the rest are ties.
     outliers : str
         Rounds in another mode than the rest, such as "round 3 at 0.38 of the median"; mostly empty. The interval says
         little then, and the verdict is by rank.
     doubt : str
-        A reason to measure again, when that showed no difference; mostly empty.
+        A reason to measure again if the ratio is not significant; mostly empty.
     outlook : str
-        How many more rounds are needed when the ratio is not significant, or the largest difference possible.
+        How many more rounds are needed if the ratio is not significant, or the largest difference possible. Empty with
+        outliers or a doubt: both make such a forecast worthless.
     """
 
-    rounds = 0
-    won = 0
+    rounds = won = lost = 0
     outliers = ""
     doubt = ""
     outlook = ""
 
     @property
     def significant(self) -> bool:
-        """Whether one is faster and that is not chance: the interval excludes 1; with outliers, one won every round."""
-        if self.outliers:
-            return self.rounds >= MIN_FOR_RANKS and self.won in (0, self.rounds)
+        """Whether one is faster and that is not chance: the interval excludes 1; with outliers, by the sign test."""
+        if self.outliers:  # six of six rounds, eight of nine, …
+            return bool(2 * special.bdtr(min(self.won, self.lost), self.won + self.lost, 0.5) <= 0.05)
         return self.low > 1 or self.high < 1
 
     @property
     def record(self) -> str:
-        """The rounds won by the faster one, such as "best in 6 of 6"; a verdict by rank from six rounds."""
-        return f"best in {max(self.won, self.rounds - self.won)} of {self.rounds}" if self.rounds > 1 else ""
+        """The first speed by rank, such as "best in 6 of 6" or "slower in 5 of 6"; empty for a single round."""
+        word = "best" if self.won >= self.lost else "slower"
+        return f"{word} in {max(self.won, self.lost)} of {self.rounds}" if self.rounds > 1 else ""
+
+    @property
+    def by_rank(self) -> str:
+        """The outliers and the record that counts because of them; empty without outliers."""
+        return f"{self.outliers}, so by rank: {self.record}" if self.outliers else ""
 
     @property
     def verdict(self) -> str:
-        """The conclusion that the rounds allow: "faster", "slower", or why there is none."""
+        """The conclusion that the rounds allow: "faster", "slower", or why there is none yet."""
         if math.isnan(self.low):
             return "one round only, so there is no interval"
         if not self.significant:
-            by_rank = f"{self.outliers}, so by rank: {self.record}" if self.outliers else ""
-            return "; ".join(filter(None, ["not significant", by_rank or self.outlook, self.doubt]))
+            return "; ".join(filter(None, ["not significant", self.by_rank or self.doubt or self.outlook]))
         return "faster" if self.faster else "slower"
 
     @property
     def faster(self) -> bool:
         """Whether the first speed is the higher one: by rank with outliers, else by the mean."""
-        return self.won > self.rounds / 2 if self.outliers else self.value > 1
+        return self.won > self.lost if self.outliers else self.value > 1
 
     def __str__(self) -> str:
-        """Return it as in `3.42 (3.31 to 3.53)`."""
-        return f"{self.value:.2f}" + ("" if math.isnan(self.low) else f" ({self.low:.2f} to {self.high:.2f})")
+        """Return it as in `3.42 (3.31 to 3.53)`; where the rank decides against the interval, with the record."""
+        if math.isnan(self.low):
+            return f"{self.value:.2f}"
+        by_rank = f"; {self.by_rank}" if self.outliers and self.significant else ""
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f}{by_rank})"
 
 
 def ratio(measured: Sequence[float], reference: Sequence[float]) -> Ratio:
-    """Return the ratio of two speeds that were measured in turns.
+    """Return the ratio of two speeds that were measured alternately.
 
     Lasting noise affects both speeds of a round alike, so each round gives one ratio, and their spread tells how
     certain the mean is: Student's t on their logarithms. A round is a launch of its own where it can be: repetitions
@@ -104,7 +113,7 @@ def ratio(measured: Sequence[float], reference: Sequence[float]) -> Ratio:
 
 
 def ratios(speeds: Mapping[str, Sequence[float]], reference: str) -> dict[str, Ratio]:
-    """Return the ratio of each speed to one of them, which has 1; all measured in turns, in the same rounds.
+    """Return the ratio of each speed to one of them, which has 1; all measured in the same rounds.
 
     Each is that of `ratio`: its interval comes from the rounds of these two, whatever the noise of the others is.
 
@@ -120,24 +129,24 @@ def ratios(speeds: Mapping[str, Sequence[float]], reference: str) -> dict[str, R
     ends = np.exp([mean, mean - half, mean + half]).T.tolist()
     results = {name: Ratio(*each) for name, each in zip(speeds, ends, strict=True)} | {reference: Ratio(1.0, 1.0, 1.0)}
     for result, own in zip(results.values(), logs, strict=True):
-        result.rounds, result.won = len(own), int((own > 0).sum())
+        result.rounds, result.won, result.lost = len(own), int((own > 0).sum()), int((own < 0).sum())
         result.outliers = _outliers(own)
         result.doubt = doubt(speeds[reference])
-        result.outlook = _outlook(result, own)
+        result.outlook = "" if result.outliers or result.doubt else _outlook(result, own)
     return results
 
 
 def _outliers(logs: np.ndarray) -> str:
-    """Return the rounds whose ratio is in another mode than the median."""
-    shares = np.exp(logs - np.median(logs))
-    far = np.flatnonzero((shares < OUTLIER) | (shares > 1 / OUTLIER))
-    return ", ".join(f"round {place + 1} at {shares[place]:.2f} of the median" for place in far)
+    """Return the rounds that are far from the median, in itself and compared with the other rounds."""
+    apart = logs - np.median(logs)
+    far = np.flatnonzero(np.abs(apart) > max(-math.log(OUTLIER), FAR * np.median(np.abs(apart))))
+    return ", ".join(f"round {place + 1} at {math.exp(apart[place]):.2f} of the median" for place in far)
 
 
 def _outlook(found: Ratio, logs: np.ndarray) -> str:
     """Return how many more rounds would decide a ratio, or how large the difference can be at most."""
     rounds, mean, noise = len(logs), abs(logs.mean()), logs.std(ddof=1) if len(logs) > 1 else 0.0
-    if found.significant or found.outliers or noise == 0:
+    if found.significant or noise == 0:
         return ""
     more = np.arange(1, MAX_MORE_ROUNDS + 1)
     enough = special.stdtrit(rounds + more - 1, 0.975) * noise / np.sqrt(rounds + more) < mean
@@ -158,9 +167,7 @@ def caption(rounds: int) -> str:
     """Return the line below a table of ratios: where their intervals come from."""
     if rounds == 1:
         return "one round only, so there are no intervals"
-    return (
-        f"in brackets: the 95% interval over {rounds} rounds, taken in turns, from the noise of each pair (not pooled)"
-    )
+    return f"in brackets: the 95% interval over {rounds} rounds, alternating, from the noise of each pair (not pooled)"
 
 
 def doubt(reference: Sequence[float]) -> str:

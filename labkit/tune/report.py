@@ -1,9 +1,7 @@
 """The results of a search: its confirmation, the tables and files that it leaves, and its pictures.
 
-The pictures are not those of `optuna.visualization.matplotlib` (5.0). Its history leaves out the default settings and
-the trials that were pruned or failed; it joins the best so far by slopes, and counts trials from 0. Its importances are
-bars of "Hyperparameter Importance", without a unit, and what is below 0.01 is not told. Both switch all of matplotlib
-to the style ggplot, whose letters are smaller than ours, and neither has an alternative text.
+`optuna.visualization.matplotlib` (5.0) leaves out the default settings and the trials that were pruned or failed, and
+switches all of matplotlib to another style.
 """
 
 import csv
@@ -22,22 +20,22 @@ from matplotlib.ticker import MaxNLocator
 from labkit.display import plots
 from labkit.system import files, load
 from labkit.system.errors import LabError
-from labkit.system.statistics import Ratio, ratio
+from labkit.system.statistics import RANK_ROUNDS, Ratio, ratio
 from labkit.tune.search import Settings, Space, Trial, as_study, best
 from labkit.tune.trial import Command, format_metric
 
 
 class Confirmation(NamedTuple):
-    """The best settings against the default ones, measured anew and in turns.
+    """The best settings vs the default ones, measured again, alternately, after the search chose them.
 
     Attributes
     ----------
     ratio : Ratio
-        How many times as fast the best ones are.
+        The best ones' speed divided by the default's.
     measured, reference : list of float
         The metric of the best and of the default settings, round by round.
     others : load.Others
-        What else had the cores meanwhile.
+        Other work on the cores meanwhile.
     """
 
     ratio: Ratio
@@ -47,30 +45,27 @@ class Confirmation(NamedTuple):
 
     @property
     def gained(self) -> bool:
-        """Whether the best settings are faster, and it was not luck."""
-        return self.ratio.low > 1
+        """Whether the best settings are faster, and that is not chance."""
+        return self.ratio.significant and self.ratio.faster
 
     def __str__(self) -> str:
-        """Return the verdict."""
-        rounds = "; ".join(filter(None, [f"95% interval, {len(self.measured)} rounds in turns", self.ratio.doubt]))
-        if self.gained:
-            return f"confirmed: {self.ratio} times as fast as the default ({rounds})"
-        if self.ratio.significant:
-            return f"not confirmed: {self.ratio} times as fast as the default, which is slower ({rounds})"
-        return f"not confirmed: {self.ratio} times as fast as the default, which may be luck ({rounds})"
+        """Return the verdict: the ratio with its 95% interval, the rounds won, and what they allow to conclude."""
+        record = "" if self.ratio.outliers else f", {self.ratio.record} fresh rounds"  # else the ratio has it
+        times = f"{self.ratio} times the default's speed{record}: {self.ratio.verdict}"
+        return f"confirmed: {times}" if self.gained else f"not confirmed: {times}"
 
 
 def confirm(
     objective: Callable[[Settings], float],
     found: Settings,
     default: Settings,
-    rounds: int = 5,
+    rounds: int = RANK_ROUNDS,
     minimize: bool = False,
     on_measurement: Callable[[int, str, float], None] = lambda number, which, metric: None,
 ) -> Confirmation:
-    """Measure the best settings against the default ones, in turns.
+    """Measure the best settings vs the default ones, alternately.
 
-    The best of many trials was also the luckiest: its metric in the search is too good, and only a fresh one counts.
+    The best of many trials was also the luckiest: its metric in the search is too good, and only fresh rounds count.
 
     Parameters
     ----------
@@ -79,7 +74,7 @@ def confirm(
     found, default : dict
         The settings to compare.
     rounds : int
-        Turns each takes; who begins changes from round to round.
+        Fresh rounds. The settings that run first alternate.
     minimize : bool
         Whether a small metric is good.
     on_measurement : callable

@@ -19,6 +19,7 @@ from labkit.display import plots
 from labkit.system import files, load, paths
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
+from labkit.system.statistics import RANK_ROUNDS
 from labkit.tune import report, space
 from labkit.tune.search import Settings, Trial, best, search, size, trials_of
 from labkit.tune.trial import IMAGES_PER_SECOND, Command, check_metric, format_metric
@@ -46,7 +47,7 @@ class TuneConfig:
     repeats : int
         Runs of each point.
     rounds : int
-        Of the confirmation.
+        Fresh rounds of the confirmation.
     metric : str
         The regular expression that finds the metric.
     minimize : bool
@@ -58,7 +59,7 @@ class TuneConfig:
     trials: int | None = None
     minutes: float | None = None
     repeats: int = 3
-    rounds: int = 5
+    rounds: int = RANK_ROUNDS
     metric: str = IMAGES_PER_SECOND
     minimize: bool = False
 
@@ -123,7 +124,7 @@ def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> report.Co
 def _confirm(
     out: Path, command: Command, found: Settings, config: TuneConfig, report_line: Callable[..., None]
 ) -> report.Confirmation:
-    report_line(f"Confirming: best against default, in turns, {config.rounds} rounds")
+    report_line(f"Confirming: best vs default, alternating, {config.rounds} fresh rounds")
 
     def on_measurement(number: int, which: str, metric: float) -> None:
         report_line(f"  round {number} of {config.rounds}  {which:8} {format_metric(metric):>12}")

@@ -4,7 +4,9 @@
 
 Prints for each estimator the least and the largest share of intervals that hold it, over all noise of
 `noisy_rounds`, 3 to 8 rounds and 2 to 8 speeds, and the length of its intervals relative to those of
-`labkit.system.statistics`, the paired ones. About two minutes with 5,000 comparisons of each kind of noise.
+`labkit.system.statistics`, the paired ones. Then, for launches of which some are at a third of the others' speed, how
+often equal speeds are called different: by the interval alone, and by the verdict, which is by rank with outliers.
+About three minutes with 5,000 comparisons of each kind of noise.
 """
 
 import argparse
@@ -15,10 +17,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-from noisy_rounds import comparisons
+from noisy_rounds import comparisons, launches
 from scipy import stats
 
-from labkit.system.statistics import interval
+from labkit.system.statistics import interval, ratio
 
 ROUNDS, SPEEDS = (3, 4, 5, 6, 8), (2, 3, 5, 8)
 
@@ -75,6 +77,14 @@ def main() -> None:
         equal = [length[name][case] for case in shares if "noise equal" in case]
         print(f"{name}: holds it in {shares[least]:.1%} ({least}) to {shares[most]:.1%} ({most})")
         print(f"  length where noise is equal: {min(equal):.2f} to {max(equal):.2f}")
+    for slow in (0.0, 0.1, 0.2, 0.3):
+        for rounds in ROUNDS:
+            found = [ratio(*pair) for pair in launches(rng, cases, rounds, slow)]
+            alone = np.mean([not one.low <= 1 <= one.high for one in found])
+            verdict = np.mean([one.significant for one in found])
+            print(
+                f"{slow:.0%} slow launches, {rounds} rounds: {alone:.1%} by the interval, {verdict:.1%} by the verdict"
+            )
 
 
 if __name__ == "__main__":

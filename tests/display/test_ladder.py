@@ -1,3 +1,4 @@
+import itertools
 import json
 import re
 
@@ -36,9 +37,10 @@ def test_steps_of_all_labs_are_read_in_their_order(folder):
 def test_in_words_each_step_has_its_factor_or_is_named_as_not_taken(folder):
     words = ladder.describe(ladder.read(folder))
     taken, to_come = words.split("Not taken yet: ")
-    assert "threads set beside the default 1.31× (1.20 to 1.40), 37% of the limit" in taken
-    assert f"oneDNN beside Eigen 4.20× {BUSY_MARK}" in taken
+    assert f"{STEPS['threads'].what} (lab 03): 1.31× (1.20 to 1.40), 37% of limit" in taken
+    assert f"oneDNN vs Eigen (lab 02): 4.20× {BUSY_MARK}, no interval" in taken
     assert all(to_come.count(step.what) == (name not in ("onednn", "threads")) for name, step in STEPS.items())
+    assert "multipl" not in words
 
 
 def test_the_picture_has_a_point_for_each_step_taken_inside_its_axes(folder):
@@ -47,9 +49,89 @@ def test_the_picture_has_a_point_for_each_step_taken_inside_its_axes(folder):
     points = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "o"]
     assert points == [4.2, 1.31]
     assert all(axes.get_xlim()[0] < point < axes.get_xlim()[1] for point in points)
-    texts = [text.get_text() for text in axes.texts]
-    assert texts.count("not taken yet") == len(STEPS) - 2
+    texts = labels(figure)[1]
+    assert texts.count(ladder.NOT_YET) == len(STEPS) - 2
     plt.close(figure)
+
+
+def labels(figure):
+    """Return the words at the left and at the right of the rows."""
+    texts = figure.axes[0].texts
+    return [
+        [text.get_text().replace("\n", " ") for text in texts if (text.get_position()[0] > 0.5) is right]
+        for right in (False, True)
+    ]
+
+
+def taken(**measured):
+    numbers = {name: figure.numbers() for name, figure in measured.items()}
+    return {name: {"text": "", "numbers": numbers[name], "busy": False, "share": None} for name in measured}
+
+
+@pytest.mark.parametrize(
+    ("measured", "colour", "words"),
+    [
+        (Measured(1.37, 1.1, 2.47, "×"), plots.BLUE, "1.37× (1.10 to 2.47)"),
+        (Measured(0.37, 0.2, 0.6, "×"), plots.BLUE, "0.37× (0.20 to 0.60)"),
+        (Measured(1.37, 0.76, 2.47, "×"), ladder.GREY, "1.37× (0.76 to 2.47) not significant"),
+        (Measured(1.37, unit="×"), ladder.GREY, "1.37× no interval"),
+        (Measured(120, 99.5, 140, "×"), plots.BLUE, "120.0× (99.5 to 140.0)"),
+        (Measured(2, -1, 5, "×"), ladder.GREY, "2.00× (-1.00 to 5.00) not significant"),
+    ],
+)
+def test_what_may_be_no_gain_is_grey_and_says_so(measured, colour, words):
+    figure = ladder.draw(taken(threads=measured))
+    (point,) = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
+    assert point.get_color() == colour
+    assert (point.get_markerfacecolor() == "white") is (colour == ladder.GREY), "not by colour alone"
+    assert words in labels(figure)[1]
+    assert plots.png(figure).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("significant", "verdict"), [(True, "by rank"), (False, "not significant"), (None, "not significant")]
+)
+def test_a_verdict_by_rank_counts_before_the_interval(folder, significant, verdict):
+    Results("05").step("tuner", Measured(1.96, 0.92, 4.2, "×"), share=50, significant=significant)
+    kept = ladder.read(folder)
+    assert f"1.96× (0.92 to 4.20), {verdict}, 50% of limit" in ladder.describe(kept)
+    (point,) = [line for line in ladder.draw({"tuner": kept["tuner"]}).axes[0].lines if line.get_marker() == "o"]
+    assert (point.get_color() == plots.BLUE) is (significant is True)
+    assert find_problem(json.loads((folder / "results-05.json").read_text())) == ""
+
+
+@pytest.mark.parametrize("factors", [(1.1, 1.3), (0.5, 4), (0.9, 11), (0.05, 300)])
+def test_the_axis_is_labelled_with_several_ticks_that_do_not_touch(factors):
+    figure = ladder.draw(taken(graph=Measured(sum(factors) / 2, *factors, "×")))
+    axes = figure.axes[0]
+    assert "speed-up" in axes.get_xlabel()
+    figure.draw_without_rendering()
+    low, high = axes.get_xlim()
+    inside = [
+        label for tick, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True) if low <= tick <= high
+    ]
+    assert len(inside) >= 3
+    ends = [(box.x0, box.x1) for box in (label.get_window_extent() for label in inside)]
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(ends))
+    plt.close(figure)
+
+
+def test_training_and_inference_are_groups_of_their_own():
+    names = labels(figure := ladder.draw({}))[0]
+    training, inference = names.index("Training steps"), names.index("Inference steps")
+    for step in STEPS.values():
+        place = names.index(f"{step.what} (lab {step.lab})")
+        assert (place > inference) is (step.work == "inference")
+        assert place > training
+    assert {step.work for step in STEPS.values()} == {"training", "inference"}
+    plt.close(figure)
+
+
+def test_results_of_an_earlier_version_are_read(folder):
+    old = json.loads((folder / "results-03.json").read_text())
+    old["steps"]["threads"] |= {"text": "1.31× (1.20 to 1.40), no difference beyond chance", "share": None}
+    (folder / "results-03.json").write_text(json.dumps(old))
+    assert ladder.describe(ladder.read(folder)).count("1.31× (1.20 to 1.40). Not taken yet") == 1
 
 
 def test_before_the_first_step_there_is_a_ladder_too(tmp_path):

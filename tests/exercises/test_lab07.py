@@ -167,7 +167,7 @@ def speeds_of(**factors):
     ("weak", "sentence"),
     [
         (1.6, "averaging costs 11% of the images per second"),
-        (1.8, "no difference beyond chance"),
+        (1.8, "not significant"),
         (2.2, "something else changed: measure again"),
     ],
 )
@@ -193,7 +193,7 @@ def test_one_round_has_no_interval(capsys):
     assert out[2].endswith("one round only, so there is no interval")
 
 
-@pytest.mark.parametrize(("value", "verdict"), [(1.3, "faster"), (0.7, "slower"), (1.0, "no difference beyond chance")])
+@pytest.mark.parametrize(("value", "verdict"), [(1.3, "faster"), (0.7, "slower"), (1.0, "not significant")])
 def test_a_setting_is_worth_what_the_rounds_show(value, verdict, capsys):
     speeds = speeds_of(weak=1, cycle=value)
     played("tell_settings")["tell_settings"](speeds, "weak", ["cycle"])
@@ -202,7 +202,7 @@ def test_a_setting_is_worth_what_the_rounds_show(value, verdict, capsys):
     assert verdict in line
 
 
-@pytest.mark.parametrize(("value", "verdict"), [(1.3, "higher"), (0.7, "lower"), (1.0, "no difference beyond chance")])
+@pytest.mark.parametrize(("value", "verdict"), [(1.3, "higher"), (0.7, "lower"), (1.0, "not significant")])
 def test_efficiencies_are_compared_round_by_round(value, verdict, capsys):
     speeds = speeds_of(one_rank=1, weak=1.6, one_rank__batch_256=2, batch_256=3.2 * value)
     played("tell_batches")["tell_batches"](speeds, 2)
@@ -217,7 +217,7 @@ def test_efficiencies_are_compared_round_by_round(value, verdict, capsys):
     [
         (1.3, "faster, as the talk says", "ranks"),
         (0.7, "slower, not what the talk says", "threads"),
-        (1.0, "no difference beyond chance", "no difference"),
+        (1.0, "not significant", "no difference"),
     ],
 )
 def test_more_ranks_or_threads_is_what_the_rounds_show(ranks, claim, winner, capsys):
@@ -327,7 +327,7 @@ def wired(**factors):
     ("default", "sentence"),
     [
         (0.9, "averaging costs 50% of the images per second"),
-        (1.8, "no difference beyond chance"),
+        (1.8, "not significant"),
         (2.5, "something else changed: measure again"),
     ],
 )
@@ -343,7 +343,7 @@ def test_a_change_is_worth_on_each_wire_what_the_rounds_show(capsys):
     tell(wired(one_rank=0.9))
     _, *out = capsys.readouterr().out.splitlines()
     verdicts = [line.rpartition(": ")[2].partition(";")[0] for line in out]
-    assert verdicts == ["faster", "slower", "no difference beyond chance"]
+    assert verdicts == ["faster", "slower", "not significant"]
     tell({case: one_round(found) for case, found in wired().items()})
     _, *out = capsys.readouterr().out.splitlines()
     assert all(line.endswith("one round only, so there is no interval") for line in out)
@@ -371,7 +371,7 @@ def test_fp16s_share_of_the_bytes():
 @pytest.mark.parametrize(
     ("default", "share", "times", "sentence"),
     [
-        (0.9, "50%", "1.00 (0.", "no difference beyond chance"),
+        (0.9, "50%", "1.00 (0.", "not significant"),
         (0.6, "67%", "2.00 (1.", "the prediction was too low"),
         (1.5, "17%", "0.20 (0.", "the prediction was too high"),
         (1.81, "-1%", "0.00 (0.00 to ", "the prediction was too high"),

@@ -102,19 +102,39 @@ def test_a_steps_work_is_beside_what_it_needs_and_the_greatest_loss_is_first():
         event("relu", "Relu", 4),
         event("made/by/a/rewrite", "Transpose", 1),
     ]
-    step = step_bound.beside(MNIST, needed, timeline, seconds=0.020)
+    step = step_bound.by_family(MNIST, needed, timeline, seconds=0.018)
     assert [(each.family, each.took) for each in step.work] == [
         (step_bound.NORMS, pytest.approx(0.004)),
         ("convolutions", pytest.approx(0.012)),
         (step_bound.OTHER, pytest.approx(0.001)),
     ]
     assert step.least == pytest.approx(0.011)
-    assert step.share == pytest.approx(0.55)
+    assert step.share == pytest.approx(11 / 18)
     step_bound.render(step, Console(file=(out := io.StringIO()), width=200))
-    assert "takes 20 ms (200.0 images/s), and at least 11 ms (363.6 images/s): it reaches 55%" in out.getvalue()
-    assert step_bound.ABOVE not in out.getvalue()
+    assert "takes 18 ms (222.2 images/s), and at least 11 ms (363.6 images/s): it reaches 61%" in out.getvalue()
+    assert "The parts sum to 17.0 ms, 94% of the 18.0 ms measured." in out.getvalue()
+    assert step_bound.REASON not in out.getvalue()
     step_bound.render(replace(step, seconds=0.010), Console(file=out, width=200))
-    assert step_bound.ABOVE in out.getvalue()
+    assert f"Above their limit: the step 110%. Either {step_bound.REASON}." in out.getvalue()
+
+
+def test_where_the_operations_do_not_sum_to_the_step_no_loss_is_ranked():
+    needed = {
+        "conv": step_bound.Work("convolutions", least=0.010),
+        "pool": step_bound.Work("pooling", least=0.004),
+    }
+    timeline = [event("pool", "MaxPool", 3), event("conv", "Conv2D", 60)]
+    ranked, step = (step_bound.by_family(MNIST, needed, timeline, seconds) for seconds in (0.063, 0.040))
+    assert [each.family for each in step.work] == ["convolutions", "pooling"]
+    assert (step.as_dict()["reliable"], ranked.as_dict()["reliable"]) == (False, True)
+    texts = []
+    for each in (ranked, step):
+        step_bound.render(each, Console(file=(out := io.StringIO()), width=200))
+        texts.append(out.getvalue())
+    assert "50.0" in texts[0]
+    assert "50.0" not in texts[1]
+    assert "158% of the 40.0 ms measured. The breakdown is unreliable: draw no conclusion from it." in texts[1]
+    assert all("Above their limit: pooling 133%. Either" in text for text in texts)
 
 
 def test_a_step_is_measured(monkeypatch):

@@ -3,7 +3,9 @@ import re
 
 import numpy as np
 import pytest
-from noisy_rounds import comparisons
+from hypothesis import given
+from hypothesis import strategies as st
+from noisy_rounds import comparisons, launches
 from scipy import stats
 
 from labkit.system.statistics import Ratio, caption, interval, ratio, ratios
@@ -34,7 +36,7 @@ def test_one_round_says_nothing_of_how_sure_it_is():
     [
         (Ratio(1.2, 1.1, 1.3), "faster"),
         (Ratio(0.8, 0.7, 0.9), "slower"),
-        (Ratio(0.4, 0.1, 1.6), "no difference beyond chance"),
+        (Ratio(0.4, 0.1, 1.6), "not significant"),
         (Ratio(3.0), "one round only, so there is no interval"),
     ],
 )
@@ -101,11 +103,11 @@ AGAIN = "measure again: the reference varied by 20% between rounds"
 @pytest.mark.parametrize(
     ("measured", "reference", "verdict"),
     [
-        ([100, 100, 100], UNSTEADY, f"no difference beyond chance; at most 69% either way; {AGAIN}"),
-        (UNSTEADY, [100, 100, 100], "no difference beyond chance; at most 69% either way"),
+        ([100, 100, 100], UNSTEADY, f"not significant; {AGAIN}"),
+        (UNSTEADY, [100, 100, 100], "not significant; at most 69% either way"),
         ([200, 260, 180], UNSTEADY, "faster"),
         ([100], [130], "one round only, so there is no interval"),
-        ([100, 120, 95], [98, 118, 97], "no difference beyond chance; at most 6% either way"),  # 11%
+        ([100, 120, 95], [98, 118, 97], "not significant; at most 6% either way"),  # 11%
     ],
 )
 def test_a_ratio_to_a_reference_that_varies_is_measured_again_before_it_is_no_difference(measured, reference, verdict):
@@ -124,7 +126,7 @@ def measured_rounds(rounds, mean, noise):
 @pytest.mark.parametrize(("rounds", "mean", "noise"), [(3, 0.10, 0.1), (5, -0.06, 0.1), (5, 0.08, 0.1), (8, 0.05, 0.1)])
 def test_what_is_undecided_says_how_many_more_rounds_would_do(rounds, mean, noise):
     found = ratio(measured_rounds(rounds, mean, noise), np.ones(rounds))
-    more = int(re.search(r"; (\d+) more rounds? would do, should it stay at ", found.verdict)[1])
+    more = int(re.fullmatch(r"not significant; about (\d+) more rounds? needed", found.verdict)[1])
     assert ratio(measured_rounds(rounds + more, mean, noise), np.ones(rounds + more)).significant
     assert not ratio(measured_rounds(rounds + more - 1, mean, noise), np.ones(rounds + more - 1)).significant
 
@@ -134,7 +136,7 @@ def test_what_no_patience_would_decide_and_what_is_below_a_percent_says_how_litt
     speeds = measured_rounds(5, mean, noise)
     found = ratio(speeds, np.ones(5))
     most = max(found.high, 1 / found.low) - 1
-    assert found.verdict == f"no difference beyond chance; at most {most:.0%} either way"
+    assert found.verdict == f"not significant; at most {most:.0%} either way"
     assert ratio(np.ones(5), speeds).outlook == found.outlook
 
 
@@ -142,6 +144,99 @@ def test_what_is_decided_and_what_has_no_noise_needs_no_rounds():
     assert ratio([2, 2.1, 2.2], [1, 1, 1]).outlook == ""
     assert ratio([1, 1, 1], [1, 1, 1]).outlook == ""
     assert ratio([1], [2]).outlook == ""
+
+
+# --- Rounds in two modes: one launch at a third of the others ---
+
+ONE_SLOW = [1.02, 0.98, 0.35, 1.01, 0.99, 0.97]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "significant", "verdict"),
+    [
+        # Lab 05, section 7: the best settings won each round, and the interval contains 1.
+        (
+            [1.44, 1.49, 8.6, 9.7, 1.46],
+            False,
+            "not significant; round 3 at 5.77 of the median, round 4 at 6.51 of the ",
+        ),
+        ([1.44, 1.49, 8.6, 9.7, 1.46, 1.45], True, "faster"),
+        ([1 / 1.44, 1 / 1.49, 1 / 8.6, 1 / 9.7, 1 / 1.46, 1 / 1.45], True, "slower"),
+        (ONE_SLOW, False, "not significant; round 3 at 0.36 of the median, so by rank: slower in 4 of 6"),
+        (
+            [1.1 * each for each in ONE_SLOW],
+            False,
+            "not significant; round 3 at 0.36 of the median, so by rank: best in 5 of 6",
+        ),
+        ([1.1, 1.11, 3.0], False, "not significant; round 3 at 2.70 of the median, so by rank: best in 3 of 3"),
+        (
+            [1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 1.0],
+            False,
+            "not significant; round 3 at 0.30 of the median, so by rank: slower",
+        ),
+    ],
+)
+def test_with_an_outlier_the_verdict_is_by_rank_and_promises_no_rounds(rounds, significant, verdict):
+    found = ratio(rounds, np.ones(len(rounds)))
+    assert found.significant is significant
+    assert found.verdict.startswith(verdict)
+    assert "more round" not in found.verdict
+    assert found.outlook == ""
+
+
+def test_where_ranks_decide_the_record_stands_next_to_the_interval():
+    found = ratio([1.44, 1.49, 8.6, 1.47, 1.46, 1.45], np.ones(6))
+    assert found.low < 1 < found.high
+    assert re.fullmatch(
+        r"1\.96 \(0\.\d\d to \d\.\d\d; round 3 at 5\.87 of the median, so by rank: best in 6 of 6\)", str(found)
+    )
+    assert str(ratio([2.0, 2.1, 2.2], [1, 1, 1])).count(";") == 0
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        [1.0, 3.0],  # of two, neither is the rule
+        [1.0, 1.0, 3.0, 3.0],
+        [0.5, 1.0, 2.0],  # as far from each other as from the median: noise
+        [1.0, 1.5, 1.0],  # half as much again is not another mode
+    ],
+)
+def test_where_no_round_differs_from_a_majority_there_is_no_outlier(rounds):
+    assert ratio(rounds, np.ones(len(rounds))).outliers == ""
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=2, max_size=12))
+def test_swapping_the_speeds_swaps_the_verdict_and_speeds_in_another_unit_leave_it(rounds):
+    ones = np.ones(len(rounds))
+    there, back, scaled = ratio(rounds, ones), ratio(ones, rounds), ratio(np.multiply(rounds, 8), 8 * ones)
+    assert (there.won, there.lost, there.significant) == (back.lost, back.won, back.significant)
+    assert (scaled.outliers, scaled.record, scaled.significant) == (there.outliers, there.record, there.significant)
+    assert there.won + there.lost <= there.rounds == len(rounds)
+    if there.significant:
+        assert there.faster is not back.faster
+        assert {there.verdict, back.verdict} == {"faster", "slower"}
+
+
+@given(st.lists(st.floats(0.9, 1.1), min_size=3, max_size=12, unique=True), st.data())
+def test_one_round_at_a_tenth_is_named(rounds, data):
+    place = data.draw(st.integers(0, len(rounds) - 1))
+    rounds[place] /= 10
+    assert re.match(f"round {place + 1} at 0[.]", ratio(rounds, np.ones(len(rounds))).outliers)
+
+
+@pytest.mark.parametrize("slow", [0.0, 0.1, 0.2])
+@pytest.mark.parametrize("rounds", [3, 6])
+def test_equal_speeds_are_seldom_called_different_even_if_launches_have_two_modes(rounds, slow):
+    found = [ratio(*pair) for pair in launches(np.random.default_rng(rounds), 2000, rounds, slow)]
+    assert np.mean([one.significant for one in found]) < 0.065  # 5% and three standard errors
+
+
+def test_a_difference_is_seen_through_slow_launches():
+    pairs = launches(np.random.default_rng(1), 300, 9, slow=0.1)
+    found = [ratio(1.5 * measured, reference) for measured, reference in pairs]
+    alone = np.mean([one.low > 1 for one in found])
+    assert np.mean([one.significant and one.faster for one in found]) > alone + 0.1
 
 
 def test_a_caption_says_where_the_intervals_come_from():
