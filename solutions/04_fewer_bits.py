@@ -1095,7 +1095,11 @@ for name in VARIANTS:
 furthest = min(VARIANTS, key=lambda name: shares[name].value)
 print(f"Furthest from its limit: {furthest}, at {shares[furthest].value:.0f}%.")
 results.step(
-    "bits", Measured(*gain["INT8"], "×"), infer_others, *limit_others, share=shares["INT8"].value
+    "bits",
+    Measured(*gain["INT8"], "×"),
+    *(infer_others, *limit_others),
+    share=shares["INT8"].value,
+    significant=gain["INT8"].significant,
 )
 
 # %% [markdown]
