@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 from labs import ThreeWays
 
+from labkit.display import consistency
+from labkit.display.consistency import Limit
 from labkit.display.measured import Measured
 from labkit.roofline.measure import Limits, Product
 from labkit.system.load import Others
@@ -18,7 +20,7 @@ class TestExercises(ThreeWays):
     names = {"np": np, "math": math}
 
 
-# --- What is said of results: played invented ones ---
+# --- Sentences about results: invented results are played ---
 
 FASTER, SLOWER, UNKNOWN, ONCE = Ratio(1.5, 1.2, 1.9), Ratio(0.5, 0.4, 0.6), Ratio(1.2, 0.9, 1.6), Ratio(1.5)
 
@@ -29,8 +31,8 @@ FASTER, SLOWER, UNKNOWN, ONCE = Ratio(1.5, 1.2, 1.9), Ratio(0.5, 0.4, 0.6), Rati
         (FASTER, ("AVX2",), "has no BF16 instructions"),
         (FASTER, ("AVX-512", "BF16"), "multiplies BF16 in hardware"),
         (FASTER, ("AVX-512", "AMX"), "multiplies BF16 in hardware"),
-        (SLOWER, ("AVX-512", "BF16"), "cost more than they gain"),
-        (UNKNOWN, ("AVX-512", "BF16"), "not known: no difference beyond chance."),
+        (SLOWER, ("AVX-512", "BF16"), "cost more than they save"),
+        (UNKNOWN, ("AVX-512", "BF16"), "not known: not significant."),
         (ONCE, ("AVX-512", "BF16"), "not known: one round only"),
     ],
 )
@@ -41,10 +43,10 @@ def test_training_in_bfloat16_is_explained_by_its_interval(times, isa, said):
 @pytest.mark.parametrize(
     ("gained", "lost", "verdict"),
     [
-        (0, 0, "no difference beyond chance"),
-        (3, 1, "no difference beyond chance"),
-        (60, 20, "more accurate"),
-        (0, 81, "less accurate"),
+        (0, 0, "not significant"),
+        (3, 1, "not significant"),
+        (60, 20, "significant"),
+        (0, 81, "significant"),
     ],
 )
 def test_a_difference_of_accuracy_comes_with_its_noise(gained, lost, verdict):
@@ -87,26 +89,45 @@ def test_amx_is_found_or_missed_for_a_reason(cpuinfo, here, said):
     assert said in why
 
 
-def limits(float32: float, bfloat16: float, int8: float) -> Limits:
-    speeds = {"float32": float32, "bfloat16": bfloat16, "int8": int8}
+def machine_limits(isa=("AVX-512", "VNNI", "BF16"), alone=None, **speeds) -> Limits:
+    """Return limits with a matmul for each kind, and instructions alone for some."""
     products = {kind: [Product("OpenVINO", 512, speed)] for kind, speed in speeds.items()}
-    return Limits(products, {}, {"read": 100.0}, Others(), "now", ("AVX-512", "VNNI", "BF16", "AMX"))
+    instructions = {kind: {"instruction": "VFMADD", "speed": speed} for kind, speed in (alone or {}).items()}
+    return Limits(products, instructions, {"read": 100.0}, Others(), "now", isa)
 
 
-def test_amx_is_told_with_what_it_gains_or_loudly_missed(capsys):
-    tell = lab_cells.functions("04", "tell_amx")["tell_amx"]
-    tell(True, "It is listed.", limits(3000, 40_000, 80_000), limits(3000, 6000, 12_000))
-    told = capsys.readouterr().out
-    assert "6,000 without it,    40,000 with it: 6.7 times. Against FP32: 13.3 times." in told
-    assert "12,000 without it,    80,000 with it: 6.7 times. Against FP32: 26.7 times." in told
-    tell(False, "It is an older CPU.", None, None)
-    told = capsys.readouterr().out
-    assert told.startswith("⚠ AMX IS NOT HERE")
-    assert "It is an older CPU." in told
+def limit_functions(limits: Limits):
+    dtypes = {"FP32": "float32", "BF16": "bfloat16", "INT8": "int8"}
+    return lab_cells.functions(
+        "04", "limit_of", "speedup_limit", limits=limits, DTYPES=dtypes, Measured=Measured, Limit=Limit
+    )
+
+
+@pytest.mark.parametrize(
+    ("isa", "alone", "name", "speed", "reached_by"),
+    [
+        (("AVX-512", "BF16"), {}, "BF16", 1000, "OpenVINO's matmul"),
+        (("AVX-512", "BF16"), {"float32": 570.0}, "FP32", 570, "VFMADD"),
+        (("AVX-512", "BF16"), {"float32": 400.0}, "FP32", 500, "OpenVINO's matmul"),
+        (("AVX-512",), {"float32": 1200.0}, "BF16", 1200, "VFMADD"),  # emulated, by FP32's instruction
+    ],
+)
+def test_a_formats_limit_is_the_fastest_that_was_measured(isa, alone, name, speed, reached_by):
+    limits = machine_limits(isa, alone, float32=500.0, bfloat16=1000.0, int8=2000.0)
+    limit, by = limit_functions(limits)["limit_of"](name)
+    assert (limit.value, by) == (speed, reached_by)
+
+
+def test_a_speed_up_reaches_the_share_that_the_fewer_bits_reach_of_their_limit():
+    limits = machine_limits(float32=500.0, bfloat16=1000.0, int8=2000.0)
+    limit = limit_functions(limits)["speedup_limit"]("INT8", 250.0)  # FP32 at half of its limit
+    assert limit.measured.value == pytest.approx(8)
+    assert limit.share(Measured(6.0, unit="×")).value == pytest.approx(75)  # 1,500 of 2,000
+    assert "OpenVINO's matmul" in limit.describe(Measured(9.0, 8.8, 9.2, "×"))
 
 
 def test_what_an_instruction_set_is_worth_does_not_depend_on_a_slow_process():
-    given = lab_cells.functions("04", "against_fp32", "between_caps", np=np, ratios=ratios)
+    given = lab_cells.functions("04", "relative_to_fp32", "between_caps", np=np, ratios=ratios)
     slow = 0.3  # one process had a third of the cores
     capped = {
         "AVX512_CORE": {
@@ -122,7 +143,7 @@ def test_what_an_instruction_set_is_worth_does_not_depend_on_a_slow_process():
     vnni = given["between_caps"](capped, "INT8", "AVX512_CORE_VNNI", "AVX512_CORE")
     assert vnni.value == pytest.approx(1.5, rel=0.02)
     assert (vnni.verdict, vnni.high - vnni.low < 0.1) == ("faster", True)
-    assert given["against_fp32"](capped["AVX512_CORE"])["INT8"].value == pytest.approx(2, rel=0.02)
+    assert given["relative_to_fp32"](capped["AVX512_CORE"])["INT8"].value == pytest.approx(2, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -130,11 +151,11 @@ def test_what_an_instruction_set_is_worth_does_not_depend_on_a_slow_process():
     [
         ((1200.0, 2.0), "faster", "longer"),
         ((800.0, 0.5), "slower", "shorter"),
-        ((1000.0, 1.0), "no difference beyond chance", "no difference beyond chance"),
+        ((1000.0, 1.0), "not significant", "not significant"),
     ],
 )
-def test_streams_are_told_by_throughput_and_latency(second, throughput, latency, capsys):
-    tell = lab_cells.functions("04", "tell_streams", ratios=ratios)["tell_streams"]
+def test_streams_are_compared_by_throughput_and_latency(second, throughput, latency, capsys):
+    compare = lab_cells.functions("04", "compare_streams", ratios=ratios, Measured=Measured)["compare_streams"]
     noise = [(1.0, 1.0), (1.02, 0.97), (0.99, 1.01), (0.98, 1.02)]
     rounds = [
         {
@@ -143,22 +164,56 @@ def test_streams_are_told_by_throughput_and_latency(second, throughput, latency,
         }
         for a, b in noise
     ]
-    rate = tell(rounds)
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == "2 streams, 2 clients, against 1 of each:"
-    assert f" times: {throughput}" in told[1]
-    assert f" times: {latency}" in told[2]
+    rate = compare(rounds)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 streams, 2 clients vs 1 of each:"
+    assert re.search(rf"throughput  \d\.\d{{3}}× \(.*\): {throughput}", lines[1])
+    assert re.search(rf"p99 latency \d\.\d{{3}}× \(.*\): {latency}", lines[2])
     assert rate["2:2"].value == pytest.approx(second[0] / 1000, rel=0.02)
 
 
+def test_layers_above_the_limits_ratio_or_slower_are_explained(capsys):
+    given = lab_cells.functions("04", "layer_table", "describe_layers", np=np, pd=pd, batch=10, consistency=consistency)
+    fp32_layers = [("Convolution", "f", 4.0), ("MaxPool", "f", 1.0), ("Convolution", "f", 4.0), ("MaxPool", "f", 2.0)]
+    int8_layers = [("Convolution", "i", 1.0), ("MaxPool", "ref", 2.0), ("Convolution", "i", 0.8), ("MaxPool", "i", 0.4)]
+    # Operations of an image: the first convolution runs at 100 GOP/s in INT8, the second at 125.
+    table = given["layer_table"](fp32_layers, int8_layers, (10e6, 10e6), tops=(50.0, 120.0))
+    assert table["INT8 share"].dropna().tolist() == pytest.approx([83.3, 104.2], rel=0.01)
+    assert table["FP32 share"].dropna().tolist() == pytest.approx([50, 50])
+    given["describe_layers"](table, 4.5)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        "2 of 4 layers reach 80% of INT8's limit. They take",
+        "  73% of FP32's time and 43% of INT8's.",
+    ]
+    assert lines[2:] == [
+        "Layer 1, MaxPool: slower in INT8, by ref",
+        "Layer 2, Convolution: more than the limits' 4.5 ×, as it reaches 50% of the limit in FP32, 104% in INT8",
+        "Layer 2, Convolution: above a limit (50% of the limit in FP32, 104% in INT8), which was measured in a slower "
+        "phase",
+        "Layer 3, MaxPool: multiplies nothing, so bytes decide, not the instructions",
+    ]
+
+
 @pytest.mark.parametrize(
-    ("int8", "near", "fp32_share", "int8_share"),
-    [([1.0, 1.0, 1.0], 1, 67, 33), ([1.0, 0.25, 0.25], 3, 100, 100), ([4.0, 1.0, 1.0], 0, 0, 0)],
+    ("isa", "caps"),
+    [
+        (("AVX", "AVX2"), {"AVX2": ["INT8"]}),
+        (("AVX", "AVX2", "VNNI"), {"AVX2": ["INT8"], "AVX2_VNNI": ["INT8"]}),
+        (
+            ("AVX2", "AVX-512", "VNNI", "BF16"),
+            {"AVX512_CORE": ["INT8", "BF16"], "AVX512_CORE_VNNI": ["INT8"]},
+        ),
+        (
+            ("AVX2", "AVX-512", "VNNI", "BF16", "AMX"),
+            {
+                "AVX512_CORE": ["INT8", "BF16"],
+                "AVX512_CORE_VNNI": ["INT8"],
+                "AVX512_CORE_BF16": ["INT8", "BF16"],
+                "AVX512_CORE_AMX": ["INT8", "BF16"],
+            },
+        ),
+    ],
 )
-def test_which_layers_come_near_the_limit(int8, near, fp32_share, int8_share, capsys):
-    tell = lab_cells.functions("04", "tell_layers")["tell_layers"]
-    layers = pd.DataFrame({"FP32": [4.0, 1.0, 1.0], "INT8": int8})
-    tell(layers.assign(gain=layers.FP32 / layers.INT8), 4.0)
-    told = capsys.readouterr().out
-    assert f"{near} of 3 layers reach 80% of the products' 4.0 times" in told
-    assert f"They take {fp32_share}% of FP32's time and {int8_share}% of INT8's." in told
+def test_each_instruction_set_of_the_cpu_is_capped(isa, caps):
+    assert lab_cells.functions("04", "caps_for")["caps_for"](isa) == caps
