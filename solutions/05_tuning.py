@@ -532,7 +532,8 @@ for each, (colour, marker) in zip(space[knob], looks):
     chosen = grid[knob] == each
     look = dict(color=colour, marker=marker, s=36, edgecolor="dimgrey", linewidth=0.5)
     axis.scatter(rounds[0, chosen], rounds[1, chosen], label=f"{knob} {each}", **look)
-axis.annotate("default", rounds[:2, at_default], xytext=(12, -18), textcoords="offset points")
+pointer = dict(xytext=(30, -40), textcoords="offset points", arrowprops=dict(arrowstyle="->"))
+axis.annotate("default", rounds[:2, at_default], **pointer)
 axis.set(
     xlabel="round 1, images/s",
     ylabel="round 2, images/s",
@@ -951,7 +952,7 @@ if tuner_gain:
         figure,
         alt="Images per second of each launch. "
         + "; ".join(
-            f"{name}: {', '.join(f'{speed:,.0f}' for speed in sorted(speeds))}"
+            f"{name}: {', '.join(f'{value:,.0f}' for value in sorted(speeds))}"
             for name, speeds in again.items()
         ),
         keep=results,
@@ -963,7 +964,9 @@ if tuner_gain:
 
 # %%
 if challenger:
-    verdict = f"vs default: {same_batch_gain}" if same_batch_gain else "not confirmed"
+    verdict = "not confirmed"
+    if same_batch_gain:
+        verdict = f"{same_batch_gain} times the default's speed: {same_batch_gain.verdict}"
     kept_settings = contenders.get("same batch", challenger.settings)
     files.write(work / "best.env", report.env_file(command, kept_settings, verdict))
     print((work / "best.env").read_text())
@@ -1008,7 +1011,8 @@ if challenger:
 #    first lines. One knob sets its threads: OpenMP's threads are also its intra-op threads. Is its best number of
 #    threads that of TensorFlow?
 # 3. **Yours.** Take a program that you often run, and make it print a metric. Copy the file of section 6, write down
-#    three knobs, and guess which of them matters. Does the ablation agree with you?
+#    three knobs, and guess which of them matters. Does the picture `importance.png` agree with you? Set one knob of the
+#    best settings back: does that agree, too?
 
 # %% [markdown]
 # ## Questions
