@@ -97,7 +97,11 @@ def tune(
         list[str] | None, typer.Argument(metavar="-- COMMAND", help="the command to tune", show_default="lab bench")
     ] = None,
     knobs: Annotated[
-        Path | None, typer.Option(help="the TOML file of what can be set", show_default="labkit/tune/knobs.toml")
+        Path | None,
+        typer.Option(
+            help="the TOML file of what can be set",
+            show_default="labkit/tune/knobs.toml; without a command, knobs-bench.toml",
+        ),
     ] = None,
     metric: Annotated[
         str | None,

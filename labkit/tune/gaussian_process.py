@@ -13,7 +13,7 @@ in points of the best speed's share (95% intervals; 100 to 200 seeds, the same f
 ================================  =====================  ===================
 landscape                         a column for a knob    one for each value
 ================================  =====================  ===================
-lab 05's grid                     -0.1 (-0.7 to 0.5)     1.0 (0.3 to 1.8)
+data/tuning-grid.csv              -0.1 (-0.7 to 0.5)     1.0 (0.3 to 1.8)
 … with the default first          -0.4 (-0.9 to 0.1)     0.6 (0.0 to 1.2)
 … the slowest is best             1.9 (-0.1 to 4.0)      -1.6 (-3.9 to 0.7)
 … each knob's values shuffled     -0.8 (-1.5 to -0.2)    not measured

@@ -14,9 +14,8 @@ import optuna
 from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
-from labkit.bench import configurations
 from labkit.display import plots
-from labkit.system import files, load, paths
+from labkit.system import files, load
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.system.statistics import RANK_ROUNDS
@@ -70,7 +69,7 @@ def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> report.Co
     Parameters
     ----------
     argv : sequence of str
-        The command; without one, `lab bench` in the OpenMP environment when that is there.
+        The command; without one, `lab bench`.
     config : TuneConfig
         The rest of the command line.
     console : Console
@@ -151,11 +150,7 @@ def _command(argv: list[str], config: TuneConfig) -> tuple[Command, Path]:
             raise LabError(f"{option} {value:g}: must be positive.")
     if argv:
         return Command(argv, {}, config.metric), space.DEFAULT_KNOBS
-    openmp = configurations.known()["openmp"]
-    if openmp.missing:
-        return Command([sys.executable, *BENCH_FLAGS], {}, config.metric), space.DEFAULT_KNOBS
-    env = {**openmp.env, "PYTHONPATH": paths.ROOT}  # labkit is not installed there
-    return Command([str(openmp.python), *BENCH_FLAGS], {}, config.metric, env, paths.ROOT), space.OPENMP_KNOBS
+    return Command([sys.executable, *BENCH_FLAGS], {}, config.metric), space.BENCH_KNOBS
 
 
 def _name(argv: Sequence[str]) -> str:

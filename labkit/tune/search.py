@@ -4,10 +4,10 @@ A Gaussian process (`gaussian_process`) proposes what to try next, in a study of
 Parzen estimator (TPE) does: Bergstra et al. 2011, "Algorithms for Hyper-Parameter Optimization"; several knobs
 together: Falkner et al. 2018, arXiv 1807.01774.
 
-Why a Gaussian process: with 5% of the points of lab 05's grid, it found 95.6% of the best speed, TPE 93.6% and random
-search 92.3% (means of 200 seeds, standard errors 0.3); with the default settings first, 95.4%, and TPE 92.4%. With two
-measurements of each point, pruned as here, 5% of the grid's measurements found 96.6%. On other landscapes, 100 seeds
-each, it and TPE found with 5% of the points (30 at most):
+Why a Gaussian process: with 5% of the points of `data/tuning-grid.csv`, it found 95.6% of the best speed, TPE 93.6% and
+random search 92.3% (means of 200 seeds, standard errors 0.3); with the default settings first, 95.4%, and TPE 92.4%.
+With two measurements of each point, pruned as here, 5% of the grid's measurements found 96.6%. On other landscapes, 100
+seeds each, it and TPE found with 5% of the points (30 at most):
 
 - the grid with each knob's values shuffled: 95.6% and 93.9%; its inverse, where the slowest is best: 81.2% and 83.5%;
 - random effects of five knobs and their pairs: 96.2% and 93.1%; eight knobs of which two matter: 96.8% and 95.1%;

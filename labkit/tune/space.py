@@ -13,7 +13,9 @@ from labkit.system.errors import LabError
 from labkit.system.machine import Machine
 
 DEFAULT_KNOBS = Path(__file__).with_name("knobs.toml")
-OPENMP_KNOBS = Path(__file__).with_name("knobs-openmp.toml")  # of commands that run an OpenMP build of TensorFlow
+BENCH_KNOBS = Path(__file__).with_name("knobs-bench.toml")  # of lab bench
+TORCH_KNOBS = Path(__file__).with_name("knobs-torch.toml")  # of lab bench in PyTorch
+MNIST_KNOBS = Path(__file__).with_name("knobs-mnist.toml")  # of lab 05
 PLACES = ("env", "flag", "prefix")
 MAX_VALUES = 10_000  # of a knob: a search tries some dozens
 _TEXT = {"type": "string", "pattern": r"^[^\x00-\x1f]*$"}
@@ -31,6 +33,7 @@ _KNOB = {
         "high": _BOUND,
         "step": {"type": "integer", "minimum": 1},
         "log": {"type": "boolean"},
+        "default": {"type": ["number", "string"], "pattern": _TEXT["pattern"]},
         "values": {
             "type": "array",
             "minItems": 1,
@@ -59,6 +62,8 @@ class Knob:
         Where the value goes: a variable, after the command, or before it. One of them.
     text : str
         What it is.
+    default : int, float, str or None
+        The value that the program takes when the knob is left alone, if known.
     """
 
     values: tuple[Any, ...]
@@ -66,6 +71,11 @@ class Knob:
     flag: str = ""
     prefix: str = ""
     text: str = ""
+    default: int | float | str | None = None
+
+    def label(self, value: Any) -> Any:
+        """Return the value, or the default where the knob is left alone."""
+        return self.default if value is None else value
 
 
 def space_of(knobs: Mapping[str, Knob]) -> dict[str, tuple[Any, ...]]:
@@ -101,11 +111,18 @@ def read(file: Path, machine: Machine) -> dict[str, Knob]:
             places = {place: table[place] for place in PLACES if place in table}
             if len(places) != 1:
                 raise LabError("say where its value goes, once: env, flag or prefix.")
-            # An integer's highest value comes next to None: left alone, programs take all cores.
-            values = (*_integers(table, machine), None) if table["type"] == "integer" else (None, *table["values"])
+            integer = table["type"] == "integer"
+            values = _integers(table, machine) if integer else table["values"]
+            default = table.get("default")
+            # What programs see: a quota is hidden from them.
+            default = {"cpus": len(machine.cpus), "cores": len(machine.cores)}.get(default, default)
+            if default in values:  # left alone, it has this value
+                values = [None if value == default else value for value in values]
+            else:  # an integer's highest value comes next to None: left alone, programs take all cores
+                values = [*values, None] if integer else [None, *values]
         except LabError as error:
             raise LabError(f"{file}, knob {name}: {error}") from error
-        knobs[name] = Knob(values, **places, text=table.get("text", ""))
+        knobs[name] = Knob(tuple(values), **places, text=table.get("text", ""), default=default)
     return knobs
 
 

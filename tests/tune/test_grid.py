@@ -1,83 +1,120 @@
 """The measurement of lab 05's grid, without TensorFlow: another function measures its points."""
 
 import csv
-import itertools
 import math
-import time
+from types import SimpleNamespace
 
 import pytest
+from machines import machine
 
-from labkit.system.machine import Machine
+from labkit.system import load
+from labkit.system.errors import LabError
 from labkit.system.paths import DATA
-from labkit.tune import grid
+from labkit.tune import grid, space
 
-KNOBS = {"omp": [1, 2], "affinity": ["none", grid.PINNED]}
-MACHINE = Machine((0, 1), ((0,), (1,)), None, 2**30, 2**30, ("AVX2",), ((0, 1),), "Synthetic CPU")
-
-
-def read(file):
-    lines = file.read_text().splitlines(keepends=True)
-    head = [line for line in lines if line.startswith("#")]
-    return head, list(csv.DictReader(lines[len(head) :]))
+KNOBS = {
+    "threads": space.Knob((1, None), env="THREADS", default=2),
+    "pages": space.Knob((None, "huge"), env="PAGES", default="small"),
+}
+MACHINE = machine(2)
+STOCK = DATA / "tuning-grid-stock.csv"
 
 
-def test_the_grid_is_the_one_that_the_kit_ships_on_as_many_cores():
-    knobs = grid.grid(cores=2)
-    assert math.prod(map(len, knobs.values())) == 288
-    head, rows = read(DATA / "tuning-grid.csv")
+def rows_of(file):
+    lines = file.read_text().splitlines()
+    return [line for line in lines if line.startswith("#")], [*csv.DictReader(line for line in lines if line[0] != "#")]
+
+
+def test_the_grid_that_the_kit_ships_has_the_points_of_its_knobs_on_as_many_cores():
+    head, rows = rows_of(STOCK)
     assert "2 cores" in head[0]
-    assert len(rows) == 288
-    assert {name: list(dict.fromkeys(row[name] for row in rows)) for name in knobs} == {
-        name: list(map(str, values)) for name, values in knobs.items()
+    knobs = space.read(space.MNIST_KNOBS, MACHINE)
+    assert [tuple(row[name] for name in knobs) for row in rows] == [*grid.points(knobs)]
+    assert all(float(row[f"round{number}"]) > 0 for row in rows for number in (1, 2))
+
+
+def test_a_point_has_the_default_s_value_where_a_knob_is_left_alone():
+    assert grid.points(KNOBS) == {
+        ("1", "small"): {"threads": 1, "pages": None},
+        ("1", "huge"): {"threads": 1, "pages": "huge"},
+        ("2", "small"): {"threads": None, "pages": None},
+        ("2", "huge"): {"threads": None, "pages": "huge"},
     }
 
 
-@pytest.mark.parametrize("cores", [1, 3, 64])
-def test_threads_go_from_half_the_cores_to_twice_as_many(cores):
-    threads = grid.grid(cores)["omp"]
-    assert threads == sorted(set(threads))
-    assert (threads[0], threads[-1]) == (max(1, cores // 2), 2 * cores)
+def test_each_round_measures_each_point_once_in_an_order_of_its_own():
+    rounds, seen = [{}, {}], []
 
-
-def test_a_point_is_measured_in_a_process_of_its_own():
-    seen = []
-
-    def measure(settings):
-        seen.append(settings)
-        return 10.0 * settings["omp"]
-
-    assert grid.measure_in_fork({"omp": 3}, measure) == 30.0
-    assert seen == []
-
-
-@pytest.mark.parametrize("failure", [lambda settings: 1 / 0, lambda settings: time.sleep(60)])
-def test_a_point_that_fails_or_hangs_is_not_a_number(failure, capfd):
-    assert math.isnan(grid.measure_in_fork({}, failure, timeout=0.5))
-
-
-def test_a_round_measures_each_point_once_in_an_order_of_its_own(capsys):
-    orders: list[list] = []
-
-    def measure(settings):
-        orders[-1].append(tuple(settings.values()))
+    def objective(settings):
+        seen.append(tuple(settings.values()))
         return 7.0
 
-    for number in (1, 2):
-        orders.append([])
-        speeds = grid.measure_round(KNOBS, number, measure)
-        assert speeds == dict.fromkeys(itertools.product(*KNOBS.values()), 7.0)
-        assert "4 of 4 points" in capsys.readouterr().err
-    assert sorted(orders[0]) == sorted(orders[1]) == sorted(itertools.product(*KNOBS.values()))
-    assert orders[0] != orders[1]
+    assert [*grid.measure(KNOBS, rounds, objective)] == [1] * 4 + [2] * 4
+    assert rounds == [dict.fromkeys(grid.points(KNOBS), 7.0)] * 2
+    first, second = seen[:4], seen[4:]
+    assert set(first) == set(second)
+    assert len(set(first)) == 4
+    assert first != second
+
+
+def test_a_point_that_fails_is_not_a_number_and_the_others_are_measured(capsys):
+    def objective(settings):
+        if settings["pages"]:
+            raise LabError("out of memory")
+        return 5.0
+
+    rounds = [{}]
+    assert len([*grid.measure(KNOBS, rounds, objective)]) == 4
+    assert math.isnan(rounds[0]["1", "huge"])
+    assert rounds[0]["1", "small"] == 5.0
+    assert "out of memory" in capsys.readouterr().err
+
+
+def test_a_launch_is_repeated_while_other_work_disturbs_it():
+    def run(*disturbed):
+        calls = []
+
+        def objective(settings):
+            busy = disturbed[len(calls)]
+            load._report_to_enclosing(load.Others(share=0.5 * busy, busy=busy, capacity=1.0))
+            calls.append(settings)
+            return float(len(calls))
+
+        return grid.undisturbed(objective)({}), len(calls)
+
+    assert run(False) == (1.0, 1)
+    assert run(True, False) == (2.0, 2)
+    assert run(True, True, True) == (3.0, grid.ATTEMPTS)
+
+
+def test_an_interrupted_measurement_continues_with_the_points_that_are_left(tmp_path):
+    file, calls = tmp_path / "grid.csv", []
+    rounds = grid.read(file, KNOBS, 2)
+    for _ in zip(range(5), grid.measure(KNOBS, rounds, lambda settings: 5.0), strict=False):
+        grid.write(file, KNOBS, rounds, MACHINE, "2.21.0")
+    again = grid.read(file, KNOBS, 2)
+    assert again == rounds
+    for _ in grid.measure(KNOBS, again, lambda settings: calls.append(settings) or 6.0):
+        grid.write(file, KNOBS, again, MACHINE, "2.21.0")
+    assert len(calls) == 8 - sum(map(len, rounds))
+    assert [len(done) for done in grid.read(file, KNOBS, 2)] == [4, 4]
+
+
+def test_a_grid_of_other_knobs_is_not_continued(tmp_path):
+    file = tmp_path / "grid.csv"
+    grid.write(file, KNOBS, [{}], MACHINE, "2.21.0")
+    with pytest.raises(LabError, match="a grid of other knobs"):
+        grid.read(file, {"cores": KNOBS["threads"]})
 
 
 def test_the_file_has_each_round_and_their_median(tmp_path):
-    points = list(itertools.product(*KNOBS.values()))
-    rounds = [dict.fromkeys(points, speed) for speed in (10.0, 30.0, 20.0)]
-    grid.write(tmp_path / "grid.csv", KNOBS, rounds, MACHINE, "2.14.0")
-    head, rows = read(tmp_path / "grid.csv")
-    assert head[:2] == ["# Synthetic CPU, 2 cores, AVX2\n", head[1]]
-    assert head[1].startswith("# TensorFlow 2.14.0 with OpenMP")
-    assert [tuple(rows[0])] == [("omp", "affinity", "round1", "round2", "round3", "images_s")]
-    assert len(rows) == len(points)
-    assert rows[0] == dict(zip(rows[0], ("1", "none", "10", "30", "20", "20"), strict=True))
+    file = tmp_path / "grid.csv"
+    rounds = [dict.fromkeys(grid.points(KNOBS), speed) for speed in (10.0, 30.0, 20.0)]
+    del rounds[1]["2", "huge"]
+    grid.write(file, KNOBS, rounds, SimpleNamespace(model="Synthetic CPU", usable_cores=2, isa=("AVX2",)), "2.21.0")
+    head, rows = rows_of(file)
+    assert head[0] == "# Synthetic CPU, 2 cores, AVX2"
+    assert head[1].startswith("# TensorFlow 2.21.0 from PyPI")
+    assert list(rows[0]) == ["threads", "pages", "round1", "round2", "round3", "images_s"]
+    assert [*rows[0].values()] == ["1", "small", "10", "30", "20", "20"]
+    assert [*rows[3].values()] == ["2", "huge", "10", "", "20", "15"]

@@ -17,7 +17,6 @@ import pytest
 from machines import machine
 
 from labkit import cli
-from labkit.bench import configurations
 from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.tune import report, run, space
@@ -160,7 +159,32 @@ ON_TWO = machine(2)
 
 def test_default_knobs_on_two_cores():
     assert space.space_of(space.read(space.DEFAULT_KNOBS, ON_TWO)) == {"intra": (1, 2, None), "inter": (1, 2, None)}
-    assert {"intra", "omp", "affinity"} < set(space.read(space.OPENMP_KNOBS, ON_TWO))
+
+
+@pytest.mark.parametrize("file", [space.BENCH_KNOBS, space.MNIST_KNOBS, space.TORCH_KNOBS])
+@pytest.mark.parametrize("cores", [2, 64])
+def test_thread_counts_of_the_kit_s_knobs_go_from_one_to_the_default_which_is_not_set_too(file, cores):
+    for name, knob in space.read(file, machine(cores)).items():
+        assert knob.values.count(None) == 1
+        assert knob.default is None or knob.default not in knob.values
+        if name in ("intra", "inter", "threads"):
+            assert (knob.values[0], knob.values[-1]) == (1, None)
+            assert knob.label(None) == cores
+            assert {power for power in (1, 2, 4, 8, 16, 32) if power < cores} < {*knob.values}
+
+
+def test_the_default_takes_its_place_among_the_values_and_is_left_alone(tmp_path):
+    file = tmp_path / "knobs.toml"
+    file.write_text('[batch]\ntype = "choice"\nvalues = [32, 64, 256]\ndefault = 64\nflag = "-b {value}"')
+    knob = space.read(file, ON_TWO)["batch"]
+    assert knob.values == (32, None, 256)
+    assert [*map(knob.label, knob.values)] == [32, 64, 256]
+
+
+def test_a_default_that_sees_more_cpus_than_the_quota_feeds_is_a_value_of_its_own():
+    intra = space.read(space.MNIST_KNOBS, machine(64, quota=4.0))["intra"]
+    assert intra.values == (1, 2, 3, 4, None)
+    assert intra.label(None) == 64
 
 
 def test_an_optimum_that_was_published_is_a_point_on_its_machine():
@@ -569,10 +593,9 @@ def test_interrupted_it_ends_what_runs_keeps_its_trials_and_goes_on(job):
     assert len((job / "runs").read_text().splitlines()) == 4 + 3 + 2 * 2  # then the confirmation
 
 
-def test_without_a_command_it_is_the_benchmark_in_the_openmp_build_if_there_is_one():
+def test_without_a_command_it_is_the_benchmark_on_the_tensorflow_that_pip_installs():
     command, knobs = run._command([], run.TuneConfig())
-    openmp = configurations.known()["openmp"]
-    assert list(command.argv[1:]) == list(run.BENCH_FLAGS)
-    assert knobs == (space.DEFAULT_KNOBS if openmp.missing else space.OPENMP_KNOBS)
+    assert list(command.argv) == [sys.executable, *run.BENCH_FLAGS]
+    assert knobs == space.BENCH_KNOBS
     own, _ = run._command(["python", "train.py"], run.TuneConfig())
     assert own.argv == ["python", "train.py"]
