@@ -993,6 +993,11 @@ def infer(*names, rounds=ROUNDS, runs=RUNS, **env):
     return speeds, {name: measured[name]["layers"] for name in names}, run.lines[0]
 
 
+def describe(ratio):
+    """Return a ratio with its verdict, and the rounds that the faster one won."""
+    return f"{Measured(*ratio, '×')}: {', '.join(filter(None, (ratio.verdict, ratio.record)))}"
+
+
 def relative_to_fp32(speeds):
     """Return each format's ratio to FP32; a process is a round, represented by its median."""
     medians = {name: [np.median(one) for one in each] for name, each in speeds.items()}
@@ -1022,9 +1027,7 @@ with load.watch("section 5") as infer_others:
 rate = {name: np.median(np.concatenate(each)) for name, each in inference_speeds.items()}
 gain = relative_to_fp32(inference_speeds)
 for name in ("BF16", "INT8"):
-    print(
-        f"{name} vs FP32: {Measured(*gain[name], '×')}: {gain[name].verdict}, {gain[name].record}"
-    )
+    print(f"{name} vs FP32: {describe(gain[name])}")
 print("\nWhat the layers ran in:")
 for name in VARIANTS:
     used = pd.Series([f"{kernel} ({precision})" for _, kernel, precision in kernels_by[name]])
@@ -1299,8 +1302,7 @@ with load.watch("section 7") as capped_others:
 lowest, highest = next(iter(capped)), [*capped][-1]
 worth = {cap: relative_to_fp32(each) for cap, each in capped.items()}
 for cap in capped:
-    gained = worth[cap]["INT8"]
-    print(f"INT8 vs FP32, {cap}: {Measured(*gained, '×')}: {gained.verdict}, {gained.record}")
+    print(f"INT8 vs FP32, {cap}: {describe(worth[cap]['INT8'])}")
 earlier, later = (Measured(*each["INT8"], "×") for each in (gain, worth[highest]))
 print(consistency.repeated("INT8 vs FP32", ("section 5", earlier), ("section 7", later)))
 results.compare_guess(5, Measured(*worth[lowest]["INT8"], "×"))
@@ -1324,7 +1326,7 @@ if "VNNI" in machine.isa:
     rows_of_7.append(
         ("INT8, VNNI vs none", "3×, by instructions", Measured(*vnni, "×"), within, *cap_others)
     )
-    print(f"VNNI itself: {Measured(*vnni, '×')}: {vnni.verdict}, {vnni.record}")
+    print(f"VNNI itself: {describe(vnni)}")
 else:
     print("This CPU has no VNNI: the ratio above is all there is here.")
 print(consistency.Prediction("INT8 without VNNI, by instructions", 4 / 3, rows_of_7[0][2]))
@@ -1374,10 +1376,12 @@ def layer_times(file):
     settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": cores}
     settings["PERF_COUNT"] = True
     request = core.compile_model(model, "CPU", settings).create_infer_request()
-    images, ms, rest, whole = np.resize(x_test, (batch, 28, 28, 1)), {}, [], []
+    request.set_input_tensor(openvino.Tensor(np.resize(x_test, (batch, 28, 28, 1))))
+    ms, rest, whole = {}, [], []
     for _ in range(LAYER_RUNS):
         start = time.perf_counter()
-        request.infer([images])
+        request.start_async()  # infer() would also copy images and results
+        request.wait()
         whole.append(1000 * (time.perf_counter() - start))
         rest.append(0.0)
         for layer in request.get_profiling_info():
@@ -1475,8 +1479,8 @@ print(f"AMX is {'' if amx_here else 'not '}here: {why}")
 for name in ("INT8", "BF16") if amx_here else ():
     amx = between_caps(capped, name, "AVX512_CORE_AMX", "AVX512_CORE_BF16")
     within = speedup_limit(name, gflops(capped, "AVX512_CORE_BF16", name))
-    print(f"{name}, AMX vs none: {Measured(*amx, '×')}: {amx.verdict}", end="; ")
-    print(f"its limit {within.describe(Measured(*amx, '×'))}")
+    limit_text = within.describe(Measured(*amx, "×"))
+    print(f"{name}, AMX vs none: {describe(amx)}; limit {limit_text}")
 
 # %% [markdown]
 # A network gains less from AMX than the tiles promise if its layers don't fill them, or if memory limits them.
@@ -1525,7 +1529,11 @@ for bits in (8, 4, 3, 2):
     few_bits[bits] = compare_answers(correct, right_in_fp32)
     line = "{}: {}".format(*few_bits[bits])
     print(f"{bits} bits  accuracy {100 * correct.mean():.2f}%   {line}")
-enough = min(bits for bits in (32, *few_bits) if bits == 32 or few_bits[bits][1] != "significant")
+enough = 32
+for bits, (difference, verdict) in few_bits.items():
+    if verdict == "significant" and difference.value < 0:
+        break
+    enough = bits
 print(f"Without a significant loss: down to {enough} bits.")
 
 # %% [markdown]
