@@ -110,7 +110,7 @@ def _label(step: Mapping[str, Any]) -> list[str]:
     if not (numbers := step["numbers"]):
         return [step["text"]]
     interval, digits = numbers["interval"] or (math.nan, math.nan), 2 if numbers["value"] < 10 else 1
-    figure = str(Measured(numbers["value"], *interval, numbers["unit"], digits))
+    figure = str(Measured(numbers["value"], interval[0], interval[1], numbers["unit"], digits))
     verdict = "no interval" if not numbers["interval"] else "" if _significant(step) else "not significant"
     if not verdict and interval[0] <= 1 <= interval[1]:
         verdict = "by rank"
