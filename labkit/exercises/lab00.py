@@ -1,4 +1,4 @@
-"""Checks of lab 00: threads of a rank, a hello from each, a sum over all."""
+"""Checks of lab 00: threads per rank, a hello from each rank, a sum over all ranks."""
 
 import contextlib
 import math
@@ -20,19 +20,19 @@ PROBE = Path(__file__).with_name("lab00_ranks.py")
 LOUDER = 100
 RUN_LIMIT_S = 90.0  # for a run; a hang is reported before, by its line
 MORE_RANKS_HINT = "The text says what to return when there are more ranks than cores."
-FORMULA_HINT = "A formula of the number of ranks, or of the largest number, is not the sum of what the ranks tell."
+FORMULA_HINT = "A formula based on the number of ranks, or on the largest number, is not the sum of what they send."
 
 
 @lab.exercise(
     1,
     hints=(
         "Share 8 cores among 2 ranks: how many does each get? And 8 among 3, when a core can't be cut in two?",
-        "`//` divides and rounds down. What must come out when there are more ranks than cores?",
+        "`//` divides and rounds down. What should it return when there are more ranks than cores?",
         "max(1, cores // ranks)",
     ),
 )
 def threads(answer: Callable[..., Any]) -> None:
-    """An even share, whole, at least one."""
+    """An even share, an integer, at least one."""
     from hypothesis import strategies as st
 
     def decide(cores: int, ranks: int) -> None:
@@ -54,7 +54,7 @@ def threads(answer: Callable[..., Any]) -> None:
     ),
 )
 def hello(answer: str) -> None:
-    """One line a rank, with its own rank and the size, on 2 and on 3 ranks."""
+    """One line per rank, with its own rank and the size, on 2 and on 3 ranks."""
     for size in (2, 3):
         run = run_answer(size, PROBE, answer, timeout=RUN_LIMIT_S)
         for rank, lines in enumerate(run.lines):
@@ -64,12 +64,12 @@ def hello(answer: str) -> None:
 @lab.exercise(
     3,
     hints=(
-        "Give everybody.allreduce this rank's own number. What does it return?",
+        "Pass this rank's own number to everybody.allreduce. What does it return?",
         "total = everybody.allreduce(number)",
     ),
 )
 def total(answer: str) -> None:
-    """Every rank prints the sum of 1 to size, on 1, 3 and 4 ranks; and it comes of what the ranks have."""
+    """Every rank prints the sum of 1 to size, on 1, 3 and 4 ranks, and computes it from what the ranks send."""
     for size in (3, 1):
         _adds_up(answer, size)
     if _follows_the_number(answer):
@@ -83,7 +83,7 @@ def total(answer: str) -> None:
         return
     expect(
         rank_1["sent"],
-        "each rank to tell the others its number; rank 1 of 4 sends nothing, so who knows it?",
+        "each rank to send its number to the others; rank 1 of 4 sends nothing, so no other rank knows it",
         hint=FORMULA_HINT,
     )
     if rank_1["unwatched"] or not rank_1["louder"]:
@@ -101,7 +101,7 @@ def total(answer: str) -> None:
 def _follows_the_number(answer: str) -> bool:
     """Whether all of four ranks print the right sum when rank 1's number is another one.
 
-    However they tell each other, a product, a formula or a number that stands in the script would not.
+    A product, a formula or a number written in the script would fail, however the ranks exchange their numbers.
     """
     text = Path(answer).read_text(encoding="utf-8")
     line = re.compile(r"^(number *= *)(.*)$", re.MULTILINE)
@@ -134,7 +134,7 @@ def _total(lines: tuple[str, ...]) -> tuple[str, float]:
 
 
 def _says(lines: Sequence[str], right: str, rank: int) -> None:
-    """Decide on what a rank printed, in which MPI may have a word too."""
+    """Decide on what a rank printed; MPI may have printed something too."""
     found = [line.rstrip() for line in lines if re.match(right.split()[0], line.strip(), re.IGNORECASE)]
     expect(
         found == [right],

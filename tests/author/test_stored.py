@@ -12,7 +12,7 @@ from labkit.doctor.view import as_text
 from labkit.system import paths
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK, Others
-from labkit_author import build, stored
+from labkit_author import build, lint, sources, stored
 
 BUSY = Others("section 2", share=0.4, busy=True)
 WIRES = Others("section 3", share=0.0, busy=True, doubt="rank 1 had no core")
@@ -184,3 +184,13 @@ def test_a_draft_is_stored_by_itself(two_labs, write_source, tmp_path):
     assert session(labs[0]).startswith(stored.DRAFT)
     assert not build.solution_path(labs[1]).exists()
     assert (tmp_path / "kept" / "41_second.ipynb").exists()
+
+
+CLEAN = [source for source in sources.labs() if source.stem[:2] not in lint.NOT_YET_CLEAN]
+
+
+@pytest.mark.parametrize("source", CLEAN, ids=lambda source: source.stem)
+def test_what_is_stored_has_no_problems(source):
+    notebook = build.stored(source)
+    draft = notebook.metadata.get(build.SESSION, stored.DRAFT).startswith(stored.DRAFT)
+    assert stored.problems(notebook, source.stem[:2], draft) == []
