@@ -791,9 +791,10 @@ for method, (colour, marker, shift) in series.items():
         axis.annotate(
             f"{value:.2f}×",
             (place, value),
-            xytext=(10 if shift > 0 else -10, 6),
+            xytext=(10, 6) if shift > 0 else (-10, -18),
             textcoords="offset points",
             ha="left" if shift > 0 else "right",
+            bbox=dict(facecolor="white", edgecolor="none", pad=1),  # on top of the lines
         )
 axis.axhline(1, color=plots.BLACK, linestyle="--", linewidth=1.5, marker="")
 axis.set_xticks(range(len(BATCHES)), BATCHES)
