@@ -729,7 +729,7 @@ def training_step(images, labels):
 results.guess(2, "a training step, graph vs eager, batch 32", ..., unit="×")
 
 # %% [markdown]
-# The next cell takes about ten seconds.
+# The next cell takes about five seconds.
 
 
 # %%
@@ -1300,7 +1300,7 @@ results.guess(
 )
 
 # %% [markdown]
-# The next cell takes about ten seconds.
+# The next cell takes about five seconds.
 
 
 # %%
