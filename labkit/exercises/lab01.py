@@ -1,7 +1,8 @@
 """Checks of lab 01: a graph, a trace's concurrency, two graphs, one merged operation."""
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,18 @@ from labkit.exercises.values import describe, is_tensor, parts, same, short
 
 lab = Lab("01")
 v1 = tf.compat.v1
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Silence TensorFlow's warnings about functions that are traced often, as a check makes many on purpose."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @lab.exercise(
@@ -127,6 +140,7 @@ def read_trace(answer: Callable[..., Any]) -> None:
         "both[training](x).",
     ),
 )
+@_without_warnings()
 def two_graphs(answer: Callable[..., Any]) -> None:
     """The right count in the right graph; the function's Python runs at most once for each of the two."""
     runs: list[tuple[bool, Any]] = []
