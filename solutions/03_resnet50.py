@@ -1145,7 +1145,8 @@ results.hand_in(
 # %% [markdown]
 # If too many threads do no harm here, ask why: with `KMP_BLOCKTIME=1`, a waiting thread gives its core back after 1 ms.
 # Run the printed command again with 200, which is Intel's default, and with `infinite`.
-#
+
+# %% [markdown]
 # ## 8 · A build of 2023, and open tasks
 #
 # **History.** Until 2023, Intel published a TensorFlow in which oneDNN ran on OpenMP's threads. `OMP_NUM_THREADS` and
