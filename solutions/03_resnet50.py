@@ -667,7 +667,7 @@ BYTES = {"f32": 4, "bf16": 2}  # of a number
 PASSES = {"forward_training": (6, 2), "forward_inference": (2, 2), "backward": (9, 3)}
 WEIGHT_SHAPES = {(c_out, c_in, side, side) for side, c_in, c_out, _ in LAYERS}
 WEIGHT_REORDER, UPDATE = "weight reorder", "weights: decay, update"
-OTHER, REST = "TensorFlow's other operations", "outside oneDNN's primitives"
+OTHER, REST = "TensorFlow's other operations", "all else: batch norms, ReLUs, updates"
 
 
 def work_of(row):
@@ -925,7 +925,8 @@ for kind, table in primitives.items():
 # ### TensorFlow or PyTorch?
 #
 # PyTorch's convolutions are oneDNN's, too, but its batch norms, ReLUs and updates are its own. So the same log, of the
-# same batch in the same precision, shows where the two frameworks differ:
+# same batch in the same precision, shows where the two frameworks differ. Work that only one of the two logs has, such
+# as TensorFlow's batch norms, counts as the rest of the step:
 
 # %%
 why = ""
@@ -934,10 +935,9 @@ if pytorch in training.results:
     with load.watch("section 5") as log_others["PyTorch"]:
         run, lines = logged(pytorch)
     torch_log = onednn.read_log(lines, after="Done warm up")
-    sides = pd.DataFrame(
-        {"TensorFlow": primitives[kind].ms, "PyTorch": by_kind(torch_log, logged_steps).ms}
-    )
-    sides = sides.fillna(0.0)
+    torch_ms = by_kind(torch_log, logged_steps).ms
+    sides = pd.DataFrame({"TensorFlow": primitives[kind].ms, "PyTorch": torch_ms})
+    sides = sides.dropna()  # what both logs have
     sides.loc[REST] = [step_ms[kind], 1000 * float(np.mean(run["seconds"]))] - sides.sum()
     sides["difference"] = sides.PyTorch - sides.TensorFlow
     whole_step = sides.sum()
@@ -1235,7 +1235,7 @@ for what, images in {"default": 5.48, "Intel's build, threads set": 33.62}.items
 #    best. Weights, their gradients and updates stay in float32; conversions come on top.
 # 7. Two hardware threads share a core's arithmetic units. A convolution that keeps them busy gains nothing from a
 #    second thread, which halves the cache for each.
-# 8. Section 5's last table. Expect differences outside oneDNN, since the convolutions are the same library's.
+# 8. Section 5's last table. Both call oneDNN for convolutions, but not the same version of it; the rest is their own.
 # 9. A waiting thread is ready at once, but keeps a core busy. Use 0 if several ranks share the cores of a node.
 #
 # **Timing** Sections 1 to 3 take 40 minutes, 4 and 5 take 30. All waiting together is about 6 minutes on 2 idle cores.
