@@ -263,9 +263,10 @@ def draw(comparison, reference, title):
             style = {"fmt": "none", "color": plots.BLACK, "capsize": 5, "linewidth": 1.5}
             axis.errorbar(found.value, row, xerr=error, **style)
             end = found.high
-        label = f" {found.value:.2f}×, {comparison.rate(name):,.1f} images/s"
-        over_line = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        axis.text(end, row, label, va="center", fontsize=12, bbox=over_line)
+        label = f"{found.value:.2f}×, {comparison.rate(name):,.1f} images/s"
+        beside = {"xytext": (9, 0), "textcoords": "offset points", "va": "center", "fontsize": 12}
+        over_line = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+        axis.annotate(label, (end, row), bbox=over_line, **beside)
     axis.axvline(1, color=plots.BLACK, linestyle="--", marker="")
     axis.set_yticks(range(len(times)), times)
     axis.invert_yaxis()
