@@ -150,14 +150,14 @@ def test_bench_compares_configurations_shares_the_steps_out_and_tells_of_failure
     def compare(names, *flags, rounds):
         asked.append((names, flags, rounds))
         result = {"images_per_second": 2.0, "gflops": 1.0}
-        return configurations.Comparison({"eigen": [result] * rounds}, {"openmp": "not there: ./lab setup makes it"})
+        return configurations.Comparison({"eigen": [result] * rounds}, {"openmp": "not here: ./lab setup --openmp"})
 
     monkeypatch.setattr(configurations, "compare", compare)
     out = tmp_path / "out.json"
     flags = ("--config=eigen,openmp", "--rounds=4", "--num_batches=10", "--model=mnist", f"--json={out}")
     assert run(monkeypatch, "bench", *flags) == 1
     assert asked == [(("eigen", "openmp"), ("--model=mnist", "--num_batches=3"), 4)]
-    assert "./lab setup makes it" in capsys.readouterr().out
+    assert "./lab setup --openmp" in capsys.readouterr().out
     assert json.loads(out.read_text())["results"]["eigen"][3]["images_per_second"] == 2
 
 

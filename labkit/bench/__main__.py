@@ -37,7 +37,7 @@ def _torch_run() -> ModuleType:
 
 
 def main() -> None:
-    """Measure; an error that the user can mend is one line, and exit code 2."""
+    """Measure; an error that the user can fix is one line, and exit code 2."""
     try:
         measure(flags.parse(sys.argv[1:]))
     except LabError as error:

@@ -25,15 +25,15 @@ class BenchConfig:
     model : str
         A network of the registry.
     batch_size, num_batches, num_warmup_batches, display_every : int
-        Images in a step of one rank; steps that are timed; steps before those; steps between lines.
+        Images per step and rank; timed steps; steps before those; steps between printed lines.
     framework
-        What it runs on; PyTorch knows some of the models and of the flags.
+        PyTorch has some of the models and flags: see `flags`.
     forward_only : bool
         Whether it classifies instead of training.
     optimizer
         The rule by which the weights follow the gradients.
     variable_update
-        With "horovod", this is one rank of several; the others are the same thing on one device.
+        With "horovod", this is one rank of several; the other two are the same on one device.
     device, data_format
         The CPU, and the layout of the images.
     use_fp16, fused_batch_norm, fused_shortcuts, xla_compile, torch_compile : bool
@@ -50,7 +50,7 @@ class BenchConfig:
     configurations : tuple of str
         Names of `configurations.known` to compare; empty to measure in this process.
     rounds : int
-        Processes of each configuration.
+        Runs of each configuration.
     """
 
     framework: Framework = "tensorflow"

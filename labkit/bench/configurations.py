@@ -1,4 +1,4 @@
-"""Configurations of the benchmark, and their comparison: each runs in processes of its own, and they take turns."""
+"""Configurations of the benchmark, and their comparison: they run alternately, each in its own processes."""
 
 import json
 import os
@@ -60,7 +60,7 @@ class Configuration:
     Attributes
     ----------
     description : str
-        A line about it.
+        One line.
     python : Path
         The Python of its environment.
     env : mapping of str to object
@@ -78,7 +78,7 @@ class Configuration:
     prefix: tuple[str, ...] = ()
 
     def command(self, *flags: object) -> str:
-        """Return the command that one types at the checkout's root to run it."""
+        """Return the command that runs it, typed at the checkout's root."""
         variables = [f"{name}={_shown(value)}" for name, value in self.env.items()]
         return " ".join([*variables, *self.prefix, self._python, "-m labkit.bench", *self.flags, *map(str, flags)])
 
@@ -208,16 +208,16 @@ def compare(
     rounds: int = 3,
     where: str = "",
 ) -> Comparison:
-    """Run configurations in turns, so that noise which lasts falls on all alike, and print how it goes.
+    """Run configurations alternately, so that lasting noise affects all alike, and print each result.
 
     Parameters
     ----------
     configurations : sequence of str, or mapping of str to Configuration
-        Names of `known()`, or configurations of one's own.
+        Names of `known()`, or other configurations.
     flags
         Of `python -m labkit.bench`, for all of them.
     rounds : int
-        Turns that each takes, a process each.
+        Runs of each configuration, each in a process of its own.
     where : str
         The name of this comparison, such as "section 7": the part to run again when other work had the cores.
 
@@ -271,7 +271,7 @@ def choose(names: Sequence[str]) -> dict[str, Configuration]:
     if unknown := [name for name in names if name not in configurations]:
         bases = ", ".join(name for name in configurations if "-" not in name)
         raise LabError(
-            f"no configuration {unknown[0]!r}: there are {bases}, each with suffixes in this order: "
+            f"there is no configuration {unknown[0]!r}: there are {bases}, each with suffixes in this order: "
             f"{', '.join(f'-{suffix}' for suffix in SUFFIXES)} (-compile only for torch, -fused and -xla not for it)."
         )
     return {name: configurations[name] for name in names}

@@ -34,7 +34,7 @@ def parse(args: Sequence[str]) -> BenchConfig:
     Raises
     ------
     LabError
-        When one is unknown, or makes no sense.
+        When a flag is unknown, or has an impossible value.
     """
     command_line = parser()
     values = vars(command_line.parse_args(args))
@@ -46,7 +46,7 @@ def parse(args: Sequence[str]) -> BenchConfig:
         if not file.parent.is_dir():
             command_line.error(f"there is no folder {file.parent} to write {file.name} to: make it first.")
     if config.data_format == "NCHW" and config.mkl is False:
-        command_line.error("--data_format=NCHW needs oneDNN: on a CPU, TensorFlow's own convolutions know NHWC alone.")
+        command_line.error("--data_format=NCHW needs oneDNN: on a CPU, TensorFlow's own kernels support only NHWC.")
     if config.framework == "pytorch":
         if config.model not in TORCH_MODELS or config.optimizer not in ("sgd", "momentum"):
             command_line.error(f"--framework=pytorch has models {', '.join(TORCH_MODELS)}; optimizers sgd, momentum.")
@@ -58,8 +58,8 @@ def parse(args: Sequence[str]) -> BenchConfig:
 
 
 def as_flags(config: BenchConfig, without: Sequence[str] = ()) -> list[str]:
-    """Return the flags of one run that are not as by default, without some, as one writes them."""
-    left_out = {"configurations", "rounds", *without}  # those two are of a comparison
+    """Return the flags of one run that differ from the defaults, except those named in `without`."""
+    left_out = {"configurations", "rounds", *without}  # the first two describe a comparison
     defaults = BenchConfig()
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     return [
@@ -70,7 +70,7 @@ def as_flags(config: BenchConfig, without: Sequence[str] = ()) -> list[str]:
 
 
 def set_variables(config: BenchConfig) -> None:
-    """Set the variables that flags stand for. TensorFlow, oneDNN and OpenMP read them once, when they start."""
+    """Set the variables for the flags. TensorFlow, oneDNN, OpenMP and PyTorch read them once, when they start."""
     variables = {
         "KMP_BLOCKTIME": config.kmp_blocktime,
         "KMP_AFFINITY": config.kmp_affinity,
@@ -91,7 +91,7 @@ def parser() -> Parser:
     """Return the parser; each of its flags is a field of `BenchConfig`, and --data_name follows from the model."""
     parser = Parser(
         "./lab bench",
-        "Measure how many images (or sequences) a second a network trains on, or classifies, on these cores.",
+        "Measure the images (or sequences) per second that a network trains on, or classifies, on these cores.",
         EXAMPLES,
     )
     count, count_or_0 = whole_number(1), whole_number(0)
@@ -144,5 +144,5 @@ def parser() -> Parser:
         "-threads (one for each core, one operation at a time), -bf16, -fused and -xla (TensorFlow), -huge (pages of 2 "
         "MB), -interleave (over NUMA nodes); or all, from default to fast",
     )
-    group.add_argument("--rounds", type=count, metavar="N", help="turns that the configurations take (3)")
+    group.add_argument("--rounds", type=count, metavar="N", help="runs of each configuration (3)")
     return parser

@@ -20,7 +20,7 @@ def read_profile(folder: str | Path) -> dict[str, float]:
     Parameters
     ----------
     folder : path
-        What `tf.profiler.experimental.Profile` was given.
+        The folder given to `tf.profiler.experimental.Profile`.
 
     Raises
     ------

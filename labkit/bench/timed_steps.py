@@ -1,4 +1,4 @@
-"""A script's steps timed on batches, its losses and its operations: what a lab's `work/…py` ends with."""
+"""Time a script's steps on batches, with their losses and operations: the end of a lab's `work/….py`."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ Batch = Sequence[tf.Tensor]
 
 
 def main(steps: Mapping[str, Step], batches: Sequence[Batch], argv: Sequence[str] | None = None) -> None:
-    """Measure a script's steps as its command line says, and write what came to a JSON file.
+    """Measure a script's steps as its command line says, and write the results to a JSON file.
 
     For each step, that is `images/s` from its median time, `seconds` of each and, where a step returns a single
     number, its `losses`. `operations` are the milliseconds of each type of operation in a step of the last kind.
@@ -31,14 +31,14 @@ def main(steps: Mapping[str, Step], batches: Sequence[Batch], argv: Sequence[str
     steps : mapping of str to callable
         By name; each takes a batch and returns a tensor.
     batches : sequence of (images, labels)
-        The batches, which they take in turns, each step from the first on.
+        The batches; each step cycles through them from the first.
     argv : sequence of str, optional
         The arguments, by default those of the process.
     """
     parser = argparse.ArgumentParser(description="Time the steps of this script, each as a whole.")
-    parser.add_argument("--steps", type=int, default=300, help="steps that are timed")
-    parser.add_argument("--only", choices=list(steps), help="measure this one alone")
-    parser.add_argument("--profiled", type=int, default=0, help="steps more, under TensorFlow's profiler")
+    parser.add_argument("--steps", type=int, default=300, help="timed steps")
+    parser.add_argument("--only", choices=list(steps), help="measure only this one")
+    parser.add_argument("--profiled", type=int, default=0, help="further steps, under TensorFlow's profiler")
     parser.add_argument("--out", type=Path, default=Path("work/cnn.json"), help="file for the result")
     args = parser.parse_args(argv)
 
@@ -53,7 +53,7 @@ def measure(name: str, step: Step, batches: Sequence[Batch], count: int) -> dict
     """Return the images/s of a step, the seconds of each, and the losses where it returns one."""
     for _ in range(WARM_UP):
         step(*batches[0]).numpy()
-    print(f"{name}, warm", flush=True)  # in oneDNN's log, this parts what is timed from what came before
+    print(f"{name}, warm", flush=True)  # separates the timed steps from the warm-up in oneDNN's log
     seconds, losses = [], []
     for number in range(count):
         start = time.perf_counter()
@@ -67,7 +67,7 @@ def measure(name: str, step: Step, batches: Sequence[Batch], count: int) -> dict
 
 
 def profile(step: Step, batches: Sequence[Batch], count: int) -> dict[str, float]:
-    """Return the milliseconds of each type of operation in a step, as means of so many."""
+    """Return the milliseconds of each type of operation in a step, as means over `count` steps."""
     with tempfile.TemporaryDirectory() as folder:
         with tf.profiler.experimental.Profile(folder):
             for number in range(count):

@@ -56,13 +56,12 @@ def make_network(name: str) -> nn.Module:
     """Return a network of the registry, channels last, its weights drawn as TensorFlow's are: for ReLU."""
     torch.manual_seed(SEED)
     network = _NETWORKS[name](MODELS[name].classes)
-    for weight in network.parameters():
+    for parameter, weight in network.named_parameters():
         if weight.ndim > 1:
             spread = math.sqrt(2 / math.prod(weight.shape[1:]))
             nn.init.trunc_normal_(weight, std=spread, a=-2 * spread, b=2 * spread)
-    for layer in network.modules():
-        if isinstance(layer, nn.Linear):
-            nn.init.zeros_(layer.bias)
+        elif parameter.endswith("bias"):
+            nn.init.zeros_(weight)
     return network.to(memory_format=torch.channels_last)
 
 

@@ -78,12 +78,12 @@ def roofline(
     from labkit.bench import configurations, flags
 
     chosen = configurations.choose([configuration]).get(configuration)
+    if chosen and configurations.PYTORCH in chosen.flags:
+        raise LabError("the limit of a step is the sum over TensorFlow's operations: name one of its configurations.")
     if chosen is None or chosen.missing:
         raise LabError(chosen.missing if chosen else "a step runs in one configuration: name it instead of all.")
     shape = [f"--batch_size={batch_size}", *["--use_fp16"] * use_fp16, *["--forward_only"] * forward_only]
     config = flags.parse([f"--model={model}", *shape, *chosen.flags])
-    if config.framework == "pytorch":
-        raise LabError("the limit of a step is the sum over TensorFlow's operations: name one of its configurations.")
     flags.set_variables(config)
     from labkit.roofline import step_bound
 

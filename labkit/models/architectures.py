@@ -1,7 +1,7 @@
-"""The architectures of the networks: which layers, in which order.
+"""The architectures of the networks: their layers, in order.
 
 Each function returns a network's layers: a function that takes a `Pass` and the images, and returns the logits. Nothing
-here imports TensorFlow, so that a program can list its models before it has loaded it.
+here imports TensorFlow, so that a program can list its models before it loads TensorFlow.
 """
 
 from collections.abc import Callable, Sequence
@@ -161,10 +161,10 @@ def mobilenet(classes: int) -> Layers:
 
 
 def speech(classes: int) -> Layers:
-    """Return a small recurrent network in the manner of Deep Speech (Hannun et al. 2014, arXiv 1412.5567).
+    """Return a small recurrent network similar to Deep Speech (Hannun et al. 2014, arXiv 1412.5567).
 
-    It tells sequences apart: dense layers on each frame, a bidirectional LSTM over the frames, a dense layer, and the
-    mean over the frames. Deep Speech has wider layers, and reads letters off the frames (CTC).
+    It classifies sequences: dense layers on each frame, a bidirectional LSTM over the frames, a dense layer, and the
+    mean over the frames. Deep Speech has wider layers, and outputs letters for the frames (CTC).
     """
 
     def layers(p: "Pass", x):

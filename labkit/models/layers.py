@@ -1,4 +1,4 @@
-"""The layers of networks, of TensorFlow's own operations, so that each is the one that was meant.
+"""The layers of networks, built from TensorFlow's own operations, so that each is exactly the intended one.
 
 Keras 3 computes batch norm in eight operations, for which oneDNN has no kernel; here it is `FusedBatchNormV3`.
 """
@@ -10,8 +10,8 @@ from typing import Literal, Protocol
 
 import tensorflow as tf
 
-# Of batch norms. torchvision and Keras agree on these two for ResNet; the others' differ by too little to show in
-# images a second.
+# For batch norms. torchvision and Keras agree on these two for ResNet; the other networks' values differ too little to
+# change images per second.
 EPSILON, MOMENTUM = 1e-5, 0.9
 SEED = 1234  # of the weights
 
@@ -23,7 +23,7 @@ class WithWeights(Protocol):
     fused_shortcuts: bool
 
     def variable(self, name: str, make: Callable[[], tf.Tensor], trained: bool = True) -> tf.Variable:
-        """Return the variable of this name; in the first pass, it is made."""
+        """Return the variable of this name; the first pass creates it."""
 
 
 class Pass:
@@ -32,18 +32,18 @@ class Pass:
     Parameters
     ----------
     network : Network
-        Whose weights they have (`labkit.models.networks`).
+        The network that owns the weights (`labkit.models.networks`).
     training : bool
         Whether batch norms use the batch's own mean and variance, and move their averages.
     data_format : {"NHWC", "NCHW"}
         The layout of the images.
     dtype : tf.DType
-        Of the activations.
+        The activations' precision.
 
     Attributes
     ----------
     flops : list of int
-        Of each convolution and matrix product, for one image.
+        The operations of each convolution and matmul, for one image.
     """
 
     def __init__(self, network: WithWeights, training: bool, data_format: str, dtype: tf.DType):
@@ -98,7 +98,7 @@ class Pass:
     def bidirectional_lstm(self, x, units):
         """Return an LSTM over the frames and one from the last to the first, side by side: (n, frames, 2 units).
 
-        Nothing in one depends on the other, so both can run at the same time.
+        Neither depends on the other, so they can run concurrently.
         """
         backward = tf.reverse(self._lstm(tf.reverse(x, [1]), units), [1])
         return tf.concat([self._lstm(x, units), backward], 2)
@@ -106,8 +106,8 @@ class Pass:
     def _lstm(self, x, units):
         """Return the outputs of an LSTM (Hochreiter and Schmidhuber 1997), frame by frame: (n, frames, units).
 
-        The frames' own part of all gates is one product; the step from frame to frame has a small one each. The loop
-        is unrolled, as a graph's operations.
+        One matmul computes the frames' own part of all gates; each step from frame to frame needs another, small one.
+        The loop is unrolled into the graph's operations.
         """
         gates = tf.unstack(self.dense_by_frame(x, 4 * units), axis=1)
         w = self._kernel((units, 4 * units))
@@ -233,7 +233,7 @@ class Pass:
 
 @tf.custom_gradient
 def _fused_add_relu(x, shortcut):
-    """Return max(x + shortcut, 0) twice, so that the gradients of both are added where they are masked."""
+    """Return max(x + shortcut, 0) twice, so that one operation adds both gradients and masks them."""
     y = _sum_of_shortcut(x, shortcut)
 
     def gradient(of_layers, of_shortcut):

@@ -11,7 +11,7 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float =
     Parameters
     ----------
     logits : (n, classes) tf.Tensor
-        What the network returns.
+        The network's output.
     labels : (n,) tf.Tensor
         The classes, as integers.
     label_smoothing : float

@@ -1,4 +1,4 @@
-"""Networks of the registry, with their weights, and how much they compute."""
+"""Networks of the registry: their weights, and their number of operations."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from labkit.models.registry import MODELS
 
 
 class Network:
-    """A network, its weights made at once, the same in every process.
+    """A network; its weights are created at once, with the same values in every process.
 
     Parameters
     ----------
@@ -18,22 +18,22 @@ class Network:
     data_format : {"NHWC", "NCHW"}
         The layout of its images.
     dtype : tf.DType
-        Of its activations; weights are float32.
+        The activations' precision; weights are float32.
     fused_batch_norm : bool
         Whether a batch norm is one operation, or several as in Keras 3.
     fused_shortcuts : bool
-        Whether XLA makes one pass through memory of a shortcut's addition and its ReLU, and one of their gradients.
+        Whether XLA fuses a shortcut's addition with its ReLU into one pass through memory, and their gradients too.
 
     Attributes
     ----------
     weights, averages : list of tf.Variable
-        What is trained; the moving averages of batch norms.
+        The trained variables; the moving averages of batch norms.
     flops : int
         Floating-point operations for one image forward, in convolutions and matrix products; a multiplication and an
         addition are two.
     flops_training : int
-        The same for a training step: both gradients of each layer, except that with respect to the images, which is
-        not needed.
+        The same for a training step, with both gradients of each layer. The gradient with respect to the images is not
+        needed.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Network:
         return tf.cast(self.model.layers(one_pass, tf.cast(images, self.dtype)), tf.float32)
 
     def variable(self, name: str, make: Callable[[], tf.Tensor], trained: bool = True) -> tf.Variable:
-        """Return the variable of this name; in the first pass, it is made."""
+        """Return the variable of this name; the first pass creates it."""
         if name not in self._made:
             self._made[name] = tf.Variable(make(), trainable=trained, name=name)
             (self.weights if trained else self.averages).append(self._made[name])

@@ -1,4 +1,4 @@
-"""Optimizers, by TensorFlow's own operations, each of which takes one pass over a variable."""
+"""Optimizers, built from TensorFlow's own operations, each of which makes one pass over a variable."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,7 +11,7 @@ LARS_COEFFICIENT = 0.001  # You et al. 2017, arXiv 1708.03888, section 5
 
 
 class Optimizer(Protocol):
-    """What changes weights by their gradients."""
+    """The rule that updates weights with their gradients."""
 
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor | float) -> None:
         """Change the weights by one step at this learning rate."""
@@ -32,12 +32,12 @@ class GradientDescent:
 class Momentum:
     """Stochastic gradient descent with momentum: v ← m·v + g + d·w, then w ← w − rate·v.
 
-    The weight decay d is for kernels alone, see `losses.is_kernel`.
+    Only kernels are decayed (weight decay d): see `losses.is_kernel`.
 
     Parameters
     ----------
     weights : sequence of tf.Variable
-        What is trained.
+        The trained variables.
     momentum, weight_decay : float
         m and d.
     lars : bool
@@ -46,7 +46,7 @@ class Momentum:
     Attributes
     ----------
     velocities : list of tf.Variable
-        v of each weight; a checkpoint needs them too.
+        v of each weight; a checkpoint must contain them.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Momentum:
 
 
 class RMSProp:
-    """RMSProp with momentum 0.9, as tf_cnn_benchmarks has it: gradients divided by the root of their mean square."""
+    """RMSProp with momentum 0.9, as in tf_cnn_benchmarks: gradients divided by the root of their mean square."""
 
     def __init__(self, weights: Sequence[tf.Variable]):
         self.weights = weights
@@ -117,5 +117,5 @@ def trust_ratio(weight: tf.Tensor, gradient: tf.Tensor, weight_decay: float) -> 
 
 
 def _slots(weights: Sequence[tf.Variable], name: str, fill: float = 0.0) -> list[tf.Variable]:
-    """Return a variable beside each weight."""
+    """Return a further variable for each weight."""
     return [tf.Variable(tf.fill(w.shape, fill), trainable=False, name=f"{name}/{w.name}") for w in weights]

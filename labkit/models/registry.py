@@ -1,6 +1,6 @@
-"""The registry of the networks: their names, what images or sequences they take, how many classes they tell apart.
+"""The registry of the networks: their names, their inputs, and their number of classes.
 
-It imports no TensorFlow: programs read their choices of `--model` from it before they load anything that takes long.
+It imports no TensorFlow: programs read their choices of `--model` from it before they import anything slow.
 """
 
 from typing import Literal, NamedTuple
@@ -21,11 +21,11 @@ class Model(NamedTuple):
     shape : tuple of int
         (height, width, channels) of an image; of a sequence, (frames, numbers in each, 1).
     classes : int
-        How many it tells apart.
+        The number of classes.
     dataset : {"imagenet", "synthetic", "mnist", "sequences"}
-        What it is for. The synthetic images are those of `lab data tfrecords`; of sequences there are no files.
+        The kind of its inputs. The synthetic images are those of `lab data tfrecords`; sequences have no files.
     recipe : bool
-        Whether the recipe of `labkit.train` is for it.
+        Whether the recipe of `labkit.train` fits it.
     """
 
     layers: Layers
@@ -36,7 +36,7 @@ class Model(NamedTuple):
 
     @property
     def example(self) -> str:
-        """What one example is, in words."""
+        """One input, in words."""
         first, second, channels = self.shape
         if self.dataset == "sequences":
             return f"a sequence of {first} frames of {second} numbers"

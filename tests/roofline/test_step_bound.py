@@ -151,7 +151,12 @@ def test_a_step_is_measured(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("all", "name it instead of all"), ("mkl", "there is no configuration 'mkl'"), ("onednn-huge", "no such pages")],
+    [
+        ("all", "name it instead of all"),
+        ("mkl", "there is no configuration 'mkl'"),
+        ("onednn-huge", "no such pages"),
+        ("torch-bf16", "TensorFlow's operations"),
+    ],
 )
 def test_a_configuration_that_a_step_cannot_run_in_is_refused_in_a_line(name, told, monkeypatch):
     monkeypatch.setattr(huge_pages, "problem", lambda: "no such pages")
