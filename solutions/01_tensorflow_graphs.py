@@ -771,8 +771,9 @@ for batch, speeds in step_speeds.items():
     print(summarise("   graph vs eager", step_gains[batch]["graph"]))
     print(summarise("   XLA vs graph", xla_gains[batch]))
 
-headline = Measured(*step_gains[BATCHES[0]]["graph"], "×")
-results.step("graph", headline, step_others)
+graph_gain = step_gains[BATCHES[0]]["graph"]
+headline = Measured(*graph_gain, "×")
+results.step("graph", headline, step_others, significant=graph_gain.significant)
 results.compare_guess(2, headline)
 
 # %% jupyter={"source_hidden": true}

@@ -100,9 +100,6 @@ Code(filename=ROOT / "labkit" / "models" / "mnist.py")
 # The next script trains it from the same weights on the same batches with either library. `timed_steps` runs both
 # functions on one batch after another, times each step as a whole (the speed is that of the median step), and keeps the
 # losses. At the end it runs some more steps under TensorFlow's profiler, for section 5.
-#
-# It also asks the C library to keep memory that is freed (`man mallopt`). Otherwise Eigen's large temporary arrays come
-# from the kernel again in each step, in some processes but not in others.
 
 # %%
 # %%writefile work/cnn.py
@@ -763,9 +760,13 @@ BETWEEN = "between operations"  # TensorFlow's executor, Python, copying the bat
 results.guess(3, "where oneDNN saves most", ..., choices=tuple(KINDS))
 
 # %% [markdown]
-# A profile is a measurement too, and can be wrong: a profiler slows down what it watches. So the next cell compares the
-# sum of the parts (operations and the time between them) with the step that section 1 measured *without* the profiler.
-# It draws a conclusion only if both libraries' sums are within 10%.
+# A profile is a measurement too, and can be wrong: a profiler slows down what it watches. So each process also ran
+# steps *without* the profiler just before, and the next cell compares the sum of the parts (operations and the time
+# between them) with those. It draws a conclusion only if both libraries' sums are within 10%.
+#
+# For these last steps, the process asked the C library to keep memory that is freed (`man mallopt`). Otherwise Eigen's
+# large temporary arrays come from the kernel again in each step, in some processes but not in others. So the gain in
+# the profile may differ from that of section 1, which ran TensorFlow as it is. The last line compares them.
 
 
 # %%
@@ -783,7 +784,8 @@ typical = {name: {kind: middle(each[kind]) for kind in each} for name, each in s
 saves = pd.Series({kind: typical["Eigen"][kind][0] - typical["oneDNN"][kind][0] for kind in KINDS})
 sums = {}
 for name, each in typical.items():
-    step = 1000 * 64 / middle(rates["training"][name])[0]
+    plain = [np.median(run["profile"]["plain_seconds"]) for run in runs[name]]
+    step = 1000 * middle(plain)[0]
     sums[name] = consistency.total({kind: value[0] for kind, value in each.items()}, step)
     print(f"{name}: {sums[name]}")
 reliable = all(each.reliable for each in sums.values())
@@ -1180,6 +1182,7 @@ results.step(
     "onednn",
     Measured(*gains["training"], "×"),
     rate_others,
+    significant=gains["training"].significant,
     share=round(peak_limit.share(step_speed["oneDNN"]).value),
 )
 

@@ -578,13 +578,22 @@ for name, comparison in measured_in.items():
     print(f"{name:32} {rate}. Limit: {limit_of(comparison, name).describe(rate)}")
 
 # %% jupyter={"source_hidden": true}
-threads_gain = Measured(*training.ratio("onednn-threads", "onednn"), "×")
-results.step("threads", threads_gain, training.others, share=share(training, "onednn-threads"))
-batch_gain = Measured(*by_batch.ratio(best, first), "×")
-results.step("batch", batch_gain, by_batch.others, share=share(by_batch, best))
-if BF16:
-    bf16_gain = Measured(*by_batch.ratio(in_bf16, best), "×")
-    results.step("precision", bf16_gain, by_batch.others, share=share(by_batch, in_bf16))
+steps_taken = {
+    "threads": (training, "onednn-threads", "onednn"),
+    "batch": (by_batch, best, first),
+    **({"precision": (by_batch, in_bf16, best)} if BF16 else {}),
+}
+for step, (comparison, name, reference) in steps_taken.items():
+    gain = comparison.ratio(name, reference)
+    results.step(
+        step,
+        Measured(*gain, "×"),
+        comparison.others,
+        share=share(comparison, name),
+        significant=gain.significant,
+    )
+if not BF16:
+    results.step("precision", "not here: no convolutions in bfloat16")
 
 # %% [markdown]
 # The limit assumes that each operation runs as fast as the fastest matrix product. Faster instructions raise the limit,

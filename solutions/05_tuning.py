@@ -927,7 +927,8 @@ if challenger:
     if CONFIRMATION_ROUNDS:
         tuner_gain = ratio(again["best"], again["default"])
         same_batch_gain = ratio(again.get("same batch", again["best"]), again["default"])
-        results.step("tuner", Measured(*same_batch_gain, "×"), gain_others)
+        same_batch = Measured(*same_batch_gain, "×")
+        results.step("tuner", same_batch, gain_others, significant=same_batch_gain.significant)
         tell_luck("default", metrics[0], again["default"])
         tell_luck("best", challenger.value, again["best"])
     tell_gain(challenger.value / metrics[0], tuner_gain)

@@ -45,7 +45,6 @@ def main(steps: Mapping[str, Step], batches: Sequence[Batch], argv: Sequence[str
     parser.add_argument("--out", type=Path, default=Path("work/cnn.json"), help="file for the result")
     args = parser.parse_args(argv)
 
-    _keep_freed_memory()
     measured = {name: step for name, step in steps.items() if args.only in (None, name)}
     result: dict[str, Any] = {name: measure(name, step, batches, args.steps) for name, step in measured.items()}
     if args.profiled:
@@ -68,15 +67,24 @@ def measure(name: str, step: Step, batches: Sequence[Batch], count: int) -> dict
 def profile(step: Step, batches: Sequence[Batch], count: int) -> dict[str, Any]:
     """Return the `operations` of a step, in milliseconds by type, and the `seconds` of each step under the profiler.
 
-    The first of two sessions is a warm-up. In it, the profiler's buffers move those of TensorFlow, and malloc gets
-    them from the kernel again, up to 28 MB of new pages in each step: with Eigen, steps took 1.2 to 1.5× their time.
+    `plain_seconds` are those of as many steps without the profiler, in between its two sessions. The first session is
+    a warm-up. In it, the profiler's buffers move those of TensorFlow, and malloc gets them from the kernel again, up to
+    28 MB of new pages in each step: with Eigen, steps took 1.2 to 1.5× their time. So malloc keeps freed memory from
+    here on, in this process.
     """
-    for _ in range(2):
-        with tempfile.TemporaryDirectory() as folder:
-            with tf.profiler.experimental.Profile(folder):
-                seconds = _time(step, batches, count)[0]
-            operations = read_profile(folder, count)
-    return {"operations": operations, "seconds": seconds}
+    _keep_freed_memory()
+    _profile(step, batches, count)
+    plain_seconds = _time(step, batches, count)[0]
+    operations, seconds = _profile(step, batches, count)
+    return {"operations": operations, "seconds": seconds, "plain_seconds": plain_seconds}
+
+
+def _profile(step: Step, batches: Sequence[Batch], count: int) -> tuple[dict[str, float], list[float]]:
+    """Return the milliseconds of each type of operation, and the seconds of each step, in a session of the profiler."""
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.profiler.experimental.Profile(folder):
+            seconds = _time(step, batches, count)[0]
+        return read_profile(folder, count), seconds
 
 
 def _time(step: Step, batches: Sequence[Batch], count: int) -> tuple[list[float], list[Any]]:

@@ -156,7 +156,7 @@ class Results:
     def step(
         self,
         name: str,
-        measured: Measured,
+        measured: Measured | str,
         *watches: Others,
         share: float | None = None,
         significant: bool | None = None,
@@ -167,8 +167,8 @@ class Results:
         ----------
         name : str
             One of `speedups.STEPS`.
-        measured : Measured
-            The factor.
+        measured : Measured or str
+            The factor; a text where there is none, such as why this machine cannot take the step.
         *watches : Others
             Under which it was measured (`load.watch`).
         share : float, optional

@@ -231,12 +231,12 @@ def test_the_steps_come_first_and_guesses_stand_beside_their_figures(tmp_path):
     guess = {"question": "threads <2>", "guess": "2×", "here": "1.31× (1.20 to 1.40)"}
     leave(tmp_path, "03", steps={"threads": step}, guesses={"1": guess, "2": dict.fromkeys(guess, "")})
     page = render(tmp_path)
-    assert page.index("From the default to the fastest") < page.index(catalogue.find("03").title)
-    assert "threads set beside the default 1.31× (1.20 to 1.40), 37% of the limit." in page
+    assert page.index("Speed-ups on this machine") < page.index(catalogue.find("03").title)
+    assert "threads set vs left alone (lab 03): 1.31× (1.20 to 1.40), 37% of limit." in page
     assert page.count('<td data-head="you">') == 1
     assert "threads &lt;2&gt;" in page
 
 
 def test_without_steps_and_guesses_the_page_has_no_place_for_them(page):
-    assert "From the default to the fastest" not in page
+    assert "Speed-ups on this machine" not in page
     assert "Guessed and measured" not in page
