@@ -577,22 +577,23 @@ for name, comparison in measured_in.items():
     rate = rate_of(comparison, name)
     print(f"{name:32} {rate}. Limit: {limit_of(comparison, name).describe(rate)}")
 
+
 # %% jupyter={"source_hidden": true}
-steps_taken = {
-    "threads": (training, "onednn-threads", "onednn"),
-    "batch": (by_batch, best, first),
-    **({"precision": (by_batch, in_bf16, best)} if BF16 else {}),
-}
-for step, (comparison, name, reference) in steps_taken.items():
+def for_ladder(comparison, name, reference):
+    """A step's factor, what else had the cores, and its verdict: the arguments of results.step."""
     gain = comparison.ratio(name, reference)
-    results.step(
-        step,
-        Measured(*gain, "×"),
-        comparison.others,
-        share=share(comparison, name),
-        significant=gain.significant,
-    )
-if not BF16:
+    verdict = {"share": share(comparison, name), "significant": gain.significant}
+    return (Measured(*gain, "×"), comparison.others), verdict
+
+
+figures, verdict = for_ladder(training, "onednn-threads", "onednn")
+results.step("threads", *figures, **verdict)
+figures, verdict = for_ladder(by_batch, best, first)
+results.step("batch", *figures, **verdict)
+if BF16:
+    figures, verdict = for_ladder(by_batch, in_bf16, best)
+    results.step("precision", *figures, **verdict)
+else:
     results.step("precision", "not here: no convolutions in bfloat16")
 
 # %% [markdown]
