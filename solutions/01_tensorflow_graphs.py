@@ -123,7 +123,7 @@ def without_warnings():
 #   others.
 # - A [**graph**](../docs/glossary.md#graph) (`tf.Graph`) holds both.
 #
-# Numbers come from three sources, and each of them is an operation too. A **constant** always gives the same value. A
+# Numbers come from three sources, each of which is also an operation. A **constant** always gives the same value. A
 # **placeholder** gets a new value for each run. A **variable** keeps its value between runs, as the weights of a
 # network must.
 #
@@ -141,8 +141,8 @@ with graph.as_default():  # operations created in this block go into this graph
 print(y)
 
 # %% [markdown]
-# It prints no number: `y` is the output of an operation that has not run yet. The picture shows the graph so far. Data
-# flows downwards.
+# This prints no number: `y` is the output of an operation that has not run yet. The picture shows the graph so far.
+# Data flows downwards.
 
 # %% jupyter={"source_hidden": true}
 plots.show(
@@ -254,7 +254,7 @@ with v1.Session(graph=graph) as session:
 
 # %% [markdown]
 # Fetches can be lists and dictionaries, and the results come back in the same structure. One run computes each
-# operation **once**, however many fetches need it. A random number shows it.
+# operation **once**, however many fetches need it. A random number shows this.
 
 # %%
 dice = tf.Graph()
@@ -271,7 +271,7 @@ with v1.Session(graph=dice) as session:
     print("the broken operation:", attempt(session, broken))
 
 # %% [markdown]
-# The last operation divides by zero. It was in the graph all the time, and did no harm until you fetched it. **A
+# The last operation divides by zero. It was in the graph all along, and did no harm until you fetched it. **A
 # session runs what the fetches need, and nothing else.** This is called [**pruning**](../docs/glossary.md#pruning).
 #
 # You can see it: on request, a run reports the graph that really ran, in `partition_graphs` of its metadata.
@@ -315,7 +315,7 @@ show_rewrite(dice, double, None, "What ran to fetch double")
 #   of operations that may run **at the same time**. That helps if the graph has branches.
 #
 # (In builds where oneDNN uses [**OpenMP**](../docs/glossary.md#openmp), `OMP_NUM_THREADS` replaces the first setting
-# for oneDNN's operations.)
+# for oneDNN operations.)
 #
 # There is a trap. The threads belong to the *process*: the first session creates them, and later sessions share them,
 # whatever their own config says. For inter-op threads, `use_per_session_threads=True` gives a session its own pool.
@@ -550,11 +550,13 @@ for case, gains in thread_gains.items():
 results.hand_in("3", *rows)  # for the closing table
 
 if max(BRANCH_THREADS) > 1:
-    small = branch_speeds["small"]
-    kinds = ratio(small[inters[-1], 1], small[1, max(BRANCH_THREADS)])
-    print(summarise("small, inter-op alone vs intra-op alone", kinds))
-    helps_more = "inter-op" if kinds.faster else "intra-op"
-    results.compare_guess(1, helps_more if kinds.significant else "no difference")
+    helps_more = {}
+    for case, of_case in branch_speeds.items():
+        kinds = ratio(of_case[inters[-1], 1], of_case[1, max(BRANCH_THREADS)])
+        print(summarise(f"{case}, inter-op alone vs intra-op alone", kinds))
+        better = "inter-op" if kinds.faster else "intra-op"
+        helps_more[case] = better if kinds.significant else "no difference"
+    results.compare_guess(1, helps_more["small"])
 
 # %% [markdown]
 # An operation that is too small to split leaves intra-op threads idle, so only another branch can use the other cores.
@@ -562,8 +564,8 @@ if max(BRANCH_THREADS) > 1:
 # intra-op threads to the number of cores, and inter-op threads to 1 or 2. Published: intra-op 56, inter-op 2,
 # `OMP_NUM_THREADS` 56, for a server (F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019).
 #
-# With both kinds, there can be more threads than cores. On several cores, the lines "both kinds vs … alone" show
-# whether that costs anything.
+# With both kinds, there can be more threads than cores. The lines "both kinds vs … alone" show whether that costs
+# anything.
 #
 # Did branches really run concurrently? The next picture shows one run for each number of inter-op threads: the fastest
 # of those traced. Each bar is a matmul, and its letter is its branch. TensorFlow doesn't record which thread ran a
@@ -650,7 +652,7 @@ concurrency = check(2, concurrency)
 
 # %% [markdown]
 # If twice as many matmuls run at once and each takes as long as before, the run takes half the time. If each takes
-# longer, they compete for something, such as caches, memory or the processor's power. The next cell predicts the
+# longer, they compete for something, such as caches or memory. The next cell predicts the
 # speed-up from the average and the time per matmul, and compares it with the one measured without tracing.
 
 # %%
@@ -865,7 +867,7 @@ if len(saved) > 1:
 
 # %% [markdown]
 # What else could a graph save? It knows when a tensor is no longer needed and can reuse its memory, and it can merge
-# operations, which section 6 shows. These are guesses: this lab doesn't measure them.
+# operations, which section 6 shows. Neither is measured here.
 #
 # **If you use Keras**, `model.fit` makes a `tf.function` of its training step for you. The argument `jit_compile` of
 # `model.compile` decides whether to add XLA, which compiles again for each new shape. The lines "XLA vs graph" above
@@ -1242,7 +1244,7 @@ show_rewrite(folding, folded, {unknown: [1.0, 2.0]}, "Constant folding and pruni
 # pruned.
 #
 # **Common subexpression elimination.** Two operations of the same type with the same inputs give the same result, so
-# one is enough.
+# one is enough, unless they draw random numbers.
 
 # %%
 duplicates = tf.Graph()
@@ -1583,7 +1585,7 @@ plots.show(
 # - `tf.function` traces once for each shape, dtype and Python number. Python code in it runs only during tracing.
 # - Loops and conditions on tensors become operations; those on Python values are unrolled.
 # - Inter-op threads are for branches, intra-op threads for large operations.
-# - What runs is not what you wrote. Look at the graph that ran before you ask why it is fast or slow.
+# - What runs is not what you wrote. Before you ask why it is fast or slow, look at the graph that ran.
 #
 # The closing table sets your figures next to published ones and limits:
 
@@ -1628,7 +1630,7 @@ results.table(
 # Published: TensorFlow's guide [Introduction to graphs and
 # tf.function](https://www.tensorflow.org/guide/intro_to_graphs), 4.1 s vs 0.8 s.
 #
-# Your speed-ups so far, from this machine's default to its fastest setting, over all labs:
+# Your speed-ups so far, in all labs:
 
 # %%
 ladder.show(results)
