@@ -11,8 +11,8 @@
 #
 # **Why deep learning on CPUs?** Large networks are mostly trained on GPUs. CPUs do much of the other work:
 #
-# - [**Inference**](../docs/glossary.md#inference) (using a trained network): every server has a CPU, and requests often
-#   arrive too few at a time to fill a GPU.
+# - [**Inference**](../docs/glossary.md#inference) (using a trained network): every server has a CPU, and often
+#   too few requests arrive at once to fill a GPU.
 # - The input pipeline: even when a GPU trains, CPUs read, decode and augment the data.
 # - Classic machine learning, such as clustering (lab 09).
 # - Work that needs a lot of memory: a server can have far more than a GPU.
@@ -51,7 +51,7 @@ from labkit_classroom import join
 # ## 1 · Is this machine ready?
 #
 # The doctor looks at the processor, the memory, TensorFlow and its oneDNN library. It also lets two processes exchange
-# numbers through Horovod and daal4py, in about half a minute. It prints only what needs attention;
+# numbers through Horovod and daal4py, which takes about half a minute. It prints only what needs attention;
 # `./lab doctor` in a terminal prints every check.
 
 # %%
@@ -195,7 +195,7 @@ hello = check(2, "work/hello.py")
 # <details><summary>The rest of the command (lab 06 comes back to it)</summary>
 #
 # - `-bind-to` keeps each rank on its own cores, away from those that another run's ranks use.
-# - `-genv` sets environment variables. Some tell the libraries how many threads to use; that number comes from your
+# - `-genv` sets environment variables. Some set the number of threads for the libraries, by the rule of your
 #   function. `UCX_TLS` makes the ranks communicate through shared memory instead of a network on which others could
 #   listen.
 # - `labkit.mpi.rank_runner` runs your script. If one rank fails, it ends the others too, so that they don't wait for it
