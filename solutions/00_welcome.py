@@ -11,8 +11,8 @@
 #
 # **Why deep learning on CPUs?** Large networks are mostly trained on GPUs. CPUs do much of the other work:
 #
-# - [**Inference**](../docs/glossary.md#inference) (using a trained network): every server has a CPU, and requests often
-#   arrive too few at a time to fill a GPU.
+# - [**Inference**](../docs/glossary.md#inference) (using a trained network): every server has a CPU, and often
+#   too few requests arrive at once to fill a GPU.
 # - The input pipeline: even when a GPU trains, CPUs read, decode and augment the data.
 # - Classic machine learning, such as clustering (lab 09).
 # - Work that needs a lot of memory: a server can have far more than a GPU.
@@ -51,14 +51,14 @@ from labkit_classroom import join
 # ## 1 · Is this machine ready?
 #
 # The doctor looks at the processor, the memory, TensorFlow and its oneDNN library. It also lets two processes exchange
-# numbers through Horovod and daal4py, in about half a minute. It prints only what needs attention;
+# numbers through Horovod and daal4py, which takes about half a minute. It prints only what needs attention;
 # `./lab doctor` in a terminal prints every check.
 
 # %%
 print(as_text(examine(quick=QUICK)))
 
 # %% [markdown]
-# The last lines name the labs that cannot run here, or that lack something. Each `fix:` line says what to do.
+# The last lines name any labs that cannot run here or lack something. Each `fix:` line says what to do.
 #
 # Three facts matter in every lab:
 #
@@ -67,7 +67,7 @@ print(as_text(examine(quick=QUICK)))
 # - The [**instruction sets**](../docs/glossary.md#instruction-set). [**AVX-512**](../docs/glossary.md#avx-512)
 #   processes 16 single-precision numbers at a time, **AVX2** processes 8. BF16, [**VNNI**](../docs/glossary.md#vnni)
 #   and [**AMX**](../docs/glossary.md#amx) compute with fewer bits per number (lab 04).
-# - **oneDNN**, the library that makes TensorFlow fast on CPUs (lab 02).
+# - **oneDNN**, the library that TensorFlow uses for most layers on CPUs (lab 02).
 
 # %% [markdown]
 # ### In a room with an instructor
@@ -117,7 +117,7 @@ def threads_per_rank(cores, ranks):
 threads_per_rank = check(1, threads_per_rank)
 
 # %% [markdown]
-# The check has three answers, and you have now seen them all.
+# The check has three outcomes.
 #
 # - *not attempted*: the two lines are still there.
 # - *not yet*: you see what was expected and what your code returned, or which of your lines failed. A wrong answer gets
@@ -132,7 +132,8 @@ threads_per_rank = check(1, threads_per_rank)
 # Until your answer passes, the lab continues with the solution instead. You are never stuck: go on, and come back
 # later. `./lab reset 00` in a terminal gives you a fresh copy and keeps yours next to it.
 #
-# Here is your function's answer for this machine, and for one with 64 cores. Ranks that outnumber the cores take turns.
+# Here is what the function returns for this machine, and for one with 64 cores. Ranks that outnumber the cores take
+# turns.
 
 # %%
 print("ranks  threads each, here  threads each, on 64 cores")
@@ -194,7 +195,7 @@ hello = check(2, "work/hello.py")
 # <details><summary>The rest of the command (lab 06 comes back to it)</summary>
 #
 # - `-bind-to` keeps each rank on its own cores, away from those that another run's ranks use.
-# - `-genv` sets environment variables. Some tell the libraries how many threads to use; that number comes from your
+# - `-genv` sets environment variables. Some set the number of threads for the libraries, by the rule of your
 #   function. `UCX_TLS` makes the ranks communicate through shared memory instead of a network on which others could
 #   listen.
 # - `labkit.mpi.rank_runner` runs your script. If one rank fails, it ends the others too, so that they don't wait for it
@@ -290,15 +291,15 @@ for ranks in (1, 2, 3):
 # ```
 
 # %% [markdown]
-# Most advice on the web uses older names for three of the libraries.
+# Older advice on the web uses earlier names for three libraries.
 #
 # | then | today | what it is for |
 # | --- | --- | --- |
 # | MKL-DNN (DNNL for a while) | oneDNN | convolutions, matmuls and other layers |
 # | DAAL | oneDAL | classic machine learning |
-# | MLSL | oneCCL | collectives for training on several nodes; Horovod can use it instead of MPI's |
+# | MLSL | oneCCL | collectives for training on several nodes; Horovod can use it instead of MPI |
 #
-# <details><summary>Do you come from statistics? You know much of this under other names.</summary>
+# <details><summary>Coming from statistics? You know much of this by other names.</summary>
 #
 # | machine learning | statistics |
 # | --- | --- |
@@ -378,14 +379,14 @@ plots.show(figure, alt=f"When instruction sets came to servers. {summary}.", kee
 # AVX2 and [AVX-512](../docs/glossary.md#avx-512) have registers of 256 and 512 bits. [VNNI](../docs/glossary.md#vnni)
 # multiplies 8-bit integers and BF16 multiplies 16-bit numbers; both accumulate in 32 bits. AVX-VNNI is AVX512-VNNI in
 # 256-bit registers. [AMX](../docs/glossary.md#amx) multiplies small matrices
-# of 8-bit integers or BF16 numbers, AMX-FP16 those of FP16 numbers.
+# of 8-bit integers or BF16 numbers; AMX-FP16 does so with FP16 numbers.
 #
 # Two warnings before you rent a server:
 #
 # - **Newer does not mean more.** Intel's Xeon 6 with E-cores (Sierra Forest, 2024) has neither AVX-512 nor AMX, which
 #   Sapphire Rapids had in 2023.
 # - **An instruction set is not yet a speed.** Zen 4 computes AVX-512 in 256-bit units: its single-precision peak is
-#   that of AVX2. So the labs measure.
+#   the same as with AVX2. So the labs measure.
 #
 # Intel and AMD have agreed on common matrix instructions, ACE ([specification](https://x86ecosystem.org), June 2026).
 

@@ -123,7 +123,7 @@ def without_warnings():
 #   others.
 # - A [**graph**](../docs/glossary.md#graph) (`tf.Graph`) holds both.
 #
-# Numbers come from three sources, and each of them is an operation too. A **constant** always gives the same value. A
+# Numbers come from three sources, each of which is also an operation. A **constant** always gives the same value. A
 # **placeholder** gets a new value for each run. A **variable** keeps its value between runs, as the weights of a
 # network must.
 #
@@ -141,8 +141,8 @@ with graph.as_default():  # operations created in this block go into this graph
 print(y)
 
 # %% [markdown]
-# It prints no number: `y` is the output of an operation that has not run yet. The picture shows the graph so far. Data
-# flows downwards.
+# This prints no number: `y` is the output of an operation that has not run yet. The picture shows the graph so far.
+# Data flows downwards.
 
 # %% jupyter={"source_hidden": true}
 plots.show(
@@ -254,7 +254,7 @@ with v1.Session(graph=graph) as session:
 
 # %% [markdown]
 # Fetches can be lists and dictionaries, and the results come back in the same structure. One run computes each
-# operation **once**, however many fetches need it. A random number shows it.
+# operation **once**, however many fetches need it. A random number shows this.
 
 # %%
 dice = tf.Graph()
@@ -271,7 +271,7 @@ with v1.Session(graph=dice) as session:
     print("the broken operation:", attempt(session, broken))
 
 # %% [markdown]
-# The last operation divides by zero. It was in the graph all the time, and did no harm until you fetched it. **A
+# The last operation divides by zero. It was in the graph all along, and did no harm until you fetched it. **A
 # session runs what the fetches need, and nothing else.** This is called [**pruning**](../docs/glossary.md#pruning).
 #
 # You can see it: on request, a run reports the graph that really ran, in `partition_graphs` of its metadata.
@@ -281,9 +281,8 @@ with v1.Session(graph=dice) as session:
 def what_ran(graph, fetch, feeds=None):
     """Run a graph and return the one that really ran, as a GraphDef."""
     config = v1.ConfigProto()
-    config.graph_options.rewrite_options.min_graph_nodes = (
-        -1
-    )  # Grappler (section 6) skips small graphs otherwise
+    rewrites = config.graph_options.rewrite_options
+    rewrites.min_graph_nodes = -1  # Grappler (section 6) skips small graphs otherwise
     metadata = v1.RunMetadata()
     with v1.Session(graph=graph, config=config) as session:
         session.run(fetch, feeds, v1.RunOptions(output_partition_graphs=True), metadata)
@@ -302,7 +301,7 @@ show_rewrite(dice, double, None, "What ran to fetch double")
 # %% [markdown]
 # One warning. Operations go into the **default graph**, here the graph of the `with` block. `number * 2.0` looks like a
 # computation, but it adds operations. In a training loop, it makes the graph grow with each step: the results stay
-# right, and the steps get slower. So describe before the loop, and run inside it. After `graph.finalize()`, adding an
+# correct, but the steps get slower. So describe before the loop, and run inside it. After `graph.finalize()`, adding an
 # operation is an error. Today's version of this bug is *retracing*, in section 4.
 
 # %% [markdown]
@@ -316,7 +315,7 @@ show_rewrite(dice, double, None, "What ran to fetch double")
 #   of operations that may run **at the same time**. That helps if the graph has branches.
 #
 # (In builds where oneDNN uses [**OpenMP**](../docs/glossary.md#openmp), `OMP_NUM_THREADS` replaces the first setting
-# for oneDNN's operations.)
+# for oneDNN operations.)
 #
 # There is a trap. The threads belong to the *process*: the first session creates them, and later sessions share them,
 # whatever their own config says. For inter-op threads, `use_per_session_threads=True` gives a session its own pool.
@@ -551,20 +550,22 @@ for case, gains in thread_gains.items():
 results.hand_in("3", *rows)  # for the closing table
 
 if max(BRANCH_THREADS) > 1:
-    small = branch_speeds["small"]
-    kinds = ratio(small[inters[-1], 1], small[1, max(BRANCH_THREADS)])
-    print(summarise("small, inter-op alone vs intra-op alone", kinds))
-    helps_more = "inter-op" if kinds.faster else "intra-op"
-    results.compare_guess(1, helps_more if kinds.significant else "no difference")
+    helps_more = {}
+    for case, of_case in branch_speeds.items():
+        kinds = ratio(of_case[inters[-1], 1], of_case[1, max(BRANCH_THREADS)])
+        print(summarise(f"{case}, inter-op alone vs intra-op alone", kinds))
+        better = "inter-op" if kinds.faster else "intra-op"
+        helps_more[case] = better if kinds.significant else "no difference"
+    results.compare_guess(1, helps_more["small"])
 
 # %% [markdown]
-# An operation that is too small to split leaves intra-op threads idle: only another branch can use the other cores. A
-# large operation can use all cores by itself. A network is mostly one long chain of large operations. So people set
+# An operation that is too small to split leaves intra-op threads idle, so only another branch can use the other cores.
+# A large operation can use all cores by itself. A network is mostly one long chain of large operations. So people set
 # intra-op threads to the number of cores, and inter-op threads to 1 or 2. Published: intra-op 56, inter-op 2,
 # `OMP_NUM_THREADS` 56, for a server (F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019).
 #
-# With both kinds, there can be more threads than cores. The lines "both kinds vs … alone" say whether that cost
-# anything here.
+# With both kinds, there can be more threads than cores. The lines "both kinds vs … alone" show whether that costs
+# anything.
 #
 # Did branches really run concurrently? The next picture shows one run for each number of inter-op threads: the fastest
 # of those traced. Each bar is a matmul, and its letter is its branch. TensorFlow doesn't record which thread ran a
@@ -632,7 +633,7 @@ plots.show(
 #
 # - the **maximum** number of operations that ran at the same moment. One that starts exactly when another ends does not
 #   overlap with it;
-# - the **average** number from the first start to the last end. Moments in which nothing ran count, too.
+# - the **average** number from the first start to the last end. Moments in which nothing ran count as zero.
 
 
 # %%
@@ -651,8 +652,8 @@ concurrency = check(2, concurrency)
 
 # %% [markdown]
 # If twice as many matmuls run at once and each takes as long as before, the run takes half the time. If each takes
-# longer, they compete for something, probably caches or memory. The next cell predicts the speed-up from the average
-# and the time per matmul, and compares it with the one measured without tracing.
+# longer, they compete for something, such as caches or memory. The next cell predicts the
+# speed-up from the average and the time per matmul, and compares it with the one measured without tracing.
 
 # %%
 print("inter-op threads   max at once   average   ms per matmul   predicted speed-up")
@@ -770,6 +771,14 @@ for batch, speeds in step_speeds.items():
     print(f"batch {batch}: {medians}")
     print(summarise("   graph vs eager", step_gains[batch]["graph"]))
     print(summarise("   XLA vs graph", xla_gains[batch]))
+if len(BATCHES) > 1:
+    ends = BATCHES[0], BATCHES[-1]
+    at_first, at_last = (
+        np.divide(step_speeds[batch]["graph"], step_speeds[batch]["eager"]) for batch in ends
+    )
+    change = ratio(at_last, at_first)
+    grew = ("larger" if change.faster else "smaller") if change.significant else change.verdict
+    print(f"factor at batch {ends[1]} vs batch {ends[0]}: {Measured(*change, '×')}, {grew}")
 
 graph_gain = step_gains[BATCHES[0]]["graph"]
 headline = Measured(*graph_gain, "×")
@@ -801,7 +810,9 @@ axis.axhline(1, color=plots.BLACK, linestyle="--", linewidth=1.5, marker="")
 axis.set_xticks(range(len(BATCHES)), BATCHES)
 axis.set(xlabel="images per batch", ylabel="speed-up over eager execution (×)")
 axis.set_title("A training step as a graph (dashed: eager execution)")
-highest = max(gain.high for of_batch in step_gains.values() for gain in of_batch.values())
+highest = np.nanmax(  # of a single round, there is no interval
+    [(gain.value, gain.high) for of_batch in step_gains.values() for gain in of_batch.values()]
+)
 axis.set_ylim(0, 1.2 * highest)
 axis.margins(x=0.2)
 axis.legend(loc="upper right")
@@ -818,7 +829,7 @@ plots.show(
 
 # %% [markdown]
 # Eagerly, Python calls one operation after another, and records each for the gradient. A call takes the same time
-# whatever the batch. **So if a graph saves only these calls, it saves the same time per step for every batch.** The
+# for every batch size. **So if a graph saves only these calls, it saves the same time per step for every batch.** The
 # next cell tests that.
 
 
@@ -856,11 +867,11 @@ if len(saved) > 1:
 
 # %% [markdown]
 # What else could a graph save? It knows when a tensor is no longer needed and can reuse its memory, and it can merge
-# operations, which section 6 shows. These are guesses: this lab doesn't measure them.
+# operations, which section 6 shows. Neither is measured here.
 #
-# **If you use Keras**, `model.fit` makes a `tf.function` of its training step for you.
-# `model.compile(jit_compile=True)` adds XLA, which compiles again for each new shape. The lines "XLA vs graph" above
-# say whether it is faster for a network this small.
+# **If you use Keras**, `model.fit` makes a `tf.function` of its training step for you. The argument `jit_compile` of
+# `model.compile` decides whether to add XLA, which compiles again for each new shape. The lines "XLA vs graph" above
+# show whether it is faster for a network this small.
 
 # %%
 example = tf.keras.Sequential([tf.keras.layers.Dense(10)])
@@ -915,7 +926,7 @@ with without_warnings():
 results.compare_guess(3, Measured(sum(traced), unit="calls", digits=0))
 
 # %% [markdown]
-# In a program, TensorFlow prints long warnings about a function that is traced so often. This cell silenced them.
+# In a program, TensorFlow prints long warnings if it traces a function this often. This cell silenced them.
 #
 # By default, each graph is for one shape and one dtype. A Python number is not data: it becomes a constant, part of the
 # graph, so **each new number is a new graph**. If you pass a learning rate or a step number as a Python number, each
@@ -1233,7 +1244,7 @@ show_rewrite(folding, folded, {unknown: [1.0, 2.0]}, "Constant folding and pruni
 # pruned.
 #
 # **Common subexpression elimination.** Two operations of the same type with the same inputs give the same result, so
-# one is enough.
+# one is enough, unless they draw random numbers.
 
 # %%
 duplicates = tf.Graph()
@@ -1245,7 +1256,7 @@ show_rewrite(duplicates, total, {angle: [1.0, 2.0]}, "One exponential instead of
 
 # %% [markdown]
 # **Fusion.** A convolution, its bias and its activation are three operations. Run one after another, the second and the
-# third read from memory everything that the one before has just written, and compute very little. [**Operator
+# third read back everything that the one before has just written, and compute very little. [**Operator
 # fusion**](../docs/glossary.md#operator-fusion) merges them into one operation, which works on each number while it is
 # still in a register. Most networks contain such blocks.
 
@@ -1379,9 +1390,12 @@ def compare_fusion(block_speeds):
 
 fused = {where: report_fusion(where, speeds) for where, speeds in block_speeds.items()}
 more = compare_fusion(block_speeds)
-expected = max(fused, key=lambda where: fused[where][1].measured.value)
-agrees = {expected: "it does", "no difference": "that is not proven"}.get(more, "it does not")
-print(f"The {expected} block has the larger limit, so it should get more from fusion: {agrees}.")
+lower, higher = sorted(fused, key=lambda where: fused[where][1].measured.value)
+if fused[higher][1].measured.low > fused[lower][1].measured.high:
+    agrees = {higher: "it does", "no difference": "that is not proven"}.get(more, "it does not")
+    print(f"The {higher} block has the larger limit, so it should get more from fusion: {agrees}.")
+else:
+    print("The intervals of the two limits overlap, so they don't predict which block gets more.")
 results.compare_guess(5, more)
 
 # %% jupyter={"source_hidden": true}
@@ -1395,7 +1409,7 @@ results.hand_in(
 
 # %% [markdown]
 # Fusion does the same arithmetic. What it can save is the time outside the convolution, in which bias and ReLU read
-# from memory what was just written and write it again. The smaller the convolution's share of the time, the more there
+# back what was just written and write it again. The smaller the convolution's share of the time, the more there
 # is to save.
 #
 # ### Exercise 4 · A layer and its normalisation, as one operation
@@ -1444,13 +1458,13 @@ def layer(x, mean, std, weights, bias):
 layer = check(4, layer)
 
 # %% [markdown]
-# Tools that prepare a trained network for inference do this with each batch normalisation: by then its numbers are
+# Tools that prepare a trained network for inference do this with batch normalisation. By then its numbers are
 # constants, so they move into the weights of the layer before it.
 #
 # ### When fusion is not possible
 #
-# One thing always prevents fusion: asking for a result from the middle. The next cell runs the block of convolution,
-# bias and ReLU again, and fetches the convolution's output as well.
+# One thing always prevents this fusion: asking for a result from the middle. The next cell runs the block of
+# convolution, bias and ReLU again, and fetches the convolution's output as well.
 
 # %%
 after = what_ran(fusing, ["activation:0", "convolution:0"], {"images:0": IMAGES})
@@ -1475,7 +1489,7 @@ plots.show(
 # 1. What is an operation, what is a tensor, and which of the two do you feed and fetch?
 # 2. What are the two steps of a TensorFlow program, and why keep them apart?
 # 3. How do constant, placeholder and variable differ? Which of them keeps its value after a run?
-# 4. You fetch `y` without feeding a placeholder, and no error comes. How is that possible?
+# 4. You fetch `y` without feeding a placeholder, and there is no error. How is that possible?
 # 5. For which batches was a graph's advantage over eager execution largest, and why?
 # 6. A training run with `tf.function` gets slower as the number of different batch sizes grows. Why, and what do you
 #    do?
@@ -1541,11 +1555,11 @@ plots.show(
 # **Timing** Sections 1 and 2: {minutes 1–2}. Sections 4 and 5: {minutes 4–5}. Sections 3 and 6 are optional; skip 3
 # first. Exercise 3 is the hardest: students without a right answer after ten minutes should read the second hint.
 #
-# **What to look for** In section 3, a 256 × 256 matmul is hardly split, so inter-op threads should help the small ones;
-# for the large ones, either kind can fill the cores. With many cores, the dashed line is at 4, because there are only
-# four branches. In section 4, look at whether the time saved grows with the batch, and whether XLA is worth its
-# compilation. In section 6, the block with the larger limit should get more from fusion; an interval of the limit that
-# includes 1 means that there is little to save.
+# **What to look for** In section 3, splitting a 256 × 256 matmul costs much of what it saves, so inter-op threads may
+# help the small ones more; for the large ones, either kind can fill up to four cores. With more cores, the dashed line
+# is at 4, because there are only four branches. In section 4, look at whether the time saved grows with the batch, and
+# whether XLA is worth its compilation. In section 6, the block with the larger limit should get more from fusion; an
+# interval of the limit that includes 1 means that there may be nothing to save.
 #
 # </div>
 
@@ -1556,9 +1570,9 @@ plots.show(
 #
 # `tf.placeholder() is not compatible with eager execution` means that a line is outside the `with graph.as_default():`
 # block. In exercise 3, a Python counter inside the graph stays at its first value, and one that is passed in as a
-# Python number is traced again for each value; TensorFlow refuses a `tf.Variable` created inside the traced function
+# Python number causes a new trace for each value; TensorFlow refuses a `tf.Variable` created inside the traced function
 # from the second trace on. In exercise 4, people write `tf.nn.relu` and stop: ask what `x - mean` needs `x` for, and
-# let them write the formula on paper.
+# have them write the formula on paper.
 #
 # </div>
 
@@ -1571,12 +1585,12 @@ plots.show(
 # - `tf.function` traces once for each shape, dtype and Python number. Python code in it runs only during tracing.
 # - Loops and conditions on tensors become operations; those on Python values are unrolled.
 # - Inter-op threads are for branches, intra-op threads for large operations.
-# - What runs is not what you wrote. Look at the graph that ran before you ask why it is fast or slow.
+# - What runs is not what you wrote. Before you ask why it is fast or slow, look at the graph that ran.
 #
 # The closing table sets your figures next to published ones and limits:
 
 # %% jupyter={"source_hidden": true}
-published = {BATCHES[0]: "5.1×: 100 products of 10 × 10 matrices"}
+published = {BATCHES[0]: "5.1×: 100 matmuls of 10 × 10 matrices"}
 results.table(
     "speed-up or cost",
     [
@@ -1616,7 +1630,7 @@ results.table(
 # Published: TensorFlow's guide [Introduction to graphs and
 # tf.function](https://www.tensorflow.org/guide/intro_to_graphs), 4.1 s vs 0.8 s.
 #
-# Your speed-ups so far, from this machine's default to its fastest setting, over all labs:
+# Your speed-ups so far, in all labs:
 
 # %%
 ladder.show(results)

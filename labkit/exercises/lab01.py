@@ -257,7 +257,7 @@ def _merges(answer: Callable[..., Any], batch: int, inputs: int, outputs: int) -
 
     normalised = (x - mean) / std
     right = np.maximum(normalised @ weights + bias, 0)
-    hint = "First the numbers, as layer_by_hand has them: normalise, multiply, add the bias, negative numbers to zero."
+    hint = "Get the numbers right first: normalise, multiply, add the bias, set negative numbers to zero."
     expect(
         value.shape == right.shape,
         f"a result of shape {right.shape} for x of shape {x.shape}; it has {value.shape}",
@@ -268,9 +268,9 @@ def _merges(answer: Callable[..., Any], batch: int, inputs: int, outputs: int) -
         (np.maximum(x @ weights + bias, 0), "are the inputs normalised?"),
         (np.maximum(x / std @ weights + bias, 0), "is the mean subtracted?"),
         (np.maximum(normalised @ weights, 0), "is the bias in it?"),
-        (np.maximum((x + mean) / std @ weights + bias, 0), "the mean is to be subtracted: look at its sign"),
+        (np.maximum((x + mean) / std @ weights + bias, 0), "the mean must be subtracted: check its sign"),
         (np.maximum(normalised @ weights, 0) + bias, "the bias must come first, then the ReLU"),
-        (np.maximum((x / std - mean) @ weights + bias, 0), "the mean is to be divided by std, too"),
+        (np.maximum((x / std - mean) @ weights + bias, 0), "the mean must be divided by std as well"),
     ):
         expect(not np.allclose(value, mistake, atol=1e-4), f"the numbers of layer_by_hand; {what}", hint)
     off = float(np.abs(value - right).max())
@@ -290,13 +290,13 @@ def _called(answer: Callable[..., Any], *args: Any) -> Any:
     got = call(answer, *args)
     name = getattr(answer, "__name__", "your function")
     if not tf.executing_eagerly():
-        # Should it be off for all threads, TensorFlow lets only one that has no graph yet switch it on again.
+        # If it is off for all threads, TensorFlow lets only a thread that has no graph yet switch it on again.
         fresh = threading.Thread(target=v1.enable_eager_execution)
         fresh.start()
         fresh.join()
         raise NotYet(
             f"Expected operations to run at once again when {name} has returned; they still go into a graph. `with "
-            "graph.as_default():` and `with v1.Session(…):` end by themselves what they began."
+            "graph.as_default():` and `with v1.Session(…):` restore this when their block ends."
         )
     if tf.config.functions_run_eagerly():
         tf.config.run_functions_eagerly(False)
