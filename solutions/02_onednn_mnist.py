@@ -1400,7 +1400,7 @@ closing += [
         limits.others,
     ),
     (
-        "reorders' share of oneDNN's time",
+        "share of reorders in oneDNN's time",
         "",
         Measured(*share_of_reorders, "%", digits=1),
         "",
