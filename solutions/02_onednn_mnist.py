@@ -76,13 +76,13 @@ TARGET = 2.5 if QUICK else 0.5  # the loss to reach: section 1
 #
 # A layer of a network is a few nested loops over numbers. TensorFlow decides *which* loops to run, and a library runs
 # them. On CPUs, TensorFlow has two such libraries: **Eigen**, which it has always had, and **oneDNN**. Intel started
-# oneDNN, as MKL-DNN; today several companies develop it in the open, for AMD's CPUs as well as Intel's. The variable
+# oneDNN, as MKL-DNN; today several companies develop it in the open, and it runs on AMD and Arm CPUs too. The variable
 # `TF_ENABLE_ONEDNN_OPTS` chooses between the two. TensorFlow reads it only when it starts, so each measurement needs a
 # new process.
 #
 # The two are not fully separate: Eigen, too, hands its large matrix products to a oneDNN routine (section 5).
 #
-# This is the network, for pictures of 28 × 28 pixels. Lab 07 trains the same one.
+# This is the network, for pictures of 28 × 28 pixels.
 
 # %%
 Code(filename=ROOT / "labkit" / "models" / "mnist.py")
@@ -155,18 +155,18 @@ results.guess(1, "training with oneDNN vs Eigen", ..., unit="×")
 results.guess(2, "inference with oneDNN vs Eigen", ..., unit="×")
 
 # %% [markdown]
-# `run_ranks(1, …)` starts the script once, on all your cores, and ends it if it hangs. To repeat a run in a terminal:
-# `TF_ENABLE_ONEDNN_OPTS=0 python work/cnn.py`.
+# `run_ranks(1, …)` starts the script once, on all your cores, and ends it if it hangs.
 #
 # - The two libraries run alternately, so noise from other programs affects both. If other work took more than 5% of the
 #   cores, `load.watch` prints a warning: run the cell again later.
 # - One [**inter-op**](../docs/glossary.md#inter-op-parallelism) thread runs one operation at a time, so that the times
 #   of the operations sum to that of the step. Each operation still uses all cores. In a chain of layers, little else
-#   could run concurrently, so this setting costs little.
+#   could run concurrently, so this setting should cost little.
 #
 # `tell` prints each ratio with its 95% [**confidence interval**](../docs/glossary.md#confidence-interval) in brackets.
 # Each round starts a new process per library and gives one ratio. The better the rounds agree, the shorter the
-# interval. Only if it excludes 1 does `tell` say "faster" or "slower".
+# interval. If it excludes 1, `tell` says "faster" or "slower". If a round is far from the others, the number of rounds
+# won decides instead.
 
 # %%
 ONE_AT_A_TIME = {"TF_NUM_INTEROP_THREADS": 1}
@@ -203,8 +203,8 @@ def tell(speeds):
     first = next(iter(speeds))
     for name, gain in ratios(speeds, first).items():
         if name != first:
-            verdict = ", ".join(filter(None, (gain.verdict, gain.record)))
-            print(f"{name}: {Measured(*gain, '×')} vs {first}: {verdict}")
+            record = "" if gain.record in gain.verdict else f", {gain.record}"
+            print(f"{name}: {Measured(*gain, '×')} vs {first}: {gain.verdict}{record}")
 
 
 with load.watch("section 1") as rate_others:
@@ -226,7 +226,7 @@ apart = (
 print(
     "The two intervals are apart: training and inference gain differently."
     if apart
-    else "The two intervals overlap: these rounds do not show that the two gains differ."
+    else "These rounds do not show that the two gains differ: their intervals are not apart."
 )
 
 
@@ -311,6 +311,8 @@ if not np.isnan([*needed.values()]).any():
         print(f"loss {TARGET}: {name} after {steps[0]:.0f} steps, {middle(seconds)[0]:.2f} s")
     time_to_loss = ratio(*(1 / needed[name][1] for name in ("oneDNN", "Eigen")))
     print(f"time to this loss: {Measured(*time_to_loss, '×')} vs Eigen: {time_to_loss.verdict}")
+else:
+    print(f"Not every run reached a loss of {TARGET} in {STEPS} steps.")
 
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(9, 3.5))
@@ -421,9 +423,9 @@ head = ("operation", "2019: forward", "backward", "today: forward", "backward", 
 display(markdown.table(head, rows))
 
 # %% [markdown]
-# Compare the columns. The dividing line is not how much an operation computes. Is `Transpose`, which computes nothing,
-# taken over? And Relu? A likely reason is history. In 2019, oneDNN's convolutions needed tensors in a layout of their
-# own (section 4), so every operation *between* two convolutions had to understand that layout, including Relu, LRN and
+# Compare the columns. Is `Transpose`, which computes nothing, taken over? And Relu? The dividing line is not how much
+# an operation computes, but probably history. In 2019, oneDNN's convolutions needed tensors in a layout of their own
+# (section 4), so every operation *between* two convolutions had to understand that layout, including Relu, LRN and
 # concatenation. Today the images keep TensorFlow's layout, and Eigen's Relu reads it as well as oneDNN's. With the move
 # to oneDNN 3, Relu, Tanh and LRN left TensorFlow's list (`mkl_layout_pass.cc` in its source).
 #
@@ -696,8 +698,8 @@ log_head
 # [**OpenMP**](../docs/glossary.md#openmp), as in Intel's builds of 2019 to 2023, it has its own threads besides
 # TensorFlow's, and its own settings, `OMP_NUM_THREADS` and `KMP_*`.
 #
-# In 2019 one ran `ldd` and looked for `libmklml` and `libiomp5` among the libraries that TensorFlow is linked with. Ask
-# the process itself instead: Linux lists the libraries that it has loaded in `/proc/self/maps`.
+# In 2019, `ldd` on TensorFlow's library showed `libmklml` and `libiomp5`. Ask the process itself instead: Linux lists
+# the libraries that it has loaded in `/proc/self/maps`.
 
 # %%
 maps = Path("/proc/self/maps").read_text()
@@ -762,11 +764,12 @@ results.guess(3, "where oneDNN saves most", ..., choices=tuple(KINDS))
 # %% [markdown]
 # A profile is a measurement too, and can be wrong: a profiler slows down what it watches. So each process also ran
 # steps *without* the profiler just before, and the next cell compares the sum of the parts (operations and the time
-# between them) with those. It draws a conclusion only if both libraries' sums are within 10%.
+# between them) with those. It draws conclusions, and compares the gain with that of section 1, only if both libraries'
+# sums are within 10%.
 #
-# For these last steps, the process asked the C library to keep memory that is freed (`man mallopt`). Otherwise Eigen's
-# large temporary arrays come from the kernel again in each step, in some processes but not in others. So the gain in
-# the profile may differ from that of section 1, which ran TensorFlow as it is. The last line compares them.
+# The two gains may differ. Section 1 timed TensorFlow as it is. For the steps with and without the profiler, each
+# process then asked the C library to keep freed memory (`man mallopt`). Otherwise, large temporary arrays may come from
+# the kernel again in each step, in some processes but not in others.
 
 
 # %%
@@ -798,6 +801,9 @@ for kind in [*saves.sort_values(ascending=False).index, BETWEEN]:
     print(f"{kind:25}{eigen:7.2f} {fast:7.2f} {eigen - fast:6.2f}  {faster}")
 if reliable:
     print(f"\noneDNN saves most in: {saves.idxmax()}, {saves.max():.1f} of {saves.sum():.1f} ms")
+    saved_ms = (spent["Eigen"] - spent["oneDNN"])[[*KINDS]]
+    won = (saved_ms.idxmax(axis=1) == saves.idxmax()).sum()
+    print(f"It is first in {won} of {len(saved_ms)} rounds.")
     steps_ms = {name: 1 / each.sum(axis=1) for name, each in spent.items()}
     by_profile = ratio(steps_ms["oneDNN"], steps_ms["Eigen"])
     print(
@@ -821,7 +827,7 @@ for shift, (name, colour, hatch) in zip((-0.2, 0.2), looks):
     axis.errorbar(bars, places, xerr=reach, fmt="none", color="black", capsize=3)
 axis.set_yticks(range(len(kinds)), kinds)
 axis.invert_yaxis()
-title = "Time by kind of operation" if reliable else "Unreliable: the parts are not the step"
+title = "Time by kind of operation" if reliable else "Unreliable: the parts do not sum to the step"
 axis.set(xlabel="ms in a training step", title=title)
 largest = max(value[0] for each in typical.values() for value in each.values())
 axis.set_xlim(0, min(axis.get_xlim()[1], 2.5 * largest))
@@ -855,8 +861,8 @@ eigen_log.primitive.value_counts()
 # %% [markdown]
 # `gemm_api` is a oneDNN matrix product that a program calls directly. Eigen turns its convolutions into matrix
 # products, cuts them into blocks that fit into the caches, and passes each block to that routine. So "Eigen" today
-# means Eigen's cutting and packing, and oneDNN's instructions in the innermost loop. oneDNN's own convolutions need no
-# packing.
+# means Eigen's cutting and packing, and oneDNN's instructions in the innermost loop. oneDNN's direct convolutions need
+# no such packing.
 #
 # ### oneDNN's own log
 #
@@ -934,8 +940,11 @@ print(
 # run time. `brg` is built on its *batch-reduce GEMM*: the products of a batch of pairs of blocks, summed into one
 # block. `gemm` is a plain matrix product. After the colon comes the instruction set.
 #
+# If the profile shows more time than the log, that is TensorFlow's part of these operations, such as allocating memory:
+# the log times the primitives alone.
+#
 # The reorders are the price of blocked weights. Each step changes the weights, so each step blocks them again, and
-# converts their gradients back to plain. That copies the weights, but not the images, which are far larger.
+# converts their gradients back to plain. That copies the weights, not the images.
 #
 # ## 6 · How close are the convolutions to the machine's limit?
 #
@@ -987,7 +996,7 @@ print(f"{multiply_adds} multiply-adds. The same as TensorFlow's: {same}")
 # for each output channel. Each kernel covers all input channels, and sums over them too. Which loops must be added to
 # the four above? Write `flops(mb, ic, oc, oh, ow, kh, kw)`. The names are oneDNN's: `mb` images in the batch, `ic`
 # input channels, `oc` output channels, `oh × ow` the size of the output, `kh × kw` the size of the kernel. Use a
-# formula instead of loops: a layer has billions of operations.
+# formula, not loops: a layer has millions of operations.
 
 
 # %%
@@ -1153,17 +1162,17 @@ for channels, seconds in timed.items():
         here = speed
 grows = swept[32] > 1.5 * swept[1]
 print(
-    "The share grows with the channels, so memory is not what holds the first line back."
+    "With 32 channels, the share is clearly higher: the single channel holds conv1 back."
     if grows
-    else "The share does not grow with the channels: something else holds the first line back."
+    else "With 32 channels, the share is not clearly higher: the single channel is not the reason."
 )
 print(consistency.repeated(first, ("oneDNN's log", reached[first]), ("this process", here)))
 
 # %% [markdown]
-# If the share of the roof grows, a likely reason is the inner loop: with one input channel, there are nine
-# multiply-adds per result, and around them the loads, the stores and the call itself, for which the model has no limit.
-# If this process is slower than the log, look at what is timed: the log times the primitive alone, this cell the whole
-# call, with TensorFlow's dispatch and new memory for the result.
+# If the share grows, a likely reason is the inner loop: with one input channel, there are nine multiply-adds per
+# result, and around them the loads, the stores and the call itself, for which the model has no limit. If this process
+# is slower than the log, look at what is timed: the log times the primitive alone, this cell the whole call, with
+# TensorFlow's dispatch and new memory for the result.
 #
 # Last, the whole step: what share of the peak does it reach? A dense layer counts as a convolution with a kernel of
 # 1 × 1 on an image of one pixel, and has two gradients too.
@@ -1194,7 +1203,7 @@ results.step(
 #
 # - **SSE4.1 to AVX2**: registers hold 8 numbers instead of 4, and FMA multiplies and adds in one instruction. Together,
 #   up to 4×.
-# - **AVX2 to AVX-512**: 16 numbers instead of 8, so 2×, on CPUs whose arithmetic units are 512 bits wide: most Intel
+# - **AVX2 to AVX-512**: 16 numbers instead of 8, up to 2×, on CPUs whose arithmetic units are 512 bits wide: most Intel
 #   Xeons, and AMD's Zen 5. Zen 4 has the instructions, but units of 256 bits, so on paper it gains nothing.
 #
 # Memory gets no faster, so work that waits for it gains less. Eigen's own code was compiled once for all CPUs.
@@ -1251,7 +1260,7 @@ results.hand_in(
 # | inter-op (`TF_NUM_INTEROP_THREADS`) | run independent operations concurrently | TensorFlow's |
 # | `OMP_NUM_THREADS`, `KMP_AFFINITY`, `KMP_BLOCKTIME` | OpenMP's | used only if the log's head says OpenMP |
 #
-# **Finished early?** Two open tasks.
+# **Finished early?**
 #
 # - Make the training step as fast as you can, without a smaller network: the batch size, Keras' policy
 #   `mixed_bfloat16`, other numbers of channels, `jit_compile`. Measure a copy of `work/cnn.py` and the original
@@ -1262,8 +1271,7 @@ results.hand_in(
 # %% [markdown]
 # ## Questions
 #
-# Answer each in a sentence or two, with what you saw above. Those that name an optional section are for whoever did it.
-# The instructor's notebook has answers.
+# Answer each in a sentence or two, with what you saw above. Skip those that name a section you left out.
 #
 # 1. How much faster is oneDNN in training, and in inference? Do the intervals show that the two gains differ? Which
 #    operations explain your answer?
@@ -1300,14 +1308,14 @@ results.hand_in(
 #
 # **For the instructor.** Answers 5 to 8.
 #
-# 5. In the `reorder` rows: the weights into blocks, their gradients back. The share is small because the weights are
-#    small compared with the images. In a frozen graph, the weights are constants and are blocked only once.
+# 5. In the `reorder` rows: the weights into blocks, their gradients back. If the share is small, it is because the
+#    weights are small compared with the images. In a frozen graph, the weights are constants and are blocked only once.
 # 6. Blocked tensors pass from operation to operation, and reorders are needed only at the borders. oneDNN's nhwc
 #    convolutions became about as fast as the blocked ones, so only the weights need blocks, and no other operation
 #    reads those.
 # 7. Mostly conv1, whose intensity is low, so its roof is memory's. If its share of that roof is far below 100%, memory
-#    could feed several times what it does, and the channel sweep confirms it. Compare conv2's three: they have the same
-#    operations and bytes, and different implementations.
+#    is not the reason, and the channel sweep shows whether the single channel is. Compare conv2's three: they have the
+#    same operations and bytes; do the implementations differ?
 # 8. Intra-op: threads that share one operation. Inter-op: operations that run concurrently. With OpenMP,
 #    `OMP_NUM_THREADS` sets oneDNN's intra-op threads, and TensorFlow's own intra-op threads come on top: if both equal
 #    the number of cores, there are twice as many threads as cores.
@@ -1327,6 +1335,9 @@ results.hand_in(
 # session: in the first one, the profiler's buffers displace Eigen's arrays, and the kernel hands out new pages in each
 # step. `ps -o min_flt` shows it.
 #
+# If the gain in the profile differs from that of section 1: the headline has malloc's defaults, as users get them, and
+# only the profiled part keeps freed memory (`labkit/bench/timed_steps.py`), from which Eigen may gain more.
+#
 # By default, TensorFlow uses oneDNN where the CPU has VNNI, BF16 or AMX, and Eigen elsewhere: the first Xeons with
 # AVX-512 get Eigen. So the lab sets `TF_ENABLE_ONEDNN_OPTS=1`. If `ONEDNN_VERBOSE=1` is set in the environment of the
 # *notebook*, it fills JupyterLab's terminal, not the cell.
@@ -1336,7 +1347,8 @@ results.hand_in(
 # %% [markdown]
 # ## Remember
 #
-# - One variable chooses the library when TensorFlow starts: `TF_ENABLE_ONEDNN_OPTS`. Even "Eigen" multiplies by oneDNN.
+# - One variable chooses the library when TensorFlow starts: `TF_ENABLE_ONEDNN_OPTS`. Even "Eigen" multiplies with
+#   oneDNN.
 # - A faster library must learn the same. Compare losses before you compare times.
 # - Look at the graph that ran, not at the one you wrote, and at the time of each operation.
 # - A profile is evidence only if its parts sum to the step without the profiler.
@@ -1388,7 +1400,7 @@ closing += [
         limits.others,
     ),
     (
-        "reorders' share of oneDNN's time",
+        "share of reorders in oneDNN's time",
         "",
         Measured(*share_of_reorders, "%", digits=1),
         "",
