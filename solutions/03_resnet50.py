@@ -670,7 +670,8 @@ for kind, log in logs.items():
 # %% [markdown]
 # Now one ledger of the whole step. The log gives the time of each kind of primitive. (The folded cell parses `problem`,
 # such as `mb16_ic64oc64_ih56oh56kh3…`.) Reorders of *weights* get a line of their own. The timeline gives the rest,
-# outside oneDNN's primitives: work on weights, which is their decay and update, and TensorFlow's other operations. If the parts do not sum to the step, the ledger is wrong, and the cell says so.
+# outside oneDNN's primitives: work on weights, which is their decay and update, and TensorFlow's other operations. If
+# the parts do not sum to the step, the ledger is wrong, and the cell says so.
 
 # %% jupyter={"source_hidden": true}
 BYTES = {"f32": 4, "bf16": 2}  # of a number
@@ -1181,8 +1182,8 @@ results.hand_in(
 # | the same with `numactl -i all`, and NCHW | 34.18 (6.24×) |
 # | memory on one node | about 23.6 |
 #
-# So the library and its threads gave nearly everything. The last 2% came from two changes at once, in one run each: no
-# one can tell them apart. All memory on one node was the expensive mistake.
+# So the library and its threads gave nearly everything. The last 2% came from two changes at once, in one run each, so
+# no one can separate them. All memory on one node was the expensive mistake.
 #
 # Its cores had AVX2: 16 multiplications and 16 additions per cycle, at 2.9 GHz. *On paper*, that is `18 × 32 × 2.9` in
 # GFLOP/s:
@@ -1221,7 +1222,7 @@ for what, images in {"default": 5.48, "Intel's build, threads set": 33.62}.items
 # Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
 #
 # 1. Does oneDNN gain as much over `eigen` here as in 2019? Name two reasons why it need not.
-# 2. How do you prove that TensorFlow uses the library at all?
+# 2. How do you prove that TensorFlow uses oneDNN at all?
 # 3. A colleague reports a gain of 2% from one run of 100 steps each. What do you ask for, and why not for more steps?
 # 4. What does a larger batch spread over more images? Why does the gain end?
 # 5. Which part of the step could save the most time? Is it the one that takes the most time?
@@ -1229,7 +1230,7 @@ for what, images in {"default": 5.48, "Intel's build, threads set": 33.62}.items
 #    understate the gain?
 # 7. The walk-through's machine had 36 logical CPUs. Why did it set 18 threads?
 # 8. Which framework is faster here, and where does the other lose its time?
-# 9. What does `KMP_BLOCKTIME` trade for what? When would you set it to 0? *(section 7)*
+# 9. What is the trade-off of `KMP_BLOCKTIME`? When would you set it to 0? *(section 7)*
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
@@ -1260,7 +1261,8 @@ for what, images in {"default": 5.48, "Intel's build, threads set": 33.62}.items
 #    batch also gives the faster instructions, above all AMX, less work for each weight that they load.
 # 7. Two hardware threads share a core's arithmetic units. A convolution that keeps them busy gains nothing from a
 #    second thread, which halves the cache for each.
-# 8. Section 5's last table. Both call oneDNN for convolutions, but not the same version of it; the rest is their own.
+# 8. See the closing table's note, and section 5's last table. Both frameworks call oneDNN for convolutions, each in the
+#    version that it was built with. The rest is their own.
 # 9. A waiting thread is ready at once, but keeps a core busy. Use 0 if several ranks share the cores of a node.
 # </div>
 
@@ -1269,9 +1271,9 @@ for what, images in {"default": 5.48, "Intel's build, threads set": 33.62}.items
 #
 # **For the instructor · Timing**
 #
-# Sections 1 to 3 take 40 minutes, 4 and 5 take 30. All waiting together is about 6 minutes on 2 idle cores.
-# Start the comparison of section 1 before you explain the settings: its wait is that of exercise 1. Short of time? Skip
-# sections 6 to 8, which nothing else needs.
+# Sections 1 to 3 take 40 minutes, 4 and 5 take 30. All waiting together is about 6 minutes on 2 idle cores. Start the
+# comparison of section 1 before you explain the settings: students write exercise 1 during that wait. Short of time?
+# Skip sections 6 to 8, which nothing else needs.
 #
 # </div>
 
