@@ -544,10 +544,9 @@ print(repeated(first, ("section 1", earlier[0]), ("section 3", earlier[1])))
 # ## 4 · How far is the limit?
 #
 # Is the fastest of these really fast? That depends on how much the machine can compute, and how fast it moves numbers
-# between memory and cores. The next cell measures both once, in about 20 s, and keeps them (in a terminal:
-# `./lab roofline`; add `--again` to measure again). The limit for computing is the fastest matrix product of
-# any library here. The speed of the instruction alone, on numbers that stay in registers, shows how good that product
-# is.
+# between memory and cores. The next cell measures both once, in about 20 s, and keeps them (`./lab roofline --again`
+# measures again). The limit for computing is the fastest matrix product of any library here. The speed of the
+# instruction alone, on numbers that stay in registers, shows how good that product is.
 
 # %%
 limits = measure.limits(quick=QUICK)
@@ -977,7 +976,8 @@ else:
 # %% [markdown]
 # `torch.compile` fuses what is outside oneDNN. In TensorFlow, `-fused` uses XLA to fuse the end of
 # each block. With `-huge`, memory comes in pages of 2 MB. Compiling takes more than a minute the
-# first time, so this is a task for the terminal (without bfloat16, leave out `-bf16`):
+# first time, so this is a task for the terminal (without bfloat16, leave out `-bf16`; `--config all` goes from default
+# to fast):
 #
 # ```bash
 # ./lab bench --config onednn-threads-bf16-fused-huge,torch-threads-bf16-huge,torch-compile-threads-bf16-huge \
