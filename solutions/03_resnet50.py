@@ -8,9 +8,9 @@
 # # 03 · ResNet-50, from default to fast
 #
 # Two published results set the standard for training on CPUs. In 2019, a talk by Intel showed ResNet-50 train **4.6
-# times** faster with Intel's library. A walk-through on a rented machine, also published, reached **6.2 times**, with
-# another build of TensorFlow and its thread settings. Since then the library, oneDNN, has become part of the TensorFlow
-# that pip installs. Which settings still matter on your machine, and how close to its limit do they get you?
+# times** faster with Intel's library. A walk-through on a rented machine reached **6.2 times**, with another build of
+# TensorFlow and its thread settings. Since then the library, oneDNN, has become part of the TensorFlow that pip
+# installs. Which settings still matter on your machine, and how close to its limit do they get you?
 #
 # **You will learn** what the library, threads, batch size and precision each contribute when ResNet-50 trains; how
 # TensorFlow compares with PyTorch on your CPU; how to count the operations in a step; and how to show how far each part
@@ -93,16 +93,15 @@ tf.config.threading.set_inter_op_parallelism_threads(1)
 # wait for the one before.
 #
 # The [**batch size**](../docs/glossary.md#batch-size) is the number of images in a step. The published runs used 16,
-# and 128 on 18 cores. Here it is 2 for each core, at most 64, so that you wait less. Section 3 measures what that
+# and 128 on 18 cores. Here it is 2 for each core, at most 64, and less if memory is short. Section 3 measures what that
 # costs. Lab 08 measures whether a disk and a JPEG decoder can keep up with the network.
 
 # %%
 # How much this lab measures: change it here. The first of two sizes is for a small run.
 memory_gb = machine.memory_free / 2**30
 room_for = int((memory_gb - 2) / 0.1)  # images in a step: it takes about 2 GB, and 0.1 for each
-batch = 4 if QUICK else max(2, min(2 * cores, 64, room_for))
-sizes = sorted({max(1, batch * part // 4) for part in (1, 4, 16)})  # section 3
-sizes = [size for size in sizes if size <= max(batch, room_for)]
+batch = 4 if QUICK else max(2, min(2 * cores, 64, room_for // 2))
+sizes = sorted({max(1, batch // 4), batch, max(batch, min(4 * batch, room_for))})  # section 3
 network = "mnist" if QUICK else "resnet50"
 rounds, steps = (1, 1) if QUICK else (6, 2)  # section 1: processes of each, and steps in each
 scan_rounds, step_rounds = (1, 1) if QUICK else (3, 6)  # sections 3 and 6, within this notebook
@@ -121,7 +120,7 @@ print(f"batch size {batch}, {memory_gb:.0f} GB of memory free, on {', '.join(mac
 if not BF16:
     print("bfloat16: left out. This CPU has no instructions for it, or the run is small.")
 if known[pytorch].missing:
-    print(f'{known[pytorch].missing}. The table "On other machines" has PyTorch\'s figures.')
+    print(f"{known[pytorch].missing}. For other machines, see docs/other-machines.md.")
 for name in ("eigen", fast, pytorch):
     print(f"{name}:\n  {known[name].command(RUN[0], whole)}")
 
@@ -412,8 +411,8 @@ for trained in (10, 1):
 # halves the bytes to move. A CPU with instructions for it can compute twice as many operations per second, or more with
 # AMX. The weights stay in float32.
 #
-# Both can be compared within this notebook. Three rounds of all sizes choose the best one. Then six fresh rounds
-# compare it with the lab's own size, because the best of several in a few rounds may have been lucky.
+# Three rounds of all sizes choose the best one. Then six fresh rounds compare it with the lab's own size, because the
+# best of several in a few rounds may have been lucky.
 
 
 # %% jupyter={"source_hidden": true}
@@ -457,7 +456,10 @@ first, best = (f"float32, batch {size}" for size in (batch, best_size))
 in_bf16 = best.replace("float32", "bfloat16")
 fresh = {name: batch_steps[name] for name in (first, best, in_bf16) if name in batch_steps}
 by_batch = compare_steps(fresh, step_rounds, "section 3")
-tell(by_batch, best, first)
+if best == first:
+    print(f"No other size was faster than {batch}, the lab's own.")
+else:
+    tell(by_batch, best, first)
 tell(by_batch, in_bf16, best)
 gain = Measured(*by_batch.ratio(in_bf16, best), "×") if BF16 else "not here"
 results.compare_guess(3, gain)
@@ -542,10 +544,9 @@ print(repeated(first, ("section 1", earlier[0]), ("section 3", earlier[1])))
 # ## 4 · How far is the limit?
 #
 # Is the fastest of these really fast? That depends on how much the machine can compute, and how fast it moves numbers
-# between memory and cores. The next cell shows both. They are measured once, in about 20 s, and then kept (in a
-# terminal: `./lab roofline`; add `--again` to measure again). The limit for computing is the fastest matrix product of
-# any library here. The speed of the instruction alone, on numbers that stay in registers, shows how good that product
-# is.
+# between memory and cores. The next cell measures both once, in about 20 s, and keeps them (`./lab roofline --again`
+# measures again). The limit for computing is the fastest matrix product of any library here. The speed of the
+# instruction alone, on numbers that stay in registers, shows how good that product is.
 
 # %%
 limits = measure.limits(quick=QUICK)
@@ -603,9 +604,9 @@ else:
 # ## 5 · Where the time goes
 #
 # With `ONEDNN_VERBOSE=1`, oneDNN writes one line for each of its [**primitives**](../docs/glossary.md#primitive), with
-# its shapes and its time. (In 2019, the variables were `MKL_VERBOSE` and `MKLDNN_VERBOSE`; both do nothing today.) The
-# lines also prove that TensorFlow uses the library. `--trace_file` writes the timeline of one step: every operation of
-# TensorFlow with its time. The next cell makes both, for each precision. It takes about half a minute.
+# its shapes and its time. (In 2019, the variables were `MKL_VERBOSE` and `MKLDNN_VERBOSE`. Neither affects TensorFlow
+# today.) The lines also prove that TensorFlow uses the library. `--trace_file` writes the timeline of one step: every
+# TensorFlow operation with its time. The next cell makes both, for each precision, in about half a minute.
 
 # %% jupyter={"source_hidden": true}
 logged_run = (RUN[0], whole, WARM_UP, f"--num_batches={logged_steps}")
@@ -639,7 +640,7 @@ logs["float32"].drop(columns=["direction", "attributes"]).head(6)
 #
 # - `"bf16"`: time in primitives whose `type` is `bf16`. You requested bfloat16: did you get it?
 # - `"reference"`: time in implementations whose name begins with `ref`. This is oneDNN's plain C++ code, for cases in
-#   which it has no fast code for this CPU. It takes ten to a hundred times as long.
+#   which it has no fast code for this CPU. It is often ten or more times slower.
 # - `"reorder"`: time in [**reorder**](../docs/glossary.md#reorder) primitives. They compute nothing; they only convert
 #   numbers to another layout.
 
@@ -667,9 +668,9 @@ for kind, log in logs.items():
 
 # %% [markdown]
 # Now one ledger of the whole step. The log gives the time of each kind of primitive. (The folded cell parses `problem`,
-# such as `mb16_ic64oc64_ih56oh56kh3…`, which contains all sizes.) Reorders of *weights* get a line of their own. The
-# timeline gives the rest, which is outside oneDNN's primitives: work on weights, which is their decay and update, and
-# TensorFlow's other operations. If the parts do not sum to the step, the ledger is wrong, and the cell says so.
+# such as `mb16_ic64oc64_ih56oh56kh3…`.) Reorders of *weights* get a line of their own. The timeline gives the rest,
+# outside oneDNN's primitives: work on weights, which is their decay and update, and TensorFlow's other operations. If
+# the parts do not sum to the step, the ledger is wrong, and the cell says so.
 
 # %% jupyter={"source_hidden": true}
 BYTES = {"f32": 4, "bf16": 2}  # of a number
@@ -678,7 +679,7 @@ BYTES = {"f32": 4, "bf16": 2}  # of a number
 PASSES = {"forward_training": (6, 2), "forward_inference": (2, 2), "backward": (9, 3)}
 WEIGHT_SHAPES = {(c_out, c_in, side, side) for side, c_in, c_out, _ in LAYERS}
 WEIGHT_REORDER, UPDATE = "weight reorder", "weights: decay, update"
-OTHER, REST = "TensorFlow's other operations", "all else: batch norms, ReLUs, updates"
+OTHER, REST = "TensorFlow's other operations", "the rest: norms, ReLUs, updates"
 
 
 def work_of(row):
@@ -790,14 +791,17 @@ if trusted:
 
 # %% [markdown]
 # Section 3's rule has a fixed part, whatever the batch. Work on weights is the natural suspect, since there are as many
-# weights for one image as for a hundred: their reorders into oneDNN's blocked layout, their decay and their update. Do
-# they explain it, and which of them is the largest?
+# weights for one image as for a hundred: their reorders into oneDNN's blocked layout, their decay and their update. How
+# much of it do they explain, and which costs more, the reorders or the rest?
 
 # %%
 for kind in trusted:
     fixed = {name: ledgers[kind].get(name, 0.0) for name in (WEIGHT_REORDER, UPDATE)}
     rule = Measured(1000 * fits[kind][0], unit="ms", digits=0)
-    print(Prediction(f"{kind}, fixed part, by the ledger", sum(fixed.values()), rule))
+    if rule.value > 0:
+        print(Prediction(f"{kind}, fixed part, by the ledger", sum(fixed.values()), rule))
+    else:
+        print(f"{kind}: the rule has no fixed part here")
     print("  " + ", ".join(f"{name} {ms:.0f} ms" for name, ms in fixed.items()), end="; ")
     print(f"the larger: {max(fixed, key=fixed.get)}")
 
@@ -935,9 +939,10 @@ for kind, table in primitives.items():
 #
 # ### TensorFlow or PyTorch?
 #
-# PyTorch's convolutions are oneDNN's, too, but its batch norms, ReLUs and updates are its own. So the same log, of the
-# same batch in the same precision, shows where the two frameworks differ. Work that only one of the two logs has, such
-# as TensorFlow's batch norms, counts as the rest of the step:
+# Which one is faster here, and why? PyTorch calls oneDNN for its convolutions, too, but has its own batch norms, ReLUs
+# and updates. Section 1 decides which is faster. One logged run of each, at the same batch size and precision, shows
+# where the time goes. Work that only one of the two logs has counts as the rest of the step. Without PyTorch, look at
+# [On other machines](../docs/other-machines.md).
 
 # %%
 why = ""
@@ -952,24 +957,27 @@ if pytorch in training.results:
     sides.loc[REST] = [step_ms[kind], 1000 * float(np.mean(run["seconds"]))] - sides.sum()
     sides["difference"] = sides.PyTorch - sides.TensorFlow
     whole_step = sides.sum()
-    pytorch_slower = whole_step.difference > 0
     print(f"ms in a step, {kind}: TensorFlow {whole_step.TensorFlow:,.0f}, PyTorch", end=" ")
     print(f"{whole_step.PyTorch:,.0f}")
-    if pytorch_slower == training.ratio(fast, pytorch).faster:
-        loses_in = sides.difference.mul(np.sign(whole_step.difference)).idxmax()
-        why = f"{'PyTorch' if pytorch_slower else 'TensorFlow'} loses most in: {loses_in}"
-        print(why)
+    times = training.ratio(fast, pytorch)
+    ahead, behind = ("TensorFlow", "PyTorch") if times.faster else ("PyTorch", "TensorFlow")
+    if not times.significant:
+        why = "no certain difference"
+    elif (whole_step.difference > 0) == times.faster:
+        lost_in = sides.difference.mul(np.sign(whole_step.difference)).idxmax()
+        why = f"{ahead} is faster; {behind} loses most in {lost_in}"
     else:
-        print("In section 1, the other framework was slower: draw no conclusion.")
+        why = f"{ahead} is faster, but not in the logged runs, so they do not show why"
+    print(f"By section 1: {why}")
     display(sides.sort_values("difference", key=abs, ascending=False).style.format("{:,.1f}"))
 else:
-    print(training.failed.get(pytorch, "PyTorch is not compared in a small run."))
-    print('The table "On other machines" compares both.')
+    print(f"{pytorch}: {training.failed[pytorch]}")
 
 # %% [markdown]
-# More can be tuned. `torch.compile` fuses what is outside oneDNN. In TensorFlow, `-fused` has XLA fuse the end of each
-# block, and with `-huge`, memory comes in pages of 2 MB. They matter most for larger batches, and compiling takes more
-# than a minute the first time, so this is a task for the terminal:
+# `torch.compile` fuses what is outside oneDNN. In TensorFlow, `-fused` uses XLA to fuse the end of
+# each block. With `-huge`, memory comes in pages of 2 MB. Compiling takes more than a minute the
+# first time, so this is a task for the terminal (without bfloat16, leave out `-bf16`; `--config all` goes from default
+# to fast):
 #
 # ```bash
 # ./lab bench --config onednn-threads-bf16-fused-huge,torch-threads-bf16-huge,torch-compile-threads-bf16-huge \
@@ -978,9 +986,9 @@ else:
 #
 # ## 6 · One operator
 #
-# So far each batch norm was one operation. In Keras 3 it is not. The next cell compares Keras' layer with the fused
-# operation: which operations did each run, forward and backward, and how often did they read or write whole images?
-# Operations that work on one number for each channel are left out: they cost almost nothing.
+# So far each batch norm was one operation. In Keras 3 it is not. Which operations do Keras' layer and the fused
+# operation run, forward and backward, and how often do they read or write whole images? Operations on one number for
+# each channel are left out.
 
 # %%
 # Images, and the gradient of the result:
@@ -1025,8 +1033,8 @@ def whole_images(norm):
 passes = {"Keras'": whole_images(keras_norm), "fused": whole_images(fused_norm)}
 
 # %% [markdown]
-# Keras 3 supports several libraries, and builds its batch norm from small operations. Each reads the whole image again,
-# and often writes it. If memory alone were the limit, the times would have the ratio of these counts.
+# Keras 3 builds its batch norm from small operations. Each reads whole images, and often writes them. If memory alone
+# were the limit, the times would have the ratio of these counts.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -1060,7 +1068,7 @@ by_memory = Limit(memory_ms, "the caches hold its tensors", lower_is_better=True
 print(f"one tensor: {tensor_mb:.1f} MB; the last cache: {cache_mb:.0f} MB")
 print(f"fused: {fused_ms}. Memory alone: {by_memory.describe(fused_ms)}")
 if 2 * tensor_mb < cache_mb or by_memory.share(fused_ms).value < 50:
-    print("Memory does not limit this loop, so counting passes could not predict it.")
+    print("Memory need not limit this loop, so its passes alone may not explain its time.")
 
 # %% [markdown]
 # Now the whole network. With `fused_batch_norm=False` it computes its batch norms as Keras 3 does, and nothing else
@@ -1085,7 +1093,10 @@ unfused = Measured(*operators.ratio("unfused batch norm", "training"), "×")
 norm_share = ledgers["float32"].get("batch norm", 0.0) / step_ms["float32"]
 expected = 1 / (1 + norm_share * (longer.value - 1))
 of_network = Prediction("the network, unfused, by one batch norm", expected, unfused)
-print(of_network, score([by_passes, of_network]), sep="\n")
+if "float32" in trusted:
+    print(of_network, score([by_passes, of_network]), sep="\n")
+else:
+    print("The ledger of section 5 is unreliable, so it predicts nothing for the network.")
 
 # %% jupyter={"source_hidden": true}
 draw(operators, "training", "Batch norm in small operations, and the layout")
@@ -1093,24 +1104,24 @@ norm_row = ("batch norm alone, fused → Keras'", "", longer, "", norms.others)
 results.hand_in("6", norm_row)
 
 # %% [markdown]
-# A prediction from one operator in a loop assumes that it behaves the same within the network. There, its images have
-# other sizes, and the caches hold other things. Where the score says "outside", these are the first suspects, and the
-# log of a run with `--nofused_batch_norm` would show where the time goes.
+# If a prediction is outside: within the network, the images have other sizes, and the caches hold other data. The log
+# of a run with `--nofused_batch_norm` shows where the time goes.
 
 # %% [markdown]
 # ## 7 · Threads and memory that hurt
 #
-# A classic mistake is [**oversubscription**](../docs/glossary.md#oversubscription): more threads than cores. The
-# pieces of an operation end together, and all threads wait for the last. With
+# A classic mistake is [**oversubscription**](../docs/glossary.md#oversubscription): more threads than cores. Each
+# thread computes a piece of an operation, and all wait for the slowest. With
 # [**OpenMP**](../docs/glossary.md#openmp), which PyTorch uses, the waiting threads *spin* for a while
 # (`KMP_BLOCKTIME`, in ms): each keeps its core busy with nothing, and the last thread may have no core to run on.
 # TensorFlow's threads sleep instead, and take small pieces from a queue. The same happens with two jobs on one node, or
 # in a container whose quota is below its number of cores. [**Pinning**](../docs/glossary.md#pinning) by
-# [`KMP_AFFINITY`](../docs/glossary.md#kmp_affinity) ties each thread to one core.
+# [`KMP_AFFINITY`](../docs/glossary.md#kmp_affinity) ties each thread to one core. PyTorch's own launcher,
+# `python -m torch.backends.xeon.run_cpu`, sets these variables: it is today's form of the old scripts.
 #
 # **NUMA.** Linux puts a page of memory on the node of the thread that touches it first. If one thread fills all the
 # memory, the cores of the other nodes have to fetch it from there. `numactl --interleave=all` spreads the pages over
-# all nodes. That helps in this case, and hurts if each thread had its own part near by.
+# all nodes. That can help in this case, and hurt if each thread already had its part nearby.
 
 # %%
 framework = "PyTorch" if pytorch in training.results else "TensorFlow"
@@ -1154,13 +1165,13 @@ results.hand_in(
 )
 
 # %% [markdown]
-# If too many threads do no harm here, ask why: with `KMP_BLOCKTIME=1`, a waiting thread gives its core back after 1 ms.
-# Run the printed command again with 200, which is Intel's default, and with `infinite`.
+# If too many threads do no harm here, ask why. With PyTorch and `KMP_BLOCKTIME=1`, a waiting thread gives its core back
+# after 1 ms: run the printed command again with 200, which is Intel's default, and with `infinite`.
 
 # %% [markdown]
 # ## 8 · A build of 2023, and open tasks
 #
-# **History.** Until 2023, Intel published a TensorFlow in which oneDNN ran on OpenMP's threads. `OMP_NUM_THREADS` and
+# **History.** Until 2023, Intel published a TensorFlow in which oneDNN ran on OpenMP threads. `OMP_NUM_THREADS` and
 # the intra-op threads were then two settings for one number, so they were mostly equal: the talk of 2019 showed 56 and
 # 56, with 2 inter-op threads. The walk-through's published table, on 18 cores with 2 NUMA nodes:
 #
@@ -1171,8 +1182,8 @@ results.hand_in(
 # | the same with `numactl -i all`, and NCHW | 34.18 (6.24×) |
 # | memory on one node | about 23.6 |
 #
-# So the library and its threads gave nearly everything. The last 2% came from two changes at once, in one run each: no
-# one can tell them apart. All memory on one node was the expensive mistake.
+# So the library and its threads gave nearly everything. The last 2% came from two changes at once, in one run each, so
+# no one can separate them. All memory on one node was the expensive mistake.
 #
 # Its cores had AVX2: 16 multiplications and 16 additions per cycle, at 2.9 GHz. *On paper*, that is `18 × 32 × 2.9` in
 # GFLOP/s:
@@ -1184,21 +1195,21 @@ for what, images in {"default": 5.48, "Intel's build, threads set": 33.62}.items
     print(f"{what}: {reached:.0f} of {paper:,.0f} GFLOP/s on paper, {reached / paper:.0%}")
 
 # %% [markdown]
-# To measure that build against today's, install it with `./lab setup --openmp` (1.2 GB). Then, in a terminal:
+# To compare that build with today's, install it with `./lab setup --openmp` (1.2 GB). Then, in a terminal:
 #
 # ```bash
 # ./lab bench --config openmp,openmp-threads,onednn-threads --num_batches=3 --rounds 6
 # ```
 #
 # **Open tasks**, also for a terminal. Compare two configurations at a time in six rounds, and write down the result
-# with the version, also if nothing helps.
+# with the version, even if nothing helps.
 #
 # - *Compilers.* `onednn-threads,onednn-threads-xla`: XLA compiles the whole step. Does oneDNN's log still show
 #   convolutions?
 # - *Memory.* A program's addresses are looked up page by page. With `-huge`, the C library asks for [**pages of 2
 #   MB**](../docs/glossary.md#huge-page) instead of 4 kB, so a CPU needs fewer lookups. Which part of
-#   `onednn-threads-bf16-fused-huge` is due to the pages, and which to fusion? Does another `malloc`
-#   (`LD_PRELOAD=…/libtcmalloc.so.4`) do as well?
+#   `onednn-threads-bf16-fused-huge` is due to the pages, and which to fusion? Does another `malloc` do as well? Preload
+#   it in a run without `--config`, which clears the variable: `LD_PRELOAD=…/libtcmalloc.so.4 ./lab bench …`.
 # - *NUMA.* With two nodes: `onednn-threads,onednn-threads-interleave`.
 #
 # ```bash
@@ -1211,22 +1222,23 @@ for what, images in {"default": 5.48, "Intel's build, threads set": 33.62}.items
 # Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
 #
 # 1. Does oneDNN gain as much over `eigen` here as in 2019? Name two reasons why it need not.
-# 2. How do you prove that TensorFlow uses the library at all?
+# 2. How do you prove that TensorFlow uses oneDNN at all?
 # 3. A colleague reports a gain of 2% from one run of 100 steps each. What do you ask for, and why not for more steps?
 # 4. What does a larger batch spread over more images? Why does the gain end?
 # 5. Which part of the step could save the most time? Is it the one that takes the most time?
-# 6. Where the peak of bfloat16 is twice that of float32, why need training not be twice as fast?
+# 6. Where the peak of bfloat16 is twice that of float32, why need training not be twice as fast? Why may a batch of 4
+#    understate the gain?
 # 7. The walk-through's machine had 36 logical CPUs. Why did it set 18 threads?
 # 8. Which framework is faster here, and where does the other lose its time?
-# 9. What does `KMP_BLOCKTIME` trade for what? When would you set it to 0? *(section 7)*
+# 9. What is the trade-off of `KMP_BLOCKTIME`? When would you set it to 0? *(section 7)*
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor · Answers 1 to 5**
 #
-# 1. Today's `eigen` uses oneDNN's matrix product inside, with the newest instructions; the machines of 2019 had other
-#    cores and more of them; the walk-through compares two builds.
+# 1. Today's `eigen` can call oneDNN's matrix product, with the newest instructions: see section 1's log. The machines
+#    of 2019 had other cores. The walk-through compares two builds.
 # 2. `ONEDNN_VERBOSE=1`: one line for each primitive, and the head names version, threads and instructions. Or the
 #    operations with `_Mkl` in the graph that ran (lab 02).
 # 3. Several launches of each, alternating, and the interval. More steps of one launch average out what differs between
@@ -1240,18 +1252,28 @@ for what, images in {"default": 5.48, "Intel's build, threads set": 33.62}.items
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor · Answers 6 to 9, and timing**
+# **For the instructor · Answers 6 to 9**
 #
 # 6. Only work that the cores limit gains from the higher peak. Work that memory limits gains from half the bytes, at
-#    best. Weights, their gradients and updates stay in float32; conversions come on top.
+#    best. Weights, their gradients and updates stay in float32; conversions come on top. Work on weights costs
+#    the same whatever the batch. So with 4 images it is a larger part of the step, and bfloat16 need not shorten it.
+#    Compare section 3's rule in both precisions: the time per image can fall while the fixed part does not. A small
+#    batch also gives the faster instructions, above all AMX, less work for each weight that they load.
 # 7. Two hardware threads share a core's arithmetic units. A convolution that keeps them busy gains nothing from a
 #    second thread, which halves the cache for each.
-# 8. Section 5's last table. Both call oneDNN for convolutions, but not the same version of it; the rest is their own.
+# 8. See the closing table's note, and section 5's last table. Both frameworks call oneDNN for convolutions, each in the
+#    version that it was built with. The rest is their own.
 # 9. A waiting thread is ready at once, but keeps a core busy. Use 0 if several ranks share the cores of a node.
+# </div>
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
 #
-# **Timing** Sections 1 to 3 take 40 minutes, 4 and 5 take 30. All waiting together is about 6 minutes on 2 idle cores.
-# Start the comparison of section 1 before you explain the settings: its wait is that of exercise 1. Short of time? Skip
-# sections 6 to 8, which nothing else needs.
+# **For the instructor · Timing**
+#
+# Sections 1 to 3 take 40 minutes, 4 and 5 take 30. All waiting together is about 6 minutes on 2 idle cores. Start the
+# comparison of section 1 before you explain the settings: students write exercise 1 during that wait. Short of time?
+# Skip sections 6 to 8, which nothing else needs.
 #
 # </div>
 
@@ -1263,7 +1285,8 @@ for what, images in {"default": 5.48, "Intel's build, threads set": 33.62}.items
 # **PyTorch** is installed with `./lab setup --torch`, the build of 2023 with `./lab setup --openmp`. Without them, the
 # cells say so, and the lab continues.
 #
-# **XLA** on CPUs generates its own convolutions, so the log has none of oneDNN's. Expect it to lose.
+# **XLA** replaces TensorFlow's operations, so its convolutions need not be oneDNN's: the log shows it. If it has none,
+# that may explain a loss.
 #
 # **Noise.** On a busy machine (the cells say so), spinning threads suffer first: one launch at a third of the
 # others is a typical picture. The verdict is then by rank. If the ledger of section 5 is unreliable, run it again on a
