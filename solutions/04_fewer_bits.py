@@ -328,8 +328,8 @@ plots.show(
 #
 # Which constant? The best is the largest that doesn't overflow, and it changes during training. **Dynamic loss
 # scaling** searches for it all the time. An overflow is easy to detect, and then the scale is halved. A scale that is
-# too small is not, so after `patience` steps in a row without an overflow, the scale is doubled and the count starts
-# again.
+# too small is hard to detect, so after `patience` steps in a row without an overflow, the scale is doubled and the
+# count starts again.
 
 # %% [markdown]
 # ### Exercise 2 · Dynamic loss scaling
@@ -750,7 +750,7 @@ def choose_high(values, bits):
 choose_high = check(3, choose_high)
 
 # %% [markdown]
-# What does it decide for your own network? The next cell uses the activations of the second convolution, for the
+# What does it choose for your own network? The next cell uses the activations of the second convolution, for the
 # held-out digits.
 
 
@@ -819,8 +819,8 @@ longest = max(layer.kernel.numpy()[..., 0].size for layer in with_weights)
 print(f"longest sum in your network: {longest:,} products")
 
 # %% [markdown]
-# NumPy gave no warning. So sums need 32 bits. Sums in FP32 have no such limit: they only lose digits. Sums in FP16 end
-# at 65,504, which is one reason why GPUs sum FP16 in FP32.
+# NumPy gave no warning. These sums need 32 bits. In FP32, they have no such limit and only lose digits. In FP16, they
+# end at 65,504, which is one reason why GPUs sum FP16 in FP32.
 #
 # ### Exercise 4 · A product of 8-bit matrices
 #
@@ -1217,8 +1217,8 @@ for name in CALIBRATIONS:
 #
 # **Finished early?** An open task: with how few calibration images, and which ones, is INT8 not significantly worse
 # than FP32? Try 1, 10 and 100 images, digits of one class, `RangeEstimatorParametersSet.MEDIAN_MINMAX`. When no
-# calibration is good enough, `nncf.quantize_with_accuracy_control` returns the layers that lose most to FP32, until the
-# loss of accuracy is as small as you require.
+# calibration is good enough, `nncf.quantize_with_accuracy_control` switches the layers that lose most back to FP32,
+# until the loss of accuracy is as small as you require.
 
 # %% [markdown]
 # ## 7 · What VNNI is worth
@@ -1323,6 +1323,8 @@ lowest_limits = limits
 if "VNNI" in machine.isa and lowest in measure.BEYOND:
     lowest_limits = measure.limits(cap=lowest, quick=QUICK)
 without = speedup_limit("INT8", gflops(capped, lowest, "FP32"), lowest_limits)
+if lowest_limits is limits and "VNNI" in machine.isa:
+    without = ""  # no limits can be measured under this cap
 cap_others = [capped_others, lowest_limits.others]
 name, by_count = "INT8 without VNNI vs FP32", "1.33×, by instructions"
 rows_of_7 = [(name, by_count, Measured(*worth[lowest]["INT8"], "×"), without, *cap_others)]
@@ -1334,7 +1336,7 @@ if "VNNI" in machine.isa:
     )
     print(f"VNNI itself: {describe(vnni)}")
 else:
-    print("This CPU has no VNNI: the ratio above is all there is here.")
+    print("This CPU has no VNNI, so there is nothing to compare with.")
 print(consistency.Prediction("INT8 without VNNI, by instructions", 4 / 3, rows_of_7[0][2]))
 results.hand_in("7", *rows_of_7)  # for the closing table
 
@@ -1586,8 +1588,9 @@ def passes_per_second(requests, count):
 
 
 # %% [markdown]
-# It multiplies one vector, as a language model does for one reader, then 64 vectors at once. If bytes decide, the
-# ratio of the bytes is the speed-up; if arithmetic decides, there is none. The cell scores both predictions.
+# The next cell multiplies one vector, as a language model does for one reader, then 64 vectors at once. If bytes
+# decide, the ratio of the bytes is the speed-up; if arithmetic decides, there is none. The cell scores both
+# predictions.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -1840,7 +1843,7 @@ results.hand_in(
 # **For the instructor.** The two calculations to do at home.
 #
 # 8 GPUs: 30 / (8 × 5) is 75%. By ten epochs in 30 minutes it would be 30 / (8 × 3), or 125%, which can't be. A single
-# epoch probably includes starting up and the first reading of the data, or the figures are of different runs.
+# epoch probably includes starting up and the first reading of the data, or the figures come from different runs.
 #
 # The error bound of a product: each term can be off by `|a|·scale_b/2 + |b|·scale_a/2 + scale_a·scale_b/4`; sum that
 # over *k*. The bound allows for all errors having the same sign. Independent errors partly cancel, so their sum grows
@@ -1939,7 +1942,7 @@ ladder.show(results)
 # %% [markdown]
 # Published: VNNI: F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019 (counts of
 # instructions, not measured). V100: a walk-through for AWS' P3 instances (2018). Loss scaling: Micikevicius et al.,
-# *Mixed Precision Training*, arXiv 1710.03740. AMX's cycles: Intel's optimization reference manual. Weights alone:
+# *Mixed Precision Training*, arXiv 1710.03740. AMX cycles: Intel's optimization reference manual. Weights alone:
 # Frantar et al., *GPTQ*, arXiv 2210.17323. Zen 6: `-march=znver6` in GCC 16 and in
 # [LLVM](https://github.com/llvm/llvm-project/pull/179150).
 #
