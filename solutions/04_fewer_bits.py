@@ -277,7 +277,7 @@ for name, format_name, scale in [
 ]:
     _, by_hidden, _ = backward(fresh_weights(), TYPES[format_name], scale)
     zeros[name] = (by_hidden == 0).mean()
-for name in zeros:  # FP32's zeros are Relu's
+for name in zeros:  # in FP32, Relu makes the zeros
     vanished = max(0, zeros[name] - zeros["FP32"]) / (1 - zeros["FP32"])
     print(f"{name:13} {100 * vanished:5.1f}% of the hidden layer's gradients became 0")
 
@@ -328,8 +328,8 @@ plots.show(
 #
 # Which constant? The best is the largest that doesn't overflow, and it changes during training. **Dynamic loss
 # scaling** searches for it all the time. An overflow is easy to detect, and then the scale is halved. A scale that is
-# too small is not, so after `patience` steps in a row without an overflow, the scale is doubled and the count starts
-# again.
+# too small is hard to detect, so after `patience` steps in a row without an overflow, the scale is doubled and the
+# count starts again.
 
 # %% [markdown]
 # ### Exercise 2 · Dynamic loss scaling
@@ -427,8 +427,8 @@ plots.show(
 # ## 3 · Training in bfloat16
 #
 # Now you train a real network. First, the digits get harder in a way that cameras know: **each digit has its own
-# brightness**, from full light down to 1/64 of it. Nothing else changes. People hardly notice, and floating-point
-# numbers lose hardly any precision.
+# brightness**, from full light down to 1/64 of it. Nothing else changes. Eyes would adapt, and floating-point numbers
+# lose hardly any precision.
 
 # %%
 DIMMEST = 1 / 64
@@ -589,9 +589,10 @@ with load.watch("section 3") as training_others:
         order = rng.permutation(n_train)
         for name, step in steps.items():
             training_speeds[name].append(images_per_second(step, order[: trained_on[name]]))
-            right[name] = is_right(nets[name])
-            line = f"{training_speeds[name][-1]:7,.0f} images/s  "
-            line += f"accuracy {100 * right[name].mean():.1f}%"
+            line = f"{training_speeds[name][-1]:7,.0f} images/s"
+            if trained_on[name] == n_train:
+                right[name] = is_right(nets[name])
+                line += f"  accuracy {100 * right[name].mean():.1f}%"
             print(f"epoch {epoch + 1} of {EPOCHS}  {name}  {line}", flush=True)
 training_gain = ratios(training_speeds, "FP32")["BF16"]
 print(f"\nBF16 vs FP32: {Measured(*training_gain, '×')}: {training_gain.verdict}")
@@ -664,12 +665,12 @@ def speedup_limit(name, fp32_speed, limits=limits):
 # %%
 limit_others = [limits.others]
 for name in DTYPES:
-    limit, reached_by = limit_of(name)
-    relative = f"{limit.value / limit_of('FP32')[0].value:.1f} × FP32's"
-    print(f"{name}: {limit}, {relative}, by {reached_by}")
+    fastest, reached_by = limit_of(name)
+    relative = f"{fastest.value / limit_of('FP32')[0].value:.1f} × FP32's"
+    print(f"{name}: {fastest}, {relative}, by {reached_by}")
 if limits.others.busy:
     print(limits.others)
-# The backward pass takes twice as many, except that nobody needs the gradient of the images.
+# The backward pass takes twice as many, but the images need no gradient.
 training_operations = 3 * sum(operations) - operations[0]
 training_gflops = {
     name: np.median(each) * training_operations / 1e9 for name, each in training_speeds.items()
@@ -700,7 +701,7 @@ print(explain(training_gain, machine.isa))
 # Check such figures: 10 × 1,000,000 images at the published 5,800 images/s take 29 minutes. And two things change at
 # once between the first two lines: in FP16 the batch is twice as large, because activations take half the memory.
 #
-# **At home.** What is the scaling efficiency of the 8 GPUs, by their minutes for one epoch? Lab 08 measures it for
+# **At home.** What is the scaling efficiency of the 8 GPUs, by their minutes for one epoch? Lab 07 measures it for
 # ranks.
 
 # %% [markdown]
@@ -749,7 +750,7 @@ def choose_high(values, bits):
 choose_high = check(3, choose_high)
 
 # %% [markdown]
-# What does it decide for your own network? The next cell uses the activations of the second convolution, for the
+# What does it choose for your own network? The next cell uses the activations of the second convolution, for the
 # held-out digits.
 
 
@@ -818,8 +819,8 @@ longest = max(layer.kernel.numpy()[..., 0].size for layer in with_weights)
 print(f"longest sum in your network: {longest:,} products")
 
 # %% [markdown]
-# NumPy gave no warning. So sums need 32 bits. Sums in FP32 have no such limit: they only lose digits. Sums in FP16 end
-# at 65,504, which is one reason why GPUs sum FP16 in FP32.
+# NumPy gave no warning. These sums need 32 bits. In FP32, they have no such limit and only lose digits. In FP16, they
+# end at 65,504, which is one reason why GPUs sum FP16 in FP32.
 #
 # ### Exercise 4 · A product of 8-bit matrices
 #
@@ -1040,8 +1041,8 @@ results.compare_guess(3, Measured(*gain["INT8"], "×"))
 # run in the format that its name says? Without BF16 in hardware, OpenVINO emulates it where there is AVX-512. Otherwise
 # it computes in FP32 and ignores the request. (`mlas` is Microsoft's library, which OpenVINO contains besides oneDNN.)
 #
-# How much more would be possible? A network in INT8 can't exceed INT8's limit (section 3). The next cell divides each
-# format's limit by what FP32 reached here: that is the most that the format could bring, drawn as dashed lines.
+# How much more would be possible? Section 3 measured each format's limit. The next cell divides it by what FP32 reached
+# here. The result is the most that the format could bring, drawn as dashed lines.
 
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots()
@@ -1075,7 +1076,8 @@ plots.show(
     keep=results,
     watched=[infer_others, *limit_others],
 )
-weights_kb = dict(zip(VARIANTS, (kilobytes["fp32"], kilobytes["fp32"] / 2, kilobytes["int8"])))
+bf16_kb = kilobytes["fp32"] / (1 if in_fp32["BF16"] else 2)
+weights_kb = dict(zip(VARIANTS, (kilobytes["fp32"], bf16_kb, kilobytes["int8"])))
 shares = {name: limit[name].share(Measured(*gain[name], "×")) for name in VARIANTS}
 display(
     markdown.table(
@@ -1106,14 +1108,14 @@ results.step(
 )
 
 # %% [markdown]
-# A format that stays further from its limit than FP32 gains less than its instructions promise. Memory, conversions or
-# small layers may be the reason: section 7 looks at the layers one by one.
+# A format that stays further from its limit than FP32 gains less than the limits promise. Memory, conversions or small
+# layers may be the reason: section 7 looks at the layers one by one.
 
 # %% [markdown]
 # ## 6 · Where INT8 loses accuracy, and how to get it back
 #
-# Section 5 said whether INT8 is as accurate as FP32 here. On which digits does each go wrong? Sort the test digits by
-# their brightness:
+# Section 5 compared the accuracy of INT8 and FP32. On which digits does each go wrong? Sort the test digits by their
+# brightness:
 
 # %%
 edges = DIMMEST ** np.linspace(1, 0, 6)
@@ -1142,7 +1144,7 @@ pd.DataFrame({name: by_light(each).round(1) for name, each in correct_by.items()
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Which of these four is the worst, and on which digits? Which one is the best?
+# **Guess first.** Which of these four is the worst, and on which digits?
 #
 # </div>
 
@@ -1165,7 +1167,11 @@ lost = {name: compare_answers(each, correct_by["FP32"]) for name, each in calibr
 print(f"{'FP32':22} {100 * correct_by['FP32'].mean():6.2f}%")
 for name, correct in calibrated.items():
     print(f"{name:22} {100 * correct.mean():6.2f}%   {lost[name][0]}: {lost[name][1]}")
-results.compare_guess(4, min(calibrated, key=lambda name: calibrated[name].mean()))
+worst, next_worst = sorted(calibrated, key=lambda name: calibrated[name].mean())[:2]
+apart, verdict = compare_answers(calibrated[worst], calibrated[next_worst])
+print(f"\n{worst} vs {next_worst}: {apart}: {verdict}")
+if verdict == "significant":  # else these digits don't decide which is the worst
+    results.compare_guess(4, worst)
 
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(10, 4.5))
@@ -1198,7 +1204,7 @@ plots.show(
 )
 for name in CALIBRATIONS:
     change = by_light(calibrated[name]) - by_light(correct_by["FP32"])
-    if lost[name][1] == "significant":
+    if lost[name][1] == "significant" and lost[name][0].value < 0:
         print(f"{name}: largest loss {min(change):+.1f} points, at {groups[change.argmin()]}")
 
 # %% [markdown]
@@ -1211,15 +1217,15 @@ for name in CALIBRATIONS:
 #
 # **Finished early?** An open task: with how few calibration images, and which ones, is INT8 not significantly worse
 # than FP32? Try 1, 10 and 100 images, digits of one class, `RangeEstimatorParametersSet.MEDIAN_MINMAX`. When no
-# calibration is good enough, `nncf.quantize_with_accuracy_control` returns the layers that lose most to FP32, until the
-# loss of accuracy is as small as you require.
+# calibration is good enough, `nncf.quantize_with_accuracy_control` switches the layers that lose most back to FP32,
+# until the loss of accuracy is as small as you require.
 
 # %% [markdown]
 # ## 7 · What VNNI is worth
 #
 # A 512-bit register holds 64 numbers of 8 bits, or 16 of 32. So each instruction can multiply 4 times as many. But the
 # sums need 32 bits, and before VNNI that took three instructions: multiply 8-bit pairs and add neighbours into 16 bits;
-# widen those to 32 bits; add them up. 64 products in 3 instructions are 21 per instruction: 1.33 × FP32's 16.
+# widen the sums to 32 bits; add them up. 64 products in 3 instructions are 21 per instruction: 1.33 × FP32's 16.
 # [**VNNI**](../docs/glossary.md#vnni) does everything in one instruction, `vpdpbusd`: 4 ×.
 #
 # The first of the three old instructions also *saturates*: two products of 255 × 127 are 64,770, and 16 bits end at
@@ -1317,6 +1323,8 @@ lowest_limits = limits
 if "VNNI" in machine.isa and lowest in measure.BEYOND:
     lowest_limits = measure.limits(cap=lowest, quick=QUICK)
 without = speedup_limit("INT8", gflops(capped, lowest, "FP32"), lowest_limits)
+if lowest_limits is limits and "VNNI" in machine.isa:
+    without = ""  # no limits can be measured under this cap
 cap_others = [capped_others, lowest_limits.others]
 name, by_count = "INT8 without VNNI vs FP32", "1.33×, by instructions"
 rows_of_7 = [(name, by_count, Measured(*worth[lowest]["INT8"], "×"), without, *cap_others)]
@@ -1328,7 +1336,7 @@ if "VNNI" in machine.isa:
     )
     print(f"VNNI itself: {describe(vnni)}")
 else:
-    print("This CPU has no VNNI: the ratio above is all there is here.")
+    print("This CPU has no VNNI, so there is nothing to compare with.")
 print(consistency.Prediction("INT8 without VNNI, by instructions", 4 / 3, rows_of_7[0][2]))
 results.hand_in("7", *rows_of_7)  # for the closing table
 
@@ -1364,7 +1372,7 @@ plots.show(
 
 # %% [markdown]
 # If INT8 without VNNI is far from 1.33 ×, what does the count of instructions leave out? INT8 moves a quarter of the
-# bytes, and a CPU may execute some of the three instructions in parallel. With VNNI, which layers gain most? OpenVINO
+# bytes, and a CPU may execute some of the three instructions in parallel. Which layers gain most from INT8? OpenVINO
 # measures the time of each layer on request (`PERF_COUNT`):
 
 
@@ -1424,7 +1432,8 @@ def describe_layers(table, limits_ratio):
         elif layer.gain > limits_ratio:
             print(f"{name}: more than the limits' {limits_ratio:.1f} ×, as it reaches {shares}")
         if max(layer["FP32 share"], layer["INT8 share"]) > 100 * consistency.ABOVE:
-            print(f"{name}: above a limit ({shares}), which was measured in a slower phase")
+            print(f"{name}: above a limit ({shares}),")
+            print("  which was measured in a slower phase or with a slower kernel")
 
 
 # %%
@@ -1476,7 +1485,7 @@ def find_amx(cpuinfo):
 # %%
 amx_here, why = find_amx(Path("/proc/cpuinfo").read_text())
 print(f"AMX is {'' if amx_here else 'not '}here: {why}")
-for name in ("INT8", "BF16") if amx_here else ():
+for name in ("INT8", "BF16") if "AVX512_CORE_AMX" in capped else ():
     amx = between_caps(capped, name, "AVX512_CORE_AMX", "AVX512_CORE_BF16")
     within = speedup_limit(name, gflops(capped, "AVX512_CORE_BF16", name))
     limit_text = within.describe(Measured(*amx, "×"))
@@ -1579,12 +1588,13 @@ def passes_per_second(requests, count):
 
 
 # %% [markdown]
-# It multiplies one vector, as a language model does for one reader, then 64 vectors at once. If bytes decide, the
-# ratio of the bytes is the speed-up; if arithmetic decides, there is none. The cell scores both predictions.
+# The next cell multiplies one vector, as a language model does for one reader, then 64 vectors at once. If bytes
+# decide, the ratio of the bytes is the speed-up; if arithmetic decides, there is none. The cell scores both
+# predictions.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** FP32 takes 7.5 times as many bytes as INT4 with a scale for each 64 weights. How much faster is INT4
+# **Guess first.** FP32 takes 7.5 × the bytes of INT4 with a scale for each 64 weights. How much faster is INT4
 # with one vector? And with 64?
 #
 # </div>
@@ -1833,7 +1843,7 @@ results.hand_in(
 # **For the instructor.** The two calculations to do at home.
 #
 # 8 GPUs: 30 / (8 × 5) is 75%. By ten epochs in 30 minutes it would be 30 / (8 × 3), or 125%, which can't be. A single
-# epoch probably includes starting up and the first reading of the data, or the figures are of different runs.
+# epoch probably includes starting up and the first reading of the data, or the figures come from different runs.
 #
 # The error bound of a product: each term can be off by `|a|·scale_b/2 + |b|·scale_a/2 + scale_a·scale_b/4`; sum that
 # over *k*. The bound allows for all errors having the same sign. Independent errors partly cancel, so their sum grows
@@ -1848,8 +1858,8 @@ results.hand_in(
 #
 # **What to look for.** The limits of section 3 decide: with AMX they are far apart, without BF16 or VNNI close
 # together. A speed-up's limit is the format's limit divided by what FP32 reached on the same network. A layer that
-# gains more than the limits' ratio was far from its limit in FP32. In section 6, compare the order of the four
-# calibrations, not the points.
+# gains more than the limits' ratio was further from its limit in FP32 than in INT8. In section 6, compare the order of
+# the four calibrations, not the points.
 #
 # **Timing.** Sections 1 to 6 take {minutes 1–6}. Short of time? Skip exercise 1: the lab continues with its solution.
 # Don't skip exercise 4 or section 6.
@@ -1863,7 +1873,7 @@ results.hand_in(
 #
 # NumPy's `uint8 @ int8` is int16 and overflows without a warning: students are meant to find that.
 # An FP16 array divided by a Python number stays FP16, so small gradients vanish again in exercise 2. On a CPU without
-# AVX-512, BF16 training is slow. On one without VNNI, section 7 has one bar less, and INT8 gains less. Section 8 needs
+# AVX-512, BF16 training is slow. On one without VNNI, section 7 has one bar fewer, and INT8 gains less. Section 8 needs
 # about 1.5 GB of memory.
 #
 # </div>
@@ -1932,7 +1942,7 @@ ladder.show(results)
 # %% [markdown]
 # Published: VNNI: F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019 (counts of
 # instructions, not measured). V100: a walk-through for AWS' P3 instances (2018). Loss scaling: Micikevicius et al.,
-# *Mixed Precision Training*, arXiv 1710.03740. AMX's cycles: Intel's optimization reference manual. Weights alone:
+# *Mixed Precision Training*, arXiv 1710.03740. AMX cycles: Intel's optimization reference manual. Weights alone:
 # Frantar et al., *GPTQ*, arXiv 2210.17323. Zen 6: `-march=znver6` in GCC 16 and in
 # [LLVM](https://github.com/llvm/llvm-project/pull/179150).
 #

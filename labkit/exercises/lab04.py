@@ -34,7 +34,7 @@ def decode(answer: Callable[..., Any]) -> None:
     def decide(pattern: int, e: int, f: int, right: float) -> None:
         called, kind = f"decode({pattern:#x}, {e}, {f})", _kind_of_float(pattern, e, f)
         with hinting(HINT_FOR.get(kind, "")):
-            # The type of the number tells all of its digits, so that nothing is left to rounding.
+            # Every value is exact in double precision, so rounding is no excuse.
             same(call(answer, pattern, e, f), right, f"{called}, {kind},", rel=1e-9, abs=0)
 
     formats = ((np.float16, np.uint16, 5, 10), (bfloat16, np.uint16, 8, 7), (np.float32, np.uint32, 8, 23))
@@ -115,7 +115,7 @@ def settle(answer: Callable[..., Any]) -> None:
             FINITE_HINT,
         )
         with hinting(TRUE_HINT):
-            true = parts(true, len(gradients), f"a list of as many gradients as came in, {len(gradients)}")
+            true = parts(true, len(gradients), f"a list as long as gradients, {len(gradients)}")
             for place, (g, mine) in enumerate(zip(gradients, true, strict=True)):
                 mine = mine.numpy() if is_tensor(mine) else mine
                 what = f"gradient {place} of {_shown(gradients)}, {case},"
@@ -216,8 +216,8 @@ def _clipping_error(values: np.ndarray, high: float, bits: int) -> float:
 
 
 SUMS_HINT, PRODUCT_HINT = (
-    "numpy's product has its matrices' type, which for uint8 and int8 is int16, too small for a sum. Convert "
-    'both to the type of the sums before you multiply them: .astype("int32").',
+    "NumPy's product of uint8 and int8 matrices has dtype int16, which is too small for a sum. Convert "
+    'both to the dtype of the sums before you multiply them: .astype("int32").',
     'sums = a.astype("int32") @ b.astype("int32"). The true numbers are scale_a * (a - zero_a) and scale_b * b: '
     "expand the product. Which term remains besides scale_a * scale_b * sums?",
 )
