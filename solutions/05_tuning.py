@@ -107,7 +107,7 @@ print(f"At a minute each: {system / 525_960:.1e} years")
 #
 # To judge a search, you need to know the best result that is possible. So here is a space small enough to be measured
 # **whole**: the training of the MNIST CNN with six knobs, on the TensorFlow that pip installs. It was measured once, on
-# an idle machine, and comes with the kit. Each measurement was a launch of its own, and each round took the points in
+# an idle machine, and comes with the kit. Each measurement was a separate launch, and each round took the points in
 # another order.
 
 # %%
@@ -527,7 +527,7 @@ print(f"They differ most with {knob} {value}: {medians[knob, value]:.1%} (median
 figure, axis = plt.subplots(figsize=(6.5, 6))
 axis.axline((top / 2, top / 2), slope=1, color=plots.BLACK, linewidth=1, ls="--", marker="")
 looks = (("lightgrey", "o"), (plots.SKY, "s"), (plots.VERMILION, "D"), (plots.BLUE, "^"))
-for each, (colour, marker) in zip(space[knob], looks):
+for each, (colour, marker) in zip(space[knob], itertools.cycle(looks)):
     chosen = grid[knob] == each
     look = dict(color=colour, marker=marker, s=36, edgecolor="dimgrey", linewidth=0.5)
     axis.scatter(rounds[0, chosen], rounds[1, chosen], label=f"{knob} {each}", **look)
@@ -863,7 +863,8 @@ def tell_gain(promised, gain):
     if gain is None:
         print("That is not confirmed: nothing was measured again.")
         return
-    print(f"Measured again: {gain}, {gain.record}: {gain.verdict}.")
+    record = "" if gain.outliers else f", {gain.record}"  # else the ratio or the verdict has it
+    print(f"Measured again: {gain}{record}: {gain.verdict}.")
     if round(promised, 2) > round(gain.high, 2):
         print("The promise is above the interval: think of the winner's curse.")
     if gain.verdict == "faster":
@@ -936,8 +937,8 @@ if challenger:
         tell_luck("best", challenger.value, again["best"])
     tell_gain(challenger.value / metrics[0], tuner_gain)
     if "same batch" in again and CONFIRMATION_ROUNDS:
-        print(f"With the default's batch size: {same_batch_gain} times,", end=" ")
-        print(f"{same_batch_gain.record}: {same_batch_gain.verdict}.")
+        record = "" if same_batch_gain.outliers else f", {same_batch_gain.record}"
+        print(f"At the default's batch size: {same_batch_gain}{record}: {same_batch_gain.verdict}.")
         if tuner_gain.verdict == "faster" and same_batch_gain.verdict != "faster":
             print("So no gain is shown without the new batch size.")
     tell_stability(again["default"], again["best"])

@@ -122,7 +122,7 @@ def gain(answer: Callable[..., Any]) -> None:
         got, right = factor(first, second, default), max(speeds) / speeds[default]
         why = f"the fastest point has {max(speeds):g} and the default {speeds[default]:g} in the first round"
         if slower != 1:
-            why += f", and in the second round the machine is {slower:g} times as fast for all"
+            why += f", and in the second round every speed is {slower:g}× the first round's"
         called = f"gain({_as_code(first, second)}, {default})"
         same(got, right, called, because=why)
 
@@ -155,7 +155,7 @@ def gain(answer: Callable[..., Any]) -> None:
         got = mean(one_better, default, 0.2 * LUCK, slower)
         expect(
             abs(got / 1.3 - 1) < 0.02,
-            f"gain to be 1.3 on average when one point is 1.3 times as fast as all others, and luck is small; over "
+            f"gain to be 1.3 on average when one point is 1.3× faster than all others, and luck is small; over "
             f"{PAIRS} pairs of rounds it is {got:.3f}",
         )
     # Of few points the same one often wins both rounds, and a gain that counts only then, or only when large, shows.
