@@ -87,8 +87,8 @@ CONFIRMATION_ROUNDS = 0 if QUICK else 6  # section 6
 # %% [markdown]
 # In 2018, engineers at Intel had a program tune the first two knobs for ResNet-50, on a machine with 2 × 28 cores. It
 # could choose from 1 to 28 inter-op threads, and an even number of intra-op threads from 10 to 56. After 2 hours and 8
-# minutes, it had found intra 28 and inter 2: 1.77 times as fast as before. `OMP_NUM_THREADS` always had the
-# number of intra-op threads, so the two were one knob. By hand, they said, this took tens of hours.
+# minutes, it had found intra 28 and inter 2: 1.77× the speed before. `OMP_NUM_THREADS` was always set to the number
+# of intra-op threads, so the two were one knob. By hand, they said, this took tens of hours.
 #
 # Then they gave it the settings of the CPU and of the operating system: 9.13 · 10¹⁷ combinations.
 
@@ -107,7 +107,7 @@ print(f"At a minute each: {system / 525_960:.1e} years")
 #
 # To judge a search, you need to know the best result that is possible. So here is a space small enough to be measured
 # **whole**: the training of the MNIST CNN with six knobs, on the TensorFlow that pip installs. It was measured once, on
-# an idle machine, and comes with the kit. Each measurement was a launch of its own, and each round took the points in
+# an idle machine, and comes with the kit. Each measurement was a separate launch, and each round took the points in
 # another order.
 
 # %%
@@ -224,9 +224,9 @@ for knob in KNOBS:
     matters[knob] = at_all, 1 - set_back
     print(f"{knob:10}{alone:8.1%}{at_all:8.1%}   {set_back:.0%}")
 explains, loses = (max(matters, key=lambda knob: matters[knob][place]) for place in (0, 1))
-print(f"{explains} explains most of the variance.", end=" ")
+print(f"{explains} explains the largest share of the variance.", end=" ")
 if best[explains] == default[explains]:
-    print("But the best leaves it at its default: it can only do harm.", end=" ")
+    print("But the best point leaves it at its default.", end=" ")
 print(f"The best point loses most when {loses} is set back: {matters[loses][1]:.0%}.")
 
 # %% [markdown]
@@ -250,9 +250,8 @@ def show_pair(one, other):
     print(
         f"{change}: {', '.join(f'{gain:.2f}× with {one} {value}' for value, gain in worth.items())}"
     )
-    if worth.max() / worth.min() > 1.1:
-        print(f"The effect of {other} depends on {one}.")
-    print()
+    depends = worth.max() / worth.min() > 1.2  # four noisy medians: less shows nothing
+    print(f"Here the effect of {other} {'depends' if depends else 'hardly depends'} on {one}.\n")
 
 
 show_pair("intra", "inter")
@@ -269,7 +268,7 @@ show_pair("xla", "bfloat16")
 # <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** You draw 10 points of the grid at random, which is about 10% of it. You measure them and take the
-# best. How near do you come to the best of all, on average?
+# best. How close do you get to the best of all, on average?
 #
 # </div>
 
@@ -306,8 +305,8 @@ for size in (len(grid), two_knobs, 1_000_000):
 print(f"endless space, 60 trials: a chance of {1 - 0.95**60:.1%}")
 
 # %% [markdown]
-# That answers half of section 1's question. The number of trials depends on how many points are *good*, and hardly on
-# how many there *are*. With a chance of 95%, sixty random trials find one of the best 5% of a space of any size.
+# That answers half of section 1's question. The number of trials depends on the *share* of good points, and hardly on
+# how many points there are. With a chance of 95%, sixty random trials find one of the best 5% of a space of any size.
 #
 # The other half: one of the best 5% is not near the best unless the landscape is smooth. Where one point in a thousand
 # stands out, a random search will most likely miss it.
@@ -343,7 +342,7 @@ print(f"endless space, 60 trials: a chance of {1 - 0.95**60:.1%}")
 
 # %%
 def score(value, values, good, rest):
-    """How many times as frequent a value is among the good trials as among the rest."""
+    """A value's share among the good trials, divided by its share among the rest."""
     ### BEGIN SOLUTION
     in_good = (good.count(value) + 1) / (len(good) + len(values))
     in_rest = (rest.count(value) + 1) / (len(rest) + len(values))
@@ -361,7 +360,7 @@ score = check(2, score)
 
 # %%
 def promise(point, space, good, rest):
-    """The product of its values' scores; `good` and `rest` are lists of points."""
+    """The product of the scores of a point's values; `good` and `rest` are lists of points."""
     product = 1.0
     for knob, (value, values) in enumerate(zip(point, space.values())):
         in_good, in_rest = ([point[knob] for point in points] for points in (good, rest))
@@ -389,8 +388,8 @@ def your_search(space, objective, trials, seed):
 
 # %% [markdown]
 # The kit's `lab tune` models the speed itself, with a [**Gaussian process**](../docs/glossary.md#gaussian-process). It
-# assumes that neighbouring points perform alike: 3 threads are next to 4. For each untried point, it predicts a speed
-# and an uncertainty, and tries the point with the largest expected improvement.
+# assumes that neighbours perform similarly: 3 threads are next to 4. For each untried point, it predicts a speed and an
+# uncertainty, and tries the point with the largest expected improvement.
 #
 # Compare it with yours, with random search, with Optuna's TPE, and with a
 # [**grid search**](../docs/glossary.md#grid-search), which tries all points in the order in which they are written.
@@ -471,11 +470,11 @@ def trials_to(goal, shares):
 
 
 def compare_searches(name, other):
-    """Say which of two searches found more, if these seeds show it."""
+    """Which of two searches got closer to the best, if these seeds show it."""
     more, less = sorted((name, other), key=lambda which: -found_at[which].value)
     if found_at[more].low > found_at[less].high:
-        return f"{more} found more than {less}"
-    return f"{SEEDS} searches don't show whether {name} or {other} finds more"
+        return f"{more} got closer to the best than {less}"
+    return f"{SEEDS} searches don't show whether {name} or {other} gets closer"
 
 
 found_at = {}  # by search: its mean share of the best after 10% of the points, with interval
@@ -517,7 +516,7 @@ print(f"The launches of a point differ by {np.median(apart):.1%} (median),", end
 print(f"{apart.max():.0%} at most.")
 at_default = list(speed).index(tuple(default.values()))
 launches = ", ".join(f"{launch:,.0f} ({launch / top:.0%})" for launch in rounds[:, at_default])
-print(f"The default: {launches} images/s (of the best).")
+print(f"The default, images/s (share of the best): {launches}.")
 medians = {
     (knob, value): np.median(apart[grid[knob] == value]) for knob in KNOBS for value in space[knob]
 }
@@ -528,7 +527,7 @@ print(f"They differ most with {knob} {value}: {medians[knob, value]:.1%} (median
 figure, axis = plt.subplots(figsize=(6.5, 6))
 axis.axline((top / 2, top / 2), slope=1, color=plots.BLACK, linewidth=1, ls="--", marker="")
 looks = (("lightgrey", "o"), (plots.SKY, "s"), (plots.VERMILION, "D"), (plots.BLUE, "^"))
-for each, (colour, marker) in zip(space[knob], looks):
+for each, (colour, marker) in zip(space[knob], itertools.cycle(looks)):
     chosen = grid[knob] == each
     look = dict(color=colour, marker=marker, s=36, edgecolor="dimgrey", linewidth=0.5)
     axis.scatter(rounds[0, chosen], rounds[1, chosen], label=f"{knob} {each}", **look)
@@ -604,7 +603,7 @@ results.guess(
 
 # %%
 def gain(first, second, default):
-    """How many times as fast as the default the best point is, without the luck of the draw."""
+    """The best point's speed divided by the default's, without the luck of the draw."""
     ### BEGIN SOLUTION
     winner = np.argmax(first)  # one round chooses, the other one judges
     return second[winner] / second[default]
@@ -630,8 +629,8 @@ def mean_factor(factor, n):
 promised = [mean_factor(lambda a, b, default: a.max() / a[default], n) for n in counts]
 kept = [mean_factor(gain, n) for n in counts]
 too_high = [100 * (promise / truth - 1) for promise, truth in zip(promised, kept)]
-for n, told, truth, excess in zip(counts, promised, kept, too_high):
-    print(f"best of {n:3}: {told:.2f}× when chosen, {truth:.2f}× when measured again:", end=" ")
+for n, claim, truth, excess in zip(counts, promised, kept, too_high):
+    print(f"best of {n:3}: {claim:.2f}× when chosen, {truth:.2f}× when measured again:", end=" ")
     print(f"{excess:.1f}% too high")
 results.compare_guess(2, "slower" if too_high[-1] > 0.5 else "as fast")
 
@@ -639,9 +638,9 @@ results.compare_guess(2, "slower" if too_high[-1] > 0.5 else "as fast")
 figure, axis = plt.subplots()
 axis.plot(counts, promised, ls="--", color=plots.VERMILION, marker="s", label="when chosen")
 axis.plot(counts, kept, color=plots.BLUE, marker="o", label="when measured again: your gain")
-for n, told, excess in zip(counts, promised, too_high):
+for n, claim, excess in zip(counts, promised, too_high):
     over = dict(xytext=(0, 8), textcoords="offset points", ha="center", fontsize=11)
-    axis.annotate(f"{excess:+.1f}%", (n, told), **over)
+    axis.annotate(f"{excess:+.1f}%", (n, claim), **over)
 axis.set(
     xscale="log",
     xlabel="points measured besides the first one",
@@ -664,7 +663,7 @@ plots.show(
 # %% [markdown]
 # The **best** of many points was chosen for its result, and good luck is part of that result. So it looks faster than
 # it is, by the percentages above. This is the *winner's curse*, a form of [**selection
-# bias**](../docs/glossary.md#selection-bias). Every report of a best trial has it, in two halves: the winner was lucky,
+# bias**](../docs/glossary.md#selection-bias). Every report of a best trial suffers from it twice: the winner was lucky,
 # and the default may have been unlucky. (The "100%" of section 2 is such a winner, too.) A gain of a few percent, found
 # among 173 settings, needs a second look before you believe it.
 #
@@ -698,8 +697,8 @@ for repeats in (1, 2):
     print(f"{chosen.value:,.0f} images/s when chosen, median {look_up(chosen.settings):,.0f}")
 
 # %% [markdown]
-# A table has no launches left to confirm a winner with. A real machine can always be asked again. That is the
-# confirmation at the end of the next section.
+# A table has no new launches to confirm a winner with. A real machine does: the end of section 6
+# confirms its winner.
 
 # %% [markdown]
 # ## 6 · This machine, live
@@ -707,8 +706,8 @@ for repeats in (1, 2):
 # Now without a table: a trial runs a command and reads the number that it prints, its **metric**. The command is the
 # kit's benchmark, which trains the MNIST CNN. The knobs are those of the grid, in a small file. For each knob, it says
 # which values are possible and where the value goes: into a variable (`env`), after the command (`flag`), or before it
-# (`prefix`, for `numactl`). A knob at its `default` is left alone. For thread counts, `log` means all cores, three
-# quarters, half, and so on down to 1: with 64 cores, few threads are in reach as well.
+# (`prefix`, for `numactl`). A knob at its `default` is left alone. For thread counts, `log` means all hardware
+# threads, three quarters, half, and so on down to 1: so 64 cores get trials with few threads, too.
 
 # %%
 NETWORK = "mnist"  # or "speech": see the end of this section
@@ -728,8 +727,8 @@ done = processes.run(train, timeout=300)
 print(*done.lines[-8:], sep="\n")
 
 # %% [markdown]
-# The first trial is always the **default**: what the programs choose when you set nothing. It is what you compare with,
-# and it is often hard to beat.
+# The first trial is always the **default**: what the programs choose when you set nothing. You compare every other
+# trial with it, and it is often hard to beat.
 #
 # ### Exercise 4 · An objective
 #
@@ -778,10 +777,8 @@ throughput = check(4, throughput)
 # %%
 results.guess(3, "all cores busy, of the search's time", ..., unit="%")
 
+
 # %% jupyter={"source_hidden": true}
-began = time.monotonic()
-
-
 def print_trial(trial, so_far):
     """Print a line for each trial."""
     leader = tune.best(so_far)
@@ -802,6 +799,7 @@ def objective(settings):
     return throughput(command.full(settings), command.variables(settings))
 
 
+began = time.monotonic()
 with load.watch("section 6") as search_others, core_use.live("during the search") as use:
     tried = tune.search(
         live_space,
@@ -865,15 +863,18 @@ def tell_gain(promised, gain):
     if gain is None:
         print("That is not confirmed: nothing was measured again.")
         return
-    print(f"Measured again: {gain}, {gain.record}: {gain.verdict}.")
+    record = "" if gain.outliers else f", {gain.record}"  # else the ratio or the verdict has it
+    print(f"Measured again: {gain}{record}: {gain.verdict}.")
     if round(promised, 2) > round(gain.high, 2):
         print("The promise is above the interval: think of the winner's curse.")
     if gain.verdict == "faster":
         print("Use these settings.")
-    elif gain.verdict == "slower" or gain.high < 1.03:
+    elif gain.verdict == "slower":
+        print("Keep the default: it is faster.")
+    elif gain.high < 1.03:
         print(f"Keep the default: the gain is {max(0, gain.high - 1):.0%} at most.")
     else:
-        print("A gain is not shown. That is not the same as no gain: the noise would hide one.")
+        print("A gain is not shown. That is not the same as no gain: the noise may hide one.")
         print("Four times as many rounds make the interval about half as wide.")
 
 
@@ -891,26 +892,29 @@ def tell_stability(default, best):
         return
     noise, of_best = (np.std(np.log(speeds), ddof=1) for speeds in (default, best))
     fastest = max(default) / np.median(best)
-    unstable = noise > max(0.05, 2.5 * of_best)  # beyond chance: F(4, 4) > 6.4, one-sided 5%
+    unstable = noise > max(0.05, 2.5 * of_best)  # beyond chance: P(F(5, 5) > 6.25) = 3%
     reach = f"its fastest launch reached {fastest:.0%} of the best's median"
     if unstable and fastest > 0.95:
         print(f"The default is not slow but unstable: {reach}, others stay far below.")
     elif unstable:
         print(f"The default is both slow and unstable: {reach}.")
+    elif noise > 0.05:
+        print(f"The default's launches vary by {noise:.0%}, the best's by {of_best:.0%}:", end=" ")
+        print("both vary too much to test section 5's guess.")
     else:
-        print("The default's launches vary no more than the best's: section 5's guess holds here.")
+        print("The default is stable, as section 5's guess says of a build without OpenMP.")
     if unstable:
-        print("So section 5's guess fails here: this build has no OpenMP, and its default varies.")
+        print("So OpenMP is not the only reason: this build has none, and its default varies.")
 
 
 # %%
-# The best of those trials that had all their repeats, the default apart.
+# The best of the trials that had all their repeats, except the default.
 challenger = tune.best([trial for trial in tried if trial.settings != live_default])
 tuner_gain, same_batch_gain = None, None
 if tune.best(tried).settings == live_default:
     print(
         "The default won the search.",
-        "The best of the others:" if challenger else "All others were pruned or failed.",
+        "Next is the best of the others." if challenger else "All others were pruned or failed.",
     )
 if challenger:
     contenders = {"default": live_default, "best": challenger.settings}
@@ -933,8 +937,10 @@ if challenger:
         tell_luck("best", challenger.value, again["best"])
     tell_gain(challenger.value / metrics[0], tuner_gain)
     if "same batch" in again and CONFIRMATION_ROUNDS:
-        print(f"With the default's batch size: {same_batch_gain} times,", end=" ")
-        print(f"{same_batch_gain.record}: {same_batch_gain.verdict}.")
+        record = "" if same_batch_gain.outliers else f", {same_batch_gain.record}"
+        print(f"At the default's batch size: {same_batch_gain}{record}: {same_batch_gain.verdict}.")
+        if tuner_gain.verdict == "faster" and same_batch_gain.verdict != "faster":
+            print("So no gain is shown without the new batch size.")
     tell_stability(again["default"], again["best"])
 
 # %% jupyter={"source_hidden": true}
@@ -975,7 +981,7 @@ if challenger:
 # %% [markdown]
 # No gain is a result, too. By default, TensorFlow starts one thread for each *hardware thread* that it sees. Where each
 # core has one, that may already be the best. The machine of 2018 had 112 on 56 cores. And a container that may use two
-# of many cores may still see all of them. In both cases, the default starts more threads than cores can run.
+# of many cores may still see all of them. In both cases, the default starts more threads than there are cores.
 #
 # **A gain is a statement about two settings: the best, and the one that you started from.** Another tuner, TensorTuner,
 # reports gains of 2 to 123% with TensorFlow's own kernels and of 1.5 to 28% with MKL (Hasabnis, 2018). Those are gains
@@ -1010,7 +1016,7 @@ if challenger:
 # 1. **ResNet-50.** Guess first: which knob will be worth most, and is it the one that was worth most for the MNIST CNN?
 # 2. **PyTorch**, after `./lab setup --torch`. `labkit/tune/knobs-torch.toml` has its knobs, and the command in its
 #    first lines. One knob sets its threads: OpenMP's threads are also its intra-op threads. Is its best number of
-#    threads that of TensorFlow?
+#    threads the same as TensorFlow's?
 # 3. **Yours.** Take a program that you often run, and make it print a metric. Copy the file of section 6, write down
 #    three knobs, and guess which of them matters. Does the picture `importance.png` agree with you? Set one knob of the
 #    best settings back: does that agree, too?
@@ -1027,7 +1033,7 @@ if challenger:
 # 5. The L2 prefetcher was off before the search began. What does that say about the 8.3%?
 # 6. Why is the best trial's metric too good? Does it help to run more trials?
 # 7. When does random search do as well as a search with a memory?
-# 8. A knob explains most of the variance, and the best point leaves it at its default. How can both be true?
+# 8. A knob explains the largest share of the variance, yet the best point leaves it at its default. How can that be?
 # 9. You tuned with batch size 64. Would you trust the result for 256? For another machine?
 # 10. A setting ran at 90% of the best in one launch, at 60% in the next. A colleague reports "75%, ± 30%". What would
 #     you report?
@@ -1044,8 +1050,8 @@ if challenger:
 #    threads also mean more contention for caches and memory.
 # 2. Many settings hardly matter, so a large share of all combinations is good. What counts is the share of good points,
 #    not their number. A rare combination, one in a thousand or fewer, would have been missed without a trace.
-# 3. 28 is the number of cores in a socket. The threads of one operation stay within one socket's memory, and don't
-#    share a core with another hardware thread. Two operations at the same time then use both sockets. So a person could
+# 3. 28 is the number of cores in a socket. The threads of one operation can stay within one socket's memory, and
+#    none has to share a core. Two operations at the same time can then use both sockets. So a person could
 #    have guessed it. That is typical: most optima can be explained afterwards.
 #
 # </div>
@@ -1098,7 +1104,7 @@ if challenger:
 # **For the instructor.** **What to look for.** In section 2, the two tables of pairs: is a thread knob worth the same
 # whatever the other one is? Where the CPU has bfloat16 instructions, does XLA use them, or is bfloat16 worth less with
 # it? In section 6, compare the order of the trials with the ablation of section 2: does the search find first what the
-# best point loses most without? If the machine has no bfloat16 instructions, that knob only does harm.
+# best point loses most without? Without bfloat16 instructions, that knob probably does harm.
 #
 # **Another network** (end of section 6) The forward and the backward LSTM of `speech` don't depend on each other, so
 # two operations can run at the same time: inter-op 2 can help. The matmul of each step is small (64 × 128 by 128 ×
@@ -1123,7 +1129,7 @@ if challenger:
 # ## Remember
 #
 # - Count the points of the space before you search it. Then think of the share of good points, not of their number.
-# - Random search is never a bad idea. A search with a memory needs fewer trials, once it has seen a few.
+# - Random search is a good start. A search with a memory usually needs fewer trials, once it has seen a few.
 # - "Which knob matters?" has two answers: for the whole space, and at the best point.
 # - The best of many trials was also lucky. Confirm it against the default, alternately, in fresh rounds.
 # - A setting can be unstable rather than slow. Then report the spread: no mean describes it.

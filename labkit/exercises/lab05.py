@@ -27,7 +27,7 @@ lab = Lab("05")
     ),
 )
 def chance(answer: Callable[..., Any]) -> None:
-    """Right on spaces so small that drawing without replacement shows, and on those that the lab asks for."""
+    """Right on spaces so small that drawing without replacement matters, and on those of the lab."""
 
     def decide(points: int, good: int, trials: int) -> None:
         right = 1 - math.comb(points - good, trials) / math.comb(points, trials)
@@ -101,8 +101,8 @@ LUCK = 0.05  # the standard deviation of a measurement, as a share
 @lab.exercise(
     3,
     hints=(
-        "The winner was chosen for its speed in some measurement, so that measurement is too good. Which of the ones "
-        "that you have is not?",
+        "The winner was chosen for its speed in some measurement, so that measurement is too good. Which other "
+        "measurement of it do you have?",
         "Let one round choose the point. Judge it, and the default, by the other round alone.",
         "winner = np.argmax(first), and then second[winner] / second[default]",
     ),
@@ -122,7 +122,7 @@ def gain(answer: Callable[..., Any]) -> None:
         got, right = factor(first, second, default), max(speeds) / speeds[default]
         why = f"the fastest point has {max(speeds):g} and the default {speeds[default]:g} in the first round"
         if slower != 1:
-            why += f", and in the second round the machine is {slower:g} times as fast for all"
+            why += f", and in the second round every speed is {slower:g}× the first round's"
         called = f"gain({_as_code(first, second)}, {default})"
         same(got, right, called, because=why)
 
@@ -155,7 +155,7 @@ def gain(answer: Callable[..., Any]) -> None:
         got = mean(one_better, default, 0.2 * LUCK, slower)
         expect(
             abs(got / 1.3 - 1) < 0.02,
-            f"gain to be 1.3 on average when one point is 1.3 times as fast as all others, and luck is small; over "
+            f"gain to be 1.3 on average when one point is 1.3× faster than all others, and luck is small; over "
             f"{PAIRS} pairs of rounds it is {got:.3f}",
         )
     # Of few points the same one often wins both rounds, and a gain that counts only then, or only when large, shows.
@@ -212,14 +212,14 @@ def throughput(answer: Callable[..., Any]) -> None:
         crashed = _expect_failure(answer, f"{works} exit 3", "prints a total and then fails (exit status 3)")
         _expect_failure(answer, f"{works} kill -9 $$", "prints a total and is then killed")
     # An answer that ignores the timeout gets a figure in the end, and one that takes what was printed until then does.
-    hangs = f"prints a total and is not over after timeout={TIMEOUT_S:g} seconds"
+    hangs = f"prints a total and still runs after timeout={TIMEOUT_S:g} seconds"
     with hinting(RUN_HINT):
         hung = _expect_failure(answer, f"{works} sleep 4", hangs, timeout=TIMEOUT_S)
     with hinting(FAILURE_HINT):
-        for what, reason in (("is not over in time", hung), ("prints nothing", silent)):
+        for what, reason in (("does not end in time", hung), ("prints nothing", silent)):
             expect(
                 reason != crashed,
-                f"the LabError to say why; it says {crashed!r} of a command that fails, and of one that {what}",
+                f"the LabError to say why; it says {crashed!r} about a command that fails, and about one that {what}",
             )
 
 
@@ -243,13 +243,13 @@ def _run(answer: Callable[..., Any], script: str, settings: dict[str, Any], **mo
 
 @contextlib.contextmanager
 def _notebooks_environment() -> Iterator[list[str]]:
-    """Leave the environment as it was in the end; the list that it gives then has the names of what had changed."""
+    """Restore the environment at the end; the yielded list then names the variables that had changed."""
     environ, before = os.environ, dict(os.environ)
     changed: list[str] = []
     try:
         yield changed
     finally:
-        after, os.environ = os.environ, environ  # which an answer may have put another dict in place of
+        after, os.environ = os.environ, environ  # an answer may have replaced it with another dict
         changed += sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
         for name in changed:
             if name in before:

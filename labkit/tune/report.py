@@ -7,6 +7,7 @@ switches all of matplotlib to another style.
 import csv
 import io
 import math
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from labkit.system import files, load
 from labkit.system.errors import LabError
 from labkit.system.statistics import RANK_ROUNDS, Ratio, ratio
 from labkit.tune.search import Settings, Space, Trial, as_study, best
-from labkit.tune.trial import Command, format_metric
+from labkit.tune.trial import IMAGES_PER_SECOND, Command, format_metric
 
 
 class Confirmation(NamedTuple):
@@ -132,7 +133,7 @@ def write_trials(trials: Sequence[Trial], file: Path) -> None:
 
 
 def importance(space: Space, trials: Sequence[Trial], seed: int = 0) -> dict[str, float]:
-    """Return each knob's share in the variance of the metric, most important first; nothing when trials can't show it.
+    """Return each knob's share of the metric's variance, most important first; nothing when trials can't show it.
 
     Optuna's fANOVA: Hutter et al. 2014, "An Efficient Approach for Assessing Hyperparameter Importance".
     """
@@ -143,6 +144,14 @@ def importance(space: Space, trials: Sequence[Trial], seed: int = 0) -> dict[str
     return optuna.importance.get_param_importances(
         study, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=seed)
     )
+
+
+def unit_of(pattern: str) -> str:
+    """Return what a metric's regular expression has before its number, as an axis label."""
+    if pattern == IMAGES_PER_SECOND:
+        return "images/s"
+    name = pattern.partition("(")[0].strip(" :=")
+    return name if re.fullmatch(r"\w[\w /%-]*", name) else "metric, as the command prints it"
 
 
 def draw_search(trials: Sequence[Trial], unit: str, minimize: bool = False) -> tuple[Figure, str]:
@@ -157,13 +166,16 @@ def draw_search(trials: Sequence[Trial], unit: str, minimize: bool = False) -> t
     numbers = range(1, len(trials) + 1)
     so_far = [found.value if (found := best(trials[:number], minimize)) else math.nan for number in numbers]
     axes.step(numbers, so_far, where="post", color=plots.GREEN, marker="none", label="best so far")
+    axes.axhline(trials[0].value, color=plots.BLACK, marker="none", linestyle=":", linewidth=1.5, label="default")
+    if all(trial.value >= 0 for trial in trials if trial.state != "failed"):
+        axes.set_ylim(bottom=0)
     failed = [number for number, trial in enumerate(trials, 1) if trial.state == "failed"]
     if failed:
         low = axes.get_ylim()[0]
         axes.plot(failed, [low] * len(failed), "x", color=plots.VERMILION, label="failed", clip_on=False)
-    axes.axhline(trials[0].value, color=plots.BLACK, marker="none", linestyle=":", linewidth=1.5, label="default")
-    axes.set(title="The search", xlabel="trial", ylabel=unit + " (less is better)" * minimize)
+    axes.set(title="The search", xlabel="trial", ylabel=unit + " (lower is better)" * minimize)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(lambda value, place: format_metric(value))
     axes.legend(fontsize=11, loc="center left", bbox_to_anchor=(1, 0.5))
     found = best(trials, minimize) or trials[0]
     alt = (
@@ -180,9 +192,9 @@ def draw_importance(shares: Mapping[str, float]) -> tuple[Figure, str]:
     figure, axes = plt.subplots(figsize=(9, 1.5 + 0.5 * len(shares)))
     names = list(shares)[::-1]
     axes.barh(names, [100 * shares[name] for name in names], color=plots.BLUE)
-    axes.set(title="Which knobs mattered", xlabel="share in the variance of the metric (%)", xlim=(0, 100))
+    axes.set(title="Which knobs mattered", xlabel="share of the metric's variance (%)", xlim=(0, 100))
     axes.grid(axis="y", visible=False)
-    alt = "Each knob's share in the variance of the metric: " + ", ".join(
+    alt = "Each knob's share of the metric's variance: " + ", ".join(
         f"{name} {100 * share:.0f}%" for name, share in shares.items()
     )
     return figure, f"{alt}."

@@ -265,8 +265,7 @@ def _write(
     (out / CONFIRMATION).unlink(missing_ok=True)  # of a search that ended before
     report.write_trials(trials, out / "trials.csv")
     report_line(f"{out}/best.env, {out}/trials.csv")
-    unit = "images/s" if config.metric == IMAGES_PER_SECOND else "metric"
-    pictures = {"search.png": report.draw_search(trials, unit, config.minimize)}
+    pictures = {"search.png": report.draw_search(trials, report.unit_of(config.metric), config.minimize)}
     if shares := report.importance(space.space_of(command.knobs), trials):
         pictures["importance.png"] = report.draw_importance(shares)
     for name, (figure, alt) in pictures.items():

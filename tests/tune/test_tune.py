@@ -303,6 +303,19 @@ def test_a_metric_has_no_exponent(metric, text):
     assert format_metric(metric) == text
 
 
+@pytest.mark.parametrize(
+    ("pattern", "label"),
+    [
+        (IMAGES_PER_SECOND, "images/s"),
+        (r"rows/s: ([\d.]+)", "rows/s"),
+        (r"^\d+", "metric, as the command prints it"),
+        (r"(?i)loss (\S+)", "metric, as the command prints it"),
+    ],
+)
+def test_an_axis_has_the_name_before_the_metric(pattern, label):
+    assert report.unit_of(pattern) == label
+
+
 # What comes of it
 
 
