@@ -232,7 +232,7 @@ def test_the_steps_come_first_and_guesses_stand_beside_their_figures(tmp_path):
     leave(tmp_path, "03", steps={"threads": step}, guesses={"1": guess, "2": dict.fromkeys(guess, "")})
     page = render(tmp_path)
     assert page.index("Speed-ups on this machine") < page.index(catalogue.find("03").title)
-    assert f"threads set vs left alone (lab 03): {OWN}, 37% of limit." in page
+    assert "threads set vs left alone (lab 03): 2.10× (1.90 to 2.30), 37% of limit." in page
     assert page.count('<td data-head="you">') == 1
     assert "threads &lt;2&gt;" in page
 
