@@ -894,8 +894,10 @@ for axis, (title, view), colour in zip(axes, views.items(), (plots.BLUE, plots.G
     axis.barh(names, bars, color=colour)
     reach = whiskers(view[name] for name in names)
     axis.errorbar(bars, names, xerr=reach, fmt="none", color="black", capsize=3)
-    axis.bar_label(axis.containers[0], fmt=" {:.2f}", padding=12)
-    axis.set(xlabel="ms in a step", title=title, xlim=(0, 1.4 * max(bars)))
+    ends = np.add(bars, reach[1])
+    for row, (bar, end) in enumerate(zip(bars, ends)):
+        axis.annotate(f"{bar:.2f}", (end, row), (5, 0), textcoords="offset points", va="center")
+    axis.set(xlabel="ms in a step", title=title, xlim=(0, 1.25 * max(ends)))
     axis.tick_params(axis="y", labelsize=9)
     axis.invert_yaxis()
 figure.suptitle("oneDNN's time in a training step")
@@ -957,7 +959,7 @@ print(
 limits = measure.limits(quick=QUICK)
 peak = limits.peak("float32")
 library = limits.products["float32"][0].library
-print(f"cores:  {peak:7,.0f} GFLOP/s in float32, in a {library} matrix product")
+print(f"cores:  {peak:7,.0f} GFLOP/s in float32: {library}'s fastest matmul")
 print(f"memory: {limits.bandwidth:7,.1f} GB/s")
 if limits.others.busy:
     print(limits.others)
@@ -1082,10 +1084,10 @@ for row, roof in zip(rows, roofs.values()):
     axis.plot(ends, [row - 0.38, row + 0.38], color=plots.VERMILION, marker="")
 axis.plot([], [], color=plots.VERMILION, marker="", label="roof: memory or cores")
 axis.axvline(peak, color="black", linestyle="--", linewidth=1.5, label="peak of the cores")
-widest = 1.1 * max(peak, *bars)
+widest = max(peak, *np.add(bars, reach[1]))
 for row, what in zip(rows, reached):
     of_roof = f"{reached[what].value:,.0f}: {100 * shares[what]:.0f}% of its roof"
-    axis.text(1.04 * widest, row, of_roof, va="center", fontsize=11)
+    axis.text(1.03 * widest, row, of_roof, va="center", fontsize=11)
 axis.set_yticks(rows, [f"{what}\n{made_by[what]}" for what in reached], fontsize=11)
 axis.invert_yaxis()
 axis.set(xlabel="GFLOP/s", xlim=(0, 1.5 * widest))
