@@ -106,8 +106,8 @@ print(f"At a minute each: {system / 525_960:.1e} years")
 # ## 2 · A landscape, measured whole
 #
 # To judge a search, you need to know the best result that is possible. So here is a space small enough to be measured
-# **whole**: the training of the MNIST CNN with six knobs, on the TensorFlow that pip installs. The measurements come with
-# the kit. Each was a separate launch, and each round took the points in another order.
+# **whole**: the training of the MNIST CNN with six knobs, on the TensorFlow that pip installs. The measurements come
+# with the kit. Each was a separate launch, and each round took the points in another order.
 
 # %%
 GRID = DATA / "tuning-grid-stock.csv"
