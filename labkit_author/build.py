@@ -15,7 +15,7 @@ from nbformat import NotebookNode
 from labkit.system import files, paths
 from labkit_author import machines, minutes, sources
 from labkit_author.execution import with_outputs_of
-from labkit_author.notebooks import INSTRUCTOR, TIMES, dumps, has_text
+from labkit_author.notebooks import INSTRUCTOR, TIMES, dumps, write_changed
 
 KEY = "labkit_key"  # in the metadata of a stored notebook: a hash of the code and checks that it was executed with
 SESSION = "labkit_session"  # also there: the session that executed it, the same for all labs stored together
@@ -85,11 +85,8 @@ def build(source: Path) -> list[Path]:
 
     An executed solution notebook keeps its outputs as long as no code cell was changed or removed.
     """
-    written = []
-    fresh, target = dumps(student(source)), student_path(source)
-    if not has_text(target, fresh):
-        files.write(target, fresh)
-        written.append(target)
+    student_file = write_changed(student_path(source), dumps(student(source)))
+    written = [student_file] if student_file else []
     target = solution_path(source)
     if not target.exists() or has_drifted(source):
         files.write(target, dumps(with_stored_outputs(source)))

@@ -9,9 +9,9 @@ from typing import Any
 from nbformat import NotebookNode
 
 from labkit.exercises.catalogue import FILE, Exercise
-from labkit.system import files, paths
+from labkit.system import paths
 from labkit_author import minutes, questions, sources
-from labkit_author.notebooks import by_section, has_text
+from labkit_author.notebooks import by_section, write_changed
 
 TITLE = re.compile(r"^### Exercise (\d+) · (.+)$", re.M)
 
@@ -24,11 +24,7 @@ def text() -> str:
 
 def write() -> Path | None:
     """Write the file; return it when that changed it."""
-    path, new = paths.SOLUTIONS / FILE, text()
-    if has_text(path, new):
-        return None
-    files.write(path, new)
-    return path
+    return write_changed(paths.SOLUTIONS / FILE, text())
 
 
 def entry(source: Path) -> dict[str, Any]:

@@ -4,9 +4,9 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from labkit.system import files, paths
+from labkit.system import paths
 from labkit.system.errors import LabError
-from labkit_author.notebooks import has_text
+from labkit_author.notebooks import write_changed
 
 PAGE = paths.ROOT / "docs" / "house.md"
 PACKAGES = ("labkit", "labkit_author", "labkit_classroom")
@@ -31,11 +31,7 @@ def page() -> str:
 
 def write() -> Path | None:
     """Write the catalogue; return its file when that changed it."""
-    text = page()
-    if has_text(PAGE, text):
-        return None
-    files.write(PAGE, text)
-    return PAGE
+    return write_changed(PAGE, page())
 
 
 def _of_package(folder: Path, level: int) -> Iterator[str]:

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from labkit.display import machines, markdown
-from labkit.system import files, paths
+from labkit.system import paths
 from labkit_author import sources
-from labkit_author.notebooks import has_text
+from labkit_author.notebooks import write_changed
 
 PAGE = paths.ROOT / "docs" / "other-machines.md"
 HEAD = """\
@@ -37,11 +37,7 @@ def page() -> str:
 
 def write() -> Path | None:
     """Write the page; return its file when that changed it."""
-    text = page()
-    if has_text(PAGE, text):
-        return None
-    files.write(PAGE, text)
-    return PAGE
+    return write_changed(PAGE, page())
 
 
 def _describe(machine: dict[str, Any]) -> str:

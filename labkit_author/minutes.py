@@ -12,10 +12,10 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from labkit.exercises.catalogue import Section
-from labkit.system import files, paths
+from labkit.system import paths
 from labkit.system.errors import LabError
 from labkit_author import sources
-from labkit_author.notebooks import HEADING, OPTIONAL, QUESTIONS, checks, waited
+from labkit_author.notebooks import HEADING, OPTIONAL, QUESTIONS, checks, waited, write_changed
 
 FILE = "minutes.toml"  # in solutions/
 HEAD = "{minutes}"  # where a lab's times go in its source
@@ -126,14 +126,11 @@ def overruns(source: Path, notebook: NotebookNode) -> list[str]:
 def write_agenda() -> Path | None:
     """Put each lab's minutes into its line of the README's agenda; return the README when that changed it."""
     readme = paths.ROOT / "README.md"
-    text = before = readme.read_text()
+    text = readme.read_text()
     for source in sources.labs():
         line = rf"^(\| \[{source.stem[:2]} .* \| )\d+( \|)$"
         text = re.sub(line, rf"\g<1>{total(plan(source))}\g<2>", text, flags=re.M)
-    if text == before:
-        return None
-    files.write(readme, text)
-    return readme
+    return write_changed(readme, text)
 
 
 def _listed(names: list[str]) -> str:

@@ -11,6 +11,7 @@ import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
+from labkit.system import files
 from labkit.system.errors import LabError
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"  # the lines around a solution in a source
@@ -127,6 +128,9 @@ def dumps(notebook: NotebookNode) -> str:
     return text + "\n"
 
 
-def has_text(path: Path, text: str) -> bool:
-    """Tell whether a file is there and has this text."""
-    return path.exists() and path.read_bytes() == text.encode()
+def write_changed(path: Path, text: str) -> Path | None:
+    """Write a file unless it has this text already; return its path if it was written."""
+    if path.exists() and path.read_bytes() == text.encode():
+        return None
+    files.write(path, text)
+    return path
