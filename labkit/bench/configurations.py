@@ -80,7 +80,9 @@ class Configuration:
     def command(self, *flags: object) -> str:
         """Return the command that runs it, typed at the checkout's root."""
         variables = [f"{name}={_shown(value)}" for name, value in self.env.items()]
-        return " ".join([*variables, *self.prefix, self._python, "-m labkit.bench", *self.flags, *map(str, flags)])
+        return " ".join(
+            [*variables, *self.prefix, _shown(self.python), "-m labkit.bench", *self.flags, *map(str, flags)]
+        )
 
     @property
     def missing(self) -> str:
@@ -88,7 +90,7 @@ class Configuration:
         if not self.python.exists():
             if self.python == OPENMP:
                 return "the TensorFlow of 2023 with OpenMP is not here. `./lab setup --openmp` brings it: 1.2 GB"
-            return f"{self._python} is not there"
+            return f"{_shown(self.python)} is not there"
         if PYTORCH in self.flags and (why := torch_ranks.obstacle()):
             return why.removesuffix(".")
         if " " in str(self.env.get("LD_PRELOAD", "")):
@@ -100,10 +102,6 @@ class Configuration:
         if self.prefix and shutil.which(self.prefix[0]) is None:
             return f"{self.prefix[0]} is not installed: sudo apt-get install {self.prefix[0]}"
         return ""
-
-    @property
-    def _python(self) -> str:
-        return _shown(self.python)
 
 
 def _shown(value: object) -> str:
