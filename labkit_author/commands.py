@@ -105,7 +105,7 @@ def build_notebooks(
     named are stored as drafts. Nothing is stored if an output is marked busy or not valid, has a warning of the doctor
     or a folder of this machine, or lacks steps of earlier labs; `.lab/executed/` has what ran.
     """
-    from labkit_author import build, catalogue, house, lint, machines, minutes, stored
+    from labkit_author import build, catalogue, house, lint, machines, minutes, sources, stored
 
     chosen = _chosen(labs)
     _refuse([problem for source in chosen for problem in lint.lint(source)])
@@ -113,7 +113,7 @@ def build_notebooks(
     written += [page for page in (catalogue.write(), minutes.write_agenda(), machines.write(), house.write()) if page]
     if execute:
         written += stored.store(chosen, lambda lab: print(f"Executing {lab} …", flush=True))
-        if labs:
+        if len(chosen) < len(sources.labs()):
             print("Stored as drafts: ./lab build --execute, without a lab, stores all from one session.")
     for path in dict.fromkeys(written):
         print(f"wrote {paths.shown(path)}")

@@ -27,7 +27,6 @@ check, results, machine, work = open_lab("01", globals())
 
 # %%
 import collections
-import contextlib
 import functools
 import json
 import sys
@@ -40,6 +39,7 @@ import tensorflow as tf
 from labkit.display import graphs, ladder, plots
 from labkit.display.consistency import Limit, Prediction, repeated
 from labkit.display.measured import Measured
+from labkit.exercises.lab01 import without_warnings
 from labkit.mpi import run_ranks
 from labkit.system import load
 from labkit.system.statistics import interval, ratio, ratios
@@ -77,18 +77,6 @@ def attempt(session, fetches, feed_dict=None):
         text = error.message.partition("Node: ")[2] or error.message
         line = (text.splitlines()[1:2] or [text])[0]
         return f"{type(error).__name__}: {line.partition('. ')[0]}"
-
-
-@contextlib.contextmanager
-def without_warnings():
-    """Silence TensorFlow's warnings inside a block."""
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel("ERROR")
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 # %% [markdown]

@@ -104,7 +104,7 @@ batch = 4 if QUICK else max(2, min(2 * cores, 64, room_for // 2))
 sizes = sorted({max(1, batch // 4), batch, max(batch, min(4 * batch, room_for))})  # section 3
 network = "mnist" if QUICK else "resnet50"
 rounds, steps = (1, 1) if QUICK else (6, 2)  # section 1: processes of each, and steps in each
-scan_rounds, step_rounds = (1, 1) if QUICK else (3, 6)  # sections 3 and 6, within this notebook
+scan_rounds, step_rounds = (1, 1) if QUICK else (2, 6)  # sections 3 and 6, within this notebook
 logged_steps = 1 if QUICK else 5  # section 5
 norm_rounds = 2 if QUICK else 15  # section 6
 WARM_UP = "--num_warmup_batches=2"  # in the second step, some memory is still new
@@ -411,7 +411,7 @@ for trained in (10, 1):
 # halves the bytes to move. A CPU with instructions for it can compute twice as many operations per second, or more with
 # AMX. The weights stay in float32.
 #
-# Three rounds of all sizes choose the best one. Then six fresh rounds compare it with the lab's own size, because the
+# Two rounds of all sizes choose the best one. Then six fresh rounds compare it with the lab's own size, because the
 # best of several in a few rounds may have been lucky.
 
 

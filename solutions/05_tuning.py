@@ -530,8 +530,8 @@ for each, (colour, marker) in zip(space[knob], itertools.cycle(looks)):
     chosen = grid[knob] == each
     look = dict(color=colour, marker=marker, s=36, edgecolor="dimgrey", linewidth=0.5)
     axis.scatter(rounds[0, chosen], rounds[1, chosen], label=f"{knob} {each}", **look)
-pointer = dict(xytext=(30, -40), textcoords="offset points", arrowprops=dict(arrowstyle="->"))
-axis.annotate("default", rounds[:2, at_default], **pointer)
+ring = dict(s=200, facecolor="none", edgecolor=plots.BLACK, linewidth=2)
+axis.scatter(*rounds[:2, at_default], label="the default", **ring)
 axis.set(
     xlabel="round 1, images/s",
     ylabel="round 2, images/s",

@@ -1147,7 +1147,7 @@ display(markdown.table(("ranks", "micro-batches", "formula", "simulated", "measu
 # FSDP's second version, is called for each layer. Both send by *gloo*, PyTorch's library for CPUs; on GPUs it would be
 # NCCL. Which lines stand for your buckets, your `gather`, your `scatter`?
 #
-# PyTorch is not among the labs' packages: `./lab setup --torch` brings its build for CPUs, 0.8 GB. Without it, this
+# PyTorch is not among the labs' packages: `./lab setup --torch` installs its build for CPUs, 1 GB. Without it, this
 # section's cells say so, and the lab goes on.
 
 # %%

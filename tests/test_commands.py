@@ -98,7 +98,7 @@ REFUSED = [  # command line, and what its one line says
     ("doctor 07", "unexpected extra argument"),
     ("reset 77", "there is no lab '77'"),
     ("report --from empty", "no lab has left results"),
-    ("report --folder mine --json m.json", "not a complete run on an idle machine. lab 01: no results"),
+    ("report --folder mine --json m.json", "not complete runs on an idle machine. lab 02: no closing table yet"),
     ("data fetch now", "unexpected extra argument"),
     ("data status", "LAB_DATA"),
     ("data tfrecords --train 3", "give a whole number from 8"),

@@ -92,7 +92,7 @@ class Configuration:
                 return "the TensorFlow of 2023 with OpenMP is not here. `./lab setup --openmp` brings it: 1.2 GB"
             return f"{_shown(self.python)} is not there"
         if PYTORCH in self.flags and (why := torch_ranks.obstacle()):
-            return why.removesuffix(".")
+            return why
         if " " in str(self.env.get("LD_PRELOAD", "")):
             return "a library can't be preloaded from a path with a blank: move this folder"
         if COMPILED in self.flags and not shutil.which(compiler := os.environ.get("CXX") or preload.COMPILER):
@@ -316,11 +316,13 @@ def table(comparison: Comparison) -> Table:
     heads = ("images/s", f"times {first}", "GFLOP/s")
     rows = plain_table(Column("configuration"), *(Column(head, justify="right") for head in heads), header=True)
     rows.caption_justify = "left"
-    busy = [str(comparison.others)] if comparison.others.busy else []
-    rows.caption = "\n".join([caption(len(comparison.results[first])), *busy])
+    notes = [str(comparison.others)] if comparison.others.busy else []
     for name in comparison.results:
-        times = "1" if name == first else str(comparison.ratio(name, first))
+        ratio = comparison.ratio(name, first)
+        notes += [f"{name}: {ratio.by_rank}"] if ratio.by_rank else []
+        times = "1" if name == first else str(ratio)
         rows.add_row(name, f"{comparison.rate(name):,.2f}", times, f"{comparison.gflops(name):,.0f}")
     for name, reason in comparison.failed.items():
         rows.add_row(name, "–", reason.splitlines()[0])
+    rows.caption = "\n".join([caption(len(comparison.results[first])), *notes])
     return rows

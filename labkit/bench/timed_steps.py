@@ -68,9 +68,8 @@ def profile(step: Step, batches: Sequence[Batch], count: int) -> dict[str, Any]:
     """Return the `operations` of a step, in milliseconds by type, and the `seconds` of each step under the profiler.
 
     `plain_seconds` are those of as many steps without the profiler, in between its two sessions. The first session is
-    a warm-up. In it, the profiler's buffers move those of TensorFlow, and malloc gets them from the kernel again, up to
-    28 MB of new pages in each step: with Eigen, steps took 1.2 to 1.5× their time. So malloc keeps freed memory from
-    here on, in this process.
+    a warm-up. In it, the profiler's buffers move those of TensorFlow, and malloc gets them from the kernel again in
+    each step: page faults slow down Eigen's operations most. So this process's malloc keeps freed memory from here on.
     """
     _keep_freed_memory()
     _profile(step, batches, count)

@@ -178,15 +178,16 @@ def report(
     It says which figures were disturbed by other work. If you are in a room, the table of guesses also has the room's
     results: median and range, from five machines on. The page reads on a phone and prints on A4.
 
-    With --json, it writes the closing tables and the machine's limits to a file that others can compare with; all labs
-    must have run in full on an idle machine.
+    With --json, it writes the closing tables and the machine's limits to a file that others can compare with. The labs
+    that were run must have run in full on an idle machine.
     """
     from labkit.exercises import classroom_link
     from labkit.report import machine, page
 
     if as_json:
-        files.write(as_json, json.dumps(machine.collect(results or folder / "work"), indent=1) + "\n")
-        print(f"wrote {paths.shown(as_json)}")
+        collected = machine.collect(results or folder / "work")
+        files.write(as_json, json.dumps(collected, indent=1) + "\n")
+        print(f"wrote {paths.shown(as_json)} with labs {', '.join(collected['labs'])}")
         return
     html = page.render(results or folder / "work", *classroom_link.results(folder))
     files.write(out, html, "name another file with --out")

@@ -20,8 +20,8 @@ v1 = tf.compat.v1
 
 
 @contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Silence TensorFlow's warnings about functions that are traced often, as a check makes many on purpose."""
+def without_warnings() -> Iterator[None]:
+    """Silence TensorFlow's warnings inside a block, such as those about functions that are traced often."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel("ERROR")
@@ -140,7 +140,7 @@ def read_trace(answer: Callable[..., Any]) -> None:
         "both[training](x).",
     ),
 )
-@_without_warnings()
+@without_warnings()
 def two_graphs(answer: Callable[..., Any]) -> None:
     """The right count in the right graph; the function's Python runs at most once for each of the two."""
     runs: list[tuple[bool, Any]] = []

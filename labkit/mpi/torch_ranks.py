@@ -9,8 +9,8 @@ from labkit.system import addresses, paths, preload
 from labkit.system.errors import LabError
 from labkit.testbed import Testbed
 
-FOLDER = paths.ENV / "torch"  # of PyTorch, for whoever asked for it
-REQUIREMENTS = "requirements.txt"  # there, what is wanted; beside the packages, what they were installed from
+FOLDER = paths.ENV / "torch"  # where `lab setup --torch` installs PyTorch
+REQUIREMENTS = "requirements.txt"  # in FOLDER, what should be installed; in packages(), what was
 
 
 def version() -> str:
@@ -19,12 +19,12 @@ def version() -> str:
 
 
 def obstacle() -> str:
-    """Return one line, why no script with PyTorch can run here and what to do; empty when one can."""
+    """Return why no script with PyTorch can run here, and what to do, in one line; empty when one can."""
     installed = packages() / REQUIREMENTS
     if not installed.exists():
-        return "PyTorch is not here. `./lab setup --torch` brings it: 1 GB."
+        return "PyTorch is not installed. To install it (1 GB): ./lab setup --torch"
     if installed.read_bytes() != (FOLDER / REQUIREMENTS).read_bytes():
-        return f"PyTorch {version()} is not what the kit wants by now. `./lab setup --torch` brings that: 1 GB."
+        return f"PyTorch {version()} is out of date. To update it (1 GB): ./lab setup --torch"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The results of a complete run on this machine, for others to compare with: `data/machines/NAME.json`."""
+"""The results of complete runs on this machine, for others to compare with: `data/machines/NAME.json`."""
 
 import tomllib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ HAS_TABLE = "results.table("  # in the notebook of a lab with a closing table
 
 
 def collect(folder: Path) -> dict[str, Any]:
-    """Return machine, limits and closing tables, without names of hosts, users or folders.
+    """Return machine, limits and closing tables of the labs that ran, without names of hosts, users or folders.
 
     Parameters
     ----------
@@ -25,18 +25,17 @@ def collect(folder: Path) -> dict[str, Any]:
     Raises
     ------
     LabError
-        When a lab has not run in full, a figure was disturbed, or the labs ran on different machines.
+        When no lab has left a closing table, one of them did not run in full, a figure was disturbed, or the labs ran
+        on different machines.
     """
     labs = {lab["lab"]: lab for lab in page.read_labs(folder)}
-    problems = [
-        f"lab {info.number}: {problem}"
-        for info in catalogue.labs()
-        if HAS_TABLE in info.notebook.read_text()
-        for problem in _problems(labs.get(info.number))
-    ]
-    if problems:
-        raise LabError(f"this is not a complete run on an idle machine. {'; '.join(problems)}.")
-    tables = {number: lab["table"] for number, lab in labs.items() if "table" in lab}
+    with_table = [lab.number for lab in catalogue.labs() if HAS_TABLE in lab.notebook.read_text()]
+    left = [number for number in with_table if number in labs]
+    if not left:
+        raise LabError("no lab has left a closing table: run one in full, its optional sections too.")
+    if problems := [f"lab {number}: {problem}" for number in left for problem in _problems(labs[number])]:
+        raise LabError(f"these are not complete runs on an idle machine. {'; '.join(problems)}.")
+    tables = {number: labs[number]["table"] for number in left}
     on = labs[next(iter(tables))]["on"]
     if other := [number for number in tables if labs[number]["on"] != on]:
         raise LabError(
@@ -50,11 +49,9 @@ def collect(folder: Path) -> dict[str, Any]:
     return {"on": on, "when": max(labs[n]["when"] for n in tables)[:10], "kit": version, "limits": kept, "labs": tables}
 
 
-def _problems(lab: dict[str, Any] | None) -> Iterator[str]:
+def _problems(lab: dict[str, Any]) -> Iterator[str]:
     """Yield what a lab's results lack for a complete run."""
-    if lab is None:
-        yield "no results"
-    elif lab["quick"]:
+    if lab["quick"]:
         yield "a small run"
     elif "table" not in lab:
         yield "no closing table yet"

@@ -1,4 +1,4 @@
-"""The peak on paper, measured: how fast the instructions alone run, `python -m labkit.roofline.instructions ISA...`.
+"""The instructions' peak: how fast they run alone, `python -m labkit.roofline.instructions ISA...`.
 
 A core's peak is what one instruction computes, times how many of them it begins in a cycle, times its clock. The clock
 stands nowhere: it falls under wide instructions, and when all cores are busy. So the instructions run, on numbers that

@@ -82,7 +82,7 @@ class Limits:
         The libraries' matrix products by kind of number, the fastest first.
     instructions : mapping of str to dict
         By kind, the `instruction` that computes most and its `speed` from registers alone, in GFLOP/s or GOP/s: the
-        peak on paper. Empty where there is no compiler.
+        peak. Empty where there is no compiler.
     streams : mapping of str to float
         GB/s of copying, adding and reading arrays that are much larger than the caches, as STREAM counts: the bytes
         that the program asks to read and write.
@@ -269,18 +269,18 @@ def render(limits: Limits, console: Console) -> None:
         for other in limits.products[kind][1:]:
             table.add_row("", f"{other.speed:,.0f} {unit}", f"{other.library}, n = {other.n:,}")
         if paper := limits.instructions.get(kind):
-            share = f"of which the product reaches {limits.peak(kind) / paper['speed']:.0%}"
+            share = f"{paper['instruction']}, of which the product reaches {limits.peak(kind) / paper['speed']:.0%}"
             share += ": the machine was slower for the instruction" * (limits.peak(kind) > ABOVE * paper["speed"])
-            table.add_row("", f"{paper['speed']:,.0f} {unit}", f"the peak on paper, {paper['instruction']}, {share}")
+            table.add_row("", f"{paper['speed']:,.0f} {unit}", f"the instruction's peak, {share}")
     streams = ", ".join(f"{name} {speed:,.1f}" for name, speed in limits.streams.items())
     table.add_row("memory bandwidth", str(limits.measured("memory")), f"{streams}: arrays beyond the caches")
     console.print(table)
     ridges = ", ".join(f"{limits.ridge(kind):.0f} in {kind}" for kind in INSTRUCTIONS)
     lines = (
         "",
-        "The peak on paper is measured too: the instruction alone, on numbers that are in registers."
+        "The instruction's peak is measured too: the instruction alone, on numbers that are in registers."
         if limits.instructions
-        else "The peak on paper was not measured: no C compiler.",
+        else "The instruction's peak was not measured: there is no C compiler.",
         f"Memory limits what does fewer operations for each byte than {ridges}; the cores limit the rest.",
         "A byte counts when the program asks to read or write it.",
         f"Measured {limits.when}.",

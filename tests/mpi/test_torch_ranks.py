@@ -27,8 +27,8 @@ def made_up(monkeypatch, folder: Path, installed: str | None = "2.13.0+cpu") -> 
 @pytest.mark.parametrize(
     ("installed", "told"),
     [
-        (None, "PyTorch is not here. `./lab setup --torch` brings it"),
-        ("2.12.0+cpu", "PyTorch 2.12.0+cpu is not what the kit wants by now. `./lab setup --torch` brings that"),
+        (None, "PyTorch is not installed. To install it"),
+        ("2.12.0+cpu", "PyTorch 2.12.0+cpu is out of date. To update it"),
     ],
 )
 def test_where_it_is_not_a_line_says_so_and_what_to_do(monkeypatch, tmp_path, installed, told):

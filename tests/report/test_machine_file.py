@@ -79,10 +79,19 @@ def test_it_names_no_host_and_no_programs(folder):
 )
 def test_what_is_not_a_complete_run_is_refused(folder, rows, differences, told):
     leave(folder, "03", *rows, **differences)
-    (folder / "results-05.json").unlink()
+    leave(folder, "05", quick=True)
     with pytest.raises(LabError) as refused:
         machine.collect(folder)
-    assert str(refused.value) == f"this is not a complete run on an idle machine. {told}; lab 05: no results."
+    assert str(refused.value) == f"these are not complete runs on an idle machine. {told}; lab 05: a small run."
+
+
+def test_labs_that_were_not_run_are_left_out(folder):
+    (folder / "results-05.json").unlink()
+    assert "05" not in machine.collect(folder)["labs"]
+    for lab in machine.collect(folder)["labs"]:
+        (folder / f"results-{lab}.json").unlink()
+    with pytest.raises(LabError, match="no lab has left a closing table"):
+        machine.collect(folder)
 
 
 def test_labs_of_two_machines_are_refused(folder):

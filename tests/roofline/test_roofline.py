@@ -362,7 +362,7 @@ def shown(limits: Limits) -> str:
 def test_the_screen_tells_figures_and_what_they_mean():
     text = shown(LIMITS)
     assert "300 GFLOP/s TensorFlow, n = 4,096" in text
-    assert "1,000 GFLOP/s the peak on paper, AMX TDPBF16PS, of which the product reaches 40%" in text
+    assert "1,000 GFLOP/s the instruction's peak, AMX TDPBF16PS, of which the product reaches 40%" in text
     for told in ("200 GFLOP/s", "800 GOP/s", "20.0 GB/s", "4.0 × float32", "10 in float32, 20 in bfloat16, 40 in int8"):
         assert told in text
     assert "--again" not in text
