@@ -662,15 +662,10 @@ def show_time_to_accuracy(logs, cores):
             f"{speeds[ranks]:7,.0f} images/s, {gain:.2f}×"
         )
         if gain > 1.03 * ranks / reference:
-            print(
-                f"    More than {ranks / reference:.0f}×, with the same work per rank: the machine changed."
-            )
+            print(f"    More than {ranks / reference:.0f}×: the machine changed between the runs.")
     first, fastest = min(taken, key=taken.get), max(speeds, key=speeds.get)
-    print(
-        f"Fewest seconds: {plural(first, 'rank')}; most images/s: {plural(fastest, 'rank')}.",
-        end=" ",
-    )
-    print("One run each, so no intervals.")
+    first, fastest = plural(first, "rank"), plural(fastest, "rank")
+    print(f"Fewest seconds: {first}; most images/s: {fastest}. One run each, so no intervals.")
 
 
 # %%
