@@ -1135,8 +1135,8 @@ results.hand_in("7", strong_row)
 #
 # Fusion saves messages and costs copies. Here, one gradient has nearly all bytes: there is little to save.
 #
-# Your turn: put your own settings into `mine`. Horovod can also search for them, with `HOROVOD_AUTOTUNE=1`, as in lab
-# 05.
+# Your turn: put your own settings into `mine`. Horovod can also search for them, with `HOROVOD_AUTOTUNE=1`, as in
+# lab 05.
 
 # %%
 mine = {}  # such as {"no fusion": {"HOROVOD_FUSION_THRESHOLD": "0"}}
@@ -1812,10 +1812,9 @@ if wired and PREDICTION_ROUNDS:
 # two ranks share core 0. (d) is the usual default if no launcher pins.
 #
 # **Section 11** Nodes share the cores: with 4 nodes on 2 cores, *side by side* cannot exceed half of four times one
-# rank, and that is not the wire's doing. Ask: what would halve FP16's bytes on 4 nodes? A ring for any operation, as in
-# lab
-# 06. If no network can be made, the section's first cell says why and what an administrator can set; exercise 7 works
-#     without one.
+# rank, and that is not the wire's doing. Ask: what would halve FP16's bytes on 4 nodes? A ring for any operation, as
+# in lab 06. If no network can be made, the section's first cell says why and what an administrator can set; exercise 7
+# works without one.
 #
 # **Exercise 7** What is easily forgotten: a byte has 8 bits; a ring is a reduce-scatter and then an all-gather, hence
 # the 2. The error of the prediction depends on the machine. If a transfer stays below the requested rate, the wire is

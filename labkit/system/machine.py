@@ -197,7 +197,7 @@ def shares(machine: Machine, n: int, threads: int) -> list[tuple[int, ...]]:
     """Return n shares of the CPUs, of `threads` whole cores each; they overlap where the machine has fewer.
 
     All n and threads with the same product get the same cores, so that ranks can be compared with threads: those of the
-    NUMA node with the most. If it has too few, as few nodes as possible give equally many.
+    NUMA node with the most. If it has too few, as few nodes as possible give the same number each.
     """
     nodes = [[core for core in machine.cores if core[0] in node] for node in machine.numa]
     nodes.sort(key=len, reverse=True)
