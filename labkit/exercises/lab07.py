@@ -126,16 +126,8 @@ def learning_rates(answer: Callable[..., Any]) -> None:
             same(got, right, expected)
             expect(np.asarray(got).dtype != object, f"{expected} to be a float; it is {describe(got)}")
 
-    for step, base, size, warmup in (
-        (0, 0.1, 4, 10),
-        (10, 0.1, 4, 10),
-        (5, 0.1, 4, 10),
-        (500, 0.1, 4, 10),
-        (3, 0.1, 1, 10),
-        (0, 0.1, 4, 0),
-        (25, 0.01, 8, 100),
-        (1, 0.001, 8, 250),
-    ):
+    ramp = ((0, 0.1, 4, 10), (10, 0.1, 4, 10), (5, 0.1, 4, 10), (500, 0.1, 4, 10))
+    for step, base, size, warmup in (*ramp, (3, 0.1, 1, 10), (0, 0.1, 4, 0), (25, 0.01, 8, 100), (1, 0.001, 8, 250)):
         decide(step, base, size, warmup)
     for_all(
         decide,
@@ -322,12 +314,7 @@ def half_rates(answer: Callable[..., Any]) -> None:
 
     for n_bytes, ranks, seconds in ((1_000_000, 2, 1.0), (1_000_000, 4, 1.0), (1_686_568, 2, 0.02), (100, 64, 8.0)):
         decide(n_bytes, ranks, seconds)
-    for_all(
-        decide,
-        n_bytes=st.integers(1, 10**9),
-        ranks=st.integers(2, 1_024),
-        seconds=st.floats(1e-3, 10),
-    )
+    for_all(decide, n_bytes=st.integers(1, 10**9), ranks=st.integers(2, 1_024), seconds=st.floats(1e-3, 10))
 
 
 def _pairs(found: Any, case: str) -> set[tuple[int, int]]:
