@@ -926,7 +926,7 @@ def show_threads(speeds, number):
 
 def scaling_row(kind, speeds, ranks, cores, others):
     """Return a row of the closing table: weak or strong scaling, and its limit."""
-    name = f"{kind}: this CNN, {ranks} ranks on {plural(cores, 'core')}"
+    name = f"{kind}: this CNN, {ranks} ranks on {plural(min(ranks, cores), 'core')}"
     if not speeds:
         return (name, "", "", "")
     of_one = statistics.ratios(speeds, "one rank")
@@ -1561,7 +1561,8 @@ def wire_rows(wired, others, obstacle):
         of_one = statistics.ratios(outcome["speeds"], "one rank")
         pair = (of_one["default"], of_one["side by side"])
         reached, limit = (percent(ratio, outcome["nodes"]) for ratio in pair)
-        name = f"weak: this CNN, {case}, on {plural(machine.usable_cores, 'core')}"
+        in_use = min(outcome["nodes"], machine.usable_cores)
+        name = f"weak: this CNN, {case}, on {plural(in_use, 'core')}"
         above = "averaging can't make ranks faster, so run section 11 again"
         rows.append((name, "", reached, Limit(limit, above), others))
     return rows

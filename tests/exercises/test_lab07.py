@@ -290,6 +290,7 @@ def test_the_closing_table_has_section_5s_rows():
     assert others == "watch"
     assert str(row("strong", speeds, 2, 2, "watch")[2]).startswith("60% (")
     assert row("weak", {}, 2, 2, None)[2] == ""
+    assert row("weak", {}, 4, 64, None)[0].endswith("4 ranks on 4 cores")  # not on all 64
 
 
 # Horovod's timeline
