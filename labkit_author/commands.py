@@ -97,15 +97,15 @@ def build_notebooks(
     """Make the student and solution notebooks from their sources, if `lab lint` finds nothing wrong there.
 
     It writes `notebooks/NN_topic.ipynb` and `solutions/NN_topic.ipynb`; `solutions/labs.json`, from which checks, guide
-    and board read the labs; the minutes in the README's agenda; `docs/other-machines.md` and `docs/house.md`. Only
-    files that changed are written. Stored outputs stay as long as no code cell was changed or removed; new cells have
-    none. Exit code 1 when lint finds something.
+    and board read the labs; the minutes in the README's agenda, and its picture; `docs/other-machines.md` and
+    `docs/house.md`. Only files that changed are written. Stored outputs stay as long as no code cell was changed or
+    removed; new cells have none. Exit code 1 when lint finds something.
 
     With `--execute`, all labs run in one session, about an hour, and are stored together or not at all. Labs that are
     named are stored as drafts. Nothing is stored if an output is marked busy or not valid, has a warning of the doctor
     or a folder of this machine, or lacks steps of earlier labs; `.lab/executed/` has what ran.
     """
-    from labkit_author import build, catalogue, house, lint, machines, minutes, sources, stored
+    from labkit_author import build, catalogue, house, lint, machines, minutes, picture, sources, stored
 
     chosen = _chosen(labs)
     _refuse([problem for source in chosen for problem in lint.lint(source)])
@@ -115,6 +115,7 @@ def build_notebooks(
         written += stored.store(chosen, lambda lab: print(f"Executing {lab} …", flush=True))
         if len(chosen) < len(sources.labs()):
             print("Stored as drafts: ./lab build --execute, without a lab, stores all from one session.")
+    written += filter(None, [picture.write()])
     for path in dict.fromkeys(written):
         print(f"wrote {paths.shown(path)}")
     for source in chosen:

@@ -19,7 +19,7 @@ from labkit.exercises import catalogue, core
 from labkit.exercises.catalogue import LabInfo
 from labkit.system import files, paths, processes, programs
 from labkit.system.errors import LabError
-from labkit_author import notebooks
+from labkit_author import notebooks, picture, sources
 from labkit_author.minutes import total
 
 SITE = paths.ENV / "site"  # the folder of Sphinx's configuration, the front page, the style
@@ -185,7 +185,7 @@ def _front(folder: Path) -> dict[str, str]:
         "commands": opening[opening.index("```bash") :].strip(),
         "agenda": sections["Agenda"],
         "needs": sections["What you need"],
-        "picture": _picture(folder, "07_horovod_mnist", "Test accuracy against seconds"),
+        "picture": _picture(folder, sources.find(picture.LAB).stem, picture.ALT),
     }
 
 
@@ -195,8 +195,8 @@ def _picture(folder: Path, stem: str, begin: str) -> str:
     outputs: list[str] = [
         output.get("data", {}).get("text/html", "") for cell in page.cells for output in cell.get("outputs", [])
     ]
-    picture = next(text for text in outputs if f'alt="{begin}' in text)
-    return picture.replace("../", "").replace(' loading="lazy"', "")
+    html_of_it = next(text for text in outputs if f'alt="{begin}' in text)
+    return html_of_it.replace("../", "").replace(' loading="lazy"', "")
 
 
 def _index() -> str:

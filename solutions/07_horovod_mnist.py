@@ -7,12 +7,12 @@
 # %% [markdown]
 # # 07 · Horovod on an MNIST CNN
 #
-# A training run that takes a week on one machine can take a day on ten. It can also take as long as before, or give ten
-# networks that each saw a tenth of the data, and nothing in its log says so.
+# A training run that takes a week on one machine can take a day on ten. It can also take as long as before, or train
+# ten networks that each saw a tenth of the data, and nothing in its log says so.
 #
 # **You will** take a training script that runs in one [**process**](../docs/glossary.md#process), make it run on many
-# with [**Horovod**](../docs/glossary.md#horovod), and prove that it really does. You will see how much faster it gets
-# on your machine, what stops it from getting faster still, and how a run can look distributed without being so.
+# with [**Horovod**](../docs/glossary.md#horovod), and prove that it really does. You will measure how much faster it
+# gets on your machine, what limits it, and how a run can look distributed without being so.
 #
 # **Time** {minutes}
 #
@@ -40,10 +40,12 @@ from IPython.display import Code
 
 from labkit.data import load_digits
 from labkit.display import ladder, plots
+from labkit.display.consistency import Limit, Prediction
 from labkit.display.measured import Measured
-from labkit.mpi import RankError, run_ranks
+from labkit.mpi import RankError, placement, run_ranks
 from labkit.system import load, statistics
 from labkit.system.paths import ROOT
+from labkit.system.words import plural
 from labkit.testbed import obstacle
 
 # %%
@@ -51,18 +53,18 @@ from labkit.testbed import obstacle
 n_train, epochs = (512, 2) if QUICK else (6_400, 6)  # digits
 RANK_COUNTS = (2,) if QUICK else (1, 2, 4)  # section 5: training
 several = max(2, min(4, machine.usable_cores))  # ranks, in sections 5, 7 and 10
-SCALING_ROUNDS = 0 if QUICK else 5  # sections 5 and 7
-PINNING_ROUNDS = 0 if QUICK else 5  # section 10
-WIRE_ROUNDS, PREDICTION_ROUNDS = (1, 0) if QUICK else (5, 5)  # section 11
+SCALING_ROUNDS = 0 if QUICK else 6  # sections 5 and 7
+PINNING_ROUNDS = 0 if QUICK else 6  # section 10
+WIRE_ROUNDS, PREDICTION_ROUNDS = (1, 0) if QUICK else (6, 8)  # section 11
 WIRE_CASES = {"2 nodes, 1 Gbit/s": (2, 2 if QUICK else 8)}  # nodes, steps of a measurement
 if not QUICK:
-    WIRE_CASES |= {"2 nodes, 100 Mbit/s": (2, 4), "4 nodes, 100 Mbit/s": (4, 3)}
+    WIRE_CASES |= {"2 nodes, 100 Mbit/s": (2, 4), "4 nodes, 50 Mbit/s": (4, 3)}
 
 # %% [markdown]
 # ## 1 · The task: digits and a small network
 #
-# The kit takes the real MNIST digits if they are on this machine, and scikit-learn's own handwritten digits otherwise.
-# It prints which.
+# The kit uses the real MNIST digits if they are on this machine, and scikit-learn's handwritten digits otherwise. The
+# next cell prints which.
 
 # %%
 digits = load_digits(n_train=n_train, n_test=n_train // 4)
@@ -77,7 +79,7 @@ for axis, image, label in zip(axes.flat, digits.x_train, digits.y_train, strict=
 plots.show(figure, alt="Twenty digits of the training set, each with its label above it.")
 
 # %% [markdown]
-# The network is small: two convolutions and two dense layers. All labs that use it import it from one place,
+# The network is small: two convolutions and two dense layers. All labs that use it import it from
 # `labkit/models/mnist.py`:
 
 # %%
@@ -86,8 +88,8 @@ Code(filename=ROOT / "labkit" / "models" / "mnist.py")
 # %% [markdown]
 # ## 2 · One process
 #
-# This script trains it in one process, with a loop of its own instead of Keras' `fit`, so that you can see each step.
-# Read it once; you will turn it into a distributed script line by line.
+# This script trains it in one process, with its own loop instead of Keras' `fit`, so that you can see each step. You
+# will turn it into a distributed script line by line.
 
 # %%
 # %%writefile work/serial.py
@@ -149,10 +151,10 @@ if __name__ == "__main__":
 
 
 # %% [markdown]
-# `run_ranks` starts it. It prints the [**mpirun**](../docs/glossary.md#mpirun) command that does the same in a
-# terminal. Then it shows the lines of each process with its number, its [**rank**](../docs/glossary.md#rank), in front.
-# TensorFlow's own start-up messages are left out. Is the first [**epoch**](../docs/glossary.md#epoch) slower? In it,
-# TensorFlow prepares its kernels and touches its memory for the first time.
+# `run_ranks` starts it and prints the [**mpirun**](../docs/glossary.md#mpirun) command that does the same in a
+# terminal. Each line of output begins with the number of its process, the [**rank**](../docs/glossary.md#rank). In the
+# first [**epoch**](../docs/glossary.md#epoch), TensorFlow also prepares its kernels and touches its memory for the
+# first time, so that epoch may be slower.
 
 # %%
 if not QUICK:
@@ -163,13 +165,12 @@ if not QUICK:
 # %% [markdown]
 # ## 3 · What changes with many processes
 #
-# With Horovod, *every* rank runs the *whole* script, with its own copy of the network and its own share of the digits:
-# this is [**data parallelism**](../docs/glossary.md#data-parallelism). One thing makes it one training run and not
-# many: after each step the ranks average their [**gradients**](../docs/glossary.md#gradient), so every copy takes the
-# same step. The average comes from an [**all-reduce**](../docs/glossary.md#all-reduce), without a
-# [**parameter server**](../docs/glossary.md#parameter-server). If the all-reduce is a
-# [**ring**](../docs/glossary.md#ring), each rank sends about twice the size of the gradients, however many ranks there
-# are.
+# With Horovod, *every* rank runs the *whole* script, with its own copy of the network and its own share of the digits.
+# This is [**data parallelism**](../docs/glossary.md#data-parallelism). One thing makes it a single training run: after
+# each step the ranks average their [**gradients**](../docs/glossary.md#gradient), so every copy takes the same step.
+# The average comes from an [**all-reduce**](../docs/glossary.md#all-reduce), without a [**parameter
+# server**](../docs/glossary.md#parameter-server). In a [**ring**](../docs/glossary.md#ring) all-reduce, each rank sends
+# about twice the bytes of the gradients, for any number of ranks.
 #
 # ```mermaid
 # flowchart LR
@@ -183,40 +184,41 @@ if not QUICK:
 #     a --> w0["copy 0 takes the step"]
 #     a --> w1["copy 1 takes the same step"]
 # ```
-#
+
+# %% [markdown]
 # Six steps turn the serial script into a distributed one. The last column is PyTorch's `DistributedDataParallel` (DDP):
 #
 # | | step | why | with DDP |
 # | --- | --- | --- | --- |
 # | 1 | `hvd.init()` | starts [**MPI**](../docs/glossary.md#mpi): then a rank knows its number | `init_process_group` |
-# | 2 | one device for each rank | ranks that share cores slow each other down | stays yours |
-# | 3 | share of the digits; learning rate, steps | the global batch grows with the ranks | `DistributedSampler` |
-# | 4 | `hvd.DistributedGradientTape` | averages the gradients | done by the wrapped network |
-# | 5 | [**broadcast**](../docs/glossary.md#broadcast) the start | equal copies stay equal | done by wrapping it |
-# | 6 | [**checkpoints**](../docs/glossary.md#checkpoint) on rank 0 | two writers corrupt a file | stays yours |
+# | 2 | one device per rank | ranks that share cores slow each other down | you, or the launcher |
+# | 3 | share of the digits; learning rate, steps | the global batch grows | `DistributedSampler`, and you |
+# | 4 | `hvd.DistributedGradientTape` | averages the gradients | the wrapped network does it |
+# | 5 | [**broadcast**](../docs/glossary.md#broadcast) the start | equal copies stay equal | wrapping does it |
+# | 6 | [**checkpoints**](../docs/glossary.md#checkpoint) on rank 0 | two writers corrupt a file | you |
 #
-# In step 2, `mpirun -bind-to` pins the ranks to their cores. In step 3, PyTorch's sampler gives the share; the learning
-# rate and the number of steps stay yours.
+# In step 2, `mpirun -bind-to` pins the ranks to their cores.
+
+# %% [markdown]
+# Horovod's last release, 0.28.1, dates from June 2023, and libraries such as Ray have [dropped
+# it](https://github.com/ray-project/ray/issues/49454) since. This lab uses it because all six steps are visible, and
+# they are the same elsewhere: [lab 11](11_after_the_all_reduce.ipynb) runs this lab's script in PyTorch. (In older
+# scripts, step 5 is a `BroadcastGlobalVariablesHook`.)
 #
-# Horovod's last release, 0.28.1, is of June 2023, and libraries such as Ray have [dropped
-# it](https://github.com/ray-project/ray/issues/49454) since. The lab uses it because its six steps are all there is to
-# see, and because they are the same elsewhere: [lab 11](11_after_the_all_reduce.ipynb) writes what DDP does for you,
-# and runs this lab's script in PyTorch. (In older scripts, step 5 is a `BroadcastGlobalVariablesHook`.)
-#
-# Step 3 is arithmetic. You write it first, as three small functions. The scripts run in processes of their own, so the
-# functions will move into a module that they import, `work/plan.py`. There, each function can use `math`, numpy as `np`
-# and the functions of the exercises before it, but nothing else from this notebook.
+# Step 3 is arithmetic. You write it first, as three small functions. The scripts run in separate processes, so the
+# functions then move into a module that the scripts import, `work/plan.py`. There, each function can use `math`, numpy
+# as `np` and the functions of earlier exercises, but nothing else from this notebook.
 
 # %% [markdown]
 # ### Exercise 1 · Who trains on what?
 #
 # Write `shard(n, rank, size)`. It returns the indices, out of `range(n)`, that this rank trains on, as a list or an
-# array of ints. `size` is the [**world size**](../docs/glossary.md#world-size), the number of ranks. The scripts pick
+# array of ints. `size` is the [**world size**](../docs/glossary.md#world-size), the number of ranks. The scripts select
 # digits with them: `digits.x_train[shard(n, rank, size)]`.
 #
 # - No two ranks share an index.
-# - **All ranks get equally many**, so the `n % size` left over are dropped. Before you read the hint, think about the
-#   reason: what happens at a rank's next all-reduce when another rank has run out of batches?
+# - **All ranks get the same number of indices**, so the `n % size` left over are dropped. Why? What happens at a rank's
+#   next all-reduce if another rank has run out of batches?
 
 
 # %%
@@ -236,13 +238,13 @@ shard = check(1, shard)
 #
 # One step on 4 ranks looks at four batches and takes the *average* of their gradients. The average is less noisy than a
 # single batch's gradient, and about as long. An epoch now has a quarter of the steps, so at the old rate the weights
-# would move about a quarter of the way. The **linear scaling rule** makes each step `size` times as long. At the very
-# start the gradients change quickly, and such long steps can overshoot. So the
-# [**learning rate**](../docs/glossary.md#learning-rate) begins with a [**warm-up**](../docs/glossary.md#warm-up): it
-# rises from the rate for one rank to the rate for all ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)).
+# would move about a quarter of the distance. The **linear scaling rule** makes each step `size` times as long. At the
+# start the gradients change quickly, and such long steps can overshoot. So the [**learning
+# rate**](../docs/glossary.md#learning-rate) begins with a [**warm-up**](../docs/glossary.md#warm-up): it rises from the
+# rate for one rank to the rate for all ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)).
 #
-# Write `learning_rate(step, base, size, warmup)`: `base` at step 0, then in a straight line to `base * size` at step
-# `warmup`, and constant from there. With `warmup = 0` it is `base * size` from the first step. It returns a float.
+# Write `learning_rate(step, base, size, warmup)`. It returns a float: `base` at step 0, then in a straight line to
+# `base * size` at step `warmup`, and constant from there. With `warmup = 0` it is `base * size` from the first step.
 
 
 # %%
@@ -261,9 +263,9 @@ learning_rate = check(2, learning_rate)
 # %% [markdown]
 # ### Exercise 3 · A number of steps that follows the size
 #
-# In one epoch, each digit is seen once, by one of the ranks. Write `steps_per_epoch(n, batch, size)`: how many steps
-# each rank takes in one epoch, when each step takes `batch` digits from the rank's share of exercise 1. Only whole
-# batches count. It returns an int, for `range`.
+# In one epoch, one of the ranks sees each digit once. Write `steps_per_epoch(n, batch, size)`: the number of steps that
+# each rank takes in one epoch, if each step takes `batch` digits from the rank's share of exercise 1. Only full batches
+# count. It returns an int, for `range`.
 
 
 # %%
@@ -286,10 +288,10 @@ for size in (1, 2, 4):
     per_epoch = steps_per_epoch(6_400, 64, size)
     steps = np.arange(6 * per_epoch)
     rates = [learning_rate(step, 0.01, size, warmup=2 * per_epoch) for step in steps]
-    label = f"{size} {'rank' if size == 1 else 'ranks'}: {len(steps)} steps"
+    label = f"{plural(size, 'rank')}: {len(steps)} steps"
     axis.plot(steps, rates, markevery=len(steps) // 6, label=label)
 axis.set(xlabel="step", ylabel="learning rate")
-axis.set(title="Six epochs over 6,400 digits, 64 a rank and step")
+axis.set(title="Six epochs over 6,400 digits, 64 per rank and step")
 axis.legend()
 plots.show(
     figure,
@@ -307,14 +309,14 @@ functions = [inspect.getsource(function) for function in plan]
 print((work / "plan.py").read_text())
 
 # %% [markdown]
-# ### What if one rank has a batch more?
+# ### What if one rank has an extra batch?
 #
-# Exercise 1 asked for equally many digits on all ranks. This script does otherwise: rank 0 has three batches, rank 1
-# has two. After them, both want to average their accuracy.
+# Exercise 1 asked for the same number of digits on all ranks. This script breaks that rule: rank 0 has three batches,
+# rank 1 has two. After them, both want to average their accuracy.
 
 # %%
 # %%writefile work/uneven.py
-"""Rank 0 has one batch more than rank 1: mpirun -n 2 python work/uneven.py"""
+"""Rank 0 has one more batch than rank 1: mpirun -n 2 python work/uneven.py"""
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
@@ -344,37 +346,35 @@ except tf.errors.UnknownError:
 # </div>
 
 # %%
-results.guess(1, "one rank has a batch more", ..., choices=("error", "wrong average", "waits"))
+results.guess(1, "one rank has an extra batch", ..., choices=("error", "wrong average", "waits"))
 
 # %% [markdown]
-# Horovod watches for tensors that only some ranks have handed in. It warns after 60 s, and waits on. Here it warns
-# after 2 s, and gives up after 4.
+# Horovod warns of tensors that only some ranks have submitted, by default after 60 s, and keeps waiting. Here it warns
+# after 2 s and gives up after 4.
 
 # %%
 impatient = {"HOROVOD_STALL_CHECK_TIME_SECONDS": 2, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": 4}
 print("Two ranks start, and then wait for each other: about 12 s.", flush=True)
-run = run_ranks(2, "work/uneven.py", threads=1, env=impatient, show=False)
-for rank, lines in enumerate(run.lines):
+stalled = run_ranks(2, "work/uneven.py", threads=1, env=impatient, show=False)
+for rank, lines in enumerate(stalled.lines):
     for line in lines:
-        said = line.partition("] ")[2] if "stall_inspector" in line else line
-        print(textwrap.fill(f"[{rank}] {said}", 96))
+        text = line.partition("] ")[2] if "stall_inspector" in line else line
+        print(textwrap.fill(f"[{rank}] {text}", 96))
 results.compare_guess(1, "waits")
 
 # %% [markdown]
-# The lines below *Missing ranks* say who lacks what. `0: [accuracy]`: rank 0 has not handed in the accuracy. Is there a
-# line `1: [gradient]`, too? Horovod tells of a tensor once it has been waited for that long, and the other rank's may
-# come a moment later. Each rank waits for what the other will never send. Without the second limit, both would wait for
-# ever, without an error. If a distributed run of yours is silent, look for this warning first.
+# Below *Missing ranks*, `0: [accuracy]` means that rank 0 has not submitted the accuracy. A line `1: [gradient]` may
+# follow a moment later. Each rank waits for what the other will never send. Without the second limit, both would wait
+# forever, without an error. If a distributed run of yours goes silent, look for this warning first.
 #
-# (Where shares cannot be equal, a rank that has finished calls `hvd.join()`. It then adds zeros to what the others
-# average, until all have finished.)
+# (If shares cannot be equal, a rank that has finished calls `hvd.join()`, which contributes zeros until all have.)
 
 # %% [markdown]
 # ## 4 · Trust nothing: compare the weights
 #
-# If a gradient is not averaged, or the start is not broadcast, nothing crashes. Each rank trains a network of its own,
-# the loss falls, the accuracy is fine, and all ranks but one worked for nothing. One thing gives such a run away: the
-# **weights of the ranks differ**. So every distributed run in this lab ends with this measurement.
+# If a gradient is not averaged, or the start is not broadcast, nothing crashes. Each rank trains its own network, the
+# loss falls, the accuracy looks fine, and all ranks but one worked for nothing. Only one thing gives such a run away:
+# the **weights of the ranks differ**. So every distributed run in this lab ends with this measurement.
 
 # %%
 # %%writefile work/agree.py
@@ -396,17 +396,16 @@ def spread(model):
 # %% [markdown]
 # ### Exercise 4 · The distributed script
 #
-# Here is the serial script once more, with what distribution adds. Each such place starts with `# Horovod:` and says
-# what is needed; six are yours to write. The others are done: read them too, they hold answers to the questions below.
-# What has nothing to do with the six steps is in a module of its own, `work/train_helpers.py`. The next cell writes it;
-# it is folded.
+# Here is the serial script again, with what distribution adds. Each such place starts with `# Horovod:` and says what
+# is needed. Six of them are yours to write. Read the others too: they answer some of the questions below. Everything
+# outside the six steps is in `work/train_helpers.py`, which the next cell, folded, writes.
 #
 # Two things are special in Keras 3. Horovod needs TensorFlow's variables, and Keras wraps them: `v.value` unwraps one.
 # And `horovod.keras` was written for Keras 2 and does not work here; `horovod.tensorflow` does.
 
 # %% jupyter={"source_hidden": true}
 # %%writefile work/train_helpers.py
-"""What train_hvd.py needs besides the six steps: arguments, model, batches, test and log."""
+"""The parts of train_hvd.py outside the six steps: arguments, model, batches, test, log."""
 
 import argparse
 import json
@@ -428,12 +427,12 @@ def start_up(description, argv):
     """Return the arguments of the command line, and the digits."""
     parser = argparse.ArgumentParser(description=description)
     add = parser.add_argument
-    add("--digits", type=int, default=8000, help="how many to train on, over all ranks")
+    add("--digits", type=int, default=8000, help="number to train on, over all ranks")
     add("--epochs", type=int, default=6)
-    add("--batch", type=int, default=64, help="digits in a step, of each rank")
-    add("--lr", type=float, default=0.01, help="learning rate that suits one rank")
+    add("--batch", type=int, default=64, help="digits per step, on each rank")
+    add("--lr", type=float, default=0.01, help="learning rate for one rank")
     add("--warmup", type=int, default=2, help="epochs until the full learning rate")
-    add("--out", type=Path, default=Path("work/run"), help="folder of log and checkpoint")
+    add("--out", type=Path, default=Path("work/run"), help="folder for log and checkpoint")
     add("--resume", action="store_true", help="continue from the checkpoint in --out")
     args = parser.parse_args(argv)
     return args, load_digits(n_train=args.digits, n_test=args.digits // 4)
@@ -469,14 +468,14 @@ def batches(x, y, batch, steps, epoch):
 
 
 def evaluate(model, digits, epoch, loss, began, images):
-    """Return the results of an epoch in which each rank trained on so many images."""
+    """Return the results of an epoch in which each rank trained on `images` images."""
     seconds = perf_counter() - began
-    # Horovod: each rank tests its share, and a sum over the ranks gives one result for all.
+    # Horovod: each rank tests its share, and a sum over the ranks gives the overall result.
     tested = shard(len(digits.x_test), hvd.rank(), hvd.size())
     predicted = model.predict_on_batch(digits.x_test[tested]).argmax(axis=1)
     correct = np.sum(predicted == digits.y_test[tested])
-    own = tf.constant([correct, len(tested), loss], tf.float64)
-    total = hvd.allreduce(own, op=hvd.Sum, name="metrics").numpy()
+    of_this_rank = tf.constant([correct, len(tested), loss], tf.float64)
+    total = hvd.allreduce(of_this_rank, op=hvd.Sum, name="metrics").numpy()
     speed = {"seconds": seconds, "images_per_second": images * hvd.size() / seconds}
     means = {"accuracy": total[0] / total[1], "loss": total[2] / hvd.size()}
     return {"epoch": epoch + 1} | speed | means
@@ -484,7 +483,7 @@ def evaluate(model, digits, epoch, loss, began, images):
 
 def prove(model, history, out):
     """Compare the weights of all ranks; on rank 0, print the difference and write the log."""
-    difference = spread(model)  # Horovod: every rank takes part in it, rank 0 reports
+    difference = spread(model)  # Horovod: every rank takes part, rank 0 reports
     if hvd.rank() == 0:
         print(f"largest difference between any two ranks' weights: {difference}")
         since_start = np.cumsum([entry["seconds"] for entry in history])
@@ -513,14 +512,14 @@ def main(argv=None):
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     ### END SOLUTION
-    # Horovod: step 2. One device for each rank. Done: `mpirun -bind-to` gives it its cores.
+    # Horovod: step 2. One device per rank. Done: `mpirun -bind-to` gives it its cores.
     # Horovod: step 3. Set `x` and `y` to this rank's share of the training digits.
     ### BEGIN SOLUTION
     mine = shard(len(digits.x_train), rank, size)
     x, y = digits.x_train[mine], digits.y_train[mine]
     ### END SOLUTION
     steps = steps_per_epoch(len(digits.x_train), args.batch, size)
-    model, optimizer, loss_of = build(args.lr, seed=rank)  # each its own: step 5 mends it
+    model, optimizer, loss_of = build(args.lr, seed=rank)  # different starts: step 5 fixes that
 
     @tf.function(autograph=False)
     def train_step(images, labels):
@@ -535,7 +534,7 @@ def main(argv=None):
         return loss
 
     checkpoint, done = open_checkpoint(args, model, optimizer)
-    # Horovod: step 5. Give all what rank 0 starts from: variables of model, optimizer; `done`.
+    # Horovod: step 5. Give all ranks the start of rank 0: variables of model, optimizer; `done`.
     ### BEGIN SOLUTION
     start = [v.value for v in model.variables + optimizer.variables] + [done]
     hvd.broadcast_variables(start, root_rank=0)
@@ -573,10 +572,10 @@ if __name__ == "__main__":
 
 
 # %% [markdown]
-# The check calls your script's `main` on 3 ranks for a few steps. One step of 3 ranks must be, up to rounding in
-# float32, one step of a single process on all their digits. That is the definition of "distributed". A second call
-# takes several steps in each epoch, and a third one continues from its checkpoint (`--resume`), which only rank 0 has.
-# All of it may take three minutes, and a single line 20 s.
+# The check runs `main` on 3 ranks. One step of 3 ranks must equal, except for rounding in float32, one step of a single
+# process on all their digits. That is the definition of "distributed". A second call takes several steps in each epoch,
+# and a third one continues from its checkpoint (`--resume`), which only rank 0 has. The whole check may take three
+# minutes, and a single line 20 s.
 
 # %% tags=["nbval-check-output"]
 train_hvd = check(4, "work/train_hvd.py")
@@ -584,126 +583,135 @@ train_hvd = check(4, "work/train_hvd.py")
 # %% [markdown]
 # ## 5 · 1, 2 and 4 ranks
 #
-# Each rank gets one thread here, so that only the number of ranks changes. `run_ranks` sets `OMP_NUM_THREADS=1`, as job
-# scripts of clusters often do, and the two variables that this TensorFlow reads instead.
+# Each rank gets one thread here, so that only the number of ranks changes: `run_ranks` sets `OMP_NUM_THREADS=1` and the
+# two variables that TensorFlow reads instead.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How many times as many images per second do several ranks give as one? And which run gets to a given
-# accuracy first?
+# **Guess first.** By what factor do several ranks raise the images per second of one rank? And which run reaches a
+# given accuracy first?
 #
 # </div>
 
 # %%
-results.guess(2, f"images per second, {several} ranks against one", ..., unit="×")
+results.guess(2, f"images per second, {several} ranks vs one", ..., unit="×")
 
 # %%
-runs = {}
+logs = {}
 print(f"Ranks, a run each of about 15 s: {', '.join(map(str, RANK_COUNTS))}.", flush=True)
 with load.watch("section 5, training") as training_others:
     for ranks in RANK_COUNTS:
         out = work / f"ranks-{ranks}"
         arguments = ("--digits", n_train, "--epochs", epochs, "--out", out)
         run_ranks(ranks, train_hvd, *arguments, threads=1)
-        runs[ranks] = json.loads((out / "log.json").read_text())
-        assert runs[ranks]["spread"] == 0.0, "the ranks trained different models"
+        logs[ranks] = json.loads((out / "log.json").read_text())
+        assert logs[ranks]["spread"] == 0.0, "the ranks trained different models"
 
 # %% jupyter={"source_hidden": true}
 figure, axes = plt.subplots(1, 2, sharey=True)
-said = []
-for ranks, run in runs.items():
-    history = run["history"]
+ends = []
+for ranks, log in logs.items():
+    history = log["history"]
     seconds = [entry["seconds"] for entry in history]
     accuracy = [100 * entry["accuracy"] for entry in history]
-    label = f"{ranks} {'rank' if ranks == 1 else 'ranks'}"
-    axes[0].plot([entry["epoch"] for entry in history], accuracy, label=label)
+    axes[0].plot([entry["epoch"] for entry in history], accuracy, label=plural(ranks, "rank"))
     axes[1].plot(seconds, accuracy)
-    said.append(f"on {ranks}, {accuracy[-1]:.1f}% after {seconds[-1]:.1f} s")
-worst = 100 * min(run["history"][-1]["accuracy"] for run in runs.values())
+    ends.append(f"on {plural(ranks, 'rank')}, {accuracy[-1]:.1f}% after {seconds[-1]:.1f} s")
+worst = 100 * min(log["history"][-1]["accuracy"] for log in logs.values())
 axes[0].set_ylim(max(0, 5 * math.floor(worst / 5) - 10), 100)  # the last points
 axes[0].set(xlabel="epochs", ylabel="test accuracy (%)", xticks=range(1, epochs + 1))
 axes[0].legend(loc="lower right")
 axes[1].set(xlabel="seconds of training", xlim=(0, None))
-figure.suptitle("Time to accuracy, one thread a rank")
+figure.suptitle("Time to accuracy, one thread per rank")
 plots.show(
     figure,
-    alt="Test accuracy against seconds of training, and beside it against epochs, one line for "
-    f"each number of ranks, a point for each epoch: {'; '.join(said)}.",
+    alt="Test accuracy against seconds of training and against epochs, a line per number of "
+    f"ranks, a point per epoch: {'; '.join(ends)}.",
     keep=results,
     watched=[training_others],
 )
-if max(runs) > machine.usable_cores:
-    print(f"Beyond {machine.usable_cores} ranks, they share this machine's cores, in turns.")
+if max(logs) > machine.usable_cores:
+    print(f"More than {plural(machine.usable_cores, 'rank')} take turns on this machine's cores.")
 
 # %% [markdown]
-# Images per second alone can mislead. A run that is twice as fast but learns half as much per epoch has gained nothing.
-# [**Time to accuracy**](../docs/glossary.md#time-to-accuracy) includes both. On a cluster you also pay for it: cores
-# times seconds.
+# A run that is twice as fast but learns half as much per epoch has gained nothing. [**Time to
+# accuracy**](../docs/glossary.md#time-to-accuracy) includes both. On a cluster you also pay for it: cores times
+# seconds.
+
+
+# %% jupyter={"source_hidden": true}
+def median_speed(log):
+    """Return the images per second of a training run: the median of its epochs."""
+    return np.median([entry["images_per_second"] for entry in log["history"]])
+
+
+def show_time_to_accuracy(logs, cores):
+    """Print when each run reached the best accuracy that all of them reached, and its speed."""
+    best = min(max(entry["accuracy"] for entry in log["history"]) for log in logs.values())
+    target = math.floor(100 * best) / 100
+    print(f"First epoch with {target:.0%} test accuracy or more, and images/s of the median epoch:")
+    taken, speeds = {}, {}
+    reference = min(logs)
+    for ranks, log in logs.items():
+        first = next(entry for entry in log["history"] if entry["accuracy"] >= target)
+        taken[ranks], speeds[ranks] = first["seconds"], median_speed(log)
+        cost = f"{min(ranks, cores) * taken[ranks]:5.1f} core-seconds"
+        gain = speeds[ranks] / speeds[reference]
+        print(
+            f"  {plural(ranks, 'rank'):8} epoch {first['epoch']}, {taken[ranks]:5.1f} s, {cost}; "
+            f"{speeds[ranks]:7,.0f} images/s, {gain:.2f}×"
+        )
+        if gain > 1.03 * ranks / reference:
+            print(f"    More than {ranks / reference:.0f}×: the machine changed between the runs.")
+    first, fastest = min(taken, key=taken.get), max(speeds, key=speeds.get)
+    first, fastest = plural(first, "rank"), plural(fastest, "rank")
+    print(f"Fewest seconds: {first}; most images/s: {fastest}. One run each, so no intervals.")
 
 
 # %%
-def tell_time_to_accuracy(runs, cores):
-    """Print when each run got to the best accuracy that all of them reached."""
-    best = min(max(entry["accuracy"] for entry in run["history"]) for run in runs.values())
-    target = math.floor(100 * best) / 100
-    taken = {}
-    print(f"{target:.0%} test accuracy or more for the first time:")
-    for ranks, run in runs.items():
-        first = next(entry for entry in run["history"] if entry["accuracy"] >= target)
-        taken[ranks] = seconds = first["seconds"]
-        cost = f"{min(ranks, cores) * seconds:5.1f} core-seconds"
-        print(f"  on {ranks}: epoch {first['epoch']}, {seconds:5.1f} s, {cost}")
-    first = min(taken, key=taken.get)
-    print(f"Fewest seconds: on {first}. One run of each, so there is no interval.")
-
-
-tell_time_to_accuracy(runs, machine.usable_cores)
+show_time_to_accuracy(logs, machine.usable_cores)
 
 # %% [markdown]
-# Is the run with the most images per second also the first to get there? More ranks take fewer steps in an epoch, each
-# with the average of more digits. And two epochs of the six are warm-up. The left panel shows what that does: accuracy
-# by epoch, whatever the speed.
+# More ranks take fewer steps in an epoch, each with the average of more digits, and two of the six epochs are warm-up.
+# The left panel shows what that does, independent of speed. Each number of ranks ran once, so the machine may have
+# changed in between. The next measurement alternates.
 #
 # ### Scaling efficiency and its limit
 #
-# The [**scaling efficiency**](../docs/glossary.md#scaling-efficiency) is the share of the ideal speed-up that was
-# reached: the images per second of *n* ranks over *n* times those of one rank. There are two of them, and a published
-# figure means little without the word:
+# The [**scaling efficiency**](../docs/glossary.md#scaling-efficiency) is the share of the ideal speed-up that a run
+# reaches: the images per second of *n* ranks over *n* times those of one rank. Each rank takes 64 digits per step, as
+# above, so the global batch grows with the ranks. That is [**weak scaling**](../docs/glossary.md#weak-scaling). In
+# [**strong scaling**](../docs/glossary.md#strong-scaling) the global batch stays the same (section 7). A published
+# efficiency means little unless it says which of the two it is.
+
+# %% [markdown]
+# How much of the missing speed-up is due to Horovod? Ranks on one machine share its memory, caches and clock, so they
+# may slow each other down even if they exchange nothing. So the same ranks also train **side by side**, on the same
+# cores but without Horovod. Averaging only adds work to that, so it is the limit.
 #
-# - [**Weak scaling**](../docs/glossary.md#weak-scaling): each rank takes 64 digits per step, as above. The global batch
-#   grows with the ranks.
-# - [**Strong scaling**](../docs/glossary.md#strong-scaling): the global batch stays at 64, and each rank takes its part
-#   of it. Each step gets shorter, but the gradients that it averages stay as large.
-#
-# How much of the missing speed-up is Horovod's? Ranks on one machine share its memory, its caches and its clock, so
-# they may slow each other down even if they exchange nothing. That is measured too: the same ranks on the same cores
-# train **side by side**, each for itself, without Horovod. Averaging only adds work to that, so it is the limit.
-#
-# There is a rival, too: *one* process with as many threads as there were ranks, and as many images in a step. A talk of
-# 2018 says of this network that more ranks can be faster, since its small convolutions then have to keep fewer threads
-# busy.
+# There is also a rival: *one* process on the same cores, with a thread for each rank and as many images in a step. A
+# talk of 2018 says that more ranks can be faster, as small convolutions are hard to thread.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** On the same cores: many ranks with one thread each, or one process with many threads?
+# **Guess first.** On the same cores: several ranks with one thread each, or one process with several threads?
 #
 # </div>
 
 # %%
-results.guess(3, "on the same cores", ..., choices=("ranks", "threads", "no difference"))
+results.guess(3, "on the same cores", ..., choices=("ranks", "threads", "no clear difference"))
 
 # %% [markdown]
-# The next cell writes the script that measures, and is folded. It takes a list of ways to take a training step, with or
-# without Horovod, and measures them in turns.
+# The next cell, folded, writes the script that measures variants of a training step, with or without Horovod.
 
 # %% jupyter={"source_hidden": true}
 # %%writefile work/compare.py
-"""Measure ways of taking a training step:
+"""Measure variants of a training step:
 
-mpirun -n 2 python work/compare.py WAYS.json FOUND.json ROUNDS
+mpirun -n 2 python work/compare.py VARIANTS.json SPEEDS.json ROUNDS
 
-WAYS.json has the arguments of `measure` for each way, and "horovod": whether it runs meanwhile.
-A fourth argument has the bytes counted that this node sends.
+VARIANTS.json has the arguments of `measure` for each variant, and "horovod": whether it runs
+at that time. With a fourth argument, the script counts the bytes that this node sends.
 """
 
 import functools
@@ -721,7 +729,7 @@ from labkit.data import load_digits
 from labkit.models import mnist_cnn
 from labkit.testbed import traffic
 
-WARM_UP = 3  # steps before a measurement
+WARM_UP = 2  # steps before a measurement
 world = MPI.COMM_WORLD
 digits = load_digits(n_train=2048, n_test=10)
 model = mnist_cnn()
@@ -732,7 +740,7 @@ running = False  # whether Horovod runs
 
 @functools.cache
 def make_step(averaged, every, fp16):
-    """Return a step on `every` batches, whose gradients are added up and then averaged."""
+    """Return a step on `every` batches, whose gradients are summed and then averaged."""
     compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
 
     @tf.function(autograph=False)
@@ -749,7 +757,7 @@ def make_step(averaged, every, fp16):
 
 
 def take(number, every, batch):
-    """Return the images and labels of a step: other ones in each."""
+    """Return the images and labels of a step, different in each."""
     first = number * every * batch % (len(digits.x_train) - every * batch + 1)
     chosen = slice(first, first + every * batch)
     images = digits.x_train[chosen].reshape(every, batch, 28, 28, 1)
@@ -777,34 +785,34 @@ def measure(active, steps, batch, every, fp16):
     """Return the images/s of all active ranks, and the bytes that this node sends in a step."""
     sent_so_far = (lambda: traffic().sent) if len(sys.argv) > 4 else (lambda: 0)
     step = make_step(running, every, fp16)
-    own = steps if world.rank < active else 0  # the other ranks sleep meanwhile
-    for number in range(min(WARM_UP, own)):
+    n_steps = steps if world.rank < active else 0  # the other ranks sleep
+    for number in range(min(WARM_UP, n_steps)):
         step(*take(number, every, batch))
     meet()
     start, sent = time.perf_counter(), sent_so_far()
-    for number in range(own):
+    for number in range(n_steps):
         step(*take(number, every, batch))
     seconds = time.perf_counter() - start
     meet()
     sent = sent_so_far() - sent
     images = active * steps * every * batch
-    return images / world.allreduce(seconds, op=MPI.MAX), sent / max(1, own)
+    return images / world.allreduce(seconds, op=MPI.MAX), sent / max(1, n_steps)
 
 
 def main():
-    ways = json.loads(Path(sys.argv[1]).read_text())
+    variants = json.loads(Path(sys.argv[1]).read_text())
     optimizer.build(model.trainable_variables)
-    speeds, sent = ({name: [] for name in ways} for _ in range(2))
-    for name, way in [*ways.items()] * int(sys.argv[3]):
-        switch(way["horovod"])
+    speeds, sent = ({name: [] for name in variants} for _ in range(2))
+    for name, variant in [*variants.items()] * int(sys.argv[3]):
+        switch(variant["horovod"])
         keys = ("active", "steps", "batch", "every", "fp16")
-        speed, n_bytes = measure(*(way[key] for key in keys))
+        speed, n_bytes = measure(*(variant[key] for key in keys))
         speeds[name].append(speed)
         sent[name].append(n_bytes)
     switch(False)
     if world.rank == 0:
-        found = {"speeds": speeds, "sent": sent, "gradients": 4 * model.count_params()}
-        Path(sys.argv[2]).write_text(json.dumps(found))
+        measured = {"speeds": speeds, "sent": sent, "gradients": 4 * model.count_params()}
+        Path(sys.argv[2]).write_text(json.dumps(measured))
 
 
 if __name__ == "__main__":
@@ -812,121 +820,152 @@ if __name__ == "__main__":
 
 
 # %% [markdown]
-# A round has each launch once, so that a slow minute of the machine affects all of them. How well the rounds agree
-# gives the 95% confidence interval of each ratio. It covers the noise of these minutes. Another day, with another clock
-# rate or other neighbours on the machine, a repetition can be elsewhere.
-#
-# The same rounds also have the ways that section 7 compares.
+# A round has each launch once, so a slow minute affects all of them. The agreement of the rounds gives the 95%
+# confidence interval of each ratio. It covers the noise of these minutes: on another day, a repetition can fall
+# outside. The rounds also contain the variants that section 7 compares.
 
 
 # %%
-def way(active, batch=64, horovod=True, every=1, fp16=False, steps=None):
-    """Return a way to measure: active ranks, the digits of each in a step, with Horovod or not."""
-    how = dict(batch=batch, horovod=horovod, every=every, fp16=fp16)
-    return how | dict(active=active, steps=steps or 1024 // batch)
+def variant(active, batch=64, horovod=True, every=1, fp16=False, steps=None):
+    """Return a variant: active ranks, the digits of each in a step, with Horovod or without."""
+    options = dict(batch=batch, horovod=horovod, every=every, fp16=fp16)
+    return options | dict(active=active, steps=steps or 1024 // batch)
 
 
-def launch(ranks, ways, rounds=2, threads=1, env=None):
-    """Return the images per second of each way, the mean of so many rounds in one launch."""
-    files = (work / "ways.json", work / "found.json")
-    files[0].write_text(json.dumps(ways))
-    run_ranks(ranks, "work/compare.py", *files, rounds, threads=threads, env=env, show=False)
+def launch(ranks, variants, rounds=2, threads=1, env=None):
+    """Return the images per second of each variant, the mean of some rounds, and the run."""
+    files = (work / "variants.json", work / "speeds.json")
+    files[0].write_text(json.dumps(variants))
+    options = dict(threads=threads, env=env, show=False)
+    run = run_ranks(ranks, "work/compare.py", *files, rounds, **options)
     speeds = json.loads(files[1].read_text())["speeds"]
-    return {name: np.mean(found) for name, found in speeds.items()}
+    return {name: np.mean(speed) for name, speed in speeds.items()}, run
 
 
-def compare(launches, rounds):
-    """Return the images per second of each way, round by round."""
-    speeds = {}
+def alternate(launches, rounds):
+    """Return the images per second of each variant, round by round, and all runs."""
+    speeds, runs = {}, []
     for number in range(rounds):
         for options in launches:
-            for name, speed in launch(**options).items():
-                speeds.setdefault(name, []).append(speed)
+            means, run = launch(**options)
+            runs.append(run)
+            for name, mean in means.items():
+                speeds.setdefault(name, []).append(mean)
         print(f"round {number + 1} of {rounds}", flush=True)
-    return speeds
+    return speeds, runs
 
 
 # %%
-each = 64 // several
-alone = {
-    "one rank": way(1, horovod=False),
-    "one rank, batch 256": way(1, batch=256, horovod=False),
-    "weak, side by side": way(several, horovod=False),
-    "strong, side by side": way(several, batch=each, horovod=False),
+part = 64 // several
+without_horovod = {
+    "one rank": variant(1, horovod=False),
+    "one rank, batch 256": variant(1, batch=256, horovod=False),
+    "weak, side by side": variant(several, horovod=False),
+    "strong, side by side": variant(several, batch=part, horovod=False),
 }
-averaged = {
-    "weak": way(several),
-    "strong": way(several, batch=each),
-    "batch 256": way(several, batch=256),
+with_horovod = {
+    "weak": variant(several),
+    "strong": variant(several, batch=part),
+    "batch 256": variant(several, batch=256),
 }
-threads = {"one process": way(1, batch=64 * several, horovod=False)}
-unfused = {"no fusion": way(several)}
+one_process = {"one process": variant(1, batch=64 * several, horovod=False)}
 launches = [
-    dict(ranks=several, ways=alone | averaged),
-    dict(ranks=1, ways=threads, threads=several),
-    dict(ranks=several, ways=unfused, env={"HOROVOD_FUSION_THRESHOLD": "0"}),
+    dict(ranks=several, variants=without_horovod | with_horovod),
+    dict(ranks=1, variants=one_process, threads=several),
 ]
-print(f"{SCALING_ROUNDS} rounds of three launches, about 20 s each.", flush=True)
+print(f"{SCALING_ROUNDS} rounds of two launches, about 10 s each.", flush=True)
 with load.watch("section 5, scaling") as scaling_others:
-    scaling = compare(launches, SCALING_ROUNDS)
+    scaling, scaling_runs = alternate(launches, SCALING_ROUNDS)
 
 
 # %% jupyter={"source_hidden": true}
 def percent(ratio, ranks=1):
-    """Return a ratio of so many ranks to one as an efficiency, with its interval."""
-    return Measured(*(100 * np.array(ratio) / ranks), "%", digits=0)
+    """Return a ratio of several ranks to one as an efficiency, with its interval."""
+    share = 100 * np.array(ratio) / ranks
+    return Measured(*share, "%", digits=0 if share[0] >= 10 else 1)
 
 
 def cost_of(reached):
-    """Say what averaging costs, by the ratio to the same ranks side by side."""
+    """Return what averaging costs, by the ratio to the same ranks side by side."""
     words = {
         "slower": f"averaging costs {1 - reached.value:.0%} of the images per second",
         "faster": "averaging can't make ranks faster, so something else changed: measure again",
     }
-    says = words.get(reached.verdict, reached.verdict)
-    return f"with Horovod they reach {percent(reached)} of that: {says}"
+    verdict = words.get(reached.verdict, reached.verdict)
+    return f"with Horovod they reach {percent(reached)} of that: {verdict}"
 
 
-def tell_scaling(speeds, ranks):
-    """Print each efficiency, its limit, and what averaging costs."""
+def show_scaling(kind, speeds, ranks):
+    """Print the efficiency of weak or strong scaling, its limit, and what averaging costs."""
     of_one = statistics.ratios(speeds, "one rank")
-    for way in ("weak", "strong"):
-        limit = f"{way}, side by side"
-        print(f"{way} scaling on {ranks} ranks: efficiency {percent(of_one[way], ranks)}")
-        print(f"  the same ranks side by side: {percent(of_one[limit], ranks)}")
-        print(f"  {cost_of(statistics.ratios(speeds, limit)[way])}")
-    strong = statistics.ratios(speeds, "weak")["strong"]
-    print(f"strong scaling gives {strong} times the images/s of weak scaling: {strong.verdict}")
+    limit = f"{kind}, side by side"
+    print(f"{kind} scaling on {ranks} ranks: efficiency {percent(of_one[kind], ranks)}")
+    print(f"  the same ranks side by side: {percent(of_one[limit], ranks)}")
+    print(f"  {cost_of(statistics.ratios(speeds, limit)[kind])}")
 
 
-def tell_threads(speeds, number):
+def show_training_runs(logs, of_one, ranks):
+    """Compare the speed-up of the training runs with that of the rounds."""
+    gain = median_speed(logs[ranks]) / median_speed(logs[1])
+    if of_one.low <= gain <= of_one.high:
+        place = "inside the interval"
+    else:
+        place = "outside the interval: they ran once, one after the other, so trust the rounds"
+    print(f"  the training runs gave {gain:.2f}×, {place}")
+
+
+def show_threads(speeds, number):
     """Compare ranks of one thread with one process of many threads; return the winner."""
     ratio = statistics.ratios(speeds, "one process")["weak"]
-    talk = {"faster": ", as the talk says", "slower": ", not what the talk says"}
-    print(f"{number} ranks × 1 thread against 1 process × {number} threads:")
-    print(f"  {ratio} times the images/s: {ratio.verdict}{talk.get(ratio.verdict, '')}")
-    return {"faster": "ranks", "slower": "threads"}.get(ratio.verdict, "no difference")
+    print(f"{number} ranks × 1 thread vs 1 process × {number} threads:")
+    print(f"  {Measured(*ratio, '×')} the images/s: {ratio.verdict}")
+    if not ratio.significant:
+        return "no clear difference"
+    return "ranks" if ratio.faster else "threads"
+
+
+def scaling_row(kind, speeds, ranks, cores, others):
+    """Return a row of the closing table: weak or strong scaling, and its limit."""
+    name = f"{kind}: this CNN, {ranks} ranks on {plural(min(ranks, cores), 'core')}"
+    if not speeds:
+        return (name, "", "", "")
+    of_one = statistics.ratios(speeds, "one rank")
+    reached, limit = (percent(of_one[each], ranks) for each in (kind, f"{kind}, side by side"))
+    above = "averaging can't make ranks faster, so run section 5 again"
+    return (name, "", reached, Limit(limit, above), others)
 
 
 # %%
 if scaling:
+    of_one = statistics.ratios(scaling, "one rank")["weak"]
+    of_process = statistics.ratios(scaling, "one process")["weak"]
+    of_limit = statistics.ratios(scaling, "weak, side by side")["weak"]
     print(f"one rank: {np.mean(scaling['one rank']):,.0f} images/s; {SCALING_ROUNDS} rounds")
-    tell_scaling(scaling, several)
-    winner = tell_threads(scaling, several)
-    results.compare_guess(2, Measured(*statistics.ratios(scaling, "one rank")["weak"], "×"))
+    print(f"{several} ranks vs one rank, alternating: {Measured(*of_one, '×')} the images/s")
+    if several in logs:
+        show_training_runs(logs, of_one, several)
+    show_scaling("weak", scaling, several)
+    winner = show_threads(scaling, several)
+    print(f"  {placement(scaling_runs)}")
+    results.compare_guess(2, Measured(*of_one, "×"))
     results.compare_guess(3, winner)
-    faster = Measured(*statistics.ratios(scaling, "one process")["weak"], "×")
-    limit = statistics.ratios(scaling, "weak, side by side")["weak"]
-    results.step("ranks", faster, scaling_others, share=round(100 * limit.value))
+    results.step(
+        "ranks",
+        Measured(*of_process, "×"),
+        scaling_others,
+        share=round(100 * of_limit.value),
+        significant=of_process.significant,
+    )
 
 # %% [markdown]
-# Between 100% and *side by side* lies what the ranks share: memory, caches, the clock, and the cores themselves where
-# there are fewer cores than ranks. No change of Horovod's settings gets that back. Between *side by side* and the
-# efficiency lies the averaging: messages, and waiting for the slowest rank.
+# Between 100% and *side by side* lies what the ranks share: memory, caches, the clock, and the cores themselves if
+# there are fewer cores than ranks. No Horovod setting can win that back. Between *side by side* and the efficiency lies
+# the averaging: messages, and waiting for the slowest rank.
 #
-# Ranks with one thread each have their own work, and meet once per step. Threads of one process meet at the end of each
-# operation. On the other hand, each rank holds its own copy of the network and of its data.
-#
+# Ranks work independently and meet once per step. Threads of one process meet at the end of every operation. In return,
+# each rank holds its own copy of the network.
+
+# %% [markdown]
 # ## 6 · Where the time goes: the timeline
 #
 # Horovod writes a [**timeline**](../docs/glossary.md#timeline) of what it does with every tensor, to the file that
@@ -988,9 +1027,9 @@ def median_step(gradients):
 
 
 gradients = read_timeline(timeline)
-step = median_step(gradients)
+median_stages = median_step(gradients)  # of each gradient
 figure, axis = plt.subplots()
-for row, stages in enumerate(step):
+for row, stages in enumerate(median_stages):
     for stage, start, end in stages:
         if stage in STAGES:
             label, colour = STAGES[stage]
@@ -1002,40 +1041,42 @@ labels = [f"{' × '.join(map(str, s))}: {4 * math.prod(s):,} bytes" for s in sha
 axis.set_yticks(range(len(gradients)), labels, fontsize=11)
 axis.set(xlabel="ms since the step's first gradient was ready")
 axis.set(title="The eight gradients of a median step")
-largest = {stage: end - start for stage, start, end in step[-1]}
-shown = {STAGES[stage][0]: ms for stage, ms in largest.items() if stage in STAGES}
-said = ", ".join(f"{label} {ms:.1f} ms" for label, ms in shown.items())
+largest = {name: end - start for name, start, end in median_stages[-1] if name in STAGES}
+summary = ", ".join(f"{STAGES[name][0]} {ms:.1f} ms" for name, ms in largest.items())
+ready_at = max(stages[0][1] for stages in median_stages)
+averaged_at = max(stages[-1][2] for stages in median_stages)
 plots.show(
     figure,
     alt="For each of the eight gradients of a step of median length, from the smallest to the "
-    "largest, a bar in time: negotiated, fused where it is, reduced. The largest gradient: "
-    f"{said}.",
+    "largest, a bar in time: negotiated, fused if it is, reduced. The largest gradient: "
+    f"{summary}.",
     keep=results,
 )
-print(f"The largest gradient in this step: {said}.")
+print(f"The largest gradient in this step: {summary}.")
+print(f"The last gradient was ready {ready_at:.1f} ms after the first.", end=" ")
+print(f"After {averaged_at:.1f} ms, all were averaged.")
 
 # %% [markdown]
 # Each gradient goes through three stages:
 #
-# - **negotiated**: rank 0 waits until *every* rank has this gradient ready. If one rank is slow, you see it here: the
-#   others wait.
-# - **fused**: small gradients are copied side by side into one buffer, so that one all-reduce serves many. Afterwards
-#   they are copied back. If *reduced* bars begin and end together, one all-reduce carried them all.
+# - **negotiated**: rank 0 waits until *every* rank has this gradient ready. If one rank is slow, this is where you see
+#   it: the others wait.
+# - **fused**: small gradients are copied into one buffer, so that one all-reduce serves many. Afterwards they are
+#   copied back. If *reduced* bars begin and end together, one all-reduce carried them all.
 # - **reduced**: the all-reduce itself, by MPI.
 #
 # The rows go from the smallest gradient to the largest. The gradient of the first dense layer has 95% of all bytes.
-# Back-propagation computes gradients from the last layer to the first. Do they become ready in that order here, or in
-# a bunch?
-#
-# Negotiation is waiting, for one of three things: for the other rank to get as far; for Horovod's next cycle, since it
-# looks for ready gradients once per cycle, 1 ms by default; or for its thread. Horovod has **one thread** for all of
-# this. While an all-reduce runs, gradients that become ready meanwhile stay *negotiated*.
-#
-# (Chrome opens the file too, at `chrome://tracing`. With `HOROVOD_TIMELINE_MARK_CYCLES=1`, it also shows the cycles.)
+# Back-propagation computes the gradients from the last layer to the first. If they become ready one by one, the first
+# all-reduces overlap with the rest of it. If all become ready at almost the same time, nothing can overlap.
+
+# %% [markdown]
+# Negotiation is waiting: for the other rank; for Horovod's next cycle, since it looks for ready gradients once per
+# cycle, 1 ms by default; or for its thread. Horovod has **one thread** for all of this. During an all-reduce, gradients
+# that become ready stay *negotiated*. (Chrome opens the file too, at `chrome://tracing`.)
 #
 # ## 7 · Improve it
 #
-# Where does the missing efficiency go, and what can you change?
+# What can you change?
 #
 # | setting | what it does | when to change it |
 # | --- | --- | --- |
@@ -1043,76 +1084,68 @@ print(f"The largest gradient in this step: {said}.")
 # | `HOROVOD_FUSION_THRESHOLD` | most bytes in one fused all-reduce; default 128 MiB | 0, no fusion, for few gradients |
 # | `HOROVOD_CYCLE_TIME` | ms between two looks for ready gradients; default 1 | shorter for a small model |
 #
-# What would help here? Look at the timeline before you run the next cell. The rounds are those of section 5, so the
-# efficiency of batch 64 is the one that you know.
+# The rounds of section 5 also ran 256 digits per rank, and strong scaling: a global batch of 64, divided among the
+# ranks. There, each step is shorter, but the gradients are as large. What do you expect of each?
+
 
 # %% jupyter={"source_hidden": true}
-CHANGES = ("batch 256", "no fusion")
-
-
-def tell_settings(speeds, reference, changes):
+def show_settings(speeds, reference, changes):
     """Print what each change is worth."""
-    found = statistics.ratios(speeds, reference)
+    of_reference = statistics.ratios(speeds, reference)
     for name in changes:
-        ratio = found[name]
-        print(f"{name:14} {ratio} times the default's images/s: {ratio.verdict}")
+        ratio = of_reference[name]
+        print(f"{name}: {Measured(*ratio, '×')} the default's images/s: {ratio.verdict}")
 
 
-def tell_batches(speeds, ranks):
+def show_batches(speeds, ranks):
     """Print the efficiency at each batch, and whether they differ."""
     pairs = {64: ("weak", "one rank"), 256: ("batch 256", "one rank, batch 256")}
     for batch, (many, one) in pairs.items():
         share = percent(statistics.ratios(speeds, one)[many], ranks)
-        print(f"efficiency at batch {batch}: {share}")
+        print(f"  efficiency at batch {batch}: {share}")
     small, large = (np.divide(speeds[many], speeds[one]) for many, one in pairs.values())
     ratio = statistics.ratio(large, small)
     words = {"faster": "higher", "slower": "lower"}.get(ratio.verdict, ratio.verdict)
-    print(f"  at batch 256 it is {ratio} times that at batch 64: {words}")
+    print(f"  the second is {Measured(*ratio, '×')} the first: {words}")
+
+
+def show_averaging(speeds):
+    """Print whether averaging costs more in strong scaling than in weak scaling."""
+    kinds = ("strong", "weak")
+    shares = (np.divide(speeds[kind], speeds[f"{kind}, side by side"]) for kind in kinds)
+    ratio = statistics.ratio(*shares)
+    words = {"faster": "averaging costs less here", "slower": "averaging costs more here"}
+    verdict = words.get(ratio.verdict, ratio.verdict)
+    print(f"  that share is {Measured(*ratio, '×')} the one of weak scaling: {verdict}")
 
 
 # %%
 if scaling:
-    tell_settings(scaling, "weak", CHANGES)
-    tell_batches(scaling, several)
-
-# %% jupyter={"source_hidden": true}
-if scaling:
-    changed = {name: statistics.ratios(scaling, "weak")[name] for name in CHANGES}
-    value, low, high = np.array(list(changed.values())).T
-    figure, axis = plt.subplots(figsize=(9, 2.8))
-    axis.errorbar(value, list(changed), xerr=(value - low, high - value), fmt="o", capsize=4)
-    axis.axvline(1, color=plots.BLACK, linewidth=1)
-    axis.set_ylim(len(changed) - 0.5, -0.5)
-    axis.set(xlabel="images/s, as a multiple of the default")
-    axis.set(title=f"Settings, on {several} ranks")
-    plots.show(
-        figure,
-        alt="Images per second with 95% intervals, as a multiple of those with Horovod's "
-        "defaults and batch 64: "
-        + "; ".join(f"{name} {ratio}" for name, ratio in changed.items())
-        + ".",
-        watched=[scaling_others],
-    )
+    show_settings(scaling, "weak", ["batch 256"])
+    show_batches(scaling, several)
+    show_scaling("strong", scaling, several)
+    show_averaging(scaling)
+strong_row = scaling_row("strong", scaling, several, machine.usable_cores, scaling_others)
+results.hand_in("7", strong_row)
 
 # %% [markdown]
-# Compare like with like: a larger batch may speed up one rank, too, so the efficiency at batch 256 is that against *one
-# rank at batch 256*. A larger batch means fewer all-reduces for the same digits. But the data of one step may no longer
-# fit into a core's cache, and then each rank is slower. Which effect is stronger here?
+# A larger batch may also speed up one rank, so the efficiency at batch 256 is relative to *one rank at batch 256*. It
+# needs fewer all-reduces for the same digits. But if the data of one step no longer fit into a core's cache, each rank
+# is slower.
 #
-# Fusion saves messages, and costs copies. This network has one gradient with nearly all bytes: there are few messages
-# to save, and where that gradient is fused with others, it is copied twice.
+# Fusion saves messages and costs copies. Here, one gradient has nearly all bytes: there is little to save.
 #
-# Your turn: put settings of your own into `mine`. Horovod can also search for them itself, with `HOROVOD_AUTOTUNE=1`,
-# by Bayesian optimisation as in lab 05.
+# Your turn: put your own settings into `mine`. Horovod can also search for them, with `HOROVOD_AUTOTUNE=1`, as in
+# lab 05.
 
 # %%
-mine = {}  # such as {"cycle 0.1 ms": {"HOROVOD_CYCLE_TIME": "0.1"}}
+mine = {}  # such as {"no fusion": {"HOROVOD_FUSION_THRESHOLD": "0"}}
 if mine:
-    print(f"Five rounds of {len(mine) + 1} launches, about 6 s each.", flush=True)
-    launches = [dict(ranks=several, ways={"default": way(several)})]
-    launches += [dict(ranks=several, ways={n: way(several)}, env=mine[n]) for n in mine]
+    print(f"Six rounds of {len(mine) + 1} launches, about 6 s each.", flush=True)
+    launches = [dict(ranks=several, variants={"default": variant(several)})]
+    launches += [dict(ranks=several, variants={n: variant(several)}, env=mine[n]) for n in mine]
     with load.watch("section 7"):
-        tell_settings(compare(launches, 5), "default", mine)
+        show_settings(alternate(launches, 6)[0], "default", mine)
 
 # %% [markdown]
 # ## 8 · The run that looks distributed and is not
@@ -1156,16 +1189,14 @@ if not QUICK:
     run_ranks(2, "work/silent.py", n_train, threads=1)
 
 # %% [markdown]
-# There is no error and no warning, and the loss falls. But the last lines show that there are two different networks.
-# Horovod's optimizer does its all-reduce in `_compute_gradients`, which Keras 2 called; Keras 3 calls only
-# `apply_gradients`, so nothing is ever reduced. Each rank learned from half of the digits only, and a checkpoint of
-# rank 0 would hold half of the work.
+# There is no error and no warning, and the loss falls. But the last lines show two different networks. Horovod's
+# optimizer does its all-reduce in `_compute_gradients`, which Keras 2 called; Keras 3 calls only `apply_gradients`, so
+# nothing is ever reduced. Each rank learned from half of the digits.
 #
 # ### Exercise 5 · Repair it, and keep `fit`
 #
-# Keras lets you replace what `fit` does in a step: a model's `train_step`. Write it with the tape of step 4. And do
-# step 5, since the ranks start with different weights here. The check runs it on 3 ranks as before, for three minutes
-# at most.
+# Keras lets you replace what `fit` does in a step: a model's `train_step`. Write it with the tape of step 4. Do step 5
+# as well, since the ranks start with different weights here. The check runs it on 3 ranks, for three minutes at most.
 
 # %%
 # %%writefile work/fit_hvd.py
@@ -1240,9 +1271,8 @@ if not QUICK:  # in a quick run, the check that has just run it is enough
 # %% [markdown]
 # ## 9 · When a rank dies
 #
-# On a cluster, ranks die: they run out of memory, or a node breaks. The others then wait in their next all-reduce for a
-# rank that will never come. `run_ranks` ends them all, and shows you the last lines of the one that died. Try it with a
-# rank that dies in the middle.
+# On a cluster, ranks die: they run out of memory, or a node fails. The others then wait in their next all-reduce for a
+# rank that will never come. `run_ranks` ends them all, and shows the last lines of the one that died.
 
 # %%
 # %%writefile work/dies.py
@@ -1255,8 +1285,8 @@ from mpi4py import MPI
 
 ranks = MPI.COMM_WORLD
 if ranks.rank == 1:
-    print("rank 1 asks for more memory than there is", flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)  # what Linux does to it then
+    print("rank 1 requests more memory than there is", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)  # as Linux does when memory runs out
 print("the sum is", ranks.allreduce(1))
 
 # %%
@@ -1267,7 +1297,7 @@ except RankError as error:
 
 # %% [markdown]
 # So a long training run saves its state regularly. Yours does, on rank 0, and `--resume` continues from there, on any
-# number of ranks: rank 0 reads the file, and step 5 gives its contents to all.
+# number of ranks: rank 0 reads the file, and step 5 sends its contents to all.
 
 # %%
 out = work / "ranks-2"
@@ -1280,30 +1310,30 @@ if not QUICK:
 # %% [markdown]
 # ## 10 · Ranks, threads and cores
 #
-# Step 2 gives each rank its own device, here its own cores. This is [**pinning**](../docs/glossary.md#pinning), and it
-# goes wrong without an error: two ranks on one core, or eight threads on four cores, only make a run slow. Launchers
-# report what they did. Here are four reports of a node with four cores. Each core has two
-# [**hyperthreads**](../docs/glossary.md#core), which the kernel counts as two CPUs: CPUs 0 and 4 are core 0, CPUs 1 and
-# 5 core 1, and so on. Which runs would you stop at once?
+# Step 2 gives each rank its own cores. This is [**pinning**](../docs/glossary.md#pinning), and it goes wrong without an
+# error: two ranks on one core only make a run slow. Here are four reports from a node with four cores. Each core has
+# two [**hyperthreads**](../docs/glossary.md#core), which the kernel counts as two CPUs: 0 and 4 are core 0, 1 and 5
+# core 1, and so on. Which runs would you stop?
 #
-# | | launcher, and how to ask it | report | threads of each rank |
+# | | launcher, and how to ask it | report | threads per rank |
 # | --- | --- | --- | --- |
 # | a | Intel MPI: `I_MPI_DEBUG=5` | `0 20411 node1 {0,4}`, `1 20412 node1 {1,5}` (rank, process, node, CPUs) | 2 |
 # | b | Open MPI 4: `--report-bindings` | rank 0 `[BB/../../..]`, rank 1 `[../BB/../..]`, and so on for 4 ranks | 1 |
 # | c | MPICH's Hydra: `HYDRA_TOPO_DEBUG=1` | `process 0 binding: 10000000`, `process 1 binding: 00001000` | 1 |
 # | d | the kernel: `/proc/self/status` | `Cpus_allowed_list: 0-7` on each of 2 ranks | 4 |
 #
-# In (b), a slash separates two cores, and a B is a hyperthread on which the rank may run. In (c), each digit is a CPU.
-#
+# In (b), a B is a hyperthread on which the rank may run. In (c), each digit is a CPU.
+
+# %% [markdown]
 # ### Exercise 6 · Who shares a core?
 #
-# Formats differ, but all say the same: a **mask** for each rank, the set of CPUs on which it may run. Write
-# `pinning(masks, cores, threads)`. `masks[r]` is the set of CPUs of rank `r`. `cores[c]` is a tuple of the CPUs that
-# are core `c`; each CPU in a mask belongs to one of them. `threads` is how many busy threads each rank has. It returns
-# three sets:
+# Formats differ, but all report the same: a **mask** for each rank, the set of CPUs on which it may run. Write
+# `pinning(masks, cores, threads)`. `masks[r]` is the set of CPUs of rank `r`. `cores[c]` is a tuple of the CPUs of core
+# `c`; each CPU in a mask belongs to one of them. `threads` is the number of busy threads per rank. It returns three
+# sets:
 #
 # - the pairs of ranks `(a, b)`, with `a < b`, that may run on the same **core**;
-# - the ranks that have more threads than **cores** of their own mask: their threads take turns;
+# - the ranks that have more threads than their mask has **cores**: their threads take turns;
 # - the numbers of the cores on which no rank may run.
 
 
@@ -1323,7 +1353,7 @@ def pinning(masks, cores, threads):
 pinning = check(6, pinning)
 
 # %% [markdown]
-# What does it say of the four reports?
+# What does it say about the four reports?
 
 # %% tags=["nbval-check-output"]
 node = [(0, 4), (1, 5), (2, 6), (3, 7)]
@@ -1335,23 +1365,23 @@ reports = {
 }
 
 
-def tell_pinning(masks, cores, threads):
-    """Say in one line what is wrong with a pinning."""
-    sharing, crowded, idle = (sorted(found) for found in pinning(masks, cores, threads))
+def describe_pinning(masks, cores, threads):
+    """Return one line on what is wrong with a pinning."""
+    sharing, crowded, idle = pinning(masks, cores, threads)
     shared = f"pairs of ranks that may share a core: {len(sharing)}" if sharing else ""
     turns = f"ranks whose threads take turns: {len(crowded)}" if crowded else ""
-    unused = f"cores with nothing to do: {len(idle)} of {len(cores)}" if idle else ""
-    fine = "each rank has cores of its own, and none is left over"
+    unused = f"idle cores: {len(idle)} of {len(cores)}" if idle else ""
+    fine = "each rank has its own cores, and none is idle"
     return "; ".join(filter(None, (shared, turns, unused))) or fine
 
 
 for name, (masks, threads) in reports.items():
-    print(f"{name}: {tell_pinning(masks, node, threads)}")
+    print(f"{name}: {describe_pinning(masks, node, threads)}")
 
 # %% [markdown]
-# In (d), nothing is pinned. Each rank alone has cores enough, but together they have twice as many threads as there are
-# cores, and nothing keeps them apart. On your machine, the ranks ask the kernel for their own masks. `run_ranks` pins
-# them where there is a core for each thread, and leaves them unpinned where there is not.
+# In (d), each rank alone has enough cores, but together they have twice as many threads as there are cores, and nothing
+# keeps them apart. On your machine, the ranks ask the kernel for their masks. `run_ranks` pins them if there is a core
+# for each thread.
 
 # %%
 # %%writefile work/masks.py
@@ -1367,111 +1397,129 @@ print(json.dumps(sorted(os.sched_getaffinity(0))))
 
 # %%
 for threads in (1, machine.usable_cores):
-    run = run_ranks(2, "work/masks.py", threads=threads)
-    masks = [set(json.loads(lines[-1])) for lines in run.lines]
-    said = tell_pinning(masks, machine.cores, threads)
-    print(f"2 ranks, threads of each {threads}: {said}\n")
+    masks_run = run_ranks(2, "work/masks.py", threads=threads)
+    masks = [set(json.loads(lines[-1])) for lines in masks_run.lines]
+    verdict = describe_pinning(masks, machine.cores, threads)
+    print(f"2 ranks × {plural(threads, 'thread')}: {verdict}\n")
 
 # %% [markdown]
 # ### What does the wrong pinning cost?
 #
-# TensorFlow starts as many threads as there are cores. Where nobody sets `OMP_NUM_THREADS` or pins, each rank does so,
-# as in report (d): the cores are [**oversubscribed**](../docs/glossary.md#oversubscription). Here that is measured
-# against ranks that share the cores fairly, in turns.
+# TensorFlow starts as many threads as there are cores. If no one sets `OMP_NUM_THREADS` or pins, each rank does so, as
+# in report (d): the cores are [**oversubscribed**](../docs/glossary.md#oversubscription). The next cell alternates that
+# with ranks that share the cores fairly.
 #
-# The talk of 2018 ran 2 ranks × 2 threads and 4 ranks × 2 threads. With 8 cores or more, put `(2, 2), (4, 2)` into
-# `grid`. On a node with several sockets, a common choice is one rank for each socket, with a thread for each of its
-# cores (Open MPI: `-map-by socket`).
+# The talk of 2018 compared 4 ranks × 2 threads with 2 × 2. With 8 cores or more, add `(2, 2), (4, 2)` to `grid`: do
+# twice the cores reach twice the images per second?
 
 # %%
 fair = max(1, machine.usable_cores // several)
-grid = [(several, fair), (several, machine.usable_cores)]  # ranks, threads of each
-launches = [dict(ranks=r, threads=t, ways={f"{r} × {t}": way(r)}) for r, t in grid]
+grid = [(several, fair), (several, machine.usable_cores)]  # ranks, threads per rank
+launches = [dict(ranks=r, threads=t, variants={f"{r} × {t}": variant(r)}) for r, t in grid]
 print(f"{PINNING_ROUNDS} rounds of {len(grid)} launches, about 12 s each.", flush=True)
 with load.watch("section 10"):
-    pinned = compare(launches, PINNING_ROUNDS)
+    pinned, _ = alternate(launches, PINNING_ROUNDS)
 
 
 # %% jupyter={"source_hidden": true}
-def tell_grid(speeds, cores):
+def show_grid(speeds, cores):
     """Print the speed of each `ranks × threads`, and compare the others with the first."""
     reference = next(iter(speeds))
     for name, ratio in statistics.ratios(speeds, reference).items():
         ranks, threads = map(int, name.split(" × "))
-        crowded = f" (oversubscribed: {ranks * threads} threads on {cores} cores)"
+        crowded = f" (oversubscribed: {ranks * threads} threads on {plural(cores, 'core')})"
         crowded *= ranks * threads > cores
         print(f"{name}: {np.mean(speeds[name]):,.0f} images/s{crowded}")
         if name != reference:
-            print(f"  {ratio} times those of {reference}: {ratio.verdict}")
+            print(f"  {Measured(*ratio, '×')} of {reference}: {ratio.verdict}")
 
 
 # %%
 if pinned:
-    tell_grid(pinned, machine.usable_cores)
+    show_grid(pinned, machine.usable_cores)
 
 # %% [markdown]
-# Oversubscribed threads take turns, and MPI waits by polling: a rank that waits takes time from one that works.
+# If the ranks that share fairly are faster: oversubscribed threads take turns on the cores, and MPI waits by polling,
+# so a rank that waits takes time from one that works.
+#
+# ### The same on a cluster
+#
+# The talk started Horovod with Open MPI, on 4 ranks of 10 cores. Here are its options, for two nodes, and those of
+# MPICH's `mpirun`:
+#
+# | Open MPI | MPICH | meaning |
+# | --- | --- | --- |
+# | `-np 4` | `-n 4` | ranks in all |
+# | `-H node1:2,node2:2` | `-hosts node1,node2 -ppn 2` | nodes, and ranks on each |
+# | `-cpus-per-proc 10 -map-by socket` | `-bind-to core:10 -map-by socket` | cores per rank, sockets in turn |
+# | `-x LD_LIBRARY_PATH` | `-genvlist LD_LIBRARY_PATH` | pass a variable to all nodes |
+# | `--report-bindings` | `HYDRA_TOPO_DEBUG=1` | print the masks |
+#
+# Open MPI 5 spells the third row `--map-by socket:PE=10`. With one rank per socket and a thread for each of its cores,
+# a common choice, each rank reads its own socket's memory. Under Slurm (lab 08), the job provides the nodes.
 
 # %% [markdown]
 # ## 11 · On wires
 #
-# So far, the ranks sent their gradients through this machine's memory. On a cluster they go through cables. The kit can
-# put each rank on a [**node**](../docs/glossary.md#node) of its own: here, that is a part of this machine's Linux that
-# has nothing but one network interface (a *network namespace*). A cable leads from it to a switch, and carries in each
-# direction the rate that you ask for, no more.
+# So far, the gradients went through this machine's memory. On a cluster they go through cables. The kit can put each
+# rank on a [**node**](../docs/glossary.md#node) of its own: here, that is a part of this machine's Linux with nothing
+# but one network interface (a *network namespace*). A cable leads from it to a switch, and carries at most the rate
+# that you ask for, in each direction.
 #
-# **Only the wires are emulated.** The nodes share this machine's cores, caches and memory, and there is one switch. If
-# there are more nodes than cores, the nodes take turns and compute more slowly. The limit, the same ranks side by side
-# without Horovod, is measured on the same nodes, so it includes this slowdown.
+# **Only the wires are emulated.** The nodes share this machine's cores, caches and memory. If there are more nodes than
+# cores, they take turns and compute more slowly. The limit, the same ranks side by side without Horovod, is measured on
+# the same nodes, so it includes this slowdown.
 
 # %%
 no_wires = obstacle()
 print(f"Not here: {no_wires}" if no_wires else "A network can be made here.")
 
 # %% [markdown]
-# Two changes may help where the wire is the limit:
+# Two changes may help:
 #
-# | what is changed | how | what it costs |
+# | change | how | what it costs |
 # | --- | --- | --- |
 # | FP16 | `hvd.Compression.fp16`: gradients travel as 16-bit numbers (lab 04) | conversion time and precision |
-# | 4 batches | the gradients of 4 batches are added up, then averaged once | a quarter of the steps in an epoch |
+# | 4 batches | the gradients of 4 batches are summed, then averaged once | a quarter of the steps in an epoch |
 #
-# The last is [**gradient accumulation**](../docs/glossary.md#gradient-accumulation). Its steps are those of a batch 4
-# times as large.
+# The last is [**gradient accumulation**](../docs/glossary.md#gradient-accumulation).
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** The gradients are 1.7 MB, a step of a rank has 64 images, and section 5 printed the images per second
-# of one rank. On 2 nodes with wires of 100 Mbit/s: what share of the images per second of *side by side* remains?
+# of one rank. On 2 nodes with wires of 100 Mbit/s, what share of the images per second of *side by side* remains?
 #
 # And on 4 nodes: with FP16, what share of the bytes of FP32 does each node send?
 #
 # </div>
 
 # %%
-results.guess(4, "images/s on 2 nodes, 100 Mbit/s, of those side by side", ..., unit="%")
-results.guess(5, "bytes with FP16, of those with FP32, on 4 nodes", ..., unit="%")
+results.guess(4, "images/s on 2 nodes, 100 Mbit/s, vs side by side", ..., unit="%")
+results.guess(5, "bytes with FP16 vs FP32, on 4 nodes", ..., unit="%")
 
 # %% [markdown]
-# It is `work/compare.py` again, with all rounds in one launch. Each case prints what a transfer got on the wires before
-# the training began. A warning that ranks take turns means that there are more nodes than cores.
-
+# It is `work/compare.py` again, with all rounds in one launch. Each case first prints what a transfer reached on the
+# wires.
 
 # %%
-LEVERS = ("FP16", "4 batches")
+CHANGES = ("FP16", "4 batches")
 
 
-def on_wires(case, nodes, steps, rounds, levers=LEVERS):
-    """Return what work/compare.py finds on nodes with wires; `case` ends in the rate."""
-    ways = {
-        "one rank": way(1, horovod=False, steps=16),
-        "side by side": way(nodes, horovod=False, steps=16),
-        "default": way(nodes, steps=steps),
-        "FP16": way(nodes, steps=steps, fp16=True),
-        "4 batches": way(nodes, steps=max(2, steps // 4), every=4),
+def on_wires(case, nodes, steps, rounds, changes=CHANGES):
+    """Return what work/compare.py measures on nodes with wires; `case` ends in the rate."""
+    if nodes > machine.usable_cores:  # compute little, so that the wire stays the limit
+        changes = set(changes) - {"4 batches"}
+    alone = 16 if nodes <= machine.usable_cores else 4  # steps
+    variants = {
+        "one rank": variant(1, horovod=False, steps=alone),
+        "side by side": variant(nodes, horovod=False, steps=alone),
+        "default": variant(nodes, steps=steps),
+        "FP16": variant(nodes, steps=steps, fp16=True),
+        "4 batches": variant(nodes, steps=max(2, steps // 4), every=4),
     }
-    chosen = {name: ways[name] for name in ways if name in levers or name not in LEVERS}
-    files = (work / "ways.json", work / "found.json")
+    left_out = set(CHANGES) - set(changes)
+    chosen = {name: variants[name] for name in variants if name not in left_out}
+    files = (work / "variants.json", work / "speeds.json")
     files[0].write_text(json.dumps(chosen))
     options = {"threads": 1, "network": case.partition(", ")[2], "show": False}
     run = run_ranks(nodes, "work/compare.py", *files, rounds, "bytes", **options)
@@ -1487,24 +1535,26 @@ with load.watch("section 11") as wired_others:
 
 
 # %% jupyter={"source_hidden": true}
-def tell_wires(wired):
+def show_wires(wired):
     """Print the efficiency in each case, its limit, and what averaging costs."""
-    for case, found in wired.items():
-        of_one = statistics.ratios(found["speeds"], "one rank")
-        reached = statistics.ratios(found["speeds"], "side by side")["default"]
-        print(f"{case}: efficiency {percent(of_one['default'], found['nodes'])}")
-        limit = percent(of_one["side by side"], found["nodes"])
+    for case, outcome in wired.items():
+        of_one = statistics.ratios(outcome["speeds"], "one rank")
+        reached = statistics.ratios(outcome["speeds"], "side by side")["default"]
+        print(f"{case}: efficiency {percent(of_one['default'], outcome['nodes'])}")
+        limit = percent(of_one["side by side"], outcome["nodes"])
         print(f"  the same ranks side by side: {limit}")
         print(f"  {cost_of(reached)}")
 
 
-def tell_levers(wired):
+def show_changes(wired):
     """Print what each change is worth in each case."""
     print("images/s with each change:")
-    for lever in LEVERS:
-        for case, found in wired.items():
-            ratio = statistics.ratios(found["speeds"], "default")[lever]
-            print(f"{lever:9}  {case:19}  {ratio} times the default: {ratio.verdict}")
+    for change in CHANGES:
+        for case, outcome in wired.items():
+            if change in outcome["speeds"]:
+                ratio = statistics.ratios(outcome["speeds"], "default")[change]
+                gain = Measured(*ratio, "×")
+                print(f"{change:9}  {case:19}  {gain} the default: {ratio.verdict}")
 
 
 def wire_rows(wired, others, obstacle):
@@ -1512,19 +1562,21 @@ def wire_rows(wired, others, obstacle):
     if not wired:
         return [("weak, on wires", "", f"not here: {obstacle}", "")]
     rows = []
-    for case, found in wired.items():
-        of_one = statistics.ratios(found["speeds"], "one rank")
+    for case, outcome in wired.items():
+        of_one = statistics.ratios(outcome["speeds"], "one rank")
         pair = (of_one["default"], of_one["side by side"])
-        reached, limit = (percent(ratio, found["nodes"]) for ratio in pair)
-        name = f"weak: this CNN, {case}, on {machine.usable_cores} cores"
-        rows.append((name, "", reached, str(limit), others))
+        reached, limit = (percent(ratio, outcome["nodes"]) for ratio in pair)
+        in_use = min(outcome["nodes"], machine.usable_cores)
+        name = f"weak: this CNN, {case}, on {plural(in_use, 'core')}"
+        above = "averaging can't make ranks faster, so run section 11 again"
+        rows.append((name, "", reached, Limit(limit, above), others))
     return rows
 
 
 # %%
 if wired:
-    tell_wires(wired)
-    tell_levers(wired)
+    show_wires(wired)
+    show_changes(wired)
 else:
     print(f"Not measured, as there are no wires here: {no_wires}")
 results.hand_in("11", *wire_rows(wired, wired_others, no_wires))
@@ -1535,23 +1587,26 @@ if slow := wired.get("2 nodes, 100 Mbit/s"):
 # %% jupyter={"source_hidden": true}
 if wired:
     figure, axis = plt.subplots(figsize=(8, 4.5))
-    said = []
-    for shift, name in enumerate(("default", *LEVERS)):
-        speeds = [found["speeds"] for found in wired.values()]
-        shares = [statistics.ratios(each, "side by side")[name] for each in speeds]
-        value, low, high = 100 * np.array(shares).T
+    summary = []
+    for shift, name in enumerate(("default", *CHANGES)):
+        shares = {
+            place: statistics.ratios(outcome["speeds"], "side by side")[name]
+            for place, outcome in enumerate(wired.values())
+            if name in outcome["speeds"]
+        }
+        value, low, high = 100 * np.array([*shares.values()]).T
         errors = np.nan_to_num([value - low, high - value])
-        places = np.arange(len(shares)) + 0.16 * (shift - 1)
-        axis.errorbar(places, value, yerr=errors, fmt="o", capsize=4, label=name)
-        pairs = zip(wired, shares, strict=True)
-        said += [f"{name}, {case}: {percent(share)}" for case, share in pairs]
+        places = np.array([*shares]) + 0.16 * (shift - 1)
+        axis.errorbar(places, value, yerr=errors, fmt="osD"[shift], capsize=4, label=name)
+        summary += [f"{name}, {[*wired][place]}: {percent(shares[place])}" for place in shares]
     axis.set_xticks(range(len(wired)), [case.replace(", ", "\n") for case in wired])
     axis.set(ylabel="images/s (% of side by side)", ylim=(0, None), title="Horovod on wires")
+    axis.set(xlabel="nodes, and rate of their wires")
     axis.legend()
     plots.show(
         figure,
         alt="Images per second as a share of those of the same ranks side by side, with 95% "
-        f"intervals where there are several rounds: {'; '.join(said)}.",
+        f"intervals if there are several rounds: {'; '.join(summary)}.",
         keep=results,
         watched=[wired_others],
     )
@@ -1559,14 +1614,14 @@ if wired:
 # %% [markdown]
 # ### What is on the wire
 #
-# Each node's interface counts the bytes that it sends. For gradients of *S* bytes on *n* nodes, there are two
-# candidates:
+# Each node's interface counts the bytes that it sends, and reveals which algorithm MPI used. For gradients of *S* bytes
+# on *n* nodes, there are two candidates:
 #
 # - a **ring** sends `2 × (n - 1) / n × S`: never more than twice *S*;
 # - [**recursive doubling**](../docs/glossary.md#recursive-doubling) sends *S* in each of its `log2(n)` steps.
 #
-# In FP16, *S* is half. Packets' headers add some 5%. (Fast wires take many packets at once here, and count the header
-# of the first only.) The byte count reveals which algorithm MPI used.
+# In FP16, *S* is half. Packet headers add about 5%. (Fast wires take many packets at once here, and count only the
+# header of the first.)
 
 
 # %% jupyter={"source_hidden": true}
@@ -1575,34 +1630,34 @@ def ring(nodes):
     return 2 * (nodes - 1) / nodes
 
 
-def tell_bytes(wired):
-    """Print what a node sends for a step, and what a ring and recursive doubling would send."""
-    print(f"{'MB a node and step':29} {'sent':>6} {'ring':>6} {'doubling':>9}")
-    for case, found in wired.items():
+def show_bytes(wired):
+    """Print what a node sends per step, and what a ring and recursive doubling would send."""
+    print(f"{'MB per node and step':29} {'sent':>6} {'ring':>6} {'doubling':>9}")
+    for case, outcome in wired.items():
         for name, share in (("default", 1), ("FP16", 1 / 2)):
-            size = share * found["gradients"] / 1e6
-            sent = np.mean(found["sent"][name]) / 1e6
-            in_ring, doubling = ring(found["nodes"]) * size, math.log2(found["nodes"]) * size
+            size = share * outcome["gradients"] / 1e6
+            sent = np.mean(outcome["sent"][name]) / 1e6
+            in_ring, doubling = ring(outcome["nodes"]) * size, math.log2(outcome["nodes"]) * size
             nearer = "ring" if abs(sent - in_ring) < abs(sent - doubling) else "doubling"
-            says = f"nearer to {nearer}" if found["nodes"] > 2 else "on 2 nodes, the same"
-            print(f"{case:19} {name:9} {sent:6.2f} {in_ring:6.2f} {doubling:9.2f}  {says}")
+            verdict = f"nearer to {nearer}" if outcome["nodes"] > 2 else "on 2 nodes, the same"
+            print(f"{case:19} {name:9} {sent:6.2f} {in_ring:6.2f} {doubling:9.2f}  {verdict}")
 
 
-def share_of_bytes(found):
+def share_of_bytes(outcome):
     """Return the bytes that a node sends with FP16, as a ratio to those without."""
-    return statistics.ratio(*(found["sent"][name] for name in ("FP16", "default")))
+    return statistics.ratio(*(outcome["sent"][name] for name in ("FP16", "default")))
 
 
 # %%
 if wired:
-    tell_bytes(wired)
-if four := wired.get("4 nodes, 100 Mbit/s"):
+    show_bytes(wired)
+if four := wired.get("4 nodes, 50 Mbit/s"):
     results.compare_guess(5, percent(share_of_bytes(four)))
 
 # %% [markdown]
-# MPI's standard has no 16-bit floating-point numbers, so Horovod brings an operation of its own that adds them. For
-# operations that are not MPI's own, MPICH takes recursive doubling. So FP16 sends `½ × log2(n)` times the gradients'
-# FP32 bytes, where FP32 sends `2 × (n - 1) / n`. The next picture goes on from the nodes that you measured.
+# MPI's standard has no 16-bit floating-point numbers, so Horovod defines its own operation that adds them. For
+# operations that are not MPI's own, MPICH uses recursive doubling. So FP16 sends `½ × log2(n)` times the gradients'
+# FP32 bytes, and FP32 sends `2 × (n - 1) / n` times. The next picture continues from the nodes that you measured.
 
 # %% jupyter={"source_hidden": true}
 numbers = np.array([2, 4, 8, 16, 32, 64])
@@ -1614,8 +1669,8 @@ for label, sends in (
 ):
     axis.plot(numbers, sends, label=label)
 for name, marker in (("default", "P"), ("FP16", "X")):
-    places = [found["nodes"] for found in wired.values()]
-    sends = [np.mean(found["sent"][name]) / found["gradients"] for found in wired.values()]
+    places = [outcome["nodes"] for outcome in wired.values()]
+    sends = [np.mean(each["sent"][name]) / each["gradients"] for each in wired.values()]
     label = f"measured: {name if name == 'FP16' else 'FP32'}"
     axis.plot(places, sends, marker, color=plots.BLACK, label=label, zorder=3)
 axis.set_xscale("log", base=2)
@@ -1631,20 +1686,20 @@ plots.show(
 )
 
 # %% [markdown]
-# On 2 nodes, FP16 halves the bytes. On 4 it saves a third, on 8 a seventh, and from 16 nodes on it sends *more* than
-# FP32. That comes from the library, not from FP16: NCCL, on GPUs, adds 16-bit numbers itself and always sends half.
-# Lab 08 counts with these formulas on a cluster.
+# By these formulas, FP16 halves the bytes on 2 nodes. On 4 it saves a third, on 8 a seventh, and from 16 nodes on it
+# sends *more* than FP32. That comes from the library, not from FP16: NCCL, on GPUs, adds 16-bit numbers itself and
+# always sends half.
 #
 # ### Exercise 7 · Which network does this training need?
 #
 # Before you buy a network, you can calculate what it has to carry. Write `half_rate(n_bytes, ranks, seconds)`. It
-# returns the **half-efficiency rate** of the wires, in **bit/s**: at it, half of a step is communication, because the
-# all-reduce takes as long as computing the step.
+# returns the **half-efficiency rate** of the wires in **bit/s**: at this rate, half of a step is communication, because
+# the all-reduce takes as long as computing the step.
 #
-# - `n_bytes` are the bytes of the gradients, and `ranks` (2 or more) share them by a ring.
-# - `seconds` is what computing one step takes on each rank.
+# - `n_bytes` are the bytes of the gradients, and `ranks` (2 or more) share them in a ring.
+# - `seconds` is the time that each rank needs to compute one step.
 # - In a ring, each rank sends its share of the gradients `2 × (ranks - 1)` times, one after the other. Its wire carries
-#   the rate in each direction, so what it receives meanwhile costs nothing. Nothing overlaps, and there is no latency.
+#   the rate in each direction, so receiving at the same time costs nothing. Nothing overlaps, and there is no latency.
 
 
 # %%
@@ -1665,43 +1720,37 @@ half_rate = check(7, half_rate)
 
 
 # %% jupyter={"source_hidden": true}
-def tell_prediction(speeds):
-    """Print the share of a step that is communication, and how far off the prediction was."""
+def show_prediction(speeds):
+    """Print communication's share of a step, predicted and measured."""
     reached = statistics.ratios(speeds, "side by side")["default"]
-    share = statistics.Ratio(1 - reached.value, 1 - reached.high, 1 - reached.low)
-    print(f"communication: {percent(share)} of a step; predicted: 50%")
-    ends = np.array([reached.value, reached.high, reached.low])
-    times = statistics.Ratio(*np.maximum(0, 1 / ends - 1))
-    off = {"faster": "the prediction was too low", "slower": "the prediction was too high"}
-    says = off.get(times.verdict, times.verdict)
-    print(f"it takes {times} times as long as predicted: {says}")
+    share = 100 * (1 - np.array([reached.value, reached.high, reached.low]))
+    measured = Measured(*share, "%", digits=0)
+    print(Prediction("communication's share of a step", 50, measured))
 
 
 # %%
 if wired:
-    found = wired["2 nodes, 1 Gbit/s"]
-    seconds = 2 * 64 / np.mean(found["speeds"]["side by side"])
-    rate = half_rate(found["gradients"], 2, seconds)
+    outcome = wired["2 nodes, 1 Gbit/s"]
+    seconds = 2 * 64 / np.mean(outcome["speeds"]["side by side"])
+    rate = half_rate(outcome["gradients"], 2, seconds)
     print(f"{1000 * seconds:.1f} ms of computing in a step: predicted {rate / 1e6:,.0f} Mbit/s")
 if wired and PREDICTION_ROUNDS:
     print("Measuring at that rate: about 15 s.", flush=True)
     with load.watch("section 11, the prediction"):
         case = f"2 nodes, {rate / 1e6:.0f} Mbit/s"
-        predicted = on_wires(case, 2, 12, PREDICTION_ROUNDS, levers=())
-    tell_prediction(predicted["speeds"])
+        predicted = on_wires(case, 2, 12, PREDICTION_ROUNDS, changes=())
+    show_prediction(predicted["speeds"])
 
 # %% [markdown]
 # What the calculation leaves out can make communication longer: headers, the negotiation, waiting for the slower rank,
-# and the cores' work for sending. Overlap can make it shorter: the last layers' gradients travel while the first
-# layers' are still computed. The same formula answers this for any network. A batch of 16 images of ResNet-50 takes
-# more arithmetic for each byte of its gradients than this step does; lab 08 trains it.
+# and the cores' work for sending. Overlap can make it shorter: the last layers' gradients can travel while the first
+# layers' are still being computed. The same formula works for any network.
 #
-# ### Open · For fast students
+# ### Open · If you have time
 #
-# `run_ranks(4, "work/compare.py", …, nodes=2, network="100 Mbit/s")` puts two ranks on each of 2 nodes. How many bytes
-# does a node's wire carry for a step now? Is it faster than 4 nodes, and why? Clusters with many ranks on a node are
-# like this. And fusion: start one launch with `env={"HOROVOD_FUSION_THRESHOLD": "0"}` and one without, in turns. On
-# which wire is fusion worth more than in memory?
+# `run_ranks(4, "work/compare.py", …, nodes=2, network="50 Mbit/s")` puts two ranks on each of 2 nodes. How many bytes
+# does a node's wire carry per step now? Is it faster than 4 nodes, and why? Clusters with many ranks per node work like
+# this.
 
 # %% [markdown]
 # ## Questions
@@ -1719,90 +1768,97 @@ if wired and PREDICTION_ROUNDS:
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor.** Answers to the questions, timing, and what goes wrong.
-#
-# ### Answers
+# **For the instructor.** Answers to the questions.
 #
 # 1. `hvd.init()`. It starts MPI and Horovod's background thread. Before it, a process knows neither its rank nor the
-#    size, and there is nobody to reduce with; `hvd.rank()` raises an error.
+#    size, and has no one to reduce with; `hvd.rank()` raises an error.
 # 2. The averaged gradient of *n* batches is as long as that of one, only less noisy, and there are *n* times fewer
-#    steps. At the old rate the network would move *n* times less in an epoch. Ask: does the rule hold for any *n*? It
-#    does not: beyond some batch size, noise is no longer the limit (lab 08, LARS).
+#    steps. At the old rate the network would move *n* times less in an epoch. Ask: does the rule hold for any *n*? No:
+#    beyond some batch size, noise is no longer the limit (lab 08, LARS).
 # 3. Make it a function of the step and of `hvd.size()`, and assign it before each step, with a warm-up: exercise 2. In
 #    Keras' `fit` it would be a callback or a `LearningRateSchedule`.
-# 4. `hvd.rank()` returns it: 0 to `hvd.size() - 1`. Rank 0 is the first, and by convention the one that writes.
-#    `hvd.local_rank()` counts on one machine, and picks its GPU.
+# 4. `hvd.rank()` returns it: 0 to `hvd.size() - 1`. By convention, rank 0 writes. `hvd.local_rank()` counts on one
+#    machine, and selects its GPU.
 # 5. An epoch is a fixed number of digits, and each step now uses `size` batches. With the serial number of steps, 4
 #    ranks would train four times as long.
-# 6. `n // size // batch`, from `hvd.size()`: exercise 3. All ranks must get the same number; otherwise those with one
-#    more wait for ever.
-# 7. Section 5 has the answer for your machine. In runs on 2 cores, 2 ranks with one thread each gave 1.6 to 1.9 times
-#    as many images/s as one such rank. One process with 2 threads gave 1.3 to 1.6 times as many; a likely reason is
-#    that small convolutions don't fill two threads. 4 ranks on 2 cores were between a third slower and 5% faster than
-#    2, and needed more epochs for the same accuracy. Ask: what did it cost in core-seconds?
 #
-# **Timing** Sections 1 to 3 take 25 minutes. Exercise 4 takes 20, and is where people need help. Anyone still stuck at
-# minute 55 should continue with the solution: nobody should miss section 8.
+# </div>
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
 #
-# The optional sections 6, 7, 9, 10 and 11 take three quarters of an hour more. Section 7 measures nothing of its own:
-# it needs section 5's rounds. Short of time? Read section 10's table of reports aloud: which runs would the room stop?
+# **For the instructor.** Answers, continued.
+#
+# 6. `n // size // batch`, from `hvd.size()`: exercise 3. All ranks must get the same number; otherwise those with an
+#    extra step wait forever.
+# 7. Section 5 has the answer for your machine. Look at three things: whether ranks beat threads on the same cores,
+#    whether more ranks than cores gain or lose, and how many more epochs they need for the same accuracy. Ask: what did
+#    it cost in core-seconds?
+#
+# </div>
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
+#
+# **For the instructor.** **Timing** Sections 1 to 3 take 25 minutes. Exercise 4 takes 20, and is where people need
+# help. Anyone still stuck at minute 55 should continue with the solution: no one should miss section 8.
+#
+# The optional sections 6, 7, 9, 10 and 11 take three quarters of an hour more. Section 7 measures nothing itself: it
+# needs section 5's rounds.
+#
+# **Section 5** If the training runs show more than *n* times one rank, let the room find the reason: single runs, one
+# after the other. The rounds alternate, and their reference has no Horovod.
+#
+# </div>
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
+#
+# **For the instructor.** What goes wrong.
 #
 # **Exercise 6** Most compare CPUs instead of cores. Report (c) shows it: the masks have nothing in common, and yet the
-# two ranks share core 0. (a) wastes two cores, while each rank's two threads share one. (d) is the usual default
-# without a launcher's pinning.
+# two ranks share core 0. (d) is the usual default if no launcher pins.
 #
-# **Section 11** Nodes share the cores: with 4 nodes on 2 cores, *side by side* cannot pass half of four times one rank,
-# and that is not the wire's doing. Ask: what would halve FP16's bytes on 4 nodes? A ring for any operation, as in lab
-# 06. Where no network can be made, the section's first cell says why and what an administrator can set; exercise 7
+# **Section 11** Nodes share the cores: with 4 nodes on 2 cores, *side by side* cannot exceed half of four times one
+# rank, and that is not the wire's doing. Ask: what would halve FP16's bytes on 4 nodes? A ring for any operation, as
+# in lab 06. If no network can be made, the section's first cell says why and what an administrator can set; exercise 7
 # works without one.
 #
 # **Exercise 7** What is easily forgotten: a byte has 8 bits; a ring is a reduce-scatter and then an all-gather, hence
-# the 2. How far off the prediction is depends on the machine. Look at what a transfer got: below the rate that was
-# asked for, the wire itself is part of the error.
+# the 2. The error of the prediction depends on the machine. If a transfer stays below the requested rate, the wire is
+# part of the error.
 #
 # **What goes wrong** A student runs exercise 4 without `plan.py`: the cell before section 4 writes it. A second
-# notebook that uses the same cores halves every result. The cells say so when other work used the cores.
+# notebook on the same cores halves every result.
 #
 # </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - Six steps: initialise, one device for each rank, share and scale, average the gradients, broadcast the start, write
-#   on rank 0 only.
+# - Six steps: initialise, one device per rank, share and scale, average the gradients, broadcast the start, write on
+#   rank 0 only.
 # - Learning rate and number of steps follow the size. Begin with a warm-up.
-# - All ranks take the same number of steps, or the run hangs. Horovod's *Missing ranks* tells who waits for what.
+# - All ranks take the same number of steps, or the run hangs. Look for Horovod's *Missing ranks*.
 # - Only the weights show that a run is not distributed. Compare them.
-# - Bytes of gradients, ranks and seconds of computing tell which network a training run needs. Fewer bytes and fewer
-#   exchanges help where the wire is the limit.
-# - Weak and strong scaling are two questions. Measure both against the same ranks side by side: what is missing there,
-#   no library can give back.
-# - FP16 halves the bytes on 2 nodes. On more, count them: it depends on the algorithm that adds 16-bit numbers.
+# - Bytes of gradients, ranks and seconds of computing determine which network a training run needs.
+# - Compare scaling with the same ranks side by side: what is missing there, no library can give back.
+# - FP16 halves the bytes on 2 nodes. On more, count them.
 #
-# What was published, what you measured, and what the machine could do at most:
-
-
-# %% jupyter={"source_hidden": true}
-def scaling_rows(speeds, ranks, cores, others):
-    """Return section 5's rows for the closing table."""
-    of_one = statistics.ratios(speeds, "one rank") if speeds else {}
-    percents = {name: percent(ratio, ranks) for name, ratio in of_one.items()}
-    rows = []
-    for way in ("weak", "strong"):
-        name, limit = f"{way}: this CNN, {ranks} ranks on {cores} cores", f"{way}, side by side"
-        rows.append((name, "", percents.get(way, ""), str(percents.get(limit, "")), others))
-    ratio = Measured(*statistics.ratios(speeds, "one process")["weak"], "×") if speeds else ""
-    name = f"{ranks} ranks × 1 thread over 1 process × {ranks} threads, on {cores} cores"
-    return [*rows, (name, "", ratio, "", others)]
+# What was published, what you measured, and the most that the machine could do:
 
 
 # %%
+same_cores = f"{several} ranks × 1 thread vs 1 process × {several} threads, same cores"
+on_threads = Measured(*statistics.ratios(scaling, "one process")["weak"], "×") if scaling else ""
 results.table(
     "scaling efficiency",
     [
         ("weak: Horovod's benchmarks, ResNet-101 and Inception V3 on 512 GPUs", "90%", "", ""),
         ("weak: the same, VGG-16 on 512 GPUs", "68%", "", ""),
-        *scaling_rows(scaling, several, machine.usable_cores, scaling_others),
+        scaling_row("weak", scaling, several, machine.usable_cores, scaling_others),
+        (same_cores, "", on_threads, "", scaling_others),
+        *results.handed_in("7", ("strong: the same ranks", "")),
         *results.handed_in("11", ("weak, on wires", "")),
     ],
 )
@@ -1812,11 +1868,11 @@ results.table(
 # with a fixed batch on each GPU, in images per second: weak scaling. The limit is the same ranks side by side, without
 # Horovod.
 #
-# Where you are on the way from this machine's default to its fastest:
+# Where you are between this machine's default and its fastest:
 
 # %%
 ladder.show(results)
 
 # %% [markdown]
-# **Next:** [lab 08](08_cluster.ipynb) takes the same six steps to ResNet-50 on a cluster. Horovod has more for long
-# runs: *elastic* Horovod goes on when ranks come and go, and *process sets* average over some of the ranks.
+# **Next:** [lab 08](08_cluster.ipynb) takes the same six steps to ResNet-50 on a cluster. For long runs, *elastic*
+# Horovod continues when ranks come and go.

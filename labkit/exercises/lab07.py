@@ -19,59 +19,59 @@ from labkit.mpi.launch import Run
 
 lab = Lab("07")
 
-IMPORTS = "import math\n\nimport numpy as np"  # of plan.py, and so all that its functions may use
+IMPORTS = "import math\n\nimport numpy as np"  # of plan.py: all that its functions may use
 PROBE = Path(__file__).with_name("lab07_ranks.py")
 RANKS, RATE = 3, 0.02
-EXACT = 1e-3  # of the distance that the weights moved: what rounding in another order makes of it
-ROUNDED = 2e-2  # of it: what rounding in fewer bits makes
+EXACT = 1e-3  # a share of the distance that the weights moved: the effect of rounding in another order
+ROUNDED = 2e-2  # the effect of rounding in fewer bits
 CORES_HINT = "On which cores may a rank run? CPUs 0 and 4 are two CPUs, but here one core."
 # What `pinning` returns, and the hint to each.
 PINNING = {
     "the pairs of ranks that share a core": CORES_HINT,
-    "the ranks with more threads than cores": "Count the cores of the rank's own mask, and not its CPUs. As many "
-    "threads as cores are not too many, and what other ranks do has no part in it.",
-    "the cores without a rank": "They are all cores but those in the set of any rank. Cores are numbered by their "
-    "place in `cores`, whatever the numbers of their CPUs.",
+    "the ranks with more threads than cores": "Count the cores of the rank's mask, not its CPUs. As many "
+    "threads as cores is fine, and the other ranks don't matter.",
+    "the cores without a rank": "All cores except those in any rank's set. A core's number is its place in "
+    "`cores`, not the number of a CPU.",
 }
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
-NODES = "`rank` is hvd.rank(): hvd.local_rank() counts the ranks of one node, and here each is as on a node of its own."
-# Why the ranks' weights, which are the same, are not those of one process; and a hint.
+NODES = "`rank` is hvd.rank(): hvd.local_rank() counts the ranks of one node, and here each has a node to itself."
+# Why the ranks' weights, although equal, differ from those of one process; and a hint.
 MISTAKES = {
     "sum": (
-        "That is where gradients lead that are added up rather than averaged (step 4)",
-        "hvd.DistributedGradientTape(tape) averages, unless it is told another `op`; so does hvd.allreduce.",
+        "Gradients that are summed, not averaged, lead there (step 4)",
+        "hvd.DistributedGradientTape(tape) averages, unless you pass another `op`; so does hvd.allreduce.",
     ),
     "share": (
-        "That is where rank 0's share alone leads: each rank has to train on its own share (step 3)",
+        "Training on rank 0's share alone leads there: each rank has to train on its own share (step 3)",
         NODES,
     ),
-    "start": ("That is where rank {rank}'s start leads, and all are to have rank 0's (step 5)", "root_rank=0"),
+    "start": ("Rank {rank}'s start leads there, and all must have rank 0's (step 5)", "root_rank=0"),
     "rounded": (
-        "That is more than rounding in float32, and less than other mistakes make: do gradients travel in fewer bits, "
-        "as by compression=hvd.Compression.fp16?",
-        "FP16 saves bytes and loses digits: leave the argument `compression` out here.",
+        "That is more than rounding in float32 and less than other mistakes cause: do gradients travel in fewer bits, "
+        "as with compression=hvd.Compression.fp16?",
+        "FP16 saves bytes and loses digits: drop the argument `compression` here.",
     ),
     "other": (
         "Does each rank train on its own share (step 3), with the right learning rate in each step, and are gradients "
-        "averaged rather than added up, in each step?",
+        "averaged, not summed, in each step?",
         "",
     ),
 }
-FIGURES = ("epoch", "loss", "accuracy")  # that a line about an epoch has
+FIGURES = ("epoch", "loss", "accuracy")  # in a line about an epoch
 NOISE = re.compile(r"\d{4}-\d\d-\d\d |^[IWEF]\d{4} |^WARNING|^REPORT")  # lines of TensorFlow, Horovod and the probe
 
 
 @lab.exercise(
     1,
     hints=(
-        "How many does each rank get, when all must get equally many? Integer division tells.",
+        "How many indices does each rank get, if all must get the same number? Use integer division.",
         "Rank r takes the r-th block of that length: from r * length to (r + 1) * length.",
-        "If ranks took different numbers of steps, the ones with one more would wait for ever in the last all-reduce.",
+        "If ranks took different numbers of steps, those with an extra step would wait forever in the last all-reduce.",
     ),
     imports=IMPORTS,
 )
 def shards(answer: Callable[..., Any]) -> None:
-    """Shares are disjoint, equally long, inside range(n), lose fewer than `size`, and pick rows of an array."""
+    """Shares are disjoint, of equal length, inside range(n), lose fewer than `size`, and pick rows of an array."""
     from hypothesis import strategies as st
 
     def decide(n: int, size: int) -> None:
@@ -79,7 +79,7 @@ def shards(answer: Callable[..., Any]) -> None:
         shares = [_indices(call(answer, n, rank, size), f"rank {rank}'s share {case}") for rank in range(size)]
         lengths = [len(share) for share in shares]
         every = np.concatenate(shares)
-        expect(len(set(lengths)) == 1, f"all ranks to get equally many {case}; yours get {short(lengths)}")
+        expect(len(set(lengths)) == 1, f"all ranks to get the same number {case}; yours get {short(lengths)}")
         twice = len(every) - len(np.unique(every))
         expect(twice == 0, f"no index on two ranks, nor twice on one, {case}; {twice:,} are")
         if len(every):
@@ -95,7 +95,7 @@ def shards(answer: Callable[..., Any]) -> None:
 
 
 def _indices(share: Any, what: str) -> np.ndarray:
-    """Return what the scripts pick digits by, `digits.x_train[share]`, as an array of whole numbers."""
+    """Return the indices that the scripts select digits with, `digits.x_train[share]`, as an array of integers."""
     expected = f"{what} to be a list or an array of ints, which picks rows of an array"
     expect(not isinstance(share, tuple), f"{expected}; it is a tuple, by which numpy picks a single number: x[1, 2]")
     array = array_of_numbers(share, expected)
@@ -109,7 +109,7 @@ def _indices(share: Any, what: str) -> np.ndarray:
     hints=(
         "Two cases: before `warmup`, and from it on.",
         "On a straight line from base to base * size, the share of the way at a step is step / warmup.",
-        "base * (1 + (size - 1) * step / warmup), and base * size once step >= warmup, which also spares you 0 / 0.",
+        "base * (1 + (size - 1) * step / warmup), and base * size once step >= warmup, which also avoids 0 / 0.",
     ),
     imports=IMPORTS,
     beside=(1,),
@@ -126,16 +126,8 @@ def learning_rates(answer: Callable[..., Any]) -> None:
             same(got, right, expected)
             expect(np.asarray(got).dtype != object, f"{expected} to be a float; it is {describe(got)}")
 
-    for step, base, size, warmup in (
-        (0, 0.1, 4, 10),
-        (10, 0.1, 4, 10),
-        (5, 0.1, 4, 10),
-        (500, 0.1, 4, 10),
-        (3, 0.1, 1, 10),
-        (0, 0.1, 4, 0),
-        (25, 0.01, 8, 100),
-        (1, 0.001, 8, 250),
-    ):
+    ramp = ((0, 0.1, 4, 10), (10, 0.1, 4, 10), (5, 0.1, 4, 10), (500, 0.1, 4, 10))
+    for step, base, size, warmup in (*ramp, (3, 0.1, 1, 10), (0, 0.1, 4, 0), (25, 0.01, 8, 100), (1, 0.001, 8, 250)):
         decide(step, base, size, warmup)
     for_all(
         decide,
@@ -213,9 +205,9 @@ def train_hvd(answer: str) -> None:
     resumed = [rank[2] for rank in ranks]
     expect(
         resumed[0]["spread"] == 0,
-        "all ranks to hold the same weights in a run that goes on from the checkpoint (--resume); they differ by "
+        "all ranks to hold the same weights in a run that continues from the checkpoint (--resume); they differ by "
         f"{resumed[0]['spread']:.3g}. Rank 0 alone reads it: step 5 has to give all of the optimizer's variables to "
-        "the others, too",
+        "the others",
     )
     _expect_rate(resumed, "the last of 4 epochs of 3 steps each, after --resume in the third")
     expect(
@@ -230,7 +222,7 @@ def train_hvd(answer: str) -> None:
 @lab.exercise(
     5,
     hints=(
-        "It is what train_step of work/train_hvd.py does, with self in place of model and self.optimizer.",
+        "It does what train_step of work/train_hvd.py does, with self instead of model and self.optimizer.",
         "Wrap the tape with hvd.DistributedGradientTape, take its gradient by [v.value for v in "
         "self.trainable_variables], and give self.optimizer.apply_gradients the pairs of both.",
         "And before fit: hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)",
@@ -304,7 +296,7 @@ def pinnings(answer: Callable[..., Any]) -> None:
 @lab.exercise(
     7,
     hints=(
-        "How many bytes does a rank send? Its share is n_bytes / ranks, and it sends one 2 * (ranks - 1) times.",
+        "How many bytes does a rank send? Its share is n_bytes / ranks, and it sends a share 2 * (ranks - 1) times.",
         "Half of a step is communication when sending these bytes takes as long as computing: `seconds`. A byte has 8 "
         "bits.",
         "8 * 2 * (ranks - 1) / ranks * n_bytes / seconds",
@@ -322,12 +314,7 @@ def half_rates(answer: Callable[..., Any]) -> None:
 
     for n_bytes, ranks, seconds in ((1_000_000, 2, 1.0), (1_000_000, 4, 1.0), (1_686_568, 2, 0.02), (100, 64, 8.0)):
         decide(n_bytes, ranks, seconds)
-    for_all(
-        decide,
-        n_bytes=st.integers(1, 10**9),
-        ranks=st.integers(2, 1_024),
-        seconds=st.floats(1e-3, 10),
-    )
+    for_all(decide, n_bytes=st.integers(1, 10**9), ranks=st.integers(2, 1_024), seconds=st.floats(1e-3, 10))
 
 
 def _pairs(found: Any, case: str) -> set[tuple[int, int]]:
@@ -361,7 +348,7 @@ def _members(found: Any, what: str, case: str) -> list[Any]:
 
 
 def _show(found: Any) -> str:
-    """Return what should be a set in order, as Python writes a set."""
+    """Return members in order, as Python writes a set."""
     return f"{{{', '.join(map(str, sorted(found)))}}}" if found else "set()"
 
 
@@ -372,13 +359,13 @@ def _distributed(answer: str, *args: object) -> tuple[Run, list[list[dict[str, A
 
 
 def _wrong_rate(ranks: list[dict[str, Any]]) -> str | None:
-    """Return the last learning rate of a rank where it is wrong."""
+    """Return the last learning rate of the first rank that has a wrong one."""
     wrong = (rank for rank in ranks if not math.isclose(rank["rate"], rank["right_rate"], rel_tol=1e-5))
     return next((f"{rank['rate']:.4g} on rank {rank['rank']}" for rank in wrong), None)
 
 
 def _expect_rate(ranks: list[dict[str, Any]], when: str) -> None:
-    """Decide on the last learning rate of a run with several steps in each epoch."""
+    """Check the last learning rate of a run with several steps in each epoch."""
     wrong = _wrong_rate(ranks)
     expect(
         wrong is None,
@@ -389,7 +376,7 @@ def _expect_rate(ranks: list[dict[str, Any]], when: str) -> None:
 
 
 def _check_reports(history: list[dict[str, Any]], run: Run) -> None:
-    """Decide on who prints the line about each epoch: rank 0 and nobody else."""
+    """Check that rank 0 alone prints the line about each epoch."""
     printed = [[line for line in lines if line and not NOISE.search(line)] for lines in run.lines]
     forms = set()
     expect(
@@ -413,11 +400,11 @@ def _check_reports(history: list[dict[str, Any]], run: Run) -> None:
 
 
 def _lacking(line: str, entry: dict[str, Any]) -> tuple[str, ...]:
-    """Return which figures of an epoch, rounded to whatever digits, are not in a line."""
+    """Return the figures of an epoch that a line lacks, however they are rounded."""
     texts = [Decimal(text) for text in NUMBER.findall(line)]
 
     def has(figure: float, digits: int = 0) -> bool:
-        """Whether it is there, with so many digits after the point at least: a single 2 may be the epoch."""
+        """Whether the line has it, with at least `digits` decimals: a single 2 may be the epoch."""
         places = [(float(text), int(text.as_tuple().exponent)) for text in texts]
         return any(abs(found - figure) <= 0.51 * 10.0**last for found, last in places if last <= -digits)
 
@@ -427,11 +414,11 @@ def _lacking(line: str, entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _equals_one_process(ranks: list[dict[str, Any]]) -> None:
-    """Decide on the weights: same on all ranks, and those of one process on all digits."""
+    """Check the weights: equal on all ranks, and those of one process on all digits."""
     first = ranks[0]
     expect(
         first["spread"] == 0 or not any(rank["own_start"] for rank in ranks),
-        f"all ranks to hold the same weights; they differ by {first['spread']:.3g}, as each went on from its own "
+        f"all ranks to hold the same weights; they differ by {first['spread']:.3g}, as each continued from its own "
         "start. Not all of it came from rank 0 (step 5)",
         hint="hvd.broadcast_variables(list, root_rank=0), with [v.value for v in …] in the list.",
     )

@@ -3,11 +3,11 @@
     mpirun -n 3 python lab07_ranks.py SCRIPT train RATE OUT
     mpirun -n 3 python lab07_ranks.py SCRIPT fit RATE
 
-Calls SCRIPT's main, which gives (model, optimizer), for each of `RUNS`, and hands back a report of each run. With
-"train", the last run goes on from the checkpoint of the one before, which rank 0 alone has: ranks are as on nodes of
-their own, each with a folder of its own, and number 0 on its node.
+Calls SCRIPT's main, which returns (model, optimizer), for each of `RUNS`, and reports each run. With "train", the last
+run continues from the checkpoint of the one before, which only rank 0 has: each rank behaves as on a node of its own,
+with its own folder and local rank 0.
 
-In what order digits are taken doesn't matter: where an epoch has several steps, a rank's share is one digit many times.
+The order of the digits doesn't matter: where an epoch has several steps, a rank's share is one digit many times.
 """
 
 import functools
@@ -31,19 +31,19 @@ from labkit.data.digits import Digits, load_digits
 from labkit.exercises.ranks import fail, load, report, watched
 from labkit.models.mnist import mnist_cnn
 
-gc.freeze()  # what is imported is no garbage, among which `clear_session` would look for it in each run
+gc.freeze()  # exclude imported objects from the garbage that `clear_session` collects in each run
 
 RANKS = MPI.COMM_WORLD
-# Seconds in one line, which takes two or three when TensorFlow traces it on a machine that is not busy, and in all. All
-# of fit is one line.
+# Seconds in one line, which takes two or three on an idle machine when TensorFlow traces it, and in all. All of fit is
+# one line.
 LINE_LIMIT_S, TOTAL_LIMIT_S = {"train": 20.0, "fit": 40.0}, 120.0
-EXACT = 1e-3  # of the distance that the weights moved: what rounding in another order makes of it
-RESUMED = ", in a run that goes on from the checkpoint, which rank 0 alone reads (step 5 has to give it to all)"
+EXACT = 1e-3  # a share of the distance that the weights moved: the effect of rounding in another order
+RESUMED = ", in a run that continues from the checkpoint, which rank 0 alone reads (step 5 has to give it to all)"
 WRITE = tf.train.Checkpoint.write
 
 
 class Case(NamedTuple):
-    """A run of the script: from which epoch to which, its steps in each, each rank's digits in a step."""
+    """A run of the script: its first and last epoch, steps per epoch, and digits per rank and step."""
 
     first: int
     last: int
@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
     @property
     def digits(self) -> int:
-        """How many there are, of which each rank has equally many, and as many as can be are left over."""
+        """The number of digits: all ranks have the same number, and the most possible are left over."""
         return RANKS.size * (self.steps * self.batch + 1) - 1
 
     @property
@@ -71,7 +71,7 @@ RUNS = {
     "train": (
         Case(0, 2, steps=1, batch=42, arguments=("--warmup", "1"), warmup=1),
         Case(0, 2, steps=3, batch=8, arguments=("--warmup", "4"), warmup=4),
-        # As many steps in an epoch as before, so that an optimizer's own count of them goes on too.
+        # The same number of steps per epoch as before, so that an optimizer's own count continues as well.
         Case(2, 4, steps=3, batch=8, arguments=("--warmup", "4", "--resume"), warmup=4),
     ),
     "fit": (Case(0, 2, steps=2, batch=8, arguments=()),),
@@ -79,17 +79,17 @@ RUNS = {
 
 
 ALIKE = {case.digits for cases in RUNS.values() for case in cases if case.steps > 1}
-checkpoints: list[str] = []  # that the script has written on this rank in a run
+checkpoints: list[str] = []  # the script wrote these on this rank in a run
 
 
 def shares(n: int) -> list[np.ndarray]:
-    """Return which of n digits each rank trains on, by the script's own module."""
+    """Return the indices of the digits that each rank trains on, by the script's own module."""
     shard = importlib.import_module("plan").shard
     return [np.asarray(shard(n, rank, RANKS.size)) for rank in range(RANKS.size)]
 
 
 def digits_for_script(n_train: int, n_test: int) -> Digits:
-    """Return what the script gets for `load_digits`: where an epoch has several steps, each share is one digit."""
+    """Replace `load_digits` for the script: where an epoch has several steps, each share is one digit."""
     digits = load_digits(n_train, n_test)
     if n_train not in ALIKE:
         return digits
@@ -107,12 +107,12 @@ def write(self: tf.train.Checkpoint, *args: Any, **kwargs: Any) -> str:
 
 
 def flat(model: keras.Model) -> np.ndarray:
-    """All trainable weights, one after the other."""
+    """Return all trainable weights as one vector."""
     return np.concatenate([weight.numpy().ravel() for weight in model.trainable_variables])
 
 
 def nearer(weights: np.ndarray, to: np.ndarray, than: np.ndarray) -> bool:
-    """Whether weights are nearer to some than to others."""
+    """Return whether weights are nearer to `to` than to `than`."""
     return bool(np.linalg.norm(weights - to) < np.linalg.norm(weights - than))
 
 
@@ -120,9 +120,9 @@ def nearer(weights: np.ndarray, to: np.ndarray, than: np.ndarray) -> bool:
 def one_process(
     cases: tuple[Case, ...] = (), rate: float = 0.0, seed: int = 0, ranks: int | None = None
 ) -> list[np.ndarray]:
-    """The weights of one process at its start, as the script's rank `seed`, and after each run, one after the other.
+    """Return the weights of one process: at its start, as the script's rank `seed`, and after each run.
 
-    It trains on the digits of all, or of the first so many ranks.
+    It trains on the digits of all ranks, or of the first `ranks`.
     """
     keras.utils.set_random_seed(seed)
     model, optimizer = mnist_cnn(), keras.optimizers.SGD(momentum=0.9)
@@ -150,7 +150,7 @@ def mistaken(case: Case, rate: float) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def begun_alike(learning_rate: Callable[..., Any]) -> Callable[..., Any]:
-    """Have all ranks compare the first step of which each asks the learning rate: otherwise they wait in vain later."""
+    """Make all ranks compare the first step whose learning rate they request: otherwise they would hang later."""
     begun = False
 
     @functools.wraps(learning_rate)
@@ -162,7 +162,7 @@ def begun_alike(learning_rate: Callable[..., Any]) -> Callable[..., Any]:
             if len(set(first)) > 1:
                 steps = ", ".join(f"rank {rank} begins with step {step}" for rank, step in enumerate(first))
                 fail(
-                    f"Expected all ranks to go on with the same step after --resume; {steps}. Rank 0 alone reads "
+                    f"Expected all ranks to continue with the same step after --resume; {steps}. Rank 0 alone reads "
                     "the checkpoint: step 5 has to give `done` to all"
                 )
         return learning_rate(*args, **kwargs)
@@ -173,7 +173,7 @@ def begun_alike(learning_rate: Callable[..., Any]) -> Callable[..., Any]:
 def run(
     main: Callable[..., Any], script: str, arguments: list[str], line_limit_s: float, resumed: bool
 ) -> tuple[keras.Model, Any]:
-    """Call the script's main, and return the model and the optimizer that it gives."""
+    """Call the script's main, and return its model and optimizer."""
     where = f"on rank {RANKS.rank} of {RANKS.size}{RESUMED * resumed}"
     variables = main.__globals__
     if resumed and callable(variables.get("learning_rate")):
@@ -190,7 +190,7 @@ def run(
 
 
 def main() -> None:
-    """Run the script as often as it takes, gather the ranks' weights, hand back what came."""
+    """Run the script for each case, gather the ranks' weights, and report."""
     script, kind, rate, *out = sys.argv[1:]
     labkit.data.load_digits = digits_for_script  # type: ignore[assignment]
     tf.train.Checkpoint.write = write
@@ -201,7 +201,7 @@ def main() -> None:
     runs: list[dict[str, Any]] = []
     chain: tuple[Case, ...] = ()
     for case in RUNS[kind]:
-        chain = (*chain, case) if case.first else (case,)  # with what it goes on from
+        chain = (*chain, case) if case.first else (case,)  # the runs that it continues
         checkpoints.clear()
         sizes = {"--digits": case.digits, "--batch": case.batch, "--epochs": case.last, "--lr": rate}
         arguments = [*(str(word) for pair in sizes.items() for word in pair), *case.arguments]
@@ -228,7 +228,7 @@ def main() -> None:
             log = folder / "log.json" if folder else None
             findings["history"] = json.loads(log.read_text())["history"] if log and log.is_file() else []
         runs.append(findings)
-        # A run can go on from a checkpoint, and tells more, only when the one before was right.
+        # A run can continue from a checkpoint only if the one before was right.
         if not all(RANKS.allgather(findings["spread"] == 0 and findings["wrote"] == (RANKS.rank == 0))):
             break
     report(runs)

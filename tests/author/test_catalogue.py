@@ -28,7 +28,7 @@ def test_each_question_of_the_labs_is_known_and_has_a_unit_or_choices():
     assert len(found) == sum(source.read_text().count("results.guess(") for source in sources.labs()) > 50
     assert all(bool(question.unit) != bool(question.choices) for question in found)
     texts = {(question.lab, question.number): question.text for question in found}
-    assert texts["07", 2] == "images per second, … ranks against one"
+    assert texts["07", 2] == "images per second, … ranks vs one"
 
 
 @pytest.mark.parametrize(

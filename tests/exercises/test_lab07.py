@@ -11,28 +11,30 @@ import numpy as np
 import pytest
 from labs import ThreeWays
 
+from labkit.display.consistency import Limit, Prediction
 from labkit.display.measured import Measured
 from labkit.exercises import lab07
 from labkit.system import statistics
+from labkit.system.words import plural
 from labkit_author import sources
 from labkit_author.mistakes import Change
 
 pytestmark = pytest.mark.timeout(900)  # the one launch of all scripts takes a minute, and many on a busy machine
 
 FUNCTIONS = {1: "shard", 2: "learning_rate", 3: "steps_per_epoch"}  # of plan.py, by exercise
-WAY = {"active": lab07.RANKS, "steps": 2, "batch": 64, "every": 1, "horovod": True, "fp16": False}
-# Some ways in which compare.py measures: one rank alone, then all. Horovod starts and stops in each round.
-WAYS = {
-    "one rank": WAY | {"active": 1, "horovod": False},
-    "default": WAY,
-    "FP16": WAY | {"fp16": True},
-    "4 batches": WAY | {"every": 4},
+VARIANT = {"active": lab07.RANKS, "steps": 2, "batch": 64, "every": 1, "horovod": True, "fp16": False}
+# Some variants for compare.py: one rank alone, then all. Horovod starts and stops in each round.
+VARIANTS = {
+    "one rank": VARIANT | {"active": 1, "horovod": False},
+    "default": VARIANT,
+    "FP16": VARIANT | {"fp16": True},
+    "4 batches": VARIANT | {"every": 4},
 }
 # The lab's own scripts, and their arguments.
 ALONE = {
     "serial.py": ["--digits", 256, "--epochs", 2],
     "silent.py": [256],
-    "compare.py": ["ways.json", "found.json", 2],
+    "compare.py": ["variants.json", "speeds.json", 2],
 }
 
 
@@ -68,13 +70,13 @@ def launched(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(own)
         TestExercises.make_student(own)
-    (own / "ways.json").write_text(json.dumps(WAYS))
+    (own / "variants.json").write_text(json.dumps(VARIANTS))
     more = {
         name: launches.Launch(lab07.RANKS, own, [str(own / "work" / name), *map(str, arguments)])
         for name, arguments in ALONE.items()
     }
     found = launches.print_all(request, folder, more)
-    return found | {"found.json": json.loads((own / "found.json").read_text())}
+    return found | {"speeds.json": json.loads((own / "speeds.json").read_text())}
 
 
 def test_the_module_is_what_the_checks_know(student, tmp_path):
@@ -107,9 +109,9 @@ def test_the_run_that_looks_distributed_is_not(launched):
         assert float(difference.split()[-1]) > 0
 
 
-def test_a_launch_measures_each_way_in_each_round(launched):
-    found = launched["found.json"]
-    assert list(found["speeds"]) == list(WAYS)
+def test_a_launch_measures_each_variant_in_each_round(launched):
+    found = launched["speeds.json"]
+    assert list(found["speeds"]) == list(VARIANTS)
     assert all(len(speeds) == 2 and min(speeds) > 0 for speeds in found["speeds"].values())
     assert found["gradients"] == 4 * 421_642
     assert set(itertools.chain(*found["sent"].values())) == {0.0}  # they are not counted, unless asked for
@@ -130,29 +132,28 @@ def test_a_rank_with_a_batch_more_hangs_and_horovod_says_so(student, tmp_path):
 def test_a_round_has_each_launch_once(capsys):
     began = []
 
-    def launch(ways, **options):
+    def launch(variants, **options):
         began.append(options["ranks"])
-        return {name: 10.0 * len(began) for name in ways}
+        return {name: 10.0 * len(began) for name in variants}, f"run {len(began)}"
 
-    compare = lab_cells.functions("07", "compare", launch=launch)["compare"]
-    assert compare([{"ranks": 1, "ways": ["a", "b"]}, {"ranks": 2, "ways": ["c"]}], rounds=2) == {
-        "a": [10.0, 30.0],
-        "b": [10.0, 30.0],
-        "c": [20.0, 40.0],
-    }
+    alternate = lab_cells.functions("07", "alternate", launch=launch)["alternate"]
+    speeds, runs = alternate([{"ranks": 1, "variants": ["a", "b"]}, {"ranks": 2, "variants": ["c"]}], rounds=2)
+    assert speeds == {"a": [10.0, 30.0], "b": [10.0, 30.0], "c": [20.0, 40.0]}
+    assert runs == ["run 1", "run 2", "run 3", "run 4"]
     assert began == [1, 2, 1, 2]
     assert capsys.readouterr().out.splitlines() == ["round 1 of 2", "round 2 of 2"]
-    assert compare([{"ranks": 1, "ways": ["a"]}], rounds=0) == {}
+    assert alternate([{"ranks": 1, "variants": ["a"]}], rounds=0) == ({}, [])
 
 
-# What the lab says of its measurements, played invented results of each kind
+# What the lab prints about its measurements, with synthetic results of each kind
 
 
 NOISE = np.array([1.0, 1.01, 0.99, 1.005])
 
 
 def played(*names, **given):
-    given |= {"statistics": statistics, "math": math, "np": np, "Measured": Measured}
+    given |= {"statistics": statistics, "math": math, "np": np, "plural": plural}
+    given |= {"Measured": Measured, "Limit": Limit, "Prediction": Prediction}
     return lab_cells.functions("07", "percent", *names, **given)
 
 
@@ -172,97 +173,124 @@ def speeds_of(**factors):
     ],
 )
 def test_the_cost_of_averaging_is_what_the_rounds_show(weak, sentence, capsys):
-    speeds = speeds_of(one_rank=1, weak=weak, weak__side_by_side=1.8, strong=1.2, strong__side_by_side=1.7)
-    played("cost_of", "tell_scaling")["tell_scaling"](speeds, 2)
+    speeds = speeds_of(one_rank=1, weak=weak, weak__side_by_side=1.8)
+    played("cost_of", "show_scaling")["show_scaling"]("weak", speeds, 2)
     out = capsys.readouterr().out.splitlines()
     assert sentence in out[2]
     assert out[0].startswith(f"weak scaling on 2 ranks: efficiency {weak / 2:.0%} (")
-    assert out[-1].endswith("slower")
 
 
 def test_one_round_has_no_interval(capsys):
-    speeds = {
-        name: rounds[:1]
-        for name, rounds in speeds_of(
-            one_rank=1, weak=1.6, weak__side_by_side=1.8, strong=1.2, strong__side_by_side=1.7
-        ).items()
-    }
-    played("cost_of", "tell_scaling")["tell_scaling"](speeds, 2)
+    speeds = {name: rounds[:1] for name, rounds in speeds_of(one_rank=1, weak=1.6, weak__side_by_side=1.8).items()}
+    played("cost_of", "show_scaling")["show_scaling"]("weak", speeds, 2)
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "weak scaling on 2 ranks: efficiency 80%"
     assert out[2].endswith("one round only, so there is no interval")
 
 
+@pytest.mark.parametrize(
+    ("strong", "sentence"),
+    [(1.6, "not significant"), (1.4, "averaging costs more here"), (1.75, "averaging costs less here")],
+)
+def test_averaging_is_compared_between_weak_and_strong_scaling(strong, sentence, capsys):
+    speeds = speeds_of(weak=1.6, weak__side_by_side=1.8, strong=strong, strong__side_by_side=1.8)
+    played("show_averaging")["show_averaging"](speeds)
+    assert sentence in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("value", "verdict"), [(1.3, "faster"), (0.7, "slower"), (1.0, "not significant")])
 def test_a_setting_is_worth_what_the_rounds_show(value, verdict, capsys):
     speeds = speeds_of(weak=1, cycle=value)
-    played("tell_settings")["tell_settings"](speeds, "weak", ["cycle"])
+    played("show_settings")["show_settings"](speeds, "weak", ["cycle"])
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"cycle          {value:.2f} (")
+    assert line.startswith(f"cycle: {value:.2f}× (")
     assert verdict in line
 
 
 @pytest.mark.parametrize(("value", "verdict"), [(1.3, "higher"), (0.7, "lower"), (1.0, "not significant")])
 def test_efficiencies_are_compared_round_by_round(value, verdict, capsys):
     speeds = speeds_of(one_rank=1, weak=1.6, one_rank__batch_256=2, batch_256=3.2 * value)
-    played("tell_batches")["tell_batches"](speeds, 2)
+    played("show_batches")["show_batches"](speeds, 2)
     small, large, compared = capsys.readouterr().out.splitlines()
-    assert small.startswith("efficiency at batch 64: 80% (")
-    assert large.startswith(f"efficiency at batch 256: {80 * value:.0f}% (")
+    assert small.startswith("  efficiency at batch 64: 80% (")
+    assert large.startswith(f"  efficiency at batch 256: {80 * value:.0f}% (")
     assert verdict in compared
 
 
 @pytest.mark.parametrize(
-    ("ranks", "claim", "winner"),
+    ("ranks", "verdict", "winner"),
     [
-        (1.3, "faster, as the talk says", "ranks"),
-        (0.7, "slower, not what the talk says", "threads"),
-        (1.0, "not significant", "no difference"),
+        (1.3, "faster", "ranks"),
+        (0.7, "slower", "threads"),
+        (1.0, "not significant", "no clear difference"),
     ],
 )
-def test_more_ranks_or_threads_is_what_the_rounds_show(ranks, claim, winner, capsys):
-    tell = played("tell_threads")["tell_threads"]
-    assert tell(speeds_of(one_process=1, weak=ranks), 2) == winner
-    assert claim in capsys.readouterr().out.splitlines()[-1]
+def test_more_ranks_or_threads_is_what_the_rounds_show(ranks, verdict, winner, capsys):
+    show = played("show_threads")["show_threads"]
+    assert show(speeds_of(one_process=1, weak=ranks), 2) == winner
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert verdict in last
+    assert "talk" not in last  # which compared other ranks and threads
+
+
+@pytest.mark.parametrize(
+    ("speeds", "place"),
+    [((5000, 8000), "1.60×, inside the interval"), ((4500, 10_000), "2.22×, outside the interval: they ran once")],
+)
+def test_the_training_runs_are_held_against_the_rounds(speeds, place, capsys):
+    logs = {
+        ranks: {"history": [{"images_per_second": speed * factor} for factor in (0.7, 1, 1.1)]}
+        for ranks, speed in zip((1, 2), speeds, strict=True)
+    }
+    of_one = statistics.ratios(speeds_of(one_rank=1, weak=1.6), "one rank")["weak"]
+    played("median_speed", "show_training_runs")["show_training_runs"](logs, of_one, 2)
+    assert f"the training runs gave {place}" in capsys.readouterr().out
 
 
 def test_oversubscribed_ranks_are_named_and_compared(capsys):
     names = ("2 × 1", "2 × 2")
     speeds = dict(zip(names, speeds_of(a=1, b=0.7).values(), strict=True))
-    played("tell_grid")["tell_grid"](speeds, 2)
+    played("show_grid")["show_grid"](speeds, 2)
     out = capsys.readouterr().out.splitlines()
     assert "oversubscribed" not in out[0]
     assert out[1].endswith("(oversubscribed: 4 threads on 2 cores)")
-    assert out[2].startswith("  0.70 (")
-    assert out[2].endswith("times those of 2 × 1: slower")
+    assert out[2].startswith("  0.70× (")
+    assert out[2].endswith(" of 2 × 1: slower")
 
 
 def test_time_to_accuracy_is_of_what_all_reached(capsys):
-    def run(*epochs):
-        return {"history": [{"epoch": i, "seconds": s, "accuracy": a} for i, (s, a) in enumerate(epochs, start=1)]}
+    def run(speed, *epochs):
+        keys = ("epoch", "seconds", "accuracy", "images_per_second")
+        return {
+            "history": [dict(zip(keys, (i, *epoch, speed), strict=True)) for i, epoch in enumerate(epochs, start=1)]
+        }
 
-    runs = {1: run((5.0, 0.9), (10.0, 0.965)), 4: run((4.0, 0.7), (8.0, 0.948))}
-    played("tell_time_to_accuracy")["tell_time_to_accuracy"](runs, 2)
+    logs = {1: run(4000, (5.0, 0.9), (10.0, 0.965)), 4: run(5000, (4.0, 0.7), (8.0, 0.948))}
+    show = played("median_speed", "show_time_to_accuracy")["show_time_to_accuracy"]
+    show(logs, 2)
     assert capsys.readouterr().out.splitlines() == [
-        "94% test accuracy or more for the first time:",
-        "  on 1: epoch 2,  10.0 s,  10.0 core-seconds",
-        "  on 4: epoch 2,   8.0 s,  16.0 core-seconds",
-        "Fewest seconds: on 4. One run of each, so there is no interval.",
+        "First epoch with 94% test accuracy or more, and images/s of the median epoch:",
+        "  1 rank   epoch 2,  10.0 s,  10.0 core-seconds;   4,000 images/s, 1.00×",
+        "  4 ranks  epoch 2,   8.0 s,  16.0 core-seconds;   5,000 images/s, 1.25×",
+        "Fewest seconds: 4 ranks; most images/s: 4 ranks. One run each, so no intervals.",
     ]
+    show({1: run(4000, (5.0, 0.95)), 2: run(8500, (6.0, 0.96))}, 2)
+    out = capsys.readouterr().out.splitlines()
+    assert "More than 2×" in out[3]  # a speed-up that only a change of the machine explains is not passed over
+    assert out[-1].startswith("Fewest seconds: 1 rank; most images/s: 2 ranks.")
 
 
 def test_the_closing_table_has_section_5s_rows():
-    rows = played("scaling_rows")["scaling_rows"]
-    speeds = speeds_of(
-        one_rank=1, weak=1.6, weak__side_by_side=1.8, strong=1.2, strong__side_by_side=1.7, one_process=1.28
-    )
-    weak, strong, threads = rows(speeds, 2, 2, "watch")
-    assert weak[0] == "weak: this CNN, 2 ranks on 2 cores"
-    assert str(weak[2]).startswith("80% (")
-    assert weak[3].startswith("90% (")
-    assert str(strong[2]).startswith("60% (")
-    assert str(threads[2]).startswith("1.25× (")
-    assert [row[2] for row in rows({}, 2, 2, None)] == ["", "", ""]
+    row = played("scaling_row")["scaling_row"]
+    speeds = speeds_of(one_rank=1, weak=1.6, weak__side_by_side=1.8, strong=1.2, strong__side_by_side=1.7)
+    name, _, reached, limit, others = row("weak", speeds, 2, 2, "watch")
+    assert name == "weak: this CNN, 2 ranks on 2 cores"
+    assert str(reached).startswith("80% (")
+    assert limit.describe(reached).startswith("90% (")
+    assert others == "watch"
+    assert str(row("strong", speeds, 2, 2, "watch")[2]).startswith("60% (")
+    assert row("weak", {}, 2, 2, None)[2] == ""
+    assert row("weak", {}, 4, 64, None)[0].endswith("4 ranks on 4 cores")  # not on all 64
 
 
 # Horovod's timeline
@@ -295,12 +323,12 @@ def test_the_step_of_median_length_is_drawn(tmp_path):
     assert large[0] == ("NEGOTIATE_ALLREDUCE", 0.5, 1.5)
 
 
-def test_what_is_said_of_a_pinning():
-    tell = lab_cells.functions("07", "pinning", "tell_pinning")["tell_pinning"]
+def test_a_pinning_is_described():
+    describe = lab_cells.functions("07", "pinning", "describe_pinning")["describe_pinning"]
     node = [(0, 4), (1, 5)]
-    assert tell([{0}, {4}], node, 1) == "pairs of ranks that may share a core: 1; cores with nothing to do: 1 of 2"
-    assert tell([{0, 4}, {1, 5}], node, 2) == "ranks whose threads take turns: 2"
-    assert tell([{0, 4}, {1, 5}], node, 1) == "each rank has cores of its own, and none is left over"
+    assert describe([{0}, {4}], node, 1) == "pairs of ranks that may share a core: 1; idle cores: 1 of 2"
+    assert describe([{0, 4}, {1, 5}], node, 2) == "ranks whose threads take turns: 2"
+    assert describe([{0, 4}, {1, 5}], node, 1) == "each rank has its own cores, and none is idle"
 
 
 # On wires
@@ -332,27 +360,27 @@ def wired(**factors):
     ],
 )
 def test_the_cost_of_averaging_on_wires_is_what_the_rounds_show(default, sentence, capsys):
-    played("cost_of", "tell_wires")["tell_wires"](wired(default=default))
+    played("cost_of", "show_wires")["show_wires"](wired(default=default))
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith(f"2 nodes, 1 Gbit/s: efficiency {default / 2:.0%} (")
     assert sentence in out[2]
 
 
 def test_a_change_is_worth_on_each_wire_what_the_rounds_show(capsys):
-    tell = played("tell_levers", LEVERS=("FP16", "4 batches", "one rank"))["tell_levers"]
-    tell(wired(one_rank=0.9))
+    show = played("show_changes", CHANGES=("FP16", "4 batches", "one rank"))["show_changes"]
+    show(wired(one_rank=0.9))
     _, *out = capsys.readouterr().out.splitlines()
     verdicts = [line.rpartition(": ")[2].partition(";")[0] for line in out]
     assert verdicts == ["faster", "slower", "not significant"]
-    tell({case: one_round(found) for case, found in wired().items()})
+    show({case: one_round(found) for case, found in wired().items()})
     _, *out = capsys.readouterr().out.splitlines()
     assert all(line.endswith("one round only, so there is no interval") for line in out)
 
 
 @pytest.mark.parametrize(("sent", "algorithm"), [(1.02, "ring"), (1.34, "doubling")])
 def test_bytes_tell_the_algorithm(sent, algorithm, capsys):
-    tell = played("ring", "tell_bytes")["tell_bytes"]
-    tell({"4 nodes, 1 Gbit/s": found_on(4, sent, one_rank=1), "2 nodes, 1 Gbit/s": found_on(2, one_rank=1)})
+    show = played("ring", "show_bytes")["show_bytes"]
+    show({"4 nodes, 1 Gbit/s": found_on(4, sent, one_rank=1), "2 nodes, 1 Gbit/s": found_on(2, one_rank=1)})
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[4:] for line in lines[1:]] == [
         ["default", f"{1.5 * sent:.2f}", "1.50", "2.00", "nearer", "to", algorithm],
@@ -369,27 +397,24 @@ def test_fp16s_share_of_the_bytes():
 
 
 @pytest.mark.parametrize(
-    ("default", "share", "times", "sentence"),
+    ("default", "share", "sentence"),
     [
-        (0.9, "50%", "1.00 (0.", "not significant"),
-        (0.6, "67%", "2.00 (1.", "the prediction was too low"),
-        (1.5, "17%", "0.20 (0.", "the prediction was too high"),
-        (1.81, "-1%", "0.00 (0.00 to ", "the prediction was too high"),
+        (0.9, "50%", "inside"),
+        (0.6, "67%", "outside, 25% too low"),
+        (1.5, "17%", "outside, 200% too high"),
     ],
 )
-def test_a_prediction_is_off_by_what_the_rounds_show(default, share, times, sentence, capsys):
-    played("tell_prediction")["tell_prediction"](speeds_of(side_by_side=1.8, default=default))
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"communication: {share} (")
-    assert second.startswith(f"it takes {times}")
-    assert sentence in second
+def test_a_prediction_is_off_by_what_the_rounds_show(default, share, sentence, capsys):
+    played("show_prediction")["show_prediction"](speeds_of(side_by_side=1.8, default=default))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"communication's share of a step: predicted 50%, measured {share} (")
+    assert sentence in line
 
 
-def test_one_round_says_nothing_of_a_prediction(capsys):
-    played("tell_prediction")["tell_prediction"]({"side by side": [2.0], "default": [0.5]})
+def test_one_round_decides_no_prediction(capsys):
+    played("show_prediction")["show_prediction"]({"side by side": [2.0], "default": [0.5]})
     assert capsys.readouterr().out.splitlines() == [
-        "communication: 75% of a step; predicted: 50%",
-        "it takes 3.00 times as long as predicted: one round only, so there is no interval",
+        "communication's share of a step: predicted 50%, measured 75%: no interval, 33% too low"
     ]
 
 
@@ -399,5 +424,5 @@ def test_without_a_network_the_table_says_why():
     ((name, _, reached, limit, others),) = rows(wired(), "watch", "")
     assert name == "weak: this CNN, 2 nodes, 1 Gbit/s, on 2 cores"
     assert str(reached).startswith("45% (")
-    assert str(limit).startswith("90% (")
+    assert limit.describe(reached).startswith("90% (")
     assert others == "watch"

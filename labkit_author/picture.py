@@ -1,0 +1,29 @@
+"""The README's picture, which lab 07's stored run drew."""
+
+import base64
+import re
+from pathlib import Path
+
+from labkit.system import files, paths
+from labkit_author import build, sources
+
+LAB, ALT = "07", "Test accuracy against seconds"  # the lab, and the beginning of the picture's alternative text
+FILE = "docs/lab07.png"
+INLINE = re.compile(rf'<img src="data:image/png;base64,([^"]+)" alt="{ALT}')
+
+
+def stored() -> bytes | None:
+    """Return the picture of the stored notebook; None while that has no outputs."""
+    outputs = (output for cell in build.stored(sources.find(LAB)).cells for output in cell.get("outputs", []))
+    matches = (INLINE.search(output.get("data", {}).get("text/html", "")) for output in outputs)
+    match = next(filter(None, matches), None)
+    return match and base64.b64decode(match[1])
+
+
+def write() -> Path | None:
+    """Copy the picture to where the README shows it; return the file when that changed it."""
+    png, target = stored(), paths.ROOT / FILE
+    if png is None or (target.exists() and target.read_bytes() == png):
+        return None
+    files.write(target, png)
+    return target

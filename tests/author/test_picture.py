@@ -1,0 +1,43 @@
+import base64
+
+import nbformat
+import pytest
+
+from labkit.system import paths
+from labkit_author import build, picture
+
+
+def notebook(*pictures: tuple[bytes, str]):
+    """Return a notebook whose cells show these pictures, each with its alternative text."""
+    html = [f'<img src="data:image/png;base64,{base64.b64encode(png).decode()}" alt="{alt}">' for png, alt in pictures]
+    outputs = [nbformat.v4.new_output("display_data", {"text/html": text}) for text in html]
+    cells = [nbformat.v4.new_markdown_cell("## 1"), nbformat.v4.new_code_cell("1", outputs=outputs)]
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def test_the_readme_shows_the_stored_run():
+    shown = (paths.ROOT / picture.FILE).read_bytes()
+    assert picture.stored() in (shown, None), f"./lab build copies lab {picture.LAB}'s stored picture to {picture.FILE}"
+    assert f"]({picture.FILE})" in (paths.ROOT / "README.md").read_text()
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_it_is_copied_once(root, monkeypatch):
+    page = notebook((b"other", "Speed"), (b"right", f"{picture.ALT} of training: 1 rank"))
+    monkeypatch.setattr(build, "stored", lambda source: page)
+    assert picture.write() == root / picture.FILE
+    assert (root / picture.FILE).read_bytes() == b"right"
+    assert picture.write() is None
+
+
+def test_without_outputs_the_file_stays(root, monkeypatch):
+    (root / picture.FILE).write_bytes(b"earlier")
+    monkeypatch.setattr(build, "stored", lambda source: notebook())
+    assert picture.write() is None
+    assert (root / picture.FILE).read_bytes() == b"earlier"
