@@ -75,7 +75,7 @@ def parameter_server(answer: str) -> None:
         "Draw it for three ranks, as in the picture above. In step 0, rank r sends chunk r to its right neighbour and "
         "adds to chunk r - 1 what comes from the left. Which chunk does it send in the next step?",
         "In step s of the reduce-scatter rank r sends chunk (r - s) % n and adds to chunk (r - s - 1) % n. After n - 1 "
-        "steps, chunk (r + 1) % n is complete there: the allgather starts by sending that one. And since every rank "
+        "steps, chunk (r + 1) % n is complete there: the all-gather starts by sending that one. And since every rank "
         "sends at the same time, use ranks.Sendrecv.",
         "Reduce-scatter: out, into = chunks[(me - step) % n], chunks[(me - step - 1) % n]; room = incoming[:len(into)]"
         "; ranks.Sendrecv(out, dest=right, recvbuf=room, source=left); into += room. Allgather: out, into = "
