@@ -52,7 +52,7 @@ def parameter_server(answer: str) -> None:
         expect(
             rank < servers or not astray,
             f"rank {rank}, which is no server, to send to servers alone for {case['case']}; it sent to ranks "
-            f"{_listed(astray)} too",
+            f"{', '.join(map(str, astray))} too",
         )
         chunk = -(-length // servers)
         pushed, pulled = (servers - 1, n - 1) if rank < servers else (servers, 0)
@@ -92,7 +92,7 @@ def ring(answer: str) -> None:
         expect(
             case["to"] in ([], [right]),
             f"each rank to send to its right neighbour alone, rank {rank} to rank {right}, for {case['case']}; it sent "
-            f"to {'ranks' if several else 'rank'} {_listed(case['to'])}. The sum is right, but that is not "
+            f"to {'ranks' if several else 'rank'} {', '.join(map(str, case['to']))}. The sum is right, but that is not "
             f"{'a ring' if several else 'the ring of the picture'}",
             hint=RIGHT_HINT,
         )
@@ -270,7 +270,7 @@ def _decide_chunk(
         why = "nothing is waiting" if any(left) else "all is sent"
         expect(got is None, f"{called} to be None, as {why}; it is {describe(got)}")
         return None
-    those = f"layer {waiting[0]} is" if len(waiting) == 1 else f"layers {_listed(waiting)} are"
+    those = f"layer {waiting[0]} is" if len(waiting) == 1 else f"layers {', '.join(map(str, waiting))} are"
     expect(
         got is not None,
         f"{called} to be (layer, spent), as {those} ready and not yet sent; it is None",
@@ -449,10 +449,6 @@ def _expect_sum(rank: int, case: dict[str, Any]) -> None:
         f"rank {rank} to send messages through `ranks`, as by Send, Isend or Sendrecv, for {case['case']}; it sent "
         "none",
     )
-
-
-def _listed(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks))
 
 
 def _named(type_name: str | None) -> str:
