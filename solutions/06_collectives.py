@@ -671,8 +671,12 @@ for method in ("MPI_Allreduce", "ring", "1 server"):
     axis.fill_between(MEMORY_SIZES, 1e6 * low, 1e6 * high, **band)
     rates.semilogx(MEMORY_SIZES, megabytes / mean, color=line.get_color(), marker=line.get_marker())
     rates.fill_between(MEMORY_SIZES, megabytes / high, megabytes / low, **band)
-axis.set(xlabel="gradient (bytes)", ylabel="time (µs)", title="flat where latency limits")
-rates.set(xlabel="gradient (bytes)", ylabel="gradient ÷ time (MB/s)", title="bandwidth limits")
+axis.set(xlabel="gradient (bytes)", ylabel="time (µs)", title="small gradients: latency limits")
+rates.set(
+    xlabel="gradient (bytes)",
+    ylabel="gradient ÷ time (MB/s)",
+    title="large gradients: bandwidth limits",
+)
 rates.set_ylim(bottom=0)
 axis.legend()
 figure.suptitle("An all-reduce on 2 ranks, in memory (bands: 95% intervals)")
@@ -805,8 +809,8 @@ print(f"No wires here: {no_wires}" if no_wires else "Here, nodes can be joined b
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** A wire of 100 Mbit/s carries 12.5 MB/s in each direction. For a gradient of 4 MB on 4 nodes, how many
-# milliseconds does one server take? Your ring? As many servers as nodes?
+# **Guess first.** A wire of 100 Mbit/s carries 12.5 MB in a second, each way. For a gradient of 4 MB on 4 nodes, how
+# many milliseconds does one server take? Your ring? As many servers as nodes?
 #
 # </div>
 
@@ -994,8 +998,8 @@ if wired:
         axis.set_xticks(range(len(ON_WIRES)), names, fontsize=11)
         axis.set_title(f"wires of {rate}")
     axes[0, 0].set_ylabel("time (ms)")
-    axes[0, -1].legend(fontsize=11)
-    figure.suptitle("An all-reduce of 4 MB on wires, measured and in theory (lines: 95% intervals)")
+    axes[0, 0].legend(fontsize=11, loc="upper right")
+    figure.suptitle("An all-reduce of 4 MB on wires: measured (bars: 95% intervals) and in theory")
     plots.show(
         figure,
         alt="Points on a logarithmic axis: milliseconds of an all-reduce of 4 MB, with 95% "
@@ -1102,7 +1106,7 @@ cost = check(3, cost)
 # %% [markdown]
 # Now find the three numbers. In memory, they follow from section 5's exchanges, with and without adding. On wires, they
 # follow from your ring and the servers in section 7; the rate of adding is memory's. The fit uses *logarithms* of the
-# times: otherwise the largest message alone would decide. (The code is folded.)
+# times: otherwise the largest message alone would decide.
 
 
 # %% jupyter={"source_hidden": true}
@@ -1344,7 +1348,7 @@ ALGORITHMS = {
     "two levels": two_levels,
 }
 world_sizes = [2**power for power in range(1, 11)]
-gradients = {"ResNet-50's gradient, 102 MB": 102e6, "a small one of its layers, 8 KB": 8e3}
+gradients = {"ResNet-50's gradient, 102 MB": 102e6, "the gradient of one small layer, 8 KB": 8e3}
 
 # %% jupyter={"source_hidden": true}
 STYLES = {
@@ -2366,6 +2370,7 @@ else:
 #    its own search. With k = n servers that also work, the question disappears, and the bytes are those of the ring.
 # 2. All ranks together. Each adds up one chunk in the reduce-scatter, as a server would, and distributes it in the
 #    all-gather. The bottleneck is gone, and so is the server's role.
+#
 # </div>
 
 # %% [markdown] tags=["instructor"]
@@ -2376,7 +2381,7 @@ else:
 # 3. Data parallelism: all-reduce, or reduce-scatter and all-gather, of *gradients*, since all ranks have the same
 #    weights. Model parallelism: all-to-all and all-gather of *activations*, since each rank has different weights. What
 #    isn't shared doesn't travel. Ask: what travels in exercise 4's backward pass? The gradient of the output goes by
-#    Alltoall to the neurons' owners, and that of x by reduce-scatter to the rows' owners.
+#    Alltoall to the neurons' owners, and that of x through reduce-scatter to the rows' owners.
 # 4. No roles, no server addresses and no ratio to tune: the same script runs on any number of ranks.
 # 5. Look at bytes per second of computing. A P100 trained 142 images/s of Inception V3, 92 of ResNet-152 and 154 of
 #    VGG-16 (batch 64; [TensorFlow's benchmarks, 2017](https://www.tensorflow.org/performance/benchmarks)). So a step
