@@ -32,8 +32,8 @@ RIGHT_HINT = (
 @lab.exercise(
     1,
     hints=(
-        "Two rounds. In the first, each rank has sent each server its part. In the second, each server sends its sum "
-        "to each rank. Who receives what, in each of the two?",
+        "There are two rounds. In the first, each rank has sent its chunk to each server. In the second, each server "
+        "sends its sum to each rank. Who receives what in each round?",
         "A server is a worker too, and two servers send to each other. So use Isend for the second round as well, and "
         "wait for all requests only when everything has been received. Give the two rounds different tags.",
         "If me < servers: a, b = parts[me]; total[a:b] = gradient[a:b]; then, for each of the others, "
@@ -43,7 +43,7 @@ RIGHT_HINT = (
     ),
 )
 def parameter_server(answer: str) -> None:
-    """Sums are right with 1, 2 and all ranks as servers; each rank sends each server its part and no more."""
+    """Check the sums with 1, 2 and all ranks as servers; each rank sends each server its part and no more."""
     for rank, case in _cases(answer, "parameter_server"):
         with hinting(MIXED_HINT if case["paused"] else ""):
             _expect_sum(rank, case)
@@ -51,8 +51,8 @@ def parameter_server(answer: str) -> None:
         astray = [dest for dest in case["to"] if dest >= servers]
         expect(
             rank < servers or not astray,
-            f"rank {rank}, which is no server, to send to servers alone for {case['case']}; it sent to ranks "
-            f"{_listed(astray)} too",
+            f"rank {rank}, which is not a server, to send only to servers for {case['case']}; it sent to ranks "
+            f"{', '.join(map(str, astray))} too",
         )
         chunk = -(-length // servers)
         pushed, pulled = (servers - 1, n - 1) if rank < servers else (servers, 0)
@@ -75,7 +75,7 @@ def parameter_server(answer: str) -> None:
         "Draw it for three ranks, as in the picture above. In step 0, rank r sends chunk r to its right neighbour and "
         "adds to chunk r - 1 what comes from the left. Which chunk does it send in the next step?",
         "In step s of the reduce-scatter rank r sends chunk (r - s) % n and adds to chunk (r - s - 1) % n. After n - 1 "
-        "steps, chunk (r + 1) % n is complete there: the allgather starts by sending that one. And since every rank "
+        "steps, chunk (r + 1) % n is complete there: the all-gather starts by sending that one. And since every rank "
         "sends at the same time, use ranks.Sendrecv.",
         "Reduce-scatter: out, into = chunks[(me - step) % n], chunks[(me - step - 1) % n]; room = incoming[:len(into)]"
         "; ranks.Sendrecv(out, dest=right, recvbuf=room, source=left); into += room. Allgather: out, into = "
@@ -84,22 +84,22 @@ def parameter_server(answer: str) -> None:
     ),
 )
 def ring(answer: str) -> None:
-    """Sums are right for all lengths; 2(n - 1) messages to the right neighbour, each of a chunk at most."""
+    """Check the sums for all lengths; 2(n - 1) messages to the right neighbour, each of a chunk at most."""
     for rank, case in _cases(answer, "ring_allreduce"):
         _expect_sum(rank, case)
         n, chunk = case["size"], -(-case["length"] // case["size"])
         right, several = (rank + 1) % n, len(case["to"]) > 1
         expect(
             case["to"] in ([], [right]),
-            f"each rank to send to its right neighbour alone, rank {rank} to rank {right}, for {case['case']}; it sent "
-            f"to {'ranks' if several else 'rank'} {_listed(case['to'])}. The sum is right, but that is not "
+            f"each rank to send only to its right neighbour, rank {rank} to rank {right}, for {case['case']}; it sent "
+            f"to {'ranks' if several else 'rank'} {', '.join(map(str, case['to']))}. The sum is right, but that is not "
             f"{'a ring' if several else 'the ring of the picture'}",
             hint=RIGHT_HINT,
         )
         expect(
             case["longest"] <= 4 * chunk + PICKLING,
-            f"each message to have one chunk at most, {4 * chunk:,} bytes for {case['case']}; rank {rank} sent one of "
-            f"{case['longest']:,}. The sum is right, but a ring sends one chunk in each of 2(n - 1) steps",
+            f"each message to contain at most one chunk, {4 * chunk:,} bytes for {case['case']}; rank {rank} sent one "
+            f"of {case['longest']:,}. The sum is right, but a ring sends one chunk in each of 2(n - 1) steps",
         )
         steps = 2 * (n - 1)
         expect(
@@ -115,7 +115,7 @@ def ring(answer: str) -> None:
 
 
 HALVES_HINT = (
-    "The ring adds in the n - 1 steps of the reduce-scatter alone. Doubling sends, receives and adds the whole "
+    "The ring adds only in the n - 1 steps of the reduce-scatter. Doubling sends, receives and adds the whole "
     "gradient in each of its steps: with 2 ranks one step, with 4 two, with 8 three. Halving has as many steps until "
     "each rank has its chunk: draw what a rank of 8 sends in each of them. Then all of them again, without adding."
 )
@@ -135,22 +135,21 @@ def costs(answer: Callable[..., Any]) -> None:
     """Steps, traffic and sums of the busiest rank, in closed form."""
     from hypothesis import strategies as st
 
-    def decide(way: str, n: int, servers: int = 1) -> None:
+    def decide(algorithm: str, n: int, servers: int = 1) -> None:
         more = [servers] if servers > 1 else []
-        called = f'cost("{way}", {", ".join(map(str, (n, *more)))})'
-        got = parts(call(answer, way, n, *more), 3, f"{called} to return three numbers (steps, traffic, sums)")
+        called = f'cost("{algorithm}", {", ".join(map(str, (n, *more)))})'
+        got = parts(call(answer, algorithm, n, *more), 3, f"{called} to return three numbers (steps, traffic, sums)")
         lower = 2 ** (n.bit_length() - 1)
         for name, value, wanted, least, most in zip(
             ("steps", "traffic", "sums"),
             got,
-            _cost(way, n, servers),
-            _cost(way, lower),
-            _cost(way, 2 * lower),
+            _cost(algorithm, n, servers),
+            _cost(algorithm, lower),
+            _cost(algorithm, 2 * lower),
             strict=True,
         ):
-            if (
-                way in ("doubling", "halving") and n != lower
-            ):  # the lab asks for these too: any number in between will do
+            # Between two powers of two, for which the lab asks too, any number between their costs will do.
+            if algorithm in ("doubling", "halving") and n != lower:
                 found = number(value, f"{name} of {called}")
                 between = least - 1e-9 <= found <= most + 1e-9
                 expect(between, f"{name} of {called} to be from {least:.4g} to {most:.4g}; it is {found:.4g}")
@@ -162,9 +161,9 @@ def costs(answer: Callable[..., Any]) -> None:
     for n in (2, 3, 4, 64, 1024, 1):
         decide("ring", n)
     with hinting(HALVES_HINT):
-        for way in ("doubling", "halving"):
+        for algorithm in ("doubling", "halving"):
             for n in (2, 4, 64, 1024, 1, 8, 16, 32, 128, 256, 512, 3, 5, 100):
-                decide(way, n)
+                decide(algorithm, n)
 
     def decide_both(n: int, servers: int) -> None:
         decide("ring", n)
@@ -173,11 +172,13 @@ def costs(answer: Callable[..., Any]) -> None:
     for_all(decide_both, n=st.integers(1, 2_000), servers=st.integers(1, 2_000), examples=50)
 
 
-def _cost(way: str, n: int, servers: int = 1) -> tuple[float, float, float]:
+def _cost(algorithm: str, n: int, servers: int = 1) -> tuple[float, float, float]:
     """Return steps, traffic and sums of an all-reduce on n ranks."""
-    if way == "doubling":
+    if algorithm == "doubling":
         return (math.log2(n),) * 3
-    steps, pieces = (2 * math.log2(n), n) if way == "halving" else (2 * (n - 1), n if way == "ring" else servers)
+    steps, pieces = (
+        (2 * math.log2(n), n) if algorithm == "halving" else (2 * (n - 1), n if algorithm == "ring" else servers)
+    )
     return steps, 2 * (n - 1) / pieces, (n - 1) / pieces
 
 
@@ -185,9 +186,9 @@ def _cost(way: str, n: int, servers: int = 1) -> tuple[float, float, float]:
     4,
     hints=(
         "A neuron needs every row of the batch, and each rank has neurons. So what must every rank receive before it "
-        "can multiply? And who wants the results?",
+        "can multiply? And who needs the results?",
         "Allgather the rows; multiply with this rank's weights, and add its bias: an array (batch, own neurons). Its "
-        "rows are in the ranks' order, so Alltoall sends each rank its block of rows as it lies in memory.",
+        "rows are in the ranks' order, so Alltoall sends each rank its block of rows as it is in memory.",
         "After Alltoall there are n blocks of (own rows, neurons of rank r), one after the other: "
         "blocks.reshape(n, rows, -1).transpose(1, 0, 2).reshape(rows, -1) puts them side by side.",
     ),
@@ -262,7 +263,7 @@ def next_chunk(answer: Callable[..., Any]) -> None:
 def _decide_chunk(
     answer: Callable[..., Any], now: int, ready: list[int], left: list[int], urgent_first: bool, chunk: int
 ) -> tuple[int, int] | None:
-    """Decide on what the card sends at one moment, and return it: the layer, and for how long."""
+    """Check what the card sends at one moment, and return it: the layer, and for how long."""
     got = call(answer, now, ready, left, urgent_first, chunk)
     called = f"next_chunk({now}, {ready}, {left}, {urgent_first}, {chunk})"
     waiting = [layer for layer, rest in enumerate(left) if rest and ready[layer] <= now]
@@ -270,7 +271,7 @@ def _decide_chunk(
         why = "nothing is waiting" if any(left) else "all is sent"
         expect(got is None, f"{called} to be None, as {why}; it is {describe(got)}")
         return None
-    those = f"layer {waiting[0]} is" if len(waiting) == 1 else f"layers {_listed(waiting)} are"
+    those = f"layer {waiting[0]} is" if len(waiting) == 1 else f"layers {', '.join(map(str, waiting))} are"
     expect(
         got is not None,
         f"{called} to be (layer, spent), as {those} ready and not yet sent; it is None",
@@ -338,7 +339,7 @@ def top_k(answer: Callable[..., Any]) -> None:
 
 
 def _decide_top_k(answer: Callable[..., Any], gradient: np.ndarray, residual: np.ndarray, n: int, budget: int) -> None:
-    """Decide on what top_k makes of one gradient and residual."""
+    """Check what top_k makes of one gradient and residual."""
     length, others = len(gradient), n - 1
     k = min(length, budget // (8 * others)) if others else length
     case = f"for {plural(length, 'number')} on {plural(n, 'rank')} with {plural(budget, 'byte')}"
@@ -365,12 +366,12 @@ def _decide_top_k(answer: Callable[..., Any], gradient: np.ndarray, residual: np
         expect(
             kind == np.float32,
             f"{name} of type float32, as the gradient's, {case}; the type is {kind}. Other types take other bytes, and "
-            "what rounding takes away is lost",
+            "what rounding removes is lost",
         )
     if k:
         expect(
             np.issubdtype(indices.dtype, np.integer) and len(set(indices.tolist())) == k,
-            f"{k} different whole numbers as indices {case}; they are {short(got[0])}",
+            f"{k} different integers as indices {case}; they are {short(got[0])}",
         )
         expect(
             indices.min() >= 0 and indices.max() < length,
@@ -383,7 +384,7 @@ def _decide_top_k(answer: Callable[..., Any], gradient: np.ndarray, residual: np
     if not np.allclose(values, owed[indices], 1e-6, rounding):
         expect(
             not np.allclose(values, gradient[indices], 1e-6, rounding),
-            f"values of gradient + residual {case}; yours are the gradient's alone, so what was left in earlier "
+            f"values of gradient + residual {case}; yours are only the gradient's, so what was left in earlier "
             "steps is never sent",
         )
     same(
@@ -421,7 +422,7 @@ def _cases(answer: str, function: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _expect_sum(rank: int, case: dict[str, Any]) -> None:
-    """Decide on what a reduction left in `total`, and on how."""
+    """Check what a reduction left in `total`, and how it got there."""
     expect(not case["changed"], f"`gradient` to stay as it was; rank {rank} changed its own for {case['case']}")
     expect(
         case["empty"] == 0,
@@ -430,7 +431,7 @@ def _expect_sum(rank: int, case: dict[str, Any]) -> None:
     )
     why = ""
     if case["own"]:
-        why = ". It is this rank's gradient alone"
+        why = ". It is only this rank's gradient"
     elif case["late"]:
         why = ". A rank still sent from its arrays after it had left the function: wait for each Isend before that"
     elif case["added"]:
@@ -442,19 +443,14 @@ def _expect_sum(rank: int, case: dict[str, Any]) -> None:
     )
     expect(
         not case["collectives"],
-        f"messages from rank to rank alone; yours used {', '.join(case['collectives'])}, which does the work for you",
+        f"only messages from rank to rank; yours used {', '.join(case['collectives'])}, which does the work for you",
     )
     expect(
         case["size"] == 1 or case["messages"] > 0,
-        f"rank {rank} to send messages through `ranks`, as by Send, Isend or Sendrecv, for {case['case']}; it sent "
-        "none",
+        f"rank {rank} to send messages through `ranks`, with Send, Isend or Sendrecv, for {case['case']}; it sent none",
     )
 
 
-def _listed(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks))
-
-
 def _named(type_name: str | None) -> str:
-    """Say what a rank returned that was no array, as `values.describe` does of a value in this process."""
+    """Describe what a rank returned instead of an array, as `values.describe` does in this process."""
     return "None: does it return?" if type_name is None else f"a {type_name}"

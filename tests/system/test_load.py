@@ -273,6 +273,20 @@ def test_what_cannot_be_told_is_said_so_and_is_no_alarm(two, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize(("others_s", "share", "busy"), [(0, 0.0, False), (2, 0.1, True)])
+def test_where_ticks_miss_short_work_the_other_processes_count(two, others_s, share, busy):
+    """As of ranks that sleep while they wait for a wire: /proc/stat samples, /proc/PID/stat does not."""
+    two.process(80, 1, "elsewhere", 500)
+    with observe(root=two.root) as others:
+        for cpu in two.ticks:
+            two.ticks[cpu][0] += round((3 + others_s / 2) / TICK_S)
+        two.mine[os.getpid()] += round(10 / TICK_S)  # of which ticks saw 6
+        two.process(80, 1, "elsewhere", 500 + round(others_s / TICK_S))
+        two.now += 10
+        two.show()
+    assert (others.share, others.busy) == (pytest.approx(share), busy)
+
+
 def test_interrupts_that_the_kernel_counts_as_ours_too_leave_it_known(two):
     with observe(root=two.root) as others:
         two.work(10, mine=0.5)
