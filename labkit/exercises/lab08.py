@@ -1,4 +1,4 @@
-"""Checks of lab 08: flags within limits, a rank's images, efficiency, accumulation, what the rounds show."""
+"""Checks of lab 08: flags within limits, a rank's images, nodes to request, accumulation, what the rounds show."""
 
 import functools
 import itertools
@@ -14,6 +14,7 @@ from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect, hinting, refuse
 from labkit.exercises.values import as_number, describe, has_format, number, numeric_array, parts, same, short, whole
 from labkit.system import statistics
+from labkit.system.words import plural
 
 lab = Lab("08")
 
@@ -195,65 +196,110 @@ def _drained(answer: Callable[..., Any]) -> Callable[..., Any]:
 @lab.exercise(
     3,
     hints=(
-        "A step has three times: computing, the part of the all-reduce that is not hidden behind it, and reading, "
-        "which happens at the same time as the first two.",
-        "ring = 2 * (n - 1) * (latency + gradient / n / bandwidth). The part that is not hidden is what exceeds "
-        "hidden * compute; it is never less than 0.",
-        "step(n) = max(compute + max(0, ring - hidden * compute), n * reading); the efficiency is step(1) / step(n).",
+        "How long does the job take on n nodes? How many images has a step of all of them, how many steps are needed? "
+        "Then add what isn't a step.",
+        "Node-hours are n times the hours of the whole job. Which of 1, 2, … largest keep both the deadline and the "
+        "budget?",
+        "job_hours = fixed + images / (n * batch) * seconds_of(n) / 3600; return an n of range(1, largest + 1) with "
+        "job_hours <= hours and n * job_hours <= budget, else 0.",
     ),
 )
-def efficiencies(answer: Callable[..., Any]) -> None:
-    """One worker's step over that of n: computing, a ring that may hide behind it, and shared reading."""
+def node_hours(answer: Callable[..., Any]) -> None:
+    """Any number of nodes that keeps deadline, budget and the largest step; 0 only where none does."""
 
-    def step(
-        n: int,
-        compute: float,
-        gradient: float,
-        latency: float,
-        bandwidth: float,
-        hidden: float = 0.0,
-        reading: float = 0.0,
-    ) -> float:
-        ring = 2 * (n - 1) * (latency + gradient / n / bandwidth)
-        return max(compute + max(0, ring - hidden * compute), n * reading)
+    def decide(
+        step_s: Callable[[int], float],
+        images: int,
+        batch: int,
+        fixed: float,
+        hours: float,
+        budget: float,
+        largest: int,
+        what: str = "",
+    ) -> None:
+        def seconds_of(n: int, /) -> float:
+            nodes = whole(n, "n of seconds_of(n)")
+            if nodes < 1:
+                raise ValueError(f"seconds_of({nodes}): the number of nodes is from 1 on")
+            return step_s(nodes)
 
-    def decide(n: int, compute: float, why: str = "", **arguments: float) -> None:
-        got = call(answer, n, compute, **arguments)
-        case = f"efficiency({n}, {compute:g}, {', '.join(f'{name}={value:g}' for name, value in arguments.items())})"
-        same(got, step(1, compute, **arguments) / step(n, compute, **arguments), case, because=why)
+        def job_hours(n: int) -> float:
+            return fixed + images / (n * batch) * step_s(n) / 3600
 
-    for n, latency, megabytes, hidden, reading, why in [
-        (1, 1e-3, 100, 0.0, 0.0, "one worker sends nothing"),
-        (2, 0.0, 100, 0.0, 0.0, "the ring takes as long as the computing"),
-        (4, 0.0, 100, 0.0, 0.0, "the ring sends 2 · 3/4 of the gradient"),
-        (101, 1e-3, 0, 0.0, 0.0, "200 messages of 1 ms"),
-        (4, 0.0, 100, 0.5, 0.0, "0.05 s of the ring's 0.15 s are hidden"),
-        (2, 0.0, 40, 0.5, 0.0, "all of the ring is hidden"),
-        (10, 0.0, 0, 0.0, 0.02, "reading for 10 takes 0.2 s, and computing goes on meanwhile"),
-        (4, 0.0, 0, 0.0, 0.02, "reading takes less than computing"),
-        (2, 0.0, 0, 0.0, 0.2, "already one worker waits for its images"),
-        (4, 1e-3, 100, 0.25, 0.06, "reading hides the ring"),
-        (1024, 1e-6, 100, 0.0, 0.0, "all of it"),
+        limits = (images, batch, fixed, hours, budget, largest)
+        shown = [str(value) if isinstance(value, int) else f"{value:.6g}" for value in limits]
+        case = f"choose_nodes(seconds_of, {', '.join(shown)})"
+        case += f" with {what}," * bool(what)
+        n = whole(call(answer, seconds_of, *limits), case)
+        # An answer at a limit may be on either side of it, by rounding, also of the last step.
+        clear = [
+            m
+            for m in range(1, largest + 1)
+            if job_hours(m) + step_s(m) / 3600 < hours * (1 - 1e-9)
+            and m * (job_hours(m) + step_s(m) / 3600) < budget * (1 - 1e-9)
+        ]
+        if n == 0:
+            keep = plural(clear[0], "node") if len(clear) == 1 else f"{len(clear)} numbers of nodes"
+            expect(not clear, f"{case} to find a number of nodes: {keep} would keep all limits; it is 0")
+            return
+        expect(1 <= n <= largest, f"{case} to be from 0 to {largest}, the largest; it is {n}")
+        job = job_hours(n)
+        expect(
+            job <= hours * (1 + 1e-9),
+            f"{case} to end within {hours:.6g} hours; on {plural(n, 'node')}, the job takes {job:.4g}, {fixed:.3g} of "
+            "them fixed",
+        )
+        expect(
+            n * job <= budget * (1 + 1e-9),
+            f"{case} to cost at most {budget:.6g} node-hours; {plural(n, 'node')} for {job:.4g} hours cost "
+            f"{n * job:.4g}",
+        )
+
+    def ideal(n: int) -> float:
+        return 0.25
+
+    def ring(n: int) -> float:
+        return 0.2 + 2 * (n - 1) * (1e-4 + 0.1 / n)
+
+    def shared(n: int) -> float:
+        return max(0.2, n * 0.05)
+
+    for step_s, images, batch, fixed, hours, budget, largest, what in [
+        (ideal, 36_000_000, 250, 0.1, 3.0, 12.5, 32, "0.25 s per step"),
+        (ideal, 36_000_000, 250, 0.1, 3.0, 12.5, 3, "0.25 s per step"),  # too few for the deadline
+        (ideal, 36_000_000, 250, 0.1, 3.0, 12.5, 4, "0.25 s per step"),  # the largest alone
+        (ideal, 36_000_000, 250, 0.1, 3.0, 10.2, 32, "0.25 s per step"),  # only fewer would be cheap enough
+        (ideal, 36_000_000, 250, 0.0, 1.0, 10.5, 32, "0.25 s per step"),  # any from 10 on
+        (ideal, 36_000_000, 250, 0.5, 1.0, 31.0, 32, "0.25 s per step"),  # from 20 on
+        (ring, 36_000_000, 250, 0.1, 2.0, 20.0, 64, "a step that gets longer with the nodes"),
+        (shared, 36_000_000, 250, 0.1, 2.6, 13.0, 64, "a storage that stops at 4 nodes"),
+        (shared, 36_000_000, 250, 0.1, 1.5, 1e6, 1000, "a storage that stops at 4 nodes"),  # never so soon
+        (ideal, 900_000, 250, 0.25, 8.0, 0.6, 4, "0.25 s per step"),  # one node alone is cheap enough
     ]:
-        network = {"gradient": 1e6 * megabytes, "latency": latency, "bandwidth": 1e9}
-        decide(n, 0.1, why, **network, hidden=hidden, reading=reading)
-    decide(4, 0.1, "hidden and reading left at 0", gradient=1e8, latency=0.0, bandwidth=1e9)
-    in_order = (4, 0.1, 1e8, 1e-3, 1e9, 0.25, 0.03)  # as later cells call it, and as the text has them
-    same(
-        call(answer, *in_order),
-        step(1, *in_order[1:]) / step(*in_order),
-        f"efficiency({', '.join(f'{value:g}' for value in in_order)})",
-        because="the arguments in the order of the text",
-    )
+        decide(step_s, images, batch, fixed, hours, budget, largest, what)
+
+    def decide_generated(
+        compute: float, exchange: float, reading: float, single: float, fixed: float, slack: float, spare: float
+    ) -> None:
+        def step_s(n: int) -> float:
+            return max(compute + exchange * (n - 1) / n, n * reading)
+
+        images = round(single * 3600 / step_s(1)) * 100  # which one node needs `single` hours for
+        middle = 8
+        job = fixed + images / (middle * 100) * step_s(middle) / 3600
+        what = f"max({compute:g} + {exchange:g} * (n - 1) / n, n * {reading:g}) s per step"
+        decide(step_s, images, 100, fixed, job * slack, middle * job * spare, 16, what)
+
     for_all(
-        decide,
-        n=st.integers(1, 2048),
-        compute=st.sampled_from((0.01, 0.1, 1.0)),
-        gradient=st.sampled_from((0, 1_000_000, 100_000_000)),
-        latency=st.sampled_from((0.0, 1e-5, 1e-3)),
-        bandwidth=st.sampled_from((1e8, 1e9, 1e10)),
-        hidden=st.sampled_from((0.0, 0.25, 0.5, 1.0)),
-        reading=st.sampled_from((0.0, 1e-4, 0.02, 0.3)),
+        decide_generated,
+        examples=60,
+        compute=st.sampled_from((0.1, 0.25, 1.0)),
+        exchange=st.sampled_from((0.0, 0.05, 0.5)),
+        reading=st.sampled_from((0.0, 0.02, 0.1)),
+        single=st.sampled_from((1, 10, 100)),
+        fixed=st.sampled_from((0.0, 0.1, 1.0)),
+        slack=st.sampled_from((0.5, 0.9, 1.1, 3.0)),
+        spare=st.sampled_from((0.5, 0.9, 1.1, 3.0)),
     )
 
 
@@ -372,8 +418,8 @@ LARGER_HINT = (
     "may say something else, as each round has a ratio of its own."
 )
 REST_HINT = (
-    "Neither of the two runs shows anything here, so '32' and '16' decide, compared in the same way: is the .low of "
-    "their ratio above 1?"
+    "Neither of the two runs shows anything here, so '32' and '16' decide, compared in the same way: is the .verdict "
+    "of their ratio 'faster'?"
 )
 
 
@@ -382,10 +428,10 @@ REST_HINT = (
     hints=(
         "With which run do you compare the one without reading, and the one that accumulates: with 16 workers or "
         "with 32? And what must its interval exclude, before the run shows anything?",
-        "A gain is shown when the interval of statistics.ratio(speeds[run], speeds['32']) lies above 1: its .low is. "
-        "Only if neither is shown, compare '32' with '16' in the same way.",
+        "A gain is shown when the .verdict of statistics.ratio(speeds[run], speeds['32']) is 'faster'. Only if neither "
+        "is shown, compare '32' with '16' in the same way.",
         "gains = {word: statistics.ratio(speeds[run], speeds['32']) …}; shown = [word for word, gain in gains.items() "
-        "if gain.low > 1]; of those, the one with the largest .value.",
+        "if gain.verdict == 'faster']; of those, the one with the largest .value.",
     ),
 )
 def next_changes(answer: Callable[..., Any]) -> None:
@@ -393,8 +439,8 @@ def next_changes(answer: Callable[..., Any]) -> None:
 
     def decide_on(speeds: dict[str, list[int]], why: str) -> None:
         ratios = {word: statistics.ratio(speeds[run], speeds["32"]) for word, run in SUSPECTS.items()}
-        shown = [word for word, ratio in ratios.items() if ratio.low > 1]
-        faster = statistics.ratio(speeds["32"], speeds["16"]).low > 1
+        shown = [word for word, ratio in ratios.items() if ratio.verdict == "faster"]
+        faster = statistics.ratio(speeds["32"], speeds["16"]).verdict == "faster"
         right = max(shown, key=lambda word: ratios[word].value) if shown else "batch" if faster else "measure"
         case = "; ".join(f"{run}: {', '.join(map(str, each))}" for run, each in speeds.items())
         got = call(answer, speeds)
