@@ -11,13 +11,14 @@
 # left the reason to its readers.
 #
 # **You will** read that recipe, submit it to Slurm, watch it, stop it, and resume it. Then you will put the published
-# figures into a model, decide how many nodes a run should request, and find out what can have stopped the speedup.
+# figures into a model, decide how many nodes a run should request, and see what can and what cannot have stopped the
+# speedup.
 #
 # **Time** {minutes}
 #
-# **Two parts** Sections 1 to 7 are the core: run the recipe and predict its speed. Sections 8 to 12 are optional, for
-# another session: measure what scaling costs on nodes that are joined by wires, and what larger steps cost in accuracy.
-# They need the cells of sections 1 to 7, but not the exercises.
+# **Two parts** Sections 1 to 7 are the core. Sections 8 to 12 are optional, for another session: measure what scaling
+# costs on nodes that are joined by wires, and what larger steps cost in accuracy. They need the cells of sections 1 to
+# 7, but not the exercises.
 #
 # **Connects to** lab 03, which makes one process of ResNet-50 fast; lab 06, which builds the all-reduce and its model;
 # and lab 07, which makes a script distributed.
@@ -226,8 +227,8 @@ if slurm:
 #
 # The kit's program, `labkit/train`, accepts all of them, on CPUs and with any number of ranks ([**world
 # size**](../docs/glossary.md#world-size)). On Bede, the program ran under IBM's DDL, which is no longer maintained;
-# here it uses Horovod, whose last release is of 2023. Recipe and job script would be the same with PyTorch's DDP ([lab
-# 11](11_after_the_all_reduce.ipynb)). Frameworks differ in how you choose the all-reduce: MXNet had a flag for it,
+# here it uses Horovod, last released in 2023. Recipe and job script would be the same with PyTorch's DDP ([lab
+# 11](11_after_the_all_reduce.ipynb)). How you choose the all-reduce differs: MXNet's training script had a flag,
 # `--kv-store nccl`.
 
 # %% [markdown]
@@ -244,8 +245,8 @@ if slurm:
 #   `--results_dir`, which all nodes must see.
 #
 # This lab trains a small network, `resnet8`, on a small synthetic set: 10 epochs, 64 images per step, a larger rate.
-# FP16 and XLA stay off. Only GPUs and Intel server CPUs since 2023 (AVX512-FP16) compute in FP16; other CPUs convert
-# each number. On CPUs, XLA is mostly slower than oneDNN.
+# FP16 and XLA stay off. FP16 needs hardware that computes in it, such as GPUs, or Intel's server CPUs from 2023 on
+# (AVX512-FP16); without it, each number is converted. On CPUs, XLA is mostly slower than oneDNN.
 
 # %% [markdown]
 # The next cell is the heart of the program, one training step: what you wrote in lab 07, plus accumulation, loss
@@ -796,9 +797,8 @@ if not QUICK:
 #
 # Bede's published guide reports about 4,500 images/s on 4 GPUs, all of them at nearly 100% utilisation, and about
 # 18,000 on 16: a [**scaling efficiency**](../docs/glossary.md#scaling-efficiency) of 100% (speed over the speed of one,
-# times their number). For 32 it gives no figure. It only says that there is *no speedup with this configuration*,
-# because of its *basic parameters*, and leaves the reason to its readers. There are four candidates. **Choose one
-# before you read on.**
+# times their number). For 32 it only says that there is *no speedup with this configuration*, because of its *basic
+# parameters*. There are four candidates. **Choose one before you read on.**
 #
 # - **(a)** the network: each step exchanges 102 MB of gradients;
 # - **(b)** reading: all GPUs read their images from one file system;
@@ -1155,9 +1155,8 @@ if 2 in runs:
 
 # %% [markdown]
 # One run of each has no interval. If the prediction is too high, something matters that the model leaves out: the many
-# small pieces in which Horovod reduces gradients; smaller batches, which compute each image more slowly; the slower of
-# two ranks, for which the step waits; nodes that share one machine's memory and clock. Section 8 measures with
-# intervals.
+# small pieces in which Horovod reduces gradients; smaller batches, which may compute each image more slowly; the slower
+# of two ranks; one machine's memory and clock, which its nodes share. Section 8 measures with intervals.
 #
 # **This is the end of the first part.** Short of time? Answer the questions, and come back later.
 
@@ -1962,7 +1961,7 @@ if large:
 # | [You et al. 2017](https://arxiv.org/abs/1709.05011) | 2,048 Xeon Phi | 20 minutes | 90 | "without losing accuracy" |
 # | [Yamazaki et al. 2019](https://arxiv.org/abs/1903.12650) | 2,048 GPUs | 74.7 s | – | 75.08% |
 #
-# The last two needed a rate per layer, [**LARS**](../docs/glossary.md#lars) (`--optimizer lars`). Bede's 50 epochs end
+# The last two used a rate per layer, [**LARS**](../docs/glossary.md#lars) (`--optimizer lars`). Bede's 50 epochs end
 # half a point below Goyal's 90.
 
 # %% [markdown]
@@ -2088,10 +2087,6 @@ results.hand_in("12", (name, "75.863%; 92.823%", duration, ""))
 #   yours has enough.
 # - *Containers.* Clusters have Apptainer (once Singularity), not Docker: `srun apptainer exec image.sif python …`. The
 #   MPI in the image must fit the site's, by its ABI.
-#
-# **To go further** Add Bede's flags of section 2 to a run of `resnet8`, then `--iter_unit batch --num_iter 24
-# --batch_size 64`, as the last value of a flag counts. Which of `--precision=fp16`, `--precision=bf16` and `--use_xla`
-# makes a step faster on this machine? Measure six rounds, alternately, and let `statistics.ratios` decide.
 
 # %% [markdown]
 # ## Questions
@@ -2177,8 +2172,8 @@ results.hand_in("12", (name, "75.863%; 92.823%", duration, ""))
 # about 45 minutes: a break fits between them. Short of time? Leave the second part out, or its sections 9 and 10.
 #
 # **If they ask** about *launchers*: Bede's `ddlrun` detects the topology: its log has `-mode p:4x1x1x1`, sizes of
-# levels from the inside to the outside, here 4 GPUs in one node and one of each level above. Gradients are then summed
-# inside a node first. About *threads*: a `THREADS` in the environment of `sbatch` overrides the script's one per core.
+# levels from the inside to the outside, here 4 GPUs in one node and one of each level above. About *threads*: a
+# `THREADS` in the environment of `sbatch` overrides the script's one per core.
 #
 # **What goes wrong** A real cluster's queue is full: after two minutes the job is cancelled, and the cell says what to
 # set to continue with ranks of this machine. A job is FAILED: the last lines of its log are in the error. Two notebooks
