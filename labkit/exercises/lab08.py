@@ -268,6 +268,8 @@ def node_hours(answer: Callable[..., Any]) -> None:
         (ideal, 36_000_000, 250, 0.1, 3.0, 12.5, 32, "0.25 s per step"),
         (ideal, 36_000_000, 250, 0.1, 3.0, 12.5, 3, "0.25 s per step"),  # too few for the deadline
         (ideal, 36_000_000, 250, 0.1, 3.0, 12.5, 4, "0.25 s per step"),  # the largest alone
+        (ideal, 36_000_000, 250, 0.1, 2.6003, 12.5, 4, "0.25 s per step"),  # just soon enough
+        (ideal, 36_000_000, 250, 0.1, 2.5999, 12.5, 4, "0.25 s per step"),  # just too late
         (ideal, 36_000_000, 250, 0.1, 3.0, 10.2, 32, "0.25 s per step"),  # only fewer would be cheap enough
         (ideal, 36_000_000, 250, 0.0, 1.0, 10.5, 32, "0.25 s per step"),  # any from 10 on
         (ideal, 36_000_000, 250, 0.5, 1.0, 31.0, 32, "0.25 s per step"),  # from 20 on
