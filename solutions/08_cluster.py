@@ -373,6 +373,7 @@ for workers in (4, 16, 32):
     axes[1].plot(rates, label=label, markevery=every)
 axes[0].set(xlabel="epoch", ylabel="learning rate", ylim=(0, None))
 axes[1].set(xlabel="step", xlim=(0, 64_000))
+axes[1].xaxis.set_major_formatter("{x:,.0f}")
 axes[0].legend()
 figure.suptitle("One recipe on more and more workers")
 plots.show(
@@ -1382,7 +1383,7 @@ axis.set(
     title=f"What {nodes} {NODE}s lose, and to what",
 )
 axis.set_xlim(-0.5, 2.5)
-axis.set_ylim(0)
+axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
 alt = "; ".join(f"{name}: {100 * share.value:.0f}%" for name, share in shares.items())
 plots.show(
     figure,
@@ -1577,6 +1578,7 @@ label = "half-efficiency rate, predicted"
 axis.axvline(half_rate / 1e6, color=plots.VERMILION, linestyle=":", label=label)
 axis.set(xscale="log", xlabel="rate of each wire (Mbit/s)", ylabel="% of side by side")
 axis.set_ylim(0)
+axis.xaxis.set_major_formatter("{x:,g}")
 axis.set_title(f"Slower and slower wires: {nodes} nodes, resnet8, {BATCH} images each")
 axis.legend(loc="lower right")
 points = "; ".join(f"{share.value:.0%} at {show_rate(rate)}" for rate, share in at.items())
@@ -2047,12 +2049,12 @@ if QUICK:
     print(duration)
 else:
     flags = "--model resnet50_v1.5 --batch_size 8 --num_iter 4 --iter_unit batch --mode train"
-    rate = speed(train("resnet50", 2, *flags.split(), "--log_every", 2))
+    speed_here = speed(train("resnet50", 2, *flags.split(), "--log_every", 2))
     shutil.rmtree(work / "resnet50" / "checkpoints")  # 200 MB
-    hours = BEDE_EPOCHS * IMAGENET / rate / 3600
+    hours = BEDE_EPOCHS * IMAGENET / speed_here / 3600
     duration = f"not here: it would take {hours / 24:,.0f} days"
     print(f"ResNet-50 v1.5 on 2 {NODE}s of this {'cluster' if slurm else 'machine'}: ", end="")
-    print(f"{rate:,.1f} images/s")
+    print(f"{speed_here:,.1f} images/s")
     print(f"50 epochs of ImageNet: {hours / 24:,.0f} days, {2 * hours:,.0f} {NODE}-hours. ", end="")
     print("On Bede, with 4 GPUs per node: about 4 node-hours.")
 
