@@ -208,100 +208,51 @@ def node_hours(answer: Callable[..., Any]) -> None:
     """Any number of nodes that keeps deadline, budget and the largest step; 0 only where none does."""
 
     def decide(
-        step_s: Callable[[int], float],
-        images: int,
-        batch: int,
-        fixed: float,
         hours: float,
         budget: float,
-        largest: int,
-        what: str = "",
+        largest: int = 32,
+        fixed: float = 0.1,
+        exchange: float = 0.0,
+        reading: float = 0.0,
+        images: int = 36_000_000,
     ) -> None:
         def seconds_of(n: int, /) -> float:
-            nodes = whole(n, "n of seconds_of(n)")
-            if nodes < 1:
-                raise ValueError(f"seconds_of({nodes}): the number of nodes is from 1 on")
-            return step_s(nodes)
+            return max(0.25 + exchange * (n - 1) / n, n * reading)
 
-        def job_hours(n: int) -> float:
-            return fixed + images / (n * batch) * step_s(n) / 3600
+        def job(n: int, more: int = 0) -> float:
+            return fixed + (images / (n * 250) + more) * seconds_of(n) / 3600
 
-        limits = (images, batch, fixed, hours, budget, largest)
-        shown = [str(value) if isinstance(value, int) else f"{value:.6g}" for value in limits]
-        case = f"choose_nodes(seconds_of, {', '.join(shown)})"
-        case += f" with {what}," * bool(what)
-        n = whole(call(answer, seconds_of, *limits), case)
-        # An answer at a limit may be on either side of it, by rounding, also of the last step.
-        clear = [
-            m
-            for m in range(1, largest + 1)
-            if job_hours(m) + step_s(m) / 3600 < hours * (1 - 1e-9)
-            and m * (job_hours(m) + step_s(m) / 3600) < budget * (1 - 1e-9)
-        ]
-        if n == 0:
-            keep = plural(clear[0], "node") if len(clear) == 1 else f"{len(clear)} numbers of nodes"
-            expect(not clear, f"{case} to find a number of nodes: {keep} would keep all limits; it is 0")
-            return
-        expect(1 <= n <= largest, f"{case} to be from 0 to {largest}, the largest; it is {n}")
-        job = job_hours(n)
-        expect(
-            job <= hours * (1 + 1e-9),
-            f"{case} to end within {hours:.6g} hours; on {plural(n, 'node')}, the job takes {job:.4g}, {fixed:.3g} of "
-            "them fixed",
-        )
-        expect(
-            n * job <= budget * (1 + 1e-9),
-            f"{case} to cost at most {budget:.6g} node-hours; {plural(n, 'node')} for {job:.4g} hours cost "
-            f"{n * job:.4g}",
-        )
+        case = f"choose_nodes(seconds_of, {images}, 250, {fixed:g}, {hours:g}, {budget:g}, {largest}) with steps of "
+        case += f"max(0.25 + {exchange:g} * (n - 1) / n, n * {reading:g}) s"
+        n = whole(call(answer, seconds_of, images, 250, fixed, hours, budget, largest), case)
+        rounding = 1 + 1e-9  # at a limit, both answers are right; a step more, should an answer round up
+        clear = [m for m in range(1, largest + 1) if max(job(m, 1) / hours, m * job(m, 1) / budget) * rounding < 1]
+        keep = plural(clear[0], "node") if len(clear) == 1 else f"{len(clear)} numbers of nodes"
+        expect(n != 0 or not clear, f"{case} to find a number of nodes: {keep} would keep all limits; it is 0")
+        expect(0 <= n <= largest, f"{case} to be from 0 to {largest}, the largest; it is {n}")
+        for limit, what, factor in ((hours, "end within {:g} hours", 1), (budget, "cost at most {:g} node-hours", n)):
+            expect(
+                n == 0 or factor * job(n) <= limit * rounding,
+                f"{case} to {what.format(limit)}; on {plural(n, 'node')}, the job takes {job(n or 1):.4g} hours, "
+                f"{fixed:g} of them fixed, or {n * job(n or 1):.4g} node-hours",
+            )
 
-    def ideal(n: int) -> float:
-        return 0.25
-
-    def ring(n: int) -> float:
-        return 0.2 + 2 * (n - 1) * (1e-4 + 0.1 / n)
-
-    def shared(n: int) -> float:
-        return max(0.2, n * 0.05)
-
-    for step_s, images, batch, fixed, hours, budget, largest, what in [
-        (ideal, 36_000_000, 250, 0.1, 3.0, 12.5, 32, "0.25 s per step"),
-        (ideal, 36_000_000, 250, 0.1, 3.0, 12.5, 3, "0.25 s per step"),  # too few for the deadline
-        (ideal, 36_000_000, 250, 0.1, 3.0, 12.5, 4, "0.25 s per step"),  # the largest alone
-        (ideal, 36_000_000, 250, 0.1, 2.6003, 12.5, 4, "0.25 s per step"),  # just soon enough
-        (ideal, 36_000_000, 250, 0.1, 2.5999, 12.5, 4, "0.25 s per step"),  # just too late
-        (ideal, 36_000_000, 250, 0.1, 3.0, 10.2, 32, "0.25 s per step"),  # only fewer would be cheap enough
-        (ideal, 36_000_000, 250, 0.0, 1.0, 10.5, 32, "0.25 s per step"),  # any from 10 on
-        (ideal, 36_000_000, 250, 0.5, 1.0, 31.0, 32, "0.25 s per step"),  # from 20 on
-        (ring, 36_000_000, 250, 0.1, 2.0, 20.0, 64, "a step that gets longer with the nodes"),
-        (shared, 36_000_000, 250, 0.1, 2.6, 13.0, 64, "a storage that stops at 4 nodes"),
-        (shared, 36_000_000, 250, 0.1, 1.5, 1e6, 1000, "a storage that stops at 4 nodes"),  # never so soon
-        (ideal, 900_000, 250, 0.25, 8.0, 0.6, 4, "0.25 s per step"),  # one node alone is cheap enough
-    ]:
-        decide(step_s, images, batch, fixed, hours, budget, largest, what)
-
-    def decide_generated(
-        compute: float, exchange: float, reading: float, single: float, fixed: float, slack: float, spare: float
-    ) -> None:
-        def step_s(n: int) -> float:
-            return max(compute + exchange * (n - 1) / n, n * reading)
-
-        images = round(single * 3600 / step_s(1)) * 100  # which one node needs `single` hours for
-        middle = 8
-        job = fixed + images / (middle * 100) * step_s(middle) / 3600
-        what = f"max({compute:g} + {exchange:g} * (n - 1) / n, n * {reading:g}) s per step"
-        decide(step_s, images, 100, fixed, job * slack, middle * job * spare, 16, what)
-
+    near = [(3.0, 12.5), (3.0, 12.5, 3), (3.0, 12.5, 4), (2.6003, 12.5, 4), (2.5999, 12.5, 4)]
+    costly = [(3.0, 10.2), (1.0, 10.5, 32, 0.0), (1.0, 31.0, 32, 0.5), (8.0, 0.6, 4, 0.25, 0.0, 0.0, 900_000)]
+    slow = [(1.95, 25.0, 64, 0.1, 0.25), (2.7, 13.0, 64, 0.1, 0.0, 0.05), (1.5, 1e6, 1000, 0.1, 0.0, 0.05)]
+    cases: list[tuple[Any, ...]] = [*near, *costly, *slow]
+    for case in cases:
+        decide(*case)
     for_all(
-        decide_generated,
+        decide,
         examples=60,
-        compute=st.sampled_from((0.1, 0.25, 1.0)),
+        hours=st.sampled_from((0.55, 1.3, 2.9, 7.7)),
+        budget=st.sampled_from((4.3, 11.1, 23.0, 170.0)),
+        largest=st.integers(1, 64),
+        fixed=st.sampled_from((0.0, 0.1, 1.0)),
         exchange=st.sampled_from((0.0, 0.05, 0.5)),
         reading=st.sampled_from((0.0, 0.02, 0.1)),
-        single=st.sampled_from((1, 10, 100)),
-        fixed=st.sampled_from((0.0, 0.1, 1.0)),
-        slack=st.sampled_from((0.5, 0.9, 1.1, 3.0)),
-        spare=st.sampled_from((0.5, 0.9, 1.1, 3.0)),
+        images=st.sampled_from((900_000, 7_200_000, 36_000_000)),
     )
 
 
