@@ -1,4 +1,4 @@
-"""Checks of lab 08: flags within limits, a rank's images, efficiency, accumulation, what the rounds show."""
+"""Checks of lab 08: flags within limits, a rank's images, nodes to request, accumulation, what the rounds show."""
 
 import functools
 import itertools
@@ -14,6 +14,7 @@ from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect, hinting, refuse
 from labkit.exercises.values import as_number, describe, has_format, number, numeric_array, parts, same, short, whole
 from labkit.system import statistics
+from labkit.system.words import plural
 
 lab = Lab("08")
 
@@ -195,65 +196,63 @@ def _drained(answer: Callable[..., Any]) -> Callable[..., Any]:
 @lab.exercise(
     3,
     hints=(
-        "A step has three times: computing, the part of the all-reduce that is not hidden behind it, and reading, "
-        "which happens at the same time as the first two.",
-        "ring = 2 * (n - 1) * (latency + gradient / n / bandwidth). The part that is not hidden is what exceeds "
-        "hidden * compute; it is never less than 0.",
-        "step(n) = max(compute + max(0, ring - hidden * compute), n * reading); the efficiency is step(1) / step(n).",
+        "How long does the job take on n nodes? How many images has a step of all of them, how many steps are needed? "
+        "Then add what isn't a step.",
+        "Node-hours are n times the hours of the whole job. Which of 1, 2, … largest keep both the deadline and the "
+        "budget?",
+        "job_hours = fixed + images / (n * batch) * seconds_of(n) / 3600; return an n of range(1, largest + 1) with "
+        "job_hours <= hours and n * job_hours <= budget, else 0.",
     ),
 )
-def efficiencies(answer: Callable[..., Any]) -> None:
-    """One worker's step over that of n: computing, a ring that may hide behind it, and shared reading."""
+def node_hours(answer: Callable[..., Any]) -> None:
+    """Any number of nodes that keeps deadline, budget and the largest step; 0 only where none does."""
 
-    def step(
-        n: int,
-        compute: float,
-        gradient: float,
-        latency: float,
-        bandwidth: float,
-        hidden: float = 0.0,
+    def decide(
+        hours: float,
+        budget: float,
+        largest: int = 32,
+        fixed: float = 0.1,
+        exchange: float = 0.0,
         reading: float = 0.0,
-    ) -> float:
-        ring = 2 * (n - 1) * (latency + gradient / n / bandwidth)
-        return max(compute + max(0, ring - hidden * compute), n * reading)
+        images: int = 36_000_000,
+    ) -> None:
+        def seconds_of(n: int, /) -> float:
+            return max(0.25 + exchange * (n - 1) / n, n * reading)
 
-    def decide(n: int, compute: float, why: str = "", **arguments: float) -> None:
-        got = call(answer, n, compute, **arguments)
-        case = f"efficiency({n}, {compute:g}, {', '.join(f'{name}={value:g}' for name, value in arguments.items())})"
-        same(got, step(1, compute, **arguments) / step(n, compute, **arguments), case, because=why)
+        def job(n: int, more: int = 0) -> float:
+            return fixed + (images / (n * 250) + more) * seconds_of(n) / 3600
 
-    for n, latency, megabytes, hidden, reading, why in [
-        (1, 1e-3, 100, 0.0, 0.0, "one worker sends nothing"),
-        (2, 0.0, 100, 0.0, 0.0, "the ring takes as long as the computing"),
-        (4, 0.0, 100, 0.0, 0.0, "the ring sends 2 · 3/4 of the gradient"),
-        (101, 1e-3, 0, 0.0, 0.0, "200 messages of 1 ms"),
-        (4, 0.0, 100, 0.5, 0.0, "0.05 s of the ring's 0.15 s are hidden"),
-        (2, 0.0, 40, 0.5, 0.0, "all of the ring is hidden"),
-        (10, 0.0, 0, 0.0, 0.02, "reading for 10 takes 0.2 s, and computing goes on meanwhile"),
-        (4, 0.0, 0, 0.0, 0.02, "reading takes less than computing"),
-        (2, 0.0, 0, 0.0, 0.2, "already one worker waits for its images"),
-        (4, 1e-3, 100, 0.25, 0.06, "reading hides the ring"),
-        (1024, 1e-6, 100, 0.0, 0.0, "all of it"),
-    ]:
-        network = {"gradient": 1e6 * megabytes, "latency": latency, "bandwidth": 1e9}
-        decide(n, 0.1, why, **network, hidden=hidden, reading=reading)
-    decide(4, 0.1, "hidden and reading left at 0", gradient=1e8, latency=0.0, bandwidth=1e9)
-    in_order = (4, 0.1, 1e8, 1e-3, 1e9, 0.25, 0.03)  # as later cells call it, and as the text has them
-    same(
-        call(answer, *in_order),
-        step(1, *in_order[1:]) / step(*in_order),
-        f"efficiency({', '.join(f'{value:g}' for value in in_order)})",
-        because="the arguments in the order of the text",
-    )
+        case = f"choose_nodes(seconds_of, {images}, 250, {fixed:g}, {hours:g}, {budget:g}, {largest}) with steps of "
+        case += f"max(0.25 + {exchange:g} * (n - 1) / n, n * {reading:g}) s"
+        n = whole(call(answer, seconds_of, images, 250, fixed, hours, budget, largest), case)
+        rounding = 1 + 1e-9  # at a limit, both answers are right; a step more, should an answer round up
+        clear = [m for m in range(1, largest + 1) if max(job(m, 1) / hours, m * job(m, 1) / budget) * rounding < 1]
+        keep = plural(clear[0], "node") if len(clear) == 1 else f"{len(clear)} numbers of nodes"
+        expect(n != 0 or not clear, f"{case} to find a number of nodes: {keep} would keep all limits; it is 0")
+        expect(0 <= n <= largest, f"{case} to be from 0 to {largest}, the largest; it is {n}")
+        for limit, what, factor in ((hours, "end within {:g} hours", 1), (budget, "cost at most {:g} node-hours", n)):
+            expect(
+                n == 0 or factor * job(n) <= limit * rounding,
+                f"{case} to {what.format(limit)}; on {plural(n, 'node')}, the job takes {job(n or 1):.4g} hours, "
+                f"{fixed:g} of them fixed, or {n * job(n or 1):.4g} node-hours",
+            )
+
+    near = [(3.0, 12.5), (3.0, 12.5, 3), (3.0, 12.5, 4), (2.6003, 12.5, 4), (2.5999, 12.5, 4)]
+    costly = [(3.0, 10.2), (1.0, 10.5, 32, 0.0), (1.0, 31.0, 32, 0.5), (8.0, 0.6, 4, 0.25, 0.0, 0.0, 900_000)]
+    slow = [(1.95, 25.0, 64, 0.1, 0.25), (2.7, 13.0, 64, 0.1, 0.0, 0.05), (1.5, 1e6, 1000, 0.1, 0.0, 0.05)]
+    cases: list[tuple[Any, ...]] = [*near, *costly, *slow]
+    for case in cases:
+        decide(*case)
     for_all(
         decide,
-        n=st.integers(1, 2048),
-        compute=st.sampled_from((0.01, 0.1, 1.0)),
-        gradient=st.sampled_from((0, 1_000_000, 100_000_000)),
-        latency=st.sampled_from((0.0, 1e-5, 1e-3)),
-        bandwidth=st.sampled_from((1e8, 1e9, 1e10)),
-        hidden=st.sampled_from((0.0, 0.25, 0.5, 1.0)),
-        reading=st.sampled_from((0.0, 1e-4, 0.02, 0.3)),
+        examples=60,
+        hours=st.sampled_from((0.55, 1.3, 2.9, 7.7)),
+        budget=st.sampled_from((4.3, 11.1, 23.0, 170.0)),
+        largest=st.integers(1, 64),
+        fixed=st.sampled_from((0.0, 0.1, 1.0)),
+        exchange=st.sampled_from((0.0, 0.05, 0.5)),
+        reading=st.sampled_from((0.0, 0.02, 0.1)),
+        images=st.sampled_from((900_000, 7_200_000, 36_000_000)),
     )
 
 
@@ -372,8 +371,8 @@ LARGER_HINT = (
     "may say something else, as each round has a ratio of its own."
 )
 REST_HINT = (
-    "Neither of the two runs shows anything here, so '32' and '16' decide, compared in the same way: is the .low of "
-    "their ratio above 1?"
+    "Neither of the two runs shows anything here, so '32' and '16' decide, compared in the same way: is the .verdict "
+    "of their ratio 'faster'?"
 )
 
 
@@ -382,10 +381,10 @@ REST_HINT = (
     hints=(
         "With which run do you compare the one without reading, and the one that accumulates: with 16 workers or "
         "with 32? And what must its interval exclude, before the run shows anything?",
-        "A gain is shown when the interval of statistics.ratio(speeds[run], speeds['32']) lies above 1: its .low is. "
-        "Only if neither is shown, compare '32' with '16' in the same way.",
+        "A gain is shown when the .verdict of statistics.ratio(speeds[run], speeds['32']) is 'faster'. Only if neither "
+        "is shown, compare '32' with '16' in the same way.",
         "gains = {word: statistics.ratio(speeds[run], speeds['32']) …}; shown = [word for word, gain in gains.items() "
-        "if gain.low > 1]; of those, the one with the largest .value.",
+        "if gain.verdict == 'faster']; of those, the one with the largest .value.",
     ),
 )
 def next_changes(answer: Callable[..., Any]) -> None:
@@ -393,8 +392,8 @@ def next_changes(answer: Callable[..., Any]) -> None:
 
     def decide_on(speeds: dict[str, list[int]], why: str) -> None:
         ratios = {word: statistics.ratio(speeds[run], speeds["32"]) for word, run in SUSPECTS.items()}
-        shown = [word for word, ratio in ratios.items() if ratio.low > 1]
-        faster = statistics.ratio(speeds["32"], speeds["16"]).low > 1
+        shown = [word for word, ratio in ratios.items() if ratio.verdict == "faster"]
+        faster = statistics.ratio(speeds["32"], speeds["16"]).verdict == "faster"
         right = max(shown, key=lambda word: ratios[word].value) if shown else "batch" if faster else "measure"
         case = "; ".join(f"{run}: {', '.join(map(str, each))}" for run, each in speeds.items())
         got = call(answer, speeds)

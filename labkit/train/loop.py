@@ -120,7 +120,7 @@ def make_train_step(
         loss, gradients = backward(images, labels)
         if sums:
             gradients = [total + g for total, g in zip(sums, gradients, strict=True)]
-        # Horovod: average each gradient over all ranks, as soon as it is there, while earlier layers' are computed.
+        # Horovod: average each gradient over all ranks as soon as it is complete, while earlier layers' are computed.
         gradients = [hvd.allreduce(g, op=hvd.Average, compression=compression) for g in gradients]
         optimizer.apply(gradients, rate)
         for total in sums:
@@ -179,7 +179,7 @@ class Training:
             rate = learning_rate(step, plan.steps, warmup, peak, config.use_cosine_lr)
             began = time.perf_counter()
             loss = train_step(batches, rate)
-            # Horovod: sum over the ranks, so that all see the same loss, and stop together when one is to stop.
+            # Horovod: sum over the ranks, so that all see the same loss, and stop together if one has to stop.
             mine = tf.stack([loss / hvd.size(), float(self.stop.requested)])
             loss, stop = map(float, hvd.allreduce(mine, op=hvd.Sum, name="agree"))
             if step - first >= config.warmup_steps:
@@ -198,7 +198,7 @@ class Training:
             if done % config.checkpoint_every == 0 or at_end or stop or evaluate:
                 seconds_to_save = self.save(done)
                 if stop and not at_end:
-                    # Horovod: the first rank to leave has the others ended, so none leaves before rank 0 has saved.
+                    # Horovod: when one rank exits, the others are ended, so none exits before rank 0 has saved.
                     seconds_to_save = hvd.broadcast_object(seconds_to_save, 0)
                     self.stop.ignore_more()
                     text = (
@@ -264,7 +264,7 @@ class Training:
     # Images
 
     def _index(self, kind: tfrecords.Kind) -> tfrecords.Records | None:
-        # Horovod: each rank looks at its part of the files, and all learn of all.
+        # Horovod: each rank indexes a part of the files, and they exchange the results.
         folder = self.config.data_dir
         return tfrecords.index(folder, kind, hvd.rank(), hvd.size(), hvd.allgather_object) if folder else None
 
@@ -272,7 +272,7 @@ class Training:
         config = self.config
         if not self.data:
             return synthetic_batches(self.network.model, config.batch_size, rank=hvd.rank())
-        # Horovod: each rank reads its own part of each global batch.
+        # Horovod: each rank reads its share of each global batch.
         share = hvd.rank(), hvd.size()
         size, classes = self.network.model.shape[0], self.network.model.classes
         return iter(
@@ -292,7 +292,7 @@ class Training:
         """Save on rank 0, and return the seconds it took."""
         began = time.perf_counter()
         self._average()
-        # Horovod: all ranks have the same state, and two that write one file spoil it.
+        # Horovod: all ranks have the same state, and two writers corrupt a file.
         if hvd.rank() == 0:
             checkpoints.save(self._folder, self.state, step, self._settings)
         return time.perf_counter() - began
@@ -310,7 +310,7 @@ class Training:
                     checkpoint.restore(self.state)
             except (LabError, OSError) as problem:
                 error = str(problem)
-        # Horovod: where one rank cannot go on, none can.
+        # Horovod: if one rank cannot continue, none can.
         if error := hvd.broadcast_object(error, 0):
             raise LabError(error)
         checkpoint = hvd.broadcast_object(checkpoint, 0)
@@ -349,7 +349,7 @@ class Training:
 
     def _average(self) -> None:
         """Make batch norms' moving averages the mean over the ranks, of which each saw its own images."""
-        # Horovod: a mean of moving averages is the moving average of the means, so when this is done changes nothing.
+        # Horovod: the mean of moving averages is the moving average of the means, so any step would do.
         averages = self.network.averages
         means = hvd.grouped_allreduce([tf.convert_to_tensor(v) for v in averages], op=hvd.Average)
         for variable, mean in zip(averages, means, strict=True):

@@ -14,12 +14,14 @@ import pytest
 from labs import ThreeWays
 
 from labkit.data import synthetic
+from labkit.display.consistency import Prediction, score
 from labkit.display.measured import Measured
 from labkit.mpi import run_ranks
 from labkit.system import processes, statistics
 from labkit.system.errors import LabError
 from labkit.system.paths import ROOT
 from labkit.testbed import Testbed, obstacle
+from labkit.testbed.units import show_rate
 from labkit.train import schedule
 from labkit_author import sources
 
@@ -100,53 +102,50 @@ def test_a_submission_shows_what_differs_from_the_last(args, new):
             [1950, 1990, 2100],
             "not significant",
             "; measure again: ",
-            "no",
+            "not significant",
         ),
         ([1980], [1960], [1800], "98%", "99%", "one round only"),
     ],
 )
-def test_scaling_is_told_as_far_as_its_rounds_show(side, exchange, strong, of_weak, of_limit, between, capsys):
+def test_the_report_on_scaling_says_what_its_rounds_show(side, exchange, strong, of_weak, of_limit, between, capsys):
     one = [1000, 1005, 995][: len(side)]
     speeds = {"alone": one, "side by side": side, "exchange": exchange, "strong scaling": strong}
-    cells("shares_of", "in_percent", "tell_scaling")["tell_scaling"](speeds, 2)
+    cells("in_percent", "report_scaling")["report_scaling"](speeds, 2)
     _, weak, _, limit, both = capsys.readouterr().out.splitlines()
     assert weak.startswith("weak scaling")
     assert of_weak in weak
     assert "its limit" in limit
     assert of_limit in limit
-    assert both.startswith("weak scaling has ")
+    assert both.startswith("weak vs strong scaling")
     assert between in both
+
+
+def test_with_an_outlier_the_report_on_scaling_goes_by_rank(capsys):
+    speeds = {"alone": [1000.0] * 6, "side by side": [1960, 1950, 1970, 1955, 1965, 1960]}
+    speeds |= {"exchange": [1800, 1810, 1790, 1805, 1795, 700], "strong scaling": [1500, 1510, 1490, 1505, 1495, 1500]}
+    cells("in_percent", "report_scaling")["report_scaling"](speeds, 2)
+    _, weak, *_ = capsys.readouterr().out.splitlines()
+    assert weak.endswith("below 100%")
+
+
+def test_shares_are_of_n_nodes_and_leave_out_what_is_no_training():
+    speeds = {"alone": [1000, 1010], "side by side": [2000, 2020], "exchange": [1800, 1818], "gradients alone": [9, 9]}
+    shares = cells("shares_of")["shares_of"](speeds, 2)
+    assert {name: round(share.value, 6) for name, share in shares.items()} == {"side by side": 1.0, "exchange": 0.9}
 
 
 @pytest.mark.parametrize(
     ("top1", "reference", "verdict"),
     [
-        (0.946, 0.942, "+0.4 points, no more than the 2.9 of chance"),
-        (0.686, 0.946, "-26.0 points, more than the"),
-        (0.99, 0.90, "+9.0 points, more than the"),
-        (1.0, 1.0, "+0.0 points, no more than the 0.0 of chance"),
+        (0.946, 0.942, "a run: +0.4 points, within chance (±2.9)"),
+        (0.686, 0.946, "a run: -26.0 points, beyond chance (±4.8)"),
+        (0.99, 0.90, "a run: +9.0 points, beyond chance"),
+        (1.0, 1.0, "a run: +0.0 points, within chance (±0.0)"),
     ],
 )
-def test_two_accuracies_are_told_apart_only_beyond_chance(top1, reference, verdict, capsys):
-    cells("tell_accuracy")["tell_accuracy"]("a run", top1, reference, 500)
+def test_two_accuracies_differ_only_beyond_chance(top1, reference, verdict, capsys):
+    cells("compare_accuracy")["compare_accuracy"]("a run", top1, reference, 500)
     assert verdict in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("found", "text"),
-    [
-        (statistics.Ratio(0.96, 0.94, 0.98), "predicts 97%, which is inside the measured 94% to 98%"),
-        (statistics.Ratio(0.90, 0.88, 0.92), "predicts 97%, which is outside the measured 88% to 92%"),
-        (statistics.Ratio(1.05, 1.0, 1.1), "outside"),
-        (statistics.Ratio(0.96), "one round measured 96%, so there is no interval"),
-    ],
-)
-def test_a_prediction_is_held_against_the_interval(found, text, capsys):
-    cells("tell_prediction")["tell_prediction"](0.97, found)
-    assert text in capsys.readouterr().out
-
-
-RATES = ("predicted_efficiency", "tell_half_rate", "tell_rate", "half_rate_of", "tell_options", "written", "in_percent")
 
 
 def fp16_share():
@@ -158,16 +157,38 @@ def test_fp16_by_mpi_halves_the_bytes_on_two_workers_alone(n, right):
     assert fp16_share()(n) == pytest.approx(right)
 
 
+MODEL = ("step_seconds", "efficiency")
+
+
+def model(*names):
+    """Return functions of the lab's model; `efficiency` finds the others as the notebook does."""
+    given = {"math": math}
+    return lab_cells.functions("08", *MODEL, *names, **given)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "right"),
+    [
+        ({"compute": 0.1, "gradient": 1e8, "latency": 0.0, "bandwidth": 1e9}, 0.1 / 0.25),  # 2 · 3/4 of the gradient
+        ({"compute": 0.1, "gradient": 1e8, "latency": 0.0, "bandwidth": 1e9, "hidden": 0.5}, 0.1 / 0.2),
+        ({"compute": 0.1, "gradient": 0, "latency": 1e-3, "bandwidth": 1e9}, 0.1 / 0.106),  # 6 messages
+        ({"compute": 0.1, "gradient": 0, "latency": 0.0, "bandwidth": 1e9, "reading": 0.05}, 0.1 / 0.2),
+        ({"compute": 0.1, "gradient": 0, "latency": 0.0, "bandwidth": 1e9, "reading": 0.02}, 1.0),
+    ],
+)
+def test_the_model_of_a_step_has_a_ring_that_may_be_hidden_and_a_storage_for_all(cluster, right):
+    assert model()["efficiency"](4, **cluster) == pytest.approx(right)
+
+
+RATES = ("predicted_efficiency", "predicted_gain", "half_rate_of", "hidden_share", "report_rates", "in_percent")
+
+
 def rates(nodes=2):
     """Return the functions that judge slow wires; a step of 50 ms sends 300 kB, at half efficiency 48 Mbit/s."""
-
-    def efficiency(n, compute, gradient, latency, bandwidth):
-        return compute / (compute + 2 * (n - 1) * (latency + gradient / n / bandwidth))
-
-    options = {"FP16 gradients": (1, 1 / 2), "4 batches a step": (4, 1), "batches 4 times as large": (4, 1)}
-    given = {"efficiency": efficiency, "nodes": nodes, "compute": 0.05, "gradient": 300_000, "latency": 0.0}
-    constants = {"PAYLOAD": 1.0, "OPTIONS": options, "math": math, "np": np, "statistics": statistics}
-    return lab_cells.functions("08", *RATES, **given, **constants, Measured=Measured)
+    options = {"FP16 gradients": (1, 1 / 2), "4 batches per step": (4, 1)}
+    given = {"nodes": nodes, "compute": 0.05, "gradient": 300_000, "latency": 0.0, "PAYLOAD": 1.0, "OPTIONS": options}
+    given |= {"math": math, "np": np, "statistics": statistics, "Measured": Measured, "show_rate": show_rate}
+    return lab_cells.functions("08", *MODEL, *RATES, **given, Prediction=Prediction, score=score)
 
 
 def test_at_the_half_efficiency_rate_half_of_a_step_is_exchange():
@@ -178,76 +199,82 @@ def test_at_the_half_efficiency_rate_half_of_a_step_is_exchange():
     assert predicted(12e6, 4, 1) == pytest.approx(1 / 2)
 
 
-@pytest.mark.parametrize(
-    ("rate", "found", "text"),
-    [
-        (
-            48e6,
-            statistics.Ratio(0.50, 0.48, 0.52),
-            "efficiency 50% (48 to 52); half of a step is exchange at 48 Mbit/s (44.3 Mbit/s to 52 Mbit/s)",
-        ),
-        (12e6, statistics.Ratio(0.20, 0.19, 0.21), "wires of 12 Mbit/s: efficiency 20% (19 to 21); half of a step is"),
-        (12e6, statistics.Ratio(0.20), "exchange at 48 Mbit/s\n"),
-        (1e9, statistics.Ratio(1.02, 0.98, 1.06), "half of a step is exchange at no rate that this shows"),
-        (1e9, statistics.Ratio(0.95, 0.85, 1.05), "half of a step is exchange at 52.6 Mbit/s (0 Mbit/s to 176 Mbit/s)"),
-    ],
-)
-def test_an_efficiency_on_any_wires_tells_the_half_efficiency_rate(rate, found, text, capsys):
-    rates()["tell_half_rate"](rate, found)
-    assert text in capsys.readouterr().out
+def test_what_computing_hides_follows_from_an_efficiency_and_raises_the_gain_of_fp16():
+    functions = rates()
+    hidden = functions["hidden_share"](48e6, statistics.Ratio(1 / 1.8))  # 0.8 of 1.0 are exposed
+    assert hidden == pytest.approx(0.2)
+    assert functions["hidden_share"](48e6, statistics.Ratio(0.4)) == 0.0  # slower than predicted: nothing is hidden
+    assert functions["predicted_efficiency"](48e6, hidden=hidden) == pytest.approx(1 / 1.8)
+    gain = functions["predicted_gain"]
+    assert gain(48e6, "FP16 gradients") == pytest.approx(4 / 3)
+    assert gain(48e6, "FP16 gradients", hidden) == pytest.approx(1.8 / 1.3)
+    assert gain(48e6, "4 batches per step", hidden) == pytest.approx(4 * 1.8 / 4.8)  # the last batch hides as much
 
 
 @pytest.mark.parametrize(
-    ("fp16", "text"),
+    ("rate", "measured", "right"),
     [
-        ([1333, 1352, 1314], "(1.30 to 1.36) times the images/s of the plain exchange: faster; predicted 1.33, inside"),
-        ([1100, 1110, 1090], "times the images/s of the plain exchange: faster; predicted 1.33, outside"),
-        ([1005, 1000, 995], "either way; predicted 1.33, outside"),
-        ([800, 810, 790], "slower; predicted 1.33, outside"),
-        (
-            [1333],
-            "FP16 gradients: 1.33 times the images/s of the plain exchange: one round only, so there is no interval",
-        ),
+        (48e6, statistics.Ratio(0.50, 0.48, 0.52), (48e6, 44.3e6, 52e6)),
+        (12e6, statistics.Ratio(0.20, 0.19, 0.21), (48e6, 45.1e6, 51.2e6)),
+        (1e9, statistics.Ratio(1.02, 0.98, 1.06), (0.0, 0.0, 20.4e6)),
     ],
 )
-def test_an_option_is_told_as_far_as_its_rounds_show(fp16, text, capsys):
-    others = {
-        "side by side": [2000, 2010, 1990],
-        "exchange": [1000, 1005, 995],
-        "4 batches a step": [1600, 1610, 1590],
-        "batches 4 times as large": [1700, 1710, 1690],
-    }
-    speeds = {name: values[: len(fp16)] for name, values in others.items()} | {"FP16 gradients": fp16}
-    rates()["tell_options"](speeds, 48e6)
-    out = capsys.readouterr().out
-    assert text in next(line for line in out.splitlines() if line.startswith("FP16 gradients"))
-    assert len(out.splitlines()) == 3  # the plain exchange and none at all are no options
+def test_an_efficiency_on_any_wires_gives_the_half_efficiency_rate(rate, measured, right):
+    assert rates()["half_rate_of"](rate, measured) == pytest.approx(right, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("fp16", "text", "verdict"),
+    [
+        ([1333, 1352, 1314], "predicted 1.33×, measured 1.33× (1.30 to 1.36): inside", "faster"),
+        ([1100, 1110, 1090], "outside, 21% too high", "faster"),
+        ([1005, 1000, 995], "outside, 33% too high", "not significant"),
+        ([800, 810, 790], "outside, 67% too high", "slower"),
+        ([1333], "no interval, less than 1% off", "one round only"),
+    ],
+)
+def test_options_are_scored_and_judged_by_their_rounds(fp16, text, verdict, capsys):
+    speeds = {"side by side": [2000, 2010, 1990], "exchange": [1000, 1005, 995]}
+    speeds |= {"4 batches per step": [1600, 1610, 1590]}
+    speeds = {name: rounds[: len(fp16)] for name, rounds in speeds.items()} | {"FP16 gradients": fp16}
+    at = {48e6: statistics.ratios(speeds, "side by side")["exchange"], 12e6: statistics.Ratio(0.2, 0.19, 0.21)}
+    gains = statistics.ratios(speeds, "exchange")
+    rates()["report_rates"](at, 48e6, {name: gains[name] for name in ("FP16 gradients", "4 batches per step")})
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("efficiency at 48 Mbit/s, nothing hidden: predicted 50%")
+    assert out[1].startswith("so 0% of the computing time hides exchange")
+    assert out[2].startswith("efficiency at 12 Mbit/s: predicted 20%, measured 20% (19 to 21): inside")
+    assert text in next(line for line in out if line.startswith("FP16 gradients: "))
+    assert "of 4 within 10%" in out[5]
+    assert verdict in next(line for line in out if line.startswith("FP16 gradients vs the plain exchange"))
 
 
 @pytest.mark.parametrize(
     ("storage", "verdict", "prediction"),
     [
-        ([1500, 1510, 1490], ": slower", "predicts 75%, which is inside the measured"),
-        ([1950, 2010, 2040], ": not significant", "predicts 75%, which is outside the measured"),
-        ([1000, 1005, 995], ": slower", "predicts 75%, which is outside the measured"),
-        ([1500], ": one round only, so there is no interval", "one round measured 75%"),
+        ([1500, 1510, 1490], ": slower", "predicted 75%, measured 75% (75 to 75): inside"),
+        ([1950, 2010, 2040], ": not significant", "predicted 75%, measured 100% (94 to 106): outside"),
+        ([1000, 1005, 995], ": slower", "predicted 75%, measured 50% (50 to 50): outside"),
+        ([1500], ": one round only, so there is no interval", "no interval"),
     ],
 )
-def test_a_storage_is_told_as_far_as_its_rounds_show(storage, verdict, prediction, capsys):
+def test_the_report_on_a_storage_says_what_its_rounds_show(storage, verdict, prediction, capsys):
     rounds = len(storage)
-    found = {"files 1": [1000, 1005, 995][:rounds], "storage 1": [1001, 1000, 999][:rounds]}
-    found |= {"files 2": [2000, 2010, 1990][:rounds], "storage 2": storage}
+    speeds = {"files 1": [1000, 1005, 995][:rounds], "storage 1": [1001, 1000, 999][:rounds]}
+    speeds |= {"files 2": [2000, 2010, 1990][:rounds], "storage 2": storage}
     functions = lab_cells.functions(
         "08",
-        *("tell_storage", "from_storage", "tell_prediction", "predicted_share"),
-        **{"math": math, "np": np, "statistics": statistics, "BATCH": 64, "reading": 64 / 1500},
+        *("report_storage", "from_storage", "wire_share", "in_percent"),
+        **{"np": np, "statistics": statistics, "BATCH": 64, "reading": 64 / 1500},
+        **{"Measured": Measured, "Prediction": Prediction, "score": score},
     )
-    functions["tell_storage"](found, [1, 2])
+    functions["report_storage"](speeds, [1, 2])
     lines = capsys.readouterr().out.splitlines()
-    assert "predicts 100%" in lines[1]
+    assert "predicted 100%" in lines[1]
     assert lines[2].startswith("2 trained 2,000 images/s from files, ")
     assert verdict in lines[2]
     assert prediction in lines[3]
+    assert "of 2 within 10%" in lines[4]
 
 
 NO_NETWORK = "the kernel allows no network namespaces. As root: `sysctl -w user.max_net_namespaces=10000`."
@@ -257,38 +284,33 @@ def test_without_wires_the_rates_are_predicted_and_nothing_is_measured(capsys):
     def cell(text):
         return next(one.source for one in sources.read(sources.find("08")).cells if text in one.source)
 
-    notebook = rates() | {"no_wires": NO_NETWORK, "QUICK": False, "BATCH": 64, "RATE": 1e9, "STORAGE_TRAINERS": 2}
-    notebook |= {"first_round": {("weak", 1): [1000.0]}, "index": SimpleNamespace(length=np.array([2800, 2900]))}
-    notebook |= cells("tell_prediction", "fp16_share") | {"efficiency": cells("efficiency")["efficiency"]}
+    notebook = rates() | model() | cells("fp16_share", "speed")
+    notebook |= {"no_wires": NO_NETWORK, "QUICK": False, "BATCH": 64, "RATE": 1e9, "STORAGE_TRAINERS": 2}
+    notebook |= {"slurm": None, "MIN_RATE": 1e6, "show_rate": show_rate, "scaling": {}, "scaling_others": None}
+    notebook |= {"runs": {1: [{"event": "train", "images_per_second": 1000.0}]}, "STORAGE_ROUNDS": 6}
+    notebook |= {"index": SimpleNamespace(length=np.array([2800, 2900])), "compute": 64 / 1000, "STEP_ROUNDS": 6}
     notebook |= {"math": math, "np": np, "statistics": statistics, "nodes": 2, "gradient": 300_000, "latency": 1e-5}
-    shown = []
-    notebook |= {
-        "plt": plt,
-        "results": None,
-        "PAYLOAD": 1448 / 1514,
-        "MIN_RATE": 1e6,
-        "beside": 64 / 1000,
-        "STORAGE_ROUNDS": 5,
-    }
+    shown, handed_in = [], []
+    notebook |= {"plt": plt, "results": SimpleNamespace(hand_in=lambda *rows: handed_in.append(rows))}
     notebook["plots"] = SimpleNamespace(BLACK="k", VERMILION="r", show=lambda *_, **options: shown.append(options))
     for text in (
         "def measure_steps",
-        "OPTIONS = ",
         "a quick run has the first rate alone",
         "def half_rate_of",
         "np.geomspace(half_rate",
         "def from_storage",
         "storage_rate = ",
-        "Training from one shared storage",
+        "storage_row = ",
     ):
         exec(cell(text), notebook)
     out = capsys.readouterr().out
-    assert out.count(f"Not measured: {NO_NETWORK}") == 4
+    assert out.count(f"Not measured: {NO_NETWORK}") == 3
     assert "the half-efficiency rate is predicted at 39 Mbit/s" in out
-    assert "so it carries 1,0" in out
-    assert "4 batches a step: 1.6" in out
+    assert "4 batches per step at 39 Mbit/s: 1.6" in out
+    assert "Mbit/s, or 1,0" in out
     assert "Measured: nothing" in shown[0]["alt"]
-    assert "Measured: nothing" in shown[1]["alt"]
+    assert shown[0]["keep"] is None
+    assert handed_in[0][1][2] == f"not here: {NO_NETWORK}"
 
 
 # The storage

@@ -102,6 +102,26 @@ def test_on_the_small_slurm_it_listens_on_loopback_alone(slurm, shell, tmp_path,
     assert beyond_loopback(seen) == {}
 
 
+@pytest.mark.parametrize(
+    ("cpus", "tasks", "env", "threads"),
+    [(16, 1, {}, 8), (16, 2, {}, 4), (4, 1, {}, 4), (4, 2, {}, 2), (1, 2, {}, 1), (16, 1, {"THREADS": "3"}, 3)],
+)
+def test_a_rank_has_a_thread_per_core(tmp_path, cpus, tasks, env, threads):
+    """On a node of eight cores with two hardware threads each, all or a part of it."""
+    lines = ["# CPU,Core,Socket", *(f"{core},{core // 4}" for core in range(8) for _ in range(2))]
+    for name, script in {
+        "lscpu": f"printf '%s\\n' {' '.join(repr(line) for line in lines)}",
+        "srun": 'echo "$OMP_NUM_THREADS $TF_NUM_INTRAOP_THREADS $*"',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    slurm = {"SLURM_CPUS_ON_NODE": cpus, "SLURM_NTASKS_PER_NODE": tasks, "SLURM_JOB_NUM_NODES": 1, "KIT": ROOT}
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | {name: str(value) for name, value in slurm.items()} | env
+    out = subprocess.run(["bash", SCRIPT], env=environ, capture_output=True, text=True, check=True).stdout
+    assert out.startswith(f"{threads} {threads} ")
+    assert f"--cpus-per-task={max(1, cpus // tasks)} " in out
+
+
 def test_outside_the_kit_it_says_what_to_do(shell, tmp_path):
     job = submit(shell, kit=tmp_path)
     assert eventually(lambda: state(shell, job) == "FAILED")
