@@ -31,12 +31,10 @@ check, results, machine, work = open_lab("09", globals())
 cores = machine.usable_cores
 
 # %%
-import contextlib
 import inspect
 import itertools
 import json
 import math
-import os
 import time
 from pathlib import Path
 
@@ -51,11 +49,9 @@ from labkit.data import load_photo
 from labkit.display import consistency, ladder, plots
 from labkit.display.consistency import Limit, Prediction
 from labkit.display.measured import Measured
-from labkit.mpi import run_ranks
+from labkit.mpi import placement, run_ranks
 from labkit.system import load
 from labkit.system.errors import LabError
-from labkit.system.lease import usable_machine
-from labkit.system.machine import shares
 from labkit.system.statistics import interval, ratio, ratios
 
 # %%
@@ -447,7 +443,7 @@ for rows in (five_rows, five_rows[: 2 * int(len(five_rows) / 2)]):
 # %% [markdown]
 # ### Exercise 3 · Whose pixels?
 #
-# Do better than the example. In each iteration, all ranks wait for the slowest. If a cluster's nodes differ, equal
+# In each iteration, all ranks wait for the slowest. If a cluster's nodes differ, equal
 # shares make the fast ones wait. So a rank with twice the cores should get twice the pixels.
 #
 # Write `share(n, rank, weights)`. `weights` has an integer of at least 1 for each rank, such as its number of cores.
@@ -617,9 +613,8 @@ except LabError as error:  # while something is missing, print what, and continu
     print(error)
 
 # %% [markdown]
-# The check compares two things: the ranks with each other, and the ranks together with one process that has all pixels
-# and begins at the same place. The start must be the same: from another, Lloyd's algorithm may end in another local
-# minimum.
+# The check compares the ranks with each other, and with one process that has all pixels and the same start: from
+# another start, Lloyd's algorithm may end in another local minimum.
 
 # %% tags=["nbval-check-output"]
 fit = check(4, "work/fit.py")
@@ -863,8 +858,6 @@ axis.axis("off")
 plots.show(figure, alt="The photo in 16 colours, found by two ranks and written by rank 0.")
 
 # %% [markdown]
-# (The file is not as large as in section 2, where the photo had another size.)
-#
 # Is the result the same on any number of ranks? And how much time do two ranks save? Each run below uses one thread per
 # rank. One and two ranks alternate, six times; the largest numbers of ranks run once. All takes **about a minute**.
 # Every pixel must be labelled once, and all ranks must hold the same centroids.
@@ -872,21 +865,21 @@ plots.show(figure, alt="The photo in 16 colours, found by two ranks and written 
 
 # %%
 def measure(ranks, threads, nthreads=0):
-    """Return the log of a run, and whether its ranks were pinned."""
+    """Return the log of a run, and the run itself."""
     out = work / "kmeans-measure"
     arguments = ("--iterations", ITERATIONS, "--threads", nthreads, "--out", out)
     run = run_ranks(ranks, kmeans, *arguments, threads=threads, show=False)
-    return json.loads((out / "log.json").read_text()) | {"pinned": run.bound}
+    return json.loads((out / "log.json").read_text()) | {"run": run}
 
 
-logs = {ranks: [] for ranks in RANK_COUNTS}
+rank_logs = {ranks: [] for ranks in RANK_COUNTS}
 with load.watch("section 5") as fit_others:
     for turn in range(ROUNDS):
         for ranks in RANK_COUNTS if turn == 0 else RANK_COUNTS[:2]:
             log = measure(ranks=ranks, threads=1)
             assert sum(log["pixels"]) == len(pixels), "a pixel was lost, or doubled"
             assert log["spread"] == 0.0, "the ranks hold different centroids"
-            logs[ranks].append(log)
+            rank_logs[ranks].append(log)
             line = f"fit {log['seconds']['fit']:.2f} s, objective {log['objective']:.10g}"
             print(f"round {turn + 1} of {ROUNDS}, ranks: {ranks}, {line}", flush=True)
 
@@ -899,7 +892,7 @@ with load.watch("section 5") as fit_others:
 # %%
 def times_of(ranks, part):
     """Return the seconds of a part of the work, round by round."""
-    return np.array([log["seconds"][part] for log in logs[ranks]])
+    return np.array([log["seconds"][part] for log in rank_logs[ranks]])
 
 
 def half_of_one(part, digits):
@@ -914,7 +907,7 @@ def say(name, gain, reference):
     return f"{name}: {Measured(*gain, '×')} vs {reference}: {gain.verdict}{record}"
 
 
-objectives = [objective, *(log["objective"] for runs in logs.values() for log in runs)]
+objectives = [objective, *(log["objective"] for runs in rank_logs.values() for log in runs)]
 apart = np.ptp(objectives) / objective
 print(f"The largest relative difference between objectives is {apart:.1e}.")
 two_ranks = ratio(*(1 / times_of(ranks, "fit") for ranks in (2, 1)))
@@ -930,8 +923,8 @@ predictions = [
 print(*predictions, consistency.score(predictions), sep="\n")
 
 # %% [markdown]
-# If the start is the same, the objectives agree to about as many digits as double precision has, on any number of
-# ranks: only the order of the additions differs.
+# From the same start, the objectives agree to about as many digits as double precision has, on any number of ranks:
+# only the order of the additions differs.
 #
 # One trap is left. The objective that a *distributed* fit reports, `objectiveFunction`, is that of the centroids
 # *before* the last update; a fit in one process reports it for the centroids that it returns. That is why the script
@@ -961,44 +954,43 @@ results.guess(3, "ranks vs the same number of threads", ..., unit="×")
 # cores for each rank, you get what the plain `mpirun` does. Each rank reports how many threads the library would use,
 # and how many were busy during the fit.
 #
-# To compare like with like, all settings use the same cores: at most eight, next to each other, so that they also share
-# one socket's memory if it has that many. The settings alternate, six times: on two cores, **about a minute and a
-# half**.
+# To compare like with like, ranks and threads use the same cores: at most eight, and those of one socket if it has that
+# many. Ranks that are pinned and ranks that aren't are compared on all cores. The settings alternate, six times: on two
+# cores, **about a minute and a half**.
 
 
 # %% jupyter={"source_hidden": true}
-@contextlib.contextmanager
-def on_cores(n):
-    """Run the block, and the ranks that it starts, on n neighbouring cores alone."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, shares(usable_machine(), 1, n)[0])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+def cores_each(n):
+    """Return a number of cores per rank in words."""
+    return f"{n} core{'s' * (n > 1)} each"
 
 
 w = min(cores, 8)  # enough cores to see the effect, and few enough for a short run
+few = next((n for n in range(2, cores + 1) if cores % n == 0), 2)  # ranks that divide all cores
 ALONE, THREADS = "1 rank, 1 core", f"1 rank, {w} cores"
-PINNED, UNPINNED = f"{w} ranks, 1 core each, pinned", f"{max(w, 2)} ranks, not pinned"
-settings = {ALONE: dict(ranks=1, threads=1), THREADS: dict(ranks=1, threads=w)}
-if w >= 4:  # with fewer, each of two ranks would have 1 core, and that setting is there
-    settings[f"2 ranks, {w // 2} cores each, pinned"] = dict(ranks=2, threads=w // 2)
-settings[PINNED] = dict(ranks=w, threads=1)
-settings[UNPINNED] = dict(ranks=max(w, 2), threads=w)
-if w == 1:  # there are no cores to divide
-    settings = {name: settings[name] for name in (ALONE, UNPINNED)}
+PROCESSES = f"{w} ranks, {cores_each(1)}"
+DIVIDED, PLAIN = f"{few} ranks, {cores_each(cores // few)}", f"{few} ranks, plain mpirun"
+settings = {
+    ALONE: dict(ranks=1, threads=1),
+    THREADS: dict(ranks=1, threads=w),
+    PROCESSES: dict(ranks=w, threads=1),
+    DIVIDED: dict(ranks=few, threads=cores // few),  # on two cores, the same as before
+    PLAIN: dict(ranks=few, threads=cores),
+}
+if cores == 1:  # there are no cores to divide
+    settings = {name: settings[name] for name in (ALONE, PLAIN)}
 if QUICK:
-    settings = {name: settings[name] for name in settings if name in (ALONE, PINNED)}
+    settings = {name: settings[name] for name in settings if name in (ALONE, PROCESSES)}
 
 # %%
+print(f"Fits of {', '.join(settings)}:")
 sharing_logs = {name: [] for name in settings}
-with load.watch("section 6") as sharing_others, on_cores(w):
+with load.watch("section 6") as sharing_others:
     for turn in range(ROUNDS):
         for name, setting in settings.items():
             sharing_logs[name].append(measure(**setting))
-            fit_time = sharing_logs[name][-1]["seconds"]["fit"]
-            print(f"round {turn + 1} of {ROUNDS}: {name:36} {fit_time:.2f} s", flush=True)
+        line = ", ".join(f"{runs[-1]['seconds']['fit']:.2f} s" for runs in sharing_logs.values())
+        print(f"round {turn + 1} of {ROUNDS}: {line}", flush=True)
 
 
 # %%
@@ -1012,7 +1004,7 @@ fit_times = {name: [log["seconds"]["fit"] for log in runs] for name, runs in sha
 print(f"{'setting':30} {'pinned':7} {'threads per rank':17} {'busy':6} fit")
 for name, runs in sharing_logs.items():
     log = runs[-1]
-    pinned = "yes" if log["pinned"] else "no"
+    pinned = "yes" if log["run"].bound else "no"
     busy = span(log["busy"]) if min(log["busy"]) else "?"  # too short to be counted
     row = f"{name:30} {pinned:7} {span(log['threads']):17} {busy:6}"
     print(row, seconds_of(fit_times[name]))
@@ -1022,13 +1014,14 @@ speeds = {name: 1 / np.array(times) for name, times in fit_times.items()}
 vs_alone = ratios(speeds, ALONE)
 figure, axis = plt.subplots(figsize=(10, 3.6))
 names = [name for name in vs_alone if name != ALONE]
+bound = {name: sharing_logs[name][-1]["run"].bound for name in names}
 for place, name in enumerate(names):
     value, low, high = vs_alone[name]
-    pinned = sharing_logs[name][-1]["pinned"]
-    style = dict(color=plots.BLUE, marker="o") if pinned else dict(color=plots.ORANGE, marker="^")
+    colour, marker = (plots.BLUE, "o") if bound[name] else (plots.ORANGE, "^")
+    style = dict(color=colour, marker=marker)
     reach = np.nan_to_num([[value - low], [high - value]])
     axis.errorbar(value, place, xerr=reach, capsize=5, ms=10, ls="", **style)
-labels = [f"{name}\nthreads in all: {sum(sharing_logs[name][-1]['threads'])}" for name in names]
+labels = [f"{name}{'' if bound[name] else ' (not pinned)'}" for name in names]
 axis.set_yticks(range(len(names)), labels)
 axis.axvline(1, color=plots.BLACK, lw=1.5, ls="--")
 axis.set_ylim(len(names) - 0.5, -0.5)
@@ -1044,8 +1037,7 @@ plots.show(
 )
 
 # %% [markdown]
-# What do these times show? Each line below compares two settings. Each round started them again, since a relaunch is
-# another sample. And was there a CPU for each thread, as the old claim says?
+# Each line below compares two settings. And was there a CPU for each thread, as the old claim says?
 
 
 # %%
@@ -1056,18 +1048,20 @@ def crowding(threads_of_ranks, cpus):
     return f"{threads} threads on {cpus} CPU{'s' * (cpus > 1)}: {verdict}"
 
 
-pairs = [(THREADS, ALONE), (PINNED, ALONE), (PINNED, THREADS), (UNPINNED, PINNED)]
-for name, reference in pairs if w > 1 else [(UNPINNED, ALONE)]:
+pairs = [(THREADS, ALONE), (PROCESSES, ALONE), (PROCESSES, THREADS), (PLAIN, DIVIDED)]
+for name, reference in pairs if cores > 1 else [(PLAIN, ALONE)]:
     if {name, reference} <= speeds.keys():
         print(say(name, ratios(speeds, reference)[name], reference))
-if {PINNED, THREADS} <= speeds.keys():
-    results.compare_guess(3, Measured(*ratios(speeds, THREADS)[PINNED], "×"))
+if {PROCESSES, THREADS} <= speeds.keys():
+    on_same_cores = [log["run"] for name in (PROCESSES, THREADS) for log in sharing_logs[name]]
+    print(f"Ranks vs threads: {placement(on_same_cores)}")
+    results.compare_guess(3, Measured(*ratios(speeds, THREADS)[PROCESSES], "×"))
 for name, runs in sharing_logs.items():
     if runs[-1]["ranks"] > 1:
         print(f"{name}: {crowding(runs[-1]['threads'], runs[-1]['cpus'])}")
-if w == 2 and PINNED in speeds:
+if cores == 2 and PROCESSES in speeds:
     section_5 = Measured(*two_ranks, "×")
-    section_6 = Measured(*vs_alone[PINNED], "×")
+    section_6 = Measured(*vs_alone[PROCESSES], "×")
     print(consistency.repeated("2 ranks vs 1", ("section 5", section_5), ("section 6", section_6)))
 
 # %% [markdown]
@@ -1085,13 +1079,10 @@ if w == 2 and PINNED in speeds:
 # %% [markdown]
 # ## 7 · With others, on the same pixels
 #
-# A library that claims to be fast should be compared with others. To be fair, keep these the same:
-#
-# - The pixels in double precision, the number of colours, the first centroids, and the number of iterations, if the
-#   algorithm is Lloyd's. Elkan's gives the same result, but skips distances by the triangle inequality.
-# - The number of threads, for all that have threads.
-#
-# And report time *and* error: another algorithm may be faster and worse, or slower and better.
+# A library that claims to be fast should be compared with others. To be fair, keep these the same: the pixels in double
+# precision, the number of colours, the first centroids, the threads, and, if the algorithm is Lloyd's, the number of
+# iterations. (Elkan's gives the same result, but skips distances by the triangle inequality.) And report time *and*
+# error: another algorithm may be faster and worse, or slower and better.
 #
 # Check a published figure with this list. [The notebook of
 # scikit-learn-intelex](https://github.com/uxlfoundation/scikit-learn-intelex/blob/main/examples/notebooks/kmeans.ipynb)
@@ -1111,13 +1102,13 @@ if w == 2 and PINNED in speeds:
 results.guess(4, "sklearnex vs scikit-learn's Lloyd", ..., unit="×")
 
 # %% [markdown]
-# `sklearnex` is scikit-learn's interface to the same oneDAL that daal4py uses. Three contenders use another algorithm:
+# `sklearnex` gives the same oneDAL scikit-learn's interface. Three contenders use another algorithm:
 #
 # - **mini-batch**: 65,536 pixels per step, one pass over the photo;
 # - **Lloyd on a hundredth** of the pixels, drawn at random; the time includes the drawing;
 # - Pillow's **median cut**, which splits the box of all colours in two, again and again.
 #
-# Each contender is a function that returns a palette or a picture.
+# Each is a function that returns a palette or a picture.
 
 # %%
 import warnings
@@ -1254,9 +1245,9 @@ plots.show(
 
 # %% [markdown]
 # Before you choose a library, look at the row of the *hundredth*: how much time does it save, and how many decibels
-# does it cost? Two things flatter it. It finds only the palette, and a picture needs all its labels, which take
-# everyone the same time. And if your photo was enlarged, a hundredth of its pixels is a larger part of those that were
-# photographed. So measure again: a finished picture, at the photo's original size.
+# does it cost? Two things flatter it. It finds only the palette, and labelling a picture takes everyone the same time.
+# And if your photo was enlarged, a hundredth of its pixels is a larger part of those that were photographed. So measure
+# again: a finished picture, at the photo's original size.
 
 # %%
 original_pixels = original.reshape(-1, 3).astype(np.float64)
@@ -1298,8 +1289,9 @@ results.hand_in(
 )
 
 # %% [markdown]
-# Often the best way to make a computation fast is to need less of it. Measure what that costs, on your own data.
-#
+# Often the fastest computation is the one you don't need. Measure what leaving it out costs, on your own data.
+
+# %% [markdown]
 # ## 8 · Homework: does it depend on the data's shape?
 #
 # A pixel has three numbers. Vectors elsewhere are longer: a patch of 4 × 4 pixels has 48, an embedding has hundreds. An
@@ -1376,31 +1368,38 @@ print(f"{rows:,} × {width}, {k} centroids, daal4py vs scikit-learn: {gain}: {ga
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor · Answers 1 to 3**
+# **For the instructor · Answers 1 and 2**
 #
 # 1. Each pixel is a vector of three numbers and is replaced by the nearest of *k* vectors. The code book is the
 #    palette: the centroids. The picture is then *k* colours and log2(*k*) bits per pixel.
 # 2. Through `share`: rank *r* takes the *r*-th block of rows. daal4py doesn't distribute data; it treats what each rank
 #    passes in as a part of the whole. Two ranks with the same pixels would get the same centroids, and twice the
 #    objective. The vendor's example drops the last `rows % ranks` rows.
-# 3. On `kmeans_init`, all ranks draw one start from all pixels. On `kmeans`, the sums and counts of all ranks are added
-#    up in each iteration. Without it on the fit, the ranks diverge at the first iteration. Without it on the start,
-#    every rank begins elsewhere, and the first iteration adds up sums that belong to different centroids. From then on
-#    all agree, so the spread at the *end* is 0 and reveals nothing: that is why `fit.py` measures the start as well.
 #
 # </div>
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor · Answers 4 to 8**
+# **For the instructor · Answers 3 and 4**
 #
+# 3. On `kmeans_init`, all ranks draw one start from all pixels. On `kmeans`, the sums and counts of all ranks are added
+#    up in each iteration. Without it on the fit, the ranks diverge at the first iteration. Without it on the start,
+#    every rank begins elsewhere, and the first iteration adds up sums that belong to different centroids. From then on
+#    all agree, so the spread at the *end* is 0 and reveals nothing: that is why `fit.py` measures the start as well.
 # 4. Today `daalinit(n)` sets the number of threads and nothing else; MPI starts with the first call that needs it.
 #    `daalfini()` calls `MPI_Finalize`; after it, `num_procs()` and everything distributed raise an error. In older
 #    versions the pair started and ended MPI, and many scripts still put it around everything they do.
-# 5. See section 6's verdicts: pinned ranks vs threads, then ranks that are not pinned vs pinned. Without pinning,
-#    section 6 counts several threads per CPU, so the old claim is wrong there. The verdict shows whether that costs
-#    time.
+#
+# </div>
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
+#
+# **For the instructor · Answers 5 to 8**
+#
+# 5. See section 6's verdicts: ranks vs threads, then plain `mpirun` vs pinned ranks. With plain `mpirun`, section 6 counts
+#    several threads per CPU, so the old claim is wrong there. The verdict shows whether that costs time.
 # 6. Own chunk: the script (exercise 3). Only rank 0 reports: the script (exercise 5). Labels by 0 iterations: the
 #    library has no other way. No oversubscription: `mpirun`, by pinning. With an MPI that pins by default, it looks as
 #    if the library did it.
