@@ -53,6 +53,7 @@ from labkit.mpi import placement, run_ranks
 from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.system.statistics import interval, ratio, ratios
+from labkit.system.words import plural
 
 # %%
 # How much this lab measures: change it here. The first of two sizes is that of a small run.
@@ -265,7 +266,9 @@ alt = f"Mean squared error against iteration, a line for each start. {'. '.join(
 plots.show(figure, alt=alt)
 medians = {method: np.median(paths, axis=0) for method, paths in error_paths.items()}
 caught_up = np.flatnonzero(medians["randomDense"] <= medians["plusPlusDense"][0])
-needs = f"{caught_up[0]} iterations" if caught_up.size else f"more than {ITERATIONS} iterations"
+needs = (
+    plural(int(caught_up[0]), "iteration") if caught_up.size else f"over {ITERATIONS} iterations"
+)
 print("\n".join(lines))
 print(f"By the medians, any 16 pixels need {needs} to get where k-means++ starts.")
 
