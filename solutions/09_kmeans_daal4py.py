@@ -1228,7 +1228,9 @@ for name in by_speed:
     labels.append(f"{name}\n{mean:.2f} s" if mean >= 0.1 else f"{name}\n{1000 * mean:.1f} ms")
 left.axvline(1, color=plots.BLACK, lw=1.5, ls="--")
 left.set_xscale("log")
+left.xaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5), numticks=99))
 left.xaxis.set_major_formatter("{x:g}")
+left.xaxis.set_minor_formatter("")
 left.set(xlabel="speed relative to daal4py (×, logarithmic), with 95% intervals")
 left.set_title(f"Speed, {K} colours, {cores} cores")
 left.set_yticks(range(len(by_speed)), labels)
@@ -1401,8 +1403,8 @@ print(f"{rows:,} × {width}, {k} centroids, daal4py vs scikit-learn: {gain}: {ga
 #
 # **For the instructor · Answers 5 to 8**
 #
-# 5. See section 6's verdicts: ranks vs threads, then plain `mpirun` vs pinned ranks. With plain `mpirun`, section 6 counts
-#    several threads per CPU, so the old claim is wrong there. The verdict shows whether that costs time.
+# 5. See section 6's verdicts: ranks vs threads, then plain `mpirun` vs pinned ranks. With plain `mpirun`, section 6
+#    counts several threads per CPU, so the old claim is wrong there. The verdict shows whether that costs time.
 # 6. Own chunk: the script (exercise 3). Only rank 0 reports: the script (exercise 5). Labels by 0 iterations: the
 #    library has no other way. No oversubscription: `mpirun`, by pinning. With an MPI that pins by default, it looks as
 #    if the library did it.
