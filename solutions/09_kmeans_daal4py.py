@@ -8,13 +8,12 @@
 # # 09 · K-Means colour quantisation with daal4py
 #
 # **Why?** Distributed computing is not only for neural networks. Classical algorithms raise the same questions: which
-# process has which data, what travels, and is the result that of all the data? K-Means is small enough to prove the
-# answers.
+# process has which data, what travels, and is the result that of all the data? K-Means is small enough for proof.
 #
 # **You will** reduce a photo to a few colours with [**K-Means**](../docs/glossary.md#k-means): first in one
 # [**process**](../docs/glossary.md#process), then on several [**ranks**](../docs/glossary.md#rank), each with a share of
-# the pixels. You will find a mistake that raises no error, compare [**threads**](../docs/glossary.md#thread)
-# with processes, and compare the library with others, in time and in quality.
+# the pixels. You will find a mistake that raises no error, compare [**threads**](../docs/glossary.md#thread) with
+# processes, and compare the library with others, in time and in quality.
 #
 # **Time** {minutes}
 #
@@ -179,6 +178,7 @@ results.guess(1, "16 colours chosen for the photo", ..., unit="dB")
 # %%
 K = 16
 
+d4p.daalinit(cores)  # one thread per core
 pixels = photo.reshape(-1, 3).astype(np.float64)
 start = d4p.kmeans_init(K, method="plusPlusDense").compute(pixels).centroids
 
@@ -395,9 +395,9 @@ plots.show(figure, alt=alt, keep=results)
 # *Single program, multiple data*, or [**SPMD**](../docs/glossary.md#spmd): every rank runs the same script on its own
 # rows. In daal4py you add one argument to an algorithm, `distributed=True`. Each rank calls `compute` with *its* rows,
 # and all of them get the result for *all* rows. Little data travels between the ranks: in each iteration of K-Means,
-# each rank sends the sum and the number of its pixels for each centroid. That is *k* × 4 numbers, no matter how many
-# pixels there are.
-#
+# each rank sends the sum and the number of its pixels for each centroid. That is *k* × 4 numbers, however many pixels
+# there are.
+
 # %% [markdown]
 # ```mermaid
 # flowchart LR
@@ -1121,7 +1121,6 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearnex.cluster import KMeans as ExtensionKMeans
 
-d4p.daalinit(cores)
 warnings.simplefilter("ignore", ConvergenceWarning)  # stopping before convergence is intended
 pillow_photo = Image.fromarray(photo)
 choose = np.random.default_rng(0).choice
