@@ -11,8 +11,8 @@
 # process has which data, what travels, and is the result that of all the data? K-Means is small enough for proof.
 #
 # **You will** reduce a photo to a few colours with [**K-Means**](../docs/glossary.md#k-means): first in one
-# [**process**](../docs/glossary.md#process), then on several [**ranks**](../docs/glossary.md#rank), each with a share of
-# the pixels. You will find a mistake that raises no error, compare [**threads**](../docs/glossary.md#thread) with
+# [**process**](../docs/glossary.md#process), then on several [**ranks**](../docs/glossary.md#rank), each with a share
+# of the pixels. You will find a mistake that raises no error, compare [**threads**](../docs/glossary.md#thread) with
 # processes, and compare the library with others, in time and in quality.
 #
 # **Time** {minutes}
