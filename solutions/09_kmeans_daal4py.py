@@ -1071,10 +1071,10 @@ if cores == 2 and PROCESSES in speeds:
 # %% [markdown]
 # The library starts a thread for each CPU that its process may use, unless `daalinit` sets another number. It is
 # `mpirun` that gives a rank its own CPUs, or doesn't. So the old claim is about pinning. Does it cost much to have more
-# threads than cores, that is, [**oversubscription**](../docs/glossary.md#oversubscription)? The comparison above of the
-# ranks that are not pinned answers that. If it costs little, a likely reason is that no rank waits long for another: in
-# K-Means the ranks meet only once per iteration, to add up a few numbers. In lab 07 they meet many times a second, and
-# MPI *polls* while it waits.
+# threads than cores, that is, [**oversubscription**](../docs/glossary.md#oversubscription)? The comparison with plain
+# `mpirun` answers that. If it costs little, a likely reason is that no rank waits long for another: in K-Means the
+# ranks meet only once per iteration, to add up a few numbers. In lab 07 they meet many times a second, and MPI *polls*
+# while it waits.
 #
 # Why use processes at all, even where threads are as fast? Because threads can't leave their machine. The script runs
 # unchanged on several machines, and each needs memory only for its share: with [1.12 TB on 32
