@@ -72,13 +72,11 @@ def fit_findings(script: str, photo: str, colours: str, iterations: str) -> dict
             findings["changed"] = [("centroids", "spread")]
     begin = RANKS.bcast(pixels[:: len(pixels) // int(colours)][: int(colours)])
     mine = np.array_split(pixels, RANKS.size)[RANKS.rank].copy()
-    arguments = {"mine": mine.copy(), "begin": begin.copy()}
+    inputs = {"mine": mine.copy(), "begin": begin.copy()}
     with watched(script, f"in fit, {where}"):
-        end = fit(*arguments.values(), int(iterations))
+        end = fit(*inputs.values(), int(iterations))
     findings["changed"] += [
-        (name, "fit")
-        for name, before in (("mine", mine), ("begin", begin))
-        if not np.array_equal(arguments[name], before)
+        (name, "fit") for name, before in (("mine", mine), ("begin", begin)) if not np.array_equal(inputs[name], before)
     ]
     findings["shape"], findings["wanted"] = shape(end), list(begin.shape)
     if not all(RANKS.allgather(findings["shape"] == findings["wanted"])):
