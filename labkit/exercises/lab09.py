@@ -30,7 +30,7 @@ IMPORTS = "import math\n\nimport daal4py as d4p\nimport numpy as np"  # of piece
 @lab.exercise(
     1,
     hints=(
-        "The numbers of a uint8 array wrap around at 0 and at 256. What must become of them before you subtract?",
+        "The numbers of a uint8 array wrap around at 0 and 256. Which type do they need before you subtract?",
         "np.mean((original.astype(float) - quantised) ** 2) is the mean squared error over pixels and channels.",
         "10 * math.log10(255**2 / error), and math.inf when the error is 0.",
     ),
@@ -69,8 +69,8 @@ def ratios(answer: Callable[..., Any]) -> None:
 @lab.exercise(
     2,
     hints=(
-        "d4p.kmeans takes the number of centroids and the number of iterations. Which is it to be here?",
-        "d4p.kmeans(len(centroids), 0, assignFlag=True).compute(pixels, centroids) has what you want in `assignments`.",
+        "d4p.kmeans takes the number of centroids and the number of iterations. How many iterations here?",
+        "d4p.kmeans(len(centroids), 0, assignFlag=True).compute(pixels, centroids) has the labels in `assignments`.",
         "assignments has the shape (n, 1); .ravel() makes it (n,).",
     ),
     imports=IMPORTS,
@@ -80,21 +80,21 @@ def labels(answer: Callable[..., Any]) -> None:
 
     def decide(pixels: np.ndarray, centroids: np.ndarray) -> None:
         n, k = len(pixels), len(centroids)
-        got = call(answer, pixels, centroids)
+        result = call(answer, pixels, centroids)
         case = f"for {n} {'pixel' if n == 1 else 'pixels'} and {k} {'centroid' if k == 1 else 'centroids'}"
         expect(
-            isinstance(got, np.ndarray) and got.shape == (n,),
-            f"an array of the shape ({n},) {case}; it is {describe(got)}",
+            isinstance(result, np.ndarray) and result.shape == (n,),
+            f"an array of the shape ({n},) {case}; it is {describe(result)}",
         )
-        expect(np.issubdtype(got.dtype, np.integer), f"an integer type {case}; it is {got.dtype}")
-        most = np.iinfo(got.dtype).max
-        expect(most >= k - 1, f"a type that holds labels up to {k - 1} {case}; {got.dtype} holds them up to {most}")
+        expect(np.issubdtype(result.dtype, np.integer), f"an integer type {case}; it is {result.dtype}")
+        most = np.iinfo(result.dtype).max
+        expect(most >= k - 1, f"a type that holds labels up to {k - 1} {case}; {result.dtype} holds them up to {most}")
         expect(
-            got.min() >= 0 and got.max() < k,
-            f"labels from 0 to {k - 1} {case}; yours go from {got.min()} to {got.max()}",
+            result.min() >= 0 and result.max() < k,
+            f"labels from 0 to {k - 1} {case}; yours go from {result.min()} to {result.max()}",
         )
         away = ((pixels[:, None] - centroids[None]) ** 2).sum(axis=2)
-        wrong = int((away[np.arange(n), got] > away.min(axis=1) + NEAR).sum())
+        wrong = int((away[np.arange(n), result] > away.min(axis=1) + NEAR).sum())
         expect(
             wrong == 0,
             f"each pixel to get the nearest of the centroids as given {case}; {wrong} of {n} got another. Is it the "
@@ -114,8 +114,8 @@ def labels(answer: Callable[..., Any]) -> None:
 @lab.exercise(
     3,
     hints=(
-        "Don't round each share: what is rounded off gets lost. Round where a share *ends*. Where does the next start?",
-        "All ranks up to this one together get n * sum(weights[: rank + 1]) / sum(weights) pixels, in whole numbers.",
+        "Don't round each share: what you round off is lost. Round where a share *ends*. Where does the next start?",
+        "All ranks up to this one together get n * sum(weights[: rank + 1]) / sum(weights) pixels, in integers.",
         "start = n * sum(weights[:rank]) // sum(weights), and stop is the start of rank + 1.",
     ),
     imports=IMPORTS,
@@ -126,34 +126,34 @@ def shares(answer: Callable[..., Any]) -> None:
 
     def decide(n: int, weights: list[int]) -> list[tuple[int, int]]:
         case = f"for n = {n:,} and weights {weights}"
-        got = []
+        cuts = []
         for rank in range(len(weights)):
-            called = call(answer, n, rank, weights)
-            ends = parts(called, 2, f"two whole numbers, (start, stop), for rank {rank} {case}")
+            answered = call(answer, n, rank, weights)
+            ends = parts(answered, 2, f"two whole numbers, (start, stop), for rank {rank} {case}")
             for end, name in zip(ends, (f"{end} for rank {rank} {case}" for end in ("start", "stop")), strict=True):
                 whole(end, name, int_only=True)
                 expect(hasattr(end, "__index__"), f"{name} to be an int, for a slice; it is {describe(end)}")
             start, stop = map(int, ends)
             within = 0 <= start <= stop <= n or start == stop  # an empty share may be anywhere
             expect(within, f"0 <= start <= stop <= n for rank {rank} {case}; it is {start, stop}")
-            got.append((start, stop))
-        taken = [(rank, pair) for rank, pair in enumerate(got) if pair[0] < pair[1]]
-        for (rank, pair), (next_rank, following) in itertools.pairwise(taken):
-            how = "lost" if pair[1] < following[0] else "on two ranks"
+            cuts.append((start, stop))
+        nonempty = [(rank, pair) for rank, pair in enumerate(cuts) if pair[0] < pair[1]]
+        for (rank, pair), (next_rank, following) in itertools.pairwise(nonempty):
+            fate = "lost" if pair[1] < following[0] else "on two ranks"
             expect(
                 pair[1] == following[0],
-                f"rank {next_rank} to start where rank {rank} stops {case}; {pair} and {following} leave pixels {how}",
+                f"rank {next_rank} to start where rank {rank} stops {case}; {pair} and {following} leave pixels {fate}",
             )
-        reach = (taken[0][1][0], taken[-1][1][1]) if taken else (0, 0)
+        reach = (nonempty[0][1][0], nonempty[-1][1][1]) if nonempty else (0, 0)
         expect(reach == (0, n), f"the shares to reach from 0 to {n} {case}; they reach from {reach[0]} to {reach[1]}")
-        for rank, ((start, stop), weight) in enumerate(zip(got, weights, strict=True)):
+        for rank, ((start, stop), weight) in enumerate(zip(cuts, weights, strict=True)):
             off = abs((stop - start) * sum(weights) - n * weight)  # in whole numbers, of which none is rounded
             expect(
                 off <= sum(weights),
                 f"{n * weight / sum(weights):.6g} pixels for rank {rank} {case}, give or take one; it gets "
                 f"{stop - start}",
             )
-        return got
+        return cuts
 
     for n, weights in (
         (12, [1]),
@@ -170,13 +170,13 @@ def shares(answer: Callable[..., Any]) -> None:
     ):
         decide(n, weights)
     n, weights = 2173, [8, 8, 4]
-    in_turn = decide(n, weights)
+    in_order = decide(n, weights)
     for rank in reversed(range(len(weights))):
         case = f"for rank {rank} for n = {n:,} and weights {weights}, called without the ranks before it"
-        alone = tuple(
+        on_its_own = tuple(
             whole(end, f"both ends {case}") for end in parts(call(answer, n, rank, weights), 2, f"two {case}")
         )
-        expect(alone == in_turn[rank], f"(start, stop) to be {in_turn[rank]} {case}; it is {alone}")
+        expect(on_its_own == in_order[rank], f"(start, stop) to be {in_order[rank]} {case}; it is {on_its_own}")
     for_all(
         decide,
         n=st.one_of(st.integers(0, 100), st.integers(0, 10**6)),
@@ -194,10 +194,10 @@ SPREAD_HINT = (
     4,
     hints=(
         "Compare the two calls of daal4py in looks.py. Which argument does one have that the other doesn't?",
-        "d4p.kmeans(…, distributed=True). For spread: np.stack(MPI.COMM_WORLD.allgather(centroids)) has one more axis "
-        "in front, over the ranks.",
+        "d4p.kmeans(…, distributed=True). For spread: np.stack(MPI.COMM_WORLD.allgather(centroids)) has one more axis, "
+        "the first, over the ranks.",
         "fit: return d4p.kmeans(len(begin), iterations, accuracyThreshold=0, distributed=True).compute(mine, "
-        "begin).centroids. spread: return float((every.max(axis=0) - every.min(axis=0)).max())",
+        "begin).centroids. spread: return float((all_ranks.max(axis=0) - all_ranks.min(axis=0)).max())",
     ),
 )
 def fit(answer: str) -> None:
@@ -205,15 +205,15 @@ def fit(answer: str) -> None:
     photo = _photo(answer)
     ranks = reports(run_answer(FIT_RANKS, PROBE, "fit", answer, photo, COLOURS, ITERATIONS, threads=1, timeout=60))
     for at, rank in enumerate(ranks):
-        for case, right, got in rank["spread"]:
+        for case, right, value in rank["spread"]:
             expect(
-                not isinstance(got, str),
-                f"spread to be a number on every rank; on rank {at} it is {got}",
+                not isinstance(value, str),
+                f"spread to be a number on every rank; on rank {at} it is {value}",
                 hint=SPREAD_HINT,
             )
             expect(
-                math.isclose(got, right, abs_tol=1e-9),
-                f"spread to be {right} on every rank when {case}; on rank {at} it is {got:g}",
+                math.isclose(value, right, abs_tol=1e-9),
+                f"spread to be {right} on every rank when {case}; on rank {at} it is {value:g}",
                 hint=SPREAD_HINT,
             )
     for at, rank in enumerate(ranks):
@@ -238,10 +238,10 @@ def fit(answer: str) -> None:
     5,
     hints=(
         "labels_of(mine, centroids) works on this rank's pixels; .astype(np.uint8) makes bytes of the labels: rank 0 "
-        "has room for bytes, and Gatherv fails when it gets something else. Its counts follow from `shares`.",
-        "counts = [stop - start for start, stop in shares]; everybody = np.empty(height * width, np.uint8) on rank 0 "
-        "and None elsewhere; ranks.Gatherv(labels, [everybody, counts], root=0) on *all* ranks.",
-        "if rank == 0: picture = Image.fromarray(everybody.reshape(height, width)); "
+        "has room for bytes, and Gatherv fails if it gets anything else. Its counts follow from `shares`.",
+        "counts = [stop - start for start, stop in shares]; all_labels = np.empty(height * width, np.uint8) on rank 0 "
+        "and None elsewhere; ranks.Gatherv(labels, [all_labels, counts], root=0) on *all* ranks.",
+        "if rank == 0: picture = Image.fromarray(all_labels.reshape(height, width)); "
         "picture.putpalette(np.rint(centroids).astype(np.uint8).tobytes()); picture.save(args.out / 'photo.png')",
     ),
 )
@@ -268,7 +268,7 @@ def kmeans(answer: str) -> None:
         )
         expect(
             rank["labelled"] <= rank["wanted"][0],
-            f"labels_of to get the {rank['wanted'][0]} pixels of rank {at} there, and nobody else's; it got "
+            f"labels_of to get the {rank['wanted'][0]} pixels of rank {at} there, and no others; it got "
             f"{rank['labelled']}",
         )
     wrote = [at for at, rank in enumerate(ranks) if rank["wrote"]]
@@ -281,7 +281,7 @@ def kmeans(answer: str) -> None:
     )
     expect(
         first["off"] != 1,
-        "the palette to have the centroids rounded to whole numbers, as np.rint does; numbers of yours are 1 off",
+        "the palette to have the centroids rounded to integers, as np.rint does; some of your numbers are 1 off",
     )
     expect(
         first["same"] == 1,
@@ -312,5 +312,5 @@ def _photo(answer: str) -> Path:
     return path
 
 
-def _shape(found: list[int] | str) -> str:
-    return f"an array of the shape {tuple(found)}" if isinstance(found, list) else found
+def _shape(shape: list[int] | str) -> str:
+    return f"an array of the shape {tuple(shape)}" if isinstance(shape, list) else shape

@@ -3,8 +3,8 @@
     mpirun -n 4 python lab09_ranks.py fit SCRIPT PHOTO COLOURS ITERATIONS
     mpirun -n 3 python lab09_ranks.py kmeans SCRIPT ARGUMENTS…
 
-Imports SCRIPT, lets its functions work on the shares of a small photo, and hands back one report per rank. What
-one process finds from the same start is computed beside it, to compare with.
+Imports SCRIPT, lets its functions work on the shares of a small photo, and returns one report per rank. For comparison,
+it also computes what one process finds from the same start.
 """
 
 import importlib
@@ -47,15 +47,15 @@ def distances(pixels: np.ndarray, centroids: np.ndarray) -> np.ndarray:
 
 def one_process(pixels: np.ndarray, begin: np.ndarray, iterations: int) -> np.ndarray:
     """The centroids that one process finds from all pixels."""
-    found: np.ndarray = d4p.kmeans(len(begin), iterations, accuracyThreshold=0).compute(pixels, begin).centroids
-    return found
+    centroids: np.ndarray = d4p.kmeans(len(begin), iterations, accuracyThreshold=0).compute(pixels, begin).centroids
+    return centroids
 
 
-def shape(what: Any) -> list[int] | str:
+def shape(value: Any) -> list[int] | str:
     """The shape of an array, the type of anything else."""
-    if what is None:
+    if value is None:
         return "None: does it return?"
-    return list(what.shape) if isinstance(what, np.ndarray) else f"of type {type(what).__name__}"
+    return list(value.shape) if isinstance(value, np.ndarray) else f"of type {type(value).__name__}"
 
 
 def fit_findings(script: str, photo: str, colours: str, iterations: str) -> dict[str, Any]:
@@ -64,29 +64,29 @@ def fit_findings(script: str, photo: str, colours: str, iterations: str) -> dict
     where = f"on rank {RANKS.rank} of {RANKS.size}"
     pixels = np.load(photo).reshape(-1, 3).astype(np.float64)
     findings: dict[str, Any] = {"spread": [], "changed": []}
-    for case, right, every in spreads():
-        given = every[RANKS.rank].copy()
+    for case, right, centroids in spreads():
+        argument = centroids[RANKS.rank].copy()
         with watched(script, f"in spread, {where}"):
-            findings["spread"].append((case, right, json_value(spread(given))))
-        if not np.array_equal(given, every[RANKS.rank]):
+            findings["spread"].append((case, right, json_value(spread(argument))))
+        if not np.array_equal(argument, centroids[RANKS.rank]):
             findings["changed"] = [("centroids", "spread")]
     begin = RANKS.bcast(pixels[:: len(pixels) // int(colours)][: int(colours)])
     mine = np.array_split(pixels, RANKS.size)[RANKS.rank].copy()
-    given = {"mine": mine.copy(), "begin": begin.copy()}
+    inputs = {"mine": mine.copy(), "begin": begin.copy()}
     with watched(script, f"in fit, {where}"):
-        end = fit(*given.values(), int(iterations))
+        end = fit(*inputs.values(), int(iterations))
     findings["changed"] += [
-        (name, "fit") for name, before in (("mine", mine), ("begin", begin)) if not np.array_equal(given[name], before)
+        (name, "fit") for name, before in (("mine", mine), ("begin", begin)) if not np.array_equal(inputs[name], before)
     ]
     findings["shape"], findings["wanted"] = shape(end), list(begin.shape)
     if not all(RANKS.allgather(findings["shape"] == findings["wanted"])):
         return findings
-    every = np.stack(RANKS.allgather(end))
+    ends = np.stack(RANKS.allgather(end))
     batch = one_process(pixels, begin, int(iterations))
-    own = one_process(mine, begin, int(iterations))
+    of_share = one_process(mine, begin, int(iterations))
     return findings | {
-        "apart": float(np.ptp(every, axis=0).max()),
-        "alone": bool(np.allclose(end, own, rtol=1e-6)),
+        "apart": float(np.ptp(ends, axis=0).max()),
+        "alone": bool(np.allclose(end, of_share, rtol=1e-6)),
         "stayed": bool(np.array_equal(end, begin)),
         "objective": objective(pixels, end),
         "batch": objective(pixels, batch),
@@ -97,20 +97,20 @@ def spreads() -> Iterator[tuple[str, float, np.ndarray]]:
     """Cases for `spread`: in words, its right value, and each rank's centroids."""
     same = np.tile(np.random.default_rng(0).integers(-400, 400, (5, 3)) / 4, (RANKS.size, 1, 1))
     for shifts in SHIFTS:
-        every = same.copy()
-        every[:, 2, 1] += shifts
-        what = f"one number of a centroid is shifted by {', '.join(map(str, shifts))} on ranks 0 to {RANKS.size - 1}"
-        yield what if any(shifts) else "all ranks hold the same", max(shifts) - min(shifts), every
-    every = same.copy()
+        centroids = same.copy()
+        centroids[:, 2, 1] += shifts
+        case = f"one number of a centroid is shifted by {', '.join(map(str, shifts))} on ranks 0 to {RANKS.size - 1}"
+        yield case if any(shifts) else "all ranks hold the same", max(shifts) - min(shifts), centroids
+    centroids = same.copy()
     for row, column, shifts in ((0, 0, SHIFTS[1]), (2, 1, SHIFTS[2]), (2, 2, SHIFTS[3]), (4, 2, SHIFTS[6])):
-        every[:, row, column] += (1 + column) * np.array(shifts)
-    yield "several numbers are shifted, each on other ranks", float(np.ptp(every, axis=0).max()), every
-    every = same.copy()
-    every[1, 3] *= -1
-    yield "a centroid has the opposite signs on rank 1", float(np.ptp(every, axis=0).max()), every
-    every = same.copy()
-    every[2, :2] = every[2, 1::-1]
-    yield "two centroids are swapped on rank 2", float(np.ptp(every, axis=0).max()), every
+        centroids[:, row, column] += (1 + column) * np.array(shifts)
+    yield "several numbers are shifted, each on other ranks", float(np.ptp(centroids, axis=0).max()), centroids
+    centroids = same.copy()
+    centroids[1, 3] *= -1
+    yield "a centroid has the opposite signs on rank 1", float(np.ptp(centroids, axis=0).max()), centroids
+    centroids = same.copy()
+    centroids[2, :2] = centroids[2, 1::-1]
+    yield "two centroids are swapped on rank 2", float(np.ptp(centroids, axis=0).max()), centroids
 
 
 def json_value(value: Any) -> float | str:
@@ -125,13 +125,13 @@ def kmeans_findings(script: str, *arguments: str) -> dict[str, Any]:
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
     photo = np.load(options["--photo"])
     (main,) = load(script, "main")
-    labelled = [0]  # by how many pixels labels_of was given
+    labelled = [0]  # the largest number of pixels passed to labels_of
     if "labels_of" in main.__globals__:
         main.__globals__["labels_of"] = counted(main.__globals__["labels_of"], labelled)
     with watched(script, f"on rank {RANKS.rank} of {RANKS.size}"):
         begin, centroids, labels = main(list(arguments))
     pixels = photo.reshape(-1, 3).astype(np.float64)
-    share: Callable[..., Any] = importlib.import_module("pieces").share  # the student's, which lies beside the script
+    share: Callable[..., Any] = importlib.import_module("pieces").share  # the student's, next to the script
     mine = pixels[slice(*share(len(pixels), RANKS.rank, [1] * RANKS.size))]
     findings: dict[str, Any] = {
         "labels": shape(labels),
@@ -141,17 +141,17 @@ def kmeans_findings(script: str, *arguments: str) -> dict[str, Any]:
     }
     if not all(RANKS.allgather(findings["labels"] == findings["wanted"] and labels.dtype == np.uint8)):
         return findings
-    every, away = np.stack(RANKS.allgather(centroids)), distances(mine, centroids)
+    of_ranks, away = np.stack(RANKS.allgather(centroids)), distances(mine, centroids)
     # How much farther than the nearest centroid is the one of its label, if there is one.
-    there = np.minimum(labels, len(centroids) - 1)
-    beyond = np.where(labels == there, away[np.arange(len(mine)), there] - away.min(axis=1), np.inf)
+    valid = np.minimum(labels, len(centroids) - 1)
+    beyond = np.where(labels == valid, away[np.arange(len(mine)), valid] - away.min(axis=1), np.inf)
     findings |= {
         "beyond": beyond.tolist(),
-        "apart": float(np.ptp(every, axis=0).max()),
+        "apart": float(np.ptp(of_ranks, axis=0).max()),
         "objective": objective(pixels, centroids),
         "batch": objective(pixels, one_process(pixels, begin, int(options["--iterations"]))),
     }
-    labels = RANKS.allgather(there)
+    labels = RANKS.allgather(valid)
     written = Path(options["--out"]) / "photo.png"
     findings["wrote"] = written.is_file()
     if findings["wrote"]:
@@ -182,7 +182,7 @@ KINDS: dict[str, Callable[..., dict[str, Any]]] = {"fit": fit_findings, "kmeans"
 
 
 def main() -> None:
-    """Let the script work, hand back what came."""
+    """Let the script work, report the findings."""
     kind, *arguments = sys.argv[1:]
     report(KINDS[kind](*arguments))
 

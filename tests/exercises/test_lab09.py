@@ -1,14 +1,16 @@
 import inspect
-import itertools
 import math
+import subprocess
+import sys
 
 import lab_cells
 import numpy as np
 import pytest
 from labs import Student, ThreeWays
 
+from labkit.display.measured import Measured
 from labkit.exercises.lab09 import IMPORTS
-from labkit.system.statistics import Ratio, ratio, ratios
+from labkit.system.statistics import Ratio, ratio
 from labkit_author import sources
 
 
@@ -32,71 +34,43 @@ class TestExercises(ThreeWays):
         return student
 
 
-# What the lab says of its measurements, from invented ones of each kind.
+# What the lab prints about its measurements, for invented ones.
 
-NOISE = np.array([1.0, 1.03, 0.98, 1.02, 0.97])  # of five rounds, in which a width has its own order of them
-WORDS = lab_cells.functions(
-    "09",
-    *("compare", "crowding", "times_as_fast", "judge", "advantage", "trend"),
-    np=np,
-    itertools=itertools,
-    ratio=ratio,
-    ratios=ratios,
-)
-
-
-def rounds(*values):
-    """Return rounds of these values, with noise that is not the same in any two."""
-    return [value * np.roll(NOISE, shift) for shift, value in enumerate(values)]
-
-
-@pytest.mark.parametrize(
-    ("gains", "words"),
-    [
-        ((1, 1.3, 1.6, 2), "rises with the width"),
-        ((2, 1.6, 1.3, 1), "falls with the width"),
-        ((1.4, 1.4, 1.4, 1.4), "not significant"),
-        ((1, 1, 3, 1), "neither rises nor falls all the way"),  # one width that is far off
-        ((1, 1, 1, 3), "rises with the width"),
-    ],
-)
-def test_a_trend_is_one_beyond_chance(gains, words):
-    by_width = dict(zip((3, 8, 32, 64), rounds(*gains), strict=True))
-    assert words in WORDS["trend"](by_width)
-
-
-def test_one_disturbed_round_makes_no_trend():
-    by_width = dict(zip((3, 8, 32, 64), rounds(1.4, 1.4, 1.4, 1.4), strict=True))
-    by_width[64][2] *= 5
-    assert WORDS["trend"](by_width).startswith("not significant")
-    assert WORDS["trend"]({3: [1.0], 64: [2.0]}).startswith("one round only, so there is no interval")
+NOISE = np.array([1.0, 1.03, 0.98, 1.02, 0.97, 1.01])  # of six rounds; each setting has it in its own order
+WORDS = lab_cells.functions("09", "say", "crowding", "judge", Measured=Measured)
 
 
 @pytest.mark.parametrize(
     ("speed", "words"),
-    [(1.5, ": faster"), (0.7, ": slower"), (1.0, ": not significant")],
+    [(1.5, "1.50× (1.43 to 1.57) vs threads: faster, best in 6 of 6"), (0.7, "slower in 6 of 6"), (1.0, "not signif")],
 )
-def test_settings_and_libraries_are_compared_beyond_chance(speed, words):
-    one, other, third = rounds(1 / speed, 1, 1.2)
-    fits = {"ranks": one, "threads": other, "more": third}
-    assert words in WORDS["compare"](fits, "ranks", "threads")
-    gain = WORDS["times_as_fast"](fits | {"long": [9.0]}, "ranks", "threads")
-    assert words in WORDS["judge"](gain, 0.0)
-    both = {3: 1 / one, 64: 1 / third}, {3: 1 / other, 64: 1 / third}
-    assert WORDS["advantage"](*both, 3).verdict.startswith(words.removeprefix(": "))
+def test_settings_are_compared_by_their_rounds(speed, words):
+    assert words in WORDS["say"]("ranks", ratio(speed * NOISE, np.roll(NOISE, 1)), "threads")
 
 
-def test_a_long_run_that_was_made_once_has_no_interval():
-    fits = dict(zip(("a", "b"), rounds(1, 2), strict=True)) | {"long": [9.0]}
-    assert WORDS["times_as_fast"](fits, "long", "a").verdict == "one round only, so there is no interval"
-    assert WORDS["compare"]({"a": [1.0], "b": [2.0]}, "a", "b").endswith("so there is no interval")
+def test_a_disturbed_round_makes_the_verdict_one_by_rank():
+    speeds = 1.3 * NOISE
+    speeds[2] *= 5
+    line = WORDS["say"]("ranks", ratio(speeds, np.roll(NOISE, 1)), "threads")
+    assert line.endswith("vs threads: faster, best in 6 of 6")
+    assert "no interval" in WORDS["say"]("ranks", ratio([1.0], [2.0]), "threads")
 
 
 @pytest.mark.parametrize(("decibels", "words"), [(0.04, "as good"), (-1.7, "1.7 dB worse"), (0.2, "0.2 dB better")])
-def test_quality_is_said_with_the_speed(decibels, words):
-    assert WORDS["judge"](Ratio(1.5, 1.4, 1.6), decibels) == f"1.50 (1.40 to 1.60) times as fast: faster; {words}"
+def test_quality_is_reported_with_the_speed(decibels, words):
+    assert WORDS["judge"](Ratio(1.5, 1.4, 1.6), decibels) == f"faster; {words}"
 
 
 @pytest.mark.parametrize(("cpus", "words"), [(4, "a CPU for each"), (3, "oversubscribed")])
 def test_threads_are_counted_against_cpus(cpus, words):
     assert WORDS["crowding"]([2, 2], cpus) == f"4 threads on {cpus} CPUs: {words}"
+
+
+def test_the_homework_compares_both_libraries(tmp_path):
+    cells = sources.read(sources.find("09")).cells
+    script = next(cell.source for cell in cells if cell.source.startswith("%%writefile work/shapes.py"))
+    (tmp_path / "shapes.py").write_text(script.partition("\n")[2])
+    run = subprocess.run(
+        [sys.executable, tmp_path / "shapes.py", "200", "5", "4"], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.startswith("200 × 5, 4 centroids, daal4py vs scikit-learn: ")
