@@ -57,7 +57,7 @@ class PublishedModel:
         return attention + experts * 3 * self.width * self.inner + router
 
 
-# From config.json at https://huggingface.co/meta-llama, /Qwen and /google; `tests/models/test_published.py` compares the
+# From config.json at https://huggingface.co/meta-llama, /Qwen and /google. tests/models/test_published.py compares the
 # weights with the totals that the makers state.
 MODELS = {
     "Qwen3-0.6B": PublishedModel(28, 1024, 16, 8, 128, 3072, 151_936, tied=True),
