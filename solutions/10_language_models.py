@@ -328,7 +328,8 @@ plots.show(
 #
 # Published for this size: [nanoGPT's recipe for a CPU](https://github.com/karpathy/nanoGPT), 0.8 million weights, 2,000
 # steps, about 3 minutes on a laptop, a loss of 1.88 on Shakespeare. Another text has another loss.
-#
+
+# %% [markdown]
 # ## 2 · Generating
 #
 # To write a character, `write` computes the keys and the values of all earlier ones again. But those have not changed,
@@ -372,9 +373,9 @@ remember = check(2, remember)
 results.guess(2, "a token with the cache vs without, at the longest text", ..., unit="×")
 
 # %%
-cache = {}
+sample_cache = {}
 one_by_one = np.concatenate(
-    [forward(network, sample[place : place + 1], cache) for place in range(CONTEXT)]
+    [forward(network, sample[place : place + 1], sample_cache) for place in range(CONTEXT)]
 )
 print(f"largest difference of a logit: {np.abs(one_by_one - forward(network, sample)).max():.1e}")
 
@@ -384,7 +385,8 @@ def without_cache(length):
 
 
 def with_cache(length):
-    past = {layer: (k[:, : length - 1], v[:, : length - 1]) for layer, (k, v) in cache.items()}
+    end = length - 1
+    past = {layer: (k[:, :end], v[:, :end]) for layer, (k, v) in sample_cache.items()}
     forward(network, sample[length - 1 : length], past)
 
 
@@ -458,7 +460,8 @@ plots.show(
 # not, and they come next.
 #
 # A cache costs memory: 2 · layers · width numbers per token of every request.
-#
+
+# %% [markdown]
 # ## 3 · Prefill is not decode
 #
 # When you send a prompt, the model reads it first: all its tokens go through the blocks at once. That is
@@ -671,7 +674,8 @@ for name in ("FP32", "BF16"):
 #
 # BF16 helps decode by halving the bytes, and prefill by instructions that multiply BF16 faster. Both need OpenVINO to
 # compute in BF16. On a CPU without such instructions it computes in FP32, and the table shows FP32 twice.
-#
+
+# %% [markdown]
 # ## 4 · Fewer bits
 #
 # If decode is bytes, then fewer bytes a weight are more tokens a second. Four bits are 16 codes. Lab 04 gave a scale to
@@ -1041,9 +1045,10 @@ plots.show(
 # per token at the 99th percentile ([MLCommons, 2025](https://mlcommons.org/2025/09/mlperf-inference-v5-1-results/)), so
 # a server must limit its batch.
 #
-# Now with context. The next cell fills the cache with random keys and values, so no prompt has to be read, and measures
-# decode after more and more cached tokens: one request and 16, without GQA and with it. The prediction is the memory
-# limit times the share of it that FP32 reached in section 4.
+# Now with context. The next cell puts tokens into the cache without reading a prompt, and measures decode after more
+# and more of them: one request and 16, without GQA and with it. The predictions need two measured numbers: the time of
+# a pass without context, from above, and the rate at which attention reads the cache, from the point with the most of
+# it.
 
 # %% jupyter={"source_hidden": true}
 kv_token = 8 * LARGE.layers * LARGE.width  # bytes per cached token, without GQA
@@ -1066,29 +1071,42 @@ with load.watch("section 5") as context_others:
             speed = decode_rate(models[name][0], requests, cached)
             if turn >= 0:
                 speeds.append(speed)
-share, middle = decode_share["FP32"].value / 100, np.median(context_reading)
+many, longest = max(requests for requests, _, _ in after), contexts[-1]
+alone_s = {requests: requests / np.median(at_once["FP32", requests]) for requests in (1, many)}
+with_caches = many / np.median(after[many, "", longest])
+cache_rate = many * longest * kv_token / max(with_caches - alone_s[many], 1e-5)  # bytes/s
 
 
 def describe_batch(requests, name):
     return f"{requests} request{'s' if requests > 1 else ''}{name}"
 
 
+def context_rate(requests, name, cached):
+    """Return the predicted tokens/s: a pass without context, and then reading the caches."""
+    each = models[name][1]
+    matmuls = alone_s[requests] * each.block_weights / LARGE.block_weights
+    return requests / (matmuls + requests * cost(0, cached, each, 0, 4)[2] / cache_rate)
+
+
 predictions = {
-    (requests, name, cached): Prediction(
-        f"{describe_batch(requests, name)}, {cached:,} cached",
-        share * predict("FP32", 1, cached + 1, middle, requests, models[name][1])[0],
+    batch: Prediction(
+        f"{describe_batch(*batch[:2])}, {batch[2]:,} cached",
+        context_rate(*batch),
         spread(speeds, "tokens/s", digits=0),
     )
-    for (requests, name, cached), speeds in after.items()
+    for batch, speeds in after.items()
 }
-print(*predictions.values(), sep="\n")
-print(score(list(predictions.values())))
-many, longest = max(requests for requests, _, _ in after), contexts[-1]
-gqa_gain = ratio(after[many, ", GQA", longest], after[many, "", longest])
+to_score = [each for batch, each in predictions.items() if batch != (many, "", longest)]
+print(*to_score, sep="\n")
+print(score(to_score))
+cache_share = 100 * cache_rate / 1e9 / np.median(context_reading)
 print(
-    f"{many} requests, {longest:,} cached tokens: GQA {Measured(*gqa_gain, '×')}: {gqa_gain.verdict}"
+    f"Attention reads the cache at {cache_rate / 1e9:.0f} GB/s, {cache_share:.0f}% of memory's speed."
 )
-del grouped, models
+gqa_gain = ratio(after[many, ", GQA", longest], after[many, "", longest])
+print(f"{many} requests, {longest:,} cached: GQA {Measured(*gqa_gain, '×')}: {gqa_gain.verdict}")
+if cache_share < 80:
+    print("So this engine's attention does not reach the limit, and B* above is too optimistic.")
 
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(9, 5.5))
@@ -1107,9 +1125,7 @@ plots.show(
     alt="Tokens per second over cached tokens, measured. "
     + "; ".join(
         f"{describe_batch(*batch)}: "
-        + ", ".join(
-            f"{predictions[*batch, each].measured.value:,.0f} at {each}" for each in contexts
-        )
+        + ", ".join(f"{predictions[*batch, n].measured.value:,.0f} at {n}" for n in contexts)
         for batch in dict.fromkeys(key[:2] for key in after)
     ),
     keep=results,
@@ -1117,10 +1133,11 @@ plots.show(
 )
 
 # %% [markdown]
-# One request hardly notices its context: its cache is small compared with the weights. Sixteen read sixteen caches, but
-# the weights once, so their curve falls earlier, and GQA moves the fall to longer contexts. This lab's cache is FP32;
-# production caches have 16 or 8 bits per number (sections 4 and 10), which moves it further.
-#
+# For one request, the cache is small compared with the weights. Sixteen read sixteen caches, but the weights once, so
+# their curve falls earlier. GQA moves the fall to longer contexts, and so do the caches of 16 or 8 bits that production
+# uses (sections 4 and 10).
+
+# %% [markdown]
 # ## 6 · Your machine, these models
 #
 # You now have all you need to predict models that are not here. The sizes come from the configuration files that their
@@ -1152,17 +1169,20 @@ def forecast(model):
 
 
 # %% jupyter={"source_hidden": true}
-share = decode_share["INT4"]
+int4_share = decode_share["INT4"]
 forecasts = {name: forecast(each) for name, each in published.MODELS.items()}
 fitting = {name: each for name, each in forecasts.items() if each[2]}
 expected = {
-    name: Measured(*(most * part / 100 for part in (share.value, share.low, share.high)), digits=1)
+    name: Measured(
+        *(most / 100 * part for part in (int4_share.value, int4_share.low, int4_share.high)),
+        digits=1,
+    )
     for name, (most, _, _) in fitting.items()
 }
 rows = []
 for name, each in published.MODELS.items():
-    size, cache = Q4 * each.weights / 1e9, cost(1, each.cached(4096), each, Q4, KV_BYTES)[2] / 1e9
-    about = (name, f"{size:.1f} GB", f"{cache:.2f} GB")
+    size, kept = Q4 * each.weights / 1e9, cost(1, each.cached(4096), each, Q4, KV_BYTES)[2] / 1e9
+    about = (name, f"{size:.1f} GB", f"{kept:.2f} GB")
     if name in fitting:
         most, first_s, requests = fitting[name]
         speeds = (f"{most:.1f}", str(expected[name]), f"{first_s:.1f} s", f"{requests:,}")
@@ -1175,7 +1195,7 @@ print(
     f"From {bandwidth / 1e9:.0f} GB/s of reading, {prefill_rate / 1e9:,.0f} GFLOP/s in prefill,",
     end=" ",
 )
-print(f"and {room / 1e9:.0f} GB of memory. INT4 reached {share} of the bandwidth.")
+print(f"and {room / 1e9:.0f} GB of memory. INT4 reached {int4_share} of the bandwidth.")
 
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(9.5, 5.5))
@@ -1222,17 +1242,18 @@ plots.show(
 # | Xeon 8592+, Qwen3-30B-A3B `Q4_0`, [llama.cpp][moe] | 29.3 | 1.7 GB | 50 GB/s | 14% of 358 on paper |
 # | 2 × Xeon 6, DeepSeek-R1 INT8, [SGLang][lmsys] (2025) | 14.7 | 37 GB | 544 GB/s | see below |
 #
-# Dense models reach most of the bandwidth, mixtures much less: each expert is a small matmul, and its weights are read
-# in pieces. DeepSeek-R1 has 671 billion weights, of which 37 billion are active; by all of them, 14.7 tokens/s would
-# need 9.9 TB/s. The 85% that SGLang states is that of its expert kernels alone.
-#
-# Also mind: beyond one request, a mixture's requests use different experts, so a pass reads more of them. And the most
-# requests that fit are not those you would like to wait for (section 8).
-#
 # [phi]: https://ahelpme.com/?p=6685
 # [ik]: https://github.com/ikawrakow/ik_llama.cpp/pull/518
 # [moe]: https://github.com/Gadflyii/llama.cpp/issues/5
 # [lmsys]: https://lmsys.org/blog/2025-07-14-intel-xeon-optimization
+
+# %% [markdown]
+# These dense models reach more than half of the bandwidth, the mixture less: each expert is a small matmul of its own.
+# DeepSeek-R1 has 671 billion weights, of which 37 billion are active; reading all of them 14.7 times a second would
+# take 9.9 TB/s. The 85% that SGLang states is reached by its expert kernels alone.
+#
+# With several requests, a mixture's tokens use different experts, so a pass reads more of them. And the requests that
+# fit are more than you would want to wait for (section 8).
 
 # %% [markdown]
 # ## 7 · Speculative decoding
@@ -1356,7 +1377,7 @@ known, new = prompts[::2], prompts[1::2]  # to measure on, and to try
 
 def one_pass(count):
     """Run a pass of `count` tokens after `prefix` others."""
-    past = {layer: (k[:, :prefix], v[:, :prefix]) for layer, (k, v) in cache.items()}
+    past = {layer: (k[:, :prefix], v[:, :prefix]) for layer, (k, v) in sample_cache.items()}
     forward(network, sample[prefix : prefix + count], past)
 
 
@@ -1434,7 +1455,8 @@ for gamma in (each - 1 for each in AT_ONCE if 2 < each <= 16):
 # Published with its acceptance rate, on a CPU: OpenVINO GenAI's prompt lookup accepted 10.8% of the proposed tokens and
 # was 5% faster over 100 tokens ([pull request, 2024](https://github.com/openvinotoolkit/openvino.genai/pull/1245)).
 # With many requests at once the cores are busy, a pass of several tokens costs several, and a draft slows all down.
-#
+
+# %% [markdown]
 # ## 8 · Under load: TTFT and TPOT
 #
 # Requests do not come and go together. With *continuous batching*, a server admits a new one at any pass and lets a
@@ -1454,7 +1476,7 @@ def pass_seconds(tokens, cached):
     """Return the seconds of a pass: by its tokens, as measured, and by the caches that it reads."""
     beyond = max(1, tokens / PROMPT)  # longer prompts take proportionally longer
     by_tokens = beyond * np.interp(tokens, sorted(measured_s), sorted(measured_s.values()))
-    return by_tokens + cached * kv_token / (1e9 * np.median(batch_reading))
+    return by_tokens + cached * kv_token / cache_rate
 
 
 # %% jupyter={"source_hidden": true}
@@ -1539,7 +1561,8 @@ results.hand_in(
 # %% [markdown]
 # Compare the pauses first, then TTFT. Chunks keep answers flowing while prompts are read. Their price: the new
 # request's own prompt takes more passes, and shares them. Up to what load can this machine promise a p95?
-#
+
+# %% [markdown]
 # ## 9 · Split over ranks
 #
 # A server with two sockets has two memories. A core reads its own memory faster than the other one's, and one process
@@ -1706,7 +1729,7 @@ else:
 # %% [markdown]
 # ## 10 · The same in tools
 #
-# The options that matter on CPUs, from the documentation of [llama.cpp's server][lc], [OpenVINO GenAI][ov],
+# The options that matter on CPUs, by the documentation of [llama.cpp's server][lc], [OpenVINO GenAI][ov],
 # [vLLM on CPU][vl] and [SGLang on CPU][sg] (autumn 2026):
 #
 # | | llama.cpp | OpenVINO GenAI | vLLM | SGLang |
@@ -1768,11 +1791,10 @@ del by_threads, decoder
 #    that summarises long documents?
 # 3. Weights in INT4 are an eighth of FP32's bytes. Why was decode not 8 times as fast on your machine? Section 4's
 #    table has the evidence.
-# 4. Compute for Llama-3.1-8B (32 layers, 32 heads of 128 numbers, 8 of them cached) in 4 bits, with a cache of 16 bits:
-#    the cache of a request of 4,000 tokens, and the requests for which all caches together are as large as the weights
-#    (4.5 GB). What would both be without GQA? How many requests fit into 64 GB?
+# 4. Llama-3.1-8B has 32 layers and 32 heads of 128 numbers, of which 8 are cached, in 16 bits. How large is the cache
+#    of a request of 4,000 tokens, and how many requests' caches are as large as 4.5 GB of weights? And without GQA?
 # 5. When does a draft make writing slower? Say it with `alpha`, `draft_cost` and `pass_cost`.
-# 6. Your p95 of TTFT is too high, your TPOT is fine. Which settings of section 10 would you try, and what do they cost?
+# 6. Your p95 of TTFT is too high, your TPOT is fine. Which settings would you try, and what do they cost?
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
@@ -1786,9 +1808,17 @@ del by_threads, decoder
 #    documents: prefill is arithmetic, and a summary is mostly reading.
 # 3. Scales make it 0.53 bytes, so at most 7.5 times. Then *of the bandwidth*: if INT4 reaches less of it than FP32
 #    does, unpacking the weights, or overhead, has become the limit. With more cores per GB/s it is less so.
+#
+# </div>
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
+#
+# **Answers, continued**
+#
 # 4. Per token 2 · 32 · 8 · 128 · 2 bytes = 0.13 MB, per request 0.52 GB; the caches equal the weights at 8 or 9
-#    requests. Without GQA four times as much: 0.52 MB and 2.1 GB, equal at 2 requests. 64 GB hold about 113 requests
-#    with GQA and 28 without, before the system's own needs. So a batch's cost is soon its caches, not its weights.
+#    requests. Without GQA four times as much: 0.52 MB and 2.1 GB, equal at 2 requests. So what a batch reads is soon
+#    its caches, not the weights.
 # 5. When proposing costs more than what is accepted is worth: (1 + alpha + … + alpha^gamma) is less than gamma ·
 #    draft_cost + pass_cost. A pass that costs more, as on a CPU near its ridge or with many requests at once, makes it
 #    so for good drafts too.
@@ -1803,6 +1833,11 @@ del by_threads, decoder
 # **Timing** Let the training of section 1 run while you draw attention on the board. A student who is not done with
 # exercise 1 after 5 minutes should take the solution. Exercises 3 and 4 can be done in pairs. Sections 8 to 10 are
 # homework for a group that trains models rather than serves them.
+#
+# </div>
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
 #
 # **What goes wrong** Exercise 1: a mask by `np.tri(n, m)` is right only when *m* is *n*; with a cache the last query
 # has to see all keys. Exercise 2: `np.concatenate` along the first axis joins heads. Exercise 3: "each weight once per
@@ -1837,10 +1872,9 @@ rows = [
     ("decode, Phi-4 in 8 bits, EPYC 9554, llama.cpp", "65% of the bandwidth on paper", "", ""),
     ("the same in 4 bits", "56%", "", ""),
 ]
-for (what, name), share in shares.items():
-    rows.append(
-        (f"{what}, {name}, of what the two limits predict", "", share, "100%", speed_others)
-    )
+for (what, name), reached in shares.items():
+    of_limit = f"{what}, {name}, of what the two limits predict"
+    rows.append((of_limit, "", reached, "100%", speed_others))
 gain = Measured(*prefill_gain, "×")
 rows.append(("prefill vs decode, FP32, tokens/s", "", gain, "", speed_others))
 # section 4

@@ -121,12 +121,11 @@ def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.
         return so_far
 
     def repeat(values: Any) -> Any:
-        """Return keys or values once for each head, as OpenVINO's plugin expects it of shared ones: it copies none."""
+        """Return keys or values once per head that shares them; the plugin fuses this into its attention: no copies."""
         if shape.shared_by == 1:
             return values
-        counts = [ops.gather(ops.shape_of(values, "i32"), _whole([axis]), _whole(0)) for axis in (0, 2)]
-        groups = ops.concat([counts[0], _whole([kept, shape.shared_by]), counts[1], _whole([size])], 0)
-        repeated = ops.broadcast(ops.unsqueeze(values, _whole(2)), groups, "BIDIRECTIONAL")
+        ones = ops.constant(np.ones((1, 1, shape.shared_by, 1, 1), np.float32))
+        repeated = ops.multiply(ops.unsqueeze(values, _whole(2)), ones)
         return ops.reshape(repeated, _whole([0, shape.heads, -1, size]), True)
 
     found = [
@@ -185,12 +184,13 @@ class Decoder:
         return logits
 
     def fill(self, batch: int, count: int) -> None:
-        """Put random keys and values of `count` tokens per text into the cache: a context that no pass had to read."""
+        """Put `count` tokens per text into the cache, all with the same random key and value, without a pass."""
         rng = np.random.default_rng(0)
         self.reset()
         for state in self._request.query_state():
             _, heads, _, size = state.state.shape
-            state.state = openvino.Tensor(rng.standard_normal((batch, heads, count, size), np.float32))
+            one = rng.standard_normal((1, heads, 1, size), np.float32)
+            state.state = openvino.Tensor(np.ascontiguousarray(np.broadcast_to(one, (batch, heads, count, size))))
         self.length = count
 
     def profile(self) -> dict[str, float]:
