@@ -5,7 +5,7 @@ import math
 import numbers
 import os
 import signal
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +17,8 @@ from labkit.mpi.planning import HYDRA, Plan, check_ranks, plan
 from labkit.system import cores, lease, load, paths, processes, scratch
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
+from labkit.system.machine import this_machine
+from labkit.system.words import plural
 from labkit.testbed import Testbed, Traffic, fidelity
 
 QUOTED_LINES = 15  # a failed rank's last lines that its error has at most
@@ -51,6 +53,8 @@ class Run:
         The bytes that each node of the testbed sent and received.
     wires : fidelity.Fidelity
         Whether the testbed's wires were the limit, or the cores.
+    cpus : tuple of int
+        The CPUs that ranks were bound to, all together; empty when they were not bound.
     """
 
     command: str
@@ -64,6 +68,7 @@ class Run:
     network: str = ""
     traffic: tuple[Traffic, ...] = ()
     wires: fidelity.Fidelity = field(default_factory=fidelity.Fidelity)
+    cpus: tuple[int, ...] = ()
 
 
 class RankError(LabError):
@@ -218,7 +223,21 @@ def run_ranks(
         network=network_line,
         traffic=tuple(late - early for late, early in zip(after, before, strict=True)),
         wires=wires,
+        cpus=planned.cpus,
     )
+
+
+def placement(runs: Iterable[Run]) -> str:
+    """Return a sentence on the cores and the memory of runs that are to be compared."""
+    places = {run.cpus for run in runs}
+    if () in places:
+        return "Not all ranks were bound to cores, so the runs may have used different cores and memories."
+    if len(places) > 1:
+        return "The runs used different cores, as other runs had some of them."
+    machine, cpus = this_machine(), set(*places)
+    n_cores, nodes = (sum(not cpus.isdisjoint(group) for group in groups) for groups in (machine.cores, machine.numa))
+    memory = "" if nodes == 1 else ", and a process on several of them reads some memory from another node"
+    return f"All runs used the same {plural(n_cores, 'core')} of {plural(nodes, 'NUMA node')}{memory}."
 
 
 def _borrow_cores(

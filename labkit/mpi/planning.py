@@ -191,9 +191,7 @@ def plan(
     cores_per_node = _slurm_cpus(environ) if slurm else machine.usable_cores
     n = check_ranks(n, cores_per_node * nodes)
     n_on_node = math.ceil(n / nodes)
-    # Under a CPU quota, this process shares all the CPUs it sees with others, and the kernel moves it to one that is
-    # free: bound, it would wait for its own. In a Slurm job, each node knows for itself which CPUs are the job's.
-    may_bind = not slurm and (machine.quota is None or machine.quota >= len(machine.cpus))
+    may_bind = machine.may_bind and not slurm  # each of the job's nodes knows for itself which CPUs are the job's
     free = machine.cores if free is None else free
     fair_share = max(1, cores_per_node // n_on_node)
     by_default = threads is None
@@ -251,8 +249,7 @@ def _plan_on(
     nodes, cores_per_node = len(testbed.nodes), node_cores(machine, len(testbed.nodes))
     n_on_node = math.ceil(n / nodes)
     threads = max(1, cores_per_node // n_on_node) if threads is None else _check_count("threads", threads)
-    may_bind = machine.quota is None or machine.quota >= len(machine.cpus)
-    cpus = tuple(sorted({cpu for node in testbed.nodes for cpu in node.cpus})) if may_bind else ()
+    cpus = tuple(sorted({cpu for node in testbed.nodes for cpu in node.cpus})) if machine.may_bind else ()
     theirs = [core for core in machine.cores if set(core) & set(cpus)]
     enough = n * threads <= machine.usable_cores
     undisturbed = free is None or set(theirs) <= set(free)

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 # The flags in /proc/cpuinfo that each name requires: one of its sets, in full.
@@ -57,6 +58,11 @@ class Machine:
         """Physical cores that can be kept busy: those allowed, and no more than the quota feeds; at least 1."""
         fed = len(self.cores) if self.quota is None else math.floor(self.quota)
         return max(1, min(len(self.cores), fed))
+
+    @property
+    def may_bind(self) -> bool:
+        """Whether to bind ranks to cores: not under a CPU quota, where others use the same CPUs at any time."""
+        return self.quota is None or self.quota >= len(self.cpus)
 
 
 def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) -> Machine:
@@ -188,9 +194,18 @@ def _memory(group: Path) -> Iterator[tuple[int, int]]:
 
 
 def shares(machine: Machine, n: int, threads: int) -> list[tuple[int, ...]]:
-    """Return n shares of the CPUs, of `threads` whole cores each, spread evenly, one NUMA node after the other."""
-    node = {cpu: number for number, cpus in enumerate(machine.numa) for cpu in cpus}
-    cores = sorted(machine.cores, key=lambda core: (node[core[0]], core))
+    """Return n shares of the CPUs, of `threads` whole cores each; they overlap where the machine has fewer.
+
+    All n and threads with the same product get the same cores, so that ranks can be compared with threads: those of the
+    NUMA node with the most. If it has too few, as few nodes as possible give equally many.
+    """
+    nodes = [[core for core in machine.cores if core[0] in node] for node in machine.numa]
+    nodes.sort(key=len, reverse=True)
+    while sum(map(len, nodes[:-1])) >= n * threads:
+        nodes.pop()
+    alternating = [core for row in zip_longest(*nodes) for core in row if core]
+    chosen = set(alternating[: n * threads])
+    cores = [core for node in nodes for core in node if core in chosen]
     starts = [share * len(cores) // n for share in range(n)]
     return [tuple(sorted(cpu for core in cores[start : start + threads] for cpu in core)) for start in starts]
 
@@ -202,6 +217,4 @@ def node_cores(machine: Machine, nodes: int) -> int:
 
 def node_cpus(machine: Machine, nodes: int) -> list[tuple[int, ...]]:
     """Return the CPUs of each node on this machine; all of them where a quota, and not their number, is the limit."""
-    if machine.quota is not None and machine.quota < len(machine.cpus):
-        return [machine.cpus] * nodes
-    return shares(machine, nodes, node_cores(machine, nodes))
+    return shares(machine, nodes, node_cores(machine, nodes)) if machine.may_bind else [machine.cpus] * nodes

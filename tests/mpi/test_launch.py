@@ -17,9 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 from listening import beyond_loopback, listeners_marked
+from machines import machine
 
 from labkit.mpi import launch, loopback, mpirun, planning
-from labkit.mpi.launch import RankError, run_ranks
+from labkit.mpi.launch import RankError, Run, run_ranks
 from labkit.mpi.mpirun import Rank
 from labkit.system import cores, paths, preload
 from labkit.system.errors import LabError
@@ -103,6 +104,30 @@ class TestInput:
 
 
 # Real runs from here on
+
+
+class TestPlacement:
+    """Labs print on which cores and memory the runs were that they compare."""
+
+    @pytest.mark.parametrize(
+        ("cpus", "text"),
+        [
+            ([(0, 1, 4, 5)] * 2, "All runs used the same 2 cores of 1 NUMA node."),
+            (
+                [(1, 2, 5, 6)] * 2,
+                "All runs used the same 2 cores of 2 NUMA nodes, "
+                "and a process on several of them reads some memory from another node.",
+            ),
+            ([(0, 4), (1, 5)], "The runs used different cores, as other runs had some of them."),
+            (
+                [(0, 4), ()],
+                "Not all ranks were bound to cores, so the runs may have used different cores and memories.",
+            ),
+        ],
+    )
+    def test_sentence(self, monkeypatch, cpus, text):
+        monkeypatch.setattr(launch, "this_machine", lambda: machine(4, smt=2, numa=2))
+        assert launch.placement(Run("", (), 0, 1, True, "", (), cpus=own) for own in cpus) == text
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Ranks share the cores as the machine, other runs and Slurm allow, in a command that can be typed."""
 
 import shlex
+from dataclasses import replace
 
 import pytest
 from machines import machine
@@ -9,7 +10,7 @@ from labkit.mpi import planning, small_slurm
 from labkit.mpi.planning import Plan, plan
 from labkit.system import cores
 from labkit.system.errors import LabError
-from labkit.system.machine import Machine, shares
+from labkit.system.machine import Machine, node_cpus, shares
 
 TWO_NODES = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
 
@@ -31,11 +32,11 @@ class TestFreeCores:
     def without(big: Machine, *taken: int) -> tuple[tuple[int, ...], ...]:
         return tuple(core for core in big.cores if core[0] not in taken)
 
-    def test_the_next_run_gets_others_spread_as_evenly(self):
+    def test_the_next_run_gets_the_node_with_more_free_cores(self):
         first = plan(2, "train.py", machine=self.BIG, threads=1, environ={})
-        assert binding(first) == "user:0+64,32+96"
-        planned = plan(2, "train.py", machine=self.BIG, threads=1, environ={}, free=self.without(self.BIG, 0, 32))
-        assert (binding(planned), planned.bound, planned.warning) == ("user:1+65,33+97", True, "")
+        assert binding(first) == "user:0+64,1+65"
+        planned = plan(2, "train.py", machine=self.BIG, threads=1, environ={}, free=self.without(self.BIG, 0, 1))
+        assert (binding(planned), planned.bound, planned.warning) == ("user:32+96,33+97", True, "")
 
     @pytest.mark.parametrize("n", [1, 2, 3, 7])
     def test_ranks_are_bound_to_free_cores_alone(self, n):
@@ -56,6 +57,78 @@ class TestFreeCores:
         assert (planned.threads, planned.bound, binding(planned), planned.cpus) == (2, False, None, ())
         assert planned.warning.startswith("Warning: other runs have 1 of 4 cores (2): 2 ranks × 2 threads take turns")
         assert cores.LENT_VARIABLE not in planned.env
+
+
+TWO_SOCKETS = machine(64, smt=2, numa=2)
+WITH_HOLES = replace(  # a cpuset: 20 whole cores of node 0, 12 of node 1 of which 2 have one hyperthread
+    TWO_SOCKETS,
+    cores=(*TWO_SOCKETS.cores[3:23], *TWO_SOCKETS.cores[40:50], (50,), (51,)),
+    cpus=(*range(3, 23), *range(40, 52), *range(67, 87), *range(104, 114)),
+    numa=((*range(3, 23), *range(67, 87)), (*range(40, 52), *range(104, 114))),
+)
+
+
+class TestComparedRuns:
+    """Ranks and threads are compared on the same cores and the same memory."""
+
+    MACHINES = pytest.mark.parametrize(
+        "big",
+        [TWO_SOCKETS, machine(64, smt=2, numa=8), machine(8), WITH_HOLES],
+        ids=["two sockets", "eight nodes", "one node", "a cpuset with holes"],
+    )
+
+    @staticmethod
+    def cores_of(big: Machine, n: int, threads: int) -> set[tuple[int, ...]]:
+        cpus = set().union(*shares(big, n, threads))
+        return {core for core in big.cores if cpus & set(core)}
+
+    @staticmethod
+    def by_node(big: Machine, cores: set[tuple[int, ...]]) -> list[int]:
+        return [count for node in big.numa if (count := sum(core[0] in node for core in cores))]
+
+    @MACHINES
+    def test_have_the_same_cores_for_any_ranks_and_threads(self, big):
+        for total in range(1, len(big.cores) + 1):
+            process = self.cores_of(big, 1, total)
+            assert len(process) == total
+            for n in (n for n in range(2, total + 1) if total % n == 0):
+                ranks = shares(big, n, total // n)
+                assert self.cores_of(big, n, total // n) == process
+                assert sum(map(len, ranks)) == len(set().union(*ranks)) == sum(map(len, process))
+
+    @MACHINES
+    def test_use_as_few_memories_as_possible(self, big):
+        sizes = sorted(self.by_node(big, set(big.cores)), reverse=True)
+        for total in range(1, len(big.cores) + 1):
+            fewest = next(count for count in range(1, 9) if sum(sizes[:count]) >= total)
+            assert len(self.by_node(big, self.cores_of(big, total, 1))) == fewest
+
+    @pytest.mark.parametrize(
+        ("big", "total", "nodes"),
+        [
+            (TWO_SOCKETS, 8, [8]),
+            (TWO_SOCKETS, 32, [32]),
+            (TWO_SOCKETS, 40, [20, 20]),
+            (TWO_SOCKETS, 64, [32, 32]),
+            (machine(64, numa=4), 24, [12, 12]),
+            (WITH_HOLES, 12, [12]),
+            (WITH_HOLES, 30, [18, 12]),
+        ],
+    )
+    def test_of_several_memories_use_equal_parts(self, big, total, nodes):
+        assert self.by_node(big, self.cores_of(big, 1, total)) == nodes
+
+    def test_as_mpirun_has_them(self):
+        ranks, threads = (plan(n, "a.py", machine=TWO_SOCKETS, threads=8 // n, environ={}) for n in (8, 1))
+        assert (ranks.cpus, ranks.bound) == (threads.cpus, threads.bound) == ((*range(8), *range(64, 72)), True)
+
+    def test_under_a_quota_neither_is_bound(self):
+        few = machine(64, numa=2, quota=8.0)
+        assert all(plan(n, "a.py", machine=few, threads=8 // n, environ={}).cpus == () for n in (8, 1))
+        assert node_cpus(few, 2) == [few.cpus] * 2
+
+    def test_more_ranks_than_cores_share_them(self):
+        assert node_cpus(machine(2), 4) == [(0,), (0,), (1,), (1,)]
 
 
 class TestPlan:
