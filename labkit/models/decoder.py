@@ -159,8 +159,9 @@ class Decoder:
     model : openvino.Model
         As `openvino_model` makes it, its weights compressed or not.
     **settings
-        OpenVINO's, such as `INFERENCE_PRECISION_HINT="bf16"`. By default it computes in float32, one request at a
-        time, and keeps keys and values in float32.
+        OpenVINO's, such as `INFERENCE_PRECISION_HINT="bf16"`; None leaves one to OpenVINO. By default it computes in
+        float32, one request at a time, and keeps keys and values in float32: OpenVINO would choose bfloat16 where the
+        CPU has it, and 8 bits for keys and values.
 
     Attributes
     ----------
@@ -172,7 +173,8 @@ class Decoder:
 
     def __init__(self, model: openvino.Model, **settings: object):
         defaults = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "NUM_STREAMS": 1}
-        self.compiled = openvino_core().compile_model(model, "CPU", defaults | settings)
+        chosen = {name: value for name, value in (defaults | settings).items() if value is not None}
+        self.compiled = openvino_core().compile_model(model, "CPU", chosen)
         self._request = self.compiled.create_infer_request()
         self.length = self._passes = 0
         self._profiled = 0, Counter[str]()

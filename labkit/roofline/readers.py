@@ -1,7 +1,7 @@
 """Readers of memory: the fastest of those installed is the limit of whatever reads more than the caches hold.
 
-No reader is the fastest everywhere. One stream for each core may leave memory idle, where a matmul, which reads
-several, does not.
+A reader that is the fastest here may not be elsewhere: one stream for each core can leave memory idle, where a matmul,
+which reads several, does not.
 """
 
 import ctypes
@@ -28,23 +28,15 @@ def by_core() -> dict[str, Callable[[np.ndarray], object]]:
     """Return the readers that run on one core, by name; each reads a float32 array once."""
     readers: dict[str, Callable[[np.ndarray], object]] = {MAXIMUM: np.maximum.reduce}
     with tempfile.TemporaryDirectory() as spare:
-        path = preload.library(SOURCE, Path(spare))
-        library = ctypes.CDLL(str(path)) if path else None
-    if library:
-        library.read_floats.argtypes, library.read_floats.restype = [ctypes.c_void_p, ctypes.c_int64], ctypes.c_float
-        readers[FOUR_STREAMS] = lambda array: library.read_floats(array.ctypes.data, array.size)
+        if path := preload.library(SOURCE, Path(spare)):
+            read = ctypes.CDLL(str(path)).read_floats
+            read.argtypes, read.restype = [ctypes.c_void_p, ctypes.c_int64], ctypes.c_float
+            readers[FOUR_STREAMS] = lambda array: read(array.ctypes.data, array.size)
     return readers
 
 
 class Memory:
-    """Memory beyond the caches, and the speeds at which all cores read it.
-
-    Parameters
-    ----------
-    machine : Machine
-        Its usable cores read, each its own part.
-    size : float
-        The bytes of all parts.
+    """An array beyond the caches, of `size` bytes, and the speeds at which all usable cores read it.
 
     Attributes
     ----------
@@ -53,10 +45,10 @@ class Memory:
     """
 
     def __init__(self, machine: Machine, size: float):
-        parts = machine.usable_cores
-        rows = max(1, int(size) // 4 // COLUMNS // parts)
-        self._matrix = np.empty((parts * rows, COLUMNS), np.float32)
+        rows = max(1, int(size) // 4 // COLUMNS // machine.usable_cores)
+        self._matrix = np.empty((machine.usable_cores * rows, COLUMNS), np.float32)
         self._vector = np.ones(len(self._matrix), np.float32)
+        self.rounds: list[dict[str, float]] = []
         readers = by_core()
 
         def prepare(place: int) -> together.Runs:
@@ -65,7 +57,6 @@ class Memory:
             return {name: functools.partial(run, part) for name, run in readers.items()}
 
         self._team = together.Team(machine, prepare)
-        self.rounds: list[dict[str, float]] = []
 
     def speeds(self, rounds: int) -> dict[str, list[float]]:
         """Return the GB/s of each reader, round by round; those on a core each alternate, then the matmul follows."""

@@ -16,13 +16,8 @@ Runs = Mapping[str, Callable[[], object]]
 class Team:
     """A thread on each usable core, with runs of its own that all threads start at the same time.
 
-    Parameters
-    ----------
-    machine : Machine
-        Its usable cores are the threads' cores.
-    prepare : callable
-        Called with the number of each thread, on its core, so that it touches first the memory that its runs use;
-        returns them by name.
+    `prepare` is called with the number of each thread, on its core, so that it touches first the memory that its runs
+    use, and returns them by name.
     """
 
     def __init__(self, machine: Machine, prepare: Callable[[int], Runs]):
