@@ -747,21 +747,21 @@ for bits in (8, 4, 3, 2):
 
 # %% [markdown]
 # Now speed, on the large model. OpenVINO's kernels unpack compressed weights as they multiply. What they do with the
-# *activations*, the vectors between the layers, depends on three things:
+# *activations*, the vectors between the layers, depends on the CPU and the precision (OpenVINO 2026.4):
 #
-# | inference precision | CPU | activations |
+# | CPU | inference precision | activations |
 # | --- | --- | --- |
-# | FP32 | has VNNI (AVX-512 or AVX2) | **rounded to 8 bits**, then integer products: *dynamic quantisation* |
-# | FP32 | AVX2 only | stay in FP32; weights are converted to FP32 |
-# | BF16 | has BF16 or AMX | stay in BF16; weights are converted to BF16 |
+# | VNNI | FP32 | **rounded to 8 bits**, then integer products: *dynamic quantisation* |
+# | VNNI and BF16, no AMX | BF16 | the same, [since 2026](https://github.com/openvinotoolkit/openvino/pull/35726) |
+# | AMX | BF16 | stay in BF16; weights are converted to BF16 |
+# | AVX2 without VNNI | FP32 | stay in FP32; weights are converted to FP32 |
 #
-# `DYNAMIC_QUANTIZATION_GROUP_SIZE` is how many activations share a scale: 32 by default, and 0 turns the rounding off.
-# If the group is longer than the vector, it is off as well. In BF16 the setting has no effect, whatever it reads.
+# `DYNAMIC_QUANTIZATION_GROUP_SIZE` is how many activations share a scale: 32 by default. At 0 they stay as they are.
 #
-# OpenVINO's own default is BF16 where the CPU has it, so without dynamic quantisation, and a KV cache of 8 bits. To
-# compare only weights, this lab sets `INFERENCE_PRECISION_HINT="f32"` and `KV_CACHE_PRECISION="f32"`, except in the
-# rows *defaults*. FP16 is the format in which OpenVINO stores models. With these settings its kernels compute in FP32,
-# so half the bytes need no BF16 instructions.
+# By default, OpenVINO computes in BF16 where the CPU can, and keeps the KV cache in 8 bits. To compare only weights,
+# this lab sets `INFERENCE_PRECISION_HINT="f32"` and `KV_CACHE_PRECISION="f32"`, except in rows called *defaults*. FP16
+# is the format in which OpenVINO stores models. With these settings it computes in FP32, so half the bytes need no
+# BF16 instructions.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -802,16 +802,16 @@ def compress(model):
 
 fp16, int8, int4 = compress(model)
 INT4_BYTES = 0.5 + 2 / GROUP  # with its part of a scale of 16 bits
-FP32_ACTIVATIONS = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+UNROUNDED = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 DEFAULTS = {"INFERENCE_PRECISION_HINT": None, "KV_CACHE_PRECISION": None}  # OpenVINO chooses
 formats |= {
     "FP16": (fp16, 2, {}),
     "INT8": (int8, 1, {"DYNAMIC_QUANTIZATION_GROUP_SIZE": WIDTH}),
     "INT8, groups of 32": (int8, 1, {}),
-    "INT8, FP32 activations": (int8, 1, FP32_ACTIVATIONS),
+    "INT8, FP32 activations": (int8, 1, UNROUNDED),
     "INT8, defaults": (int8, 1, DEFAULTS),
     "INT4": (int4, INT4_BYTES, {}),
-    "INT4, FP32 activations": (int4, INT4_BYTES, FP32_ACTIVATIONS),
+    "INT4, FP32 activations": (int4, INT4_BYTES, UNROUNDED),
     "INT4, defaults": (int4, INT4_BYTES, DEFAULTS),
 }
 for name, (each, _, settings) in formats.items():
@@ -819,9 +819,6 @@ for name, (each, _, settings) in formats.items():
         decoders[name] = Decoder(each, **threads, **settings)
 formats["FP32, NumPy"] = (None, 4, {})
 decoders["FP32, NumPy"] = NumPyEngine(Network(LARGE, large_weights))  # last: its threads linger
-for setting in ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION"):
-    chosen = decoders["INT4, defaults"].compiled.get_property(setting).get_type_name()
-    print(f"{setting}, OpenVINO's default here: {chosen}")
 print("About a minute and a half", flush=True)
 with load.watch("section 4") as format_others:
     reading, prefill, decode = measure_formats(decoders, ROUNDS)
@@ -835,7 +832,20 @@ def kv_bytes(decoder):
     return decoder.compiled.get_property("KV_CACHE_PRECISION").size
 
 
+def describe_engine(settings):
+    """Return what OpenVINO computes in with these settings, and whether it rounds activations."""
+    tokens = held_out_texts()[:1]
+    engines = [Decoder(small_int4, **settings | off) for off in ({}, UNROUNDED)]
+    same = np.array_equal(*(each.forward(tokens) for each in engines))
+    names = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION")
+    precision, cache = (engines[0].compiled.get_property(each).get_type_name() for each in names)
+    rounding = "leaves activations as they are" if same else "rounds activations to 8 bits"
+    return f"computes in {precision}, keeps keys and values in {cache}, {rounding}"
+
+
 small_fp16, small_int8, small_int4 = compress(openvino_model(*network))
+for name in ("INT4", "INT4, defaults"):
+    print(f"{name}: OpenVINO {describe_engine(formats[name][2])}")
 trained = dict.fromkeys(("FP32", "BF16"), openvino_model(*network))
 trained |= {"FP16": small_fp16, "INT8": small_int8, "INT4": small_int4}
 gains = {what: ratios(each, "FP32") for what, each in (("prefill", prefill), ("decode", decode))}
@@ -853,8 +863,8 @@ for name, (_, weight_bytes, settings) in formats.items():
     )
     speeds = []
     for what, measured in (("prefill", prefill), ("decode", decode)):
-        speeds += [f"{np.median(measured[name]):,.0f}", f"{gains[what][name]}"]
-    speeds = ["1" if name == "FP32" and each.startswith("1.00 (") else each for each in speeds]
+        gain = "1" if name == "FP32" else str(gains[what][name])
+        speeds += [f"{np.median(measured[name]):,.0f}", gain]
     share = str(decode_share[name])
     rows.append((name, f"{weight_bytes:.3g}", *speeds, share, str(more_loss.get(name, ""))))
 head = ("weights", "bytes", "prefill, tokens/s", "vs FP32", "decode, tokens/s", "vs FP32")
