@@ -34,9 +34,9 @@ import gc
 import json
 import logging
 import math
+import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import keras
@@ -51,12 +51,13 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from labkit.data import characters
 from labkit.display import ladder, markdown, plots
-from labkit.display.consistency import Prediction, score
+from labkit.display.consistency import Prediction, repeated, score, total
 from labkit.display.measured import Measured
 from labkit.models import published, serving
 from labkit.models.decoder import Decoder, Shape, openvino_model, random_weights
+from labkit.models.openvino_core import openvino_core
 from labkit.mpi import placement, run_ranks
-from labkit.roofline import measure, peaks
+from labkit.roofline import measure, peaks, readers
 from labkit.system import load
 from labkit.system.statistics import ratio, ratios
 
@@ -570,75 +571,61 @@ if no_bf16:
 
 # %% [markdown]
 # The limits are the two numbers of `./lab roofline`: how fast this machine multiplies matrices, and how fast it reads
-# memory. On a machine that others use too, even as a guest among guests, the speed of memory changes from minute to
-# minute. So the next cell has a function that reads memory with all cores, to take turns with the model.
+# memory. No program is the fastest reader everywhere, so several read here: a loop in C if there is a compiler, NumPy's
+# maximum and its matmul. **The fastest of them is the limit.** On a shared machine it can change from minute to minute,
+# so the next cell reads memory before and after each round of the model, and the round's limit is the higher of both.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** In FP32, how many times as many tokens per second will prefill do as decode does?
+# **Guess first.** In FP32, how many times the tokens/s of decode will prefill reach?
 #
 # </div>
 
 # %%
-results.guess(3, "tokens/s of prefill over those of decode, FP32", ..., unit="×")
+results.guess(3, "tokens/s, prefill vs decode, FP32", ..., unit="×")
 
 # %%
 limits = measure.limits(quick=QUICK)
 kinds = {"FP32": "float32", "BF16": "float32" if no_bf16 else "bfloat16"}
 peak = {name: limits.peak(kind) for name, kind in kinds.items()}
-pool = ThreadPoolExecutor(cores)
-numbers = int(min(1e9, machine.memory_free / 8)) // 4 // cores
-memory = list(pool.map(np.ones, [numbers] * cores, ["float32"] * cores))  # a part for each thread
-
-
-def read_memory():
-    """Return the GB/s at which all cores together read memory, the best of three times."""
-    seconds = []
-    for _ in range(3):
-        began = time.perf_counter()
-        list(pool.map(np.maximum.reduce, memory))
-        seconds.append(time.perf_counter() - began)
-    return 4 * numbers * cores / min(seconds) / 1e9
+memory = readers.Memory(machine, 3 * peaks.array_bytes(machine, cache_bytes))
+read_memory = memory.read  # GB/s of the fastest reader
 
 
 def tokens_per_second(decoder, batch, tokens, cached, passes):
-    """Return how many tokens a second go through a decoder, so many of each text in a pass."""
+    """Return the tokens/s of passes, each of `tokens` for every text of a batch, after `cached` tokens."""
     rng = np.random.default_rng(0)
-    decoder.reset()
+    if decoder.length != cached:
+        decoder.reset()
+        if cached:
+            decoder.forward(rng.integers(0, 128, (batch, cached)))
+    new = rng.integers(0, 128, (batch, tokens))
     if cached:
-        decoder.forward(rng.integers(0, 128, (batch, cached)))
-    fed = rng.integers(0, 128, (batch, tokens))
-    began = time.perf_counter()
-    for _ in range(passes):
-        decoder.forward(fed)
-    return passes * batch * tokens / (time.perf_counter() - began)
+        decoder.forward(
+            new
+        )  # another shape than before: this pass chooses kernels, and does not count
+    return batch * tokens / seconds_of(decoder.forward, new, calls=passes)
 
 
 def measure_formats(names, rounds):
-    """Return the GB/s of reading, and the tokens/s of each format, round by round."""
-    gb_per_second, prefill, decode = [], {name: [] for name in names}, {name: [] for name in names}
+    """Return the limit of reading in GB/s, and the tokens/s of each format, round by round."""
+    limit, prefill, decode = [], {name: [] for name in names}, {name: [] for name in names}
     for turn in range(-1, rounds):  # the first does not count
-        reading = read_memory()
+        limit.append(read_memory())
         for name in names:
             fast = tokens_per_second(decoders[name], 1, PROMPT, 0, 1)
             slow = tokens_per_second(decoders[name], 1, 1, PROMPT, PASSES)
             if turn >= 0:
                 prefill[name].append(fast)
                 decode[name].append(slow)
-        if turn >= 0:
-            gb_per_second.append(reading)
-            told = ", ".join(
-                f"{name} {prefill[name][-1]:,.0f} and {decode[name][-1]:,.0f}" for name in names
-            )
-            print(
-                f"round {turn + 1} of {rounds}: memory {reading:.0f} GB/s; {told} tokens/s",
-                flush=True,
-            )
-    return gb_per_second, prefill, decode
+        print(f"round {max(turn + 1, 0)} of {rounds}: memory {limit[-1]:.0f} GB/s", flush=True)
+    limit.append(read_memory())
+    return [max(pair) for pair in pairwise(limit[1:])], prefill, decode
 
 
 with load.watch("section 3") as speed_others:
     reading, prefill, decode = measure_formats(decoders, ROUNDS)
+print(f"The fastest reader in most rounds: {memory.fastest}")
 
 # %% [markdown]
 # A pass takes at least as long as its operations at the peak, and at least as long as its bytes at the memory's speed.
@@ -686,17 +673,17 @@ for name in ("FP32", "BF16"):
 # %% [markdown]
 # ## 4 · Fewer bits
 #
-# If decode is bytes, then fewer bytes a weight are more tokens a second. Four bits are 16 codes. Lab 04 gave a scale to
-# each channel. With 4 bits, a channel's largest weight leaves too few codes for the others, so neighbours share a
-# scale in small groups.
+# If bytes limit decode, then fewer bytes per weight mean more tokens per second. Four bits are 16 codes. Lab 04 gave
+# each channel one scale. With 4 bits, a channel's largest weight would leave too few codes for the others, so small
+# groups of neighbours share a scale.
 #
 # ### Exercise 4 · A scale for each group
 #
 # Write `in_groups(weights, bits, group)` for an array of weights (rows, columns). The columns divide into groups of
-# `group` neighbours; `bits` is 2 to 8. Each group of each row has a scale of its own, by which its largest weight, up
-# to the sign, is exactly the largest code: 2^(bits − 1) − 1, which is 7 for 4 bits. A weight's code is the whole
-# number nearest to weight / scale; for 4 bits they go from −7 to 7. Return the codes, an array (rows, columns) of type
-# `int8`, and the scales, an array (rows, columns / group). A group of zeros has codes 0, and any scale above 0.
+# `group` neighbours; `bits` is 2 to 8. Each group of each row has its own scale, such that its largest absolute weight
+# becomes exactly the largest code, 2^(bits − 1) − 1: that is 7 for 4 bits. A weight's code is the integer nearest to
+# weight / scale, from −7 to 7 for 4 bits. Return the codes, an array (rows, columns) of type `int8`, and the scales, an
+# array (rows, columns / group). A group of zeros has codes 0 and any scale above 0.
 
 
 # %%
@@ -715,211 +702,339 @@ def in_groups(weights, bits, group):
 in_groups = check(4, in_groups)
 
 # %% [markdown]
-# What does that cost in quality? The next cell rounds the weights of your trained model, in groups of 64 and with one
-# scale a column, and computes the loss on the held-out text. Losses of the same texts are compared, so the interval is
-# of the difference.
+# What does that cost in quality? The next cell rounds the block weights of your trained model, in groups of 64 and with
+# one scale per column, and computes the loss on the held-out text. All formats are compared on the same texts, so the
+# intervals are of the differences.
 
-
-# %%
+# %% jupyter={"source_hidden": true}
 GROUP = 64
-
-
-def rounded(weights, bits, group):
-    """Return trained weights, those of the blocks rounded to so many bits."""
-    new = dict(weights)
-    for name, each in weights.items():
-        if "." in name:  # a block's
-            width = group or len(each)  # 0: one scale for all that goes into a product
-            codes, scales = in_groups(each.T, bits, width)
-            new[name] = (codes * np.repeat(scales, width, axis=1)).T.astype("float32")
-    return new
 
 
 def losses_of(decoder):
     """Return the loss of each piece of the held-out text."""
-    found = []
+    losses = []
     for part in np.array_split(held_out_texts()[: 8 if QUICK else None], 8):
         decoder.reset()
-        found.append(loss_of(decoder.forward(part), part).numpy().mean(axis=1))
-    return np.concatenate(found)
+        losses.append(loss_of(decoder.forward(part), part).numpy().mean(axis=1))
+    return np.concatenate(losses)
 
 
 def against(losses, reference):
     """Return the mean difference of two losses of the same texts, with its 95% interval."""
     gaps = losses - reference
     half = 1.96 * gaps.std(ddof=1) / len(gaps) ** 0.5
-    return Measured(
-        gaps.mean(), gaps.mean() - half, gaps.mean() + half, "nats", digits=3, signed=True
-    )
+    ends = gaps.mean() - half, gaps.mean() + half
+    return Measured(gaps.mean(), *ends, "nats", digits=3, signed=True)
+
+
+# %%
+def rounded(weights, bits, group):
+    """Return a model's weights, those of the blocks rounded to a number of bits."""
+    new = dict(weights)
+    for name, each in weights.items():
+        if "." in name:  # a block's
+            width = group or len(each)  # 0: one scale for all weights of an output
+            codes, scales = in_groups(each.T, bits, width)
+            new[name] = (codes * np.repeat(scales, width, axis=1)).T.astype("float32")
+    return new
 
 
 exact = losses_of(Decoder(openvino_model(*network)))
 print(f"FP32: loss {exact.mean():.3f}")
+more_loss = {}
 for bits in (8, 4, 3, 2):
     for group in (GROUP, 0):
-        found = losses_of(Decoder(openvino_model(SMALL, rounded(network.weights, bits, group))))
-        told = f"groups of {group}" if group else "a scale each column"
-        print(f"{bits} bits, {told:20}: loss {found.mean():.3f}, {against(found, exact)}")
+        losses = losses_of(Decoder(openvino_model(SMALL, rounded(network.weights, bits, group))))
+        more_loss[bits, group] = against(losses, exact)
+        scales = f"groups of {group}" if group else "one scale per column"
+        print(f"{bits} bits, {scales:20}: {more_loss[bits, group]}")
 
 # %% [markdown]
-# In this small model a column has 128 or 512 weights, so groups of 64 are not much finer. In a large one it has
+# In this small model a column has 128 or 512 weights, so groups of 64 are not much finer. In a large model it has
 # thousands.
+
+# %% [markdown]
+# Now speed, on the large model. OpenVINO's kernels unpack compressed weights as they multiply. What they do with the
+# *activations*, the vectors between the layers, depends on the CPU and the precision (OpenVINO 2026.4):
 #
-# Now the speed, on the large model. NNCF compresses weights as you did, and OpenVINO's kernels unpack them as they
-# multiply. Two settings matter:
+# | CPU | inference precision | activations |
+# | --- | --- | --- |
+# | VNNI | FP32 | **rounded to 8 bits**, then integer products: *dynamic quantisation* |
+# | VNNI and BF16, no AMX | BF16 | the same, [since 2026](https://github.com/openvinotoolkit/openvino/pull/35726) |
+# | AMX | BF16 | stay in BF16; weights are converted to BF16 |
+# | AVX2 without VNNI | FP32 | stay in FP32; weights are converted to FP32 |
 #
-# - `all_layers=True`: NNCF keeps the last layer in 8 bits otherwise;
-# - **dynamic quantisation**: by default OpenVINO also rounds the *vectors* to 8 bits, in groups of 32, and multiplies
-#   whole numbers. Without it, `DYNAMIC_QUANTIZATION_GROUP_SIZE=0`, each weight is converted to FP32 first.
+# `DYNAMIC_QUANTIZATION_GROUP_SIZE` is how many activations share a scale: 32 by default. At 0 they stay as they are.
+#
+# By default, OpenVINO computes in BF16 where the CPU can, and keeps the KV cache in 8 bits. To compare only weights,
+# this lab sets `INFERENCE_PRECISION_HINT="f32"` and `KV_CACHE_PRECISION="f32"`, except in rows called *defaults*. FP16
+# is the format in which OpenVINO stores models. With these settings it computes in FP32, so half the bytes need no
+# BF16 instructions.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** FP32 has 7.5 times the bytes of INT4 in groups of 64. How many times as fast will INT4 decode? And in
-# prefill, will INT8 be faster than FP32, or slower?
+# **Guess first.** FP32 has 7.5 times the bytes of INT4 in groups of 64. How much faster will INT4 decode?
 #
 # </div>
 
 # %%
-results.guess(4, "decode, INT4 against FP32", ..., unit="×")
+results.guess(4, "decode, INT4 vs FP32", ..., unit="×")
 
 
 # %%
+class NumPyEngine:
+    """Your `forward`, on the large model, with the interface of a `Decoder`."""
+
+    def __init__(self, network):
+        self.network = network
+        self.reset()
+
+    def reset(self):
+        self.cache, self.length = {}, 0
+
+    def forward(self, tokens):
+        self.length += tokens.shape[1]
+        return forward(self.network, tokens[0], self.cache)
+
+
 def compress(model):
-    """Return a model's weights in INT8, a scale for each output; and in INT4, in groups."""
+    """Return a model in FP16, in INT8 with a scale per output, and in INT4 in groups."""
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        openvino.save_model(model, f"{folder}/model.xml")  # in FP16, its default
+        fp16 = openvino_core().read_model(f"{folder}/model.xml")
     int8 = nncf.compress_weights(model.clone(), mode=nncf.CompressWeightsMode.INT8_SYM)
-    symmetric = {"mode": nncf.CompressWeightsMode.INT4_SYM, "group_size": GROUP}
-    return int8, nncf.compress_weights(model.clone(), all_layers=True, **symmetric)
+    settings = {"group_size": GROUP, "backup_mode": nncf.BackupMode.NONE}  # the blocks alone
+    int4 = nncf.compress_weights(model.clone(), mode=nncf.CompressWeightsMode.INT4_SYM, **settings)
+    return fp16, int8, int4
 
 
-NO_ROUNDING = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
-int8, int4 = compress(model)
-with_scales = 0.5 + 2 / GROUP  # bytes of a weight: a scale has 16 bits
+fp16, int8, int4 = compress(model)
+INT4_BYTES = 0.5 + 2 / GROUP  # with its part of a scale of 16 bits
+UNROUNDED = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+DEFAULTS = {"INFERENCE_PRECISION_HINT": None, "KV_CACHE_PRECISION": None}  # OpenVINO chooses
 formats |= {
-    "INT8": (int8, 1, {}),
-    "INT8, vectors in FP32": (int8, 1, NO_ROUNDING),
-    "INT4": (int4, with_scales, {}),
-    "INT4, vectors in FP32": (int4, with_scales, NO_ROUNDING),
+    "FP16": (fp16, 2, {}),
+    "INT8": (int8, 1, {"DYNAMIC_QUANTIZATION_GROUP_SIZE": WIDTH}),
+    "INT8, groups of 32": (int8, 1, {}),
+    "INT8, FP32 activations": (int8, 1, UNROUNDED),
+    "INT8, defaults": (int8, 1, DEFAULTS),
+    "INT4": (int4, INT4_BYTES, {}),
+    "INT4, FP32 activations": (int4, INT4_BYTES, UNROUNDED),
+    "INT4, defaults": (int4, INT4_BYTES, DEFAULTS),
 }
 for name, (each, _, settings) in formats.items():
     if name not in decoders:
         decoders[name] = Decoder(each, **threads, **settings)
+formats["FP32, NumPy"] = (None, 4, {})
+decoders["FP32, NumPy"] = NumPyEngine(Network(LARGE, large_weights))  # last: its threads linger
+print("About a minute and a half", flush=True)
 with load.watch("section 4") as format_others:
     reading, prefill, decode = measure_formats(decoders, ROUNDS)
 
-# %%
-small = openvino_model(*network)
-small_int8, small_int4 = compress(small)
-trained = {"FP32": small, "BF16": small, "INT8": small_int8, "INT4": small_int4}
+
+# %% jupyter={"source_hidden": true}
+def kv_bytes(decoder):
+    """Return the bytes of a number in a decoder's cache."""
+    if isinstance(decoder, NumPyEngine):
+        return 4
+    return decoder.compiled.get_property("KV_CACHE_PRECISION").size
+
+
+def describe_engine(settings):
+    """Return what OpenVINO computes in with these settings, and whether it rounds activations."""
+    tokens = held_out_texts()[:1]
+    engines = [Decoder(small_int4, **settings | off) for off in ({}, UNROUNDED)]
+    same = np.array_equal(*(each.forward(tokens) for each in engines))
+    names = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION")
+    precision, cache = (engines[0].compiled.get_property(each).get_type_name() for each in names)
+    rounding = "leaves activations as they are" if same else "rounds activations to 8 bits"
+    return f"computes in {precision}, keeps keys and values in {cache}, {rounding}"
+
+
+small_fp16, small_int8, small_int4 = compress(openvino_model(*network))
+for name in ("INT4", "INT4, defaults"):
+    print(f"{name}: OpenVINO {describe_engine(formats[name][2])}")
+trained = dict.fromkeys(("FP32", "BF16"), openvino_model(*network))
+trained |= {"FP16": small_fp16, "INT8": small_int8, "INT4": small_int4}
 gains = {what: ratios(each, "FP32") for what, each in (("prefill", prefill), ("decode", decode))}
 rows, decode_share = [], {}
 for name, (_, weight_bytes, settings) in formats.items():
-    found = losses_of(Decoder(trained[name.partition(",")[0]], **settings))
-    moved = [
-        sum(cost(1, PROMPT, LARGE, weight_bytes, 4)[1:]) * speed / 1e9 for speed in decode[name]
-    ]
-    of_memory = decode_share[name] = spread(np.divide(moved, reading), "%", 100)
-    rows.append(
-        (
-            name,
-            f"{weight_bytes:.3g}",
-            f"{np.median(prefill[name]):,.0f}",
-            f"{gains['prefill'][name]}" if name != "FP32" else "1",
-            f"{np.median(decode[name]):,.0f}",
-            f"{gains['decode'][name]}" if name != "FP32" else "1",
-            str(of_memory),
-            f"{found.mean():.3f}",
-            str(against(found, exact)) if name != "FP32" else "",
-        )
+    small_settings = dict(settings)
+    if name == "INT8":  # a longer group would turn the rounding off
+        small_settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = SMALL.width
+    if name not in ("FP32", "FP32, NumPy"):
+        losses = losses_of(Decoder(trained[name.partition(",")[0]], **small_settings))
+        more_loss[name] = against(losses, exact)
+    moved = sum(cost(1, PROMPT + PASSES // 2, LARGE, weight_bytes, kv_bytes(decoders[name]))[1:])
+    decode_share[name] = spread(
+        np.array(decode[name]) * moved / np.array(reading), "%", 1e-7, digits=0
     )
-head = (
-    "weights",
-    "bytes",
-    "prefill, tokens/s",
-    "× FP32",
-    "decode, tokens/s",
-    "× FP32",
-    "of the bandwidth",
-    "loss",
-    "more loss",
-)
-display(markdown.table(head, rows))
+    speeds = []
+    for what, measured in (("prefill", prefill), ("decode", decode)):
+        gain = "1" if name == "FP32" else str(gains[what][name])
+        speeds += [f"{np.median(measured[name]):,.0f}", gain]
+    share = str(decode_share[name])
+    rows.append((name, f"{weight_bytes:.3g}", *speeds, share, str(more_loss.get(name, ""))))
+head = ("weights", "bytes", "prefill, tokens/s", "vs FP32", "decode, tokens/s", "vs FP32")
+display(markdown.table((*head, "decode, of the limit", "more loss"), rows))
 results.compare_guess(4, Measured(*gains["decode"]["INT4"], "×"))
+for what in ("prefill", "decode"):
+    slower = [name for name, gain in gains[what].items() if gain.significant and not gain.faster]
+    print(f"Slower than FP32 in OpenVINO, in {what}: {', '.join(slower) or 'none'}.")
+own = ("your rounding, FP32", more_loss[4, GROUP])
+theirs = ("NNCF, FP32 activations", more_loss["INT4, FP32 activations"])
+print(repeated("more loss of 4 bits in groups of 64", own, theirs))
 
 # %% [markdown]
-# Read the table by columns. *Of the bandwidth* falls as the weights get smaller, if unpacking them, or what a pass does
-# besides, begins to count: then bytes are no longer the only limit. *More loss* with its interval says what the bits
-# cost. And the two rows *vectors in FP32* show why a model in INT8 can be slower than one in FP32, as people report:
-# without whole-number products, each weight is converted first, in prefill as often as in decode.
+# Is your NumPy engine faster than OpenVINO in FP32? A decoder for one request is mostly a loop of `x @ W`, and OpenBLAS
+# reads memory well. What an engine adds is everything else in the table. Both 4-bit models round the same layers. NNCF
+# uses 16 codes, −8 to 7, and scales in 16 bits; you use 15.
 #
-# Don't believe it: look. OpenVINO tells the time of each operation:
+# *Of the limit* falls with the bits. Why? A pass reads weights, and it also unpacks and multiplies them. If the two
+# overlapped in full, it would take the longer of the two times; without overlap, their sum. The next cell measures each
+# alone. Memory's time follows from the bytes. For the kernels' own time, it takes a block so small that its weights
+# stay in the caches. The engine reports the time of each operation.
+
 
 # %%
-profiles = []
-for name, rounding in (("FP32", {}), ("INT8", {}), ("INT8", NO_ROUNDING)):
-    decoder = Decoder(formats[name][0], PERF_COUNT=True, **threads, **rounding)
-    for what, tokens in (("prefill", PROMPT), ("decode", 1)):
-        for passes in (1, 3):  # the first allocates memory, and does not count
-            for _ in range(passes):
-                if what == "prefill":
-                    decoder.reset()
-                decoder.forward(np.zeros((1, tokens), int))
-            ms = decoder.profile()
-        products = sum(each for kind, each in ms.items() if kind.startswith("FullyConnected"))
-        attended = sum(each for kind, each in ms.items() if kind.startswith("ScaledDot"))
-        vectors = "" if name == "FP32" else ("FP32" if rounding else "8 bits")
-        others = sum(ms.values()) - products - attended
-        profiles.append(
-            (what, name, vectors, *(f"{each:.2f}" for each in (products, attended, others)))
+def time_of_pass(decoder):
+    """Return the ms of a pass of one token, of its matmuls, of its attention, and of all operations."""
+    token = np.zeros((1, 1), int)
+    decoder.fill(1, PROMPT)
+    decoder.forward(token)  # chooses kernels
+    decoder.profile()
+    whole = 1000 * seconds_of(decoder.forward, token, calls=PASSES)
+    ms = decoder.profile()
+    matmuls = sum(each for kind, each in ms.items() if kind.startswith("FullyConnected"))
+    attended = sum(each for kind, each in ms.items() if kind.startswith("ScaledDot"))
+    return whole, matmuls, attended, sum(ms.values())
+
+
+def in_cache(weight_bytes):
+    """Return the widest block whose weights take a quarter of the last cache."""
+    fitting = (cache_bytes / 4 / weight_bytes / 12) ** 0.5
+    width = min(WIDTH, max(1, int(fitting) // 128) * 128)
+    return Shape(1, width, width // 64, context=LARGE.context)
+
+
+times = {}
+with load.watch("section 4") as part_others:
+    for name in ("FP32", "FP16", "BF16", "INT8", "INT4"):
+        each, weight_bytes, settings = formats[name]
+        shape = in_cache(weight_bytes)
+        small = openvino_model(shape, random_weights(shape))
+        packed = dict(zip(("FP16", "INT8", "INT4"), compress(small))).get(name, small)
+        whole, part = (
+            Decoder(one, PERF_COUNT=True, **threads, **settings) for one in (each, packed)
         )
-head = ("", "weights", "vectors", "products with weights, ms", "attention, ms", "all else, ms")
-display(markdown.table(head, sorted(profiles, reverse=True)))
-del decoder
+        weight_ms = LARGE.block_weights * weight_bytes / 1e6  # at 1 GB/s
+        for turn in range(-1, ROUNDS):  # the first does not count
+            alone = weight_ms / read_memory()
+            measured = time_of_pass(whole)
+            kernels = time_of_pass(part)[1] * LARGE.block_weights / shape.block_weights
+            if turn >= 0:
+                times.setdefault(name, []).append((*measured, alone, kernels))
+del whole, part
 
 # %% jupyter={"source_hidden": true}
-figure, axis = plt.subplots(figsize=(9, 5.5))
-per_weight = np.geomspace(0.4, 5, 50)
-middle = np.median(reading)
-axis.plot(
-    per_weight,
-    1e9 * middle / (per_weight * LARGE.block_weights),
-    color=plots.BLACK,
-    marker="",
-    label="roof of memory",
-)
+rows, overlap = [], {}
+for name, rounds in times.items():
+    passes, matmuls, attended, operations, alone, kernels = np.array(rounds).T
+    overlap[name] = spread(
+        (alone + kernels - matmuls) / np.minimum(alone, kernels), "%", 100, digits=0
+    )
+    ms = (alone, kernels, matmuls, attended, passes - matmuls - attended, passes)
+    rows.append((name, *(f"{np.median(each):.2f}" for each in ms), str(overlap[name])))
+head = ("weights", "memory alone", "kernels alone", "matmuls", "attention", "all else", "a pass")
+display(markdown.table((*head, "overlap"), rows, ["Times in ms, medians."]))
+passes, matmuls, attended, operations, alone, kernels = np.array(times["INT4"]).T
+operations = total([np.median(operations)], np.median(passes))
+print(f"INT4: {operations}")
+if operations.reliable:
+    for what, lost in (
+        ("matmuls beyond memory's time", matmuls - alone),
+        ("attention", attended),
+        ("all else", passes - matmuls - attended),
+    ):
+        print(f"INT4 loses to {what}: {spread(lost / passes, '%', 100, digits=0)} of a pass")
+    longer = "unpacking and multiplying" if np.median(kernels) > np.median(alone) else "memory"
+    print(f"In INT4, the longer of the two times is that of {longer}.")
+if no_bf16:
+    print("BF16 is FP32 here.")
+
+# %% jupyter={"source_hidden": true}
+SHOWN = ("FP32, NumPy", "FP32", "FP16", "BF16", "INT8", "INT4")
 roofs = peak | {"INT8": limits.peak("int8")}
+roof_of = {"FP32, NumPy": "FP32", "FP16": "FP32", "INT4": "INT8"}
+prefill_share = {
+    name: 2 * LARGE.block_weights * np.median(prefill[name]) / 1e7 / roofs[roof_of.get(name, name)]
+    for name in SHOWN
+}
+figure, axis = plt.subplots(figsize=(9, 6))
+per_weight = np.geomspace(0.4, 6, 50)
+low, middle, high = (
+    1e9 * np.percentile(reading, each) / (per_weight * LARGE.block_weights) for each in (0, 50, 100)
+)
+axis.fill_between(per_weight, low, high, color=plots.BLACK, alpha=0.15, label="memory, all rounds")
+axis.plot(per_weight, middle, color=plots.BLACK, marker="", label="memory, median")
 for (name, top), style in zip(roofs.items(), ("--", ":", "-.")):
     roof = 1e9 * top / (2 * LARGE.block_weights)
     axis.axhline(
-        roof, color=plots.BLACK, linestyle=style, marker="", label=f"roof of {name}'s products"
+        roof, color=plots.BLACK, linestyle=style, marker="", label=f"peak of {name} products"
     )
-for what, speeds, colour, marker in (
+for what, rates, colour, marker in (
     ("prefill", prefill, plots.ORANGE, "s"),
     ("decode", decode, plots.BLUE, "o"),
 ):
-    for name in ("FP32", "BF16", "INT8", "INT4"):
-        place = formats[name][1], np.median(speeds[name])
-        label = what if name == "FP32" else None
-        axis.plot(*place, marker, color=colour, markersize=10, linestyle="", label=label)
-        axis.annotate(name, place, (-8, -14), textcoords="offset points", ha="right")
-axis.set(xscale="log", yscale="log", xlabel="bytes per weight", ylabel="tokens/s")
+    for name in SHOWN:
+        numpy_too, right = name == "FP32, NumPy", name in ("FP32, NumPy", "FP16")
+        bytes_each = formats[name][1]
+        value, reach = bars([spread(rates[name])])
+        axis.errorbar(
+            bytes_each,
+            value,
+            reach,
+            fmt=marker,
+            color=colour,
+            fillstyle="none" if numpy_too else "left" if right else "full",
+            capsize=4,
+            label=what if name == "FP32" else None,
+        )
+        share = decode_share[name].value if what == "decode" else prefill_share[name]
+        label = f"{'NumPy' if numpy_too else name} {share:.0f}%"
+        axis.annotate(
+            label,
+            (bytes_each, value[0]),
+            (8 if right else -8, -14 if what == "decode" else 8),
+            textcoords="offset points",
+            ha="left" if right else "right",
+            fontsize=11,
+        )
+axis.set(xscale="log", yscale="log", xlabel="bytes per weight", ylabel="tokens/s", xlim=(0.3, 9))
 axis.set(title="Prefill meets the cores, decode the memory")
 axis.set_xticks((0.5, 1, 2, 4), ("0.5", "1", "2", "4"))
 axis.minorticks_off()
 figure.legend(loc="outside lower center", ncols=3)
 plots.show(
     figure,
-    alt="Tokens per second over bytes per weight, under the roofs of memory and of products. "
+    alt="Tokens per second over bytes per weight, with the limits of memory and of products. "
     + "; ".join(
-        f"{name}: prefill {np.median(prefill[name]):,.0f}, decode {np.median(decode[name]):,.0f}"
-        for name in ("FP32", "BF16", "INT8", "INT4")
+        f"{name}: prefill {np.median(prefill[name]):,.0f} ({prefill_share[name]:.0f}% of its "
+        f"limit), decode {np.median(decode[name]):,.0f} ({decode_share[name].value:.0f}%)"
+        for name in SHOWN
     ),
     keep=results,
     watched=[format_others],
 )
 
 # %% [markdown]
-# Keep this picture. The points of decode follow the sloping roof: fewer bytes, more tokens. The points of prefill stay
-# under the flat ones, whatever the weights weigh.
+# Keep this picture. The percentages are shares of each point's own limit: the sloping band, memory over all rounds, for
+# decode; the flat line of the products that it computes with for prefill. FP16 computes in FP32, and INT4 in INT8.
+#
+# Decode moves up as weights shrink, but further and further below the band, by the times of the last table. Prefill
+# does not care what a weight weighs, only what it is multiplied in. If INT8 and INT4 stay further below their line than
+# FP32, it is because `./lab roofline` multiplies matrices that are in 8 bits already, and counts nothing else: here,
+# each pass also rounds activations, and scales sums, one for each group.
 #
 # ## 5 · Many requests, long contexts
 #
@@ -1827,8 +1942,9 @@ del by_threads, decoder
 #    bandwidth, and whether they mean prefill.
 # 2. Channels for the chat, as decode is bytes over bandwidth. Cores, or instructions for matmuls such as AMX, for
 #    documents: prefill is arithmetic, and a summary is mostly reading.
-# 3. Scales make it 0.53 bytes, so at most 7.5 times. Then *of the bandwidth*: if INT4 reaches less of it than FP32
-#    does, unpacking the weights, or overhead, has become the limit. With more cores per GB/s it is less so.
+# 3. Scales make it 0.53 bytes, so at most 7.5 times. Then the table of times: where the kernels alone take as long as
+#    memory alone, and the two overlap only in part, a matmul takes longer than its bytes. Attention and all else do not
+#    shrink with the weights. More cores per GB/s shorten the kernels' time, but not memory's.
 #
 # </div>
 
@@ -1899,7 +2015,9 @@ for (what, name), reached in shares.items():
 gain = Measured(*prefill_gain, "×")
 rows.append(("prefill vs decode, FP32, tokens/s", "", gain, "", speed_others))
 # section 4
-rows.append(("memory, read by all cores", "", spread(reading, "GB/s"), "", format_others))
+rows.append((f"reading memory: {memory.fastest}", "", spread(reading, "GB/s"), "", format_others))
+for name in ("FP32, NumPy", "INT8", "INT4"):
+    rows.append((f"decode, {name}, of that", "", decode_share[name], "100%", format_others))
 for name in ("BF16", "INT8", "INT4"):
     at_most = formats["FP32"][1] / formats[name][1]
     gain = Measured(*gains["decode"][name], "×")

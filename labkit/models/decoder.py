@@ -142,7 +142,11 @@ def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.
         looked_up = ops.scaled_dot_product_attention(queries, repeat(keys), repeat(values), allowed)
         joined = ops.reshape(ops.transpose(looked_up, _whole([0, 2, 1, 3])), _whole([0, 0, shape.width]), True)
         x = ops.add(x, product(joined, f"{layer}.out"))
-        x = ops.add(x, product(ops.gelu(product(_rms_norm(x), f"{layer}.up"), "tanh"), f"{layer}.down"))
+        # With GELU fused into it, a float32 matmul runs on a oneDNN kernel that reads weights at three quarters of the
+        # speed of MLAS, which OpenVINO uses otherwise (2026.4, on an EPYC). A reshape keeps the two apart.
+        hidden = ops.reshape(product(_rms_norm(x), f"{layer}.up"), _whole([0, 0, 4, shape.width]), True)
+        activated = ops.reshape(ops.gelu(hidden, "tanh"), _whole([0, 0, 4 * shape.width]), True)
+        x = ops.add(x, product(activated, f"{layer}.down"))
     logits = ops.result(product(_rms_norm(x), "logits"))
     return openvino.Model([logits], sinks, [tokens, positions, rows], "decoder")
 
@@ -155,8 +159,9 @@ class Decoder:
     model : openvino.Model
         As `openvino_model` makes it, its weights compressed or not.
     **settings
-        OpenVINO's, such as `INFERENCE_PRECISION_HINT="bf16"`. By default it computes in float32, one request at a
-        time, and keeps keys and values in float32.
+        OpenVINO's, such as `INFERENCE_PRECISION_HINT="bf16"`; None leaves one to OpenVINO. By default it computes in
+        float32, one request at a time, and keeps keys and values in float32: OpenVINO would choose bfloat16 where the
+        CPU has it, and 8 bits for keys and values.
 
     Attributes
     ----------
@@ -168,7 +173,8 @@ class Decoder:
 
     def __init__(self, model: openvino.Model, **settings: object):
         defaults = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "NUM_STREAMS": 1}
-        self.compiled = openvino_core().compile_model(model, "CPU", defaults | settings)
+        chosen = {name: value for name, value in (defaults | settings).items() if value is not None}
+        self.compiled = openvino_core().compile_model(model, "CPU", chosen)
         self._request = self.compiled.create_infer_request()
         self.length = self._passes = 0
         self._profiled = 0, Counter[str]()
