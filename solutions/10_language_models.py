@@ -47,6 +47,7 @@ import openvino
 import rich
 import tensorflow as tf
 from IPython.display import display
+from matplotlib.ticker import LogLocator, NullLocator
 
 from labkit.data import characters
 from labkit.display import ladder, markdown, plots
@@ -73,7 +74,7 @@ WIDTH = (
 )  # of the large model: section 3
 PROMPT, ROUNDS, PASSES = (16, 2, 2) if QUICK else (256, 6, 6)  # sections 3 and 4
 AT_ONCE = (1, 4) if QUICK else (1, 2, 4, 8, 16, 32, 64)  # requests: section 5
-CONTEXTS = (16, 64) if QUICK else (64, 512, 1024, 2048)  # cached tokens: section 5
+CONTEXTS = (16, 64) if QUICK else (64, 512, 1536)  # cached tokens: section 5
 BATCH_ROUNDS, BATCH_PASSES = (2, 1) if QUICK else (6, 3)  # section 5
 TEXTS, WRITTEN, DRAFT_ROUNDS = (4, 8, 2) if QUICK else (12, 64, 6)  # section 7
 ARRIVALS = 20 if QUICK else 200  # simulated requests: section 8
@@ -424,6 +425,13 @@ for length in LENGTHS:
 cache_gain = ratio(*(token_rates[way, LENGTHS[-1]] for way in (with_cache, without_cache)))
 print(f"at {LENGTHS[-1]} characters: {Measured(*cache_gain, '×')}: {cache_gain.verdict}")
 results.compare_guess(2, Measured(*cache_gain, "×"))
+
+
+def log_ticks(axis):
+    """Label a logarithmic axis 1, 2, 5, 10 and so on."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_locator(NullLocator())
 
 
 def bars(measured):
@@ -1117,7 +1125,7 @@ def decode_rate(decoder, requests, cached):
 NAMES = ("FP32", "BF16", "INT8")
 at_once = {(name, requests): [] for name in NAMES for requests in AT_ONCE}
 batch_reading = []
-print("About half a minute", flush=True)
+print("About 20 s", flush=True)
 with load.watch("section 5") as batch_others:
     for turn in range(-1, BATCH_ROUNDS):  # the first does not count
         read = read_memory()
@@ -1147,6 +1155,7 @@ for name, colour, marker in zip(NAMES, plots.PALETTE, plots.MARKERS):
         axis.plot(AT_ONCE, roof, "--", color=colour, marker="", label=f"{name}, the two limits")
 axis.set_xscale("log", base=2)
 axis.set_yscale("log")
+log_ticks(axis.yaxis)
 axis.set_xticks(AT_ONCE, AT_ONCE)
 axis.set(xlabel="requests at once", ylabel="tokens/s, all together")
 axis.set(title="Many requests share one reading of the weights")
@@ -1185,7 +1194,7 @@ after = {
     for cached in contexts
 }
 context_reading = []
-print("About half a minute", flush=True)
+print("About a minute", flush=True)
 with load.watch("section 5") as context_others:
     for turn in range(-1, BATCH_ROUNDS):  # the first does not count
         read = read_memory()
@@ -1223,9 +1232,7 @@ to_score = [each for batch, each in predictions.items() if batch != (many, "", l
 print(*to_score, sep="\n")
 print(score(to_score))
 cache_share = 100 * cache_rate / 1e9 / np.median(context_reading)
-print(
-    f"Attention reads the cache at {cache_rate / 1e9:.0f} GB/s, {cache_share:.0f}% of memory's speed."
-)
+print(f"Attention reads at {cache_rate / 1e9:.0f} GB/s, {cache_share:.0f}% of memory's speed.")
 gqa_gain = ratio(after[many, ", GQA", longest], after[many, "", longest])
 print(f"{many} requests, {longest:,} cached: GQA {Measured(*gqa_gain, '×')}: {gqa_gain.verdict}")
 if cache_share < 80:
@@ -1242,7 +1249,8 @@ for (requests, name), colour, marker in styles:
     axis.plot(contexts, [each.predicted for each in points], "--", color=colour, marker="")
 axis.set(yscale="log", xlabel="cached tokens per request", ylabel="tokens/s, all together, FP32")
 axis.set(title="Long contexts: the cache is read for each request (dashed: predicted)")
-axis.legend(loc="upper right")
+log_ticks(axis.yaxis)
+figure.legend(loc="outside lower center", ncols=4, fontsize=12)
 plots.show(
     figure,
     alt="Tokens per second over cached tokens, measured. "
@@ -1323,19 +1331,23 @@ print(f"and {room / 1e9:.0f} GB of memory. INT4 reached {int4_share} of the band
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(9.5, 5.5))
 places = {name: place for place, name in enumerate(reversed(forecasts))}
-edge = max([each[0] for each in fitting.values()], default=1)
+edge = max((most for most, _, _ in fitting.values()), default=10)
 for name, (most, first_s, requests) in forecasts.items():
     if name not in fitting:
         size = Q4 * published.MODELS[name].weights / 1e9
-        axis.text(1.05, places[name], f"does not fit: {size:.0f} GB of weights", va="center")
+        note = f"does not fit: {size:.0f} GB of weights, {room / 1e9:.0f} GB of memory"
+        axis.text(0.12, places[name], note, va="center", fontsize=12)
         continue
     axis.barh(places[name], most, color=plots.SKY, alpha=0.45, height=0.6)
     speed, reach = bars([expected[name]])
     axis.errorbar(speed, [places[name]], xerr=reach, fmt="o", color=plots.BLUE, capsize=5)
-    note = f"{speed[0]:.0f} tokens/s · first after {first_s:.1f} s · {requests:,} requests"
-    axis.text(1.15 * max(most, 1), places[name], note, va="center", fontsize=11)
+    note = f"{speed[0]:.1f} tokens/s · first after {first_s:.1f} s · {requests:,} requests"
+    axis.text(1.15 * most, places[name], note, va="center", fontsize=12)
 axis.set_yticks(list(places.values()), list(places))
-axis.set(xscale="log", xlim=(1, 60 * edge), xlabel="decode, tokens/s of one request after 4,096")
+axis.set(xscale="log", xlim=(0.1, 90 * edge), ylim=(-0.6, len(places) - 0.4))
+axis.set(xlabel="decode, tokens/s of one request after 4,096 cached tokens")
+log_ticks(axis.xaxis)
+axis.xaxis.set_major_locator(LogLocator())
 axis.set_title("Your machine, these models (Q4)")
 axis.plot([], [], "s", color=plots.SKY, alpha=0.45, markersize=12, label="the limit of memory")
 axis.plot([], [], "o", color=plots.BLUE, label="at the share that INT4 reaches here")
@@ -1446,7 +1458,7 @@ for draft, alpha, cost_of_draft, stated in (
 
 # %% [markdown]
 # The best draft is neither the most often right nor the largest: its own time counts. The cheapest draft is no model.
-# **Prompt lookup** finds the last place where the text had its last few tokens, and proposes what followed there. It
+# *Prompt lookup* finds the first place where the text had its last few tokens, and proposes what followed there. It
 # suits answers that repeat their prompt, such as edited code, summaries and quotes. Most tools have it (section 10).
 #
 # Here the large model is the one that you trained, in NumPy with your cache, and continues Python's documentation.
@@ -1454,8 +1466,8 @@ for draft, alpha, cost_of_draft, stated in (
 
 # %%
 def look_up(tokens, count, last=4):
-    """Propose what followed the last occurrence of the last tokens; nothing if there is none."""
-    place = bytes(tokens).rfind(bytes(tokens[-last:]), 0, len(tokens) - 1)
+    """Propose what followed the first occurrence of the last tokens; nothing if they are new."""
+    place = bytes(tokens).find(bytes(tokens[-last:]), 0, len(tokens) - 1)
     return tokens[place + last : place + last + count] if place >= 0 else []
 
 
@@ -1523,15 +1535,15 @@ with load.watch("section 7") as cost_others:
         lookup_s.append(seconds_of(look_up, known[0], max(GAMMAS)))
 draft_cost = np.median(lookup_s) * np.median(pass_rates[0])  # once per pass
 pass_cost = {gamma: ratio(pass_rates[0], pass_rates[gamma]) for gamma in GAMMAS}
-predicted = {}
+predicted, growth = {}, {}
 for gamma in GAMMAS:
     passes = [write_greedily(prompt, WRITTEN, gamma)[1:] for prompt in known]
     proposals, accepted = ([*chain(*parts)] for parts in zip(*passes))
-    alpha, part, grown, predicted[gamma] = expect(
+    alpha, part, growth[gamma], predicted[gamma] = expect(
         proposals, accepted, gamma, draft_cost / gamma, pass_cost[gamma].value
     )
     print(
-        f"{gamma} proposed: {part:.0%} of the passes have a proposal, {alpha:.0%} of its tokens are "
+        f"{gamma} proposed: {part:.0%} of the passes have a proposal, {alpha:.0%} of it is "
         f"right;\n    a pass costs {Measured(*pass_cost[gamma], '×')}: "
         f"predicted {predicted[gamma]:.2f}×"
     )
@@ -1548,6 +1560,14 @@ with load.watch("section 7") as draft_others:
 speculative = ratio(draft_rates["lookup"], draft_rates["none"])
 found = Prediction(f"{chosen} proposed", predicted[chosen], Measured(*speculative, "×"))
 print(f"{found}; {speculative.verdict}")
+passes = sum(len(accepted) for *_, accepted in texts_by["lookup"])
+a_pass = len(new) * WRITTEN / passes  # tokens by which the text grows
+print(
+    f"Tokens per pass: predicted {growth[chosen]:.2f}, measured {a_pass:.2f}; time of a pass:",
+    end=" ",
+)
+pass_s = (growth[chosen] / predicted[chosen], a_pass / speculative.value)
+print("predicted {:.2f}, measured {:.2f} times that of one token.".format(*pass_s))
 same = [each[0] for each in texts_by["none"]] == [each[0] for each in texts_by["lookup"]]
 print(f"the same texts: {same}")
 for prompt, (tokens, _, accepted) in list(zip(new, texts_by["lookup"]))[: 1 if QUICK else 4]:
@@ -1571,7 +1591,7 @@ results.compare_guess(6, Measured(*speculative, "×"))
 for gamma in (each - 1 for each in AT_ONCE if 2 < each <= 16):
     several = ratio(at_once["FP32", 1], np.array(at_once["FP32", gamma + 1]) / (gamma + 1))
     pays = [a for a in np.linspace(0, 1, 101) if speed_up(a, gamma, 0, several.value) > 1]
-    least = f"pays above {pays[0]:.0%} accepted" if pays else "never pays"
+    least = f"pays from {pays[0]:.0%} accepted" if pays else "never pays"
     print(f"FP32, {gamma} proposed: a pass costs {Measured(*several, '×')} that of one: {least}")
 
 # %% [markdown]
@@ -1652,15 +1672,16 @@ simulated = {
     for policy, chunk in policies.items()
     for rate in loads
 }
-figure, axes = plt.subplots(1, 3, figsize=(13, 4.5))
+figure, axes = plt.subplots(1, 3, figsize=(11.5, 4.8))
 for axis, (what, value) in zip(axes, quantities.items()):
     for (policy, _), colour, marker in zip(policies.items(), plots.PALETTE, plots.MARKERS):
         tail = [np.percentile([*map(value, simulated[policy, rate])], 95) for rate in loads]
         half = [np.median([*map(value, simulated[policy, rate])]) for rate in loads]
         axis.plot(loads, tail, f"{marker}-", color=colour, label=f"{policy}, p95")
-        axis.plot(loads, half, f"{marker}:", color=colour, label="median")
+        axis.plot(loads, half, f"{marker}:", color=colour, label=f"{policy}, median")
     axis.set(xlabel="requests/s", ylabel=what, yscale="log")
-figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    log_ticks(axis.yaxis)
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
 figure.suptitle(f"Simulated: prompts of {LONG} tokens, answers of {REPLY}, {SLOTS} slots, FP32")
 at_load = loads[3]
 told = {
@@ -1676,7 +1697,7 @@ for (policy, what), value in told.items():
 results.hand_in(
     "8",
     *(
-        (str(each.name), "", each.measured, f"{each.predicted:.0f} ms predicted", serving_others)
+        (str(each.name), "", each.measured, f"{each.predicted:,.1f} ms predicted", serving_others)
         for each in scores
     ),
 )

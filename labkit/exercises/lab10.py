@@ -208,7 +208,7 @@ def _joined(tokens: np.ndarray, past: int, axis: int) -> np.ndarray | None:
 PAIRS_HINT, CACHE_BYTES_HINT, COST_HINT = (
     "Count the pairs of a query and a key that it sees. The first new token sees the cached ones and itself, the next "
     "one more, and so on: how many pairs is that for all new tokens?",
-    "pairs = tokens * cached + tokens * (tokens + 1) / 2, in each of `layers * heads` heads. A pair takes 2 · head_size "
+    "pairs = tokens * cached + tokens * (tokens + 1) / 2, in each of layers * heads heads. A pair takes 2 · head_size "
     "operations with the key, and as many with the value. The cache has keys and values of the KV heads alone.",
     "2 * model.active_weights * tokens + 4 * model.layers * model.heads * model.head_size * pairs, weight_bytes * "
     "model.active_weights, kv_bytes * 2 * model.layers * model.kv_heads * model.head_size * (cached + tokens)",
@@ -263,7 +263,7 @@ def cost(answer: Callable[..., Any]) -> None:
             "the cached tokens were multiplied with the weights once more": products
             + 2 * model.active_weights * cached
             + pair * pairs,
-            "attention had one block": products + pair * pairs / model.layers,
+            "attention were in one block": products + pair * pairs / model.layers,
             "attention had one head": products + pair * pairs / model.heads,
             "only the KV heads had queries": products + pair * pairs * model.kv_heads / model.heads,
             "the weights were those of each block": model.layers * products + pair * pairs,
@@ -303,7 +303,7 @@ def cost(answer: Callable[..., Any]) -> None:
             )
 
     for case in (
-        (3, 7, Sizes(3, 6, 2, 5, 1000), 0.5, 2),
+        (3, 7, Sizes(5, 21, 7, 3, 1000), 0.5, 4),
         (1, 0, Sizes(1, 1, 1, 1, 12), 4, 4),
         (1, 0, Sizes(3, 2, 2, 4, 700), 4, 4),
         (1, 7, Sizes(2, 4, 1, 5, 600), 4, 2),
