@@ -593,7 +593,7 @@ read_memory = memory.read  # GB/s of the fastest reader
 
 
 def tokens_per_second(decoder, batch, tokens, cached, passes):
-    """Return the tokens/s of passes, each of `tokens` for every text of a batch, after `cached` tokens."""
+    """Return the tokens/s of passes of `tokens` for each text of a batch, after `cached` ones."""
     rng = np.random.default_rng(0)
     if decoder.length != cached:
         decoder.reset()
@@ -1950,9 +1950,9 @@ del by_threads, decoder
 #    bandwidth, and whether they mean prefill.
 # 2. Channels for the chat, as decode is bytes over bandwidth. Cores, or instructions for matmuls such as AMX, for
 #    documents: prefill is arithmetic, and a summary is mostly reading.
-# 3. Scales make it 0.53 bytes, so at most 7.5 times. Then the table of times: where the kernels alone take as long as
-#    memory alone, and the two overlap only in part, a matmul takes longer than its bytes. Attention and all else do not
-#    shrink with the weights. More cores per GB/s shorten the kernels' time, but not memory's.
+# 3. With scales it is 0.53 bytes, so the most is 4 / 0.53. Then the table of times. Where the kernels alone take as
+#    long as memory alone, and the two overlap only in part, a matmul takes longer than its bytes. Attention and the
+#    rest do not shrink with the weights. More cores per GB/s shorten the kernels' time, but not memory's.
 #
 # </div>
 
