@@ -765,6 +765,7 @@ for bits in (8, 4, 3, 2):
 # | AVX2 without VNNI | FP32 | stay in FP32; weights are converted to FP32 |
 #
 # `DYNAMIC_QUANTIZATION_GROUP_SIZE` is how many activations share a scale: 32 by default. At 0 they stay as they are.
+# The row *INT8* uses the width of the model, since fewer scales are less work.
 #
 # By default, OpenVINO computes in BF16 where the CPU can, and keeps the KV cache in 8 bits. To compare only weights,
 # this lab sets `INFERENCE_PRECISION_HINT="f32"` and `KV_CACHE_PRECISION="f32"`, except in rows called *defaults*. FP16
@@ -892,7 +893,7 @@ print(repeated("more loss of 4 bits in groups of 64", own, theirs))
 # and OpenBLAS reads memory well. What an engine adds is the rest of the table. As for the losses, both 4-bit models
 # round the same layers. NNCF has 16 codes, from −8 to 7, and scales in 16 bits; you have 15 codes.
 #
-# *Of the limit* falls with the bits. Why? A pass reads weights, and it also unpacks and multiplies them. If the two
+# Where does a format lose the rest of the limit? A pass reads weights, and it also unpacks and multiplies them. If both
 # overlapped in full, a matmul would take the longer of the two times; without overlap, their sum. The next cell
 # compares a matmul with both. Memory's time follows from the bytes. The kernels' own time is measured on a block so
 # small that its weights stay in the caches. OpenVINO reports the time of each operation.
@@ -1039,10 +1040,10 @@ plots.show(
 # Keep this picture. The percentages are shares of each point's own limit: the sloping band, memory over all rounds, for
 # decode; the flat line of the products that it computes with for prefill. FP16 computes in FP32, and INT4 in INT8.
 #
-# Decode moves up as weights shrink, but further and further below the band, by the times of the last table. Prefill
-# does not care what a weight weighs, only what it is multiplied in. If INT8 and INT4 stay further below their line than
-# FP32, it is because `./lab roofline` multiplies matrices that are in 8 bits already, and counts nothing else: here,
-# each pass also rounds activations, and scales sums, one for each group.
+# A decode point far below the band loses its time to the kernels, to attention or to the rest: see the last table.
+# Prefill does not depend on the bytes of a weight, only on the products. If INT8 and INT4 reach less of their line than
+# FP32 does, remember what the line is: `./lab roofline` multiplies matrices that are in 8 bits already. Here, each pass
+# also rounds activations, and scales a sum for each group.
 #
 # ## 5 · Many requests, long contexts
 #
