@@ -585,7 +585,7 @@ read_memory = memory.read  # GB/s of the fastest reader
 
 
 def tokens_per_second(decoder, batch, tokens, cached, passes):
-    """Return the tokens/s of passes, each of `tokens` for every text of a batch, after `cached` tokens."""
+    """Return the tokens/s of passes of `tokens` for each text of a batch, after `cached` ones."""
     rng = np.random.default_rng(0)
     if decoder.length != cached:
         decoder.reset()
@@ -716,7 +716,7 @@ def against(losses, reference):
     gaps = losses - reference
     half = 1.96 * gaps.std(ddof=1) / len(gaps) ** 0.5
     ends = gaps.mean() - half, gaps.mean() + half
-    return Measured(gaps.mean(), *ends, "nats", digits=3, signed=True)
+    return Measured(gaps.mean(), *ends, "nats", digits=4, signed=True)
 
 
 # %%
@@ -758,6 +758,7 @@ for bits in (8, 4, 3, 2):
 
 # %% [markdown]
 # `DYNAMIC_QUANTIZATION_GROUP_SIZE` is how many activations share a scale: 32 by default. At 0 they stay as they are.
+# The row *INT8* uses the width of the model, since fewer scales are less work.
 #
 # By default, OpenVINO computes in BF16 where the CPU can, and keeps the KV cache in 8 bits. To compare only weights,
 # this lab sets `INFERENCE_PRECISION_HINT="f32"` and `KV_CACHE_PRECISION="f32"`, except in rows called *defaults*. FP16
@@ -871,6 +872,8 @@ for name, (_, weight_bytes, settings) in formats.items():
 head = ("weights", "bytes", "prefill, tokens/s", "vs FP32", "decode, tokens/s", "vs FP32")
 display(markdown.table((*head, "decode, of the limit", "more loss"), rows))
 results.compare_guess(4, Measured(*gains["decode"]["INT4"], "×"))
+yours = gains["decode"]["FP32, NumPy"]
+print(f"Your NumPy engine vs OpenVINO, decode in FP32: {yours}: {yours.verdict}")
 for what in ("prefill", "decode"):
     slower = [name for name, gain in gains[what].items() if gain.significant and not gain.faster]
     print(f"Slower than FP32 in OpenVINO, in {what}: {', '.join(slower) or 'none'}.")
@@ -879,30 +882,17 @@ theirs = ("NNCF, FP32 activations", more_loss["INT4, FP32 activations"])
 print(repeated("more loss of 4 bits in groups of 64", own, theirs))
 
 # %% [markdown]
-# Is your NumPy engine faster than OpenVINO in FP32? A decoder for one request is mostly a loop of `x @ W`, and OpenBLAS
-# reads memory well. What an engine adds is everything else in the table. Both 4-bit models round the same layers. NNCF
-# uses 16 codes, −8 to 7, and scales in 16 bits; you use 15.
+# Why can a few lines of NumPy keep up with an engine? With one request, a decoder in FP32 is mostly a loop of `x @ W`,
+# and OpenBLAS reads memory well. What an engine adds is the rest of the table. As for the losses, both 4-bit models
+# round the same layers. NNCF has 16 codes, from −8 to 7, and scales in 16 bits; you have 15 codes.
 #
-# *Of the limit* falls with the bits. Why? A pass reads weights, and it also unpacks and multiplies them. If the two
-# overlapped in full, it would take the longer of the two times; without overlap, their sum. The next cell measures each
-# alone. Memory's time follows from the bytes. For the kernels' own time, it takes a block so small that its weights
-# stay in the caches. The engine reports the time of each operation.
+# Where does a format lose the rest of the limit? A pass reads weights, and it also unpacks and multiplies them. If both
+# overlapped in full, a matmul would take the longer of the two times; without overlap, their sum. The next cell
+# compares a matmul with both. Memory's time follows from the bytes. The kernels' own time is measured on a block so
+# small that its weights stay in the caches. OpenVINO reports the time of each operation.
 
 
 # %%
-def time_of_pass(decoder):
-    """Return the ms of a pass of one token, of its matmuls, of its attention, and of all operations."""
-    token = np.zeros((1, 1), int)
-    decoder.fill(1, PROMPT)
-    decoder.forward(token)  # chooses kernels
-    decoder.profile()
-    whole = 1000 * seconds_of(decoder.forward, token, calls=PASSES)
-    ms = decoder.profile()
-    matmuls = sum(each for kind, each in ms.items() if kind.startswith("FullyConnected"))
-    attended = sum(each for kind, each in ms.items() if kind.startswith("ScaledDot"))
-    return whole, matmuls, attended, sum(ms.values())
-
-
 def in_cache(weight_bytes):
     """Return the widest block whose weights take a quarter of the last cache."""
     fitting = (cache_bytes / 4 / weight_bytes / 12) ** 0.5
@@ -910,48 +900,66 @@ def in_cache(weight_bytes):
     return Shape(1, width, width // 64, context=LARGE.context)
 
 
+def time_of_pass(decoder):
+    """Return the mean ms of a pass of one token, and of its operations by type; also GB/s."""
+    token, seconds, gb_per_second = np.zeros((1, 1), int), [], []
+    for turn in range(ROUNDS):
+        gb_per_second.append(read_memory())
+        decoder.fill(1, PROMPT)
+        decoder.forward(token)  # chooses kernels
+        if turn == 0:
+            decoder.profile()  # what ran so far does not count
+        seconds.append(seconds_of(decoder.forward, token, calls=PASSES))
+    return 1000 * np.mean(seconds), decoder.profile(), np.mean(gb_per_second)
+
+
 times = {}
 with load.watch("section 4") as part_others:
     for name in ("FP32", "FP16", "BF16", "INT8", "INT4"):
-        each, weight_bytes, settings = formats[name]
+        large, weight_bytes, settings = formats[name]
         shape = in_cache(weight_bytes)
         small = openvino_model(shape, random_weights(shape))
-        packed = dict(zip(("FP16", "INT8", "INT4"), compress(small))).get(name, small)
-        whole, part = (
-            Decoder(one, PERF_COUNT=True, **threads, **settings) for one in (each, packed)
+        small = dict(zip(("FP16", "INT8", "INT4"), compress(small))).get(name, small)
+        of_large, of_small = (
+            time_of_pass(Decoder(each, PERF_COUNT=True, **threads, **settings))
+            for each in (large, small)
         )
-        weight_ms = LARGE.block_weights * weight_bytes / 1e6  # at 1 GB/s
-        for turn in range(-1, ROUNDS):  # the first does not count
-            alone = weight_ms / read_memory()
-            measured = time_of_pass(whole)
-            kernels = time_of_pass(part)[1] * LARGE.block_weights / shape.block_weights
-            if turn >= 0:
-                times.setdefault(name, []).append((*measured, alone, kernels))
-del whole, part
+        times[name] = of_large, of_small, weight_bytes, shape.block_weights
+del large, small
 
 # %% jupyter={"source_hidden": true}
-rows, overlap = [], {}
-for name, rounds in times.items():
-    passes, matmuls, attended, operations, alone, kernels = np.array(rounds).T
-    overlap[name] = spread(
-        (alone + kernels - matmuls) / np.minimum(alone, kernels), "%", 100, digits=0
+
+
+def time_in(operations, kind):
+    return sum(ms for name, ms in operations.items() if name.startswith(kind))
+
+
+rows = []
+for name, ((pass_ms, operations, gbs), (_, small, _), weight_bytes, weights) in times.items():
+    alone = LARGE.block_weights * weight_bytes / gbs / 1e6
+    kernels = time_in(small, "FullyConnected") * LARGE.block_weights / weights
+    matmuls, attended = (time_in(operations, kind) for kind in ("FullyConnected", "ScaledDot"))
+    overlap = f"{(alone + kernels - matmuls) / min(alone, kernels):.0%}"
+    ms = (alone, kernels, matmuls, attended, pass_ms - matmuls - attended, pass_ms)
+    rows.append(
+        (name, *(f"{each:.2f}" for each in ms[:3]), overlap, *(f"{each:.2f}" for each in ms[3:]))
     )
-    ms = (alone, kernels, matmuls, attended, passes - matmuls - attended, passes)
-    rows.append((name, *(f"{np.median(each):.2f}" for each in ms), str(overlap[name])))
-head = ("weights", "memory alone", "kernels alone", "matmuls", "attention", "all else", "a pass")
-display(markdown.table((*head, "overlap"), rows, ["Times in ms, medians."]))
-passes, matmuls, attended, operations, alone, kernels = np.array(times["INT4"]).T
-operations = total([np.median(operations)], np.median(passes))
-print(f"INT4: {operations}")
-if operations.reliable:
-    for what, lost in (
-        ("matmuls beyond memory's time", matmuls - alone),
-        ("attention", attended),
-        ("all else", passes - matmuls - attended),
-    ):
-        print(f"INT4 loses to {what}: {spread(lost / passes, '%', 100, digits=0)} of a pass")
-    longer = "unpacking and multiplying" if np.median(kernels) > np.median(alone) else "memory"
-    print(f"In INT4, the longer of the two times is that of {longer}.")
+head = ("weights", "memory alone", "kernels alone", "matmuls", "overlap", "attention", "all else")
+display(markdown.table((*head, "a pass"), rows, [f"Times in ms, means of {ROUNDS} rounds."]))
+breakdown = total(operations, pass_ms)  # of INT4, the last
+print(f"INT4, all operations: {breakdown}")
+if breakdown.reliable:
+    print(
+        f"INT4: memory alone would take {alone / pass_ms:.0%} of the pass. Lost: "
+        f"{(matmuls - alone) / pass_ms:.0%} to matmuls that take longer than their bytes, "
+        f"{attended / pass_ms:.0%} to attention, "
+        f"{(pass_ms - matmuls - attended) / pass_ms:.0%} to all else."
+    )
+    if abs(math.log(kernels / alone)) < 0.1:
+        print("Unpacking and multiplying INT4 takes about as long as reading it.")
+    else:
+        longer = "longer" if kernels > alone else "less time"
+        print(f"Unpacking and multiplying INT4 takes {longer} than reading it.")
 if no_bf16:
     print("BF16 is FP32 here.")
 
@@ -964,7 +972,7 @@ prefill_share = {
     for name in SHOWN
 }
 figure, axis = plt.subplots(figsize=(9, 6))
-per_weight = np.geomspace(0.4, 6, 50)
+per_weight = np.geomspace(0.4, 4.8, 50)
 low, middle, high = (
     1e9 * np.percentile(reading, each) / (per_weight * LARGE.block_weights) for each in (0, 50, 100)
 )
@@ -980,7 +988,8 @@ for what, rates, colour, marker in (
     ("decode", decode, plots.BLUE, "o"),
 ):
     for name in SHOWN:
-        numpy_too, right = name == "FP32, NumPy", name in ("FP32, NumPy", "FP16")
+        numpy_too, half = name == "FP32, NumPy", name == "FP16"
+        right = numpy_too or (half and what == "decode")
         bytes_each = formats[name][1]
         value, reach = bars([spread(rates[name])])
         axis.errorbar(
@@ -989,7 +998,7 @@ for what, rates, colour, marker in (
             reach,
             fmt=marker,
             color=colour,
-            fillstyle="none" if numpy_too else "left" if right else "full",
+            fillstyle="none" if numpy_too else "left" if half else "full",
             capsize=4,
             label=what if name == "FP32" else None,
         )
@@ -998,7 +1007,7 @@ for what, rates, colour, marker in (
         axis.annotate(
             label,
             (bytes_each, value[0]),
-            (8 if right else -8, -14 if what == "decode" else 8),
+            (8 if right else -8, -15),
             textcoords="offset points",
             ha="left" if right else "right",
             fontsize=11,
@@ -1024,10 +1033,10 @@ plots.show(
 # Keep this picture. The percentages are shares of each point's own limit: the sloping band, memory over all rounds, for
 # decode; the flat line of the products that it computes with for prefill. FP16 computes in FP32, and INT4 in INT8.
 #
-# Decode moves up as weights shrink, but further and further below the band, by the times of the last table. Prefill
-# does not care what a weight weighs, only what it is multiplied in. If INT8 and INT4 stay further below their line than
-# FP32, it is because `./lab roofline` multiplies matrices that are in 8 bits already, and counts nothing else: here,
-# each pass also rounds activations, and scales sums, one for each group.
+# A decode point far below the band loses its time to the kernels, to attention or to the rest: see the last table.
+# Prefill does not depend on the bytes of a weight, only on the products. If INT8 and INT4 reach less of their line than
+# FP32 does, remember what the line is: `./lab roofline` multiplies matrices that are in 8 bits already. Here, each pass
+# also rounds activations, and scales a sum for each group.
 
 # %% [markdown]
 # ## 5 · Many requests, long contexts
@@ -1924,9 +1933,9 @@ del by_threads, decoder
 #    bandwidth, and whether they mean prefill.
 # 2. Channels for the chat, as decode is bytes over bandwidth. Cores, or instructions for matmuls such as AMX, for
 #    documents: prefill is arithmetic, and a summary is mostly reading.
-# 3. Scales make it 0.53 bytes, so at most 7.5 times. Then the table of times: where the kernels alone take as long as
-#    memory alone, and the two overlap only in part, a matmul takes longer than its bytes. Attention and all else do not
-#    shrink with the weights. More cores per GB/s shorten the kernels' time, but not memory's.
+# 3. With scales it is 0.53 bytes, so the most is 4 / 0.53. Then the table of times. Where the kernels alone take as
+#    long as memory alone, and the two overlap only in part, a matmul takes longer than its bytes. Attention and the
+#    rest do not shrink with the weights. More cores per GB/s shorten the kernels' time, but not memory's.
 #
 # </div>
 
