@@ -116,8 +116,8 @@ print(text.source)
 # a key is their dot product, divided by √*d*. [**Softmax**](../docs/glossary.md#softmax) turns the scores of a query
 # into shares that sum to 1, and the result is the sum of the values, each times its share.
 #
-# No token may see a later one. Write the line that computes `later`: an array (n, m) of booleans, `True` where key *j*
-# belongs to a later token than query *i*. The last query belongs to the last token, which sees all keys.
+# No token may see a later one. Write the line that computes `later`: an array (n, m), `True` where key *j* belongs to a
+# later token than query *i*. The last query belongs to the last token, which sees all keys.
 
 
 # %%
@@ -1097,8 +1097,8 @@ else:
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** With hardly any context, how many times the tokens/s of a single request will the largest batch of
-# the next cell reach in FP32? And how much longer does each request wait for its next token?
+# **Guess first.** With hardly any context, how many times the tokens/s of one request will the largest batch reach in
+# FP32? And how much longer does each request wait for a token?
 #
 # </div>
 
@@ -1381,7 +1381,7 @@ plots.show(
 # %% [markdown]
 # ## 7 · Speculative decoding
 #
-# Section 5 showed how cheap more tokens in a pass are. But one request's next tokens are not known yet, so guess them.
+# More tokens in a pass are cheap (section 5), but one request's next tokens are not known yet. So guess them.
 # A cheap *draft* proposes a few tokens. The large model reads all of them in *one* pass, and returns its own choice
 # after each. As long as the two agree, the tokens are accepted. This is [**speculative
 # decoding**](../docs/glossary.md#speculative-decoding). The text is the same as without a draft, token for token, if
@@ -1432,8 +1432,8 @@ def speed_up(alpha, gamma, draft_cost, pass_cost):
 speed_up = check(6, speed_up)
 
 # %% [markdown]
-# Compare with published results that state their acceptance rate: T5-XXL translating, with three drafts ([Leviathan et
-# al. 2023](https://arxiv.org/abs/2211.17192), table 4, on a TPU where a pass of several tokens costs one).
+# Published results with their acceptance rate: T5-XXL translating, with three drafts ([Leviathan et
+# al. 2023](https://arxiv.org/abs/2211.17192), table 4, on a TPU, where a pass of several tokens costs one).
 
 # %%
 for draft, alpha, cost_of_draft, stated in (
@@ -1914,8 +1914,8 @@ del by_threads, decoder
 #
 # 1. A colleague says: "This CPU has 2 TFLOP/s, and the model needs 14 GFLOP per token, so it writes 140 tokens a
 #    second." What is missing, and what would you ask?
-# 2. Which is the better buy for a chat server with one user, twice the cores or twice the memory channels? And for one
-#    that summarises long documents?
+# 2. Which is the better buy for a chat server with one user, twice the cores or twice the memory channels? And for
+#    summaries of long documents?
 # 3. Weights in INT4 are an eighth of FP32's bytes. Why was decode not 8 times as fast on your machine? Section 4's
 #    table has the evidence.
 # 4. Llama-3.1-8B has 32 layers and 32 heads of 128 numbers, of which 8 are cached, in 16 bits. How large is the cache
@@ -1998,7 +1998,7 @@ del by_threads, decoder
 # - A draft pays for one request, if it is cheap and often right.
 # - Compare machines and programs by the share of the measured bandwidth.
 #
-# What was published, what you measured, and what the machine could do at most:
+# Published, measured, and the most that the machine could do:
 
 # %% jupyter={"source_hidden": true}
 rows = [
@@ -2043,7 +2043,7 @@ results.table("language models", rows)
 # [OpenVINO GenAI's prompt lookup](https://github.com/openvinotoolkit/openvino.genai/pull/1245);
 # [vLLM's two ranks on Arm](https://github.com/vllm-project/vllm/pull/32792).
 #
-# Your way from the default to this machine's fastest setting, over all labs:
+# Your way to this machine's fastest setting, over all labs:
 
 # %%
 ladder.show(results)
