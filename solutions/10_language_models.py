@@ -1371,9 +1371,9 @@ plots.show(
 # [lmsys]: https://lmsys.org/blog/2025-07-14-intel-xeon-optimization
 
 # %% [markdown]
-# These dense models reach more than half of the bandwidth, the mixture less: each expert is a small matmul.
-# DeepSeek-R1 has 671 billion weights, of which 37 billion are active; reading all of them 14.7 times a second would
-# take 9.9 TB/s. The 85% that SGLang states is reached by its expert kernels alone.
+# These dense models reach more than half of the bandwidth, the mixture less: each expert is a small matmul. Of
+# DeepSeek-R1's 671 billion weights, 37 billion are active; reading all would take eighteen times the bandwidth.
+# SGLang's 85% is reached by its expert kernels alone.
 #
 # With several requests, a mixture's tokens use different experts, so a pass reads more of them. And fewer requests than
 # fit may be as many as you want to wait for (section 8).
@@ -1912,12 +1912,12 @@ del by_threads, decoder
 #
 # Answer each in a sentence or two, with what you saw above.
 #
-# 1. A colleague says: "This CPU has 2 TFLOP/s, and the model needs 14 GFLOP per token, so it writes 140 tokens a
+# 1. A colleague says: "This CPU has `2 TFLOP/s`, and the model needs 14 GFLOP per token, so it writes 140 tokens a
 #    second." What is missing, and what would you ask?
 # 2. Which is the better buy for a chat server with one user, twice the cores or twice the memory channels? And for
 #    summaries of long documents?
-# 3. Weights in INT4 are an eighth of FP32's bytes. Why was decode not 8 times as fast on your machine? Section 4's
-#    table has the evidence.
+# 3. Weights in INT4 are an eighth of FP32's bytes. Why was decode not eight times as fast here? Section 4 has the
+#    evidence.
 # 4. Llama-3.1-8B has 32 layers and 32 heads of 128 numbers, of which 8 are cached, in 16 bits. How large is the cache
 #    of a request of 4,000 tokens, and how many requests' caches are as large as 4.5 GB of weights? And without GQA?
 # 5. When does a draft make writing slower? Say it with `alpha`, `draft_cost` and `pass_cost`.
