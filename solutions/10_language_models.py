@@ -1546,8 +1546,8 @@ with load.watch("section 7") as draft_others:
             if turn >= 0:
                 draft_rates[name].append(len(new) * WRITTEN / (time.perf_counter() - began))
 speculative = ratio(draft_rates["lookup"], draft_rates["none"])
-found = Prediction(f"{chosen} proposed", predicted[chosen], Measured(*speculative, "×"))
-print(f"{found}; {speculative.verdict}")
+prediction = Prediction(f"{chosen} proposed", predicted[chosen], Measured(*speculative, "×"))
+print(f"{prediction}; {speculative.verdict}")
 passes = sum(len(accepted) for *_, accepted in texts_by["lookup"])
 a_pass = len(new) * WRITTEN / passes  # tokens by which the text grows
 print(
@@ -1577,7 +1577,7 @@ results.compare_guess(6, Measured(*speculative, "×"))
 # %%
 for gamma in (each - 1 for each in AT_ONCE if 2 < each <= 16):
     several = ratio(at_once["FP32", 1], np.array(at_once["FP32", gamma + 1]) / (gamma + 1))
-    pays = [a for a in np.linspace(0, 1, 101) if speed_up(a, gamma, 0, several.value) > 1]
+    pays = [a for a in np.linspace(0, 1, 101) if speed_up(a, gamma, 0, several.high) > 1]
     least = f"pays from {pays[0]:.0%} accepted" if pays else "never pays"
     print(f"FP32, {gamma} proposed: a pass costs {Measured(*several, '×')} that of one: {least}")
 
@@ -1670,15 +1670,15 @@ for axis, (what, value) in zip(axes, quantities.items()):
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
 figure.suptitle(f"Simulated: prompts of {LONG} tokens, answers of {REPLY}, {SLOTS} slots, FP32")
 at_load = loads[3]
-told = {
+p95 = {
     (policy, what): np.percentile([*map(value, simulated[policy, at_load])], 95)
     for policy in policies
     for what, value in quantities.items()
 }
-alt = "; ".join(f"{policy}: p95 of {what} {value:,.2f}" for (policy, what), value in told.items())
+alt = "; ".join(f"{policy}: p95 of {what} {value:,.2f}" for (policy, what), value in p95.items())
 plots.show(figure, alt=f"At {at_load:.2f} requests/s: {alt}", watched=[serving_others])
 print(f"At {at_load:.2f} requests/s, as many as one after another would keep the server busy, p95:")
-for (policy, what), value in told.items():
+for (policy, what), value in p95.items():
     print(f"    {policy:26} {what:18} {value:10,.2f}")
 results.hand_in(
     "8",
