@@ -106,7 +106,7 @@ print(text.source)
 #
 # The matmuls treat all tokens alike. Only in [**attention**](../docs/glossary.md#attention) do tokens look at each
 # other. Each token has three vectors: a *query*, what it looks for; a *key*, by which it is found; and a *value*, what
-# it passes on. Each of its *heads* looks for something else.
+# it passes on. Its *heads* look for different things.
 
 # %% [markdown]
 # ### Exercise 1 · What a token may see
@@ -1166,8 +1166,8 @@ plots.show(
 
 # %% [markdown]
 # Look at the milliseconds too: up to the bend, more requests cost each of them little; beyond it, they wait for each
-# other. MLPerf's interactive Llama 2 70B allows 40 ms per token at the 99th percentile ([MLCommons,
-# 2025](https://mlcommons.org/2025/09/mlperf-inference-v5-1-results/)), so a server limits its batch.
+# other. MLPerf Inference v5.1 (2025) allows 40 ms per token at the 99th percentile for its interactive Llama 2 70B, so
+# a server limits its batch.
 #
 # Now with context. The next cell puts tokens into the cache without reading a prompt, and measures decode after more
 # and more of them, without GQA and with it. The predictions need two measured numbers: the time of a pass without
@@ -1267,8 +1267,8 @@ plots.show(
 # weight](https://github.com/ggml-org/llama.cpp/blob/master/tools/quantize/README.md) on Llama-3.1-8B, and the cache has
 # 16 bits per number.
 #
-# - **Decode**, after 4,096 cached tokens: the bandwidth over the bytes of active weights and cache, and that times the
-#   share that INT4 reached here.
+# - **Decode**, after 4,096 cached tokens: the bandwidth over the bytes of active weights and cache; the next column
+#   multiplies that by INT4's share here.
 # - **TTFT** of a prompt of 1,024 tokens: its operations, at the rate of your INT4 prefill.
 # - **Requests at 4k**: how many caches fit into 90% of this machine's memory, next to the weights.
 #
@@ -1375,8 +1375,8 @@ plots.show(
 # DeepSeek-R1's 671 billion weights, 37 billion are active; reading all would take eighteen times the bandwidth.
 # SGLang's 85% is reached by its expert kernels alone.
 #
-# With several requests, a mixture's tokens use different experts, so a pass reads more of them. And fewer requests than
-# fit may be as many as you want to wait for (section 8).
+# With several requests, a mixture's tokens use different experts, so a pass reads more of them. And users may not want
+# to wait for as many requests as fit (section 8).
 
 # %% [markdown]
 # ## 7 · Speculative decoding
@@ -1858,7 +1858,7 @@ else:
 # %% [markdown]
 # ## 10 · The same in tools
 #
-# The options that matter on CPUs, by the documentation of [llama.cpp's server][lc], [OpenVINO GenAI][ov],
+# The options that matter on CPUs, according to [llama.cpp's server][lc], [OpenVINO GenAI][ov],
 # [vLLM on CPU][vl] and [SGLang on CPU][sg] (autumn 2026):
 #
 # | | llama.cpp | OpenVINO GenAI | vLLM | SGLang |
@@ -1886,7 +1886,7 @@ else:
 # or the chat so far, read only what is new, so their TTFT falls.
 #
 # Hyperthreads share a core's matmul units, so use one thread per core. Decode needs as many threads as it takes to
-# saturate memory. Are that all of your cores?
+# saturate memory. Does that take all of yours?
 
 # %% jupyter={"source_hidden": true}
 thread_rates, rows = {}, []
