@@ -325,7 +325,7 @@ plots.show(
 # as much text.
 #
 # Published for this size: [nanoGPT's recipe for a CPU](https://github.com/karpathy/nanoGPT), 0.8 million weights, about
-# 3 minutes on a laptop, a loss of 1.88 on Shakespeare. Another text has another loss.
+# 3 minutes on a laptop, a loss of 1.88 on Shakespeare.
 
 # %% [markdown]
 # ## 2 · Generating
@@ -361,8 +361,7 @@ remember = check(2, remember)
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** After 127 characters, how much faster is the next one with the cache than without it? 2 means twice
-# the speed.
+# **Guess first.** After 127 characters, how much faster is the next one with the cache than without it?
 #
 # </div>
 

@@ -47,7 +47,7 @@ class Answer:
     @property
     def longest_gap_s(self) -> float:
         """The longest wait between two tokens of the answer: what a reader notices as a pause."""
-        return max(np.diff(self.times), default=0.0)
+        return float(max(np.diff(self.times), default=0.0))
 
     @property
     def cached(self) -> int:
