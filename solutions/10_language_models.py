@@ -828,7 +828,7 @@ for name, (each, _, settings) in formats.items():
         decoders[name] = Decoder(each, **threads, **settings)
 formats["FP32, NumPy"] = (None, 4, {})
 decoders["FP32, NumPy"] = NumPyEngine(Network(LARGE, large_weights))  # last: its threads linger
-print("About a minute and a half", flush=True)
+print("Less than a minute", flush=True)
 with load.watch("section 4") as format_others:
     reading, prefill, decode = measure_formats(decoders, ROUNDS)
 
