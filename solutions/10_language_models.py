@@ -7,18 +7,18 @@
 # %% [markdown]
 # # 10 · Language models
 #
-# **You will learn** how a transformer writes text and what its cache saves; why reading a prompt and writing an answer
-# meet different limits of your machine; what fewer bits, larger batches and a draft change; and how to predict, from
-# two numbers of your machine, the speed of models that you have not downloaded.
+# **You will learn** how a transformer writes text; why reading a prompt and writing an answer meet different limits of
+# your machine; what a cache, fewer bits, larger batches and a draft change; and how to predict the speed of models that
+# you have not downloaded.
 #
 # **Time** {minutes}
 #
 # **Connects to** lab 03, which measured the two numbers; lab 04, which quantised a CNN; lab 06, which split a layer
 # over ranks.
 #
-# **No model is downloaded.** How *fast* a model runs depends on its sizes, not on the values of its weights, so speed
-# is measured with random weights. How *good* it is depends only on the values, so quality is measured on a small model
-# that you train yourself in about two minutes, on a text that comes with every Python.
+# **No model is downloaded.** Speed depends on a model's sizes, not on the values of its weights, so it is measured with
+# random weights. Quality depends on the values, so it is measured on a small model that you train in about two minutes,
+# on a text that comes with every Python.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -87,9 +87,8 @@ print(text.source)
 # ## 1 · A transformer, small and whole
 #
 # A language model answers one question: *given the text so far, what comes next?* The text is cut into
-# [**tokens**](../docs/glossary.md#token). Here a token is one of 128 characters; in the models that people chat with it
-# is a piece of a word. The model returns a number for each token that could come next, its *logit*. Append one of the
-# likely tokens to the text, ask again, and the model writes.
+# [**tokens**](../docs/glossary.md#token): here one of 128 characters, in chat models a piece of a word. The model
+# returns a number for each possible next token, its *logit*. Append a likely token, ask again, and the model writes.
 #
 # Most language models are [**transformers**](../docs/glossary.md#transformer), stacks of equal blocks:
 #
@@ -105,10 +104,9 @@ print(text.source)
 #     think --> logits["logits of the<br>next token"]
 # ```
 #
-# The matmuls treat each token's vector alike, with the same weights. Only in
-# [**attention**](../docs/glossary.md#attention) do tokens look at each other. Each token has three vectors: a *query*,
-# what it looks for; a *key*, by which it is found; and a *value*, what it passes on. Attention is cut into *heads*,
-# which look for different things.
+# The matmuls treat all tokens alike. Only in [**attention**](../docs/glossary.md#attention) do tokens look at each
+# other. Each token has three vectors: a *query*, what it looks for; a *key*, by which it is found; and a *value*, what
+# it passes on. Each of its *heads* looks for something else.
 
 # %% [markdown]
 # ### Exercise 1 · What a token may see
@@ -139,8 +137,8 @@ def attention(q, k, v):
 attention = check(1, attention)
 
 # %% [markdown]
-# The rest of the model is short. This is all of it, in NumPy, with your attention inside. `norm` keeps the vectors at
-# one size (*RMSNorm*), and GELU is a smooth ReLU.
+# This is the rest of the model, in NumPy, with your attention inside. `norm` keeps the vectors at one size (*RMSNorm*),
+# and GELU is a smooth ReLU.
 
 
 # %%
@@ -178,8 +176,7 @@ untrained = Network(SMALL, random_weights(SMALL))
 print(f"{sum(weights.size for weights in untrained.weights.values()):,} weights")
 
 # %% [markdown]
-# Training needs gradients, so the next cell (folded) has the same model in TensorFlow, for a batch of texts. Do both
-# return the same logits?
+# Training needs gradients, so the next cell (folded) has the same model in TensorFlow. Do both return the same logits?
 
 
 # %% jupyter={"source_hidden": true}
@@ -218,7 +215,7 @@ print(f"largest difference of a logit, NumPy vs TensorFlow: {gap:.1e}")
 # <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** A model that knows nothing gives each of the 128 characters the same probability. What is its loss?
-# And what is it after two minutes of training?
+# And after two minutes of training?
 #
 # </div>
 
@@ -226,8 +223,8 @@ print(f"largest difference of a logit, NumPy vs TensorFlow: {gap:.1e}")
 results.guess(1, "loss of the trained model, on text that it has not seen", ..., unit="nats")
 
 # %% [markdown]
-# The training loop (folded) is that of any network. The text is the documentation behind Python's `help()`; every tenth
-# of its topics is held out. As it trains, the model also writes 60 characters.
+# The text is the documentation behind Python's `help()`; every tenth of its topics is held out. While it trains (loop
+# folded), the model also writes 60 characters.
 
 
 # %% jupyter={"source_hidden": true}
@@ -323,20 +320,19 @@ plots.show(
 
 # %% [markdown]
 # Before training, the loss is above that of equal probabilities: random weights prefer some characters strongly, for no
-# reason. To read a loss as a probability, take *e* to the power of minus the loss: it is what the model gave the right
-# character, as a geometric mean. First it learns which characters are frequent, then words, then what a page of
-# documentation looks like. Large models do the same, with 10,000 to a million times as many weights, and more than a
-# million times as much text.
+# reason. *e* to the power of minus the loss is the probability that the model gave the right character, as a geometric
+# mean. Large models learn the same way, with 10,000 to a million times as many weights, and more than a million times
+# as much text.
 #
-# Published for this size: [nanoGPT's recipe for a CPU](https://github.com/karpathy/nanoGPT), 0.8 million weights, 2,000
-# steps, about 3 minutes on a laptop, a loss of 1.88 on Shakespeare. Another text has another loss.
+# Published for this size: [nanoGPT's recipe for a CPU](https://github.com/karpathy/nanoGPT), 0.8 million weights, about
+# 3 minutes on a laptop, a loss of 1.88 on Shakespeare. Another text has another loss.
 
 # %% [markdown]
 # ## 2 · Generating
 #
-# To write a character, `write` computes the keys and the values of all earlier ones again. But those have not changed,
-# since no token sees later ones. So store them, in a [**KV cache**](../docs/glossary.md#kv-cache). Then each token is
-# computed once.
+# To write a character, `write` computes the keys and values of all earlier ones again, although they have not changed:
+# no token sees later ones. So store them in a [**KV cache**](../docs/glossary.md#kv-cache). Then each token is computed
+# once.
 #
 # ### Exercise 2 · The cache
 #
@@ -361,8 +357,7 @@ def remember(past, k, v):
 remember = check(2, remember)
 
 # %% [markdown]
-# Does a text that is read one token at a time give the same logits as all at once? And how long does the next token
-# take, after texts of several lengths?
+# Does reading one token at a time give the same logits? And how long does the next token take?
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -462,23 +457,21 @@ plots.show(
 )
 
 # %% [markdown]
-# Without the cache, the time of a token grows with the text. With it, the time is nearly flat: there are more keys and
-# values to read, but here they are few. What remains is mostly not arithmetic. The matmuls of one token are 2 · 0.8
-# million operations, some microseconds. But a token takes about 190 calls of NumPy, and each call has a fixed cost of
-# its own. Small models are limited by this **overhead**, a third limit besides arithmetic and memory. Large ones are
-# not, and they come next.
+# With the cache, the time is nearly flat: there are more keys and values to read, but here they are few. What remains
+# is mostly not arithmetic. The matmuls of one token are 2 · 0.8 million operations, some microseconds. But a token
+# takes about 190 calls of NumPy, and each has a fixed cost. This **overhead** limits small models, a third limit
+# besides arithmetic and memory. Large ones come next.
 #
 # A cache costs memory: 2 · layers · width numbers per token of every request.
 
 # %% [markdown]
 # ## 3 · Prefill is not decode
 #
-# When you send a prompt, the model reads it first: all its tokens go through the blocks at once. That is
-# [**prefill**](../docs/glossary.md#prefill), and it determines the
-# [**time to first token**](../docs/glossary.md#time-to-first-token) (TTFT). Then the model writes, one token per pass:
+# First the model reads your prompt: all its tokens go through the blocks at once. That is
+# [**prefill**](../docs/glossary.md#prefill), and it determines the [**time to first
+# token**](../docs/glossary.md#time-to-first-token) (TTFT). Then the model writes, one token per pass:
 # [**decode**](../docs/glossary.md#decode), which determines the time per output token (TPOT). Both are the same matmuls
-# with the same weights. Which limit does each meet? Count first. Real models differ from yours in what there is to
-# count.
+# with the same weights. Which limit does each meet? Count first.
 
 # %% [markdown]
 # ### What real models change
@@ -496,7 +489,7 @@ plots.show(
 # | MoE | a token passes 8 of 128 experts, say | it reads the *active* weights; memory holds *all* |
 # | hybrids | most blocks look back on a short window, or keep a fixed state | the cache grows in few blocks |
 #
-# Hybrids are, for example, Gemma 3, with windows, and Qwen3-Next, with states.
+# Hybrids: Gemma 3 has windows, Qwen3-Next states.
 
 # %% [markdown]
 # ### Exercise 3 · Operations and bytes
@@ -531,10 +524,9 @@ def cost(tokens, cached, model, weight_bytes, kv_bytes):
 cost = check(3, cost)
 
 # %% [markdown]
-# Now a model that is large enough: its weights must not fit into the caches, or DRAM would never be read. The next cell
-# (folded) makes one with random weights, of at least four times the last cache if the memory allows. It is the model of
-# section 1, wider, in OpenVINO, which keeps the KV cache itself. For comparability, this lab computes in FP32 and keeps
-# the cache in FP32 unless it says otherwise; OpenVINO's own defaults are faster (section 4).
+# Now a larger model, or DRAM would never be read. The next cell
+# (folded) makes one with random weights, of at least four times the last cache if the memory allows: the model of
+# section 1, wider, in OpenVINO, which keeps the KV cache itself.
 
 # %% jupyter={"source_hidden": true}
 cache_bytes = peaks.last_level_cache(machine.cpus)
@@ -663,12 +655,12 @@ for name in ("FP32", "BF16"):
     print(f"{name}: TTFT of {PROMPT} tokens {1000 * ttft:,.0f} ms, TPOT {1000 * tpot:.0f} ms")
 
 # %% [markdown]
-# *Reached* is the share of the limit, from each round's own reading of memory, with the range of the middle half of the
-# rounds. In decode this is the one number by which you can compare any machine and any model: **tokens/s times the
-# bytes read per token, over the bandwidth of memory**. Section 6 does so with published results.
+# *Reached* is the share of the limit in each round, with the range of the middle half of the rounds. In decode it
+# compares any machine and any model: **tokens/s times the bytes read per token, over the bandwidth of memory**. Section
+# 6 does so with published results.
 #
-# BF16 helps decode by halving the bytes, and prefill by instructions that multiply BF16 faster. Both need OpenVINO to
-# compute in BF16. On a CPU without such instructions it computes in FP32, and the table shows FP32 twice.
+# BF16 helps decode by halving the bytes, and prefill by instructions that multiply BF16 faster. Without such
+# instructions, OpenVINO computes in FP32, and the table shows FP32 twice.
 
 # %% [markdown]
 # ## 4 · Fewer bits
@@ -763,7 +755,8 @@ for bits in (8, 4, 3, 2):
 # | VNNI and BF16, no AMX | BF16 | the same, [since 2026](https://github.com/openvinotoolkit/openvino/pull/35726) |
 # | AMX | BF16 | stay in BF16; weights are converted to BF16 |
 # | AVX2 without VNNI | FP32 | stay in FP32; weights are converted to FP32 |
-#
+
+# %% [markdown]
 # `DYNAMIC_QUANTIZATION_GROUP_SIZE` is how many activations share a scale: 32 by default. At 0 they stay as they are.
 # The row *INT8* uses the width of the model, since fewer scales are less work.
 #
@@ -1048,20 +1041,19 @@ plots.show(
 # Prefill does not depend on the bytes of a weight, only on the products. If INT8 and INT4 reach less of their line than
 # FP32 does, remember what the line is: `./lab roofline` multiplies matrices that are in 8 bits already. Here, each pass
 # also rounds activations, and scales a sum for each group.
-#
+
+# %% [markdown]
 # ## 5 · Many requests, long contexts
 #
-# In decode, each weight is read, used once and evicted from the caches. If 8 people wait for an answer, one pass can
-# write a token for each of them, and reads the weights once for all. That is what servers do. With *B* requests, a pass
-# does *B* times the operations, and moves hardly more bytes, as long as contexts are short. So tokens/s grow with *B*
-# until the cores are busy, at
+# In decode, each weight is read and used once. If 8 people wait for an answer, a server writes a token for each of them
+# in one pass, and reads the weights once for all. With *B* requests, a pass does *B* times the operations, and moves
+# hardly more bytes while contexts are short. So tokens/s grow with *B* until the cores are busy, at
 #
 # $$B^* = \frac{peak}{bandwidth} \cdot \frac{bytes\ per\ weight}{2}$$
 #
-# But every request also has a KV cache of its own, and nobody shares its reading. It adds to both sides: per request,
-# attention computes, and the cache is read. `ridge` solves for *B* with both. If reading a request's cache alone takes
-# longer than computing its token, more requests never make the pass arithmetic-bound. GQA shrinks the cache, and
-# little of the arithmetic.
+# But each request also reads its own KV cache. `ridge` solves for *B* with the caches. If reading a request's cache
+# takes longer than computing its token, no number of requests makes the pass arithmetic-bound. GQA shrinks the cache,
+# and little of the arithmetic.
 
 
 # %%
@@ -1177,15 +1169,13 @@ plots.show(
 )
 
 # %% [markdown]
-# Near the bend both limits apply, and neither is reached in full. Look at the milliseconds too: up to the bend, more
-# requests cost each of them little; beyond it, they wait for each other. MLPerf's interactive Llama 2 70B allows 40 ms
-# per token at the 99th percentile ([MLCommons, 2025](https://mlcommons.org/2025/09/mlperf-inference-v5-1-results/)), so
-# a server must limit its batch.
+# Look at the milliseconds too: up to the bend, more requests cost each of them little; beyond it, they wait for each
+# other. MLPerf's interactive Llama 2 70B allows 40 ms per token at the 99th percentile ([MLCommons,
+# 2025](https://mlcommons.org/2025/09/mlperf-inference-v5-1-results/)), so a server limits its batch.
 #
 # Now with context. The next cell puts tokens into the cache without reading a prompt, and measures decode after more
-# and more of them: one request and 16, without GQA and with it. The predictions need two measured numbers: the time of
-# a pass without context, from above, and the rate at which attention reads the cache, from the point with the most of
-# it.
+# and more of them, without GQA and with it. The predictions need two measured numbers: the time of a pass without
+# context, and the rate at which attention reads the cache, from the point with the most of it.
 
 # %% jupyter={"source_hidden": true}
 kv_token = 8 * LARGE.layers * LARGE.width  # bytes per cached token, without GQA
@@ -1269,26 +1259,24 @@ plots.show(
 )
 
 # %% [markdown]
-# For one request, the cache is small compared with the weights. Sixteen read sixteen caches, but the weights once, so
-# their curve falls earlier. GQA moves the fall to longer contexts, and so do the caches of 16 or 8 bits that production
-# uses (sections 4 and 10).
+# Sixteen requests read sixteen caches, but the weights once, so their curve falls earlier. GQA moves the fall to longer
+# contexts, and so do the caches of 16 or 8 bits that production uses.
 
 # %% [markdown]
 # ## 6 · Your machine, these models
 #
-# You now have all you need to predict models that are not here. The sizes come from the configuration files that their
+# Now predict models that are not here. Their sizes come from the configuration files that their
 # makers publish ([Llama](https://huggingface.co/meta-llama), [Qwen](https://huggingface.co/Qwen),
 # [Gemma](https://huggingface.co/google)). The weights are in llama.cpp's `Q4_K_M`, which takes [4.89 bits per
 # weight](https://github.com/ggml-org/llama.cpp/blob/master/tools/quantize/README.md) on Llama-3.1-8B, and the cache has
 # 16 bits per number.
 #
-# - **Decode**, after 4,096 cached tokens: bytes of active weights and cache, over your memory's bandwidth. Real engines
-#   reach a part of it; the second column takes the share that INT4 reached here.
+# - **Decode**, after 4,096 cached tokens: the bandwidth over the bytes of active weights and cache, and that times the
+#   share that INT4 reached here.
 # - **TTFT** of a prompt of 1,024 tokens: its operations, at the rate of your INT4 prefill.
 # - **Requests at 4k**: how many caches fit into 90% of this machine's memory, next to the weights.
 #
-# Gemma 3's sliding windows let most blocks look back on 512 or 1,024 tokens only, so `cached` returns the average over
-# the blocks. A mixture of experts is decoded by its active weights, but all of them have to fit.
+# Gemma 3's windows let most blocks look back on 512 or 1,024 tokens only; `cached` returns the average over the blocks.
 
 # %%
 Q4, KV_BYTES = 4.89 / 8, 2  # bytes per weight, and per number in the cache
@@ -1371,14 +1359,13 @@ plots.show(
 )
 
 # %% [markdown]
-# Take this picture home. It is a forecast: run one of these models, and compare. Published results, as bandwidth:
+# Take this picture home: run one of these models, and compare. Published results, as bandwidth:
 #
 # | machine, model (year) | tokens/s | bytes per token | read | share |
 # | --- | --- | --- | --- | --- |
 # | EPYC 9554, Phi-4 14.7 B `Q8_0`, [llama.cpp][phi] | 19.2 | 15.6 GB | 299 GB/s | 65% of 461 on paper |
 # | the same in `Q4_K_M` | 28.7 | 9.1 GB | 260 GB/s | 56% |
 # | Ryzen 7950X, Llama-3.1-8B `IQ3_S`, [ik_llama.cpp][ik] (2025) | 15.5 | 3.7 GB | 57 GB/s | 69% of 83 on paper |
-# | the same after 2,048 tokens | 15.0 | 3.9 GB | 59 GB/s | 71% |
 # | Xeon 8592+, Qwen3-30B-A3B `Q4_0`, [llama.cpp][moe] | 29.3 | 1.7 GB | 50 GB/s | 14% of 358 on paper |
 # | 2 × Xeon 6, DeepSeek-R1 INT8, [SGLang][lmsys] (2025) | 14.7 | 37 GB | 544 GB/s | see below |
 #
@@ -1388,28 +1375,28 @@ plots.show(
 # [lmsys]: https://lmsys.org/blog/2025-07-14-intel-xeon-optimization
 
 # %% [markdown]
-# These dense models reach more than half of the bandwidth, the mixture less: each expert is a small matmul of its own.
+# These dense models reach more than half of the bandwidth, the mixture less: each expert is a small matmul.
 # DeepSeek-R1 has 671 billion weights, of which 37 billion are active; reading all of them 14.7 times a second would
 # take 9.9 TB/s. The 85% that SGLang states is reached by its expert kernels alone.
 #
-# With several requests, a mixture's tokens use different experts, so a pass reads more of them. And the requests that
-# fit are more than you would want to wait for (section 8).
+# With several requests, a mixture's tokens use different experts, so a pass reads more of them. And fewer requests than
+# fit may be as many as you want to wait for (section 8).
 
 # %% [markdown]
 # ## 7 · Speculative decoding
 #
-# For one request, decode leaves the cores idle, and section 5 showed how cheap more tokens in a pass are. But the next
-# tokens are not known yet. So **guess** them. A cheap *draft* proposes a few tokens. The large model reads all of them
-# in *one* pass, and returns its own choice after each. As long as the two agree, the tokens are accepted. This is
-# [**speculative decoding**](../docs/glossary.md#speculative-decoding). The text is the same as without a draft, token
-# for token, if the large model always takes its likeliest token.
+# Section 5 showed how cheap more tokens in a pass are. But one request's next tokens are not known yet, so guess them.
+# A cheap *draft* proposes a few tokens. The large model reads all of them in *one* pass, and returns its own choice
+# after each. As long as the two agree, the tokens are accepted. This is [**speculative
+# decoding**](../docs/glossary.md#speculative-decoding). The text is the same as without a draft, token for token, if
+# the large model always takes its likeliest token.
 #
 # ### Exercise 5 · What is accepted
 #
 # Write `accept(proposed, choices)`. `proposed` is a list of tokens that the draft proposes. `choices` is a list of the
 # tokens that the large model chooses, one more: `choices[i]` is what it writes after the text and the first `i` of the
 # proposed tokens. Return the list of tokens by which the text grows. It must be what the large model alone would have
-# written, and as long as this one pass allows.
+# written, and as long as this pass allows.
 
 
 # %%
@@ -1462,11 +1449,11 @@ for draft, alpha, cost_of_draft, stated in (
     print(f"{draft}: acceptance {alpha:.0%}, predicted {predicted:.1f}×, published {stated}×")
 
 # %% [markdown]
-# The best draft is neither the most often right nor the largest: its own time counts. The cheapest draft is no model.
-# *Prompt lookup* finds the first place where the text had its last few tokens, and proposes what followed there. It
-# suits answers that repeat their prompt, such as edited code, summaries and quotes. Most tools have it (section 10).
+# The draft that is most often right is not the best: its own time counts. The cheapest draft is not a model. *Prompt
+# lookup* finds the first place where the text had its last few tokens, and proposes what followed there. It suits
+# answers that repeat their prompt, such as edited code and summaries.
 #
-# Here the large model is the one that you trained, in NumPy with your cache, and continues Python's documentation.
+# Here your trained model, in NumPy with your cache, continues Python's documentation.
 
 
 # %%
@@ -1494,9 +1481,9 @@ def write_greedily(prompt, count, gamma=0):
 
 
 # %% [markdown]
-# First measure what the formula needs, on some texts: how often a proposal is right, how many passes have one, and what
-# a pass of several tokens costs, in pairs with a pass of one. Then predict, write *other* texts, and compare. The cell
-# also prints what was written; accepted tokens are underlined.
+# The next cell (folded) measures what the formula needs on some texts: how often a proposal is right, how many passes
+# have one, and what a pass of several tokens costs compared with one. Then it predicts, and writes *other* texts.
+# Accepted tokens are underlined.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -1585,12 +1572,11 @@ print(f"\n{repeats:.0%} of all sequences of 4 characters repeat an earlier one o
 results.compare_guess(6, Measured(*speculative, "×"))
 
 # %% [markdown]
-# Read the texts. A small model that always takes the likeliest character soon repeats itself, and lookup is then right
-# for a poor reason. Large models repeat themselves less, but their prompts often contain the answer's words.
+# Read the texts. A small model without sampling soon repeats itself, and lookup is then right for a poor reason. Large
+# models repeat themselves less, but their answers repeat the prompt.
 #
-# On a small model in NumPy, a pass of several tokens costs little more than a pass of one because both are overhead. On
-# a large model it is memory that makes them cost the same, up to the bend of section 5. There, what acceptance rate
-# would pay?
+# In a small NumPy model, a pass of several tokens costs little more than one because both are overhead; in a large
+# model, because both read all weights. What acceptance rate would pay there?
 
 # %%
 for gamma in (each - 1 for each in AT_ONCE if 2 < each <= 16):
@@ -1602,18 +1588,17 @@ for gamma in (each - 1 for each in AT_ONCE if 2 < each <= 16):
 # %% [markdown]
 # Published with its acceptance rate, on a CPU: OpenVINO GenAI's prompt lookup accepted 10.8% of the proposed tokens and
 # was 5% faster over 100 tokens ([pull request, 2024](https://github.com/openvinotoolkit/openvino.genai/pull/1245)).
-# With many requests at once the cores are busy, a pass of several tokens costs several, and a draft slows all down.
+# With many requests at once the cores are busy, and a draft slows all down.
 
 # %% [markdown]
 # ## 8 · Under load: TTFT and TPOT
 #
-# Requests do not come and go together. With *continuous batching*, a server admits a new one at any pass and lets a
-# finished one go. But a long prompt occupies a pass of its own, and all others wait. With *chunked prefill*, a pass
-# reads a part of the prompt and also writes a token for everybody else.
+# With *continuous batching*, a server admits a new request at any pass. But a long prompt occupies a pass of its own,
+# and all others wait. With *chunked prefill*, a pass reads a part of the prompt and also writes a token for each other
+# request.
 #
-# `serving.serve` simulates both, pass by pass. What a pass takes, it gets from your measurements: section 5 for 1 to 64
-# tokens, section 3 for a whole prompt. Before you believe a simulator, compare it with the real decoder at points that
-# it was not built from: a request alone, and 8 at once.
+# `serving.serve` simulates both, with the times of passes that you measured. Before you believe a simulator, compare it
+# with the real decoder at points that it was not built from: a request alone, and 8 at once.
 
 # %%
 measured_s = {count: count / np.median(at_once["FP32", count]) for count in AT_ONCE}
@@ -1708,25 +1693,25 @@ results.hand_in(
 )
 
 # %% [markdown]
-# Compare the pauses first, then TTFT. Chunks keep answers flowing while prompts are read. Their price: the new
-# request's own prompt takes more passes, and shares them. Up to what load can this machine promise a p95?
+# Compare the pauses, then TTFT: chunks keep answers flowing, and a new request's own prompt takes more passes. Up to
+# what load can this machine promise a p95?
 
 # %% [markdown]
 # ## 9 · Split over ranks
 #
-# A server with two sockets has two memories. A core reads its own memory faster than the other one's, and one process
-# on both sockets often reads the far one. [**Tensor parallelism**](../docs/glossary.md#tensor-parallelism) starts a
-# rank per socket and gives each rank a part of every matmul's weights, as you split a dense layer in lab 06. The
-# weights of queries, keys, values and the first matmul after attention are cut by columns, the others by rows; an
-# all-reduce adds the partial sums, twice per block. Each all-reduce carries `width` numbers, a few kB, so its latency
-# matters more than its bytes: a 70B model has 80 blocks, 160 all-reduces per token.
+# On a server with two sockets, a core reads its own memory faster than the other socket's. [**Tensor
+# parallelism**](../docs/glossary.md#tensor-parallelism) starts a rank per socket and gives each rank a part of every
+# matmul's weights, as you split a dense layer in lab 06. The weights of queries, keys, values and the first matmul
+# after attention are cut by columns, the others by rows; an all-reduce adds the partial sums, twice per block. Each
+# carries `width` numbers, a few kB, so on a network latency would count as much as bytes: a 70B model has 80 blocks,
+# 160 all-reduces per token.
 #
 # Published: [vLLM on an Arm server with two NUMA nodes](https://github.com/vllm-project/vllm/pull/32792) answers 1.96
 # times the requests of one node with a rank on each, and 0.6 times as many while a rank's memory could be on the other
 # node (2026).
 #
-# The script (folded) lets one token, the first of a text, go through all blocks of a model of 79 million weights. It
-# runs as one rank with N threads, and as N ranks with one thread, on the same cores.
+# The script (folded) sends one token through a model of 79 million weights: as one rank with N threads, and as N ranks
+# with one thread, on the same cores.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -1859,11 +1844,10 @@ else:
     )
 
 # %% [markdown]
-# If the ranks gain although they share one memory, it is not by reading it faster. Each NumPy matmul ends with its
-# threads waiting for each other, and the code between matmuls is single-threaded; ranks split both, and synchronise
-# twice per block.
+# If ranks gain although they share one memory, a likely reason is that NumPy's threads wait for each other after each
+# matmul, and the code between matmuls is single-threaded. Ranks synchronise twice per block.
 #
-# With two sockets, compare across them: one rank on all cores and both memories with a rank per socket.
+# With several sockets, compare one rank on all cores with a rank per socket.
 
 # %%
 sockets = len(machine.numa)
@@ -1885,7 +1869,6 @@ else:
 # | --- | --- | --- | --- | --- |
 # | threads, pinning | `--threads` (decode), `--threads-batch`, `--cpu-range` | `INFERENCE_NUM_THREADS` | (1) | (2) |
 # | NUMA | `--numa distribute` | a process per node, `numactl` | `-tp`: a rank per node | `--tp`: the same |
-# | weights | the file: `Q4_K_M` | `--weight-format int4` | AWQ, GPTQ, INT8 | `--quantization w8a8_int8` |
 # | KV precision | `--cache-type-k`, `--cache-type-v` | `KV_CACHE_PRECISION` | `--kv-cache-dtype` | the same |
 # | KV memory | `--ctx-size` | `cache_size` | `VLLM_CPU_KVCACHE_SPACE` | `--max-total-tokens` |
 # | requests at once | `--parallel` | `max_num_seqs` | `--max-num-seqs` | `--max-running-requests` |
@@ -1894,21 +1877,20 @@ else:
 # | draft model | `--spec-draft-model` | `draft_model` | the same | – |
 # | prefix cache | `--cache-prompt` (default) | `enable_prefix_caching` | on by default | on by default |
 #
-# (1) `VLLM_CPU_OMP_THREADS_BIND="0-31|32-63"`: a list of cores per rank. (2) `SGLANG_CPU_OMP_THREADS_BIND`, likewise.
-# (3) `--max-num-batched-tokens`. (4) `--speculative-algorithm NGRAM` is for CUDA only.
-#
 # [lc]: https://github.com/ggml-org/llama.cpp/tree/master/tools/server
 # [ov]: https://openvinotoolkit.github.io/openvino.genai
 # [vl]: https://docs.vllm.ai/en/stable/getting_started/installation/cpu.html
 # [sg]: https://docs.sglang.io/docs/hardware-platforms/cpu_server
 
 # %% [markdown]
-# A **prefix cache** keeps the keys and values of earlier prompts. Requests that begin alike, with the same system
-# prompt or the chat so far, then read only what is new: their TTFT falls by the share that they have in common.
+# (1) `VLLM_CPU_OMP_THREADS_BIND="0-31|32-63"`: a list of cores per rank. (2) `SGLANG_CPU_OMP_THREADS_BIND`, likewise.
+# (3) `--max-num-batched-tokens`. (4) `--speculative-algorithm NGRAM` is for CUDA only.
 #
-# Hyperthreads share a core's matmul units, so use one thread per core; vLLM reserves one core for its server
-# (`VLLM_CPU_NUM_OF_RESERVED_CPU`). Decode needs as many threads as it takes to saturate memory, prefill needs all
-# cores. Does your machine need all of its cores for decode?
+# A *prefix cache* keeps the keys and values of earlier prompts. Requests that begin alike, with the same system prompt
+# or the chat so far, read only what is new, so their TTFT falls.
+#
+# Hyperthreads share a core's matmul units, so use one thread per core. Decode needs as many threads as it takes to
+# saturate memory. Are that all of your cores?
 
 # %% jupyter={"source_hidden": true}
 thread_rates, rows = {}, []
@@ -1932,7 +1914,7 @@ del by_threads, decoder
 # %% [markdown]
 # ## Questions
 #
-# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
+# Answer each in a sentence or two, with what you saw above.
 #
 # 1. A colleague says: "This CPU has 2 TFLOP/s, and the model needs 14 GFLOP per token, so it writes 140 tokens a
 #    second." What is missing, and what would you ask?
@@ -1996,6 +1978,11 @@ del by_threads, decoder
 # `astype` before `round` truncates. Exercise 5: the token after the first wrong one is the large model's, and free;
 # dropping it loses a token per pass, also when all are right. Exercise 6: the sum has gamma + 1 terms.
 #
+# </div>
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
+#
 # **Where the figures don't fit** A VM shares memory with neighbours that it does not see, and the bandwidth can halve
 # within a minute. That is why rounds read memory and run the model alternately. With a last cache of hundreds of MB
 # (EPYC with 3D V-Cache, Xeon Max) raise `WIDTH`. With 4 GB of memory the model is narrower, and overhead matters more.
@@ -2008,11 +1995,11 @@ del by_threads, decoder
 #
 # - Prefill is arithmetic (TTFT), decode is bytes (TPOT). For one request, tokens/s of decode ≤ bandwidth / bytes of the
 #   active weights and the cache.
-# - A KV cache saves computing each earlier token again, and costs memory and reading per request. GQA shrinks both.
+# - A KV cache saves computing earlier tokens again, and costs memory and reading per request. GQA shrinks both.
 # - Fewer bits help decode by bytes, until unpacking or overhead is the limit. They help prefill only where the CPU
-#   multiplies them as they are.
+#   multiplies them directly.
 # - Requests in a batch share one reading of the weights, not of their caches.
-# - A draft uses idle cores, for one request. It pays if it is cheap and often right.
+# - A draft pays for one request, if it is cheap and often right.
 # - Compare machines and programs by the share of the measured bandwidth.
 #
 # What was published, what you measured, and what the machine could do at most:
