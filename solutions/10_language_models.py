@@ -820,7 +820,7 @@ for name, (each, _, settings) in formats.items():
         decoders[name] = Decoder(each, **threads, **settings)
 formats["FP32, NumPy"] = (None, 4, {})
 decoders["FP32, NumPy"] = NumPyEngine(Network(LARGE, large_weights))  # last: its threads linger
-print("About a minute and a half", flush=True)
+print("Less than a minute", flush=True)
 with load.watch("section 4") as format_others:
     reading, prefill, decode = measure_formats(decoders, ROUNDS)
 
@@ -831,6 +831,12 @@ def kv_bytes(decoder):
     if isinstance(decoder, NumPyEngine):
         return 4
     return decoder.compiled.get_property("KV_CACHE_PRECISION").size
+
+
+def for_width(settings, width):
+    """Return settings for a narrower model: longer groups of activations would not be rounded."""
+    group = settings.get("DYNAMIC_QUANTIZATION_GROUP_SIZE", 0)
+    return settings | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": width} if group > width else settings
 
 
 def describe_engine(settings):
@@ -852,11 +858,9 @@ trained |= {"FP16": small_fp16, "INT8": small_int8, "INT4": small_int4}
 gains = {what: ratios(each, "FP32") for what, each in (("prefill", prefill), ("decode", decode))}
 rows, decode_share = [], {}
 for name, (_, weight_bytes, settings) in formats.items():
-    small_settings = dict(settings)
-    if name == "INT8":  # a longer group would turn the rounding off
-        small_settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = SMALL.width
     if name not in ("FP32", "FP32, NumPy"):
-        losses = losses_of(Decoder(trained[name.partition(",")[0]], **small_settings))
+        packed = trained[name.partition(",")[0]]
+        losses = losses_of(Decoder(packed, **for_width(settings, SMALL.width)))
         more_loss[name] = against(losses, exact)
     moved = sum(cost(1, PROMPT + PASSES // 2, LARGE, weight_bytes, kv_bytes(decoders[name]))[1:])
     decode_share[name] = spread(
@@ -902,7 +906,7 @@ def in_cache(weight_bytes):
 def time_of_pass(decoder):
     """Return the mean ms of a pass of one token, and of its operations by type; also GB/s."""
     token, seconds, gb_per_second = np.zeros((1, 1), int), [], []
-    for turn in range(ROUNDS):
+    for turn in range(max(2, ROUNDS // 2)):
         gb_per_second.append(read_memory())
         decoder.fill(1, PROMPT)
         decoder.forward(token)  # chooses kernels
@@ -920,16 +924,16 @@ with load.watch("section 4") as part_others:
         small = openvino_model(shape, random_weights(shape))
         small = dict(zip(("FP16", "INT8", "INT4"), compress(small))).get(name, small)
         of_large, of_small = (
-            time_of_pass(Decoder(each, PERF_COUNT=True, **threads, **settings))
-            for each in (large, small)
+            time_of_pass(Decoder(each, PERF_COUNT=True, **threads, **for_width(settings, width)))
+            for each, width in ((large, WIDTH), (small, shape.width))
         )
         times[name] = of_large, of_small, weight_bytes, shape.block_weights
 del large, small
 
+
 # %% jupyter={"source_hidden": true}
-
-
 def time_in(operations, kind):
+    """Return the ms of all operations of a kind."""
     return sum(ms for name, ms in operations.items() if name.startswith(kind))
 
 
@@ -944,7 +948,7 @@ for name, ((pass_ms, operations, gbs), (_, small, _), weight_bytes, weights) in 
         (name, *(f"{each:.2f}" for each in ms[:3]), overlap, *(f"{each:.2f}" for each in ms[3:]))
     )
 head = ("weights", "memory alone", "kernels alone", "matmuls", "overlap", "attention", "all else")
-display(markdown.table((*head, "a pass"), rows, [f"Times in ms, means of {ROUNDS} rounds."]))
+display(markdown.table((*head, "a pass"), rows, ["Times in ms, means."]))
 breakdown = total(operations, pass_ms)  # of INT4, the last
 print(f"INT4, all operations: {breakdown}")
 if breakdown.reliable:
@@ -1186,13 +1190,10 @@ after = {
 context_reading = []
 print("About a minute", flush=True)
 with load.watch("section 5") as context_others:
-    for turn in range(-1, BATCH_ROUNDS):  # the first does not count
-        read = read_memory()
-        context_reading += [read] * (turn >= 0)
+    for _ in range(BATCH_ROUNDS):
+        context_reading.append(read_memory())
         for (requests, name, cached), speeds in after.items():
-            speed = decode_rate(models[name][0], requests, cached)
-            if turn >= 0:
-                speeds.append(speed)
+            speeds.append(decode_rate(models[name][0], requests, cached))
 many, longest = max(requests for requests, _, _ in after), contexts[-1]
 alone_s = {requests: requests / np.median(at_once["FP32", requests]) for requests in (1, many)}
 with_caches = many / np.median(after[many, "", longest])
@@ -1894,8 +1895,8 @@ by_threads = {count: Decoder(model, INFERENCE_NUM_THREADS=count) for count in co
 with load.watch("section 10"):
     for turn in range(-1, ROUNDS):  # the first does not count
         for count, decoder in by_threads.items():
-            fast = tokens_per_second(decoder, 1, PROMPT, 0, 1)
-            slow = tokens_per_second(decoder, 1, 1, PROMPT, PASSES)
+            fast = tokens_per_second(decoder, 1, PROMPT // 4, 0, 1)
+            slow = tokens_per_second(decoder, 1, 1, PROMPT // 4, PASSES)
             if turn >= 0:
                 thread_rates.setdefault(("prefill", count), []).append(fast)
                 thread_rates.setdefault(("decode", count), []).append(slow)

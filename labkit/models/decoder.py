@@ -143,7 +143,7 @@ def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.
         joined = ops.reshape(ops.transpose(looked_up, _whole([0, 2, 1, 3])), _whole([0, 0, shape.width]), True)
         x = ops.add(x, product(joined, f"{layer}.out"))
         # With GELU fused into it, a float32 matmul runs on a oneDNN kernel that reads weights at three quarters of the
-        # speed of MLAS, which OpenVINO uses otherwise (2026.4, on an EPYC). A reshape keeps the two apart.
+        # speed of MLAS, which OpenVINO uses otherwise (docs/upstream.md). A reshape keeps the two apart.
         hidden = ops.reshape(product(_rms_norm(x), f"{layer}.up"), _whole([0, 0, 4, shape.width]), True)
         activated = ops.reshape(ops.gelu(hidden, "tanh"), _whole([0, 0, 4 * shape.width]), True)
         x = ops.add(x, product(activated, f"{layer}.down"))
