@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
@@ -28,21 +28,21 @@ from labkit.system.words import plural
 lab = Lab("10")
 
 
-SCORES_HINT, MASK_HINT, LARGE_HINT, ATTENTION_HINT = (
-    "Begin with the scores of all heads at once, an array (heads, n, m): it is a product by @, of q and of k with two "
-    "of its axes exchanged. Which of these scores must not count?",
-    "Query i is that of token m - n + i, and sees the keys 0 to m - n + i. np.arange(m) > np.arange(m - n, m)[:, None] "
-    "is True where a key is later than the query's token.",
-    "Softmax stays the same when you subtract one number from all scores of a query. With the largest of those that "
-    "it sees, np.exp gives 1 for that one, and no more for any other.",
-    "scores = np.where(later, -np.inf, q @ k.transpose(0, 2, 1) / d**0.5); shares = np.exp(scores - "
-    "scores.max(axis=-1, keepdims=True)); shares /= shares.sum(axis=-1, keepdims=True); return shares @ v",
+TOKENS_HINT, MASK_HINT, LATER_HINT = (
+    "Number the tokens from 0 to m - 1. Key j belongs to token j. To which token does query i belong, of the last n?",
+    "Query i belongs to token m - n + i, and sees the keys 0 to m - n + i. np.arange(m) holds the tokens of the keys, "
+    "and np.arange(m - n, m)[:, None] those of the queries, one per row.",
+    "later = np.arange(m) > np.arange(m - n, m)[:, None]",
+)
+LARGE_HINT = (
+    "Softmax stays the same when one number is subtracted from all scores of a query. With the largest of those that "
+    "it sees, np.exp gives 1 for that one, and at most 1 for the others."
 )
 # The scores of 4 queries with 4 keys. Those that don't count are sometimes larger by far, and so are other queries'.
 LARGE_SCORES = ((-1000, 900, 0, 1000), (-999, -1000, 1000, 1000), (1000, 1001, 999, -1000), (800, 801, 800, 799))
 
 
-@lab.exercise(1, hints=(SCORES_HINT, MASK_HINT, ATTENTION_HINT))
+@lab.exercise(1, hints=(TOKENS_HINT, MASK_HINT, LATER_HINT))
 def attention(answer: Callable[..., Any]) -> None:
     """As by its definition: for as many queries as keys and for fewer, in each head, for scores of any size."""
 
@@ -205,91 +205,131 @@ def _joined(tokens: np.ndarray, past: int, axis: int) -> np.ndarray | None:
     return np.concatenate(pair, axis) if past and 2 * past == tokens.shape[1] else None
 
 
-PAIRS_HINT, WEIGHTS_HINT, COST_HINT = (
+PAIRS_HINT, CACHE_BYTES_HINT, COST_HINT = (
     "Count the pairs of a query and a key that it sees. The first new token sees the cached ones and itself, the next "
-    "one more, and so on: how many are that for all new tokens?",
-    "pairs = tokens * cached + tokens * (tokens + 1) / 2. A pair takes 2 · width operations with the key, and as many "
-    "with the value. Does what is read of the weights depend on the number of tokens?",
-    "weights = 12 * width**2; layers * (2 * weights * tokens + 4 * width * pairs), layers * (weight_bytes * weights + "
-    "4 * 2 * width * (cached + tokens))",
+    "one more, and so on: how many pairs is that for all new tokens?",
+    "pairs = tokens * cached + tokens * (tokens + 1) / 2, in each of layers * heads heads. A pair takes 2 · head_size "
+    "operations with the key, and as many with the value. The cache has keys and values of the KV heads alone.",
+    "2 * model.active_weights * tokens + 4 * model.layers * model.heads * model.head_size * pairs, weight_bytes * "
+    "model.active_weights, kv_bytes * 2 * model.layers * model.kv_heads * model.head_size * (cached + tokens)",
 )
-ORDER_HINTS = {"these were the bytes": "Return the operations first, and then the bytes."}
+ORDER_HINTS = dict.fromkeys(
+    ("these were the bytes of the weights", "these were the bytes of the cache", "these were the operations"),
+    "Return the operations first, then the bytes of the weights, then those of the cache.",
+)
 BYTES_HINT = (
-    "Count what one block reads and writes. Each weight once, whatever the number of tokens, with `weight_bytes` "
-    "bytes. And for each token, cached or new, a key and a value of `width` numbers each, with 4 bytes a number."
+    "Each weight is read once per pass, whatever the number of tokens. For each token, cached or new, each layer has a "
+    "key and a value of `head_size` numbers per KV head, `kv_bytes` bytes each."
 )
 
 
-@lab.exercise(3, hints=(PAIRS_HINT, WEIGHTS_HINT, COST_HINT))
-def cost(answer: Callable[..., Any]) -> None:
-    """Exact, for a token and for many, with a cache and without, in weights of any number of bytes."""
+class Sizes(NamedTuple):
+    """A model's sizes, as an answer to exercise 3 gets them."""
 
-    def decide(tokens: int, cached: int, layers: int, width: int, weight_bytes: float) -> None:
-        called = f"cost({tokens}, {cached}, {layers}, {width}, {weight_bytes:g})"
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    active_weights: int
+
+
+@lab.exercise(3, hints=(PAIRS_HINT, CACHE_BYTES_HINT, COST_HINT))
+def cost(answer: Callable[..., Any]) -> None:
+    """Exact, for a token and for many, with a cache and without, with GQA and without, for any bytes per number."""
+
+    def decide(tokens: int, cached: int, model: Sizes, weight_bytes: float, kv_bytes: int) -> None:
+        sizes = ", ".join(f"{name}={value}" for name, value in model._asdict().items())
+        called = f"cost({tokens}, {cached}, model, {weight_bytes:g}, {kv_bytes}) of a model with {sizes}"
         got = parts(
-            call(answer, tokens, cached, layers, width, weight_bytes),
-            2,
-            f"{called} to be two numbers, the operations and the bytes",
+            call(answer, tokens, cached, model, weight_bytes, kv_bytes),
+            3,
+            f"{called} to be three numbers, the operations, the bytes of the weights and those of the cache",
         )
-        weights, triangle = 12 * width**2, tokens * (tokens + 1) // 2
-        products, pair = 2 * weights * tokens, 4 * width
+        triangle = tokens * (tokens + 1) // 2
+        products, pair = 2 * model.active_weights * tokens, 4 * model.layers * model.heads * model.head_size
         pairs = tokens * cached + triangle
-        operations = layers * (products + pair * pairs)
-        read, kept = weight_bytes * weights, 8 * width * (cached + tokens)
-        moved = layers * (read + kept)
+        operations = products + pair * pairs
+        weights = weight_bytes * model.active_weights
+        number = 2 * model.layers * model.kv_heads * model.head_size  # in the cache, per token
+        cache = kv_bytes * number * (cached + tokens)
         wrong = {
-            "each new token saw all keys, those of later ones too": layers
-            * (products + pair * tokens * (cached + tokens)),
-            "no token saw its own key": layers * (products + pair * (pairs - tokens)),
-            "the keys of the cached tokens were left out": layers * (products + pair * triangle),
-            "the new tokens saw the cached ones alone": layers * (products + pair * tokens * cached),
-            "attention had half of its products, or half of their operations": layers * (products + pair * pairs / 2),
+            "each new token saw all keys, those of later ones too": products + pair * tokens * (cached + tokens),
+            "no token saw its own key": products + pair * (pairs - tokens),
+            "the keys of the cached tokens were left out": products + pair * triangle,
+            "the new tokens saw the cached ones alone": products + pair * tokens * cached,
+            "attention had half of its products, or half of their operations": products + pair * pairs / 2,
             "a multiplication with its addition were one operation": operations / 2,
-            "each weight had one operation for each token": layers * (products / 2 + pair * pairs),
-            "the cached tokens were multiplied with the weights once more": layers
-            * (2 * weights * (tokens + cached) + pair * pairs),
-            "there were one block": operations / layers,
-            "these were the bytes": moved,
+            "each weight had one operation for each token": products / 2 + pair * pairs,
+            "the cached tokens were multiplied with the weights once more": products
+            + 2 * model.active_weights * cached
+            + pair * pairs,
+            "attention were in one block": products + pair * pairs / model.layers,
+            "attention had one head": products + pair * pairs / model.heads,
+            "only the KV heads had queries": products + pair * pairs * model.kv_heads / model.heads,
+            "the weights were those of each block": model.layers * products + pair * pairs,
+            "these were the bytes of the weights": weights,
+            "these were the bytes of the cache": cache,
         }
         with hinting(PAIRS_HINT):
             _same(_plain(got[0]), operations, f"the operations of {called}", wrong, ORDER_HINTS, rel=1e-9)
         wrong = {
-            "the weights were read once for each token": layers * (read * tokens + kept),
-            "there were keys or values, and not both": layers * (read + kept / 2),
-            "the cache were not read": layers * (read + 8 * width * tokens),
-            "the keys and values of the new tokens were not written": layers * (read + 8 * width * cached),
-            "each number of a key or a value took one byte": layers * (read + kept / 4),
-            "a number of a key or a value took as many bytes as a weight": layers * (read + weight_bytes * kept / 4),
-            "a weight took 4 bytes": layers * (4 * weights + kept),
-            "there were one block": moved / layers,
+            "the weights were read once for each token": weights * tokens,
+            "the weights were those of each block": model.layers * weights,
+            "a weight took 4 bytes": 4 * model.active_weights,
+            "these were the bytes of the cache": cache,
             "these were the operations": operations,
         }
         with hinting(BYTES_HINT):
-            _same(_plain(got[1]), _plain(moved), f"the bytes of {called}", wrong, rel=1e-9)
-        for name, value in zip(("operations", "bytes"), got, strict=True):
+            _same(
+                _plain(got[1]), _plain(weights), f"the bytes of the weights of {called}", wrong, ORDER_HINTS, rel=1e-9
+            )
+        wrong = {
+            "all heads had keys and values of their own": cache * model.heads / model.kv_heads,
+            "there were keys or values, and not both": cache / 2,
+            "the cache were not read": cache * tokens / (cached + tokens),
+            "the keys and values of the new tokens were not written": cache * cached / (cached + tokens),
+            "each number of a key or a value took one byte": cache / kv_bytes,
+            "a number of a key or a value took as many bytes as a weight": cache / kv_bytes * weight_bytes,
+            "there were one block": cache / model.layers,
+            "there were one KV head": cache / model.kv_heads,
+            "these were the bytes of the weights": weights,
+        }
+        with hinting(BYTES_HINT):
+            _same(_plain(got[2]), _plain(cache), f"the bytes of the cache of {called}", wrong, ORDER_HINTS, rel=1e-9)
+        for name, value in zip(("operations", "bytes of the weights", "bytes of the cache"), got, strict=True):
             expect(
                 has_format(value, ".1f"),
                 f"the {name} of {called} to be an int or a float, for the next cells to show; it is {describe(value)}",
             )
 
     for case in (
-        (3, 7, 3, 5, 0.5),
-        (1, 0, 1, 1, 4),
-        (1, 0, 3, 2, 4),
-        (1, 7, 2, 5, 4),
-        (4, 0, 2, 5, 4),
-        (3, 7, 2, 5, 1),
-        (1, 512, 12, 768, 0.53125),
-        (512, 0, 12, 768, 4),
+        (3, 7, Sizes(5, 21, 7, 3, 1000), 0.5, 4),
+        (1, 0, Sizes(1, 1, 1, 1, 12), 4, 4),
+        (1, 0, Sizes(3, 2, 2, 4, 700), 4, 4),
+        (1, 7, Sizes(2, 4, 1, 5, 600), 4, 2),
+        (4, 0, Sizes(2, 3, 3, 5, 600), 4, 4),
+        (3, 7, Sizes(2, 4, 2, 5, 600), 1, 1),
+        (1, 512, Sizes(32, 32, 8, 128, 7_504_658_432), 0.53125, 2),
+        (512, 0, Sizes(12, 12, 12, 64, 84_934_656), 4, 4),
     ):
         decide(*case)
+
+    def decide_on_sizes(
+        tokens: int, cached: int, layers: int, shared: int, kv_heads: int, size: int, **how: Any
+    ) -> None:
+        model = Sizes(layers, shared * kv_heads, kv_heads, size, 12 * layers * (shared * kv_heads * size) ** 2 + 1)
+        decide(tokens, cached, model, **how)
+
     for_all(
-        decide,
+        decide_on_sizes,
         tokens=st.integers(1, 600),
         cached=st.integers(0, 600),
         layers=st.integers(1, 4),
-        width=st.integers(1, 9),
+        shared=st.integers(1, 4),
+        kv_heads=st.integers(1, 3),
+        size=st.integers(1, 9),
         weight_bytes=st.sampled_from((4, 2, 1, 0.53125)),
+        kv_bytes=st.sampled_from((4, 2, 1)),
     )
 
 

@@ -92,7 +92,7 @@ def speed(function: Callable[[int], int], operations: int, machine: Machine) -> 
         if not function(repetitions):
             return 0.0
         took = time.perf_counter() - start
-    seconds = min(together.seconds(machine, lambda: {"": lambda: function(repetitions)})[""])
+    seconds = min(together.Team(machine, lambda place: {"": lambda: function(repetitions)}).seconds()[""])
     return machine.usable_cores * repetitions * operations / seconds / 1e9
 
 

@@ -24,7 +24,7 @@ from rich.table import Column
 
 from labkit.display.consistency import ABOVE
 from labkit.display.measured import Measured
-from labkit.roofline import instructions, peaks, together
+from labkit.roofline import peaks
 from labkit.system import files, huge_pages, lease, load, processes
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
@@ -46,7 +46,8 @@ BEYOND: dict[str, set[str]] = {
 
 CACHE = STATE / "roofline"
 SOFTWARE = ("tensorflow-cpu", "openvino", "numpy")
-METHOD = (Path(peaks.__file__), Path(instructions.__file__), Path(together.__file__), instructions.SOURCE)
+_FILES = ("peaks.py", "instructions.py", "instructions.c", "readers.py", "readers.c", "together.py")
+METHOD = tuple(Path(__file__).with_name(name) for name in _FILES)
 TIME_LIMIT_S = 300.0  # 20 where the machine does nothing else
 # Beginnings of the variables that set threads, instructions or precision of the libraries that are measured; all are
 # unset.
@@ -85,7 +86,7 @@ class Limits:
         peak. Empty where there is no compiler.
     streams : mapping of str to float
         GB/s of copying, adding and reading arrays that are much larger than the caches, as STREAM counts: the bytes
-        that the program asks to read and write.
+        that the program asks to read and write. All but "copy" and "add" are readers (`labkit.roofline.readers`).
     others : load.Others
         What else had the cores meanwhile.
     when : str
@@ -93,7 +94,8 @@ class Limits:
     isa : tuple of str
         As in `Machine`; under a cap, those that it leaves.
     runs : mapping of str to sequence of float
-        The repetitions, by kind those of the fastest product; of "memory", those of the fastest stream, in GB/s.
+        The repetitions, by kind those of the fastest product; of "memory", those of the fastest stream, and of
+        "reading", those of the fastest reader, in GB/s.
     """
 
     products: Mapping[str, list[Product]]
@@ -109,25 +111,33 @@ class Limits:
         """The highest of `streams`, in GB/s."""
         return max(self.streams.values())
 
+    @property
+    def reader(self) -> str:
+        """The name of the fastest reader, whose GB/s are the limit of whatever only reads memory."""
+        return max(self.streams.keys() - peaks.STREAMS.keys(), key=self.streams.__getitem__)
+
     def peak(self, kind: Kind) -> float:
         """Return the speed of the fastest matrix product of a kind of number, in GFLOP/s or GOP/s."""
         if kind not in INSTRUCTIONS:
             raise LabError(f"there is no peak of {kind!r} here: choose from {', '.join(INSTRUCTIONS)}.")
         return self.products[kind][0].speed
 
-    def measured(self, what: Kind | Literal["memory"]) -> Measured:
-        """Return the peak of a kind of number, or the bandwidth of "memory", with its interval.
+    def measured(self, what: Kind | Literal["memory", "reading"]) -> Measured:
+        """Return the peak of a kind of number, the bandwidth of "memory", or that of "reading" it, with its interval.
 
         It is the 95% interval of the mean over the faster half of the repetitions, since other work only slows them
         down, extended to the fastest, which is the limit.
         """
-        value = self.bandwidth if what == "memory" else self.peak(what)
+        if what in INSTRUCTIONS:
+            value = self.peak(what)
+        else:
+            value = self.bandwidth if what == "memory" else self.streams[self.reader]
         low = high = math.nan
         if len(runs := self.runs.get(what, ())) > 2:
             mean, half = interval(np.log(sorted(runs)[len(runs) // 2 :]))
             low, high = min(value, math.exp(mean - half)), max(value, math.exp(mean + half))
-        unit = {"memory": "GB/s", "int8": "GOP/s"}.get(what, "GFLOP/s")
-        return Measured(value, low, high, unit, digits=1 if what == "memory" else 0)
+        unit = {"memory": "GB/s", "reading": "GB/s", "int8": "GOP/s"}.get(what, "GFLOP/s")
+        return Measured(value, low, high, unit, digits=1 if unit == "GB/s" else 0)
 
     def emulated(self, kind: Kind) -> bool:
         """Whether this CPU has no instructions for products in that kind, so that software makes up for them."""
@@ -154,6 +164,7 @@ class Limits:
         derived = {
             "peaks": {kind: self.peak(kind) for kind in INSTRUCTIONS},
             "bandwidth": self.bandwidth,
+            "reading": self.streams[self.reader],
             "emulated": [kind for kind in INSTRUCTIONS if self.emulated(kind)],
         }
         return dataclasses.asdict(self) | {"others": self.others.as_dict()} | derived
@@ -274,6 +285,7 @@ def render(limits: Limits, console: Console) -> None:
             table.add_row("", f"{paper['speed']:,.0f} {unit}", f"the instruction's peak, {share}")
     streams = ", ".join(f"{name} {speed:,.1f}" for name, speed in limits.streams.items())
     table.add_row("memory bandwidth", str(limits.measured("memory")), f"{streams}: arrays beyond the caches")
+    table.add_row("reading alone", str(limits.measured("reading")), f"the fastest reader: {limits.reader}")
     console.print(table)
     ridges = ", ".join(f"{limits.ridge(kind):.0f} in {kind}" for kind in INSTRUCTIONS)
     lines = (

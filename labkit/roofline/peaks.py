@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.roofline import instructions, together
+from labkit.roofline import instructions, readers, together
 from labkit.system import load
 from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
@@ -36,14 +36,13 @@ INSTRUCTIONS_LIMIT_S = 60.0  # for what takes a second
 # OpenVINO's reached 890, on 2 cores of an AMD EPYC with AVX-512.
 LIBRARIES = {"float32": ("TensorFlow", "OpenVINO"), "bfloat16": ("TensorFlow", "OpenVINO"), "int8": ("OpenVINO",)}
 
-# One numpy call that runs through memory, and the bytes that it asks for: 8 for each float64 read or written. They are
-# counted as STREAM counts them (https://www.cs.virginia.edu/stream/ref.html): a cache line that the CPU fetches only
-# to overwrite it does not count, so the memory itself may move up to half as much more. STREAM's triad moves what its
-# add does; numpy has one call for add.
+# What reads and writes memory, one numpy call each, and the bytes that it asks for: 8 for each float64 read or written.
+# They are counted as STREAM counts them (https://www.cs.virginia.edu/stream/ref.html): a cache line that the CPU
+# fetches only to overwrite it does not count, so the memory itself may move up to half as much more. STREAM's triad
+# moves what its add does; numpy has one call for add. `readers` has what only reads.
 STREAMS = {
     "copy": (16, lambda a, b, c: np.copyto(c, a)),
     "add": (24, lambda a, b, c: np.add(a, b, out=c)),
-    "read": (8, lambda a, b, c: np.maximum.reduce(a.view(np.float32))),
 }
 PASSES = 4  # through the arrays in one timing: threads do not start at quite the same moment
 
@@ -62,7 +61,8 @@ def main(isa: Sequence[str] = (), quick: bool = False) -> None:
             "instructions": fastest_instructions(isa),
         }
         found: dict[str, list[dict[str, Any]]] = {}
-        runs = {"memory": max(streams.values(), key=max)}
+        reading = [speeds for name, speeds in streams.items() if name not in STREAMS]
+        runs = {"memory": max(streams.values(), key=max), "reading": max(reading, key=max)}
         makers = {"TensorFlow": tensorflow_products, "OpenVINO": openvino_products}
         for kind, libraries in LIBRARIES.items():
             found[kind] = []
@@ -201,16 +201,18 @@ def chain(n: int, quantised: bool):
 
 
 def bandwidth(machine: Machine, each_bytes: int | None = None) -> dict[str, list[float]]:
-    """Return GB/s of each of `STREAMS`, round by round, on a thread for each usable core.
+    """Return GB/s of each of `STREAMS` and of each reader, round by round, on all usable cores.
 
-    Each thread runs on memory that it touched first.
+    Each thread of `STREAMS` runs on memory that it touched first.
 
-    Each of three arrays has `array_bytes`, or as many bytes as `each_bytes` says.
+    Each of their three arrays has `array_bytes`, or as many bytes as `each_bytes` says; the readers' is as large as all
+    three.
     """
     threads = machine.usable_cores
-    elements = (each_bytes or array_bytes(machine, last_level_cache(machine.cpus))) // 8 // threads
+    size = each_bytes or array_bytes(machine, last_level_cache(machine.cpus))
+    elements = size // 8 // threads
 
-    def streams() -> dict[str, Callable[[], None]]:
+    def streams(place: int) -> together.Runs:
         arrays = [np.full(elements, value) for value in (1.0, 2.0, 0.0)]
         return {name: functools.partial(passes, run, arrays) for name, (_, run) in STREAMS.items()}
 
@@ -218,9 +220,10 @@ def bandwidth(machine: Machine, each_bytes: int | None = None) -> dict[str, list
         for _ in range(PASSES):
             run(*arrays)
 
-    seconds = together.seconds(machine, streams)
+    seconds = together.Team(machine, streams).seconds()
     gigabytes = {name: size * elements * threads * PASSES / 1e9 for name, (size, _) in STREAMS.items()}
-    return {name: [gigabytes[name] / each for each in seconds[name]] for name in STREAMS}
+    speeds = {name: [gigabytes[name] / each for each in seconds[name]] for name in STREAMS}
+    return speeds | readers.Memory(machine, 3 * size).speeds(together.ROUNDS)
 
 
 def array_bytes(machine: Machine, cache: int) -> int:

@@ -5,39 +5,53 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from labkit.system.machine import Machine, shares
 
 ROUNDS = 5
+Runs = Mapping[str, Callable[[], object]]
 
 
-def seconds(machine: Machine, prepare: Callable[[], Mapping[str, Callable[[], object]]]) -> dict[str, list[float]]:
-    """Return the seconds of each run, from the first thread's start to the last one's end, round by round.
+class Team:
+    """A thread on each usable core, with runs of its own that all threads start at the same time.
 
-    Parameters
-    ----------
-    machine : Machine
-        A thread runs on each of its usable cores.
-    prepare : callable
-        Called in each thread, which so touches first what its runs use; returns them by name.
+    `prepare` is called with the number of each thread, on its core, so that it touches first the memory that its runs
+    use, and returns them by name.
     """
-    threads = machine.usable_cores
-    barrier = threading.Barrier(threads, timeout=60)
 
-    def work(cpus: Iterable[int]) -> dict[str, list[tuple[float, float]]]:
-        if machine.quota is None:  # else the kernel has to move it to a CPU that is free
-            os.sched_setaffinity(0, cpus)  # of this thread alone
-        return {name: [timed(run) for _ in range(ROUNDS)] for name, run in prepare().items()}
+    def __init__(self, machine: Machine, prepare: Callable[[int], Runs]):
+        self._cores = shares(machine, machine.usable_cores, 1)
+        self._pinned = machine.quota is None  # else the kernel has to move a thread to a CPU that is free
+        self._barrier = threading.Barrier(len(self._cores), timeout=60)
+        self._pool = ThreadPoolExecutor(len(self._cores))
+        self._runs = self._on_each(prepare)
 
-    def timed(run: Callable[[], object]) -> tuple[float, float]:
-        barrier.wait()
-        start = time.perf_counter()
-        run()
-        return start, time.perf_counter()
+    def seconds(self, rounds: int = ROUNDS) -> dict[str, list[float]]:
+        """Return the seconds of each run, from the first thread's start to the last one's end, round by round.
 
-    with ThreadPoolExecutor(threads) as pool:
-        times = list(pool.map(work, shares(machine, threads, 1)))
-    return {name: list(map(_span, zip(*(one[name] for one in times), strict=True))) for name in times[0]}
+        The runs alternate, so that a slow phase of the machine slows all of them down.
+        """
+        times = self._on_each(lambda place: [self._times(self._runs[place]) for _ in range(rounds)])
+        return {name: [_span(one[turn][name] for one in times) for turn in range(rounds)] for name in self._runs[0]}
+
+    def _on_each(self, work: Callable[[int], Any]) -> list[Any]:
+        def pinned(place: int) -> Any:
+            if self._pinned:
+                os.sched_setaffinity(0, self._cores[place])  # of this thread alone
+            self._barrier.wait()  # so that no thread takes two places
+            return work(place)
+
+        return list(self._pool.map(pinned, range(len(self._cores))))
+
+    def _times(self, runs: Runs) -> dict[str, tuple[float, float]]:
+        times = {}
+        for name, run in runs.items():
+            self._barrier.wait()
+            start = time.perf_counter()
+            run()
+            times[name] = start, time.perf_counter()
+        return times
 
 
 def _span(times: Iterable[tuple[float, float]]) -> float:

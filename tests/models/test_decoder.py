@@ -15,15 +15,18 @@ def logits_of(shape, weights, tokens):
     def gelu(x):
         return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
-    d = shape.width // shape.heads
+    d, kept = shape.head_size, shape.kv_heads * shape.head_size
     x = np.array([weights["embed"][token] + weights["position"][place] for place, token in enumerate(tokens)], float)
     for layer in range(shape.layers):
-        q, k, v = np.split(norm(x) @ weights[f"{layer}.qkv"], 3, axis=1)
+        q, k, v = np.split(norm(x) @ weights[f"{layer}.qkv"], (shape.width, shape.width + kept), axis=1)
         found = np.zeros_like(x)
         for place in range(len(x)):
-            for head in (slice(first, first + d) for first in range(0, shape.width, d)):
-                shares = np.exp(k[: place + 1, head] @ q[place, head] / np.sqrt(d))
-                found[place, head] = shares / shares.sum() @ v[: place + 1, head]
+            for number in range(shape.heads):
+                head = slice(number * d, number * d + d)
+                first = number // shape.shared_by * d
+                shared = slice(first, first + d)
+                shares = np.exp(k[: place + 1, shared] @ q[place, head] / np.sqrt(d))
+                found[place, head] = shares / shares.sum() @ v[: place + 1, shared]
         x = x + found @ weights[f"{layer}.out"]
         x = x + gelu(norm(x) @ weights[f"{layer}.up"]) @ weights[f"{layer}.down"]
     return norm(x) @ weights["logits"]
@@ -61,6 +64,27 @@ def test_any_sizes(shape):
     weights, tokens = random_weights(shape), np.array([[0, 4, 4, 1, 2, 3, 0]])
     found = Decoder(openvino_model(shape, weights)).forward(tokens)
     np.testing.assert_allclose(found[0], logits_of(shape, weights, tokens[0]), atol=1e-4)
+
+
+@pytest.mark.parametrize("shared_by", [2, 4])
+def test_heads_can_share_keys_and_values(shared_by):
+    shape = Shape(2, 64, 4, symbols=5, context=30, shared_by=shared_by)
+    weights, tokens = random_weights(shape), np.arange(30).reshape(1, -1) % 5
+    decoder = Decoder(openvino_model(shape, weights), PERF_COUNT=True)
+    found = np.concatenate([decoder.forward(tokens[:, :20]), decoder.forward(tokens[:, 20:])], axis=1)
+    np.testing.assert_allclose(found[0], logits_of(shape, weights, tokens[0]), atol=1e-4)
+    assert "ScaledDotProductAttentionWithKVCache" in decoder.profile()  # fused: no copies of keys and values
+    assert shape.block_weights == sum(array.size for name, array in weights.items() if "." in name)
+
+
+def test_a_filled_cache_is_as_long_as_one_that_was_read(weights):
+    decoder = Decoder(openvino_model(SHAPE, weights))
+    decoder.fill(3, 12)
+    assert decoder.length == 12
+    assert np.isfinite(decoder.forward(np.zeros((3, 1), int))).all()
+    assert decoder.length == 13
+    decoder.fill(1, 5)  # another batch, another length
+    assert decoder.forward(np.zeros((1, 2), int)).shape == (1, 2, SHAPE.symbols)
 
 
 def test_a_decoder_forgets_when_it_is_told_to(weights, texts):

@@ -1,6 +1,7 @@
 """The machine's limits are measured, kept for the right machine, and compared with as they should be."""
 
 import dataclasses
+import functools
 import io
 import json
 import math
@@ -14,7 +15,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from labkit import cli
-from labkit.roofline import instructions, measure, peaks
+from labkit.roofline import instructions, measure, peaks, readers, together
 from labkit.roofline.measure import Limits
 from labkit.system import processes
 from labkit.system.errors import LabError
@@ -35,7 +36,7 @@ MEASURED = {
         "float32": {"instruction": "AVX-512 VFMADD", "speed": 250.0},
         "bfloat16": {"instruction": "AMX TDPBF16PS", "speed": 1000.0},
     },
-    "streams": {"copy": 15.0, "add": 20.0, "read": 18.0},
+    "streams": {"copy": 15.0, "add": 20.0, "NumPy's maximum": 16.0, "four streams in C": 18.0},
     "others": {"share": 0.0, "throttled": 0.0, "busy": False, "why": ""},
 }
 LIMITS = measure._limits(MEASURED | {"when": "2026-01-01 10:00"}, ("AVX", "AVX2", "AVX-512", "VNNI", "BF16"))
@@ -89,6 +90,16 @@ def test_a_limit_has_the_interval_of_its_repetitions_and_is_inside_it():
     assert memory.low < memory.value == 20 < memory.high
     assert (str(peak)[:12], str(memory)[:9]) == ("200 GFLOP/s ", "20.0 GB/s")
     assert str(limits.measured("int8")) == "800 GOP/s", "kept by an earlier version, without repetitions"
+
+
+def test_the_limit_of_reading_is_the_fastest_reader_and_not_what_also_writes():
+    limits = dataclasses.replace(LIMITS, runs={"reading": [17.9, 18.0, 17.8]})
+    reading = limits.measured("reading")
+    assert (limits.reader, reading.value, reading.unit) == ("four streams in C", 18, "GB/s")
+    assert reading.low < 18 <= reading.high < limits.bandwidth
+    text = shown(limits)
+    assert "reading alone 18.0 GB/s" in text
+    assert "the fastest reader: four streams in C" in text
 
 
 @pytest.mark.parametrize(
@@ -249,10 +260,10 @@ def test_a_small_real_measurement():
     found = next(json.loads(line) for line in ended.lines if line.startswith("{"))
     limits = measure._limits(found | {"when": "now"}, this_machine().isa)
     assert min(*(limits.peak(kind) for kind in measure.INSTRUCTIONS), *limits.streams.values()) > 0
-    assert all(limits.measured(what).low > 0 for what in ("memory", *measure.INSTRUCTIONS))
+    assert all(limits.measured(what).low > 0 for what in ("memory", "reading", *measure.INSTRUCTIONS))
     assert all(max(runs) == limits.measured(what).value for what, runs in limits.runs.items())
     assert limits.others.share is None or 0 <= limits.others.share <= 1
-    assert limits.streams.keys() == {"copy", "add", "read"}
+    assert limits.streams.keys() == {"copy", "add", readers.MATMUL, *readers.by_core()}
     assert [line for line in ended.lines if line.startswith("Measuring")] != []
     assert all(0 < each["speed"] < 1e7 for each in limits.instructions.values())
     assert set(limits.instructions) <= {kind for kind in measure.INSTRUCTIONS if not limits.emulated(kind)}
@@ -330,6 +341,40 @@ def test_sizes_that_do_not_fit_into_memory_are_left_out(monkeypatch):
     monkeypatch.setattr(peaks, "MIN_DURATION_S", 0)
     peaks.peak(product, dataclasses.replace(HERE, memory_free=4 * 16 * 2048**2), sizes=(512, 2048, 4096))
     assert sorted(set(ran)) == [512, 2048]
+
+
+def test_runs_of_a_team_alternate_and_each_of_its_threads_has_its_own_core_and_memory():
+    two, ran = dataclasses.replace(HERE, quota=2.0), []  # with a quota, no thread is bound to a core
+
+    def prepare(place: int) -> together.Runs:
+        return {name: functools.partial(ran.append, (place, name)) for name in ("one", "other")}
+
+    seconds = together.Team(two, prepare).seconds(3)
+    assert {name: len(times) for name, times in seconds.items()} == {"one": 3, "other": 3}
+    assert min(*seconds["one"], *seconds["other"]) > 0
+    for place in range(2):
+        assert [name for thread, name in ran if thread == place] == ["one", "other"] * 3
+
+
+def test_every_reader_reads_the_whole_array():
+    array = np.random.default_rng(0).random(64 * 100, np.float32)
+    for name, reader in readers.by_core().items():
+        expected = array.max() if name == readers.MAXIMUM else array.sum()
+        assert reader(array) == pytest.approx(float(expected), rel=1e-4), name
+
+
+def test_without_a_compiler_numpy_reads(monkeypatch):
+    monkeypatch.setattr(readers.preload, "library", lambda source, spare: None)
+    assert readers.by_core().keys() == {readers.MAXIMUM}
+
+
+def test_the_speed_of_memory_is_that_of_its_fastest_reader(monkeypatch):
+    monkeypatch.setattr(readers, "SETTLE_S", 0)
+    memory = readers.Memory(this_machine(), 2**22)
+    assert [memory.read() for _ in range(3)] == [max(speeds.values()) for speeds in memory.rounds]
+    assert all(speeds.keys() == {readers.MATMUL, *readers.by_core()} for speeds in memory.rounds)
+    memory.rounds = [{"one": 3.0, "other": 2.0}, {"one": 1.0, "other": 2.0}, {"one": 1.0, "other": 3.0}]
+    assert memory.fastest == "other"
 
 
 def test_last_level_caches_are_counted_once_each(tmp_path):

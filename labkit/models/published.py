@@ -1,0 +1,70 @@
+"""Sizes of published language models, from the configuration files that their makers publish with the weights."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """The sizes of a language model with RoPE, SwiGLU and grouped-query attention, dense or a mixture of experts.
+
+    Attributes
+    ----------
+    layers, width, heads, kv_heads, head_size : int
+        The blocks; the numbers per token between them; the heads that ask, those that are cached, the numbers of each.
+    inner : int
+        The width inside SwiGLU, of each expert in a mixture.
+    symbols : int
+        The tokens of its vocabulary.
+    tied : bool
+        Whether one matrix embeds tokens and returns logits.
+    experts, used : int
+        The experts of a block, and those that a token passes through; 1 and 1 in a dense model.
+    window, every : int
+        With sliding windows, only one block in `every` looks back on the whole context, the others on `window` tokens.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    inner: int
+    symbols: int
+    tied: bool = False
+    experts: int = 1
+    used: int = 1
+    window: int = 0
+    every: int = 1
+
+    @property
+    def weights(self) -> int:
+        """All weights: what has to fit into memory."""
+        return self._per_block(self.experts) * self.layers + self.width * self.symbols * (1 if self.tied else 2)
+
+    @property
+    def active_weights(self) -> int:
+        """The weights that a token is multiplied by: those of the blocks, with the experts used, and of the logits."""
+        return self._per_block(self.used) * self.layers + self.width * self.symbols
+
+    def cached(self, context: int) -> float:
+        """Return the tokens of a context that a block looks back on, on average over the blocks."""
+        whole = self.layers // self.every
+        return (whole * context + (self.layers - whole) * min(context, self.window)) / self.layers
+
+    def _per_block(self, experts: int) -> int:
+        attention = self.width * self.head_size * 2 * (self.heads + self.kv_heads)
+        router = self.width * self.experts if self.experts > 1 else 0
+        return attention + experts * 3 * self.width * self.inner + router
+
+
+# From config.json at https://huggingface.co/meta-llama, /Qwen and /google. tests/models/test_published.py compares the
+# weights with the totals that the makers state.
+MODELS = {
+    "Qwen3-0.6B": PublishedModel(28, 1024, 16, 8, 128, 3072, 151_936, tied=True),
+    "Gemma-3-1B": PublishedModel(26, 1152, 4, 1, 256, 6912, 262_144, tied=True, window=512, every=6),
+    "Qwen3-4B": PublishedModel(36, 2560, 32, 8, 128, 9728, 151_936, tied=True),
+    "Gemma-3-4B": PublishedModel(34, 2560, 8, 4, 256, 10_240, 262_208, tied=True, window=1024, every=6),
+    "Llama-3.1-8B": PublishedModel(32, 4096, 32, 8, 128, 14_336, 128_256),
+    "Qwen3-30B-A3B": PublishedModel(48, 2048, 32, 4, 128, 768, 151_936, experts=128, used=8),
+    "Llama-3.3-70B": PublishedModel(80, 8192, 64, 8, 128, 28_672, 128_256),
+}

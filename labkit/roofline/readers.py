@@ -1,0 +1,81 @@
+"""Readers of memory: the fastest of those installed is the limit of whatever reads more than the caches hold.
+
+A reader that is the fastest here may not be elsewhere: one stream for each core can leave memory idle, where a matmul,
+which reads several, does not.
+"""
+
+import ctypes
+import functools
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from labkit.roofline import together
+from labkit.system import preload
+from labkit.system.machine import Machine
+
+SOURCE = Path(__file__).with_suffix(".c")
+MAXIMUM, FOUR_STREAMS, MATMUL = "NumPy's maximum", "four streams in C", "NumPy's x @ W"
+COLUMNS = 4096  # of W
+SETTLE_S = 0.2  # after a matmul, OpenBLAS's threads spin and take the cores from others: over 0.05 s, seen on an EPYC
+
+
+def by_core() -> dict[str, Callable[[np.ndarray], object]]:
+    """Return the readers that run on one core, by name; each reads a float32 array once."""
+    readers: dict[str, Callable[[np.ndarray], object]] = {MAXIMUM: np.maximum.reduce}
+    with tempfile.TemporaryDirectory() as spare:
+        if path := preload.library(SOURCE, Path(spare)):
+            read = ctypes.CDLL(str(path)).read_floats
+            read.argtypes, read.restype = [ctypes.c_void_p, ctypes.c_int64], ctypes.c_float
+            readers[FOUR_STREAMS] = lambda array: read(array.ctypes.data, array.size)
+    return readers
+
+
+class Memory:
+    """An array beyond the caches, of `size` bytes, and the speeds at which all usable cores read it.
+
+    Attributes
+    ----------
+    rounds : list of dict
+        The GB/s of each reader by name, for each call of `read`.
+    """
+
+    def __init__(self, machine: Machine, size: float):
+        rows = max(1, int(size) // 4 // COLUMNS // machine.usable_cores)
+        self._matrix = np.empty((machine.usable_cores * rows, COLUMNS), np.float32)
+        self._vector = np.ones(len(self._matrix), np.float32)
+        self.rounds: list[dict[str, float]] = []
+        readers = by_core()
+
+        def prepare(place: int) -> together.Runs:
+            part = self._matrix[place * rows : (place + 1) * rows].reshape(-1)
+            part.fill(1)  # on its core, and so in its memory
+            return {name: functools.partial(run, part) for name, run in readers.items()}
+
+        self._team = together.Team(machine, prepare)
+
+    def speeds(self, rounds: int) -> dict[str, list[float]]:
+        """Return the GB/s of each reader, round by round; those on a core each alternate, then the matmul follows."""
+        time.sleep(SETTLE_S)
+        seconds = self._team.seconds(rounds) | {MATMUL: [self._matmul() for _ in range(rounds)]}
+        time.sleep(SETTLE_S)
+        return {name: [self._matrix.nbytes / one / 1e9 for one in each] for name, each in seconds.items()}
+
+    def _matmul(self) -> float:
+        start = time.perf_counter()
+        self._vector @ self._matrix
+        return time.perf_counter() - start
+
+    def read(self) -> float:
+        """Return the GB/s of the fastest reader now; of each reader, the best of three times counts."""
+        self.rounds.append({name: max(speeds) for name, speeds in self.speeds(3).items()})
+        return max(self.rounds[-1].values())
+
+    @property
+    def fastest(self) -> str:
+        """The name of the reader that was the fastest in most rounds."""
+        return Counter(max(speeds, key=speeds.__getitem__) for speeds in self.rounds).most_common(1)[0][0]
